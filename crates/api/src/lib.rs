@@ -1,0 +1,1 @@
+//! Custom resources, names of labels, annotations and environment; slim watch types.

@@ -1,0 +1,1 @@
+//! The vocabulary: units, GPU types, configurations, tariffs, power.

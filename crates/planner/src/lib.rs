@@ -1,0 +1,1 @@
+//! Snapshot to Plan: every scheduling policy, pure.

@@ -1,0 +1,1 @@
+//! Observations to predicted times and power, pure.

@@ -1,0 +1,1 @@
+//! What the servers share: telemetry, admin server, TLS with reload, leases, shutdown.

@@ -1,0 +1,2 @@
+//! kube-scheduler extender: filter, prioritize, bind.
+fn main() {}

@@ -1,0 +1,2 @@
+//! The controller: watches, gathers a Snapshot, asks the planner, carries the Plan out.
+fn main() {}

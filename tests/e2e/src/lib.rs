@@ -1,0 +1,1 @@
+//! Scenarios on the real control plane, and the demo.

@@ -1,0 +1,1 @@
+//! Pretend kubelets: GPU nodes whose containers are processes.
