@@ -1,1 +1,29 @@
-//! The vocabulary: units, GPU types, configurations, tariffs, power.
+//! The vocabulary of ANDREAS: what every other room talks in.
+//!
+//! **Holds** units as types ([`Watts`], [`Joules`], [`Seconds`], [`Time`], [`Money`], ...), names
+//! ([`JobId`], [`NodeName`], [`GpuType`], ...), a job's [`Configuration`], and functions of time that change in
+//! steps ([`Steps`]): tariffs and power budgets.
+//!
+//! **Flows**: nothing flows in. The planner, predictor, simulator and the custom resources all use these
+//! words at their doors, so that no bare `f64` crosses from one crate to another and a watt can never be
+//! added to a second. Conversions (kWh to joules, PUE) happen here and only here.
+//!
+//! **Must never be here**: behaviour of a room (no planning, no predicting), Kubernetes, I/O, a clock.
+//!
+//! ```
+//! use andreas_core::{EnergyPrice, Seconds, Watts};
+//! // One hour at 1 kW, at 0.20 per kWh and a PUE of 1.3, costs 0.26.
+//! let price = EnergyPrice::per_kwh(0.20, 1.3);
+//! let energy = Watts(1000.0) * Seconds(3600.0);
+//! assert!(((price * energy).0 - 0.26).abs() < 1e-12);
+//! ```
+
+mod configuration;
+mod names;
+mod steps;
+mod units;
+
+pub use configuration::Configuration;
+pub use names::{GpuType, JobId, NamespaceName, NodeName};
+pub use steps::{Steps, StepsError, Tariff};
+pub use units::{CostRate, EnergyPrice, GpuCount, Joules, Money, Seconds, Time, Watts};

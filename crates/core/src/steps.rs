@@ -1,0 +1,121 @@
+//! Functions of time that change in steps: tariffs by hour, power budgets by window.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{EnergyPrice, Time};
+
+/// A step function: `[from, value]` pairs with rising `from`; each value holds until the next one begins.
+///
+/// The first value also holds before its own `from`, so a flat function is one pair with any `from`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Steps<T> {
+    windows: Vec<(Time, T)>,
+}
+
+/// Money per joule over time.
+pub type Tariff = Steps<EnergyPrice>;
+
+/// Why a list of windows is not a step function.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum StepsError {
+    /// There must be at least one value.
+    #[error("has no window")]
+    Empty,
+    /// Begins must be finite and strictly rising.
+    #[error("window {0} does not begin after the one before it")]
+    NotRising(usize),
+}
+
+impl<T: Copy> Steps<T> {
+    /// The same value always.
+    pub fn flat(value: T) -> Self {
+        Self { windows: vec![(Time::ZERO, value)] }
+    }
+
+    /// From windows in order of their begin.
+    ///
+    /// # Errors
+    /// [`StepsError`] if there is none, or if begins are not finite and strictly rising.
+    pub fn new(windows: Vec<(Time, T)>) -> Result<Self, StepsError> {
+        let steps = Self { windows };
+        steps.check()?;
+        Ok(steps)
+    }
+
+    /// What [`Steps::new`] checks; needed again after deserialising.
+    ///
+    /// # Errors
+    /// [`StepsError`], as for [`Steps::new`].
+    pub fn check(&self) -> Result<(), StepsError> {
+        if self.windows.is_empty() {
+            return Err(StepsError::Empty);
+        }
+        for (i, (from, _)) in self.windows.iter().enumerate() {
+            if !from.is_finite() || (i > 0 && self.windows[i - 1].0 >= *from) {
+                return Err(StepsError::NotRising(i));
+            }
+        }
+        Ok(())
+    }
+
+    /// The windows, in order.
+    pub fn windows(&self) -> &[(Time, T)] {
+        &self.windows
+    }
+
+    /// The value that holds at an instant; `None` only for a list of windows that fails [`Steps::check`].
+    pub fn at(&self, time: Time) -> Option<T> {
+        let after = self.windows.partition_point(|(from, _)| *from <= time);
+        self.windows.get(after.saturating_sub(1)).map(|(_, value)| *value)
+    }
+
+    /// When the value may change next after an instant.
+    pub fn next_edge(&self, time: Time) -> Option<Time> {
+        let after = self.windows.partition_point(|(from, _)| *from <= time);
+        // The first value holds before its begin as well: its begin is no edge.
+        self.windows.get(after.max(1)).map(|(from, _)| *from)
+    }
+
+    /// Values that hold somewhere in `[from, to)`, with the parts they hold in.
+    pub fn pieces(&self, from: Time, to: Time) -> impl Iterator<Item = (Time, Time, T)> + '_ {
+        let first = self.windows.partition_point(|(begin, _)| *begin <= from).saturating_sub(1);
+        self.windows[first.min(self.windows.len())..].iter().enumerate().map_while(move |(k, (begin, value))| {
+            let begin = if k == 0 { from } else { *begin };
+            let end = self.windows.get(first + k + 1).map_or(to, |(next, _)| next.min(to));
+            (begin < to).then_some((begin, end, *value))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn day_and_night() -> Steps<f64> {
+        Steps::new(vec![(Time(10.0), 1.0), (Time(20.0), 2.0), (Time(30.0), 1.0)]).unwrap()
+    }
+
+    #[test]
+    fn each_value_holds_until_the_next_begins() {
+        let steps = day_and_night();
+        let at: Vec<_> = [0.0, 10.0, 19.9, 20.0, 99.0].iter().map(|t| steps.at(Time(*t)).unwrap()).collect();
+        assert_eq!(at, [1.0, 1.0, 1.0, 2.0, 1.0]);
+        assert_eq!(steps.next_edge(Time(0.0)), Some(Time(20.0)));
+        assert_eq!(steps.next_edge(Time(30.0)), None);
+    }
+
+    #[test]
+    fn pieces_tile_the_interval_exactly() {
+        let pieces: Vec<_> = day_and_night().pieces(Time(5.0), Time(25.0)).collect();
+        assert_eq!(pieces, [(Time(5.0), Time(20.0), 1.0), (Time(20.0), Time(25.0), 2.0)]);
+        assert_eq!(day_and_night().pieces(Time(7.0), Time(7.0)).count(), 0);
+    }
+
+    #[test]
+    fn windows_out_of_order_are_named() {
+        let windows = vec![(Time(5.0), 1.0), (Time(5.0), 2.0)];
+        assert_eq!(Steps::new(windows), Err(StepsError::NotRising(1)));
+        assert_eq!(Steps::<f64>::new(vec![]), Err(StepsError::Empty));
+    }
+}
