@@ -80,11 +80,13 @@ impl<T: Copy> Steps<T> {
     /// Values that hold somewhere in `[from, to)`, with the parts they hold in.
     pub fn pieces(&self, from: Time, to: Time) -> impl Iterator<Item = (Time, Time, T)> + '_ {
         let first = self.windows.partition_point(|(begin, _)| *begin <= from).saturating_sub(1);
-        self.windows[first.min(self.windows.len())..].iter().enumerate().map_while(move |(k, (begin, value))| {
-            let begin = if k == 0 { from } else { *begin };
-            let end = self.windows.get(first + k + 1).map_or(to, |(next, _)| next.min(to));
-            (begin < to).then_some((begin, end, *value))
-        })
+        self.windows[first.min(self.windows.len())..].iter().enumerate().map_while(
+            move |(k, (begin, value))| {
+                let begin = if k == 0 { from } else { *begin };
+                let end = self.windows.get(first + k + 1).map_or(to, |(next, _)| next.min(to));
+                (begin < to).then_some((begin, end, *value))
+            },
+        )
     }
 }
 

@@ -1,0 +1,97 @@
+//! The methods by name, and what a caller may choose.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// A way to decide.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum MethodName {
+    /// First come, first served, on the cheapest free configuration that meets the deadline.
+    Fifo,
+    /// First come, first served, with the GPU count the user asked for.
+    FifoFixed,
+    /// Earliest deadline first.
+    Edf,
+    /// Earliest deadline first, with the GPU count the user asked for.
+    EdfFixed,
+    /// Highest weight first.
+    Priority,
+    /// Highest weight first, with the GPU count the user asked for.
+    PriorityFixed,
+    /// The published randomized greedy of ANDREAS.
+    #[default]
+    Andreas,
+}
+
+impl MethodName {
+    /// Every method there is.
+    pub const ALL: [Self; 7] = [
+        Self::Fifo,
+        Self::FifoFixed,
+        Self::Edf,
+        Self::EdfFixed,
+        Self::Priority,
+        Self::PriorityFixed,
+        Self::Andreas,
+    ];
+
+    /// Its name on command lines and in files.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Fifo => "fifo",
+            Self::FifoFixed => "fifo-fixed",
+            Self::Edf => "edf",
+            Self::EdfFixed => "edf-fixed",
+            Self::Priority => "priority",
+            Self::PriorityFixed => "priority-fixed",
+            Self::Andreas => "andreas",
+        }
+    }
+}
+
+impl fmt::Display for MethodName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// No method has that name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no method is called {0:?}")]
+pub struct UnknownMethod(String);
+
+impl FromStr for MethodName {
+    type Err = UnknownMethod;
+
+    fn from_str(name: &str) -> Result<Self, UnknownMethod> {
+        Self::ALL.into_iter().find(|m| m.as_str() == name).ok_or_else(|| UnknownMethod(name.to_owned()))
+    }
+}
+
+/// How to plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Options {
+    /// Which method.
+    #[serde(default)]
+    pub method: MethodName,
+    /// Seed of the randomised methods.
+    #[serde(default)]
+    pub seed: u64,
+    /// Most constructions a randomised method tries. The clock is never asked.
+    #[serde(default = "thousand")]
+    pub trials: u64,
+}
+
+fn thousand() -> u64 {
+    1000
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { method: MethodName::default(), seed: 0, trials: thousand() }
+    }
+}
