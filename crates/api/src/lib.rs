@@ -1,1 +1,25 @@
-//! Custom resources, names of labels, annotations and environment; slim watch types.
+//! The objects of `andreas.dev/v1alpha1`, and the names that other programs hold on to.
+//!
+//! What is here: the four custom resources as Rust types ([`TrainingJob`], [`TrainingProfile`], [`EnergyPolicy`],
+//! [`GpuNode`]), the closed sets of phases and reasons, the names of labels, annotations and environment variables
+//! ([`names`]), slim views of objects for watches ([`slim`]), and the generator of the CustomResourceDefinitions
+//! ([`crd`]). What flows in and out: JSON of the API server. What must never be here: behaviour, clients, clocks.
+//!
+//! Integers instead of floats, every string, list and map bounded, units in the names of the fields.
+
+pub mod crd;
+pub mod duration;
+pub mod energy_policy;
+pub mod gpu_node;
+pub mod names;
+pub mod phase;
+pub mod slim;
+pub mod training_job;
+pub mod training_profile;
+
+pub use duration::DurationText;
+pub use energy_policy::{EnergyPolicy, EnergyPolicySpec, EnergyPolicyStatus};
+pub use gpu_node::{GpuNode, GpuNodeSpec, GpuNodeStatus};
+pub use phase::{Outcome, Phase, Reason};
+pub use training_job::{Allocation, TrainingJob, TrainingJobSpec, TrainingJobStatus};
+pub use training_profile::{TrainingProfile, TrainingProfileSpec, TrainingProfileStatus};

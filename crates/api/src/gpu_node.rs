@@ -1,0 +1,104 @@
+//! `GpuNode` (`gn`): what the operator wants of a node's GPUs, and what its agent sees.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What the operator wants of a node's GPUs.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "andreas.dev",
+    version = "v1alpha1",
+    kind = "GpuNode",
+    plural = "gpunodes",
+    shortname = "gn",
+    status = "GpuNodeStatus",
+    derive = "PartialEq",
+    doc = "Wanted power limits and wake-ups of a node's GPUs, and what the node's agent sees of them; made by the operator, one per node."
+)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GpuNodeSpec {
+    /// Raised whenever all unheld GPUs of the node must be awake; the agent acknowledges with `status.awake`.
+    #[schemars(range(min = 0))]
+    pub wake: i64,
+    /// Power limits of pods' GPUs, by pod.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub limits: Vec<PodPowerLimit>,
+}
+
+/// Power limit of the GPUs that a pod holds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PodPowerLimit {
+    /// UID of the pod.
+    #[schemars(length(min = 1, max = 63))]
+    pub pod_uid: String,
+    /// Power limit of each of its GPUs, W.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub watts: i32,
+}
+
+/// What the node's agent sees.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GpuNodeStatus {
+    /// Generation of `spec` that is in force on the node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// The last `spec.wake` that was carried out: all unheld GPUs were awake.
+    #[schemars(range(min = 0))]
+    pub awake: i64,
+    /// The node's GPUs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub gpus: Vec<GpuState>,
+    /// Since when no GPU of the node is held.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub empty_since: Option<Time>,
+    /// `Ready`, `Unhealthy`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub conditions: Vec<Condition>,
+    /// Version of the agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub agent_version: Option<String>,
+}
+
+/// One GPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GpuState {
+    /// NVML's UUID.
+    #[schemars(length(min = 1, max = 96))]
+    pub uuid: String,
+    /// Whether it is held, free, resting or broken.
+    pub state: GpuCondition,
+    /// UID of the pod that holds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub holder: Option<String>,
+    /// Draw when the status was written, W.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub watts: i32,
+    /// Energy counter at that time, J.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub joules: i64,
+}
+
+/// Whether a GPU is held, free, resting or broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum GpuCondition {
+    /// A pod holds it.
+    Held,
+    /// No pod holds it; awake.
+    Free,
+    /// No pod holds it; in low power.
+    Resting,
+    /// Must not be used.
+    Unhealthy,
+}

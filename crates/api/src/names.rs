@@ -1,0 +1,102 @@
+//! Names that users, tests and the other components hold on to.
+
+/// API group of the custom resources.
+pub const GROUP: &str = "andreas.dev";
+/// Served and stored version.
+pub const VERSION: &str = "v1alpha1";
+/// `spec.schedulerName` of the pods we make (extender mode).
+pub const SCHEDULER: &str = "andreas";
+/// Name of the one [`crate::EnergyPolicy`].
+pub const DEFAULT_POLICY: &str = "default";
+/// PriorityClass of training pods (`preemptionPolicy: Never`), made by the chart.
+pub const PRIORITY_CLASS: &str = "andreas-training";
+/// Field manager of the operator's writes.
+pub const FIELD_MANAGER: &str = "andreas-operator";
+
+/// Extended resource of whole GPUs, as NVIDIA's device plugin names it.
+pub const GPU_RESOURCE: &str = "nvidia.com/gpu";
+/// Label by which GPU feature discovery marks nodes with GPUs; the default of `EnergyPolicy.spec.nodeSelector`.
+pub const LABEL_GPU_PRESENT: &str = "nvidia.com/gpu.present";
+/// Label of GPU feature discovery: the product, our GPU type.
+pub const LABEL_GPU_PRODUCT: &str = "nvidia.com/gpu.product";
+/// Label of GPU feature discovery: memory of one GPU, MiB.
+pub const LABEL_GPU_MEMORY: &str = "nvidia.com/gpu.memory";
+/// Label of GPU feature discovery: GPUs on the node.
+pub const LABEL_GPU_COUNT: &str = "nvidia.com/gpu.count";
+/// Label of GPU feature discovery: how many pods share one GPU (time slicing); absent or 0 or 1: whole GPUs.
+pub const LABEL_GPU_REPLICAS: &str = "nvidia.com/gpu.replicas";
+/// Label of GPU feature discovery: the MIG strategy (`single`, `mixed`, `none`).
+pub const LABEL_MIG_STRATEGY: &str = "nvidia.com/mig.strategy";
+
+/// Pod label: name of the TrainingJob.
+pub const LABEL_JOB: &str = "andreas.dev/job";
+/// Pod label: UID of the TrainingJob.
+pub const LABEL_JOB_UID: &str = "andreas.dev/job-uid";
+/// Pod label: number of the attempt, from 1.
+pub const LABEL_ATTEMPT: &str = "andreas.dev/attempt";
+/// Pod label: index of the member in its gang, from 0.
+pub const LABEL_INDEX: &str = "andreas.dev/index";
+/// Pod label: generation of the allocation that the pod carries out.
+pub const LABEL_ALLOCATION: &str = "andreas.dev/allocation";
+
+/// Annotation written with the Binding: generation of the allocation.
+pub const ANNOTATION_ALLOCATION: &str = "andreas.dev/allocation";
+/// Pod annotation that carries the operator's CA certificate (PEM) to the container by a downward-API volume.
+pub const ANNOTATION_PROGRESS_CA: &str = "andreas.dev/progress-ca";
+/// Namespace annotation: largest `spec.weight` of its TrainingJobs.
+pub const ANNOTATION_MAX_WEIGHT: &str = "andreas.dev/max-weight";
+
+/// Audience of progress tokens: `andreas.dev/progress/<uid of the TrainingJob>`.
+pub const PROGRESS_AUDIENCE_PREFIX: &str = "andreas.dev/progress/";
+
+/// Environment of the training container. torchrun's names, Kubeflow Trainer's progress protocol, and ours.
+pub mod env {
+    /// Number of workers (torchrun `--nnodes`).
+    pub const NNODES: &str = "PET_NNODES";
+    /// GPUs of one worker (torchrun `--nproc-per-node`).
+    pub const NPROC_PER_NODE: &str = "PET_NPROC_PER_NODE";
+    /// Index of the worker (torchrun `--node-rank`).
+    pub const NODE_RANK: &str = "PET_NODE_RANK";
+    /// Host name of worker 0.
+    pub const MASTER_ADDR: &str = "PET_MASTER_ADDR";
+    /// Port of the rendezvous on worker 0.
+    pub const MASTER_PORT: &str = "PET_MASTER_PORT";
+    /// Full address to post progress to.
+    pub const PROGRESS_URL: &str = "KUBEFLOW_TRAINER_SERVER_URL";
+    /// File with the CA of that address.
+    pub const PROGRESS_CA: &str = "KUBEFLOW_TRAINER_SERVER_CA_CERT";
+    /// File with the bearer token for that address.
+    pub const PROGRESS_TOKEN: &str = "KUBEFLOW_TRAINER_SERVER_TOKEN";
+    /// Folder of checkpoints; kept between attempts when the job has a checkpoint claim.
+    pub const CHECKPOINT_DIR: &str = "CHECKPOINT_DIR";
+    /// Number of the attempt, from 1.
+    pub const ATTEMPT: &str = "ANDREAS_ATTEMPT";
+    /// GPU type of the allocation (value of the product label).
+    pub const GPU_TYPE: &str = "ANDREAS_GPU_TYPE";
+    /// Name of the TrainingJob.
+    pub const JOB: &str = "ANDREAS_JOB";
+}
+
+/// Port of the rendezvous of a gang.
+pub const MASTER_PORT: u16 = 29500;
+/// Folder in the container where the progress token and CA are mounted.
+pub const PROGRESS_MOUNT: &str = "/var/run/secrets/andreas.dev/progress";
+
+/// Longest name of a TrainingJob: `<name>-<attempt>-<index>` and `<name>-gang-<5>` must stay host names.
+pub const MAX_JOB_NAME: usize = 48;
+
+/// Name of a member's pod: `<job>-<attempt>-<index>`.
+pub fn pod_name(job: &str, attempt: i64, index: usize) -> String {
+    format!("{job}-{attempt}-{index}")
+}
+
+/// Name of a gang's headless Service: `<job>-gang-<first 5 of the UID>`.
+pub fn gang_service_name(job: &str, uid: &str) -> String {
+    let head: String = uid.chars().filter(char::is_ascii_alphanumeric).take(5).collect();
+    format!("{job}-gang-{head}")
+}
+
+/// Audience of the progress token of one TrainingJob.
+pub fn progress_audience(uid: &str) -> String {
+    format!("{PROGRESS_AUDIENCE_PREFIX}{uid}")
+}

@@ -1,0 +1,180 @@
+//! Closed sets: phases of a TrainingJob, reasons of its conditions, outcomes of its attempts.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Where a TrainingJob is in its life.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+pub enum Phase {
+    /// Waits, with a reason.
+    #[default]
+    Pending,
+    /// Has an allocation; GPUs waking, pods made, not all running.
+    Starting,
+    /// All members of the gang run.
+    Running,
+    /// Asked to checkpoint; its pods have not ended.
+    Stopping,
+    /// Held by `spec.suspend`.
+    Suspended,
+    /// Done.
+    Succeeded,
+    /// Given up: retries used, or `maxRunTime`.
+    Failed,
+}
+
+impl Phase {
+    /// Every phase, in the order of a life.
+    pub const ALL: [Phase; 7] = [
+        Phase::Pending,
+        Phase::Starting,
+        Phase::Running,
+        Phase::Stopping,
+        Phase::Suspended,
+        Phase::Succeeded,
+        Phase::Failed,
+    ];
+
+    /// No further attempt will be made.
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Phase::Succeeded | Phase::Failed)
+    }
+
+    /// As in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Phase::Pending => "Pending",
+            Phase::Starting => "Starting",
+            Phase::Running => "Running",
+            Phase::Stopping => "Stopping",
+            Phase::Suspended => "Suspended",
+            Phase::Succeeded => "Succeeded",
+            Phase::Failed => "Failed",
+        }
+    }
+}
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
+        /// Why a condition holds. The set is closed: dashboards, alerts and tests may list it.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+        pub enum Reason { $($(#[$doc])* $name),+ }
+
+        impl Reason {
+            /// Every reason.
+            pub const ALL: &'static [Reason] = &[$(Reason::$name),+];
+
+            /// As in JSON, in a condition's `reason` and as a metric's label.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Reason::$name => stringify!($name)),+ }
+            }
+
+            /// The reason of that name.
+            pub fn parse(text: &str) -> Option<Reason> {
+                match text { $(stringify!($name) => Some(Reason::$name),)+ _ => None }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Not planned yet.
+    NotPlannedYet,
+    /// No free GPUs that serve it better than waiting; the jobs in the way are named.
+    WaitingForCapacity,
+    /// Starts later because energy is cheaper then.
+    DeferredForEnergy,
+    /// The power budget leaves no room.
+    PowerBudget,
+    /// The budget is below what the cluster draws at idle.
+    BudgetInfeasible,
+    /// No node has a GPU type that the job allows.
+    NoFeasibleGpuType,
+    /// GPUs of the type exist, but no node admits a worker (CPU, memory, taints, selectors, size).
+    NoFeasibleNode,
+    /// The namespace's quota leaves no room.
+    QuotaExceeded,
+    /// Stopped in favour of others.
+    Preempted,
+    /// Even the fastest configuration started now would be late.
+    DeadlineUnreachable,
+    /// The gang was not wholly bound in time.
+    PlacementTimeout,
+    /// Bound but not running in time.
+    StartTimeout,
+    /// No progress for `progressTimeout`.
+    ProgressTimeout,
+    /// Ran longer than `maxRunTime`.
+    MaxRunTime,
+    /// The API server refuses the pod.
+    TemplateRejected,
+    /// A pod of the name that is needed belongs to somebody else.
+    NameInUse,
+    /// A node of the job is silent, and nothing proves it dead.
+    NodeSilent,
+    /// Ended with exit 0 and less than 99 % reported.
+    CompletedEarly,
+    /// No progress is reported.
+    ProgressUnknown,
+    /// Held by `spec.suspend`.
+    Suspended,
+    /// Being stopped: asked to save, its pods have not ended.
+    Stopping,
+    /// Previous pods have not ended, or GPUs are waking.
+    WaitingForRoom,
+    /// Pods are made and being bound and started.
+    PodsStarting,
+    /// All members run.
+    Running,
+    /// Done.
+    Completed,
+    /// A member exited with an error.
+    ContainerFailed,
+    /// A member ran out of memory.
+    OutOfMemory,
+    /// The cluster failed the attempt: drain, node lost, kubelet refused, GPU error.
+    ClusterFailure,
+    /// A member vanished without its end having been seen.
+    Vanished,
+    /// All retries are used.
+    RetriesExhausted,
+    /// Waits before the next attempt.
+    BackOff,
+    /// An object cannot be used as it is; the message names the field.
+    Invalid,
+    /// All is well.
+    AsExpected,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum Outcome {
+    /// All members exited 0.
+    Finished,
+    /// Stopped by the operator; goes on later.
+    Stopped,
+    /// The user's program failed: uses a retry.
+    UserFailure,
+    /// The cluster failed it: no retry used.
+    ClusterFailure,
+    /// Withdrawn before it ran (placement time-out, a refused pod): no retry used.
+    Withdrawn,
+}
+
+/// Types of conditions in `TrainingJob.status.conditions`.
+pub mod condition {
+    /// The job has, or does not have, what it needs to run; the reason says why it waits.
+    pub const SCHEDULED: &str = "Scheduled";
+    /// The job runs as a whole gang.
+    pub const RUNNING: &str = "Running";
+    /// Ended well or not (`True` with a reason).
+    pub const FINISHED: &str = "Finished";
+    /// The deadline is predicted to be kept.
+    pub const ON_TIME: &str = "OnTime";
+    /// Something about its progress is unusual (`CompletedEarly`, `ProgressUnknown`).
+    pub const PROGRESSING: &str = "Progressing";
+    /// The template can become a pod.
+    pub const TEMPLATE_ACCEPTED: &str = "TemplateAccepted";
+}

@@ -1,0 +1,427 @@
+//! Slim views of objects for watches.
+//!
+//! A tenant may patch deeply nested `metadata.managedFields` onto its own objects; a full decode of any such object
+//! fails, and with it the list and the watch of all objects of that kind. The views here read only what is used and
+//! skip the rest without recursion, so one object cannot stop the others. They implement [`kube::Resource`], so
+//! kube's own list and watch machinery serves them.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota, Service};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use kube::Resource;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::{energy_policy, gpu_node, training_job, training_profile};
+
+/// The parts of an object's metadata that are used; everything else is skipped, `managedFields` above all.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SlimMeta {
+    name: Option<String>,
+    generate_name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    generation: Option<i64>,
+    labels: Option<BTreeMap<String, String>>,
+    annotations: Option<BTreeMap<String, String>>,
+    owner_references: Option<Vec<OwnerReference>>,
+    finalizers: Option<Vec<String>>,
+    creation_timestamp: Option<Time>,
+    deletion_timestamp: Option<Time>,
+    deletion_grace_period_seconds: Option<i64>,
+}
+
+/// Decodes metadata without `managedFields`, for `#[serde(deserialize_with)]`.
+///
+/// # Errors
+/// Where a field that is used has the wrong type.
+pub fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    let slim = SlimMeta::deserialize(deserializer)?;
+    Ok(ObjectMeta {
+        name: slim.name,
+        generate_name: slim.generate_name,
+        namespace: slim.namespace,
+        uid: slim.uid,
+        resource_version: slim.resource_version,
+        generation: slim.generation,
+        labels: slim.labels,
+        annotations: slim.annotations,
+        owner_references: slim.owner_references,
+        finalizers: slim.finalizers,
+        creation_timestamp: slim.creation_timestamp,
+        deletion_timestamp: slim.deletion_timestamp,
+        deletion_grace_period_seconds: slim.deletion_grace_period_seconds,
+        ..ObjectMeta::default()
+    })
+}
+
+macro_rules! resource_like {
+    ($slim:ty, $full:ty) => {
+        impl Resource for $slim {
+            type DynamicType = ();
+            type Scope = <$full as Resource>::Scope;
+            fn kind(_: &()) -> Cow<'_, str> {
+                <$full as Resource>::kind(&())
+            }
+            fn group(_: &()) -> Cow<'_, str> {
+                <$full as Resource>::group(&())
+            }
+            fn version(_: &()) -> Cow<'_, str> {
+                <$full as Resource>::version(&())
+            }
+            fn plural(_: &()) -> Cow<'_, str> {
+                <$full as Resource>::plural(&())
+            }
+            fn meta(&self) -> &ObjectMeta {
+                &self.metadata
+            }
+            fn meta_mut(&mut self) -> &mut ObjectMeta {
+                &mut self.metadata
+            }
+        }
+    };
+}
+
+macro_rules! slim_custom_resource {
+    ($(#[$doc:meta])* $slim:ident, $full:ty, $spec:ty, $status:ty) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        pub struct $slim {
+            /// Name, UID, versions, labels, owners; no `managedFields`.
+            #[serde(deserialize_with = "metadata")]
+            pub metadata: ObjectMeta,
+            /// As in the full object.
+            pub spec: $spec,
+            /// As in the full object; the default where absent.
+            #[serde(default)]
+            pub status: Option<$status>,
+        }
+        resource_like!($slim, $full);
+    };
+}
+
+slim_custom_resource!(
+    /// A TrainingJob without `managedFields`.
+    SlimTrainingJob,
+    training_job::TrainingJob,
+    training_job::TrainingJobSpec,
+    training_job::TrainingJobStatus
+);
+slim_custom_resource!(
+    /// A TrainingProfile without `managedFields`.
+    SlimTrainingProfile,
+    training_profile::TrainingProfile,
+    training_profile::TrainingProfileSpec,
+    training_profile::TrainingProfileStatus
+);
+slim_custom_resource!(
+    /// An EnergyPolicy without `managedFields`.
+    SlimEnergyPolicy,
+    energy_policy::EnergyPolicy,
+    energy_policy::EnergyPolicySpec,
+    energy_policy::EnergyPolicyStatus
+);
+slim_custom_resource!(
+    /// A GpuNode without `managedFields`.
+    SlimGpuNode,
+    gpu_node::GpuNode,
+    gpu_node::GpuNodeSpec,
+    gpu_node::GpuNodeStatus
+);
+
+/// A TrainingJob as the extender needs it: who it is and what it has been given.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AllocatedJob {
+    /// Name, UID, versions.
+    #[serde(deserialize_with = "metadata")]
+    pub metadata: ObjectMeta,
+    /// The allocation only.
+    #[serde(default)]
+    pub status: Option<AllocatedJobStatus>,
+}
+resource_like!(AllocatedJob, training_job::TrainingJob);
+
+/// The part of a TrainingJob's status that says what it has been given.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AllocatedJobStatus {
+    /// What the run has been given.
+    #[serde(default)]
+    pub allocation: Option<training_job::Allocation>,
+}
+
+/// A pod: what it asks for, where it is, how its containers fare.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SlimPod {
+    /// Name, UID, versions, labels, owners; no `managedFields`.
+    #[serde(deserialize_with = "metadata")]
+    pub metadata: ObjectMeta,
+    /// Node, requests.
+    pub spec: SlimPodSpec,
+    /// Phase, conditions, containers.
+    #[serde(default)]
+    pub status: SlimPodStatus,
+}
+resource_like!(SlimPod, Pod);
+
+/// What a pod asks for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlimPodSpec {
+    /// Node it is bound to.
+    pub node_name: Option<String>,
+    /// Scheduler responsible.
+    pub scheduler_name: Option<String>,
+    /// Grace period of its termination, seconds.
+    pub termination_grace_period_seconds: Option<i64>,
+    /// Its containers.
+    pub containers: Vec<SlimContainer>,
+    /// Its init containers, native sidecars among them.
+    pub init_containers: Vec<SlimContainer>,
+    /// Resources beside those of containers.
+    pub overhead: BTreeMap<String, Quantity>,
+}
+
+/// A container's name and resources.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlimContainer {
+    /// Its name.
+    pub name: String,
+    /// `Always` makes an init container a native sidecar.
+    pub restart_policy: Option<String>,
+    /// Its requests and limits.
+    pub resources: SlimResources,
+}
+
+/// Requests and limits of a container.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SlimResources {
+    /// Requests.
+    pub requests: BTreeMap<String, Quantity>,
+    /// Limits.
+    pub limits: BTreeMap<String, Quantity>,
+}
+
+/// How a pod fares.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlimPodStatus {
+    /// `Pending`, `Running`, `Succeeded`, `Failed`, `Unknown`.
+    pub phase: String,
+    /// Why, in a word, where the kubelet says so.
+    pub reason: String,
+    /// Why, for people.
+    pub message: String,
+    /// `PodScheduled`, `Ready`, `DisruptionTarget`...
+    pub conditions: Vec<SlimPodCondition>,
+    /// States of its containers.
+    pub container_statuses: Vec<SlimContainerStatus>,
+    /// States of its init containers.
+    pub init_container_statuses: Vec<SlimContainerStatus>,
+    /// When the kubelet saw it first.
+    pub start_time: Option<Time>,
+}
+
+/// A condition of a pod or node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlimPodCondition {
+    /// Its type.
+    #[serde(rename = "type")]
+    pub type_: String,
+    /// `True`, `False`, `Unknown`.
+    pub status: String,
+    /// Why, in a word.
+    pub reason: String,
+    /// Why, for people.
+    pub message: String,
+    /// Since when.
+    pub last_transition_time: Option<Time>,
+}
+
+/// State of a container.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlimContainerStatus {
+    /// Its name.
+    pub name: String,
+    /// Passes its readiness probe.
+    pub ready: bool,
+    /// Waiting, running or terminated.
+    pub state: SlimContainerState,
+}
+
+/// Waiting, running or terminated.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlimContainerState {
+    /// Not started.
+    pub waiting: Option<SlimWaiting>,
+    /// Runs.
+    pub running: Option<SlimRunning>,
+    /// Ended.
+    pub terminated: Option<SlimTerminated>,
+}
+
+/// Why a container waits.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlimWaiting {
+    /// In a word: `ContainerCreating`, `ImagePullBackOff`...
+    pub reason: String,
+    /// For people.
+    pub message: String,
+}
+
+/// A running container.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlimRunning {
+    /// Since when.
+    pub started_at: Option<Time>,
+}
+
+/// How a container ended.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlimTerminated {
+    /// Its exit code.
+    pub exit_code: i32,
+    /// Signal that ended it.
+    pub signal: Option<i32>,
+    /// `Completed`, `Error`, `OOMKilled`, `ContainerStatusUnknown`...
+    pub reason: String,
+    /// Termination message, or the last lines of its log.
+    pub message: String,
+    /// When it started; absent where it never did.
+    pub started_at: Option<Time>,
+    /// When it ended.
+    pub finished_at: Option<Time>,
+}
+
+/// A node: its labels, taints, resources and health.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SlimNode {
+    /// Name, UID, versions, labels; no `managedFields`.
+    #[serde(deserialize_with = "metadata")]
+    pub metadata: ObjectMeta,
+    /// Taints, cordon.
+    #[serde(default)]
+    pub spec: SlimNodeSpec,
+    /// Allocatable resources, conditions, boot ID.
+    #[serde(default)]
+    pub status: SlimNodeStatus,
+}
+resource_like!(SlimNode, Node);
+
+/// Taints and cordon of a node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlimNodeSpec {
+    /// Cordoned.
+    pub unschedulable: bool,
+    /// Taints.
+    pub taints: Vec<SlimTaint>,
+}
+
+/// A taint.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SlimTaint {
+    /// Its key.
+    pub key: String,
+    /// Its value.
+    pub value: String,
+    /// `NoSchedule`, `PreferNoSchedule`, `NoExecute`.
+    pub effect: String,
+}
+
+/// Resources and health of a node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlimNodeStatus {
+    /// What pods may ask for.
+    pub allocatable: BTreeMap<String, Quantity>,
+    /// `Ready` and others.
+    pub conditions: Vec<SlimPodCondition>,
+    /// Boot ID and others.
+    pub node_info: SlimNodeInfo,
+}
+
+/// What identifies a boot of a node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SlimNodeInfo {
+    /// Changes with every boot.
+    #[serde(rename = "bootID")]
+    pub boot_id: String,
+}
+
+/// A ResourceQuota: what is allowed and what is used.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SlimQuota {
+    /// Name, versions; no `managedFields`.
+    #[serde(deserialize_with = "metadata")]
+    pub metadata: ObjectMeta,
+    /// Scopes.
+    #[serde(default)]
+    pub spec: SlimQuotaSpec,
+    /// Allowed and used.
+    #[serde(default)]
+    pub status: SlimQuotaStatus,
+}
+resource_like!(SlimQuota, ResourceQuota);
+
+/// Scopes of a quota.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlimQuotaSpec {
+    /// `BestEffort`, `NotTerminating`...
+    pub scopes: Vec<String>,
+    /// Selectors of scopes.
+    pub scope_selector: Option<SlimScopeSelector>,
+}
+
+/// Selectors of a quota's scopes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlimScopeSelector {
+    /// All must match.
+    pub match_expressions: Vec<SlimScopeExpression>,
+}
+
+/// One selector of a quota's scope.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlimScopeExpression {
+    /// `PriorityClass` and others.
+    pub scope_name: String,
+    /// `In`, `NotIn`, `Exists`, `DoesNotExist`.
+    pub operator: String,
+    /// Values for `In` and `NotIn`.
+    pub values: Vec<String>,
+}
+
+/// Allowed and used amounts of a quota.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SlimQuotaStatus {
+    /// Allowed.
+    pub hard: BTreeMap<String, Quantity>,
+    /// Used.
+    pub used: BTreeMap<String, Quantity>,
+}
+
+/// A Service: only who it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SlimService {
+    /// Name, UID, owners; no `managedFields`.
+    #[serde(deserialize_with = "metadata")]
+    pub metadata: ObjectMeta,
+}
+resource_like!(SlimService, Service);

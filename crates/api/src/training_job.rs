@@ -1,0 +1,475 @@
+//! `TrainingJob` (`tj`): a deep-learning training run with a deadline and a weight.
+
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::duration::DurationText;
+use crate::phase::{Outcome, Phase};
+
+/// What a user may say of a training run.
+#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "andreas.dev",
+    version = "v1alpha1",
+    kind = "TrainingJob",
+    plural = "trainingjobs",
+    shortname = "tj",
+    namespaced,
+    status = "TrainingJobStatus",
+    doc = "A deep-learning training run with a deadline and a weight. The operator decides how many GPUs of which type it gets, where, when and at which power."
+)]
+#[serde(rename_all = "camelCase")]
+pub struct TrainingJobSpec {
+    /// When the run should be done (RFC 3339). Jobs are never rejected; lateness has a price.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Time>,
+    /// When the run should be done, counted from the creation of the object, for example `36h`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_after: Option<DurationText>,
+    /// How much its lateness and turnaround count, 1 to 1000.
+    #[serde(default = "default_weight")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub weight: i32,
+    /// Units of progress of the whole run.
+    #[serde(default = "default_epochs")]
+    #[schemars(range(min = 1, max = 10_000_000))]
+    pub epochs: i32,
+    /// How many GPUs, of which kind, over how many nodes.
+    #[serde(default)]
+    pub gpus: GpuRequest,
+    /// TrainingProfile of this namespace: the family of runs with the same model, data and batch. One named like the job is made when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub profile: Option<String>,
+    /// Name of the container that trains; the first one when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub container: Option<String>,
+    /// Whether the template's requests are those of a whole worker or of one of its GPUs.
+    #[serde(default)]
+    pub resources_per: ResourcesPer,
+    /// Pod template of a worker. GPU counts, scheduler and node are ours to set.
+    pub template: PodTemplateSpec,
+    /// Where the run saves its state. Without it a stop loses the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Checkpoint>,
+    /// Whether the run may be stopped in favour of others.
+    #[serde(default)]
+    pub preemption: Preemption,
+    /// Attempts made again after a failure of the user's own making.
+    #[serde(default = "default_retries")]
+    #[schemars(range(min = 0, max = 100))]
+    pub retries: i32,
+    /// Longest time from bound to running (image, volume).
+    #[serde(default = "default_start_timeout")]
+    pub start_timeout: DurationText,
+    /// Longest time without progress of a running attempt; off when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress_timeout: Option<DurationText>,
+    /// Longest run of one attempt; off when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_run_time: Option<DurationText>,
+    /// Hold the run, or stop it with a checkpoint.
+    #[serde(default)]
+    pub suspend: bool,
+    /// Delete the object this long after its end; kept when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 31_536_000))]
+    pub ttl_seconds_after_finished: Option<i32>,
+    /// How many ended attempts keep their pods, so that `kubectl logs` works.
+    #[serde(default = "default_history_limit")]
+    #[schemars(range(min = 0, max = 20))]
+    pub history_limit: i32,
+}
+
+fn default_weight() -> i32 {
+    10
+}
+fn default_epochs() -> i32 {
+    1
+}
+fn default_retries() -> i32 {
+    3
+}
+fn default_start_timeout() -> DurationText {
+    DurationText("15m".into())
+}
+fn default_history_limit() -> i32 {
+    3
+}
+fn one() -> i32 {
+    1
+}
+fn default_grace() -> i32 {
+    60
+}
+fn default_checkpoint_path() -> String {
+    "/checkpoint".into()
+}
+
+/// GPUs of a run. Never mixed types; the same number on every node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GpuRequest {
+    /// Fewest GPUs in total.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 4096))]
+    pub min: i32,
+    /// Most GPUs in total; `min` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 4096))]
+    pub max: Option<i32>,
+    /// Which totals are possible; when empty: `min`, `max` and the powers of two between.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub counts: Vec<i32>,
+    /// GPU types allowed (values of the product label); any when empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub types: Vec<String>,
+    /// Least memory of one GPU, GiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 4096))]
+    pub memory_gib: Option<i32>,
+    /// Most nodes the run may span.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 512))]
+    pub max_nodes: i32,
+}
+
+impl Default for GpuRequest {
+    fn default() -> Self {
+        Self { min: 1, max: None, counts: Vec::new(), types: Vec::new(), memory_gib: None, max_nodes: 1 }
+    }
+}
+
+impl GpuRequest {
+    /// Most GPUs in total.
+    pub fn most(&self) -> i32 {
+        self.max.unwrap_or(self.min).max(self.min)
+    }
+
+    /// The totals that may be given, ascending, without repetition: `counts` within `min..=max`, else `min`, `max`
+    /// and the powers of two between.
+    pub fn totals(&self) -> Vec<i32> {
+        let (min, max) = (self.min.max(1), self.most().max(1));
+        let mut totals: Vec<i32> = if self.counts.is_empty() {
+            (0..12).map(|p| 1 << p).chain([min, max]).collect()
+        } else {
+            self.counts.clone()
+        };
+        totals.retain(|t| (min..=max).contains(t));
+        totals.sort_unstable();
+        totals.dedup();
+        totals
+    }
+}
+
+/// What the requests of the template mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ResourcesPer {
+    /// Those of one worker, whatever its number of GPUs.
+    #[default]
+    Worker,
+    /// Those of one GPU: multiplied by the worker's GPUs.
+    Gpu,
+}
+
+/// Whether a run may be stopped in favour of others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Preemption {
+    /// It may.
+    #[default]
+    Allowed,
+    /// Only its user, a drain or a power emergency stops it.
+    Never,
+}
+
+/// Where a run saves its state.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Checkpoint {
+    /// PersistentVolumeClaim of the namespace, mounted at `path`; when absent the template brings its own storage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub claim_name: Option<String>,
+    /// Folder in the container, also in the environment as `CHECKPOINT_DIR`.
+    #[serde(default = "default_checkpoint_path")]
+    #[schemars(length(min = 1, max = 1024), regex(pattern = r"^/"))]
+    pub path: String,
+    /// Seconds between SIGTERM and SIGKILL: the time to save.
+    #[serde(default = "default_grace")]
+    #[schemars(range(min = 0, max = 3600))]
+    pub grace_seconds: i32,
+    /// Two attempts at once would corrupt it: a silent node's job waits for proof of death.
+    #[serde(default)]
+    pub exclusive: bool,
+}
+
+/// What the operator knows of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TrainingJobStatus {
+    /// Generation of `spec` that this status has seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Where the run is in its life.
+    pub phase: Phase,
+    /// Why the run waits, in a word: the reason of the condition `Scheduled` when it is not `True`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub reason: Option<String>,
+    /// `Scheduled`, `Running`, `Finished`, `OnTime`, `Progressing`, `TemplateAccepted`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub conditions: Vec<Condition>,
+    /// The deadline as an instant, also where the user gave a duration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Time>,
+    /// What the run has been given. Written before anything else happens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allocation: Option<Allocation>,
+    /// Counter of decisions about this run; an allocation's `generation` is its value at that time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub decisions: Option<i64>,
+    /// A stop that was asked for and has not ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop: Option<StopRequest>,
+    /// Attempts started so far.
+    #[schemars(range(min = 0))]
+    pub attempts: i64,
+    /// Attempts that ended by the user's own failure.
+    #[schemars(range(min = 0))]
+    pub user_failures: i32,
+    /// Attempts that ended by the cluster's failure.
+    #[schemars(range(min = 0))]
+    pub cluster_failures: i32,
+    /// Times that a run was stopped and went on later.
+    #[schemars(range(min = 0))]
+    pub restarts: i32,
+    /// How far the run is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
+    /// What is expected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prediction: Option<Prediction>,
+    /// Joules and money so far.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub consumption: Option<Consumption>,
+    /// When the first attempt ran as a whole gang.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<Time>,
+    /// When the run ended for good.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completion_time: Option<Time>,
+    /// The last attempts, oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub history: Vec<AttemptRecord>,
+    /// Nodes left out for a while because placing or starting there failed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub avoid: Vec<AvoidedNode>,
+    /// No new attempt before this instant (back-off).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<Time>,
+}
+
+/// What a run has been given.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Allocation {
+    /// Number of the attempt, from 1.
+    #[schemars(range(min = 1))]
+    pub attempt: i64,
+    /// Counter of decisions about this run when this one was made.
+    #[schemars(range(min = 1))]
+    pub generation: i64,
+    /// GPU type (value of the product label).
+    #[schemars(length(max = 253))]
+    pub gpu_type: String,
+    /// GPUs in total.
+    #[schemars(range(min = 1))]
+    pub gpus: i32,
+    /// GPUs of each worker.
+    #[schemars(range(min = 1))]
+    pub gpus_per_worker: i32,
+    /// Nodes in order of the members' index.
+    #[schemars(length(min = 1, max = 512))]
+    pub nodes: Vec<String>,
+    /// The nodes as one text, for people.
+    #[schemars(length(max = 1024))]
+    pub placement: String,
+    /// Power limit of each GPU, W; the GPU's default when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub power_limit_watts: Option<i32>,
+    /// When it was decided.
+    pub since: Time,
+    /// When all members were bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound_time: Option<Time>,
+    /// When all members ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running_time: Option<Time>,
+    /// Predicted draw of the whole gang, W.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub watts: i32,
+}
+
+/// A stop that was asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StopRequest {
+    /// The attempt that is to end.
+    pub attempt: i64,
+    /// Why: a reason of the closed set.
+    #[schemars(length(max = 64))]
+    pub reason: String,
+    /// For people: in favour of whom, for example.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub message: String,
+    /// When it was asked.
+    pub since: Time,
+}
+
+/// How far a run is. A claim of the training program, bounded and never taken back within an attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Progress {
+    /// Thousandths of a percent done, 0 to 100000.
+    #[schemars(range(min = 0, max = 100_000))]
+    pub milli_percent: i32,
+    /// The same for people: `42%`.
+    #[schemars(length(max = 8))]
+    pub text: String,
+    /// Attempt that reported it.
+    pub attempt: i64,
+    /// Milli-percent that this attempt started from.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 100_000))]
+    pub attempt_start: i32,
+    /// When it was reported (the operator's clock).
+    pub at: Time,
+    /// Milliseconds per epoch observed in this attempt, 0 when not known.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub millis_per_epoch: i64,
+    /// The last report was a plain 100 at the end of the program.
+    #[serde(default)]
+    pub ended: bool,
+}
+
+/// What is expected of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Prediction {
+    /// When it will start, or started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<Time>,
+    /// When it will be done (median).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finish_time: Option<Time>,
+    /// Done by then with 10 % probability.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finish_p10: Option<Time>,
+    /// Done by then with 90 % probability.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finish_p90: Option<Time>,
+    /// Probability of being done by the deadline, percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100))]
+    pub on_time_percent: Option<i32>,
+    /// `Low` (90 % or more on time), `Medium` (50 %), `High`, `Late` (the deadline has passed), `None` (no deadline).
+    #[schemars(length(max = 16))]
+    pub risk: String,
+    /// Where the times come from: `UserGiven`, `Observed`, `Regression`, `Prior`.
+    #[schemars(length(max = 32))]
+    pub source: String,
+    /// Energy still to be used, J.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub joules: i64,
+}
+
+/// Joules and money so far.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Consumption {
+    /// Energy of ended attempts and of the present one up to `at`, J.
+    #[schemars(range(min = 0))]
+    pub joules: i64,
+    /// `Measured` by the GPUs' counters or `Predicted` from the power model.
+    #[schemars(length(max = 16))]
+    pub source: String,
+    /// The same for people: `1.24 kWh`.
+    #[schemars(length(max = 32))]
+    pub energy: String,
+    /// Price of that energy, millionths of the currency.
+    #[schemars(range(min = 0))]
+    pub energy_micros: i64,
+    /// Price of lateness and turnaround so far, millionths of the currency.
+    #[schemars(range(min = 0))]
+    pub lateness_micros: i64,
+    /// Sum for people: `0.31`.
+    #[schemars(length(max = 32))]
+    pub cost: String,
+}
+
+/// How an attempt went.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AttemptRecord {
+    /// Number of the attempt, from 1.
+    pub attempt: i64,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Why: a reason of the closed set.
+    #[schemars(length(max = 64))]
+    pub reason: String,
+    /// Exit code of the member that failed first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// Last line of that member.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub message: String,
+    /// GPU type.
+    #[schemars(length(max = 253))]
+    pub gpu_type: String,
+    /// GPUs in total.
+    pub gpus: i32,
+    /// Nodes as one text.
+    #[schemars(length(max = 1024))]
+    pub placement: String,
+    /// When all members ran; absent when they never did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<Time>,
+    /// When the last member ended.
+    pub ended: Time,
+    /// Milli-percent of the run when it ended.
+    #[serde(default)]
+    pub milli_percent: i32,
+    /// Energy of the attempt, J.
+    #[serde(default)]
+    pub joules: i64,
+}
+
+/// A node left out for a while.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AvoidedNode {
+    /// Name of the node.
+    #[schemars(length(max = 253))]
+    pub node: String,
+    /// How often in a row.
+    pub times: i32,
+    /// Until then.
+    pub until: Time,
+}

@@ -1,0 +1,148 @@
+//! `TrainingProfile` (`tp`): a family of runs with the same model, data and batch.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What the user already knows of a family of runs.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "andreas.dev",
+    version = "v1alpha1",
+    kind = "TrainingProfile",
+    plural = "trainingprofiles",
+    shortname = "tp",
+    namespaced,
+    status = "TrainingProfileStatus",
+    derive = "PartialEq",
+    doc = "A family of training runs with the same model, data and batch: times and watts the user already knows, and what was observed since."
+)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TrainingProfileSpec {
+    /// Times and watts by configuration, as the user knows them. Priors: never overwritten.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256))]
+    pub measurements: Vec<Measurement>,
+    /// What describes the family, for predictions of what was never run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub features: Option<Features>,
+}
+
+/// Time and power of one configuration.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Measurement {
+    /// GPU type (value of the product label).
+    #[schemars(length(min = 1, max = 253))]
+    pub gpu_type: String,
+    /// GPUs in total.
+    #[schemars(range(min = 1, max = 4096))]
+    pub gpus: i32,
+    /// Nodes they are spread over.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 512))]
+    pub nodes: i32,
+    /// Milliseconds of one epoch.
+    #[schemars(range(min = 1, max = 31_536_000_000_i64))]
+    pub millis_per_epoch: i64,
+    /// Draw of all these GPUs together while training, W.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10_000_000))]
+    pub watts: Option<i32>,
+}
+
+fn one() -> i32 {
+    1
+}
+
+/// What describes a family of runs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Features {
+    /// Name of the model's family, for example `resnet50`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub model_family: Option<String>,
+    /// Parameters of the model, millions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000_000))]
+    pub parameters_million: Option<i32>,
+    /// Samples of one batch over all GPUs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000_000))]
+    pub batch_size: Option<i32>,
+    /// Samples of one epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub dataset_samples: Option<i64>,
+    /// Numeric precision of the training.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub precision: Option<Precision>,
+}
+
+/// Numeric precision of a training run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// 32-bit floating point.
+    Fp32,
+    /// TensorFloat-32.
+    Tf32,
+    /// 16-bit brain floating point.
+    Bf16,
+    /// 16-bit floating point.
+    Fp16,
+    /// 8-bit floating point.
+    Fp8,
+}
+
+/// What was observed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TrainingProfileStatus {
+    /// Observed times and watts, newest last, bounded.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub observations: Vec<Observation>,
+    /// GPU types whose memory was exhausted by a run of this family: left out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub out_of_memory_types: Vec<String>,
+    /// Seconds that finished runs of this family took, newest last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub finished_run_seconds: Vec<i64>,
+}
+
+/// Time and power of one configuration as one attempt had them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Observation {
+    /// Name of the TrainingJob and its attempt: `<job>-<attempt>`.
+    #[schemars(length(max = 253))]
+    pub run: String,
+    /// GPU type (value of the product label).
+    #[schemars(length(max = 253))]
+    pub gpu_type: String,
+    /// GPUs in total.
+    #[schemars(range(min = 1))]
+    pub gpus: i32,
+    /// Nodes they were spread over.
+    #[schemars(range(min = 1))]
+    pub nodes: i32,
+    /// Power limit of each GPU, W; none when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power_limit_watts: Option<i32>,
+    /// Milliseconds of one epoch.
+    #[schemars(range(min = 1))]
+    pub millis_per_epoch: i64,
+    /// Thousandths of an epoch that were observed.
+    #[schemars(range(min = 0))]
+    pub milli_epochs: i64,
+    /// Measured draw of all these GPUs together, W.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watts: Option<i32>,
+    /// When.
+    pub at: Time,
+}
