@@ -1,0 +1,49 @@
+# The one entry point: README, continuous integration and people use these targets and nothing else.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+
+CARGO := cargo
+DEMO_ARGS ?=
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: prepare
+prepare:
+	@hack/prepare
+
+.PHONY: control-plane
+control-plane: prepare ## Build etcd, kube-apiserver, ... once into the cache folder
+	@tests/tools/build >/dev/null
+
+.PHONY: build
+build: prepare ## Build every program of the workspace
+	$(CARGO) build --workspace --bins --locked
+
+.PHONY: demo
+demo: control-plane build ## The main job: a real control plane, 12 GPU nodes, 40 TrainingJobs of a production trace
+	@$(CARGO) run -q --locked -p andreas-e2e --bin demo -- $(DEMO_ARGS)
+
+.PHONY: test
+test: control-plane lint build ## Everything that must hold: lints, unit tests, and the suites on a real control plane
+	$(CARGO) test --workspace --locked -- --test-threads=2
+
+.PHONY: lint
+lint: prepare ## Formatting and lints
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+.PHONY: fmt
+fmt: ## Format the code
+	$(CARGO) fmt --all
+
+.PHONY: crds
+crds: ## Write the generated CustomResourceDefinitions into the chart and deploy/
+	UPDATE=1 $(CARGO) test -q -p andreas-api --locked
+
+.PHONY: deny
+deny: ## Licences, sources, duplicates and advisories of the dependencies (needs cargo-deny)
+	$(CARGO) deny check bans licenses sources
