@@ -1,1 +1,44 @@
-//! What the servers share: telemetry, admin server, TLS with reload, leases, shutdown.
+//! What every server of the house needs before it can do its own work.
+//!
+//! # What it holds
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`telemetry`] | log lines as text or JSON, filter from a flag |
+//! | [`shutdown`] | SIGTERM or SIGINT cancels a token; the second signal ends the process |
+//! | [`health`] | named conditions behind `/readyz`, heartbeats behind `/livez` |
+//! | [`admin`] | the port for `/metrics`, `/livez` and `/readyz` |
+//! | [`server`] | HTTP/1.1 and HTTP/2 with limits on connections, headers, idleness and draining |
+//! | [`tls`] | rustls configuration from PEM files, client certificates with expected names, reload |
+//! | [`client`] | a Kubernetes client in which no call can hang for ever |
+//! | [`watch`] | list and watch of slim types that survives 410, bad objects and busy API servers |
+//! | [`lease`] | leader election on a `coordination.k8s.io/v1` Lease |
+//!
+//! # What flows in and out
+//!
+//! In: flags (each module has a `clap` struct to flatten), files, the API server. Out: running servers, events, a client.
+//! Everything long-lived takes a [`tokio_util::sync::CancellationToken`] and ends when it is cancelled.
+//!
+//! # What must never be here
+//!
+//! Anything that knows what a `TrainingJob` is. This crate depends on none of the other rooms.
+
+pub mod admin;
+pub mod client;
+pub mod health;
+// lease
+pub mod server;
+pub mod shutdown;
+pub mod telemetry;
+pub mod tls;
+pub mod watch;
+
+mod jitter;
+
+/// Makes *ring* the process's cryptography, once; later calls do nothing.
+///
+/// Needed before any TLS configuration is built by a library that asks for the process default (the Kubernetes client does).
+pub fn install_crypto() {
+    // An error only says that a provider is installed already, which is what is wanted.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}

@@ -1,0 +1,235 @@
+//! A Kubernetes client in which no call can hang.
+//!
+//! kube's own client sets no read time-out, because watches and streams live long. An API server that accepts a connection and
+//! says nothing (etcd lost, a partition) would then hold a reconciler for ever. Here every request but a watch has one deadline
+//! for everything: retries, headers and body. A watch has it for the headers; [`crate::watch`] guards the rest.
+
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use clap::Args;
+use http::{HeaderValue, Request, Response, header};
+use http_body::{Frame, SizeHint};
+use kube::client::{Body, ClientBuilder};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
+use tower::{BoxError, Layer, Service};
+
+/// Flags that say which API server to talk to; flatten them into a server's own.
+#[derive(Clone, Debug, Args)]
+pub struct ClientArgs {
+    /// Kubeconfig file. Without it: the pod's service account, else $KUBECONFIG or ~/.kube/config.
+    #[arg(long, env = "ANDREAS_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig file.
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+    /// Longest time for one call to the API server, retries included, in seconds.
+    #[arg(long, env = "ANDREAS_API_TIMEOUT", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=300), value_name = "SECONDS")]
+    pub api_timeout: u64,
+}
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The kubeconfig file is missing or wrong.
+    #[error("kubeconfig cannot be used")]
+    Kubeconfig(#[source] Box<kube::config::KubeconfigError>),
+    /// The pod's service account cannot be used.
+    #[error("the pod's service account cannot be used")]
+    InCluster(#[source] kube::config::InClusterError),
+    /// The user agent has characters that no header may have.
+    #[error("user agent {0:?} is not a header value")]
+    UserAgent(String),
+    /// The client could not be built (TLS, authentication plug-in).
+    #[error("client cannot be built")]
+    Build(#[source] Box<kube::Error>),
+}
+
+/// Connects by flags. `user_agent` is what audit logs and flow schemas see, for example `andreas-extender/0.1.0`.
+///
+/// # Errors
+/// When no configuration is found or it cannot be used. The API server itself is not contacted.
+pub async fn connect(args: &ClientArgs, user_agent: &str) -> Result<Client, ClientError> {
+    build(configuration(args).await?, user_agent, Duration::from_secs(args.api_timeout))
+}
+
+/// The configuration that [`connect`] would use.
+///
+/// # Errors
+/// When none is found or it does not parse.
+pub async fn configuration(args: &ClientArgs) -> Result<Config, ClientError> {
+    let wrap = |error| ClientError::Kubeconfig(Box::new(error));
+    let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
+    if let Some(path) = &args.kubeconfig {
+        let file = Kubeconfig::read_from(path).map_err(wrap)?;
+        return Config::from_custom_kubeconfig(file, &options).await.map_err(wrap);
+    }
+    if args.context.is_none() && std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+        return Config::incluster().map_err(ClientError::InCluster);
+    }
+    Config::from_kubeconfig(&options).await.map_err(wrap)
+}
+
+/// A client of `config` with our user agent and a deadline of `per_call` on each request.
+///
+/// # Errors
+/// When the user agent is no header value or TLS cannot be set up.
+pub fn build(mut config: Config, user_agent: &str, per_call: Duration) -> Result<Client, ClientError> {
+    crate::install_crypto();
+    let agent =
+        HeaderValue::from_str(user_agent).map_err(|_| ClientError::UserAgent(user_agent.to_owned()))?;
+    config.headers.push((header::USER_AGENT, agent));
+    config.connect_timeout = Some(per_call.min(Duration::from_secs(5)));
+    let builder = ClientBuilder::try_from(config).map_err(|error| ClientError::Build(Box::new(error)))?;
+    Ok(builder.with_layer(&DeadlineLayer { per_call }).build())
+}
+
+/// A call took longer than its deadline.
+#[derive(Debug, thiserror::Error)]
+#[error("the API server did not answer within {0:?}")]
+pub struct DeadlineExceeded(pub Duration);
+
+/// Puts one deadline on headers and body of each request; watches get it for the headers only.
+#[derive(Clone, Debug)]
+pub struct DeadlineLayer {
+    /// Longest time from sending the request to the last byte of the answer.
+    pub per_call: Duration,
+}
+
+impl<S> Layer<S> for DeadlineLayer {
+    type Service = DeadlineService<S>;
+    fn layer(&self, inner: S) -> Self::Service {
+        DeadlineService { inner, per_call: self.per_call }
+    }
+}
+
+/// See [`DeadlineLayer`].
+#[derive(Clone, Debug)]
+pub struct DeadlineService<S> {
+    inner: S,
+    per_call: Duration,
+}
+
+impl<S, B> Service<Request<Body>> for DeadlineService<S>
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+    B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<DeadlineBody<B>>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let per_call = self.per_call;
+        let deadline = Instant::now() + per_call;
+        let streams = is_watch(&request);
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let response = timeout_at(deadline, answer).await.map_err(|_| DeadlineExceeded(per_call))?;
+            let timer = (!streams).then(|| Box::pin(sleep_until(deadline)));
+            Ok(response.map_err(Into::into)?.map(|body| DeadlineBody { body, timer, per_call }))
+        })
+    }
+}
+
+fn is_watch(request: &Request<Body>) -> bool {
+    let query = request.uri().query().unwrap_or_default();
+    query.split('&').any(|pair| matches!(pair, "watch=true" | "watch=1" | "follow=true"))
+}
+
+/// A body that fails once its deadline has passed.
+pub struct DeadlineBody<B> {
+    body: B,
+    timer: Option<Pin<Box<Sleep>>>,
+    per_call: Duration,
+}
+
+impl<B> http_body::Body for DeadlineBody<B>
+where
+    B: http_body::Body<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        }
+        let per_call = self.per_call;
+        match self.timer.as_mut().map(|timer| timer.as_mut().poll(cx)) {
+            Some(Poll::Ready(())) => Poll::Ready(Some(Err(DeadlineExceeded(per_call).into()))),
+            _ => Poll::Pending,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::convert::Infallible;
+    use tower::service_fn;
+
+    /// An API server that answers the headers at once and then says nothing more.
+    fn client_of_a_silent_server() -> Client {
+        let silent = service_fn(|_: Request<Body>| async {
+            let never = futures::stream::pending::<Result<Bytes, Infallible>>();
+            Ok::<_, Infallible>(Response::new(axum::body::Body::from_stream(never)))
+        });
+        let layer = DeadlineLayer { per_call: Duration::from_secs(3) };
+        Client::new(layer.layer(silent), "default")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_never_ends_is_an_error_at_the_deadline() {
+        let started = Instant::now();
+        let answer = client_of_a_silent_server()
+            .request_text(Request::get("/api/v1/pods").body(vec![]).unwrap())
+            .await;
+        assert!(answer.is_err());
+        assert_eq!(started.elapsed().as_secs(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn headers_that_never_come_are_an_error_for_watches_too() {
+        let hung =
+            service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
+        let client = Client::new(DeadlineLayer { per_call: Duration::from_secs(3) }.layer(hung), "default");
+        for path in ["/api/v1/pods", "/api/v1/pods?watch=true"] {
+            let started = Instant::now();
+            assert!(client.request_text(Request::get(path).body(vec![]).unwrap()).await.is_err());
+            assert_eq!(started.elapsed().as_secs(), 3, "{path}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_may_stay_open() {
+        let request = Request::get("/api/v1/pods?limit=1&watch=true").body(vec![]).unwrap();
+        let client = client_of_a_silent_server();
+        let waited = tokio::time::timeout(Duration::from_secs(3600), client.request_text(request)).await;
+        assert!(waited.is_err(), "the watch ended by itself");
+    }
+}

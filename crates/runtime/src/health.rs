@@ -1,0 +1,138 @@
+//! Ready and alive: named conditions and heartbeats.
+//!
+//! A server is *ready* when every registered condition holds; one that is never set keeps it out of service, so a cache that
+//! cannot be filled is seen instead of being served half full. It is *alive* while every heartbeat is younger than its limit.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// The health of one process. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Health {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    conditions: Mutex<Vec<(String, Arc<AtomicBool>)>>,
+    beats: Mutex<Vec<(String, Duration, Arc<Mutex<Instant>>)>>,
+}
+
+impl Health {
+    /// A process without conditions: ready and alive.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a condition for readiness, not yet holding. `name` is what `/readyz` shows.
+    #[must_use = "a condition that is never set keeps the server unready"]
+    pub fn register(&self, name: impl Into<String>) -> ReadyHandle {
+        let flag = Arc::new(AtomicBool::new(false));
+        self.inner.conditions.lock().push((name.into(), Arc::clone(&flag)));
+        ReadyHandle { flag }
+    }
+
+    /// Adds a heartbeat: the process counts as hung when [`Heartbeat::beat`] was not called for longer than `limit`.
+    #[must_use = "a heart that never beats gets the process restarted"]
+    pub fn heartbeat(&self, name: impl Into<String>, limit: Duration) -> Heartbeat {
+        let last = Arc::new(Mutex::new(Instant::now()));
+        self.inner.beats.lock().push((name.into(), limit, Arc::clone(&last)));
+        Heartbeat { last }
+    }
+
+    /// Names of the conditions that do not hold; empty when ready.
+    #[must_use]
+    pub fn not_ready(&self) -> Vec<String> {
+        let conditions = self.inner.conditions.lock();
+        conditions
+            .iter()
+            .filter(|(_, flag)| !flag.load(Ordering::Acquire))
+            .map(|(name, _)| name.clone())
+            .collect()
+    }
+
+    /// Names of the heartbeats that are overdue; empty when alive.
+    #[must_use]
+    pub fn overdue(&self) -> Vec<String> {
+        let beats = self.inner.beats.lock();
+        beats
+            .iter()
+            .filter(|(_, limit, last)| last.lock().elapsed() > *limit)
+            .map(|(name, ..)| name.clone())
+            .collect()
+    }
+}
+
+/// One condition for readiness. Clones speak of the same condition.
+#[derive(Clone, Debug)]
+pub struct ReadyHandle {
+    flag: Arc<AtomicBool>,
+}
+
+impl ReadyHandle {
+    /// The condition holds from now on.
+    pub fn set(&self) {
+        self.flag.store(true, Ordering::Release);
+    }
+
+    /// The condition does not hold any more.
+    pub fn unset(&self) {
+        self.flag.store(false, Ordering::Release);
+    }
+
+    /// Whether the condition holds.
+    #[must_use]
+    pub fn is_set(&self) -> bool {
+        self.flag.load(Ordering::Acquire)
+    }
+}
+
+/// One loop's sign of life.
+#[derive(Clone, Debug)]
+pub struct Heartbeat {
+    last: Arc<Mutex<Instant>>,
+}
+
+impl Heartbeat {
+    /// The loop has come round.
+    pub fn beat(&self) {
+        *self.last.lock() = Instant::now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ready_only_when_every_condition_holds() {
+        let health = Health::new();
+        assert!(health.not_ready().is_empty());
+        let jobs = health.register("jobs cache");
+        let nodes = health.register("nodes cache");
+        assert_eq!(health.not_ready(), ["jobs cache", "nodes cache"]);
+        nodes.set();
+        assert_eq!(health.not_ready(), ["jobs cache"]);
+        jobs.set();
+        assert!(health.not_ready().is_empty());
+        jobs.unset();
+        assert_eq!(health.not_ready(), ["jobs cache"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loop_that_stops_beating_is_reported() {
+        let health = Health::new();
+        let heart = health.heartbeat("planner loop", Duration::from_secs(30));
+        tokio::time::advance(Duration::from_secs(29)).await;
+        assert!(health.overdue().is_empty());
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(health.overdue(), ["planner loop"]);
+        heart.beat();
+        assert!(health.overdue().is_empty());
+    }
+}

@@ -1,0 +1,82 @@
+//! What is worth alerting on about watches.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+/// Counters of all watches of one process. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct WatchMetrics {
+    decode_failures: Family<Kind, Counter>,
+    lists: Family<Kind, Counter>,
+    events: Family<Kind, Counter>,
+    failures: Family<Failure, Counter>,
+    quarantined: Family<Kind, Gauge>,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Kind {
+    kind: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Failure {
+    kind: String,
+    reason: &'static str,
+}
+
+impl WatchMetrics {
+    /// Makes the counters and adds them to `registry`.
+    pub fn register(registry: &mut Registry) -> Self {
+        let this = Self::default();
+        registry.register(
+            "andreas_watch_decode_failures",
+            "Objects that could not be decoded, by kind",
+            this.decode_failures.clone(),
+        );
+        registry.register("andreas_watch_lists", "Complete lists read, by kind", this.lists.clone());
+        registry.register("andreas_watch_events", "Watch events received, by kind", this.events.clone());
+        registry.register(
+            "andreas_watch_failures",
+            "Lists and watches that failed, by kind and reason",
+            this.failures.clone(),
+        );
+        registry.register(
+            "andreas_watch_quarantined",
+            "Objects that exist now and cannot be decoded, by kind",
+            this.quarantined.clone(),
+        );
+        this
+    }
+
+    /// The counters of one kind, looked up once.
+    pub(super) fn of(&self, kind: &str) -> KindMetrics {
+        let label = Kind { kind: kind.to_owned() };
+        KindMetrics {
+            kind: kind.to_owned(),
+            decode_failures: self.decode_failures.get_or_create_owned(&label),
+            lists: self.lists.get_or_create_owned(&label),
+            events: self.events.get_or_create_owned(&label),
+            quarantined: self.quarantined.get_or_create_owned(&label),
+            failures: self.failures.clone(),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct KindMetrics {
+    kind: String,
+    pub(super) decode_failures: Counter,
+    pub(super) lists: Counter,
+    pub(super) events: Counter,
+    pub(super) quarantined: Gauge,
+    failures: Family<Failure, Counter>,
+}
+
+impl KindMetrics {
+    pub(super) fn failed(&self, reason: &'static str) {
+        self.failures.get_or_create(&Failure { kind: self.kind.clone(), reason }).inc();
+    }
+}

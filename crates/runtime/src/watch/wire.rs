@@ -1,0 +1,91 @@
+//! The API server's lists and watch lines, cut into objects without looking into them.
+
+use kube::Resource;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+
+use super::ObjectKey;
+
+/// A page of a list, its items still raw.
+#[derive(Deserialize)]
+pub(super) struct Page<'a> {
+    #[serde(default)]
+    pub(super) metadata: PageMeta,
+    // `items: null` is how Go writes an empty slice that was never made.
+    #[serde(borrow, default)]
+    pub(super) items: Option<Vec<&'a RawValue>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct PageMeta {
+    #[serde(default)]
+    pub(super) resource_version: String,
+    #[serde(default, rename = "continue")]
+    pub(super) next: String,
+}
+
+/// One line of a watch.
+#[derive(Deserialize)]
+pub(super) struct Line<'a> {
+    #[serde(rename = "type")]
+    pub(super) kind: &'a str,
+    #[serde(borrow)]
+    pub(super) object: &'a RawValue,
+}
+
+/// The fields that tell objects apart, readable when the rest is not.
+#[derive(Deserialize)]
+pub(super) struct Identity {
+    metadata: IdentityMeta,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct IdentityMeta {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    namespace: String,
+    #[serde(default)]
+    resource_version: String,
+}
+
+impl Identity {
+    pub(super) fn read(raw: &RawValue) -> Option<Self> {
+        serde_json::from_str(raw.get()).ok()
+    }
+
+    pub(super) fn key(&self) -> ObjectKey {
+        ObjectKey { namespace: self.metadata.namespace.clone(), name: self.metadata.name.clone() }
+    }
+
+    pub(super) fn version(&self) -> &str {
+        &self.metadata.resource_version
+    }
+}
+
+/// An ERROR line's Status; everything optional, because it decides only how to go on.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct ErrorStatus {
+    #[serde(default)]
+    pub(super) code: u16,
+    #[serde(default)]
+    pub(super) reason: String,
+    #[serde(default)]
+    pub(super) message: String,
+}
+
+/// An object, or why not.
+pub(super) enum Decoded<T> {
+    Good(T),
+    Bad { identity: Option<Identity>, error: String },
+}
+
+pub(super) fn decode<T: DeserializeOwned + Resource>(raw: &RawValue) -> Decoded<T> {
+    match serde_json::from_str(raw.get()) {
+        Ok(object) => Decoded::Good(object),
+        Err(error) => Decoded::Bad { identity: Identity::read(raw), error: error.to_string() },
+    }
+}
