@@ -1,1 +1,2 @@
 //! Pretend kubelets: GPU nodes whose containers are processes.
+pub mod sandbox;

@@ -1,0 +1,97 @@
+//! Containers as processes, without a cluster.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use andreas_test_nodes::sandbox::{ContainerSpec, Mount, Sandbox};
+use rustix::process::Signal;
+
+fn exe() -> PathBuf {
+    PathBuf::from(env!("CARGO_BIN_EXE_pretend-kubelets"))
+}
+
+/// A container that runs a shell script, with a folder at `/out`.
+fn shell(dir: &Path, name: &str, script: &str) -> PathBuf {
+    let at = dir.join(name);
+    for folder in ["root", "etc", "out"] {
+        fs::create_dir_all(at.join(folder)).unwrap();
+    }
+    fs::write(at.join("etc/hosts"), "10.244.0.2 master.gang.team.svc\n").unwrap();
+    let spec = ContainerSpec {
+        argv: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
+        env: vec![("PATH".into(), "/usr/bin:/bin".into()), ("WHO".into(), name.into())],
+        working_dir: "/work/here".into(),
+        hostname: name.into(),
+        root: at.join("root"),
+        log: at.join("log"),
+        etc: at.join("etc"),
+        mounts: vec![Mount {
+            source: at.join("out"),
+            target: "/var/run/secrets/kubernetes.io/serviceaccount".into(),
+            read_only: false,
+        }],
+        programs: vec![],
+        host_paths: vec![],
+    };
+    fs::write(at.join("spec.json"), serde_json::to_vec(&spec).unwrap()).unwrap();
+    at.join("spec.json")
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+#[test]
+fn a_container_has_its_own_root_name_and_mounts() {
+    let dir = tempfile::tempdir().unwrap();
+    let sandbox = Sandbox::start(&exe()).unwrap();
+    runtime().block_on(async {
+        let script = "echo $WHO $(cat /proc/sys/kernel/hostname) $(pwd) > /var/run/secrets/kubernetes.io/serviceaccount/said; \
+                      grep -c master /etc/hosts; test ! -e /.pretend/old/etc && exit 7";
+        let container = sandbox.spawn(shell(dir.path(), "worker-0", script)).await.unwrap();
+        assert_eq!(container.ended.await.unwrap().exit_code(), 7);
+        let said = fs::read_to_string(dir.path().join("worker-0/out/said")).unwrap();
+        assert_eq!(said, "worker-0 worker-0 /work/here\n");
+        assert_eq!(fs::read_to_string(dir.path().join("worker-0/log")).unwrap(), "1\n");
+
+        let failed = sandbox.spawn(shell(dir.path(), "gone", "true")).await.unwrap();
+        assert_eq!(failed.ended.await.unwrap().exit_code(), 0);
+    });
+}
+
+#[test]
+fn pod_addresses_are_reached_from_outside_through_sockets_made_inside() {
+    let sandbox = Sandbox::start(&exe()).unwrap();
+    runtime().block_on(async {
+        let one = sandbox.listen("10.244.0.2:29500".parse().unwrap()).await.unwrap();
+        let _two = sandbox.listen("10.244.0.3:29500".parse().unwrap()).await.unwrap();
+        let _service = sandbox.listen("10.96.0.1:443".parse().unwrap()).await.unwrap();
+        let (accepted, connected) = tokio::join!(one.accept(), sandbox.connect("10.244.0.2:29500".parse().unwrap()));
+        accepted.unwrap();
+        connected.unwrap();
+    });
+}
+
+#[test]
+fn everything_dies_with_the_sandbox() {
+    let dir = tempfile::tempdir().unwrap();
+    let sandbox = Sandbox::start(&exe()).unwrap();
+    let pid = runtime().block_on(async {
+        let script = "trap '' TERM; sleep 1000 & sleep 1000 & wait";
+        let container = sandbox.spawn(shell(dir.path(), "deaf", script)).await.unwrap();
+        sandbox.signal(container.id, Signal::TERM).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(Path::new(&format!("/proc/{}", container.pid)).exists(), "SIGTERM is ignored");
+        container.pid
+    });
+    drop(sandbox);
+    for _ in 0..100 {
+        if !Path::new(&format!("/proc/{pid}")).exists() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("process {pid} outlived the sandbox");
+}
