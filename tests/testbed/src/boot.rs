@@ -1,0 +1,211 @@
+//! The start of a test bed: who is started when, and how it is known that each is ready.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
+use kube::api::Api;
+
+use crate::components::{self, AUDIT_POLICY, Component, Layout, Ports};
+use crate::identity;
+use crate::pki::Pki;
+use crate::process::{Process, ProcessError, ProcessSpec};
+use crate::programs::Programs;
+use crate::sandbox::Sandbox;
+use crate::scheduler::SchedulerConfig;
+use crate::testbed::{Builder, Kubelets, START_LIMIT, Testbed, TestbedError};
+
+/// A port leased by us can still be taken by a stranger between the lease and the listening.
+const ATTEMPTS: usize = 4;
+
+pub(crate) async fn start(builder: Builder) -> Result<Testbed, TestbedError> {
+    let programs = match &builder.programs {
+        Some(given) => given.clone(),
+        None => Programs::find().await?,
+    };
+    let sandbox = match &builder.data_dir {
+        Some(folder) => Sandbox::keeping(folder)?,
+        None => Sandbox::new(&builder.name)?,
+    };
+    let layout = Layout { data: sandbox.folder().to_owned() };
+    for folder in ["kubeconfigs", "home", "run", "logs"] {
+        let path = layout.data.join(folder);
+        std::fs::create_dir_all(&path).map_err(|source| TestbedError::File { path, source })?;
+    }
+    write(&layout.audit_policy(), AUDIT_POLICY)?;
+    let pki = Pki::open(&layout.data.join("pki"))?;
+    let start = Start { builder, programs, sandbox, layout, pki };
+
+    for attempt in 1.. {
+        let ports = Ports::take()?;
+        match start.control_plane(&ports).await {
+            Err(TestbedError::Process(ProcessError::Ended { name, tail, .. }))
+                if attempt < ATTEMPTS && tail.contains("address already in use") =>
+            {
+                tracing::info!("a stranger took a port of {name}; starting again with others");
+            }
+            Err(error) => return Err(error),
+            Ok((processes, admin)) => return start.finish(ports, processes, admin).await,
+        }
+    }
+    unreachable!("the last attempt returns")
+}
+
+struct Start {
+    builder: Builder,
+    programs: Programs,
+    sandbox: Sandbox,
+    layout: Layout,
+    pki: Pki,
+}
+
+type Processes = BTreeMap<Component, Arc<Process>>;
+
+impl Start {
+    async fn control_plane(&self, ports: &Ports) -> Result<(Processes, kube::Client), TestbedError> {
+        let Self { programs, layout, pki, .. } = self;
+        let server = components::url("https", &ports.api_server);
+        let identity = |name: &str, user: &str, group| {
+            identity::user_kubeconfig(pki, &layout.kubeconfig(name), &server, user, group)
+        };
+        let admin = identity("admin", "testbed-admin", Some("system:masters"))?;
+        identity("controller-manager", "system:kube-controller-manager", None)?;
+        let scheduler = identity("scheduler", "system:kube-scheduler", None)?;
+        write_scheduler_config(layout, Component::Scheduler.name(), &self.builder.scheduler, &scheduler)?;
+        let serving = pki.api_server()?;
+
+        let mut processes = Processes::new();
+        let started = Instant::now();
+        // The API server waits for etcd by itself.
+        self.launch(&mut processes, Component::Etcd, components::etcd(programs, layout, ports))?;
+        let spec = components::api_server(programs, layout, ports, pki, &serving);
+        self.launch(&mut processes, Component::ApiServer, spec)?;
+        let client = identity::client(&admin).await?;
+        wait_listening(&processes, Component::Etcd, ports.etcd_client.port()).await?;
+        wait_readyz(&processes[&Component::ApiServer], &client).await?;
+        tracing::debug!(after = ?started.elapsed(), "API server ready");
+
+        // These end themselves when they meet no API server, so they come second.
+        let grace = self.builder.node_monitor_grace_period;
+        let spec = components::controller_manager(programs, layout, ports, pki, grace);
+        self.launch(&mut processes, Component::ControllerManager, spec)?;
+        let spec = components::scheduler(
+            programs,
+            layout,
+            Component::Scheduler.name(),
+            &scheduler,
+            &ports.scheduler,
+        );
+        self.launch(&mut processes, Component::Scheduler, spec)?;
+        wait_listening(&processes, Component::ControllerManager, ports.controller_manager.port()).await?;
+        wait_listening(&processes, Component::Scheduler, ports.scheduler.port()).await?;
+        if let Some(controllers) = processes.get(&Component::ControllerManager) {
+            wait_default_account(controllers, &client).await?;
+        }
+        tracing::debug!(after = ?started.elapsed(), "control plane ready");
+        Ok((processes, client))
+    }
+
+    fn launch(
+        &self,
+        processes: &mut Processes,
+        component: Component,
+        spec: ProcessSpec,
+    ) -> Result<(), TestbedError> {
+        if self.builder.without.contains(&component) {
+            return Ok(());
+        }
+        let extra = self.builder.extra_args.iter().filter(|(of, _)| *of == component);
+        let spec = spec.args(extra.map(|(_, arg)| arg)).stop_grace(Duration::from_secs(5));
+        processes.insert(component, Arc::new(Process::start(&self.sandbox, spec)?));
+        Ok(())
+    }
+
+    async fn finish(
+        self,
+        ports: Ports,
+        processes: Processes,
+        admin: kube::Client,
+    ) -> Result<Testbed, TestbedError> {
+        let testbed = Testbed {
+            name: self.builder.name,
+            processes: Mutex::new(processes),
+            sandbox: self.sandbox,
+            layout: self.layout,
+            programs: self.programs,
+            pki: self.pki,
+            api_server_url: components::url("https", &ports.api_server),
+            ports,
+            admin,
+        };
+        if let Some(kubelets) = &self.builder.kubelets {
+            testbed.start_kubelets(kubelets).await?;
+        }
+        Ok(testbed)
+    }
+}
+
+async fn wait_listening(processes: &Processes, component: Component, port: u16) -> Result<(), TestbedError> {
+    match processes.get(&component) {
+        Some(process) => Ok(process.wait_for_port(&format!("127.0.0.1:{port}"), START_LIMIT).await?),
+        None => Ok(()),
+    }
+}
+
+/// Waits until the API server answers `ok` on `/readyz`.
+pub(crate) async fn wait_readyz(api_server: &Process, client: &kube::Client) -> Result<(), TestbedError> {
+    let ask = || async {
+        let request =
+            http::Request::get("/readyz").body(Vec::new()).expect("a constant request is well formed");
+        let answer = tokio::time::timeout(Duration::from_secs(3), client.request_text(request)).await;
+        matches!(answer, Ok(Ok(text)) if text == "ok")
+    };
+    Ok(api_server.wait_until("ready (/readyz)", START_LIMIT, ask).await?)
+}
+
+async fn wait_default_account(controllers: &Process, client: &kube::Client) -> Result<(), TestbedError> {
+    let accounts: Api<ServiceAccount> = Api::default_namespaced(client.clone());
+    let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
+    let both = || async {
+        matches!(accounts.get_opt("default").await, Ok(Some(_)))
+            && matches!(maps.get_opt("kube-root-ca.crt").await, Ok(Some(_)))
+    };
+    Ok(controllers.wait_until("default service account and CA published", START_LIMIT, both).await?)
+}
+
+pub(crate) fn write_scheduler_config(
+    layout: &Layout,
+    name: &str,
+    config: &SchedulerConfig,
+    kubeconfig: &Path,
+) -> Result<(), TestbedError> {
+    write(&layout.scheduler_config(name), &config.render(kubeconfig)?)
+}
+
+pub(crate) fn kubelets_socket(layout: &Layout) -> PathBuf {
+    layout.data.join("run").join("kubelets.sock")
+}
+
+pub(crate) fn kubelets_spec(layout: &Layout, kubelets: &Kubelets) -> ProcessSpec {
+    ProcessSpec::new(Component::Kubelets.name(), &kubelets.program)
+        .arg("--kubeconfig")
+        .arg(layout.kubeconfig("admin"))
+        .arg("--control-socket")
+        .arg(kubelets_socket(layout))
+        .arg("--data-dir")
+        .arg(layout.data.join("kubelets"))
+        .args(&kubelets.args)
+}
+
+/// Waits until the pretend kubelets take commands.
+pub(crate) async fn wait_kubelets(kubelets: &Process, layout: &Layout) -> Result<(), TestbedError> {
+    let socket = kubelets_socket(layout);
+    let connect = || async { tokio::net::UnixStream::connect(&socket).await.is_ok() };
+    Ok(kubelets.wait_until("taking commands", START_LIMIT, connect).await?)
+}
+
+fn write(path: &Path, text: &str) -> Result<(), TestbedError> {
+    std::fs::write(path, text).map_err(|source| TestbedError::File { path: path.to_owned(), source })
+}

@@ -1,0 +1,256 @@
+//! The parts of a test bed and the command lines that start them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::pki::Pki;
+use crate::ports::{NoFreePort, PortLease};
+use crate::process::ProcessSpec;
+use crate::programs::Programs;
+
+/// One of the processes a test bed itself starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Component {
+    /// etcd.
+    Etcd,
+    /// kube-apiserver.
+    #[serde(rename = "kube-apiserver")]
+    ApiServer,
+    /// kube-controller-manager.
+    #[serde(rename = "kube-controller-manager")]
+    ControllerManager,
+    /// kube-scheduler.
+    #[serde(rename = "kube-scheduler")]
+    Scheduler,
+    /// The pretend kubelets.
+    Kubelets,
+}
+
+/// No component has this name.
+#[derive(Debug, thiserror::Error)]
+#[error("no component {0:?}; there are: etcd, apiserver, controller-manager, scheduler, kubelets")]
+pub struct UnknownComponent(String);
+
+impl Component {
+    /// All of them, in the order they start.
+    pub const ALL: [Self; 5] =
+        [Self::Etcd, Self::ApiServer, Self::ControllerManager, Self::Scheduler, Self::Kubelets];
+
+    /// The program's name, which is also the log file's.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Etcd => "etcd",
+            Self::ApiServer => "kube-apiserver",
+            Self::ControllerManager => "kube-controller-manager",
+            Self::Scheduler => "kube-scheduler",
+            Self::Kubelets => "kubelets",
+        }
+    }
+}
+
+impl std::fmt::Display for Component {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for Component {
+    type Err = UnknownComponent;
+
+    fn from_str(name: &str) -> Result<Self, UnknownComponent> {
+        Ok(match name {
+            "etcd" => Self::Etcd,
+            "apiserver" | "api-server" | "kube-apiserver" => Self::ApiServer,
+            "controller-manager" | "kube-controller-manager" => Self::ControllerManager,
+            "scheduler" | "kube-scheduler" => Self::Scheduler,
+            "kubelets" | "nodes" | "pretend-kubelets" => Self::Kubelets,
+            _ => return Err(UnknownComponent(name.to_owned())),
+        })
+    }
+}
+
+/// The leased ports of one control plane.
+#[derive(Debug, Clone)]
+pub(crate) struct Ports {
+    pub etcd_client: Arc<PortLease>,
+    pub etcd_peer: Arc<PortLease>,
+    pub api_server: Arc<PortLease>,
+    pub controller_manager: Arc<PortLease>,
+    pub scheduler: Arc<PortLease>,
+}
+
+impl Ports {
+    pub fn take() -> Result<Self, NoFreePort> {
+        let take = || PortLease::take().map(Arc::new);
+        Ok(Self {
+            etcd_client: take()?,
+            etcd_peer: take()?,
+            api_server: take()?,
+            controller_manager: take()?,
+            scheduler: take()?,
+        })
+    }
+}
+
+/// Where everything of one control plane lies.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    pub data: PathBuf,
+}
+
+impl Layout {
+    pub fn audit_log(&self) -> PathBuf {
+        self.data.join("audit.log")
+    }
+
+    pub fn audit_policy(&self) -> PathBuf {
+        self.data.join("audit-policy.yaml")
+    }
+
+    pub fn kubeconfig(&self, name: &str) -> PathBuf {
+        self.data.join("kubeconfigs").join(name)
+    }
+
+    pub fn scheduler_config(&self, name: &str) -> PathBuf {
+        self.data.join(format!("{name}.yaml"))
+    }
+}
+
+/// Everything is recorded once, when its answer is complete; Bindings with their body, because a test asks who bound
+/// a pod and with which annotations.
+pub(crate) const AUDIT_POLICY: &str = r#"apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+omitManagedFields: true
+rules:
+  - level: RequestResponse
+    resources: [{group: "", resources: [pods/binding, pods/eviction]}]
+  - level: Metadata
+"#;
+
+pub(crate) fn etcd(programs: &Programs, layout: &Layout, ports: &Ports) -> ProcessSpec {
+    let (client, peer) = (url("http", &ports.etcd_client), url("http", &ports.etcd_peer));
+    flags(
+        ProcessSpec::new("etcd", programs.path("etcd")),
+        &[
+            ("name", "testbed"),
+            ("data-dir", &layout.data.join("etcd").to_string_lossy()),
+            ("listen-client-urls", &client),
+            ("advertise-client-urls", &client),
+            ("listen-peer-urls", &peer),
+            ("initial-advertise-peer-urls", &peer),
+            ("initial-cluster", &format!("testbed={peer}")),
+            ("log-level", "warn"),
+            ("quota-backend-bytes", "4294967296"),
+        ],
+    )
+    .arg("--unsafe-no-fsync")
+    .holding(ports.etcd_client.clone())
+    .holding(ports.etcd_peer.clone())
+}
+
+pub(crate) fn api_server(
+    programs: &Programs,
+    layout: &Layout,
+    ports: &Ports,
+    pki: &Pki,
+    serving: &crate::pki::KeyAndCertificate,
+) -> ProcessSpec {
+    let (sign, verify) = pki.service_account_key_files();
+    flags(
+        ProcessSpec::new("kube-apiserver", programs.path("kube-apiserver")),
+        &[
+            ("etcd-servers", &url("http", &ports.etcd_client)),
+            ("bind-address", "127.0.0.1"),
+            ("advertise-address", "127.0.0.1"),
+            ("secure-port", &ports.api_server.port().to_string()),
+            // Loopback addresses are refused in EndpointSlices.
+            ("endpoint-reconciler-type", "none"),
+            ("tls-cert-file", &serving.certificate_file.to_string_lossy()),
+            ("tls-private-key-file", &serving.key_file.to_string_lossy()),
+            ("client-ca-file", &pki.ca_file().to_string_lossy()),
+            ("service-account-issuer", "https://kubernetes.default.svc.cluster.local"),
+            ("service-account-signing-key-file", &sign.to_string_lossy()),
+            ("service-account-key-file", &verify.to_string_lossy()),
+            ("service-cluster-ip-range", "10.96.0.0/16"),
+            ("authorization-mode", "Node,RBAC"),
+            ("enable-admission-plugins", "NodeRestriction,OwnerReferencesPermissionEnforcement"),
+            ("allow-privileged", "true"),
+            ("audit-policy-file", &layout.audit_policy().to_string_lossy()),
+            ("audit-log-path", &layout.audit_log().to_string_lossy()),
+            // Thousands of pretend nodes speak at once.
+            ("max-requests-inflight", "1600"),
+            ("max-mutating-requests-inflight", "800"),
+            ("cert-dir", &layout.data.join("apiserver").to_string_lossy()),
+            ("profiling", "false"),
+        ],
+    )
+    .holding(ports.api_server.clone())
+}
+
+pub(crate) fn controller_manager(
+    programs: &Programs,
+    layout: &Layout,
+    ports: &Ports,
+    pki: &Pki,
+    node_grace: Duration,
+) -> ProcessSpec {
+    let kubeconfig = layout.kubeconfig("controller-manager");
+    let kubeconfig = kubeconfig.to_string_lossy();
+    // The monitor must look several times within the grace period to be near it.
+    let monitor = (node_grace / 8).clamp(Duration::from_millis(500), Duration::from_secs(5));
+    flags(
+        ProcessSpec::new("kube-controller-manager", programs.path("kube-controller-manager")),
+        &[
+            ("kubeconfig", &*kubeconfig),
+            ("authentication-kubeconfig", &kubeconfig),
+            ("authorization-kubeconfig", &kubeconfig),
+            ("leader-elect", "false"),
+            ("use-service-account-credentials", "true"),
+            ("service-account-private-key-file", &pki.service_account_key_files().0.to_string_lossy()),
+            ("root-ca-file", &pki.ca_file().to_string_lossy()),
+            ("bind-address", "127.0.0.1"),
+            ("secure-port", &ports.controller_manager.port().to_string()),
+            ("cert-dir", &layout.data.join("controller-manager").to_string_lossy()),
+            ("kube-api-qps", "500"),
+            ("kube-api-burst", "1000"),
+            ("node-monitor-grace-period", &format!("{}ms", node_grace.as_millis())),
+            ("node-monitor-period", &format!("{}ms", monitor.as_millis())),
+            ("profiling", "false"),
+        ],
+    )
+    .holding(ports.controller_manager.clone())
+}
+
+/// A kube-scheduler of any name; the test bed's own and any second one beside it.
+pub(crate) fn scheduler(
+    programs: &Programs,
+    layout: &Layout,
+    name: &str,
+    kubeconfig: &Path,
+    port: &Arc<PortLease>,
+) -> ProcessSpec {
+    let kubeconfig = kubeconfig.to_string_lossy();
+    flags(
+        ProcessSpec::new(name, programs.path("kube-scheduler")),
+        &[
+            ("config", &*layout.scheduler_config(name).to_string_lossy()),
+            ("authentication-kubeconfig", &kubeconfig),
+            ("authorization-kubeconfig", &kubeconfig),
+            ("bind-address", "127.0.0.1"),
+            ("secure-port", &port.port().to_string()),
+            ("cert-dir", &layout.data.join(name).to_string_lossy()),
+        ],
+    )
+    .holding(port.clone())
+}
+
+pub(crate) fn url(scheme: &str, port: &PortLease) -> String {
+    format!("{scheme}://127.0.0.1:{}", port.port())
+}
+
+fn flags(spec: ProcessSpec, flags: &[(&str, &str)]) -> ProcessSpec {
+    spec.args(flags.iter().map(|(name, value)| format!("--{name}={value}")))
+}

@@ -1,0 +1,197 @@
+//! Who speaks to the API server: kubeconfigs and clients for users, nodes and service accounts.
+
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::api::{Api, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde_json::{Value, json};
+
+use crate::pki::{Pki, PkiError, file_name, write};
+use crate::testbed::Testbed;
+
+/// An identity could not be made or used.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// Its certificate could not be made, or a file not be written.
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    /// The API server gave no token.
+    #[error("no token for the service account {account}")]
+    Token {
+        /// `NAMESPACE/NAME`.
+        account: String,
+        /// Why.
+        source: Box<kube::Error>,
+    },
+    /// The kubeconfig could not be used.
+    #[error("cannot use the kubeconfig {path}")]
+    Kubeconfig {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: Box<kube::config::KubeconfigError>,
+    },
+    /// No client could be made of the kubeconfig.
+    #[error("cannot make a client of the kubeconfig {path}")]
+    Client {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: Box<kube::Error>,
+    },
+}
+
+/// The three files a pod finds at `/var/run/secrets/kubernetes.io/serviceaccount`.
+#[derive(Debug, Clone)]
+pub struct ServiceAccountMount {
+    /// The folder with `token`, `ca.crt` and `namespace`.
+    pub folder: PathBuf,
+    /// The token itself.
+    pub token: String,
+}
+
+impl Testbed {
+    /// The administrator's kubeconfig (group `system:masters`).
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.layout().kubeconfig("admin")
+    }
+
+    /// A client with the administrator's rights.
+    pub fn client(&self) -> kube::Client {
+        self.admin_client().clone()
+    }
+
+    /// A client that speaks with any kubeconfig.
+    pub async fn client_for(&self, kubeconfig: &Path) -> Result<kube::Client, IdentityError> {
+        client(kubeconfig).await
+    }
+
+    /// A kubeconfig for a user with a fresh client certificate.
+    pub fn kubeconfig_for_user(&self, user: &str, group: Option<&str>) -> Result<PathBuf, IdentityError> {
+        user_kubeconfig(
+            self.pki(),
+            &self.layout().kubeconfig(&file_name(user)),
+            self.api_server_url(),
+            user,
+            group,
+        )
+    }
+
+    /// A kubeconfig of a node's kubelet: user `system:node:NAME`, group `system:nodes`, fenced by the Node authorizer and
+    /// the NodeRestriction admission plugin.
+    pub fn kubeconfig_for_node(&self, node: &str) -> Result<PathBuf, IdentityError> {
+        self.kubeconfig_for_user(&format!("system:node:{node}"), Some("system:nodes"))
+    }
+
+    /// A kubeconfig that speaks as a service account, with a token of the TokenRequest API valid for a day: for
+    /// programs that run under a chart's RBAC as plain processes. The account must exist.
+    pub async fn kubeconfig_for_service_account(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<PathBuf, IdentityError> {
+        let token = self.service_account_token(namespace, name, &[]).await?;
+        let path = self.layout().kubeconfig(&file_name(&format!("{namespace}-{name}")));
+        write_kubeconfig(&path, self.api_server_url(), self.pki().ca(), namespace, &json!({"token": token}))?;
+        Ok(path)
+    }
+
+    /// A token of a service account for these audiences (none: the API server's own), valid for a day.
+    pub async fn service_account_token(
+        &self,
+        namespace: &str,
+        name: &str,
+        audiences: &[&str],
+    ) -> Result<String, IdentityError> {
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client(), namespace);
+        let request = TokenRequest {
+            spec: Some(TokenRequestSpec {
+                audiences: Some(audiences.iter().map(ToString::to_string).collect()),
+                expiration_seconds: Some(24 * 3600),
+                ..TokenRequestSpec::default()
+            }),
+            ..TokenRequest::default()
+        };
+        let failed = |source| IdentityError::Token {
+            account: format!("{namespace}/{name}"),
+            source: Box::new(source),
+        };
+        let answer =
+            accounts.create_token_request(name, &PostParams::default(), &request).await.map_err(failed)?;
+        Ok(answer.status.and_then(|status| status.token).unwrap_or_default())
+    }
+
+    /// The files a pod of this service account would find mounted, in a folder of the test bed.
+    pub async fn service_account_mount(
+        &self,
+        namespace: &str,
+        name: &str,
+        audiences: &[&str],
+    ) -> Result<ServiceAccountMount, IdentityError> {
+        let token = self.service_account_token(namespace, name, audiences).await?;
+        let folder = self.data_dir().join("serviceaccounts").join(file_name(&format!("{namespace}-{name}")));
+        make_folder(&folder)?;
+        write(&folder.join("token"), &token)?;
+        write(&folder.join("ca.crt"), self.pki().ca())?;
+        write(&folder.join("namespace"), namespace)?;
+        Ok(ServiceAccountMount { folder, token })
+    }
+}
+
+fn make_folder(folder: &Path) -> Result<(), PkiError> {
+    std::fs::create_dir_all(folder).map_err(|source| PkiError::File { path: folder.to_owned(), source })
+}
+
+pub(crate) async fn client(kubeconfig: &Path) -> Result<kube::Client, IdentityError> {
+    let failed = |source| IdentityError::Kubeconfig { path: kubeconfig.to_owned(), source: Box::new(source) };
+    let read = Kubeconfig::read_from(kubeconfig).map_err(failed)?;
+    let config =
+        kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.map_err(failed)?;
+    kube::Client::try_from(config)
+        .map_err(|source| IdentityError::Client { path: kubeconfig.to_owned(), source: Box::new(source) })
+}
+
+pub(crate) fn user_kubeconfig(
+    pki: &Pki,
+    path: &Path,
+    server: &str,
+    user: &str,
+    group: Option<&str>,
+) -> Result<PathBuf, IdentityError> {
+    let made = pki.client(user, group)?;
+    let credentials = json!({
+        "client-certificate-data": base64(&made.certificate),
+        "client-key-data": base64(&made.key),
+    });
+    write_kubeconfig(path, server, pki.ca(), "default", &credentials)?;
+    Ok(path.to_owned())
+}
+
+fn write_kubeconfig(
+    path: &Path,
+    server: &str,
+    ca: &str,
+    namespace: &str,
+    credentials: &Value,
+) -> Result<(), PkiError> {
+    if let Some(folder) = path.parent() {
+        make_folder(folder)?;
+    }
+    let kubeconfig = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "testbed", "cluster": {"server": server, "certificate-authority-data": base64(ca)}}],
+        "users": [{"name": "testbed", "user": credentials}],
+        "contexts": [{"name": "testbed", "context": {"cluster": "testbed", "user": "testbed", "namespace": namespace}}],
+        "current-context": "testbed",
+    });
+    // JSON is YAML.
+    write(path, &format!("{kubeconfig:#}\n"))
+}
+
+/// Kubernetes' byte strings travel as base64.
+fn base64(text: &str) -> Value {
+    serde_json::to_value(k8s_openapi::ByteString(text.as_bytes().to_vec())).expect("bytes always serialise")
+}
