@@ -26,7 +26,7 @@
 pub mod admin;
 pub mod client;
 pub mod health;
-// lease
+pub mod lease;
 pub mod server;
 pub mod shutdown;
 pub mod telemetry;

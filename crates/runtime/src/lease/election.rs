@@ -1,0 +1,307 @@
+//! The candidate and the leader.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::LeaseSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use super::{LeaseConfig, LeaseError, LeaseRecord, LeaseStore};
+use crate::jitter::spread;
+
+/// The right to act as the leader, as far as this process may believe in it. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Leadership {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    base: Instant,
+    /// Milliseconds after `base` until which we are the leader; 0 once lost.
+    until: AtomicU64,
+    lost: CancellationToken,
+    transitions: i32,
+}
+
+impl Leadership {
+    fn new(until: Instant, transitions: i32) -> Self {
+        let shared = Shared {
+            base: Instant::now(),
+            until: AtomicU64::new(0),
+            lost: CancellationToken::new(),
+            transitions,
+        };
+        let this = Self { shared: Arc::new(shared) };
+        this.extend(until);
+        this
+    }
+
+    /// A leadership that lasts until its token is cancelled: for processes that run alone, and for tests.
+    #[must_use]
+    pub fn unopposed() -> Self {
+        let this = Self::new(Instant::now(), 0);
+        this.shared.until.store(u64::MAX, Ordering::Release);
+        this
+    }
+
+    /// Whether we are the leader right now. Ask before every write.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        let now = self.shared.base.elapsed().as_millis();
+        !self.shared.lost.is_cancelled() && now < u128::from(self.shared.until.load(Ordering::Acquire))
+    }
+
+    /// Completes when leadership is lost or given up.
+    pub async fn lost(&self) {
+        self.shared.lost.cancelled().await;
+    }
+
+    /// A token that is cancelled when leadership is lost or given up.
+    #[must_use]
+    pub fn lost_token(&self) -> CancellationToken {
+        self.shared.lost.clone()
+    }
+
+    /// `leaseTransitions` when we took over: grows with every leader, so it orders them (a fencing token).
+    #[must_use]
+    pub fn transitions(&self) -> i32 {
+        self.shared.transitions
+    }
+
+    fn extend(&self, until: Instant) {
+        let millis = until.saturating_duration_since(self.shared.base).as_millis();
+        self.shared.until.store(u64::try_from(millis).unwrap_or(u64::MAX), Ordering::Release);
+    }
+
+    fn end(&self) {
+        self.shared.until.store(0, Ordering::Release);
+        self.shared.lost.cancel();
+    }
+}
+
+/// Why a leader is one no longer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Given up at shutdown; `true` when the Lease could be released.
+    Released(bool),
+    /// Another holds the Lease.
+    TakenBy(String),
+    /// The Lease was deleted.
+    Deleted,
+    /// It could not be renewed in time.
+    Expired,
+}
+
+/// A won election.
+pub struct Held {
+    /// For everybody who writes.
+    pub leadership: Leadership,
+    /// Renews until shutdown or loss, then says why it ended.
+    pub renewing: JoinHandle<Ended>,
+}
+
+/// Waits until this process holds the Lease, then keeps renewing it in the background. `None` when `shutdown` came first.
+///
+/// # Errors
+/// [`LeaseError::Config`] when the times contradict each other. Failures of the API server are not errors but tried again.
+pub async fn campaign<S: LeaseStore>(
+    store: S,
+    config: LeaseConfig,
+    shutdown: CancellationToken,
+) -> Result<Option<Held>, LeaseError> {
+    campaign_at(store, config, shutdown, Timestamp::now).await
+}
+
+/// [`campaign`] with the wall clock as an argument.
+pub(super) async fn campaign_at<S: LeaseStore>(
+    store: S,
+    config: LeaseConfig,
+    shutdown: CancellationToken,
+    wall: fn() -> Timestamp,
+) -> Result<Option<Held>, LeaseError> {
+    config.validate()?;
+    let mut candidate = Candidate { store, config, wall, observed: None };
+    loop {
+        let started = Instant::now();
+        // A claim in flight at shutdown is finished or times out; it must not be left behind unreleased.
+        let attempt = timeout(candidate.config.renew_deadline / 2, candidate.attempt()).await;
+        match attempt {
+            Ok(Ok(Some(record))) => {
+                let transitions = record.spec.lease_transitions.unwrap_or(0);
+                tracing::info!(identity = candidate.config.identity, transitions, "leading");
+                let leadership = Leadership::new(started + candidate.config.renew_deadline, transitions);
+                let leader = Leader { candidate, record, renewed: started, leadership: leadership.clone() };
+                return Ok(Some(Held { leadership, renewing: tokio::spawn(leader.keep(shutdown)) }));
+            }
+            Ok(Ok(None) | Err(LeaseError::Conflict | LeaseError::NotFound)) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "the lease could not be read or claimed"
+                );
+            }
+            Err(_) => tracing::warn!("the lease could not be read or claimed in time"),
+        }
+        tokio::select! {
+            () = sleep(spread(candidate.config.retry, 0.2)) => {}
+            () = shutdown.cancelled() => return Ok(None),
+        }
+    }
+}
+
+struct Candidate<S> {
+    store: S,
+    config: LeaseConfig,
+    wall: fn() -> Timestamp,
+    /// The record last seen and when it was seen first, on our own clock.
+    observed: Option<(LeaseSpec, Instant)>,
+}
+
+impl<S: LeaseStore> Candidate<S> {
+    /// One look, and one claim if the Lease is free. `None`: another holds it.
+    async fn attempt(&mut self) -> Result<Option<LeaseRecord>, LeaseError> {
+        let mut record = match self.store.get().await {
+            Ok(record) => record,
+            Err(LeaseError::NotFound) => return self.store.create(self.claim(None)).await.map(Some),
+            Err(error) => return Err(error),
+        };
+        if !self.is_free(&record.spec) {
+            return Ok(None);
+        }
+        record.spec = self.claim(Some(&record.spec));
+        self.store.replace(&record).await.map(Some)
+    }
+
+    fn is_free(&mut self, spec: &LeaseSpec) -> bool {
+        let holder = spec.holder_identity.as_deref().unwrap_or_default();
+        if holder.is_empty() || holder == self.config.identity {
+            return true;
+        }
+        let now = Instant::now();
+        let since = match &self.observed {
+            Some((seen, since)) if seen == spec => *since,
+            _ => {
+                tracing::debug!(holder, "another leads");
+                self.observed = Some((spec.clone(), now));
+                now
+            }
+        };
+        // The holder's own duration counts: it may be configured longer than ours.
+        let theirs = u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
+        now >= since + self.config.duration.max(Duration::from_secs(theirs))
+    }
+
+    /// What we write as a (new) holder.
+    fn claim(&self, before: Option<&LeaseSpec>) -> LeaseSpec {
+        let now = MicroTime((self.wall)());
+        let mut spec = before.cloned().unwrap_or_default();
+        if spec.holder_identity.as_deref() != Some(&self.config.identity) {
+            spec.lease_transitions = Some(spec.lease_transitions.map_or(0, |n| n.saturating_add(1)));
+            spec.acquire_time = Some(now.clone());
+            spec.holder_identity = Some(self.config.identity.clone());
+        }
+        spec.lease_duration_seconds = Some(i32::try_from(self.config.duration.as_secs()).unwrap_or(i32::MAX));
+        spec.renew_time = Some(now);
+        spec
+    }
+}
+
+struct Leader<S> {
+    candidate: Candidate<S>,
+    record: LeaseRecord,
+    /// When the last successful renewal began.
+    renewed: Instant,
+    leadership: Leadership,
+}
+
+impl<S: LeaseStore> Leader<S> {
+    async fn keep(mut self, shutdown: CancellationToken) -> Ended {
+        let retry = self.candidate.config.retry;
+        let ended = loop {
+            tokio::select! {
+                () = sleep(retry) => {}
+                () = shutdown.cancelled() => {
+                    self.leadership.end();
+                    break Ended::Released(self.release().await);
+                }
+            }
+            if let Err(ended) = self.renew().await {
+                break ended;
+            }
+        };
+        self.leadership.end();
+        match &ended {
+            Ended::Released(_) => tracing::info!(?ended, "gave leadership up"),
+            _ => tracing::error!(?ended, "lost leadership"),
+        }
+        ended
+    }
+
+    /// Renews once, trying until the deadline.
+    async fn renew(&mut self) -> Result<(), Ended> {
+        let deadline = self.renewed + self.candidate.config.renew_deadline;
+        loop {
+            let started = Instant::now();
+            if started >= deadline {
+                return Err(Ended::Expired);
+            }
+            // Several tries fit before the deadline, so that one lost packet does not cost the leadership.
+            let patience = (started + self.candidate.config.renew_deadline / 3).min(deadline);
+            let mut next = self.record.clone();
+            next.spec = self.candidate.claim(Some(&self.record.spec));
+            match timeout_at(patience, self.candidate.store.replace(&next)).await {
+                Ok(Ok(record)) => {
+                    self.record = record;
+                    self.renewed = started;
+                    self.leadership.extend(started + self.candidate.config.renew_deadline);
+                    return Ok(());
+                }
+                Ok(Err(LeaseError::NotFound)) => return Err(Ended::Deleted),
+                Ok(Err(LeaseError::Conflict)) => self.look(patience).await?,
+                Ok(Err(error)) => {
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        "the lease could not be renewed"
+                    );
+                }
+                Err(_) => tracing::warn!("the lease could not be renewed in time"),
+            }
+            let pause = spread(self.candidate.config.retry / 4, 0.2);
+            let _ = timeout_at(deadline, sleep(pause)).await;
+        }
+    }
+
+    /// After a conflict: who holds it now? A renewal of ours that arrived although its answer was lost, or a label that
+    /// somebody set, is no loss.
+    async fn look(&mut self, until: Instant) -> Result<(), Ended> {
+        match timeout_at(until, self.candidate.store.get()).await {
+            Ok(Ok(record)) => {
+                let holder = record.spec.holder_identity.clone().unwrap_or_default();
+                if holder != self.candidate.config.identity {
+                    return Err(Ended::TakenBy(holder));
+                }
+                self.record = record;
+                Ok(())
+            }
+            Ok(Err(LeaseError::NotFound)) => Err(Ended::Deleted),
+            Ok(Err(_)) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Hands the Lease back so that others need not wait. Only while it is surely ours.
+    async fn release(&self) -> bool {
+        let mut free = self.record.clone();
+        free.spec.holder_identity = Some(String::new());
+        free.spec.lease_duration_seconds = Some(1);
+        free.spec.renew_time = Some(MicroTime((self.candidate.wall)()));
+        let patience = (Instant::now() + Duration::from_secs(3))
+            .min(self.renewed + self.candidate.config.renew_deadline);
+        matches!(timeout_at(patience, self.candidate.store.replace(&free)).await, Ok(Ok(_)))
+    }
+}
