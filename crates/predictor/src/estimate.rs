@@ -1,0 +1,100 @@
+//! A log-normal estimate: positive quantities that are wrong by factors, not by amounts.
+
+use andreas_core::Seconds;
+use serde::{Deserialize, Serialize};
+
+use crate::Source;
+
+/// Standard normal quantile of 90 %.
+const Z90: f64 = 1.281_551_565_544_600_4;
+
+/// Standard deviation of the log for "a factor 3 each way": p10 = median / 3, p90 = median x 3.
+pub(crate) const FACTOR_THREE: f64 = 1.098_612_288_668_109_8 / Z90;
+
+/// A positive quantity, log-normal.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// The median; > 0.
+    pub median: f64,
+    /// Standard deviation of its natural logarithm; >= 0.
+    pub sigma: f64,
+    /// What it rests on.
+    pub source: Source,
+}
+
+impl Estimate {
+    /// Below this with 10 % probability.
+    pub fn p10(&self) -> f64 {
+        self.median * libm::exp(-Z90 * self.sigma)
+    }
+
+    /// Below this with 90 % probability.
+    pub fn p90(&self) -> f64 {
+        self.median * libm::exp(Z90 * self.sigma)
+    }
+
+    /// The expected value, `exp(mu + sigma^2 / 2)`: what energy and cost are counted with.
+    pub fn mean(&self) -> f64 {
+        self.median * libm::exp(self.sigma * self.sigma / 2.0)
+    }
+
+    /// Standard deviation as a fraction of the mean.
+    pub fn rel_std(&self) -> f64 {
+        libm::sqrt(libm::expm1(self.sigma * self.sigma))
+    }
+}
+
+/// Probability that something is done within `available`, when it takes `remaining` (median) with a standard deviation
+/// of the log of `sigma`.
+///
+/// 0 when no time is left and something remains; with `sigma` 0 it is a step. Never NaN: what is not a number
+/// counts as not done in time.
+pub fn on_time_probability(remaining: Seconds, sigma: f64, available: Seconds) -> f64 {
+    if remaining.0.is_nan() || available.0.is_nan() || sigma.is_nan() || available.0 < 0.0 {
+        return 0.0;
+    }
+    if remaining.0 <= 0.0 {
+        return 1.0;
+    }
+    let distance = libm::log(available.0) - libm::log(remaining.0);
+    if distance.is_nan() || sigma <= 0.0 {
+        return if available.0 >= remaining.0 { 1.0 } else { 0.0 };
+    }
+    libm::erfc(-distance / sigma / std::f64::consts::SQRT_2) / 2.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_factor_of_three_each_way_is_what_the_prior_promises() {
+        let prior = Estimate { median: 4.0, sigma: FACTOR_THREE, source: Source::Prior };
+        assert!((prior.p10() - 4.0 / 3.0).abs() < 1e-9);
+        assert!((prior.p90() - 12.0).abs() < 1e-9);
+        assert!(prior.mean() > prior.median);
+    }
+
+    #[test]
+    fn on_time_is_even_odds_at_the_median_and_nine_in_ten_at_p90() {
+        let sigma = 0.4;
+        let estimate = Estimate { median: 100.0, sigma, source: Source::Observed };
+        let at = |available: f64| on_time_probability(Seconds(100.0), sigma, Seconds(available));
+        assert!((at(100.0) - 0.5).abs() < 1e-12);
+        assert!((at(estimate.p90()) - 0.9).abs() < 1e-9);
+        assert!((at(estimate.p10()) - 0.1).abs() < 1e-9);
+    }
+
+    #[test]
+    fn on_time_has_answers_at_the_edges() {
+        let p = |r: f64, s: f64, a: f64| on_time_probability(Seconds(r), s, Seconds(a));
+        assert_eq!(p(10.0, 0.3, 0.0), 0.0);
+        assert_eq!(p(10.0, 0.3, -5.0), 0.0);
+        assert_eq!(p(0.0, 0.3, 5.0), 1.0);
+        assert_eq!(p(10.0, 0.0, 10.0), 1.0);
+        assert_eq!(p(10.0, 0.0, 9.9), 0.0);
+        assert_eq!(p(f64::NAN, 0.3, 9.9), 0.0);
+        assert_eq!(p(10.0, 0.3, f64::INFINITY), 1.0);
+        assert_eq!(p(f64::INFINITY, 0.3, f64::INFINITY), 1.0);
+    }
+}

@@ -1,0 +1,131 @@
+//! The analytic law: what to expect before anything was observed. The regression learns deviations from it.
+//!
+//! Time: Amdahl's law over GPUs, a factor for every doubling of nodes, and speed over types as a power of their
+//! maximum draw. Power: a share of the range between idle and maximum, less where GPUs wait for each other.
+
+use std::collections::BTreeMap;
+
+use andreas_core::GpuType;
+
+use crate::GpuModel;
+
+/// Part of an epoch that does not shrink with GPUs. ElasticFlow's A100 tables give 0.03-0.25 within one node.
+const SERIAL: f64 = 0.06;
+/// Slow-down by each doubling of nodes (T4 nodes of 4 GPUs, Pollux: 1.05-1.3).
+const PER_NODE_DOUBLING: f64 = 0.1;
+/// Speed over types ~ maximum draw to this power: between the ratios of V100 and T4 to A100 that the tables of
+/// Zeus and ElasticFlow give (0.49-0.78 at 0.75 of the draw; 0.33-0.50 at 0.18 of it).
+const TYPE_EXPONENT: f64 = 0.55;
+/// Busy share of the range between idle and maximum: ResNet-50, BERT and DeepSpeech2 in Zeus' V100 table 0.75-0.90.
+const BUSY: f64 = 0.8;
+/// Of a type that nobody described: one in the middle of the field.
+const UNKNOWN: Board = Board { idle: 30.0, max: 300.0 };
+/// Time stretches by ((u - s) / (a - s))^gamma when a limit makes the draw fall from u to a; V100 fit of Zeus' tables:
+/// s = 4 % of the maximum, gamma = 0.469, and a = 0.94 of the limit.
+const LIMIT_STATIC: f64 = 0.04;
+const LIMIT_GAMMA: f64 = 0.469;
+const LIMIT_USED: f64 = 0.94;
+
+/// Bounds of everything in logs: no input can drive a value out of them.
+pub(crate) const LOG_TIME: (f64, f64) = (-14.0, 21.0);
+pub(crate) const LOG_WATTS: (f64, f64) = (-2.0, 11.0);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Board {
+    pub idle: f64,
+    pub max: f64,
+}
+
+/// Boards by type.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Law {
+    boards: BTreeMap<GpuType, Board>,
+}
+
+impl Law {
+    /// Models that make no sense (not finite, not positive, idle above maximum) count as unknown.
+    pub fn new(models: &[GpuModel]) -> Self {
+        let sane = |m: &&GpuModel| m.idle.0 >= 0.0 && m.max.0 > m.idle.0 && m.max.0 >= 1.0 && m.max.0 <= 1e4;
+        let boards =
+            models.iter().filter(sane).map(|m| (m.gpu_type.clone(), Board { idle: m.idle.0, max: m.max.0 }));
+        Self { boards: boards.collect() }
+    }
+
+    pub fn board(&self, gpu_type: &GpuType) -> Board {
+        self.boards.get(gpu_type).copied().unwrap_or(UNKNOWN)
+    }
+
+    /// Log of the time of one GPU of a type, up to a constant of the family.
+    pub fn log_type(&self, gpu_type: &GpuType) -> f64 {
+        -TYPE_EXPONENT * libm::log(self.board(gpu_type).max / UNKNOWN.max)
+    }
+
+    /// Log of the time on `gpus` over `nodes`, relative to one GPU. Falls in `gpus`, never faster than 1 / gpus.
+    pub fn log_scaling(gpus: u32, nodes: u32) -> f64 {
+        let amdahl = SERIAL + (1.0 - SERIAL) / f64::from(gpus.max(1));
+        libm::log(amdahl) + Self::log_spread(nodes)
+    }
+
+    /// Log of the slow-down by being spread.
+    pub fn log_spread(nodes: u32) -> f64 {
+        libm::log(1.0 + PER_NODE_DOUBLING * libm::log2(f64::from(nodes.max(1))))
+    }
+
+    /// Log of the draw of one GPU.
+    pub fn log_watts(&self, gpu_type: &GpuType, gpus: u32, nodes: u32) -> f64 {
+        let Board { idle, max } = self.board(gpu_type);
+        let efficiency = libm::exp(-Self::log_scaling(gpus, nodes)) / f64::from(gpus.max(1));
+        libm::log(idle + BUSY * (max - idle) * libm::sqrt(efficiency.min(1.0)))
+    }
+
+    /// Draw of one GPU and factor on time under a limit, from the draw without one.
+    pub fn limited(&self, gpu_type: &GpuType, watts: f64, limit: f64) -> (f64, f64) {
+        let board = self.board(gpu_type);
+        let floor = LIMIT_STATIC * board.max;
+        // A board cannot be held below about its idle draw: the floor keeps nonsense limits from infinite times.
+        let capped = (LIMIT_USED * limit).max(board.idle).max(2.0 * floor);
+        if limit.is_nan() || watts <= capped {
+            return (watts, 1.0);
+        }
+        (capped, libm::pow((watts - floor) / (capped - floor), LIMIT_GAMMA))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use andreas_core::Watts;
+
+    use super::*;
+
+    fn law() -> Law {
+        let model = |t: &str, idle, max| GpuModel { gpu_type: t.into(), idle: Watts(idle), max: Watts(max) };
+        Law::new(&[model("A100", 50.0, 400.0), model("V100", 30.0, 300.0), model("T4", 10.0, 70.0)])
+    }
+
+    #[test]
+    fn types_are_ranked_and_spaced_as_the_published_tables_have_them() {
+        let law = law();
+        let speed = |t: &str| libm::exp(law.log_type(&"A100".into()) - law.log_type(&t.into()));
+        assert!((0.49..0.9).contains(&speed("V100")), "{}", speed("V100"));
+        assert!((0.33..0.5).contains(&speed("T4")), "{}", speed("T4"));
+    }
+
+    #[test]
+    fn a_limit_saves_watts_and_costs_time_and_never_runs_away() {
+        let law = law();
+        let t = "V100".into();
+        assert_eq!(law.limited(&t, 230.0, 300.0), (230.0, 1.0));
+        let (watts, factor) = law.limited(&t, 230.0, 150.0);
+        assert!((watts - 141.0).abs() < 1e-9 && (1.2..1.35).contains(&factor), "{watts} {factor}");
+        for limit in [0.0, -5.0, 1.0, f64::NAN, f64::INFINITY] {
+            let (watts, factor) = law.limited(&t, 230.0, limit);
+            assert!(watts >= 30.0 && (1.0..10.0).contains(&factor));
+        }
+    }
+
+    #[test]
+    fn nonsense_boards_count_as_unknown() {
+        let bad = GpuModel { gpu_type: "X".into(), idle: Watts(f64::NAN), max: Watts(-1.0) };
+        assert_eq!(Law::new(&[bad]).board(&"X".into()), UNKNOWN);
+    }
+}
