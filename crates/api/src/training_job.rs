@@ -337,6 +337,13 @@ pub struct StopRequest {
     pub message: String,
     /// When it was asked.
     pub since: Time,
+    /// What the attempt came to, where that was known when the stop was asked (a member failed, a time-out); judged
+    /// at the end otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Outcome>,
+    /// Exit code of the member that failed first, where one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
 }
 
 /// How far a run is. A claim of the training program, bounded and never taken back within an attempt.
