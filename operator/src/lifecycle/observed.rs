@@ -1,0 +1,259 @@
+//! What a step is decided from. The caller fills it from caches that are at least as new as our own last write of
+//! this job; a step never asks for more.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use andreas_api::training_job::Prediction;
+use andreas_api::Reason;
+use andreas_api::slim::{SlimPod, SlimTrainingJob};
+use jiff::Timestamp;
+
+/// One job and everything that bears on its next step.
+#[derive(Clone, Debug)]
+pub struct Observed<'a> {
+    /// The job as last read or written.
+    pub job: &'a SlimTrainingJob,
+    /// Every pod with our label whose owner or job-name label is this job: the present attempt's, earlier ones that
+    /// are kept, those of an older UID of the same name, forged ones. Who is a member is judged here.
+    pub pods: &'a [&'a SlimPod],
+    /// Pods of this UID that were seen to go, with what was last seen of them. Kept by the caller until the attempt
+    /// has ended; lost when the operator restarts, which makes it wait longer, never less.
+    pub gone: &'a [GonePod<'a>],
+    /// Every Node that a pod above is bound to or an allocation names. A name that is missing means that **no such
+    /// Node exists**, which is proof of death.
+    pub nodes: &'a BTreeMap<String, NodeFact>,
+    /// Rules in force.
+    pub policy: &'a PolicyView,
+    /// The instant of this step.
+    pub now: Timestamp,
+    /// What the newest plan says of this job.
+    pub decision: Option<&'a DecisionFor>,
+    /// What the last attempt to make the pods came to.
+    pub creation: &'a Creation,
+    /// What the last server-side dry run of a worker came to.
+    pub verdict: Option<&'a Verdict>,
+    /// What is expected of the job now.
+    pub forecast: Option<&'a Prediction>,
+    /// Energy and money, for the edges of attempts.
+    pub energy: &'a EnergyView,
+    /// When this job's status was last written by us, or when this process started.
+    pub last_write: Timestamp,
+    /// When a report of the present attempt last moved its progress, where this process knows better than the status.
+    pub last_progress: Option<Timestamp>,
+    /// How pods are made.
+    pub settings: &'a Settings,
+}
+
+/// A pod that is no more.
+#[derive(Clone, Copy, Debug)]
+pub struct GonePod<'a> {
+    /// The last that was seen of it, from the watch's deletion event.
+    pub last: &'a SlimPod,
+    /// When its deletion was seen.
+    pub at: Timestamp,
+}
+
+/// What is known of a Node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeFact {
+    /// Its condition `Ready` is `True`.
+    pub ready: bool,
+    /// When `Ready` last changed.
+    pub ready_changed: Option<Timestamp>,
+    /// Its boot ID; empty where the kubelet gives none.
+    pub boot_id: String,
+    /// It has the taint `node.kubernetes.io/out-of-service`.
+    pub out_of_service: bool,
+    /// GPUs of it that nobody but this job's present attempt uses: neither pods of others (bound, not ended), nor
+    /// earlier attempts, nor commitments to other jobs that are being carried out.
+    pub free_gpus: i32,
+    /// Memory of one of its GPUs, MiB, where known.
+    pub gpu_memory_mib: Option<i64>,
+    /// What its agent says; none where no agent lives: its GPUs then count as awake.
+    pub agent: Option<AgentFact>,
+}
+
+impl Default for NodeFact {
+    fn default() -> Self {
+        Self {
+            ready: true,
+            ready_changed: None,
+            boot_id: String::new(),
+            out_of_service: false,
+            free_gpus: i32::MAX,
+            gpu_memory_mib: None,
+            agent: None,
+        }
+    }
+}
+
+/// What a node's agent and its GpuNode say.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AgentFact {
+    /// `GpuNode.spec.wake`.
+    pub wake: i64,
+    /// `GpuNode.status.awake`.
+    pub awake: i64,
+    /// UIDs of the pods that hold GPUs.
+    pub holders: BTreeSet<String>,
+    /// Since when a GPU of the node is unhealthy.
+    pub unhealthy_since: Option<Timestamp>,
+}
+
+/// The rules of the EnergyPolicy that bear on a job's life, read once.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PolicyView {
+    /// A gang not wholly bound in this time is withdrawn, s.
+    pub placement_timeout: i64,
+    /// How long a node is silent before its jobs are looked at, s.
+    pub node_loss_after: i64,
+    /// Start again elsewhere instead of waiting for proof of death.
+    pub node_loss_restart: bool,
+    /// Currency of prices, a label.
+    pub currency: String,
+}
+
+impl PolicyView {
+    /// The rules out of a policy's spec.
+    pub fn of(spec: &andreas_api::EnergyPolicySpec) -> Self {
+        Self {
+            placement_timeout: spec.placement_timeout.seconds_or(120),
+            node_loss_after: spec.node_loss.after.seconds_or(900),
+            node_loss_restart: spec.node_loss.action == andreas_api::energy_policy::NodeLossAction::Restart,
+            currency: spec.currency.clone(),
+        }
+    }
+}
+
+impl Default for PolicyView {
+    fn default() -> Self {
+        Self::of(&andreas_api::EnergyPolicySpec::default())
+    }
+}
+
+/// What the newest plan says of one job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecisionFor {
+    /// `status.decisions` (0 when absent) of the job in the snapshot the plan was made from. A decision made for
+    /// another state of the job is not carried out.
+    pub basis: i64,
+    /// Run or wait.
+    pub verdict: Planned,
+}
+
+/// Run or wait.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Planned {
+    /// Run there; equal to what it has: go on.
+    Run {
+        /// GPU type.
+        gpu_type: String,
+        /// Nodes in order of the members' index, at least one.
+        nodes: Vec<String>,
+        /// GPUs of each worker, at least 1.
+        gpus_per_worker: i32,
+        /// Power limit of each GPU, W.
+        limit_watts: Option<i32>,
+        /// Predicted draw of the whole gang, W.
+        watts: i32,
+    },
+    /// Wait; a running job stops.
+    Wait {
+        /// Why.
+        reason: Reason,
+        /// For people, the jobs in the way named.
+        message: String,
+    },
+}
+
+/// What the last attempt to make an attempt's pods came to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Creation {
+    /// Generation of the allocation it was for; an outcome for another generation is not looked at.
+    pub generation: i64,
+    /// How it went.
+    pub outcome: CreationOutcome,
+}
+
+/// How making the pods went. After a refusal those that were made have been deleted by the executor.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum CreationOutcome {
+    /// Not tried by this process.
+    #[default]
+    NotTried,
+    /// Under way.
+    InFlight,
+    /// All were made, or were there with our UID and attempt.
+    Made,
+    /// The server refused one.
+    Refused {
+        /// `QuotaExceeded` or `TemplateRejected`.
+        reason: Reason,
+        /// The server's words.
+        message: String,
+    },
+    /// A pod (or Service) of a name that is needed belongs to somebody else.
+    NameInUse {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// What a server-side dry run of a worker came to. 409, 429 and 5xx are no verdict: the executor tries again silently.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    /// GPUs of the worker that was tried.
+    pub gpus: i32,
+    /// When.
+    pub at: Timestamp,
+    /// None: accepted. Else `QuotaExceeded` or `TemplateRejected`, and the server's words.
+    pub refusal: Option<(Reason, String)>,
+}
+
+/// Energy and money of the job, for the edges of attempts.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EnergyView {
+    /// Energy of the present attempt so far, J.
+    pub attempt_joules: i64,
+    /// Its price, PUE included, millionths of the currency.
+    pub attempt_micros: i64,
+    /// Measured by the GPUs' counters, else from the power model.
+    pub measured: bool,
+    /// Price of lateness and turnaround so far, millionths of the currency.
+    pub lateness_micros: i64,
+    /// Mean draw of the present attempt, W, where measured.
+    pub measured_watts: Option<i32>,
+}
+
+/// How pods are made; from the operator's flags.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// `schedulerName` of pods; none in affinity mode, where the cluster's own scheduler binds.
+    pub scheduler: Option<String>,
+    /// PriorityClass of pods.
+    pub priority_class: Option<String>,
+    /// Where progress is posted; none where it is not served.
+    pub progress: Option<ProgressEndpoint>,
+    /// GPUs of the largest managed node: a dry run does not ask for more.
+    pub largest_node_gpus: Option<i32>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            scheduler: Some(andreas_api::names::SCHEDULER.into()),
+            priority_class: Some(andreas_api::names::PRIORITY_CLASS.into()),
+            progress: None,
+            largest_node_gpus: None,
+        }
+    }
+}
+
+/// Where progress is posted.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProgressEndpoint {
+    /// Address without path, for example `https://andreas-operator.andreas.svc:8443`.
+    pub base_url: String,
+    /// Certificate of its CA, PEM.
+    pub ca_pem: String,
+}
