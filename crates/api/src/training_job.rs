@@ -124,14 +124,14 @@ pub struct GpuRequest {
     pub max: Option<i32>,
     /// Which totals are possible; when empty: `min`, `max` and the powers of two between.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64))]
+    #[schemars(length(max = 64), inner(range(min = 1, max = 4096)))]
     pub counts: Vec<i32>,
     /// GPU types allowed (values of the product label); any when empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32))]
+    #[schemars(length(max = 32), inner(length(min = 1, max = 63)))]
     pub types: Vec<String>,
     /// Least memory of one GPU, GiB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "memoryGiB", default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4096))]
     pub memory_gib: Option<i32>,
     /// Most nodes the run may span.
@@ -299,7 +299,7 @@ pub struct Allocation {
     #[schemars(range(min = 1))]
     pub gpus_per_worker: i32,
     /// Nodes in order of the members' index.
-    #[schemars(length(min = 1, max = 512))]
+    #[schemars(length(min = 1, max = 512), inner(length(min = 1, max = 253)))]
     pub nodes: Vec<String>,
     /// The nodes as one text, for people.
     #[schemars(length(max = 1024))]

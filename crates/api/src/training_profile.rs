@@ -107,7 +107,7 @@ pub struct TrainingProfileStatus {
     pub observations: Vec<Observation>,
     /// GPU types whose memory was exhausted by a run of this family: left out.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32))]
+    #[schemars(length(max = 32), inner(length(min = 1, max = 63)))]
     pub out_of_memory_types: Vec<String>,
     /// Seconds that finished runs of this family took, newest last.
     #[serde(skip_serializing_if = "Vec::is_empty")]

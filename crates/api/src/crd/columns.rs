@@ -1,0 +1,96 @@
+//! What `kubectl get` prints, and the fields that `--field-selector` knows.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceColumnDefinition, SelectableField,
+};
+
+/// A column: heading, type, JSON path, wide (only with `-o wide`), what it says.
+type Column = (&'static str, &'static str, &'static str, bool, &'static str);
+
+// Instants in the future are columns of type `string`: kubectl prints a `date` that lies ahead as `<invalid>`.
+const TRAINING_JOB: &[Column] = &[
+    ("Phase", "string", ".status.phase", false, "Where the run is in its life"),
+    ("GPUs", "integer", ".status.allocation.gpus", false, "GPUs it holds"),
+    ("Node", "string", ".status.allocation.placement", false, "Where it runs"),
+    ("Progress", "string", ".status.progress.text", false, "How far it is"),
+    ("ETA", "string", ".status.prediction.finishTime", false, "When it will be done (median)"),
+    ("Deadline", "string", ".status.deadline", false, "When it should be done"),
+    (
+        "Risk",
+        "string",
+        ".status.prediction.risk",
+        false,
+        "Low, Medium, High, Late, or None without a deadline",
+    ),
+    ("Age", "date", ".metadata.creationTimestamp", false, "Since it was made"),
+    ("Energy", "string", ".status.consumption.energy", true, "Energy used so far"),
+    (
+        "Cost",
+        "string",
+        ".status.consumption.cost",
+        true,
+        "Energy and lateness so far, in the policy's currency",
+    ),
+];
+
+const TRAINING_PROFILE: &[Column] = &[
+    ("Family", "string", ".spec.features.modelFamily", false, "The model's family"),
+    ("Batch", "integer", ".spec.features.batchSize", false, "Samples of one batch over all GPUs"),
+    ("Precision", "string", ".spec.features.precision", false, "Numeric precision"),
+    ("Age", "date", ".metadata.creationTimestamp", false, "Since it was made"),
+];
+
+const ENERGY_POLICY: &[Column] = &[
+    (
+        "Budget W",
+        "integer",
+        ".spec.powerBudgetWatts",
+        false,
+        "Power the cluster may draw, W; empty without a budget",
+    ),
+    ("Price", "integer", ".spec.pricePerKWhMicros", false, "Price of a kWh, millionths of the currency"),
+    ("Currency", "string", ".spec.currency", false, "Label of all prices"),
+    ("Limits", "string", ".spec.limits", false, "Whether power limits are set on GPUs that train"),
+    ("Rest", "string", ".spec.rest.mode", false, "Whether GPUs without a job rest"),
+    ("Age", "date", ".metadata.creationTimestamp", false, "Since it was made"),
+];
+
+const GPU_NODE: &[Column] = &[
+    ("Wake", "integer", ".spec.wake", false, "Last wake-up asked for"),
+    ("Awake", "integer", ".status.awake", false, "Last wake-up carried out"),
+    ("Empty since", "date", ".status.emptySince", false, "Since when no GPU is held"),
+    ("Agent", "string", ".status.agentVersion", false, "Version of the node's agent"),
+    ("Age", "date", ".metadata.creationTimestamp", false, "Since it was made"),
+];
+
+/// The columns of a kind, in order.
+pub fn printed(kind: &str) -> Vec<CustomResourceColumnDefinition> {
+    let columns = match kind {
+        "TrainingJob" => TRAINING_JOB,
+        "TrainingProfile" => TRAINING_PROFILE,
+        "EnergyPolicy" => ENERGY_POLICY,
+        "GpuNode" => GPU_NODE,
+        _ => &[],
+    };
+    columns
+        .iter()
+        .map(|&(name, type_, json_path, wide, description)| CustomResourceColumnDefinition {
+            name: name.into(),
+            type_: type_.into(),
+            json_path: json_path.into(),
+            description: Some(description.into()),
+            priority: wide.then_some(1),
+            format: None,
+        })
+        .collect()
+}
+
+/// The fields of a kind that `--field-selector` and selecting watches may name.
+pub fn selectable(kind: &str) -> Vec<SelectableField> {
+    let paths: &[&str] = match kind {
+        "TrainingJob" => &[".spec.profile", ".spec.suspend", ".status.phase", ".status.reason"],
+        "TrainingProfile" => &[".spec.features.modelFamily"],
+        _ => &[],
+    };
+    paths.iter().map(|path| SelectableField { json_path: (*path).into() }).collect()
+}

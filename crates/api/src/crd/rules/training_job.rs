@@ -1,0 +1,155 @@
+//! Rules of a TrainingJob outside its pod template.
+
+use super::{Example, Rule};
+
+const KIND: &str = "TrainingJob";
+
+/// A field of `spec` that cannot change once the job exists.
+macro_rules! immutable {
+    ($field:literal, $message:literal, $same:expr, $changed:expr) => {
+        Rule {
+            kind: KIND,
+            path: "spec",
+            rule: concat!(
+                "has(self.",
+                $field,
+                ") == has(oldSelf.",
+                $field,
+                ") && (!has(self.",
+                $field,
+                ") || self.",
+                $field,
+                " == oldSelf.",
+                $field,
+                ")"
+            ),
+            message: $message,
+            field_path: Some(concat!(".", $field)),
+            accepted: $same,
+            rejected: $changed,
+        }
+    };
+}
+
+/// A duration that must not be zero.
+macro_rules! not_zero {
+    ($field:literal) => {
+        Rule {
+            kind: KIND,
+            path: "spec",
+            rule: concat!("!has(self.", $field, ") || self.", $field, ".matches('[1-9]')"),
+            message: concat!($field, " must be longer than zero, for example 15m"),
+            field_path: Some(concat!(".", $field)),
+            accepted: Example::create(concat!("spec: {", $field, ": 10m}")),
+            rejected: Example::create(concat!("spec: {", $field, ": 0h0m}")),
+        }
+    };
+}
+
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        kind: KIND,
+        path: "",
+        rule: "self.metadata.name.size() <= 48 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+        message: "the name becomes host names: at most 48 characters, lower-case letters, digits and '-', starting with a letter and ending with a letter or digit (DNS-1035)",
+        field_path: None,
+        accepted: Example::create("metadata: {name: a-name-of-48-characters-that-ends-with-a-digit-x8}"),
+        rejected: Example::create("metadata: {name: 0-starts-with-a-digit}"),
+    },
+    Rule {
+        kind: KIND,
+        path: "spec",
+        rule: "!(has(self.deadline) && has(self.deadlineAfter))",
+        message: "give deadline (an instant) or deadlineAfter (a duration from creation), not both",
+        field_path: Some(".deadlineAfter"),
+        accepted: Example::create("spec: {deadlineAfter: 36h}"),
+        rejected: Example::create("spec: {deadline: '2999-01-01T00:00:00Z', deadlineAfter: 36h}"),
+    },
+    not_zero!("deadlineAfter"),
+    not_zero!("startTimeout"),
+    not_zero!("progressTimeout"),
+    not_zero!("maxRunTime"),
+    Rule {
+        kind: KIND,
+        path: "spec",
+        rule: "!has(self.container) || self.template.spec.containers.exists(c, c.name == self.container)",
+        message: "container must be the name of one of the template's containers",
+        field_path: Some(".container"),
+        accepted: Example::create("spec: {container: trainer}"),
+        rejected: Example::create("spec: {container: nobody}"),
+    },
+    Rule {
+        kind: KIND,
+        path: "spec",
+        rule: "!has(self.profile) || self.profile.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",
+        message: "profile must be the name of a TrainingProfile: lower-case letters, digits, '-' and '.'",
+        field_path: Some(".profile"),
+        accepted: Example::create("spec: {profile: resnet50-imagenet.b256}"),
+        rejected: Example::create("spec: {profile: ResNet 50}"),
+    },
+    Rule {
+        kind: KIND,
+        path: "spec.gpus",
+        rule: "!has(self.max) || self.min <= self.max",
+        message: "gpus.min must not be greater than gpus.max",
+        field_path: Some(".max"),
+        accepted: Example::create("spec: {gpus: {min: 2, max: 8}}"),
+        rejected: Example::create("spec: {gpus: {min: 8, max: 2}}"),
+    },
+    Rule {
+        kind: KIND,
+        path: "spec.gpus",
+        rule: "!has(self.counts) || self.counts.all(c, c >= self.min && c <= (has(self.max) ? self.max : self.min))",
+        message: "each of gpus.counts must lie between gpus.min and gpus.max (gpus.max is gpus.min when absent)",
+        field_path: Some(".counts"),
+        accepted: Example::create("spec: {gpus: {min: 1, max: 6, counts: [1, 3, 6]}}"),
+        rejected: Example::create("spec: {gpus: {min: 2, max: 6, counts: [1, 3, 6]}}"),
+    },
+    Rule {
+        kind: KIND,
+        path: "spec.gpus",
+        rule: "self.maxNodes <= (has(self.max) ? self.max : self.min)",
+        message: "gpus.maxNodes must not be greater than gpus.max: every node of a gang gives at least one GPU",
+        field_path: Some(".maxNodes"),
+        accepted: Example::create("spec: {gpus: {min: 1, max: 16, maxNodes: 2}}"),
+        rejected: Example::create("spec: {gpus: {min: 1, max: 2, maxNodes: 4}}"),
+    },
+    immutable!(
+        "template",
+        "the template cannot change: delete the TrainingJob and apply it again (its checkpoint stays)",
+        Example::create("spec: {weight: 1}").then("spec: {weight: 2}"),
+        Example::create("")
+            .then("spec: {template: {spec: {containers: [{name: trainer, image: example.org/other}]}}}")
+    ),
+    immutable!(
+        "profile",
+        "the profile cannot change: delete the TrainingJob and apply it again",
+        Example::create("spec: {profile: bert}").then("spec: {suspend: true}"),
+        Example::create("").then("spec: {profile: bert}")
+    ),
+    immutable!(
+        "checkpoint",
+        "the checkpoint cannot change: delete the TrainingJob and apply it again",
+        Example::create("spec: {checkpoint: {claimName: models}}").then("spec: {deadlineAfter: 2h}"),
+        Example::create("spec: {checkpoint: {claimName: models}}")
+            .then("spec: {checkpoint: {graceSeconds: 5}}")
+    ),
+    immutable!(
+        "epochs",
+        "epochs cannot change: progress is counted in them; delete the TrainingJob and apply it again",
+        Example::create("spec: {epochs: 90}").then("spec: {gpus: {min: 2}}"),
+        Example::create("spec: {epochs: 90}").then("spec: {epochs: 91}")
+    ),
+    immutable!(
+        "container",
+        "the training container cannot change: delete the TrainingJob and apply it again",
+        Example::create("spec: {container: trainer}").then("spec: {retries: 0}"),
+        Example::create("").then("spec: {container: trainer}")
+    ),
+    immutable!(
+        "resourcesPer",
+        "resourcesPer cannot change: delete the TrainingJob and apply it again",
+        Example::create("spec: {resourcesPer: Gpu}").then("spec: {preemption: Never}"),
+        Example::create("").then("spec: {resourcesPer: Gpu}")
+    ),
+];
