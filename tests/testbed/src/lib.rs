@@ -28,6 +28,7 @@ pub mod audit;
 mod binaries;
 mod boot;
 mod components;
+pub mod control;
 mod identity;
 mod pki;
 mod ports;

@@ -32,7 +32,13 @@ while [ "$pass" -lt 50 ]; do
   pass=$((pass + 1))
   sleep 0.05
 done
-cd / && rm -rf -- "$@"
+cd /
+pass=0
+# Something without the mark may still be writing on its way out.
+until rm -rf -- "$@" 2>/dev/null || [ "$pass" -ge 50 ]; do
+  pass=$((pass + 1))
+  sleep 0.1
+done
 "#;
 
 /// A sandbox could not be made or cleaned.

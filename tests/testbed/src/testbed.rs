@@ -333,11 +333,12 @@ impl Testbed {
 
     /// Ends everything in order, gently: clients first, etcd last, each with its grace. The folder goes unless it was
     /// given with [`Builder::data_dir`].
-    pub async fn stop(self) {
-        let mut processes: Vec<_> = self.processes().iter().map(|(_, process)| process.clone()).collect();
-        while let Some(process) = processes.pop() {
+    pub async fn stop(&self) {
+        let processes: Vec<_> = self.processes().values().cloned().collect();
+        for process in processes.iter().rev() {
             process.stop().await;
         }
+        self.sandbox.close();
     }
 }
 

@@ -1,0 +1,160 @@
+//! `testbed up`: starts a test bed and holds it.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{ExitCode, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use andreas_testbed::control::{self, Control, ControlError};
+use andreas_testbed::{Builder, ProcessState, SchedulerConfig, Testbed};
+use anyhow::Context as _;
+use tokio::signal::unix::{SignalKind, signal};
+
+#[derive(Debug, clap::Args)]
+pub struct Up {
+    #[command(flatten)]
+    which: super::Which,
+    /// A folder for all data that stays at the end; started on it again, the objects are still there.
+    #[arg(long)]
+    data_dir: Option<PathBuf>,
+    /// A KubeSchedulerConfiguration for kube-scheduler.
+    #[arg(long, value_name = "FILE")]
+    scheduler_config: Option<PathBuf>,
+    /// Seconds a node may be silent before it is NotReady.
+    #[arg(long, value_name = "SECONDS", default_value_t = 50)]
+    node_grace: u64,
+    /// Return when the test bed is ready and leave it running; end it with `testbed down`.
+    #[arg(long)]
+    detach: bool,
+    /// This process is what --detach started.
+    #[arg(long, hide = true, conflicts_with = "detach")]
+    detached: bool,
+}
+
+/// Starts and holds, or starts in the background.
+pub async fn run(up: Up) -> anyhow::Result<ExitCode> {
+    if up.detach { in_background(&up.which.name).await } else { hold(up).await }
+}
+
+async fn hold(up: Up) -> anyhow::Result<ExitCode> {
+    if up.detached {
+        rustix::process::setsid().context("cannot leave the terminal's session")?;
+    }
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    let mut ended = async || {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    };
+    let control = Control::bind(&up.which.name)?;
+    let began = Instant::now();
+    // Dropped half-way, a start cleans up after itself.
+    let testbed = tokio::select! {
+        started = builder(&up).start() => Arc::new(started?),
+        () = ended() => return Ok(ExitCode::from(130)),
+    };
+    if up.detached {
+        // Whoever waits for the end of our output must not wait for the test bed's.
+        let log = File::create(testbed.data_dir().join("logs/testbed.log"))?;
+        rustix::stdio::dup2_stdout(&log)?;
+        rustix::stdio::dup2_stderr(&log)?;
+    } else {
+        super::print(&welcome(&control::status(&testbed), began.elapsed()))?;
+    }
+    let down = tokio::select! {
+        down = control.serve(&testbed) => Some(down),
+        () = watch(&testbed) => None,
+        () = ended() => None,
+    };
+    testbed.stop().await;
+    if let Some(down) = down {
+        down.done().await;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn builder(up: &Up) -> Builder {
+    let mut builder =
+        Testbed::builder().name(&up.which.name).node_monitor_grace_period(Duration::from_secs(up.node_grace));
+    if let Some(folder) = &up.data_dir {
+        builder = builder.data_dir(folder);
+    }
+    if let Some(file) = &up.scheduler_config {
+        builder = builder.scheduler(SchedulerConfig::File(file.clone()));
+    }
+    builder
+}
+
+/// Reports components that end without having been asked to; never returns.
+async fn watch(testbed: &Testbed) {
+    let mut reported = BTreeMap::new();
+    loop {
+        for status in testbed.status() {
+            let by_itself = matches!(status.state, ProcessState::Exited(_));
+            let report = by_itself.then_some(status.starts);
+            if reported.insert(status.component, report).flatten() != report && by_itself {
+                tracing::warn!(
+                    "{} ended by itself ({}); its log: {}",
+                    status.component,
+                    status.state,
+                    status.log.display()
+                );
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+async fn in_background(name: &str) -> anyhow::Result<ExitCode> {
+    if control::running().iter().any(|running| running == name) {
+        return Err(ControlError::Taken(name.to_owned()).into());
+    }
+    let began = Instant::now();
+    let args =
+        std::env::args_os().skip(1).map(|arg| if arg == "--detach" { "--detached".into() } else { arg });
+    let mut child = tokio::process::Command::new(std::env::current_exe()?)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .context("cannot start the background process")?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    loop {
+        tokio::select! {
+            ended = child.wait() => {
+                // It has said why on standard error, which is ours.
+                let code = ended?.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
+                return Ok(ExitCode::from(code.max(1)));
+            }
+            _ = interrupt.recv() => {
+                child.kill().await?;
+                return Ok(ExitCode::from(130));
+            }
+            status = control::ask_status(name) => if let Ok(status) = status {
+                super::print(&welcome(&status, began.elapsed()))?;
+                return Ok(ExitCode::SUCCESS);
+            } else {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+fn welcome(status: &control::Status, took: Duration) -> String {
+    let name = &status.name;
+    let which = if name == "default" { String::new() } else { format!(" --name {name}") };
+    format!(
+        "control plane ready after {:.1} s at {}\n  export KUBECONFIG={}\n  {} get nodes\nend it with Ctrl-C or: \
+         testbed down{which}\n",
+        took.as_secs_f64(),
+        status.api_server,
+        status.kubeconfig.display(),
+        status.programs.join("kubectl").display(),
+    )
+}
