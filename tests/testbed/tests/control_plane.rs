@@ -1,5 +1,7 @@
 //! The control plane serves, and survives what is done to it.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 mod common;
 
 use std::time::Duration;
