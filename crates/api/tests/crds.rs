@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// Where the definitions are committed: for `kubectl apply -f`, and for the chart.
 const FOLDERS: [&str; 2] = ["deploy/crds", "charts/andreas/files/crds"];
-const REFRESH: &str = "UPDATE=1 cargo test -p andreas-api --test crds";
+const REFRESH: &str = "make crds";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

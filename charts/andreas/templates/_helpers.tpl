@@ -1,0 +1,81 @@
+{{/* Name of the release's objects: the release's name where it says andreas already. */}}
+{{- define "andreas.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains "andreas" .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-andreas" .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels of every object. */}}
+{{- define "andreas.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+app.kubernetes.io/name: andreas
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/part-of: andreas
+{{- end -}}
+
+{{/* Labels that select the pods of a component: (list . "operator"). */}}
+{{- define "andreas.selector" -}}
+{{- $root := index . 0 -}}
+app.kubernetes.io/name: andreas
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end -}}
+
+{{/* Name of a component's ServiceAccount: (list . "operator"). */}}
+{{- define "andreas.serviceAccount" -}}
+{{- $root := index . 0 -}}
+{{- $component := index . 1 -}}
+{{- $given := (index $root.Values $component).serviceAccount.name -}}
+{{- $given | default (printf "%s-%s" (include "andreas.fullname" $root) $component) -}}
+{{- end -}}
+
+{{/* User name of the operator, as admission sees it. */}}
+{{- define "andreas.operatorUser" -}}
+{{- .Values.policies.users.operator | default (printf "system:serviceaccount:%s:%s" .Release.Namespace (include "andreas.serviceAccount" (list . "operator"))) -}}
+{{- end -}}
+
+{{/* User name of the node agents, as admission sees it. */}}
+{{- define "andreas.agentUser" -}}
+{{- .Values.policies.users.agent | default (printf "system:serviceaccount:%s:%s-node-agent" .Release.Namespace (include "andreas.fullname" .)) -}}
+{{- end -}}
+
+{{/* A text as a CEL string. */}}
+{{- define "andreas.cel" -}}
+{{- . | squote -}}
+{{- end -}}
+
+{{/* An image: (list . .Values.operator.image). */}}
+{{- define "andreas.image" -}}
+{{- $root := index . 0 -}}
+{{- $image := index . 1 -}}
+{{- $registry := $image.registry | default $root.Values.image.registry -}}
+{{- $name := ternary (printf "%s/%s" $registry $image.repository) $image.repository (ne $registry "") -}}
+{{- if $image.digest -}}
+{{- printf "%s@%s" $name $image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $name ($image.tag | default $root.Chart.AppVersion) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Restrictions of every container: what the `restricted` Pod Security Standard asks for, and a read-only root. */}}
+{{- define "andreas.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{- define "andreas.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
