@@ -13,6 +13,7 @@ use tracing::subscriber::NoSubscriber;
 use crate::components::{self, AUDIT_POLICY, Component, Layout, Ports};
 use crate::identity;
 use crate::pki::Pki;
+use crate::ports::{NoFreePort, PortLease};
 use crate::process::{Process, ProcessError, ProcessSpec};
 use crate::programs::Programs;
 use crate::sandbox::Sandbox;
@@ -23,6 +24,13 @@ use crate::testbed::{Builder, Kubelets, START_LIMIT, Testbed, TestbedError};
 const ATTEMPTS: usize = 4;
 
 pub(crate) async fn start(builder: Builder) -> Result<Testbed, TestbedError> {
+    start_on(builder, Ports::take).await
+}
+
+async fn start_on(
+    builder: Builder,
+    mut take_ports: impl FnMut() -> Result<Ports, NoFreePort>,
+) -> Result<Testbed, TestbedError> {
     let programs = match &builder.programs {
         Some(given) => given.clone(),
         None => Programs::find().await?,
@@ -41,7 +49,7 @@ pub(crate) async fn start(builder: Builder) -> Result<Testbed, TestbedError> {
     let start = Start { builder, programs, sandbox, layout, pki };
 
     for attempt in 1.. {
-        let ports = Ports::take()?;
+        let ports = take_ports()?;
         match start.control_plane(&ports).await {
             Err(TestbedError::Process(ProcessError::Ended { name, tail, .. }))
                 if attempt < ATTEMPTS && tail.contains("address already in use") =>
@@ -75,34 +83,36 @@ impl Start {
         let admin = identity("admin", "testbed-admin", Some("system:masters"))?;
         identity("controller-manager", "system:kube-controller-manager", None)?;
         let scheduler = identity("scheduler", "system:kube-scheduler", None)?;
-        write_scheduler_config(layout, Component::Scheduler.name(), &self.builder.scheduler, &scheduler)?;
+        if let Some(config) = &self.builder.scheduler {
+            write_scheduler_config(layout, Component::Scheduler.name(), config, &scheduler)?;
+        }
         let serving = pki.api_server()?;
 
         let mut processes = Processes::new();
         let started = Instant::now();
         // The API server waits for etcd by itself.
-        self.launch(&mut processes, Component::Etcd, components::etcd(programs, layout, ports))?;
+        let etcd = self.launch(&mut processes, Component::Etcd, components::etcd(programs, layout, ports))?;
         let spec = components::api_server(programs, layout, ports, pki, &serving);
-        self.launch(&mut processes, Component::ApiServer, spec)?;
+        let api_server = self.launch(&mut processes, Component::ApiServer, spec)?;
         let client = identity::client(&admin).await?;
-        wait_listening(&processes, Component::Etcd, ports.etcd_client.port()).await?;
-        wait_readyz(&processes[&Component::ApiServer], &client).await?;
+        wait_serving(&etcd, Component::Etcd, ports).await?;
+        wait_readyz(&api_server, &client).await?;
         tracing::debug!(after = ?started.elapsed(), "API server ready");
 
         // These end themselves when they meet no API server, so they come second.
-        let grace = self.builder.node_monitor_grace_period;
-        let spec = components::controller_manager(programs, layout, ports, pki, grace);
-        self.launch(&mut processes, Component::ControllerManager, spec)?;
-        let spec = components::scheduler(
-            programs,
-            layout,
-            Component::Scheduler.name(),
-            &scheduler,
-            &ports.scheduler,
-        );
-        self.launch(&mut processes, Component::Scheduler, spec)?;
-        wait_listening(&processes, Component::ControllerManager, ports.controller_manager.port()).await?;
-        wait_listening(&processes, Component::Scheduler, ports.scheduler.port()).await?;
+        if self.builder.controller_manager {
+            let grace = self.builder.node_monitor_grace_period;
+            let spec = components::controller_manager(programs, layout, ports, pki, grace);
+            self.launch(&mut processes, Component::ControllerManager, spec)?;
+        }
+        if self.builder.scheduler.is_some() {
+            let name = Component::Scheduler.name();
+            let spec = components::scheduler(programs, layout, name, &scheduler, &ports.scheduler);
+            self.launch(&mut processes, Component::Scheduler, spec)?;
+        }
+        for (&component, process) in processes.range(Component::ControllerManager..) {
+            wait_serving(process, component, ports).await?;
+        }
         if let Some(controllers) = processes.get(&Component::ControllerManager) {
             wait_default_account(controllers, &client).await?;
         }
@@ -115,14 +125,12 @@ impl Start {
         processes: &mut Processes,
         component: Component,
         spec: ProcessSpec,
-    ) -> Result<(), TestbedError> {
-        if self.builder.without.contains(&component) {
-            return Ok(());
-        }
+    ) -> Result<Arc<Process>, TestbedError> {
         let extra = self.builder.extra_args.iter().filter(|(of, _)| *of == component);
         let spec = spec.args(extra.map(|(_, arg)| arg)).stop_grace(Duration::from_secs(5));
-        processes.insert(component, Arc::new(Process::start(&self.sandbox, spec)?));
-        Ok(())
+        let process = Arc::new(Process::start(&self.sandbox, spec)?);
+        processes.insert(component, process.clone());
+        Ok(process)
     }
 
     async fn finish(
@@ -149,11 +157,28 @@ impl Start {
     }
 }
 
-async fn wait_listening(processes: &Processes, component: Component, port: u16) -> Result<(), TestbedError> {
-    match processes.get(&component) {
-        Some(process) => Ok(process.wait_for_port(&format!("127.0.0.1:{port}"), START_LIMIT).await?),
-        None => Ok(()),
-    }
+/// Waits until a component itself says that it serves; an open port alone could be a stranger's.
+pub(crate) async fn wait_serving(
+    process: &Process,
+    component: Component,
+    ports: &Ports,
+) -> Result<(), TestbedError> {
+    let port = match component {
+        Component::Etcd => {
+            let address = format!("127.0.0.1:{}", ports.etcd_client.port());
+            return Ok(process.wait_for_http(&address, "/health", START_LIMIT).await?);
+        }
+        Component::ControllerManager => &ports.controller_manager,
+        Component::Scheduler => &ports.scheduler,
+        Component::ApiServer | Component::Kubelets => return Ok(()),
+    };
+    wait_serving_securely(process, port).await
+}
+
+/// Waits for the line that Kubernetes' programs log once their port is open.
+pub(crate) async fn wait_serving_securely(process: &Process, port: &PortLease) -> Result<(), TestbedError> {
+    let line = format!("Serving securely on 127.0.0.1:{}", port.port());
+    Ok(process.wait_for_log(&line, START_LIMIT).await?)
 }
 
 /// Waits until the API server answers `ok` on `/readyz`.
@@ -212,4 +237,32 @@ pub(crate) async fn wait_kubelets(kubelets: &Process, layout: &Layout) -> Result
 
 fn write(path: &Path, text: &str) -> Result<(), TestbedError> {
     std::fs::write(path, text).map_err(|source| TestbedError::File { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, TcpListener};
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn ports_taken_by_strangers_are_changed_for_others() {
+        // given strangers that take etcd's port before the first start, the scheduler's before the second
+        let mut strangers = Vec::new();
+        let take = || {
+            let ports = Ports::take()?;
+            let taken = match strangers.len() {
+                0 => Some(&ports.etcd_client),
+                1 => Some(&ports.scheduler),
+                _ => None,
+            };
+            strangers
+                .extend(taken.map(|lease| TcpListener::bind((Ipv4Addr::LOCALHOST, lease.port())).unwrap()));
+            Ok(ports)
+        };
+
+        // when a test bed starts, then it comes up on the third set of ports
+        let testbed = start_on(Testbed::builder().name("strangers"), take).await.unwrap();
+        testbed.kubectl(["get", "namespaces"]).await.unwrap().checked().unwrap();
+        assert_eq!(strangers.len(), 2);
+    }
 }

@@ -171,6 +171,9 @@ pub(crate) fn api_server(
             ("tls-cert-file", &serving.certificate_file.to_string_lossy()),
             ("tls-private-key-file", &serving.key_file.to_string_lossy()),
             ("client-ca-file", &pki.ca_file().to_string_lossy()),
+            // Unused, but controller-manager and scheduler complain without end when nothing is published.
+            ("requestheader-client-ca-file", &pki.ca_file().to_string_lossy()),
+            ("requestheader-allowed-names", "no-aggregation-here"),
             ("service-account-issuer", "https://kubernetes.default.svc.cluster.local"),
             ("service-account-signing-key-file", &sign.to_string_lossy()),
             ("service-account-key-file", &verify.to_string_lossy()),

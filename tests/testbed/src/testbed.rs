@@ -98,9 +98,9 @@ pub struct Builder {
     pub(crate) name: String,
     pub(crate) data_dir: Option<PathBuf>,
     pub(crate) programs: Option<Programs>,
-    pub(crate) scheduler: SchedulerConfig,
+    pub(crate) scheduler: Option<SchedulerConfig>,
+    pub(crate) controller_manager: bool,
     pub(crate) node_monitor_grace_period: Duration,
-    pub(crate) without: Vec<Component>,
     pub(crate) extra_args: Vec<(Component, OsString)>,
     pub(crate) kubelets: Option<Kubelets>,
 }
@@ -126,7 +126,7 @@ impl Builder {
 
     /// The scheduler's configuration.
     pub fn scheduler(mut self, config: SchedulerConfig) -> Self {
-        self.scheduler = config;
+        self.scheduler = Some(config);
         self
     }
 
@@ -136,9 +136,15 @@ impl Builder {
         self
     }
 
-    /// Leaves a component out, for tests that need the API server alone.
-    pub fn without(mut self, component: Component) -> Self {
-        self.without.push(component);
+    /// Leaves kube-scheduler out.
+    pub fn without_scheduler(mut self) -> Self {
+        self.scheduler = None;
+        self
+    }
+
+    /// Leaves kube-controller-manager out: no service accounts, garbage collection or Deployments.
+    pub fn without_controller_manager(mut self) -> Self {
+        self.controller_manager = false;
         self
     }
 
@@ -181,9 +187,9 @@ impl Testbed {
             name: "testbed".to_owned(),
             data_dir: None,
             programs: None,
-            scheduler: SchedulerConfig::Default,
+            scheduler: Some(SchedulerConfig::Default),
+            controller_manager: true,
             node_monitor_grace_period: Duration::from_secs(50),
-            without: Vec::new(),
             extra_args: Vec::new(),
             kubelets: None,
         }
@@ -282,17 +288,14 @@ impl Testbed {
         self.wait_ready(component).await
     }
 
-    /// Waits until a component serves: the API server's `/readyz` is ok, another's port answers.
+    /// Waits until a component serves.
     pub async fn wait_ready(&self, component: Component) -> Result<(), TestbedError> {
         let process = self.process(component)?;
-        let port = match component {
-            Component::Etcd => &self.ports.etcd_client,
-            Component::ControllerManager => &self.ports.controller_manager,
-            Component::Scheduler => &self.ports.scheduler,
-            Component::ApiServer => return boot::wait_readyz(&process, &self.admin).await,
-            Component::Kubelets => return boot::wait_kubelets(&process, &self.layout).await,
-        };
-        Ok(process.wait_for_port(&format!("127.0.0.1:{}", port.port()), START_LIMIT).await?)
+        match component {
+            Component::ApiServer => boot::wait_readyz(&process, &self.admin).await,
+            Component::Kubelets => boot::wait_kubelets(&process, &self.layout).await,
+            other => boot::wait_serving(&process, other, &self.ports).await,
+        }
     }
 
     /// Gives the scheduler another configuration and restarts it.
@@ -314,7 +317,7 @@ impl Testbed {
         boot::write_scheduler_config(&self.layout, name, config, kubeconfig)?;
         let spec = components::scheduler(&self.programs, &self.layout, name, kubeconfig, &port);
         let process = Process::start(&self.sandbox, spec)?;
-        process.wait_for_port(&format!("127.0.0.1:{}", port.port()), START_LIMIT).await?;
+        boot::wait_serving_securely(&process, &port).await?;
         Ok(process)
     }
 

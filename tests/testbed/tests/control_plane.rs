@@ -117,7 +117,7 @@ async fn schedulers_can_be_replaced_paused_and_joined_by_a_second_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn identities_have_their_own_rights_and_no_more() {
     // given two nodes and the kubeconfigs of one of them and of a service account
-    let testbed = start(Testbed::builder().without(Component::Scheduler)).await;
+    let testbed = start(Testbed::builder().without_scheduler()).await;
     for node in ["node-1", "node-2"] {
         ready_node(&testbed.client(), node).await;
     }
@@ -155,7 +155,7 @@ async fn identities_have_their_own_rights_and_no_more() {
 async fn helm_installs_and_a_kept_folder_brings_everything_back() {
     // given a chart installed on a test bed whose folder is kept
     let folder = tempfile::tempdir().unwrap();
-    let build = || Testbed::builder().data_dir(folder.path()).without(Component::Scheduler);
+    let build = || Testbed::builder().data_dir(folder.path()).without_scheduler();
     let testbed = start(build()).await;
     let chart = testbed.data_dir().join("chart");
     testbed.helm(["create", chart.to_str().unwrap()]).await.unwrap().checked().unwrap();

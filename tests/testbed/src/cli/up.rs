@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use andreas_testbed::control::{self, Control, ControlError};
-use andreas_testbed::{Builder, ProcessState, SchedulerConfig, Testbed};
+use andreas_testbed::{Builder, Kubelets, ProcessState, SchedulerConfig, Testbed, workspace_binary};
 use anyhow::Context as _;
+use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(Debug, clap::Args)]
@@ -22,6 +23,9 @@ pub struct Up {
     /// A KubeSchedulerConfiguration for kube-scheduler.
     #[arg(long, value_name = "FILE")]
     scheduler_config: Option<PathBuf>,
+    /// Pretend GPU nodes: how many (of four A100 each), or the configuration file of pretend-kubelets.
+    #[arg(long, value_name = "COUNT|FILE")]
+    nodes: Option<String>,
     /// Seconds a node may be silent before it is NotReady.
     #[arg(long, value_name = "SECONDS", default_value_t = 50)]
     node_grace: u64,
@@ -56,7 +60,7 @@ async fn hold(up: Up) -> anyhow::Result<ExitCode> {
     let began = Instant::now();
     // Dropped half-way, a start cleans up after itself.
     let testbed = tokio::select! {
-        started = builder(&up).start() => Arc::new(started?),
+        started = start(&up) => Arc::new(started?),
         () = ended() => return Ok(ExitCode::from(130)),
     };
     if up.detached {
@@ -89,6 +93,33 @@ fn builder(up: &Up) -> Builder {
         builder = builder.scheduler(SchedulerConfig::File(file.clone()));
     }
     builder
+}
+
+async fn start(up: &Up) -> anyhow::Result<Testbed> {
+    let program = up.nodes.as_ref().map(|_| workspace_binary("pretend-kubelets")).transpose()?;
+    let testbed = builder(up).start().await?;
+    if let (Some(nodes), Some(program)) = (&up.nodes, program) {
+        let file = nodes_config(nodes, testbed.data_dir())?;
+        testbed.start_kubelets(&Kubelets { program, args: vec!["--config".into(), file.into()] }).await?;
+    }
+    Ok(testbed)
+}
+
+fn nodes_config(nodes: &str, folder: &Path) -> anyhow::Result<PathBuf> {
+    let Ok(count) = nodes.parse::<u32>() else {
+        return std::fs::canonicalize(nodes)
+            .with_context(|| format!("--nodes {nodes}: neither a number nor a file"));
+    };
+    let config = json!({"nodes": [{
+        "namePrefix": "gpu-",
+        "count": count,
+        "gpu": "NVIDIA-A100-SXM4-80GB",
+        "gpus": 4,
+        "gpuMemoryMiB": 81_920,
+    }]});
+    let file = folder.join("nodes.json");
+    std::fs::write(&file, config.to_string()).with_context(|| format!("cannot write {}", file.display()))?;
+    Ok(file)
 }
 
 /// Reports components that end without having been asked to; never returns.
