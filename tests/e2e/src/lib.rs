@@ -1,1 +1,3 @@
 //! Scenarios on the real control plane, and the demo.
+
+pub mod workload;
