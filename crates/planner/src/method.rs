@@ -1,8 +1,10 @@
 //! The methods by name, and what a caller may choose.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use andreas_core::{CostRate, GpuType};
 use serde::{Deserialize, Serialize};
 
 /// A way to decide.
@@ -84,6 +86,21 @@ pub struct Options {
     /// Most constructions a randomised method tries. The clock is never asked.
     #[serde(default = "thousand")]
     pub trials: u64,
+    /// What energy costs while deciding.
+    #[serde(default)]
+    pub accounting: Accounting,
+}
+
+/// What energy costs while deciding.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub enum Accounting {
+    /// By the snapshot: predicted watts of jobs, overhead of nodes, tariff; changes cost restarts.
+    #[default]
+    Predicted,
+    /// As the published ANDREAS optimizer does: a catalogue says what a node of a type costs per second while k
+    /// of its GPUs are used (first entry: one GPU); jobs share it by GPUs. Changes are free. For comparisons with
+    /// the original only.
+    Catalogue(BTreeMap<GpuType, Vec<CostRate>>),
 }
 
 fn thousand() -> u64 {
@@ -92,6 +109,6 @@ fn thousand() -> u64 {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { method: MethodName::default(), seed: 0, trials: thousand() }
+        Self { method: MethodName::default(), seed: 0, trials: thousand(), accounting: Accounting::default() }
     }
 }

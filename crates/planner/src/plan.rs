@@ -43,6 +43,9 @@ pub struct Plan {
 pub struct JobPlan {
     /// Run where, or wait why.
     pub decision: Decision,
+    /// Jobs that must have left before it may start there: they still hold GPUs, quota or watts it needs, and the
+    /// plan stops or moves them. Empty: its room is free at once.
+    pub after: Vec<JobId>,
     /// When it is expected to be done, if it runs.
     pub finish: Option<Time>,
     /// Energy it is still expected to take, PUE not included; 0 if it waits.

@@ -1,0 +1,505 @@
+//! The randomized greedy that the ANDREAS authors published (arXiv 2105.05080; public optimizer, GPU model).
+//!
+//! All jobs that may be touched are planned from scratch: in the order of their pressure, each on the cheapest
+//! configuration that meets its deadline (else the fastest), on the best-fitting node. Then again with the order
+//! perturbed by random adjacent swaps and, for long tables, random configurations. The plan with the least *proxy*
+//! wins: the cost up to the first end of a job, plus a hundredfold worst-case tardiness of those that wait.
+//!
+//! The original knows no cost of a restart and moves jobs at will. With [`Accounting::Predicted`] a change of nodes
+//! or GPUs is charged to the proxy, keeping everything where it is takes part as one of the plans, and ties keep
+//! the present placement. With [`Accounting::Catalogue`] it is the original.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use crate::baseline::{self, Outcome};
+use crate::board::Board;
+use crate::budget;
+use crate::candidates::{self, Candidates};
+use crate::instance::{Holding, Instance, Nodes, Spot};
+use crate::ledger::Ledger;
+use crate::method::{Accounting, Options};
+use crate::snapshot::Preemption;
+
+/// Half the difference between the probabilities of swapping and not swapping neighbours.
+const SWAP: f64 = 0.05;
+/// Part of the remaining configurations among which one is drawn.
+const DRAW: f64 = 0.05;
+/// Weight of the worst-case tardiness of a waiting job.
+const WAITING: f64 = 100.0;
+/// Most plans tried, as published.
+const PLANS: u64 = 1000;
+/// Most search work of a decision, in looks at a node or a configuration: some tens of milliseconds.
+const WORK: u64 = 8_000_000;
+/// Decisions on top of the decision, until one changes nothing.
+const ROUNDS: usize = 6;
+/// Two proxies nearer than this part of them are equal.
+const EQUAL: f64 = 1e-9;
+
+type Chosen = Vec<(usize, Spot)>;
+
+/// One decision.
+pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
+    let present: Vec<Option<Spot>> = instance.jobs.iter().map(|d| d.present().cloned()).collect();
+    let touchable: Vec<bool> = instance
+        .jobs
+        .iter()
+        .map(|d| match d.holding {
+            Holding::Nothing | Holding::Leaving { .. } => true,
+            Holding::Running { free_to_move, .. } => free_to_move,
+            Holding::Committed { .. } => false,
+        })
+        .collect();
+    let mut search = Search::new(instance, options, present, touchable);
+    search.run();
+    if matches!(options.accounting, Accounting::Catalogue(_)) {
+        return search.outcome();
+    }
+    // A plan that would be changed at once by the next decision is no plan. Each round is strictly cheaper.
+    let mut outcome = search.outcome();
+    for _ in 1..ROUNDS {
+        let present = outcome.spots.clone();
+        let touchable = search.touchable_after(&present);
+        let trials = outcome.trials;
+        search = Search::new(instance, options, present, touchable);
+        search.run();
+        let next = search.outcome();
+        let settled = next.spots == outcome.spots;
+        outcome = Outcome { trials: trials + next.trials, ..next };
+        if settled {
+            break;
+        }
+    }
+    outcome
+}
+
+struct Search<'a, 'b> {
+    instance: &'a Instance<'b>,
+    options: &'a Options,
+    /// Where jobs are; what the changes are counted against.
+    present: Vec<Option<Spot>>,
+    touchable: Vec<bool>,
+    /// What is not touched.
+    base: Board,
+    /// Jobs to plan, most pressing first; the first `overdue` of them stay in front.
+    order: Vec<usize>,
+    overdue: usize,
+    asked: Vec<Candidates>,
+    scratch: Ledger,
+    best: Option<(f64, Board)>,
+    trials: u64,
+    work: u64,
+    /// Room kept in `base`.
+    reserved: Option<(usize, Spot)>,
+    reserved_for: Option<usize>,
+}
+
+impl<'a, 'b> Search<'a, 'b> {
+    fn new(
+        instance: &'a Instance<'b>,
+        options: &'a Options,
+        present: Vec<Option<Spot>>,
+        touchable: Vec<bool>,
+    ) -> Self {
+        let mut base = Board::new(instance, |_, _| false);
+        for (job, spot) in present.iter().enumerate() {
+            if let (Some(spot), false, None) = (spot, touchable[job], &base.spots[job]) {
+                base.put(instance, job, spot.clone());
+            }
+        }
+        budget::enforce(instance, &mut base);
+        let order: Vec<usize> = (0..instance.jobs.len()).filter(|j| base.spots[*j].is_none()).collect();
+        let scratch = base.ledger.clone();
+        let mut search = Self {
+            instance,
+            options,
+            present,
+            touchable,
+            base,
+            asked: vec![Candidates::default(); instance.jobs.len()],
+            overdue: 0,
+            order,
+            scratch,
+            best: None,
+            trials: 0,
+            work: 0,
+            reserved: None,
+            reserved_for: None,
+        };
+        search.sort();
+        search
+    }
+
+    /// By pressure: how late a job would be on its fastest configuration; late ones times their weight.
+    fn sort(&mut self) {
+        let instance = self.instance;
+        for &job in &self.order {
+            self.asked[job] = candidates::published(instance, &self.options.accounting, job);
+        }
+        let pressure = |job: usize| {
+            let data = &instance.jobs[job];
+            let late = instance.now + data.fastest - data.deadline;
+            // Without configurations or without deadline there is nothing to be late with.
+            let pressure = if late.is_finite() { late } else { f64::NEG_INFINITY };
+            if pressure > 0.0 { pressure * data.weight } else { pressure }
+        };
+        let mut keyed: Vec<(bool, f64, usize)> =
+            self.order.iter().map(|&j| (instance.jobs[j].overdue, pressure(j), j)).collect();
+        keyed.sort_by(|a, b| {
+            let by_submit = || instance.jobs[a.2].job.submit.total_cmp(&instance.jobs[b.2].job.submit);
+            let by_pressure = if a.0 && b.0 { by_submit() } else { b.1.total_cmp(&a.1) };
+            b.0.cmp(&a.0).then(by_pressure).then_with(by_submit).then(a.2.cmp(&b.2))
+        });
+        self.overdue = keyed.iter().take_while(|k| k.0).count();
+        self.order = keyed.into_iter().map(|(_, _, job)| job).collect();
+    }
+
+    fn run(&mut self) {
+        let original = matches!(self.options.accounting, Accounting::Catalogue(_));
+        if !original && self.order.iter().any(|j| self.present[*j].is_some()) {
+            self.stay();
+        }
+        self.reserve();
+        let order = self.order.clone();
+        let greedy = self.construct(&order, None);
+        self.offer(greedy);
+        let mut rng = ChaCha8Rng::seed_from_u64(self.options.seed);
+        let mut shaken = order.clone();
+        for _ in 1..self.plans() {
+            if self.work > WORK {
+                break;
+            }
+            shaken.copy_from_slice(&order);
+            self.shake(&mut shaken, &mut rng);
+            let plan = self.construct(&shaken, Some(&mut rng));
+            self.offer(plan);
+        }
+        if original {
+            self.keep_nodes_at_the_end();
+        }
+    }
+
+    /// Plans to try: nodes x jobs x GPUs, at most a thousand.
+    fn plans(&self) -> u64 {
+        let gpus: i64 = self.instance.types.iter().map(|t| t.widest).sum();
+        let size = self.instance.nodes.len() as u64 * self.order.len() as u64 * gpus.max(1).unsigned_abs();
+        size.min(PLANS).min(self.options.trials).max(1)
+    }
+
+    /// Room for the first overdue job that nothing but what cannot be touched keeps from starting.
+    fn reserve(&mut self) {
+        for &job in &self.order[..self.overdue] {
+            if self.present[job].is_some() {
+                continue;
+            }
+            let asked = &self.asked[job].order;
+            let fits = asked.iter().any(|&c| self.base.ledger.find(self.instance, job, c).is_ok());
+            if !fits {
+                self.reserved =
+                    crate::reserve::reserve(self.instance, &mut self.base, job).map(|spot| (job, spot));
+            }
+            if self.reserved.is_some() {
+                break;
+            }
+        }
+    }
+
+    /// Everything stays where it is; what waits is placed on what is left.
+    fn stay(&mut self) {
+        let mut board = self.base.clone();
+        for &job in &self.order {
+            if let Some(spot) = &self.present[job] {
+                board.put(self.instance, job, spot.clone());
+            }
+        }
+        budget::enforce(self.instance, &mut board);
+        self.finish(board);
+    }
+
+    /// Fills what is left and takes the plan if it is better.
+    fn finish(&mut self, mut board: Board) {
+        let waiting: Vec<usize> = self.order.iter().copied().filter(|j| board.spots[*j].is_none()).collect();
+        let asked = &self.asked;
+        let mut reserved = self.reserved.clone();
+        baseline::fill(
+            self.instance,
+            &mut board,
+            &waiting,
+            &mut |job| asked[job].order.clone(),
+            &mut reserved,
+        );
+        if let Some((job, spot)) = &reserved {
+            board.ledger.release(self.instance, *job, spot);
+        }
+        let score = self.score(&board.spots);
+        if self.better(score) {
+            self.reserved_for = reserved.map(|(job, _)| job);
+            self.best = Some((score, board));
+        }
+    }
+
+    /// One greedy pass over an order.
+    fn construct(&mut self, order: &[usize], mut rng: Option<&mut ChaCha8Rng>) -> Chosen {
+        let mut chosen = Chosen::new();
+        self.scratch.reset_to(&self.base.ledger);
+        self.scratch.work = 0;
+        for &job in order {
+            self.scratch.work += 1;
+            if !self.scratch.any_open() {
+                break;
+            }
+            let asked = &self.asked[job];
+            if self.reserved.as_ref().is_some_and(|(held, _)| *held == job) {
+                continue;
+            }
+            let spot = match rng.as_deref_mut() {
+                Some(rng) if asked.order.len() >= 30 => {
+                    let drawn = draw(asked, rng);
+                    place(self.instance, &mut self.scratch, job, &drawn)
+                }
+                _ => place(self.instance, &mut self.scratch, job, &asked.order),
+            };
+            if let Some(spot) = spot {
+                self.scratch.take(self.instance, job, &spot);
+                chosen.push((job, spot));
+            }
+        }
+        self.trials += 1;
+        self.work += self.scratch.work;
+        chosen
+    }
+
+    /// Takes a constructed plan if it is better than the best.
+    fn offer(&mut self, chosen: Chosen) {
+        let mut spots = self.base.spots.clone();
+        for (job, spot) in &chosen {
+            spots[*job] = Some(spot.clone());
+        }
+        if matches!(self.options.accounting, Accounting::Catalogue(_)) {
+            let score = self.score(&spots);
+            if self.better(score) {
+                self.best = Some((score, self.board(&chosen)));
+            }
+            return;
+        }
+        // Only jobs that stop or change their type or number of GPUs are sure to change: a bound from below.
+        let sure: f64 = self
+            .order
+            .iter()
+            .map(|&job| if self.kept_in_kind(job, &spots) { 0.0 } else { self.instance.jobs[job].change })
+            .sum();
+        if !self.better(self.plain(&spots) + sure) {
+            return;
+        }
+        let kept = self.keep_nodes(&chosen);
+        let board = self.board(kept.as_ref().unwrap_or(&chosen));
+        self.finish(board);
+    }
+
+    fn board(&self, chosen: &Chosen) -> Board {
+        let mut board = self.base.clone();
+        for (job, spot) in chosen {
+            board.put(self.instance, *job, spot.clone());
+        }
+        board
+    }
+
+    fn better(&self, score: f64) -> bool {
+        self.best.as_ref().is_none_or(|(best, _)| score < best - EQUAL * best.abs())
+    }
+
+    fn kept_in_kind(&self, job: usize, spots: &[Option<Spot>]) -> bool {
+        let Some(present) = &self.present[job] else { return true };
+        let data = &self.instance.jobs[job];
+        spots[job].as_ref().is_some_and(|spot| {
+            let (old, new) = (&data.configs[present.config], &data.configs[spot.config]);
+            old.kind == new.kind && old.gpus == new.gpus && old.nodes == new.nodes
+        })
+    }
+
+    /// The proxy of a plan without changes.
+    fn plain(&self, spots: &[Option<Spot>]) -> f64 {
+        let chosen: Chosen =
+            spots.iter().enumerate().filter_map(|(job, s)| Some((job, s.clone()?))).collect();
+        proxy(self.instance, &self.options.accounting, &chosen, |job| spots[job].is_none())
+    }
+
+    /// The proxy of a plan with what its changes cost.
+    fn score(&self, spots: &[Option<Spot>]) -> f64 {
+        let mut score = self.plain(spots);
+        if matches!(self.options.accounting, Accounting::Predicted) {
+            for &job in &self.order {
+                if self.present[job].is_some() && !self.same_gpus(job, spots[job].as_ref()) {
+                    score += self.instance.jobs[job].change;
+                }
+            }
+        }
+        score
+    }
+
+    fn same_gpus(&self, job: usize, spot: Option<&Spot>) -> bool {
+        let data = &self.instance.jobs[job];
+        match (&self.present[job], spot) {
+            (Some(old), Some(new)) => {
+                old.nodes == new.nodes && data.configs[old.config].gpus == data.configs[new.config].gpus
+            }
+            _ => false,
+        }
+    }
+
+    /// The Analyzer of the original: a job that keeps its GPU type keeps its nodes, with the new number of GPUs;
+    /// the others go where they were planned, else wherever their type has room. Used only if no more nodes are
+    /// opened and no fewer jobs run.
+    fn keep_nodes(&mut self, chosen: &Chosen) -> Option<Chosen> {
+        let instance = self.instance;
+        let stays = |job: usize, spot: &Spot| {
+            let present = self.present[job].as_ref()?;
+            let data = &instance.jobs[job];
+            let (old, new) = (&data.configs[present.config], &data.configs[spot.config]);
+            let alike = old.kind == new.kind && present.nodes.as_slice().len() == new.nodes as usize;
+            alike.then(|| Spot { config: spot.config, nodes: present.nodes.clone() })
+        };
+        let mut ledger = self.base.ledger.clone();
+        let mut kept: Vec<Option<Spot>> = vec![None; chosen.len()];
+        for (slot, (job, spot)) in kept.iter_mut().zip(chosen) {
+            *slot = stays(*job, spot).filter(|same| ledger.fits(instance, *job, same).is_ok());
+            if let Some(same) = slot {
+                ledger.take(instance, *job, same);
+            }
+        }
+        for (slot, (job, spot)) in kept.iter_mut().zip(chosen).filter(|(slot, _)| slot.is_none()) {
+            if ledger.fits(instance, *job, spot).is_ok() {
+                *slot = Some(spot.clone());
+            } else if let Ok(nodes) = ledger.find(instance, *job, spot.config) {
+                *slot = Some(Spot { config: spot.config, nodes });
+            }
+            if let Some(spot) = slot {
+                ledger.take(instance, *job, spot);
+            }
+        }
+        let nodes = |spots: &mut dyn Iterator<Item = &Spot>| {
+            let mut used: Vec<u32> = spots.flat_map(|s| s.nodes.as_slice().iter().copied()).collect();
+            used.sort_unstable();
+            used.dedup();
+            used.len()
+        };
+        let runs_all = kept.iter().all(Option::is_some);
+        let opened = nodes(&mut kept.iter().flatten());
+        (runs_all && opened <= nodes(&mut chosen.iter().map(|(_, s)| s)))
+            .then(|| chosen.iter().zip(kept).filter_map(|((job, _), spot)| Some((*job, spot?))).collect())
+    }
+
+    /// The original rearranges once, at the end.
+    fn keep_nodes_at_the_end(&mut self) {
+        let Some((score, board)) = self.best.take() else { return };
+        let chosen: Chosen =
+            self.order.iter().filter_map(|&job| Some((job, board.spots[job].clone()?))).collect();
+        let board = self.keep_nodes(&chosen).map_or(board, |kept| self.board(&kept));
+        self.best = Some((score, board));
+    }
+
+    /// One pass of random swaps of neighbours. As published, a heavier job in front goes back more often.
+    fn shake(&self, order: &mut [usize], rng: &mut ChaCha8Rng) {
+        for at in self.overdue + 1..order.len() {
+            let (front, back) = (order[at - 1], order[at]);
+            let heavier = self.instance.jobs[front].weight > self.instance.jobs[back].weight;
+            let chance = if heavier { 0.5 + SWAP } else { 0.5 - SWAP };
+            if f64::from(rng.next_u32()) < chance * 4_294_967_296.0 {
+                order.swap(at - 1, at);
+            }
+        }
+    }
+
+    /// Which jobs a decision could still touch right after a plan was carried out.
+    fn touchable_after(&self, spots: &[Option<Spot>]) -> Vec<bool> {
+        let touchable = |(job, spot): (usize, &Option<Spot>)| {
+            let data = &self.instance.jobs[job];
+            if spot.is_none() {
+                return true;
+            }
+            if self.same_gpus(job, spot.as_ref()) {
+                return self.touchable[job];
+            }
+            if data.leaving().is_some() {
+                return false;
+            }
+            data.job.movable && data.job.preemption == Preemption::Allowed && data.job.min_run.0 <= 0.0
+        };
+        spots.iter().enumerate().map(touchable).collect()
+    }
+
+    fn outcome(&mut self) -> Outcome {
+        let (score, board) = match self.best.take() {
+            Some(best) => best,
+            None => (0.0, self.base.clone()),
+        };
+        Outcome {
+            spots: board.spots,
+            objective: Some(score),
+            trials: self.trials,
+            reserved_for: self.reserved_for,
+        }
+    }
+}
+
+fn place(instance: &Instance<'_>, ledger: &mut Ledger, job: usize, configs: &[usize]) -> Option<Spot> {
+    configs.iter().find_map(|&config| {
+        let nodes: Nodes = ledger.find(instance, job, config).ok()?;
+        Some(Spot { config, nodes })
+    })
+}
+
+/// Configurations one after the other, each drawn among the first twentieth of those left that meet the deadline,
+/// then of the others. With fewer than thirty nothing is left to chance.
+fn draw(asked: &Candidates, rng: &mut ChaCha8Rng) -> Vec<usize> {
+    let (in_time, late) = asked.order.split_at(asked.in_time);
+    let mut drawn = Vec::with_capacity(asked.order.len());
+    for part in [in_time, late] {
+        let mut left = part.to_vec();
+        while !left.is_empty() {
+            let among = libm::round(DRAW * left.len() as f64) as u32;
+            let pick =
+                if among > 1 { ((u64::from(rng.next_u32()) * u64::from(among)) >> 32) as usize } else { 0 };
+            drawn.push(left.remove(pick));
+        }
+    }
+    drawn
+}
+
+/// The published proxy: up to the first end F of a job, energy and the lateness reached by then; and for each job
+/// that waits a hundredfold lateness as if started now on its slowest configuration.
+pub(crate) fn proxy(
+    instance: &Instance<'_>,
+    accounting: &Accounting,
+    running: &[(usize, Spot)],
+    waits: impl Fn(usize) -> bool,
+) -> f64 {
+    let config = |job: usize, spot: &Spot| &instance.jobs[job].configs[spot.config];
+    let first = running.iter().map(|(job, spot)| config(*job, spot).time).reduce(f64::min).unwrap_or(0.0);
+    let mut used = vec![0_i64; instance.nodes.len()];
+    let mut watts = 0.0;
+    let mut late = 0.0;
+    for (job, spot) in running {
+        let (data, config) = (&instance.jobs[*job], config(*job, spot));
+        for &node in spot.nodes.as_slice() {
+            used[node as usize] += config.gpus;
+        }
+        watts += config.power;
+        late += data.weight * (instance.now + first - data.deadline).max(0.0);
+    }
+    let busy = instance.nodes.iter().zip(&used).filter(|(_, used)| **used > 0);
+    let energy = match accounting {
+        Accounting::Predicted => {
+            let overhead: f64 = busy.map(|(node, _)| node.overhead).sum();
+            instance.prices.energy_cost(watts + overhead, first)
+        }
+        Accounting::Catalogue(_) => busy
+            .map(|(node, used)| candidates::catalogue_rate(instance, accounting, node.kind, *used) * first)
+            .sum(),
+    };
+    let mut waiting = 0.0;
+    for (_, data) in instance.jobs.iter().enumerate().filter(|(job, _)| waits(*job)) {
+        waiting += WAITING * data.weight * (instance.now + data.slowest - data.deadline).max(0.0);
+    }
+    energy + late + waiting
+}

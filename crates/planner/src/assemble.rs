@@ -1,0 +1,178 @@
+//! From a decision by numbers to a [`Plan`] by names, with what is expected of every job.
+
+use andreas_core::{JobId, Joules, Money, Seconds};
+
+use crate::baseline::Outcome;
+use crate::board::Board;
+use crate::cost::Forecast;
+use crate::explain::Explainer;
+use crate::instance::{Holding, Instance, Spot};
+use crate::ledger::{Ledger, Obstacle};
+use crate::method::Options;
+use crate::plan::{Decision, JobPlan, Plan};
+use crate::snapshot::JobState;
+
+pub(crate) fn assemble(instance: &Instance<'_>, options: &Options, outcome: Outcome) -> Plan {
+    let mut board = Board::new(instance, |_, _| false);
+    for (job, spot) in outcome.spots.iter().enumerate() {
+        match (spot, &board.spots[job]) {
+            (Some(spot), None) => board.put(instance, job, spot.clone()),
+            (None, Some(_)) => {
+                board.lift(instance, job);
+            }
+            (Some(spot), Some(there)) if spot != there => {
+                board.lift(instance, job);
+                board.put(instance, job, spot.clone());
+            }
+            _ => {}
+        }
+    }
+    let budgeted = board.ledger.power();
+    let spots = board.spots.clone();
+    let mut order = Order::new(instance, &spots);
+    let mut explainer = Explainer::new(instance, board, outcome.reserved_for);
+    let mut plan = Plan {
+        now: instance.snapshot.now,
+        method: options.method,
+        seed: options.seed,
+        trials: outcome.trials,
+        cost: Money::ZERO,
+        bound: None,
+        gap: None,
+        budgeted_power: instance.in_scope(budgeted),
+        allowed_power: instance.allowed_mw.map(|mw| instance.in_scope(mw)),
+        next_event: instance.next_edge(),
+        jobs: std::collections::BTreeMap::new(),
+        prices: None,
+    };
+    let mut total = Money::ZERO;
+    for (job, data) in instance.jobs.iter().enumerate() {
+        let expected = match &spots[job] {
+            Some(spot) => {
+                let run = forecast(instance, job, spot);
+                let end = instance.snapshot.now + Seconds(run.mean_end());
+                plan.next_event = Some(plan.next_event.map_or(end, |next| next.min(end)));
+                running(instance, job, spot, run, order.after(job, spot))
+            }
+            None => JobPlan {
+                decision: explainer.wait(job),
+                after: Vec::new(),
+                finish: None,
+                energy: Joules::ZERO,
+                on_time: best_chance(instance, job),
+                cost: Money::ZERO,
+            },
+        };
+        total += expected.cost;
+        plan.jobs.insert(data.job.id.clone(), expected);
+    }
+    plan.cost = outcome.objective.map_or(total, Money);
+    plan
+}
+
+/// When a job ends that goes on, starts or moves there.
+fn forecast(instance: &Instance<'_>, job: usize, spot: &Spot) -> Forecast {
+    let data = &instance.jobs[job];
+    let config = &data.configs[spot.config];
+    let gone = match &data.job.state {
+        JobState::Stopping { gone_by, .. } => (gone_by.0 - instance.now).max(0.0),
+        _ => 0.0,
+    };
+    let delay = match &data.holding {
+        Holding::Running { spot: old, .. }
+            if old.nodes != spot.nodes || data.configs[old.config].gpus != config.gpus =>
+        {
+            let before = data.configs[old.config].time;
+            let scale = if before > 0.0 { config.time / before } else { 1.0 };
+            instance.snapshot.restart.0 + data.job.lost.0 * scale
+        }
+        _ => gone,
+    };
+    Forecast { delay, time: config.time, rel_std: config.rel_std }
+}
+
+fn running(instance: &Instance<'_>, job: usize, spot: &Spot, run: Forecast, after: Vec<JobId>) -> JobPlan {
+    let data = &instance.jobs[job];
+    let config = &data.configs[spot.config];
+    let deadline_in = data.deadline - instance.now;
+    let age = (instance.now - data.job.submit.0).max(0.0);
+    let late =
+        run.lateness_cost(deadline_in, data.job.weight.0, data.share, age, &instance.snapshot.lateness);
+    JobPlan {
+        decision: Decision::Run(instance.placement(job, spot)),
+        after,
+        finish: Some(instance.snapshot.now + Seconds(run.mean_end())),
+        energy: Joules(config.power * run.mean_end().max(0.0)),
+        on_time: run.within(deadline_in),
+        cost: Money(instance.prices.energy_cost(config.power, run.mean_end()) + late),
+    }
+}
+
+fn best_chance(instance: &Instance<'_>, job: usize) -> f64 {
+    let data = &instance.jobs[job];
+    let fastest = data.configs.iter().filter(|c| c.offered).min_by(|a, b| a.time.total_cmp(&b.time));
+    fastest.map_or(0.0, |c| {
+        Forecast { delay: 0.0, time: c.time, rel_std: c.rel_std }.within(data.deadline - instance.now)
+    })
+}
+
+/// Who must leave before whom: what is held now is held until its pods have ended.
+struct Order<'a, 'b> {
+    instance: &'a Instance<'b>,
+    spots: &'a [Option<Spot>],
+    /// What is held now, and what was started since without waiting for anybody.
+    held: Ledger,
+}
+
+impl<'a, 'b> Order<'a, 'b> {
+    fn new(instance: &'a Instance<'b>, spots: &'a [Option<Spot>]) -> Self {
+        let held = Board::new(instance, |_, _| true).ledger;
+        Self { instance, spots, held }
+    }
+
+    fn leaves(&self, job: usize) -> Option<&'a Spot> {
+        let data = &self.instance.jobs[job];
+        let present = match &data.holding {
+            Holding::Running { spot, .. } | Holding::Committed { target: spot, .. } => spot,
+            _ => return None,
+        };
+        let goes = self.spots[job].as_ref();
+        let stays = goes.is_some_and(|spot| {
+            spot.nodes == present.nodes && data.configs[spot.config].gpus == data.configs[present.config].gpus
+        });
+        (!stays).then_some(present)
+    }
+
+    fn after(&mut self, job: usize, spot: &Spot) -> Vec<JobId> {
+        let instance = self.instance;
+        let own = self.leaves(job);
+        let starts = own.is_some() || instance.jobs[job].present().is_none();
+        if !starts {
+            return Vec::new();
+        }
+        if let Some(own) = own {
+            self.held.release(instance, job, own);
+        }
+        let fits = self.held.fits(instance, job, spot);
+        if let Some(own) = own {
+            self.held.take(instance, job, own);
+        }
+        let Err(obstacle) = fits else {
+            self.held.take(instance, job, spot);
+            return Vec::new();
+        };
+        let namespace = &instance.jobs[job].job.namespace;
+        let in_the_way = |other: usize| {
+            let Some(old) = self.leaves(other).filter(|_| other != job) else { return false };
+            match obstacle {
+                Obstacle::Nodes => old.nodes.as_slice().iter().any(|n| spot.nodes.as_slice().contains(n)),
+                Obstacle::Quota => instance.jobs[other].job.namespace == *namespace,
+                Obstacle::Power => true,
+            }
+        };
+        (0..instance.jobs.len())
+            .filter(|other| in_the_way(*other))
+            .map(|other| instance.jobs[other].job.id.clone())
+            .collect()
+    }
+}

@@ -1,0 +1,114 @@
+//! First-principle methods: an order, and one configuration after the other. Running jobs are left alone.
+
+use crate::board::Board;
+use crate::budget;
+use crate::candidates;
+use crate::instance::{Instance, Spot};
+use crate::method::{Accounting, MethodName, Options};
+use crate::reserve;
+
+/// A decision by numbers.
+pub(crate) struct Outcome {
+    pub spots: Vec<Option<Spot>>,
+    /// What was minimised, where the method has such a thing.
+    pub objective: Option<f64>,
+    pub trials: u64,
+    /// The job for which room is kept.
+    pub reserved_for: Option<usize>,
+}
+
+/// Jobs without a spot in the order of a method; the longest-waiting ones come first whatever the method.
+pub(crate) fn queue(instance: &Instance<'_>, method: MethodName, board: &Board) -> Vec<usize> {
+    let mut queue: Vec<usize> = (0..instance.jobs.len()).filter(|j| board.spots[*j].is_none()).collect();
+    queue.sort_by(|&a, &b| {
+        let (x, y) = (&instance.jobs[a], &instance.jobs[b]);
+        let by_submit = x.job.submit.total_cmp(&y.job.submit);
+        let by_method = match method {
+            MethodName::Edf | MethodName::EdfFixed => x.deadline.total_cmp(&y.deadline),
+            MethodName::Priority | MethodName::PriorityFixed => y.weight.total_cmp(&x.weight),
+            _ => by_submit,
+        };
+        let by_method = if x.overdue && y.overdue { by_submit } else { by_method };
+        y.overdue.cmp(&x.overdue).then(by_method).then(by_submit).then(a.cmp(&b))
+    });
+    queue
+}
+
+/// Places what fits, in order, until nothing more does. Room is kept for the first overdue job that does not fit.
+///
+/// A second round matters where a later job made a node busy whose overhead had been too much for the budget.
+pub(crate) fn fill(
+    instance: &Instance<'_>,
+    board: &mut Board,
+    queue: &[usize],
+    candidates: &mut dyn FnMut(usize) -> Vec<usize>,
+    reserved: &mut Option<(usize, Spot)>,
+) {
+    let asked: Vec<Vec<usize>> = queue.iter().map(|&job| candidates(job)).collect();
+    for _ in 0..ROUNDS {
+        let mut placed = false;
+        for (&job, configs) in queue.iter().zip(&asked) {
+            if board.spots[job].is_some() {
+                continue;
+            }
+            if let Some((holder, spot)) = reserved
+                && *holder == job
+            {
+                // Its own reservation must not be in its way.
+                board.ledger.release(instance, job, spot);
+                *reserved = None;
+            }
+            if board.ledger.any_open() && board.place_first(instance, job, configs) {
+                placed = true;
+            } else if instance.jobs[job].overdue && reserved.is_none() {
+                *reserved = reserve::reserve(instance, board, job).map(|spot| (job, spot));
+            }
+        }
+        if !placed {
+            break;
+        }
+    }
+}
+
+/// Rounds of filling; each places at least one job, two are nearly always enough.
+const ROUNDS: usize = 16;
+
+/// One decision.
+pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
+    let mut board = Board::new(instance, |_, _| true);
+    budget::enforce(instance, &mut board);
+    let queue = queue(instance, options.method, &board);
+    let fixed =
+        matches!(options.method, MethodName::FifoFixed | MethodName::EdfFixed | MethodName::PriorityFixed);
+    let mut candidates = |job: usize| match (&options.accounting, fixed) {
+        (_, true) => candidates::fixed(instance, job),
+        (Accounting::Predicted, false) => candidates::cheapest(instance, job),
+        (Accounting::Catalogue(_), false) => candidates::published(instance, &options.accounting, job).order,
+    };
+    let mut reserved = None;
+    fill(instance, &mut board, &queue, &mut candidates, &mut reserved);
+    let objective = match &options.accounting {
+        Accounting::Predicted => None,
+        Accounting::Catalogue(_) => Some(published_cost(instance, options, &board)),
+    };
+    Outcome { spots: board.spots, objective, trials: 1, reserved_for: reserved.map(|(job, _)| job) }
+}
+
+/// The cost that the published service reports for these methods: jobs it starts up to the first end among
+/// *them*, jobs that run already each to its own end, as if alone on its node.
+fn published_cost(instance: &Instance<'_>, options: &Options, board: &Board) -> f64 {
+    let (mut started, mut running) = (Vec::new(), 0.0);
+    for (job, spot) in board.spots.iter().enumerate() {
+        let Some(spot) = spot else { continue };
+        let data = &instance.jobs[job];
+        let config = &data.configs[spot.config];
+        if data.present() == Some(spot) {
+            let rate = candidates::catalogue_rate(instance, &options.accounting, config.kind, config.gpus);
+            running +=
+                rate * config.time + data.weight * (instance.now + config.time - data.deadline).max(0.0);
+        } else {
+            started.push((job, spot.clone()));
+        }
+    }
+    running + crate::andreas::proxy(instance, &options.accounting, &started, |job| board.spots[job].is_none())
+}

@@ -1,0 +1,103 @@
+//! Coming down to a power budget that was lowered below the present draw.
+//!
+//! Power limits first, then stops, each by least cost per watt saved; jobs with `preemption: Never` last. What turns
+//! out not to have been necessary is taken back.
+
+use crate::board::Board;
+use crate::cost::Forecast;
+use crate::instance::{Instance, Spot};
+use crate::snapshot::Preemption;
+
+/// A stopped job is taken to wait about this long before it goes on.
+const PAUSE_S: f64 = 3600.0;
+
+/// Brings the board within the budget by limits and stops; commitments and kept jobs alike.
+pub(crate) fn enforce(instance: &Instance<'_>, board: &mut Board) {
+    if board.ledger.within_budget(instance) {
+        return;
+    }
+    lower_limits(instance, board);
+    if board.ledger.within_budget(instance) {
+        return;
+    }
+    let mut victims: Vec<(bool, f64, usize)> = (0..instance.jobs.len())
+        .filter_map(|job| {
+            let spot = board.spots[job].as_ref()?;
+            let never = instance.jobs[job].job.preemption == Preemption::Never;
+            Some((never, stop_cost(instance, job, spot) / saved_by_stop(instance, job, spot).max(1e-3), job))
+        })
+        .collect();
+    victims.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2)));
+    let mut stopped = Vec::new();
+    for (_, _, job) in victims {
+        if board.ledger.within_budget(instance) {
+            break;
+        }
+        if let Some(spot) = board.lift(instance, job) {
+            stopped.push((job, spot));
+        }
+    }
+    // The dearest was stopped last; whoever still fits was stopped for nothing.
+    for (job, spot) in stopped.into_iter().rev() {
+        let _ = board.try_put(instance, job, spot);
+    }
+}
+
+fn saved_by_stop(instance: &Instance<'_>, job: usize, spot: &Spot) -> f64 {
+    instance.jobs[job].configs[spot.config].power
+}
+
+/// Work done again, and the lateness of a pause.
+fn stop_cost(instance: &Instance<'_>, job: usize, spot: &Spot) -> f64 {
+    let data = &instance.jobs[job];
+    let config = &data.configs[spot.config];
+    let lost = instance.snapshot.restart.0 + data.job.lost.0;
+    instance.prices.energy_cost(config.power, lost) + lateness(instance, job, config.time, lost + PAUSE_S)
+        - lateness(instance, job, config.time, 0.0)
+}
+
+fn lateness(instance: &Instance<'_>, job: usize, time: f64, delay: f64) -> f64 {
+    let data = &instance.jobs[job];
+    let run = Forecast { delay, time, rel_std: 0.0 };
+    run.lateness_cost(data.deadline - instance.now, data.weight, data.share, 0.0, &instance.snapshot.lateness)
+}
+
+/// Lowers power limits, always the one with the least cost per watt saved, until the budget is kept or no
+/// limit helps.
+fn lower_limits(instance: &Instance<'_>, board: &mut Board) {
+    let mut steps: Vec<(f64, usize, usize)> = Vec::new();
+    for job in 0..instance.jobs.len() {
+        steps.extend(board.spots[job].as_ref().and_then(|spot| next_limit(instance, job, spot)));
+    }
+    while !board.ledger.within_budget(instance) && !steps.is_empty() {
+        let least = (0..steps.len())
+            .min_by(|a, b| steps[*a].0.total_cmp(&steps[*b].0).then(steps[*a].1.cmp(&steps[*b].1)));
+        let Some(least) = least else { return };
+        let (_, job, config) = steps.swap_remove(least);
+        if let Some(spot) = board.lift(instance, job) {
+            let spot = Spot { config, nodes: spot.nodes };
+            steps.extend(next_limit(instance, job, &spot));
+            board.put(instance, job, spot);
+        }
+    }
+}
+
+/// The limit below a job's present one with the least cost per watt: (cost per watt, job, configuration).
+fn next_limit(instance: &Instance<'_>, job: usize, spot: &Spot) -> Option<(f64, usize, usize)> {
+    let data = &instance.jobs[job];
+    let now = &data.configs[spot.config];
+    let cost =
+        |time: f64, power: f64| instance.prices.energy_cost(power, time) + lateness(instance, job, time, 0.0);
+    data.configs
+        .iter()
+        .enumerate()
+        .filter(|(_, c)| {
+            let same = c.kind == now.kind && c.nodes == now.nodes && c.gpus == now.gpus;
+            c.offered && same && c.power_mw < now.power_mw
+        })
+        .map(|(i, c)| {
+            let dearer = cost(c.time, c.power) - cost(now.time, now.power);
+            (dearer / (now.power - c.power).max(1e-3), job, i)
+        })
+        .min_by(|a, b| a.0.total_cmp(&b.0).then(a.2.cmp(&b.2)))
+}

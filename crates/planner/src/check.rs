@@ -1,0 +1,212 @@
+//! Whether the numbers and names of a snapshot make sense. Everything after this page may rely on it.
+//!
+//! Magnitudes are bounded as well (1e15 for times, watts and weights), so that no sum or product of a plan can
+//! leave the range of finite numbers.
+
+use std::collections::BTreeSet;
+use std::fmt::Display;
+
+use crate::error::SnapshotError;
+use crate::snapshot::{Estimate, Job, JobState, LimitEffect, Node, Placement, PowerBudget, Snapshot, Spread};
+
+/// Largest magnitude of a number.
+const LARGE: f64 = 1e15;
+/// Most jobs.
+const MAX_JOBS: usize = 200_000;
+/// Most nodes.
+const MAX_NODES: usize = 100_000;
+/// Most GPUs in a node.
+const MAX_GPUS: u32 = 1024;
+/// Most nodes of a gang.
+const MAX_GANG: u32 = 4096;
+
+type Check = Result<(), SnapshotError>;
+
+fn bad(field: impl Into<String>, problem: impl Into<String>) -> Check {
+    Err(SnapshotError::new(field, problem))
+}
+
+fn within(value: f64, low: f64, high: f64, field: impl FnOnce() -> String) -> Check {
+    if value >= low && value <= high {
+        return Ok(());
+    }
+    bad(field(), format!("{value} is not between {low} and {high}"))
+}
+
+fn not_negative(value: f64, field: impl FnOnce() -> String) -> Check {
+    within(value, 0.0, LARGE, field)
+}
+
+fn positive(value: f64, field: impl FnOnce() -> String) -> Check {
+    if value > 0.0 && value <= LARGE {
+        return Ok(());
+    }
+    bad(field(), format!("{value} is not greater than 0 and at most {LARGE}"))
+}
+
+fn instant(value: f64, field: impl FnOnce() -> String) -> Check {
+    within(value, -LARGE, LARGE, field)
+}
+
+fn unique<'a, T: Ord + Display + 'a>(names: impl Iterator<Item = &'a T>, field: &str) -> Check {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return bad(format!("{field}[{name}]"), "is there twice");
+        }
+    }
+    Ok(())
+}
+
+impl Snapshot {
+    /// Whether it can be planned. [`plan`](crate::plan) calls it.
+    ///
+    /// Names of nodes in jobs that are not in `nodes` are no error: nodes come and go while jobs still hold them.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] with the path of the first field that makes no sense.
+    pub fn check(&self) -> Check {
+        instant(self.now.0, || "now".into())?;
+        self.tariff.check().or_else(|e| bad("tariff", e.to_string()))?;
+        for (i, (from, price)) in self.tariff.windows().iter().enumerate() {
+            instant(from.0, || format!("tariff[{i}]"))?;
+            not_negative(price.0, || format!("tariff[{i}]"))?;
+        }
+        if let Some(budget) = &self.budget {
+            check_budget(budget)?;
+        }
+        not_negative(self.lateness.turnaround_share, || "lateness.turnaround_share".into())?;
+        not_negative(self.lateness.late_fixed.0, || "lateness.late_fixed".into())?;
+        if let Some(aging) = self.lateness.aging {
+            positive(aging.0, || "lateness.aging".into())?;
+        }
+        not_negative(self.restart.0, || "restart".into())?;
+        if let Some(horizon) = self.horizon {
+            not_negative(horizon.0, || "horizon".into())?;
+        }
+        if self.jobs.len() > MAX_JOBS {
+            return bad("jobs", format!("{} are more than {MAX_JOBS}", self.jobs.len()));
+        }
+        if self.nodes.len() > MAX_NODES {
+            return bad("nodes", format!("{} are more than {MAX_NODES}", self.nodes.len()));
+        }
+        unique(self.gpu_types.iter().map(|t| &t.name), "gpu_types")?;
+        unique(self.nodes.iter().map(|n| &n.name), "nodes")?;
+        unique(self.namespaces.iter().map(|n| &n.name), "namespaces")?;
+        unique(self.jobs.iter().map(|j| &j.id), "jobs")?;
+        for kind in &self.gpu_types {
+            not_negative(kind.idle.0, || format!("gpu_types[{}].idle", kind.name))?;
+            within(kind.max.0, kind.idle.0, LARGE, || format!("gpu_types[{}].max", kind.name))?;
+        }
+        let types: BTreeSet<_> = self.gpu_types.iter().map(|t| &t.name).collect();
+        for node in &self.nodes {
+            if !types.contains(&node.gpu_type) {
+                return bad(
+                    format!("nodes[{}].gpu_type", node.name),
+                    format!("{} is not in gpu_types", node.gpu_type),
+                );
+            }
+            check_node(node)?;
+        }
+        self.jobs.iter().try_for_each(check_job)
+    }
+}
+
+fn check_budget(budget: &PowerBudget) -> Check {
+    budget.watts.check().or_else(|e| bad("budget.watts", e.to_string()))?;
+    for (i, (from, watts)) in budget.watts.windows().iter().enumerate() {
+        instant(from.0, || format!("budget.watts[{i}]"))?;
+        not_negative(watts.0, || format!("budget.watts[{i}]"))?;
+    }
+    if !(budget.margin >= 0.0 && budget.margin < 1.0) {
+        return bad("budget.margin", format!("{} is not at least 0 and below 1", budget.margin));
+    }
+    within(budget.scope_factor, 1.0, LARGE, || "budget.scope_factor".into())?;
+    not_negative(budget.look_ahead.0, || "budget.look_ahead".into())
+}
+
+fn check_node(node: &Node) -> Check {
+    let at = |what: &str| format!("nodes[{}].{what}", node.name);
+    if node.gpus.0 > MAX_GPUS {
+        return bad(at("gpus"), format!("{} are more than {MAX_GPUS}", node.gpus));
+    }
+    if node.free_gpus > node.gpus {
+        return bad(at("free_gpus"), format!("{} are more than the node's {}", node.free_gpus, node.gpus));
+    }
+    not_negative(node.overhead.0, || at("overhead"))?;
+    node.foreign_power.map_or(Ok(()), |watts| not_negative(watts.0, || at("foreign_power")))
+}
+
+fn check_job(job: &Job) -> Check {
+    let at = |what: &str| format!("jobs[{}].{what}", job.id);
+    instant(job.submit.0, || at("submit"))?;
+    if let Some(deadline) = job.deadline {
+        instant(deadline.0, || at("deadline"))?;
+    }
+    not_negative(job.weight.0, || at("weight"))?;
+    positive(job.epochs_left, || at("epochs_left"))?;
+    not_negative(job.min_run.0, || at("min_run"))?;
+    not_negative(job.lost.0, || at("lost"))?;
+    let mut rows = BTreeSet::new();
+    for (i, row) in job.estimates.iter().enumerate() {
+        check_estimate(row, &|what| at(&format!("estimates[{i}].{what}")))?;
+        if !rows.insert((&row.gpu_type, row.gpus)) {
+            return bad(at(&format!("estimates[{i}]")), "its type and number of GPUs are there twice");
+        }
+    }
+    let mut spans = BTreeSet::new();
+    for (i, Spread { nodes, time_factor }) in job.spread.iter().enumerate() {
+        if *nodes < 2 || *nodes > MAX_GANG || !spans.insert(*nodes) {
+            return bad(
+                at(&format!("spread[{i}].nodes")),
+                format!("{nodes} is below 2, too large or there twice"),
+            );
+        }
+        positive(*time_factor, || at(&format!("spread[{i}].time_factor")))?;
+    }
+    for (i, LimitEffect { limit, time_factor, power_factor, .. }) in job.limits.iter().enumerate() {
+        positive(limit.0, || at(&format!("limits[{i}].limit")))?;
+        positive(*time_factor, || at(&format!("limits[{i}].time_factor")))?;
+        not_negative(*power_factor, || at(&format!("limits[{i}].power_factor")))?;
+    }
+    match &job.state {
+        JobState::Waiting => Ok(()),
+        JobState::Starting { target, since } => {
+            instant(since.0, || at("state.since"))?;
+            check_placement(target, &|what| at(&format!("state.target.{what}")))
+        }
+        JobState::Running { placement, since } => {
+            instant(since.0, || at("state.since"))?;
+            check_placement(placement, &|what| at(&format!("state.placement.{what}")))
+        }
+        JobState::Stopping { holds, target, gone_by } => {
+            instant(gone_by.0, || at("state.gone_by"))?;
+            check_placement(holds, &|what| at(&format!("state.holds.{what}")))?;
+            target
+                .as_ref()
+                .map_or(Ok(()), |t| check_placement(t, &|what| at(&format!("state.target.{what}"))))
+        }
+    }
+}
+
+fn check_estimate(row: &Estimate, at: &dyn Fn(&str) -> String) -> Check {
+    if row.gpus.0 == 0 || row.gpus.0 > MAX_GPUS * MAX_GANG {
+        return bad(at("gpus"), format!("{} is out of range", row.gpus));
+    }
+    positive(row.epoch.0, || at("epoch"))?;
+    not_negative(row.power.0, || at("power"))?;
+    within(row.rel_std, 0.0, 10.0, || at("rel_std"))
+}
+
+fn check_placement(place: &Placement, at: &dyn Fn(&str) -> String) -> Check {
+    if place.nodes.is_empty() || place.nodes.len() > MAX_GANG as usize {
+        return bad(at("nodes"), format!("{} nodes are out of range", place.nodes.len()));
+    }
+    if place.nodes.iter().collect::<BTreeSet<_>>().len() < place.nodes.len() {
+        return bad(at("nodes"), "a node is there twice");
+    }
+    if place.gpus_per_node.0 == 0 || place.gpus_per_node.0 > MAX_GPUS {
+        return bad(at("gpus_per_node"), format!("{} is out of range", place.gpus_per_node));
+    }
+    place.limit.map_or(Ok(()), |limit| positive(limit.0, || at("limit")))
+}

@@ -1,0 +1,176 @@
+//! Why a job waits: always answerable, with the jobs in the way by name.
+
+use andreas_core::JobId;
+
+use crate::board::Board;
+use crate::instance::{Config, Holding, Instance};
+use crate::ledger::Obstacle;
+use crate::plan::{Decision, WaitReason};
+
+/// Most jobs named as being in the way.
+const BLOCKERS: usize = 8;
+
+pub(crate) struct Explainer<'a, 'b> {
+    instance: &'a Instance<'b>,
+    /// The finished plan.
+    board: Board,
+    /// By node: who holds how many GPUs.
+    holders: Vec<Vec<(i64, usize)>>,
+    reserved_for: Option<usize>,
+}
+
+impl<'a, 'b> Explainer<'a, 'b> {
+    pub fn new(instance: &'a Instance<'b>, board: Board, reserved_for: Option<usize>) -> Self {
+        let mut holders = vec![Vec::new(); instance.nodes.len()];
+        for (job, data) in instance.jobs.iter().enumerate() {
+            for spot in board.spots[job].iter().chain(data.leaving()) {
+                for &node in spot.nodes.as_slice() {
+                    holders[node as usize].push((data.configs[spot.config].gpus, job));
+                }
+            }
+        }
+        for list in &mut holders {
+            list.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+        }
+        Self { instance, board, holders, reserved_for }
+    }
+
+    pub fn wait(&mut self, job: usize) -> Decision {
+        let (reason, blockers, message) = self.why(job);
+        let blockers = blockers.into_iter().map(|b| self.id(b)).collect();
+        Decision::Wait { reason, blockers, message }
+    }
+
+    fn id(&self, job: usize) -> JobId {
+        self.instance.jobs[job].job.id.clone()
+    }
+
+    fn why(&mut self, job: usize) -> (WaitReason, Vec<usize>, String) {
+        let instance = self.instance;
+        let data = &instance.jobs[job];
+        let none = Vec::new();
+        let offered = || data.configs.iter().enumerate().filter(|(_, c)| c.offered);
+        if !offered().any(|(_, c)| self.nodes_ever(job, c, false)) {
+            return (
+                WaitReason::NoFeasibleGpuType,
+                none,
+                "no node has GPUs of a type and number it can use".into(),
+            );
+        }
+        if !offered().any(|(_, c)| self.nodes_ever(job, c, true)) {
+            let message = "nodes with such GPUs do not admit its workers (CPU, memory, other resources, pods, taints, \
+                           selectors, or it just failed to be placed there)";
+            return (WaitReason::NoFeasibleNode, none, message.into());
+        }
+        let ever_quota =
+            |c: &Config| data.quota_demand.iter().all(|d| d.of_job(c) <= instance.quotas[d.what]);
+        if !offered().any(|(_, c)| ever_quota(c) && self.nodes_ever(job, c, true)) {
+            return (
+                WaitReason::QuotaExceeded,
+                none,
+                "the quota of its namespace is too small for it".into(),
+            );
+        }
+        if let Some(allowed) = instance.allowed_mw
+            && instance.floor_mw > allowed
+        {
+            let message = format!(
+                "nodes draw {:.0} without any job, the budget allows {:.0}",
+                instance.in_scope(instance.floor_mw),
+                instance.in_scope(allowed)
+            );
+            return (WaitReason::BudgetInfeasible, none, message);
+        }
+        let first =
+            instance.jobs[job].configs.iter().position(|c| c.offered && self.nodes_ever(job, c, true));
+        self.for_the_moment(job, first)
+    }
+
+    /// It could run in this cluster, but not now.
+    fn for_the_moment(&mut self, job: usize, some: Option<usize>) -> (WaitReason, Vec<usize>, String) {
+        let instance = self.instance;
+        let data = &instance.jobs[job];
+        let (mut power, mut quota, mut room) = (false, false, false);
+        for config in (0..data.configs.len()).filter(|c| data.configs[*c].offered) {
+            match self.board.ledger.find(instance, job, config) {
+                Ok(_) => room = true,
+                Err(Obstacle::Power) => power = true,
+                Err(Obstacle::Quota) => quota = true,
+                Err(Obstacle::Nodes) => {}
+            }
+        }
+        if room && let Some(longest) = self.reserved_for {
+            let message = format!("room is kept for {}, which has waited longest", self.id(longest));
+            return (WaitReason::WaitingForCapacity, vec![longest], message);
+        }
+        if power {
+            let message = "its GPUs are there, the watts are not".to_owned();
+            return (WaitReason::PowerBudget, self.heaviest(job), message);
+        }
+        if quota {
+            let message = "other jobs of its namespace use up the quota".to_owned();
+            return (WaitReason::QuotaExceeded, self.same_namespace(job), message);
+        }
+        let blockers = some.map_or_else(Vec::new, |config| self.in_the_way(job, config));
+        if matches!(data.holding, Holding::Running { .. }) {
+            return (WaitReason::Preempted, blockers, "it makes room for jobs that need it more".into());
+        }
+        (WaitReason::WaitingForCapacity, blockers, "other jobs hold what it needs".into())
+    }
+
+    /// Whether enough nodes could take it if nothing of ours ran; by GPUs alone or by everything.
+    fn nodes_ever(&self, job: usize, config: &Config, all: bool) -> bool {
+        let nodes = &self.instance.types[config.kind].nodes;
+        nodes.iter().filter(|n| self.node_ever(job, config, **n, all)).take(config.nodes as usize).count()
+            == config.nodes as usize
+    }
+
+    fn node_ever(&self, job: usize, config: &Config, node: u32, all: bool) -> bool {
+        let (instance, data) = (self.instance, &self.instance.jobs[job]);
+        let at = node as usize * instance.kinds;
+        instance.nodes[node as usize].free_gpus >= config.gpus
+            && (!all
+                || instance.admits(data.admits, node)
+                    && data
+                        .node_demand
+                        .iter()
+                        .all(|d| d.of_worker(config.gpus) <= instance.resources[at + d.what]))
+    }
+
+    /// Holders of the node where the least is missing.
+    fn in_the_way(&self, job: usize, config: usize) -> Vec<usize> {
+        let config = &self.instance.jobs[job].configs[config];
+        let nodes = self.instance.types[config.kind].nodes.iter().copied();
+        let nearest = nodes.filter(|n| self.node_ever(job, config, *n, true)).max_by(|a, b| {
+            let free = |n: &u32| self.board.ledger.free_gpus(*n);
+            free(a).cmp(&free(b)).then(b.cmp(a))
+        });
+        let holders = nearest.map_or(&[][..], |n| &self.holders[n as usize][..]);
+        holders.iter().map(|h| h.1).filter(|h| *h != job).take(BLOCKERS).collect()
+    }
+
+    fn heaviest(&self, job: usize) -> Vec<usize> {
+        let power = |j: usize| {
+            let spot = self.board.spots[j].as_ref()?;
+            Some(self.instance.jobs[j].configs[spot.config].power_mw)
+        };
+        self.largest(job, &power)
+    }
+
+    fn same_namespace(&self, job: usize) -> Vec<usize> {
+        let namespace = &self.instance.jobs[job].job.namespace;
+        let gpus = |j: usize| {
+            let data = &self.instance.jobs[j];
+            let spot = self.board.spots[j].as_ref()?;
+            (data.job.namespace == *namespace).then(|| i128::from(data.configs[spot.config].total_gpus()))
+        };
+        self.largest(job, &gpus)
+    }
+
+    fn largest(&self, job: usize, size: &dyn Fn(usize) -> Option<i128>) -> Vec<usize> {
+        let mut all: Vec<(i128, usize)> =
+            (0..self.instance.jobs.len()).filter(|j| *j != job).filter_map(|j| Some((size(j)?, j))).collect();
+        all.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+        all.into_iter().take(BLOCKERS).map(|(_, j)| j).collect()
+    }
+}

@@ -1,0 +1,312 @@
+//! What is taken and what is left. Every method takes room here and nowhere else, so no plan can break a hard
+//! constraint: GPUs, CPU, memory, pods and other resources per node, namespaces' quotas, and the power budget.
+//!
+//! Counters may go below zero, for what jobs hold is a fact even where a node has shrunk; then nothing more fits.
+
+use crate::instance::{Config, Instance, JobData, Nodes, Spot};
+
+/// Why nothing fits at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Obstacle {
+    /// Not enough GPUs or other resources on enough nodes.
+    Nodes,
+    /// The namespace's quota.
+    Quota,
+    /// The power budget.
+    Power,
+}
+
+#[derive(Clone)]
+pub(crate) struct Ledger {
+    free: Vec<i64>,
+    resources: Vec<i128>,
+    quotas: Vec<i128>,
+    /// Workers of ours on each node.
+    workers: Vec<u32>,
+    /// Budgeted power of nodes and GPUs.
+    power: i128,
+    /// Nodes by type and free GPUs, as bit sets over their rank: `bucket[type][free]`.
+    buckets: Vec<Buckets>,
+    /// Work done by searches; a deterministic clock.
+    pub work: u64,
+}
+
+#[derive(Clone)]
+struct Buckets {
+    words: usize,
+    bits: Vec<u64>,
+    /// Nodes with at least one free GPU.
+    open: usize,
+}
+
+impl Buckets {
+    fn set(&mut self, free: i64, rank: usize, on: bool) {
+        if free <= 0 {
+            return;
+        }
+        let Ok(level) = usize::try_from(free) else { return };
+        let word = &mut self.bits[level * self.words + rank / 64];
+        if on {
+            *word |= 1 << (rank % 64);
+            self.open += 1;
+        } else {
+            *word &= !(1 << (rank % 64));
+            self.open -= 1;
+        }
+    }
+}
+
+impl Ledger {
+    /// Nothing of ours runs.
+    pub fn empty(instance: &Instance<'_>) -> Self {
+        let buckets = instance.types.iter().map(|kind| {
+            let words = kind.nodes.len().div_ceil(64);
+            let levels = usize::try_from(kind.widest).unwrap_or(0) + 1;
+            Buckets { words, bits: vec![0; words * levels], open: 0 }
+        });
+        let mut ledger = Self {
+            free: instance.nodes.iter().map(|n| n.free_gpus).collect(),
+            resources: instance.resources.clone(),
+            quotas: instance.quotas.clone(),
+            workers: vec![0; instance.nodes.len()],
+            power: instance.floor_mw,
+            buckets: buckets.collect(),
+            work: 0,
+        };
+        for node in &instance.nodes {
+            ledger.buckets[node.kind].set(node.free_gpus, node.rank, true);
+        }
+        ledger
+    }
+
+    /// Copies the counters of another ledger, keeping the memory.
+    pub fn reset_to(&mut self, other: &Self) {
+        self.free.clone_from(&other.free);
+        self.resources.clone_from(&other.resources);
+        self.quotas.clone_from(&other.quotas);
+        self.workers.clone_from(&other.workers);
+        self.power = other.power;
+        for (mine, theirs) in self.buckets.iter_mut().zip(&other.buckets) {
+            mine.bits.clone_from(&theirs.bits);
+            mine.open = theirs.open;
+        }
+    }
+
+    /// Budgeted power of nodes and GPUs, milliwatts.
+    pub fn power(&self) -> i128 {
+        self.power
+    }
+
+    /// Whether the budget is kept.
+    pub fn within_budget(&self, instance: &Instance<'_>) -> bool {
+        instance.allowed_mw.is_none_or(|allowed| self.power <= allowed)
+    }
+
+    /// Whether any node has a free GPU.
+    pub fn any_open(&self) -> bool {
+        self.buckets.iter().any(|b| b.open > 0)
+    }
+
+    /// Free GPUs of a node; negative where more is held than there is.
+    pub fn free_gpus(&self, node: u32) -> i64 {
+        self.free[node as usize]
+    }
+
+    /// What is left of a resource on a node.
+    pub fn left(&self, instance: &Instance<'_>, node: u32, what: usize) -> i128 {
+        self.resources[node as usize * instance.kinds + what]
+    }
+
+    /// Whether our jobs have workers there.
+    pub fn busy(&self, node: u32) -> bool {
+        self.workers[node as usize] > 0
+    }
+
+    fn change_free(&mut self, instance: &Instance<'_>, node: u32, by: i64) {
+        let data = &instance.nodes[node as usize];
+        let buckets = &mut self.buckets[data.kind];
+        let free = &mut self.free[node as usize];
+        buckets.set(*free, data.rank, false);
+        *free += by;
+        buckets.set(*free, data.rank, true);
+    }
+
+    fn change(&mut self, instance: &Instance<'_>, job: usize, spot: &Spot, sign: i64) {
+        let data = &instance.jobs[job];
+        let config = &data.configs[spot.config];
+        let wide = i128::from(sign);
+        for &node in spot.nodes.as_slice() {
+            self.change_free(instance, node, -sign * config.gpus);
+            let at = node as usize * instance.kinds;
+            for demand in &data.node_demand {
+                self.resources[at + demand.what] -= wide * demand.of_worker(config.gpus);
+            }
+            let overhead = instance.nodes[node as usize].overhead_mw;
+            let workers = &mut self.workers[node as usize];
+            if sign > 0 {
+                *workers += 1;
+                self.power += if *workers == 1 { overhead } else { 0 };
+            } else {
+                *workers -= 1;
+                self.power -= if *workers == 0 { overhead } else { 0 };
+            }
+            // GPUs of a node that is not known are in nobody's idle draw, so only known nodes replace theirs.
+            self.power -=
+                wide * instance.types[instance.nodes[node as usize].kind].idle_mw * i128::from(config.gpus);
+        }
+        for demand in &data.quota_demand {
+            self.quotas[demand.what] -= wide * demand.of_job(config);
+        }
+        self.power += wide * config.power_mw;
+    }
+
+    /// Takes the room, whether it is there or not.
+    pub fn take(&mut self, instance: &Instance<'_>, job: usize, spot: &Spot) {
+        self.change(instance, job, spot, 1);
+    }
+
+    /// Gives it back.
+    pub fn release(&mut self, instance: &Instance<'_>, job: usize, spot: &Spot) {
+        self.change(instance, job, spot, -1);
+    }
+
+    /// A job that stops on a node and goes on there needs the larger of what it holds and what it will hold, not
+    /// both: once both are taken, this gives the smaller back (`sign` 1) or takes it again (`sign` -1).
+    pub fn credit_overlap(&mut self, instance: &Instance<'_>, job: usize, spots: (&Spot, &Spot), sign: i64) {
+        let data = &instance.jobs[job];
+        let (leaving, target) = spots;
+        let (old, new) = (&data.configs[leaving.config], &data.configs[target.config]);
+        let (both, wide) = (old.gpus.min(new.gpus), i128::from(sign));
+        for &node in leaving.nodes.as_slice() {
+            if !target.nodes.as_slice().contains(&node) {
+                continue;
+            }
+            let idle = instance.types[instance.nodes[node as usize].kind].idle_mw;
+            self.power += wide * i128::from(both) * idle;
+            self.change_free(instance, node, sign * both);
+            let at = node as usize * instance.kinds;
+            for demand in &data.node_demand {
+                self.resources[at + demand.what] += wide * demand.of_worker(both);
+            }
+        }
+        for demand in &data.quota_demand {
+            self.quotas[demand.what] += wide * demand.of_job(old).min(demand.of_job(new));
+        }
+        self.power -= wide * old.power_mw.min(new.power_mw);
+    }
+
+    fn quota_fits(&self, data: &JobData<'_>, config: &Config) -> bool {
+        data.quota_demand.iter().all(|d| d.of_job(config) <= self.quotas[d.what])
+    }
+
+    fn worker_fits(&self, instance: &Instance<'_>, data: &JobData<'_>, config: &Config, node: u32) -> bool {
+        let at = node as usize * instance.kinds;
+        self.free[node as usize] >= config.gpus
+            && instance.admits(data.admits, node)
+            && data.node_demand.iter().all(|d| d.of_worker(config.gpus) <= self.resources[at + d.what])
+    }
+
+    /// What the power becomes when a job starts there.
+    fn power_with(&self, instance: &Instance<'_>, config: &Config, nodes: &[u32]) -> i128 {
+        let mut power = self.power + config.power_mw;
+        for &node in nodes {
+            let data = &instance.nodes[node as usize];
+            power -= instance.types[data.kind].idle_mw * i128::from(config.gpus);
+            power += if self.workers[node as usize] == 0 { data.overhead_mw } else { 0 };
+        }
+        power
+    }
+
+    fn power_fits(&self, instance: &Instance<'_>, config: &Config, nodes: &[u32]) -> bool {
+        instance.allowed_mw.is_none_or(|allowed| self.power_with(instance, config, nodes) <= allowed)
+    }
+
+    /// Whether a job fits there now; else the first thing in the way.
+    pub fn fits(&self, instance: &Instance<'_>, job: usize, spot: &Spot) -> Result<(), Obstacle> {
+        let data = &instance.jobs[job];
+        let config = &data.configs[spot.config];
+        let nodes = spot.nodes.as_slice();
+        if nodes.len() != config.nodes as usize
+            || !nodes.iter().all(|n| self.worker_fits(instance, data, config, *n))
+        {
+            return Err(Obstacle::Nodes);
+        }
+        if !self.quota_fits(data, config) {
+            return Err(Obstacle::Quota);
+        }
+        if !self.power_fits(instance, config, nodes) {
+            return Err(Obstacle::Power);
+        }
+        Ok(())
+    }
+
+    /// Best fit: the nodes with the fewest free GPUs that take the job, ties by name.
+    pub fn find(&mut self, instance: &Instance<'_>, job: usize, config: usize) -> Result<Nodes, Obstacle> {
+        let data = &instance.jobs[job];
+        let wanted = &data.configs[config];
+        self.work += 1;
+        let buckets = &self.buckets[wanted.kind];
+        if buckets.open < wanted.nodes as usize {
+            return Err(Obstacle::Nodes);
+        }
+        if !self.quota_fits(data, wanted) {
+            return Err(Obstacle::Quota);
+        }
+        let kind = &instance.types[wanted.kind];
+        let mut obstacle = Obstacle::Nodes;
+        let mut gang = Vec::new();
+        let (Ok(low), Ok(high)) = (usize::try_from(wanted.gpus), usize::try_from(kind.widest)) else {
+            return Err(Obstacle::Nodes);
+        };
+        for level in low..=high {
+            for word in 0..buckets.words {
+                let mut bits = buckets.bits[level * buckets.words + word];
+                while bits != 0 {
+                    let node = kind.nodes[word * 64 + bits.trailing_zeros() as usize];
+                    bits &= bits - 1;
+                    self.work += 1;
+                    if !self.worker_fits(instance, data, wanted, node) {
+                        continue;
+                    }
+                    if wanted.nodes > 1 {
+                        gang.push(node);
+                        if gang.len() == wanted.nodes as usize {
+                            return self.gang_within_power(instance, job, wanted, gang);
+                        }
+                    } else if self.power_fits(instance, wanted, &[node]) {
+                        return Ok(Nodes::One(node));
+                    } else {
+                        obstacle = Obstacle::Power;
+                    }
+                }
+            }
+        }
+        Err(obstacle)
+    }
+
+    /// A gang that fits, if need be on busy nodes first: they cost the budget no overhead.
+    fn gang_within_power(
+        &self,
+        instance: &Instance<'_>,
+        job: usize,
+        config: &Config,
+        gang: Vec<u32>,
+    ) -> Result<Nodes, Obstacle> {
+        if self.power_fits(instance, config, &gang) {
+            return Ok(Nodes::Many(gang.into_boxed_slice()));
+        }
+        let data = &instance.jobs[job];
+        let mut all: Vec<u32> = instance.types[config.kind].nodes.clone();
+        all.retain(|n| self.worker_fits(instance, data, config, *n));
+        all.sort_by_key(|&n| {
+            let overhead = if self.busy(n) { 0 } else { instance.nodes[n as usize].overhead_mw };
+            (overhead, self.free[n as usize], n)
+        });
+        all.truncate(config.nodes as usize);
+        if self.power_fits(instance, config, &all) {
+            Ok(Nodes::Many(all.into_boxed_slice()))
+        } else {
+            Err(Obstacle::Power)
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Keeping room for the job that has waited longest, so that at any load every job starts at last.
+//!
+//! Once a job's planning weight has stopped growing (ten times its weight) it goes to the front. If it still does
+//! not fit, the nodes that will be free for it first take nothing new until it has started. One job at a time:
+//! more would empty the cluster.
+
+use crate::board::Board;
+use crate::instance::{Holding, Instance, Nodes, Spot};
+
+/// Takes the room a job is to wait for, if the cluster could ever hold it.
+///
+/// Returns the spot so that the caller can tell why others wait.
+pub(crate) fn reserve(instance: &Instance<'_>, board: &mut Board, job: usize) -> Option<Spot> {
+    let spot = earliest(instance, board, job)?;
+    board.ledger.take(instance, job, &spot);
+    Some(spot)
+}
+
+/// The spot of a job that is free first, by the expected ends of what runs.
+fn earliest(instance: &Instance<'_>, board: &Board, job: usize) -> Option<Spot> {
+    let data = &instance.jobs[job];
+    let holders = holders(instance, board);
+    let mut best: Option<(f64, i64, Spot)> = None;
+    for (i, config) in data.configs.iter().enumerate().filter(|(_, c)| c.offered) {
+        if data.quota_demand.iter().any(|d| d.of_job(config) > instance.quotas[d.what]) {
+            continue;
+        }
+        let mut ready: Vec<(f64, u32)> = instance.types[config.kind]
+            .nodes
+            .iter()
+            .filter(|n| instance.admits(data.admits, **n))
+            .filter_map(|&n| Some((ready_at(instance, board, job, config.gpus, n, &holders[n as usize])?, n)))
+            .collect();
+        if ready.len() < config.nodes as usize {
+            continue;
+        }
+        ready.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        ready.truncate(config.nodes as usize);
+        let nodes: Vec<u32> = ready.iter().map(|(_, n)| *n).collect();
+        let spot = Spot {
+            config: i,
+            nodes: if let [node] = nodes.as_slice() { Nodes::One(*node) } else { Nodes::Many(nodes.into()) },
+        };
+        if !power_could_fit(instance, job, &spot) {
+            continue;
+        }
+        let at = ready.last().map_or(0.0, |(at, _)| *at);
+        let gpus = config.total_gpus();
+        let better = best.as_ref().is_none_or(|(t, g, _)| at.total_cmp(t).then(gpus.cmp(g)).is_lt());
+        if better {
+            best = Some((at, gpus, spot));
+        }
+    }
+    best.map(|(_, _, spot)| spot)
+}
+
+/// Expected ends of what holds each node, with the holder and its GPUs there.
+fn holders(instance: &Instance<'_>, board: &Board) -> Vec<Vec<(f64, usize, i64)>> {
+    let mut holders = vec![Vec::new(); instance.nodes.len()];
+    let mut add = |job: usize, spot: &Spot, end: f64| {
+        let config = &instance.jobs[job].configs[spot.config];
+        for &node in spot.nodes.as_slice() {
+            holders[node as usize].push((end, job, config.gpus));
+        }
+    };
+    for (job, data) in instance.jobs.iter().enumerate() {
+        if let Some(spot) = &board.spots[job] {
+            add(job, spot, data.configs[spot.config].time);
+        }
+        let gone = match &data.job.state {
+            crate::JobState::Stopping { gone_by, .. } => (gone_by.0 - instance.now).max(0.0),
+            _ => 0.0,
+        };
+        match &data.holding {
+            Holding::Leaving { spot } | Holding::Committed { leaving: Some(spot), .. } => {
+                add(job, spot, gone)
+            }
+            _ => {}
+        }
+    }
+    for list in &mut holders {
+        list.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    }
+    holders
+}
+
+/// When a node will take a worker of the job; never if it is too small.
+fn ready_at(
+    instance: &Instance<'_>,
+    board: &Board,
+    job: usize,
+    gpus: i64,
+    node: u32,
+    holders: &[(f64, usize, i64)],
+) -> Option<f64> {
+    let data = &instance.jobs[job];
+    let at = node as usize * instance.kinds;
+    let enough = |d: &crate::instance::Demand, back: i128| {
+        board.ledger.left(instance, node, d.what) + back >= d.of_worker(gpus)
+    };
+    let whole = &instance.nodes[node as usize];
+    let ever = whole.free_gpus >= gpus
+        && data.node_demand.iter().all(|d| instance.resources[at + d.what] >= d.of_worker(gpus));
+    if !ever {
+        return None;
+    }
+    let mut when = 0.0;
+    for count in 0..=holders.len() {
+        let gone = &holders[..count];
+        if let Some((end, _, _)) = gone.last() {
+            when = *end;
+        }
+        let gpus_back: i64 = gone.iter().map(|h| h.2).sum();
+        let back = |what: usize| -> i128 {
+            let of = |(_, holder, held): &(f64, usize, i64)| {
+                let demand = &instance.jobs[*holder].node_demand;
+                demand.iter().filter(|d| d.what == what).map(|d| d.of_worker(*held)).sum::<i128>()
+            };
+            gone.iter().map(of).sum()
+        };
+        let fits = board.ledger.free_gpus(node) + gpus_back >= gpus
+            && data.node_demand.iter().all(|d| enough(d, back(d.what)));
+        if fits {
+            return Some(when);
+        }
+    }
+    // A leaving job that goes on where it is was counted once, its parts were given back twice: never less.
+    Some(when)
+}
+
+/// Whether the budget could hold the job if nothing else of ours ran.
+pub(crate) fn power_could_fit(instance: &Instance<'_>, job: usize, spot: &Spot) -> bool {
+    let Some(allowed) = instance.allowed_mw else { return true };
+    let config = &instance.jobs[job].configs[spot.config];
+    let alone: i128 = spot
+        .nodes
+        .as_slice()
+        .iter()
+        .map(|&n| {
+            let node = &instance.nodes[n as usize];
+            node.overhead_mw - instance.types[node.kind].idle_mw * i128::from(config.gpus)
+        })
+        .sum();
+    instance.floor_mw + config.power_mw + alone <= allowed
+}
