@@ -1,0 +1,52 @@
+{{/* The KubeSchedulerConfiguration. */}}
+{{- define "andreas.schedulerConfig" -}}
+{{- $config := .Values.scheduler.config -}}
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection:
+  kubeconfig: {{ $config.kubeconfig | quote }}
+  qps: 500
+  burst: 1000
+leaderElection:
+  leaderElect: {{ $config.leaderElect }}
+  resourceNamespace: {{ .Release.Namespace }}
+  resourceName: {{ .Values.scheduler.lease }}
+# Otherwise the scheduler shows the extender only some of the nodes.
+percentageOfNodesToScore: 100
+profiles:
+  - schedulerName: andreas
+    plugins:
+      postFilter:
+        # It kills training pods, even on the wrong node: who stops for whom is planned.
+        disabled:
+          - name: DefaultPreemption
+extenders:
+  # Two entries with two time-outs: a filter must answer at once, a Binding may take its time. One short time-out for both
+  # would report a Binding that did happen as a failure.
+  - urlPrefix: {{ $config.url | quote }}
+    filterVerb: filter
+    prioritizeVerb: prioritize
+    weight: 1
+    httpTimeout: 500ms
+    {{- include "andreas.schedulerExtender" . | nindent 4 }}
+  - urlPrefix: {{ $config.url | quote }}
+    bindVerb: bind
+    httpTimeout: 5s
+    {{- include "andreas.schedulerExtender" . | nindent 4 }}
+{{- end -}}
+
+{{/* What both entries share. Without a CA kube-scheduler would not check the certificate at all. */}}
+{{- define "andreas.schedulerExtender" -}}
+{{- $config := .Values.scheduler.config -}}
+enableHTTPS: true
+nodeCacheCapable: true
+ignorable: false
+managedResources:
+  - name: nvidia.com/gpu
+    ignoredByScheduler: false
+tlsConfig:
+  serverName: {{ $config.serverName | quote }}
+  caFile: {{ required "scheduler.config.caFile" $config.caFile | quote }}
+  certFile: {{ $config.certFile | quote }}
+  keyFile: {{ $config.keyFile | quote }}
+{{- end -}}
