@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,8 @@ use crate::testbed::{Builder, Kubelets, START_LIMIT, Testbed, TestbedError};
 
 /// A port leased by us can still be taken by a stranger between the lease and the listening.
 const ATTEMPTS: usize = 4;
+/// Numbers the sockets of this process that lie outside their test bed's folder.
+static SOCKETS: AtomicU32 = AtomicU32::new(0);
 
 pub(crate) async fn start(builder: Builder) -> Result<Testbed, TestbedError> {
     start_on(builder, Ports::take).await
@@ -39,7 +42,7 @@ async fn start_on(
         Some(folder) => Sandbox::keeping(folder)?,
         None => Sandbox::new(&builder.name)?,
     };
-    let layout = Layout { data: sandbox.folder().to_owned() };
+    let layout = Layout { data: sandbox.folder().to_owned(), kubelets_socket: kubelets_socket(&sandbox)? };
     for folder in ["kubeconfigs", "home", "run", "logs"] {
         let path = layout.data.join(folder);
         std::fs::create_dir_all(&path).map_err(|source| TestbedError::File { path, source })?;
@@ -48,11 +51,13 @@ async fn start_on(
     let pki = Pki::open(&layout.data.join("pki"))?;
     let start = Start { builder, programs, sandbox, layout, pki };
 
-    for attempt in 1.. {
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
         let ports = take_ports()?;
         match start.control_plane(&ports).await {
             Err(TestbedError::Process(ProcessError::Ended { name, tail, .. }))
-                if attempt < ATTEMPTS && tail.contains("address already in use") =>
+                if attempts < ATTEMPTS && tail.contains("address already in use") =>
             {
                 tracing::info!("a stranger took a port of {name}; starting again with others");
             }
@@ -60,7 +65,6 @@ async fn start_on(
             Ok((processes, admin)) => return start.finish(ports, processes, admin).await,
         }
     }
-    unreachable!("the last attempt returns")
 }
 
 struct Start {
@@ -213,8 +217,17 @@ pub(crate) fn write_scheduler_config(
     write(&layout.scheduler_config(name), &config.render(kubeconfig)?)
 }
 
-pub(crate) fn kubelets_socket(layout: &Layout) -> PathBuf {
-    layout.data.join("run").join("kubelets.sock")
+fn kubelets_socket(sandbox: &Sandbox) -> Result<PathBuf, TestbedError> {
+    let inside = sandbox.folder().join("run/kubelets.sock");
+    // The kernel takes 107 bytes; a kept folder may lie deep.
+    if inside.as_os_str().len() < 100 {
+        return Ok(inside);
+    }
+    let name =
+        format!("andreas-kubelets-{}-{}.sock", std::process::id(), SOCKETS.fetch_add(1, Ordering::Relaxed));
+    let outside = std::env::temp_dir().join(name);
+    sandbox.also_remove(&outside)?;
+    Ok(outside)
 }
 
 pub(crate) fn kubelets_spec(layout: &Layout, kubelets: &Kubelets) -> ProcessSpec {
@@ -222,7 +235,7 @@ pub(crate) fn kubelets_spec(layout: &Layout, kubelets: &Kubelets) -> ProcessSpec
         .arg("--kubeconfig")
         .arg(layout.kubeconfig("admin"))
         .arg("--control-socket")
-        .arg(kubelets_socket(layout))
+        .arg(&layout.kubelets_socket)
         .arg("--data-dir")
         .arg(layout.data.join("kubelets"))
         .args(&kubelets.args)
@@ -230,8 +243,7 @@ pub(crate) fn kubelets_spec(layout: &Layout, kubelets: &Kubelets) -> ProcessSpec
 
 /// Waits until the pretend kubelets take commands.
 pub(crate) async fn wait_kubelets(kubelets: &Process, layout: &Layout) -> Result<(), TestbedError> {
-    let socket = kubelets_socket(layout);
-    let connect = || async { tokio::net::UnixStream::connect(&socket).await.is_ok() };
+    let connect = || async { tokio::net::UnixStream::connect(&layout.kubelets_socket).await.is_ok() };
     Ok(kubelets.wait_until("taking commands", START_LIMIT, connect).await?)
 }
 

@@ -98,6 +98,7 @@ impl Ports {
 #[derive(Debug)]
 pub(crate) struct Layout {
     pub data: PathBuf,
+    pub kubelets_socket: PathBuf,
 }
 
 impl Layout {

@@ -187,7 +187,12 @@ async fn perform(request: Request, testbed: &Testbed) -> Response {
         Request::Restart(component) => testbed.restart(component).await,
         Request::Down => Ok(()),
     };
-    done.map_or_else(|error| Response::Failed(error.to_string()), |()| Response::Done)
+    done.map_or_else(|error| Response::Failed(with_causes(&error)), |()| Response::Done)
+}
+
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// The status of a test bed of this process.

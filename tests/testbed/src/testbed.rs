@@ -226,8 +226,8 @@ impl Testbed {
     }
 
     /// The Unix socket on which the pretend kubelets take commands.
-    pub fn kubelets_socket(&self) -> PathBuf {
-        boot::kubelets_socket(&self.layout)
+    pub fn kubelets_socket(&self) -> &Path {
+        &self.layout.kubelets_socket
     }
 
     pub(crate) fn layout(&self) -> &Layout {
