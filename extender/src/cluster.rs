@@ -1,0 +1,175 @@
+//! The few calls to the API server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use andreas_api::names::ANNOTATION_ALLOCATION;
+use andreas_api::slim::AllocatedJob;
+use kube::api::{GetParams, PostParams};
+use kube::core::Request;
+use kube::{Api, Client};
+use serde::Serialize;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::decide::Member;
+use crate::jobs::Job;
+use crate::wire::{ExtenderBindingArgs, PodView};
+
+/// Live looks at a time. They are rare: a pod arrived before the watch's news of its allocation.
+const LOOKS: usize = 8;
+
+/// Why the API server gave no answer that can be used. The scheduler tries again.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// Too many looks at a time.
+    #[error("too many reads past the cache at a time")]
+    Busy,
+    /// No answer in time.
+    #[error("the API server did not answer within {0:?}")]
+    Late(Duration),
+    /// Refused or failed.
+    #[error("the API server refused or failed: {0}")]
+    Api(#[source] Box<kube::Error>),
+    /// The request could not be made.
+    #[error("not a valid request: {0}")]
+    Request(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The pod is gone, or another has its name now.
+    #[error("the pod does not exist any more")]
+    PodGone,
+    /// It is somewhere else already.
+    #[error("the pod is bound to {0} already")]
+    BoundElsewhere(String),
+    /// 409 for another reason, for example because the pod is being deleted.
+    #[error("the binding was refused: {0}")]
+    Conflict(String),
+}
+
+/// Access to the API server. Clones share the limits.
+#[derive(Clone)]
+pub struct Cluster {
+    client: Client,
+    looks: Arc<Semaphore>,
+}
+
+impl Cluster {
+    /// Over a client whose calls have deadlines of their own.
+    #[must_use]
+    pub fn new(client: Client) -> Self {
+        Self { client, looks: Arc::new(Semaphore::new(LOOKS)) }
+    }
+
+    /// A member's TrainingJob, now; `None` when there is none with that name and UID.
+    ///
+    /// # Errors
+    /// When there is no answer in time.
+    pub async fn job(&self, member: &Member, within: Duration) -> Result<Option<Job>, ClusterError> {
+        let _one = self.looks.try_acquire().map_err(|_| ClusterError::Busy)?;
+        let jobs: Api<AllocatedJob> = Api::namespaced(self.client.clone(), &member.namespace);
+        let found =
+            timeout(within, jobs.get_opt(&member.job_name)).await.map_err(|_| ClusterError::Late(within))?;
+        let found = found.map_err(|error| ClusterError::Api(error.into()))?;
+        Ok(found.map(Job::from).filter(|job| job.uid == member.job_uid))
+    }
+
+    /// A pod, now.
+    ///
+    /// # Errors
+    /// [`ClusterError::PodGone`] when it does not exist or has another UID; else when there is no answer.
+    pub async fn pod(&self, args: &ExtenderBindingArgs) -> Result<PodView, ClusterError> {
+        let request = pods(args).get(&args.pod_name, &GetParams::default()).map_err(invalid)?;
+        let pod: PodView = match self.client.request(request).await {
+            Ok(pod) => pod,
+            Err(kube::Error::Api(status)) if status.code == 404 => return Err(ClusterError::PodGone),
+            Err(error) => return Err(ClusterError::Api(error.into())),
+        };
+        if pod.metadata.uid.as_deref() == Some(&args.pod_uid) { Ok(pod) } else { Err(ClusterError::PodGone) }
+    }
+
+    /// Binds a pod, with the generation of its allocation if it is ours. The API server writes node and annotation in one
+    /// step, and only if the UID is still that of the pod. Bound to that node already is success.
+    ///
+    /// # Errors
+    /// When it is not bound to that node afterwards, as far as can be told.
+    pub async fn bind(
+        &self,
+        args: &ExtenderBindingArgs,
+        generation: Option<i64>,
+    ) -> Result<(), ClusterError> {
+        let body = serde_json::to_vec(&Binding::new(args, generation)).map_err(invalid)?;
+        let request = pods(args)
+            .create_subresource("binding", &args.pod_name, &PostParams::default(), body)
+            .map_err(invalid)?;
+        match self.client.request_text(request).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 404 => Err(ClusterError::PodGone),
+            Err(kube::Error::Api(status)) if status.code == 409 => {
+                self.bound_where(args, status.message.clone()).await
+            }
+            Err(error) => Err(ClusterError::Api(error.into())),
+        }
+    }
+
+    /// After a conflict: an earlier call of ours may have arrived although its answer was lost.
+    async fn bound_where(&self, args: &ExtenderBindingArgs, message: String) -> Result<(), ClusterError> {
+        match self.pod(args).await?.spec.node_name {
+            Some(node) if node == args.node => Ok(()),
+            Some(node) if !node.is_empty() => Err(ClusterError::BoundElsewhere(node)),
+            _ => Err(ClusterError::Conflict(message)),
+        }
+    }
+}
+
+fn pods(args: &ExtenderBindingArgs) -> Request {
+    use k8s_openapi::api::core::v1::Pod;
+    use kube::Resource;
+    Request::new(Pod::url_path(&(), Some(&args.pod_namespace)))
+}
+
+fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> ClusterError {
+    ClusterError::Request(error.into())
+}
+
+/// A `v1` Binding. `metadata.name` is required; `metadata.uid` is a precondition.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Binding<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    metadata: BindingMeta<'a>,
+    target: Target<'a>,
+}
+
+#[derive(Serialize)]
+struct BindingMeta<'a> {
+    name: &'a str,
+    namespace: &'a str,
+    uid: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    annotations: Option<std::collections::BTreeMap<&'static str, String>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Target<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    name: &'a str,
+}
+
+impl<'a> Binding<'a> {
+    fn new(args: &'a ExtenderBindingArgs, generation: Option<i64>) -> Self {
+        let annotation = |generation: i64| [(ANNOTATION_ALLOCATION, generation.to_string())].into();
+        Self {
+            api_version: "v1",
+            kind: "Binding",
+            metadata: BindingMeta {
+                name: &args.pod_name,
+                namespace: &args.pod_namespace,
+                uid: &args.pod_uid,
+                annotations: generation.map(annotation),
+            },
+            target: Target { api_version: "v1", kind: "Node", name: &args.node },
+        }
+    }
+}

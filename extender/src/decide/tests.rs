@@ -1,0 +1,157 @@
+//! The decision table.
+
+use andreas_api::names::{LABEL_JOB, pod_name};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+
+use super::*;
+use crate::jobs::Allocation;
+
+/// The pod of member 1 of attempt 2 of `run`, as the operator makes it for generation 7.
+fn pod() -> ObjectMeta {
+    let labels = [
+        (LABEL_JOB, "run"),
+        (LABEL_JOB_UID, "u-1"),
+        (LABEL_ATTEMPT, "2"),
+        (LABEL_INDEX, "1"),
+        (LABEL_ALLOCATION, "7"),
+    ];
+    ObjectMeta {
+        name: Some(pod_name("run", 2, 1)),
+        namespace: Some("team".into()),
+        uid: Some("p-1".into()),
+        labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
+        owner_references: Some(vec![OwnerReference {
+            api_version: "andreas.dev/v1alpha1".into(),
+            kind: "TrainingJob".into(),
+            name: "run".into(),
+            uid: "u-1".into(),
+            controller: Some(true),
+            block_owner_deletion: None,
+        }]),
+        ..ObjectMeta::default()
+    }
+}
+
+/// The TrainingJob that it belongs to.
+fn job() -> Job {
+    Job {
+        uid: "u-1".into(),
+        namespace: "team".into(),
+        name: "run".into(),
+        version: "100".into(),
+        allocation: Some(Allocation {
+            attempt: 2,
+            generation: 7,
+            nodes: ["a".to_owned(), "b".to_owned()].into(),
+        }),
+    }
+}
+
+fn with_label(name: &str, value: Option<&str>) -> ObjectMeta {
+    let mut pod = pod();
+    let labels = pod.labels.as_mut().unwrap();
+    match value {
+        Some(value) => labels.insert(name.to_owned(), value.to_owned()),
+        None => labels.remove(name),
+    };
+    pod
+}
+
+fn with_owner(change: impl FnOnce(&mut OwnerReference)) -> ObjectMeta {
+    let mut pod = pod();
+    change(&mut pod.owner_references.as_mut().unwrap()[0]);
+    pod
+}
+
+fn member(pod: &ObjectMeta) -> Member {
+    match whose(pod) {
+        Whose::Ours(member) => member,
+        other => panic!("not ours: {other:?}"),
+    }
+}
+
+#[test]
+fn a_pod_is_ours_only_with_label_and_controller() {
+    assert!(matches!(whose(&pod()), Whose::Ours(_)));
+    let foreign = [
+        ("nothing of ours", ObjectMeta::default()),
+        ("no label", with_label(LABEL_JOB_UID, None)),
+        ("an empty label and an empty owner", {
+            let mut pod = with_owner(|owner| owner.uid.clear());
+            pod.labels.as_mut().unwrap().insert(LABEL_JOB_UID.into(), String::new());
+            pod
+        }),
+        ("another job's label", with_label(LABEL_JOB_UID, Some("u-2"))),
+        ("no owner", ObjectMeta { owner_references: None, ..pod() }),
+        ("owned but not controlled", with_owner(|owner| owner.controller = None)),
+        ("controlled by something else", with_owner(|owner| owner.kind = "Job".into())),
+        ("of another group", with_owner(|owner| owner.api_version = "andreas.example/v1".into())),
+        (
+            "of a group that only begins like ours",
+            with_owner(|owner| owner.api_version = "andreas.dev.evil/v1".into()),
+        ),
+    ];
+    for (case, pod) in foreign {
+        assert_eq!(whose(&pod), Whose::Foreign, "{case}");
+    }
+}
+
+#[test]
+fn labels_that_the_operator_would_not_write_are_refused_and_never_panic() {
+    for name in [LABEL_ATTEMPT, LABEL_INDEX, LABEL_ALLOCATION] {
+        for value in [None, Some(""), Some("x"), Some("1.5"), Some("99999999999999999999999")] {
+            assert_eq!(
+                whose(&with_label(name, value)),
+                Whose::Malformed(Refusal::Label(name)),
+                "{name}={value:?}"
+            );
+        }
+    }
+    assert_eq!(whose(&with_label(LABEL_INDEX, Some("-1"))), Whose::Malformed(Refusal::Label(LABEL_INDEX)));
+}
+
+#[test]
+fn a_member_goes_to_the_node_of_its_index() {
+    assert_eq!(place(&member(&pod()), Some(&job())), Ok("b"));
+}
+
+#[test]
+fn anything_that_differs_from_the_allocation_is_refused_with_its_reason() {
+    let ours = member(&pod());
+    let changed = |change: fn(&mut Job)| {
+        let mut job = job();
+        change(&mut job);
+        job
+    };
+    let table: [(Option<Job>, &str); 9] = [
+        (None, "no_job"),
+        (Some(changed(|job| job.uid = "u-2".into())), "no_job"),
+        (Some(changed(|job| job.name = "other".into())), "no_job"),
+        (Some(changed(|job| job.namespace = "other".into())), "no_job"),
+        (Some(changed(|job| job.allocation = None)), "no_allocation"),
+        (Some(changed(|job| job.allocation.as_mut().unwrap().generation = 8)), "generation"),
+        (Some(changed(|job| job.allocation.as_mut().unwrap().generation = 6)), "generation"),
+        (Some(changed(|job| job.allocation.as_mut().unwrap().attempt = 3)), "attempt"),
+        (Some(changed(|job| job.allocation.as_mut().unwrap().nodes = ["a".to_owned()].into())), "index"),
+    ];
+    for (job, reason) in table {
+        assert_eq!(place(&ours, job.as_ref()).map_err(|refusal| refusal.reason()), Err(reason), "{job:?}");
+    }
+    let misnamed = ObjectMeta { name: Some("run-2-0".into()), ..pod() };
+    assert_eq!(place(&member(&misnamed), Some(&job())), Err(Refusal::Name("run-2-1".into())));
+}
+
+#[test]
+fn a_live_look_is_made_only_when_memory_may_be_behind() {
+    let ours = member(&pod());
+    let at = |generation: i64| {
+        let mut job = job();
+        job.allocation.as_mut().unwrap().generation = generation;
+        job
+    };
+    assert!(may_be_behind(&ours, None));
+    assert!(may_be_behind(&ours, Some(&Job { allocation: None, ..job() })));
+    assert!(may_be_behind(&ours, Some(&at(6))));
+    assert!(!may_be_behind(&ours, Some(&at(7))));
+    assert!(!may_be_behind(&ours, Some(&at(8))), "a pod older than what is known cannot become right");
+}

@@ -1,0 +1,181 @@
+//! The allocations of all TrainingJobs, by UID.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use andreas_api::slim::AllocatedJob;
+use andreas_runtime::watch::{Index, ObjectKey};
+
+/// A TrainingJob as far as a decision about one of its pods needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// Its UID.
+    pub uid: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its `resourceVersion`.
+    pub version: String,
+    /// What it has been given.
+    pub allocation: Option<Allocation>,
+}
+
+/// What a TrainingJob has been given, without what the extender does not need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    /// Attempt, from 1.
+    pub attempt: i64,
+    /// Counter of decisions about this job.
+    pub generation: i64,
+    /// Nodes in order of the members' index.
+    pub nodes: Arc<[String]>,
+}
+
+impl From<AllocatedJob> for Job {
+    fn from(job: AllocatedJob) -> Self {
+        let allocation = job.status.and_then(|status| status.allocation);
+        Self {
+            uid: job.metadata.uid.unwrap_or_default(),
+            namespace: job.metadata.namespace.unwrap_or_default(),
+            name: job.metadata.name.unwrap_or_default(),
+            version: job.metadata.resource_version.unwrap_or_default(),
+            allocation: allocation.map(|allocation| Allocation {
+                attempt: allocation.attempt,
+                generation: allocation.generation,
+                nodes: allocation.nodes.into(),
+            }),
+        }
+    }
+}
+
+/// All TrainingJobs that the watch, or a live look, has shown.
+#[derive(Debug, Default)]
+pub struct Jobs {
+    by_uid: HashMap<String, Job>,
+    uid_of: HashMap<ObjectKey, String>,
+}
+
+impl Jobs {
+    /// The job with that UID.
+    #[must_use]
+    pub fn get(&self, uid: &str) -> Option<&Job> {
+        self.by_uid.get(uid)
+    }
+
+    /// How many are known.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_uid.len()
+    }
+
+    /// Whether none is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_uid.is_empty()
+    }
+
+    /// Takes a job's state unless a newer one is known: a live look may be ahead of the watch.
+    pub fn learn(&mut self, job: Job) {
+        if self.by_uid.get(&job.uid).is_some_and(|known| is_older(&job.version, &known.version)) {
+            return;
+        }
+        let key = ObjectKey { namespace: job.namespace.clone(), name: job.name.clone() };
+        if let Some(before) = self.uid_of.insert(key, job.uid.clone())
+            && before != job.uid
+        {
+            self.by_uid.remove(&before);
+        }
+        self.by_uid.insert(job.uid.clone(), job);
+    }
+}
+
+/// Resource versions of one kind are comparable as numbers (KEP-5504); what is no number is never older.
+fn is_older(one: &str, other: &str) -> bool {
+    match (one.parse::<u128>(), other.parse::<u128>()) {
+        (Ok(one), Ok(other)) => one < other,
+        _ => false,
+    }
+}
+
+impl Index<AllocatedJob> for Jobs {
+    fn apply(&mut self, object: AllocatedJob) {
+        self.learn(object.into());
+    }
+
+    fn delete(&mut self, key: &ObjectKey, last: Option<AllocatedJob>) {
+        let Some(known) = self.uid_of.get(key) else { return };
+        // A deletion of an earlier job of that name does not concern its successor.
+        if last.and_then(|job| job.metadata.uid).is_some_and(|uid| uid != *known) {
+            return;
+        }
+        if let Some(uid) = self.uid_of.remove(key) {
+            self.by_uid.remove(&uid);
+        }
+    }
+
+    fn reset(&mut self, present: &HashSet<ObjectKey>) {
+        self.uid_of.retain(|key, _| present.contains(key));
+        let kept: HashSet<&String> = self.uid_of.values().collect();
+        self.by_uid.retain(|uid, _| kept.contains(uid));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(name: &str, uid: &str, version: &str, generation: i64) -> Job {
+        let allocation = Allocation { attempt: 1, generation, nodes: ["n".to_owned()].into() };
+        Job {
+            uid: uid.into(),
+            namespace: "ns".into(),
+            name: name.into(),
+            version: version.into(),
+            allocation: Some(allocation),
+        }
+    }
+
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey { namespace: "ns".into(), name: name.into() }
+    }
+
+    fn generation(jobs: &Jobs, uid: &str) -> Option<i64> {
+        jobs.get(uid).and_then(|job| job.allocation.as_ref()).map(|allocation| allocation.generation)
+    }
+
+    #[test]
+    fn a_late_watch_event_does_not_undo_a_live_look() {
+        let mut jobs = Jobs::default();
+        jobs.learn(job("a", "u", "100", 2));
+        jobs.learn(job("a", "u", "99", 1));
+        assert_eq!(generation(&jobs, "u"), Some(2));
+        jobs.learn(job("a", "u", "101", 3));
+        assert_eq!(generation(&jobs, "u"), Some(3));
+    }
+
+    #[test]
+    fn a_name_used_again_forgets_the_first_job_and_its_late_deletion_spares_the_second() {
+        let mut jobs = Jobs::default();
+        jobs.learn(job("a", "first", "1", 1));
+        jobs.learn(job("a", "second", "5", 1));
+        assert!(jobs.get("first").is_none());
+        let metadata = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+            uid: Some("first".into()),
+            ..Default::default()
+        };
+        jobs.delete(&key("a"), Some(AllocatedJob { metadata, status: None }));
+        assert!(jobs.get("second").is_some());
+        jobs.delete(&key("a"), None);
+        assert!(jobs.is_empty());
+    }
+
+    #[test]
+    fn a_new_list_forgets_what_is_not_in_it() {
+        let mut jobs = Jobs::default();
+        jobs.learn(job("a", "1", "1", 1));
+        jobs.learn(job("b", "2", "2", 1));
+        jobs.reset(&HashSet::from([key("b")]));
+        assert_eq!((jobs.get("1").is_some(), jobs.get("2").is_some(), jobs.len()), (false, true, 1));
+    }
+}

@@ -1,0 +1,174 @@
+//! What the extender counts.
+
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+/// The scheduler's verbs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Which nodes are left.
+    Filter,
+    /// Scores.
+    Prioritize,
+    /// Create the Binding.
+    Bind,
+}
+
+impl Verb {
+    /// As in the path and the metrics.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Filter => "filter",
+            Self::Prioritize => "prioritize",
+            Self::Bind => "bind",
+        }
+    }
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// A foreign pod, left untouched or bound plainly.
+    Foreign,
+    /// A pod of ours, at its place.
+    Accepted,
+    /// A pod of ours, refused for good.
+    Refused,
+    /// No answer could be given now.
+    Error,
+    /// The call could not be read, or was too many.
+    Rejected,
+}
+
+impl Outcome {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Foreign => "foreign",
+            Self::Accepted => "accepted",
+            Self::Refused => "refused",
+            Self::Error => "error",
+            Self::Rejected => "rejected",
+        }
+    }
+}
+
+/// All counters. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    requests: Family<Request, Counter>,
+    seconds: Family<VerbLabel, Histogram, fn() -> Histogram>,
+    refusals: Family<Reason, Counter>,
+    looks: Family<Result, Counter>,
+    /// Bindings on their way to the API server.
+    pub binds_in_flight: Gauge,
+    /// Bind calls waiting for their turn.
+    pub binds_waiting: Gauge,
+    /// TrainingJobs in memory.
+    pub jobs: Gauge,
+    /// 1 once the first complete list of TrainingJobs is in.
+    pub cache_ready: Gauge,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Request {
+    verb: &'static str,
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct VerbLabel {
+    verb: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Reason {
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Result {
+    result: &'static str,
+}
+
+/// From 0.1 ms (a look into memory) to 5 s (the scheduler's patience with bind).
+fn buckets() -> Histogram {
+    Histogram::new([0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0])
+}
+
+impl Metrics {
+    /// Makes the counters and adds them to `registry`.
+    pub fn register(registry: &mut Registry) -> Self {
+        let this = Self {
+            requests: Family::default(),
+            seconds: Family::new_with_constructor(buckets as fn() -> Histogram),
+            refusals: Family::default(),
+            looks: Family::default(),
+            binds_in_flight: Gauge::default(),
+            binds_waiting: Gauge::default(),
+            jobs: Gauge::default(),
+            cache_ready: Gauge::default(),
+        };
+        registry.register(
+            "andreas_extender_requests",
+            "Calls of the scheduler, by verb and result",
+            this.requests.clone(),
+        );
+        registry.register_with_unit(
+            "andreas_extender_request_duration",
+            "Time to answer, by verb",
+            Unit::Seconds,
+            this.seconds.clone(),
+        );
+        registry.register(
+            "andreas_extender_refusals",
+            "Pods of ours refused, by reason",
+            this.refusals.clone(),
+        );
+        registry.register(
+            "andreas_extender_live_looks",
+            "Reads past the cache, by result",
+            this.looks.clone(),
+        );
+        registry.register(
+            "andreas_extender_binds_in_flight",
+            "Bindings on their way to the API server",
+            this.binds_in_flight.clone(),
+        );
+        registry.register(
+            "andreas_extender_binds_waiting",
+            "Bind calls waiting for their turn",
+            this.binds_waiting.clone(),
+        );
+        registry.register("andreas_extender_jobs", "TrainingJobs in memory", this.jobs.clone());
+        registry.register(
+            "andreas_extender_cache_ready",
+            "1 once the first complete list of TrainingJobs is in",
+            this.cache_ready.clone(),
+        );
+        this
+    }
+
+    /// One call has been answered.
+    pub fn answered(&self, verb: Verb, outcome: Outcome, took: Duration) {
+        let verb = verb.as_str();
+        self.requests.get_or_create(&Request { verb, result: outcome.as_str() }).inc();
+        self.seconds.get_or_create(&VerbLabel { verb }).observe(took.as_secs_f64());
+    }
+
+    /// A pod of ours has been refused.
+    pub fn refused(&self, reason: &'static str) {
+        self.refusals.get_or_create(&Reason { reason }).inc();
+    }
+
+    /// The API server has been asked past the cache.
+    pub fn looked(&self, result: &'static str) {
+        self.looks.get_or_create(&Result { result }).inc();
+    }
+}

@@ -1,0 +1,73 @@
+//! The HTTP around the verbs.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use http::{StatusCode, header};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tower_http::timeout::TimeoutLayer;
+
+use crate::metrics::{Outcome, Verb};
+use crate::verbs::Extender;
+
+/// Longest time for a whole call, a slowly sent body included.
+const CALL_WITHIN: Duration = Duration::from_secs(10);
+
+/// `POST /filter`, `/prioritize` and `/bind`; bodies of at most `max_body` bytes.
+pub fn router(extender: Arc<Extender>, max_body: usize) -> Router {
+    Router::new()
+        .route("/filter", post(filter))
+        .route("/prioritize", post(prioritize))
+        .route("/bind", post(bind))
+        .layer(DefaultBodyLimit::max(max_body))
+        .layer(TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, CALL_WITHIN))
+        .with_state(extender)
+}
+
+async fn filter(State(extender): State<Arc<Extender>>, body: Bytes) -> Response {
+    call(&extender, Verb::Filter, &body, async |args| extender.filter(args).await).await
+}
+
+async fn prioritize(State(extender): State<Arc<Extender>>, body: Bytes) -> Response {
+    call(&extender, Verb::Prioritize, &body, async |args| extender.prioritize(args).await).await
+}
+
+async fn bind(State(extender): State<Arc<Extender>>, body: Bytes) -> Response {
+    call(&extender, Verb::Bind, &body, async |args| extender.bind(args).await).await
+}
+
+/// Reads, answers, counts. What cannot be read is answered with 400, which the scheduler takes as an error of the call.
+async fn call<A, R>(
+    extender: &Extender,
+    verb: Verb,
+    body: &[u8],
+    answer: impl AsyncFnOnce(A) -> (R, Outcome),
+) -> Response
+where
+    A: DeserializeOwned,
+    R: Serialize,
+{
+    let started = Instant::now();
+    let args: A = match serde_json::from_slice(body) {
+        Ok(args) => args,
+        Err(error) => {
+            extender.metrics.answered(verb, Outcome::Rejected, started.elapsed());
+            return (StatusCode::BAD_REQUEST, format!("not a call of {}: {error}", verb.as_str()))
+                .into_response();
+        }
+    };
+    let (result, outcome) = answer(args).await;
+    // Into memory first, so that the answer has a Content-Length: a chunked one breaks the scheduler's connection reuse.
+    let response = match serde_json::to_vec(&result) {
+        Ok(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    };
+    extender.metrics.answered(verb, outcome, started.elapsed());
+    response
+}

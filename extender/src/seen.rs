@@ -1,0 +1,65 @@
+//! Pods that a filter call has shown us.
+//!
+//! The bind call names a pod but does not contain it. Reading it from the API server each time would cost as much as the binding;
+//! so what filter saw is kept for a while. It is a memory, not a reservation: what is forgotten is read again.
+
+use std::collections::HashMap;
+
+use crate::decide::Whose;
+
+/// Remembers the last pods: at least `capacity`, at most twice as many.
+#[derive(Debug)]
+pub struct Seen {
+    capacity: usize,
+    young: HashMap<String, Whose>,
+    old: HashMap<String, Whose>,
+}
+
+impl Seen {
+    /// An empty memory.
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
+        Self { capacity: capacity.max(1), young: HashMap::new(), old: HashMap::new() }
+    }
+
+    /// Remembers whose pod it is, by its UID.
+    pub fn remember(&mut self, uid: &str, whose: Whose) {
+        if uid.is_empty() {
+            return;
+        }
+        if self.young.len() >= self.capacity {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(uid.to_owned(), whose);
+    }
+
+    /// Whose pod it is, if it was seen lately.
+    #[must_use]
+    pub fn recall(&self, uid: &str) -> Option<&Whose> {
+        self.young.get(uid).or_else(|| self.old.get(uid))
+    }
+
+    /// Forgets a pod that is bound.
+    pub fn forget(&mut self, uid: &str) {
+        self.young.remove(uid);
+        self.old.remove(uid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_at_least_its_capacity_and_never_more_than_twice() {
+        let mut seen = Seen::new(100);
+        for n in 0..1000 {
+            seen.remember(&n.to_string(), Whose::Foreign);
+            assert!(seen.young.len() + seen.old.len() <= 200);
+        }
+        assert!((900..1000).all(|n| seen.recall(&n.to_string()).is_some()));
+        assert!(seen.recall("0").is_none());
+        seen.forget("999");
+        assert!(seen.recall("999").is_none());
+    }
+}

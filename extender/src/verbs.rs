@@ -1,0 +1,267 @@
+//! Filter, prioritize and bind.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::cluster::{Cluster, ClusterError};
+use crate::decide::{Member, Refusal, Whose, may_be_behind, place, whose};
+use crate::jobs::Jobs;
+use crate::metrics::{Metrics, Outcome};
+use crate::seen::Seen;
+use crate::wire::{
+    ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, ExtenderFilterResult, HostPriority, NodeList,
+};
+
+/// Highest score of an extender (`MaxExtenderPriority`).
+const BEST: i64 = 10;
+/// Pods remembered between filter and bind.
+const REMEMBERED: usize = 8192;
+
+/// Times and numbers.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Longest time for the live look of a filter or prioritize call.
+    pub look_within: Duration,
+    /// Longest time for a bind call, waiting included. Shorter than the scheduler's patience, so that it gets an answer.
+    pub bind_within: Duration,
+    /// Bindings at a time. More only turn into 429s of the API server, each of which waits a second.
+    pub binds: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { look_within: Duration::from_millis(80), bind_within: Duration::from_millis(4500), binds: 24 }
+    }
+}
+
+/// Everything that the verbs know.
+pub struct Extender {
+    jobs: Arc<Mutex<Jobs>>,
+    seen: Mutex<Seen>,
+    cluster: Cluster,
+    turns: Semaphore,
+    config: Config,
+    /// Counters, for the routes too.
+    pub metrics: Metrics,
+}
+
+/// Why a pod of ours is not placed.
+enum Failure {
+    /// Known for sure.
+    Refused(Refusal),
+    /// Not known now.
+    Unknown(ClusterError),
+}
+
+impl Failure {
+    fn outcome(&self) -> Outcome {
+        match self {
+            Self::Refused(_) => Outcome::Refused,
+            Self::Unknown(_) => Outcome::Error,
+        }
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Refused(refusal) => write!(f, "andreas: {refusal}"),
+            Self::Unknown(error) => write!(f, "andreas: {error}"),
+        }
+    }
+}
+
+impl From<ClusterError> for Failure {
+    fn from(error: ClusterError) -> Self {
+        Self::Unknown(error)
+    }
+}
+
+impl Extender {
+    /// An extender that answers from `jobs`, which a watch fills.
+    #[must_use]
+    pub fn new(jobs: Arc<Mutex<Jobs>>, cluster: Cluster, config: Config, metrics: Metrics) -> Self {
+        let seen = Mutex::new(Seen::new(REMEMBERED));
+        Self { jobs, seen, cluster, turns: Semaphore::new(config.binds.max(1)), config, metrics }
+    }
+
+    /// Which of the nodes sent are left: all for a foreign pod, at most one for ours. Changes nothing.
+    pub async fn filter(&self, args: ExtenderArgs) -> (ExtenderFilterResult, Outcome) {
+        let whose = whose(&args.pod.metadata);
+        self.seen.lock().remember(args.pod.metadata.uid.as_deref().unwrap_or_default(), whose.clone());
+        let placed = match whose {
+            Whose::Foreign => {
+                let result = ExtenderFilterResult {
+                    node_names: args.node_names,
+                    nodes: args.nodes,
+                    ..ExtenderFilterResult::default()
+                };
+                return (result, Outcome::Foreign);
+            }
+            Whose::Malformed(refusal) => Err(Failure::Refused(refusal)),
+            Whose::Ours(member) => self.placed(&member).await.and_then(|node| {
+                if args.names().contains(&node) {
+                    Ok(node)
+                } else {
+                    Err(Failure::Refused(Refusal::Node { generation: member.generation, node }))
+                }
+            }),
+        };
+        match placed {
+            Ok(node) => (only(args, &node), Outcome::Accepted),
+            Err(failure) => (self.none(args, &failure), failure.outcome()),
+        }
+    }
+
+    /// Scores of the nodes sent: best for a member's place, none for all others. The scheduler asks only when more than one
+    /// node is left, which a member's filter never leaves.
+    pub async fn prioritize(&self, args: ExtenderArgs) -> (Vec<HostPriority>, Outcome) {
+        let (target, outcome) = match whose(&args.pod.metadata) {
+            Whose::Foreign => (None, Outcome::Foreign),
+            Whose::Malformed(_) => (None, Outcome::Refused),
+            Whose::Ours(member) => match self.placed(&member).await {
+                Ok(node) => (Some(node), Outcome::Accepted),
+                Err(failure) => (None, failure.outcome()),
+            },
+        };
+        let score = |host: &String| if target.as_ref() == Some(host) { BEST } else { 0 };
+        let names = args.names();
+        (names.iter().map(|host| HostPriority { host: host.clone(), score: score(host) }).collect(), outcome)
+    }
+
+    /// Checks again and creates the Binding; the generation of the allocation goes into the same write.
+    pub async fn bind(&self, args: ExtenderBindingArgs) -> (ExtenderBindingResult, Outcome) {
+        let within = self.config.bind_within;
+        let bound = timeout(within, self.bind_in_turn(&args)).await;
+        match bound.unwrap_or(Err(Failure::Unknown(ClusterError::Late(within)))) {
+            Ok(outcome) => {
+                self.seen.lock().forget(&args.pod_uid);
+                (ExtenderBindingResult::default(), outcome)
+            }
+            Err(failure) => {
+                self.count(&failure);
+                tracing::warn!(
+                    namespace = args.pod_namespace,
+                    pod = args.pod_name,
+                    node = args.node,
+                    error = %failure,
+                    "not bound"
+                );
+                (ExtenderBindingResult { error: failure.to_string() }, failure.outcome())
+            }
+        }
+    }
+
+    async fn bind_in_turn(&self, args: &ExtenderBindingArgs) -> Result<Outcome, Failure> {
+        let _turn = {
+            let _waiting = Counted::new(&self.metrics.binds_waiting);
+            self.turns.acquire().await.map_err(|_| ClusterError::Busy)?
+        };
+        let _in_flight = Counted::new(&self.metrics.binds_in_flight);
+        let remembered = self.seen.lock().recall(&args.pod_uid).cloned();
+        let whose = match remembered {
+            Some(whose) => whose,
+            None => whose(&self.cluster.pod(args).await?.metadata),
+        };
+        match whose {
+            Whose::Foreign => {
+                self.cluster.bind(args, None).await?;
+                Ok(Outcome::Foreign)
+            }
+            Whose::Malformed(refusal) => Err(Failure::Refused(refusal)),
+            Whose::Ours(member) => {
+                let node = self.placed(&member).await?;
+                if node != args.node {
+                    return Err(Failure::Refused(Refusal::Node { generation: member.generation, node }));
+                }
+                self.cluster.bind(args, Some(member.generation)).await?;
+                Ok(Outcome::Accepted)
+            }
+        }
+    }
+
+    /// The node of a member: from memory, with one live look when memory may be behind the pod.
+    async fn placed(&self, member: &Member) -> Result<String, Failure> {
+        {
+            let jobs = self.jobs.lock();
+            let known = jobs.get(&member.job_uid);
+            if !may_be_behind(member, known) {
+                return place(member, known).map(str::to_owned).map_err(Failure::Refused);
+            }
+        }
+        let looked = self.cluster.job(member, self.config.look_within).await;
+        self.metrics.looked(match &looked {
+            Ok(Some(_)) => "found",
+            Ok(None) => "absent",
+            Err(_) => "failed",
+        });
+        let job = looked?;
+        if let Some(job) = &job {
+            self.jobs.lock().learn(job.clone());
+        }
+        place(member, job.as_ref()).map(str::to_owned).map_err(Failure::Refused)
+    }
+
+    fn count(&self, failure: &Failure) {
+        if let Failure::Refused(refusal) = failure {
+            self.metrics.refused(refusal.reason());
+        }
+    }
+
+    /// No node. A definite refusal names each node as beyond help; ignorance is an error, after which the scheduler asks again
+    /// within seconds, whereas a refused pod sleeps until something in the cluster changes.
+    fn none(&self, args: ExtenderArgs, failure: &Failure) -> ExtenderFilterResult {
+        self.count(failure);
+        let mut result = ExtenderFilterResult::default();
+        match failure {
+            Failure::Unknown(_) => result.error = failure.to_string(),
+            Failure::Refused(_) => {
+                let reason = failure.to_string();
+                result.failed_and_unresolvable_nodes =
+                    args.names().iter().map(|name| (name.clone(), reason.clone())).collect();
+            }
+        }
+        // Empty, not absent, in the form that was sent.
+        if args.node_names.is_none() && args.nodes.is_some() {
+            result.nodes = Some(NodeList::default());
+        } else {
+            result.node_names = Some(Vec::new());
+        }
+        result
+    }
+}
+
+/// Just `node`, which is among those sent.
+fn only(args: ExtenderArgs, node: &str) -> ExtenderFilterResult {
+    let mut result = ExtenderFilterResult::default();
+    match (args.node_names, args.nodes) {
+        (None, Some(nodes)) => {
+            let names = nodes.names();
+            let items =
+                nodes.items.into_iter().zip(names).filter(|(_, name)| name == node).map(|(raw, _)| raw);
+            result.nodes = Some(NodeList { items: items.collect() });
+        }
+        _ => result.node_names = Some(vec![node.to_owned()]),
+    }
+    result
+}
+
+/// Counts one up for as long as it lives, however the call ends.
+struct Counted<'a>(&'a prometheus_client::metrics::gauge::Gauge);
+
+impl<'a> Counted<'a> {
+    fn new(gauge: &'a prometheus_client::metrics::gauge::Gauge) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}

@@ -1,0 +1,239 @@
+//! The whole process: flags, kubeconfig, mutual TLS over HTTP/2, the watch, a bind, the admin port, SIGTERM.
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::Method;
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use parking_lot::Mutex;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
+use serde_json::{Value, json};
+use support::{binding_args, member_pod, status, trainingjob};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsConnector;
+
+type Authority = CertifiedIssuer<'static, KeyPair>;
+
+fn authority() -> Authority {
+    let mut params = CertificateParams::new(vec![]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+}
+
+fn issue(by: &Authority, common_name: &str, dns: &[&str]) -> (String, String) {
+    let key = KeyPair::generate().unwrap();
+    let mut params =
+        CertificateParams::new(dns.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap();
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    (params.signed_by(&key, by).unwrap().pem(), key.serialize_pem())
+}
+
+/// User agent, method and path of what the API server was asked.
+type Asked = Arc<Mutex<Vec<(String, String)>>>;
+
+/// An API server with one TrainingJob, whose watch stays open and silent.
+async fn api_server() -> (SocketAddr, Asked) {
+    async fn answer(State(asked): State<Asked>, request: Request) -> Response {
+        let agent = request.headers().get("user-agent").and_then(|agent| agent.to_str().ok()).unwrap_or("");
+        let uri = request.uri();
+        asked.lock().push((agent.to_owned(), format!("{} {}", request.method(), uri.path())));
+        if uri.query().is_some_and(|query| query.contains("watch=true")) {
+            return std::future::pending().await;
+        }
+        match (request.method(), uri.path()) {
+            (&Method::GET, "/apis/andreas.dev/v1alpha1/trainingjobs") => Json(
+                json!({"metadata": {"resourceVersion": "200"}, "items": [trainingjob(7, 1, &["gpu-1"])]}),
+            )
+            .into_response(),
+            (&Method::POST, path) if path.ends_with("/binding") => {
+                (http::StatusCode::CREATED, Json(status(201, ""))).into_response()
+            }
+            _ => (http::StatusCode::NOT_FOUND, Json(status(404, "NotFound"))).into_response(),
+        }
+    }
+    let asked = Asked::default();
+    let router = axum::Router::new().fallback(answer).with_state(Arc::clone(&asked));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+    (address, asked)
+}
+
+/// The process; killed when the test ends early.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts the extender and reads its addresses from its first log lines.
+fn start(dir: &Path, api: SocketAddr) -> (Process, SocketAddr, SocketAddr) {
+    let kubeconfig = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": format!("http://{api}")}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    });
+    std::fs::write(dir.join("kubeconfig"), kubeconfig.to_string()).unwrap();
+    let file = |name: &str| dir.join(name).display().to_string();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_andreas-extender"))
+        .env_clear()
+        .args([
+            "--listen",
+            "127.0.0.1:0",
+            "--admin-listen",
+            "127.0.0.1:0",
+            "--client-name",
+            "andreas-scheduler",
+        ])
+        .args([
+            "--kubeconfig",
+            &file("kubeconfig"),
+            "--tls-cert",
+            &file("tls.crt"),
+            "--tls-key",
+            &file("tls.key"),
+        ])
+        .args(["--client-ca", &file("ca.crt")])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let process = Process(child);
+    let line = lines
+        .by_ref()
+        .map(Result::unwrap)
+        .find(|line| line.contains("serving"))
+        .expect("it says where it listens");
+    std::thread::spawn(move || lines.for_each(drop));
+    let line: Value = serde_json::from_str(&line).unwrap();
+    let address = |key: &str| line[key].as_str().unwrap().parse().unwrap();
+    (process, address("listen"), address("admin"))
+}
+
+fn connector(ca: &Authority, pair: Option<&(String, String)>) -> TlsConnector {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(ca.der().clone()).unwrap();
+    let builder =
+        rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots);
+    let mut config = match pair {
+        None => builder.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()];
+            builder
+                .with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap())
+                .unwrap()
+        }
+    };
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    TlsConnector::from(Arc::new(config))
+}
+
+type Sender = hyper::client::conn::http2::SendRequest<Full<Bytes>>;
+
+async fn connect(
+    address: SocketAddr,
+    connector: &TlsConnector,
+) -> Result<Sender, Box<dyn std::error::Error>> {
+    let stream = TcpStream::connect(address).await?;
+    let stream = connector.connect(ServerName::try_from("localhost")?, stream).await?;
+    let (sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    Ok(sender)
+}
+
+async fn post(sender: &mut Sender, path: &str, body: &Value) -> Result<Value, Box<dyn std::error::Error>> {
+    let request =
+        http::Request::post(format!("https://localhost{path}")).body(Full::from(body.to_string()))?;
+    let response = sender.send_request(request).await?;
+    assert!(response.headers().contains_key("content-length"), "{response:?}");
+    Ok(serde_json::from_slice(&response.into_body().collect().await?.to_bytes())?)
+}
+
+async fn admin(address: SocketAddr, path: &str) -> String {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    text
+}
+
+#[tokio::test]
+async fn the_process_serves_the_expected_scheduler_and_nobody_else() {
+    let ca = authority();
+    let dir = tempfile::tempdir().unwrap();
+    let server = issue(&ca, "extender", &["localhost"]);
+    std::fs::write(dir.path().join("tls.crt"), &server.0).unwrap();
+    std::fs::write(dir.path().join("tls.key"), &server.1).unwrap();
+    std::fs::write(dir.path().join("ca.crt"), ca.pem()).unwrap();
+    let (api, asked) = api_server().await;
+    let (mut process, address, admin_address) = start(dir.path(), api);
+
+    // ready once the first list is in
+    let ready = async {
+        while !admin(admin_address, "/readyz").await.starts_with("HTTP/1.1 200") {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), ready).await.expect("it becomes ready");
+
+    // the expected client is served, on one connection
+    let scheduler = issue(&ca, "andreas-scheduler", &[]);
+    let mut sender = connect(address, &connector(&ca, Some(&scheduler))).await.unwrap();
+    let pod = member_pod(0, 1, 7);
+    let answer = post(&mut sender, "/filter", &json!({"Pod": pod, "NodeNames": ["gpu-1"]})).await.unwrap();
+    assert_eq!(answer["NodeNames"], json!(["gpu-1"]));
+    let answer = post(&mut sender, "/bind", &binding_args(&pod, "gpu-1")).await.unwrap();
+    assert_eq!(answer, json!({"Error": ""}));
+    let bound = asked.lock().last().cloned().unwrap();
+    let agent = concat!("andreas-extender/", env!("CARGO_PKG_VERSION"));
+    assert_eq!(bound, (agent.to_owned(), "POST /api/v1/namespaces/team/pods/run-1-0/binding".to_owned()));
+
+    // no certificate, a wrong name and a wrong authority are not
+    let (wrong_name, stranger) =
+        (issue(&ca, "tenant", &["tenant"]), issue(&authority(), "andreas-scheduler", &[]));
+    for pair in [None, Some(&wrong_name), Some(&stranger)] {
+        let refused = async {
+            let mut sender = connect(address, &connector(&ca, pair)).await?;
+            post(&mut sender, "/filter", &json!({"Pod": pod, "NodeNames": ["gpu-1"]})).await
+        };
+        assert!(refused.await.is_err(), "let in");
+    }
+
+    let metrics = admin(admin_address, "/metrics").await;
+    for line in [
+        r#"andreas_extender_requests_total{verb="filter",result="accepted"} 1"#,
+        r#"andreas_extender_requests_total{verb="bind",result="accepted"} 1"#,
+        r#"andreas_watch_lists_total{kind="TrainingJob"} 1"#,
+    ] {
+        assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+    }
+
+    // SIGTERM ends it in order
+    let pid = process.0.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    let ended = tokio::task::spawn_blocking(move || process.0.wait().unwrap());
+    let status = tokio::time::timeout(Duration::from_secs(5), ended).await.expect("it ends").unwrap();
+    assert!(status.success(), "{status}");
+}
