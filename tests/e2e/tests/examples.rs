@@ -1,0 +1,62 @@
+//! The examples in `deploy/examples` say only what the API knows.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::path::Path;
+
+use andreas_api::{EnergyPolicy, TrainingJob, TrainingProfile};
+use serde_json::Value;
+
+/// Every field of `said` is in `kept`, with the same value: nothing was misspelt and dropped.
+fn kept(said: &Value, kept_: &Value, path: &str) {
+    match said {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let there =
+                    kept_.get(name).unwrap_or_else(|| panic!("{path}.{name} is not a field of the API"));
+                kept(value, there, &format!("{path}.{name}"));
+            }
+        }
+        Value::Array(items) => {
+            for (i, item) in items.iter().enumerate() {
+                kept(item, &kept_[i], &format!("{path}[{i}]"));
+            }
+        }
+        _ => assert_eq!(said, kept_, "{path}"),
+    }
+}
+
+#[test]
+fn every_field_of_every_example_is_known() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/examples");
+    let mut kinds = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let objects: Vec<Value> =
+            serde_saphyr::from_multiple(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        for object in objects {
+            let typed = |object: &Value| match object["kind"].as_str().unwrap() {
+                "TrainingJob" => {
+                    serde_json::to_value(serde_json::from_value::<TrainingJob>(object.clone()).unwrap())
+                }
+                "TrainingProfile" => {
+                    serde_json::to_value(serde_json::from_value::<TrainingProfile>(object.clone()).unwrap())
+                }
+                "EnergyPolicy" => {
+                    serde_json::to_value(serde_json::from_value::<EnergyPolicy>(object.clone()).unwrap())
+                }
+                _ => Ok(object.clone()),
+            };
+            let mut said = object.clone();
+            // `status` and the kind itself are not part of the types' own JSON.
+            said.as_object_mut().unwrap().retain(|k, _| k == "spec");
+            let back = typed(&object).unwrap();
+            // An absent switch and its default are the same: what is false or empty is not written back.
+            kept(&said, &back, &name);
+            kinds.push(object["kind"].as_str().unwrap().to_owned());
+        }
+    }
+    for kind in ["TrainingJob", "TrainingProfile", "EnergyPolicy", "PersistentVolumeClaim"] {
+        assert!(kinds.iter().any(|k| k == kind), "no example of a {kind}");
+    }
+}
