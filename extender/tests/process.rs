@@ -115,11 +115,14 @@ fn start(dir: &Path, api: SocketAddr) -> (Process, SocketAddr, SocketAddr) {
         .unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let process = Process(child);
-    let line = lines
-        .by_ref()
-        .map(Result::unwrap)
-        .find(|line| line.contains("serving"))
-        .expect("it says where it listens");
+    let mut said = String::new();
+    let line = loop {
+        let line = lines.next().unwrap_or_else(|| panic!("it ended: {said}")).unwrap();
+        if line.contains("serving") {
+            break line;
+        }
+        said += &line;
+    };
     std::thread::spawn(move || lines.for_each(drop));
     let line: Value = serde_json::from_str(&line).unwrap();
     let address = |key: &str| line[key].as_str().unwrap().parse().unwrap();

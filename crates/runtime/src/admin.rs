@@ -27,6 +27,7 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 pub struct AdminArgs {
     /// Address for /metrics, /livez and /readyz (plain HTTP).
     #[arg(
+        id = "admin-listen",
         long = "admin-listen",
         env = "ANDREAS_ADMIN_LISTEN",
         default_value = "0.0.0.0:9090",

@@ -16,10 +16,16 @@ pub enum LogFormat {
 #[derive(Clone, Debug, Args)]
 pub struct TelemetryArgs {
     /// Filter for log lines, in the syntax of tracing's EnvFilter.
-    #[arg(long = "log", env = "ANDREAS_LOG", default_value = "info,kube=warn", value_name = "FILTER")]
+    #[arg(
+        id = "log",
+        long = "log",
+        env = "ANDREAS_LOG",
+        default_value = "info,kube=warn",
+        value_name = "FILTER"
+    )]
     pub filter: String,
     /// Format of log lines.
-    #[arg(long = "log-format", env = "ANDREAS_LOG_FORMAT", value_enum, default_value_t = LogFormat::Json)]
+    #[arg(id = "log-format", long = "log-format", env = "ANDREAS_LOG_FORMAT", value_enum, default_value_t = LogFormat::Json)]
     pub format: LogFormat,
 }
 
