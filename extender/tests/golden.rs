@@ -1,4 +1,5 @@
 //! The exact words on the wire, one file per call. The requests are what kube-scheduler sends, spelled by Go.
+#![allow(clippy::unwrap_used, reason = "a test may panic where it fails")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! Bytes that no scheduler would send. Nothing panics, and nothing outside the names that were sent is answered.
+#![allow(clippy::unwrap_used, reason = "a test may panic where it fails")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! The whole process: flags, kubeconfig, mutual TLS over HTTP/2, the watch, a bind, the admin port, SIGTERM.
+#![allow(clippy::unwrap_used, reason = "a test may panic where it fails")]
 
 mod support;
 

@@ -19,7 +19,14 @@ pub struct Health {
 #[derive(Debug, Default)]
 struct Inner {
     conditions: Mutex<Vec<(String, Arc<AtomicBool>)>>,
-    beats: Mutex<Vec<(String, Duration, Arc<Mutex<Instant>>)>>,
+    beats: Mutex<Vec<Watched>>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    name: String,
+    limit: Duration,
+    last: Arc<Mutex<Instant>>,
 }
 
 impl Health {
@@ -41,7 +48,7 @@ impl Health {
     #[must_use = "a heart that never beats gets the process restarted"]
     pub fn heartbeat(&self, name: impl Into<String>, limit: Duration) -> Heartbeat {
         let last = Arc::new(Mutex::new(Instant::now()));
-        self.inner.beats.lock().push((name.into(), limit, Arc::clone(&last)));
+        self.inner.beats.lock().push(Watched { name: name.into(), limit, last: Arc::clone(&last) });
         Heartbeat { last }
     }
 
@@ -60,11 +67,8 @@ impl Health {
     #[must_use]
     pub fn overdue(&self) -> Vec<String> {
         let beats = self.inner.beats.lock();
-        beats
-            .iter()
-            .filter(|(_, limit, last)| last.lock().elapsed() > *limit)
-            .map(|(name, ..)| name.clone())
-            .collect()
+        let late = beats.iter().filter(|beat| beat.last.lock().elapsed() > beat.limit);
+        late.map(|beat| beat.name.clone()).collect()
     }
 }
 

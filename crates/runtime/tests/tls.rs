@@ -1,4 +1,5 @@
 //! The server over real sockets: who is let in, by which protocol, and what happens when files change or clients dawdle.
+#![allow(clippy::unwrap_used, reason = "a test may panic where it fails")]
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -1,4 +1,5 @@
 //! The watch against a scripted API server: what it asks, what it makes of the answers, and what cannot stop it.
+#![allow(clippy::unwrap_used, reason = "a test may panic where it fails")]
 
 use std::borrow::Cow;
 use std::collections::HashSet;
