@@ -1,2 +1,36 @@
-//! Pretend kubelets: GPU nodes whose containers are processes.
+//! Pretend kubelets: GPU nodes whose containers are processes, against a real kube-apiserver.
+//!
+//! *What it holds.* `node`: Node objects as GPU feature discovery labels them, Leases, heartbeats. [`config`]: which
+//! nodes. `devices`: who holds which GPU of a node. `pod`: a pod from binding to its end. [`sandbox`]: the network
+//! namespace in which containers run as processes, each in its own mounts. `cluster`, `forward`: names and addresses
+//! of Services inside. [`control`] and [`NodesClient`]: what a tester can do to nodes and pods.
+//!
+//! *What flows in and out.* Pods bound to our nodes, Services and EndpointSlices come by watch; ConfigMaps, Secrets
+//! and tokens are fetched when a pod needs them. Status patches, Events, Leases and last deletions go out.
+//!
+//! *What must never be here.* The product: nothing here knows TrainingJobs, so that what works here works with a real
+//! kubelet. No clock but the real one.
+//!
+//! *What it leaves out of a kubelet.* `kubectl logs` and `exec` (logs are files below the data folder), liveness
+//! probes, users and security contexts, resource limits, image contents, static pods. `docs` of the single modules say
+//! more.
+
+pub mod client;
+mod cluster;
+pub mod config;
+pub mod control;
+mod devices;
+mod forward;
+mod kubelet;
+mod node;
+mod objects;
+mod pod;
+mod quantity;
 pub mod sandbox;
+mod start;
+
+pub use client::{ClientError, NodesClient};
+pub use config::{Containers, Forward, NodeGroup, NodesConfig};
+pub use devices::{GPU_RESOURCE, Gpu, Refusal};
+pub use pod::{ANNOTATIONS, Fault};
+pub use start::{Options, run};

@@ -1,18 +1,18 @@
 //! The child that lives inside: unshares, sets the network up, starts containers and tells how they ended.
 //!
-//! One thread and one poll loop: namespaces belong to threads, and a death signal fires when the *thread* that made
-//! a child ends.
+//! Namespaces belong to threads, and a death signal fires when the *thread* that made a child ends: the process is
+//! single-threaded until it has unshared, then each container has one thread that lives as long as it does.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use parking_lot::Mutex;
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -21,12 +21,14 @@ use rustix::net::{
 use rustix::process::{
     Pid, PidfdFlags, Signal, getegid, geteuid, pidfd_open, pidfd_send_signal, set_parent_process_death_signal,
 };
-use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
+use rustix::thread::UnshareFlags;
 
 use super::{Ask, Ended, LOCAL_RANGES, Report, Request, netlink};
 
 /// Longest packet either way; requests and reports are far shorter.
 pub(super) const PACKET: usize = 64 * 1024;
+/// A container's thread only waits.
+const THREAD_STACK: usize = 128 * 1024;
 
 /// `pretend-kubelets sandbox`, with the socket to its parent as standard input. Must be called before any thread
 /// is started.
@@ -42,7 +44,9 @@ pub fn sandbox_main() -> ExitCode {
     if send(&socket, &Report::Ready, None).is_err() {
         return ExitCode::FAILURE;
     }
-    match Supervisor::new(socket).and_then(Supervisor::run) {
+    let served = std::env::current_exe()
+        .and_then(|exe| Supervisor { socket: Arc::new(socket), exe, running: Running::default() }.run());
+    match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("sandbox: {error}");
@@ -74,168 +78,102 @@ fn enter() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A container between its start and the report of its end.
-struct Running {
-    child: Child,
-    pidfd: OwnedFd,
-    /// Closed by the program's start; text in it says why there was none.
-    starting: Option<(File, Vec<u8>)>,
-}
+/// Containers that can be signalled, by the request that started them.
+type Running = Arc<Mutex<BTreeMap<u64, OwnedFd>>>;
 
 struct Supervisor {
-    socket: OwnedFd,
-    own_pids: OwnedFd,
+    socket: Arc<OwnedFd>,
     exe: PathBuf,
-    containers: BTreeMap<u64, Running>,
+    running: Running,
 }
 
 impl Supervisor {
-    fn new(socket: OwnedFd) -> io::Result<Self> {
-        Ok(Self {
-            socket,
-            own_pids: File::open("/proc/self/ns/pid")?.into(),
-            exe: std::env::current_exe()?,
-            containers: BTreeMap::new(),
-        })
-    }
-
-    fn run(mut self) -> io::Result<()> {
-        loop {
-            let (asked, starting, ended) = self.wait()?;
-            for id in starting {
-                self.follow_start(id);
-            }
-            for id in ended {
-                self.follow_end(id)?;
-            }
-            if asked && !self.answer()? {
-                return Ok(()); // the parent has closed its end; containers get their death signal as we leave
-            }
-        }
-    }
-
-    /// Who has news: the parent, containers that are starting, containers that have ended.
-    fn wait(&self) -> io::Result<(bool, Vec<u64>, Vec<u64>)> {
-        let mut fds: Vec<(Option<(u64, bool)>, BorrowedFd<'_>)> = vec![(None, self.socket.as_fd())];
-        for (id, running) in &self.containers {
-            match &running.starting {
-                Some((pipe, _)) => fds.push((Some((*id, true)), pipe.as_fd())),
-                None => fds.push((Some((*id, false)), running.pidfd.as_fd())),
-            }
-        }
-        let mut polled: Vec<PollFd<'_>> =
-            fds.iter().map(|(_, fd)| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
-        match poll(&mut polled, None) {
-            Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => return Ok((false, vec![], vec![])),
-            Err(error) => return Err(error.into()),
-        }
-        let (mut asked, mut starting, mut ended) = (false, vec![], vec![]);
-        for ((who, _), fd) in fds.iter().zip(&polled) {
-            if fd.revents().is_empty() {
-                continue;
-            }
-            match who {
-                None => asked = true,
-                Some((id, true)) => starting.push(*id),
-                Some((id, false)) => ended.push(*id),
-            }
-        }
-        Ok((asked, starting, ended))
-    }
-
-    /// Takes one packet; false when the parent is gone.
-    fn answer(&mut self) -> io::Result<bool> {
+    /// Serves the parent until it closes its end; containers get their death signal as this process leaves.
+    fn run(self) -> io::Result<()> {
         let mut buffer = vec![0u8; PACKET];
-        let got = {
+        loop {
             let mut control = RecvAncillaryBuffer::default();
-            net::recvmsg(&self.socket, &mut [IoSliceMut::new(&mut buffer)], &mut control, RecvFlags::CMSG_CLOEXEC)?
-                .bytes
-        };
-        if got == 0 {
-            return Ok(false);
+            let packet = &mut [IoSliceMut::new(&mut buffer)];
+            let got = match net::recvmsg(&self.socket, packet, &mut control, RecvFlags::CMSG_CLOEXEC) {
+                Ok(message) => message.bytes,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            if got == 0 {
+                return Ok(());
+            }
+            let request: Request = serde_json::from_slice(&buffer[..got]).map_err(io::Error::other)?;
+            self.answer(request)?;
         }
-        let request: Request = serde_json::from_slice(&buffer[..got]).map_err(io::Error::other)?;
-        let id = request.id;
-        let outcome = match request.ask {
-            Ask::Spawn { spec } => match self.spawn(id, &spec) {
-                Ok(()) => return Ok(true), // answered when its program has started
+    }
+
+    fn answer(&self, Request { id, ask }: Request) -> io::Result<()> {
+        let outcome = match ask {
+            Ask::Spawn { spec } => match self.spawn(id, spec) {
+                Ok(()) => return Ok(()), // answered when its program has started
                 Err(error) => Err(error),
             },
             Ask::Signal { container, signal } => self.signal(container, signal).map(|()| None),
             Ask::Listen { addr } => listen(addr).map(Some),
-            Ask::Socket => net::socket_with(
-                AddressFamily::INET,
-                SocketType::STREAM,
-                SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-                None,
-            )
-            .map(Some)
-            .map_err(io::Error::from),
+            Ask::Socket => socket().map(Some),
         };
         match outcome {
-            Ok(fd) => send(&self.socket, &Report::Done { id }, fd.as_ref())?,
-            Err(error) => send(&self.socket, &Report::Failed { id, message: error.to_string() }, None)?,
+            Ok(fd) => send(&self.socket, &Report::Done { id }, fd.as_ref()),
+            Err(error) => send(&self.socket, &Report::Failed { id, message: error.to_string() }, None),
         }
-        Ok(true)
     }
 
-    /// Starts `container-init` as process 1 of a PID namespace of its own.
-    fn spawn(&mut self, id: u64, spec: &Path) -> io::Result<()> {
-        let (reader, writer) = io::pipe()?;
-        unshare(UnshareFlags::NEWPID)?;
-        let spawned = Command::new(&self.exe)
-            .arg("container-init")
-            .arg(spec)
-            .env_clear()
-            .stdin(Stdio::null())
-            .stdout(Stdio::from(OwnedFd::from(writer)))
-            .spawn();
-        // Back to our own namespace, or the next unshare would be refused.
-        move_into_link_name_space(self.own_pids.as_fd(), Some(LinkNameSpaceType::ProcessID))?;
-        let child = spawned?;
-        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
-        let pipe = File::from(OwnedFd::from(reader));
-        self.containers.insert(id, Running { child, pidfd, starting: Some((pipe, vec![])) });
+    /// A thread per container: it alone gets a new PID namespace for its child, it waits for its end, and its own
+    /// end would be the child's.
+    fn spawn(&self, id: u64, spec: PathBuf) -> io::Result<()> {
+        let (socket, exe, running) = (Arc::clone(&self.socket), self.exe.clone(), Arc::clone(&self.running));
+        std::thread::Builder::new().stack_size(THREAD_STACK).spawn(move || {
+            let report = match run_container(id, &exe, &spec, &socket, &running) {
+                Ok(ended) => Report::Ended { container: id, ended },
+                Err(error) => Report::Failed { id, message: error.to_string() },
+            };
+            running.lock().remove(&id);
+            let _ = send(&socket, &report, None);
+        })?;
         Ok(())
     }
 
     fn signal(&self, container: u64, signal: i32) -> io::Result<()> {
-        let running = self.containers.get(&container).ok_or(io::ErrorKind::NotFound)?;
+        let running = self.running.lock();
+        let pidfd = running.get(&container).ok_or(io::ErrorKind::NotFound)?;
         let signal = Signal::from_named_raw(signal).ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(pidfd_send_signal(&running.pidfd, signal)?)
+        Ok(pidfd_send_signal(pidfd, signal)?)
     }
+}
 
-    /// Reads what a starting container says; the pipe's end means its program runs or it has given up.
-    fn follow_start(&mut self, id: u64) {
-        let Some(running) = self.containers.get_mut(&id) else { return };
-        let Some((pipe, said)) = &mut running.starting else { return };
-        let mut buffer = [0u8; 4096];
-        match pipe.read(&mut buffer) {
-            Ok(got @ 1..) => said.extend(&buffer[..got]),
-            Ok(0) | Err(_) => {
-                let said = std::mem::take(said);
-                running.starting = None;
-                let report = if said.is_empty() {
-                    Report::Started { id, pid: running.child.id().cast_signed() }
-                } else {
-                    let _ = running.child.wait();
-                    self.containers.remove(&id);
-                    Report::Failed { id, message: String::from_utf8_lossy(&said).trim().to_owned() }
-                };
-                let _ = send(&self.socket, &report, None);
-            }
-        }
+/// Starts `container-init` as process 1 of a PID namespace of its own, reports the start and waits for the end.
+fn run_container(id: u64, exe: &Path, spec: &Path, socket: &OwnedFd, running: &Running) -> io::Result<Ended> {
+    use std::os::unix::process::ExitStatusExt as _;
+    let (mut reader, writer) = io::pipe()?;
+    unshare(UnshareFlags::NEWPID)?;
+    let mut child = Command::new(exe)
+        .arg("container-init")
+        .arg(spec)
+        .env_clear()
+        .stdin(Stdio::null())
+        .stdout(Stdio::from(OwnedFd::from(writer)))
+        .spawn()?;
+    running.lock().insert(id, pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?);
+    let mut said = String::new();
+    let _ = reader.read_to_string(&mut said); // ends when the program has started or there will be none
+    if said.trim().is_empty() {
+        send(socket, &Report::Started { id, pid: child.id().cast_signed() }, None)?;
+        let status = child.wait()?;
+        Ok(Ended { code: status.code(), signal: status.signal() })
+    } else {
+        child.wait()?;
+        Err(io::Error::other(said.trim().to_owned()))
     }
+}
 
-    fn follow_end(&mut self, id: u64) -> io::Result<()> {
-        use std::os::unix::process::ExitStatusExt as _;
-        let Some(running) = self.containers.get_mut(&id) else { return Ok(()) };
-        let Some(status) = running.child.try_wait()? else { return Ok(()) };
-        self.containers.remove(&id);
-        let ended = Ended { code: status.code(), signal: status.signal() };
-        send(&self.socket, &Report::Ended { container: id, ended }, None)
-    }
+fn socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?)
 }
 
 fn listen(addr: SocketAddr) -> io::Result<OwnedFd> {

@@ -1,0 +1,148 @@
+//! [`NodesClient`]: the control socket from Rust.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::UnixStream;
+
+use crate::config::Forward;
+use crate::control::{Answer, Command, NodeInfo, PodInfo};
+use crate::devices::Refusal;
+use crate::pod::Fault;
+
+/// What can go wrong with a command.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The socket.
+    #[error("control socket {path}: {source}")]
+    Socket {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The answer makes no sense.
+    #[error("the answer of the pretend kubelets: {0}")]
+    Answer(#[from] serde_json::Error),
+    /// The command was refused.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Commands to running pretend kubelets. Cheap to clone; every command is a connection of its own.
+#[derive(Debug, Clone)]
+pub struct NodesClient {
+    socket: PathBuf,
+}
+
+impl NodesClient {
+    /// A client for the socket given as `--control`.
+    pub fn new(socket: impl Into<PathBuf>) -> Self {
+        Self { socket: socket.into() }
+    }
+
+    /// The socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Sends any command.
+    pub async fn send(&self, command: &Command) -> Result<Answer, ClientError> {
+        let failed = |source| ClientError::Socket { path: self.socket.clone(), source };
+        let mut stream = UnixStream::connect(&self.socket).await.map_err(failed)?;
+        let mut text = serde_json::to_vec(command)?;
+        text.push(b'\n');
+        stream.write_all(&text).await.map_err(failed)?;
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).await.map_err(failed)?;
+        match serde_json::from_str(&line)? {
+            Answer::Error(text) => Err(ClientError::Refused(text)),
+            answer => Ok(answer),
+        }
+    }
+
+    async fn done(&self, command: Command) -> Result<(), ClientError> {
+        self.send(&command).await.map(drop)
+    }
+
+    /// All nodes.
+    pub async fn nodes(&self) -> Result<Vec<NodeInfo>, ClientError> {
+        match self.send(&Command::Nodes).await? {
+            Answer::Nodes(nodes) => Ok(nodes),
+            other => Err(ClientError::Refused(format!("unexpected answer {other:?}"))),
+        }
+    }
+
+    /// All pods that still have an object or running containers.
+    pub async fn pods(&self) -> Result<Vec<PodInfo>, ClientError> {
+        match self.send(&Command::Pods).await? {
+            Answer::Pods(pods) => Ok(pods),
+            other => Err(ClientError::Refused(format!("unexpected answer {other:?}"))),
+        }
+    }
+
+    /// See [`Command::Silence`].
+    pub async fn silence(&self, node: &str) -> Result<(), ClientError> {
+        self.done(Command::Silence { node: node.to_owned() }).await
+    }
+
+    /// See [`Command::Back`].
+    pub async fn back(&self, node: &str) -> Result<(), ClientError> {
+        self.done(Command::Back { node: node.to_owned() }).await
+    }
+
+    /// See [`Command::DeleteNode`].
+    pub async fn delete_node(&self, node: &str) -> Result<(), ClientError> {
+        self.done(Command::DeleteNode { node: node.to_owned() }).await
+    }
+
+    /// See [`Command::RestoreNode`].
+    pub async fn restore_node(&self, node: &str) -> Result<(), ClientError> {
+        self.done(Command::RestoreNode { node: node.to_owned() }).await
+    }
+
+    /// See [`Command::Reboot`].
+    pub async fn reboot(&self, node: &str, down: Duration) -> Result<(), ClientError> {
+        self.done(Command::Reboot { node: node.to_owned(), down_seconds: down.as_secs_f64() }).await
+    }
+
+    /// See [`Command::Fault`].
+    pub async fn fault(&self, namespace: &str, pod: &str, fault: Fault) -> Result<(), ClientError> {
+        let (namespace, pod) = (namespace.to_owned(), pod.to_owned());
+        self.done(Command::Fault { namespace, pod, fault }).await
+    }
+
+    /// See [`Command::Evict`].
+    pub async fn evict(&self, namespace: &str, pod: &str, why: Refusal, grace: Duration) -> Result<(), ClientError> {
+        let (namespace, pod, grace_seconds) = (namespace.to_owned(), pod.to_owned(), grace.as_secs_f64());
+        self.done(Command::Evict { namespace, pod, why, grace_seconds }).await
+    }
+
+    /// See [`Command::Refuse`].
+    pub async fn refuse(&self, node: &str, count: usize, why: Refusal) -> Result<(), ClientError> {
+        self.done(Command::Refuse { node: node.to_owned(), count, why }).await
+    }
+
+    /// See [`Command::GpuFault`].
+    pub async fn gpu_fault(&self, node: &str, gpu: &str) -> Result<(), ClientError> {
+        self.done(Command::GpuFault { node: node.to_owned(), gpu: gpu.to_owned() }).await
+    }
+
+    /// See [`Command::GpuHeal`].
+    pub async fn gpu_heal(&self, node: &str, gpu: &str) -> Result<(), ClientError> {
+        self.done(Command::GpuHeal { node: node.to_owned(), gpu: gpu.to_owned() }).await
+    }
+
+    /// See [`Command::Forward`].
+    pub async fn forward(&self, forward: Forward) -> Result<(), ClientError> {
+        self.done(Command::Forward(forward)).await
+    }
+
+    /// See [`Command::CloseForward`].
+    pub async fn close_forward(&self, listen: SocketAddr) -> Result<(), ClientError> {
+        self.done(Command::CloseForward { listen }).await
+    }
+}

@@ -1,0 +1,295 @@
+//! The control socket: one JSON command per line, one JSON answer per line.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+
+use crate::config::Forward;
+use crate::devices::{Gpu, Refusal};
+use crate::kubelet::{Entry, Shared};
+use crate::node::Node;
+use crate::pod::Fault;
+use crate::pod::worker::Machine;
+
+/// What a tester may ask for.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum Command {
+    /// All nodes.
+    Nodes,
+    /// All pods that have not been forgotten.
+    Pods,
+    /// The node's kubelet loses the API server: no Lease, no status, no obedience; its containers go on.
+    Silence {
+        /// Node name.
+        node: String,
+    },
+    /// It finds it again, with all that has happened meanwhile.
+    Back {
+        /// Node name.
+        node: String,
+    },
+    /// The machine is gone for good: containers die, the Node object is deleted.
+    DeleteNode {
+        /// Node name.
+        node: String,
+    },
+    /// A machine of that name comes (again): another boot ID, Node object made where there is none.
+    RestoreNode {
+        /// Node name.
+        node: String,
+    },
+    /// Containers die at once, the kubelet is silent for a while and comes back with another boot ID.
+    Reboot {
+        /// Node name.
+        node: String,
+        /// Seconds until it is back.
+        down_seconds: f64,
+    },
+    /// Does something to the containers of a pod.
+    Fault {
+        /// Namespace of the pod.
+        namespace: String,
+        /// Its name.
+        pod: String,
+        /// What.
+        fault: Fault,
+    },
+    /// The kubelet ends a pod under pressure (phase Failed, reason `Evicted` or another, `DisruptionTarget`).
+    Evict {
+        /// Namespace of the pod.
+        namespace: String,
+        /// Its name.
+        pod: String,
+        /// Reason and message of the status.
+        #[serde(flatten)]
+        why: Refusal,
+        /// Seconds between SIGTERM and SIGKILL.
+        grace_seconds: f64,
+    },
+    /// The kubelet refuses the next pods.
+    Refuse {
+        /// Node name.
+        node: String,
+        /// How many.
+        count: usize,
+        /// Reason and message of the status.
+        #[serde(flatten)]
+        why: Refusal,
+    },
+    /// A GPU, by UUID or index, fails: not allocatable any more; the pod that holds it fails with a CUDA error.
+    GpuFault {
+        /// Node name.
+        node: String,
+        /// UUID or index.
+        gpu: String,
+    },
+    /// A GPU is allocatable again.
+    GpuHeal {
+        /// Node name.
+        node: String,
+        /// UUID or index.
+        gpu: String,
+    },
+    /// Opens or changes a forward.
+    Forward(Forward),
+    /// Closes a forward.
+    CloseForward {
+        /// Address inside.
+        listen: SocketAddr,
+    },
+}
+
+/// A node as its kubelet sees it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeInfo {
+    /// Node name.
+    pub name: String,
+    /// Whether its kubelet reaches the API server.
+    pub online: bool,
+    /// Boot ID it reports.
+    pub boot_id: String,
+    /// Its GPUs and who holds them.
+    pub gpus: Vec<Gpu>,
+}
+
+/// A pod as its kubelet sees it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodInfo {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+    /// Node.
+    pub node: String,
+    /// Its address.
+    pub ip: String,
+    /// UUIDs of its GPUs.
+    pub gpus: Vec<String>,
+    /// Running containers with their process ids (none when simulated).
+    pub pids: std::collections::BTreeMap<String, i32>,
+    /// Whether all its containers have ended for good.
+    pub ended: bool,
+}
+
+/// One line back.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Answer {
+    /// Done.
+    Done,
+    /// To [`Command::Nodes`].
+    Nodes(Vec<NodeInfo>),
+    /// To [`Command::Pods`].
+    Pods(Vec<PodInfo>),
+    /// It could not be done.
+    Error(String),
+}
+
+/// Listens on the socket for ever. It is there once every node is registered.
+pub(crate) async fn serve(shared: Arc<Shared>, path: &Path) -> std::io::Result<()> {
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    let _ = std::fs::remove_file(path);
+    let listener = UnixListener::bind(path)?;
+    loop {
+        let (stream, _) = listener.accept().await?;
+        tokio::spawn(talk(Arc::clone(&shared), stream));
+    }
+}
+
+async fn talk(shared: Arc<Shared>, stream: UnixStream) -> std::io::Result<()> {
+    let (reader, mut writer) = stream.into_split();
+    let mut lines = BufReader::new(reader).lines();
+    while let Some(line) = lines.next_line().await? {
+        let answer = match serde_json::from_str(&line) {
+            Ok(command) => obey(&shared, command).await.unwrap_or_else(Answer::Error),
+            Err(error) => Answer::Error(format!("not a command: {error}")),
+        };
+        let mut text = serde_json::to_vec(&answer)?;
+        text.push(b'\n');
+        writer.write_all(&text).await?;
+    }
+    Ok(())
+}
+
+async fn obey(shared: &Arc<Shared>, command: Command) -> Result<Answer, String> {
+    let node = |name: &str| -> Result<Arc<Node>, String> {
+        shared.nodes.get(name).cloned().ok_or_else(|| format!("no node {name}"))
+    };
+    match command {
+        Command::Nodes => return Ok(Answer::Nodes(shared.nodes.values().map(|node| node_info(node)).collect())),
+        Command::Pods => return Ok(Answer::Pods(shared.pods.lock().values().map(|entry| pod_info(entry)).collect())),
+        Command::Silence { node: name } => node(&name)?.set_online(false),
+        Command::Back { node: name } => node(&name)?.set_online(true),
+        Command::DeleteNode { node: name } => {
+            let node = node(&name)?;
+            node.set_online(false);
+            lose_containers(shared, &name);
+            node.delete(&shared.client).await.map_err(|error| error.to_string())?;
+        }
+        Command::RestoreNode { node: name } => {
+            let node = node(&name)?;
+            node.new_boot();
+            node.register(&shared.client).await.map_err(|error| error.to_string())?;
+            node.set_online(true);
+        }
+        Command::Reboot { node: name, down_seconds } => {
+            let node = node(&name)?;
+            node.set_online(false);
+            lose_containers(shared, &name);
+            let down = Duration::from_secs_f64(down_seconds.clamp(0.0, 1e6));
+            tokio::spawn(async move {
+                tokio::time::sleep(down).await;
+                node.new_boot();
+                node.set_online(true);
+            });
+        }
+        Command::Fault { namespace, pod, fault } => {
+            let _ = entry(shared, &namespace, &pod)?.machine.send(Machine::Fault(fault));
+        }
+        Command::Evict { namespace, pod, why: Refusal { reason, message }, grace_seconds } => {
+            let grace = Duration::from_secs_f64(grace_seconds.clamp(0.0, 1e6));
+            let _ = entry(shared, &namespace, &pod)?.machine.send(Machine::Evict { reason, message, grace });
+        }
+        Command::Refuse { node: name, count, why } => node(&name)?.refuse(std::iter::repeat_n(why, count)),
+        Command::GpuFault { node: name, gpu } => gpu_fault(shared, &*node(&name)?, &gpu)?,
+        Command::GpuHeal { node: name, gpu } => {
+            let node = node(&name)?;
+            node.devices.lock().mark(&gpu, true).ok_or_else(|| format!("no GPU {gpu}"))?;
+            node.status_changed();
+        }
+        Command::Forward(forward) => shared.set_forward(forward.listen, Some(forward)),
+        Command::CloseForward { listen } => shared.set_forward(listen, None),
+    }
+    Ok(Answer::Done)
+}
+
+fn entry(shared: &Shared, namespace: &str, pod: &str) -> Result<Arc<Entry>, String> {
+    let pods = shared.pods.lock();
+    let mut found = pods.values().filter(|entry| {
+        let view = entry.pod.lock();
+        view.namespace() == namespace && view.name() == pod && !entry.facts.lock().ended
+    });
+    found.next().cloned().ok_or_else(|| format!("no pod {namespace}/{pod} runs"))
+}
+
+fn lose_containers(shared: &Shared, node: &str) {
+    for entry in shared.pods.lock().values() {
+        if entry.pod.lock().spec.node_name == node {
+            let _ = entry.machine.send(Machine::Fault(Fault::Lost));
+        }
+    }
+}
+
+fn gpu_fault(shared: &Shared, node: &Node, gpu: &str) -> Result<(), String> {
+    let marked = node.devices.lock().mark(gpu, false).ok_or_else(|| format!("no GPU {gpu}"))?;
+    node.status_changed();
+    let Some(holder) = marked.holder else { return Ok(()) };
+    if let Some(entry) = shared.pods.lock().get(&holder) {
+        // What a CUDA program prints when its GPU falls off the bus.
+        let (pod, pids) = (Arc::clone(&entry.pod.lock()), entry.facts.lock().pids.clone());
+        for container in pids.keys() {
+            let log = shared.data_dir.join("logs").join(pod.namespace()).join(pod.name());
+            let line = format!("CUDA error: uncorrectable ECC error encountered ({})\n", marked.uuid);
+            if let Ok(mut file) = std::fs::OpenOptions::new().append(true).open(log.join(format!("{container}.log"))) {
+                let _ = std::io::Write::write_all(&mut file, line.as_bytes());
+            }
+        }
+        let _ = entry.machine.send(Machine::Fault(Fault::Fail(1)));
+    }
+    Ok(())
+}
+
+fn node_info(node: &Node) -> NodeInfo {
+    NodeInfo {
+        name: node.name.clone(),
+        online: node.is_online(),
+        boot_id: node.boot_id(),
+        gpus: node.devices.lock().gpus().to_vec(),
+    }
+}
+
+fn pod_info(entry: &Entry) -> PodInfo {
+    let (pod, facts) = (Arc::clone(&entry.pod.lock()), entry.facts.lock().clone());
+    PodInfo {
+        namespace: pod.namespace().to_owned(),
+        name: pod.name().to_owned(),
+        uid: pod.uid().to_owned(),
+        node: pod.spec.node_name.clone(),
+        ip: facts.ip,
+        gpus: facts.gpus,
+        pids: facts.pids,
+        ended: facts.ended,
+    }
+}

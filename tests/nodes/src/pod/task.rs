@@ -1,0 +1,355 @@
+//! One container from image to end: pull, configure, start, watch, restart, stop.
+
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Container;
+use k8s_openapi::jiff::Timestamp;
+use rustix::process::Signal;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use super::Fault;
+use super::run::{PodContext, Program, StartProblem};
+use super::status::{Kind, State, Terminated};
+use crate::sandbox::Ended;
+
+/// A program needs a moment to install its signal handlers; process 1 of a PID namespace loses what comes before.
+const SETTLE: Duration = Duration::from_millis(250);
+/// Between two attempts to start what is not configured yet.
+const CONFIG_RETRY: Duration = Duration::from_secs(3);
+/// A kubelet's back-off for pulls and restarts: 10 s doubling to 5 minutes.
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
+/// The kubelet's limits for termination messages taken from logs.
+const LOG_TAIL: (u64, usize) = (2048, 80);
+const MESSAGE_LIMIT: u64 = 4096;
+
+/// News of a container.
+#[derive(Debug)]
+pub(crate) struct News {
+    pub index: usize,
+    pub state: State,
+    pub last: Option<Terminated>,
+    pub restarts: u32,
+    pub pid: Option<i32>,
+    /// It will not start again.
+    pub over: bool,
+}
+
+/// The worker's hold on a container.
+pub(crate) struct Handle {
+    /// When it must be dead; SIGTERM is sent when this is first set.
+    pub stop: watch::Sender<Option<Instant>>,
+    pub faults: mpsc::UnboundedSender<Fault>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Starts the container's task.
+pub(crate) fn start(
+    ctx: Arc<PodContext>,
+    container: Container,
+    index: usize,
+    kind: Kind,
+    news: mpsc::UnboundedSender<News>,
+) -> Handle {
+    let (stop, stopping) = watch::channel(None);
+    let (faults, faulty) = mpsc::unbounded_channel();
+    let restart = match (kind, ctx.pod.spec.restart_policy.as_str()) {
+        (Kind::Sidecar, _) => Restart::Always,
+        (_, "Never") => Restart::Never,
+        (Kind::Init, _) | (_, "OnFailure") => Restart::OnFailure,
+        _ => Restart::Always,
+    };
+    let task = Task { ctx, container, index, restart, news, stopping, faulty, deaf: false, restarts: 0, last: None };
+    Handle { stop, faults, task: tokio::spawn(task.run()) }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Restart {
+    Never,
+    OnFailure,
+    Always,
+}
+
+struct Task {
+    ctx: Arc<PodContext>,
+    container: Container,
+    index: usize,
+    restart: Restart,
+    news: mpsc::UnboundedSender<News>,
+    stopping: watch::Receiver<Option<Instant>>,
+    faulty: mpsc::UnboundedReceiver<Fault>,
+    deaf: bool,
+    restarts: u32,
+    last: Option<Terminated>,
+}
+
+impl Task {
+    async fn run(mut self) {
+        if !self.pull().await {
+            return;
+        }
+        let mut backoff = BACKOFF.0;
+        loop {
+            let Some(end) = self.once().await else { return };
+            let again = match self.restart {
+                Restart::Never => false,
+                Restart::OnFailure => end.exit_code != 0,
+                Restart::Always => true,
+            } && self.stopping.borrow().is_none();
+            if !again {
+                return self.tell(State::Terminated(end), None, true);
+            }
+            self.last = Some(end);
+            let name = &self.container.name;
+            let text = format!("back-off {}s restarting failed container={name}", backoff.as_secs());
+            self.tell(State::waiting("CrashLoopBackOff", text), None, false);
+            if !self.pause(backoff).await {
+                let end = self.last.clone();
+                return end.map_or((), |end| self.tell(State::Terminated(end), None, true));
+            }
+            backoff = (backoff * 2).min(BACKOFF.1);
+            self.restarts += 1;
+        }
+    }
+
+    fn tell(&self, state: State, pid: Option<i32>, over: bool) {
+        let (last, restarts) = (self.last.clone(), self.restarts);
+        let _ = self.news.send(News { index: self.index, state, last, restarts, pid, over });
+    }
+
+    /// A waiting container whose pod is to end: no state of its own to report.
+    fn tell_never_started(&self, state: State) {
+        self.tell(state, None, true);
+    }
+
+    /// False when the pod is to end.
+    async fn pause(&mut self, duration: Duration) -> bool {
+        let deadline = Instant::now() + duration;
+        loop {
+            if self.stopping.borrow().is_some() {
+                return false;
+            }
+            tokio::select! {
+                () = tokio::time::sleep_until(deadline) => return true,
+                changed = self.stopping.changed() => if changed.is_err() { return false },
+            }
+        }
+    }
+
+    /// "Pulls" the image; false when the pod ended meanwhile.
+    async fn pull(&mut self) -> bool {
+        let image = self.container.image.clone().unwrap_or_default();
+        let Some((reason, message)) = image_problem(&image) else { return true };
+        let mut backoff = BACKOFF.0;
+        loop {
+            let state = State::waiting(reason, message.clone());
+            self.ctx.shared.event(&self.ctx.pod, "Warning", "Failed", &message);
+            self.tell(state.clone(), None, false);
+            if !self.pause(Duration::from_secs(2)).await {
+                self.tell_never_started(state);
+                return false;
+            }
+            if reason == "ErrImagePull" {
+                let state = State::waiting("ImagePullBackOff", format!("Back-off pulling image \"{image}\": {message}"));
+                self.tell(state.clone(), None, false);
+                if !self.pause(backoff).await {
+                    self.tell_never_started(state);
+                    return false;
+                }
+            } else if !self.pause(backoff).await {
+                self.tell_never_started(state);
+                return false;
+            }
+            backoff = (backoff * 2).min(BACKOFF.1);
+        }
+    }
+
+    /// Starts the container and waits for its end; none when the pod ended before it could start.
+    async fn once(&mut self) -> Option<Terminated> {
+        let mut told = None;
+        let mut program = loop {
+            match Program::start(&self.ctx, &self.container).await {
+                Ok(program) => break program,
+                Err(StartProblem::Config(problem)) => {
+                    let state = State::waiting("CreateContainerConfigError", problem.0.clone());
+                    if told.as_ref() != Some(&state) {
+                        self.ctx.shared.event(&self.ctx.pod, "Warning", "Failed", &format!("Error: {problem}"));
+                        self.tell(state.clone(), None, false);
+                        told = Some(state.clone());
+                    }
+                    if !self.pause(CONFIG_RETRY).await {
+                        self.tell_never_started(state);
+                        return None;
+                    }
+                }
+                Err(problem) => {
+                    let text = format!("failed to create containerd task: {problem}");
+                    self.ctx.shared.event(&self.ctx.pod, "Warning", "Failed", &format!("Error: {text}"));
+                    return Some(self.start_error(text));
+                }
+            }
+        };
+        let since = Timestamp::now();
+        let container_id = format!("pretend://{}", crate::devices::uuid(&[
+            self.ctx.pod.uid(), &self.container.name, &self.restarts.to_string(),
+        ]));
+        self.tell(State::Running { since, container_id: container_id.clone() }, program.pid(), false);
+        let (ended, verdict) = self.watch(&mut program).await;
+        let exit_code = match verdict {
+            Some(Fault::Fail(code)) => code,
+            Some(Fault::Oom) => 137,
+            Some(Fault::Lost) => 255,
+            _ => ended.exit_code(),
+        };
+        let reason = match verdict {
+            Some(Fault::Oom) => "OOMKilled",
+            Some(Fault::Lost) => "Unknown",
+            _ if exit_code == 0 => "Completed",
+            _ => "Error",
+        };
+        Some(Terminated {
+            exit_code,
+            // CRI gives no signal beside the code 128 + n.
+            signal: None,
+            reason: reason.to_owned(),
+            message: self.message(exit_code),
+            started: Some(since),
+            finished: Some(Timestamp::now()),
+            container_id,
+        })
+    }
+
+    /// containerd's answer to a program that does not start.
+    fn start_error(&self, message: String) -> Terminated {
+        Terminated {
+            exit_code: 128,
+            signal: None,
+            reason: "StartError".to_owned(),
+            message,
+            started: Timestamp::from_second(0).ok(),
+            finished: Some(Timestamp::now()),
+            container_id: String::new(),
+        }
+    }
+
+    /// Waits for the end; stops the program when asked to. The fault that ended it, if one did.
+    async fn watch(&mut self, program: &mut Program) -> (Ended, Option<Fault>) {
+        let started = Instant::now();
+        let (mut verdict, mut warned, mut killed) = (None, false, false);
+        loop {
+            let deadline = *self.stopping.borrow_and_update();
+            let warn_at = match deadline {
+                Some(_) if !warned && !self.deaf => Some(started + SETTLE),
+                _ => None,
+            };
+            let kill_at = deadline.filter(|_| !killed);
+            let at = |when: Option<Instant>| async move {
+                match when {
+                    Some(when) => tokio::time::sleep_until(when).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                ended = program.ended() => return (ended, verdict),
+                () = at(kill_at) => {
+                    killed = true;
+                    program.signal(Signal::KILL).await;
+                }
+                () = at(warn_at) => {
+                    warned = true;
+                    program.signal(Signal::TERM).await;
+                }
+                Ok(()) = self.stopping.changed() => {}
+                Some(fault) = self.faulty.recv() => match fault {
+                    Fault::Oom | Fault::Fail(_) | Fault::Lost => {
+                        verdict = Some(fault);
+                        killed = true;
+                        program.signal(Signal::KILL).await;
+                    }
+                    Fault::Hang => program.signal(Signal::STOP).await,
+                    Fault::Resume => program.signal(Signal::CONT).await,
+                    Fault::Deaf => self.deaf = true,
+                },
+            }
+        }
+    }
+
+    /// The termination message: its file, else with `FallbackToLogsOnError` the log's last lines.
+    fn message(&self, exit_code: i32) -> String {
+        let file = tail(&self.ctx.termination_log(&self.container.name), MESSAGE_LIMIT, usize::MAX);
+        let fall_back = self.container.termination_message_policy.as_deref() == Some("FallbackToLogsOnError");
+        if file.is_empty() && fall_back && exit_code != 0 {
+            return tail(&self.ctx.log(&self.container.name), LOG_TAIL.0, LOG_TAIL.1);
+        }
+        file
+    }
+}
+
+/// The last bytes of a file, at most so many lines.
+fn tail(path: &Path, bytes: u64, lines: usize) -> String {
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut file = std::fs::File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(bytes)))?;
+        let mut buffer = Vec::new();
+        file.take(bytes).read_to_end(&mut buffer)?;
+        Ok(buffer)
+    };
+    let text = String::from_utf8_lossy(&read().unwrap_or_default()).into_owned();
+    let all: Vec<&str> = text.split_inclusive('\n').collect();
+    all[all.len().saturating_sub(lines)..].concat()
+}
+
+/// Images that cannot be had: names that are none, and by convention everything of the repository `missing`.
+fn image_problem(image: &str) -> Option<(&'static str, String)> {
+    let name = image.split(['@']).next().unwrap_or_default();
+    let (path, _tag) = match name.rsplit_once(':') {
+        Some((path, tag)) if !tag.contains('/') => (path, tag),
+        _ => (name, ""),
+    };
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-/:".contains(c);
+    if path.is_empty() || !path.chars().all(allowed) || path.ends_with('/') {
+        let text = format!("Failed to apply default image tag \"{image}\": couldn't parse image name \"{image}\": invalid reference format");
+        return Some(("InvalidImageName", text));
+    }
+    if path.split('/').any(|part| part == "missing") {
+        let text = format!(
+            "failed to pull and unpack image \"{image}\": failed to resolve reference \"{image}\": {image}: not found"
+        );
+        return Some(("ErrImagePull", text));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_that_cannot_be_had() {
+        assert_eq!(image_problem("andreas.dev/trainer:dev"), None);
+        assert_eq!(image_problem("registry:5000/a/b@sha256:00"), None);
+        assert_eq!(image_problem("missing/trainer:1").unwrap().0, "ErrImagePull");
+        assert_eq!(image_problem("Not An Image").unwrap().0, "InvalidImageName");
+    }
+
+    #[test]
+    fn the_tail_is_cut_by_bytes_and_lines() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        std::fs::write(&path, (0..200).map(|i| format!("line {i}\n")).collect::<String>()).unwrap();
+        let text = tail(&path, 2048, 80);
+        assert_eq!((text.lines().count(), text.lines().last()), (80, Some("line 199")));
+        assert_eq!(tail(&path, 9, 80), "line 199\n");
+        assert_eq!(tail(&dir.path().join("none"), 9, 80), "");
+    }
+}

@@ -1,0 +1,438 @@
+//! One task per pod: admits it, starts its containers in order, writes its status, ends it.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Container;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::env::Place;
+use super::run::PodContext;
+use super::status::{Board, Kind, State};
+use super::task::{self, Handle, News};
+use super::volumes::{self, MountProblem, Volumes};
+use super::{ANNOTATIONS, Fault};
+use crate::devices::{Demand, Refusal};
+use crate::kubelet::{Entry, Shared};
+use crate::node::Node;
+use crate::objects::PodView;
+
+/// What the API server shows of the pod.
+#[derive(Debug)]
+pub(crate) enum Order {
+    Update(Arc<PodView>),
+    /// The object is no more; its last form says with which grace.
+    Gone(Arc<PodView>),
+}
+
+/// What the machine or the tester does.
+#[derive(Debug)]
+pub(crate) enum Machine {
+    /// To every container that runs.
+    Fault(Fault),
+    /// The kubelet ends the pod under pressure: phase Failed with this reason.
+    Evict { reason: String, message: String, grace: Duration },
+}
+
+type Preparation = Pin<Box<dyn Future<Output = Result<Volumes, MountProblem>> + Send>>;
+
+/// Runs a pod until its object is gone and its containers have ended.
+pub(crate) async fn run(
+    shared: Arc<Shared>,
+    node: Arc<Node>,
+    pod: Arc<PodView>,
+    entry: Arc<Entry>,
+    mut orders: mpsc::UnboundedReceiver<Order>,
+    mut machine: mpsc::UnboundedReceiver<Machine>,
+) {
+    let mut online = node.online();
+    let _ = online.wait_for(|online| *online).await;
+    let mut worker = Worker::admit(shared, node, pod, entry).await;
+    let (news, mut heard) = mpsc::unbounded_channel();
+    let mut preparing: Option<Preparation> = worker.prepare();
+    let mut renew_at: Option<Instant> = None;
+    loop {
+        worker.advance(&news);
+        worker.write().await;
+        if worker.finished() {
+            break;
+        }
+        let writable = worker.retry_at;
+        let at = |when: Option<Instant>| async move {
+            match when {
+                Some(when) => tokio::time::sleep_until(when).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            Some(one) = heard.recv() => {
+                worker.hear(one);
+                while let Ok(more) = heard.try_recv() { worker.hear(more); }
+            }
+            Some(doing) = machine.recv() => worker.suffer(doing),
+            Some(order) = orders.recv(), if worker.node.is_online() => worker.obey(order),
+            Ok(()) = online.changed() => {}
+            outcome = prepared(&mut preparing) => {
+                preparing = None;
+                renew_at = worker.mounted(outcome);
+                if !worker.mounted && !worker.ending() {
+                    preparing = worker.prepare();
+                }
+            }
+            () = at(renew_at) => {
+                renew_at = None;
+                preparing = worker.prepare();
+            }
+            () = at(worker.fault_at.as_ref().map(|(when, _)| *when)) => worker.due_fault(),
+            () = at(writable) => {}
+        }
+    }
+    worker.leave().await;
+}
+
+async fn prepared(preparing: &mut Option<Preparation>) -> Result<Volumes, MountProblem> {
+    match preparing {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}
+
+struct Worker {
+    shared: Arc<Shared>,
+    node: Arc<Node>,
+    pod: Arc<PodView>,
+    entry: Arc<Entry>,
+    ctx: Arc<PodContext>,
+    board: Board,
+    tasks: BTreeMap<usize, Handle>,
+    /// Containers that will not start (again).
+    over: Vec<bool>,
+    mounted: bool,
+    mount_told: String,
+    /// When everything must be dead.
+    deadline: Option<Instant>,
+    /// The object is no more.
+    gone: bool,
+    released: bool,
+    written: Value,
+    retry_at: Option<Instant>,
+    fault_at: Option<(Instant, Fault)>,
+}
+
+impl Worker {
+    async fn admit(shared: Arc<Shared>, node: Arc<Node>, pod: Arc<PodView>, entry: Arc<Entry>) -> Self {
+        let refused = |refusal: Refusal| (Vec::new(), String::new(), Some(refusal));
+        let (gpus, ip, refusal) = match node.next_refusal().or_else(|| affinity_refusal(&node, &pod)) {
+            Some(refusal) => refused(refusal),
+            None => match node.devices.lock().admit(pod.uid(), &Demand::of(&pod)) {
+                Ok(gpus) => (gpus, shared.addresses.lock().take(), None),
+                Err(refusal) => refused(refusal),
+            },
+        };
+        let mut board = Board::new(&pod, &ip, &node.address);
+        if shared.sandbox.is_some() && !pod.status.phase.is_empty() && pod.status.start_time.is_some() && refusal.is_none()
+        {
+            // It ran under an earlier kubelet process, and its containers died with that.
+            board.give_up_unknown();
+        }
+        if let Some(refusal) = &refusal {
+            shared.event(&pod, "Warning", &refusal.reason, &refusal.message);
+        }
+        board.over = refusal.is_some();
+        board.refusal = refusal;
+        entry.admitted(&ip, &gpus);
+        let place = Place { pod_ip: ip, host_ip: node.address.clone() };
+        let dir = shared.data_dir.join("pods").join(pod.uid());
+        let over: Vec<bool> = board.slots.iter().map(|slot| matches!(slot.state, State::Terminated(_))).collect();
+        let ctx = Arc::new(PodContext {
+            shared: Arc::clone(&shared),
+            node: Arc::clone(&node),
+            pod: Arc::clone(&pod),
+            place,
+            gpus,
+            dir,
+            volumes: parking_lot::Mutex::default(),
+        });
+        let mut worker = Self {
+            shared,
+            node,
+            pod: Arc::clone(&pod),
+            entry,
+            ctx,
+            board,
+            tasks: BTreeMap::new(),
+            over,
+            mounted: false,
+            mount_told: String::new(),
+            deadline: None,
+            gone: false,
+            released: false,
+            written: Value::Null,
+            retry_at: None,
+            fault_at: None,
+        };
+        worker.obey(Order::Update(pod));
+        worker
+    }
+
+    fn ending(&self) -> bool {
+        self.deadline.is_some() || self.board.over
+    }
+
+    /// What must be there before the first container: volumes, or in a simulation only time.
+    fn prepare(&self) -> Option<Preparation> {
+        if self.ending() || self.over.iter().all(|over| *over) {
+            return None;
+        }
+        let ctx = Arc::clone(&self.ctx);
+        if self.shared.sandbox.is_none() {
+            let delay = Duration::from_secs_f64(self.shared.config.simulated_start_seconds.clamp(0.0, 1e6));
+            return Some(Box::pin(async move {
+                tokio::time::sleep(delay).await;
+                Ok(Volumes::default())
+            }));
+        }
+        let again = !self.mount_told.is_empty();
+        Some(Box::pin(async move {
+            if again {
+                tokio::time::sleep(Duration::from_secs(2)).await;
+            }
+            let problem = |error: std::io::Error| MountProblem { volume: "etc".to_owned(), message: error.to_string() };
+            ctx.shared.write_hosts(&ctx.pod, &ctx.place.pod_ip, &ctx.dir).map_err(problem)?;
+            volumes::prepare(&ctx.shared, &ctx.pod, &ctx.place, &ctx.dir.join("volumes")).await
+        }))
+    }
+
+    /// Takes the outcome of a preparation; when to do it again for fresh tokens.
+    fn mounted(&mut self, outcome: Result<Volumes, MountProblem>) -> Option<Instant> {
+        match outcome {
+            Ok(volumes) => {
+                let renew = volumes.renew_after.map(|after| Instant::now() + after);
+                *self.ctx.volumes.lock() = volumes;
+                self.mounted = true;
+                renew
+            }
+            Err(problem) => {
+                let text = problem.to_string();
+                if self.mount_told != text {
+                    self.shared.event(&self.pod, "Warning", "FailedMount", &text);
+                    self.mount_told = text;
+                }
+                // Running containers keep the token they have until the next try.
+                self.mounted.then(|| Instant::now() + Duration::from_secs(10))
+            }
+        }
+    }
+
+    /// Starts what may start now, stops what has no more reason to run, and sees whether all is over.
+    fn advance(&mut self, news: &mpsc::UnboundedSender<News>) {
+        if self.mounted && !self.ending() && !self.board.init_failed() {
+            for index in 0..self.board.slots.len() {
+                let slot = &self.board.slots[index];
+                let (kind, running) = (slot.kind, matches!(slot.state, State::Running { .. }));
+                if !self.tasks.contains_key(&index) && !self.over[index] {
+                    let handle = task::start(Arc::clone(&self.ctx), self.container(index), index, kind, news.clone());
+                    self.tasks.insert(index, handle);
+                }
+                let wait = match kind {
+                    Kind::Init => !self.over[index],
+                    Kind::Sidecar => !running,
+                    Kind::Main => false,
+                };
+                if wait {
+                    break;
+                }
+            }
+        }
+        let mains_over = (0..self.over.len()).all(|i| self.board.slots[i].kind != Kind::Main || self.over[i]);
+        let no_more = self.ending() || self.board.init_failed();
+        if mains_over || no_more {
+            // Sidecars outlive the containers they serve.
+            let deadline = self.deadline.unwrap_or_else(|| Instant::now() + self.grace());
+            let live_main = self.tasks.keys().any(|i| self.board.slots[*i].kind != Kind::Sidecar && !self.over[*i]);
+            for (index, handle) in &self.tasks {
+                let serves = self.board.slots[*index].kind == Kind::Sidecar && live_main;
+                let earlier = handle.stop.borrow().is_none_or(|set| deadline < set && self.deadline.is_some());
+                if !self.over[*index] && !serves && earlier {
+                    handle.stop.send_replace(Some(deadline));
+                }
+            }
+            if self.tasks.keys().all(|index| self.over[*index]) && (mains_over || no_more) && !self.board.over {
+                if self.deadline.is_some() {
+                    self.board.give_up_unknown();
+                }
+                self.board.over = true;
+            }
+        }
+        if self.board.over && !self.released && self.tasks.keys().all(|index| self.over[*index]) {
+            self.release();
+        }
+    }
+
+    fn grace(&self) -> Duration {
+        Duration::from_secs(self.pod.grace_seconds().unsigned_abs())
+    }
+
+    fn container(&self, index: usize) -> Container {
+        let spec = &self.pod.spec;
+        let found = spec.init_containers.iter().chain(&spec.containers).nth(index);
+        found.cloned().unwrap_or_default()
+    }
+
+    /// The pod has ended: its GPUs, address and share of the node are free before anybody is told.
+    fn release(&mut self) {
+        self.released = true;
+        self.node.devices.lock().release(self.pod.uid());
+        self.shared.addresses.lock().give_back(&self.ctx.place.pod_ip);
+        self.entry.ended();
+    }
+
+    fn hear(&mut self, news: News) {
+        let slot = &mut self.board.slots[news.index];
+        slot.ready = matches!(news.state, State::Running { .. });
+        if slot.kind == Kind::Init && matches!(&news.state, State::Terminated(end) if end.exit_code == 0) {
+            slot.ready = true;
+        }
+        if slot.ready && slot.kind == Kind::Main && self.fault_at.is_none() {
+            self.fault_at = annotated_fault(&self.pod);
+        }
+        slot.state = news.state;
+        slot.last = news.last;
+        slot.restarts = news.restarts;
+        self.over[news.index] = news.over;
+        self.entry.pid(&slot.name, news.pid);
+    }
+
+    fn obey(&mut self, order: Order) {
+        let (pod, gone) = match order {
+            Order::Update(pod) => (pod, false),
+            Order::Gone(pod) => (pod, true),
+        };
+        self.gone |= gone;
+        if gone || pod.is_deleting() {
+            let deadline = Instant::now() + Duration::from_secs(pod.grace_seconds().unsigned_abs());
+            self.deadline = Some(self.deadline.map_or(deadline, |earlier| earlier.min(deadline)));
+        }
+        self.pod = pod;
+    }
+
+    fn suffer(&mut self, doing: Machine) {
+        match doing {
+            Machine::Fault(fault) => {
+                for handle in self.tasks.values() {
+                    let _ = handle.faults.send(fault);
+                }
+            }
+            Machine::Evict { reason, message, grace } => {
+                if !self.board.over {
+                    self.shared.event(&self.pod, "Warning", &reason, &message);
+                    self.board.disruption = Some(("TerminationByKubelet".to_owned(), message.clone()));
+                    self.board.refusal = Some(Refusal { reason, message });
+                    self.deadline = Some(Instant::now() + grace);
+                }
+            }
+        }
+    }
+
+    fn due_fault(&mut self) {
+        if let Some((_, fault)) = self.fault_at.take() {
+            // Far away, so that it happens once.
+            self.fault_at = Some((Instant::now() + Duration::from_secs(1 << 30), fault));
+            self.suffer(Machine::Fault(fault));
+        }
+    }
+
+    /// Writes the status when it has changed; a failure is tried again.
+    async fn write(&mut self) {
+        // A refusal of an evicted pod is told when its containers have ended.
+        let patch = self.board.patch(self.pod.uid());
+        let quiet = self.shared.sandbox.is_none() && self.board.phase() == "Pending";
+        let waits = self.retry_at.is_some_and(|at| at > Instant::now());
+        if self.gone || patch == self.written || quiet || waits || !self.node.is_online() {
+            return;
+        }
+        if self.board.refusal.is_some() && !self.board.over {
+            return;
+        }
+        let pods: Api<PodView> = Api::namespaced(self.shared.client.clone(), self.pod.namespace());
+        let Ok(_permit) = self.shared.writes.acquire().await else { return };
+        let params = PatchParams::default();
+        let merge = Patch::Strategic(&patch);
+        let write = pods.patch_status(self.pod.name(), &params, &merge);
+        match tokio::time::timeout(Duration::from_secs(10), write).await {
+            Ok(Ok(_)) => {
+                self.written = patch;
+                self.retry_at = None;
+            }
+            Ok(Err(kube::Error::Api(status))) if status.is_not_found() || status.is_conflict() => {
+                // Gone or another pod of that name; the watch will say so.
+                self.written = patch;
+                self.retry_at = None;
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(pod = self.pod.name(), %error, "status not written");
+                self.retry_at = Some(Instant::now() + Duration::from_secs(1));
+            }
+            Err(_) => self.retry_at = Some(Instant::now() + Duration::from_secs(1)),
+        }
+    }
+
+    /// Nothing runs any more and nothing is left to say; the object may still have to be deleted.
+    fn finished(&self) -> bool {
+        self.board.over && self.released && (self.gone || (self.deadline.is_some() && self.retry_at.is_none()
+            && self.node.is_online() && self.pod.is_deleting()))
+    }
+
+    /// The last deletion, as a kubelet confirms that a pod has ended.
+    async fn leave(self) {
+        let pods: Api<PodView> = Api::namespaced(self.shared.client.clone(), self.pod.namespace());
+        let uid = Some(self.pod.uid().to_owned());
+        let params = DeleteParams {
+            grace_period_seconds: Some(0),
+            preconditions: Some(Preconditions { uid, resource_version: None }),
+            ..DeleteParams::default()
+        };
+        while !self.gone {
+            let _ = self.node.online().wait_for(|online| *online).await;
+            let Ok(_permit) = self.shared.writes.acquire().await else { return };
+            match tokio::time::timeout(Duration::from_secs(10), pods.delete(self.pod.name(), &params)).await {
+                Ok(Ok(_)) => break,
+                Ok(Err(kube::Error::Api(status))) if status.is_not_found() || status.is_conflict() => break,
+                Ok(Err(error)) => tracing::warn!(pod = self.pod.name(), %error, "last deletion"),
+                Err(_) => {}
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        self.shared.forget(self.pod.uid());
+        let dir = self.ctx.dir.clone();
+        if self.shared.sandbox.is_some() {
+            let _ = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(dir)).await;
+        }
+    }
+}
+
+/// A pod bound past the scheduler to a node it does not select.
+fn affinity_refusal(node: &Node, pod: &PodView) -> Option<Refusal> {
+    let labels = node.labels();
+    let fits = pod.spec.node_selector.iter().all(|(name, value)| labels.get(name) == Some(value));
+    (!fits).then(|| Refusal {
+        reason: "NodeAffinity".to_owned(),
+        message: "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"
+            .to_owned(),
+    })
+}
+
+/// `testbed.andreas.dev/fault` and `testbed.andreas.dev/fault-after-seconds` (0).
+fn annotated_fault(pod: &PodView) -> Option<(Instant, Fault)> {
+    let fault = Fault::parse(pod.annotation(&format!("{ANNOTATIONS}/fault"))?)?;
+    let after = pod.annotation(&format!("{ANNOTATIONS}/fault-after-seconds")).and_then(|text| text.parse().ok());
+    let after: f64 = after.unwrap_or(0.0);
+    Some((Instant::now() + Duration::from_secs_f64(after.clamp(0.0, 1e6)), fault))
+}
