@@ -1,8 +1,8 @@
 //! What a step wants done. The executor writes the status first and carries out nothing of a step whose status could
 //! not be written; then the actions, in order.
 
-use andreas_api::{Reason, TrainingJobStatus};
 use andreas_api::training_profile::Observation;
+use andreas_api::{Reason, TrainingJobStatus};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
 

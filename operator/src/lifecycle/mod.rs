@@ -35,9 +35,9 @@
 //! 3. *An unchanged world changes nothing.* A step from its own result writes nothing and does nothing new: no
 //!    timestamp moves by itself.
 //!
-//! Where to look: [`start`] Pending to Starting to Running; [`run`] what ends a running attempt; [`stop`] until the
-//! pods have ended; [`judge`] what an attempt came to; [`end`] what follows from that; [`pods`] the manifests;
-//! [`status`] conditions and texts; [`progress`] reports of the training program (called by the progress server).
+//! Where to look: `start` Pending to Starting to Running; `run` what ends a running attempt; `stop` until the
+//! pods have ended; [`judge`] what an attempt came to; `end` what follows from that; [`pods`] the manifests;
+//! [`status`] conditions and texts. What a report of progress is worth is judged beside the progress server.
 
 pub mod action;
 mod draft;
@@ -46,7 +46,6 @@ pub mod judge;
 mod member;
 pub mod observed;
 pub mod pods;
-pub mod progress;
 mod quantity;
 mod run;
 mod start;

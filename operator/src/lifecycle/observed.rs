@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use andreas_api::training_job::Prediction;
 use andreas_api::Reason;
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
+use andreas_api::training_job::Prediction;
 use jiff::Timestamp;
 
 /// One job and everything that bears on its next step.
@@ -19,7 +19,7 @@ pub struct Observed<'a> {
     /// Pods of this UID that were seen to go, with what was last seen of them. Kept by the caller until the attempt
     /// has ended; lost when the operator restarts, which makes it wait longer, never less.
     pub gone: &'a [GonePod<'a>],
-    /// Every Node that a pod above is bound to or an allocation names. A name that is missing means that **no such
+    /// Every Node that a pod above is bound to, or that the allocation or the decision names. A name that is missing means that **no such
     /// Node exists**, which is proof of death.
     pub nodes: &'a BTreeMap<String, NodeFact>,
     /// Rules in force.
@@ -64,8 +64,8 @@ pub struct NodeFact {
     pub boot_id: String,
     /// It has the taint `node.kubernetes.io/out-of-service`.
     pub out_of_service: bool,
-    /// GPUs of it that nobody but this job's present attempt uses: neither pods of others (bound, not ended), nor
-    /// earlier attempts, nor commitments to other jobs that are being carried out.
+    /// GPUs of it that no pod uses but those of this job's present attempt: not counted are GPUs of pods of others
+    /// and of earlier attempts that are bound and can still run ([`super::pod_in_use`]), and broken ones.
     pub free_gpus: i32,
     /// Memory of one of its GPUs, MiB, where known.
     pub gpu_memory_mib: Option<i64>,
@@ -109,8 +109,6 @@ pub struct PolicyView {
     pub node_loss_after: i64,
     /// Start again elsewhere instead of waiting for proof of death.
     pub node_loss_restart: bool,
-    /// Currency of prices, a label.
-    pub currency: String,
 }
 
 impl PolicyView {
@@ -120,7 +118,6 @@ impl PolicyView {
             placement_timeout: spec.placement_timeout.seconds_or(120),
             node_loss_after: spec.node_loss.after.seconds_or(900),
             node_loss_restart: spec.node_loss.action == andreas_api::energy_policy::NodeLossAction::Restart,
-            currency: spec.currency.clone(),
         }
     }
 }
@@ -236,6 +233,9 @@ pub struct Settings {
     pub progress: Option<ProgressEndpoint>,
     /// GPUs of the largest managed node: a dry run does not ask for more.
     pub largest_node_gpus: Option<i32>,
+    /// A status is not written again within so many seconds where only texts and forecasts have changed. At least a
+    /// minute; more where many jobs wait, because a plan moves them all.
+    pub quiet_seconds: i64,
 }
 
 impl Default for Settings {
@@ -245,6 +245,7 @@ impl Default for Settings {
             priority_class: Some(andreas_api::names::PRIORITY_CLASS.into()),
             progress: None,
             largest_node_gpus: None,
+            quiet_seconds: 60,
         }
     }
 }

@@ -1,0 +1,315 @@
+//! A step in the making: the new status and everything that goes with it.
+
+use andreas_api::phase::condition;
+use andreas_api::training_job::{Allocation, AvoidedNode, StopRequest};
+use andreas_api::{Outcome, Phase, Reason, TrainingJobStatus};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::action::{Action, Claim, DeleteReason, EventNote, Learned, Step};
+use super::judge::Judgement;
+use super::member::Members;
+use super::observed::Observed;
+use super::status::{self, Saying, Truth};
+
+/// Seconds that a node is left out the first time, and at most.
+const FIRST_AVOIDANCE: i64 = 60;
+const LONGEST_AVOIDANCE: i64 = 3600;
+/// Nodes that a status may name as left out.
+const MOST_AVOIDED: usize = 32;
+
+pub(super) struct Draft<'a> {
+    pub o: &'a Observed<'a>,
+    pub status: TrainingJobStatus,
+    pub actions: Vec<Action>,
+    pub events: Vec<EventNote>,
+    pub learned: Vec<Learned>,
+    next: Option<Timestamp>,
+    /// The template has been refused: no GPUs are to be planned.
+    pub unfit: bool,
+    /// The template was accepted, in these words: to be said with the next write.
+    pub accepted: Option<String>,
+}
+
+impl<'a> Draft<'a> {
+    pub fn new(o: &'a Observed<'a>) -> Self {
+        Self {
+            o,
+            status: o.job.status.clone().unwrap_or_default(),
+            actions: Vec::new(),
+            events: Vec::new(),
+            learned: Vec::new(),
+            next: None,
+            unfit: false,
+            accepted: None,
+        }
+    }
+
+    pub fn now(&self) -> Time {
+        status::time(self.o.now)
+    }
+
+    /// Look again then. An instant that has passed is no reason to look again: what it stood for has been done, or
+    /// waits for an event.
+    pub fn look_at(&mut self, at: Timestamp) {
+        if at > self.o.now && at < Timestamp::MAX {
+            // Instants in the status are whole seconds; a timer must not fire before the second it stands for is over.
+            self.next = Some(self.next.map_or(at, |n| n.min(at)));
+        }
+    }
+
+    pub fn event(&mut self, warning: bool, reason: Reason, message: impl Into<String>) {
+        self.events.push(EventNote { warning, reason, message: status::bounded(&message.into()) });
+    }
+
+    pub fn say(&mut self, kind: &str, truth: Truth, reason: Reason, message: &str) {
+        // Texts alone are not worth a write each time a plan moves them.
+        let quiet_until = status::after(self.o.last_write, self.o.settings.quiet_seconds.max(0));
+        let keep_text = self.o.now < quiet_until;
+        let generation = self.o.job.metadata.generation;
+        let saying = Saying { kind, truth, reason, message };
+        status::say(&mut self.status.conditions, &saying, generation, self.o.now, keep_text);
+    }
+
+    /// Drops a condition that no longer says anything.
+    pub fn unsay(&mut self, kind: &str) {
+        self.status.conditions.retain(|c| c.type_ != kind);
+    }
+
+    /// Waits, and why.
+    pub fn wait_for(&mut self, reason: Reason, message: &str) {
+        self.status.reason = Some(reason.as_str().into());
+        self.say(condition::SCHEDULED, Truth::False, reason, message);
+    }
+
+    /// The reason in the status, in the closed set.
+    pub fn reason(&self) -> Option<Reason> {
+        self.status.reason.as_deref().and_then(Reason::parse)
+    }
+
+    /// Another decision about this job.
+    pub fn count_decision(&mut self) -> i64 {
+        let next = self.status.decisions.unwrap_or(0).saturating_add(1);
+        self.status.decisions = Some(next);
+        next
+    }
+
+    /// The plan's word, if it was made for the job as it is now.
+    pub fn decision(&self) -> Option<&'a super::observed::Planned> {
+        let decision = self.o.decision?;
+        (decision.basis == self.status.decisions.unwrap_or(0)).then_some(&decision.verdict)
+    }
+
+    /// Asks the attempt to stop for a reason that is not its own doing: it goes on later.
+    pub fn ask_to_stop(&mut self, reason: Reason, message: impl Into<String>) {
+        self.stop(reason, message.into(), None, None);
+    }
+
+    /// Stops what is left of an attempt whose end has been judged.
+    pub fn stop_judged(&mut self, judgement: &Judgement) {
+        self.avoid(&judgement.avoid);
+        self.stop(judgement.reason, judgement.message.clone(), Some(judgement.outcome), judgement.exit_code);
+    }
+
+    fn stop(&mut self, reason: Reason, message: String, outcome: Option<Outcome>, exit_code: Option<i32>) {
+        let now = self.now();
+        let bound = self.bound_at();
+        let generation = self.count_decision();
+        let Some(allocation) = &mut self.status.allocation else { return };
+        // A pod that is not bound yet must not be bound any more: its label no longer fits.
+        allocation.generation = generation;
+        if allocation.bound_time.is_none() {
+            allocation.bound_time = bound.map(status::time);
+        }
+        self.status.stop = Some(StopRequest {
+            attempt: allocation.attempt,
+            reason: reason.as_str().into(),
+            message: status::bounded(&message),
+            since: now,
+            outcome,
+            exit_code,
+        });
+        self.status.phase = Phase::Stopping;
+        self.status.reason = Some(reason.as_str().into());
+        self.say(condition::RUNNING, Truth::False, Reason::Stopping, &message);
+        if outcome != Some(Outcome::Finished) {
+            self.event(outcome.is_some(), reason, message);
+        }
+    }
+
+    /// Leaves nodes out for a while: a minute, doubling to an hour with every time in a row.
+    pub fn avoid(&mut self, nodes: &[String]) {
+        for node in nodes {
+            let times = match self.status.avoid.iter().find(|a| a.node == *node) {
+                Some(entry) => entry.times.saturating_add(1),
+                None => 1,
+            };
+            let seconds =
+                FIRST_AVOIDANCE.saturating_mul(1 << (times - 1).clamp(0, 12)).min(LONGEST_AVOIDANCE);
+            let until = status::time(status::after(self.o.now, seconds));
+            self.status.avoid.retain(|a| a.node != *node);
+            self.status.avoid.push(AvoidedNode { node: node.clone(), times, until });
+        }
+        let surplus = self.status.avoid.len().saturating_sub(MOST_AVOIDED);
+        self.status.avoid.drain(..surplus);
+    }
+
+    /// When the last member was bound, if all were.
+    fn bound_at(&self) -> Option<Timestamp> {
+        let allocation = self.status.allocation.clone()?;
+        let members = Members::of(self.o, Some(&allocation));
+        members
+            .gang
+            .iter()
+            .map(super::member::Member::bound_at)
+            .collect::<Option<Vec<_>>>()?
+            .into_iter()
+            .max()
+    }
+
+    pub fn delete(&mut self, pod: &andreas_api::slim::SlimPod, why: DeleteReason) {
+        if pod.metadata.deletion_timestamp.is_some() {
+            return;
+        }
+        if let (Some(name), Some(uid)) = (&pod.metadata.name, &pod.metadata.uid) {
+            self.actions.push(Action::DeletePod { name: name.clone(), uid: uid.clone(), grace: None, why });
+        }
+    }
+
+    /// The allocation, for reading while the draft changes.
+    pub fn allocation(&self) -> Option<Allocation> {
+        self.status.allocation.clone()
+    }
+
+    fn changed(&self) -> bool {
+        match &self.o.job.status {
+            Some(old) => *old != self.status,
+            None => self.status != TrainingJobStatus::default(),
+        }
+    }
+
+    pub fn finish(mut self) -> Step {
+        if self.o.job.metadata.deletion_timestamp.is_none() {
+            if self.changed()
+                && let Some(accepted) = self.accepted.take()
+            {
+                self.say(condition::TEMPLATE_ACCEPTED, Truth::True, Reason::AsExpected, &accepted);
+            }
+            self.forecast();
+        }
+        let claim = self.claim();
+        Step {
+            status: self.status,
+            actions: self.actions,
+            events: self.events,
+            next: self.next,
+            learned: self.learned,
+            claim,
+        }
+    }
+
+    /// Takes the forecast over when the status is written anyway, or when it has moved by a tenth and the last write
+    /// is a minute old. Forecasts move with every plan; written each time they would cost more than all else.
+    fn forecast(&mut self) {
+        let terminal = self.status.phase.is_terminal();
+        let old = self.o.job.status.as_ref().and_then(|s| s.prediction.as_ref());
+        let wanted = if terminal { None } else { self.o.forecast };
+        let Some(wanted) = wanted else {
+            if terminal && self.status.prediction.is_some() {
+                self.status.prediction = None;
+            }
+            self.on_time();
+            return;
+        };
+        let changed = self.changed();
+        let quiet_until = status::after(self.o.last_write, self.o.settings.quiet_seconds.max(0));
+        if (changed && old != Some(wanted)) || (self.o.now >= quiet_until && moved(old, wanted, self.o.now)) {
+            self.status.prediction = Some(wanted.clone());
+        } else if moved(old, wanted, self.o.now) {
+            self.look_at(quiet_until);
+        }
+        self.on_time();
+    }
+
+    /// The condition `OnTime` says what the written prediction says.
+    fn on_time(&mut self) {
+        let Some(deadline) = self.status.deadline.clone() else { return self.unsay(condition::ON_TIME) };
+        if let Some(done) = self.status.completion_time.clone() {
+            let late = status::seconds_between(deadline.0, done.0);
+            return if late <= 0 {
+                self.say(condition::ON_TIME, Truth::True, Reason::AsExpected, "ended before the deadline");
+            } else {
+                let message = format!("ended {} after the deadline", status::duration_text(late));
+                self.say(condition::ON_TIME, Truth::False, Reason::DeadlineUnreachable, &message);
+            };
+        }
+        let Some(percent) = self.status.prediction.as_ref().and_then(|p| p.on_time_percent) else { return };
+        if percent >= 50 {
+            self.say(
+                condition::ON_TIME,
+                Truth::True,
+                Reason::AsExpected,
+                "the deadline is predicted to be kept",
+            );
+        } else {
+            let message = format!("on time with a probability of {percent} %");
+            self.say(condition::ON_TIME, Truth::False, Reason::DeadlineUnreachable, &message);
+        }
+    }
+
+    fn claim(&self) -> Claim {
+        let deleted = self.o.job.metadata.deletion_timestamp.is_some();
+        let since = |t: Option<&Time>| t.map_or(self.o.now, |t| t.0);
+        let allocation = self.status.allocation.as_ref();
+        match self.status.phase {
+            Phase::Pending if deleted || self.unfit => Claim::Nothing,
+            Phase::Pending => {
+                let until = self.status.not_before.as_ref().map(|t| t.0).filter(|t| *t > self.o.now);
+                Claim::Waiting { not_before: until }
+            }
+            Phase::Suspended | Phase::Succeeded | Phase::Failed => Claim::Nothing,
+            Phase::Starting => Claim::Starting { since: since(allocation.map(|a| &a.since)) },
+            Phase::Running => {
+                Claim::Running { since: since(allocation.and_then(|a| a.running_time.as_ref())) }
+            }
+            Phase::Stopping => Claim::Stopping {
+                gone_by: self.gone_by(),
+                goes_on: !deleted
+                    && !self.o.job.spec.suspend
+                    && self.status.stop.as_ref().is_none_or(|s| s.outcome != Some(Outcome::Finished)),
+            },
+        }
+    }
+
+    /// When the pods will have ended at the latest; unknown where a node is silent.
+    fn gone_by(&self) -> Option<Timestamp> {
+        let allocation = self.allocation()?;
+        let since = self.status.stop.as_ref()?.since.0;
+        let members = Members::of(self.o, Some(&allocation));
+        let silent = members.gang.iter().any(|m| {
+            m.live.is_some_and(|p| !super::member::is_over(p))
+                && self.o.nodes.get(m.node).is_some_and(|f| !f.ready)
+        });
+        (!silent).then(|| status::after(since, super::pods::grace_seconds(&self.o.job.spec)).max(self.o.now))
+    }
+}
+
+/// Whether a forecast differs from the written one by a tenth of what is left, or in its class of risk.
+fn moved(
+    old: Option<&andreas_api::training_job::Prediction>,
+    new: &andreas_api::training_job::Prediction,
+    now: Timestamp,
+) -> bool {
+    let Some(old) = old else { return true };
+    if old.risk != new.risk || old.source != new.source {
+        return true;
+    }
+    match (&old.finish_time, &new.finish_time) {
+        (None, None) => false,
+        (Some(old), Some(new)) => {
+            let left = status::seconds_between(now, new.0).max(1);
+            status::seconds_between(old.0, new.0).abs() >= (left / 10).max(60)
+        }
+        _ => true,
+    }
+}

@@ -1,0 +1,262 @@
+//! After the pods have ended: the record, the counters, what was learned, and what comes next.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use andreas_api::names;
+use andreas_api::phase::condition;
+use andreas_api::slim::SlimPod;
+use andreas_api::training_job::{Allocation, AttemptRecord, Consumption};
+use andreas_api::training_profile::Observation;
+use andreas_api::{Outcome, Phase, Reason};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::action::{Action, DeleteReason, Learned};
+use super::draft::Draft;
+use super::judge::Judgement;
+use super::member::{Members, is_over, number};
+use super::status::{self, Truth, after, energy_text, money_text, seconds_between};
+
+/// Attempts that a status remembers.
+const HISTORY: usize = 16;
+/// Of these, withdrawn ones in a row with the same reason.
+const WITHDRAWN_IN_A_ROW: usize = 6;
+/// Back-off after the cluster's failure, after the user's second, and after a refusal: first, s.
+const AFTER_CLUSTER: i64 = 5;
+const AFTER_USER: i64 = 10;
+const AFTER_REFUSAL: i64 = 10;
+/// Longest back-off, s.
+const LONGEST_BACK_OFF: i64 = 300;
+
+/// Closes the attempt.
+pub(super) fn conclude(
+    d: &mut Draft<'_>,
+    allocation: &Allocation,
+    members: &Members<'_>,
+    judgement: &Judgement,
+) {
+    let ended = ended_at(d, members, allocation);
+    learn(d, allocation, judgement, &ended);
+    remember(d, allocation, judgement, ended.clone());
+    account(d);
+    d.avoid(&judgement.avoid);
+    d.status.allocation = None;
+    d.status.stop = None;
+    d.status.reason = None;
+    let ran = allocation.running_time.is_some();
+    match judgement.outcome {
+        Outcome::Finished => return succeed(d, judgement, ended),
+        Outcome::Stopped => d.status.restarts = d.status.restarts.saturating_add(i32::from(ran)),
+        Outcome::UserFailure => d.status.user_failures = d.status.user_failures.saturating_add(1),
+        Outcome::ClusterFailure => d.status.cluster_failures = d.status.cluster_failures.saturating_add(1),
+        Outcome::Withdrawn => {}
+    }
+    let used_up = d.status.user_failures > d.o.job.spec.retries;
+    if judgement.outcome == Outcome::UserFailure && (used_up || judgement.reason == Reason::MaxRunTime) {
+        return fail(d, judgement, ended);
+    }
+    wait_again(d, judgement);
+}
+
+/// When the last member ended: by its containers where they said so, else now.
+fn ended_at(d: &Draft<'_>, members: &Members<'_>, allocation: &Allocation) -> Time {
+    let container = d.o.job.spec.container.as_deref();
+    let all: Option<Vec<_>> = members.gang.iter().map(|m| m.ending(container)?.at).collect();
+    let last = all.and_then(|all| all.into_iter().max()).unwrap_or(d.o.now);
+    let from = allocation.running_time.as_ref().unwrap_or(&allocation.since).0;
+    status::time(last.clamp(from, d.o.now.max(from)))
+}
+
+fn remember(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgement, ended: Time) {
+    let progress = d.status.progress.as_ref().filter(|p| p.attempt == allocation.attempt);
+    let record = AttemptRecord {
+        attempt: allocation.attempt,
+        outcome: judgement.outcome,
+        reason: judgement.reason.as_str().into(),
+        exit_code: judgement.exit_code,
+        message: judgement.message.clone(),
+        gpu_type: allocation.gpu_type.clone(),
+        gpus: allocation.gpus,
+        placement: allocation.placement.clone(),
+        started: allocation.running_time.clone(),
+        ended,
+        milli_percent: progress.map_or(0, |p| p.milli_percent),
+        joules: d.o.energy.attempt_joules.max(0),
+    };
+    let alike = |r: &AttemptRecord| {
+        r.outcome == Outcome::Withdrawn && r.outcome == record.outcome && r.reason == record.reason
+    };
+    let row = d.status.history.iter().rev().take_while(|r| alike(r)).count();
+    if row >= WITHDRAWN_IN_A_ROW {
+        // The same refusal over and over must not push out the attempts that ran.
+        let first = d.status.history.len() - row;
+        d.status.history.remove(first);
+    }
+    d.status.history.push(record);
+    let surplus = d.status.history.len().saturating_sub(HISTORY);
+    d.status.history.drain(..surplus);
+}
+
+/// Joules and money at the edge of an attempt.
+fn account(d: &mut Draft<'_>) {
+    let view = d.o.energy;
+    let mut total: Consumption = d.status.consumption.clone().unwrap_or_default();
+    total.joules = total.joules.saturating_add(view.attempt_joules.max(0));
+    total.energy_micros = total.energy_micros.saturating_add(view.attempt_micros.max(0));
+    total.lateness_micros = view.lateness_micros.max(0);
+    total.source = if view.measured { "Measured".into() } else { "Predicted".into() };
+    total.energy = energy_text(total.joules);
+    total.cost = money_text(total.energy_micros.saturating_add(total.lateness_micros));
+    d.status.consumption = Some(total);
+}
+
+/// What the attempt says of the family of runs.
+fn learn(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgement, ended: &Time) {
+    if judgement.gpu_memory_exhausted {
+        d.learned.push(Learned::OutOfMemory { gpu_type: allocation.gpu_type.clone() });
+    }
+    let Some(started) = allocation.running_time.clone() else { return };
+    let epochs = i64::from(d.o.job.spec.epochs.max(1));
+    let seconds = seconds_between(started.0, ended.0);
+    let finished = judgement.outcome == Outcome::Finished;
+    let progress = d.status.progress.as_ref().filter(|p| p.attempt == allocation.attempt);
+    let observed = match progress {
+        Some(p) if p.millis_per_epoch > 0 => {
+            Some((p.millis_per_epoch, i64::from(p.milli_percent - p.attempt_start).max(0) * epochs / 100))
+        }
+        // No report, but the whole run from its beginning in one attempt.
+        None if finished && d.status.progress.is_none() && d.status.restarts == 0 && seconds > 0 => {
+            Some(((seconds * 1000 / epochs).max(1), epochs * 1000))
+        }
+        _ => None,
+    };
+    if let Some((millis_per_epoch, milli_epochs)) = observed.filter(|(_, e)| *e > 0) {
+        d.learned.push(Learned::Observation(Observation {
+            run: format!("{}-{}", d.o.job.metadata.name.as_deref().unwrap_or_default(), allocation.attempt),
+            gpu_type: allocation.gpu_type.clone(),
+            gpus: allocation.gpus,
+            nodes: i32::try_from(allocation.nodes.len()).unwrap_or(i32::MAX),
+            power_limit_watts: allocation.power_limit_watts,
+            millis_per_epoch,
+            milli_epochs,
+            watts: d.o.energy.measured_watts,
+            at: ended.clone(),
+        }));
+    }
+    if finished && judgement.reason != Reason::CompletedEarly {
+        let earlier = d
+            .status
+            .history
+            .iter()
+            .filter_map(|r| r.started.as_ref().map(|s| seconds_between(s.0, r.ended.0).max(0)));
+        d.learned.push(Learned::FinishedRun { seconds: earlier.sum::<i64>().saturating_add(seconds.max(0)) });
+    }
+}
+
+fn succeed(d: &mut Draft<'_>, judgement: &Judgement, ended: Time) {
+    d.status.phase = Phase::Succeeded;
+    d.status.completion_time = Some(ended);
+    d.status.not_before = None;
+    d.status.avoid.clear();
+    if judgement.reason == Reason::CompletedEarly {
+        d.status.reason = Some(Reason::CompletedEarly.as_str().into());
+        d.say(condition::PROGRESSING, Truth::False, Reason::CompletedEarly, &judgement.message);
+    } else {
+        d.unsay(condition::PROGRESSING);
+    }
+    d.unsay(condition::SCHEDULED);
+    d.say(condition::RUNNING, Truth::False, Reason::Completed, &judgement.message);
+    d.say(condition::FINISHED, Truth::True, judgement.reason, &judgement.message);
+    d.event(judgement.reason == Reason::CompletedEarly, judgement.reason, judgement.message.clone());
+}
+
+fn fail(d: &mut Draft<'_>, judgement: &Judgement, ended: Time) {
+    let retries = d.o.job.spec.retries;
+    let (reason, message) = if judgement.reason == Reason::MaxRunTime {
+        (Reason::MaxRunTime, judgement.message.clone())
+    } else {
+        (Reason::RetriesExhausted, format!("{} (all {retries} retries are used)", judgement.message))
+    };
+    d.status.phase = Phase::Failed;
+    d.status.completion_time = Some(ended);
+    d.status.not_before = None;
+    d.status.avoid.clear();
+    d.status.reason = Some(reason.as_str().into());
+    d.unsay(condition::SCHEDULED);
+    d.say(condition::RUNNING, Truth::False, reason, &message);
+    d.say(condition::FINISHED, Truth::True, reason, &message);
+    d.event(true, reason, message);
+}
+
+/// Pending again, with the reason that the attempt ended for, until the plan has a better one.
+fn wait_again(d: &mut Draft<'_>, judgement: &Judgement) {
+    d.status.phase = Phase::Pending;
+    let row = in_a_row(d, judgement.outcome);
+    let pause = match judgement.outcome {
+        Outcome::ClusterFailure => doubling(AFTER_CLUSTER, row),
+        // A slip is tried again at once; a program that keeps failing is not.
+        Outcome::UserFailure if row > 1 => doubling(AFTER_USER, row - 1),
+        Outcome::Withdrawn if judgement.reason != Reason::PlacementTimeout => doubling(AFTER_REFUSAL, row),
+        _ => 0,
+    };
+    d.status.not_before = (pause > 0).then(|| status::time(after(d.o.now, pause)));
+    let reason = match judgement.reason {
+        Reason::Stopping | Reason::Suspended => Reason::NotPlannedYet,
+        reason => reason,
+    };
+    let message = match judgement.outcome {
+        Outcome::UserFailure => {
+            let left = d.o.job.spec.retries.saturating_sub(d.status.user_failures).max(0).saturating_add(1);
+            format!("{} ({left} more to try)", judgement.message)
+        }
+        _ => judgement.message.clone(),
+    };
+    d.say(condition::RUNNING, Truth::False, reason, &message);
+    d.wait_for(reason, &message);
+}
+
+/// How many attempts in a row, this one included, ended like that.
+fn in_a_row(d: &Draft<'_>, outcome: Outcome) -> u32 {
+    let row = d.status.history.iter().rev().take_while(|r| r.outcome == outcome).count();
+    u32::try_from(row).unwrap_or(u32::MAX)
+}
+
+fn doubling(first: i64, times: u32) -> i64 {
+    first.saturating_mul(1 << times.saturating_sub(1).min(10)).min(LONGEST_BACK_OFF)
+}
+
+/// Succeeded and Failed: nothing but the end of the object.
+pub(super) fn ended(d: &mut Draft<'_>) {
+    let Some(seconds) = d.o.job.spec.ttl_seconds_after_finished else { return };
+    let Some(done) = d.status.completion_time.clone() else { return };
+    let due = after(done.0, i64::from(seconds));
+    if d.o.now < due {
+        return d.look_at(due);
+    }
+    if let Some(uid) = d.o.job.metadata.uid.clone() {
+        d.actions.push(Action::DeleteJob { uid });
+    }
+}
+
+/// Clears away what no attempt needs: pods of ended attempts beyond `historyLimit`, and pods that live though their
+/// attempt is over.
+pub(super) fn tidy(d: &mut Draft<'_>) {
+    let allocation = d.allocation();
+    let members = Members::of(d.o, allocation.as_ref());
+    let mut kept: BTreeMap<i64, Vec<&SlimPod>> = BTreeMap::new();
+    for pod in members.other.iter().copied() {
+        if is_over(pod) {
+            kept.entry(number(pod, names::LABEL_ATTEMPT).unwrap_or(0)).or_default().push(pod);
+        } else {
+            d.delete(pod, DeleteReason::Stop);
+        }
+    }
+    let limit = usize::try_from(d.o.job.spec.history_limit).unwrap_or(0);
+    let newest: BTreeSet<i64> = kept.keys().rev().take(limit).copied().collect();
+    for (attempt, pods) in kept {
+        if !newest.contains(&attempt) {
+            for pod in pods {
+                d.delete(pod, DeleteReason::History);
+            }
+        }
+    }
+}

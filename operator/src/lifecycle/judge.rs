@@ -1,0 +1,377 @@
+//! What an attempt came to. LIFECYCLE's order: the cluster's failure, stopped, finished, vanished, the user's failure;
+//! by when containers ended, not by when we saw it.
+//!
+//! Two clocks meet here: containers end by their node's, stops and disruptions begin by ours or the API server's. Where
+//! the two are closer than [`SKEW`], the reading is taken that loses no work: an exit 0 that close to a stop or a
+//! drain counts as its effect, because going on from a checkpoint is cheap and a run taken for finished is lost.
+//!
+//! A node that was not Ready, was booted again or has a broken GPU explains a *failure*. It does not undo an exit 0 that
+//! the kubelet reported: nothing asked that program to leave.
+
+use andreas_api::slim::{SlimPod, SlimTerminated};
+use andreas_api::training_job::{Allocation, StopRequest};
+use andreas_api::{Outcome, Reason};
+use jiff::Timestamp;
+
+use super::member::{Member, Members, containers_seen_ended, is_over, proof_of_death};
+use super::observed::Observed;
+use super::status::{after, last_line, percent_text};
+
+/// Seconds by which the clocks of nodes and API server may differ.
+pub const SKEW: i64 = 5;
+/// Progress from which a run counts as done, thousandths of a percent.
+pub const NEARLY_DONE: i32 = 99_000;
+
+/// What an attempt came to, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judgement {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Why.
+    pub reason: Reason,
+    /// For people.
+    pub message: String,
+    /// Exit code of the member that failed first.
+    pub exit_code: Option<i32>,
+    /// Nodes to leave out for a while.
+    pub avoid: Vec<String>,
+    /// The memory of the GPUs was exhausted.
+    pub gpu_memory_exhausted: bool,
+}
+
+impl Judgement {
+    pub(super) fn new(outcome: Outcome, reason: Reason, message: impl Into<String>) -> Self {
+        let message = super::status::bounded(&message.into());
+        Self { outcome, reason, message, exit_code: None, avoid: Vec::new(), gpu_memory_exhausted: false }
+    }
+
+    pub(super) fn avoiding(mut self, node: &str) -> Self {
+        self.avoid.push(node.to_owned());
+        self
+    }
+}
+
+/// The case of one attempt.
+pub(super) struct Case<'a> {
+    pub o: &'a Observed<'a>,
+    pub allocation: &'a Allocation,
+    pub members: &'a Members<'a>,
+    /// The stop in the status, if one was asked for.
+    pub stop: Option<&'a StopRequest>,
+    /// The attempt is known to have been bound: a member without a trace has vanished.
+    pub known_bound: bool,
+}
+
+/// A training container that ended with an error.
+struct Bad<'a> {
+    member: Member<'a>,
+    terminated: Option<&'a SlimTerminated>,
+    exit_code: i32,
+    at: Option<Timestamp>,
+}
+
+impl<'a> Case<'a> {
+    /// What decides the attempt by now, if anything does: all members have finished, one has failed or vanished, or the
+    /// cluster took one away. None while all is well or a stop is under way that has not ended.
+    pub fn judge(&self) -> Option<Judgement> {
+        let decided = self.stop.and_then(|s| self.decided_before(s));
+        if let Some(kept) = &decided
+            && (kept.outcome != Outcome::UserFailure || kept.reason == Reason::MaxRunTime)
+        {
+            return decided;
+        }
+        if let Some(cluster) = self.cluster() {
+            return Some(cluster);
+        }
+        if let Some(kept) = decided {
+            // Others of the gang may have said more plainly since what the first one died of.
+            return Some(
+                self.user().filter(|u| u.gpu_memory_exhausted && is_own_exit(kept.reason)).unwrap_or(kept),
+            );
+        }
+        if let Some(stop) = self.stop
+            && !self.ended_before(stop)
+        {
+            return self.all_ended().then(|| self.stopped(stop));
+        }
+        self.finished().or_else(|| self.vanished()).or_else(|| self.user())
+    }
+
+    /// What the status says the attempt had come to when its stop was asked for.
+    fn decided_before(&self, stop: &StopRequest) -> Option<Judgement> {
+        let reason = Reason::parse(&stop.reason).unwrap_or(Reason::ContainerFailed);
+        let mut judgement = Judgement::new(stop.outcome?, reason, stop.message.clone());
+        // Nodes to avoid went into the status together with the stop.
+        judgement.exit_code = stop.exit_code;
+        Some(judgement)
+    }
+
+    pub fn stopped(&self, stop: &StopRequest) -> Judgement {
+        let reason = Reason::parse(&stop.reason).unwrap_or(Reason::Stopping);
+        Judgement::new(Outcome::Stopped, reason, stop.message.clone())
+    }
+
+    fn container(&self) -> Option<&'a str> {
+        self.o.job.spec.container.as_deref()
+    }
+
+    pub fn all_ended(&self) -> bool {
+        let since = self.stop.map_or(self.o.now, |s| s.since.0);
+        let given_up = |m: &Member<'_>| m.live.is_some_and(|p| super::stop::given_up(self.o, p));
+        self.members.gang.iter().all(|m| given_up(m) || m.has_ended(self.o, self.known_bound, since))
+    }
+
+    /// Every training container exited 0: when the last one did, where that is known.
+    fn all_zero(&self) -> Option<Option<Timestamp>> {
+        let mut last = None;
+        for member in &self.members.gang {
+            let ending = member.ending(self.container()).filter(|e| e.exit_code == 0)?;
+            last = last.max(ending.at);
+        }
+        Some(last)
+    }
+
+    /// Training containers that ended with an error of their own, the earliest first.
+    fn bad(&self) -> Vec<Bad<'a>> {
+        let mut all: Vec<Bad<'a>> = self
+            .members
+            .gang
+            .iter()
+            .filter_map(|member| {
+                let (exit_code, at, terminated) = match member.ending(self.container()) {
+                    Some(e) if e.exit_code != 0 => (e.exit_code, e.at, e.terminated),
+                    Some(_) => return None,
+                    // An init container failed: the one that trains was never started.
+                    None => {
+                        let failed = failed_before_training(member.pod()?)?;
+                        (failed.exit_code, failed.finished_at.as_ref().map(|t| t.0), Some(failed))
+                    }
+                };
+                let unknown = terminated.is_some_and(|t| t.reason == "ContainerStatusUnknown");
+                (!unknown).then_some(Bad { member: *member, terminated, exit_code, at })
+            })
+            .collect();
+        all.sort_by_key(|b| (b.at.unwrap_or(Timestamp::MAX), b.member.index));
+        all
+    }
+
+    /// The training containers of all members ended, or one failed, before the stop was asked for.
+    fn ended_before(&self, stop: &StopRequest) -> bool {
+        // A pod that nobody asked to leave ended by itself. In a gang one that was asked takes the others with it.
+        let asked = |m: &Member<'_>| m.pod().is_none_or(|p| p.metadata.deletion_timestamp.is_some());
+        let untouched = !self.members.gang.iter().any(asked);
+        let before =
+            |at: Option<Timestamp>| untouched || at.is_some_and(|at| after(at, SKEW) <= stop.since.0);
+        match self.all_zero() {
+            Some(at) => before(at),
+            None => self.bad().first().is_some_and(|b| before(b.at)),
+        }
+    }
+
+    /// How far this attempt says it is.
+    fn nearly_done(&self) -> bool {
+        self.o.job.status.as_ref().and_then(|s| s.progress.as_ref()).is_some_and(|p| {
+            p.attempt == self.allocation.attempt && (p.milli_percent >= NEARLY_DONE || p.ended)
+        })
+    }
+
+    /// The cluster's failure.
+    fn cluster(&self) -> Option<Judgement> {
+        let bad = self.bad();
+        let finished = self.all_zero();
+        // Something that happened at `at` explains the end only if the end did not come clearly before it.
+        let came_before = |at: Option<Timestamp>, end: Option<Timestamp>| {
+            at.is_some_and(|at| end.is_some_and(|end| after(end, SKEW) <= at))
+        };
+        let too_late = |at: Option<Timestamp>| {
+            finished.is_some_and(|end| came_before(at, end) || self.nearly_done())
+                || bad.first().is_some_and(|b| came_before(at, b.at))
+        };
+        let failure = |message: String, node: &str| {
+            Judgement::new(Outcome::ClusterFailure, Reason::ClusterFailure, message).avoiding(node)
+        };
+        for member in &self.members.gang {
+            let Some(pod) = member.pod() else { continue };
+            let worker = format!("worker {} on {}", member.index, member.node);
+            if let Some(c) =
+                pod.status.conditions.iter().find(|c| c.type_ == "DisruptionTarget" && c.status == "True")
+                && !too_late(c.last_transition_time.as_ref().map(|t| t.0))
+            {
+                let words = if c.message.is_empty() { &c.reason } else { &c.message };
+                return Some(failure(format!("{worker} was disrupted: {words}"), member.node));
+            }
+            if let Some(at) = foreign_deletion(pod, self.stop)
+                && !too_late(at)
+            {
+                return Some(failure(format!("{worker} was deleted by somebody else"), member.node));
+            }
+            if let Some(t) = unknown_status(pod)
+                && !too_late(t.finished_at.as_ref().map(|t| t.0))
+            {
+                return Some(failure(format!("{worker} was lost: {}", last_line(&t.message)), member.node));
+            }
+            if pod.status.phase == "Failed" && member.never_started() {
+                let words = last_line(&pod.status.message);
+                let message = format!("{worker} was refused by its node: {} {words}", pod.status.reason);
+                return Some(failure(message.trim_end().to_owned(), member.node));
+            }
+            let clean = member.ending(self.container()).is_some_and(|e| e.exit_code == 0);
+            if let Some(how) = proof_of_death(pod, self.o.nodes)
+                && !clean
+                && !too_late(self.o.nodes.get(member.node).and_then(|f| f.ready_changed))
+            {
+                return Some(failure(format!("the node of {worker} {how}"), member.node));
+            }
+        }
+        if bad.is_empty() {
+            return None;
+        }
+        for member in &self.members.gang {
+            let Some(fact) = self.o.nodes.get(member.node) else { continue };
+            if fact.ready_changed.is_some_and(|at| at >= self.allocation.since.0 && !self.settled(at))
+                && member.bound()
+            {
+                let message = format!("node {} was not Ready during the attempt", member.node);
+                return Some(failure(message, member.node));
+            }
+            let broken = fact.agent.as_ref().and_then(|a| a.unhealthy_since);
+            if broken.is_some_and(|at| at >= self.allocation.since.0) {
+                return Some(failure(format!("a GPU of node {} is unhealthy", member.node), member.node));
+            }
+        }
+        let broken = bad.iter().find(|b| b.terminated.is_some_and(|t| speaks_of_broken_gpu(&t.message)));
+        broken.map(|b| {
+            let words = b.terminated.map(|t| last_line(&t.message)).unwrap_or_default();
+            failure(format!("GPU error on {}: {words}", b.member.node), b.member.node)
+        })
+    }
+
+    /// A change of `Ready` that came before the members were bound says nothing of them: the node had come back.
+    fn settled(&self, ready_changed: Timestamp) -> bool {
+        let bound = self.members.gang.iter().filter_map(Member::bound_at).min();
+        bound.is_none_or(|bound| ready_changed <= bound)
+    }
+
+    fn finished(&self) -> Option<Judgement> {
+        self.all_zero()?;
+        let progress = self.o.job.status.as_ref().and_then(|s| s.progress.as_ref());
+        Some(match progress.filter(|p| p.milli_percent < NEARLY_DONE) {
+            Some(p) => {
+                let figure = percent_text(p.milli_percent);
+                let message = format!("all workers exited 0 at {figure} of the run");
+                Judgement::new(Outcome::Finished, Reason::CompletedEarly, message)
+            }
+            None => Judgement::new(Outcome::Finished, Reason::Completed, "all workers exited 0"),
+        })
+    }
+
+    /// A pod is gone without our having seen its end.
+    fn vanished(&self) -> Option<Judgement> {
+        let first_bad = self.bad().first().and_then(|b| b.at);
+        let member = self.members.gang.iter().find(|m| {
+            if m.live.is_some() {
+                return false;
+            }
+            match m.gone {
+                Some(gone) => {
+                    let unseen = !is_over(gone.last) && !containers_seen_ended(gone.last);
+                    unseen && !first_bad.is_some_and(|bad| after(bad, SKEW) <= gone.at)
+                }
+                None => self.known_bound,
+            }
+        })?;
+        let what = format!("worker {} on {} vanished", member.index, member.node);
+        let others_well = self.bad().is_empty();
+        Some(if self.nearly_done() && others_well {
+            Judgement::new(
+                Outcome::Finished,
+                Reason::Completed,
+                format!("{what} with at least 99 % reported"),
+            )
+        } else {
+            Judgement::new(Outcome::ClusterFailure, Reason::Vanished, what).avoiding(member.node)
+        })
+    }
+
+    fn user(&self) -> Option<Judgement> {
+        let bad = self.bad();
+        let first = bad.first()?;
+        let exhausted = bad.iter().find(|b| b.terminated.is_some_and(|t| speaks_of_gpu_memory(&t.message)));
+        let shown = exhausted.unwrap_or(first);
+        let words = shown.terminated.map(|t| last_line(&t.message)).unwrap_or_default();
+        let killed = shown.terminated.is_some_and(|t| t.reason == "OOMKilled");
+        let reason =
+            if exhausted.is_some() || killed { Reason::OutOfMemory } else { Reason::ContainerFailed };
+        let mut message = if killed {
+            format!("worker {} ran out of memory and was killed", shown.member.index)
+        } else {
+            format!("worker {} exited with {}", shown.member.index, shown.exit_code)
+        };
+        if !words.is_empty() {
+            message = format!("{message}: {words}");
+        }
+        let mut judgement = Judgement::new(Outcome::UserFailure, reason, message);
+        judgement.exit_code = Some(shown.exit_code);
+        judgement.gpu_memory_exhausted = exhausted.is_some();
+        Some(judgement)
+    }
+}
+
+/// Reasons that a container's own exit gives: what it said may be read again at the end.
+fn is_own_exit(reason: Reason) -> bool {
+    matches!(reason, Reason::ContainerFailed | Reason::OutOfMemory)
+}
+
+/// A pod that is being deleted though the status asks for no stop: somebody else's doing. When it was asked.
+fn foreign_deletion(pod: &SlimPod, stop: Option<&StopRequest>) -> Option<Option<Timestamp>> {
+    let deletion = pod.metadata.deletion_timestamp.as_ref()?;
+    if stop.is_some() {
+        return None;
+    }
+    let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or(0);
+    Some(Some(after(deletion.0, -grace)))
+}
+
+fn unknown_status(pod: &SlimPod) -> Option<&SlimTerminated> {
+    pod.status
+        .container_statuses
+        .iter()
+        .filter_map(|s| s.state.terminated.as_ref())
+        .find(|t| t.reason == "ContainerStatusUnknown")
+}
+
+/// The init container that failed, where the pod failed before the training container started.
+fn failed_before_training(pod: &SlimPod) -> Option<&SlimTerminated> {
+    if pod.status.phase != "Failed" {
+        return None;
+    }
+    pod.status
+        .init_container_statuses
+        .iter()
+        .filter_map(|s| s.state.terminated.as_ref())
+        .find(|t| t.exit_code != 0)
+}
+
+/// What PyTorch, CUDA, JAX and TensorFlow say when a GPU's memory is exhausted.
+fn speaks_of_gpu_memory(message: &str) -> bool {
+    const WORDS: [&str; 5] = [
+        "CUDA out of memory",
+        "CUDA error: out of memory",
+        "CUDA_ERROR_OUT_OF_MEMORY",
+        "torch.OutOfMemoryError",
+        "RESOURCE_EXHAUSTED: Out of memory",
+    ];
+    WORDS.iter().any(|w| message.contains(w)) || message.contains("torch.cuda.OutOfMemoryError")
+}
+
+/// What CUDA says when the GPU itself has failed (uncorrectable ECC error, XID 79, 74).
+fn speaks_of_broken_gpu(message: &str) -> bool {
+    const WORDS: [&str; 5] = [
+        "uncorrectable ECC error",
+        "fallen off the bus",
+        "GPU is lost",
+        "CUDA error: hardware stack error",
+        "uncorrectable NVLink error",
+    ];
+    WORDS.iter().any(|w| message.contains(w))
+}

@@ -1,0 +1,271 @@
+//! Who belongs to an attempt, and whether it can still run.
+
+use std::collections::BTreeMap;
+
+use andreas_api::names;
+use andreas_api::slim::{SlimContainerState, SlimPod, SlimTerminated, SlimTrainingJob};
+use andreas_api::training_job::Allocation;
+use jiff::Timestamp;
+
+use super::observed::{GonePod, NodeFact, Observed};
+use super::pods::ANNOTATION_BOOT_ID;
+use super::status::after;
+
+/// A pod is ours with our label **and** a controller reference to that very object (UID); a label alone is forged, an
+/// owner alone was orphaned or relabelled.
+pub fn is_member(pod: &SlimPod, job: &SlimTrainingJob) -> bool {
+    let (Some(uid), Some(name)) = (&job.metadata.uid, &job.metadata.name) else { return false };
+    controller(pod).is_some_and(|(kind, owner_name, owner_uid)| {
+        kind == "TrainingJob" && owner_name == name && owner_uid == uid
+    }) && label(pod, names::LABEL_JOB_UID) == Some(uid)
+}
+
+/// A pod of an older object of the same name: it may still write the checkpoint and hold GPUs.
+fn is_of_older(pod: &SlimPod, job: &SlimTrainingJob) -> bool {
+    let (Some(uid), Some(name)) = (&job.metadata.uid, &job.metadata.name) else { return false };
+    controller(pod).is_some_and(|(kind, owner_name, owner_uid)| {
+        kind == "TrainingJob" && owner_name == name && owner_uid != uid
+    }) && label(pod, names::LABEL_JOB) == Some(name)
+}
+
+fn controller(pod: &SlimPod) -> Option<(&str, &str, &str)> {
+    let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();
+    owners
+        .iter()
+        .find(|o| o.controller == Some(true))
+        .map(|o| (o.kind.as_str(), o.name.as_str(), o.uid.as_str()))
+}
+
+pub(super) fn label<'a>(pod: &'a SlimPod, key: &str) -> Option<&'a String> {
+    pod.metadata.labels.as_ref()?.get(key)
+}
+
+pub(super) fn number(pod: &SlimPod, key: &str) -> Option<i64> {
+    label(pod, key)?.parse().ok()
+}
+
+/// The pod's phase says that none of its containers will run again.
+pub(super) fn is_over(pod: &SlimPod) -> bool {
+    matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")
+}
+
+/// Proof that the node a pod is bound to no longer runs it: the Node was deleted, is declared out of service, or has
+/// booted since the pod was made.
+pub(super) fn proof_of_death(pod: &SlimPod, nodes: &BTreeMap<String, NodeFact>) -> Option<&'static str> {
+    let node = pod.spec.node_name.as_ref()?;
+    let Some(fact) = nodes.get(node) else { return Some("was deleted") };
+    if fact.out_of_service {
+        return Some("is out of service");
+    }
+    let made_under = pod.metadata.annotations.as_ref().and_then(|a| a.get(ANNOTATION_BOOT_ID));
+    match made_under {
+        Some(boot) if !boot.is_empty() && !fact.boot_id.is_empty() && *boot != fact.boot_id => {
+            Some("was booted again")
+        }
+        _ => None,
+    }
+}
+
+/// The pod holds the GPUs it asks for: it is bound and nothing shows that its containers are gone.
+pub fn pod_in_use(pod: &SlimPod, nodes: &BTreeMap<String, NodeFact>) -> bool {
+    pod.spec.node_name.is_some() && !is_over(pod) && proof_of_death(pod, nodes).is_none()
+}
+
+/// One place in the gang.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Member<'a> {
+    pub index: usize,
+    /// Where the allocation puts it.
+    pub node: &'a str,
+    /// Its pod, if there is one.
+    pub live: Option<&'a SlimPod>,
+    /// What was last seen of it, if it is gone.
+    pub gone: Option<GonePod<'a>>,
+}
+
+impl<'a> Member<'a> {
+    /// All that is known of the pod, there or gone.
+    pub fn pod(&self) -> Option<&'a SlimPod> {
+        self.live.or(self.gone.map(|g| g.last))
+    }
+
+    pub fn bound(&self) -> bool {
+        self.pod().is_some_and(|p| p.spec.node_name.is_some())
+    }
+
+    /// When the scheduler bound it.
+    pub fn bound_at(&self) -> Option<Timestamp> {
+        let pod = self.pod()?;
+        pod.spec.node_name.as_ref()?;
+        pod.status
+            .conditions
+            .iter()
+            .find(|c| c.type_ == "PodScheduled" && c.status == "True")
+            .and_then(|c| c.last_transition_time.as_ref())
+            .or(pod.metadata.creation_timestamp.as_ref())
+            .map(|t| t.0)
+    }
+
+    /// State of the container that trains: the named one, else the first of the spec.
+    pub fn training(&self, container: Option<&str>) -> Option<&'a SlimContainerState> {
+        let pod = self.pod()?;
+        let name = container.or(pod.spec.containers.first().map(|c| c.name.as_str()));
+        let statuses = &pod.status.container_statuses;
+        match name {
+            Some(name) => statuses.iter().find(|s| s.name == name),
+            None => statuses.first(),
+        }
+        .map(|s| &s.state)
+    }
+
+    /// When its training container started.
+    pub fn started_at(&self, container: Option<&str>) -> Option<Timestamp> {
+        let state = self.training(container)?;
+        if let Some(running) = &state.running {
+            let pod = self.pod()?;
+            let seen = running.started_at.as_ref().or(pod.status.start_time.as_ref());
+            return Some(
+                seen.or(pod.metadata.creation_timestamp.as_ref()).map_or(Timestamp::UNIX_EPOCH, |t| t.0),
+            );
+        }
+        state.terminated.as_ref()?.started_at.as_ref().map(|t| t.0)
+    }
+
+    /// How its training container ended. A pod that is over without a word on its containers counts by its phase.
+    pub fn ending(&self, container: Option<&str>) -> Option<Ending<'a>> {
+        let pod = self.pod()?;
+        if let Some(terminated) = self.training(container).and_then(|s| s.terminated.as_ref()) {
+            return Some(Ending {
+                exit_code: terminated.exit_code,
+                at: terminated.finished_at.as_ref().map(|t| t.0),
+                terminated: Some(terminated),
+            });
+        }
+        (pod.status.phase == "Succeeded").then_some(Ending { exit_code: 0, at: None, terminated: None })
+    }
+
+    /// No container of it, init containers included, was ever started.
+    pub fn never_started(&self) -> bool {
+        self.pod().is_some_and(|pod| {
+            pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses).all(|s| {
+                s.state.running.is_none()
+                    && s.state
+                        .terminated
+                        .as_ref()
+                        .is_none_or(|t| t.started_at.is_none() && t.finished_at.is_none())
+            })
+        })
+    }
+
+    /// Whether it can run no more and holds nothing. `known_bound`: the attempt is known to have been bound, so that a
+    /// pod without a trace counts as running for its grace period from `since`.
+    pub fn has_ended(&self, o: &Observed<'_>, known_bound: bool, since: Timestamp) -> bool {
+        self.busy_until(o, known_bound, since).is_none()
+    }
+
+    /// Until when at the latest it must be taken as running: none where it has ended, the end of time where only an
+    /// event will tell.
+    pub fn busy_until(&self, o: &Observed<'_>, known_bound: bool, since: Timestamp) -> Option<Timestamp> {
+        if let Some(pod) = self.live {
+            return (!is_over(pod) && proof_of_death(pod, o.nodes).is_none()).then_some(Timestamp::MAX);
+        }
+        let grace = super::pods::grace_seconds(&o.job.spec);
+        let until = match self.gone {
+            Some(gone) => {
+                let pod = gone.last;
+                if pod.spec.node_name.is_none()
+                    || is_over(pod)
+                    || proof_of_death(pod, o.nodes).is_some()
+                    || containers_seen_ended(pod)
+                    || agent_sees_unheld(pod, o)
+                {
+                    return None;
+                }
+                after(gone.at, pod.spec.termination_grace_period_seconds.unwrap_or(grace))
+            }
+            None if known_bound && o.nodes.contains_key(self.node) => after(since, grace),
+            None => return None,
+        };
+        (until > o.now).then_some(until)
+    }
+}
+
+/// How a training container ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ending<'a> {
+    pub exit_code: i32,
+    /// By the node's clock.
+    pub at: Option<Timestamp>,
+    pub terminated: Option<&'a SlimTerminated>,
+}
+
+/// Every container that was started was seen terminated.
+pub(super) fn containers_seen_ended(pod: &SlimPod) -> bool {
+    let all = || pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses);
+    all().next().is_some()
+        && all().all(|s| s.state.running.is_none())
+        && pod.status.container_statuses.iter().any(|s| s.state.terminated.is_some())
+}
+
+/// The agent of its node lives and no longer sees the pod hold a GPU.
+fn agent_sees_unheld(pod: &SlimPod, o: &Observed<'_>) -> bool {
+    let agent = pod.spec.node_name.as_ref().and_then(|n| o.nodes.get(n)).and_then(|f| f.agent.as_ref());
+    match (agent, &pod.metadata.uid) {
+        (Some(agent), Some(uid)) => !agent.holders.contains(uid),
+        _ => false,
+    }
+}
+
+/// The pods of a job, sorted by what they are to it.
+#[derive(Clone, Debug)]
+pub(super) struct Members<'a> {
+    /// The present attempt's, one for each node of the allocation, in order.
+    pub gang: Vec<Member<'a>>,
+    /// Ours, of other attempts (earlier ones, as a rule).
+    pub other: Vec<&'a SlimPod>,
+    /// Of an older object of the same name.
+    pub older: Vec<&'a SlimPod>,
+}
+
+impl<'a> Members<'a> {
+    pub fn of(o: &Observed<'a>, allocation: Option<&'a Allocation>) -> Self {
+        let nodes = allocation.map(|a| a.nodes.as_slice()).unwrap_or_default();
+        let mut gang: Vec<Member<'a>> = nodes
+            .iter()
+            .enumerate()
+            .map(|(index, node)| Member { index, node, live: None, gone: None })
+            .collect();
+        let place = |pod: &SlimPod| -> Option<usize> {
+            let allocation = allocation?;
+            let index = usize::try_from(number(pod, names::LABEL_INDEX)?).ok()?;
+            (number(pod, names::LABEL_ATTEMPT)? == allocation.attempt && index < nodes.len()).then_some(index)
+        };
+        let (mut other, mut older) = (Vec::new(), Vec::new());
+        for pod in o.pods.iter().copied() {
+            if is_member(pod, o.job) {
+                match place(pod) {
+                    Some(index) => gang[index].live = Some(pod),
+                    None => other.push(pod),
+                }
+            } else if is_of_older(pod, o.job) {
+                older.push(pod);
+            }
+        }
+        for gone in o.gone.iter().copied().filter(|g| is_member(g.last, o.job)) {
+            if let Some(index) = place(gone.last) {
+                gang[index].gone = Some(gone);
+            }
+        }
+        Self { gang, other, older }
+    }
+
+    /// Pods of earlier attempts and of older objects that can still run, those on nodes given up by `given_up` aside.
+    pub fn still_alive(&self, o: &Observed<'a>, given_up: impl Fn(&SlimPod) -> bool) -> Vec<&'a SlimPod> {
+        self.other
+            .iter()
+            .chain(&self.older)
+            .copied()
+            .filter(|p| !is_over(p) && proof_of_death(p, o.nodes).is_none() && !given_up(p))
+            .collect()
+    }
+}

@@ -1,0 +1,408 @@
+//! Manifests: the gang's pods and its Service, out of the user's template.
+//!
+//! What is ours to set is set here and nowhere else: node, scheduler, GPUs, names, rendezvous, progress, checkpoint,
+//! grace. What the user says of the rest stays. Admission refuses templates that set what is ours; where one slips
+//! through, ours wins.
+
+use std::collections::BTreeMap;
+
+use andreas_api::names;
+use andreas_api::slim::SlimTrainingJob;
+use andreas_api::training_job::{Allocation, ResourcesPer, TrainingJobSpec};
+use k8s_openapi::api::core::v1::{
+    Affinity, Container, DownwardAPIProjection, DownwardAPIVolumeFile, EnvVar, NodeAffinity, NodeSelector,
+    NodeSelectorRequirement, NodeSelectorTerm, ObjectFieldSelector, PersistentVolumeClaimVolumeSource, Pod,
+    PodSpec, ProjectedVolumeSource, ResourceRequirements, Service, ServiceAccountTokenProjection,
+    ServicePort, ServiceSpec, Toleration, Volume, VolumeMount, VolumeProjection,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::observed::{NodeFact, Settings};
+use super::quantity;
+
+/// Pod annotation: boot ID of its node when the pod was made. Another one later proves that its containers are gone.
+pub const ANNOTATION_BOOT_ID: &str = "andreas.dev/boot-id";
+/// Seconds between SIGTERM and SIGKILL of jobs without checkpoint: Kubernetes' own default.
+const GRACE_WITHOUT_CHECKPOINT: i64 = 30;
+/// Life of a progress token; the kubelet renews it.
+const TOKEN_SECONDS: i64 = 3600;
+const PROGRESS_VOLUME: &str = "andreas-progress";
+const CHECKPOINT_VOLUME: &str = "andreas-checkpoint";
+
+/// Seconds between SIGTERM and SIGKILL of the job's pods.
+pub fn grace_seconds(spec: &TrainingJobSpec) -> i64 {
+    spec.checkpoint.as_ref().map_or(GRACE_WITHOUT_CHECKPOINT, |c| i64::from(c.grace_seconds))
+}
+
+/// Path that progress of a job is posted to: that of Kubeflow Trainer's protocol, so that its clients need no change.
+pub fn progress_path(namespace: &str, job: &str) -> String {
+    format!("/apis/trainer.kubeflow.org/v1alpha1/namespaces/{namespace}/trainjobs/{job}/status")
+}
+
+/// The gang's Service; none for a single worker.
+///
+/// `publishNotReadyAddresses`: without it pods that are not ready have no name, and a readiness probe that waits for
+/// training would wait for ever.
+pub fn gang_service(job: &SlimTrainingJob, allocation: &Allocation) -> Option<Service> {
+    (allocation.nodes.len() > 1).then(|| Service {
+        metadata: ObjectMeta {
+            name: Some(service_name(job)),
+            namespace: job.metadata.namespace.clone(),
+            labels: Some(identity(job)),
+            owner_references: Some(vec![owner(job)]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(ServiceSpec {
+            cluster_ip: Some("None".into()),
+            publish_not_ready_addresses: Some(true),
+            selector: Some(BTreeMap::from([(names::LABEL_JOB_UID.to_owned(), uid(job))])),
+            ports: Some(vec![ServicePort {
+                name: Some("rendezvous".into()),
+                port: i32::from(names::MASTER_PORT),
+                target_port: Some(IntOrString::Int(i32::from(names::MASTER_PORT))),
+                ..ServicePort::default()
+            }]),
+            ..ServiceSpec::default()
+        }),
+        status: None,
+    })
+}
+
+/// The pod of one place in the gang.
+pub fn member(
+    job: &SlimTrainingJob,
+    allocation: &Allocation,
+    index: usize,
+    nodes: &BTreeMap<String, NodeFact>,
+    settings: &Settings,
+) -> Pod {
+    let node = allocation.nodes.get(index).map(String::as_str);
+    let mut pod = worker(job, allocation, index, settings);
+    if let (Some(node), Some(spec)) = (node, &mut pod.spec) {
+        pin(spec, node);
+        if let Some(fact) = nodes.get(node).filter(|f| !f.boot_id.is_empty()) {
+            pod.metadata
+                .annotations
+                .get_or_insert_default()
+                .insert(ANNOTATION_BOOT_ID.into(), fact.boot_id.clone());
+        }
+    }
+    pod
+}
+
+/// A worker with that many GPUs that is pinned nowhere: for dry runs, and to see what a worker asks for.
+pub fn unplaced_worker(job: &SlimTrainingJob, attempt: i64, gpus: i32, settings: &Settings) -> Pod {
+    let allocation = Allocation {
+        attempt,
+        generation: 1,
+        gpu_type: String::new(),
+        gpus,
+        gpus_per_worker: gpus,
+        nodes: vec![String::new()],
+        placement: String::new(),
+        power_limit_watts: None,
+        since: k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH),
+        bound_time: None,
+        running_time: None,
+        watts: 0,
+    };
+    worker(job, &allocation, 0, settings)
+}
+
+fn worker(job: &SlimTrainingJob, allocation: &Allocation, index: usize, settings: &Settings) -> Pod {
+    let template = &job.spec.template;
+    let name = names::pod_name(&job_name(job), allocation.attempt, index);
+    let mut labels = template.metadata.as_ref().and_then(|m| m.labels.clone()).unwrap_or_default();
+    labels.extend(identity(job));
+    labels.insert(names::LABEL_ATTEMPT.into(), allocation.attempt.to_string());
+    labels.insert(names::LABEL_INDEX.into(), index.to_string());
+    labels.insert(names::LABEL_ALLOCATION.into(), allocation.generation.to_string());
+    let mut annotations = template.metadata.as_ref().and_then(|m| m.annotations.clone()).unwrap_or_default();
+
+    let mut spec = template.spec.clone().unwrap_or_default();
+    spec.restart_policy = Some("Never".into());
+    spec.termination_grace_period_seconds = Some(grace_seconds(&job.spec));
+    spec.active_deadline_seconds = None;
+    spec.node_name = None;
+    spec.scheduling_gates = None;
+    spec.scheduler_name = settings.scheduler.clone();
+    spec.priority = None;
+    spec.priority_class_name = settings.priority_class.clone();
+    spec.preemption_policy = None;
+    (spec.hostname, spec.subdomain) =
+        if allocation.nodes.len() > 1 { (Some(name.clone()), Some(service_name(job))) } else { (None, None) };
+    tolerate(&mut spec);
+    multiply(&mut spec, job.spec.resources_per, allocation.gpus_per_worker);
+    for container in &mut spec.containers {
+        container.restart_policy = None;
+        container.termination_message_policy.get_or_insert_with(|| "FallbackToLogsOnError".into());
+    }
+    for container in spec.init_containers.iter_mut().flatten() {
+        container.termination_message_policy.get_or_insert_with(|| "FallbackToLogsOnError".into());
+    }
+    strip_gpus(&mut spec);
+    checkpoint_volume(&mut spec, job);
+    if let Some(progress) = &settings.progress {
+        annotations.insert(names::ANNOTATION_PROGRESS_CA.into(), progress.ca_pem.clone());
+        spec.volumes.get_or_insert_default().push(progress_volume(job));
+    }
+    if let Some(container) = training_container(&mut spec, job.spec.container.as_deref()) {
+        request_gpus(container, allocation.gpus_per_worker);
+        mount(container, job, settings);
+        let ours = environment(job, allocation, index, settings);
+        let env = container.env.get_or_insert_default();
+        env.retain(|e| ours.iter().all(|o| o.name != e.name));
+        // Ours first, so that the user's may refer to them as $(NAME).
+        env.splice(0..0, ours);
+    }
+    Pod {
+        metadata: ObjectMeta {
+            name: Some(name),
+            namespace: job.metadata.namespace.clone(),
+            labels: Some(labels),
+            annotations: (!annotations.is_empty()).then_some(annotations),
+            owner_references: Some(vec![owner(job)]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(spec),
+        status: None,
+    }
+}
+
+fn job_name(job: &SlimTrainingJob) -> String {
+    job.metadata.name.clone().unwrap_or_default()
+}
+
+fn uid(job: &SlimTrainingJob) -> String {
+    job.metadata.uid.clone().unwrap_or_default()
+}
+
+fn service_name(job: &SlimTrainingJob) -> String {
+    names::gang_service_name(&job_name(job), &uid(job))
+}
+
+fn identity(job: &SlimTrainingJob) -> BTreeMap<String, String> {
+    BTreeMap::from([
+        (names::LABEL_JOB.to_owned(), job_name(job)),
+        (names::LABEL_JOB_UID.to_owned(), uid(job)),
+    ])
+}
+
+fn owner(job: &SlimTrainingJob) -> OwnerReference {
+    OwnerReference {
+        api_version: format!("{}/{}", names::GROUP, names::VERSION),
+        block_owner_deletion: Some(true),
+        controller: Some(true),
+        kind: "TrainingJob".into(),
+        name: job_name(job),
+        uid: uid(job),
+    }
+}
+
+/// The container that trains: the named one, else the first.
+fn training_container<'a>(spec: &'a mut PodSpec, name: Option<&str>) -> Option<&'a mut Container> {
+    match name {
+        Some(name) => spec.containers.iter_mut().find(|c| c.name == name),
+        None => spec.containers.first_mut(),
+    }
+}
+
+/// Required node affinity by `matchFields: metadata.name` with exactly one value, in every term (terms are
+/// alternatives): the scheduler then looks at one node only, however large the cluster.
+fn pin(spec: &mut PodSpec, node: &str) {
+    let affinity = spec.affinity.get_or_insert_with(Affinity::default);
+    let required = affinity
+        .node_affinity
+        .get_or_insert_with(NodeAffinity::default)
+        .required_during_scheduling_ignored_during_execution
+        .get_or_insert_with(NodeSelector::default);
+    // A term without anything in it matches no node; with our field in it, it would match.
+    required.node_selector_terms.retain(|t| {
+        t.match_expressions.as_ref().is_some_and(|e| !e.is_empty())
+            || t.match_fields.as_ref().is_some_and(|f| !f.is_empty())
+    });
+    if required.node_selector_terms.is_empty() {
+        required.node_selector_terms.push(NodeSelectorTerm::default());
+    }
+    for term in &mut required.node_selector_terms {
+        let fields = term.match_fields.get_or_insert_default();
+        fields.retain(|f| f.key != "metadata.name");
+        fields.push(NodeSelectorRequirement {
+            key: "metadata.name".into(),
+            operator: "In".into(),
+            values: Some(vec![node.to_owned()]),
+        });
+    }
+}
+
+/// A silent node must not lose a healthy run: admission would add 300 s to every pod. Only the operator ends a run for
+/// a silent node. Managed nodes may be tainted with the name of the GPU resource.
+fn tolerate(spec: &mut PodSpec) {
+    const SILENCE: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+    let tolerations = spec.tolerations.get_or_insert_default();
+    tolerations.retain(|t| {
+        let silence = t.key.as_deref().is_some_and(|k| SILENCE.contains(&k));
+        !(silence && t.effect.as_deref().is_none_or(|e| e == "NoExecute"))
+    });
+    for key in SILENCE {
+        tolerations.push(Toleration {
+            key: Some(key.into()),
+            operator: Some("Exists".into()),
+            effect: Some("NoExecute".into()),
+            ..Toleration::default()
+        });
+    }
+    let gpu = Toleration {
+        key: Some(names::GPU_RESOURCE.into()),
+        operator: Some("Exists".into()),
+        ..Toleration::default()
+    };
+    if !tolerations.contains(&gpu) {
+        tolerations.push(gpu);
+    }
+}
+
+/// With `resourcesPer: Gpu` the requests and limits of the ordinary containers are those of one GPU. Init containers,
+/// native sidecars among them, are one per worker.
+fn multiply(spec: &mut PodSpec, per: ResourcesPer, gpus: i32) {
+    if per == ResourcesPer::Worker {
+        return;
+    }
+    let factor = u32::try_from(gpus).unwrap_or(1).max(1);
+    let each = |map: &mut Option<BTreeMap<String, Quantity>>| {
+        for quantity in map.iter_mut().flat_map(|m| m.values_mut()) {
+            *quantity = quantity::times(quantity, factor);
+        }
+    };
+    for resources in spec.containers.iter_mut().filter_map(|c| c.resources.as_mut()) {
+        each(&mut resources.requests);
+        each(&mut resources.limits);
+    }
+}
+
+/// GPU counts are ours to set, on the training container alone.
+fn strip_gpus(spec: &mut PodSpec) {
+    let containers = spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten());
+    for resources in containers.filter_map(|c| c.resources.as_mut()) {
+        for map in [&mut resources.requests, &mut resources.limits].into_iter().flatten() {
+            map.remove(names::GPU_RESOURCE);
+        }
+    }
+}
+
+fn request_gpus(container: &mut Container, gpus: i32) {
+    let resources = container.resources.get_or_insert_with(ResourceRequirements::default);
+    for map in [&mut resources.requests, &mut resources.limits] {
+        map.get_or_insert_default().insert(names::GPU_RESOURCE.into(), Quantity(gpus.to_string()));
+    }
+}
+
+fn claim_to_mount(job: &SlimTrainingJob) -> Option<(&str, &str)> {
+    let checkpoint = job.spec.checkpoint.as_ref()?;
+    Some((checkpoint.claim_name.as_deref()?, checkpoint.path.as_str()))
+}
+
+fn checkpoint_volume(spec: &mut PodSpec, job: &SlimTrainingJob) {
+    if let Some((claim, _)) = claim_to_mount(job) {
+        spec.volumes.get_or_insert_default().push(Volume {
+            name: CHECKPOINT_VOLUME.into(),
+            persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+                claim_name: claim.to_owned(),
+                read_only: None,
+            }),
+            ..Volume::default()
+        });
+    }
+}
+
+/// Token (for this job only, renewed by the kubelet) and CA of the progress address. A ConfigMap with the CA in every
+/// namespace would need rights there; an annotation of our own pod does not.
+fn progress_volume(job: &SlimTrainingJob) -> Volume {
+    let token = VolumeProjection {
+        service_account_token: Some(ServiceAccountTokenProjection {
+            audience: Some(names::progress_audience(&uid(job))),
+            expiration_seconds: Some(TOKEN_SECONDS),
+            path: "token".into(),
+        }),
+        ..VolumeProjection::default()
+    };
+    let ca = VolumeProjection {
+        downward_api: Some(DownwardAPIProjection {
+            items: Some(vec![DownwardAPIVolumeFile {
+                path: "ca.crt".into(),
+                field_ref: Some(ObjectFieldSelector {
+                    api_version: Some("v1".into()),
+                    field_path: format!("metadata.annotations['{}']", names::ANNOTATION_PROGRESS_CA),
+                }),
+                ..DownwardAPIVolumeFile::default()
+            }]),
+        }),
+        ..VolumeProjection::default()
+    };
+    Volume {
+        name: PROGRESS_VOLUME.into(),
+        projected: Some(ProjectedVolumeSource { sources: Some(vec![token, ca]), default_mode: None }),
+        ..Volume::default()
+    }
+}
+
+/// Mounts what is ours where the user has not mounted something of their own.
+fn mount(container: &mut Container, job: &SlimTrainingJob, settings: &Settings) {
+    let mounts = container.volume_mounts.get_or_insert_default();
+    let mut add = |name: &str, path: &str, read_only: bool| {
+        if mounts.iter().all(|m| m.mount_path.trim_end_matches('/') != path.trim_end_matches('/')) {
+            mounts.push(VolumeMount {
+                name: name.into(),
+                mount_path: path.into(),
+                read_only: read_only.then_some(true),
+                ..VolumeMount::default()
+            });
+        }
+    };
+    if let Some((_, path)) = claim_to_mount(job) {
+        add(CHECKPOINT_VOLUME, path, false);
+    }
+    if settings.progress.is_some() {
+        add(PROGRESS_VOLUME, names::PROGRESS_MOUNT, true);
+    }
+}
+
+fn environment(
+    job: &SlimTrainingJob,
+    allocation: &Allocation,
+    index: usize,
+    settings: &Settings,
+) -> Vec<EnvVar> {
+    use names::env;
+    let namespace = job.metadata.namespace.clone().unwrap_or_default();
+    let name = job_name(job);
+    let master = if allocation.nodes.len() > 1 {
+        format!("{}.{}.{namespace}.svc", names::pod_name(&name, allocation.attempt, 0), service_name(job))
+    } else {
+        "127.0.0.1".into()
+    };
+    let mut all = vec![
+        (env::NNODES, allocation.nodes.len().to_string()),
+        (env::NPROC_PER_NODE, allocation.gpus_per_worker.to_string()),
+        (env::NODE_RANK, index.to_string()),
+        (env::MASTER_ADDR, master),
+        (env::MASTER_PORT, names::MASTER_PORT.to_string()),
+        (env::JOB, name.clone()),
+        (env::ATTEMPT, allocation.attempt.to_string()),
+        (env::GPU_TYPE, allocation.gpu_type.clone()),
+    ];
+    if let Some(checkpoint) = &job.spec.checkpoint {
+        all.push((env::CHECKPOINT_DIR, checkpoint.path.clone()));
+    }
+    if let Some(progress) = &settings.progress {
+        let base = progress.base_url.trim_end_matches('/');
+        all.push((env::PROGRESS_URL, format!("{base}{}", progress_path(&namespace, &name))));
+        all.push((env::PROGRESS_CA, format!("{}/ca.crt", names::PROGRESS_MOUNT)));
+        all.push((env::PROGRESS_TOKEN, format!("{}/token", names::PROGRESS_MOUNT)));
+    }
+    all.into_iter()
+        .map(|(name, value)| EnvVar { name: name.into(), value: Some(value), value_from: None })
+        .collect()
+}

@@ -1,0 +1,196 @@
+//! A running attempt: what begins it, and what ends it before it ends by itself.
+
+use andreas_api::phase::condition;
+use andreas_api::training_job::Allocation;
+use andreas_api::{Outcome, Phase, Reason};
+use jiff::Timestamp;
+
+use super::draft::Draft;
+use super::judge::{Case, Judgement};
+use super::member::{Member, Members, is_over, proof_of_death};
+use super::observed::Planned;
+use super::status::{self, Truth, after, allocation_text, duration_text};
+use super::{start, stop};
+
+/// Seconds that members may still run after the first of their gang has finished.
+const FINISHED_APART: i64 = 600;
+/// Seconds that an attempt may run without a report before that is said.
+const FIRST_REPORT: i64 = 600;
+
+/// All members run.
+pub(super) fn begin(d: &mut Draft<'_>, started: Timestamp, bound: Option<Timestamp>) {
+    let now = d.o.now;
+    let Some(allocation) = &mut d.status.allocation else { return };
+    // Containers start by their node's clock.
+    let started = status::time(started.clamp(allocation.since.0, now.max(allocation.since.0)));
+    allocation.running_time = Some(started.clone());
+    if allocation.bound_time.is_none() {
+        allocation.bound_time = bound.map(status::time);
+    }
+    let text = allocation_text(allocation);
+    let nodes = allocation.nodes.clone();
+    d.status.avoid.retain(|a| !nodes.contains(&a.node));
+    d.status.start_time.get_or_insert(started);
+    d.status.phase = Phase::Running;
+    d.status.reason = None;
+    d.say(condition::SCHEDULED, Truth::True, Reason::AsExpected, &text);
+    d.say(condition::RUNNING, Truth::True, Reason::Running, &format!("all workers run: {text}"));
+    d.event(false, Reason::Running, format!("runs: {text}"));
+}
+
+/// Running.
+pub(super) fn running(d: &mut Draft<'_>) {
+    let Some(allocation) = d.allocation() else { return start::lost_allocation(d) };
+    let members = Members::of(d.o, Some(&allocation));
+    let case = Case { o: d.o, allocation: &allocation, members: &members, stop: None, known_bound: true };
+    if let Some(judgement) = case.judge() {
+        return d.stop_judged(&judgement);
+    }
+    if stop::asked_by_user(d, &allocation) || stop::asked_by_plan(d, &allocation) {
+        return;
+    }
+    let timed_out = max_run_time(d, &allocation)
+        .or_else(|| progress_timeout(d, &allocation, &members))
+        .or_else(|| finished_apart(d, &members));
+    if let Some(judgement) = timed_out {
+        return d.stop_judged(&judgement);
+    }
+    if silent(d, &allocation, &members) {
+        return;
+    }
+    limit(d, &allocation);
+    progress_unknown(d, &allocation);
+}
+
+/// The plan keeps the GPUs and changes their limit: no restart, no new generation.
+fn limit(d: &mut Draft<'_>, allocation: &Allocation) {
+    let Some(Planned::Run { limit_watts, watts, .. }) = d.decision() else { return };
+    let limit = limit_watts.filter(|w| *w >= 1);
+    if limit != allocation.power_limit_watts
+        && let Some(allocation) = &mut d.status.allocation
+    {
+        allocation.power_limit_watts = limit;
+        allocation.watts = (*watts).max(0);
+    }
+}
+
+fn running_since(allocation: &Allocation) -> Timestamp {
+    allocation.running_time.as_ref().unwrap_or(&allocation.since).0
+}
+
+fn max_run_time(d: &mut Draft<'_>, allocation: &Allocation) -> Option<Judgement> {
+    let seconds = d.o.job.spec.max_run_time.as_ref()?.seconds()?;
+    let due = after(running_since(allocation), seconds);
+    if d.o.now < due {
+        d.look_at(due);
+        return None;
+    }
+    let message = format!("ran longer than maxRunTime {}", duration_text(seconds));
+    Some(Judgement::new(Outcome::UserFailure, Reason::MaxRunTime, message))
+}
+
+fn progress_timeout(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) -> Option<Judgement> {
+    let seconds = d.o.job.spec.progress_timeout.as_ref()?.seconds()?;
+    // Reports from a node that is cut off cannot come.
+    if members.gang.iter().any(|m| d.o.nodes.get(m.node).is_none_or(|f| !f.ready)) {
+        return None;
+    }
+    let reported = d.status.progress.as_ref().filter(|p| p.attempt == allocation.attempt).map(|p| p.at.0);
+    let last = [Some(running_since(allocation)), reported, d.o.last_progress].into_iter().flatten().max()?;
+    let due = after(last, seconds);
+    if d.o.now < due {
+        d.look_at(due);
+        return None;
+    }
+    let message = format!("no progress for {}", duration_text(seconds));
+    Some(Judgement::new(Outcome::UserFailure, Reason::ProgressTimeout, message))
+}
+
+/// One member has finished and others go on: they wait for one another for ever.
+fn finished_apart(d: &mut Draft<'_>, members: &Members<'_>) -> Option<Judgement> {
+    let container = d.o.job.spec.container.as_deref();
+    let ending =
+        |m: &Member<'_>| m.ending(container).map(|e| (m.index, e.at.unwrap_or(Timestamp::UNIX_EPOCH)));
+    let (index, at) = members.gang.iter().filter_map(ending).min_by_key(|(_, at)| *at)?;
+    let others = members.gang.iter().filter(|m| m.ending(container).is_none()).count();
+    let due = after(at, FINISHED_APART);
+    if others == 0 {
+        return None;
+    }
+    if d.o.now < due {
+        d.look_at(due);
+        return None;
+    }
+    let message = format!(
+        "worker {index} finished, {others} of {} still ran {} later",
+        members.gang.len(),
+        duration_text(FINISHED_APART)
+    );
+    Some(Judgement::new(Outcome::UserFailure, Reason::ContainerFailed, message))
+}
+
+/// Looks at the nodes of members that can still run. Where one is silent: start again elsewhere if that is the policy and
+/// the checkpoint bears it (true), else say so and wait for proof of death.
+pub(super) fn silent(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) -> bool {
+    let mut silent: Vec<(String, Timestamp)> = Vec::new();
+    for member in &members.gang {
+        let alive = member.live.is_some_and(|p| {
+            p.spec.node_name.is_some() && !is_over(p) && proof_of_death(p, d.o.nodes).is_none()
+        });
+        let Some(since) =
+            d.o.nodes.get(member.node).filter(|f| alive && !f.ready).and_then(|f| f.ready_changed)
+        else {
+            continue;
+        };
+        let due = after(since, d.o.policy.node_loss_after);
+        if d.o.now < due { d.look_at(due) } else { silent.push((member.node.to_owned(), since)) }
+    }
+    if silent.is_empty() {
+        if d.status.phase == Phase::Running && d.reason() == Some(Reason::NodeSilent) {
+            let text = format!("all workers run: {}", allocation_text(allocation));
+            d.status.reason = None;
+            d.say(condition::RUNNING, Truth::True, Reason::Running, &text);
+            d.event(false, Reason::Running, "the silent nodes are back");
+        }
+        return false;
+    }
+    let texts: Vec<String> = silent
+        .iter()
+        .map(|(node, since)| format!("node {node} is silent since {}", status::time(*since).0))
+        .collect();
+    let text = texts.join(", ");
+    if stop::may_restart(d.o) && d.status.phase != Phase::Stopping {
+        let mut judgement = Judgement::new(Outcome::ClusterFailure, Reason::NodeSilent, text);
+        judgement.avoid = silent.into_iter().map(|(node, _)| node).collect();
+        d.stop_judged(&judgement);
+        return true;
+    }
+    if d.reason() != Some(Reason::NodeSilent) {
+        d.event(true, Reason::NodeSilent, format!("{text}; waits for proof that it is dead"));
+    }
+    d.status.reason = Some(Reason::NodeSilent.as_str().into());
+    d.say(condition::RUNNING, Truth::Unknown, Reason::NodeSilent, &text);
+    false
+}
+
+/// Says that an attempt reports nothing. Nothing is said of a healthy one: that would cost a write.
+fn progress_unknown(d: &mut Draft<'_>, allocation: &Allocation) {
+    let reported = d.status.progress.as_ref().is_some_and(|p| p.attempt == allocation.attempt);
+    let shown = status::condition(&d.status.conditions, condition::PROGRESSING)
+        .is_some_and(|c| c.reason == Reason::ProgressUnknown.as_str());
+    if reported {
+        if shown {
+            d.say(condition::PROGRESSING, Truth::True, Reason::AsExpected, "progress is reported");
+        }
+        return;
+    }
+    let due = after(running_since(allocation), FIRST_REPORT);
+    if d.o.now < due {
+        return d.look_at(due);
+    }
+    let message = format!(
+        "no progress reported {} after the start; time elapsed over time predicted is taken instead",
+        duration_text(FIRST_REPORT)
+    );
+    d.say(condition::PROGRESSING, Truth::Unknown, Reason::ProgressUnknown, &message);
+}

@@ -1,0 +1,420 @@
+//! From waiting to running: the template is tried, the plan's allocation written, room made, the pods created, and
+//! their binding and start watched.
+
+use andreas_api::phase::condition;
+use andreas_api::training_job::{Allocation, GpuRequest};
+use andreas_api::{Outcome, Phase, Reason};
+
+use super::action::Action;
+use super::draft::Draft;
+use super::judge::{Case, Judgement};
+use super::member::{Member, Members, number};
+use super::observed::{CreationOutcome, Observed, Planned};
+use super::status::{self, Truth, after, allocation_text, duration_text, last_line};
+use super::{pods, run, stop};
+
+/// Seconds between dry runs of a refused template: at first, and at most.
+const FIRST_RETRY: i64 = 10;
+const LONGEST_RETRY: i64 = 300;
+/// Seconds after its creation before a job that no plan has seen says so.
+const FIRST_PLAN: i64 = 3;
+
+/// Pending and Suspended.
+pub(super) fn waiting(d: &mut Draft<'_>) {
+    let spec = &d.o.job.spec;
+    d.status.allocation = None;
+    d.status.stop = None;
+    if spec.suspend {
+        if d.status.phase != Phase::Suspended {
+            d.status.phase = Phase::Suspended;
+            d.event(false, Reason::Suspended, "held by spec.suspend");
+        }
+        d.status.not_before = None;
+        return d.wait_for(Reason::Suspended, "held by spec.suspend");
+    }
+    if d.status.phase == Phase::Suspended {
+        d.status.phase = Phase::Pending;
+        d.wait_for(Reason::NotPlannedYet, "no longer suspended");
+    }
+    if !template(d) {
+        return;
+    }
+    let until = d.status.not_before.clone().filter(|t| t.0 > d.o.now);
+    if let Some(until) = until {
+        return d.look_at(until.0);
+    }
+    if d.o.job.status.is_none() && d.status.reason.is_none() && d.decision().is_none() {
+        // A plan is on its way, as a rule; saying so costs a write that the user hardly sees.
+        let created = d.o.job.metadata.creation_timestamp.as_ref().map_or(d.o.now, |t| t.0);
+        let patience = after(created, FIRST_PLAN);
+        if d.o.now < patience {
+            d.status = Default::default();
+            return d.look_at(patience);
+        }
+    }
+    match d.decision().cloned() {
+        Some(Planned::Run { .. }) => allocate(d),
+        Some(Planned::Wait { reason, message }) => {
+            // The largest worker exceeds the quota, in the server's words; the planner's are less exact.
+            match d.o.verdict.and_then(|v| v.refusal.as_ref()) {
+                Some((Reason::QuotaExceeded, words)) if reason == Reason::QuotaExceeded => {
+                    d.wait_for(Reason::QuotaExceeded, words);
+                }
+                _ => d.wait_for(reason, &message),
+            }
+        }
+        None if d.status.reason.is_none() => d.wait_for(Reason::NotPlannedYet, "waits for the next plan"),
+        None => {}
+    }
+}
+
+/// Sees that the API server would take a worker. False while the template is refused.
+///
+/// A refusal for quota is none of the template's: quota comes last in admission, all else was accepted, and a smaller
+/// worker may fit. The planner knows the quota.
+fn template(d: &mut Draft<'_>) -> bool {
+    let spec = &d.o.job.spec;
+    let most = spec.gpus.totals().last().copied().unwrap_or(1);
+    let gpus = d.o.settings.largest_node_gpus.map_or(most, |largest| most.min(largest.max(1)));
+    let accepted =
+        format!("the API server admits a worker with {gpus} GPU{}", if gpus == 1 { "" } else { "s" });
+    let shown = status::condition(&d.status.conditions, condition::TEMPLATE_ACCEPTED);
+    let holds = shown.is_some_and(|c| c.status == "True" && c.message == accepted);
+    let shown_true = shown.is_some_and(|c| c.status == "True");
+    let was_refused = shown.is_some_and(|c| c.status == "False");
+    let refused_since = shown.map_or(d.o.now, |c| c.last_transition_time.0);
+    if holds {
+        return true;
+    }
+    let verdict = d.o.verdict.filter(|v| v.gpus == gpus);
+    let Some(verdict) = verdict else {
+        try_worker(d, gpus);
+        // Not known yet. What was refused before stays refused until it is known.
+        if was_refused {
+            d.unfit = true;
+        }
+        return !was_refused;
+    };
+    match &verdict.refusal {
+        None => {
+            if was_refused || shown_true {
+                d.unsay(condition::TEMPLATE_ACCEPTED);
+                d.say(condition::TEMPLATE_ACCEPTED, Truth::True, Reason::AsExpected, &accepted);
+            }
+            // Good news is not worth a write of its own.
+            d.accepted = Some(accepted);
+            if matches!(d.reason(), Some(Reason::TemplateRejected)) {
+                d.wait_for(Reason::NotPlannedYet, "waits for the next plan");
+            }
+            true
+        }
+        Some((Reason::QuotaExceeded, words)) => {
+            if was_refused {
+                d.unsay(condition::TEMPLATE_ACCEPTED);
+            }
+            if matches!(d.reason(), None | Some(Reason::NotPlannedYet | Reason::TemplateRejected)) {
+                d.wait_for(Reason::QuotaExceeded, words);
+            }
+            retry(d, verdict.at, refused_since, gpus);
+            true
+        }
+        Some((_, words)) => {
+            if d.reason() != Some(Reason::TemplateRejected) {
+                d.event(true, Reason::TemplateRejected, words.clone());
+            }
+            d.say(condition::TEMPLATE_ACCEPTED, Truth::False, Reason::TemplateRejected, words);
+            d.wait_for(Reason::TemplateRejected, words);
+            d.unfit = true;
+            retry(d, verdict.at, refused_since, gpus);
+            false
+        }
+    }
+}
+
+/// Waits as long again as it has been refused, 10 s at least and 5 min at most.
+fn retry(d: &mut Draft<'_>, tried: jiff::Timestamp, since: jiff::Timestamp, gpus: i32) {
+    let pause = status::seconds_between(since, tried).clamp(FIRST_RETRY, LONGEST_RETRY);
+    let due = after(tried, pause);
+    if due <= d.o.now { try_worker(d, gpus) } else { d.look_at(due) }
+}
+
+fn try_worker(d: &mut Draft<'_>, gpus: i32) {
+    let attempt = d.status.attempts.saturating_add(1);
+    let pod = pods::unplaced_worker(d.o.job, attempt, gpus, d.o.settings);
+    d.actions.push(Action::DryRun { gpus, pod: Box::new(pod) });
+}
+
+/// The spec allows this many GPUs of this type on so many nodes.
+pub(super) fn allowed(
+    spec: &GpuRequest,
+    gpus: i32,
+    gpu_type: &str,
+    nodes: &[String],
+    o: &Observed<'_>,
+) -> Result<(), String> {
+    if !spec.totals().contains(&gpus) {
+        return Err(format!("spec.gpus does not allow {gpus} GPUs"));
+    }
+    if !spec.types.is_empty() && !spec.types.iter().any(|t| t == gpu_type) {
+        return Err(format!("spec.gpus.types does not allow {gpu_type}"));
+    }
+    if nodes.len() > usize::try_from(spec.max_nodes).unwrap_or(1) {
+        return Err(format!("spec.gpus.maxNodes does not allow {} nodes", nodes.len()));
+    }
+    if let Some(gib) = spec.memory_gib {
+        let short = nodes.iter().find(|n| {
+            let memory = o.nodes.get(*n).and_then(|f| f.gpu_memory_mib);
+            // Sizes on labels are a little below the round number that people say (81559 MiB are "80 GB").
+            memory.is_some_and(|mib| mib.saturating_mul(21) < i64::from(gib).saturating_mul(1024 * 20))
+        });
+        if short.is_some() {
+            return Err(format!("spec.gpus.memoryGiB asks for GPUs with {gib} GiB"));
+        }
+    }
+    Ok(())
+}
+
+/// Writes the plan's decision down, if it still makes sense for the job as it is.
+fn allocate(d: &mut Draft<'_>) {
+    let Some(Planned::Run { gpu_type, nodes, gpus_per_worker, limit_watts, watts }) = d.decision().cloned()
+    else {
+        return;
+    };
+    let workers = i32::try_from(nodes.len()).unwrap_or(i32::MAX);
+    let gpus = gpus_per_worker.saturating_mul(workers);
+    let now = d.o.now;
+    let sensible = workers >= 1
+        && gpus_per_worker >= 1
+        && (1..nodes.len()).all(|i| !nodes[..i].contains(&nodes[i]))
+        && nodes.iter().all(|n| d.o.nodes.contains_key(n))
+        && !d.status.avoid.iter().any(|a| a.until.0 > now && nodes.contains(&a.node))
+        && allowed(&d.o.job.spec.gpus, gpus, &gpu_type, &nodes, d.o).is_ok();
+    if !sensible {
+        if d.status.reason.is_none() {
+            d.wait_for(Reason::NotPlannedYet, "waits for the next plan");
+        }
+        return;
+    }
+    let attempt = d.status.attempts.saturating_add(1);
+    let generation = d.count_decision();
+    let allocation = Allocation {
+        attempt,
+        generation,
+        gpu_type,
+        gpus,
+        gpus_per_worker,
+        placement: status::placement_text(&nodes),
+        nodes,
+        power_limit_watts: limit_watts.filter(|w| *w >= 1),
+        since: d.now(),
+        bound_time: None,
+        running_time: None,
+        watts: watts.max(0),
+    };
+    let text = allocation_text(&allocation);
+    d.event(false, Reason::PodsStarting, format!("attempt {attempt} gets {text}"));
+    d.say(condition::SCHEDULED, Truth::True, Reason::AsExpected, &text);
+    d.status.attempts = attempt;
+    d.status.not_before = None;
+    d.status.phase = Phase::Starting;
+    d.status.reason = None;
+    d.status.allocation = Some(allocation);
+}
+
+/// Starting.
+pub(super) fn starting(d: &mut Draft<'_>) {
+    let Some(allocation) = d.allocation() else { return lost_allocation(d) };
+    let members = Members::of(d.o, Some(&allocation));
+    let container = d.o.job.spec.container.as_deref();
+    let started: Option<Vec<_>> = members.gang.iter().map(|m| m.started_at(container)).collect();
+    if let Some(started) = started.and_then(|s| s.into_iter().max()) {
+        let bound = members.gang.iter().filter_map(Member::bound_at).max();
+        return run::begin(d, started, bound);
+    }
+    let case = Case { o: d.o, allocation: &allocation, members: &members, stop: None, known_bound: false };
+    if let Some(judgement) = case.judge() {
+        return d.stop_judged(&judgement);
+    }
+    if stop::asked_by_user(d, &allocation) || stop::asked_by_plan(d, &allocation) {
+        return;
+    }
+    if refused(d, &allocation) {
+        return;
+    }
+    if members.gang.iter().any(|m| m.pod().is_none()) {
+        return make(d, &allocation, &members);
+    }
+    if run::silent(d, &allocation, &members) {
+        return;
+    }
+    watch(d, &allocation, &members);
+}
+
+/// A status whose allocation was taken away by somebody else: wait for the next plan. Pods that live are strays.
+pub(super) fn lost_allocation(d: &mut Draft<'_>) {
+    d.count_decision();
+    d.status.stop = None;
+    d.status.phase = Phase::Pending;
+    d.wait_for(Reason::NotPlannedYet, "waits for the next plan");
+}
+
+/// The server refused a pod, or a name is taken: the executor has deleted those made; give the GPUs back.
+fn refused(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
+    if d.o.creation.generation != allocation.generation {
+        return false;
+    }
+    let (reason, message) = match &d.o.creation.outcome {
+        CreationOutcome::Refused { reason, message } => (*reason, message.clone()),
+        CreationOutcome::NameInUse { name } => {
+            (Reason::NameInUse, format!("{name} belongs to somebody else; delete it or rename the job"))
+        }
+        CreationOutcome::NotTried | CreationOutcome::InFlight | CreationOutcome::Made => return false,
+    };
+    d.stop_judged(&Judgement::new(Outcome::Withdrawn, reason, message));
+    true
+}
+
+/// Makes the pods that are missing, once no earlier one can still run and the GPUs are there and awake.
+fn make(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
+    let waits = room(d, allocation, members);
+    if let Some(why) = waits {
+        d.status.reason = Some(Reason::WaitingForRoom.as_str().into());
+        return d.say(condition::RUNNING, Truth::False, Reason::WaitingForRoom, &why);
+    }
+    d.status.reason = Some(Reason::PodsStarting.as_str().into());
+    d.say(
+        condition::RUNNING,
+        Truth::False,
+        Reason::PodsStarting,
+        "the pods are being made, bound and started",
+    );
+    let outcome = &d.o.creation.outcome;
+    let tried = d.o.creation.generation == allocation.generation
+        && matches!(outcome, CreationOutcome::InFlight | CreationOutcome::Made);
+    if tried {
+        return;
+    }
+    if let Some(service) = pods::gang_service(d.o.job, allocation) {
+        d.actions.push(Action::CreateService(Box::new(service)));
+    }
+    let missing = members.gang.iter().filter(|m| m.pod().is_none());
+    let pods = missing.map(|m| pods::member(d.o.job, allocation, m.index, d.o.nodes, d.o.settings)).collect();
+    d.actions.push(Action::CreatePods { generation: allocation.generation, pods });
+}
+
+/// Why the pods cannot be made yet, if they cannot. Asks nodes to wake their GPUs meanwhile.
+fn room(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) -> Option<String> {
+    let wanted = allocation.since.0.as_millisecond().max(1);
+    let mut asleep = Vec::new();
+    for node in &allocation.nodes {
+        let Some(agent) = d.o.nodes.get(node).and_then(|f| f.agent.as_ref()) else { continue };
+        if agent.wake < wanted {
+            d.actions.push(Action::Wake { node: node.clone(), value: wanted });
+        }
+        if agent.awake < wanted {
+            asleep.push(node.clone());
+        }
+    }
+    let alive = members.still_alive(d.o, |pod| stop::given_up(d.o, pod));
+    if let Some(pod) = alive.first() {
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        return Some(format!("{name} of an earlier attempt has not ended"));
+    }
+    // Names are taken until the garbage collector has removed what an older object of this name left behind.
+    let in_the_way = members
+        .older
+        .iter()
+        .find(|p| number(p, andreas_api::names::LABEL_ATTEMPT) == Some(allocation.attempt));
+    if let Some(pod) = in_the_way {
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        return Some(format!("{name} of a deleted job of this name is still there"));
+    }
+    let full = allocation
+        .nodes
+        .iter()
+        .find(|n| d.o.nodes.get(*n).is_none_or(|f| f.free_gpus < allocation.gpus_per_worker));
+    if let Some(node) = full {
+        return Some(format!("GPUs of {node} are still in use"));
+    }
+    (!asleep.is_empty()).then(|| format!("GPUs of {} are waking", asleep.join(", ")))
+}
+
+/// Watches binding and start.
+fn watch(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
+    let bound: Option<Vec<_>> = members.gang.iter().map(Member::bound_at).collect();
+    let bound = bound.and_then(|b| b.into_iter().max());
+    d.status.reason = Some(Reason::PodsStarting.as_str().into());
+    d.say(
+        condition::RUNNING,
+        Truth::False,
+        Reason::PodsStarting,
+        "the pods are being made, bound and started",
+    );
+    let now = d.o.now;
+    let Some(bound) = bound else {
+        let first = members.gang.iter().filter_map(|m| m.pod()?.metadata.creation_timestamp.as_ref()).min();
+        let due = after(first.map_or(allocation.since.0, |t| t.0), d.o.policy.placement_timeout);
+        if now < due {
+            return d.look_at(due);
+        }
+        return withdraw_unbound(d, members);
+    };
+    let due = after(bound, d.o.job.spec.start_timeout.seconds_or(900));
+    if now < due { d.look_at(due) } else { start_timeout(d, members) }
+}
+
+/// A gang not wholly bound in time goes back as a whole; nodes that were not reached are left out for a while.
+fn withdraw_unbound(d: &mut Draft<'_>, members: &Members<'_>) {
+    let unbound: Vec<&Member<'_>> = members.gang.iter().filter(|m| !m.bound()).collect();
+    let words = unbound.iter().find_map(|m| {
+        let conditions = &m.pod()?.status.conditions;
+        let said = conditions.iter().find(|c| c.type_ == "PodScheduled" && c.status != "True")?;
+        (!said.message.is_empty()).then(|| said.message.clone())
+    });
+    let message = format!(
+        "{} of {} workers not bound within {}: {}",
+        unbound.len(),
+        members.gang.len(),
+        duration_text(d.o.policy.placement_timeout),
+        words.unwrap_or_else(|| "the scheduler has said nothing".into()),
+    );
+    let mut judgement = Judgement::new(Outcome::Withdrawn, Reason::PlacementTimeout, message);
+    judgement.avoid = unbound.iter().map(|m| m.node.to_owned()).collect();
+    d.stop_judged(&judgement);
+}
+
+/// Image and configuration are the user's; any other reason for not starting is the cluster's.
+fn start_timeout(d: &mut Draft<'_>, members: &Members<'_>) {
+    const OF_THE_USER: [&str; 5] = [
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "ErrImageNeverPull",
+        "InvalidImageName",
+        "CreateContainerConfigError",
+    ];
+    let container = d.o.job.spec.container.as_deref();
+    let late: Vec<&Member<'_>> = members.gang.iter().filter(|m| m.started_at(container).is_none()).collect();
+    let waiting = |m: &Member<'_>| -> Vec<(String, String)> {
+        let statuses = m.pod().map(|p| &p.status);
+        statuses
+            .into_iter()
+            .flat_map(|s| s.init_container_statuses.iter().chain(&s.container_statuses))
+            .filter_map(|s| s.state.waiting.as_ref())
+            .map(|w| (w.reason.clone(), w.message.clone()))
+            .collect()
+    };
+    let all: Vec<_> = late.iter().flat_map(|m| waiting(m)).collect();
+    let users = all.iter().find(|(reason, _)| OF_THE_USER.contains(&reason.as_str()));
+    let shown = users.or(all.first());
+    let words = shown.map_or_else(String::new, |(reason, message)| {
+        if message.is_empty() { format!(": {reason}") } else { format!(": {reason}: {}", last_line(message)) }
+    });
+    let limit = duration_text(d.o.job.spec.start_timeout.seconds_or(900));
+    let message = format!("bound but not running within {limit}{words}");
+    let outcome = if users.is_some() { Outcome::UserFailure } else { Outcome::ClusterFailure };
+    let mut judgement = Judgement::new(outcome, Reason::StartTimeout, message);
+    if outcome == Outcome::ClusterFailure {
+        judgement.avoid = late.iter().map(|m| m.node.to_owned()).collect();
+    }
+    d.stop_judged(&judgement);
+}

@@ -1,0 +1,215 @@
+//! Conditions and texts of a status. Nothing here moves by itself: a condition's transition time changes with its
+//! status only, and every instant is cut to the whole second that JSON keeps.
+
+use andreas_api::Reason;
+use andreas_api::training_job::{Allocation, TrainingJobSpec};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+/// Longest text in a status, bytes.
+const LONGEST: usize = 1024;
+
+/// An instant as a status keeps it: whole seconds.
+pub fn time(at: Timestamp) -> Time {
+    Time(Timestamp::from_second(at.as_second()).unwrap_or(at))
+}
+
+/// That many seconds later; the end of time where that is beyond it.
+pub fn after(at: Timestamp, seconds: i64) -> Timestamp {
+    at.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX)
+}
+
+/// Seconds from one instant to another, negative where it is earlier.
+pub fn seconds_between(from: Timestamp, to: Timestamp) -> i64 {
+    to.as_second().saturating_sub(from.as_second())
+}
+
+/// The text, cut at a character's edge to what a status may hold.
+pub fn bounded(text: &str) -> String {
+    if text.len() <= LONGEST {
+        return text.to_owned();
+    }
+    let mut end = LONGEST - 3;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}...", &text[..end])
+}
+
+/// The last line with something on it, bounded.
+pub fn last_line(text: &str) -> String {
+    bounded(text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default())
+}
+
+/// The deadline as an instant: the user's, or creation plus the user's duration.
+pub fn deadline(spec: &TrainingJobSpec, created: Option<&Time>) -> Option<Time> {
+    if let Some(deadline) = &spec.deadline {
+        return Some(time(deadline.0));
+    }
+    let seconds = spec.deadline_after.as_ref()?.seconds()?;
+    Some(time(after(created?.0, seconds)))
+}
+
+/// Nodes as one text.
+pub fn placement_text(nodes: &[String]) -> String {
+    bounded(&nodes.join(", "))
+}
+
+/// `8 x NVIDIA-A100-SXM4-80GB on node-1, node-2`.
+pub fn allocation_text(allocation: &Allocation) -> String {
+    bounded(&format!("{} x {} on {}", allocation.gpus, allocation.gpu_type, allocation.placement))
+}
+
+/// `42%` or `42.5%` out of thousandths of a percent.
+pub fn percent_text(milli_percent: i32) -> String {
+    let tenths = milli_percent.clamp(0, 100_000) / 100;
+    if tenths % 10 == 0 { format!("{}%", tenths / 10) } else { format!("{}.{}%", tenths / 10, tenths % 10) }
+}
+
+/// `1.24 kWh`, `350 Wh`.
+pub fn energy_text(joules: i64) -> String {
+    let watt_hours = joules.max(0) as f64 / 3600.0;
+    if watt_hours < 1000.0 {
+        format!("{watt_hours:.0} Wh")
+    } else {
+        format!("{:.2} kWh", watt_hours / 1000.0)
+    }
+}
+
+/// `0.31` out of millionths.
+pub fn money_text(micros: i64) -> String {
+    let cents = micros.saturating_add(5_000) / 10_000;
+    format!("{}{}.{:02}", if cents < 0 { "-" } else { "" }, (cents / 100).abs(), (cents % 100).abs())
+}
+
+/// A length of time for people: `90s`, `15m`, `2h5m`.
+pub fn duration_text(seconds: i64) -> String {
+    let seconds = seconds.max(0);
+    match (seconds / 3600, seconds % 3600 / 60, seconds % 60) {
+        (0, 0, s) => format!("{s}s"),
+        (0, m, 0) => format!("{m}m"),
+        (0, m, s) => format!("{m}m{s}s"),
+        (h, 0, _) => format!("{h}h"),
+        (h, m, _) => format!("{h}h{m}m"),
+    }
+}
+
+/// Which way a condition points.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Truth {
+    /// It holds.
+    True,
+    /// It does not.
+    False,
+    /// Nobody knows.
+    Unknown,
+}
+
+impl Truth {
+    /// As in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Truth::True => "True",
+            Truth::False => "False",
+            Truth::Unknown => "Unknown",
+        }
+    }
+}
+
+/// What a condition shall say.
+#[derive(Clone, Debug)]
+pub struct Saying<'a> {
+    /// Its type.
+    pub kind: &'a str,
+    /// Whether it holds.
+    pub truth: Truth,
+    /// Why.
+    pub reason: Reason,
+    /// For people.
+    pub message: &'a str,
+}
+
+/// Says it. Where status and reason are as before, the old text stays if `keep_text`.
+pub fn say(
+    conditions: &mut Vec<Condition>,
+    saying: &Saying<'_>,
+    generation: Option<i64>,
+    now: Timestamp,
+    keep_text: bool,
+) {
+    let message = bounded(saying.message);
+    let status = saying.truth.as_str();
+    let reason = saying.reason.as_str();
+    let Some(condition) = conditions.iter_mut().find(|c| c.type_ == saying.kind) else {
+        conditions.push(Condition {
+            last_transition_time: time(now),
+            message,
+            observed_generation: generation,
+            reason: reason.into(),
+            status: status.into(),
+            type_: saying.kind.into(),
+        });
+        return;
+    };
+    let same = condition.status == status && condition.reason == reason;
+    if same && (keep_text || condition.message == message) {
+        return;
+    }
+    if condition.status != status {
+        condition.last_transition_time = time(now);
+    }
+    condition.status = status.into();
+    condition.reason = reason.into();
+    condition.message = message;
+    condition.observed_generation = generation;
+}
+
+/// The condition of that type.
+pub fn condition<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
+    conditions.iter().find(|c| c.type_ == kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_read_well() {
+        assert_eq!(percent_text(42_000), "42%");
+        assert_eq!(percent_text(42_560), "42.5%");
+        assert_eq!(percent_text(100_000), "100%");
+        assert_eq!(energy_text(4_464_000), "1.24 kWh");
+        assert_eq!(energy_text(1_260_000), "350 Wh");
+        assert_eq!(money_text(310_000), "0.31");
+        assert_eq!(money_text(12_345_678), "12.35");
+        assert_eq!(duration_text(125), "2m5s");
+        assert_eq!(duration_text(7_500), "2h5m");
+        assert_eq!(last_line("a\nRuntimeError: no\n\n"), "RuntimeError: no");
+    }
+
+    #[test]
+    fn a_long_text_is_cut_at_a_character() {
+        let text = "ä".repeat(2000);
+        assert!(bounded(&text).len() <= LONGEST);
+    }
+
+    #[test]
+    fn a_condition_moves_its_time_with_its_status_only() {
+        let (one, two) = (Timestamp::from_second(10).unwrap(), Timestamp::from_second(20).unwrap());
+        let mut conditions = Vec::new();
+        let mut saying = Saying {
+            kind: "Scheduled",
+            truth: Truth::False,
+            reason: Reason::WaitingForCapacity,
+            message: "a",
+        };
+        say(&mut conditions, &saying, Some(1), one, false);
+        saying.reason = Reason::PowerBudget;
+        say(&mut conditions, &saying, Some(1), two, false);
+        assert_eq!(conditions[0].last_transition_time.0, one);
+        assert_eq!(conditions[0].reason, "PowerBudget");
+        saying.truth = Truth::True;
+        say(&mut conditions, &saying, Some(1), two, false);
+        assert_eq!(conditions[0].last_transition_time.0, two);
+    }
+}

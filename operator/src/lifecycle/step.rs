@@ -1,0 +1,38 @@
+//! One step: by phase, until a phase has nothing more to say.
+
+use andreas_api::Phase;
+
+use super::action::Step;
+use super::draft::Draft;
+use super::observed::Observed;
+use super::{end, run, start, status, stop};
+
+/// Phases that one step may pass through: Pending, Starting, Running, Stopping, Pending again, Suspended.
+const MOST_PHASES: usize = 8;
+
+/// What is to be, out of what is seen. Total and deterministic; see the [module](super)'s page.
+pub fn step(observed: &Observed<'_>) -> Step {
+    let mut d = Draft::new(observed);
+    let metadata = &observed.job.metadata;
+    if metadata.deletion_timestamp.is_some() {
+        // Cancelled: the garbage collector deletes the pods with their grace, or orphans them where the user says so.
+        return d.finish();
+    }
+    d.status.observed_generation = metadata.generation;
+    d.status.deadline = status::deadline(&observed.job.spec, metadata.creation_timestamp.as_ref());
+    for _ in 0..MOST_PHASES {
+        let phase = d.status.phase;
+        match phase {
+            Phase::Pending | Phase::Suspended => start::waiting(&mut d),
+            Phase::Starting => start::starting(&mut d),
+            Phase::Running => run::running(&mut d),
+            Phase::Stopping => stop::stopping(&mut d),
+            Phase::Succeeded | Phase::Failed => end::ended(&mut d),
+        }
+        if d.status.phase == phase {
+            break;
+        }
+    }
+    end::tidy(&mut d);
+    d.finish()
+}

@@ -1,0 +1,100 @@
+//! Stopping: who asks for it, and how it goes until the pods have ended.
+
+use andreas_api::Reason;
+use andreas_api::slim::SlimPod;
+use andreas_api::training_job::Allocation;
+
+use super::action::DeleteReason;
+use super::draft::Draft;
+use super::judge::Case;
+use super::member::{Members, is_over};
+use super::observed::{Observed, Planned};
+use super::status::after;
+use super::{end, run, start};
+
+/// The user holds the job, or no longer allows what it has been given.
+pub(super) fn asked_by_user(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
+    let spec = &d.o.job.spec;
+    if spec.suspend {
+        d.ask_to_stop(Reason::Suspended, "held by spec.suspend");
+        return true;
+    }
+    let fits = start::allowed(&spec.gpus, allocation.gpus, &allocation.gpu_type, &allocation.nodes, d.o);
+    if let Err(why) = fits {
+        d.ask_to_stop(Reason::Stopping, format!("{why} any more; will be planned again"));
+        return true;
+    }
+    false
+}
+
+/// The plan takes the GPUs back, or has better ones.
+pub(super) fn asked_by_plan(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
+    match d.decision().cloned() {
+        None => false,
+        Some(Planned::Run { gpu_type, nodes, gpus_per_worker, .. }) => {
+            let sorted = |nodes: &[String]| {
+                let mut nodes = nodes.to_vec();
+                nodes.sort_unstable();
+                nodes
+            };
+            if gpus_per_worker == allocation.gpus_per_worker && sorted(&nodes) == sorted(&allocation.nodes) {
+                return false;
+            }
+            let to = nodes.join(", ");
+            d.ask_to_stop(
+                Reason::Stopping,
+                format!("moves to {gpus_per_worker} x {gpu_type} on each of {to}"),
+            );
+            true
+        }
+        Some(Planned::Wait { reason, message }) => {
+            // Capacity is never the reason to stop: somebody else was given it.
+            let reason = match reason {
+                Reason::PowerBudget | Reason::BudgetInfeasible | Reason::DeferredForEnergy => reason,
+                _ => Reason::Preempted,
+            };
+            d.ask_to_stop(reason, message);
+            true
+        }
+    }
+}
+
+/// A silent node's job may start again elsewhere: the administrator says so, and two attempts at once would not corrupt
+/// its checkpoint.
+pub(super) fn may_restart(o: &Observed<'_>) -> bool {
+    o.policy.node_loss_restart && !o.job.spec.checkpoint.as_ref().is_some_and(|c| c.exclusive)
+}
+
+/// The pod is on a node that has been silent for so long that its job goes on without it. Its GPUs stay in use.
+pub(super) fn given_up(o: &Observed<'_>, pod: &SlimPod) -> bool {
+    let node = pod.spec.node_name.as_ref().and_then(|n| o.nodes.get(n));
+    may_restart(o)
+        && node.is_some_and(|f| {
+            !f.ready && f.ready_changed.is_some_and(|at| after(at, o.policy.node_loss_after) <= o.now)
+        })
+}
+
+/// Stopping.
+pub(super) fn stopping(d: &mut Draft<'_>) {
+    let (Some(allocation), Some(stop)) = (d.allocation(), d.status.stop.clone()) else {
+        return start::lost_allocation(d);
+    };
+    let members = Members::of(d.o, Some(&allocation));
+    let known_bound = allocation.bound_time.is_some() || allocation.running_time.is_some();
+    let case = Case { o: d.o, allocation: &allocation, members: &members, stop: Some(&stop), known_bound };
+    let container = d.o.job.spec.container.as_deref();
+    for member in &members.gang {
+        if let Some(pod) = member.live.filter(|p| !is_over(p)) {
+            let left_over = member.ending(container).is_some();
+            d.delete(pod, if left_over { DeleteReason::Leftover } else { DeleteReason::Stop });
+        }
+        if let Some(until) = member.busy_until(d.o, known_bound, stop.since.0) {
+            d.look_at(until);
+        }
+    }
+    if case.all_ended() {
+        let judgement = case.judge().unwrap_or_else(|| case.stopped(&stop));
+        return end::conclude(d, &allocation, &members, &judgement);
+    }
+    run::silent(d, &allocation, &members);
+}
