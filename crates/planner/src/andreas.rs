@@ -7,15 +7,15 @@
 //!
 //! The original knows no cost of a restart and moves jobs at will. With [`Accounting::Predicted`] a change of nodes
 //! or GPUs is charged to the proxy, keeping everything where it is takes part as one of the plans, and ties keep
-//! the present placement. With [`Accounting::Catalogue`] it is the original.
-
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+//! the present placement. With [`Accounting::Catalogue`] it is the original, down to a counter that the public code
+//! never sets back: nodes filled in one pass count as full in all later ones, so that passes end for good once as
+//! many nodes have been filled, over all passes, as there are. Nearly all of its thousand passes plan nothing.
 
 use crate::baseline::{self, Outcome};
 use crate::board::Board;
 use crate::budget;
 use crate::candidates::{self, Candidates};
+use crate::dice::Dice;
 use crate::instance::{Holding, Instance, Nodes, Spot};
 use crate::ledger::Ledger;
 use crate::method::{Accounting, Options};
@@ -89,6 +89,8 @@ struct Search<'a, 'b> {
     best: Option<(f64, Board)>,
     trials: u64,
     work: u64,
+    /// Nodes filled by random passes so far; only the original looks at it.
+    ever_full: usize,
     /// Room kept in `base`.
     reserved: Option<(usize, Spot)>,
     reserved_for: Option<usize>,
@@ -123,6 +125,7 @@ impl<'a, 'b> Search<'a, 'b> {
             best: None,
             trials: 0,
             work: 0,
+            ever_full: 0,
             reserved: None,
             reserved_for: None,
         };
@@ -163,15 +166,15 @@ impl<'a, 'b> Search<'a, 'b> {
         let order = self.order.clone();
         let greedy = self.construct(&order, None);
         self.offer(greedy);
-        let mut rng = ChaCha8Rng::seed_from_u64(self.options.seed);
+        let mut dice = Dice::new(self.options);
         let mut shaken = order.clone();
         for _ in 1..self.plans() {
             if self.work > WORK {
                 break;
             }
             shaken.copy_from_slice(&order);
-            self.shake(&mut shaken, &mut rng);
-            let plan = self.construct(&shaken, Some(&mut rng));
+            self.shake(&mut shaken, &mut dice);
+            let plan = self.construct(&shaken, Some(&mut dice));
             self.offer(plan);
         }
         if original {
@@ -239,28 +242,33 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 
     /// One greedy pass over an order.
-    fn construct(&mut self, order: &[usize], mut rng: Option<&mut ChaCha8Rng>) -> Chosen {
+    fn construct(&mut self, order: &[usize], mut dice: Option<&mut Dice>) -> Chosen {
         let mut chosen = Chosen::new();
+        let original = matches!(self.options.accounting, Accounting::Catalogue(_)) && dice.is_some();
         self.scratch.reset_to(&self.base.ledger);
         self.scratch.work = 0;
         for &job in order {
             self.scratch.work += 1;
-            if !self.scratch.any_open() {
+            if !self.scratch.any_open() || (original && self.ever_full >= self.instance.nodes.len()) {
                 break;
             }
             let asked = &self.asked[job];
             if self.reserved.as_ref().is_some_and(|(held, _)| *held == job) {
                 continue;
             }
-            let spot = match rng.as_deref_mut() {
-                Some(rng) if asked.order.len() >= 30 => {
-                    let drawn = draw(asked, rng);
+            let spot = match dice.as_deref_mut() {
+                Some(dice) if asked.order.len() >= 30 => {
+                    let drawn = draw(asked, dice);
                     place(self.instance, &mut self.scratch, job, &drawn)
                 }
                 _ => place(self.instance, &mut self.scratch, job, &asked.order),
             };
             if let Some(spot) = spot {
                 self.scratch.take(self.instance, job, &spot);
+                if original {
+                    let full = |n: &&u32| self.scratch.free_gpus(**n) == 0;
+                    self.ever_full += spot.nodes.as_slice().iter().filter(full).count();
+                }
                 chosen.push((job, spot));
             }
         }
@@ -277,7 +285,7 @@ impl<'a, 'b> Search<'a, 'b> {
         }
         if matches!(self.options.accounting, Accounting::Catalogue(_)) {
             let score = self.score(&spots);
-            if self.better(score) {
+            if !chosen.is_empty() && self.better(score) {
                 self.best = Some((score, self.board(&chosen)));
             }
             return;
@@ -399,14 +407,18 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 
     /// One pass of random swaps of neighbours. As published, a heavier job in front goes back more often.
-    fn shake(&self, order: &mut [usize], rng: &mut ChaCha8Rng) {
+    fn shake(&self, order: &mut [usize], dice: &mut Dice) {
         for at in self.overdue + 1..order.len() {
             let (front, back) = (order[at - 1], order[at]);
             let heavier = self.instance.jobs[front].weight > self.instance.jobs[back].weight;
             let chance = if heavier { 0.5 + SWAP } else { 0.5 - SWAP };
-            if f64::from(rng.next_u32()) < chance * 4_294_967_296.0 {
+            if dice.roll() < chance {
                 order.swap(at - 1, at);
             }
+        }
+        // The public code draws once more, for a neighbour that is not there.
+        if matches!(dice, Dice::Original(_)) {
+            dice.roll();
         }
     }
 
@@ -451,16 +463,15 @@ fn place(instance: &Instance<'_>, ledger: &mut Ledger, job: usize, configs: &[us
 
 /// Configurations one after the other, each drawn among the first twentieth of those left that meet the deadline,
 /// then of the others. With fewer than thirty nothing is left to chance.
-fn draw(asked: &Candidates, rng: &mut ChaCha8Rng) -> Vec<usize> {
+fn draw(asked: &Candidates, dice: &mut Dice) -> Vec<usize> {
     let (in_time, late) = asked.order.split_at(asked.in_time);
     let mut drawn = Vec::with_capacity(asked.order.len());
     for part in [in_time, late] {
         let mut left = part.to_vec();
         while !left.is_empty() {
             let among = libm::round(DRAW * left.len() as f64) as u32;
-            let pick =
-                if among > 1 { ((u64::from(rng.next_u32()) * u64::from(among)) >> 32) as usize } else { 0 };
-            drawn.push(left.remove(pick));
+            let pick = if among > 1 { (dice.roll() * f64::from(among)) as usize } else { 0 };
+            drawn.push(left.remove(pick.min(left.len() - 1)));
         }
     }
     drawn

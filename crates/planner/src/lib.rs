@@ -16,6 +16,7 @@ mod budget;
 mod candidates;
 mod check;
 mod cost;
+mod dice;
 mod error;
 mod explain;
 mod instance;

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 use andreas_core::{CostRate, EnergyPrice, GpuCount, GpuType, NodeName, Seconds, Steps, Time, Watts};
 use andreas_planner::{
-    Accounting, Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, MethodName, Node, Options, Placement,
-    Plan, Preemption, Resources, Snapshot, Worker, plan,
+    Accounting, Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, MethodName, Node, Options,
+    Placement, Plan, Preemption, Resources, Snapshot, Worker, plan,
 };
 use jiff::{civil::DateTime, tz::TimeZone};
 use serde_json::Value;
@@ -21,7 +21,8 @@ const WEIGHTS: [f64; 5] = [0.00025371, 0.00030128, 0.00034885, 0.00039642, 0.000
 fn samples() -> BTreeMap<u64, (Value, Value)> {
     let all: Vec<Value> =
         serde_json::from_str(include_str!("fixtures/optimizer_v5_sample_requests.json")).unwrap();
-    let sample = |s: Value| (s["id"].as_u64().unwrap(), (s["request"].clone(), s["expected_response"].clone()));
+    let sample =
+        |s: Value| (s["id"].as_u64().unwrap(), (s["request"].clone(), s["expected_response"].clone()));
     all.into_iter().map(sample).collect()
 }
 

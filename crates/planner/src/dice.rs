@@ -1,0 +1,63 @@
+//! Randomness that is the same on every machine.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use crate::method::{Accounting, Options};
+
+/// A source of random numbers.
+pub(crate) enum Dice {
+    /// ChaCha with 8 rounds: specified, so it repeats everywhere.
+    Ours(Box<ChaCha8Rng>),
+    /// The default engine of the GNU C++ library (`minstd_rand0`, Park and Miller 1988), for repeating the original.
+    Original(u64),
+}
+
+/// Modulus and multiplier of Park and Miller's minimal standard generator.
+const MODULUS: u64 = 2_147_483_647;
+const MULTIPLIER: u64 = 16_807;
+
+impl Dice {
+    pub fn new(options: &Options) -> Self {
+        match options.accounting {
+            Accounting::Predicted => {
+                let mut seed = [0; 32];
+                seed[..8].copy_from_slice(&options.seed.to_le_bytes());
+                Self::Ours(Box::new(ChaCha8Rng::from_seed(seed)))
+            }
+            Accounting::Catalogue(_) => Self::Original((options.seed % MODULUS).max(1)),
+        }
+    }
+
+    /// A number in [0, 1).
+    pub fn roll(&mut self) -> f64 {
+        match self {
+            Self::Ours(rng) => f64::from(rng.next_u32()) / 4_294_967_296.0,
+            Self::Original(state) => {
+                // Two draws fill the 53 bits of a double, the lower part first.
+                let mut next = || {
+                    *state = *state * MULTIPLIER % MODULUS;
+                    (*state - 1) as f64
+                };
+                let range = (MODULUS - 1) as f64;
+                let (low, high) = (next(), next());
+                (low + high * range) / (range * range)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_original_engine_is_the_minimal_standard_generator() {
+        // The 10,000th number after seed 1 is part of the C++ standard ([rand.predef]).
+        let mut state = 1;
+        for _ in 0..10_000 {
+            state = state * MULTIPLIER % MODULUS;
+        }
+        assert_eq!(state, 1_043_618_065);
+    }
+}
