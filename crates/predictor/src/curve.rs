@@ -8,8 +8,13 @@ use crate::Source;
 use crate::known::{Known, Quantity, exact};
 use crate::shape::Shape;
 
-/// Spread added (log) by each doubling of GPUs away from what is known...
-const PER_GPU_DOUBLING: f64 = 0.08;
+/// Spread added (log) by each doubling of GPUs away from what is known: beyond one known point, beyond several, and
+/// between them...
+const BEYOND_ONE: f64 = 0.17;
+const BEYOND: f64 = 0.12;
+const BETWEEN: f64 = 0.08;
+/// How much of a family's own scaling, where it differs from the shape's, is believed to go on beyond what is known.
+const OWN_SCALING: f64 = 0.8;
 /// ...and of nodes.
 const PER_NODE_DOUBLING: f64 = 0.1;
 /// Spread of another GPU type when only the law compares the two: on published profiles the median error is 38 %
@@ -104,13 +109,21 @@ fn along(shape: &Shape<'_>, known: &[&Known], gpu_type: &GpuType, gpus: u32, nod
             let part = if by_shape.is_finite() { by_shape.clamp(0.0, 1.0) } else { by_gpus };
             a.value.log + part * (b.value.log - a.value.log)
         }
-        _ => nearest.value.log + here - shape.at(gpu_type, nearest.gpus, nodes),
+        _ => {
+            let factor = stretch(shape, &points, gpu_type, nodes);
+            nearest.value.log + beyond(shape, factor, gpu_type, (nearest.gpus, gpus), nodes)
+        }
     };
     let log = match shape.quantity {
         Quantity::Time => guarded(log, &points, gpus),
         Quantity::Power => log,
     };
-    let sigma = libm::hypot(nearest.value.sigma, PER_GPU_DOUBLING * doublings(nearest.gpus));
+    let per_doubling = match (below, above) {
+        (Some(_), Some(_)) => BETWEEN,
+        _ if points.len() > 1 => BEYOND,
+        _ => BEYOND_ONE,
+    };
+    let sigma = libm::hypot(nearest.value.sigma, per_doubling * doublings(nearest.gpus));
     Some(Value { log, sigma, source: nearest.value.source })
 }
 
@@ -128,6 +141,40 @@ fn points(shape: &Shape<'_>, known: &[&Known], gpu_type: &GpuType, nodes: u32) -
         Point { gpus: k.gpus, value: Value { log: k.log + moved, sigma, source: k.source } }
     };
     rows.into_iter().map(point).collect()
+}
+
+/// How much more or less than the shape this family changes with GPUs: 1 with fewer than two known points, else the
+/// least-squares slope of what is known over the shape, pulled towards 1. Never negative, so that what is extrapolated
+/// falls where the shape falls.
+fn stretch(shape: &Shape<'_>, points: &[Point], gpu_type: &GpuType, nodes: u32) -> f64 {
+    let n = points.len().max(1) as f64;
+    let at: Vec<(f64, f64)> =
+        points.iter().map(|p| (shape.at(gpu_type, p.gpus, nodes), p.value.log)).collect();
+    let (mx, my) = (at.iter().map(|p| p.0).sum::<f64>() / n, at.iter().map(|p| p.1).sum::<f64>() / n);
+    let square = at.iter().map(|(x, _)| (x - mx) * (x - mx)).sum::<f64>();
+    let product = at.iter().map(|(x, y)| (x - mx) * (y - my)).sum::<f64>();
+    // A shape that hardly changes over what is known has nothing to be stretched by.
+    let slope = if square > 1e-4 { product / square } else { 1.0 };
+    (1.0 + OWN_SCALING * (slope - 1.0)).clamp(0.0, 2.0)
+}
+
+/// Change from one number of GPUs to another by the stretched shape. Where it is stretched a time is walked in small steps,
+/// none of which may gain more than the GPUs it adds.
+fn beyond(shape: &Shape<'_>, factor: f64, gpu_type: &GpuType, (from, to): (u32, u32), nodes: u32) -> f64 {
+    let at = |g: u32| shape.at(gpu_type, g, nodes);
+    if factor <= 1.0 || shape.quantity == Quantity::Power {
+        return factor * (at(to) - at(from));
+    }
+    let (mut change, mut g, mut here) = (0.0, from.max(1), at(from));
+    while g != to.max(1) {
+        let step = (g / 8).max(1);
+        let next = if to > g { g.saturating_add(step).min(to) } else { (g - step).max(to.max(1)) };
+        let ideal = libm::log(f64::from(next) / f64::from(g)).abs();
+        let there = at(next);
+        change += (factor * (there - here)).clamp(-ideal, ideal);
+        (g, here) = (next, there);
+    }
+    change
 }
 
 /// Between "as fast as the GPUs added" and "no faster at all", seen from each known point, the nearest last.

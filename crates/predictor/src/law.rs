@@ -9,8 +9,9 @@ use andreas_core::GpuType;
 
 use crate::GpuModel;
 
-/// Part of an epoch that does not shrink with GPUs. ElasticFlow's A100 tables give 0.03-0.25 within one node.
-const SERIAL: f64 = 0.06;
+/// Part of an epoch that does not shrink with GPUs. ElasticFlow's A100 tables (strong scaling, 8 GPUs) give 0.05-0.48, median
+/// 0.16; large batches 0.05-0.15.
+const SERIAL: f64 = 0.1;
 /// Slow-down by each doubling of nodes (T4 nodes of 4 GPUs, Pollux: 1.05-1.3).
 const PER_NODE_DOUBLING: f64 = 0.1;
 /// Speed over types ~ maximum draw to this power: between the ratios of V100 and T4 to A100 that the tables of
