@@ -61,7 +61,9 @@ pub(crate) fn value(
     for (other, rows) in types {
         let Some(there) = along(shape, &rows, other, gpus, nodes) else { continue };
         let learned = shape.learned(other);
-        let weight = 1.0 / (there.sigma * there.sigma).max(1e-6) * if learned { 4.0 } else { 1.0 };
+        // By what is best known of the type, whatever is asked: weights that moved with the GPUs asked would bend the curve.
+        let sigma = rows.iter().map(|k| k.sigma).fold(f64::INFINITY, f64::min).max(1e-3);
+        let weight = 1.0 / (sigma * sigma) * if learned { 4.0 } else { 1.0 };
         offset += weight * (there.log - shape.at(other, gpus, nodes));
         total += weight;
         if best.is_none_or(|(b, was)| (learned, -there.sigma) > (was, -b.sigma)) {
