@@ -63,8 +63,9 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
         let trials = outcome.trials;
         search = Search::new(instance, options, present, touchable);
         search.run();
-        let next = search.outcome();
+        let mut next = search.outcome();
         let settled = next.spots == outcome.spots;
+        next.stopped.append(&mut outcome.stopped);
         outcome = Outcome { trials: trials + next.trials, ..next };
         if settled {
             break;
@@ -94,6 +95,8 @@ struct Search<'a, 'b> {
     /// Room kept in `base`.
     reserved: Option<(usize, Spot)>,
     reserved_for: Option<usize>,
+    /// Jobs stopped to come down to the power budget.
+    stopped: Vec<usize>,
 }
 
 impl<'a, 'b> Search<'a, 'b> {
@@ -109,7 +112,7 @@ impl<'a, 'b> Search<'a, 'b> {
                 base.put(instance, job, spot.clone());
             }
         }
-        budget::enforce(instance, &mut base);
+        let stopped = budget::enforce(instance, &mut base);
         let order: Vec<usize> = (0..instance.jobs.len()).filter(|j| base.spots[*j].is_none()).collect();
         let scratch = base.ledger.clone();
         let mut search = Self {
@@ -128,6 +131,7 @@ impl<'a, 'b> Search<'a, 'b> {
             ever_full: 0,
             reserved: None,
             reserved_for: None,
+            stopped,
         };
         search.sort();
         search
@@ -215,7 +219,8 @@ impl<'a, 'b> Search<'a, 'b> {
                 board.put(self.instance, job, spot.clone());
             }
         }
-        budget::enforce(self.instance, &mut board);
+        let stopped = budget::enforce(self.instance, &mut board);
+        self.stopped.extend(stopped);
         self.finish(board);
     }
 
@@ -450,6 +455,7 @@ impl<'a, 'b> Search<'a, 'b> {
             objective: Some(score),
             trials: self.trials,
             reserved_for: self.reserved_for,
+            stopped: std::mem::take(&mut self.stopped),
         }
     }
 }

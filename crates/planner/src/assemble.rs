@@ -30,7 +30,7 @@ pub(crate) fn assemble(instance: &Instance<'_>, options: &Options, outcome: Outc
     let budgeted = board.ledger.power();
     let spots = board.spots.clone();
     let mut order = Order::new(instance, &spots);
-    let mut explainer = Explainer::new(instance, board, outcome.reserved_for);
+    let mut explainer = Explainer::new(instance, board, &outcome);
     let mut plan = Plan {
         now: instance.snapshot.now,
         method: options.method,

@@ -15,6 +15,8 @@ pub(crate) struct Outcome {
     pub trials: u64,
     /// The job for which room is kept.
     pub reserved_for: Option<usize>,
+    /// Jobs stopped to come down to the power budget.
+    pub stopped: Vec<usize>,
 }
 
 /// Jobs without a spot in the order of a method; the longest-waiting ones come first whatever the method.
@@ -76,7 +78,7 @@ const ROUNDS: usize = 16;
 /// One decision.
 pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
     let mut board = Board::new(instance, |_, _| true);
-    budget::enforce(instance, &mut board);
+    let stopped = budget::enforce(instance, &mut board);
     let queue = queue(instance, options.method, &board);
     let fixed =
         matches!(options.method, MethodName::FifoFixed | MethodName::EdfFixed | MethodName::PriorityFixed);
@@ -91,7 +93,7 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
         Accounting::Predicted => None,
         Accounting::Catalogue(_) => Some(published_cost(instance, options, &board)),
     };
-    Outcome { spots: board.spots, objective, trials: 1, reserved_for: reserved.map(|(job, _)| job) }
+    Outcome { spots: board.spots, objective, trials: 1, reserved_for: reserved.map(|(job, _)| job), stopped }
 }
 
 /// The cost that the published service reports for these methods: jobs it starts up to the first end among

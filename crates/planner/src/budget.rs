@@ -11,14 +11,14 @@ use crate::snapshot::Preemption;
 /// A stopped job is taken to wait about this long before it goes on.
 const PAUSE_S: f64 = 3600.0;
 
-/// Brings the board within the budget by limits and stops; commitments and kept jobs alike.
-pub(crate) fn enforce(instance: &Instance<'_>, board: &mut Board) {
+/// Brings the board within the budget by limits and stops; commitments and kept jobs alike. Says who was stopped.
+pub(crate) fn enforce(instance: &Instance<'_>, board: &mut Board) -> Vec<usize> {
     if board.ledger.within_budget(instance) {
-        return;
+        return Vec::new();
     }
     lower_limits(instance, board);
     if board.ledger.within_budget(instance) {
-        return;
+        return Vec::new();
     }
     let mut victims: Vec<(bool, f64, usize)> = (0..instance.jobs.len())
         .filter_map(|job| {
@@ -38,9 +38,11 @@ pub(crate) fn enforce(instance: &Instance<'_>, board: &mut Board) {
         }
     }
     // The dearest was stopped last; whoever still fits was stopped for nothing.
-    for (job, spot) in stopped.into_iter().rev() {
-        let _ = board.try_put(instance, job, spot);
-    }
+    stopped
+        .into_iter()
+        .rev()
+        .filter_map(|(job, spot)| board.try_put(instance, job, spot).err().map(|_| job))
+        .collect()
 }
 
 fn saved_by_stop(instance: &Instance<'_>, job: usize, spot: &Spot) -> f64 {

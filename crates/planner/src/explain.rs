@@ -2,6 +2,7 @@
 
 use andreas_core::JobId;
 
+use crate::baseline::Outcome;
 use crate::board::Board;
 use crate::instance::{Config, Holding, Instance};
 use crate::ledger::Obstacle;
@@ -17,10 +18,11 @@ pub(crate) struct Explainer<'a, 'b> {
     /// By node: who holds how many GPUs.
     holders: Vec<Vec<(i64, usize)>>,
     reserved_for: Option<usize>,
+    stopped: Vec<usize>,
 }
 
 impl<'a, 'b> Explainer<'a, 'b> {
-    pub fn new(instance: &'a Instance<'b>, board: Board, reserved_for: Option<usize>) -> Self {
+    pub fn new(instance: &'a Instance<'b>, board: Board, outcome: &Outcome) -> Self {
         let mut holders = vec![Vec::new(); instance.nodes.len()];
         for (job, data) in instance.jobs.iter().enumerate() {
             for spot in board.spots[job].iter().chain(data.leaving()) {
@@ -31,8 +33,15 @@ impl<'a, 'b> Explainer<'a, 'b> {
         }
         for list in &mut holders {
             list.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+            list.dedup_by_key(|h| h.1);
         }
-        Self { instance, board, holders, reserved_for }
+        Self {
+            instance,
+            board,
+            holders,
+            reserved_for: outcome.reserved_for,
+            stopped: outcome.stopped.clone(),
+        }
     }
 
     pub fn wait(&mut self, job: usize) -> Decision {
@@ -112,7 +121,7 @@ impl<'a, 'b> Explainer<'a, 'b> {
             return (WaitReason::QuotaExceeded, self.same_namespace(job), message);
         }
         let blockers = some.map_or_else(Vec::new, |config| self.in_the_way(job, config));
-        if matches!(data.holding, Holding::Running { .. }) {
+        if matches!(data.holding, Holding::Running { .. } | Holding::Committed { .. }) {
             return (WaitReason::Preempted, blockers, "it makes room for jobs that need it more".into());
         }
         (WaitReason::WaitingForCapacity, blockers, "other jobs hold what it needs".into())

@@ -170,17 +170,20 @@ impl Ledger {
         self.change(instance, job, spot, -1);
     }
 
-    /// A job that stops on a node and goes on there needs the larger of what it holds and what it will hold, not
+    /// A job that stops and goes on on the same nodes needs the larger of what it holds and what it will hold, not
     /// both: once both are taken, this gives the smaller back (`sign` 1) or takes it again (`sign` -1).
+    ///
+    /// On other nodes both count in full, although the one is gone before the other begins: the target's room
+    /// is kept for it, and its watts must be there at once.
     pub fn credit_overlap(&mut self, instance: &Instance<'_>, job: usize, spots: (&Spot, &Spot), sign: i64) {
         let data = &instance.jobs[job];
         let (leaving, target) = spots;
+        if leaving.nodes != target.nodes {
+            return;
+        }
         let (old, new) = (&data.configs[leaving.config], &data.configs[target.config]);
         let (both, wide) = (old.gpus.min(new.gpus), i128::from(sign));
         for &node in leaving.nodes.as_slice() {
-            if !target.nodes.as_slice().contains(&node) {
-                continue;
-            }
             let idle = instance.types[instance.nodes[node as usize].kind].idle_mw;
             self.power += wide * i128::from(both) * idle;
             self.change_free(instance, node, sign * both);

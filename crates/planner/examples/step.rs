@@ -1,0 +1,148 @@
+//! How long one decision takes: `cargo run --release -p andreas-planner --example step -- METHOD JOBS NODES [REPEATS]`.
+//!
+//! A third of the GPUs is held by running jobs; the rest of the jobs waits. Prints milliseconds per decision, the
+//! cost and how many jobs run.
+
+use std::time::Instant;
+
+use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, Steps, Time, Watts};
+use andreas_planner::{
+    Estimate, GpuTypeInfo, Job, JobState, Lateness, MethodName, Node, Options, Placement, Preemption,
+    Resources, Snapshot, Worker, plan,
+};
+
+/// Speed of a GPU against the slowest type, its idle and its training watts, GPUs per node.
+const TYPES: [(&str, f64, f64, f64, u32); 4] = [
+    ("T4", 1.0, 10.0, 65.0, 4),
+    ("V100", 3.0, 40.0, 230.0, 8),
+    ("A100", 6.5, 50.0, 330.0, 8),
+    ("H100", 12.0, 60.0, 560.0, 8),
+];
+
+/// A small generator, so that every run measures the same instance.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> f64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    fn between(&mut self, low: f64, high: f64) -> f64 {
+        low + (high - low) * self.next()
+    }
+}
+
+fn job(i: usize, now: f64, numbers: &mut Numbers) -> Job {
+    let hours = 0.5 * (96.0_f64).powf(numbers.next());
+    let (base, scaling) = (hours * 3600.0 * 6.5 / 100.0, numbers.between(0.7, 0.95));
+    let estimates = TYPES.iter().flat_map(|(name, speed, _, watts, widest)| {
+        [1, 2, 4, 8].into_iter().filter(|g| g <= widest).map(move |gpus: u32| Estimate {
+            gpu_type: (*name).into(),
+            gpus: GpuCount(gpus),
+            epoch: Seconds(base / speed / f64::from(gpus).powf(scaling)),
+            power: Watts(watts * f64::from(gpus)),
+            rel_std: 0.1,
+        })
+    });
+    let submit = now - numbers.between(0.0, 40_000.0);
+    Job {
+        id: format!("team/job-{i:05}").into(),
+        namespace: "team".into(),
+        submit: Time(submit),
+        deadline: Some(Time(submit + hours * 3600.0 * numbers.between(0.3, 1.5))),
+        weight: CostRate(numbers.between(0.1, 10.0) * 0.02 / 3600.0 * 10.0),
+        epochs_left: 100.0,
+        estimates: estimates.collect(),
+        spread: vec![],
+        limits: vec![],
+        requested_gpus: Some(GpuCount(1 << (numbers.next() * 4.0) as u32)),
+        worker: Worker {
+            per_gpu: Resources { cpu_milli: Some(8000), ..Resources::default() },
+            ..Worker::default()
+        },
+        candidates: None,
+        forbidden: vec![],
+        preemption: Preemption::Allowed,
+        movable: true,
+        min_run: Seconds(300.0),
+        lost: Seconds(60.0),
+        state: JobState::Waiting,
+    }
+}
+
+fn instance(jobs: usize, nodes: usize) -> Snapshot {
+    let (now, mut numbers) = (1e6, Numbers(42));
+    let nodes: Vec<Node> = (0..nodes)
+        .map(|i| {
+            let (kind, _, _, _, gpus) = TYPES[i % TYPES.len()];
+            Node {
+                name: format!("node-{i:05}").into(),
+                gpu_type: kind.into(),
+                gpus: GpuCount(gpus),
+                free_gpus: GpuCount(gpus),
+                overhead: Watts(200.0),
+                foreign_power: None,
+                free: Resources { cpu_milli: Some(96_000), pods: Some(110), ..Resources::default() },
+            }
+        })
+        .collect();
+    let mut jobs: Vec<Job> = (0..jobs).map(|i| job(i, now, &mut numbers)).collect();
+    for (node, job) in nodes.iter().step_by(3).zip(&mut jobs) {
+        job.state = JobState::Running {
+            placement: Placement {
+                gpu_type: node.gpu_type.clone(),
+                nodes: vec![node.name.clone()],
+                gpus_per_node: GpuCount(4),
+                limit: None,
+            },
+            since: Time(now - 1000.0),
+        };
+    }
+    Snapshot {
+        now: Time(now),
+        tariff: Steps::flat(EnergyPrice::per_kwh(0.2, 1.3)),
+        budget: None,
+        lateness: Lateness {
+            turnaround_share: 0.1,
+            late_fixed: Seconds(900.0),
+            aging: Some(Seconds(86_400.0)),
+        },
+        restart: Seconds(120.0),
+        horizon: None,
+        gpu_types: TYPES
+            .iter()
+            .map(|(name, _, idle, watts, _)| GpuTypeInfo {
+                name: (*name).into(),
+                idle: Watts(*idle),
+                max: Watts(watts * 1.1),
+            })
+            .collect(),
+        nodes,
+        namespaces: vec![],
+        jobs,
+        prices: None,
+    }
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let number = |i: usize, or: usize| args.get(i).and_then(|a| a.parse().ok()).unwrap_or(or);
+    let method: MethodName = args.first().and_then(|a| a.parse().ok()).unwrap_or_default();
+    let snapshot = instance(number(1, 1000), number(2, 100));
+    let options = Options { method, ..Options::default() };
+    for _ in 0..number(3, 3) {
+        let start = Instant::now();
+        match plan(&snapshot, &options) {
+            Ok(plan) => {
+                let running = plan.jobs.values().filter(|j| j.decision.placement().is_some()).count();
+                let ms = start.elapsed().as_secs_f64() * 1e3;
+                println!(
+                    "{method}: {ms:.2} ms, cost {:.6}, {running} run, {} trials",
+                    plan.cost, plan.trials
+                );
+            }
+            Err(error) => println!("{error}"),
+        }
+    }
+}

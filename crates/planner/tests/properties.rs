@@ -1,0 +1,100 @@
+//! What holds of every plan, whatever the cluster and the method.
+
+mod world;
+
+use andreas_core::{Seconds, Time};
+use andreas_planner::{JobState, MethodName, Options, Preemption, plan};
+use proptest::prelude::*;
+use world::{audit, carried_out, snapshots, spots};
+
+fn options(method: MethodName) -> Options {
+    Options { method, seed: 7, trials: 30, ..Options::default() }
+}
+
+fn methods() -> impl Strategy<Value = MethodName> {
+    prop::sample::select(&MethodName::ALL[..])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 120, max_shrink_iters: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_plan_takes_what_is_not_there(snapshot in snapshots(), method in methods()) {
+        let plan = plan(&snapshot, &options(method)).unwrap();
+        audit(&snapshot, &plan)?;
+    }
+
+    #[test]
+    fn the_order_of_the_input_never_shows(
+        (snapshot, shuffled) in snapshots().prop_flat_map(|s| {
+            let (nodes, jobs) = (Just(s.nodes.clone()).prop_shuffle(), Just(s.jobs.clone()).prop_shuffle());
+            let other = s.clone();
+            (Just(s), (nodes, jobs).prop_map(move |(nodes, jobs)| andreas_planner::Snapshot { nodes, jobs, ..other.clone() }))
+        }),
+        method in methods(),
+    ) {
+        prop_assert_eq!(plan(&snapshot, &options(method)), plan(&shuffled, &options(method)));
+    }
+
+    #[test]
+    fn a_plan_carried_out_is_kept(snapshot in snapshots(), method in methods()) {
+        let first = plan(&snapshot, &options(method)).unwrap();
+        let next = carried_out(&snapshot, &first);
+        let second = plan(&next, &options(method)).unwrap();
+        prop_assert_eq!(spots(&first), spots(&second));
+    }
+
+    #[test]
+    fn only_the_budget_touches_a_job_that_may_not_be_touched(mut snapshot in snapshots(), method in methods()) {
+        snapshot.budget = None;
+        let plan = plan(&snapshot, &options(method)).unwrap();
+        for job in &snapshot.jobs {
+            let (now, since) = match &job.state {
+                JobState::Running { placement, since } => (placement, *since),
+                JobState::Starting { target, .. } | JobState::Stopping { target: Some(target), .. } => (target, snapshot.now),
+                _ => continue,
+            };
+            let running = matches!(job.state, JobState::Running { .. });
+            let settled = since + job.min_run <= snapshot.now;
+            let free = running && method == MethodName::Andreas && job.movable && settled
+                && job.preemption == Preemption::Allowed;
+            prop_assert!(free || plan.jobs[&job.id].decision.placement() == Some(now), "{} was touched", job.id);
+        }
+    }
+
+    #[test]
+    fn a_snapshot_survives_being_written_down(snapshot in snapshots()) {
+        let text = serde_json::to_string(&snapshot).unwrap();
+        let read: andreas_planner::Snapshot = serde_json::from_str(&text).unwrap();
+        prop_assert_eq!(&read, &snapshot);
+        let plan = plan(&read, &options(MethodName::Andreas)).unwrap();
+        let text = serde_json::to_string(&plan).unwrap();
+        prop_assert_eq!(serde_json::from_str::<andreas_planner::Plan>(&text).unwrap(), plan);
+    }
+
+    #[test]
+    fn absurd_numbers_are_refused_by_name_or_planned(
+        mut snapshot in snapshots(),
+        method in methods(),
+        what in 0..8_u8,
+        number in prop::num::f64::ANY,
+    ) {
+        match what {
+            0 => snapshot.now = Time(number),
+            1 => snapshot.restart = Seconds(number),
+            2 => snapshot.lateness.turnaround_share = number,
+            3 => snapshot.nodes.iter_mut().for_each(|n| n.overhead.0 = number),
+            4 => snapshot.jobs.iter_mut().for_each(|j| j.epochs_left = number),
+            5 => snapshot.jobs.iter_mut().for_each(|j| j.deadline = Some(Time(number))),
+            6 => snapshot.jobs.iter_mut().for_each(|j| j.weight.0 = number),
+            _ => snapshot.lateness.late_fixed = Seconds(number),
+        }
+        match plan(&snapshot, &options(method)) {
+            Ok(plan) => {
+                prop_assert!(plan.cost.is_finite());
+                prop_assert!(plan.jobs.values().all(|j| j.cost.is_finite() && j.energy.is_finite()));
+            }
+            Err(error) => prop_assert!(!error.field.is_empty()),
+        }
+    }
+}
