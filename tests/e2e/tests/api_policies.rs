@@ -1,0 +1,273 @@
+//! The chart's admission policies on the real API server, each with what passes and what does not.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use andreas_api::crd::rules;
+use andreas_e2e::api::{Verdict, causes, create, delete, merge, patch, patch_status, yaml};
+use andreas_e2e::chart;
+use andreas_e2e::cluster::SYSTEM;
+use andreas_testbed::{Component, Testbed};
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
+use kube::api::ListParams;
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+/// A control plane with the chart's objects and those who speak to it.
+struct Stage {
+    bed: Testbed,
+    admin: Client,
+    /// Has the cluster's role `admin` in the namespace `team`.
+    tenant: Client,
+    /// Has a role for TrainingJobs alone in the namespace `team`.
+    submitter: Client,
+    operator: Client,
+}
+
+async fn stage() -> Result<Stage> {
+    let bed = Testbed::builder().name("api-policies").without_scheduler().start().await?;
+    chart::install(&bed).await?;
+    // The garbage collector looks for new kinds when it starts, and then every 30 seconds.
+    bed.restart(Component::ControllerManager).await?;
+    let admin = bed.client();
+    for object in [
+        "{apiVersion: v1, kind: Namespace, metadata: {name: team}}",
+        "{apiVersion: v1, kind: Namespace, metadata: {name: bounded, annotations: {andreas.dev/max-weight: '5'}}}",
+        "{apiVersion: v1, kind: Namespace, metadata: {name: muddled, annotations: {andreas.dev/max-weight: lots}}}",
+    ] {
+        create(&admin, &yaml(object)?, false).await?.accepted()?;
+    }
+    for args in [
+        "create rolebinding tenant --clusterrole=admin --user=tenant -n team",
+        "create role submitter --verb=create,get,patch --resource=trainingjobs.andreas.dev -n team",
+        "create rolebinding submitter --role=submitter --user=submitter -n team",
+    ] {
+        bed.kubectl(args.split(' ')).await?.checked()?;
+    }
+    let client = async |kubeconfig: PathBuf| bed.client_for(&kubeconfig).await;
+    let tenant = client(bed.kubeconfig_for_user("tenant", None)?).await?;
+    let submitter = client(bed.kubeconfig_for_user("submitter", None)?).await?;
+    let operator =
+        client(bed.kubeconfig_for_service_account(SYSTEM, chart::operator_account()).await?).await?;
+    let stage = Stage { admin, tenant, submitter, operator, bed };
+    stage.wait_for_policies().await?;
+    Ok(stage)
+}
+
+impl Stage {
+    /// Policies and aggregated roles take a moment until they hold.
+    async fn wait_for_policies(&self) -> Result<()> {
+        let early = job("team", "early", "spec: {deadline: '2001-01-01T00:00:00Z'}")?;
+        let forged = pod("team", "forged", "metadata: {labels: {andreas.dev/job: a}}")?;
+        let normal = job("team", "normal", "")?;
+        let heavy = job("bounded", "heavy", "spec: {weight: 9}")?;
+        for _ in 0..100 {
+            let in_force = matches!(create(&self.tenant, &early, true).await?, Verdict::Refused(s) if s.code == 422)
+                && matches!(create(&self.tenant, &forged, true).await?, Verdict::Refused(_))
+                && matches!(create(&self.tenant, &normal, true).await?, Verdict::Accepted(_))
+                && matches!(create(&self.submitter, &normal, true).await?, Verdict::Refused(_))
+                && matches!(create(&self.admin, &heavy, true).await?, Verdict::Refused(_));
+            if in_force {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        anyhow::bail!("the policies or the tenant's rights are not in force after 20 s")
+    }
+}
+
+fn job(namespace: &str, name: &str, change: &str) -> Result<Value> {
+    let mut job = yaml(rules::minimal("TrainingJob"))?;
+    merge(&mut job, &json!({"metadata": {"name": name, "namespace": namespace}}));
+    merge(&mut job, &yaml(change)?);
+    Ok(job)
+}
+
+fn pod(namespace: &str, name: &str, change: &str) -> Result<Value> {
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace},
+        "spec": {"automountServiceAccountToken": false, "containers": [{"name": "c", "image": "example.org/c"}]},
+    });
+    merge(&mut pod, &yaml(change)?);
+    Ok(pod)
+}
+
+fn refused_with(verdict: Verdict, words: &str) -> Result<()> {
+    let status = verdict.refused()?;
+    ensure!(status.message.contains(words), "other words: {}", status.message);
+    ensure!(causes(&status).len() == 1, "more than one message: {:?}", causes(&status));
+    Ok(())
+}
+
+/// Given the chart's policies, each accepts its good examples and refuses its bad ones with one clear message.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_policy_accepts_and_refuses() {
+    let stage = stage().await.unwrap();
+    deadlines_lie_after_creation(&stage).await.context("deadline").unwrap();
+    a_namespace_bounds_weights(&stage).await.context("max-weight").unwrap();
+    only_those_who_may_make_pods_submit(&stage).await.context("creator").unwrap();
+    only_the_operator_makes_our_pods(&stage).await.context("pods, create").unwrap();
+    nobody_else_says_whose_pod_it_is(&stage).await.context("pods, update").unwrap();
+    an_orphaning_delete_ends(&stage).await.context("pods, garbage collector").unwrap();
+    a_node_speaks_for_itself(&stage).await.context("gpunode-status").unwrap();
+    status_belongs_to_the_operator(&stage).await.context("status").unwrap();
+    no_expression_has_a_type_warning(&stage).await.unwrap();
+    stage.bed.stop().await;
+}
+
+async fn deadlines_lie_after_creation(s: &Stage) -> Result<()> {
+    let on_time = job("team", "on-time", "spec: {deadline: '2999-01-01T00:00:00Z'}")?;
+    create(&s.tenant, &on_time, false).await?.accepted()?;
+    let words = "is before the job was created";
+    let late = job("team", "late", "spec: {deadline: '2001-01-01T00:00:00+02:00'}")?;
+    refused_with(create(&s.tenant, &late, true).await?, words)?;
+    let to_the_past = yaml("spec: {deadline: '2001-01-01T00:00:00Z'}")?;
+    refused_with(patch(&s.tenant, &on_time, &to_the_past, true).await?, words)?;
+    let nearer = yaml("spec: {deadline: '2998-01-01T00:00:00Z'}")?;
+    patch(&s.tenant, &on_time, &nearer, true).await?.accepted()?;
+    delete(&s.admin, &on_time).await
+}
+
+async fn a_namespace_bounds_weights(s: &Stage) -> Result<()> {
+    let light = job("bounded", "light", "spec: {weight: 5}")?;
+    create(&s.admin, &light, false).await?.accepted()?;
+    let words = "is above 5, the largest that namespace bounded allows";
+    refused_with(create(&s.admin, &job("bounded", "heavy", "spec: {weight: 6}")?, true).await?, words)?;
+    refused_with(patch(&s.admin, &light, &yaml("spec: {weight: 900}")?, true).await?, words)?;
+    // A bound that is lowered later does not stop other edits of what is there.
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "bounded"}});
+    let lower = yaml("metadata: {annotations: {andreas.dev/max-weight: '1'}}")?;
+    patch(&s.admin, &namespace, &lower, false).await?.accepted()?;
+    patch(&s.admin, &light, &yaml("spec: {suspend: true}")?, true).await?.accepted()?;
+    let muddled = create(&s.admin, &job("muddled", "any", "")?, true).await?;
+    refused_with(muddled, "which is not a whole number")?;
+    create(&s.tenant, &job("team", "free", "spec: {weight: 1000}")?, true).await?.accepted()?;
+    delete(&s.admin, &light).await
+}
+
+async fn only_those_who_may_make_pods_submit(s: &Stage) -> Result<()> {
+    create(&s.tenant, &job("team", "mine", "")?, true).await?.accepted()?;
+    let words = "submitter may not create pods in namespace team";
+    refused_with(create(&s.submitter, &job("team", "mine", "")?, true).await?, words)
+}
+
+const LABELLED: &str = "metadata: {labels: {andreas.dev/job: a, andreas.dev/attempt: '1'}}";
+
+async fn only_the_operator_makes_our_pods(s: &Stage) -> Result<()> {
+    let ours = pod("team", "ours", LABELLED)?;
+    create(&s.operator, &ours, true).await?.accepted()?;
+    let words = "only ANDREAS makes pods with the label andreas.dev/job, not tenant";
+    refused_with(create(&s.tenant, &ours, true).await?, words)?;
+    // Others' pods do not depend on the policy.
+    create(&s.tenant, &pod("team", "other", "metadata: {labels: {app: web}}")?, true).await?.accepted()?;
+    Ok(())
+}
+
+async fn nobody_else_says_whose_pod_it_is(s: &Stage) -> Result<()> {
+    let owner = create(&s.tenant, &job("team", "owner", "")?, false).await?.accepted()?;
+    let reference = json!({"metadata": {"ownerReferences": [{
+        "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "name": "owner",
+        "uid": owner.metadata.uid, "controller": true, "blockOwnerDeletion": true}]}});
+    let mut ours = pod("team", "ours", LABELLED)?;
+    merge(&mut ours, &reference);
+    create(&s.operator, &ours, false).await?.accepted()?;
+    let foreign = pod("team", "foreign", "")?;
+    create(&s.tenant, &foreign, false).await?.accepted()?;
+
+    for (what, target, change) in [
+        ("a label of ours is taken off", &ours, "metadata: {labels: {andreas.dev/job: null}}"),
+        ("a label of ours is changed", &ours, "metadata: {labels: {andreas.dev/attempt: '2'}}"),
+        ("a label of ours is added", &ours, "metadata: {labels: {andreas.dev/index: '7'}}"),
+        ("an annotation of ours is added", &ours, "metadata: {annotations: {andreas.dev/allocation: '7'}}"),
+        ("the owner is taken away", &ours, "metadata: {ownerReferences: null}"),
+        ("a foreign pod is made ours", &foreign, "metadata: {labels: {andreas.dev/job: owner}}"),
+    ] {
+        refused_with(patch(&s.tenant, target, &yaml(change)?, true).await?, "only ANDREAS").context(what)?;
+    }
+    // What is not ours to guard stays the tenant's.
+    let harmless = yaml("metadata: {labels: {team: vision}, annotations: {note: mine}}")?;
+    patch(&s.tenant, &ours, &harmless, true).await?.accepted()?;
+    // A node's reports about the pod pass, but not with another label.
+    let running = yaml("status: {phase: Running}")?;
+    patch_status(&s.admin, &ours, &running).await?.accepted()?;
+    let relabel = yaml("{status: {phase: Running}, metadata: {labels: {andreas.dev/job: other}}}")?;
+    refused_with(patch_status(&s.admin, &ours, &relabel).await?, "only ANDREAS")?;
+    delete(&s.admin, &foreign).await
+}
+
+/// Goes on with the pod and its owner of the test before.
+async fn an_orphaning_delete_ends(s: &Stage) -> Result<()> {
+    let delete = "delete tj owner -n team --cascade=orphan --timeout=20s";
+    s.bed.kubectl(delete.split(' ')).await?.checked().context("the garbage collector is held up")?;
+    let left = s
+        .bed
+        .kubectl("get pod ours -n team -o jsonpath={.metadata.ownerReferences}".split(' '))
+        .await?
+        .checked()?;
+    ensure!(left.stdout.is_empty(), "the pod still has an owner: {}", left.stdout);
+    Ok(())
+}
+
+async fn a_node_speaks_for_itself(s: &Stage) -> Result<()> {
+    for object in [
+        "{apiVersion: v1, kind: Node, metadata: {name: node-a}}",
+        "{apiVersion: andreas.dev/v1alpha1, kind: GpuNode, metadata: {name: node-a}, spec: {}}",
+        "{apiVersion: andreas.dev/v1alpha1, kind: GpuNode, metadata: {name: node-b}, spec: {}}",
+        "{apiVersion: v1, kind: ServiceAccount, metadata: {name: andreas-node-agent, namespace: andreas-system}}",
+        "{apiVersion: v1, kind: Pod, metadata: {name: agent-a, namespace: andreas-system}, spec: {nodeName: node-a, \
+          serviceAccountName: andreas-node-agent, containers: [{name: agent, image: example.org/agent}]}}",
+    ] {
+        create(&s.admin, &yaml(object)?, false).await?.accepted().context(object)?;
+    }
+    for args in [
+        "create clusterrole agents --verb=get,patch,update --resource=gpunodes.andreas.dev/status",
+        "create clusterrolebinding agents --clusterrole=agents --serviceaccount=andreas-system:andreas-node-agent",
+    ] {
+        s.bed.kubectl(args.split(' ')).await?.checked()?;
+    }
+    let token = "create token andreas-node-agent -n andreas-system --bound-object-kind=Pod --bound-object-name=agent-a";
+    let token = s.bed.kubectl(token.split(' ')).await?.checked()?.stdout;
+    let account = s.bed.kubeconfig_for_service_account(SYSTEM, "andreas-node-agent").await?;
+    let loose = s.bed.client_for(&account).await?;
+    let mut bound = yaml(&std::fs::read_to_string(&account)?)?;
+    bound["users"][0]["user"] = json!({"token": token.trim()});
+    let path = s.bed.data_dir().join("agent-on-node-a.kubeconfig");
+    std::fs::write(&path, bound.to_string())?;
+    let agent = s.bed.client_for(&path).await?;
+
+    let seen = yaml("status: {awake: 3, agentVersion: 0.1.0}")?;
+    let node = |name: &str| json!({"apiVersion": "andreas.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": name}});
+    patch_status(&agent, &node("node-a"), &seen).await?.accepted()?;
+    let words = "only the agent on node node-b writes the status of its GpuNode";
+    refused_with(patch_status(&agent, &node("node-b"), &seen).await?, words)?;
+    // Not even an administrator by hand, and not the agent's account without a pod on the node.
+    refused_with(patch_status(&s.admin, &node("node-a"), &seen).await?, "only the agent on node node-a")?;
+    refused_with(patch_status(&loose, &node("node-a"), &seen).await?, "only the agent on node node-a")
+}
+
+async fn status_belongs_to_the_operator(s: &Stage) -> Result<()> {
+    let mine = job("team", "claims", "status: {phase: Succeeded}")?;
+    let made = create(&s.tenant, &mine, false).await?.accepted()?;
+    ensure!(made.data.get("status").is_none(), "a status came in at creation: {}", made.data);
+    let done = yaml("status: {phase: Succeeded}")?;
+    let refusal = patch_status(&s.tenant, &mine, &done).await?.refused()?;
+    ensure!(refusal.code == 403, "{}", refusal.message);
+    patch_status(&s.operator, &mine, &done).await?.accepted()?;
+    delete(&s.admin, &mine).await
+}
+
+/// The API server checks the expressions against the types of what they match.
+async fn no_expression_has_a_type_warning(s: &Stage) -> Result<()> {
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(s.admin.clone());
+    let mut checked = 0;
+    for policy in policies.list(&ListParams::default()).await? {
+        let Some(checking) = policy.status.and_then(|status| status.type_checking) else { continue };
+        let warnings = checking.expression_warnings.unwrap_or_default();
+        ensure!(warnings.is_empty(), "{:?}: {warnings:#?}", policy.metadata.name);
+        checked += 1;
+    }
+    ensure!(checked >= 5, "only {checked} policies are checked");
+    Ok(())
+}

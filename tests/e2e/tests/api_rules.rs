@@ -1,0 +1,207 @@
+//! Every rule of the definitions, each with its accepted and its rejected example, on the real API server.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use andreas_api::crd::rules::{self, Example, Rule};
+use andreas_e2e::api::{Verdict, causes, create, delete, merge, patch, yaml};
+use andreas_e2e::chart;
+use andreas_testbed::Testbed;
+use anyhow::{Context as _, Result, ensure};
+use kube::Client;
+use serde_json::Value;
+
+async fn bed() -> Testbed {
+    let bed = Testbed::builder()
+        .name("api-rules")
+        .without_scheduler()
+        .without_controller_manager()
+        .start()
+        .await
+        .unwrap();
+    chart::install(&bed).await.unwrap();
+    bed
+}
+
+fn example(kind: &str, patch: &str) -> Result<Value> {
+    let mut object = yaml(rules::minimal(kind))?;
+    merge(&mut object, &yaml(patch)?);
+    Ok(object)
+}
+
+/// What the API server says to the last step of an example.
+async fn judge(client: &Client, kind: &str, story: Example) -> Result<Verdict> {
+    let object = example(kind, story.create)?;
+    let Some(change) = story.update else {
+        return create(client, &object, true).await;
+    };
+    create(client, &object, false).await?.accepted().context("before the change")?;
+    let said = patch(client, &object, &yaml(change)?, true).await;
+    delete(client, &object).await?;
+    said
+}
+
+async fn holds(client: &Client, rule: &Rule) -> Result<()> {
+    judge(client, rule.kind, rule.accepted).await?.accepted().context("the accepted example")?;
+    let refusal = judge(client, rule.kind, rule.rejected).await?.refused().context("the rejected example")?;
+    ensure!(refusal.code == 422, "{} {}", refusal.code, refusal.message);
+    let causes = causes(&refusal);
+    ensure!(causes.len() == 1, "more than one message: {causes:#?}");
+    ensure!(causes[0].contains(rule.message), "another message: {}", causes[0]);
+    let field = format!("{}{}", rule.path.replace("[]", "[0]"), rule.field_path.unwrap_or_default());
+    ensure!(causes[0].starts_with(&field), "the field {field} is not named: {}", causes[0]);
+    Ok(())
+}
+
+/// Given the definitions, when each rule's examples are sent, then the good one passes and the bad one gets that rule's
+/// message, on the right field, and no other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_rule_accepts_and_refuses_its_examples_with_one_message() {
+    let bed = bed().await;
+    let client = bed.client();
+    let mut wrong = Vec::new();
+    for rule in rules::all() {
+        if let Err(error) = holds(&client, rule).await {
+            wrong.push(format!("{} {} `{}`\n    {error:#}", rule.kind, rule.path, rule.rule));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {} rules:\n{}", wrong.len(), rules::all().count(), wrong.join("\n"));
+
+    edits_that_stay_possible(&client).await.unwrap();
+    bounds_of_single_fields(&client).await.unwrap();
+    reads_well(&bed).await.unwrap();
+    bed.stop().await;
+}
+
+/// Deadline, weight, suspend, gpus, retries, preemption and the time-outs can change.
+async fn edits_that_stay_possible(client: &Client) -> Result<()> {
+    let object = example("TrainingJob", "")?;
+    create(client, &object, false).await?.accepted()?;
+    for change in [
+        "spec: {deadline: '2999-01-01T00:00:00Z'}",
+        "spec: {deadline: null, deadlineAfter: 2h}",
+        "spec: {weight: 1000}",
+        "spec: {suspend: true}",
+        "spec: {gpus: {min: 2, max: 16, maxNodes: 4, counts: [2, 8], types: [A100], memoryGiB: 40}}",
+        "spec: {retries: 0}",
+        "spec: {preemption: Never}",
+        "spec: {startTimeout: 1h, progressTimeout: 30m, maxRunTime: 1d12h}",
+        "spec: {ttlSecondsAfterFinished: 0, historyLimit: 0}",
+    ] {
+        patch(client, &object, &yaml(change)?, false).await?.accepted().context(change)?;
+    }
+    delete(client, &object).await
+}
+
+/// What a single field says by itself: range, length, pattern, closed set.
+async fn bounds_of_single_fields(client: &Client) -> Result<()> {
+    for (kind, change, words) in [
+        (
+            "TrainingJob",
+            "spec: {weight: 0}",
+            "spec.weight: Invalid value: 0: spec.weight in body should be greater than or equal to 1",
+        ),
+        ("TrainingJob", "spec: {weight: 1001}", "should be less than or equal to 1000"),
+        ("TrainingJob", "spec: {weight: 1.5}", "spec.weight"),
+        ("TrainingJob", "spec: {epochs: 0}", "spec.epochs"),
+        ("TrainingJob", "spec: {gpus: {min: 0}}", "spec.gpus.min"),
+        ("TrainingJob", "spec: {gpus: {counts: [0]}}", "spec.gpus.counts[0]"),
+        ("TrainingJob", "spec: {deadlineAfter: 1.5h}", "spec.deadlineAfter"),
+        ("TrainingJob", "spec: {startTimeout: soon}", "spec.startTimeout"),
+        ("TrainingJob", "spec: {deadline: tomorrow}", "spec.deadline"),
+        ("TrainingJob", "spec: {deadline: '1970-01-01T00:00:00Z'}", "spec.deadline"),
+        ("TrainingJob", "spec: {preemption: Sometimes}", "supported values: \"Allowed\", \"Never\""),
+        ("TrainingJob", "spec: {checkpoint: {graceSeconds: 3601}}", "spec.checkpoint.graceSeconds"),
+        ("TrainingJob", "spec: {checkpoint: {path: relative}}", "spec.checkpoint.path"),
+        ("TrainingJob", "spec: {retries: -1}", "spec.retries"),
+        ("TrainingJob", "spec: {template: null}", "spec.template: Required value"),
+        (
+            "TrainingJob",
+            "spec: {template: {spec: {containers: null}}}",
+            "spec.template.spec.containers: Required value",
+        ),
+        (
+            "TrainingJob",
+            "spec: {template: {spec: {containers: [{name: a, ports: [{containerPort: 3000000000}]}]}}}",
+            "format int32",
+        ),
+        ("TrainingJob", "spec: {template: {spec: {containers: [{name: a}, {name: a}]}}}", "Duplicate value"),
+        (
+            "TrainingProfile",
+            "spec: {measurements: [{gpuType: A100, gpus: 1, millisPerEpoch: 0}]}",
+            "millisPerEpoch",
+        ),
+        ("EnergyPolicy", "spec: {pueMilli: 900}", "spec.pueMilli"),
+        (
+            "EnergyPolicy",
+            "spec: {tariff: [{from: '24:00', to: '06:00', pricePerKWhMicros: 1}]}",
+            "spec.tariff[0].from",
+        ),
+        ("EnergyPolicy", "spec: {limits: Maybe}", "spec.limits"),
+        ("GpuNode", "spec: {wake: -1}", "spec.wake"),
+    ] {
+        let refusal = create(client, &example(kind, change)?, true).await?.refused().context(change)?;
+        let causes = causes(&refusal);
+        ensure!(
+            causes.iter().any(|cause| cause.contains(words)) || refusal.message.contains(words),
+            "{change}: {causes:#?}"
+        );
+    }
+    Ok(())
+}
+
+/// Short names, category, columns, selectable fields.
+async fn reads_well(bed: &Testbed) -> Result<()> {
+    let client = bed.client();
+    let job = example("TrainingJob", "spec: {profile: bert, deadline: '2999-01-01T00:00:00Z'}")?;
+    create(&client, &job, false).await?.accepted()?;
+    let status = yaml(
+        "status: {phase: Running, attempts: 1, reason: WaitingForCapacity, deadline: '2999-01-01T00:00:00Z', \
+         allocation: {attempt: 1, generation: 1, gpuType: A100, gpus: 8, gpusPerWorker: 4, nodes: [n1, n2], \
+           placement: n1(4) n2(4), since: '2026-11-21T08:00:00Z'}, \
+         progress: {milliPercent: 42000, text: 42%, attempt: 1, at: '2026-11-21T08:00:00Z'}, \
+         prediction: {finishTime: '2998-12-31T00:00:00Z', risk: Low, source: UserGiven}, \
+         consumption: {energy: 1.24 kWh, cost: '0.31'}}",
+    )?;
+    andreas_e2e::api::patch_status(&client, &job, &status).await?.accepted()?;
+
+    let table = bed.kubectl(["get", "tj"]).await?.checked()?.stdout;
+    let lines: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    ensure!(
+        lines[0] == ["NAME", "PHASE", "GPUS", "NODE", "PROGRESS", "ETA", "DEADLINE", "RISK", "AGE"],
+        "{table}"
+    );
+    ensure!(
+        lines[1][..9]
+            == [
+                "example",
+                "Running",
+                "8",
+                "n1(4)",
+                "n2(4)",
+                "42%",
+                "2998-12-31T00:00:00Z",
+                "2999-01-01T00:00:00Z",
+                "Low"
+            ],
+        "{table}"
+    );
+    let wide = bed.kubectl(["get", "tj", "-o", "wide"]).await?.checked()?.stdout;
+    ensure!(wide.lines().next().unwrap_or_default().ends_with("ENERGY     COST"), "{wide}");
+    for selector in [
+        "spec.profile=bert",
+        "status.phase=Running",
+        "status.reason=WaitingForCapacity",
+        "spec.suspend=false",
+    ] {
+        let found =
+            bed.kubectl(["get", "tj", "--field-selector", selector, "-o", "name"]).await?.checked()?;
+        ensure!(found.stdout.contains("example"), "{selector}: {}", found.stdout);
+    }
+    let other = bed.kubectl(["get", "tj", "--field-selector", "status.phase=Pending", "-o", "name"]).await?;
+    ensure!(other.stdout.is_empty(), "{}", other.stdout);
+    for name in ["tj", "tp", "ep", "gn", "andreas"] {
+        bed.kubectl(["get", name]).await?.checked()?;
+    }
+    let explained = bed.kubectl(["explain", "tj.spec.gpus.max"]).await?.checked()?.stdout;
+    ensure!(explained.contains("Most GPUs in total"), "{explained}");
+    delete(&client, &job).await
+}
