@@ -28,6 +28,11 @@ extenders:
     prioritizeVerb: prioritize
     weight: 1
     httpTimeout: 500ms
+    # kube-scheduler accepts a resource in one entry only. Bind is asked for every pod of this scheduler and binds those that
+    # are not ours plainly.
+    managedResources:
+      - name: nvidia.com/gpu
+        ignoredByScheduler: false
     {{- include "andreas.schedulerExtender" . | nindent 4 }}
   - urlPrefix: {{ $config.url | quote }}
     bindVerb: bind
@@ -41,9 +46,6 @@ extenders:
 enableHTTPS: true
 nodeCacheCapable: true
 ignorable: false
-managedResources:
-  - name: nvidia.com/gpu
-    ignoredByScheduler: false
 tlsConfig:
   serverName: {{ $config.serverName | quote }}
   caFile: {{ required "scheduler.config.caFile" $config.caFile | quote }}
