@@ -1,3 +1,20 @@
 //! Scenarios on the real control plane, and the demo.
+//!
+//! [`cluster`] starts the whole product on a test bed: control plane, the chart's objects, operator, extender,
+//! scheduler profile, GPU nodes. [`observer`] watches from outside what must never happen. [`scenario`] is the frame
+//! of a story, [`job`] its words, [`summary`] a run's figures. [`workload`] turns rows of a production trace into
+//! TrainingJobs, and [`demo`] runs them. [`api`] asks the API server alone, without our programs.
+//!
+//! What must never be here: a shortcut around the API server, a figure that was not measured.
 
+pub mod api;
+pub mod chart;
+pub mod cluster;
+pub mod demo;
+pub mod job;
+pub mod nodes;
+pub mod observer;
+pub mod scenario;
+pub mod storage;
+pub mod summary;
 pub mod workload;

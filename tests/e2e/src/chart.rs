@@ -1,0 +1,114 @@
+//! The chart's objects on a test bed: definitions, RBAC, admission policies, PriorityClass, and the scheduler's
+//! configuration, rendered by helm from `charts/andreas` exactly as an installation would get them.
+//!
+//! The chart's own pods are left out: operator, extender and scheduler run as plain processes here.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use andreas_testbed::Testbed;
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use crate::cluster::SYSTEM;
+
+/// Name of the release.
+const RELEASE: &str = "andreas";
+
+/// ServiceAccount of the operator.
+pub fn operator_account() -> &'static str {
+    "andreas-operator"
+}
+
+/// ServiceAccount that scheduler and extender share.
+pub fn scheduler_account() -> &'static str {
+    "andreas-scheduler"
+}
+
+/// Folder of the chart.
+pub fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/andreas")
+}
+
+async fn render(testbed: &Testbed, templates: &[&str], values: &[(&str, &str)]) -> Result<String> {
+    let mut args: Vec<String> = ["template", RELEASE]
+        .into_iter()
+        .map(str::to_owned)
+        .chain([folder().display().to_string()])
+        .collect();
+    args.extend(["--namespace".to_owned(), SYSTEM.to_owned()]);
+    for template in templates {
+        args.extend(["--show-only".to_owned(), (*template).to_owned()]);
+    }
+    for (name, value) in values {
+        args.extend(["--set".to_owned(), format!("{name}={value}")]);
+    }
+    Ok(testbed.helm(args).await?.checked().context("rendering the chart")?.stdout)
+}
+
+/// Applies everything but the chart's own pods, and waits until the definitions are served.
+///
+/// # Errors
+/// When the chart does not render or the API server refuses an object.
+pub async fn install(testbed: &Testbed) -> Result<()> {
+    testbed.kubectl(["create", "namespace", SYSTEM]).await?.checked()?;
+    let definitions = render(testbed, &["templates/crds.yaml"], &[]).await?;
+    testbed.kubectl_apply(&definitions).await?.checked()?;
+    let rest = render(
+        testbed,
+        &["templates/rbac/*.yaml", "templates/policies/*.yaml", "templates/priorityclass.yaml"],
+        &[],
+    )
+    .await?;
+    testbed.kubectl_apply(&rest).await?.checked()?;
+    testbed
+        .kubectl(["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"])
+        .await?
+        .checked()?;
+    wait_until_served(testbed).await
+}
+
+/// A definition is Established a moment before its kind is served everywhere.
+async fn wait_until_served(testbed: &Testbed) -> Result<()> {
+    for kind in ["trainingjobs", "trainingprofiles", "energypolicies", "gpunodes"] {
+        let mut served = false;
+        for _ in 0..100 {
+            if testbed.kubectl(["get", kind, "--all-namespaces"]).await?.success() {
+                served = true;
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        ensure!(served, "{kind} are not served");
+    }
+    Ok(())
+}
+
+/// The chart's KubeSchedulerConfiguration, for a kube-scheduler that runs as a plain process.
+///
+/// # Errors
+/// When the chart does not render or holds no such configuration.
+pub async fn scheduler_configuration(
+    testbed: &Testbed,
+    url: &str,
+    ca: &Path,
+    certificate: &Path,
+    key: &Path,
+) -> Result<Value> {
+    let rendered = render(
+        testbed,
+        &["templates/scheduler/config.yaml"],
+        &[
+            ("scheduler.config.url", url),
+            ("scheduler.config.serverName", "127.0.0.1"),
+            ("scheduler.config.caFile", &ca.display().to_string()),
+            ("scheduler.config.certFile", &certificate.display().to_string()),
+            ("scheduler.config.keyFile", &key.display().to_string()),
+            ("scheduler.config.leaderElect", "false"),
+        ],
+    )
+    .await?;
+    let map: Value = serde_saphyr::from_str(&rendered).context("the rendered ConfigMap")?;
+    let text = map["data"]["scheduler.yaml"].as_str().context("no scheduler.yaml in the ConfigMap")?;
+    serde_saphyr::from_str(text).context("the KubeSchedulerConfiguration")
+}

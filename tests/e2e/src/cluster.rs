@@ -1,0 +1,377 @@
+//! The whole product on a test bed: control plane, chart, operator, extender, scheduler profile, GPU nodes.
+//!
+//! The operator and the extender run as plain processes with service-account tokens under the RBAC that the chart
+//! renders, never as administrator. What [`Cluster::start`] starts ends with it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use andreas_api::slim::SlimTrainingJob;
+use andreas_test_nodes::Forward;
+use andreas_testbed::{
+    Component, Kubelets, PortLease, Process, ProcessSpec, SchedulerConfig, Testbed, workspace_binary,
+};
+use anyhow::{Context as _, Result, bail};
+use kube::api::{Api, DynamicObject, GroupVersionKind, Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::chart;
+use crate::observer::Observer;
+use crate::storage::Storage;
+
+/// Namespace of our own programs.
+pub const SYSTEM: &str = "andreas-system";
+/// Address inside the pod network at which training programs reach the operator.
+const PROGRESS_ADDRESS: &str = "10.96.200.1:8443";
+/// Its name.
+const PROGRESS_HOST: &str = "andreas-operator.andreas-system.svc";
+/// How long one of our programs may take to be ready on a busy machine.
+const READY_LIMIT: Duration = Duration::from_secs(60);
+
+/// Equal GPU nodes.
+#[derive(Clone, Copy, Debug)]
+pub struct Group {
+    /// Nodes are named `<prefix><number from 0>`.
+    pub prefix: &'static str,
+    /// How many.
+    pub count: usize,
+    /// GPU type: value of the product label.
+    pub gpu: &'static str,
+    /// GPUs of each node.
+    pub gpus: usize,
+    /// Memory of each GPU, MiB.
+    pub memory_mib: u64,
+}
+
+/// A100 of 80 GB.
+pub const A100: &str = "NVIDIA-A100-SXM4-80GB";
+/// V100 of 16 GB.
+pub const V100: &str = "Tesla-V100-SXM2-16GB";
+/// T4.
+pub const T4: &str = "Tesla-T4";
+
+/// `count` nodes `a100-0`, `a100-1`... of 4 A100.
+pub fn a100(count: usize) -> Group {
+    Group { prefix: "a100-", count, gpu: A100, gpus: 4, memory_mib: 81_920 }
+}
+
+/// `count` nodes `t4-0`, `t4-1`... of 4 T4.
+pub fn t4(count: usize) -> Group {
+    Group { prefix: "t4-", count, gpu: T4, gpus: 4, memory_mib: 15_360 }
+}
+
+/// What shall run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Name that shows in the data folder's name.
+    pub name: String,
+    /// GPU nodes.
+    pub groups: Vec<Group>,
+    /// Replicas of the operator.
+    pub operators: usize,
+    /// Further flags of the operator.
+    pub operator_args: Vec<String>,
+    /// `EnergyPolicy.spec`; time-outs suited to short runs when absent.
+    pub policy: Value,
+    /// With the extender and our scheduler profile, or in affinity mode with the cluster's own scheduler.
+    pub extender: bool,
+    /// How long a node may be silent before it is NotReady.
+    pub node_monitor_grace_period: Duration,
+    /// A folder that stays at the end.
+    pub data_dir: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            name: "e2e".into(),
+            groups: vec![a100(2)],
+            operators: 1,
+            operator_args: Vec::new(),
+            policy: short_runs(),
+            extender: true,
+            node_monitor_grace_period: Duration::from_secs(50),
+            data_dir: None,
+        }
+    }
+}
+
+/// The rules for runs of seconds: what a restart costs and how long a run stays are scaled like the runs.
+pub fn short_runs() -> Value {
+    json!({"restartSeconds": 2, "minRunTime": "3s", "defaultRunTime": "60s"})
+}
+
+/// One replica of the operator.
+pub struct Operator {
+    /// The process.
+    pub process: Process,
+    /// Its metrics and probes.
+    pub admin: SocketAddr,
+    /// Its progress endpoint on the machine.
+    pub progress: SocketAddr,
+    _ports: [Arc<PortLease>; 2],
+}
+
+/// Everything that runs.
+pub struct Cluster {
+    /// The control plane.
+    pub testbed: Testbed,
+    /// Replicas of the operator.
+    pub operators: Vec<Operator>,
+    /// The extender, unless in affinity mode.
+    pub extender: Option<Process>,
+    /// The scheduler that asks it.
+    pub scheduler: Option<Process>,
+    /// What is seen from outside.
+    pub observer: Observer,
+    options: Options,
+    _storage: Storage,
+    _ports: Vec<Arc<PortLease>>,
+}
+
+fn loopback(lease: &PortLease) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], lease.port()))
+}
+
+impl Cluster {
+    /// Starts everything; returns when a TrainingJob can be applied.
+    ///
+    /// # Errors
+    /// When a program cannot be built, started, or is not ready in time; the end of its log is in the message.
+    pub async fn start(options: Options) -> Result<Self> {
+        let mut builder = Testbed::builder()
+            .name(&options.name)
+            .node_monitor_grace_period(options.node_monitor_grace_period);
+        if let Some(folder) = &options.data_dir {
+            builder = builder.data_dir(folder);
+        }
+        let testbed = builder.start().await.context("starting the control plane")?;
+        chart::install(&testbed).await.context("installing the chart's objects")?;
+        let observer = Observer::start(&testbed.client());
+        let storage = Storage::start(&testbed.client()).await?;
+        let mut cluster = Self {
+            testbed,
+            operators: vec![],
+            extender: None,
+            scheduler: None,
+            observer,
+            options,
+            _storage: storage,
+            _ports: vec![],
+        };
+        cluster
+            .apply(&json!({
+                "apiVersion": "andreas.dev/v1alpha1",
+                "kind": "EnergyPolicy",
+                "metadata": {"name": "default"},
+                "spec": cluster.options.policy,
+            }))
+            .await?;
+        for index in 0..cluster.options.operators {
+            let operator = cluster.start_operator(index).await?;
+            cluster.operators.push(operator);
+        }
+        cluster.start_kubelets().await?;
+        if cluster.options.extender {
+            cluster.start_scheduler().await?;
+        }
+        for operator in &cluster.operators {
+            operator
+                .process
+                .wait_for_http(&operator.admin.to_string(), "/readyz", READY_LIMIT)
+                .await
+                .context("waiting for the operator")?;
+        }
+        Ok(cluster)
+    }
+
+    async fn start_operator(&self, index: usize) -> Result<Operator> {
+        let bed = &self.testbed;
+        let account = chart::operator_account();
+        let kubeconfig = bed.kubeconfig_for_service_account(SYSTEM, account).await?;
+        let certificate =
+            bed.pki().server("andreas-operator", &[PROGRESS_HOST, "10.96.200.1", "127.0.0.1"])?;
+        let ports = [Arc::new(PortLease::take()?), Arc::new(PortLease::take()?)];
+        let (admin, progress) = (loopback(&ports[0]), loopback(&ports[1]));
+        let mut spec = ProcessSpec::new(format!("operator-{index}"), workspace_binary("andreas-operator")?)
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .args(["--namespace", SYSTEM, "--log-format", "text", "--log", "info,kube=warn"])
+            .args(["--identity", &format!("operator-{index}")])
+            .args(["--admin-listen", &admin.to_string()])
+            .args(["--progress-listen", &progress.to_string()])
+            .args(["--progress-url", &format!("https://{PROGRESS_HOST}:8443")])
+            .arg("--progress-ca")
+            .arg(bed.pki().ca_file())
+            .arg("--tls-cert")
+            .arg(&certificate.certificate_file)
+            .arg("--tls-key")
+            .arg(&certificate.key_file)
+            .holding(ports[0].clone())
+            .holding(ports[1].clone());
+        if !self.options.extender {
+            spec = spec.args(["--scheduler-mode", "affinity"]);
+        }
+        spec = spec.args(&self.options.operator_args);
+        Ok(Operator { process: bed.spawn(spec)?, admin, progress, _ports: ports })
+    }
+
+    async fn start_kubelets(&self) -> Result<()> {
+        let nodes: Vec<Value> = self
+            .options
+            .groups
+            .iter()
+            .map(|g| {
+                json!({
+                    "namePrefix": g.prefix, "count": g.count, "gpu": g.gpu, "gpus": g.gpus,
+                    "gpuMemoryMiB": g.memory_mib,
+                })
+            })
+            .collect();
+        let first = self.operators.first().context("an operator runs before the nodes")?;
+        let config = json!({
+            "nodes": nodes,
+            "images": [{"image": "andreas.dev/trainer", "program": workspace_binary("andreas-trainer")?}],
+            "forwards": [{"listen": PROGRESS_ADDRESS, "to": first.progress.to_string(), "names": [PROGRESS_HOST]}],
+        });
+        let path = self.testbed.data_dir().join("nodes.json");
+        std::fs::write(&path, serde_json::to_vec_pretty(&config)?)?;
+        let kubelets = Kubelets {
+            program: workspace_binary("pretend-kubelets")?,
+            args: vec!["--config".into(), path.into()],
+        };
+        Ok(self.testbed.start_kubelets(&kubelets).await?)
+    }
+
+    async fn start_scheduler(&mut self) -> Result<()> {
+        let bed = &self.testbed;
+        let kubeconfig = bed.kubeconfig_for_service_account(SYSTEM, chart::scheduler_account()).await?;
+        let server = bed.pki().server("andreas-extender", &["127.0.0.1", "localhost"])?;
+        let client = bed.pki().client("andreas-scheduler", None)?;
+        let ports = [Arc::new(PortLease::take()?), Arc::new(PortLease::take()?)];
+        let (listen, admin) = (loopback(&ports[0]), loopback(&ports[1]));
+        let spec = ProcessSpec::new("extender", workspace_binary("andreas-extender")?)
+            .arg("--kubeconfig")
+            .arg(&kubeconfig)
+            .args(["--log-format", "text", "--listen", &listen.to_string()])
+            .args(["--admin-listen", &admin.to_string()])
+            .arg("--tls-cert")
+            .arg(&server.certificate_file)
+            .arg("--tls-key")
+            .arg(&server.key_file)
+            .arg("--client-ca")
+            .arg(bed.pki().ca_file())
+            .args(["--client-name", "andreas-scheduler"]);
+        let extender = bed.spawn(spec)?;
+        extender.wait_for_http(&admin.to_string(), "/readyz", READY_LIMIT).await.context("the extender")?;
+        let config = chart::scheduler_configuration(
+            bed,
+            &format!("https://{listen}"),
+            &bed.pki().ca_file(),
+            &client.certificate_file,
+            &client.key_file,
+        )
+        .await?;
+        let scheduler =
+            bed.spawn_scheduler("andreas-scheduler", &SchedulerConfig::Inline(config), &kubeconfig).await?;
+        self.extender = Some(extender);
+        self.scheduler = Some(scheduler);
+        self._ports.extend(ports);
+        Ok(())
+    }
+
+    /// Sends the training programs' reports to another replica of the operator.
+    ///
+    /// # Errors
+    /// When the pretend kubelets do not answer.
+    pub async fn route_progress_to(&self, index: usize) -> Result<()> {
+        let operator = self.operators.get(index).context("no such replica")?;
+        let forward = Forward {
+            listen: PROGRESS_ADDRESS.parse().context("the progress address")?,
+            to: operator.progress,
+            names: vec![PROGRESS_HOST.into()],
+        };
+        Ok(crate::nodes::client(&self.testbed).forward(forward).await?)
+    }
+
+    /// Server-side apply of any object, as administrator.
+    ///
+    /// # Errors
+    /// What the API server says.
+    pub async fn apply(&self, object: &Value) -> Result<DynamicObject> {
+        apply(&self.testbed.client(), object).await
+    }
+
+    /// Patches a TrainingJob's spec (merge patch), as administrator.
+    ///
+    /// # Errors
+    /// What the API server says.
+    pub async fn edit(&self, key: &str, spec: &Value) -> Result<()> {
+        let (namespace, name) = split(key)?;
+        let api: Api<SlimTrainingJob> = Api::namespaced(self.testbed.client(), namespace);
+        api.patch(name, &PatchParams::default(), &Patch::Merge(&json!({"spec": spec}))).await?;
+        Ok(())
+    }
+
+    /// kubectl as administrator; fails with what it printed.
+    ///
+    /// # Errors
+    /// When it ends with another exit code than 0.
+    pub async fn kubectl(&self, line: &str) -> Result<String> {
+        let output = self.testbed.kubectl(line.split_whitespace()).await?;
+        Ok(output.checked()?.stdout)
+    }
+
+    /// Ends everything, gently.
+    pub async fn stop(self) {
+        for operator in &self.operators {
+            operator.process.stop().await;
+        }
+        self.testbed.stop().await;
+    }
+
+    /// The end of every program's log, for a message.
+    pub fn logs(&self) -> String {
+        let mut text = String::new();
+        for process in self.operators.iter().map(|o| &o.process).chain(&self.extender) {
+            text += &format!("--- {} ---\n{}\n", process.name(), process.log_tail(40));
+        }
+        if let Ok(kubelets) = self.testbed.process(Component::Kubelets) {
+            text += &format!("--- kubelets ---\n{}\n", kubelets.log_tail(20));
+        }
+        text
+    }
+}
+
+/// `namespace/name` as its two parts.
+///
+/// # Errors
+/// When there is no slash.
+pub fn split(key: &str) -> Result<(&str, &str)> {
+    key.split_once('/').with_context(|| format!("{key}: wanted namespace/name"))
+}
+
+/// Server-side apply of any object.
+///
+/// # Errors
+/// What the API server says.
+pub async fn apply(client: &kube::Client, object: &Value) -> Result<DynamicObject> {
+    let object: DynamicObject = serde_json::from_value(object.clone()).context("not an object")?;
+    let types = object.types.clone().context("an object needs apiVersion and kind")?;
+    let (group, version) = types.api_version.split_once('/').unwrap_or(("", &types.api_version));
+    let kind = GroupVersionKind::gvk(group, version, &types.kind);
+    let (resource, capabilities) = kube::discovery::pinned_kind(client, &kind).await?;
+    let api: Api<DynamicObject> = match (&capabilities.scope, &object.metadata.namespace) {
+        (kube::discovery::Scope::Namespaced, namespace) => {
+            Api::namespaced_with(client.clone(), namespace.as_deref().unwrap_or("default"), &resource)
+        }
+        (kube::discovery::Scope::Cluster, _) => Api::all_with(client.clone(), &resource),
+    };
+    let name = object.metadata.name.clone().context("an object needs a name")?;
+    if name.is_empty() {
+        bail!("an object needs a name");
+    }
+    Ok(api.patch(&name, &PatchParams::apply("e2e").force(), &Patch::Apply(&object)).await?)
+}

@@ -1,0 +1,370 @@
+//! The main job, end to end: 40 TrainingJobs of a production trace on a real control plane with 12 GPU nodes.
+//!
+//! What is printed is what is seen from outside; what must never happen is watched for all along; the summary's
+//! figures come from the objects and the audit log. Anything that did not happen as reported makes the run fail.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use andreas_api::phase::Phase;
+use andreas_testbed::Component;
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+
+use crate::cluster::{self, Cluster, Group, Options};
+use crate::observer::{Seen, describe};
+use crate::scenario::Bindings;
+use crate::summary::Summary;
+use crate::workload::{self, Manifests, TimeScale, WorkloadJob};
+
+/// Namespace of the demo's jobs.
+pub const NAMESPACE: &str = "demo";
+
+/// What can be asked of the demo.
+#[derive(Clone, Debug, clap::Parser)]
+#[command(
+    name = "demo",
+    about = "Runs 40 TrainingJobs of a production trace on a real control plane with 12 pretend GPU nodes"
+)]
+pub struct DemoArgs {
+    /// Leave everything running at the end, until Ctrl-C, and print how to use kubectl with it.
+    #[arg(long)]
+    pub keep: bool,
+    /// How many jobs of the trace.
+    #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u16).range(1..=40))]
+    pub jobs: u16,
+    /// Planning method of the operator.
+    #[arg(long)]
+    pub method: Option<String>,
+    /// Kill a program (SIGKILL) while jobs run, and start it again: operator, extender, scheduler, api-server; may be given
+    /// several times.
+    #[arg(long, value_name = "PROGRAM")]
+    pub kill: Vec<String>,
+    /// Write the summary as JSON to this file.
+    #[arg(long, env = "DEMO_SUMMARY", value_name = "FILE")]
+    pub summary: Option<PathBuf>,
+    /// Give up after this many seconds of training time.
+    #[arg(long, default_value_t = 420)]
+    pub limit: u64,
+}
+
+/// Power of the demo's GPU types and nodes, W: idle and largest draw of a GPU, overhead of a busy node.
+const POWER: [(&str, i64, i64, i64); 3] =
+    [(workload::A100, 54, 400, 500), (workload::V100, 33, 300, 300), (workload::T4, 10, 70, 150)];
+/// Power budget, W: four fifths of what the cluster draws with every GPU at its largest.
+const BUDGET: i64 = 18_000;
+
+fn policy() -> Value {
+    let types: Vec<Value> = POWER
+        .iter()
+        .map(|(name, idle, max, node)| {
+            json!({"name": name, "idleWatts": idle, "maxWatts": max, "nodeOverheadWatts": node})
+        })
+        .collect();
+    let mut policy = cluster::short_runs();
+    policy["powerBudgetWatts"] = json!(BUDGET);
+    policy["gpuTypes"] = json!(types);
+    policy
+}
+
+/// Power that counts against the budget as the objects say: predicted draw of every gang that starts, runs or stops,
+/// overhead of busy nodes, idle draw of every GPU that none of them holds.
+pub fn budgeted_watts(seen: &Seen) -> f64 {
+    let type_of = |node: &str| {
+        POWER.iter().zip(["a100-", "v100-", "t4-"]).find(|(_, p)| node.starts_with(p)).map(|(t, _)| t)
+    };
+    let mut held: BTreeMap<&str, i64> = BTreeMap::new();
+    let mut watts = 0.0;
+    for view in seen.jobs.values().filter(|v| !v.deleted) {
+        let Some(status) = &view.job.status else { continue };
+        if !matches!(status.phase, Phase::Starting | Phase::Running | Phase::Stopping) {
+            continue;
+        }
+        let Some(allocation) = &status.allocation else { continue };
+        watts += f64::from(allocation.watts);
+        for node in &allocation.nodes {
+            *held.entry(node.as_str()).or_default() += i64::from(allocation.gpus_per_worker);
+        }
+    }
+    for (node, gpus) in &seen.node_gpus {
+        let Some((_, idle, _, overhead)) = type_of(node) else { continue };
+        let used = held.get(node.as_str()).copied().unwrap_or(0);
+        watts += ((gpus - used).max(0) * idle) as f64;
+        if used > 0 {
+            watts += *overhead as f64;
+        }
+    }
+    watts
+}
+
+/// Runs the demo.
+///
+/// # Errors
+/// When anything does not happen as reported.
+pub async fn run(args: &DemoArgs) -> Result<Summary> {
+    let jobs: Vec<WorkloadJob> =
+        workload::jobs(TimeScale::DEMO)?.into_iter().take(usize::from(args.jobs)).collect();
+    say(&format!(
+        "{} jobs of Microsoft's ITP trace, {} seconds of the trace in one; 12 nodes, 64 GPUs of three types; budget {:.1} kW",
+        jobs.len(),
+        TimeScale::DEMO.0,
+        BUDGET as f64 / 1000.0
+    ));
+    say(
+        "starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler, operator, extender, nodes ...",
+    );
+    let began = Instant::now();
+    let groups = workload::CLUSTER
+        .iter()
+        .zip([("a100-", 81_920), ("v100-", 16_384), ("t4-", 15_360)])
+        .map(|((gpu, count, gpus), (prefix, memory_mib))| Group {
+            prefix,
+            count: *count,
+            gpu,
+            gpus: *gpus,
+            memory_mib,
+        })
+        .collect();
+    let operator_args = args.method.iter().flat_map(|m| ["--method".to_owned(), m.clone()]).collect();
+    let options =
+        Options { name: "demo".into(), groups, policy: policy(), operator_args, ..Options::default() };
+    let mut cluster = Cluster::start(options).await?;
+    say(&format!("ready after {:.1} s", began.elapsed().as_secs_f64()));
+
+    let told = tokio::select! {
+        told = train(&mut cluster, &jobs, args) => told,
+        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
+    };
+    let summary = match told {
+        Ok(summary) => summary,
+        Err(error) => {
+            let seen = describe(&cluster.observer.seen());
+            let logs = cluster.logs();
+            cluster.stop().await;
+            return Err(error.context(format!("seen last:\n{seen}\n{logs}")));
+        }
+    };
+    println!();
+    for line in summary.lines() {
+        println!("  {line}");
+    }
+    if let Some(path) = &args.summary {
+        std::fs::write(path, serde_json::to_vec_pretty(&summary)?)
+            .with_context(|| format!("writing {}", path.display()))?;
+    }
+    if args.keep {
+        keep(&cluster).await?;
+    }
+    cluster.stop().await;
+    Ok(summary)
+}
+
+/// Submits as the trace does, tells what happens, waits for the end, and checks it.
+async fn train(cluster: &mut Cluster, jobs: &[WorkloadJob], args: &DemoArgs) -> Result<Summary> {
+    cluster.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})).await?;
+    let client = cluster.testbed.client();
+    let began = Instant::now();
+    let mut teller = Teller::new(began);
+    let mut submitted = 0;
+    let mut kills =
+        args.kill.iter().enumerate().map(|(i, k)| (15.0 + 15.0 * i as f64, k.clone())).collect::<Vec<_>>();
+    let mut over_budget = 0;
+    let limit = Duration::from_secs(args.limit);
+    loop {
+        while submitted < jobs.len() && began.elapsed().as_secs_f64() >= jobs[submitted].submit_offset_s {
+            let Manifests { profile, claim, job } = workload::manifest(&jobs[submitted]);
+            for mut object in [profile, claim, job] {
+                object["metadata"]["namespace"] = json!(NAMESPACE);
+                // The API server may be the program that is being killed: kubectl's users would try again too.
+                apply_until_taken(&client, &object).await?;
+            }
+            submitted += 1;
+        }
+        while kills.first().is_some_and(|(at, _)| began.elapsed().as_secs_f64() >= *at) {
+            let (_, program) = kills.remove(0);
+            kill_and_restart(cluster, &program, began).await?;
+        }
+        let ended = {
+            let seen = cluster.observer.seen();
+            teller.tell(&seen, BUDGET as f64);
+            if budgeted_watts(&seen) > BUDGET as f64 {
+                over_budget += 1;
+            }
+            ended(&seen)
+        };
+        if submitted == jobs.len() && ended == jobs.len() && kills.is_empty() {
+            break;
+        }
+        if began.elapsed() > limit {
+            bail!("{ended} of {} jobs ended within {} s", jobs.len(), limit.as_secs());
+        }
+        let _ = tokio::time::timeout(Duration::from_millis(200), cluster.observer.changed()).await;
+    }
+    let wall = began.elapsed().as_secs_f64();
+    let bindings = Bindings::read(cluster)?;
+    let seen = cluster.observer.seen();
+    let objects: Vec<_> = seen.jobs.values().map(|v| v.job.clone()).collect();
+    let summary = Summary {
+        wall_s: wall,
+        budget_violations: over_budget,
+        pods_bound_by_extender: bindings.by_extender.len(),
+        pods_bound: bindings.by_extender.union(&bindings.by_others).count(),
+        ..Summary::of(&objects)
+    };
+    check(&summary, &seen, &bindings, jobs.len())?;
+    Ok(summary)
+}
+
+fn ended(seen: &Seen) -> usize {
+    seen.jobs.values().filter(|v| v.job.status.as_ref().is_some_and(|s| s.phase.is_terminal())).count()
+}
+
+/// What must be true of a finished demo.
+fn check(summary: &Summary, seen: &Seen, bindings: &Bindings, jobs: usize) -> Result<()> {
+    let mut wrong: Vec<String> = seen.violations.iter().cloned().collect();
+    if summary.jobs != jobs || summary.finished != jobs {
+        wrong.push(format!("{} of {jobs} jobs finished", summary.finished));
+    }
+    if !bindings.by_others.is_empty() {
+        wrong.push(format!("not bound by the extender: {:?}", bindings.by_others));
+    }
+    if !bindings.without_allocation.is_empty() {
+        wrong.push(format!("bound without an allocation: {:?}", bindings.without_allocation));
+    }
+    if summary.budget_violations > 0 {
+        wrong.push(format!("above the power budget at {} instants", summary.budget_violations));
+    }
+    let attempts: usize = seen
+        .jobs
+        .values()
+        .filter_map(|v| v.job.status.as_ref())
+        .map(|s| {
+            s.history
+                .iter()
+                .filter(|a| a.started.is_some())
+                .map(|a| a.placement.split(',').count())
+                .sum::<usize>()
+        })
+        .sum();
+    if summary.pods_bound < attempts {
+        wrong.push(format!("{} pods bound for {attempts} members that ran", summary.pods_bound));
+    }
+    if wrong.is_empty() { Ok(()) } else { bail!("{}", wrong.join("; ")) }
+}
+
+async fn apply_until_taken(client: &kube::Client, object: &Value) -> Result<()> {
+    let mut last = None;
+    for _ in 0..60 {
+        match cluster::apply(client, object).await {
+            Ok(_) => return Ok(()),
+            Err(error) => {
+                let refused = error.downcast_ref::<kube::Error>().is_some_and(
+                    |e| matches!(e, kube::Error::Api(status) if (400..500).contains(&status.code) && status.code != 429),
+                );
+                if refused {
+                    return Err(error);
+                }
+                last = Some(error);
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+        }
+    }
+    Err(last.context("never tried")?)
+}
+
+async fn kill_and_restart(cluster: &Cluster, program: &str, began: Instant) -> Result<()> {
+    say(&format!("{:6.1}s  SIGKILL {program}", began.elapsed().as_secs_f64()));
+    let pause = Duration::from_secs(1);
+    let process = match program {
+        "operator" => Some(&cluster.operators.first().context("no operator")?.process),
+        "extender" => cluster.extender.as_ref(),
+        "scheduler" => cluster.scheduler.as_ref(),
+        "api-server" => None,
+        other => bail!("--kill {other}: wanted operator, extender, scheduler or api-server"),
+    };
+    if let Some(process) = process {
+        process.kill();
+        tokio::time::sleep(pause).await;
+        process.start_again()?;
+    } else {
+        cluster.testbed.kill(Component::ApiServer)?;
+        tokio::time::sleep(pause).await;
+        cluster.testbed.restart(Component::ApiServer).await?;
+    }
+    Ok(())
+}
+
+async fn keep(cluster: &Cluster) -> Result<()> {
+    println!();
+    println!("  Left running until Ctrl-C. In another terminal:");
+    println!("    export KUBECONFIG={}", cluster.testbed.kubeconfig().display());
+    println!("    export PATH={}:$PATH", cluster.testbed.programs().folder().display());
+    println!("    kubectl get trainingjobs --namespace {NAMESPACE}");
+    println!("    kubectl describe trainingjob NAME --namespace {NAMESPACE}");
+    println!("  Logs: {}", cluster.testbed.data_dir().join("logs").display());
+    std::io::stdout().flush()?;
+    tokio::signal::ctrl_c().await?;
+    Ok(())
+}
+
+fn say(line: &str) {
+    println!("{line}");
+}
+
+/// Tells what happens: a line for every change of phase, and one for the whole every five seconds.
+struct Teller {
+    began: Instant,
+    phases: BTreeMap<String, Phase>,
+    last: Instant,
+}
+
+impl Teller {
+    fn new(began: Instant) -> Self {
+        Self { began, phases: BTreeMap::new(), last: began }
+    }
+
+    fn tell(&mut self, seen: &Seen, budget: f64) {
+        let at = self.began.elapsed().as_secs_f64();
+        for (key, view) in &seen.jobs {
+            let status = view.job.status.clone().unwrap_or_default();
+            if self.phases.insert(key.clone(), status.phase) == Some(status.phase) {
+                continue;
+            }
+            let name = key.rsplit('/').next().unwrap_or(key);
+            let what = match (&status.allocation, status.phase) {
+                (Some(a), Phase::Starting | Phase::Running) => {
+                    format!("{} x {} on {}", a.gpus, a.gpu_type, a.placement)
+                }
+                (_, Phase::Stopping) => {
+                    status.stop.map(|s| format!("{} {}", s.reason, s.message)).unwrap_or_default()
+                }
+                (_, Phase::Pending) => status.reason.unwrap_or_default(),
+                (_, Phase::Succeeded | Phase::Failed) => {
+                    status.consumption.map(|c| format!("{}, cost {}", c.energy, c.cost)).unwrap_or_default()
+                }
+                _ => String::new(),
+            };
+            println!("{at:6.1}s  {name:<28} {:<10} {what}", status.phase.as_str());
+        }
+        if self.last.elapsed() >= Duration::from_secs(5) {
+            self.last = Instant::now();
+            let count = |phase| self.phases.values().filter(|p| **p == phase).count();
+            let used: i64 = seen.gpus_in_use().values().sum();
+            let all: i64 = seen.node_gpus.values().sum();
+            println!(
+                "{at:6.1}s  -- waiting {}, starting {}, running {}, stopping {}, done {}; {used} of {all} GPUs; {:.1} of {:.1} kW",
+                count(Phase::Pending),
+                count(Phase::Starting),
+                count(Phase::Running),
+                count(Phase::Stopping),
+                count(Phase::Succeeded) + count(Phase::Failed),
+                budgeted_watts(seen) / 1000.0,
+                budget / 1000.0,
+            );
+        }
+        // A closed pipe must not end the run before its summary.
+        let _ = std::io::stdout().flush();
+    }
+}

@@ -1,0 +1,212 @@
+//! The frame of a scenario: a cluster of its own, short words for what is done and awaited, and the checks that
+//! every scenario ends with.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use andreas_api::names;
+use andreas_api::phase::{Phase, Reason};
+use andreas_api::slim::SlimTrainingJob;
+use andreas_api::training_job::TrainingJobStatus;
+use anyhow::{Context as _, Result, ensure};
+use kube::ResourceExt as _;
+
+use crate::cluster::{Cluster, Options};
+use crate::job::Job;
+use crate::observer::{Seen, describe};
+
+/// How long a transition may take on a busy machine of two cores.
+pub const SOON: Duration = Duration::from_secs(60);
+
+/// Runs a story on a cluster of its own, then checks what must hold after every story. A failure shows the jobs, pods
+/// and logs as they were.
+///
+/// # Errors
+/// What the story or the checks say.
+pub async fn scenario(options: Options, story: impl AsyncFnOnce(&mut Cluster) -> Result<()>) -> Result<()> {
+    let mut cluster = Cluster::start(options).await?;
+    let told = story(&mut cluster).await;
+    let checked = match told {
+        Ok(()) => what_must_hold(&cluster),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = checked {
+        let seen = describe(&cluster.observer.seen());
+        let logs = cluster.logs();
+        cluster.stop().await;
+        return Err(error.context(format!("seen last:\n{seen}\n{logs}")));
+    }
+    cluster.stop().await;
+    Ok(())
+}
+
+/// Nothing forbidden was seen, and every pod of a TrainingJob was bound by the extender with its allocation.
+///
+/// # Errors
+/// What was seen that must not be.
+pub fn what_must_hold(cluster: &Cluster) -> Result<()> {
+    let violations: Vec<String> = cluster.observer.seen().violations.iter().cloned().collect();
+    ensure!(violations.is_empty(), "{}", violations.join("; "));
+    if cluster.extender.is_some() {
+        let bindings = Bindings::read(cluster)?;
+        ensure!(bindings.by_others.is_empty(), "bound by others than the extender: {:?}", bindings.by_others);
+        ensure!(
+            bindings.without_allocation.is_empty(),
+            "bound without an allocation: {:?}",
+            bindings.without_allocation
+        );
+    }
+    Ok(())
+}
+
+/// Who bound the pods of TrainingJobs, by the audit log.
+#[derive(Debug, Default)]
+pub struct Bindings {
+    /// Pods that the extender bound, with the allocation in the Binding.
+    pub by_extender: BTreeSet<String>,
+    /// Pods that somebody else bound.
+    pub by_others: BTreeSet<String>,
+    /// Pods whose Binding does not name the allocation.
+    pub without_allocation: BTreeSet<String>,
+}
+
+impl Bindings {
+    /// Reads the audit log for the pods that were seen.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn read(cluster: &Cluster) -> Result<Self> {
+        let ours: BTreeSet<String> = cluster
+            .observer
+            .seen()
+            .pods
+            .values()
+            .filter(|p| !p.label(names::LABEL_JOB).is_empty())
+            .map(|p| format!("{}/{}", p.pod.namespace().unwrap_or_default(), p.pod.name_any()))
+            .collect();
+        let mut bindings = Self::default();
+        for event in cluster.testbed.audit_log()? {
+            let event = event?;
+            if !event.is_binding() || !(200..300).contains(&event.code()) {
+                continue;
+            }
+            let pod = format!("{}/{}", event.object_ref.namespace, event.object_ref.name);
+            if !ours.contains(&pod) {
+                continue;
+            }
+            let allocation = event
+                .request_object
+                .as_ref()
+                .and_then(|o| o["metadata"]["annotations"][names::ANNOTATION_ALLOCATION].as_str())
+                .unwrap_or_default();
+            if allocation.parse::<i64>().is_err() {
+                bindings.without_allocation.insert(pod.clone());
+            }
+            if event.user_agent.starts_with("andreas-extender") {
+                bindings.by_extender.insert(pod);
+            } else {
+                bindings.by_others.insert(pod);
+            }
+        }
+        Ok(bindings)
+    }
+}
+
+impl Seen {
+    /// A job as last seen.
+    pub fn job(&self, key: &str) -> Option<&SlimTrainingJob> {
+        self.jobs.get(key).map(|v| &v.job)
+    }
+
+    /// A job's status as last seen; the default where there is none.
+    pub fn status(&self, key: &str) -> TrainingJobStatus {
+        self.job(key).and_then(|j| j.status.clone()).unwrap_or_default()
+    }
+
+    /// A job's phase as last seen.
+    pub fn phase(&self, key: &str) -> Phase {
+        self.status(key).phase
+    }
+
+    /// The phases a job went through.
+    pub fn phases(&self, key: &str) -> Vec<Phase> {
+        self.jobs.get(key).map(|v| v.phases.iter().map(|(_, p)| *p).collect()).unwrap_or_default()
+    }
+
+    /// Whether a job has a condition with that reason.
+    pub fn has_reason(&self, key: &str, reason: Reason) -> bool {
+        self.status(key).conditions.iter().any(|c| c.reason == reason.as_str())
+    }
+
+    /// The message of the condition with that reason.
+    pub fn message(&self, key: &str, reason: Reason) -> String {
+        let status = self.status(key);
+        status
+            .conditions
+            .into_iter()
+            .find(|c| c.reason == reason.as_str())
+            .map(|c| c.message)
+            .unwrap_or_default()
+    }
+
+    /// Done, in thousandths of a percent.
+    pub fn milli_percent(&self, key: &str) -> i32 {
+        self.status(key).progress.map_or(0, |p| p.milli_percent)
+    }
+}
+
+impl Cluster {
+    /// Applies a job, and first the claim for its checkpoints.
+    ///
+    /// # Errors
+    /// What the API server says.
+    pub async fn submit(&self, job: &Job) -> Result<()> {
+        if let Some(claim) = job.claim() {
+            self.apply(&claim).await?;
+        }
+        self.apply(&job.build()).await.with_context(|| format!("applying {}", job.key()))?;
+        Ok(())
+    }
+
+    /// Waits for a phase.
+    ///
+    /// # Errors
+    /// When it is not reached in time.
+    pub async fn reaches(&mut self, job: &Job, phase: Phase) -> Result<()> {
+        let key = job.key();
+        self.observer.until(&format!("{key} {}", phase.as_str()), SOON, |s| s.phase(&key) == phase).await
+    }
+
+    /// Waits for a condition with that reason.
+    ///
+    /// # Errors
+    /// When it is not seen in time.
+    pub async fn says(&mut self, job: &Job, reason: Reason) -> Result<()> {
+        let key = job.key();
+        self.observer.until(&format!("{key} {}", reason.as_str()), SOON, |s| s.has_reason(&key, reason)).await
+    }
+
+    /// Waits until a job is at least so many percent done.
+    ///
+    /// # Errors
+    /// When it is not so in time.
+    pub async fn is_done_to(&mut self, job: &Job, percent: i32) -> Result<()> {
+        let key = job.key();
+        self.observer
+            .until(&format!("{key} at {percent} %"), SOON, |s| s.milli_percent(&key) >= percent * 1000)
+            .await
+    }
+
+    /// Asserts that for a while something stays true of what is seen.
+    ///
+    /// # Errors
+    /// When it becomes false.
+    pub async fn stays(&mut self, what: &str, time: Duration, holds: impl Fn(&Seen) -> bool) -> Result<()> {
+        let end = std::time::Instant::now() + time;
+        while std::time::Instant::now() < end {
+            ensure!(holds(&self.observer.seen()), "no longer {what}");
+            self.observer.changed().await;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,95 @@
+//! Volumes for claims: a default StorageClass and its provisioner.
+//!
+//! The real scheduler and the real persistent-volume controller bind claims; this makes the volumes they bind, one for
+//! every claim of the class. What a claim holds is a folder of the pretend kubelets.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result};
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::api::PostParams;
+use kube::runtime::watcher::{Config, Event, watcher};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::json;
+use tokio::task::JoinSet;
+
+const CLASS: &str = "folders";
+
+/// A running provisioner; dropped, it ends.
+pub struct Storage {
+    _tasks: JoinSet<()>,
+}
+
+impl Storage {
+    /// Makes the default StorageClass and starts to serve claims.
+    ///
+    /// # Errors
+    /// When the class cannot be made.
+    pub async fn start(client: &Client) -> Result<Self> {
+        crate::cluster::apply(
+            client,
+            &json!({
+                "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+                "metadata": {"name": CLASS, "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+                "provisioner": "testbed.andreas.dev/folders",
+                "reclaimPolicy": "Delete", "volumeBindingMode": "Immediate",
+            }),
+        )
+        .await
+        .context("the StorageClass")?;
+        let mut tasks = JoinSet::new();
+        let client = client.clone();
+        tasks.spawn(async move {
+            let claims: Api<PersistentVolumeClaim> = Api::all(client.clone());
+            let mut events = watcher(claims, Config::default()).boxed();
+            while let Some(event) = events.next().await {
+                match event {
+                    Ok(Event::Apply(claim) | Event::InitApply(claim)) => {
+                        if let Err(error) = provision(&client, &claim).await {
+                            eprintln!("no volume for claim {}: {error:#}", claim.name_any());
+                        }
+                    }
+                    Ok(_) => {}
+                    // The API server may be away; the watcher goes on where it was.
+                    Err(_) => tokio::time::sleep(std::time::Duration::from_millis(300)).await,
+                }
+            }
+        });
+        Ok(Self { _tasks: tasks })
+    }
+}
+
+async fn provision(client: &Client, claim: &PersistentVolumeClaim) -> Result<()> {
+    let spec = claim.spec.clone().unwrap_or_default();
+    if spec.volume_name.is_some() || spec.storage_class_name.as_deref() != Some(CLASS) {
+        return Ok(());
+    }
+    let uid = claim.uid().context("a claim has a UID")?;
+    let capacity: BTreeMap<_, _> = spec
+        .resources
+        .and_then(|r| r.requests)
+        .into_iter()
+        .flatten()
+        .filter(|(k, _)| k == "storage")
+        .collect();
+    let volume: PersistentVolume = serde_json::from_value(json!({
+        "metadata": {"name": format!("pvc-{uid}")},
+        "spec": {
+            "capacity": capacity,
+            "accessModes": spec.access_modes,
+            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": CLASS,
+            "hostPath": {"path": format!("/testbed/claims/{uid}")},
+            "claimRef": {
+                "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+                "namespace": claim.namespace(), "name": claim.name_any(), "uid": uid,
+            },
+        },
+    }))?;
+    match Api::<PersistentVolume>::all(client.clone()).create(&PostParams::default(), &volume).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,163 @@
+//! What the API server says: quota, refused templates, names, forged pods, deadlines.
+
+use std::time::Duration;
+
+use andreas_api::names;
+use andreas_api::phase::{Phase, Reason};
+use andreas_e2e::cluster::Options;
+use andreas_e2e::job::job;
+use andreas_e2e::scenario::scenario;
+use anyhow::{Result, ensure};
+use serde_json::json;
+
+fn namespace(name: &str, labels: serde_json::Value) -> serde_json::Value {
+    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn quota_makes_jobs_wait_with_the_reason() -> Result<()> {
+    scenario(Options::default(), async |c| {
+        c.apply(&namespace("small", json!({}))).await?;
+        c.apply(&json!({
+            "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "gpus", "namespace": "small"},
+            "spec": {"hard": {"requests.nvidia.com/gpu": "2"}},
+        }))
+        .await?;
+        let first =
+            job("first").namespace("small").gpus(2, 1).epochs(10, 0.4).spec("preemption", json!("Never"));
+        let second = job("second").namespace("small").gpus(2, 1).epochs(4, 0.3);
+        let never = job("never").namespace("small").gpus(4, 1);
+        c.submit(&first).await?;
+        c.reaches(&first, Phase::Running).await?;
+        c.submit(&second).await?;
+        c.submit(&never).await?;
+        c.says(&second, Reason::QuotaExceeded).await?;
+        c.says(&never, Reason::QuotaExceeded).await?;
+        c.reaches(&first, Phase::Succeeded).await?;
+        c.reaches(&second, Phase::Succeeded).await?;
+        ensure!(c.observer.seen().phase(&never.key()) == Phase::Pending, "it waits for ever, and says why");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_template_that_is_refused_waits_with_the_servers_words() -> Result<()> {
+    scenario(Options::default(), async |c| {
+        // given a namespace under the restricted pod security standard and a job that wants a hostPath
+        c.apply(&namespace("strict", json!({"pod-security.kubernetes.io/enforce": "restricted"}))).await?;
+        let tj = job("host-path")
+            .namespace("strict")
+            .pod("volumes", json!([{"name": "host", "hostPath": {"path": "/"}}]));
+        let account = job("no-account").pod("serviceAccountName", json!("not-there-yet"));
+        c.submit(&tj).await?;
+        c.submit(&account).await?;
+        c.says(&tj, Reason::TemplateRejected).await?;
+        let words = c.observer.seen().message(&tj.key(), Reason::TemplateRejected);
+        ensure!(words.contains("hostPath"), "the server's words: {words}");
+        // and a missing service account waits until it is there
+        c.says(&account, Reason::TemplateRejected).await?;
+        c.kubectl("create serviceaccount not-there-yet").await?;
+        c.reaches(&account, Phase::Succeeded).await?;
+        ensure!(c.observer.seen().phase(&tj.key()) == Phase::Pending);
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forged_and_relabelled_pods_are_refused() -> Result<()> {
+    scenario(Options::default(), async |c| {
+        // given a tenant with the right to do anything in its namespace
+        c.kubectl("create serviceaccount tenant").await?;
+        c.kubectl("create rolebinding tenant --clusterrole=admin --serviceaccount=default:tenant").await?;
+        let tenant = c.testbed.kubeconfig_for_service_account("default", "tenant").await?;
+        let tj = job("real").epochs(30, 0.4);
+        c.submit(&tj).await?;
+        c.reaches(&tj, Phase::Running).await?;
+        let uid = c.observer.seen().job(&tj.key()).and_then(|j| j.metadata.uid.clone()).unwrap_or_default();
+        // when it makes a pod that says it belongs to the job
+        let forged = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "name": "real-9-0", "namespace": "default",
+                "labels": {names::LABEL_JOB: "real", names::LABEL_JOB_UID: uid, names::LABEL_ATTEMPT: "9", names::LABEL_INDEX: "0", names::LABEL_ALLOCATION: "9"},
+                "ownerReferences": [{"apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "name": "real", "uid": uid, "controller": true}],
+            },
+            "spec": {"schedulerName": "andreas", "containers": [{"name": "x", "image": "andreas.dev/trainer:dev", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+        });
+        let path = c.testbed.data_dir().join("forged.json");
+        std::fs::write(&path, forged.to_string())?;
+        let made = c.testbed.kubectl_as(&tenant, ["create", "-f", &path.to_string_lossy()]).await?;
+        ensure!(!made.success(), "a forged pod was accepted");
+        // or takes the label off a real one, then both are refused
+        let relabelled = c.testbed.kubectl_as(&tenant, ["label", "pod", "real-1-0", "andreas.dev/job-"]).await?;
+        ensure!(!relabelled.success(), "a member was relabelled");
+        let ordinary = c.testbed.kubectl_as(&tenant, ["run", "mine", "--image=missing/x"]).await?;
+        ensure!(ordinary.success(), "pods of others are untouched: {}", ordinary.stderr);
+        c.reaches(&tj, Phase::Succeeded).await
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_name_in_use_is_said_and_waited_for() -> Result<()> {
+    scenario(Options::default(), async |c| {
+        c.kubectl("run taken-1-0 --image=missing/x --restart=Never").await?;
+        let tj = job("taken").epochs(4, 0.3);
+        c.submit(&tj).await?;
+        c.says(&tj, Reason::NameInUse).await?;
+        let words = c.observer.seen().message(&tj.key(), Reason::NameInUse);
+        ensure!(words.contains("taken-1-0"), "{words}");
+        c.kubectl("delete pod taken-1-0 --grace-period=0 --force").await?;
+        c.reaches(&tj, Phase::Succeeded).await
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_deadlines_and_ranges_are_checked_when_applied() -> Result<()> {
+    scenario(Options::default(), async |c| {
+        let refused = [
+            (
+                "past deadline",
+                job("past").without("deadlineAfter").spec("deadline", json!("2020-01-01T00:00:00Z")),
+                "deadline",
+            ),
+            ("min above max", job("minmax").spec("gpus", json!({"min": 4, "max": 2})), "min"),
+            ("weight 0", job("weight").spec("weight", json!(0)), "weight"),
+            ("a long name", job(&"a".repeat(49)), "48"),
+            ("a node name", job("node").pod("nodeName", json!("a100-0")), "nodeName"),
+            (
+                "GPUs in the template",
+                job("gpus").container("resources", json!({"limits": {"nvidia.com/gpu": "1"}})),
+                "nvidia.com/gpu",
+            ),
+            (
+                "10 kB of container name",
+                job("container").spec("container", json!("x".repeat(10_000))),
+                "container",
+            ),
+        ];
+        for (what, tj, word) in refused {
+            let path = c.testbed.data_dir().join("refused.json");
+            std::fs::write(&path, tj.build().to_string())?;
+            let output = c.testbed.kubectl(["create", "-f", &path.to_string_lossy()]).await?;
+            ensure!(!output.success(), "{what} was accepted");
+            ensure!(
+                output.stderr.contains(word),
+                "{what}: the message does not say {word:?}: {}",
+                output.stderr
+            );
+        }
+        // what is possible but not here is accepted and waits with a reason
+        let unknown = job("unknown").spec("gpus", json!({"min": 1, "types": ["NVIDIA-B300"]}));
+        let large = job("large").container("resources", json!({"requests": {"memory": "100Ti"}}));
+        c.submit(&unknown).await?;
+        c.submit(&large).await?;
+        c.says(&unknown, Reason::NoFeasibleGpuType).await?;
+        c.says(&large, Reason::NoFeasibleNode).await?;
+        c.stays("waiting", Duration::from_secs(2), |s| s.phase(&unknown.key()) == Phase::Pending).await
+    })
+    .await
+}

@@ -1,0 +1,10 @@
+//! What happens to a TrainingJob, line by line, on the real control plane: each scenario has a cluster of its own with
+//! a real API server, controller manager and scheduler, our operator and extender under the chart's RBAC, and
+//! pretend nodes whose containers are processes.
+
+mod admission;
+mod crashes;
+mod failures;
+mod nodes;
+mod runs;
+mod stops;

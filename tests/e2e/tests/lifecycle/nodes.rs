@@ -1,0 +1,170 @@
+//! What nodes do to runs: drains, deletions by force, silence, reboots, foreign pods.
+
+use std::time::Duration;
+
+use andreas_api::phase::{Outcome, Phase, Reason};
+use andreas_e2e::cluster::{Options, a100};
+use andreas_e2e::job::job;
+use andreas_e2e::scenario::{SOON, scenario};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
+
+fn node_of(seen: &andreas_e2e::observer::Seen, key: &str, index: usize) -> Result<String> {
+    let allocation = seen.status(key).allocation.context("no allocation")?;
+    allocation.nodes.get(index).cloned().context("no such member")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_of_one_member_moves_the_whole_gang() -> Result<()> {
+    scenario(Options { groups: vec![a100(3)], ..Options::default() }, async |c| {
+        let tj = job("gang").gpus(8, 2).epochs(40, 0.4).checkpoint(10);
+        let key = tj.key();
+        c.submit(&tj).await?;
+        c.is_done_to(&tj, 10).await?;
+        let node = node_of(&c.observer.seen(), &key, 1)?;
+        // when an administrator drains one node (without --force: the pods have a controller)
+        c.kubectl(&format!("drain {node} --ignore-daemonsets --timeout=60s")).await?;
+        // then it runs elsewhere, and no retry is used
+        c.observer
+            .until("running without that node", SOON, |s| {
+                let status = s.status(&key);
+                status.attempts == 2
+                    && status.phase == Phase::Running
+                    && status.allocation.is_some_and(|a| !a.nodes.contains(&node))
+            })
+            .await?;
+        let status = c.observer.seen().status(&key);
+        ensure!(status.user_failures == 0, "{status:?}");
+        ensure!(status.history[0].outcome == Outcome::ClusterFailure, "{:?}", status.history);
+        c.reaches(&tj, Phase::Succeeded).await
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_deleted_by_force_is_not_doubled() -> Result<()> {
+    scenario(Options { groups: vec![a100(1)], ..Options::default() }, async |c| {
+        let tj = job("forced").gpus(4, 1).epochs(30, 0.4).checkpoint(4);
+        let key = tj.key();
+        c.submit(&tj).await?;
+        c.is_done_to(&tj, 10).await?;
+        c.kubectl("delete pod forced-1-0 --force --grace-period=0").await?;
+        // then a second attempt comes after the grace of the first, not at once
+        c.observer.until("a second attempt", SOON, |s| s.status(&key).attempts == 2).await?;
+        c.reaches(&tj, Phase::Succeeded).await?;
+        let status = c.observer.seen().status(&key);
+        ensure!(status.history[0].reason == Reason::Vanished.as_str(), "{:?}", status.history);
+        ensure!(status.user_failures == 0);
+        Ok(())
+    })
+    .await
+}
+
+fn quick_loss(action: &str) -> Options {
+    let mut policy = andreas_e2e::cluster::short_runs();
+    policy["nodeLoss"] = json!({"after": "3s", "action": action});
+    Options {
+        groups: vec![a100(2)],
+        policy,
+        node_monitor_grace_period: Duration::from_secs(6),
+        ..Options::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_node_waits_for_proof_and_its_run_goes_on() -> Result<()> {
+    scenario(quick_loss("Wait"), async |c| {
+        let tj = job("quiet").gpus(4, 1).epochs(60, 0.4).checkpoint(5);
+        let key = tj.key();
+        c.submit(&tj).await?;
+        c.is_done_to(&tj, 5).await?;
+        let node = node_of(&c.observer.seen(), &key, 0)?;
+        // when its node falls silent
+        andreas_e2e::nodes::client(&c.testbed).silence(&node).await?;
+        // then that is said, and no second attempt is made
+        c.says(&tj, Reason::NodeSilent).await?;
+        c.stays("one attempt", Duration::from_secs(5), |s| s.status(&key).attempts == 1).await?;
+        // and when the node comes back, the run has gone on
+        andreas_e2e::nodes::client(&c.testbed).back(&node).await?;
+        c.reaches(&tj, Phase::Succeeded).await?;
+        ensure!(c.observer.seen().status(&key).attempts == 1);
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_nodes_run_starts_elsewhere_where_the_policy_says_so() -> Result<()> {
+    scenario(quick_loss("Restart"), async |c| {
+        let tj = job("moved").gpus(2, 1).epochs(40, 0.4).checkpoint(5);
+        let exclusive = job("exclusive")
+            .gpus(2, 1)
+            .epochs(1000, 0.4)
+            .spec("checkpoint", json!({"claimName": "exclusive", "graceSeconds": 5, "exclusive": true}));
+        let key = tj.key();
+        c.submit(&tj).await?;
+        c.is_done_to(&tj, 5).await?;
+        let node = node_of(&c.observer.seen(), &key, 0)?;
+        c.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "unused"}})).await?;
+        let exclusive = exclusive.pod("nodeSelector", json!({"kubernetes.io/hostname": node}));
+        c.submit(&exclusive).await?;
+        c.reaches(&exclusive, Phase::Running).await?;
+        andreas_e2e::nodes::client(&c.testbed).silence(&node).await?;
+        c.observer
+            .until("running elsewhere", SOON, |s| {
+                let status = s.status(&key);
+                status.attempts == 2
+                    && status.phase == Phase::Running
+                    && status.allocation.is_some_and(|a| a.nodes[0] != node)
+            })
+            .await?;
+        // but never a run whose checkpoint two attempts would corrupt
+        ensure!(c.observer.seen().status(&exclusive.key()).attempts == 1);
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rebooted_node_is_the_clusters_failure() -> Result<()> {
+    scenario(Options::default(), async |c| {
+        let tj = job("rebooted").epochs(40, 0.4).checkpoint(5);
+        let key = tj.key();
+        c.submit(&tj).await?;
+        c.is_done_to(&tj, 10).await?;
+        let node = node_of(&c.observer.seen(), &key, 0)?;
+        andreas_e2e::nodes::client(&c.testbed).reboot(&node, Duration::from_secs(2)).await?;
+        c.reaches(&tj, Phase::Succeeded).await?;
+        let status = c.observer.seen().status(&key);
+        ensure!(status.user_failures == 0 && status.cluster_failures == 1, "{status:?}");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_foreign_pod_that_takes_the_gpu_first_is_planned_around() -> Result<()> {
+    scenario(Options { groups: vec![a100(2)], ..Options::default() }, async |c| {
+        // given a pod of somebody else that holds all GPUs of one node
+        c.apply(&json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "foreign", "namespace": "default"},
+            "spec": {
+                "nodeName": "a100-0", "restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
+                "containers": [{
+                    "name": "x", "image": "andreas.dev/trainer:dev",
+                    "env": [{"name": "TRAINER_EPOCHS", "value": "1000"}, {"name": "TRAINER_SECONDS_PER_EPOCH", "value": "1"}],
+                    "resources": {"limits": {"nvidia.com/gpu": "4"}},
+                }],
+            },
+        }))
+        .await?;
+        let tj = job("ours").gpus(4, 1).epochs(4, 0.3);
+        c.submit(&tj).await?;
+        c.reaches(&tj, Phase::Succeeded).await?;
+        let history = c.observer.seen().status(&tj.key()).history;
+        ensure!(history.last().is_some_and(|a| a.placement.contains("a100-1")), "{history:?}");
+        Ok(())
+    })
+    .await
+}

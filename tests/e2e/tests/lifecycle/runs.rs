@@ -1,0 +1,138 @@
+//! Runs that end well.
+
+use andreas_api::names;
+use andreas_api::phase::{Outcome, Phase, Reason};
+use andreas_e2e::cluster::{Options, a100};
+use andreas_e2e::job::job;
+use andreas_e2e::scenario::scenario;
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_job_runs_from_apply_to_succeeded() -> Result<()> {
+    scenario(Options::default(), async |c| {
+        // given a job of ten epochs with a deadline
+        let tj = job("plain").epochs(10, 0.4);
+        let key = tj.key();
+        // when it is applied
+        c.submit(&tj).await?;
+        // then it runs, reports progress, and succeeds
+        c.reaches(&tj, Phase::Running).await?;
+        c.is_done_to(&tj, 20).await?;
+        let running = c.observer.seen().status(&key);
+        let prediction = running.prediction.context("a running job has a prediction")?;
+        ensure!(prediction.finish_time.is_some(), "no finish predicted");
+        ensure!(!prediction.source.is_empty(), "a prediction names its source");
+        ensure!(
+            prediction.on_time_percent.is_some_and(|p| p > 50),
+            "on time: {:?}",
+            prediction.on_time_percent
+        );
+        c.reaches(&tj, Phase::Succeeded).await?;
+        let status = c.observer.seen().status(&key);
+        ensure!(status.attempts == 1 && status.restarts == 0, "{status:?}");
+        ensure!(
+            status.history.len() == 1 && status.history[0].outcome == Outcome::Finished,
+            "{:?}",
+            status.history
+        );
+        ensure!(status.completion_time.is_some() && status.start_time.is_some());
+        ensure!(
+            status.consumption.as_ref().is_some_and(|e| e.joules > 0),
+            "no energy: {:?}",
+            status.consumption
+        );
+        ensure!(status.progress.as_ref().is_some_and(|p| p.text == "100%"), "{:?}", status.progress);
+        // and the phases were those of a straight run
+        let phases = c.observer.seen().phases(&key);
+        ensure!(phases.ends_with(&[Phase::Running, Phase::Succeeded]), "{phases:?}");
+        // and its pod was ours, by owner, label and name, and is kept for its log
+        let seen = c.observer.seen();
+        let uid = seen.job(&key).and_then(|j| j.metadata.uid.clone()).context("no uid")?;
+        let pods = seen.pods_of(&uid);
+        ensure!(pods.len() == 1, "{} pods", pods.len());
+        ensure!(pods[0].pod.metadata.name.as_deref() == Some("plain-1-0"));
+        ensure!(pods[0].pod.spec.scheduler_name.as_deref() == Some(names::SCHEDULER));
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gang_runs_over_two_nodes_and_its_ranks_meet() -> Result<()> {
+    scenario(Options::default(), async |c| {
+        // given a job that needs eight GPUs, where nodes have four
+        let tj = job("gang").gpus(8, 2).epochs(8, 0.4);
+        c.submit(&tj).await?;
+        // then both members run; the trainer's ranks step together, so the end proves that they met by name
+        c.reaches(&tj, Phase::Running).await?;
+        let status = c.observer.seen().status(&tj.key());
+        let allocation = status.allocation.context("a running job has an allocation")?;
+        ensure!(allocation.nodes.len() == 2 && allocation.gpus_per_worker == 4, "{allocation:?}");
+        let services = c.kubectl("get services -o name").await?;
+        ensure!(services.contains("service/gang-gang-"), "no headless service: {services}");
+        c.reaches(&tj, Phase::Succeeded).await?;
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_without_deadline_profile_or_progress_finish_too() -> Result<()> {
+    scenario(Options::default(), async |c| {
+        let free = job("no-deadline").without("deadlineAfter");
+        let silent = job("no-progress").env("TRAINER_NO_PROGRESS", 1);
+        let late = job("hurried").spec("deadlineAfter", json!("1s")).spec("weight", json!(1000));
+        for tj in [&free, &silent, &late] {
+            c.submit(tj).await?;
+        }
+        for tj in [&free, &silent, &late] {
+            c.reaches(tj, Phase::Succeeded).await?;
+        }
+        let seen = c.observer.seen();
+        ensure!(seen.status(&free.key()).deadline.is_none());
+        // a job that cannot make its deadline runs all the same, and that is said
+        ensure!(
+            seen.status(&late.key()).consumption.is_some_and(|e| e.lateness_micros > 0),
+            "lateness has a price"
+        );
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_jobs_than_gpus_wait_with_a_reason_and_all_finish() -> Result<()> {
+    scenario(Options { groups: vec![a100(1)], ..Options::default() }, async |c| {
+        // given four GPUs and six jobs of two
+        let jobs: Vec<_> = (0..6)
+            .map(|i| job(&format!("queue-{i}")).gpus(2, 1).epochs(6, 0.5).spec("preemption", json!("Never")))
+            .collect();
+        for tj in &jobs {
+            c.submit(tj).await?;
+        }
+        // then some wait, say why, and name who is in the way
+        let keys: Vec<_> = jobs.iter().map(|j| j.key()).collect();
+        c.observer
+            .until("one waits for capacity", andreas_e2e::scenario::SOON, |s| {
+                keys.iter().any(|k| s.message(k, Reason::WaitingForCapacity).contains("queue-"))
+            })
+            .await?;
+        // and all finish
+        for tj in &jobs {
+            c.reaches(tj, Phase::Succeeded).await?;
+        }
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn affinity_mode_needs_no_second_scheduler() -> Result<()> {
+    scenario(Options { extender: false, ..Options::default() }, async |c| {
+        let tj = job("plain").epochs(4, 0.3);
+        c.submit(&tj).await?;
+        c.reaches(&tj, Phase::Succeeded).await
+    })
+    .await
+}

@@ -1,0 +1,133 @@
+//! Stops that are asked for: suspend, delete, edits, moves.
+
+use std::time::Duration;
+
+use andreas_api::phase::{Outcome, Phase, Reason};
+use andreas_e2e::cluster::{Options, a100};
+use andreas_e2e::job::job;
+use andreas_e2e::scenario::{SOON, scenario};
+use anyhow::{Result, ensure};
+use serde_json::json;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn suspend_saves_and_resume_goes_on_even_after_exit_0() -> Result<()> {
+    scenario(Options::default(), async |c| {
+        // given a run with a checkpoint that exits 0 when it is told to stop
+        let tj = job("held").epochs(20, 0.4).checkpoint(10).env("TRAINER_TERM_EXIT", 0);
+        let key = tj.key();
+        c.submit(&tj).await?;
+        c.is_done_to(&tj, 25).await?;
+        // when it is suspended
+        c.edit(&key, &json!({"suspend": true})).await?;
+        // then it is stopped, not finished
+        c.reaches(&tj, Phase::Suspended).await?;
+        let status = c.observer.seen().status(&key);
+        ensure!(status.history.last().is_some_and(|a| a.outcome == Outcome::Stopped), "{:?}", status.history);
+        let done = c.observer.seen().milli_percent(&key);
+        c.stays("suspended", Duration::from_secs(3), |s| s.phase(&key) == Phase::Suspended).await?;
+        // when it is resumed, then it goes on from its checkpoint
+        c.edit(&key, &json!({"suspend": false})).await?;
+        c.reaches(&tj, Phase::Running).await?;
+        c.reaches(&tj, Phase::Succeeded).await?;
+        let status = c.observer.seen().status(&key);
+        ensure!(status.attempts == 2 && status.restarts == 1 && status.user_failures == 0, "{status:?}");
+        ensure!(done >= 20_000, "lost its work: {done}");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn delete_cancels_with_grace_and_frees_the_gpus() -> Result<()> {
+    scenario(Options { groups: vec![a100(1)], ..Options::default() }, async |c| {
+        let first =
+            job("first").gpus(4, 1).epochs(1000, 0.5).checkpoint(5).spec("preemption", json!("Never"));
+        let second = job("second").gpus(4, 1).epochs(4, 0.3);
+        c.submit(&first).await?;
+        c.reaches(&first, Phase::Running).await?;
+        c.submit(&second).await?;
+        c.says(&second, Reason::WaitingForCapacity).await?;
+        c.kubectl("delete trainingjob first --wait=false").await?;
+        c.reaches(&second, Phase::Succeeded).await
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_made_again_under_its_name_waits_for_the_old_pods() -> Result<()> {
+    scenario(Options::default(), async |c| {
+        // given a running job that takes three seconds to leave
+        let old = job("again").epochs(1000, 0.5).checkpoint(6).env("TRAINER_IGNORE_TERM", 1);
+        c.submit(&old).await?;
+        c.reaches(&old, Phase::Running).await?;
+        // when it is deleted and made again at once
+        c.kubectl("delete trainingjob again --cascade=background --wait=true").await?;
+        let new = job("again").epochs(4, 0.3);
+        c.submit(&new).await?;
+        // then the new one runs when the old pods have ended (the observer forbids two attempts on one GPU)
+        c.reaches(&new, Phase::Succeeded).await
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_orphaning_delete_leaves_the_pods_as_foreign_use() -> Result<()> {
+    scenario(Options { groups: vec![a100(1)], ..Options::default() }, async |c| {
+        let orphaned = job("orphan").gpus(4, 1).epochs(1000, 0.5);
+        c.submit(&orphaned).await?;
+        c.reaches(&orphaned, Phase::Running).await?;
+        // when the job is deleted and its pods are left
+        c.kubectl("delete trainingjob orphan --cascade=orphan --timeout=30s").await?;
+        // then others wait for their GPUs
+        let next = job("next").gpus(4, 1).epochs(4, 0.3);
+        c.submit(&next).await?;
+        c.stays("waiting", Duration::from_secs(4), |s| s.phase(&next.key()) == Phase::Pending).await?;
+        // until somebody removes them
+        c.kubectl("delete pod orphan-1-0 --grace-period=1").await?;
+        c.reaches(&next, Phase::Succeeded).await
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_mutable_field_can_be_edited_and_the_others_cannot() -> Result<()> {
+    scenario(Options::default(), async |c| {
+        let tj = job("edited").gpus(1, 1).epochs(60, 0.4).checkpoint(10);
+        let key = tj.key();
+        c.submit(&tj).await?;
+        c.is_done_to(&tj, 3).await?;
+        // what does not touch the run is taken up without a stop
+        c.edit(&key, &json!({
+            "weight": 500, "deadlineAfter": "2h", "retries": 0, "preemption": "Never", "startTimeout": "5m",
+            "progressTimeout": "10m", "maxRunTime": "1h", "ttlSecondsAfterFinished": 3600, "historyLimit": 1,
+        }))
+        .await?;
+        c.observer
+            .until("the new deadline is in the status", SOON, |s| {
+                let job = s.job(&key);
+                let created = job.and_then(|j| j.metadata.creation_timestamp.clone());
+                match (created, s.status(&key).deadline) {
+                    (Some(c), Some(d)) => (d.0.duration_since(c.0).as_secs() - 7200).abs() <= 1,
+                    _ => false,
+                }
+            })
+            .await?;
+        ensure!(c.observer.seen().status(&key).attempts == 1, "an edit of the weight restarts nothing");
+        // a range of GPUs that the run no longer fits stops and moves it
+        c.edit(&key, &json!({"gpus": {"min": 2, "max": 2}, "preemption": "Allowed"})).await?;
+        c.observer
+            .until("running on two GPUs", SOON, |s| {
+                let status = s.status(&key);
+                status.phase == Phase::Running && status.allocation.is_some_and(|a| a.gpus == 2)
+            })
+            .await?;
+        ensure!(c.observer.seen().status(&key).restarts == 1);
+        // what makes the run what it is cannot change
+        for spec in [json!({"epochs": 5}), json!({"profile": "other"}), json!({"checkpoint": null})] {
+            let refused = c.edit(&key, &spec).await;
+            ensure!(refused.is_err(), "{spec} was accepted");
+        }
+        Ok(())
+    })
+    .await
+}
