@@ -116,7 +116,13 @@ impl NodesClient {
     }
 
     /// See [`Command::Evict`].
-    pub async fn evict(&self, namespace: &str, pod: &str, why: Refusal, grace: Duration) -> Result<(), ClientError> {
+    pub async fn evict(
+        &self,
+        namespace: &str,
+        pod: &str,
+        why: Refusal,
+        grace: Duration,
+    ) -> Result<(), ClientError> {
         let (namespace, pod, grace_seconds) = (namespace.to_owned(), pod.to_owned(), grace.as_secs_f64());
         self.done(Command::Evict { namespace, pod, why, grace_seconds }).await
     }

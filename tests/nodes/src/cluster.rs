@@ -63,7 +63,8 @@ impl Cluster {
         self.slices.values().filter(move |slice| {
             let labels = slice.metadata.labels.as_ref();
             slice.metadata.namespace.as_deref() == Some(namespace)
-                && labels.and_then(|labels| labels.get("kubernetes.io/service-name")).map(String::as_str) == Some(service)
+                && labels.and_then(|labels| labels.get("kubernetes.io/service-name")).map(String::as_str)
+                    == Some(service)
         })
     }
 
@@ -87,7 +88,10 @@ impl Cluster {
                 let own = endpoint.hostname.iter().map(|host| format!("{host}.{name}"));
                 for label in own.chain([name.clone()]) {
                     let short = if of == namespace { format!(" {label}") } else { String::new() };
-                    let _ = writeln!(text, "{address}\t{label}.{of}.svc.{DOMAIN} {label}.{of}.svc {label}.{of}{short}");
+                    let _ = writeln!(
+                        text,
+                        "{address}\t{label}.{of}.svc.{DOMAIN} {label}.{of}.svc {label}.{of}{short}"
+                    );
                 }
             }
         }
@@ -116,9 +120,11 @@ impl Cluster {
         let mut found = Vec::new();
         for slice in self.slices_of(namespace, service) {
             let ports = slice.ports.iter().flatten();
-            let number = ports.filter(|one| one.name.as_deref().unwrap_or_default() == port).find_map(|one| one.port);
+            let number =
+                ports.filter(|one| one.name.as_deref().unwrap_or_default() == port).find_map(|one| one.port);
             let Some(number) = number else { continue };
-            let ready = slice.endpoints.iter().flatten().filter(|endpoint| endpoint.conditions.ready != Some(false));
+            let ready =
+                slice.endpoints.iter().flatten().filter(|endpoint| endpoint.conditions.ready != Some(false));
             let addresses = ready.flat_map(|endpoint| &endpoint.addresses);
             found.extend(addresses.filter_map(|ip| Some(SocketAddr::new(ip.parse().ok()?, number))));
         }
@@ -140,7 +146,8 @@ mod tests {
 
     fn cluster() -> Cluster {
         let mut cluster = Cluster::default();
-        let headless = json!({"metadata": {"name": "bert-gang-x", "namespace": "team"}, "spec": {"clusterIP": "None"}});
+        let headless =
+            json!({"metadata": {"name": "bert-gang-x", "namespace": "team"}, "spec": {"clusterIP": "None"}});
         let operator = json!({
             "metadata": {"name": "op", "namespace": "sys"},
             "spec": {"clusterIP": "10.96.0.9", "ports": [{"name": "https", "port": 443}, {"port": 53, "protocol": "UDP"}]},
@@ -170,7 +177,9 @@ mod tests {
     #[test]
     fn gang_members_have_names_when_they_are_published() {
         let hosts = cluster().hosts("team");
-        assert!(hosts.contains("10.244.0.2\tbert-1-0.bert-gang-x.team.svc.cluster.local bert-1-0.bert-gang-x.team.svc "));
+        assert!(hosts.contains(
+            "10.244.0.2\tbert-1-0.bert-gang-x.team.svc.cluster.local bert-1-0.bert-gang-x.team.svc "
+        ));
         assert!(!hosts.contains("bert-1-1."), "not ready and not published");
         assert!(hosts.contains("10.96.0.9\top.sys.svc.cluster.local op.sys.svc op.sys\n"));
     }

@@ -183,7 +183,9 @@ impl NodesConfig {
             Some((name, tag)) if !tag.contains('/') => name,
             _ => bare,
         };
-        self.images.iter().find(|entry| entry.image == image || entry.image == bare || entry.image == untagged)
+        self.images
+            .iter()
+            .find(|entry| entry.image == image || entry.image == bare || entry.image == untagged)
     }
 }
 
@@ -218,7 +220,10 @@ mod tests {
 
     #[test]
     fn taints_are_checked_when_the_file_is_read() {
-        assert_eq!(parse_taint("nvidia.com/gpu=present:NoSchedule").unwrap(), ("nvidia.com/gpu", "present", "NoSchedule"));
+        assert_eq!(
+            parse_taint("nvidia.com/gpu=present:NoSchedule").unwrap(),
+            ("nvidia.com/gpu", "present", "NoSchedule")
+        );
         assert!(parse_taint("nvidia.com/gpu:Never").is_err());
     }
 }

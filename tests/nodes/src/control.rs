@@ -188,8 +188,12 @@ async fn obey(shared: &Arc<Shared>, command: Command) -> Result<Answer, String> 
         shared.nodes.get(name).cloned().ok_or_else(|| format!("no node {name}"))
     };
     match command {
-        Command::Nodes => return Ok(Answer::Nodes(shared.nodes.values().map(|node| node_info(node)).collect())),
-        Command::Pods => return Ok(Answer::Pods(shared.pods.lock().values().map(|entry| pod_info(entry)).collect())),
+        Command::Nodes => {
+            return Ok(Answer::Nodes(shared.nodes.values().map(|node| node_info(node)).collect()));
+        }
+        Command::Pods => {
+            return Ok(Answer::Pods(shared.pods.lock().values().map(|entry| pod_info(entry)).collect()));
+        }
         Command::Silence { node: name } => node(&name)?.set_online(false),
         Command::Back { node: name } => node(&name)?.set_online(true),
         Command::DeleteNode { node: name } => {
@@ -262,7 +266,9 @@ fn gpu_fault(shared: &Shared, node: &Node, gpu: &str) -> Result<(), String> {
         for container in pids.keys() {
             let log = shared.data_dir.join("logs").join(pod.namespace()).join(pod.name());
             let line = format!("CUDA error: uncorrectable ECC error encountered ({})\n", marked.uuid);
-            if let Ok(mut file) = std::fs::OpenOptions::new().append(true).open(log.join(format!("{container}.log"))) {
+            if let Ok(mut file) =
+                std::fs::OpenOptions::new().append(true).open(log.join(format!("{container}.log")))
+            {
                 let _ = std::io::Write::write_all(&mut file, line.as_bytes());
             }
         }

@@ -64,7 +64,8 @@ impl Demand {
 
     pub fn of_container(container: &k8s_openapi::api::core::v1::Container) -> Self {
         let resources = container.resources.clone().unwrap_or_default();
-        let (requests, limits) = (resources.requests.unwrap_or_default(), resources.limits.unwrap_or_default());
+        let (requests, limits) =
+            (resources.requests.unwrap_or_default(), resources.limits.unwrap_or_default());
         let of = |name: &str| {
             let found = requests.get(name).or_else(|| limits.get(name));
             found.and_then(|quantity| quantity::parse(&quantity.0)).unwrap_or(0.0).max(0.0)
@@ -97,7 +98,8 @@ pub(crate) struct Devices {
 
 impl Devices {
     pub fn new(node: &str, gpus: usize, cpu: f64, memory: f64, pods: usize) -> Self {
-        let gpus = (0..gpus).map(|index| Gpu { uuid: gpu_uuid(node, index), healthy: true, holder: None }).collect();
+        let gpus =
+            (0..gpus).map(|index| Gpu { uuid: gpu_uuid(node, index), healthy: true, holder: None }).collect();
         Self { gpus, cpu, memory, pods, held: BTreeMap::new() }
     }
 
@@ -230,7 +232,11 @@ mod tests {
         node.mark(&held[0], false).unwrap();
         node.mark("3", false).unwrap();
         assert_eq!(node.healthy(), 2);
-        assert_eq!(node.admit("two", &gpus(2)).unwrap_err().reason, "OutOfnvidia.com/gpu", "as a kubelet counts");
+        assert_eq!(
+            node.admit("two", &gpus(2)).unwrap_err().reason,
+            "OutOfnvidia.com/gpu",
+            "as a kubelet counts"
+        );
         assert_eq!(node.admit("two", &gpus(1)).unwrap().len(), 1);
         node.release("one");
         assert!(!node.admit("three", &gpus(1)).unwrap().contains(&held[0]));

@@ -81,5 +81,7 @@ async fn connect(sandbox: &Sandbox, to: SocketAddr) -> Result<TcpStream, Sandbox
 pub(crate) fn is_inside(address: SocketAddr) -> bool {
     let SocketAddr::V4(address) = address else { return false };
     let ip = u32::from(*address.ip());
-    LOCAL_RANGES.iter().any(|(network, bits)| (ip ^ u32::from_be_bytes(*network)) >> (32 - u32::from(*bits)) == 0)
+    LOCAL_RANGES
+        .iter()
+        .any(|(network, bits)| (ip ^ u32::from_be_bytes(*network)) >> (32 - u32::from(*bits)) == 0)
 }

@@ -127,7 +127,12 @@ impl Addresses {
 }
 
 impl Shared {
-    pub fn new(client: Client, config: NodesConfig, data_dir: PathBuf, sandbox: Option<Sandbox>) -> Arc<Self> {
+    pub fn new(
+        client: Client,
+        config: NodesConfig,
+        data_dir: PathBuf,
+        sandbox: Option<Sandbox>,
+    ) -> Arc<Self> {
         let mut nodes = BTreeMap::new();
         for group in &config.nodes {
             let group = Arc::new(group.clone());
@@ -159,10 +164,15 @@ impl Shared {
     /// Registers every node and starts its heartbeat.
     pub async fn register_nodes(self: &Arc<Self>) -> kube::Result<()> {
         let all = futures::stream::iter(self.nodes.values().cloned().map(Ok));
-        all.try_for_each_concurrent(REGISTRATIONS, |node| async move { node.register(&self.client).await }).await?;
+        all.try_for_each_concurrent(REGISTRATIONS, |node| async move { node.register(&self.client).await })
+            .await?;
         let writes = Arc::new(Semaphore::new(self.config.writes_in_flight.max(1)));
         for node in self.nodes.values() {
-            let beat = Arc::clone(node).heartbeat(self.client.clone(), Arc::clone(&self.config), Arc::clone(&writes));
+            let beat = Arc::clone(node).heartbeat(
+                self.client.clone(),
+                Arc::clone(&self.config),
+                Arc::clone(&writes),
+            );
             tokio::spawn(beat);
         }
         Ok(())
@@ -244,7 +254,9 @@ impl Shared {
                     seen.push(service.clone());
                     self.cluster.lock().apply_service(service);
                 }
-                Ok(watcher::Event::InitDone) => self.cluster.lock().retain_services(&std::mem::take(&mut seen)),
+                Ok(watcher::Event::InitDone) => {
+                    self.cluster.lock().retain_services(&std::mem::take(&mut seen))
+                }
                 Ok(watcher::Event::Apply(service)) => self.cluster.lock().apply_service(service),
                 Ok(watcher::Event::Delete(service)) => self.cluster.lock().delete_service(&service),
                 Err(error) => tracing::warn!(%error, "watch of services"),

@@ -7,7 +7,11 @@ use andreas_test_nodes::{NodesClient, Options, sandbox};
 use clap::{Args, Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(version, about = "Plays the kubelets of GPU nodes; containers are processes", args_conflicts_with_subcommands = true)]
+#[command(
+    version,
+    about = "Plays the kubelets of GPU nodes; containers are processes",
+    args_conflicts_with_subcommands = true
+)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Inner>,
@@ -56,11 +60,14 @@ fn main() -> ExitCode {
         (Some(Inner::ContainerInit { spec }), _) => return sandbox::container_init(&spec),
         (Some(Inner::Ctl { control, command }), _) => ctl(control, &command),
         (None, Some(Run { config, kubeconfig, data_dir, control })) => {
-            let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
+            let filter =
+                tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
             tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
             andreas_test_nodes::run(Options { config, kubeconfig, data_dir, control })
         }
-        (None, None) => Err(anyhow::anyhow!("--config, --kubeconfig, --data-dir and --control are needed (--help)")),
+        (None, None) => {
+            Err(anyhow::anyhow!("--config, --kubeconfig, --data-dir and --control are needed (--help)"))
+        }
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -233,7 +233,10 @@ impl Node {
 
     async fn report(&self, client: &kube::Client) -> kube::Result<()> {
         let nodes: Api<NodeObject> = Api::all(client.clone());
-        nodes.patch_status(&self.name, &PatchParams::default(), &Patch::Strategic(self.status())).await.map(drop)
+        nodes
+            .patch_status(&self.name, &PatchParams::default(), &Patch::Strategic(self.status()))
+            .await
+            .map(drop)
     }
 
     async fn renew(&self, client: &kube::Client, duration_seconds: i32) -> kube::Result<()> {
@@ -245,7 +248,8 @@ impl Node {
         let patch = Patch::Merge(json!({"spec": spec}));
         match leases.patch(&self.name, &PatchParams::default(), &patch).await {
             Err(kube::Error::Api(status)) if status.is_not_found() => {
-                let lease = json!({"metadata": {"name": self.name, "namespace": "kube-node-lease"}, "spec": spec});
+                let lease =
+                    json!({"metadata": {"name": self.name, "namespace": "kube-node-lease"}, "spec": spec});
                 let lease = serde_json::from_value(lease).map_err(kube::Error::SerdeError)?;
                 leases.create(&PostParams::default(), &lease).await.map(drop)
             }
@@ -264,11 +268,19 @@ impl Node {
     }
 
     /// Renews the Lease and reports the status for as long as the node is online and registered.
-    pub async fn heartbeat(self: Arc<Self>, client: kube::Client, config: Arc<NodesConfig>, writes: Arc<Semaphore>) {
+    pub async fn heartbeat(
+        self: Arc<Self>,
+        client: kube::Client,
+        config: Arc<NodesConfig>,
+        writes: Arc<Semaphore>,
+    ) {
         let renew = Duration::from_secs(config.lease_renew_seconds.max(1));
         // Nodes that start together would renew together for ever.
         let offset = self.address.bytes().fold(0u64, |sum, byte| (sum * 31 + u64::from(byte)) % 1000);
-        let mut beat = tokio::time::interval_at(tokio::time::Instant::now() + renew.mul_f64(offset as f64 / 1000.0), renew);
+        let mut beat = tokio::time::interval_at(
+            tokio::time::Instant::now() + renew.mul_f64(offset as f64 / 1000.0),
+            renew,
+        );
         beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let beats_per_status = (config.status_seconds / renew.as_secs()).max(1);
         let mut beats = offset;
@@ -286,9 +298,7 @@ impl Node {
             if let Ok(Err(error)) = lease {
                 tracing::warn!(node = self.name, %error, "lease not renewed");
             }
-            if report
-                && let Ok(Err(error)) = tokio::time::timeout(limit, self.report(&client)).await
-            {
+            if report && let Ok(Err(error)) = tokio::time::timeout(limit, self.report(&client)).await {
                 tracing::warn!(node = self.name, %error, "status not reported");
                 if !matches!(&error, kube::Error::Api(status) if status.is_not_found()) {
                     self.changed.notify_one();

@@ -30,7 +30,8 @@ pub(crate) fn parse(quantity: &str) -> Option<f64> {
 mod tests {
     #[test]
     fn quantities_of_every_form() {
-        let expected = [("500m", 0.5), ("2", 2.0), ("16Gi", 17_179_869_184.0), ("1e3", 1000.0), ("1k", 1000.0)];
+        let expected =
+            [("500m", 0.5), ("2", 2.0), ("16Gi", 17_179_869_184.0), ("1e3", 1000.0), ("1k", 1000.0)];
         for (text, value) in expected {
             assert_eq!(super::parse(text), Some(value), "{text}");
         }

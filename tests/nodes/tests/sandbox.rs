@@ -68,7 +68,8 @@ fn pod_addresses_are_reached_from_outside_through_sockets_made_inside() {
         let one = sandbox.listen("10.244.0.2:29500".parse().unwrap()).await.unwrap();
         let _two = sandbox.listen("10.244.0.3:29500".parse().unwrap()).await.unwrap();
         let _service = sandbox.listen("10.96.0.1:443".parse().unwrap()).await.unwrap();
-        let (accepted, connected) = tokio::join!(one.accept(), sandbox.connect("10.244.0.2:29500".parse().unwrap()));
+        let (accepted, connected) =
+            tokio::join!(one.accept(), sandbox.connect("10.244.0.2:29500".parse().unwrap()));
         accepted.unwrap();
         connected.unwrap();
     });

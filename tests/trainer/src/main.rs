@@ -1,36 +1,54 @@
-//! A small training program: trains at a table's pace, reports, checkpoints, stops and resumes.
+//! `andreas-trainer`: a small training program, told by its environment what to train and what shall go wrong.
 //!
-//! It does what a good training script does, without GPUs: the workers of a gang meet at worker 0 and go on in step;
-//! worker 0 reports progress and writes checkpoints; SIGTERM makes it save and leave; a new attempt resumes. Faults
-//! can be asked for, so that every way in which a run may end can be shown.
+//! *What it holds.* `settings`: the environment; `pace`: seconds per epoch by GPU type and count; `train`: the loop;
+//! `stop`: SIGTERM; `gang`: rendezvous and a barrier per step between ranks; `checkpoint`; `report`: progress in Kubeflow Trainer's
+//! protocol, as Hugging Face's callback posts it.
+//!
+//! *What flows in and out.* Environment, SIGTERM and checkpoints in; progress, checkpoints, log lines and an exit code
+//! out: 0 finished, 143 stopped with a checkpoint, 1 and others as told, 2 for an environment that makes no sense.
+//!
+//! *What must never be here.* Anything of ANDREAS: it must run under any orchestrator that speaks torchrun's names.
 
 mod checkpoint;
 mod gang;
+mod pace;
 mod report;
 mod settings;
+mod stop;
 mod train;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::process::ExitCode;
 
-use anyhow::{Context as _, Result};
-use clap::Parser as _;
+use settings::Settings;
+use stop::Stop;
+use train::End;
 
-use crate::settings::Settings;
+/// The environment makes no sense.
+const EXIT_USAGE: u8 = 2;
 
-fn main() {
-    // One line, the last of the log: a kubelet shows it as the termination message.
-    let code = run().unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
-        1
-    });
-    std::process::exit(code)
-}
-
-fn run() -> Result<i32> {
-    let settings = Settings::parse();
-    let asked = Arc::new(AtomicBool::new(false));
-    signal_hook::flag::register(signal_hook::consts::SIGTERM, asked.clone()).context("SIGTERM")?;
-    let deaf = settings.ignore_term.is_some();
-    train::run(&settings, &move || !deaf && asked.load(Ordering::Relaxed))
+fn main() -> ExitCode {
+    let settings =
+        match Settings::from_env(&|name| std::env::var(name).ok().filter(|value| !value.is_empty())) {
+            Ok(settings) => settings,
+            Err(error) => {
+                eprintln!("andreas-trainer: {error}");
+                return ExitCode::from(EXIT_USAGE);
+            }
+        };
+    let looked_at = match Stop::on_signals(settings.ignore_term) {
+        Ok(stop) => stop,
+        Err(error) => {
+            eprintln!("andreas-trainer: signals: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match train::train(&settings, &looked_at) {
+        Ok(End::Finished) => ExitCode::SUCCESS,
+        Ok(End::Stopped) => ExitCode::from(settings.term_exit),
+        Ok(End::Failed { code }) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
 }

@@ -1,151 +1,175 @@
-//! Progress reports in Kubeflow Trainer's wire format (KEP-2779), as a training library's callback sends them: 0 at the
-//! beginning, at most so often, 100 at the end. A report that fails never stops the training.
+//! Progress, posted as Kubeflow Trainer's callbacks post it: 0 at the begin (also of a resumed run), the share of steps
+//! in between, 100 at the end of the program (also an early one). A failure to report never stops the training.
 
-use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
-use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+use serde_json::{Value, json};
 
-use crate::settings::Settings;
+use crate::settings::ReportTo;
 
-/// How long one report may take.
-const LIMIT: Duration = Duration::from_secs(3);
+/// Longest one post may take.
+const POST_LIMIT: Duration = Duration::from_secs(5);
+/// Tries for the last post.
+const LAST_TRIES: u32 = 3;
 
-/// How far the run is.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Progress {
-    /// Steps done.
+/// Where the training stands.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Standing {
     pub step: u64,
-    /// Steps of the whole run.
-    pub steps: u64,
-    /// Epochs done.
+    pub total_steps: u64,
     pub epoch: f64,
-    /// Seconds to the end.
-    pub remaining_s: f64,
+    /// Percent to claim instead of the share of steps, at begin and end.
+    pub claimed: Option<u32>,
 }
 
-/// Sends reports from a thread of its own.
-pub struct Reporter {
-    sender: Option<Sender<Progress>>,
+/// The latest report wins; a thread posts it no more often than allowed.
+pub(crate) struct Reporter {
+    shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    began: Instant,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    latest: Option<Value>,
+    over: bool,
 }
 
 impl Reporter {
-    /// Starts, or does nothing where there is no address or no reports are wanted.
-    pub fn start(settings: &Settings) -> Self {
-        let none = Self { sender: None, thread: None };
-        if settings.no_progress.is_some() || settings.rank != 0 {
-            return none;
-        }
-        let Some(url) = settings.report_url.clone() else { return none };
-        let Some(post) = Post::new(url, settings.report_ca.as_deref(), settings.report_token.clone()) else {
-            return none;
-        };
-        let (sender, receiver) = channel();
-        let every = Duration::from_secs_f64(settings.report_seconds.clamp(0.05, 3600.0));
-        let thread = std::thread::spawn(move || run(&post, &receiver, every));
-        Self { sender: Some(sender), thread: Some(thread) }
+    /// Starts the posting thread; without an address nothing is ever posted.
+    pub fn start(to: Option<ReportTo>) -> Self {
+        let shared = Arc::new(Shared::default());
+        let thread = to.and_then(|to| {
+            let shared = Arc::clone(&shared);
+            std::thread::Builder::new().stack_size(512 * 1024).spawn(move || post_all(&shared, &to)).ok()
+        });
+        Self { shared, thread, began: Instant::now() }
     }
 
-    /// Tells how far the run is; the last word counts.
-    pub fn tell(&self, progress: Progress) {
-        if let Some(sender) = &self.sender {
-            // The thread ends only with self.
-            let _ = sender.send(progress);
+    pub fn report(&self, standing: Standing) {
+        if self.thread.is_none() {
+            return;
         }
+        let body = body(standing, self.began.elapsed());
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner).latest = Some(body);
+        self.shared.changed.notify_one();
     }
 
-    /// Sends the last report and ends.
+    /// Posts what is left and ends the thread.
     pub fn finish(mut self) {
-        self.sender = None;
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            eprintln!("the reporter ended badly");
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner).over = true;
+        self.shared.changed.notify_one();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
         }
     }
 }
 
-fn run(post: &Post, receiver: &Receiver<Progress>, every: Duration) {
-    let mut waiting: Option<Progress> = None;
-    let mut sent: Option<Instant> = None;
+/// The wire format of KEP-2779. The remaining time is what the callbacks compute: wrong after a resume.
+fn body(standing: Standing, elapsed: Duration) -> Value {
+    let share = standing.step as f64 / standing.total_steps.max(1) as f64;
+    let percent = standing.claimed.unwrap_or((share * 100.0) as u32).min(100);
+    let remaining =
+        (share > 0.0).then(|| (elapsed.as_secs_f64() * (1.0 - share).max(0.0) / share).round() as u64);
+    let metric = |name: &str, value: String| json!({"name": name, "value": value});
+    json!({"trainerStatus": {
+        "progressPercentage": percent,
+        "estimatedRemainingSeconds": remaining,
+        "metrics": [
+            metric("current_step", standing.step.to_string()),
+            metric("total_steps", standing.total_steps.to_string()),
+            metric("current_epoch", format!("{:.3}", standing.epoch)),
+            metric("loss", format!("{:.4}", 2.0 / (1.0 + standing.epoch))),
+        ],
+        "lastUpdatedTime": jiff::Timestamp::now().to_string(),
+    }})
+}
+
+fn post_all(shared: &Shared, to: &ReportTo) {
+    let mut told = String::new();
+    let mut last = None::<Instant>;
     loop {
-        let wait = match (waiting, sent) {
-            (Some(_), Some(at)) => every.saturating_sub(at.elapsed()),
-            (Some(_), None) => Duration::ZERO,
-            (None, _) => Duration::from_secs(3600),
-        };
-        match receiver.recv_timeout(wait) {
-            Ok(progress) => waiting = Some(progress),
-            Err(RecvTimeoutError::Timeout) => {
-                if let Some(progress) = waiting.take() {
-                    post.send(progress);
-                    sent = Some(Instant::now());
-                }
+        let mut state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (body, over) = loop {
+            let wait = last.map_or(Duration::ZERO, |last| to.every.saturating_sub(last.elapsed()));
+            if state.over || (state.latest.is_some() && wait.is_zero()) {
+                break (state.latest.take(), state.over);
             }
-            Err(RecvTimeoutError::Disconnected) => {
-                if let Some(progress) = waiting {
-                    post.send(progress);
-                }
-                return;
-            }
-        }
-    }
-}
-
-struct Post {
-    agent: ureq::Agent,
-    url: String,
-    token: Option<PathBuf>,
-}
-
-impl Post {
-    fn new(url: String, ca: Option<&Path>, token: Option<PathBuf>) -> Option<Self> {
-        let mut tls = TlsConfig::builder();
-        if let Some(path) = ca {
-            let pem = match std::fs::read(path) {
-                Ok(pem) => pem,
-                Err(error) => {
-                    eprintln!("no reports: cannot read the CA {}: {error}", path.display());
-                    return None;
-                }
+            state = if state.latest.is_some() {
+                shared.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0
+            } else {
+                shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
             };
-            let roots: Vec<Certificate<'static>> = parse_pem(&pem)
-                .filter_map(|item| match item {
-                    Ok(PemItem::Certificate(certificate)) => Some(certificate),
-                    _ => None,
-                })
-                .collect();
-            tls = tls.root_certs(RootCerts::new_with_certs(&roots));
+        };
+        drop(state);
+        if let Some(body) = body {
+            for attempt in 1..=if over { LAST_TRIES } else { 1 } {
+                match post(to, &body) {
+                    Ok(()) => break,
+                    Err(error) => {
+                        if told != error {
+                            eprintln!("progress not reported: {error}");
+                            told = error;
+                        }
+                        if attempt < LAST_TRIES && over {
+                            std::thread::sleep(Duration::from_millis(300));
+                        }
+                    }
+                }
+            }
+            last = Some(Instant::now());
         }
-        let config =
-            ureq::Agent::config_builder().tls_config(tls.build()).timeout_global(Some(LIMIT)).build();
-        Some(Self { agent: config.into(), url, token })
+        if over {
+            return;
+        }
     }
+}
 
-    fn send(&self, progress: Progress) {
-        let Progress { step, steps, epoch, remaining_s } = progress;
-        let percent = (step * 100).checked_div(steps).unwrap_or(100).min(100);
-        let body = json!({"trainerStatus": {
-            "progressPercentage": percent,
-            "estimatedRemainingSeconds": remaining_s.round().max(0.0) as u64,
-            "metrics": [
-                {"name": "current_step", "value": step.to_string()},
-                {"name": "total_steps", "value": steps.to_string()},
-                {"name": "current_epoch", "value": format!("{epoch:.4}")},
-            ],
-            "lastUpdatedTime": jiff::Timestamp::now().to_string(),
-        }});
-        let mut request = self.agent.post(&self.url);
-        // The kubelet renews the token's file.
-        if let Some(token) = self.token.as_ref().and_then(|t| std::fs::read_to_string(t).ok()) {
-            request = request.header("Authorization", format!("Bearer {}", token.trim()));
-        }
-        if let Err(error) = request.header("Content-Type", "application/json").send(body.to_string()) {
-            eprintln!("report at {percent}% failed: {error}");
-        }
+/// Token and CA are read at every post: the kubelet renews the one, an administrator the other.
+fn post(to: &ReportTo, body: &Value) -> Result<(), String> {
+    use ureq::tls::{Certificate, RootCerts, TlsConfig};
+    let mut config =
+        ureq::Agent::config_builder().timeout_global(Some(POST_LIMIT)).http_status_as_error(true);
+    if let Some(path) = &to.ca_file {
+        let pem = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let certificates: Vec<Certificate<'static>> = ureq::tls::parse_pem(&pem)
+            .filter_map(|item| match item {
+                Ok(ureq::tls::PemItem::Certificate(certificate)) => Some(certificate),
+                _ => None,
+            })
+            .collect();
+        let roots = RootCerts::new_with_certs(&certificates);
+        config = config.tls_config(TlsConfig::builder().root_certs(roots).build());
+    }
+    let agent = ureq::Agent::new_with_config(config.build());
+    let mut request = agent.post(&to.url).header("content-type", "application/json");
+    if let Some(path) = &to.token_file {
+        let token = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        request = request.header("authorization", format!("Bearer {}", token.trim()));
+    }
+    request.send(body.to_string()).map(drop).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_body_is_that_of_the_protocol() {
+        let standing = Standing { step: 25, total_steps: 100, epoch: 0.5, claimed: None };
+        let status = &body(standing, Duration::from_secs(10))["trainerStatus"];
+        assert_eq!(status["progressPercentage"], 25);
+        assert_eq!(status["estimatedRemainingSeconds"], 30);
+        assert_eq!(status["metrics"][0], json!({"name": "current_step", "value": "25"}));
+        let begin = Standing { claimed: Some(0), ..standing };
+        assert_eq!(body(begin, Duration::ZERO)["trainerStatus"]["progressPercentage"], 0, "also on resume");
     }
 }

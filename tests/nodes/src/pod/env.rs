@@ -57,7 +57,8 @@ pub(crate) async fn resolve(
             values.insert(variable.name.clone(), value);
         }
     }
-    let expanded = |list: &Option<Vec<String>>| list.iter().flatten().map(|text| expand(text, &values)).collect();
+    let expanded =
+        |list: &Option<Vec<String>>| list.iter().flatten().map(|text| expand(text, &values)).collect();
     let (command, args) = (expanded(&container.command), expanded(&container.args));
     Ok(Environment { values, command, args })
 }
@@ -106,7 +107,8 @@ async fn referenced(
         let optional = reference.optional.unwrap_or(false);
         let found = shared.secret(namespace, &reference.name).await.map_err(ConfigProblem)?;
         let Some(secret) = required(found, optional, "secret", &reference.name)? else { return Ok(None) };
-        let value = secret.data.get(&reference.key).map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned());
+        let value =
+            secret.data.get(&reference.key).map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned());
         if value.is_none() && !optional {
             let (key, name) = (&reference.key, &reference.name);
             return Err(ConfigProblem(format!("couldn't find key {key} in Secret {namespace}/{name}")));
@@ -154,8 +156,13 @@ pub(crate) fn resource_value(container: &Container, field: &ResourceFieldSelecto
     let resources = container.resources.clone().unwrap_or_default();
     let (from, name) = field.resource.split_once('.').unwrap_or(("limits", &field.resource));
     let map = if from == "requests" { resources.requests } else { resources.limits };
-    let amount = map.and_then(|map| map.get(name).and_then(|quantity| quantity::parse(&quantity.0))).unwrap_or(0.0);
-    let divisor = field.divisor.as_ref().and_then(|divisor| quantity::parse(&divisor.0)).filter(|divisor| *divisor > 0.0);
+    let amount =
+        map.and_then(|map| map.get(name).and_then(|quantity| quantity::parse(&quantity.0))).unwrap_or(0.0);
+    let divisor = field
+        .divisor
+        .as_ref()
+        .and_then(|divisor| quantity::parse(&divisor.0))
+        .filter(|divisor| *divisor > 0.0);
     format!("{}", (amount / divisor.unwrap_or(1.0)).ceil())
 }
 
@@ -189,9 +196,14 @@ mod tests {
     #[test]
     fn variables_expand_as_kubernetes_expands_them() {
         let values = BTreeMap::from([("A".to_owned(), "1".to_owned())]);
-        for (text, expected) in
-            [("x$(A)y", "x1y"), ("$$(A)", "$(A)"), ("$(B)", "$(B)"), ("$", "$"), ("$(A", "$(A"), ("a$b", "a$b")]
-        {
+        for (text, expected) in [
+            ("x$(A)y", "x1y"),
+            ("$$(A)", "$(A)"),
+            ("$(B)", "$(B)"),
+            ("$", "$"),
+            ("$(A", "$(A"),
+            ("a$b", "a$b"),
+        ] {
             assert_eq!(expand(text, &values), expected);
         }
     }

@@ -84,9 +84,15 @@ impl Program {
         };
         let code = number("exit-code").unwrap_or(0.0) as i32;
         let end = number("run-seconds").map(|seconds| {
-            (Instant::now() + Duration::from_secs_f64(seconds.min(1e9)), Ended { code: Some(code), signal: None })
+            (
+                Instant::now() + Duration::from_secs_f64(seconds.min(1e9)),
+                Ended { code: Some(code), signal: None },
+            )
         });
-        Self::Simulated { end, stop_after: Duration::from_secs_f64(number("stop-seconds").unwrap_or(0.1).min(1e9)) }
+        Self::Simulated {
+            end,
+            stop_after: Duration::from_secs_f64(number("stop-seconds").unwrap_or(0.1).min(1e9)),
+        }
     }
 
     pub fn pid(&self) -> Option<i32> {
@@ -148,7 +154,8 @@ async fn specify(ctx: &PodContext, container: &Container) -> Result<ContainerSpe
         given.push(("NVIDIA_VISIBLE_DEVICES".to_owned(), ctx.gpus.join(",")));
         given.push(("ANDREAS_GPU_TYPE".to_owned(), ctx.node.group.gpu.clone()));
     }
-    let Environment { values, command, args } = env::resolve(shared, pod, container, &ctx.place, given).await?;
+    let Environment { values, command, args } =
+        env::resolve(shared, pod, container, &ctx.place, given).await?;
     let image = shared.config.image(container.image.as_deref().unwrap_or_default());
     let argv = match image {
         Some(image) if image.replace_command || command.is_empty() => {
@@ -166,7 +173,8 @@ async fn specify(ctx: &PodContext, container: &Container) -> Result<ContainerSpe
     let ended_by = ctx.termination_log(&container.name);
     std::fs::write(&ended_by, "")?;
     let mut mounts = mounts(ctx, container)?;
-    let target = container.termination_message_path.clone().unwrap_or_else(|| "/dev/termination-log".to_owned());
+    let target =
+        container.termination_message_path.clone().unwrap_or_else(|| "/dev/termination-log".to_owned());
     mounts.push(Mount { source: ended_by, target: target.into(), read_only: false });
     Ok(ContainerSpec {
         argv,

@@ -91,7 +91,9 @@ impl Board {
             slot(container, if sidecar { Kind::Sidecar } else { Kind::Init })
         });
         Self {
-            slots: init.chain(pod.spec.containers.iter().map(|container| slot(container, Kind::Main))).collect(),
+            slots: init
+                .chain(pod.spec.containers.iter().map(|container| slot(container, Kind::Main)))
+                .collect(),
             started: Timestamp::now(),
             pod_ip: pod_ip.to_owned(),
             host_ip: host_ip.to_owned(),
@@ -168,7 +170,8 @@ impl Board {
             status["podIPs"] = json!([{"ip": self.pod_ip}]);
             status["hostIP"] = json!(self.host_ip);
             status["hostIPs"] = json!([{"ip": self.host_ip}]);
-            let (init, main): (Vec<&Slot>, Vec<&Slot>) = self.slots.iter().partition(|slot| slot.kind != Kind::Main);
+            let (init, main): (Vec<&Slot>, Vec<&Slot>) =
+                self.slots.iter().partition(|slot| slot.kind != Kind::Main);
             status["containerStatuses"] = main.into_iter().map(Slot::json).collect();
             if !init.is_empty() {
                 status["initContainerStatuses"] = init.into_iter().map(Slot::json).collect();
@@ -180,8 +183,12 @@ impl Board {
 
     fn conditions(&mut self, phase: &str) -> Value {
         let over = self.over || self.refusal.is_some();
-        let unready: Vec<&str> =
-            self.slots.iter().filter(|slot| slot.kind != Kind::Init && !slot.ready).map(|slot| &*slot.name).collect();
+        let unready: Vec<&str> = self
+            .slots
+            .iter()
+            .filter(|slot| slot.kind != Kind::Init && !slot.ready)
+            .map(|slot| &*slot.name)
+            .collect();
         let ready = unready.is_empty() && !over;
         let (reason, message) = match phase {
             "Succeeded" => ("PodCompleted", String::new()),
@@ -191,7 +198,12 @@ impl Board {
         let initialized = self.initialized();
         let given = [
             ("PodReadyToStartContainers", !over && !self.pod_ip.is_empty(), "", String::new()),
-            ("Initialized", initialized, if initialized { "" } else { "ContainersNotInitialized" }, String::new()),
+            (
+                "Initialized",
+                initialized,
+                if initialized { "" } else { "ContainersNotInitialized" },
+                String::new(),
+            ),
             ("Ready", ready, reason, message.clone()),
             ("ContainersReady", ready, reason, message),
         ];
@@ -224,7 +236,9 @@ impl Slot {
         let container_id = match &self.state {
             State::Running { container_id, .. } => container_id.clone(),
             State::Terminated(end) => end.container_id.clone(),
-            State::Waiting { .. } => self.last.as_ref().map(|end| end.container_id.clone()).unwrap_or_default(),
+            State::Waiting { .. } => {
+                self.last.as_ref().map(|end| end.container_id.clone()).unwrap_or_default()
+            }
         };
         let mut status = json!({
             "name": self.name, "image": self.image,

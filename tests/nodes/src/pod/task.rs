@@ -68,7 +68,8 @@ pub(crate) fn start(
         (Kind::Init, _) | (_, "OnFailure") => Restart::OnFailure,
         _ => Restart::Always,
     };
-    let task = Task { ctx, container, index, restart, news, stopping, faulty, deaf: false, restarts: 0, last: None };
+    let task =
+        Task { ctx, container, index, restart, news, stopping, faulty, deaf: false, restarts: 0, last: None };
     Handle { stop, faults, task: tokio::spawn(task.run()) }
 }
 
@@ -159,7 +160,10 @@ impl Task {
                 return false;
             }
             if reason == "ErrImagePull" {
-                let state = State::waiting("ImagePullBackOff", format!("Back-off pulling image \"{image}\": {message}"));
+                let state = State::waiting(
+                    "ImagePullBackOff",
+                    format!("Back-off pulling image \"{image}\": {message}"),
+                );
                 self.tell(state.clone(), None, false);
                 if !self.pause(backoff).await {
                     self.tell_never_started(state);
@@ -182,7 +186,12 @@ impl Task {
                 Err(StartProblem::Config(problem)) => {
                     let state = State::waiting("CreateContainerConfigError", problem.0.clone());
                     if told.as_ref() != Some(&state) {
-                        self.ctx.shared.event(&self.ctx.pod, "Warning", "Failed", &format!("Error: {problem}"));
+                        self.ctx.shared.event(
+                            &self.ctx.pod,
+                            "Warning",
+                            "Failed",
+                            &format!("Error: {problem}"),
+                        );
                         self.tell(state.clone(), None, false);
                         told = Some(state.clone());
                     }
@@ -199,9 +208,10 @@ impl Task {
             }
         };
         let since = Timestamp::now();
-        let container_id = format!("pretend://{}", crate::devices::uuid(&[
-            self.ctx.pod.uid(), &self.container.name, &self.restarts.to_string(),
-        ]));
+        let container_id = format!(
+            "pretend://{}",
+            crate::devices::uuid(&[self.ctx.pod.uid(), &self.container.name, &self.restarts.to_string(),])
+        );
         self.tell(State::Running { since, container_id: container_id.clone() }, program.pid(), false);
         let (ended, verdict) = self.watch(&mut program).await;
         let exit_code = match verdict {
@@ -318,7 +328,9 @@ fn image_problem(image: &str) -> Option<(&'static str, String)> {
     };
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-/:".contains(c);
     if path.is_empty() || !path.chars().all(allowed) || path.ends_with('/') {
-        let text = format!("Failed to apply default image tag \"{image}\": couldn't parse image name \"{image}\": invalid reference format");
+        let text = format!(
+            "Failed to apply default image tag \"{image}\": couldn't parse image name \"{image}\": invalid reference format"
+        );
         return Some(("InvalidImageName", text));
     }
     if path.split('/').any(|part| part == "missing") {

@@ -129,7 +129,11 @@ async fn projection(
     if let Some(map) = &source.config_map {
         let optional = map.optional.unwrap_or(false);
         let Some(found) = shared.config_map(namespace, &map.name).await? else {
-            return if optional { Ok(Default::default()) } else { Err(format!("configmap \"{}\" not found", map.name)) };
+            return if optional {
+                Ok(Default::default())
+            } else {
+                Err(format!("configmap \"{}\" not found", map.name))
+            };
         };
         let text = found.data.into_iter().map(|(key, value)| (key, value.into_bytes()));
         let bytes = found.binary_data.into_iter().map(|(key, value)| (key, value.0));
@@ -138,7 +142,11 @@ async fn projection(
     if let Some(secret) = &source.secret {
         let optional = secret.optional.unwrap_or(false);
         let Some(found) = shared.secret(namespace, &secret.name).await? else {
-            return if optional { Ok(Default::default()) } else { Err(format!("secret \"{}\" not found", secret.name)) };
+            return if optional {
+                Ok(Default::default())
+            } else {
+                Err(format!("secret \"{}\" not found", secret.name))
+            };
         };
         let data = found.data.into_iter().map(|(key, value)| (key, value.0)).collect();
         return Ok((chosen(data, secret.items.as_deref(), optional)?, None));
@@ -181,7 +189,8 @@ async fn request_token(
     pod: &PodView,
     token: &ServiceAccountTokenProjection,
 ) -> Result<(String, Duration), String> {
-    let account = Some(pod.spec.service_account_name.as_str()).filter(|name| !name.is_empty()).unwrap_or("default");
+    let account =
+        Some(pod.spec.service_account_name.as_str()).filter(|name| !name.is_empty()).unwrap_or("default");
     let seconds = token.expiration_seconds.unwrap_or(3600);
     let audiences: Vec<&String> = token.audience.iter().filter(|audience| !audience.is_empty()).collect();
     let request: TokenRequest = serde_json::from_value(json!({"metadata": {}, "spec": {
@@ -194,7 +203,8 @@ async fn request_token(
         .create_token_request(account, &PostParams::default(), &request)
         .await
         .map_err(|error| format!("failed to fetch token: {error}"))?;
-    let text = given.status.and_then(|status| status.token).ok_or("the token request came back without a token")?;
+    let text =
+        given.status.and_then(|status| status.token).ok_or("the token request came back without a token")?;
     Ok((text, Duration::from_secs(seconds.unsigned_abs())))
 }
 

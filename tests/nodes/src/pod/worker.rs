@@ -137,7 +137,10 @@ impl Worker {
             },
         };
         let mut board = Board::new(&pod, &ip, &node.address);
-        if shared.sandbox.is_some() && !pod.status.phase.is_empty() && pod.status.start_time.is_some() && refusal.is_none()
+        if shared.sandbox.is_some()
+            && !pod.status.phase.is_empty()
+            && pod.status.start_time.is_some()
+            && refusal.is_none()
         {
             // It ran under an earlier kubelet process, and its containers died with that.
             board.give_up_unknown();
@@ -150,7 +153,8 @@ impl Worker {
         entry.admitted(&ip, &gpus);
         let place = Place { pod_ip: ip, host_ip: node.address.clone() };
         let dir = shared.data_dir.join("pods").join(pod.uid());
-        let over: Vec<bool> = board.slots.iter().map(|slot| matches!(slot.state, State::Terminated(_))).collect();
+        let over: Vec<bool> =
+            board.slots.iter().map(|slot| matches!(slot.state, State::Terminated(_))).collect();
         let ctx = Arc::new(PodContext {
             shared: Arc::clone(&shared),
             node: Arc::clone(&node),
@@ -204,7 +208,8 @@ impl Worker {
             if again {
                 tokio::time::sleep(Duration::from_secs(2)).await;
             }
-            let problem = |error: std::io::Error| MountProblem { volume: "etc".to_owned(), message: error.to_string() };
+            let problem =
+                |error: std::io::Error| MountProblem { volume: "etc".to_owned(), message: error.to_string() };
             ctx.shared.write_hosts(&ctx.pod, &ctx.place.pod_ip, &ctx.dir).map_err(problem)?;
             volumes::prepare(&ctx.shared, &ctx.pod, &ctx.place, &ctx.dir.join("volumes")).await
         }))
@@ -238,7 +243,8 @@ impl Worker {
                 let slot = &self.board.slots[index];
                 let (kind, running) = (slot.kind, matches!(slot.state, State::Running { .. }));
                 if !self.tasks.contains_key(&index) && !self.over[index] {
-                    let handle = task::start(Arc::clone(&self.ctx), self.container(index), index, kind, news.clone());
+                    let handle =
+                        task::start(Arc::clone(&self.ctx), self.container(index), index, kind, news.clone());
                     self.tasks.insert(index, handle);
                 }
                 let wait = match kind {
@@ -256,15 +262,18 @@ impl Worker {
         if mains_over || no_more {
             // Sidecars outlive the containers they serve.
             let deadline = self.deadline.unwrap_or_else(|| Instant::now() + self.grace());
-            let live_main = self.tasks.keys().any(|i| self.board.slots[*i].kind != Kind::Sidecar && !self.over[*i]);
+            let live_main =
+                self.tasks.keys().any(|i| self.board.slots[*i].kind != Kind::Sidecar && !self.over[*i]);
             for (index, handle) in &self.tasks {
                 let serves = self.board.slots[*index].kind == Kind::Sidecar && live_main;
-                let earlier = handle.stop.borrow().is_none_or(|set| deadline < set && self.deadline.is_some());
+                let earlier =
+                    handle.stop.borrow().is_none_or(|set| deadline < set && self.deadline.is_some());
                 if !self.over[*index] && !serves && earlier {
                     handle.stop.send_replace(Some(deadline));
                 }
             }
-            if self.tasks.keys().all(|index| self.over[*index]) && (mains_over || no_more) && !self.board.over {
+            if self.tasks.keys().all(|index| self.over[*index]) && (mains_over || no_more) && !self.board.over
+            {
                 if self.deadline.is_some() {
                     self.board.give_up_unknown();
                 }
@@ -386,8 +395,13 @@ impl Worker {
 
     /// Nothing runs any more and nothing is left to say; the object may still have to be deleted.
     fn finished(&self) -> bool {
-        self.board.over && self.released && (self.gone || (self.deadline.is_some() && self.retry_at.is_none()
-            && self.node.is_online() && self.pod.is_deleting()))
+        self.board.over
+            && self.released
+            && (self.gone
+                || (self.deadline.is_some()
+                    && self.retry_at.is_none()
+                    && self.node.is_online()
+                    && self.pod.is_deleting()))
     }
 
     /// The last deletion, as a kubelet confirms that a pod has ended.
@@ -432,7 +446,8 @@ fn affinity_refusal(node: &Node, pod: &PodView) -> Option<Refusal> {
 /// `testbed.andreas.dev/fault` and `testbed.andreas.dev/fault-after-seconds` (0).
 fn annotated_fault(pod: &PodView) -> Option<(Instant, Fault)> {
     let fault = Fault::parse(pod.annotation(&format!("{ANNOTATIONS}/fault"))?)?;
-    let after = pod.annotation(&format!("{ANNOTATIONS}/fault-after-seconds")).and_then(|text| text.parse().ok());
+    let after =
+        pod.annotation(&format!("{ANNOTATIONS}/fault-after-seconds")).and_then(|text| text.parse().ok());
     let after: f64 = after.unwrap_or(0.0);
     Some((Instant::now() + Duration::from_secs_f64(after.clamp(0.0, 1e6)), fault))
 }

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rustix::net::{
-    self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags,
-    SocketFlags, SocketType,
+    self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendFlags, SocketFlags, SocketType,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
@@ -90,14 +90,11 @@ impl Sandbox {
     /// Starts `exe sandbox` and waits until its namespaces are up. Call it from the main thread, before an async
     /// runtime exists: the sandbox dies with the thread that started it.
     pub fn start(exe: &Path) -> Result<Self, SandboxError> {
-        let (ours, theirs) = net::socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )
-        .map_err(io::Error::from)?;
-        let child = Command::new(exe).arg("sandbox").stdin(Stdio::from(theirs)).stdout(Stdio::null()).spawn()?;
+        let (ours, theirs) =
+            net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .map_err(io::Error::from)?;
+        let child =
+            Command::new(exe).arg("sandbox").stdin(Stdio::from(theirs)).stdout(Stdio::null()).spawn()?;
         let child = Mutex::new(child);
         match receive(&ours)? {
             Some((Report::Ready, _)) => {}
@@ -213,7 +210,8 @@ fn receive(socket: &OwnedFd) -> io::Result<Option<(Report, Option<OwnedFd>)>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let got = loop {
-        match net::recvmsg(socket, &mut [IoSliceMut::new(&mut buffer)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+        match net::recvmsg(socket, &mut [IoSliceMut::new(&mut buffer)], &mut control, RecvFlags::CMSG_CLOEXEC)
+        {
             Ok(message) => break message.bytes,
             Err(rustix::io::Errno::INTR) => {}
             Err(rustix::io::Errno::CONNRESET) => return Ok(None),

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::net::{
-    self, AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    SocketFlags, SocketType,
+    self, AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType,
 };
 use rustix::process::{
     Pid, PidfdFlags, Signal, getegid, geteuid, pidfd_open, pidfd_send_signal, set_parent_process_death_signal,
@@ -73,7 +73,8 @@ fn enter() -> anyhow::Result<()> {
         std::fs::write("/proc/self/uid_map", format!("0 {uid} 1")).context("/proc/self/uid_map")?;
         std::fs::write("/proc/self/gid_map", format!("0 {gid} 1")).context("/proc/self/gid_map")?;
     }
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).context("private mounts")?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .context("private mounts")?;
     netlink::set_up(&LOCAL_RANGES).context("loopback and its routes")?;
     Ok(())
 }

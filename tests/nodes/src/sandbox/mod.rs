@@ -32,7 +32,8 @@ pub use handle::{Container, Ended, Sandbox, SandboxError};
 pub use inside::sandbox_main;
 
 /// Everything in these ranges can be bound inside (AnyIP): nodes, pods, Services.
-pub const LOCAL_RANGES: [([u8; 4], u8); 3] = [([10, 243, 0, 0], 16), ([10, 244, 0, 0], 16), ([10, 96, 0, 0], 16)];
+pub const LOCAL_RANGES: [([u8; 4], u8); 3] =
+    [([10, 243, 0, 0], 16), ([10, 244, 0, 0], 16), ([10, 96, 0, 0], 16)];
 
 /// What to run and what it sees. Written as JSON to a file that `container-init` reads.
 #[derive(Debug, Clone, Serialize, Deserialize)]

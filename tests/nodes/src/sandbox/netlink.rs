@@ -59,7 +59,8 @@ fn link_up() -> Vec<u8> {
 
 /// `struct rtmsg` and its two attributes.
 fn local_route(network: [u8; 4], bits: u8) -> Vec<u8> {
-    let mut body = vec![AF_INET, bits, 0, 0, RT_TABLE_LOCAL, RTPROT_BOOT, RT_SCOPE_HOST, RTN_LOCAL, 0, 0, 0, 0];
+    let mut body =
+        vec![AF_INET, bits, 0, 0, RT_TABLE_LOCAL, RTPROT_BOOT, RT_SCOPE_HOST, RTN_LOCAL, 0, 0, 0, 0];
     for (kind, value) in [(RTA_DST, network), (RTA_OIF, LOOPBACK.to_ne_bytes())] {
         body.extend(8u16.to_ne_bytes());
         body.extend(kind.to_ne_bytes());

@@ -10,7 +10,8 @@ use std::path::{Component, Path, PathBuf};
 
 use anyhow::Context as _;
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind_recursive, mount_change, mount_remount, unmount,
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind_recursive, mount_change,
+    mount_remount, unmount,
 };
 
 use super::{ContainerSpec, Mount};
@@ -21,16 +22,28 @@ const PROGRAMS: &str = "/.pretend/bin";
 const SYSTEM: [&str; 9] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "opt", "nix"];
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 const ETC: [&str; 12] = [
-    "passwd", "group", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "ssl", "pki", "ca-certificates", "alternatives",
-    "localtime", "services", "protocols",
+    "passwd",
+    "group",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "ssl",
+    "pki",
+    "ca-certificates",
+    "alternatives",
+    "localtime",
+    "services",
+    "protocols",
 ];
 const FOLDERS: [&str; 8] = ["run", "var/tmp", "var/lib", "var/log", "root", "home", "mnt", "srv"];
 
 /// Moves this process into the container's root.
 pub(super) fn enter(spec: &ContainerSpec) -> anyhow::Result<()> {
     let root = &spec.root;
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).context("private mounts")?;
-    mount("tmpfs", root, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, c"mode=0755").context("tmpfs for the root")?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .context("private mounts")?;
+    mount("tmpfs", root, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, c"mode=0755")
+        .context("tmpfs for the root")?;
     let old = root.join(OLD.trim_start_matches('/'));
     fs::create_dir_all(&old)?;
     rustix::process::pivot_root(root, &old).context("pivot_root")?;
@@ -56,7 +69,8 @@ pub(super) fn enter(spec: &ContainerSpec) -> anyhow::Result<()> {
     for mount in mounts {
         volume(mount).with_context(|| format!("mounting {}", mount.target.display()))?;
     }
-    fs::create_dir_all(&spec.working_dir).with_context(|| format!("working folder {}", spec.working_dir.display()))?;
+    fs::create_dir_all(&spec.working_dir)
+        .with_context(|| format!("working folder {}", spec.working_dir.display()))?;
     unmount(OLD, UnmountFlags::DETACH).context("leaving the machine's root")?;
     Ok(())
 }
@@ -78,7 +92,8 @@ fn system() -> anyhow::Result<()> {
         }
     }
     for name in ["proc", "sys"] {
-        bind(&of_machine(Path::new(name)), &Path::new("/").join(name), false).with_context(|| format!("/{name}"))?;
+        bind(&of_machine(Path::new(name)), &Path::new("/").join(name), false)
+            .with_context(|| format!("/{name}"))?;
     }
     Ok(())
 }
