@@ -50,7 +50,8 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         kind: KIND,
         path: "",
-        rule: "self.metadata.name.size() <= 48 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+        // Longer than 253: refused by the API server itself, in its own words.
+        rule: "self.metadata.name.size() > 253 || self.metadata.name.size() <= 48 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
         message: "the name becomes host names: at most 48 characters, lower-case letters, digits and '-', starting with a letter and ending with a letter or digit (DNS-1035)",
         field_path: None,
         accepted: Example::create("metadata: {name: a-name-of-48-characters-that-ends-with-a-digit-8}"),
