@@ -90,6 +90,10 @@ impl<'a, 'b> Explainer<'a, 'b> {
             );
             return (WaitReason::BudgetInfeasible, none, message);
         }
+        if self.stopped.contains(&job) {
+            let message = "it was stopped to keep the power budget".to_owned();
+            return (WaitReason::PowerBudget, self.heaviest(job), message);
+        }
         let first =
             instance.jobs[job].configs.iter().position(|c| c.offered && self.nodes_ever(job, c, true));
         self.for_the_moment(job, first)

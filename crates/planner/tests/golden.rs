@@ -5,6 +5,9 @@
 //! 7, 8, 10 (errors of the HTTP service), 11 (its simulation mode), 5 (the public code itself answers otherwise:
 //! it runs JJ2, which the expected answer leaves waiting).
 
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 
 use andreas_core::{CostRate, EnergyPrice, GpuCount, GpuType, NodeName, Seconds, Steps, Time, Watts};

@@ -1,5 +1,8 @@
 //! What holds of every plan, whatever the cluster and the method.
 
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
+
 mod world;
 
 use andreas_core::{Seconds, Time};

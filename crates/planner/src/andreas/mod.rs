@@ -11,6 +11,11 @@
 //! never sets back: nodes filled in one pass count as full in all later ones, so that passes end for good once as
 //! many nodes have been filled, over all passes, as there are. Nearly all of its thousand passes plan nothing.
 
+mod keep;
+mod proxy;
+
+pub(crate) use proxy::proxy;
+
 use crate::baseline::{self, Outcome};
 use crate::board::Board;
 use crate::budget;
@@ -25,8 +30,6 @@ use crate::snapshot::Preemption;
 const SWAP: f64 = 0.05;
 /// Part of the remaining configurations among which one is drawn.
 const DRAW: f64 = 0.05;
-/// Weight of the worst-case tardiness of a waiting job.
-const WAITING: f64 = 100.0;
 /// Most plans tried, as published.
 const PLANS: u64 = 1000;
 /// Most search work of a decision, in looks at a node or a configuration: some tens of milliseconds.
@@ -360,48 +363,6 @@ impl<'a, 'b> Search<'a, 'b> {
         }
     }
 
-    /// The Analyzer of the original: a job that keeps its GPU type keeps its nodes, with the new number of GPUs;
-    /// the others go where they were planned, else wherever their type has room. Used only if no more nodes are
-    /// opened and no fewer jobs run.
-    fn keep_nodes(&mut self, chosen: &Chosen) -> Option<Chosen> {
-        let instance = self.instance;
-        let stays = |job: usize, spot: &Spot| {
-            let present = self.present[job].as_ref()?;
-            let data = &instance.jobs[job];
-            let (old, new) = (&data.configs[present.config], &data.configs[spot.config]);
-            let alike = old.kind == new.kind && present.nodes.as_slice().len() == new.nodes as usize;
-            alike.then(|| Spot { config: spot.config, nodes: present.nodes.clone() })
-        };
-        let mut ledger = self.base.ledger.clone();
-        let mut kept: Vec<Option<Spot>> = vec![None; chosen.len()];
-        for (slot, (job, spot)) in kept.iter_mut().zip(chosen) {
-            *slot = stays(*job, spot).filter(|same| ledger.fits(instance, *job, same).is_ok());
-            if let Some(same) = slot {
-                ledger.take(instance, *job, same);
-            }
-        }
-        for (slot, (job, spot)) in kept.iter_mut().zip(chosen).filter(|(slot, _)| slot.is_none()) {
-            if ledger.fits(instance, *job, spot).is_ok() {
-                *slot = Some(spot.clone());
-            } else if let Ok(nodes) = ledger.find(instance, *job, spot.config) {
-                *slot = Some(Spot { config: spot.config, nodes });
-            }
-            if let Some(spot) = slot {
-                ledger.take(instance, *job, spot);
-            }
-        }
-        let nodes = |spots: &mut dyn Iterator<Item = &Spot>| {
-            let mut used: Vec<u32> = spots.flat_map(|s| s.nodes.as_slice().iter().copied()).collect();
-            used.sort_unstable();
-            used.dedup();
-            used.len()
-        };
-        let runs_all = kept.iter().all(Option::is_some);
-        let opened = nodes(&mut kept.iter().flatten());
-        (runs_all && opened <= nodes(&mut chosen.iter().map(|(_, s)| s)))
-            .then(|| chosen.iter().zip(kept).filter_map(|((job, _), spot)| Some((*job, spot?))).collect())
-    }
-
     /// The original rearranges once, at the end.
     fn keep_nodes_at_the_end(&mut self) {
         let Some((score, board)) = self.best.take() else { return };
@@ -481,42 +442,4 @@ fn draw(asked: &Candidates, dice: &mut Dice) -> Vec<usize> {
         }
     }
     drawn
-}
-
-/// The published proxy: up to the first end F of a job, energy and the lateness reached by then; and for each job
-/// that waits a hundredfold lateness as if started now on its slowest configuration.
-pub(crate) fn proxy(
-    instance: &Instance<'_>,
-    accounting: &Accounting,
-    running: &[(usize, Spot)],
-    waits: impl Fn(usize) -> bool,
-) -> f64 {
-    let config = |job: usize, spot: &Spot| &instance.jobs[job].configs[spot.config];
-    let first = running.iter().map(|(job, spot)| config(*job, spot).time).reduce(f64::min).unwrap_or(0.0);
-    let mut used = vec![0_i64; instance.nodes.len()];
-    let mut watts = 0.0;
-    let mut late = 0.0;
-    for (job, spot) in running {
-        let (data, config) = (&instance.jobs[*job], config(*job, spot));
-        for &node in spot.nodes.as_slice() {
-            used[node as usize] += config.gpus;
-        }
-        watts += config.power;
-        late += data.weight * (instance.now + first - data.deadline).max(0.0);
-    }
-    let busy = instance.nodes.iter().zip(&used).filter(|(_, used)| **used > 0);
-    let energy = match accounting {
-        Accounting::Predicted => {
-            let overhead: f64 = busy.map(|(node, _)| node.overhead).sum();
-            instance.prices.energy_cost(watts + overhead, first)
-        }
-        Accounting::Catalogue(_) => busy
-            .map(|(node, used)| candidates::catalogue_rate(instance, accounting, node.kind, *used) * first)
-            .sum(),
-    };
-    let mut waiting = 0.0;
-    for (_, data) in instance.jobs.iter().enumerate().filter(|(job, _)| waits(*job)) {
-        waiting += WAITING * data.weight * (instance.now + data.slowest - data.deadline).max(0.0);
-    }
-    energy + late + waiting
 }

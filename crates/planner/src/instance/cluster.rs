@@ -1,0 +1,118 @@
+//! GPU types, nodes and sets of nodes, compiled.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use andreas_core::{GpuType, NodeName};
+
+use super::{NodeData, TypeData, milliwatts};
+use crate::snapshot::{Job, Snapshot};
+
+/// Kinds of node resources with fixed numbers; the others follow.
+pub(super) const CPU: usize = 0;
+pub(super) const MEMORY: usize = 1;
+pub(super) const PODS: usize = 2;
+/// Stands for "not limited": far above any amount, far below overflow.
+const UNLIMITED: i128 = 1 << 100;
+
+pub(super) fn compile_types(snapshot: &Snapshot) -> Vec<TypeData> {
+    let mut types: Vec<_> = snapshot
+        .gpu_types
+        .iter()
+        .map(|t| TypeData {
+            name: t.name.clone(),
+            idle_mw: milliwatts(t.idle.0),
+            max: t.max.0,
+            nodes: Vec::new(),
+            widest: 0,
+            overhead: f64::INFINITY,
+        })
+        .collect();
+    types.sort_by(|a, b| a.name.cmp(&b.name));
+    // One more for placements on GPUs of which nothing is known: no idle draw to save, the most to spend.
+    let max = types.iter().map(|t| t.max).fold(0.0, f64::max);
+    let name = GpuType::from("");
+    types.push(TypeData { name, idle_mw: 0, max, nodes: Vec::new(), widest: 0, overhead: 0.0 });
+    types
+}
+
+/// Numbers of the node resources that have no fixed number.
+#[derive(Default)]
+pub(super) struct Names {
+    pub others: BTreeMap<Arc<str>, usize>,
+    pub pods_limited: bool,
+}
+
+impl Names {
+    pub fn kinds(&self) -> usize {
+        PODS + 1 + self.others.len()
+    }
+}
+
+pub(super) fn compile_nodes(
+    snapshot: &Snapshot,
+    kind_of: &BTreeMap<GpuType, usize>,
+    names: &mut Names,
+) -> (Vec<NodeData>, Vec<i128>) {
+    for key in snapshot.nodes.iter().flat_map(|n| n.free.others.keys()) {
+        let next = names.kinds();
+        names.others.entry(key.clone()).or_insert(next);
+    }
+    names.pods_limited = snapshot.nodes.iter().any(|n| n.free.pods.is_some());
+    let mut order: Vec<_> = snapshot.nodes.iter().collect();
+    order.sort_by(|a, b| a.name.cmp(&b.name));
+    let kinds = names.kinds();
+    let mut resources = vec![UNLIMITED; kinds * order.len()];
+    let mut nodes = Vec::with_capacity(order.len());
+    for (i, node) in order.into_iter().enumerate() {
+        let free = &mut resources[i * kinds..(i + 1) * kinds];
+        let limited = [(CPU, node.free.cpu_milli), (MEMORY, node.free.memory_bytes), (PODS, node.free.pods)];
+        for (kind, amount) in limited {
+            if let Some(amount) = amount {
+                free[kind] = i128::from(amount);
+            }
+        }
+        for (key, amount) in &node.free.others {
+            free[names.others[key]] = i128::from(*amount);
+        }
+        nodes.push(NodeData {
+            name: node.name.clone(),
+            kind: kind_of[&node.gpu_type],
+            rank: 0,
+            free_gpus: i64::from(node.free_gpus.0),
+            overhead: node.overhead.0,
+            overhead_mw: milliwatts(node.overhead.0),
+        });
+    }
+    (nodes, resources)
+}
+
+/// Sets of nodes, each kept once.
+pub(super) struct Sets<'a> {
+    pub by_name: &'a BTreeMap<NodeName, u32>,
+    pub known: BTreeMap<Vec<u64>, usize>,
+    pub sets: &'a mut Vec<Vec<u64>>,
+}
+
+impl Sets<'_> {
+    pub fn of(&mut self, job: &Job, nodes: usize) -> usize {
+        if job.candidates.is_none() && job.forbidden.is_empty() {
+            return 0;
+        }
+        let words = nodes.div_ceil(64);
+        let mut bits = vec![if job.candidates.is_some() { 0 } else { u64::MAX }; words];
+        for name in job.candidates.iter().flat_map(|c| c.iter()) {
+            if let Some(node) = self.by_name.get(name) {
+                bits[*node as usize / 64] |= 1 << (node % 64);
+            }
+        }
+        for node in job.forbidden.iter().filter_map(|name| self.by_name.get(name)) {
+            bits[*node as usize / 64] &= !(1 << (node % 64));
+        }
+        let next = self.sets.len();
+        *self.known.entry(bits).or_insert_with_key(|bits| {
+            self.sets.push(bits.clone());
+            next
+        })
+    }
+}

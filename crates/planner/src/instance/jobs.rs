@@ -1,0 +1,229 @@
+//! Jobs, compiled.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use andreas_core::{GpuType, NodeName, Seconds};
+
+use super::cluster::{CPU, MEMORY, Names, PODS};
+use super::{Config, Demand, Holding, JobData, Nodes, Spot, TypeData, milliwatts};
+use crate::cost::PriceOverTime;
+use crate::snapshot::{Job, JobState, Placement, Preemption, Resources, Snapshot};
+
+/// Planning weights grow with age at most to this multiple.
+const OLDEST: f64 = 10.0;
+/// Taken for the rest of a run about which nothing at all is known: four hours, as everywhere in the product.
+const UNKNOWN_RUN_S: f64 = 4.0 * 3600.0;
+
+/// What compiling a job looks up.
+pub(super) struct JobContext<'a, 'b> {
+    pub snapshot: &'a Snapshot,
+    pub types: &'b [TypeData],
+    pub kind_of: &'b BTreeMap<GpuType, usize>,
+    pub by_name: &'b BTreeMap<NodeName, u32>,
+    pub quota_of: &'b BTreeMap<(String, Arc<str>), usize>,
+    pub prices: &'b PriceOverTime,
+    pub names: &'b Names,
+}
+
+impl<'a> JobContext<'a, '_> {
+    pub fn compile(&self, job: &'a Job, admits: usize) -> JobData<'a> {
+        let mut configs = self.configs(job);
+        let holding = self.holding(job, &mut configs);
+        let lateness = &self.snapshot.lateness;
+        let (age, overdue) = self.age(job);
+        let weight = job.weight.0 * age;
+        let share = match job.deadline {
+            Some(_) => lateness.turnaround_share,
+            None => lateness.turnaround_share.max(0.1),
+        };
+        let lost = self.snapshot.restart.0 + job.lost.0;
+        let offered = configs.iter().filter(|c| c.offered);
+        let least_power = offered.map(|c| c.power).reduce(f64::min).unwrap_or(0.0);
+        let times = || configs.iter().filter(|c| c.offered).map(|c| c.time);
+        let (fastest, slowest) = (times().fold(f64::INFINITY, f64::min), times().fold(0.0, f64::max));
+        // A late job pays for every second lost, any other for its time in the system. The same for every target,
+        // so that one change never costs more than two.
+        let late = job.deadline.is_some_and(|d| d < self.snapshot.now);
+        let change =
+            self.prices.energy_cost(least_power, lost) + weight * lost * if late { 1.0 } else { share };
+        JobData {
+            job,
+            configs,
+            weight,
+            share,
+            deadline: job.deadline.map_or(f64::INFINITY, |d| d.0),
+            overdue,
+            holding,
+            admits,
+            node_demand: self.node_demand(job),
+            quota_demand: self.quota_demand(job),
+            change,
+            fastest,
+            slowest,
+        }
+    }
+
+    /// Factor of the planning weight, and whether it has reached its end.
+    fn age(&self, job: &Job) -> (f64, bool) {
+        let Some(aging) = self.snapshot.lateness.aging else { return (1.0, false) };
+        let since = job.deadline.unwrap_or(job.submit);
+        let age = 1.0 + (self.snapshot.now - since).max(Seconds::ZERO).0 / aging.0;
+        (age.min(OLDEST), age >= OLDEST)
+    }
+
+    fn configs(&self, job: &Job) -> Vec<Config> {
+        let mut configs = Vec::new();
+        for row in job.estimates.iter() {
+            let Some(&kind) = self.kind_of.get(&row.gpu_type) else { continue };
+            let total = row.gpus.0;
+            let spans = std::iter::once((1, 1.0)).chain(job.spread.iter().map(|s| (s.nodes, s.time_factor)));
+            for (nodes, spread) in spans {
+                let gpus = i64::from(total / nodes);
+                let possible = total % nodes == 0
+                    && gpus <= self.types[kind].widest
+                    && self.types[kind].nodes.len() >= nodes as usize;
+                if !possible {
+                    continue;
+                }
+                let limits = job.limits.iter().filter(|l| l.gpu_type == row.gpu_type);
+                let limits = limits.map(|l| (Some(l.limit.0), l.time_factor, l.power_factor));
+                for (limit, slower, thriftier) in std::iter::once((None, 1.0, 1.0)).chain(limits) {
+                    let power = row.power.0 * thriftier;
+                    configs.push(Config {
+                        kind,
+                        nodes,
+                        gpus,
+                        limit,
+                        time: job.epochs_left * row.epoch.0 * spread * slower,
+                        power,
+                        power_mw: milliwatts(power),
+                        rel_std: row.rel_std,
+                        offered: true,
+                    });
+                }
+            }
+        }
+        let key = |c: &Config| (c.kind, c.total_gpus(), c.nodes, c.limit.map(f64::to_bits));
+        configs.sort_by_key(key);
+        configs.dedup_by_key(|c| key(c));
+        configs
+    }
+
+    fn holding(&self, job: &Job, configs: &mut Vec<Config>) -> Holding {
+        match &job.state {
+            JobState::Waiting => Holding::Nothing,
+            JobState::Starting { target, .. } => {
+                Holding::Committed { target: self.spot(job, target, configs), leaving: None }
+            }
+            JobState::Stopping { holds, target: Some(target), .. } => Holding::Committed {
+                target: self.spot(job, target, configs),
+                leaving: Some(self.spot(job, holds, configs)),
+            },
+            JobState::Stopping { holds, target: None, .. } => {
+                Holding::Leaving { spot: self.spot(job, holds, configs) }
+            }
+            JobState::Running { placement, since } => {
+                let spot = self.spot(job, placement, configs);
+                let known = spot.nodes.as_slice().len() == placement.nodes.len();
+                let settled = *since + job.min_run <= self.snapshot.now;
+                let free_to_move = known && settled && job.movable && job.preemption == Preemption::Allowed;
+                Holding::Running { spot, free_to_move }
+            }
+        }
+    }
+
+    /// A placement by numbers; a configuration that is not offered (any more) is added for it.
+    fn spot(&self, job: &Job, place: &Placement, configs: &mut Vec<Config>) -> Spot {
+        let nodes: Vec<u32> = place.nodes.iter().filter_map(|n| self.by_name.get(n).copied()).collect();
+        let kind = self.kind_of.get(&place.gpu_type).copied().unwrap_or(self.types.len() - 1);
+        let span = u32::try_from(place.nodes.len()).unwrap_or(u32::MAX);
+        let gpus = i64::from(place.gpus_per_node.0);
+        let limit = place.limit.map(|l| l.0);
+        let same = |c: &Config| c.kind == kind && c.nodes == span && c.gpus == gpus && c.limit == limit;
+        let config = configs.iter().position(same).unwrap_or_else(|| {
+            configs.push(self.unlisted(job, place, kind, span, configs));
+            configs.len() - 1
+        });
+        let nodes = match nodes.as_slice() {
+            [node] => Nodes::One(*node),
+            _ => Nodes::Many(nodes.into_boxed_slice()),
+        };
+        Spot { config, nodes }
+    }
+
+    /// Time and power of a configuration that the job's table does not have: those of the nearest row of the type,
+    /// else the slowest of all; watts never below what the type draws at rest.
+    fn unlisted(&self, job: &Job, place: &Placement, kind: usize, span: u32, configs: &[Config]) -> Config {
+        let total = place.total_gpus();
+        let nearest = job
+            .estimates
+            .iter()
+            .filter(|row| row.gpu_type == place.gpu_type)
+            .min_by_key(|row| (row.gpus.0.abs_diff(total.0), row.gpus));
+        let slowest = configs.iter().map(|c| c.time).fold(0.0, f64::max);
+        let draw = self.types[kind].max * f64::from(total.0);
+        let (time, power) = match nearest {
+            Some(row) => {
+                (job.epochs_left * row.epoch.0, row.power.0 / f64::from(row.gpus.0) * f64::from(total.0))
+            }
+            None if slowest > 0.0 => (slowest, draw),
+            None => (UNKNOWN_RUN_S, draw),
+        };
+        Config {
+            kind,
+            nodes: span,
+            gpus: i64::from(place.gpus_per_node.0),
+            limit: place.limit.map(|l| l.0),
+            time,
+            power,
+            power_mw: milliwatts(power),
+            rel_std: nearest.map_or(1.0, |row| row.rel_std),
+            offered: false,
+        }
+    }
+
+    fn node_demand(&self, job: &Job) -> Vec<Demand> {
+        let (fixed, per_gpu) = (&job.worker.fixed, &job.worker.per_gpu);
+        let amount = |pick: fn(&Resources) -> Option<u64>| {
+            let of = |r| i128::from(pick(r).unwrap_or(0));
+            (of(fixed), of(per_gpu))
+        };
+        let (cpu, memory) = (amount(|r| r.cpu_milli), amount(|r| r.memory_bytes));
+        let mut demand = vec![(CPU, cpu), (MEMORY, memory), (PODS, (1, 0))];
+        for (key, &kind) in &self.names.others {
+            let of = |r: &Resources| i128::from(r.others.get(key).copied().unwrap_or(0));
+            demand.push((kind, (of(fixed), of(per_gpu))));
+        }
+        let limits = |kind: usize| kind != PODS || self.names.pods_limited;
+        demand
+            .into_iter()
+            .filter(|(kind, amount)| *amount != (0, 0) && limits(*kind))
+            .map(|(what, (fixed, per_gpu))| Demand { what, fixed, per_gpu, per_gang: 0 })
+            .collect()
+    }
+
+    fn quota_demand(&self, job: &Job) -> Vec<Demand> {
+        if self.quota_of.is_empty() {
+            return Vec::new();
+        }
+        let worker = &job.worker;
+        let keys: std::collections::BTreeSet<_> =
+            [&worker.quota_fixed, &worker.quota_per_gpu, &worker.quota_per_gang]
+                .into_iter()
+                .flat_map(|m| m.keys())
+                .collect();
+        let of = |m: &BTreeMap<Arc<str>, u64>, key| i128::from(m.get(key).copied().unwrap_or(0));
+        keys.into_iter()
+            .filter_map(|key| {
+                let what = *self.quota_of.get(&(job.namespace.as_str().to_owned(), key.clone()))?;
+                Some(Demand {
+                    what,
+                    fixed: of(&worker.quota_fixed, key),
+                    per_gpu: of(&worker.quota_per_gpu, key),
+                    per_gang: of(&worker.quota_per_gang, key),
+                })
+            })
+            .collect()
+    }
+}

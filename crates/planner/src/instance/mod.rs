@@ -1,0 +1,328 @@
+//! The snapshot compiled for the methods: names become numbers, tables become configurations with times and
+//! watts, everything sorted by name, so that the order of the input never shows in a plan.
+
+mod cluster;
+mod jobs;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use andreas_core::{GpuType, NodeName, Time, Watts};
+
+use crate::cost::PriceOverTime;
+use crate::snapshot::{Job, JobState, Placement, Snapshot};
+use cluster::{Names, Sets, compile_nodes, compile_types};
+use jobs::JobContext;
+
+/// Power in whole milliwatts. Integers make adding and taking off exact, so a ledger never drifts.
+pub(crate) fn milliwatts(watts: f64) -> i128 {
+    libm::ceil(watts * 1e3) as i128
+}
+
+pub(crate) struct NodeData {
+    pub name: NodeName,
+    pub kind: usize,
+    /// Position among the nodes of its type.
+    pub rank: usize,
+    pub free_gpus: i64,
+    pub overhead: f64,
+    pub overhead_mw: i128,
+}
+
+pub(crate) struct TypeData {
+    pub name: GpuType,
+    pub idle_mw: i128,
+    pub max: f64,
+    /// Its nodes, by name.
+    pub nodes: Vec<u32>,
+    /// Most GPUs of ours in one of its nodes.
+    pub widest: i64,
+    /// Least overhead of one of its nodes, watts.
+    pub overhead: f64,
+}
+
+/// One way to run a job.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub kind: usize,
+    pub nodes: u32,
+    /// GPUs on each node.
+    pub gpus: i64,
+    pub limit: Option<f64>,
+    /// Seconds for all that is left.
+    pub time: f64,
+    /// Watts of all its GPUs.
+    pub power: f64,
+    pub power_mw: i128,
+    pub rel_std: f64,
+    /// Whether the job may be given it (false: only because it holds it now).
+    pub offered: bool,
+}
+
+impl Config {
+    pub fn total_gpus(&self) -> i64 {
+        i64::from(self.nodes) * self.gpus
+    }
+}
+
+/// What a job takes of one thing, by worker, GPU and gang.
+pub(crate) struct Demand {
+    pub what: usize,
+    pub fixed: i128,
+    pub per_gpu: i128,
+    pub per_gang: i128,
+}
+
+impl Demand {
+    pub fn of_worker(&self, gpus: i64) -> i128 {
+        self.fixed + self.per_gpu * i128::from(gpus)
+    }
+
+    pub fn of_job(&self, config: &Config) -> i128 {
+        self.of_worker(config.gpus) * i128::from(config.nodes)
+            + if config.nodes > 1 { self.per_gang } else { 0 }
+    }
+}
+
+/// A configuration on nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
+    pub config: usize,
+    pub nodes: Nodes,
+}
+
+/// Nodes of a job; nearly always one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Nodes {
+    One(u32),
+    Many(Box<[u32]>),
+}
+
+impl Nodes {
+    pub fn as_slice(&self) -> &[u32] {
+        match self {
+            Self::One(node) => std::slice::from_ref(node),
+            Self::Many(nodes) => nodes,
+        }
+    }
+}
+
+/// What a job holds at the instant of the decision.
+pub(crate) enum Holding {
+    Nothing,
+    /// Runs there; may be moved if `free_to_move`.
+    Running {
+        spot: Spot,
+        free_to_move: bool,
+    },
+    /// Committed to start there.
+    Committed {
+        target: Spot,
+        leaving: Option<Spot>,
+    },
+    /// Stops; where it goes is open.
+    Leaving {
+        spot: Spot,
+    },
+}
+
+pub(crate) struct JobData<'a> {
+    pub job: &'a Job,
+    pub configs: Vec<Config>,
+    /// Money per second late, aged.
+    pub weight: f64,
+    /// Part of the weight that a second in the system costs.
+    pub share: f64,
+    /// Infinite without deadline.
+    pub deadline: f64,
+    /// Has waited so long that its weight grows no further: served first.
+    pub overdue: bool,
+    pub holding: Holding,
+    /// Index of its set of nodes.
+    pub admits: usize,
+    pub node_demand: Vec<Demand>,
+    pub quota_demand: Vec<Demand>,
+    /// Money that a change of nodes or GPUs costs.
+    pub change: f64,
+    /// Time on its fastest and slowest configuration; infinite and zero without any.
+    pub fastest: f64,
+    pub slowest: f64,
+}
+
+impl JobData<'_> {
+    /// Where it runs or is committed to run.
+    pub fn present(&self) -> Option<&Spot> {
+        match &self.holding {
+            Holding::Running { spot, .. } | Holding::Committed { target: spot, .. } => Some(spot),
+            Holding::Nothing | Holding::Leaving { .. } => None,
+        }
+    }
+
+    /// What it holds but is giving up.
+    pub fn leaving(&self) -> Option<&Spot> {
+        match &self.holding {
+            Holding::Leaving { spot } | Holding::Committed { leaving: Some(spot), .. } => Some(spot),
+            _ => None,
+        }
+    }
+}
+
+pub(crate) struct Instance<'a> {
+    pub snapshot: &'a Snapshot,
+    pub now: f64,
+    pub prices: PriceOverTime,
+    pub types: Vec<TypeData>,
+    pub nodes: Vec<NodeData>,
+    pub jobs: Vec<JobData<'a>>,
+    /// Kinds of node resources.
+    pub kinds: usize,
+    /// Free amounts, `node * kinds + kind`.
+    pub resources: Vec<i128>,
+    pub quotas: Vec<i128>,
+    /// Bit sets of nodes; the first is all.
+    sets: Vec<Vec<u64>>,
+    /// Draw without any job of ours.
+    pub floor_mw: i128,
+    /// Budget less margin, in watts of nodes and GPUs.
+    pub allowed_mw: Option<i128>,
+}
+
+impl<'a> Instance<'a> {
+    /// Compiles a snapshot that passed its check.
+    pub fn new(snapshot: &'a Snapshot) -> Self {
+        let types = compile_types(snapshot);
+        let kind_of: BTreeMap<GpuType, usize> =
+            types.iter().enumerate().map(|(i, t)| (t.name.clone(), i)).collect();
+        let mut names = Names::default();
+        let (nodes, resources) = compile_nodes(snapshot, &kind_of, &mut names);
+        let mut instance = Self {
+            snapshot,
+            now: snapshot.now.0,
+            prices: PriceOverTime::new(snapshot),
+            types,
+            nodes,
+            jobs: Vec::with_capacity(snapshot.jobs.len()),
+            kinds: names.kinds(),
+            resources,
+            quotas: Vec::new(),
+            sets: vec![Vec::new()],
+            floor_mw: 0,
+            allowed_mw: None,
+        };
+        instance.link_types();
+        instance.compile_power();
+        let quota_of = instance.compile_quotas();
+        let by_name: BTreeMap<NodeName, u32> =
+            instance.nodes.iter().zip(0..).map(|(n, i)| (n.name.clone(), i)).collect();
+        let mut sets = Sets { by_name: &by_name, known: BTreeMap::new(), sets: &mut instance.sets };
+        let mut order: Vec<&Job> = snapshot.jobs.iter().collect();
+        order.sort_by(|a, b| a.id.cmp(&b.id));
+        let context = JobContext {
+            snapshot,
+            types: &instance.types,
+            kind_of: &kind_of,
+            by_name: &by_name,
+            quota_of: &quota_of,
+            prices: &instance.prices,
+            names: &names,
+        };
+        instance.jobs = order
+            .into_iter()
+            .map(|job| {
+                let admits = sets.of(job, snapshot.nodes.len());
+                context.compile(job, admits)
+            })
+            .collect();
+        instance
+    }
+
+    fn link_types(&mut self) {
+        for (i, node) in self.nodes.iter_mut().enumerate() {
+            let kind = &mut self.types[node.kind];
+            node.rank = kind.nodes.len();
+            kind.nodes.push(u32::try_from(i).expect("the number of nodes is checked"));
+            kind.widest = kind.widest.max(node.free_gpus);
+            kind.overhead = kind.overhead.min(node.overhead);
+        }
+    }
+
+    fn compile_power(&mut self) {
+        let by_name: BTreeMap<_, _> = self.snapshot.nodes.iter().map(|n| (&n.name, n)).collect();
+        for node in &self.nodes {
+            let kind = &self.types[node.kind];
+            let source = by_name[&node.name];
+            let foreign_gpus = f64::from(source.gpus.0 - source.free_gpus.0);
+            let foreign = source.foreign_power.map_or(foreign_gpus * kind.max, |w| w.0);
+            self.floor_mw += milliwatts(foreign) + kind.idle_mw * i128::from(node.free_gpus);
+        }
+        if let Some(budget) = &self.snapshot.budget {
+            let now = self.snapshot.now;
+            let least = budget
+                .watts
+                .pieces(now, now + budget.look_ahead)
+                .map(|(_, _, w)| w)
+                .chain(budget.watts.at(now))
+                .fold(f64::INFINITY, |least, w| least.min(w.0));
+            let watts = least * (1.0 - budget.margin) / budget.scope_factor;
+            self.allowed_mw = Some(libm::floor(watts * 1e3) as i128);
+        }
+    }
+
+    fn compile_quotas(&mut self) -> BTreeMap<(String, Arc<str>), usize> {
+        let mut index = BTreeMap::new();
+        let mut namespaces: Vec<_> = self.snapshot.namespaces.iter().collect();
+        namespaces.sort_by(|a, b| a.name.cmp(&b.name));
+        for namespace in namespaces {
+            for (key, left) in &namespace.quota {
+                index.insert((namespace.name.as_str().to_owned(), key.clone()), self.quotas.len());
+                self.quotas.push(i128::from(*left));
+            }
+        }
+        index
+    }
+
+    /// Whether a node is in a job's set.
+    pub fn admits(&self, set: usize, node: u32) -> bool {
+        set == 0 || self.sets[set][node as usize / 64] >> (node % 64) & 1 == 1
+    }
+
+    /// What budgeted power becomes in the scope of the budget.
+    pub fn in_scope(&self, milliwatts: i128) -> Watts {
+        let factor = self.snapshot.budget.as_ref().map_or(1.0, |b| b.scope_factor);
+        Watts(milliwatts as f64 / 1e3 * factor)
+    }
+
+    /// A spot by names.
+    pub fn placement(&self, job: usize, spot: &Spot) -> Placement {
+        let data = &self.jobs[job];
+        // What is kept is kept to the letter, also where a node is no longer known.
+        if data.present() == Some(spot) {
+            match &data.job.state {
+                JobState::Running { placement: p, .. }
+                | JobState::Starting { target: p, .. }
+                | JobState::Stopping { target: Some(p), .. } => return p.clone(),
+                JobState::Stopping { target: None, .. } | JobState::Waiting => {}
+            }
+        }
+        let config = &data.configs[spot.config];
+        Placement {
+            gpu_type: self.types[config.kind].name.clone(),
+            nodes: spot.nodes.as_slice().iter().map(|n| self.nodes[*n as usize].name.clone()).collect(),
+            gpus_per_node: andreas_core::GpuCount(u32::try_from(config.gpus).unwrap_or(u32::MAX)),
+            limit: config.limit.map(Watts),
+        }
+    }
+}
+
+impl Instance<'_> {
+    /// When budget or tariff change next in a way that a plan must react to.
+    pub fn next_edge(&self) -> Option<Time> {
+        let now = self.snapshot.now;
+        let tariff = self.snapshot.tariff.next_edge(now);
+        let budget = self.snapshot.budget.as_ref().and_then(|b| {
+            let edge = b.watts.next_edge(now + b.look_ahead)?;
+            Some((edge - b.look_ahead).max(now))
+        });
+        [tariff, budget].into_iter().flatten().min_by(Time::total_cmp)
+    }
+}
