@@ -1,6 +1,7 @@
 {{/* The KubeSchedulerConfiguration. */}}
 {{- define "andreas.schedulerConfig" -}}
 {{- $config := .Values.scheduler.config -}}
+{{- $url := $config.url | default (printf "https://127.0.0.1:%d" (int .Values.extender.port)) -}}
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 clientConnection:
@@ -23,7 +24,7 @@ profiles:
 extenders:
   # Two entries with two time-outs: a filter must answer at once, a Binding may take its time. One short time-out for both
   # would report a Binding that did happen as a failure.
-  - urlPrefix: {{ $config.url | quote }}
+  - urlPrefix: {{ $url | quote }}
     filterVerb: filter
     prioritizeVerb: prioritize
     weight: 1
@@ -34,7 +35,7 @@ extenders:
       - name: nvidia.com/gpu
         ignoredByScheduler: false
     {{- include "andreas.schedulerExtender" . | nindent 4 }}
-  - urlPrefix: {{ $config.url | quote }}
+  - urlPrefix: {{ $url | quote }}
     bindVerb: bind
     httpTimeout: 5s
     {{- include "andreas.schedulerExtender" . | nindent 4 }}
