@@ -230,11 +230,16 @@ impl Cluster {
                 })
             })
             .collect();
-        let first = self.operators.first().context("an operator runs before the nodes")?;
+        let forwards: Vec<Value> = self
+            .operators
+            .iter()
+            .take(1)
+            .map(|o| json!({"listen": PROGRESS_ADDRESS, "to": o.progress.to_string(), "names": [PROGRESS_HOST]}))
+            .collect();
         let config = json!({
             "nodes": nodes,
             "images": [{"image": "andreas.dev/trainer", "program": workspace_binary("andreas-trainer")?}],
-            "forwards": [{"listen": PROGRESS_ADDRESS, "to": first.progress.to_string(), "names": [PROGRESS_HOST]}],
+            "forwards": forwards,
         });
         let path = self.testbed.data_dir().join("nodes.json");
         std::fs::write(&path, serde_json::to_vec_pretty(&config)?)?;
