@@ -34,6 +34,9 @@ pub enum ClusterError {
     /// The request could not be made.
     #[error("not a valid request: {0}")]
     Request(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// A name that no object can have. Owner references hold whatever their author wrote; it must not become a path.
+    #[error("{0:?} is not the name of an object")]
+    Name(String),
     /// The pod is gone, or another has its name now.
     #[error("the pod does not exist any more")]
     PodGone,
@@ -64,6 +67,7 @@ impl Cluster {
     /// # Errors
     /// When there is no answer in time.
     pub async fn job(&self, member: &Member, within: Duration) -> Result<Option<Job>, ClusterError> {
+        names([&member.namespace, &member.job_name])?;
         let _one = self.looks.try_acquire().map_err(|_| ClusterError::Busy)?;
         let jobs: Api<AllocatedJob> = Api::namespaced(self.client.clone(), &member.namespace);
         let found =
@@ -77,6 +81,7 @@ impl Cluster {
     /// # Errors
     /// [`ClusterError::PodGone`] when it does not exist or has another UID; else when there is no answer.
     pub async fn pod(&self, args: &ExtenderBindingArgs) -> Result<PodView, ClusterError> {
+        names([&args.pod_namespace, &args.pod_name])?;
         let request = pods(args).get(&args.pod_name, &GetParams::default()).map_err(invalid)?;
         let pod: PodView = match self.client.request(request).await {
             Ok(pod) => pod,
@@ -96,6 +101,7 @@ impl Cluster {
         args: &ExtenderBindingArgs,
         generation: Option<i64>,
     ) -> Result<(), ClusterError> {
+        names([&args.pod_namespace, &args.pod_name, &args.node])?;
         let body = serde_json::to_vec(&Binding::new(args, generation)).map_err(invalid)?;
         let request = pods(args)
             .create_subresource("binding", &args.pod_name, &PostParams::default(), body)
@@ -117,6 +123,21 @@ impl Cluster {
             Some(node) if !node.is_empty() => Err(ClusterError::BoundElsewhere(node)),
             _ => Err(ClusterError::Conflict(message)),
         }
+    }
+}
+
+/// Names of objects that are asked for: DNS-1123 subdomains (RFC 1123, at most 253 characters).
+fn names<const N: usize>(names: [&str; N]) -> Result<(), ClusterError> {
+    let letter =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'.';
+    let good = |name: &str| {
+        (1..=253).contains(&name.len())
+            && name.bytes().all(letter)
+            && name.as_bytes()[0].is_ascii_alphanumeric()
+    };
+    match names.into_iter().find(|name| !good(name)) {
+        None => Ok(()),
+        Some(name) => Err(ClusterError::Name(name.chars().take(64).collect())),
     }
 }
 

@@ -100,7 +100,12 @@ async fn main() -> anyhow::Result<()> {
     let config = Config { binds: args.max_binds as usize, ..Config::default() };
     let extender = Arc::new(Extender::new(jobs, Cluster::new(client), config, metrics));
     let router = routes::router(extender, args.max_body as usize * 1024 * 1024);
-    let limits = Limits { connections: args.max_connections as usize, streams: 1024, ..Limits::default() };
+    let limits = Limits {
+        connections: args.max_connections as usize,
+        streams: 1024,
+        requests: 4096,
+        ..Limits::default()
+    };
     tracing::info!(
         listen = %listener.local_addr()?,
         admin = %admin_address,

@@ -132,6 +132,23 @@ async fn a_hanging_api_server_costs_a_filter_call_less_than_its_deadline() {
 }
 
 #[tokio::test]
+async fn names_that_are_paths_reach_no_api_server() {
+    let bench = bench(Api::binds(), []);
+    for name in ["../../secrets/s", "", ".", "a/b", "a?watch=true", "A", "a b"] {
+        let mut pod = member_pod(0, 1, 7);
+        pod["metadata"]["ownerReferences"][0]["name"] = json!(name);
+        let answer = bench.ask("/filter", &names(&["a"], pod)).await;
+        assert!(
+            answer["Error"].as_str().unwrap().contains("is not the name of an object"),
+            "{name:?} {answer}"
+        );
+        let args = json!({"PodName": name, "PodNamespace": "team", "PodUID": "u", "Node": "a"});
+        assert_ne!(bench.ask("/bind", &args).await["Error"], "", "{name:?}");
+    }
+    assert!(bench.api.paths().is_empty(), "{:?}", bench.api.paths());
+}
+
+#[tokio::test]
 async fn prioritize_scores_the_members_node_best() {
     let bench = bench(Api::binds(), [allocated(7, 1, &["b"])]);
     let answer = bench.ask("/prioritize", &names(&["a", "b"], member_pod(0, 1, 7))).await;

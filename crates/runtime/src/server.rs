@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::ConnectInfo;
-use http::Request;
+use axum::response::IntoResponse;
+use http::{Request, StatusCode};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -39,6 +40,8 @@ pub struct Limits {
     pub header: Duration,
     /// Requests at a time on one HTTP/2 connection.
     pub streams: u32,
+    /// Requests at a time in all; one more is answered with 503 before its body is read.
+    pub requests: usize,
     /// A connection without a request for this long is closed.
     pub idle: Duration,
     /// Time for requests in flight at shutdown.
@@ -53,6 +56,7 @@ impl Default for Limits {
             handshake: Duration::from_secs(5),
             header: Duration::from_secs(5),
             streams: 256,
+            requests: 1024,
             idle: Duration::from_secs(120),
             drain: Duration::from_secs(10),
         }
@@ -75,6 +79,7 @@ pub async fn serve(
 ) -> std::io::Result<()> {
     let handshakes = Arc::new(Semaphore::new(limits.handshakes));
     let places = Arc::new(Semaphore::new(limits.connections));
+    let requests = Arc::new(Semaphore::new(limits.requests));
     let tasks = TaskTracker::new();
     loop {
         let accepted = tokio::select! {
@@ -99,6 +104,7 @@ pub async fn serve(
             router: router.clone(),
             limits: limits.clone(),
             places: Arc::clone(&places),
+            requests: Arc::clone(&requests),
             shutdown: shutdown.clone(),
         };
         let tls = tls.clone();
@@ -120,6 +126,7 @@ struct Connection {
     router: Router,
     limits: Limits,
     places: Arc<Semaphore>,
+    requests: Arc<Semaphore>,
     shutdown: CancellationToken,
 }
 
@@ -152,9 +159,16 @@ impl Connection {
         let Ok(_place) = self.places.try_acquire() else { return Err("too many connections".to_owned()) };
         let activity = Arc::new(Activity::new());
         let (router, peer, seen) = (self.router.clone(), self.peer, Arc::clone(&activity));
+        let requests = Arc::clone(&self.requests);
         let service = service_fn(move |request: Request<Incoming>| {
             let (router, guard) = (router.clone(), seen.begin());
+            let place = Arc::clone(&requests).try_acquire_owned();
             async move {
+                let Ok(_place) = place else {
+                    return Ok(
+                        (StatusCode::SERVICE_UNAVAILABLE, "too many requests at a time\n").into_response()
+                    );
+                };
                 let mut request = request.map(axum::body::Body::new);
                 request.extensions_mut().insert(ConnectInfo(peer));
                 let response = router.oneshot(request).await;

@@ -208,6 +208,26 @@ async fn dawdlers_and_the_superfluous_are_sent_away() {
 }
 
 #[tokio::test]
+async fn one_request_more_than_allowed_is_answered_at_once() {
+    let (address, ..) = start(None, Limits { requests: 1, ..Limits::default() }).await;
+    let ask = async |path: &str| {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    };
+    let later = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        ask("/").await
+    };
+    let (slow, refused) = tokio::join!(ask("/slow"), later);
+    assert!(slow.starts_with("HTTP/1.1 200") && refused.starts_with("HTTP/1.1 503"), "{slow} {refused}");
+    assert!(ask("/").await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
 async fn shutdown_lets_requests_in_flight_finish_and_takes_no_new_ones() {
     let (address, shutdown, task) = start(None, Limits::default()).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
