@@ -275,7 +275,7 @@ impl<'a> Case<'a> {
             match m.gone {
                 Some(gone) => {
                     let unseen = !is_over(gone.last) && !containers_seen_ended(gone.last);
-                    unseen && !first_bad.is_some_and(|bad| after(bad, SKEW) <= gone.at)
+                    unseen && first_bad.is_none_or(|bad| after(bad, SKEW) > gone.at)
                 }
                 None => self.known_bound,
             }

@@ -1,1 +1,17 @@
+//! Stories of jobs: given a world, when something happens in it, then this is the status and these are the pods.
 
+mod world;
+
+mod edits;
+mod failures;
+mod gangs;
+mod manifests;
+mod names;
+mod nodes;
+mod properties;
+mod refusals;
+mod restarts;
+mod stops;
+mod straight;
+mod timeouts;
+mod unknowns;

@@ -1,0 +1,132 @@
+use andreas_api::{Outcome, Phase};
+use serde_json::json;
+
+use super::world::*;
+use crate::lifecycle::*;
+
+fn gang() -> serde_json::Value {
+    json!({"gpus": {"min": 4, "max": 8, "maxNodes": 2}, "checkpoint": {"claimName": "ckpt", "graceSeconds": 60}})
+}
+
+#[test]
+fn a_gang_is_made_at_once_with_its_service_and_runs_when_all_run() {
+    let mut world = World::new(gang());
+    world.plan_run(&["n2", "n1"], 2);
+    assert_eq!(world.members(), ["bert-1-0", "bert-1-1"]);
+    assert_eq!(world.services, ["bert-gang-12345"]);
+    world.bind_all();
+    assert_eq!(world.phase(), Phase::Starting);
+    let now = world.now;
+    world.now = now + 3;
+    let only = world.pods["bert-1-0"].clone();
+    world.run_all();
+    assert_eq!(world.phase(), Phase::Running);
+    // One of two running is not a running gang.
+    let mut world = World::new(gang());
+    world.plan_run(&["n2", "n1"], 2).bind_all();
+    world.pods.get_mut("bert-1-0").unwrap().status = only.status;
+    *container(world.pods.get_mut("bert-1-0").unwrap()) = serde_json::from_value(json!({"running": {}})).unwrap();
+    world.wait(5);
+    assert_eq!(world.phase(), Phase::Starting);
+}
+
+#[test]
+fn a_drained_member_ends_the_gang_as_the_clusters_failure() {
+    // Given a running gang, when one member is evicted, then the others are deleted as well.
+    let mut world = World::running(gang(), &["n1", "n2"], 2);
+    world.wait(100).evict("bert-1-1");
+    assert_eq!(world.phase(), Phase::Stopping);
+    assert!(world.pods["bert-1-0"].metadata.deletion_timestamp.is_some());
+    assert!(matches!(world.claim, Some(Claim::Stopping { gone_by: Some(_), goes_on: true })));
+    // Even where all of them save and exit 0, the run is not done.
+    world.now += 20;
+    world.leave(0);
+    assert_eq!((world.phase(), world.last()), (Phase::Pending, (Outcome::ClusterFailure, "ClusterFailure".into())));
+    let status = world.status();
+    assert_eq!((status.cluster_failures, status.user_failures, status.restarts), (1, 0, 0));
+    // Another node, after a back-off, and no retry used.
+    assert_eq!(status.avoid[0].node, "n2");
+    assert!(status.not_before.is_some());
+    world.plan_run(&["n1", "n3"], 2);
+    assert_eq!(world.phase(), Phase::Pending);
+    world.wait(10);
+    assert_eq!((world.phase(), world.status().attempts), (Phase::Starting, 2));
+    assert_eq!(world.members(), ["bert-2-0", "bert-2-1"]);
+}
+
+#[test]
+fn a_drain_after_the_gang_has_finished_changes_nothing() {
+    let mut world = World::running(gang(), &["n1", "n2"], 2);
+    world.now = 100;
+    world.exit_quietly("bert-1-0", 0, "");
+    world.exit_quietly("bert-1-1", 0, "");
+    world.now = 130;
+    world.evict("bert-1-1");
+    assert_eq!((world.phase(), world.last().0), (Phase::Succeeded, Outcome::Finished));
+}
+
+#[test]
+fn a_failed_member_takes_the_others_with_it_and_its_pod_is_kept() {
+    let mut world = World::running(gang(), &["n1", "n2"], 2);
+    world.now = 50;
+    world.exit("bert-1-1", 3, "Traceback\nValueError: bad batch");
+    assert_eq!(world.phase(), Phase::Stopping);
+    assert_eq!(world.deleted, [("bert-1-0".to_owned(), DeleteReason::Stop)]);
+    // Nothing of the next attempt while a member lives.
+    world.plan_run(&["n3", "n4"], 2).wait(20);
+    assert_eq!(world.status().attempts, 1);
+    world.leave(143);
+    let record = world.status().history[0].clone();
+    assert_eq!((record.outcome, record.exit_code), (Outcome::UserFailure, Some(3)));
+    assert_eq!(record.message, "worker 1 exited with 3: ValueError: bad batch");
+    assert!(world.pods.contains_key("bert-1-1"));
+    assert_eq!(world.status().user_failures, 1);
+}
+
+#[test]
+fn members_that_finish_apart_for_ten_minutes_are_the_users_failure() {
+    let mut world = World::running(gang(), &["n1", "n2"], 2);
+    world.now = 100;
+    world.exit("bert-1-0", 0, "");
+    assert_eq!((world.phase(), world.next), (Phase::Running, Some(at(600))));
+    world.wait(599);
+    assert_eq!(world.phase(), Phase::Running);
+    world.wait(1);
+    assert_eq!(world.phase(), Phase::Stopping);
+    world.leave(0);
+    assert_eq!(world.last(), (Outcome::UserFailure, "ContainerFailed".into()));
+}
+
+#[test]
+fn a_member_lost_with_its_node_explains_the_failure_of_the_others() {
+    // Given a gang whose node n2 dies: the peer on n1 fails at once, the node is noticed 50 s later.
+    let mut world = World::running(gang(), &["n1", "n2"], 2);
+    world.now = 100;
+    world.exit("bert-1-0", 1, "NCCL error: connection closed by remote peer");
+    assert_eq!(world.phase(), Phase::Stopping);
+    world.now = 150;
+    world.silence("n2");
+    world.now = 200;
+    world.nodes.get_mut("n2").unwrap().out_of_service = true;
+    world.settle();
+    assert_eq!((world.phase(), world.last().0), (Phase::Pending, Outcome::ClusterFailure));
+    assert_eq!(world.status().user_failures, 0);
+}
+
+#[test]
+fn containers_beside_the_training_one_do_not_keep_the_gpus() {
+    let spec = json!({"container": "train", "template": {"spec": {"containers": [
+        {"name": "train", "image": "train:1"}, {"name": "logs", "image": "logs:1"}]}}});
+    let mut world = World::running(spec, &["n1"], 1);
+    world.now = 60;
+    let pod = world.pods.get_mut("bert-1-0").unwrap();
+    end(pod, 0, "Completed", "", at(60));
+    pod.status.phase = "Running".into();
+    world.settle();
+    assert_eq!((world.phase(), &world.deleted[0].1), (Phase::Stopping, &DeleteReason::Leftover));
+    // What it came to is in the status before the pod goes: a restart of the operator does not lose it.
+    world.restart_operator().wait(5);
+    world.pods.clear();
+    world.wait(40);
+    assert_eq!((world.phase(), world.last().0), (Phase::Succeeded, Outcome::Finished));
+}

@@ -1,0 +1,183 @@
+use andreas_api::{Outcome, Phase, Reason};
+use serde_json::json;
+
+use super::world::*;
+use crate::lifecycle::*;
+
+fn with_checkpoint() -> serde_json::Value {
+    json!({"checkpoint": {"claimName": "ckpt", "graceSeconds": 120}})
+}
+
+#[test]
+fn preempted_saves_ends_and_goes_on_later() {
+    let mut world = World::running(with_checkpoint(), &["n1"], 1);
+    world.wait(100).plan_wait(Reason::Preempted, "in favour of team/urgent");
+    let stop = world.status().stop.unwrap();
+    assert_eq!((stop.attempt, stop.reason.as_str(), stop.message.as_str()), (1, "Preempted", "in favour of team/urgent"));
+    assert_eq!(world.claim, Some(Claim::Stopping { gone_by: Some(at(220)), goes_on: true }));
+    // A pod that is not bound yet could not be bound any more: the generation has moved on.
+    assert_eq!(world.status().allocation.unwrap().generation, 2);
+    // GPUs are in use until the pod has ended.
+    world.plan_run(&["n2"], 1).wait(30);
+    assert_eq!((world.phase(), world.status().attempts), (Phase::Stopping, 1));
+    // Exit 0 after our stop is a stop; the plan made meanwhile is carried out at once.
+    world.leave(0);
+    assert_eq!((world.phase(), world.last()), (Phase::Starting, (Outcome::Stopped, "Preempted".into())));
+    assert_eq!(world.members(), ["bert-2-0"]);
+    assert_eq!((world.status().restarts, world.status().user_failures), (1, 0));
+    world.bind_all().run_all();
+    assert_eq!(world.phase(), Phase::Running);
+}
+
+#[test]
+fn whatever_it_exits_with_after_a_stop_it_is_a_stop() {
+    for code in [0, 1, 137, 143] {
+        let mut world = World::running(with_checkpoint(), &["n1"], 1);
+        world.wait(100).plan_wait(Reason::Preempted, "");
+        world.now += 60;
+        world.leave(code);
+        assert_eq!(world.last().0, Outcome::Stopped, "{code}");
+        assert_eq!(world.reason(), "Preempted");
+    }
+}
+
+#[test]
+fn a_run_that_ended_before_the_stop_reached_it_has_finished() {
+    // The container ended at 100; that was not seen yet when the stop was asked for at 110.
+    let mut world = World::running(with_checkpoint(), &["n1"], 1);
+    world.now = 110;
+    world.plan_wait(Reason::Preempted, "");
+    world.now = 100;
+    let mut pod = world.pods["bert-1-0"].clone();
+    end(&mut pod, 0, "Completed", "", at(100));
+    world.pods.insert("bert-1-0".into(), pod);
+    world.now = 112;
+    world.settle();
+    assert_eq!((world.phase(), world.last().0), (Phase::Succeeded, Outcome::Finished));
+}
+
+#[test]
+fn an_exit_within_the_skew_of_clocks_is_taken_for_the_stops_doing() {
+    let mut world = World::running(with_checkpoint(), &["n1"], 1);
+    world.now = 110;
+    world.plan_wait(Reason::Preempted, "");
+    // The node's clock is 2 s behind.
+    world.now = 108;
+    world.exit_quietly("bert-1-0", 0, "");
+    world.now = 112;
+    world.settle();
+    assert_eq!((world.phase(), world.last().0), (Phase::Pending, Outcome::Stopped));
+}
+
+#[test]
+fn a_move_stops_and_starts_where_the_plan_says() {
+    let mut world = World::running(json!({"gpus": {"max": 4}}), &["n1"], 1);
+    world.plan_run(&["n2"], 4);
+    assert_eq!(world.status().stop.unwrap().message, "moves to 4 x A100 on each of n2");
+    world.leave(143);
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "NotPlannedYet"));
+    world.plan_run(&["n2"], 4);
+    assert_eq!(world.status().allocation.unwrap().gpus, 4);
+}
+
+#[test]
+fn a_new_power_limit_needs_no_restart() {
+    let mut world = World::running(json!({}), &["n1"], 1);
+    world.plan(Planned::Run {
+        gpu_type: "A100".into(),
+        nodes: vec!["n1".into()],
+        gpus_per_worker: 1,
+        limit_watts: Some(250),
+        watts: 240,
+    });
+    let allocation = world.status().allocation.unwrap();
+    assert_eq!((world.phase(), allocation.power_limit_watts, allocation.watts), (Phase::Running, Some(250), 240));
+    assert_eq!(allocation.generation, 1);
+}
+
+#[test]
+fn a_commitment_is_taken_back_before_any_pod_exists() {
+    let mut world = World::new(json!({}));
+    world.nodes.get_mut("n1").unwrap().free_gpus = 0;
+    world.plan_run(&["n1"], 1);
+    assert_eq!(world.reason(), "WaitingForRoom");
+    world.plan_wait(Reason::PowerBudget, "the budget fell");
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "PowerBudget"));
+    assert_eq!((world.last().0, world.status().restarts), (Outcome::Stopped, 0));
+}
+
+#[test]
+fn suspend_stops_with_a_checkpoint_and_resume_goes_on() {
+    let mut world = World::running(with_checkpoint(), &["n1"], 1);
+    world.report(40_000).wait(100).edit(json!({"suspend": true}));
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Stopping, "Suspended"));
+    assert!(matches!(world.claim, Some(Claim::Stopping { goes_on: false, .. })));
+    world.leave(0);
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Suspended, "Suspended"));
+    assert_eq!(world.claim, Some(Claim::Nothing));
+    world.plan_run(&["n1"], 1);
+    assert_eq!(world.phase(), Phase::Suspended);
+    world.edit(json!({"suspend": false}));
+    assert_eq!((world.phase(), world.claim.clone()), (Phase::Starting, Some(Claim::Starting { since: at(100) })));
+    assert_eq!(world.status().progress.unwrap().milli_percent, 40_000);
+}
+
+#[test]
+fn a_job_applied_suspended_waits_for_its_user() {
+    let mut world = World::new(json!({"suspend": true}));
+    world.settle();
+    assert_eq!((world.phase(), world.condition("Scheduled").reason.as_str()), (Phase::Suspended, "Suspended"));
+    world.edit(json!({"suspend": false}));
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "NotPlannedYet"));
+}
+
+#[test]
+fn forced_deletion_keeps_the_gpus_until_the_agent_sees_them_unheld_or_the_grace_is_over() {
+    // Given a pod that disappears while its last status shows a running container.
+    let mut world = World::running(with_checkpoint(), &["n1"], 1);
+    world.now = 100;
+    world.remove("bert-1-0");
+    world.settle();
+    assert_eq!((world.phase(), world.status().stop.unwrap().reason.as_str()), (Phase::Stopping, "Vanished"));
+    assert_eq!(world.next, Some(at(220)));
+    world.wait(119);
+    assert_eq!(world.phase(), Phase::Stopping);
+    world.wait(1);
+    assert_eq!((world.phase(), world.last()), (Phase::Pending, (Outcome::ClusterFailure, "Vanished".into())));
+
+    // With an agent: in use while it is seen to hold a GPU, and not longer.
+    let mut world = World::running(with_checkpoint(), &["n1"], 1);
+    let uid = world.pods["bert-1-0"].metadata.uid.clone().unwrap();
+    let agent = AgentFact { holders: [uid].into(), ..AgentFact::default() };
+    world.nodes.get_mut("n1").unwrap().agent = Some(agent);
+    world.remove("bert-1-0");
+    world.wait(10);
+    assert_eq!(world.phase(), Phase::Stopping);
+    world.nodes.get_mut("n1").unwrap().agent.as_mut().unwrap().holders.clear();
+    world.wait(1);
+    assert_eq!(world.phase(), Phase::Pending);
+}
+
+#[test]
+fn a_member_deleted_by_somebody_else_is_the_clusters_failure_whatever_it_exits_with() {
+    let mut world = World::running(with_checkpoint(), &["n1"], 1);
+    world.now = 100;
+    let pod = world.pods.get_mut("bert-1-0").unwrap();
+    pod.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(220)));
+    pod.metadata.deletion_grace_period_seconds = Some(120);
+    world.settle();
+    world.now = 130;
+    world.leave(0);
+    assert_eq!((world.phase(), world.last().0), (Phase::Pending, Outcome::ClusterFailure));
+}
+
+#[test]
+fn a_job_that_is_being_deleted_is_left_to_the_garbage_collector() {
+    let mut world = World::running(json!({}), &["n1"], 1);
+    world.job.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(10)));
+    let writes = world.writes;
+    world.plan_wait(Reason::Preempted, "");
+    world.exit("bert-1-0", 1, "");
+    assert_eq!((world.writes, world.deleted.len()), (writes, 0));
+}

@@ -1,0 +1,143 @@
+use andreas_api::{Outcome, Phase, Reason};
+use serde_json::json;
+
+use super::world::*;
+use crate::lifecycle::*;
+
+#[test]
+fn from_apply_to_succeeded_in_three_writes() {
+    // Given a job that nobody has planned yet: nothing is written, a plan is on its way.
+    let mut world = World::new(json!({}));
+    world.settle();
+    assert_eq!((world.writes, world.next), (0, Some(at(3))));
+    // When the plan gives it GPUs, then the intent is written and the pod made.
+    world.now = 1;
+    world.plan_run(&["n1"], 1);
+    assert_eq!((world.phase(), world.writes), (Phase::Starting, 1));
+    assert_eq!(world.members(), ["bert-1-0"]);
+    let allocation = world.status().allocation.unwrap();
+    assert_eq!((allocation.attempt, allocation.generation, allocation.gpus), (1, 1, 1));
+    // When it is bound and runs, then one more.
+    world.bind_all();
+    assert_eq!(world.writes, 1);
+    world.wait(4).run_all();
+    assert_eq!((world.phase(), world.writes), (Phase::Running, 2));
+    assert_eq!(world.status().start_time.unwrap().0, at(5));
+    // When it ends well, then the third and last.
+    world.now = 105;
+    world.exit("bert-1-0", 0, "");
+    assert_eq!((world.phase(), world.writes), (Phase::Succeeded, 3));
+    assert_eq!(world.last(), (Outcome::Finished, "Completed".into()));
+    assert_eq!(world.status().completion_time.unwrap().0, at(105));
+    assert_eq!(world.claim, Some(Claim::Nothing));
+    assert!(world.learned.contains(&Learned::FinishedRun { seconds: 100 }));
+    // And its pod stays for `kubectl logs`.
+    assert!(world.pods.contains_key("bert-1-0") && world.deleted.is_empty());
+}
+
+#[test]
+fn the_intent_comes_before_the_pod() {
+    let mut world = World::new(json!({}));
+    world.settle();
+    world.decision = Some(DecisionFor {
+        basis: 0,
+        verdict: Planned::Run {
+            gpu_type: "A100".into(),
+            nodes: vec!["n1".into()],
+            gpus_per_worker: 1,
+            limit_watts: None,
+            watts: 0,
+        },
+    });
+    let step = world.look();
+    let Some(Action::CreatePods { generation, pods }) = step.actions.last() else { panic!("{step:#?}") };
+    let allocation = step.status.allocation.unwrap();
+    assert_eq!((*generation, pods.len()), (allocation.generation, 1));
+    let labels = pods[0].metadata.labels.as_ref().unwrap();
+    assert_eq!(labels["andreas.dev/allocation"], allocation.generation.to_string());
+}
+
+#[test]
+fn a_decision_made_for_another_state_is_not_carried_out() {
+    let mut world = World::new(json!({}));
+    world.plan_run(&["n1"], 1).bind_all().run_all();
+    // The plan that started it is still the newest when the job fails: it must not start it again.
+    world.exit("bert-1-0", 1, "boom");
+    assert_eq!(world.phase(), Phase::Pending);
+    assert_eq!(world.status().attempts, 1);
+    // A plan that says nothing new of a running job changes nothing.
+    world.plan_run(&["n1"], 1).bind_all().run_all();
+    let writes = world.writes;
+    world.plan_run(&["n1"], 1).wait(30);
+    assert_eq!((world.phase(), world.writes), (Phase::Running, writes));
+}
+
+#[test]
+fn gpus_are_awake_and_free_before_the_pod_is_made() {
+    let mut world = World::new(json!({"gpus": {"max": 2}}));
+    world.nodes.get_mut("n1").unwrap().agent = Some(AgentFact { wake: 7, awake: 7, ..AgentFact::default() });
+    world.nodes.get_mut("n1").unwrap().free_gpus = 1;
+    world.now = 10;
+    world.plan_run(&["n1"], 2);
+    // Asked to wake once, for this allocation, while the GPUs are still in use.
+    let asked = at(10).as_millisecond();
+    assert_eq!(world.nodes["n1"].agent.as_ref().unwrap().wake, asked);
+    assert_eq!(world.reason(), "WaitingForRoom");
+    assert!(world.members().is_empty());
+    // Awake but not free.
+    world.nodes.get_mut("n1").unwrap().agent.as_mut().unwrap().awake = asked;
+    world.wait(1);
+    assert!(world.members().is_empty());
+    // Both.
+    world.nodes.get_mut("n1").unwrap().free_gpus = 8;
+    world.wait(1);
+    assert_eq!((world.members().len(), world.reason().as_str()), (1, "PodsStarting"));
+}
+
+#[test]
+fn a_run_that_is_over_before_anybody_looked_is_recorded_as_a_run() {
+    let mut world = World::new(json!({}));
+    world.plan_run(&["n1"], 1);
+    world.bind("bert-1-0");
+    world.now = 9;
+    world.exit("bert-1-0", 0, "");
+    assert_eq!(world.phase(), Phase::Succeeded);
+    assert!(world.status().start_time.is_some());
+    assert_eq!(world.status().history[0].started.as_ref().unwrap().0, at(9));
+}
+
+#[test]
+fn waiting_names_the_jobs_in_the_way_and_rewrites_the_text_seldom() {
+    let mut world = World::new(json!({}));
+    world.now = 100;
+    world.plan_wait(Reason::WaitingForCapacity, "behind team/a");
+    assert_eq!((world.reason().as_str(), world.writes), ("WaitingForCapacity", 1));
+    assert_eq!(world.condition("Scheduled").message, "behind team/a");
+    world.now += 10;
+    world.plan_wait(Reason::WaitingForCapacity, "behind team/b");
+    assert_eq!((world.condition("Scheduled").message.as_str(), world.writes), ("behind team/a", 1));
+    world.wait(60);
+    assert_eq!((world.condition("Scheduled").message.as_str(), world.writes), ("behind team/b", 2));
+    world.plan_wait(Reason::PowerBudget, "no watts");
+    assert_eq!((world.reason().as_str(), world.writes), ("PowerBudget", 3));
+}
+
+#[test]
+fn energy_and_cost_are_written_at_the_edge_of_an_attempt() {
+    let mut world = World::running(json!({}), &["n1"], 1);
+    let writes = world.writes;
+    world.energy = EnergyView {
+        attempt_joules: 4_464_000,
+        attempt_micros: 322_400,
+        measured: true,
+        lateness_micros: 100_000,
+        measured_watts: Some(250),
+    };
+    world.wait(30);
+    assert_eq!(world.writes, writes);
+    world.exit("bert-1-0", 0, "");
+    let consumption = world.status().consumption.unwrap();
+    assert_eq!((consumption.energy.as_str(), consumption.cost.as_str()), ("1.24 kWh", "0.42"));
+    assert_eq!(consumption.source, "Measured");
+    assert_eq!(world.status().history[0].joules, 4_464_000);
+}
