@@ -189,10 +189,17 @@ impl<'a, 'b> Search<'a, 'b> {
         }
     }
 
-    /// Plans to try: nodes x jobs x GPUs, at most a thousand.
+    /// Plans to try: nodes x jobs x GPU counts of the catalogue (1 + 2 + ... for each type), at most a thousand.
     fn plans(&self) -> u64 {
-        let gpus: i64 = self.instance.types.iter().map(|t| t.widest).sum();
-        let size = self.instance.nodes.len() as u64 * self.order.len() as u64 * gpus.max(1).unsigned_abs();
+        let counts = |most: u64| most * (most + 1) / 2;
+        let sizes: u64 = match &self.options.accounting {
+            Accounting::Predicted => {
+                self.instance.types.iter().map(|t| counts(t.widest.unsigned_abs())).sum()
+            }
+            Accounting::Catalogue(rates) => rates.values().map(|of| counts(of.len() as u64)).sum(),
+        };
+        let size =
+            (self.instance.nodes.len() as u64).saturating_mul(self.order.len() as u64).saturating_mul(sizes);
         size.min(PLANS).min(self.options.trials).max(1)
     }
 
