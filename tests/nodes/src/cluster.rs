@@ -18,6 +18,9 @@ type Key = (String, String);
 pub(crate) struct Cluster {
     services: BTreeMap<Key, ServiceView>,
     slices: BTreeMap<Key, SliceView>,
+    /// Where the API server is on the machine: what the Service `kubernetes` of `default` leads to, for a test bed's has
+    /// no endpoints (they must not be loopback addresses).
+    pub api_server: Option<SocketAddr>,
     /// Forwards of the configuration and of the control socket, by the address inside.
     pub forwards: BTreeMap<SocketAddr, Forward>,
 }
@@ -106,7 +109,12 @@ impl Cluster {
             for port in &service.spec.ports {
                 if matches!(port.protocol.as_str(), "" | "TCP") {
                     let (namespace, name) = (namespace.clone(), name.clone());
-                    let target = Target::Service { namespace, name, port: port.name.clone() };
+                    let target = match self.api_server {
+                        Some(machine) if namespace == "default" && name == "kubernetes" => {
+                            Target::Machine(machine)
+                        }
+                        _ => Target::Service { namespace, name, port: port.name.clone() },
+                    };
                     wanted.insert(SocketAddr::from((ip, port.port)), target);
                 }
             }
@@ -132,7 +140,7 @@ impl Cluster {
     }
 
     /// Address of the API server's Service, which pods get in `KUBERNETES_SERVICE_HOST`.
-    pub fn api_server(&self) -> Option<(String, u16)> {
+    pub fn api_service(&self) -> Option<(String, u16)> {
         let service = self.services.get(&("default".to_owned(), "kubernetes".to_owned()))?;
         Some((service.spec.cluster_ip.clone(), service.spec.ports.first()?.port))
     }

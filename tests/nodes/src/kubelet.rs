@@ -1,7 +1,7 @@
 //! The kubelets together: one watch for the pods of all nodes, a worker per pod, the nodes' heartbeats.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
@@ -132,6 +132,7 @@ impl Shared {
         config: NodesConfig,
         data_dir: PathBuf,
         sandbox: Option<Sandbox>,
+        api_server: Option<SocketAddr>,
     ) -> Arc<Self> {
         let mut nodes = BTreeMap::new();
         for group in &config.nodes {
@@ -142,6 +143,7 @@ impl Shared {
             }
         }
         let mut cluster = Cluster::default();
+        cluster.api_server = api_server;
         cluster.forwards.extend(config.forwards.iter().map(|forward| (forward.listen, forward.clone())));
         let (events, queue) = mpsc::channel(1024);
         tokio::spawn(write_events(client.clone(), queue));
@@ -348,7 +350,7 @@ impl Shared {
     }
 
     /// Opens, changes or closes (`to` none) a forward.
-    pub fn set_forward(&self, listen: std::net::SocketAddr, forward: Option<Forward>) {
+    pub fn set_forward(&self, listen: SocketAddr, forward: Option<Forward>) {
         let forwards = &mut self.cluster.lock().forwards;
         match forward {
             Some(forward) => forwards.insert(listen, forward),

@@ -1,5 +1,6 @@
 //! Starting the pretend kubelets: sandbox first, then threads.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -56,6 +57,12 @@ pub fn run(options: Options) -> anyhow::Result<()> {
     runtime.block_on(serve(options, config, data_dir, sandbox))
 }
 
+/// The API server's address where the kubeconfig names one.
+fn api_server_address(url: &http::Uri) -> Option<SocketAddr> {
+    let ip = url.host()?.trim_matches(['[', ']']).parse().ok()?;
+    Some(SocketAddr::new(ip, url.port_u16().unwrap_or(443)))
+}
+
 async fn serve(
     options: Options,
     config: NodesConfig,
@@ -66,9 +73,10 @@ async fn serve(
     let _ = rustls::crypto::ring::default_provider().install_default();
     let kubeconfig = Kubeconfig::read_from(&options.kubeconfig).context("kubeconfig")?;
     let client = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    let api_server = api_server_address(&client.cluster_url);
     let client = kube::Client::try_from(client)?;
     let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let shared = Shared::new(client, config, data_dir, sandbox);
+    let shared = Shared::new(client, config, data_dir, sandbox, api_server);
     let work = async {
         shared.register_nodes().await.context("registering nodes")?;
         tracing::info!(nodes = shared.nodes.len(), "nodes registered");

@@ -80,7 +80,7 @@ fn body(standing: Standing, elapsed: Duration) -> Value {
     let remaining =
         (share > 0.0).then(|| (elapsed.as_secs_f64() * (1.0 - share).max(0.0) / share).round() as u64);
     let metric = |name: &str, value: String| json!({"name": name, "value": value});
-    json!({"trainerStatus": {
+    let mut body = json!({"trainerStatus": {
         "progressPercentage": percent,
         "estimatedRemainingSeconds": remaining,
         "metrics": [
@@ -90,7 +90,12 @@ fn body(standing: Standing, elapsed: Duration) -> Value {
             metric("loss", format!("{:.4}", 2.0 / (1.0 + standing.epoch))),
         ],
         "lastUpdatedTime": jiff::Timestamp::now().to_string(),
-    }})
+    }});
+    if standing.claimed == Some(0) {
+        // The callbacks' first post is a plain 0, whatever was done before.
+        body["trainerStatus"]["metrics"] = json!([]);
+    }
+    body
 }
 
 fn post_all(shared: &Shared, to: &ReportTo) {

@@ -145,7 +145,7 @@ async fn specify(ctx: &PodContext, container: &Container) -> Result<ContainerSpe
         ("HOME".to_owned(), "/root".to_owned()),
         ("HOSTNAME".to_owned(), pod.hostname()),
     ];
-    if let Some((host, port)) = shared.cluster.lock().api_server() {
+    if let Some((host, port)) = shared.cluster.lock().api_service() {
         given.push(("KUBERNETES_SERVICE_HOST".to_owned(), host));
         given.push(("KUBERNETES_SERVICE_PORT".to_owned(), port.to_string()));
     }

@@ -21,11 +21,13 @@ const START_ERROR: u8 = 128;
 /// `pretend-kubelets container-init SPEC`. Standard output is a pipe to the sandbox: closed by the program's start,
 /// or carrying one line that says why there was none.
 pub fn container_init(spec: &Path) -> ExitCode {
+    // A failed exec leaves the log in place of standard output.
+    let Ok(tell) = io::stdout().as_fd().try_clone_to_owned() else { return ExitCode::from(START_ERROR) };
     let error = match prepare(spec) {
         Ok(mut command) => start_error(&command.exec(), &command),
         Err(error) => format!("{error:#}"),
     };
-    let _ = writeln!(io::stdout(), "{error}");
+    let _ = writeln!(File::from(tell), "{error}");
     ExitCode::from(START_ERROR)
 }
 
