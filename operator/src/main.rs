@@ -1,2 +1,17 @@
-//! The controller: watches, gathers a Snapshot, asks the planner, carries the Plan out.
-fn main() {}
+//! `andreas-operator`: see the library's page.
+
+use andreas_operator::args::{Cli, Command};
+use andreas_operator::server;
+use clap::Parser;
+
+fn main() -> anyhow::Result<()> {
+    let cli = Cli::parse();
+    match cli.command {
+        Some(Command::Crds) => {
+            print!("{}", andreas_api::crd::yaml());
+            Ok(())
+        }
+        Some(Command::Run(args)) => server::run(*args),
+        None => server::run(cli.run),
+    }
+}

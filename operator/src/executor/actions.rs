@@ -1,0 +1,279 @@
+//! What a step wants done.
+
+use std::sync::Arc;
+
+use andreas_api::names::LABEL_ATTEMPT;
+use andreas_api::slim::{SlimPod, SlimTrainingJob};
+use andreas_api::{Reason, TrainingJob};
+use andreas_runtime::watch::ObjectKey;
+use futures::future::join_all;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::refusal::Refusal;
+use super::work::back_off;
+use super::writer::WriteError;
+use super::{Again, Shared};
+use crate::index::{number, owner};
+use crate::lifecycle::{Action, Creation, CreationOutcome, DeleteReason, Verdict};
+
+/// Carries actions out in their order; stops at the first that has to be tried again.
+///
+/// # Errors
+/// When to look at the job again.
+pub async fn carry_out(
+    shared: &Arc<Shared>,
+    key: &ObjectKey,
+    job: &SlimTrainingJob,
+    actions: Vec<Action>,
+) -> Result<(), Again> {
+    // Deletes and wakes of a gang go out together; what makes things keeps its order.
+    let (at_once, in_order): (Vec<Action>, Vec<Action>) =
+        actions.into_iter().partition(|action| matches!(action, Action::DeletePod { .. } | Action::Wake { .. }));
+    for result in join_all(at_once.into_iter().map(|action| one(shared, key, job, action))).await {
+        result?;
+    }
+    for action in in_order {
+        one(shared, key, job, action).await?;
+    }
+    Ok(())
+}
+
+async fn one(shared: &Arc<Shared>, key: &ObjectKey, job: &SlimTrainingJob, action: Action) -> Result<(), Again> {
+    match action {
+        Action::CreateService(service) => create_service(shared, key, job, &service).await,
+        Action::CreatePods { generation, pods } => create_pods(shared, key, job, generation, pods).await,
+        Action::DeletePod { name, uid, grace, why } => {
+            let pod = ObjectKey { namespace: key.namespace.clone(), name };
+            delete_pod(shared, key, job, &pod, &uid, grace, why).await
+        }
+        Action::Wake { node, value } => wake(shared, key, job, &node, value).await,
+        Action::DryRun { gpus, pod } => dry_run(shared, key, job, gpus, &pod).await,
+        Action::DeleteJob { uid } => {
+            let deleted = shared.writer.delete::<TrainingJob>(key, &uid, None, None).await;
+            deleted.map(|_| ()).or_else(|error| failed(shared, key, job, "delete job", &error))
+        }
+    }
+}
+
+fn uid(job: &SlimTrainingJob) -> &str {
+    job.metadata.uid.as_deref().unwrap_or_default()
+}
+
+fn failed(shared: &Shared, key: &ObjectKey, job: &SlimTrainingJob, what: &str, error: &WriteError) -> Result<(), Again> {
+    shared.metrics.step_errors.inc();
+    tracing::warn!(job = %key, what, error = error as &dyn std::error::Error, "not done, tried again");
+    match error.refusal() {
+        Refusal::Conflict => Err(Again::Now),
+        Refusal::Busy(Some(after)) => Err(Again::After(after)),
+        _ => Err(back_off(shared, key, uid(job))),
+    }
+}
+
+/// Keeps what making the pods came to, and has the job looked at again: its step says what follows.
+fn report(shared: &Shared, key: &ObjectKey, job: &SlimTrainingJob, generation: i64, outcome: CreationOutcome) {
+    if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
+        memory.creation = Creation { generation, outcome };
+    }
+    shared.index.lock().mark(key.clone());
+}
+
+async fn create_service(
+    shared: &Arc<Shared>,
+    key: &ObjectKey,
+    job: &SlimTrainingJob,
+    service: &Service,
+) -> Result<(), Again> {
+    let generation = job_generation(shared, key);
+    match shared.writer.ensure_service(&key.namespace, service).await {
+        Ok(found) => {
+            let owners = found.metadata.owner_references.as_deref().unwrap_or_default();
+            if owners.iter().any(|owner| owner.uid == uid(job)) {
+                return Ok(());
+            }
+            let name = format!("Service {}", found.metadata.name.unwrap_or_default());
+            report(shared, key, job, generation, CreationOutcome::NameInUse { name });
+            Err(Again::Now)
+        }
+        Err(error) => match error.refusal().for_user() {
+            Some((reason, message)) => {
+                report(shared, key, job, generation, CreationOutcome::Refused { reason, message });
+                Err(Again::Now)
+            }
+            None => failed(shared, key, job, "create service", &error),
+        },
+    }
+}
+
+/// Generation of the allocation that is being carried out.
+fn job_generation(shared: &Shared, key: &ObjectKey) -> i64 {
+    let index = shared.index.lock();
+    let status = index.jobs.get(key).and_then(|job| job.status.as_ref());
+    status.and_then(|status| status.allocation.as_ref()).map_or(0, |allocation| allocation.generation)
+}
+
+enum Made {
+    /// By this call.
+    Now(Box<SlimPod>),
+    /// It was there, ours.
+    Before,
+    /// Of somebody else.
+    Foreign(String),
+    /// Refused in words that the user must see.
+    Refused(Reason, String),
+    /// Not now.
+    Failed(WriteError),
+}
+
+/// All pods of a gang at once. Where one is refused those made are deleted.
+async fn create_pods(
+    shared: &Arc<Shared>,
+    key: &ObjectKey,
+    job: &SlimTrainingJob,
+    generation: i64,
+    pods: Vec<Pod>,
+) -> Result<(), Again> {
+    let results = join_all(pods.iter().map(|pod| create_pod(shared, key, job, pod))).await;
+    let mut made = Vec::new();
+    let mut trouble = None;
+    let mut later = None;
+    for result in results {
+        match result {
+            Made::Now(pod) => made.push(pod),
+            Made::Before => {}
+            Made::Foreign(name) => trouble = Some(CreationOutcome::NameInUse { name }),
+            Made::Refused(reason, message) => trouble = Some(CreationOutcome::Refused { reason, message }),
+            Made::Failed(error) => later = Some(error),
+        }
+    }
+    if let Some(outcome) = trouble {
+        // Half a gang is never left: what was made goes at once, what could not be deleted goes with the next step.
+        let undo = made.iter().map(|pod| {
+            let pod_key = ObjectKey { namespace: key.namespace.clone(), name: pod.name_any() };
+            async move { delete_live(shared, &pod_key, &pod.uid().unwrap_or_default(), None).await }
+        });
+        for result in join_all(undo).await {
+            if let Err(error) = result {
+                tracing::warn!(job = %key, error = &error as &dyn std::error::Error, "a pod of half a gang was not deleted");
+            }
+        }
+        report(shared, key, job, generation, outcome);
+        return Err(Again::Now);
+    }
+    if let Some(error) = later {
+        return failed(shared, key, job, "create pods", &error);
+    }
+    report(shared, key, job, generation, CreationOutcome::Made);
+    Ok(())
+}
+
+async fn create_pod(shared: &Arc<Shared>, key: &ObjectKey, job: &SlimTrainingJob, pod: &Pod) -> Made {
+    let error = match shared.writer.create::<Pod, SlimPod>("pod", Some(&key.namespace), pod, false).await {
+        Ok(answer) => {
+            shared.index.lock().wrote_pod(answer.clone());
+            return Made::Now(Box::new(answer));
+        }
+        Err(error) => error,
+    };
+    let refusal = error.refusal();
+    if refusal != Refusal::Conflict {
+        return refusal.for_user().map_or(Made::Failed(error), |(reason, message)| Made::Refused(reason, message));
+    }
+    let pod_key = ObjectKey { namespace: key.namespace.clone(), name: pod.name_any() };
+    match shared.writer.get_pod(&pod_key).await {
+        Ok(Some(found)) => {
+            let attempt = pod.labels().get(LABEL_ATTEMPT).and_then(|text| text.parse::<i64>().ok());
+            let ours = owner(&found.metadata).is_some_and(|(_, owner)| owner == uid(job))
+                && number(&found.metadata, LABEL_ATTEMPT) == attempt;
+            shared.index.lock().wrote_pod(found);
+            if ours { Made::Before } else { Made::Foreign(pod_key.name) }
+        }
+        Ok(None) => Made::Failed(error),
+        Err(get) => Made::Failed(get.into()),
+    }
+}
+
+async fn delete_pod(
+    shared: &Arc<Shared>,
+    key: &ObjectKey,
+    job: &SlimTrainingJob,
+    pod: &ObjectKey,
+    pod_uid: &str,
+    grace: Option<i64>,
+    why: DeleteReason,
+) -> Result<(), Again> {
+    let known = shared.index.lock().pods.get(pod).map(|pod| pod.status.phase.clone());
+    let live = match shared.writer.get_pod(pod).await {
+        Ok(live) => live,
+        Err(error) => return failed(shared, key, job, "look before delete", &error.into()),
+    };
+    let Some(live) = live.filter(|live| live.metadata.uid.as_deref() == Some(pod_uid)) else {
+        let mut index = shared.index.lock();
+        if index.pods.get(pod).is_some_and(|held| held.metadata.uid.as_deref() == Some(pod_uid)) {
+            index.gone_pod(pod);
+        }
+        return Ok(());
+    };
+    let ended = |phase: &str| matches!(phase, "Succeeded" | "Failed");
+    let newly_ended = ended(&live.status.phase) && !known.as_deref().is_some_and(ended);
+    let going = live.metadata.deletion_timestamp.is_some();
+    let shorter = grace.is_some_and(|grace| live.metadata.deletion_grace_period_seconds.is_none_or(|now| grace < now));
+    shared.index.lock().wrote_pod(live);
+    if newly_ended && why != DeleteReason::History {
+        // It ended while we thought: the step is to be made from that.
+        return Err(Again::Now);
+    }
+    if going && !shorter {
+        return Ok(());
+    }
+    match delete_live(shared, pod, pod_uid, grace.and_then(|grace| u32::try_from(grace).ok())).await {
+        Ok(()) => Ok(()),
+        Err(error) => failed(shared, key, job, "delete pod", &error),
+    }
+}
+
+async fn delete_live(shared: &Arc<Shared>, pod: &ObjectKey, uid: &str, grace: Option<u32>) -> Result<(), WriteError> {
+    shared.writer.delete::<Pod>(pod, uid, None, grace).await?;
+    // What is left of it (a grace period, or nothing) is seen at once, not when the watch comes round.
+    match shared.writer.get_pod(pod).await {
+        Ok(Some(left)) => shared.index.lock().wrote_pod(left),
+        Ok(None) => shared.index.lock().gone_pod(pod),
+        Err(error) => tracing::debug!(%pod, %error, "not looked up after its deletion"),
+    }
+    Ok(())
+}
+
+async fn wake(shared: &Arc<Shared>, key: &ObjectKey, job: &SlimTrainingJob, node: &str, value: i64) -> Result<(), Again> {
+    let gpu_node = ObjectKey { namespace: String::new(), name: node.to_owned() };
+    if shared.index.lock().gpu_nodes.get(&gpu_node).is_some_and(|held| held.spec.wake >= value) {
+        return Ok(());
+    }
+    match shared.writer.patch_gpu_node(node, &json!({ "spec": { "wake": value } })).await {
+        Ok(answer) => {
+            shared.index.lock().wrote_gpu_node(answer);
+            Ok(())
+        }
+        Err(error) => failed(shared, key, job, "wake", &error),
+    }
+}
+
+async fn dry_run(shared: &Arc<Shared>, key: &ObjectKey, job: &SlimTrainingJob, gpus: i32, pod: &Pod) -> Result<(), Again> {
+    let refusal = match shared.writer.create::<Pod, Value>("dry_run", Some(&key.namespace), pod, true).await {
+        Ok(_) => None,
+        Err(error) => match error.refusal() {
+            // A pod of that name is there: the template was good enough once, and its creation will tell again.
+            Refusal::Conflict => None,
+            refusal => match refusal.for_user() {
+                Some(words) => Some(words),
+                None => return failed(shared, key, job, "dry run", &error),
+            },
+        },
+    };
+    if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
+        memory.verdict = Some(Verdict { gpus, at: Timestamp::now(), refusal });
+    }
+    shared.index.lock().mark(key.clone());
+    Ok(())
+}

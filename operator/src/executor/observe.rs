@@ -1,0 +1,201 @@
+//! From index and ledger to what a step is decided from.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use andreas_api::gpu_node::GpuCondition;
+use andreas_api::names::{LABEL_ATTEMPT, LABEL_GPU_MEMORY, LABEL_JOB_UID};
+use andreas_api::slim::{SlimGpuNode, SlimNode, SlimPod, SlimTrainingJob};
+use andreas_api::EnergyPolicySpec;
+use andreas_runtime::watch::ObjectKey;
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use crate::forecast;
+use crate::index::{Amounts, ClusterIndex, Gone, job_label, number, quantity, takes};
+use crate::ledger::{JobMemory, Ledger};
+use crate::lifecycle::{AgentFact, Claim, EnergyView, GonePod, NodeFact, Observed, PolicyView, Settings};
+
+/// All that a step looks at, owned: the index is unlocked while the step is made.
+pub struct Seen {
+    /// The job.
+    pub job: Arc<SlimTrainingJob>,
+    pods: Vec<Arc<SlimPod>>,
+    gone: Vec<Gone>,
+    nodes: BTreeMap<String, NodeFact>,
+    policy: PolicyView,
+    now: Timestamp,
+    memory: JobMemory,
+    energy: EnergyView,
+    settings: Arc<Settings>,
+}
+
+impl Seen {
+    /// Looks; `None` where there is no such job.
+    pub fn gather(
+        index: &ClusterIndex,
+        memory: impl FnOnce(&str) -> JobMemory,
+        key: &ObjectKey,
+        settings: Arc<Settings>,
+        now: Timestamp,
+    ) -> Option<Self> {
+        let job = Arc::clone(index.jobs.get(key)?);
+        let uid = job.uid().unwrap_or_default();
+        let pods = index.members(key);
+        let gone: Vec<Gone> = index
+            .gone(key)
+            .iter()
+            .filter(|gone| gone.last.labels().get(LABEL_JOB_UID) == Some(&uid))
+            .cloned()
+            .collect();
+        let spec = index.policy().map(|policy| policy.spec.clone()).unwrap_or_default();
+        let nodes = node_facts(index, key, &job, &pods, &gone);
+        let energy = energy(&job, &spec, now);
+        let memory = memory(&uid);
+        Some(Self { policy: PolicyView::of(&spec), job, pods, gone, nodes, now, memory, energy, settings })
+    }
+
+    /// Where the plan has others leave first, no GPU counts as free until they have: their quota and watts are needed too.
+    pub fn hold_back(&mut self, index: &ClusterIndex, ledger: &Ledger) {
+        let waits = self.memory.after.iter().any(|(other, attempt)| {
+            let holds = ledger.get(other).and_then(|memory| memory.claim.as_ref()).is_some_and(|claim| {
+                matches!(claim, Claim::Starting { .. } | Claim::Running { .. } | Claim::Stopping { .. })
+            });
+            let status = index.jobs.get(other).and_then(|job| job.status.as_ref());
+            let allocation = status.and_then(|status| status.allocation.as_ref());
+            holds && allocation.is_some_and(|allocation| allocation.attempt == *attempt)
+        });
+        if waits {
+            self.nodes.values_mut().for_each(|fact| fact.free_gpus = 0);
+        }
+    }
+
+    /// Makes the step.
+    pub fn step(&self) -> crate::lifecycle::Step {
+        let pods: Vec<&SlimPod> = self.pods.iter().map(Arc::as_ref).collect();
+        let gone: Vec<GonePod<'_>> = self.gone.iter().map(|gone| GonePod { last: &gone.last, at: gone.at }).collect();
+        crate::lifecycle::step(&Observed {
+            job: &self.job,
+            pods: &pods,
+            gone: &gone,
+            nodes: &self.nodes,
+            policy: &self.policy,
+            now: self.now,
+            decision: self.memory.decision.as_ref(),
+            creation: &self.memory.creation,
+            verdict: self.memory.verdict.as_ref(),
+            forecast: self.memory.forecast.as_ref(),
+            energy: &self.energy,
+            last_write: self.memory.last_write,
+            last_progress: self.memory.last_progress,
+            settings: &self.settings,
+        })
+    }
+}
+
+fn energy(job: &SlimTrainingJob, policy: &EnergyPolicySpec, now: Timestamp) -> EnergyView {
+    let (attempt_joules, attempt_micros) = forecast::attempt_energy(job, policy, now);
+    EnergyView {
+        attempt_joules,
+        attempt_micros,
+        measured: false,
+        lateness_micros: forecast::lateness_micros(job, policy, now),
+        measured_watts: None,
+    }
+}
+
+fn node_facts(
+    index: &ClusterIndex,
+    key: &ObjectKey,
+    job: &SlimTrainingJob,
+    pods: &[Arc<SlimPod>],
+    gone: &[Gone],
+) -> BTreeMap<String, NodeFact> {
+    let allocated = job.status.iter().filter_map(|status| status.allocation.as_ref()).flat_map(|a| a.nodes.iter());
+    let bound = pods.iter().chain(gone.iter().map(|gone| &gone.last)).filter_map(|pod| pod.spec.node_name.as_ref());
+    let mut facts = BTreeMap::new();
+    for name in allocated.chain(bound) {
+        if facts.contains_key(name) {
+            continue;
+        }
+        let node_key = ObjectKey { namespace: String::new(), name: name.clone() };
+        match index.nodes.get(&node_key) {
+            Some(node) => {
+                let agent = index.gpu_nodes.get(&node_key).and_then(|gpu_node| agent(gpu_node));
+                let free_gpus = free_gpus(index, node, key, job);
+                facts.insert(name.clone(), fact(node, agent, free_gpus));
+            }
+            // It is there, only unreadable: nothing is proven.
+            None if index.is_unreadable_node(name) => {
+                facts.insert(name.clone(), NodeFact { ready: false, free_gpus: 0, ..NodeFact::default() });
+            }
+            None => {}
+        }
+    }
+    facts
+}
+
+fn fact(node: &SlimNode, agent: Option<AgentFact>, free_gpus: i32) -> NodeFact {
+    let ready = node.status.conditions.iter().find(|condition| condition.type_ == "Ready");
+    NodeFact {
+        ready: ready.is_some_and(|condition| condition.status == "True"),
+        ready_changed: ready.and_then(|condition| condition.last_transition_time.as_ref()).map(|time| time.0),
+        boot_id: node.status.node_info.boot_id.clone(),
+        out_of_service: node.spec.taints.iter().any(|taint| taint.key == "node.kubernetes.io/out-of-service"),
+        free_gpus,
+        gpu_memory_mib: node.labels().get(LABEL_GPU_MEMORY).and_then(|text| text.parse().ok()),
+        agent,
+    }
+}
+
+/// What the agent says; `None`: no agent lives there.
+fn agent(node: &SlimGpuNode) -> Option<AgentFact> {
+    let status = node.status.as_ref()?;
+    status.agent_version.as_ref()?;
+    let broken = status.gpus.iter().any(|gpu| gpu.state == GpuCondition::Unhealthy);
+    let since = status.conditions.iter().find(|c| c.type_ == "Unhealthy" && c.status == "True");
+    Some(AgentFact {
+        wake: node.spec.wake,
+        awake: status.awake,
+        holders: status.gpus.iter().filter_map(|gpu| gpu.holder.clone()).collect(),
+        unhealthy_since: since.filter(|_| broken).map(|condition| condition.last_transition_time.0),
+    })
+}
+
+/// GPUs of a node that nobody but this job's present attempt uses: not foreign pods, not other members of ours that
+/// are bound there, not commitments to others that came first and have no pod there yet.
+fn free_gpus(index: &ClusterIndex, node: &SlimNode, key: &ObjectKey, job: &SlimTrainingJob) -> i32 {
+    let name = node.name_any();
+    let own = job.status.as_ref().and_then(|status| status.allocation.as_ref());
+    let uid = job.metadata.uid.as_deref();
+    let mut used = index.foreign_use(&name).gpus;
+    for pod in index.pods_on(&name) {
+        let present = pod.labels().get(LABEL_JOB_UID).map(String::as_str) == uid
+            && number(&pod.metadata, LABEL_ATTEMPT) == own.map(|own| own.attempt);
+        // Orphans are in the foreign use already.
+        if !present && crate::index::owner(&pod.metadata).is_some() {
+            used += takes(pod).map_or(0, |(_, amounts)| amounts.gpus);
+        }
+    }
+    for (other, their) in index.allocated_on(&name).filter(|(other, _)| *other != key) {
+        let Some(allocation) = their.status.as_ref().and_then(|status| status.allocation.as_ref()) else { continue };
+        let first = own.is_none_or(|own| (allocation.since.0, other) < (own.since.0, key));
+        let carried_out = index.pods_on(&name).any(|pod| {
+            job_label(&pod.metadata).as_ref() == Some(other)
+                && number(&pod.metadata, LABEL_ATTEMPT) == Some(allocation.attempt)
+        });
+        let starting = their.status.as_ref().is_some_and(|status| status.phase == andreas_api::Phase::Starting);
+        if first && starting && !carried_out {
+            used += u64::try_from(allocation.gpus_per_worker).unwrap_or(0);
+        }
+    }
+    let has = Amounts::of(&node.status.allocatable).gpus;
+    i32::try_from(has).unwrap_or(i32::MAX) - i32::try_from(used).unwrap_or(i32::MAX)
+}
+
+/// GPUs of the largest managed node.
+pub fn largest_node(index: &ClusterIndex, policy: &EnergyPolicySpec) -> Option<i32> {
+    let managed = index.nodes.iter().filter(|(_, node)| crate::snapshot::is_managed(node, policy));
+    let gpus = managed.filter_map(|(_, node)| node.status.allocatable.get(andreas_api::names::GPU_RESOURCE));
+    gpus.map(|gpus| i32::try_from(quantity::units(gpus)).unwrap_or(i32::MAX)).max()
+}

@@ -1,0 +1,107 @@
+//! What an API server's no means.
+
+use andreas_api::Reason;
+use kube::Error;
+use std::time::Duration;
+
+/// What to do about an error.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Refusal {
+    /// The namespace's quota leaves no room: wait, and say so. Not the user's template.
+    Quota(String),
+    /// The API server will not take this object as it is: wait, and show its words.
+    Template(String),
+    /// The object changed meanwhile, or there is one of that name: look again.
+    Conflict,
+    /// There is no such object.
+    NotFound,
+    /// Not now: overload, a time-out, a server's error. After this long, where it said so.
+    Busy(Option<Duration>),
+}
+
+/// The classes of LIFECYCLE section 5: 403 with "exceeded quota" or "status unknown for quota" is the quota; every other
+/// 4xx but 401, 404, 408, 409 and 429 is the template; the rest is tried again silently.
+///
+/// "failed quota" (a quota that demands requests the template does not have) is the template's: no room will ever help.
+pub fn classify(error: &Error) -> Refusal {
+    let Error::Api(status) = error else { return Refusal::Busy(None) };
+    let message = || status.message.chars().take(1_000).collect::<String>();
+    match status.code {
+        403 if status.message.contains("exceeded quota") || status.message.contains("status unknown for quota") => {
+            Refusal::Quota(message())
+        }
+        404 => Refusal::NotFound,
+        409 => Refusal::Conflict,
+        401 | 408 | 429 => Refusal::Busy(retry_after(status)),
+        400..=499 => Refusal::Template(message()),
+        _ => Refusal::Busy(retry_after(status)),
+    }
+}
+
+fn retry_after(status: &kube::core::Status) -> Option<Duration> {
+    let seconds = status.details.as_ref()?.retry_after_seconds;
+    (seconds > 0).then(|| Duration::from_secs(u64::from(seconds.min(60))))
+}
+
+impl Refusal {
+    /// The reason for a condition, and the server's words, where the refusal is one that a user must see.
+    pub fn for_user(self) -> Option<(Reason, String)> {
+        match self {
+            Self::Quota(message) => Some((Reason::QuotaExceeded, message)),
+            Self::Template(message) => Some((Reason::TemplateRejected, message)),
+            Self::Conflict | Self::NotFound | Self::Busy(_) => None,
+        }
+    }
+
+    /// The label of the metric.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Quota(_) | Self::Template(_) => "refused",
+            Self::Conflict => "conflict",
+            Self::NotFound => "gone",
+            Self::Busy(_) => "busy",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::core::Status;
+
+    fn answer(code: u16, message: &str) -> Refusal {
+        let mut status = Status::failure(message, "");
+        status.code = code;
+        classify(&Error::Api(Box::new(status)))
+    }
+
+    #[test]
+    fn quota_template_and_trouble_are_told_apart() {
+        let quota = r#"pods "a-1-0" is forbidden: exceeded quota: q, requested: pods=1, used: pods=5, limited: pods=5"#;
+        assert!(matches!(answer(403, quota), Refusal::Quota(words) if words == quota));
+        assert!(matches!(answer(403, "pods \"a\" is forbidden: status unknown for quota: q"), Refusal::Quota(_)));
+        for (code, message) in [
+            (403, "pods \"a\" is forbidden: failed quota: q: must specify requests.cpu for: train"),
+            (403, "pods \"a\" is forbidden: error looking up service account team/x: serviceaccount \"x\" not found"),
+            (403, "pods \"a\" is forbidden: violates PodSecurity \"restricted:latest\": hostPath volumes"),
+            (403, "pods \"a\" is forbidden: no PriorityClass with name x was found"),
+            (422, "Pod \"a\" is invalid: spec.containers[0].image: Required value"),
+            (400, "unknown field"),
+            (413, "too large"),
+        ] {
+            assert!(matches!(answer(code, message), Refusal::Template(words) if words == message), "{code} {message}");
+        }
+        assert_eq!(answer(409, "conflict"), Refusal::Conflict);
+        for code in [401, 408, 429, 500, 503, 504] {
+            assert_eq!(answer(code, "later"), Refusal::Busy(None), "{code}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_says_when_is_heard() {
+        let mut status = Status::failure("too many requests", "TooManyRequests");
+        status.code = 429;
+        status.details = serde_json::from_value(serde_json::json!({ "retryAfterSeconds": 3 })).ok();
+        assert_eq!(classify(&Error::Api(Box::new(status))), Refusal::Busy(Some(Duration::from_secs(3))));
+    }
+}

@@ -1,0 +1,252 @@
+//! One step of one job: look, decide, write, act.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use andreas_api::names::LABEL_ATTEMPT;
+use andreas_api::slim::SlimTrainingJob;
+use andreas_api::{Phase, TrainingJobStatus};
+use andreas_runtime::watch::ObjectKey;
+use jiff::Timestamp;
+use kube::Resource;
+use kube::runtime::events::{Event, EventType};
+use serde_json::{Map, Value};
+
+use super::observe::Seen;
+use super::refusal::Refusal;
+use super::{Again, Shared, actions, patch};
+use crate::index::number;
+use crate::lifecycle::{Claim, EventNote, Step};
+use crate::metrics::Metrics;
+use crate::profiles;
+
+/// Longest wait after failures in a row.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
+
+/// Makes one step of a job and carries it out.
+pub async fn step(shared: &Arc<Shared>, key: &ObjectKey) -> Again {
+    let now = Timestamp::now();
+    let seen = {
+        let index = shared.index.lock();
+        let mut ledger = shared.ledger.lock();
+        let settings = Arc::clone(&shared.settings.lock());
+        let reports = shared.reports.lock();
+        let remembered = |uid: &str| {
+            let memory = ledger.entry(key, uid);
+            memory.last_progress = reports.get(uid).copied().or(memory.last_progress);
+            memory.clone()
+        };
+        let mut seen = Seen::gather(&index, remembered, key, settings, now);
+        match &mut seen {
+            Some(seen) => {
+                ledger.looked_at(key);
+                seen.hold_back(&index, &ledger);
+            }
+            None => ledger.forget(key),
+        }
+        seen
+    };
+    let Some(seen) = seen else { return Again::OnEvent };
+    let step = seen.step();
+    shared.metrics.steps.inc();
+
+    let changed = difference(seen.job.status.as_ref(), &step.status);
+    let written = match changed {
+        None => Ok(()),
+        Some(changes) => write_status(shared, key, &seen.job, &step, changes).await,
+    };
+    if let Err(again) = written {
+        return again;
+    }
+    if remember_claim(shared, key, &seen.job, step.claim.clone()) {
+        shared.index.lock().replan();
+    }
+    forget_judged(shared, key, &step.status);
+    publish(shared, &seen.job, &step.events).await;
+    if !step.learned.is_empty() {
+        profiles::learn(shared, &seen.job, &step.learned).await;
+    }
+    match actions::carry_out(shared, key, &seen.job, step.actions).await {
+        Ok(()) => {
+            if let Some(memory) = shared.ledger.lock().get_mut(key, uid(&seen.job)) {
+                memory.failures = 0;
+            }
+            step.next.map_or(Again::OnEvent, Again::At)
+        }
+        Err(again) => again,
+    }
+}
+
+fn uid(job: &SlimTrainingJob) -> &str {
+    job.metadata.uid.as_deref().unwrap_or_default()
+}
+
+/// The part of the status that changed; `progress` is never written here: it belongs to whoever got the report.
+fn difference(old: Option<&TrainingJobStatus>, new: &TrainingJobStatus) -> Option<Value> {
+    let json = |status: &TrainingJobStatus| serde_json::to_value(status).unwrap_or_else(|_| Value::Object(Map::new()));
+    let mut changes = patch::diff(&old.map_or_else(|| Value::Object(Map::new()), json), &json(new))?;
+    if let Some(fields) = changes.as_object_mut() {
+        fields.remove("progress");
+        if fields.is_empty() {
+            return None;
+        }
+    }
+    Some(changes)
+}
+
+/// Writes the status and takes the answer into the index. While it is on its way, plans see it already.
+async fn write_status(
+    shared: &Arc<Shared>,
+    key: &ObjectKey,
+    job: &SlimTrainingJob,
+    step: &Step,
+    changes: Value,
+) -> Result<(), Again> {
+    let replan = {
+        let mut ledger = shared.ledger.lock();
+        let Some(memory) = ledger.get_mut(key, uid(job)) else { return Err(Again::Now) };
+        memory.pending = Some(step.status.clone());
+        let before = memory.claim.replace(step.claim.clone());
+        before.map(|before| (before, step.claim.clone()))
+    };
+    let body = patch::status_body(uid(job), job.metadata.resource_version.as_deref(), changes);
+    let result = shared.writer.patch_job_status(key, &body).await;
+    match result {
+        Ok(answer) => written(shared, key, job, step, answer, replan),
+        Err(error) => {
+            if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
+                memory.pending = None;
+                memory.claim = replan.map(|(before, _)| before);
+            }
+            shared.metrics.step_errors.inc();
+            match error.refusal() {
+                Refusal::Conflict | Refusal::NotFound => Err(refresh(shared, key).await),
+                _ => {
+                    tracing::warn!(job = %key, error = &error as &dyn std::error::Error, "status not written");
+                    Err(back_off(shared, key, uid(job)))
+                }
+            }
+        }
+    }
+}
+
+/// The answer is what is known from now on, under the same lock that ends "being written".
+fn written(
+    shared: &Shared,
+    key: &ObjectKey,
+    job: &SlimTrainingJob,
+    step: &Step,
+    answer: SlimTrainingJob,
+    claims: Option<(Claim, Claim)>,
+) -> Result<(), Again> {
+    let mut index = shared.index.lock();
+    let mut ledger = shared.ledger.lock();
+    let Some(memory) = ledger.get_mut(key, uid(job)) else { return Err(Again::Now) };
+    memory.pending = None;
+    memory.last_write = Timestamp::now();
+    if claims.is_none_or(|(before, after)| differs(&before, &after)) {
+        index.replan();
+    }
+    let records = |job: &SlimTrainingJob| job.status.as_ref().and_then(|s| s.history.last().map(|r| (r.attempt, r.outcome)));
+    if let Some((attempt, ended)) = step.status.history.last().map(|r| (r.attempt, r.outcome))
+        && records(job).is_none_or(|(before, _)| before < attempt)
+    {
+        Metrics::count(&shared.metrics.attempts, outcome(ended));
+    }
+    index.wrote_job(answer);
+    Ok(())
+}
+
+fn outcome(outcome: andreas_api::Outcome) -> &'static str {
+    use andreas_api::Outcome;
+    match outcome {
+        Outcome::Finished => "Finished",
+        Outcome::Stopped => "Stopped",
+        Outcome::UserFailure => "UserFailure",
+        Outcome::ClusterFailure => "ClusterFailure",
+        Outcome::Withdrawn => "Withdrawn",
+    }
+}
+
+/// Reads the job live: what we know of it is old.
+async fn refresh(shared: &Arc<Shared>, key: &ObjectKey) -> Again {
+    match shared.writer.get::<SlimTrainingJob>(key).await {
+        Ok(Some(job)) => {
+            shared.index.lock().wrote_job(job);
+            Again::Now
+        }
+        // Its deletion will be seen.
+        Ok(None) => Again::After(Duration::from_secs(1)),
+        Err(_) => Again::After(Duration::from_secs(1)),
+    }
+}
+
+/// The next wait after a failure: from a quarter of a second, doubling.
+pub(super) fn back_off(shared: &Shared, key: &ObjectKey, uid: &str) -> Again {
+    let mut ledger = shared.ledger.lock();
+    let Some(memory) = ledger.get_mut(key, uid) else { return Again::Now };
+    memory.failures = memory.failures.saturating_add(1);
+    let wait = Duration::from_millis(250).saturating_mul(1 << memory.failures.min(10));
+    Again::After(wait.min(LONGEST_BACKOFF))
+}
+
+/// Whether plans depend on the difference of two claims.
+fn differs(before: &Claim, after: &Claim) -> bool {
+    match (before, after) {
+        (Claim::Stopping { goes_on: a, .. }, Claim::Stopping { goes_on: b, .. }) => a != b,
+        (a, b) => a != b,
+    }
+}
+
+/// Keeps the claim; `true`: plans depend on the difference.
+fn remember_claim(shared: &Shared, key: &ObjectKey, job: &SlimTrainingJob, claim: Claim) -> bool {
+    let mut ledger = shared.ledger.lock();
+    let Some(memory) = ledger.get_mut(key, uid(job)) else { return false };
+    let before = memory.claim.replace(claim.clone());
+    before.is_none_or(|before| differs(&before, &claim))
+}
+
+/// Pods that went are of no use once their attempt has its record.
+fn forget_judged(shared: &Shared, key: &ObjectKey, status: &TrainingJobStatus) {
+    let mut index = shared.index.lock();
+    if index.gone(key).is_empty() {
+        return;
+    }
+    let terminal = matches!(status.phase, Phase::Succeeded | Phase::Failed);
+    index.forget_gone(key, |gone| {
+        let attempt = number(&gone.last.metadata, LABEL_ATTEMPT);
+        !terminal && !status.history.iter().any(|record| Some(record.attempt) == attempt)
+    });
+}
+
+async fn publish(shared: &Shared, job: &SlimTrainingJob, notes: &[EventNote]) {
+    for note in notes {
+        let event = Event {
+            type_: if note.warning { EventType::Warning } else { EventType::Normal },
+            reason: note.reason.as_str().to_owned(),
+            note: (!note.message.is_empty()).then(|| note.message.chars().take(1_000).collect()),
+            action: "Scheduling".to_owned(),
+            secondary: None,
+        };
+        // An event that is lost changes nothing.
+        if let Err(error) = shared.recorder.publish(&event, &job.object_ref(&())).await {
+            tracing::debug!(%error, "event not published");
+        }
+    }
+}
+
+/// Looks up pods that only our own creation has shown: a watch that began after their end would never tell.
+pub(super) async fn confirm_pods(shared: &Arc<Shared>, age: Duration) {
+    let doubtful = shared.index.lock().unconfirmed_pods(age);
+    for key in doubtful.into_iter().take(16) {
+        match shared.writer.get_pod(&key).await {
+            Ok(Some(pod)) => {
+                let mut index = shared.index.lock();
+                index.wrote_pod(pod);
+                index.pods.confirm(&key);
+            }
+            Ok(None) => shared.index.lock().gone_pod(&key),
+            Err(error) => tracing::debug!(pod = %key, %error, "could not be looked up"),
+        }
+    }
+}

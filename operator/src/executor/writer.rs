@@ -1,0 +1,256 @@
+//! The door to the API server for writes: a bounded number in flight, no rate limit, patience where it is asked for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use andreas_api::names::FIELD_MANAGER;
+use andreas_api::slim::{SlimGpuNode, SlimPod, SlimTrainingJob, SlimTrainingProfile};
+use andreas_runtime::lease::Leadership;
+use andreas_runtime::watch::ObjectKey;
+use k8s_openapi::api::core::v1::Service;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::Request;
+use kube::{Client, Error, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::sync::Semaphore;
+
+use super::refusal::{Refusal, classify};
+use crate::metrics::Metrics;
+
+/// How often an answer "not now" is tried again before the caller hears of it.
+const PATIENCE: u32 = 4;
+
+/// Why nothing was written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// This replica leads no longer: it writes nothing.
+    #[error("not the leader")]
+    NotLeader,
+    /// The API server's answer.
+    #[error(transparent)]
+    Api(#[from] Error),
+    /// The request could not be built.
+    #[error("request cannot be built")]
+    Request(#[from] kube::core::request::Error),
+}
+
+impl WriteError {
+    /// What it means.
+    pub fn refusal(&self) -> Refusal {
+        match self {
+            Self::Api(error) => classify(error),
+            Self::NotLeader | Self::Request(_) => Refusal::Busy(None),
+        }
+    }
+}
+
+/// Writes with a bounded number in flight, and only while this replica leads. Clones share the bound.
+#[derive(Clone)]
+pub struct Writer {
+    client: Client,
+    permits: Arc<Semaphore>,
+    leadership: Leadership,
+    metrics: Metrics,
+}
+
+impl Writer {
+    /// A writer of at most `in_flight` calls at a time.
+    pub fn new(client: Client, in_flight: usize, leadership: Leadership, metrics: Metrics) -> Self {
+        Self { client, permits: Arc::new(Semaphore::new(in_flight)), leadership, metrics }
+    }
+
+    /// The client, for reads.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    async fn send<T: DeserializeOwned>(
+        &self,
+        kind: &'static str,
+        build: impl Fn() -> Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+    ) -> Result<T, WriteError> {
+        let mut tries = 0;
+        loop {
+            let permit = self.permits.acquire().await;
+            if !self.leadership.is_current() {
+                return Err(WriteError::NotLeader);
+            }
+            let result = self.client.request::<T>(build()?).await;
+            drop(permit);
+            let error = match result {
+                Ok(answer) => {
+                    self.metrics.wrote(kind, "ok");
+                    return Ok(answer);
+                }
+                Err(error) => error,
+            };
+            let refusal = classify(&error);
+            self.metrics.wrote(kind, refusal.label());
+            match refusal {
+                Refusal::Busy(after) if matches!(&error, Error::Api(status) if status.code == 429) && tries < PATIENCE => {
+                    tries += 1;
+                    tokio::time::sleep(after.unwrap_or(Duration::from_millis(200 << tries))).await;
+                }
+                _ => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Merge patch of a TrainingJob's status; the body holds the preconditions. The answer is the whole object.
+    ///
+    /// # Errors
+    /// [`WriteError`]; a conflict where the object changed since it was read.
+    pub async fn patch_job_status(&self, job: &ObjectKey, body: &Value) -> Result<SlimTrainingJob, WriteError> {
+        let url = SlimTrainingJob::url_path(&(), Some(&job.namespace));
+        let params = manager();
+        self.send("status", || {
+            Request::new(url.as_str()).patch_subresource("status", &job.name, &params, &Patch::Merge(body))
+        })
+        .await
+    }
+
+    /// Merge patch of a TrainingProfile's status.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub async fn patch_profile_status(&self, key: &ObjectKey, body: &Value) -> Result<SlimTrainingProfile, WriteError> {
+        let url = SlimTrainingProfile::url_path(&(), Some(&key.namespace));
+        let params = manager();
+        self.send("profile", || {
+            Request::new(url.as_str()).patch_subresource("status", &key.name, &params, &Patch::Merge(body))
+        })
+        .await
+    }
+
+    /// Merge patch of a GpuNode's spec.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub async fn patch_gpu_node(&self, name: &str, body: &Value) -> Result<SlimGpuNode, WriteError> {
+        let url = SlimGpuNode::url_path(&(), None);
+        let params = manager();
+        self.send("wake", || Request::new(url.as_str()).patch(name, &params, &Patch::Merge(body))).await
+    }
+
+    /// Merge patch of a cluster-scoped object's status.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub async fn patch_cluster_status<T>(&self, kind: &'static str, name: &str, body: &Value) -> Result<T, WriteError>
+    where
+        T: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        let url = T::url_path(&(), None);
+        let params = manager();
+        self.send(kind, || Request::new(url.as_str()).patch_subresource("status", name, &params, &Patch::Merge(body)))
+            .await
+    }
+
+    /// Makes an object; the answer as `A`.
+    ///
+    /// # Errors
+    /// [`WriteError`]; a conflict where there is one of that name.
+    pub async fn create<T, A>(
+        &self,
+        kind: &'static str,
+        namespace: Option<&str>,
+        object: &T,
+        dry_run: bool,
+    ) -> Result<A, WriteError>
+    where
+        T: Resource<DynamicType = ()> + Serialize,
+        A: DeserializeOwned,
+    {
+        let url = T::url_path(&(), namespace);
+        let params = PostParams { dry_run, field_manager: Some(FIELD_MANAGER.into()) };
+        let body = serde_json::to_vec(object).map_err(Error::SerdeError)?;
+        self.send(kind, || Request::new(url.as_str()).create(&params, body.clone())).await
+    }
+
+    /// Deletes an object that has that UID (and that version, where given). `true`: it was there.
+    ///
+    /// # Errors
+    /// [`WriteError`]; a conflict where another object has the name, or it changed.
+    pub async fn delete<T>(
+        &self,
+        key: &ObjectKey,
+        uid: &str,
+        version: Option<String>,
+        grace: Option<u32>,
+    ) -> Result<bool, WriteError>
+    where
+        T: Resource<DynamicType = ()>,
+    {
+        let namespace = (!key.namespace.is_empty()).then_some(key.namespace.as_str());
+        let url = T::url_path(&(), namespace);
+        let params = DeleteParams {
+            grace_period_seconds: grace,
+            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: version }),
+            ..DeleteParams::background()
+        };
+        match self.send::<Value>("delete", || Request::new(url.as_str()).delete(&key.name, &params)).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.refusal() == Refusal::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A consistent read of one object; `None` where there is none.
+    ///
+    /// # Errors
+    /// The API server's answer.
+    pub async fn get<T>(&self, key: &ObjectKey) -> Result<Option<T>, Error>
+    where
+        T: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        let namespace = (!key.namespace.is_empty()).then_some(key.namespace.as_str());
+        get(&self.client, &T::url_path(&(), namespace), &key.name).await
+    }
+
+    /// As [`Writer::get`], of a pod.
+    ///
+    /// # Errors
+    /// The API server's answer.
+    pub async fn get_pod(&self, key: &ObjectKey) -> Result<Option<SlimPod>, Error> {
+        self.get(key).await
+    }
+
+    /// Makes a Service; one that is there already is the answer, whoever owns it.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub async fn ensure_service(&self, namespace: &str, service: &Service) -> Result<andreas_api::slim::SlimService, WriteError> {
+        match self.create("service", Some(namespace), service, false).await {
+            Err(error) if error.refusal() == Refusal::Conflict => {
+                let key = ObjectKey {
+                    namespace: namespace.to_owned(),
+                    name: service.metadata.name.clone().unwrap_or_default(),
+                };
+                match self.get(&key).await? {
+                    Some(found) => Ok(found),
+                    None => Err(error),
+                }
+            }
+            other => other,
+        }
+    }
+}
+
+/// A consistent read of one object (no resource version: not from a cache); `None` where there is none.
+///
+/// # Errors
+/// The API server's answer.
+pub async fn get<T: DeserializeOwned>(client: &Client, url: &str, name: &str) -> Result<Option<T>, Error> {
+    let request = Request::new(url).get(name, &kube::api::GetParams::default()).map_err(Error::BuildRequest)?;
+    match client.request(request).await {
+        Ok(object) => Ok(Some(object)),
+        Err(Error::Api(status)) if status.code == 404 => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn manager() -> PatchParams {
+    PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() }
+}

@@ -1,0 +1,279 @@
+//! What is expected of a job, and what it took so far.
+//!
+//! **In**: a job's spec and status, its table of predictions, the instant. **Out**: how much is left
+//! ([`outlook`]: for the planner), the [`Prediction`] that a status shows, joules and money up to now.
+//!
+//! Whether a prediction is worth a write is the lifecycle's rule; all of them are served fresh by `/forecasts`.
+
+use andreas_api::slim::SlimTrainingJob;
+use andreas_api::training_job::Prediction;
+use andreas_api::{EnergyPolicySpec, TrainingJobStatus};
+use andreas_core::{Joules, Seconds, Watts};
+use andreas_predictor::progress::{Pace, assumed_fraction, blended, remaining};
+use andreas_predictor::{Estimate, Source, on_time_probability};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::lifecycle::status::deadline;
+use crate::snapshot::rules;
+use crate::snapshot::tables::Table;
+
+/// How far ahead instants are told: beyond that a forecast says nothing.
+const FURTHEST: f64 = 3.2e8;
+/// Spread of the log between reports of one attempt, where only their mean is known.
+const PACE_SIGMA: f64 = 0.15;
+
+/// How far a run is and how fast it is thought to be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outlook {
+    /// Epochs left, at least 0.
+    pub epochs_left: f64,
+    /// Time of one epoch on what it holds, or on its cautious or fastest configuration where it holds nothing.
+    pub epoch: Estimate,
+    /// How the pace that is seen compares with the table, on what it holds; 1 where nothing is seen.
+    pub pace_factor: f64,
+    /// Its attempt has reported progress.
+    pub reported: bool,
+    /// Seconds that the whole run takes at that pace.
+    pub whole_seconds: f64,
+    /// Seconds left at that pace.
+    pub seconds_left: f64,
+}
+
+/// How much is left of a run.
+pub fn outlook(job: &SlimTrainingJob, status: Option<&TrainingJobStatus>, table: &Table, now: Timestamp) -> Outlook {
+    let epochs = f64::from(job.spec.epochs.max(1));
+    let allocation = status.and_then(|status| status.allocation.as_ref());
+    let held = allocation.and_then(|a| {
+        let (_, estimate) = table.row(&a.gpu_type, u32::try_from(a.gpus).ok()?)?;
+        Some(Estimate { median: estimate.median * table.spread_factor(a.nodes.len()), ..*estimate })
+    });
+    let fastest = || table.times.iter().min_by(|a, b| a.median.total_cmp(&b.median)).copied();
+    let cautious = || table.cautious.filter(|_| table.prior).and_then(|at| table.times.get(at).copied());
+    let unknown = Estimate { median: 14_400.0 / epochs, sigma: 0.857, source: Source::Prior };
+    let predicted = held.or_else(cautious).or_else(fastest).unwrap_or(unknown);
+
+    let progress = status.and_then(|status| status.progress.as_ref());
+    let fraction_of = |milli: i32| (f64::from(milli) / 100_000.0).clamp(0.0, 1.0);
+    let present = progress.filter(|progress| allocation.is_some_and(|a| a.attempt == progress.attempt));
+    // What is saved carries over to the next attempt; without checkpoint it begins again.
+    let saved = progress.filter(|_| job.spec.checkpoint.is_some()).map_or(0.0, |p| fraction_of(p.milli_percent));
+
+    let mut epoch = predicted;
+    if let Some(p) = present.filter(|p| p.millis_per_epoch > 0) {
+        let watched = (fraction_of(p.milli_percent) - fraction_of(p.attempt_start)).max(0.0) * epochs;
+        let seen = Pace { epoch: Seconds(p.millis_per_epoch as f64 / 1_000.0), epochs: watched, sigma: PACE_SIGMA };
+        epoch = blended(predicted, seen);
+    }
+    let whole = Seconds(epoch.median * epochs);
+    let running = allocation.and_then(|a| a.running_time.as_ref());
+    let fraction = match (present, running) {
+        (Some(p), Some(_)) => assumed_fraction(fraction_of(p.milli_percent), since(p.at.0, now), whole),
+        (None, Some(running)) => assumed_fraction(saved, since(running.0, now), whole),
+        (Some(p), None) => fraction_of(p.milli_percent),
+        (None, None) => saved,
+    };
+    let left = remaining(epochs, fraction, Seconds(epoch.median)).0;
+    Outlook {
+        epochs_left: epochs * (1.0 - fraction),
+        epoch,
+        pace_factor: if held.is_some() { epoch.median / predicted.median } else { 1.0 },
+        reported: present.is_some(),
+        whole_seconds: whole.0,
+        seconds_left: left,
+    }
+}
+
+fn since(then: Timestamp, now: Timestamp) -> Seconds {
+    Seconds(now.duration_since(then).as_secs_f64().max(0.0))
+}
+
+fn after(at: Timestamp, seconds: f64) -> Option<Time> {
+    let ahead = SignedDuration::try_from_secs_f64(seconds.clamp(0.0, FURTHEST)).ok()?;
+    // Whole seconds: what is written must not change by a moving fraction.
+    let at = at.checked_add(ahead).ok()?;
+    Timestamp::from_second(at.as_second()).ok().map(Time)
+}
+
+/// What a status shows. `plan_on_time`: the planner's word for a job that waits.
+pub fn prediction(
+    job: &SlimTrainingJob,
+    status: Option<&TrainingJobStatus>,
+    table: &Table,
+    now: Timestamp,
+    plan_on_time: Option<f64>,
+) -> Prediction {
+    let outlook = outlook(job, status, table, now);
+    let allocation = status.and_then(|status| status.allocation.as_ref());
+    let due = deadline(&job.spec, job.metadata.creation_timestamp.as_ref()).map(|deadline| deadline.0);
+    let available = due.map(|due| Seconds(due.duration_since(now).as_secs_f64()));
+    let sigma = outlook.epoch.sigma;
+    let left = Seconds(outlook.seconds_left);
+    let probability = available.map(|available| match allocation {
+        Some(_) => on_time_probability(left, sigma, available),
+        None => plan_on_time.unwrap_or_else(|| on_time_probability(left, sigma, available)),
+    });
+    let late = due.is_some_and(|due| due <= now);
+    let spread = |z: f64| outlook.seconds_left * f64::exp(z * 1.281_551_565_544_600_4 * sigma);
+    let finish = |seconds: f64| allocation.and_then(|_| after(now, seconds));
+    let watts = allocation.map_or(0, |allocation| allocation.watts.max(0));
+    Prediction {
+        start_time: status.and_then(|status| status.start_time.clone()),
+        finish_time: finish(outlook.seconds_left),
+        finish_p10: finish(spread(-1.0)),
+        finish_p90: finish(spread(1.0)),
+        on_time_percent: probability.map(|p| (p.clamp(0.0, 1.0) * 100.0).round() as i32),
+        risk: risk(probability, late).to_owned(),
+        source: outlook.epoch.source.as_str().to_owned(),
+        joules: whole((Watts(f64::from(watts)) * left).0),
+    }
+}
+
+fn risk(probability: Option<f64>, late: bool) -> &'static str {
+    match probability {
+        None => "None",
+        Some(_) if late => "Late",
+        Some(p) if p >= 0.9 => "Low",
+        Some(p) if p >= 0.5 => "Medium",
+        Some(_) => "High",
+    }
+}
+
+fn whole(value: f64) -> i64 {
+    if value.is_finite() { value.clamp(0.0, 9e18) as i64 } else { 0 }
+}
+
+/// Joules of the present attempt so far from the power model, and their price in millionths (the tariff of each
+/// instant, PUE included).
+pub fn attempt_energy(job: &SlimTrainingJob, policy: &EnergyPolicySpec, now: Timestamp) -> (i64, i64) {
+    let allocation = job.status.as_ref().and_then(|status| status.allocation.as_ref());
+    let Some((watts, running)) = allocation.and_then(|a| Some((a.watts, a.running_time.as_ref()?.0))) else {
+        return (0, 0);
+    };
+    let watts = Watts(f64::from(watts.max(0)));
+    let (from, to) = (running.as_second(), now.as_second().max(running.as_second()));
+    let mut money = 0.0;
+    // Day by day, because tariffs are laid out around an instant.
+    let mut start = from;
+    while start < to {
+        let end = (start + 86_400).min(to);
+        for (a, b, price) in rules::tariff(policy, start).pieces(andreas_core::Time(start as f64), andreas_core::Time(end as f64)) {
+            money += (price * (watts * (b - a))).0;
+        }
+        start = end;
+    }
+    let Joules(joules) = watts * Seconds((to - from) as f64);
+    (whole(joules), whole(money * 1e6))
+}
+
+/// Price of lateness and time in the system so far, millionths, at the plain weight; up to completion where it ended.
+pub fn lateness_micros(job: &SlimTrainingJob, policy: &EnergyPolicySpec, now: Timestamp) -> i64 {
+    let Some(created) = job.metadata.creation_timestamp.as_ref().map(|time| time.0) else { return 0 };
+    let ended = job.status.as_ref().and_then(|status| status.completion_time.as_ref()).map(|time| time.0);
+    let until = ended.unwrap_or(now);
+    let due = deadline(&job.spec, job.metadata.creation_timestamp.as_ref()).map(|deadline| deadline.0);
+    let late = due.map_or(Seconds::ZERO, |due| since(due, until));
+    let lateness = rules::lateness(policy);
+    let missed = if late.0 > 0.0 { lateness.late_fixed } else { Seconds::ZERO };
+    // A job without deadline has neither tardiness nor miss; its turnaround counts at least a tenth.
+    let share = if due.is_some() { lateness.turnaround_share } else { lateness.turnaround_share.max(0.1) };
+    let counted = late + missed + since(created, until) * share;
+    whole((rules::late_rate(policy, job.spec.weight) * counted).0 * 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use andreas_core::GpuCount;
+    use serde_json::{Value, json};
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + seconds).expect("a time")
+    }
+
+    fn job(spec: Value, status: Value) -> SlimTrainingJob {
+        let mut whole = json!({"epochs": 10, "template": {"spec": {"containers": []}}});
+        whole.as_object_mut().expect("object").extend(spec.as_object().expect("object").clone());
+        serde_json::from_value(json!({
+            "metadata": {"name": "a", "creationTimestamp": at(0)}, "spec": whole, "status": status,
+        }))
+        .expect("a job")
+    }
+
+    /// 100 s per epoch on one A.
+    fn table() -> Table {
+        let row = andreas_planner::Estimate {
+            gpu_type: "A".into(),
+            gpus: GpuCount(1),
+            epoch: Seconds(100.0),
+            power: Watts(300.0),
+            rel_std: 0.2,
+        };
+        Table {
+            rows: vec![row].into(),
+            times: vec![Estimate { median: 100.0, sigma: 0.2, source: Source::UserGiven }],
+            spread: Vec::new(),
+            prior: false,
+            cautious: Some(0),
+        }
+    }
+
+    fn running(progress: Value) -> Value {
+        json!({
+            "phase": "Running",
+            "allocation": {"attempt": 1, "generation": 1, "gpuType": "A", "gpus": 1, "gpusPerWorker": 1, "nodes": ["n"],
+                "placement": "n", "since": at(0), "runningTime": at(0), "watts": 300},
+            "progress": progress,
+        })
+    }
+
+    #[test]
+    fn a_job_that_reports_nothing_is_thought_to_go_as_predicted() {
+        let job = job(json!({}), running(json!(null)));
+        let out = outlook(&job, job.status.as_ref(), &table(), at(250));
+        assert!((out.epochs_left - 7.5).abs() < 1e-9 && !out.reported);
+        assert!((out.seconds_left - 750.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_pace_that_is_seen_corrects_what_was_predicted() {
+        // Half done in 1,000 s: twice as slow as the table says.
+        let progress = json!({"milliPercent": 50_000, "text": "50%", "attempt": 1, "at": at(1_000), "millisPerEpoch": 200_000});
+        let job = job(json!({"deadlineAfter": "1h"}), running(progress));
+        let out = outlook(&job, job.status.as_ref(), &table(), at(1_000));
+        assert!(out.pace_factor > 1.7 && out.pace_factor <= 2.0, "{}", out.pace_factor);
+        assert_eq!(out.epochs_left, 5.0);
+        let shown = prediction(&job, job.status.as_ref(), &table(), at(1_000), None);
+        assert_eq!((shown.risk.as_str(), shown.source.as_str()), ("Low", "Observed"));
+        assert!(shown.finish_p10 < shown.finish_time && shown.finish_time < shown.finish_p90);
+    }
+
+    #[test]
+    fn only_a_checkpoint_carries_work_over() {
+        let status = json!({"progress": {"milliPercent": 40_000, "text": "", "attempt": 1, "at": at(5)}});
+        let without = job(json!({}), status.clone());
+        assert_eq!(outlook(&without, without.status.as_ref(), &table(), at(9)).epochs_left, 10.0);
+        let with = job(json!({"checkpoint": {}}), status);
+        assert!((outlook(&with, with.status.as_ref(), &table(), at(9)).epochs_left - 6.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn energy_and_lateness_have_their_price() {
+        let policy = EnergyPolicySpec { pue_milli: 1_000, ..EnergyPolicySpec::default() };
+        let job = job(json!({"deadlineAfter": "30m", "weight": 10}), running(json!(null)));
+        // 300 W for an hour = 0.3 kWh at 0.20.
+        assert_eq!(attempt_energy(&job, &policy, at(3_600)), (1_080_000, 60_000));
+        // 30 min late + 15 min for the miss + a tenth of an hour, at 10 x 0.02 an hour.
+        let lateness = lateness_micros(&job, &policy, at(3_600));
+        assert!((lateness - 170_000).abs() <= 1, "{lateness}");
+    }
+
+    #[test]
+    fn a_passed_deadline_is_late_and_no_deadline_is_no_risk() {
+        let late = job(json!({"deadlineAfter": "1m"}), json!(null));
+        assert_eq!(prediction(&late, None, &table(), at(100), None).risk, "Late");
+        let free = job(json!({}), json!(null));
+        let shown = prediction(&free, None, &table(), at(100), Some(1.0));
+        assert_eq!((shown.risk.as_str(), shown.on_time_percent, shown.finish_time), ("None", None, None));
+    }
+}

@@ -1,0 +1,413 @@
+//! What the operator knows of the cluster: everything in memory, synchronous, rebuilt from the API server at every start.
+//!
+//! **In**: lists and watches, one [`andreas_runtime::watch::feed`] per kind, and the answers to our own writes.
+//! **Out**: the objects by name ([`store::Store`]), the members of each job, what foreign pods take of each node, the set of
+//! jobs to look at again ([`ClusterIndex::take_dirty`]), and two signals ([`Signals`]): "a job is dirty" and "plan again".
+//!
+//! Whose pod is it? Ours with our label **and** a controller reference to that TrainingJob; everything else, orphans of ours
+//! included, is foreign and counts as use of its node.
+//!
+//! Pods that went are kept with the last that was seen of them ([`ClusterIndex::gone`]) until the operator has judged their
+//! attempt: a deletion often overtakes the look at how the containers ended.
+//!
+//! **Must never be here**: I/O, decisions; the clock only notes when something was seen.
+
+pub mod foreign;
+pub mod quantity;
+pub mod store;
+mod watched;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use andreas_api::names;
+use andreas_api::slim::{
+    SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPod, SlimQuota, SlimTrainingJob, SlimTrainingProfile,
+};
+use andreas_runtime::watch::ObjectKey;
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::api::ObjectMeta;
+use tokio::sync::Notify;
+
+pub use foreign::{ForeignPod, SlimNamespace};
+pub use quantity::Amounts;
+pub use store::Seen;
+use store::{Change, Store};
+
+/// What the index tells the loops that wait for it.
+#[derive(Debug, Default)]
+pub struct Signals {
+    /// There are dirty jobs.
+    pub dirty: Notify,
+    /// Something changed that a plan depends on.
+    pub plan: Notify,
+}
+
+/// All that is known.
+#[derive(Default)]
+pub struct ClusterIndex {
+    /// TrainingJobs.
+    pub jobs: Store<SlimTrainingJob>,
+    /// Pods with our label, orphans included.
+    pub pods: Store<SlimPod>,
+    /// All other pods that have not ended.
+    pub foreign: Store<ForeignPod>,
+    /// Nodes.
+    pub nodes: Store<SlimNode>,
+    /// TrainingProfiles.
+    pub profiles: Store<SlimTrainingProfile>,
+    /// EnergyPolicies; the one named `default` counts.
+    pub policies: Store<SlimEnergyPolicy>,
+    /// GpuNodes.
+    pub gpu_nodes: Store<SlimGpuNode>,
+    /// ResourceQuotas.
+    pub quotas: Store<SlimQuota>,
+    /// Namespaces.
+    pub namespaces: Store<SlimNamespace>,
+    members: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
+    gone: BTreeMap<ObjectKey, Vec<Gone>>,
+    pods_on: BTreeMap<String, BTreeSet<ObjectKey>>,
+    allocated_on: BTreeMap<String, BTreeSet<ObjectKey>>,
+    foreign_use: BTreeMap<String, Amounts>,
+    unreadable_nodes: BTreeSet<String>,
+    dirty: BTreeSet<ObjectKey>,
+    signals: Arc<Signals>,
+}
+
+/// A pod of ours that is no more.
+#[derive(Clone, Debug)]
+pub struct Gone {
+    /// The last that was seen of it.
+    pub last: Arc<SlimPod>,
+    /// When its deletion was seen.
+    pub at: Timestamp,
+}
+
+/// Most pods of one job that are remembered after they went.
+const MAX_GONE: usize = 2_048;
+
+/// Name and UID of the TrainingJob that controls a pod with our label; `None`: it is not ours.
+pub fn owner(meta: &ObjectMeta) -> Option<(ObjectKey, &str)> {
+    let label = meta.labels.as_ref()?.get(names::LABEL_JOB)?;
+    let owners = meta.owner_references.as_deref().unwrap_or_default();
+    let owner = owners.iter().find(|owner| owner.controller == Some(true))?;
+    let group = owner.api_version.split_once('/').map(|(group, _)| group);
+    let ours = owner.kind == "TrainingJob" && group == Some(names::GROUP) && owner.name == *label;
+    ours.then(|| {
+        let namespace = meta.namespace.clone().unwrap_or_default();
+        (ObjectKey { namespace, name: owner.name.clone() }, owner.uid.as_str())
+    })
+}
+
+/// The number in one of our labels.
+pub fn number(meta: &ObjectMeta, label: &str) -> Option<i64> {
+    meta.labels.as_ref()?.get(label)?.parse().ok()
+}
+
+impl ClusterIndex {
+    /// An empty index.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What to wait on.
+    pub fn signals(&self) -> Arc<Signals> {
+        Arc::clone(&self.signals)
+    }
+
+    /// The jobs to look at again, in order of name; the set is empty afterwards.
+    pub fn take_dirty(&mut self) -> BTreeSet<ObjectKey> {
+        std::mem::take(&mut self.dirty)
+    }
+
+    /// Look at this job again.
+    pub fn mark(&mut self, job: ObjectKey) {
+        self.dirty.insert(job);
+        self.signals.dirty.notify_one();
+    }
+
+    /// Look at every job again: after taking over, after a change of policy.
+    pub fn mark_all(&mut self) {
+        self.dirty.extend(self.jobs.iter().map(|(key, _)| key.clone()));
+        self.signals.dirty.notify_one();
+    }
+
+    /// Plan again.
+    pub fn replan(&self) {
+        self.signals.plan.notify_one();
+    }
+
+    /// The pods that carry the job's name in our label, by name: those of older UIDs and forged ones included.
+    pub fn members(&self, job: &ObjectKey) -> Vec<Arc<SlimPod>> {
+        let keys = self.members.get(job).into_iter().flatten();
+        keys.filter_map(|key| self.pods.get(key).cloned()).collect()
+    }
+
+    /// A Node of that name exists and could not be read, ever.
+    pub fn is_unreadable_node(&self, name: &str) -> bool {
+        self.unreadable_nodes.contains(name)
+    }
+
+    /// What foreign pods take of a node, orphans of ours included.
+    pub fn foreign_use(&self, node: &str) -> Amounts {
+        self.foreign_use.get(node).copied().unwrap_or_default()
+    }
+
+    /// The policy that is in force; all defaults without an object.
+    pub fn policy(&self) -> Option<&Arc<SlimEnergyPolicy>> {
+        self.policies.get(&ObjectKey { namespace: String::new(), name: names::DEFAULT_POLICY.into() })
+    }
+
+    /// The answer to a write of ours, or a live read: the index is never older than that.
+    pub fn wrote_job(&mut self, job: SlimTrainingJob) {
+        self.apply_job(job, Seen::Written);
+    }
+
+    /// The answer to a write of ours, or a live read: the index is never older than that.
+    pub fn wrote_pod(&mut self, pod: SlimPod) {
+        self.apply_pod(pod, Seen::Written);
+    }
+
+    /// The answer to a write of ours.
+    pub fn wrote_gpu_node(&mut self, node: SlimGpuNode) {
+        let name = node.name_any();
+        if !matches!(self.gpu_nodes.apply(node, Seen::Written), Change::Nothing) {
+            self.mark_jobs_on(&name);
+        }
+    }
+
+    /// The answer to a write of ours.
+    pub fn wrote_profile(&mut self, profile: SlimTrainingProfile) {
+        self.profiles.apply(profile, Seen::Written);
+        self.replan();
+    }
+
+    /// A live read found no such object any more.
+    pub fn gone_pod(&mut self, key: &ObjectKey) {
+        self.delete_pod(key, None);
+    }
+
+    /// Pods that only our own creation has shown for longer than `age`.
+    pub fn unconfirmed_pods(&self, age: Duration) -> Vec<ObjectKey> {
+        self.pods.unconfirmed(age)
+    }
+
+    /// Pods of that job that went, the latest last.
+    pub fn gone(&self, job: &ObjectKey) -> &[Gone] {
+        self.gone.get(job).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Forgets pods that went, but those that `keep` says.
+    pub fn forget_gone(&mut self, job: &ObjectKey, keep: impl FnMut(&Gone) -> bool) {
+        if let Some(gone) = self.gone.get_mut(job) {
+            gone.retain(keep);
+            if gone.is_empty() {
+                self.gone.remove(job);
+            }
+        }
+    }
+
+    /// Our pods that are bound to a node, ended ones included.
+    pub fn pods_on(&self, node: &str) -> impl Iterator<Item = &Arc<SlimPod>> {
+        self.pods_on.get(node).into_iter().flatten().filter_map(|key| self.pods.get(key))
+    }
+
+    /// Jobs whose allocation names a node.
+    pub fn allocated_on(&self, node: &str) -> impl Iterator<Item = (&ObjectKey, &Arc<SlimTrainingJob>)> {
+        let keys = self.allocated_on.get(node).into_iter().flatten();
+        keys.filter_map(|key| self.jobs.get(key).map(|job| (key, job)))
+    }
+
+    fn apply_job(&mut self, job: SlimTrainingJob, seen: Seen) {
+        let key = ObjectKey::of(&job);
+        match self.jobs.apply(job, seen) {
+            Change::Nothing => return,
+            Change::New { replaced } => {
+                if let Some(old) = replaced {
+                    self.unlist_job(&key, &old);
+                    self.gone.remove(&key);
+                }
+            }
+            Change::Newer { old } => self.unlist_job(&key, &old),
+        }
+        for node in self.jobs.get(&key).map(|job| nodes_of(job).to_vec()).unwrap_or_default() {
+            self.allocated_on.entry(node).or_default().insert(key.clone());
+        }
+        self.mark(key);
+    }
+
+    fn unlist_job(&mut self, key: &ObjectKey, old: &SlimTrainingJob) {
+        for node in nodes_of(old) {
+            remove(&mut self.allocated_on, node, key);
+        }
+    }
+
+    fn delete_job(&mut self, key: &ObjectKey, last: Option<&ObjectMeta>) {
+        if let Some(old) = self.jobs.delete(key, last) {
+            self.job_went(key, &old);
+        }
+    }
+
+    fn job_went(&mut self, key: &ObjectKey, old: &SlimTrainingJob) {
+        self.unlist_job(key, old);
+        self.gone.remove(key);
+        // Whoever keeps something about it learns by looking and finding nothing.
+        self.mark(key.clone());
+        self.replan();
+    }
+
+    fn apply_pod(&mut self, pod: SlimPod, seen: Seen) {
+        let key = ObjectKey::of(&pod);
+        let mut was_on = None;
+        match self.pods.apply(pod, seen) {
+            Change::Nothing => return,
+            Change::New { replaced } => {
+                if let Some(old) = replaced {
+                    self.unlist_pod(&key, &old);
+                    self.remember(&old);
+                }
+            }
+            Change::Newer { old } => {
+                self.unlist_pod(&key, &old);
+                was_on = takes(&old).map(|(node, _)| node.to_owned());
+            }
+        }
+        let Some(pod) = self.pods.get(&key).cloned() else { return };
+        if was_on.is_some() && takes(&pod).is_none() {
+            self.release_of(&pod);
+        }
+        if let Some(job) = job_label(&pod.metadata) {
+            self.members.entry(job.clone()).or_default().insert(key.clone());
+            self.mark(job);
+        }
+        if let Some(node) = &pod.spec.node_name {
+            self.pods_on.entry(node.clone()).or_default().insert(key);
+        }
+        if owner(&pod.metadata).is_none()
+            && let Some((node, amounts)) = takes(&pod)
+        {
+            self.add_use(node, amounts);
+        }
+    }
+
+    fn delete_pod(&mut self, key: &ObjectKey, last: Option<SlimPod>) {
+        let Some(old) = self.pods.delete(key, last.as_ref().map(|pod| &pod.metadata)) else { return };
+        self.unlist_pod(key, &old);
+        // The deletion event carries the last state, which may hold an end that was never seen before.
+        match last.filter(|last| last.metadata.uid == old.metadata.uid) {
+            Some(last) => self.remember(&Arc::new(last)),
+            None => self.remember(&old),
+        }
+        self.release_of(&old);
+    }
+
+    /// GPUs of a pod became free, perhaps under another job that waits for them.
+    fn release_of(&mut self, pod: &SlimPod) {
+        if let Some(node) = pod.spec.node_name.clone() {
+            let waiting: Vec<ObjectKey> = self.allocated_on.get(&node).into_iter().flatten().cloned().collect();
+            for job in waiting {
+                self.mark(job);
+            }
+        }
+        self.replan();
+    }
+
+    fn remember(&mut self, pod: &Arc<SlimPod>) {
+        if owner(&pod.metadata).is_none() {
+            return;
+        }
+        if let Some(job) = job_label(&pod.metadata).filter(|job| self.jobs.get(job).is_some()) {
+            let gone = self.gone.entry(job).or_default();
+            gone.push(Gone { last: Arc::clone(pod), at: Timestamp::now() });
+            if gone.len() > MAX_GONE {
+                gone.remove(0);
+            }
+        }
+    }
+
+    fn unlist_pod(&mut self, key: &ObjectKey, pod: &SlimPod) {
+        if let Some(job) = job_label(&pod.metadata) {
+            remove(&mut self.members, &job, key);
+            self.mark(job);
+        }
+        if let Some(node) = &pod.spec.node_name {
+            remove(&mut self.pods_on, node, key);
+        }
+        if owner(&pod.metadata).is_none()
+            && let Some((node, amounts)) = takes(pod)
+        {
+            self.drop_use(node, amounts);
+        }
+    }
+
+    fn add_use(&mut self, node: &str, amounts: Amounts) {
+        let entry = self.foreign_use.entry(node.to_owned()).or_default();
+        *entry = entry.plus(amounts);
+        if amounts.gpus > 0 {
+            self.replan();
+        }
+    }
+
+    fn drop_use(&mut self, node: &str, amounts: Amounts) {
+        if let Some(entry) = self.foreign_use.get_mut(node) {
+            *entry = entry.minus(amounts);
+            if *entry == Amounts::default() {
+                self.foreign_use.remove(node);
+            }
+        }
+        if amounts.gpus > 0 {
+            self.mark_jobs_on(node);
+            self.replan();
+        }
+    }
+
+    /// Jobs with an allocation on a node, or a pod there.
+    fn mark_jobs_on(&mut self, node: &str) {
+        let allocated = self.allocated_on.get(node).into_iter().flatten().cloned();
+        let holding = self.pods_on(node).filter_map(|pod| job_label(&pod.metadata));
+        for job in allocated.chain(holding).collect::<Vec<_>>() {
+            self.mark(job);
+        }
+    }
+}
+
+fn remove<K: Ord + Clone>(map: &mut BTreeMap<K, BTreeSet<ObjectKey>>, at: &K, key: &ObjectKey) {
+    if let Some(set) = map.get_mut(at) {
+        set.remove(key);
+        if set.is_empty() {
+            map.remove(at);
+        }
+    }
+}
+
+fn nodes_of(job: &SlimTrainingJob) -> &[String] {
+    let allocation = job.status.as_ref().and_then(|status| status.allocation.as_ref());
+    allocation.map(|allocation| allocation.nodes.as_slice()).unwrap_or_default()
+}
+
+/// The job that a pod names in our label.
+pub fn job_label(meta: &ObjectMeta) -> Option<ObjectKey> {
+    let name = meta.labels.as_ref()?.get(names::LABEL_JOB)?.clone();
+    Some(ObjectKey { namespace: meta.namespace.clone().unwrap_or_default(), name })
+}
+
+/// The node a pod is on and what it takes there; `None` where it is bound to none or has ended.
+pub fn takes(pod: &SlimPod) -> Option<(&str, Amounts)> {
+    let node = pod.spec.node_name.as_deref()?;
+    let ended = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
+    (!ended).then(|| (node, quantity::pod(&pod.spec)))
+}
+
+/// A node as plans see it: equal while nothing changed that a plan or a run depends on.
+fn same_node(a: &SlimNode, b: &SlimNode) -> bool {
+    a.labels() == b.labels()
+        && a.annotations() == b.annotations()
+        && a.metadata.deletion_timestamp == b.metadata.deletion_timestamp
+        && a.spec == b.spec
+        && a.status == b.status
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+//! Given objects in the order they come; when asked; then the index says what is true.
+
+use std::collections::HashSet;
+
+use andreas_runtime::watch::Index;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn key(name: &str) -> ObjectKey {
+    ObjectKey { namespace: "team".into(), name: name.into() }
+}
+
+fn job(version: u64, generation: i64, status: Value) -> SlimTrainingJob {
+    serde_json::from_value(json!({
+        "metadata": {"name": "bert", "namespace": "team", "uid": "j1", "resourceVersion": version.to_string(), "generation": generation},
+        "spec": {"template": {"spec": {"containers": [{"name": "train", "image": "x"}]}}},
+        "status": status,
+    }))
+    .expect("a job")
+}
+
+fn pod(name: &str, version: u64, owned: bool, node: Option<&str>, phase: &str) -> SlimPod {
+    let owners = if owned {
+        json!([{"apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "name": "bert", "uid": "j1", "controller": true}])
+    } else {
+        json!([])
+    };
+    serde_json::from_value(json!({
+        "metadata": {"name": name, "namespace": "team", "uid": name, "resourceVersion": version.to_string(),
+                     "labels": {"andreas.dev/job": "bert"}, "ownerReferences": owners},
+        "spec": {"nodeName": node, "containers": [{"name": "train", "resources": {"requests": {"nvidia.com/gpu": "2", "cpu": "4"}}}]},
+        "status": {"phase": phase},
+    }))
+    .expect("a pod")
+}
+
+#[test]
+fn a_pod_is_ours_by_label_and_owner_and_an_orphan_is_foreign_use() {
+    let mut index = ClusterIndex::new();
+    index.apply(pod("bert-1-0", 5, true, Some("n1"), "Running"));
+    index.apply(pod("orphan", 6, false, Some("n1"), "Running"));
+    // Who is a member is judged by the step; both carry the name.
+    assert_eq!(index.members(&key("bert")).len(), 2);
+    assert_eq!(index.foreign_use("n1"), Amounts { gpus: 2, cpu_milli: 4_000, memory: 0, pods: 1 });
+
+    // An orphaning delete takes the owner away: the same pod is foreign from then on.
+    index.apply(pod("bert-1-0", 7, false, Some("n1"), "Running"));
+    assert_eq!(index.foreign_use("n1").gpus, 4);
+
+    // What has ended takes nothing.
+    index.apply(pod("orphan", 8, false, Some("n1"), "Failed"));
+    <ClusterIndex as Index<SlimPod>>::delete(&mut index, &key("bert-1-0"), None);
+    assert_eq!(index.foreign_use("n1"), Amounts::default());
+}
+
+#[test]
+fn foreign_pods_come_move_and_go_with_what_they_take() {
+    let foreign = |name: &str, version: u64, node: Option<&str>| -> ForeignPod {
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "team", "uid": name, "resourceVersion": version.to_string()},
+            "spec": {"nodeName": node, "containers": [{"name": "x", "resources": {"requests": {"memory": "1Gi"}}}]},
+        }))
+        .expect("a pod")
+    };
+    let mut index = ClusterIndex::new();
+    index.apply(foreign("a", 1, None));
+    assert_eq!(index.foreign_use("n1").pods, 0);
+    index.apply(foreign("a", 2, Some("n1")));
+    index.apply(foreign("b", 3, Some("n1")));
+    assert_eq!(index.foreign_use("n1"), Amounts { gpus: 0, cpu_milli: 0, memory: 2 << 30, pods: 2 });
+    let present = HashSet::from([key("b")]);
+    <ClusterIndex as Index<ForeignPod>>::reset(&mut index, &present);
+    assert_eq!(index.foreign_use("n1").pods, 1);
+}
+
+#[test]
+fn our_own_status_write_is_seen_before_the_watch_shows_it() {
+    let mut index = ClusterIndex::new();
+    index.apply(job(10, 1, json!({"phase": "Pending"})));
+    assert_eq!(index.take_dirty().len(), 1);
+    index.wrote_job(job(20, 1, json!({"phase": "Starting", "attempts": 1})));
+    index.take_dirty();
+
+    // Behind our write: ignored, and nobody is woken for it.
+    index.apply(job(15, 1, json!({"phase": "Pending"})));
+    assert!(index.take_dirty().is_empty());
+    let held = index.jobs.get(&key("bert")).expect("held");
+    assert_eq!(held.status.as_ref().expect("status").attempts, 1);
+}
+
+#[test]
+fn a_pod_marks_its_job_and_a_node_those_who_depend_on_it() {
+    let node = |version: u64, ready: &str| -> SlimNode {
+        serde_json::from_value(json!({
+            "metadata": {"name": "n1", "resourceVersion": version.to_string()},
+            "status": {"conditions": [{"type": "Ready", "status": ready}]},
+        }))
+        .expect("a node")
+    };
+    let mut index = ClusterIndex::new();
+    index.apply(job(1, 1, json!(null)));
+    index.take_dirty();
+    index.apply(pod("bert-1-0", 2, true, Some("n1"), "Pending"));
+    assert_eq!(index.take_dirty(), BTreeSet::from([key("bert")]));
+    index.apply(node(3, "True"));
+    assert_eq!(index.take_dirty(), BTreeSet::from([key("bert")]));
+    index.apply(node(4, "True"));
+    assert!(index.take_dirty().is_empty(), "a heartbeat is no news");
+    index.apply(node(5, "False"));
+    assert_eq!(index.take_dirty(), BTreeSet::from([key("bert")]));
+}

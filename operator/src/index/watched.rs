@@ -1,0 +1,206 @@
+//! The door for watches: [`Index`] for every kind.
+
+use std::collections::HashSet;
+
+use andreas_api::slim::{
+    SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPod, SlimQuota, SlimTrainingJob, SlimTrainingProfile,
+};
+use andreas_runtime::watch::{Index, ObjectKey};
+
+use super::foreign::{ForeignPod, SlimNamespace};
+use super::store::{Change, Seen};
+use super::{ClusterIndex, quantity, same_node};
+
+impl Index<SlimTrainingJob> for ClusterIndex {
+    fn apply(&mut self, job: SlimTrainingJob) {
+        self.apply_job(job, Seen::Watched);
+    }
+
+    fn delete(&mut self, key: &ObjectKey, last: Option<SlimTrainingJob>) {
+        self.delete_job(key, last.as_ref().map(|job| &job.metadata));
+    }
+
+    fn reset(&mut self, present: &HashSet<ObjectKey>) {
+        for (key, old) in self.jobs.reset(present) {
+            self.job_went(&key, &old);
+        }
+    }
+}
+
+impl Index<SlimPod> for ClusterIndex {
+    fn apply(&mut self, pod: SlimPod) {
+        self.apply_pod(pod, Seen::Watched);
+    }
+
+    fn delete(&mut self, key: &ObjectKey, last: Option<SlimPod>) {
+        self.delete_pod(key, last);
+    }
+
+    fn reset(&mut self, present: &HashSet<ObjectKey>) {
+        for (key, pod) in self.pods.reset(present) {
+            self.unlist_pod(&key, &pod);
+            self.remember(&pod);
+            self.release_of(&pod);
+        }
+    }
+}
+
+impl Index<ForeignPod> for ClusterIndex {
+    fn apply(&mut self, pod: ForeignPod) {
+        let key = ObjectKey::of(&pod);
+        let old = match self.foreign.apply(pod, Seen::Watched) {
+            Change::Nothing => return,
+            Change::New { replaced } => replaced,
+            Change::Newer { old } => Some(old),
+        };
+        let new = self.foreign.get(&key).cloned();
+        let takes = |pod: &ForeignPod| pod.spec.node_name.clone().map(|node| (node, quantity::pod(&pod.spec)));
+        let (before, after) = (old.as_deref().and_then(takes), new.as_deref().and_then(takes));
+        if before == after {
+            return;
+        }
+        if let Some((node, amounts)) = before {
+            self.drop_use(&node, amounts);
+        }
+        if let Some((node, amounts)) = after {
+            self.add_use(&node, amounts);
+        }
+    }
+
+    fn delete(&mut self, key: &ObjectKey, last: Option<ForeignPod>) {
+        if let Some(old) = self.foreign.delete(key, last.as_ref().map(|pod| &pod.metadata))
+            && let Some(node) = old.spec.node_name.clone()
+        {
+            self.drop_use(&node, quantity::pod(&old.spec));
+        }
+    }
+
+    fn reset(&mut self, present: &HashSet<ObjectKey>) {
+        for (_, pod) in self.foreign.reset(present) {
+            if let Some(node) = pod.spec.node_name.clone() {
+                self.drop_use(&node, quantity::pod(&pod.spec));
+            }
+        }
+        self.replan();
+    }
+}
+
+impl Index<SlimNode> for ClusterIndex {
+    fn apply(&mut self, node: SlimNode) {
+        let key = ObjectKey::of(&node);
+        self.unreadable_nodes.remove(&key.name);
+        match self.nodes.apply(node, Seen::Watched) {
+            Change::Nothing => return,
+            Change::Newer { old } if self.nodes.get(&key).is_some_and(|new| same_node(&old, new)) => return,
+            Change::Newer { .. } | Change::New { .. } => {}
+        }
+        self.mark_jobs_on(&key.name);
+        self.replan();
+    }
+
+    fn delete(&mut self, key: &ObjectKey, last: Option<SlimNode>) {
+        self.nodes.delete(key, last.as_ref().map(|node| &node.metadata));
+        self.unreadable_nodes.remove(&key.name);
+        self.mark_jobs_on(&key.name);
+        self.replan();
+    }
+
+    fn undecodable(&mut self, key: Option<&ObjectKey>, _: &str) {
+        self.unreadable_nodes.extend(key.map(|key| key.name.clone()));
+    }
+
+    fn reset(&mut self, present: &HashSet<ObjectKey>) {
+        self.unreadable_nodes.retain(|name| present.iter().any(|key| key.name == *name));
+        for (key, _) in self.nodes.reset(present) {
+            self.mark_jobs_on(&key.name);
+        }
+        self.replan();
+    }
+}
+
+impl Index<SlimGpuNode> for ClusterIndex {
+    fn apply(&mut self, node: SlimGpuNode) {
+        let key = ObjectKey::of(&node);
+        if !matches!(self.gpu_nodes.apply(node, Seen::Watched), Change::Nothing) {
+            self.mark_jobs_on(&key.name);
+        }
+    }
+
+    fn delete(&mut self, key: &ObjectKey, last: Option<SlimGpuNode>) {
+        self.gpu_nodes.delete(key, last.as_ref().map(|node| &node.metadata));
+        self.mark_jobs_on(&key.name);
+    }
+
+    fn reset(&mut self, present: &HashSet<ObjectKey>) {
+        for (key, _) in self.gpu_nodes.reset(present) {
+            self.mark_jobs_on(&key.name);
+        }
+    }
+}
+
+/// Kinds that plans are made from: a change that `same` does not call equal makes plans old; `each` says who else cares.
+macro_rules! planned_from {
+    ($kind:ty, $store:ident, $same:expr, $each:expr) => {
+        impl Index<$kind> for ClusterIndex {
+            fn apply(&mut self, object: $kind) {
+                let key = ObjectKey::of(&object);
+                match self.$store.apply(object, Seen::Watched) {
+                    Change::Nothing => return,
+                    Change::Newer { old } if self.$store.get(&key).is_some_and(|new| $same(&old, new)) => return,
+                    Change::Newer { .. } | Change::New { .. } => {}
+                }
+                $each(self, &key);
+                self.replan();
+            }
+
+            fn delete(&mut self, key: &ObjectKey, last: Option<$kind>) {
+                self.$store.delete(key, last.as_ref().map(|object| &object.metadata));
+                $each(self, key);
+                self.replan();
+            }
+
+            fn reset(&mut self, present: &HashSet<ObjectKey>) {
+                for (key, _) in self.$store.reset(present) {
+                    $each(self, &key);
+                }
+                self.replan();
+            }
+        }
+    };
+}
+
+/// Jobs of a namespace that may be refused for another reason now, or none.
+fn mark_namespace(index: &mut ClusterIndex, namespace: &str) {
+    let jobs: Vec<ObjectKey> =
+        index.jobs.iter().filter(|(key, _)| key.namespace == namespace).map(|(key, _)| key.clone()).collect();
+    for job in jobs {
+        index.mark(job);
+    }
+}
+
+planned_from!(
+    SlimTrainingProfile,
+    profiles,
+    |a: &SlimTrainingProfile, b: &SlimTrainingProfile| a.spec == b.spec && a.status == b.status,
+    |_: &mut ClusterIndex, _: &ObjectKey| ()
+);
+planned_from!(
+    SlimEnergyPolicy,
+    policies,
+    |a: &SlimEnergyPolicy, b: &SlimEnergyPolicy| a.spec == b.spec,
+    |index: &mut ClusterIndex, _: &ObjectKey| index.mark_all()
+);
+planned_from!(
+    SlimQuota,
+    quotas,
+    |a: &SlimQuota, b: &SlimQuota| a.spec == b.spec && a.status == b.status,
+    |_: &mut ClusterIndex, _: &ObjectKey| ()
+);
+planned_from!(
+    SlimNamespace,
+    namespaces,
+    |a: &SlimNamespace, b: &SlimNamespace| {
+        a.metadata.labels == b.metadata.labels && a.metadata.annotations == b.metadata.annotations
+    },
+    |index: &mut ClusterIndex, key: &ObjectKey| mark_namespace(index, &key.name)
+);

@@ -1,0 +1,188 @@
+//! What this process remembers of each job between steps: claims, outcomes, the plan's word, forecasts.
+//!
+//! **In**: what steps, plans and writes came to. **Out**: the parts of [`Observed`](crate::lifecycle::Observed) that no
+//! object holds, and the claims that the next snapshot is made from.
+//!
+//! **Must never be here**: anything that cannot be lost. A restart begins with an empty ledger; steps then wait longer,
+//! never less.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use andreas_api::TrainingJobStatus;
+use andreas_api::training_job::Prediction;
+use andreas_runtime::watch::ObjectKey;
+use jiff::Timestamp;
+
+use crate::lifecycle::{Claim, Creation, DecisionFor, Planned, Verdict};
+
+/// What is remembered of one job.
+#[derive(Clone, Debug)]
+pub struct JobMemory {
+    /// UID of the job that is remembered; a new job of the name starts afresh.
+    pub uid: String,
+    /// What the job holds, by the last step; none before the first.
+    pub claim: Option<Claim>,
+    /// A status that is being written: true already for plans.
+    pub pending: Option<TrainingJobStatus>,
+    /// What making the pods came to.
+    pub creation: Creation,
+    /// What the last dry run came to.
+    pub verdict: Option<Verdict>,
+    /// The plan's word.
+    pub decision: Option<DecisionFor>,
+    /// Jobs, with their attempt then, that must have left before this one's pods are made.
+    pub after: Vec<(ObjectKey, i64)>,
+    /// What is expected.
+    pub forecast: Option<Prediction>,
+    /// When the status was last written by us.
+    pub last_write: Timestamp,
+    /// When a report last moved the progress.
+    pub last_progress: Option<Timestamp>,
+    /// Failures in a row of carrying a step out.
+    pub failures: u32,
+}
+
+/// All jobs' memories.
+#[derive(Debug)]
+pub struct Ledger {
+    started: Timestamp,
+    jobs: BTreeMap<ObjectKey, JobMemory>,
+    /// Decisions that were handed over and not looked at yet.
+    handed: BTreeSet<ObjectKey>,
+}
+
+impl Ledger {
+    /// An empty ledger of a process that started then.
+    pub fn new(started: Timestamp) -> Self {
+        Self { started, jobs: BTreeMap::new(), handed: BTreeSet::new() }
+    }
+
+    /// The memory of a job, made where there is none or it is of another UID.
+    pub fn entry(&mut self, key: &ObjectKey, uid: &str) -> &mut JobMemory {
+        let fresh = || JobMemory {
+            uid: uid.to_owned(),
+            claim: None,
+            pending: None,
+            creation: Creation::default(),
+            verdict: None,
+            decision: None,
+            after: Vec::new(),
+            forecast: None,
+            last_write: self.started,
+            last_progress: None,
+            failures: 0,
+        };
+        let memory = self.jobs.entry(key.clone()).or_insert_with(fresh);
+        if memory.uid != uid {
+            *memory = fresh();
+        }
+        memory
+    }
+
+    /// What is remembered of a job.
+    pub fn get(&self, key: &ObjectKey) -> Option<&JobMemory> {
+        self.jobs.get(key)
+    }
+
+    /// As [`Ledger::get`], to change; only of that UID.
+    pub fn get_mut(&mut self, key: &ObjectKey, uid: &str) -> Option<&mut JobMemory> {
+        self.jobs.get_mut(key).filter(|memory| memory.uid == uid)
+    }
+
+    /// All memories.
+    pub fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &JobMemory)> {
+        self.jobs.iter()
+    }
+
+    /// The job is no more.
+    pub fn forget(&mut self, key: &ObjectKey) {
+        self.jobs.remove(key);
+        self.handed.remove(key);
+    }
+
+    /// A step has looked at the job's decision.
+    pub fn looked_at(&mut self, key: &ObjectKey) {
+        self.handed.remove(key);
+    }
+
+    /// Decisions that no step has looked at yet.
+    pub fn handed(&self) -> usize {
+        self.handed.len()
+    }
+
+    /// Takes back what an older plan gives: a new plan is being made from how things are now. What only waits, stops or
+    /// goes on stays; it takes nothing from anybody.
+    pub fn withhold(&mut self, goes_on: impl Fn(&ObjectKey, &Planned) -> bool) {
+        for (key, memory) in &mut self.jobs {
+            let gives = memory.decision.as_ref().is_some_and(|decision| {
+                matches!(decision.verdict, Planned::Run { .. }) && !goes_on(key, &decision.verdict)
+            });
+            if gives {
+                memory.decision = None;
+            }
+        }
+        self.handed.clear();
+    }
+
+    /// Hands a plan's word over. `true`: it is another than before.
+    pub fn decide(&mut self, key: &ObjectKey, decision: DecisionFor, after: Vec<(ObjectKey, i64)>) -> bool {
+        let Some(memory) = self.jobs.get_mut(key) else { return false };
+        if !after.is_empty() {
+            memory.after = after;
+        }
+        if memory.decision.as_ref() == Some(&decision) {
+            return false;
+        }
+        memory.decision = Some(decision);
+        self.handed.insert(key.clone());
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use andreas_api::Reason;
+
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey { namespace: "team".into(), name: name.into() }
+    }
+
+    fn run(node: &str) -> DecisionFor {
+        let verdict = Planned::Run {
+            gpu_type: "A".into(),
+            nodes: vec![node.into()],
+            gpus_per_worker: 1,
+            limit_watts: None,
+            watts: 100,
+        };
+        DecisionFor { basis: 0, verdict }
+    }
+
+    #[test]
+    fn a_job_made_anew_under_its_name_is_not_remembered() {
+        let mut ledger = Ledger::new(Timestamp::UNIX_EPOCH);
+        ledger.entry(&key("a"), "1").claim = Some(Claim::Nothing);
+        assert!(ledger.entry(&key("a"), "2").claim.is_none());
+        assert!(ledger.get_mut(&key("a"), "1").is_none());
+    }
+
+    #[test]
+    fn while_a_plan_is_made_an_older_one_gives_nothing_away() {
+        let mut ledger = Ledger::new(Timestamp::UNIX_EPOCH);
+        for name in ["gets", "goes-on", "waits"] {
+            ledger.entry(&key(name), "1");
+        }
+        let wait = Planned::Wait { reason: Reason::WaitingForCapacity, message: String::new() };
+        assert!(ledger.decide(&key("gets"), run("n1"), Vec::new()));
+        assert!(ledger.decide(&key("goes-on"), run("n2"), Vec::new()));
+        assert!(ledger.decide(&key("waits"), DecisionFor { basis: 0, verdict: wait }, Vec::new()));
+        assert_eq!(ledger.handed(), 3);
+        ledger.looked_at(&key("waits"));
+        ledger.withhold(|key, _| key.name == "goes-on");
+        let left: Vec<_> = ledger.iter().filter(|(_, m)| m.decision.is_some()).map(|(k, _)| k.name.as_str()).collect();
+        assert_eq!(left, ["goes-on", "waits"]);
+        assert_eq!(ledger.handed(), 0);
+        assert!(!ledger.decide(&key("goes-on"), run("n2"), Vec::new()), "the same word again is no news");
+    }
+}

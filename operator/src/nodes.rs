@@ -1,0 +1,141 @@
+//! Objects per node and per cluster that the operator keeps: a GpuNode for every managed node, the policy's status.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use andreas_api::names::DEFAULT_POLICY;
+use andreas_api::slim::{SlimEnergyPolicy, SlimGpuNode, SlimNode};
+use andreas_api::{EnergyPolicySpec, GpuNode, GpuNodeSpec, Reason};
+use andreas_runtime::watch::ObjectKey;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference, Time};
+use kube::ResourceExt;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::executor::Shared;
+use crate::executor::refusal::Refusal;
+use crate::snapshot::{is_managed, left_alone};
+
+/// How often nodes are looked through.
+const EVERY: Duration = Duration::from_secs(5);
+/// GpuNodes made in one go.
+const AT_ONCE: usize = 100;
+
+/// Keeps them until `shutdown`.
+pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
+    loop {
+        make_gpu_nodes(&shared).await;
+        tell_policy(&shared).await;
+        tokio::select! {
+            () = tokio::time::sleep(EVERY) => {}
+            () = shutdown.cancelled() => return,
+        }
+    }
+}
+
+/// Owned by its Node: the garbage collector removes it with the node.
+fn gpu_node(node: &SlimNode) -> GpuNode {
+    let mut object = GpuNode::new(&node.name_any(), GpuNodeSpec::default());
+    object.metadata.owner_references = Some(vec![OwnerReference {
+        api_version: "v1".into(),
+        kind: "Node".into(),
+        name: node.name_any(),
+        uid: node.uid().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: None,
+    }]);
+    object
+}
+
+async fn make_gpu_nodes(shared: &Arc<Shared>) {
+    let missing: Vec<GpuNode> = {
+        let index = shared.index.lock();
+        let default = EnergyPolicySpec::default();
+        let policy = index.policy().map_or(&default, |policy| &policy.spec);
+        let managed = index.nodes.iter().filter(|(key, node)| {
+            is_managed(node, policy) && left_alone(node).is_none() && index.gpu_nodes.get(key).is_none()
+        });
+        managed.map(|(_, node)| gpu_node(node)).take(AT_ONCE).collect()
+    };
+    let made = missing.iter().map(|object| async move {
+        match shared.writer.create::<GpuNode, SlimGpuNode>("node", None, object, false).await {
+            Ok(answer) => shared.index.lock().wrote_gpu_node(answer),
+            Err(error) if error.refusal() == Refusal::Conflict => {}
+            Err(error) => tracing::warn!(node = object.name_any(), error = &error as &dyn std::error::Error, "no GpuNode made"),
+        }
+    });
+    futures::future::join_all(made).await;
+}
+
+/// Says on the policy which generation is in force and which nodes are left alone.
+async fn tell_policy(shared: &Arc<Shared>) {
+    let Some((generation, conditions)) = ({
+        let index = shared.index.lock();
+        index.policy().and_then(|policy| wanted(policy, &alone(&index, &policy.spec), Timestamp::now()))
+    }) else {
+        return;
+    };
+    let body = json!({ "status": { "observedGeneration": generation, "conditions": conditions } });
+    match shared.writer.patch_cluster_status::<SlimEnergyPolicy>("policy", DEFAULT_POLICY, &body).await {
+        Ok(answer) => {
+            shared.index.lock().policies.apply(answer, crate::index::Seen::Written);
+        }
+        Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "policy status not written"),
+    }
+}
+
+fn alone(index: &crate::index::ClusterIndex, policy: &EnergyPolicySpec) -> Vec<String> {
+    let managed = index.nodes.iter().filter(|(_, node)| is_managed(node, policy));
+    managed.filter_map(|(key, node): (&ObjectKey, _)| left_alone(node).map(|why| format!("{} ({why})", key.name))).collect()
+}
+
+/// Generation and conditions of the policy's status; `None` where it says so already.
+fn wanted(policy: &SlimEnergyPolicy, alone: &[String], now: Timestamp) -> Option<(Option<i64>, Vec<Condition>)> {
+    let status = policy.status.clone().unwrap_or_default();
+    let generation = policy.metadata.generation;
+    let held = |kind: &str| status.conditions.iter().find(|condition| condition.type_ == kind);
+    let condition = |kind: &str, truth: bool, reason: Reason, message: String| {
+        let truth = if truth { "True" } else { "False" };
+        let since = held(kind).filter(|c| c.status == truth).map_or(Time(now), |c| c.last_transition_time.clone());
+        Condition {
+            type_: kind.into(),
+            status: truth.into(),
+            reason: reason.as_str().into(),
+            message,
+            last_transition_time: since,
+            observed_generation: generation,
+        }
+    };
+    let named = alone.iter().take(20).cloned().collect::<Vec<_>>().join(", ");
+    let message = match alone.len() {
+        0 => "all selected nodes have whole GPUs".to_owned(),
+        n @ 1..=20 => format!("{n} selected nodes do not have whole GPUs: {named}"),
+        n => format!("{n} selected nodes do not have whole GPUs: {named} and others"),
+    };
+    let mut conditions = vec![
+        condition("Ready", true, Reason::AsExpected, "in force".into()),
+        condition("NodesLeftAlone", !alone.is_empty(), if alone.is_empty() { Reason::AsExpected } else { Reason::Invalid }, message),
+    ];
+    conditions.extend(status.conditions.iter().filter(|c| c.type_ != "Ready" && c.type_ != "NodesLeftAlone").cloned());
+    let same = status.observed_generation == generation && status.conditions == conditions;
+    (!same).then_some((generation, conditions))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_policy_names_nodes_left_alone_once_and_then_keeps_quiet() {
+        let mut policy: SlimEnergyPolicy =
+            serde_json::from_value(json!({"metadata": {"name": "default", "generation": 3}, "spec": {}})).expect("a policy");
+        let now = Timestamp::UNIX_EPOCH;
+        let (generation, conditions) = wanted(&policy, &["n1 (MIG)".into()], now).expect("news");
+        assert_eq!(generation, Some(3));
+        assert!(conditions[1].status == "True" && conditions[1].message.contains("n1 (MIG)"));
+        policy.status = Some(andreas_api::EnergyPolicyStatus { observed_generation: generation, conditions });
+        assert!(wanted(&policy, &["n1 (MIG)".into()], now).is_none());
+        assert!(wanted(&policy, &[], now).is_some_and(|(_, c)| c[1].status == "False"));
+    }
+}

@@ -1,0 +1,241 @@
+//! When to plan, and handing decisions over.
+//!
+//! **In**: the index's signal, a slow tick, ends of back-offs, edges that the last plan named. **Out**: decisions in the
+//! ledger, forecasts, metrics.
+//!
+//! A plan is made from one look at index and ledger; from that look on until it is handed over, no decision of an older
+//! plan gives anything away ([`Ledger::withhold`](crate::ledger::Ledger::withhold)), so two plans never give the same
+//! GPU twice. The next plan waits until steps have looked at the decisions of this one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use andreas_api::{EnergyPolicySpec, Phase, Reason};
+use andreas_planner::{Decision, JobPlan, Options, Placement, Plan, Prices};
+use andreas_runtime::health::Heartbeat;
+use andreas_runtime::watch::ObjectKey;
+use jiff::Timestamp;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::executor::Shared;
+use crate::executor::observe::largest_node;
+use crate::forecast;
+use crate::index::ClusterIndex;
+use crate::ledger::Ledger;
+use crate::lifecycle::{DecisionFor, Planned};
+use crate::metrics::Metrics;
+use crate::snapshot::{self, Built, Tables, job_key};
+
+/// How planning is paced.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// No further event for so long.
+    pub quiet: Duration,
+    /// After the first event at the latest.
+    pub within: Duration,
+    /// Without any event.
+    pub every: Duration,
+}
+
+/// How long a plan waits for the decisions of the one before to be looked at.
+const HANDED_WITHIN: Duration = Duration::from_secs(3);
+/// How long the first plan waits for every job to have been stepped once.
+const FIRST_WITHIN: Duration = Duration::from_secs(10);
+
+/// Plans until `shutdown`.
+pub async fn run(shared: Arc<Shared>, options: Options, pace: Pace, heart: Heartbeat, shutdown: CancellationToken) {
+    let signals = shared.index.lock().signals();
+    let mut tables = Tables::default();
+    let mut prices = None;
+    let mut wake: Option<Instant> = None;
+    settled(&shared, FIRST_WITHIN, |index, ledger| {
+        index.jobs.iter().all(|(key, _)| ledger.get(key).is_some_and(|memory| memory.claim.is_some()))
+    })
+    .await;
+    loop {
+        heart.beat();
+        let tick = Instant::now() + pace.every;
+        let until = wake.map_or(tick, |wake| wake.min(tick));
+        tokio::select! {
+            () = signals.plan.notified() => debounce(&signals.plan, pace).await,
+            () = sleep_until(until) => {}
+            () = shutdown.cancelled() => return,
+        }
+        settled(&shared, HANDED_WITHIN, |_, ledger| ledger.handed() == 0).await;
+        let (built, with) = look(&shared, std::mem::take(&mut tables), prices.take());
+        tables = with;
+        let started = Instant::now();
+        let (snapshot, wanted) = (built.snapshot.clone(), options.clone());
+        let planned = tokio::task::spawn_blocking(move || andreas_planner::plan(&snapshot, &wanted)).await;
+        match planned {
+            Ok(Ok(plan)) => {
+                shared.metrics.plans.inc();
+                shared.metrics.plan_seconds.observe(started.elapsed().as_secs_f64());
+                wake = hand_over(&shared, &built, &plan, &mut tables);
+                prices = plan.prices.clone();
+            }
+            Ok(Err(error)) => {
+                shared.metrics.plan_errors.inc();
+                tracing::error!(%error, "the snapshot cannot be planned");
+                sleep(Duration::from_secs(1)).await;
+            }
+            Err(error) => {
+                // The planner is pure and total; a panic in it is a bug that a restart does not mend.
+                shared.metrics.plan_errors.inc();
+                tracing::error!(%error, "the planner failed");
+                sleep(Duration::from_secs(5)).await;
+            }
+        }
+    }
+}
+
+async fn debounce(signal: &tokio::sync::Notify, pace: Pace) {
+    let end = Instant::now() + pace.within;
+    loop {
+        let quiet = Instant::now() + pace.quiet;
+        if timeout(quiet.min(end).duration_since(Instant::now()), signal.notified()).await.is_err()
+            || Instant::now() >= end
+        {
+            return;
+        }
+    }
+}
+
+/// Waits until something holds, but not for ever: planning late is better than not at all.
+async fn settled(shared: &Shared, within: Duration, holds: impl Fn(&ClusterIndex, &Ledger) -> bool) {
+    let end = Instant::now() + within;
+    while Instant::now() < end {
+        {
+            let index = shared.index.lock();
+            if holds(&index, &shared.ledger.lock()) {
+                return;
+            }
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// One look at everything. Decisions of the last plan that give something away are void from here on.
+fn look(shared: &Shared, mut tables: Tables, prices: Option<Prices>) -> (Built, Tables) {
+    let index = shared.index.lock();
+    let mut ledger = shared.ledger.lock();
+    ledger.withhold(|key, planned| {
+        let status = index.jobs.get(key).and_then(|job| job.status.as_ref());
+        let Some(held) = status.and_then(|status| status.allocation.as_ref()) else { return false };
+        matches!(planned, Planned::Run { nodes, gpus_per_worker, .. }
+            if *nodes == held.nodes && *gpus_per_worker == held.gpus_per_worker)
+    });
+    let built = snapshot::build(&index, &ledger, &mut tables, prices, Timestamp::now());
+    let jobs = |phase: Phase| {
+        let of = |job: &andreas_api::slim::SlimTrainingJob| job.status.as_ref().map(|s| s.phase).unwrap_or_default();
+        index.jobs.iter().filter(|(_, job)| of(job) == phase).count()
+    };
+    shared.metrics.set_jobs(jobs);
+    let default = EnergyPolicySpec::default();
+    let policy = index.policy().map_or(&default, |policy| &policy.spec);
+    let largest = largest_node(&index, policy);
+    // Where many jobs wait a plan moves them all: their texts are written less often.
+    let quiet = 60.max(i64::try_from(index.jobs.len() / 20).unwrap_or(i64::MAX)).min(3_600);
+    let mut settings = shared.settings.lock();
+    if settings.largest_node_gpus != largest || settings.quiet_seconds != quiet {
+        let mut new = (**settings).clone();
+        new.largest_node_gpus = largest;
+        new.quiet_seconds = quiet;
+        *settings = Arc::new(new);
+    }
+    drop(settings);
+    drop(ledger);
+    drop(index);
+    (built, tables)
+}
+
+/// Hands a plan over; says when to plan again at the latest.
+fn hand_over(shared: &Shared, built: &Built, plan: &Plan, tables: &mut Tables) -> Option<Instant> {
+    let metrics = &shared.metrics;
+    metrics.plan_gap.set(plan.gap.unwrap_or(f64::NAN));
+    metrics.budgeted_power.set(plan.budgeted_power.0);
+    metrics.allowed_power.set(plan.allowed_power.map_or(0.0, |watts| watts.0));
+    if plan.allowed_power.is_some_and(|allowed| plan.budgeted_power.0 > allowed.0 * (1.0 + 1e-9)) {
+        metrics.budget_violations.inc();
+    }
+    let watts: BTreeMap<_, _> = built.snapshot.jobs.iter().map(|job| (&job.id, &job.estimates)).collect();
+    let mut index = shared.index.lock();
+    let mut ledger = shared.ledger.lock();
+    let mut changed = Vec::new();
+    for (id, job_plan) in &plan.jobs {
+        let (Some(key), Some(estimates)) = (job_key(id), watts.get(id)) else { continue };
+        let Some(basis) = built.basis.get(&key) else { continue };
+        let Some(verdict) = verdict(job_plan, estimates) else { continue };
+        let reason = match &verdict {
+            Planned::Run { .. } => "Run",
+            Planned::Wait { reason, .. } => reason.as_str(),
+        };
+        let attempt = |other: &ObjectKey| {
+            let status = index.jobs.get(other)?.status.as_ref()?;
+            Some((other.clone(), status.allocation.as_ref()?.attempt))
+        };
+        let after = job_plan.after.iter().filter_map(|id| attempt(&job_key(id)?)).collect();
+        if ledger.decide(&key, DecisionFor { basis: *basis, verdict }, after) {
+            Metrics::count(&metrics.decisions, reason);
+            changed.push(key);
+        }
+    }
+    forecasts(&index, &mut ledger, plan, tables, &mut changed);
+    for key in changed {
+        index.mark(key);
+    }
+    let now = Timestamp::now();
+    let wait = |seconds: f64| Instant::now() + Duration::from_secs_f64(seconds.clamp(0.1, 3_600.0));
+    let event = plan.next_event.map(|at| wait(at.0 - now.as_millisecond() as f64 / 1_000.0));
+    let back_off = built.not_before.map(|at| wait(at.duration_since(now).as_secs_f64()));
+    [event, back_off].into_iter().flatten().min()
+}
+
+/// What is expected of every job that is under way or waits, for `/forecasts` and the next steps.
+fn forecasts(index: &ClusterIndex, ledger: &mut Ledger, plan: &Plan, tables: &mut Tables, changed: &mut Vec<ObjectKey>) {
+    let default = EnergyPolicySpec::default();
+    let policy = index.policy().map_or(&default, |policy| &policy.spec);
+    let types = snapshot::nodes::gather(index, policy, &snapshot::jobs::Holders::default()).types;
+    let now = Timestamp::now();
+    for (key, job) in index.jobs.iter() {
+        let status = job.status.as_ref();
+        if status.is_some_and(|status| status.phase.is_terminal()) {
+            continue;
+        }
+        let uid = job.metadata.uid.clone().unwrap_or_default();
+        let Some(table) = tables.of(index, job, &types) else { continue };
+        let on_time = plan.jobs.get(&snapshot::job_id(key)).map(|job_plan| job_plan.on_time);
+        let Some(memory) = ledger.get_mut(key, &uid) else { continue };
+        let new = forecast::prediction(job, status, &table, now, on_time);
+        let written = status.and_then(|status| status.prediction.as_ref());
+        // A first forecast, and another class of risk, are worth a look; the step says whether they are worth a write.
+        if written.is_none_or(|written| written.risk != new.risk || written.source != new.source) {
+            changed.push(key.clone());
+        }
+        memory.forecast = Some(new);
+    }
+}
+
+/// The plan's word on one job, in the lifecycle's terms.
+fn verdict(job_plan: &JobPlan, estimates: &[andreas_planner::Estimate]) -> Option<Planned> {
+    match &job_plan.decision {
+        Decision::Run(placement) => Some(Planned::Run {
+            gpu_type: placement.gpu_type.as_str().to_owned(),
+            nodes: placement.nodes.iter().map(|node| node.as_str().to_owned()).collect(),
+            gpus_per_worker: i32::try_from(placement.gpus_per_node.0).ok()?,
+            limit_watts: placement.limit.map(|watts| watts.0.round() as i32),
+            watts: draw(placement, estimates),
+        }),
+        Decision::Wait { reason, message, .. } => {
+            Some(Planned::Wait { reason: Reason::parse(reason.as_str())?, message: message.clone() })
+        }
+    }
+}
+
+fn draw(placement: &Placement, estimates: &[andreas_planner::Estimate]) -> i32 {
+    let total = placement.total_gpus();
+    let row = estimates.iter().find(|row| row.gpu_type == placement.gpu_type && row.gpus == total);
+    row.map_or(0, |row| row.power.0.round().clamp(0.0, f64::from(i32::MAX)) as i32)
+}

@@ -1,0 +1,131 @@
+//! Kubeflow Trainer's wire format (KEP-2779), as its own callbacks send it.
+
+use serde::{Deserialize, Serialize};
+
+/// Most metrics that are read of one report (KEP-2779's bound).
+pub const MAX_METRICS: usize = 256;
+
+/// Body of a report. Unknown fields are ignored: the format grows.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReportBody {
+    /// The report itself; nothing changes without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trainer_status: Option<TrainerStatus>,
+}
+
+/// What a training program says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TrainerStatus {
+    /// Percent done, 0 to 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress_percentage: Option<f64>,
+    /// Its own estimate; wrong after a resume in the common callbacks, so it is ignored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub estimated_remaining_seconds: Option<f64>,
+    /// Named values.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub metrics: Vec<Metric>,
+    /// When, by the program's clock; ignored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_updated_time: Option<String>,
+}
+
+/// A named value; a text on the wire.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct Metric {
+    /// Its name, for example `current_step`.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+}
+
+/// What of a report counts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Claim {
+    /// Thousandths of a percent done, 0 to 100000.
+    pub milli_percent: i32,
+    /// A plain 100: what callbacks post at the end of the program, also after an early stop.
+    pub forced_end: bool,
+}
+
+impl TrainerStatus {
+    fn metric(&self, name: &str) -> Option<f64> {
+        let found = self.metrics.iter().take(MAX_METRICS).find(|metric| metric.name == name)?;
+        found.value.trim().parse().ok().filter(|value: &f64| value.is_finite() && *value >= 0.0)
+    }
+
+    fn ratio(&self, part: &str, whole: &str) -> Option<f64> {
+        let whole = self.metric(whole).filter(|whole| *whole > 0.0)?;
+        Some((self.metric(part)? / whole).min(1.0))
+    }
+
+    /// How far the program says it is: `current_step / total_steps`, else `current_epoch / epochs`, else the percentage.
+    ///
+    /// `None`: nothing that can be read, or the plain 0 that callbacks post at begin, also on resume.
+    pub fn claim(&self, epochs: i32) -> Option<Claim> {
+        let percent = self.progress_percentage.filter(|percent| percent.is_finite() && (0.0..=100.0).contains(percent));
+        let steps = self.ratio("current_step", "total_steps");
+        let by_epoch = || {
+            let epochs = f64::from(epochs.max(1));
+            let whole = self.metric("total_epochs").filter(|whole| *whole > 0.0).unwrap_or(epochs);
+            self.metric("current_epoch").map(|done| (done / whole).min(1.0))
+        };
+        let share = match steps.or_else(by_epoch) {
+            Some(share) => share,
+            None => percent.filter(|percent| *percent > 0.0)? / 100.0,
+        };
+        let milli_percent = (share * 100_000.0).floor() as i32;
+        let forced_end = percent == Some(100.0) && milli_percent < 99_000 || steps.is_none() && percent == Some(100.0);
+        Some(Claim { milli_percent, forced_end })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(json: &str) -> TrainerStatus {
+        serde_json::from_str::<ReportBody>(json).expect("a report").trainer_status.expect("a status")
+    }
+
+    #[test]
+    fn steps_come_before_epochs_before_percent() {
+        let all = status(
+            r#"{"trainerStatus":{"progressPercentage":10,"metrics":[{"name":"current_step","value":"250"},
+            {"name":"total_steps","value":"1000"},{"name":"current_epoch","value":"1"}]}}"#,
+        );
+        assert_eq!(all.claim(2), Some(Claim { milli_percent: 25_000, forced_end: false }));
+        let epochs = status(r#"{"trainerStatus":{"metrics":[{"name":"current_epoch","value":"1.5"}]}}"#);
+        assert_eq!(epochs.claim(2).expect("a claim").milli_percent, 75_000);
+        let percent = status(r#"{"trainerStatus":{"progressPercentage":42,"lastUpdatedTime":"2026-01-01T00:00:00Z"}}"#);
+        assert_eq!(percent.claim(2).expect("a claim").milli_percent, 42_000);
+    }
+
+    #[test]
+    fn what_callbacks_post_by_habit_is_told_apart() {
+        assert_eq!(status(r#"{"trainerStatus":{"progressPercentage":0}}"#).claim(1), None);
+        let end = status(r#"{"trainerStatus":{"progressPercentage":100}}"#).claim(1).expect("a claim");
+        assert!(end.forced_end);
+        // An early stop: 100 by habit at 40 % of the steps.
+        let early = status(
+            r#"{"trainerStatus":{"progressPercentage":100,"metrics":[{"name":"current_step","value":"4"},{"name":"total_steps","value":"10"}]}}"#,
+        );
+        assert_eq!(early.claim(1), Some(Claim { milli_percent: 40_000, forced_end: true }));
+    }
+
+    #[test]
+    fn nonsense_is_not_a_claim() {
+        for json in [
+            r#"{"trainerStatus":{}}"#,
+            r#"{"trainerStatus":{"progressPercentage":-3}}"#,
+            r#"{"trainerStatus":{"progressPercentage":1e300}}"#,
+            r#"{"trainerStatus":{"metrics":[{"name":"current_step","value":"NaN"},{"name":"total_steps","value":"0"}]}}"#,
+            r#"{"trainerStatus":{"metrics":[{"name":"current_epoch","value":"-1"}]}}"#,
+        ] {
+            assert_eq!(status(json).claim(3), None, "{json}");
+        }
+    }
+}

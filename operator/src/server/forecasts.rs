@@ -1,0 +1,91 @@
+//! `GET /forecasts` on the admin port: what is expected of every job, fresh, for the command line and dashboards.
+//!
+//! Like `/metrics` it is plain HTTP on the port that a NetworkPolicy keeps to the platform's own: it names jobs of all
+//! namespaces. Only the leader knows; a follower answers 503.
+
+use std::sync::{Arc, Weak};
+
+use andreas_api::training_job::Prediction;
+use andreas_runtime::watch::ObjectKey;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use http::StatusCode;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use serde::Serialize;
+
+use crate::executor::Shared;
+use crate::lifecycle::Planned;
+
+/// The door to the leader's ledger, open once this process leads.
+#[derive(Clone, Default)]
+pub struct Forecasts {
+    shared: Arc<Mutex<Weak<Shared>>>,
+}
+
+/// What is expected of one job.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Forecast {
+    namespace: String,
+    name: String,
+    phase: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deadline: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prediction: Option<Prediction>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waits: Option<Waits>,
+}
+
+#[derive(Debug, Serialize)]
+struct Waits {
+    reason: &'static str,
+    message: String,
+}
+
+impl Forecasts {
+    /// This process leads from now on.
+    pub fn lead(&self, shared: &Arc<Shared>) {
+        *self.shared.lock() = Arc::downgrade(shared);
+    }
+
+    /// The route.
+    pub fn router(&self) -> Router {
+        Router::new().route("/forecasts", get(forecasts)).with_state(self.clone())
+    }
+}
+
+async fn forecasts(State(door): State<Forecasts>) -> Response {
+    let Some(shared) = door.shared.lock().upgrade() else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "this replica does not lead\n").into_response();
+    };
+    let index = shared.index.lock();
+    let ledger = shared.ledger.lock();
+    let all: Vec<Forecast> = index
+        .jobs
+        .iter()
+        .map(|(ObjectKey { namespace, name }, job)| {
+            let key = ObjectKey { namespace: namespace.clone(), name: name.clone() };
+            let memory = ledger.get(&key);
+            let status = job.status.as_ref();
+            let waits = memory.and_then(|memory| memory.decision.as_ref()).and_then(|d| match &d.verdict {
+                Planned::Wait { reason, message } => Some(Waits { reason: reason.as_str(), message: message.clone() }),
+                Planned::Run { .. } => None,
+            });
+            Forecast {
+                namespace: key.namespace,
+                name: key.name,
+                phase: status.map(|status| status.phase).unwrap_or_default().as_str(),
+                deadline: status.and_then(|status| status.deadline.as_ref()).map(|deadline| deadline.0),
+                prediction: memory.and_then(|memory| memory.forecast.clone()),
+                waits,
+            }
+        })
+        .collect();
+    drop(ledger);
+    drop(index);
+    Json(all).into_response()
+}

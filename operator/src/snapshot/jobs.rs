@@ -1,0 +1,278 @@
+//! One job as the planner sees it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use andreas_api::EnergyPolicySpec;
+use andreas_api::TrainingJobStatus;
+use andreas_api::names::{ANNOTATION_MAX_WEIGHT, LABEL_ATTEMPT};
+use andreas_api::slim::{SlimPod, SlimTrainingJob};
+use andreas_api::training_job::{self, Allocation};
+use andreas_core::{GpuCount, NamespaceName, NodeName, Seconds, Time, Watts};
+use andreas_planner::{Job, JobState, Placement, Preemption, Resources, Worker};
+use andreas_runtime::watch::ObjectKey;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
+use kube::ResourceExt;
+
+use super::nodes::Cluster;
+use super::tables::Table;
+use super::{Holding, admits, job_id, node_name, quota, rules};
+use crate::forecast;
+use crate::index::{ClusterIndex, job_label, number, quantity};
+use crate::lifecycle::{Claim, Settings, pods};
+
+/// Which jobs hold what, so that their pods are not counted twice.
+#[derive(Default)]
+pub struct Holders {
+    /// Attempt and GPUs per node of jobs that the planner accounts for.
+    attempts: BTreeMap<ObjectKey, i64>,
+    on: BTreeMap<String, u64>,
+}
+
+impl Holders {
+    /// GPUs of a node that jobs of the snapshot hold.
+    pub fn gpus_on(&self, node: &str) -> u64 {
+        self.on.get(node).copied().unwrap_or(0)
+    }
+
+    /// The planner takes this pod off by itself: it is a member of the attempt that its job holds now.
+    pub fn accounts_for(&self, pod: &SlimPod) -> bool {
+        let Some(job) = job_label(&pod.metadata) else { return false };
+        let over = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
+        !over && self.attempts.get(&job).is_some_and(|held| number(&pod.metadata, LABEL_ATTEMPT) == Some(*held))
+    }
+}
+
+/// The claims that hold GPUs in the snapshot. One that is stopping for good is not among them: its pods count as leftovers.
+pub(super) fn holders(claims: &BTreeMap<&ObjectKey, (&Claim, Option<Holding>)>) -> Holders {
+    let mut holders = Holders::default();
+    for (key, (claim, holding)) in claims {
+        let holds = match claim {
+            Claim::Starting { .. } | Claim::Running { .. } => true,
+            Claim::Stopping { goes_on, .. } => *goes_on,
+            Claim::Waiting { .. } | Claim::Nothing => false,
+        };
+        if let Some(holding) = holding.as_ref().filter(|_| holds) {
+            holders.attempts.insert((*key).clone(), holding.allocation.attempt);
+            for node in &holding.allocation.nodes {
+                *holders.on.entry(node.clone()).or_default() +=
+                    u64::try_from(holding.allocation.gpus_per_worker).unwrap_or(0);
+            }
+        }
+    }
+    holders
+}
+
+fn placement(allocation: &Allocation) -> Placement {
+    Placement {
+        gpu_type: allocation.gpu_type.as_str().into(),
+        nodes: allocation.nodes.iter().map(|name| node_name(name)).collect(),
+        gpus_per_node: GpuCount(u32::try_from(allocation.gpus_per_worker).unwrap_or(0)),
+        limit: allocation.power_limit_watts.map(|watts| Watts(f64::from(watts))),
+    }
+}
+
+fn time(at: Timestamp) -> Time {
+    Time(at.as_millisecond() as f64 / 1_000.0)
+}
+
+/// The state for the planner; `None`: not to be planned (holds and wants nothing, or sits on a node that is no more).
+pub(super) fn state(claim: &Claim, holding: Option<&Holding>, now: Timestamp, cluster: &Cluster) -> Option<JobState> {
+    let held = || {
+        let allocation = &holding?.allocation;
+        let known = |name: &String| {
+            cluster.nodes.get(name).is_some_and(|node| node.gpu_type.as_str() == allocation.gpu_type)
+        };
+        (allocation.gpus_per_worker > 0 && allocation.nodes.iter().all(known)).then(|| placement(allocation))
+    };
+    match claim {
+        Claim::Waiting { .. } => Some(JobState::Waiting),
+        Claim::Nothing => None,
+        Claim::Starting { since } => Some(JobState::Starting { target: held()?, since: time(*since.min(&now)) }),
+        Claim::Running { since } => Some(JobState::Running { placement: held()?, since: time(*since.min(&now)) }),
+        Claim::Stopping { goes_on: false, .. } => None,
+        Claim::Stopping { gone_by, goes_on: true } => {
+            // Of a silent node nobody knows: as far away as the longest grace period.
+            let gone_by = gone_by.map_or(time(now) + Seconds(3_600.0), time);
+            Some(JobState::Stopping { holds: held()?, target: None, gone_by: gone_by.max(time(now)) })
+        }
+    }
+}
+
+/// All that a job is made from.
+pub(super) struct Given<'a> {
+    pub index: &'a ClusterIndex,
+    pub policy: &'a EnergyPolicySpec,
+    pub cluster: &'a Cluster,
+    pub key: &'a ObjectKey,
+    pub job: &'a SlimTrainingJob,
+    pub status: Option<&'a TrainingJobStatus>,
+    pub table: &'a Table,
+    pub now: Timestamp,
+}
+
+/// Workers' needs and the nodes that admit them, looked up once for all jobs that ask alike.
+#[derive(Default)]
+pub(super) struct Requirements {
+    admitted: HashMap<String, Option<Arc<[NodeName]>>>,
+}
+
+impl Requirements {
+    fn candidates(&mut self, given: &Given<'_>, spec: &PodSpec, held: &[String]) -> Option<Arc<[NodeName]>> {
+        let key = serde_json::to_string(&(&spec.node_selector, &spec.affinity, &spec.tolerations)).unwrap_or_default();
+        let cluster = given.cluster;
+        let find = |held: &[String]| {
+            let admitted: Vec<NodeName> = cluster
+                .nodes
+                .keys()
+                .filter(|name| {
+                    let key = ObjectKey { namespace: String::new(), name: (*name).clone() };
+                    let node = given.index.nodes.get(&key);
+                    held.contains(name)
+                        || cluster.usable.contains(*name) && node.is_some_and(|node| admits::admits(spec, node))
+                })
+                .map(|name| node_name(name))
+                .collect();
+            (admitted.len() < cluster.nodes.len()).then(|| admitted.into())
+        };
+        // A job stays where it is, also on a node that would not be chosen today.
+        if held.iter().any(|name| !cluster.usable.contains(name)) {
+            return find(held);
+        }
+        self.admitted.entry(key).or_insert_with(|| find(&[])).clone()
+    }
+}
+
+/// The job for the planner.
+pub(super) fn job(given: &Given<'_>, state: JobState, requirements: &mut Requirements) -> Job {
+    let Given { index, policy, key, job, status, table, now, .. } = *given;
+    let spec = &job.spec;
+    let created = job.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0.min(now));
+    let outlook = forecast::outlook(job, status, table, now);
+    let held: &[String] =
+        status.and_then(|status| status.allocation.as_ref()).map(|a| a.nodes.as_slice()).unwrap_or_default();
+    let waiting = matches!(state, JobState::Waiting);
+    let estimates = match (table.prior && waiting, table.cautious) {
+        (true, Some(at)) => table.rows.get(at).cloned().into_iter().collect(),
+        // What is seen of this run holds for all configurations of it.
+        _ if (outlook.pace_factor - 1.0).abs() > 0.05 => paced(table, outlook.pace_factor),
+        _ => Arc::clone(&table.rows),
+    };
+    let worker_pod = |gpus: i32| pods::unplaced_worker(job, 1, gpus, &Settings::default()).spec.unwrap_or_default();
+    let (one, two) = (worker_pod(1), worker_pod(2));
+    let running_for = match &state {
+        JobState::Running { since, .. } => (time(now) - *since).0.max(0.0),
+        _ => 0.0,
+    };
+    // Nothing known: not moved before its first progress or one prior's length.
+    let settled = !table.prior || outlook.reported || running_for >= outlook.whole_seconds;
+    let avoided = status.map(|status| status.avoid.as_slice()).unwrap_or_default();
+    Job {
+        id: job_id(key),
+        namespace: NamespaceName::new(key.namespace.as_str()),
+        submit: time(created),
+        deadline: crate::lifecycle::status::deadline(spec, job.metadata.creation_timestamp.as_ref()).map(|d| time(d.0)),
+        weight: rules::late_rate(policy, bounded_weight(index, key, spec.weight)),
+        epochs_left: outlook.epochs_left.max(1e-3),
+        estimates,
+        spread: table.spread.clone(),
+        limits: Vec::new(),
+        requested_gpus: Some(GpuCount(u32::try_from(spec.gpus.most()).unwrap_or(1).max(1))),
+        worker: worker(index, key, &one, &two),
+        candidates: requirements.candidates(given, &one, held),
+        forbidden: avoided.iter().filter(|a| a.until.0 > now).map(|a| node_name(&a.node)).collect(),
+        preemption: match spec.preemption {
+            training_job::Preemption::Allowed => Preemption::Allowed,
+            training_job::Preemption::Never => Preemption::Never,
+        },
+        movable: settled,
+        min_run: Seconds(policy.min_run_time.seconds_or(0).max(0) as f64),
+        lost: if spec.checkpoint.is_some() { Seconds::ZERO } else { Seconds(running_for) },
+        state,
+    }
+}
+
+fn paced(table: &Table, factor: f64) -> Arc<[andreas_planner::Estimate]> {
+    let row = |row: &andreas_planner::Estimate| andreas_planner::Estimate { epoch: row.epoch * factor, ..row.clone() };
+    table.rows.iter().map(row).collect()
+}
+
+/// A namespace may bound its weights.
+fn bounded_weight(index: &ClusterIndex, key: &ObjectKey, weight: i32) -> i32 {
+    let namespace = index.namespaces.get(&ObjectKey { namespace: String::new(), name: key.namespace.clone() });
+    let bound = namespace.and_then(|n| n.annotations().get(ANNOTATION_MAX_WEIGHT)).and_then(|text| text.parse().ok());
+    bound.map_or(weight, |bound: i32| weight.min(bound.max(1)))
+}
+
+/// What a worker takes, from what it takes with one GPU and with two.
+fn worker(index: &ClusterIndex, key: &ObjectKey, one: &PodSpec, two: &PodSpec) -> Worker {
+    let takes = |spec: &PodSpec| quantity::pod(&slim(spec));
+    let (first, second) = (takes(one), takes(two));
+    let each = second.minus(first);
+    let fixed = first.minus(each);
+    let resources = |amounts: quantity::Amounts| Resources {
+        cpu_milli: Some(amounts.cpu_milli),
+        memory_bytes: Some(amounts.memory),
+        pods: None,
+        others: BTreeMap::new(),
+    };
+    let quotas: Vec<_> =
+        index.quotas.iter().filter(|(k, _)| k.namespace == key.namespace).map(|(_, quota)| quota.as_ref()).collect();
+    let (first, second) = (quota::pod_takes(&quotas, one), quota::pod_takes(&quotas, two));
+    let quota_per_gpu: quota::Amounts = second
+        .iter()
+        .map(|(key, amount)| (Arc::clone(key), amount.saturating_sub(first.get(key).copied().unwrap_or(0))))
+        .filter(|(_, amount)| *amount > 0)
+        .collect();
+    let quota_fixed: quota::Amounts = first
+        .iter()
+        .map(|(key, amount)| (Arc::clone(key), amount.saturating_sub(quota_per_gpu.get(key).copied().unwrap_or(0))))
+        .filter(|(_, amount)| *amount > 0)
+        .collect();
+    Worker {
+        fixed: resources(fixed),
+        per_gpu: resources(each),
+        quota_fixed,
+        quota_per_gpu,
+        quota_per_gang: quota::gang_takes(&quotas),
+    }
+}
+
+/// A pod's spec as far as quantities are read from it.
+fn slim(spec: &PodSpec) -> andreas_api::slim::SlimPodSpec {
+    use andreas_api::slim::{SlimContainer, SlimPodSpec, SlimResources};
+    let container = |container: &Container| SlimContainer {
+        name: container.name.clone(),
+        restart_policy: container.restart_policy.clone(),
+        resources: container.resources.as_ref().map_or_else(SlimResources::default, |r| SlimResources {
+            requests: r.requests.clone().unwrap_or_default(),
+            limits: r.limits.clone().unwrap_or_default(),
+        }),
+    };
+    SlimPodSpec {
+        containers: spec.containers.iter().map(container).collect(),
+        init_containers: spec.init_containers.iter().flatten().map(container).collect(),
+        overhead: spec.overhead.clone().unwrap_or_default(),
+        ..SlimPodSpec::default()
+    }
+}
+
+/// The other way round, for quotas.
+pub(super) fn spec_of(pod: &SlimPod) -> PodSpec {
+    let container = |container: &andreas_api::slim::SlimContainer| Container {
+        name: container.name.clone(),
+        restart_policy: container.restart_policy.clone(),
+        resources: Some(ResourceRequirements {
+            requests: Some(container.resources.requests.clone()),
+            limits: Some(container.resources.limits.clone()),
+            ..ResourceRequirements::default()
+        }),
+        ..Container::default()
+    };
+    PodSpec {
+        containers: pod.spec.containers.iter().map(container).collect(),
+        init_containers: Some(pod.spec.init_containers.iter().map(container).collect()),
+        ..PodSpec::default()
+    }
+}

@@ -1,0 +1,170 @@
+//! From what is known to the planner's Snapshot: a pure function of the index, the claims and the instant.
+//!
+//! **In**: [`ClusterIndex`], [`Ledger`] (claims, statuses being written), predictions ([`tables`]), the instant.
+//! **Out**: [`Built`]: the Snapshot, the state of each job that it was made from (decisions for another state are not
+//! carried out), and the nodes that are left alone.
+//!
+//! What is judged here and not by the planner: which nodes are managed and usable ([`nodes`]), which of them admit a
+//! job's worker ([`admits`]), what foreign pods and leftovers of ours take, what quotas leave ([`quota`]), prices and
+//! budget over time ([`rules`]).
+//!
+//! **Must never be here**: I/O, policy.
+
+mod admits;
+pub mod boards;
+pub mod jobs;
+pub mod nodes;
+mod quota;
+pub mod rules;
+pub mod tables;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use andreas_api::EnergyPolicySpec;
+use andreas_api::training_job::Allocation;
+use andreas_core::{GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, Time};
+use andreas_planner::{GpuTypeInfo, Namespace, Prices, Snapshot};
+use andreas_runtime::watch::ObjectKey;
+use jiff::Timestamp;
+
+use crate::index::ClusterIndex;
+use crate::ledger::Ledger;
+use crate::lifecycle::Claim;
+
+pub use nodes::{is_managed, left_alone};
+pub use tables::Tables;
+
+/// A Snapshot and what it was made from.
+pub struct Built {
+    /// For the planner.
+    pub snapshot: Snapshot,
+    /// `status.decisions` of each job in the snapshot.
+    pub basis: BTreeMap<ObjectKey, i64>,
+    /// The earliest end of a back-off, when to plan again.
+    pub not_before: Option<Timestamp>,
+    /// Nodes of the selector that are left alone (MIG, time slicing), by name.
+    pub left_alone: Vec<String>,
+}
+
+/// The planner's name of a job.
+pub fn job_id(key: &ObjectKey) -> JobId {
+    JobId::new(format!("{}/{}", key.namespace, key.name))
+}
+
+/// The job of a planner's name.
+pub fn job_key(id: &JobId) -> Option<ObjectKey> {
+    let (namespace, name) = id.as_str().split_once('/')?;
+    Some(ObjectKey { namespace: namespace.to_owned(), name: name.to_owned() })
+}
+
+/// What a job holds, as the snapshot sees it.
+struct Holding {
+    allocation: Allocation,
+}
+
+/// Gathers a snapshot. `tables` is refreshed where profiles or types changed; `prices` are those of the last plan.
+pub fn build(
+    index: &ClusterIndex,
+    ledger: &Ledger,
+    tables: &mut Tables,
+    prices: Option<Prices>,
+    now: Timestamp,
+) -> Built {
+    let default = EnergyPolicySpec::default();
+    let policy = index.policy().map_or(&default, |policy| &policy.spec);
+    let second = now.as_second();
+
+    // What each job holds: by the status being written, else the one last seen.
+    let mut claims: BTreeMap<&ObjectKey, (&Claim, Option<Holding>)> = BTreeMap::new();
+    for (key, job) in index.jobs.iter() {
+        let Some(memory) = ledger.get(key).filter(|memory| Some(&memory.uid) == job.metadata.uid.as_ref()) else {
+            continue;
+        };
+        let Some(claim) = &memory.claim else { continue };
+        let status = memory.pending.as_ref().or(job.status.as_ref());
+        let holding = status.and_then(|status| status.allocation.as_ref()).map(|allocation| Holding {
+            allocation: allocation.clone(),
+        });
+        claims.insert(key, (claim, holding));
+    }
+
+    let holders = jobs::holders(&claims);
+    let cluster = nodes::gather(index, policy, &holders);
+    tables.refresh(index, policy, &cluster.types);
+
+    let mut basis = BTreeMap::new();
+    let mut planned = Vec::new();
+    let mut not_before: Option<Timestamp> = None;
+    let mut grace = 0_i64;
+    let mut requirements = jobs::Requirements::default();
+    for (key, (claim, holding)) in &claims {
+        if let Claim::Waiting { not_before: Some(at) } = claim
+            && *at > now
+        {
+            not_before = Some(not_before.map_or(*at, |earliest| earliest.min(*at)));
+            continue;
+        }
+        let Some(job) = index.jobs.get(key) else { continue };
+        let Some(state) = jobs::state(claim, holding.as_ref(), now, &cluster) else { continue };
+        let Some(table) = tables.of(index, job, &cluster.types) else { continue };
+        grace = grace.max(crate::lifecycle::pods::grace_seconds(&job.spec));
+        let status = ledger.get(key).and_then(|memory| memory.pending.as_ref()).or(job.status.as_ref());
+        basis.insert((*key).clone(), status.and_then(|status| status.decisions).unwrap_or(0));
+        planned.push(jobs::job(&jobs::Given { index, policy, cluster: &cluster, key, job, status, table: &table, now }, state, &mut requirements));
+    }
+
+    let namespaces: BTreeSet<&str> = planned.iter().map(|job| job.namespace.as_str()).collect();
+    let namespaces = namespaces.into_iter().filter_map(|name| namespace(index, name, &holders)).collect();
+    let gpu_types = cluster.types.keys().map(|name| info(name, policy)).collect();
+    let snapshot = Snapshot {
+        now: Time(second as f64),
+        tariff: rules::tariff(policy, second),
+        budget: rules::budget(policy, second, Seconds(grace as f64)),
+        lateness: rules::lateness(policy),
+        restart: Seconds(f64::from(policy.restart_seconds.max(0))),
+        horizon: None,
+        gpu_types,
+        nodes: cluster.planned(),
+        namespaces,
+        jobs: planned,
+        prices,
+    };
+    Built { snapshot, basis, not_before, left_alone: cluster.left_alone }
+}
+
+fn info(name: &GpuType, policy: &EnergyPolicySpec) -> GpuTypeInfo {
+    let board = boards::board(name.as_str(), policy);
+    GpuTypeInfo { name: name.clone(), idle: board.idle, max: board.max }
+}
+
+/// What a namespace's quotas leave: used by everything but the pods of jobs that the planner accounts for itself.
+fn namespace(index: &ClusterIndex, name: &str, holders: &jobs::Holders) -> Option<Namespace> {
+    let quotas: Vec<_> =
+        index.quotas.iter().filter(|(key, _)| key.namespace == name).map(|(_, quota)| quota.as_ref()).collect();
+    if quotas.is_empty() {
+        return None;
+    }
+    let mut left: quota::Amounts = BTreeMap::new();
+    for quota in &quotas {
+        left.extend(quota::left(quota));
+    }
+    let ours = index.pods.iter().filter(|(key, _)| key.namespace == name);
+    for (_, pod) in ours.filter(|(_, pod)| holders.accounts_for(pod)) {
+        for (key, amount) in quota::pod_takes(&quotas, &jobs::spec_of(pod)) {
+            if let Some(left) = left.get_mut(&key) {
+                *left = left.saturating_add(amount);
+            }
+        }
+    }
+    Some(Namespace { name: NamespaceName::new(name), quota: left })
+}
+
+fn gpus(count: u64) -> GpuCount {
+    GpuCount(u32::try_from(count).unwrap_or(u32::MAX))
+}
+
+fn node_name(name: &str) -> NodeName {
+    NodeName::new(name)
+}

@@ -1,0 +1,154 @@
+//! Which nodes are ours to plan, and what of them is free.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use andreas_api::EnergyPolicySpec;
+use andreas_api::gpu_node::GpuCondition;
+use andreas_api::names::{LABEL_GPU_MEMORY, LABEL_GPU_PRODUCT, LABEL_GPU_REPLICAS, LABEL_MIG_STRATEGY};
+use andreas_api::slim::SlimNode;
+use andreas_core::{GpuType, Watts};
+use andreas_planner::{Node, Resources};
+use andreas_runtime::watch::ObjectKey;
+use kube::ResourceExt;
+
+use super::boards::board;
+use super::jobs::Holders;
+use super::tables::Types;
+use super::{gpus, node_name};
+use crate::index::{Amounts, ClusterIndex, owner, takes};
+
+/// The node has all the labels of the policy's selector.
+pub fn is_managed(node: &SlimNode, policy: &EnergyPolicySpec) -> bool {
+    let labels = node.labels();
+    policy.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+}
+
+/// Why a node's GPUs are not whole ones, so that it is left alone: MIG, or time slicing.
+pub fn left_alone(node: &SlimNode) -> Option<&'static str> {
+    let labels = node.labels();
+    let product = labels.get(LABEL_GPU_PRODUCT).map(String::as_str).unwrap_or_default();
+    let strategy = labels.get(LABEL_MIG_STRATEGY).map(String::as_str).unwrap_or_default();
+    let replicas: u64 = labels.get(LABEL_GPU_REPLICAS).and_then(|text| text.parse().ok()).unwrap_or(0);
+    if product.contains("-MIG-") || matches!(strategy, "single" | "mixed") {
+        return Some("MIG");
+    }
+    (product.ends_with("-SHARED") || replicas > 1).then_some("time slicing")
+}
+
+/// A worker may be put there now: ready, not cordoned, not being deleted.
+fn usable(node: &SlimNode) -> bool {
+    let ready = node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
+    ready && !node.spec.unschedulable && node.metadata.deletion_timestamp.is_none()
+}
+
+/// The nodes of a snapshot.
+#[derive(Default)]
+pub struct Cluster {
+    /// Types of the nodes, with how many GPUs there are.
+    pub types: Types,
+    /// Nodes in the snapshot, by name.
+    pub nodes: BTreeMap<String, Node>,
+    /// Those of them that may take new workers.
+    pub usable: BTreeSet<String>,
+    /// Nodes of the selector that are left alone.
+    pub left_alone: Vec<String>,
+}
+
+impl Cluster {
+    /// For the planner, in order of name.
+    pub fn planned(&self) -> Vec<Node> {
+        self.nodes.values().cloned().collect()
+    }
+}
+
+/// Gathers the managed nodes, and any others that hold jobs of ours.
+pub fn gather(index: &ClusterIndex, policy: &EnergyPolicySpec, holders: &Holders) -> Cluster {
+    let mut cluster = Cluster::default();
+    let leftovers = leftovers(index, holders);
+    for (key, node) in index.nodes.iter() {
+        let managed = is_managed(node, policy);
+        let alone = left_alone(node).is_some();
+        if managed && alone {
+            cluster.left_alone.push(key.name.clone());
+        }
+        let held = holders.gpus_on(&key.name);
+        let open = managed && !alone && usable(node);
+        if !open && held == 0 {
+            continue;
+        }
+        let Some(product) = node.labels().get(LABEL_GPU_PRODUCT) else { continue };
+        let allocatable = Amounts::of(&node.status.allocatable);
+        let foreign = index.foreign_use(&key.name);
+        let taken = foreign.plus(leftovers.get(&key.name).copied().unwrap_or_default());
+        let broken = broken_gpus(index, key);
+        let mut free = allocatable.minus(taken);
+        free.gpus = free.gpus.saturating_sub(broken);
+        // What is not open is only as large as what our jobs hold there.
+        if !open {
+            free.gpus = free.gpus.min(held);
+        }
+        let gpu_type = GpuType::new(product.as_str());
+        let facts = cluster.types.entry(gpu_type.clone()).or_default();
+        facts.gpus += allocatable.gpus;
+        facts.per_node = facts.per_node.max(allocatable.gpus);
+        let memory = node.labels().get(LABEL_GPU_MEMORY).and_then(|text| text.parse().ok()).unwrap_or(0);
+        facts.memory_mib = facts.memory_mib.max(memory);
+        let power = board(product, policy);
+        // A node that vanished from `allocatable` while jobs run there is as large as what they hold.
+        let size = allocatable.gpus.max(held);
+        let planned = Node {
+            name: node_name(&key.name),
+            gpu_type,
+            gpus: gpus(size),
+            free_gpus: gpus(free.gpus.max(held).min(size)),
+            overhead: power.overhead,
+            foreign_power: foreign_power(index, key, holders),
+            free: Resources {
+                cpu_milli: Some(free.cpu_milli),
+                memory_bytes: Some(free.memory),
+                pods: (allocatable.pods > 0).then_some(free.pods),
+                others: BTreeMap::new(),
+            },
+        };
+        cluster.nodes.insert(key.name.clone(), planned);
+        if open {
+            cluster.usable.insert(key.name.clone());
+        }
+    }
+    cluster
+}
+
+/// What pods of ours take whose job the planner does not account for: of deleted jobs, of earlier attempts, withdrawn ones.
+fn leftovers(index: &ClusterIndex, holders: &Holders) -> BTreeMap<String, Amounts> {
+    let mut sums: BTreeMap<String, Amounts> = BTreeMap::new();
+    for (_, pod) in index.pods.iter() {
+        // Orphans are foreign use already.
+        if owner(&pod.metadata).is_none() || holders.accounts_for(pod) {
+            continue;
+        }
+        if let Some((node, amounts)) = takes(pod) {
+            let sum = sums.entry(node.to_owned()).or_default();
+            *sum = sum.plus(amounts);
+        }
+    }
+    sums
+}
+
+fn broken_gpus(index: &ClusterIndex, key: &ObjectKey) -> u64 {
+    let status = index.gpu_nodes.get(key).and_then(|node| node.status.as_ref());
+    let gpus = status.map(|status| status.gpus.as_slice()).unwrap_or_default();
+    gpus.iter().filter(|gpu| gpu.state == GpuCondition::Unhealthy).count() as u64
+}
+
+/// Draw of GPUs that pods of others hold, where an agent says.
+fn foreign_power(index: &ClusterIndex, key: &ObjectKey, holders: &Holders) -> Option<Watts> {
+    let status = index.gpu_nodes.get(key)?.status.as_ref()?;
+    status.agent_version.as_ref()?;
+    let ours: BTreeSet<&str> = index
+        .pods_on(&key.name)
+        .filter(|pod| holders.accounts_for(pod))
+        .filter_map(|pod| pod.metadata.uid.as_deref())
+        .collect();
+    let foreign = status.gpus.iter().filter(|gpu| gpu.holder.as_deref().is_some_and(|uid| !ours.contains(uid)));
+    Some(Watts(foreign.map(|gpu| f64::from(gpu.watts.max(0))).sum()))
+}

@@ -1,0 +1,130 @@
+//! The policy as the planner reads it: prices and budget over time, what lateness costs.
+
+use andreas_api::EnergyPolicySpec;
+use andreas_api::energy_policy::PowerBudgetScope;
+use andreas_core::{CostRate, EnergyPrice, Seconds, Steps, Tariff, Time, Watts};
+use andreas_planner::{Lateness, PowerBudget};
+
+const DAY: i64 = 86_400;
+/// How far ahead windows are laid out: past the planner's longest period.
+const AHEAD_DAYS: i64 = 4;
+
+/// Minutes of the day out of `HH:MM`; `None` where it is not a time of day.
+fn minutes(text: &str) -> Option<i64> {
+    let (hours, minutes) = text.split_once(':')?;
+    let (hours, minutes): (i64, i64) = (hours.parse().ok()?, minutes.parse().ok()?);
+    ((0..24).contains(&hours) && (0..60).contains(&minutes)).then_some(hours * 60 + minutes)
+}
+
+/// Daily windows (UTC) as steps from a day before `now` to some days after it. The first window of the list that covers
+/// an instant counts; `base` holds where none does.
+fn daily<T: Copy + PartialEq>(windows: &[(&str, &str, T)], base: T, now: i64) -> Steps<T> {
+    let windows: Vec<(i64, i64, T)> =
+        windows.iter().filter_map(|(from, to, value)| Some((minutes(from)?, minutes(to)?, *value))).collect();
+    let covers = |(from, to, _): &(i64, i64, T), minute: i64| {
+        if from < to { (*from..*to).contains(&minute) } else { minute >= *from || minute < *to }
+    };
+    let value = |minute: i64| windows.iter().find(|w| covers(w, minute)).map_or(base, |(.., value)| *value);
+    let mut edges: Vec<i64> = windows.iter().flat_map(|(from, to, _)| [*from, *to]).chain([0]).collect();
+    edges.sort_unstable();
+    edges.dedup();
+    let today = now.div_euclid(DAY);
+    let mut steps: Vec<(Time, T)> = Vec::new();
+    for day in today - 1..=today + AHEAD_DAYS {
+        for edge in &edges {
+            let value = value(*edge);
+            if steps.last().is_none_or(|(_, last)| *last != value) {
+                steps.push((Time((day * DAY + edge * 60) as f64), value));
+            }
+        }
+    }
+    Steps::new(steps).unwrap_or_else(|_| Steps::flat(base))
+}
+
+fn price(micros: i64, policy: &EnergyPolicySpec) -> EnergyPrice {
+    EnergyPrice::per_kwh(micros.max(0) as f64 / 1e6, pue(policy))
+}
+
+/// Power usage effectiveness, at least 1.
+pub fn pue(policy: &EnergyPolicySpec) -> f64 {
+    (f64::from(policy.pue_milli) / 1_000.0).max(1.0)
+}
+
+/// Price of energy over time, PUE included; `now` in seconds since the epoch.
+pub fn tariff(policy: &EnergyPolicySpec, now: i64) -> Tariff {
+    let windows: Vec<_> = policy
+        .tariff
+        .iter()
+        .map(|w| (w.from.as_str(), w.to.as_str(), price(w.price_per_kwh_micros, policy)))
+        .collect();
+    daily(&windows, price(policy.price_per_kwh_micros, policy), now)
+}
+
+/// Price of energy at an instant, PUE included.
+pub fn price_at(policy: &EnergyPolicySpec, at: i64) -> EnergyPrice {
+    tariff(policy, at).at(Time(at as f64)).unwrap_or_else(|| price(policy.price_per_kwh_micros, policy))
+}
+
+/// The power budget over time; `look_ahead`: the longest grace period.
+pub fn budget(policy: &EnergyPolicySpec, now: i64, look_ahead: Seconds) -> Option<PowerBudget> {
+    /// Where only windows limit power: more than any cluster draws.
+    const UNLIMITED: f64 = 1e12;
+    if policy.power_budget_watts.is_none() && policy.windows.is_empty() {
+        return None;
+    }
+    let watts = |w: i64| Watts(w.max(1) as f64);
+    let windows: Vec<_> =
+        policy.windows.iter().map(|w| (w.from.as_str(), w.to.as_str(), watts(w.power_budget_watts))).collect();
+    let base = policy.power_budget_watts.map_or(Watts(UNLIMITED), watts);
+    Some(PowerBudget {
+        watts: daily(&windows, base, now),
+        margin: (f64::from(policy.budget_margin_milli) / 1_000.0).clamp(0.0, 0.9),
+        scope_factor: if policy.power_budget_scope == PowerBudgetScope::Facility { pue(policy) } else { 1.0 },
+        look_ahead,
+    })
+}
+
+/// What lateness and time in the system cost beside the weights.
+pub fn lateness(policy: &EnergyPolicySpec) -> Lateness {
+    Lateness {
+        turnaround_share: f64::from(policy.turnaround_share_milli.max(0)) / 1_000.0,
+        late_fixed: Seconds(f64::from(policy.miss_seconds.max(0))),
+        aging: (policy.aging_hours > 0).then(|| Seconds(f64::from(policy.aging_hours) * 3_600.0)),
+    }
+}
+
+/// What a second of lateness of a job of that weight costs.
+pub fn late_rate(policy: &EnergyPolicySpec, weight: i32) -> CostRate {
+    let hour = policy.lateness_price_per_hour_micros.max(0) as f64 / 1e6;
+    CostRate(f64::from(weight.max(0)) * hour / 3_600.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use andreas_api::energy_policy::{BudgetWindow, TariffWindow};
+
+    const NOON: i64 = 20_000 * DAY + 12 * 3_600;
+
+    #[test]
+    fn a_window_that_passes_midnight_holds_on_both_sides() {
+        let night = TariffWindow { from: "22:00".into(), to: "06:00".into(), price_per_kwh_micros: 100_000 };
+        let policy = EnergyPolicySpec { tariff: vec![night], pue_milli: 1_000, ..EnergyPolicySpec::default() };
+        let at = |hours: i64| price_at(&policy, NOON + hours * 3_600).0 * 3.6e6;
+        for (hours, price) in [(0, 0.2), (9, 0.2), (10, 0.1), (13, 0.1), (17, 0.1), (18, 0.2)] {
+            assert!((at(hours) - price).abs() < 1e-12, "{hours} h after noon: {}", at(hours));
+        }
+        assert_eq!(tariff(&policy, NOON).next_edge(Time(NOON as f64)), Some(Time((NOON + 10 * 3_600) as f64)));
+    }
+
+    #[test]
+    fn no_budget_is_none_and_a_window_alone_limits_only_itself() {
+        assert!(budget(&EnergyPolicySpec::default(), NOON, Seconds(60.0)).is_none());
+        let window = BudgetWindow { from: "12:00".into(), to: "13:00".into(), power_budget_watts: 5_000 };
+        let policy = EnergyPolicySpec { windows: vec![window], ..EnergyPolicySpec::default() };
+        let budget = budget(&policy, NOON, Seconds(60.0)).expect("a budget");
+        assert_eq!(budget.watts.at(Time(NOON as f64)), Some(Watts(5_000.0)));
+        assert!(budget.watts.at(Time((NOON + 3_600) as f64)).is_some_and(|w| w.0 > 1e9));
+        assert_eq!((budget.margin, budget.scope_factor), (0.05, 1.0));
+    }
+}

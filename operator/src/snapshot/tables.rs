@@ -1,0 +1,276 @@
+//! Times and watts of every configuration a job may be given, from the predictor, kept between plans.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use andreas_api::slim::{SlimTrainingJob, SlimTrainingProfile};
+use andreas_api::training_profile::Precision;
+use andreas_api::EnergyPolicySpec;
+use andreas_core::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
+use andreas_planner as planner;
+use andreas_predictor::{
+    Estimate, Features, Given, GpuModel, Observation, Predictor, Prior, Profile, Source, prior_run_time,
+};
+use andreas_runtime::watch::ObjectKey;
+use kube::ResourceExt;
+
+use super::boards::board;
+use crate::index::ClusterIndex;
+
+/// A GPU type of the cluster: how many GPUs there are and how much memory each has.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TypeFacts {
+    /// GPUs on managed nodes.
+    pub gpus: u64,
+    /// Memory of one GPU, MiB; 0 where no label says.
+    pub memory_mib: u64,
+    /// GPUs of the largest node.
+    pub per_node: u64,
+}
+
+/// Types of the cluster, by name.
+pub type Types = BTreeMap<GpuType, TypeFacts>;
+
+/// A table of predictions for one job.
+#[derive(Debug)]
+pub struct Table {
+    /// Rows for the planner, by type and total.
+    pub rows: Arc<[planner::Estimate]>,
+    /// The same with intervals and sources, in the same order.
+    pub times: Vec<Estimate>,
+    /// How much slower gangs over several nodes are.
+    pub spread: Vec<planner::Spread>,
+    /// Nothing is known of the family.
+    pub prior: bool,
+    /// Index of the row that such a job starts on: `gpus.min` of the commonest allowed type.
+    pub cautious: Option<usize>,
+}
+
+impl Table {
+    /// Time of one epoch and draw on one node, for a type and a total.
+    pub fn row(&self, gpu_type: &str, gpus: u32) -> Option<(&planner::Estimate, &Estimate)> {
+        let at = self.rows.iter().position(|row| row.gpu_type.as_str() == gpu_type && row.gpus.0 == gpus)?;
+        Some((&self.rows[at], self.times.get(at)?))
+    }
+
+    /// How much slower an epoch is over that many nodes.
+    pub fn spread_factor(&self, nodes: usize) -> f64 {
+        let found = self.spread.iter().find(|spread| usize::try_from(spread.nodes) == Ok(nodes));
+        found.map_or(1.0, |spread| spread.time_factor)
+    }
+}
+
+/// Predictions, fitted when profiles or GPU types changed, looked up otherwise.
+#[derive(Default)]
+pub struct Tables {
+    fitted: Option<(Vec<(ObjectKey, Option<String>)>, Vec<GpuModel>, Predictor, Seconds)>,
+    tables: HashMap<String, Arc<Table>>,
+}
+
+/// Tables kept at most; thrown away together.
+const MAX_TABLES: usize = 50_000;
+
+impl Tables {
+    /// Fits the predictor if profiles, policy or types changed since the last time.
+    pub fn refresh(&mut self, index: &ClusterIndex, policy: &EnergyPolicySpec, types: &Types) {
+        let models: Vec<GpuModel> = types
+            .keys()
+            .map(|name| {
+                let board = board(name.as_str(), policy);
+                GpuModel { gpu_type: name.clone(), idle: board.idle, max: board.max }
+            })
+            .collect();
+        let versions: Vec<_> =
+            index.profiles.iter().map(|(key, profile)| (key.clone(), profile.resource_version())).collect();
+        let default = Seconds(policy.default_run_time.seconds_or(14_400).max(1) as f64);
+        let finished = index.profiles.iter().filter_map(|(_, profile)| profile.status.as_ref());
+        let finished: Vec<Seconds> =
+            finished.flat_map(|status| status.finished_run_seconds.iter().map(|s| Seconds(*s as f64))).collect();
+        let run_time = prior_run_time(&finished, default);
+        if let Some((fitted, with, _, prior)) = &self.fitted
+            && *fitted == versions
+            && *with == models
+            && *prior == run_time
+        {
+            return;
+        }
+        let population: Vec<Profile> = index.profiles.iter().map(|(key, profile)| family(key, profile)).collect();
+        let predictor = Predictor::fit(&models, &population);
+        self.fitted = Some((versions, models, predictor, run_time));
+        self.tables.clear();
+    }
+
+    /// The run time assumed for a job of which nothing is known.
+    pub fn prior_run_time(&self) -> Seconds {
+        self.fitted.as_ref().map_or(Seconds(14_400.0), |(.., run_time)| *run_time)
+    }
+
+    /// The table of a job over the types it may use; call [`Tables::refresh`] first.
+    pub fn of(&mut self, index: &ClusterIndex, job: &SlimTrainingJob, types: &Types) -> Option<Arc<Table>> {
+        let (.., predictor, run_time) = self.fitted.as_ref()?;
+        let key = profile_key(job);
+        let profile = index.profiles.get(&key);
+        let gpus = &job.spec.gpus;
+        let held = job.status.as_ref().and_then(|status| status.allocation.as_ref());
+        let mut totals = gpus.totals();
+        // A running job keeps a row for what it holds, also after its range was edited.
+        if let Some(held) = held.filter(|held| !totals.contains(&held.gpus)) {
+            totals.push(held.gpus);
+        }
+        let memory_mib = gpus.memory_gib.map_or(0, |gib| u64::try_from(gib).unwrap_or(0) * 1_024 * 93 / 100);
+        let exhausted = profile.and_then(|p| p.status.as_ref()).map(|s| s.out_of_memory_types.as_slice());
+        let exhausted = exhausted.unwrap_or_default();
+        let allowed: Vec<&GpuType> = types
+            .iter()
+            .filter(|(name, facts)| {
+                let name = name.as_str();
+                let named = gpus.types.is_empty() || gpus.types.iter().any(|t| t == name);
+                // A product's memory in GiB is its name rounded up: boards of "80 GB" report 79.6.
+                let roomy = memory_mib == 0 || facts.memory_mib >= memory_mib;
+                let fits = !exhausted.iter().any(|t| t == name);
+                named && roomy && fits || held.is_some_and(|held| held.gpu_type == name)
+            })
+            .map(|(name, _)| name)
+            .collect();
+        let version = profile.and_then(|profile| profile.resource_version()).unwrap_or_default();
+        let cache_key = format!("{key} {version} {totals:?} {allowed:?} {} {}", gpus.max_nodes, job.spec.epochs);
+        if let Some(table) = self.tables.get(&cache_key) {
+            return Some(Arc::clone(table));
+        }
+        let family = profile.map_or_else(|| Profile { name: key.to_string(), ..Profile::default() }, |p| family(&key, p));
+        let commonest = allowed.iter().max_by_key(|name| types.get(**name).map_or(0, |facts| facts.gpus));
+        let prior = Prior {
+            run_time: *run_time,
+            epochs: f64::from(job.spec.epochs.max(1)),
+            gpu_type: commonest.map_or_else(|| GpuType::from(""), |name| (*name).clone()),
+            gpus: GpuCount(count(gpus.min)),
+        };
+        let table = Arc::new(table(predictor, &family, &prior, &allowed, &totals, count(gpus.max_nodes)));
+        if self.tables.len() >= MAX_TABLES {
+            self.tables.clear();
+        }
+        self.tables.insert(cache_key, Arc::clone(&table));
+        Some(table)
+    }
+}
+
+fn count(value: i32) -> u32 {
+    u32::try_from(value).unwrap_or(1).max(1)
+}
+
+fn table(
+    predictor: &Predictor,
+    family: &Profile,
+    prior: &Prior,
+    allowed: &[&GpuType],
+    totals: &[i32],
+    max_nodes: u32,
+) -> Table {
+    let configuration = |gpu_type: &GpuType, nodes: u32, gpus: u32| Configuration {
+        gpu_type: gpu_type.clone(),
+        nodes,
+        gpus_per_node: GpuCount(gpus),
+        limit: None,
+    };
+    let asked: Vec<Configuration> = allowed
+        .iter()
+        .flat_map(|name| totals.iter().map(|total| configuration(name, 1, count(*total))))
+        .collect();
+    let predicted = predictor.predict(family, prior, &asked);
+    let rows: Vec<planner::Estimate> = predicted
+        .iter()
+        .map(|p| planner::Estimate {
+            gpu_type: p.configuration.gpu_type.clone(),
+            gpus: p.configuration.total_gpus(),
+            epoch: p.epoch_seconds(),
+            power: p.watts(),
+            rel_std: p.epoch.sigma.min(5.0),
+        })
+        .collect();
+    // One factor for each number of nodes: the median over what can be spread so.
+    let spread = (2..=max_nodes.min(64)).filter_map(|nodes| {
+        let over: Vec<(usize, Configuration)> = asked
+            .iter()
+            .enumerate()
+            .filter(|(_, c)| c.gpus_per_node.0 % nodes == 0)
+            .map(|(at, c)| (at, configuration(&c.gpu_type, nodes, c.gpus_per_node.0 / nodes)))
+            .collect();
+        let asked: Vec<Configuration> = over.iter().map(|(_, c)| c.clone()).collect();
+        let mut factors: Vec<f64> = predictor
+            .predict(family, prior, &asked)
+            .iter()
+            .zip(&over)
+            .map(|(p, (at, _))| p.epoch.median / predicted[*at].epoch.median)
+            .filter(|factor| factor.is_finite() && *factor > 0.0)
+            .collect();
+        factors.sort_by(f64::total_cmp);
+        let time_factor = *factors.get(factors.len() / 2)?;
+        Some(planner::Spread { nodes, time_factor })
+    });
+    let least = totals.iter().min().map(|total| count(*total));
+    Table {
+        spread: spread.collect(),
+        prior: predicted.first().is_some_and(|p| p.epoch.source == Source::Prior),
+        cautious: rows.iter().position(|row| row.gpu_type == prior.gpu_type && Some(row.gpus.0) == least),
+        times: predicted.iter().map(|p| p.epoch).collect(),
+        rows: rows.into(),
+    }
+}
+
+/// The TrainingProfile of a job: the one it names, else the one of its own name.
+pub fn profile_key(job: &SlimTrainingJob) -> ObjectKey {
+    ObjectKey {
+        namespace: job.namespace().unwrap_or_default(),
+        name: job.spec.profile.clone().unwrap_or_else(|| job.name_any()),
+    }
+}
+
+/// A TrainingProfile as the predictor reads it.
+fn family(key: &ObjectKey, profile: &SlimTrainingProfile) -> Profile {
+    let seconds = |millis: i64| Seconds(millis as f64 / 1_000.0);
+    let given = profile.spec.measurements.iter().map(|m| Given {
+        gpu_type: m.gpu_type.as_str().into(),
+        gpus: GpuCount(count(m.gpus)),
+        nodes: Some(count(m.nodes)),
+        epoch: Some(seconds(m.millis_per_epoch)),
+        power: m.watts.map(|watts| Watts(f64::from(watts))),
+    });
+    let features = profile.spec.features.as_ref();
+    let status = profile.status.as_ref();
+    let observations = status.map(|status| status.observations.as_slice()).unwrap_or_default();
+    let observations = observations.iter().map(|o| Observation {
+        configuration: Configuration {
+            gpu_type: o.gpu_type.as_str().into(),
+            nodes: count(o.nodes),
+            gpus_per_node: GpuCount((count(o.gpus) / count(o.nodes)).max(1)),
+            limit: o.power_limit_watts.map(|watts| Watts(f64::from(watts))),
+        },
+        epoch: Some(seconds(o.millis_per_epoch)),
+        watts_per_gpu: o.watts.map(|watts| Watts(f64::from(watts) / f64::from(count(o.gpus)))),
+        epochs: o.milli_epochs as f64 / 1_000.0,
+        at: Time(o.at.0.as_second() as f64),
+    });
+    Profile {
+        name: key.to_string(),
+        given: given.collect(),
+        features: Features {
+            model_family: features.and_then(|f| f.model_family.clone()),
+            precision: features.and_then(|f| f.precision).map(precision),
+            parameters: features.and_then(|f| f.parameters_million).map(f64::from),
+            batch: features.and_then(|f| f.batch_size).map(f64::from),
+            samples: features.and_then(|f| f.dataset_samples).map(|samples| samples as f64),
+        },
+        observations: observations.collect(),
+    }
+}
+
+fn precision(precision: Precision) -> String {
+    match precision {
+        Precision::Fp32 => "fp32",
+        Precision::Tf32 => "tf32",
+        Precision::Bf16 => "bf16",
+        Precision::Fp16 => "fp16",
+        Precision::Fp8 => "fp8",
+    }
+    .to_owned()
+}

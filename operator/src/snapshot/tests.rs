@@ -1,0 +1,241 @@
+//! Given a cluster; when a snapshot is made; then the planner is told the truth.
+
+use andreas_api::slim::{SlimGpuNode, SlimNode, SlimPod, SlimQuota, SlimTrainingJob, SlimTrainingProfile};
+use andreas_core::GpuCount;
+use andreas_planner::JobState;
+use andreas_runtime::watch::Index;
+use serde_json::{Value, json};
+
+use super::*;
+
+const GPU: &str = "NVIDIA-A100-SXM4-80GB";
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + seconds).expect("a time")
+}
+
+#[derive(Default)]
+struct World {
+    index: ClusterIndex,
+    ledger: Option<Ledger>,
+    version: u64,
+}
+
+impl World {
+    fn version(&mut self) -> String {
+        self.version += 1;
+        self.version.to_string()
+    }
+
+    fn node(&mut self, name: &str, labels: Value, extra: Value) -> &mut Self {
+        let mut all = json!({"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": GPU, "nvidia.com/gpu.memory": "81251"});
+        all.as_object_mut().expect("object").extend(labels.as_object().expect("object").clone());
+        let mut object = json!({
+            "metadata": {"name": name, "resourceVersion": self.version(), "labels": all},
+            "spec": {},
+            "status": {"allocatable": {"nvidia.com/gpu": "8", "cpu": "64", "memory": "512Gi", "pods": "110"},
+                       "conditions": [{"type": "Ready", "status": "True"}]},
+        });
+        object.as_object_mut().expect("object").extend(extra.as_object().expect("object").clone());
+        self.index.apply(serde_json::from_value::<SlimNode>(object).expect("a node"));
+        self
+    }
+
+    fn job(&mut self, name: &str, spec: Value, status: Value, claim: Claim) -> &mut Self {
+        let mut all = json!({"epochs": 10, "gpus": {"min": 1, "max": 8},
+            "template": {"spec": {"containers": [{"name": "t", "resources": {"requests": {"cpu": "4", "memory": "1Gi"}}}]}}});
+        all.as_object_mut().expect("object").extend(spec.as_object().expect("object").clone());
+        let job: SlimTrainingJob = serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "team", "uid": name, "resourceVersion": self.version(), "creationTimestamp": at(0)},
+            "spec": all, "status": status,
+        }))
+        .expect("a job");
+        self.index.apply(job);
+        let key = ObjectKey { namespace: "team".into(), name: name.into() };
+        let ledger = self.ledger.get_or_insert_with(|| Ledger::new(at(0)));
+        ledger.entry(&key, name).claim = Some(claim);
+        self
+    }
+
+    fn pod(&mut self, job: &str, attempt: i64, node: &str, gpus: u32, phase: &str) -> &mut Self {
+        let name = format!("{job}-{attempt}-0");
+        let pod: SlimPod = serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "team", "uid": name, "resourceVersion": self.version(),
+                "labels": {"andreas.dev/job": job, "andreas.dev/attempt": attempt.to_string()},
+                "ownerReferences": [{"apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "name": job, "uid": job, "controller": true}]},
+            "spec": {"nodeName": node, "containers": [{"name": "t", "resources": {"requests": {"cpu": "4", "nvidia.com/gpu": gpus.to_string()}}}]},
+            "status": {"phase": phase},
+        }))
+        .expect("a pod");
+        self.index.apply(pod);
+        self
+    }
+
+    fn profile(&mut self, name: &str, status: Value) -> &mut Self {
+        let profile: SlimTrainingProfile = serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "team", "resourceVersion": self.version()},
+            "spec": {"measurements": [
+                {"gpuType": GPU, "gpus": 1, "millisPerEpoch": 100_000, "watts": 300},
+                {"gpuType": GPU, "gpus": 8, "millisPerEpoch": 20_000, "watts": 2_400}]},
+            "status": status,
+        }))
+        .expect("a profile");
+        self.index.apply(profile);
+        self
+    }
+
+    fn snapshot(&mut self) -> Snapshot {
+        let ledger = self.ledger.take().unwrap_or_else(|| Ledger::new(at(0)));
+        let built = build(&self.index, &ledger, &mut Tables::default(), None, at(100));
+        self.ledger = Some(ledger);
+        let planned = andreas_planner::plan(&built.snapshot, &andreas_planner::Options::default());
+        assert!(planned.is_ok(), "{planned:?}");
+        built.snapshot
+    }
+}
+
+fn waiting() -> Claim {
+    Claim::Waiting { not_before: None }
+}
+
+fn holds(attempt: i64, node: &str, gpus: i32) -> Value {
+    json!({"phase": "Running", "decisions": 4, "allocation": {"attempt": attempt, "generation": 4, "gpuType": GPU, "gpus": gpus,
+        "gpusPerWorker": gpus, "nodes": [node], "placement": node, "since": at(10), "runningTime": at(20), "watts": 300}})
+}
+
+#[test]
+fn only_usable_managed_nodes_with_whole_gpus_are_offered() {
+    let mut world = World::default();
+    world
+        .node("good", json!({}), json!({}))
+        .node("mig", json!({"nvidia.com/mig.strategy": "single"}), json!({}))
+        .node("shared", json!({"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB-SHARED"}), json!({}))
+        .node("other", json!({"nvidia.com/gpu.present": "false"}), json!({}))
+        .node("cordoned", json!({}), json!({"spec": {"unschedulable": true}}))
+        .node("silent", json!({}), json!({"status": {"allocatable": {"nvidia.com/gpu": "8"}, "conditions": [{"type": "Ready", "status": "Unknown"}]}}));
+    let built = build(&world.index, &Ledger::new(at(0)), &mut Tables::default(), None, at(1));
+    assert_eq!(built.snapshot.nodes.iter().map(|n| n.name.as_str()).collect::<Vec<_>>(), ["good"]);
+    assert_eq!(built.left_alone, ["mig", "shared"]);
+}
+
+#[test]
+fn a_pod_is_taken_off_once_by_us_or_by_the_planner() {
+    let mut world = World::default();
+    world
+        .node("n1", json!({}), json!({}))
+        .job("runs", json!({}), holds(2, "n1", 2), Claim::Running { since: at(20) })
+        .pod("runs", 2, "n1", 2, "Running")
+        // Of an earlier attempt, still ending: nobody but us knows of it.
+        .pod("runs", 1, "n1", 1, "Running")
+        // Of a job that is no more.
+        .pod("gone", 1, "n1", 4, "Running")
+        .pod("done", 1, "n1", 8, "Succeeded");
+    let snapshot = world.snapshot();
+    assert_eq!(snapshot.nodes[0].free_gpus, GpuCount(3));
+    assert_eq!(snapshot.nodes[0].free.cpu_milli, Some(56_000));
+    assert!(matches!(&snapshot.jobs[0].state, JobState::Running { placement, .. } if placement.gpus_per_node == GpuCount(2)));
+}
+
+#[test]
+fn a_status_on_its_way_is_true_already() {
+    let mut world = World::default();
+    world.node("n1", json!({}), json!({})).job("a", json!({}), json!(null), waiting());
+    let key = ObjectKey { namespace: "team".into(), name: "a".into() };
+    let mut ledger = world.ledger.take().expect("a ledger");
+    let memory = ledger.entry(&key, "a");
+    memory.claim = Some(Claim::Starting { since: at(10) });
+    memory.pending = serde_json::from_value(holds(1, "n1", 4)).ok();
+    let built = build(&world.index, &ledger, &mut Tables::default(), None, at(100));
+    assert!(matches!(built.snapshot.jobs[0].state, JobState::Starting { .. }));
+    assert_eq!(built.basis.get(&key), Some(&4));
+}
+
+#[test]
+fn a_job_on_a_node_that_takes_no_new_ones_stays_and_nobody_joins_it() {
+    let mut world = World::default();
+    world
+        .node("n1", json!({}), json!({"spec": {"unschedulable": true}}))
+        .node("n2", json!({}), json!({}))
+        .job("stays", json!({}), holds(1, "n1", 2), Claim::Running { since: at(20) })
+        .pod("stays", 1, "n1", 2, "Running")
+        .job("waits", json!({}), json!(null), waiting());
+    let snapshot = world.snapshot();
+    assert_eq!(snapshot.nodes[0].free_gpus, GpuCount(2));
+    let candidates = |at: usize| snapshot.jobs[at].candidates.as_ref().map(|c| c.iter().map(ToString::to_string).collect::<Vec<_>>());
+    assert_eq!((candidates(0), candidates(1)), (None, Some(vec!["n2".to_owned()])));
+}
+
+#[test]
+fn who_wants_nothing_or_must_wait_is_not_planned() {
+    let mut world = World::default();
+    world
+        .node("n1", json!({}), json!({}))
+        .job("suspended", json!({}), json!(null), Claim::Nothing)
+        .job("backs-off", json!({}), json!(null), Claim::Waiting { not_before: Some(at(500)) })
+        .job("waited", json!({}), json!(null), Claim::Waiting { not_before: Some(at(50)) });
+    let ledger = world.ledger.take().expect("a ledger");
+    let built = build(&world.index, &ledger, &mut Tables::default(), None, at(100));
+    assert_eq!(built.snapshot.jobs.iter().map(|j| j.id.as_str()).collect::<Vec<_>>(), ["team/waited"]);
+    assert_eq!(built.not_before, Some(at(500)));
+}
+
+#[test]
+fn tables_hold_what_the_user_knows_and_leave_out_types_that_are_too_small() {
+    let mut world = World::default();
+    world
+        .node("n1", json!({}), json!({}))
+        .node("small", json!({"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.memory": "15360"}), json!({}))
+        .profile("bert", json!(null))
+        .job("known", json!({"profile": "bert", "gpus": {"min": 1, "max": 8, "memoryGiB": 80}}), json!(null), waiting())
+        .job("unknown", json!({}), json!(null), waiting());
+    let snapshot = world.snapshot();
+    let known = &snapshot.jobs[0];
+    assert!(known.estimates.iter().all(|row| row.gpu_type.as_str() == GPU), "80 GB boards report 79.3 GiB, T4 have 15");
+    let one = known.estimates.iter().find(|row| row.gpus == GpuCount(1)).expect("a row");
+    assert!((one.epoch.0 - 100.0).abs() < 1e-6 && (one.power.0 - 300.0).abs() < 1e-6);
+    assert_eq!(known.worker.fixed.cpu_milli, Some(4_000));
+    // Of which nothing is known starts on one configuration: fewest GPUs of the commonest type.
+    assert_eq!(snapshot.jobs[1].estimates.len(), 1);
+
+    world.profile("bert", json!({"outOfMemoryTypes": [GPU]}));
+    let snapshot = world.snapshot();
+    assert!(snapshot.jobs[0].estimates.is_empty());
+}
+
+#[test]
+fn quotas_give_back_what_the_planner_takes_off_itself() {
+    let mut world = World::default();
+    let quota: SlimQuota = serde_json::from_value(json!({
+        "metadata": {"name": "q", "namespace": "team", "resourceVersion": "1000"},
+        "status": {"hard": {"requests.nvidia.com/gpu": "8", "pods": "10"}, "used": {"requests.nvidia.com/gpu": "6", "pods": "3"}},
+    }))
+    .expect("a quota");
+    world.index.apply(quota);
+    world
+        .node("n1", json!({}), json!({}))
+        .job("runs", json!({"resourcesPer": "Gpu"}), holds(1, "n1", 2), Claim::Running { since: at(20) })
+        .pod("runs", 1, "n1", 2, "Running");
+    let snapshot = world.snapshot();
+    let left = &snapshot.namespaces[0].quota;
+    assert_eq!((left.get("q/requests.nvidia.com/gpu"), left.get("q/pods")), (Some(&4), Some(&8)));
+    let worker = &snapshot.jobs[0].worker;
+    assert_eq!(worker.quota_per_gpu.get("q/requests.nvidia.com/gpu"), Some(&1));
+    assert_eq!(worker.quota_fixed.get("q/pods"), Some(&1));
+    assert_eq!((worker.fixed.cpu_milli, worker.per_gpu.cpu_milli), (Some(0), Some(4_000)));
+}
+
+#[test]
+fn broken_gpus_and_measured_foreign_power_come_from_the_agent() {
+    let mut world = World::default();
+    let agent: SlimGpuNode = serde_json::from_value(json!({
+        "metadata": {"name": "n1", "resourceVersion": "900"}, "spec": {},
+        "status": {"agentVersion": "1", "gpus": [
+            {"uuid": "a", "state": "Unhealthy"}, {"uuid": "b", "state": "Held", "holder": "somebody", "watts": 250}, {"uuid": "c", "state": "Free", "watts": 50}]},
+    }))
+    .expect("a gpu node");
+    world.index.apply(agent);
+    world.node("n1", json!({}), json!({}));
+    let snapshot = world.snapshot();
+    assert_eq!(snapshot.nodes[0].free_gpus, GpuCount(7));
+    assert_eq!(snapshot.nodes[0].foreign_power.map(|w| w.0), Some(250.0));
+}
