@@ -1,0 +1,248 @@
+//! The chart as an administrator gets it: rights, installation, upgrade, removal, on the real API server.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use andreas_e2e::api::{create, yaml};
+use andreas_e2e::chart;
+use andreas_e2e::cluster::SYSTEM;
+use andreas_testbed::{Component, Testbed};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+async fn rendered(bed: &Testbed, values: &[&str]) -> Result<Vec<Value>> {
+    let folder = chart::folder().display().to_string();
+    let mut args = vec!["template", "andreas", &folder, "--namespace", SYSTEM];
+    args.extend(values.iter().flat_map(|value| ["--set", *value]));
+    let text = bed.helm(args).await?.checked()?.stdout;
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&text).context("the rendered chart")?;
+    Ok(documents.into_iter().filter(Value::is_object).collect())
+}
+
+fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
+    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn words(value: &Value) -> Vec<&str> {
+    value.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+/// Who may do what, a line for each resource.
+fn rights(objects: &[Value]) -> String {
+    let mut lines = String::new();
+    for object in objects.iter().filter(|o| text(o, "/apiVersion").starts_with("rbac.")) {
+        let (kind, name) = (text(object, "/kind"), text(object, "/metadata/name"));
+        let namespace =
+            object.pointer("/metadata/namespace").and_then(Value::as_str).map(|n| format!(" in {n}"));
+        let _ = writeln!(lines, "{kind} {name}{}", namespace.unwrap_or_default());
+        if kind.ends_with("Binding") {
+            for subject in object["subjects"].as_array().into_iter().flatten() {
+                let role = format!("{} {}", text(object, "/roleRef/kind"), text(object, "/roleRef/name"));
+                let _ = writeln!(
+                    lines,
+                    "  {role} -> {} {}/{}",
+                    text(subject, "/kind"),
+                    text(subject, "/namespace"),
+                    text(subject, "/name")
+                );
+            }
+            continue;
+        }
+        for label in object["metadata"]["labels"].as_object().into_iter().flatten() {
+            if label.0.contains("aggregate") {
+                let _ = writeln!(lines, "  {}", label.0);
+            }
+        }
+        let mut verbs = BTreeMap::new();
+        for rule in object["rules"].as_array().into_iter().flatten() {
+            let only = words(&rule["resourceNames"]).join(",");
+            for group in words(&rule["apiGroups"]) {
+                for resource in words(&rule["resources"]) {
+                    let only = if only.is_empty() { String::new() } else { format!(" ({only} only)") };
+                    let core = if group.is_empty() { String::new() } else { format!("{group}/") };
+                    verbs
+                        .entry(format!("{core}{resource}{only}"))
+                        .or_insert_with(Vec::new)
+                        .extend(words(&rule["verbs"]));
+                }
+            }
+        }
+        for (resource, mut verbs) in verbs {
+            verbs.sort_unstable();
+            let _ = writeln!(lines, "  {resource}: {}", verbs.join(" "));
+        }
+    }
+    lines
+}
+
+/// Given a control plane, the chart's rights are the known ones and no more, it installs without a warning under the
+/// strictest Pod Security Standard, keeps its keys through an upgrade, and leaves the users' objects when it is removed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_chart_on_a_real_api_server() {
+    let bed = Testbed::builder().name("api-chart").without_scheduler().start().await.unwrap();
+    let objects = rendered(&bed, &[]).await.unwrap();
+    insta::assert_snapshot!("rights", rights(&objects));
+    switches_leave_out_what_they_name(&bed).await.unwrap();
+    senseless_values_are_refused(&bed).await.unwrap();
+    it_installs_upgrades_and_goes(&bed).await.unwrap();
+    nobody_may_more_than_they_should(&bed).await.unwrap();
+    bed.stop().await;
+}
+
+fn kinds(objects: &[Value]) -> Vec<&str> {
+    let mut kinds: Vec<&str> = objects.iter().map(|object| text(object, "/kind")).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    kinds
+}
+
+async fn switches_leave_out_what_they_name(bed: &Testbed) -> Result<()> {
+    let plain = rendered(bed, &["operator.enabled=false", "scheduler.enabled=false"]).await?;
+    ensure!(
+        kinds(&plain)
+            == [
+                "ClusterRole",
+                "ClusterRoleBinding",
+                "CustomResourceDefinition",
+                "PriorityClass",
+                "Role",
+                "RoleBinding",
+                "ServiceAccount",
+                "ValidatingAdmissionPolicy",
+                "ValidatingAdmissionPolicyBinding",
+            ],
+        "{:?}",
+        kinds(&plain)
+    );
+    let pods = rendered(
+        bed,
+        &[
+            "crds.enabled=false",
+            "rbac.create=false",
+            "policies.enabled=false",
+            "priorityClass.create=false",
+            "operator.serviceAccount.create=false",
+            "scheduler.serviceAccount.create=false",
+        ],
+    )
+    .await?;
+    ensure!(kinds(&pods) == ["ConfigMap", "Deployment", "Secret", "Service"], "{:?}", kinds(&pods));
+    let all = rendered(bed, &["networkPolicy.enabled=true", "operator.replicas=2"]).await?;
+    ensure!(
+        kinds(&all).contains(&"NetworkPolicy") && kinds(&all).contains(&"PodDisruptionBudget"),
+        "{:?}",
+        kinds(&all)
+    );
+    for image in all.iter().filter_map(|o| o.pointer("/spec/template/spec/containers")?.as_array()).flatten()
+    {
+        ensure!(!text(image, "/image").ends_with(':') && text(image, "/image").contains(':'), "{image}");
+    }
+    Ok(())
+}
+
+async fn senseless_values_are_refused(bed: &Testbed) -> Result<()> {
+    for (value, said) in [
+        ("operator.replica=2", "additional properties 'replica' not allowed"),
+        ("operator.method=best", "/operator/method"),
+        ("scheduler.config.url=http://127.0.0.1", "/scheduler/config/url"),
+        ("policies.validationActions={Deny,Warn}", "/policies/validationActions"),
+        ("policies.users.operator=a'b", "/policies/users/operator"),
+    ] {
+        let error = rendered(bed, &[value]).await.err().with_context(|| format!("{value} is accepted"))?;
+        ensure!(format!("{error:#}").contains(said), "{value}: {error:#}");
+    }
+    Ok(())
+}
+
+async fn it_installs_upgrades_and_goes(bed: &Testbed) -> Result<()> {
+    let folder = chart::folder().display().to_string();
+    let namespace = "{apiVersion: v1, kind: Namespace, metadata: {name: andreas-system, labels: {\
+                     pod-security.kubernetes.io/enforce: restricted, pod-security.kubernetes.io/warn: restricted}}}";
+    create(&bed.client(), &yaml(namespace)?, false).await?.accepted()?;
+    let lint = bed.helm(["lint", "--strict", &folder]).await?.checked()?;
+    ensure!(lint.stdout.contains("0 chart(s) failed"), "{}", lint.stdout);
+    let all = ["-n", SYSTEM, "--set", "operator.replicas=2,scheduler.replicas=2,networkPolicy.enabled=true"];
+    let install = bed.helm(["install", "andreas", &folder].into_iter().chain(all)).await?.checked()?;
+    ensure!(!install.stderr.contains("arning"), "{}", install.stderr);
+
+    let keys =
+        "get secret andreas-operator-tls andreas-extender-tls -n andreas-system -o jsonpath={.items[*].data}";
+    let before = bed.kubectl(keys.split(' ')).await?.checked()?.stdout;
+    ensure!(before.contains("client.key") && before.matches("tls.crt").count() == 2, "{before}");
+    let job = yaml(andreas_api::crd::rules::minimal("TrainingJob"))?;
+    create(&bed.client(), &job, false).await?.accepted()?;
+
+    bed.helm(["upgrade", "andreas", &folder].into_iter().chain(all)).await?.checked()?;
+    let after = bed.kubectl(keys.split(' ')).await?.checked()?.stdout;
+    ensure!(before == after, "the upgrade made new keys");
+
+    bed.helm(["uninstall", "andreas", "-n", SYSTEM]).await?.checked()?;
+    bed.kubectl(["get", "tj", "example"])
+        .await?
+        .checked()
+        .context("removing the chart removed a TrainingJob")?;
+    let left = bed.kubectl("get clusterrole,clusterrolebinding,validatingadmissionpolicy -o name -l app.kubernetes.io/part-of=andreas".split(' ')).await?.checked()?;
+    ensure!(left.stdout.is_empty(), "left behind: {}", left.stdout);
+    // It takes its own definitions over again.
+    bed.helm(["install", "andreas", &folder].into_iter().chain(all)).await?.checked()?;
+    Ok(())
+}
+
+async fn nobody_may_more_than_they_should(bed: &Testbed) -> Result<()> {
+    // Aggregated roles are filled in by the controller manager.
+    bed.restart(Component::ControllerManager).await?;
+    for args in [
+        "create rolebinding editor --clusterrole=edit --user=editor",
+        "create rolebinding viewer --clusterrole=view --user=viewer",
+    ] {
+        bed.kubectl(args.split(' ')).await?.checked()?;
+    }
+    let operator = "system:serviceaccount:andreas-system:andreas-operator";
+    let scheduler = "system:serviceaccount:andreas-system:andreas-scheduler";
+    for (user, question, expected) in [
+        (operator, "create pods -n default", true),
+        (operator, "patch trainingjobs.andreas.dev --subresource=status -n default", true),
+        (operator, "update leases.coordination.k8s.io/andreas-operator -n andreas-system", true),
+        (operator, "get secrets -n default", false),
+        (operator, "get secrets -n andreas-system", false),
+        (operator, "create pods --subresource=exec -n default", false),
+        (operator, "get pods --subresource=log -n default", false),
+        (operator, "patch pods -n default", false),
+        (operator, "create pods --subresource=binding -n default", false),
+        (operator, "patch trainingjobs.andreas.dev -n default", false),
+        (operator, "patch gpunodes.andreas.dev --subresource=status", false),
+        (operator, "update leases.coordination.k8s.io/andreas-scheduler -n andreas-system", false),
+        (operator, "update leases.coordination.k8s.io -n kube-system", false),
+        (operator, "create serviceaccounts --subresource=token -n default", false),
+        (operator, "patch customresourcedefinitions.apiextensions.k8s.io", false),
+        (operator, "create clusterrolebindings.rbac.authorization.k8s.io", false),
+        (operator, "impersonate users", false),
+        (operator, "patch nodes", false),
+        (scheduler, "create pods --subresource=binding -n default", true),
+        (scheduler, "get trainingjobs.andreas.dev -n default", true),
+        (scheduler, "create pods -n default", false),
+        (scheduler, "get secrets -n default", false),
+        (scheduler, "patch trainingjobs.andreas.dev --subresource=status -n default", false),
+        ("editor", "create trainingjobs.andreas.dev -n default", true),
+        ("editor", "patch trainingjobs.andreas.dev --subresource=status -n default", false),
+        ("editor", "create pods --subresource=binding -n default", false),
+        ("editor", "patch energypolicies.andreas.dev", false),
+        ("viewer", "get trainingjobs.andreas.dev -n default", true),
+        ("viewer", "create trainingjobs.andreas.dev -n default", false),
+    ] {
+        let asked = ["auth", "can-i"].into_iter().chain(question.split(' ')).chain(["--as", user]);
+        let asked: Vec<&str> = asked.collect();
+        let mut answer = String::new();
+        for _ in 0..50 {
+            answer = bed.kubectl(asked.iter()).await?.stdout.trim().to_owned();
+            if answer.starts_with(if expected { "yes" } else { "no" }) {
+                break;
+            }
+            ensure!(expected, "{user}: {question}: {answer}");
+            tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        }
+        ensure!(answer.starts_with(if expected { "yes" } else { "no" }), "{user}: {question}: {answer}");
+    }
+    Ok(())
+}
