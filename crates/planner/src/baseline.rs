@@ -5,7 +5,7 @@ use crate::budget;
 use crate::candidates;
 use crate::instance::{Instance, Spot};
 use crate::method::{Accounting, MethodName, Options};
-use crate::reserve;
+use crate::reserve::{self, Reservation};
 
 /// A decision by numbers.
 pub(crate) struct Outcome {
@@ -36,7 +36,8 @@ pub(crate) fn queue(instance: &Instance<'_>, method: MethodName, board: &Board) 
     queue
 }
 
-/// Places what fits, in order, until nothing more does. Room is kept for the first overdue job that does not fit.
+/// Places what fits, in order, until nothing more does. Room is kept for the first overdue job that does not fit;
+/// others may use it only until it is expected to be free.
 ///
 /// A second round matters where a later job made a node busy whose overhead had been too much for the budget.
 pub(crate) fn fill(
@@ -44,7 +45,7 @@ pub(crate) fn fill(
     board: &mut Board,
     queue: &[usize],
     candidates: &mut dyn FnMut(usize) -> Vec<usize>,
-    reserved: &mut Option<(usize, Spot)>,
+    reserved: &mut Option<Reservation>,
 ) {
     let asked: Vec<Vec<usize>> = queue.iter().map(|&job| candidates(job)).collect();
     for _ in 0..ROUNDS {
@@ -53,23 +54,41 @@ pub(crate) fn fill(
             if board.spots[job].is_some() {
                 continue;
             }
-            if let Some((holder, spot)) = reserved
-                && *holder == job
-            {
+            if let Some(own) = reserved.take_if(|r| r.job == job) {
                 // Its own reservation must not be in its way.
-                board.ledger.release(instance, job, spot);
-                *reserved = None;
+                board.ledger.release(instance, job, &own.spot);
             }
             if board.ledger.any_open() && board.place_first(instance, job, configs) {
                 placed = true;
-            } else if instance.jobs[job].overdue && reserved.is_none() {
-                *reserved = reserve::reserve(instance, board, job).map(|spot| (job, spot));
+            } else if let Some(kept) = reserved {
+                placed |= backfill(instance, board, job, configs, kept);
+            } else if instance.jobs[job].overdue {
+                *reserved = reserve::reserve(instance, board, job);
             }
         }
         if !placed {
             break;
         }
     }
+}
+
+/// Places a job on room that is kept for another one, if it is expected to be done before that could start.
+fn backfill(
+    instance: &Instance<'_>,
+    board: &mut Board,
+    job: usize,
+    configs: &[usize],
+    kept: &Reservation,
+) -> bool {
+    let in_time = |c: &usize| candidates::run(instance, job, *c) <= kept.ready;
+    let short: Vec<usize> = configs.iter().copied().filter(in_time).collect();
+    if short.is_empty() {
+        return false;
+    }
+    board.ledger.release(instance, kept.job, &kept.spot);
+    let placed = board.place_first(instance, job, &short);
+    board.ledger.take(instance, kept.job, &kept.spot);
+    placed
 }
 
 /// Rounds of filling; each places at least one job, two are nearly always enough.
@@ -93,7 +112,7 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
         Accounting::Predicted => None,
         Accounting::Catalogue(_) => Some(published_cost(instance, options, &board)),
     };
-    Outcome { spots: board.spots, objective, trials: 1, reserved_for: reserved.map(|(job, _)| job), stopped }
+    Outcome { spots: board.spots, objective, trials: 1, reserved_for: reserved.map(|r| r.job), stopped }
 }
 
 /// The cost that the published service reports for these methods: jobs it starts up to the first end among

@@ -88,6 +88,10 @@ fn lower_limits(instance: &Instance<'_>, board: &mut Board) {
 fn next_limit(instance: &Instance<'_>, job: usize, spot: &Spot) -> Option<(f64, usize, usize)> {
     let data = &instance.jobs[job];
     let now = &data.configs[spot.config];
+    if spot.nodes.as_slice().len() != now.nodes as usize {
+        // On nodes that are no longer known: nobody could say where it is to stay.
+        return None;
+    }
     let cost =
         |time: f64, power: f64| instance.prices.energy_cost(power, time) + lateness(instance, job, time, 0.0);
     data.configs

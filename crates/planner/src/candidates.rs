@@ -23,6 +23,12 @@ fn start_delay(instance: &Instance<'_>, data: &JobData<'_>) -> f64 {
     }
 }
 
+/// Seconds from now until a job is done in a configuration.
+pub(crate) fn run(instance: &Instance<'_>, job: usize, config: usize) -> f64 {
+    let data = &instance.jobs[job];
+    start_delay(instance, data) + data.configs[config].time
+}
+
 fn offered<'a>(data: &'a JobData<'_>) -> impl Iterator<Item = (usize, &'a Config)> {
     data.configs.iter().enumerate().filter(|(_, c)| c.offered)
 }

@@ -1,23 +1,30 @@
 //! Keeping room for the job that has waited longest, so that at any load every job starts at last.
 //!
 //! Once a job's planning weight has stopped growing (ten times its weight) it goes to the front. If it still does
-//! not fit, the nodes that will be free for it first take nothing new until it has started. One job at a time:
-//! more would empty the cluster.
+//! not fit, the nodes that will be free for it first take nothing new that would still run then (EASY backfilling,
+//! Lifka 1995). One job at a time: more would empty the cluster.
 
 use crate::board::Board;
 use crate::instance::{Holding, Instance, Nodes, Spot};
 
+/// Room kept for a job.
+#[derive(Clone, Debug)]
+pub(crate) struct Reservation {
+    pub job: usize,
+    pub spot: Spot,
+    /// Seconds from now until it is expected to be free.
+    pub ready: f64,
+}
+
 /// Takes the room a job is to wait for, if the cluster could ever hold it.
-///
-/// Returns the spot so that the caller can tell why others wait.
-pub(crate) fn reserve(instance: &Instance<'_>, board: &mut Board, job: usize) -> Option<Spot> {
-    let spot = earliest(instance, board, job)?;
+pub(crate) fn reserve(instance: &Instance<'_>, board: &mut Board, job: usize) -> Option<Reservation> {
+    let (ready, spot) = earliest(instance, board, job)?;
     board.ledger.take(instance, job, &spot);
-    Some(spot)
+    Some(Reservation { job, spot, ready })
 }
 
 /// The spot of a job that is free first, by the expected ends of what runs.
-fn earliest(instance: &Instance<'_>, board: &Board, job: usize) -> Option<Spot> {
+fn earliest(instance: &Instance<'_>, board: &Board, job: usize) -> Option<(f64, Spot)> {
     let data = &instance.jobs[job];
     let holders = holders(instance, board);
     let mut best: Option<(f64, i64, Spot)> = None;
@@ -51,7 +58,7 @@ fn earliest(instance: &Instance<'_>, board: &Board, job: usize) -> Option<Spot> 
             best = Some((at, gpus, spot));
         }
     }
-    best.map(|(_, _, spot)| spot)
+    best.map(|(ready, _, spot)| (ready, spot))
 }
 
 /// Expected ends of what holds each node, with the holder and its GPUs there.

@@ -176,6 +176,30 @@ fn advance(snapshot: &mut Snapshot, plan: &Plan, seconds: f64) {
 }
 
 #[test]
+fn room_that_is_kept_is_used_until_it_is_needed() {
+    // Given a node with a job of four GPUs for another hour, an overdue job that needs all eight, and two small ones,
+    // one of half an hour and one of two hours.
+    let mut snapshot = cluster(1);
+    snapshot.now = Time(1000.0 * HOUR);
+    let since = Time(999.0 * HOUR);
+    let long_ago = |job| Job { deadline: Some(Time(0.0)), ..job };
+    let new = |job: Job, epochs_left: f64| Job { submit: since, epochs_left, ..job };
+    let there = Job { preemption: Preemption::Never, ..job("there", 4) };
+    let there = Job { state: JobState::Running { placement: on(&["n0"], 4), since }, ..there };
+    snapshot.jobs =
+        vec![there, long_ago(job("large", 8)), new(job("short", 2), 5.0), new(job("long", 2), 20.0)];
+    for method in MethodName::ALL {
+        let plan = decide(&snapshot, method);
+        assert!(place(&plan, "team/short").is_some(), "{method}");
+        assert_eq!(
+            reason(&plan, "team/long"),
+            (WaitReason::WaitingForCapacity, vec!["team/large".to_owned()])
+        );
+        assert_eq!(reason(&plan, "team/large").0, WaitReason::WaitingForCapacity);
+    }
+}
+
+#[test]
 fn a_gang_takes_the_same_number_of_gpus_on_several_nodes() {
     for method in MethodName::ALL {
         let mut snapshot = cluster(3);

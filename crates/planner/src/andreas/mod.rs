@@ -24,6 +24,7 @@ use crate::dice::Dice;
 use crate::instance::{Holding, Instance, Nodes, Spot};
 use crate::ledger::Ledger;
 use crate::method::{Accounting, Options};
+use crate::reserve::{self, Reservation};
 use crate::snapshot::Preemption;
 
 /// Half the difference between the probabilities of swapping and not swapping neighbours.
@@ -96,7 +97,7 @@ struct Search<'a, 'b> {
     /// Nodes filled by random passes so far; only the original looks at it.
     ever_full: usize,
     /// Room kept in `base`.
-    reserved: Option<(usize, Spot)>,
+    reserved: Option<Reservation>,
     reserved_for: Option<usize>,
     /// Jobs stopped to come down to the power budget.
     stopped: Vec<usize>,
@@ -212,8 +213,7 @@ impl<'a, 'b> Search<'a, 'b> {
             let asked = &self.asked[job].order;
             let fits = asked.iter().any(|&c| self.base.ledger.find(self.instance, job, c).is_ok());
             if !fits {
-                self.reserved =
-                    crate::reserve::reserve(self.instance, &mut self.base, job).map(|spot| (job, spot));
+                self.reserved = reserve::reserve(self.instance, &mut self.base, job);
             }
             if self.reserved.is_some() {
                 break;
@@ -246,12 +246,12 @@ impl<'a, 'b> Search<'a, 'b> {
             &mut |job| asked[job].order.clone(),
             &mut reserved,
         );
-        if let Some((job, spot)) = &reserved {
-            board.ledger.release(self.instance, *job, spot);
+        if let Some(kept) = &reserved {
+            board.ledger.release(self.instance, kept.job, &kept.spot);
         }
         let score = self.score(&board.spots);
         if self.better(score) {
-            self.reserved_for = reserved.map(|(job, _)| job);
+            self.reserved_for = reserved.map(|r| r.job);
             self.best = Some((score, board));
         }
     }
@@ -268,7 +268,7 @@ impl<'a, 'b> Search<'a, 'b> {
                 break;
             }
             let asked = &self.asked[job];
-            if self.reserved.as_ref().is_some_and(|(held, _)| *held == job) {
+            if self.reserved.as_ref().is_some_and(|kept| kept.job == job) {
                 continue;
             }
             let spot = match dice.as_deref_mut() {
