@@ -5,8 +5,8 @@
 
 mod world;
 
-use andreas_core::{Seconds, Time};
-use andreas_planner::{JobState, MethodName, Options, Preemption, plan};
+use andreas_core::{GpuCount, Seconds, Time, Watts};
+use andreas_planner::{JobState, MethodName, Options, Placement, Preemption, plan};
 use proptest::prelude::*;
 use world::{audit, carried_out, snapshots, spots};
 
@@ -98,6 +98,45 @@ proptest! {
                 prop_assert!(plan.jobs.values().all(|j| j.cost.is_finite() && j.energy.is_finite()));
             }
             Err(error) => prop_assert!(!error.field.is_empty()),
+        }
+    }
+
+    #[test]
+    fn facts_that_cannot_be_are_planned_around(
+        mut snapshot in snapshots(),
+        method in methods(),
+        chaos in prop::collection::vec((0..10_usize, 1..1025_u32, 0..4_u8, prop::option::of(1.0..500.0_f64)), 14),
+        huge in any::<bool>(),
+    ) {
+        // Given jobs that hold more than there is, on nodes that may have gone, of types nobody knows,
+        for (job, (node, gpus, state, limit)) in snapshot.jobs.iter_mut().zip(&chaos) {
+            let placement = Placement {
+                gpu_type: ["A100", "T4", "unknown"][node % 3].into(),
+                nodes: vec![format!("n{node:02}").into(), format!("n{:02}", node + 1).into()],
+                gpus_per_node: GpuCount(*gpus),
+                limit: limit.map(Watts),
+            };
+            let since = snapshot.now;
+            job.state = match state {
+                0 => JobState::Running { placement, since },
+                1 => JobState::Starting { target: placement, since },
+                2 => JobState::Stopping { holds: placement.clone(), target: Some(placement), gone_by: since },
+                _ => JobState::Waiting,
+            };
+            if huge {
+                job.worker.fixed.cpu_milli = Some(u64::MAX);
+                job.worker.quota_per_gpu.insert("requests.nvidia.com/gpu".into(), u64::MAX);
+                job.estimates = vec![].into();
+            }
+        }
+        // then there is a plan, and who is left alone is left where it is.
+        let plan = plan(&snapshot, &options(method)).unwrap();
+        prop_assert!(plan.cost.is_finite() && plan.budgeted_power.is_finite());
+        prop_assert_eq!(plan.jobs.len(), snapshot.jobs.len());
+        for job in &snapshot.jobs {
+            if let (JobState::Starting { target, .. }, None) = (&job.state, &snapshot.budget) {
+                prop_assert_eq!(plan.jobs[&job.id].decision.placement(), Some(target));
+            }
         }
     }
 }
