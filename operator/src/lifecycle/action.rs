@@ -52,7 +52,7 @@ pub enum Action {
     Wake {
         /// The node.
         node: String,
-        /// The value: milliseconds of the allocation's instant, so that every allocation asks once.
+        /// The value: the instant of asking in milliseconds, so that it grows and tells its age.
         value: i64,
     },
     /// Try a worker on the API server without making it, and report the [`Verdict`](super::Verdict).

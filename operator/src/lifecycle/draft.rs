@@ -63,12 +63,9 @@ impl<'a> Draft<'a> {
     }
 
     pub fn say(&mut self, kind: &str, truth: Truth, reason: Reason, message: &str) {
-        // Texts alone are not worth a write each time a plan moves them.
-        let quiet_until = status::after(self.o.last_write, self.o.settings.quiet_seconds.max(0));
-        let keep_text = self.o.now < quiet_until;
         let generation = self.o.job.metadata.generation;
         let saying = Saying { kind, truth, reason, message };
-        status::say(&mut self.status.conditions, &saying, generation, self.o.now, keep_text);
+        status::say(&mut self.status.conditions, &saying, generation, self.o.now);
     }
 
     /// Drops a condition that no longer says anything.
@@ -190,12 +187,15 @@ impl<'a> Draft<'a> {
 
     pub fn finish(mut self) -> Step {
         if self.o.job.metadata.deletion_timestamp.is_none() {
+            self.quiet_texts();
             if self.changed()
                 && let Some(accepted) = self.accepted.take()
             {
                 self.say(condition::TEMPLATE_ACCEPTED, Truth::True, Reason::AsExpected, &accepted);
             }
             self.forecast();
+            self.quiet_texts();
+            self.keep_transitions();
         }
         let claim = self.claim();
         Step {
@@ -205,6 +205,36 @@ impl<'a> Draft<'a> {
             next: self.next,
             learned: self.learned,
             claim,
+        }
+    }
+
+    /// Until when texts and forecasts alone are not worth a write.
+    fn quiet_until(&self) -> Timestamp {
+        status::after(self.o.last_write, self.o.settings.quiet_seconds.max(0))
+    }
+
+    /// Texts alone are not worth a write each time a plan moves them.
+    fn quiet_texts(&mut self) {
+        let until = self.quiet_until();
+        let Some(old) = self.o.job.status.as_ref().filter(|_| self.o.now < until) else { return };
+        let conditions = status::with_texts_of(&old.conditions, &self.status.conditions);
+        let new = std::mem::replace(&mut self.status.conditions, conditions);
+        if self.status != *old {
+            self.status.conditions = new;
+        } else if new != old.conditions {
+            self.look_at(until);
+        }
+    }
+
+    /// A condition that went to and fro within this step has not moved.
+    fn keep_transitions(&mut self) {
+        let Some(old) = self.o.job.status.as_ref() else { return };
+        for condition in &mut self.status.conditions {
+            if let Some(before) = status::condition(&old.conditions, &condition.type_)
+                && before.status == condition.status
+            {
+                condition.last_transition_time = before.last_transition_time.clone();
+            }
         }
     }
 
@@ -222,7 +252,7 @@ impl<'a> Draft<'a> {
             return;
         };
         let changed = self.changed();
-        let quiet_until = status::after(self.o.last_write, self.o.settings.quiet_seconds.max(0));
+        let quiet_until = self.quiet_until();
         if (changed && old != Some(wanted)) || (self.o.now >= quiet_until && moved(old, wanted, self.o.now)) {
             self.status.prediction = Some(wanted.clone());
         } else if moved(old, wanted, self.o.now) {

@@ -55,7 +55,7 @@ pub(super) fn running(d: &mut Draft<'_>) {
     if let Some(judgement) = timed_out {
         return d.stop_judged(&judgement);
     }
-    if silent(d, &allocation, &members) {
+    if silent(d, &allocation, &members) == Silence::GivenUp {
         return;
     }
     limit(d, &allocation);
@@ -129,9 +129,20 @@ fn finished_apart(d: &mut Draft<'_>, members: &Members<'_>) -> Option<Judgement>
     Some(Judgement::new(Outcome::UserFailure, Reason::ContainerFailed, message))
 }
 
+/// What silent nodes came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Silence {
+    /// None is silent for long enough.
+    None,
+    /// Said; proof of death is waited for.
+    Waits,
+    /// The attempt is given up.
+    GivenUp,
+}
+
 /// Looks at the nodes of members that can still run. Where one is silent: start again elsewhere if that is the policy and
-/// the checkpoint bears it (true), else say so and wait for proof of death.
-pub(super) fn silent(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) -> bool {
+/// the checkpoint bears it, else say so and wait for proof of death.
+pub(super) fn silent(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) -> Silence {
     let mut silent: Vec<(String, Timestamp)> = Vec::new();
     for member in &members.gang {
         let alive = member.live.is_some_and(|p| {
@@ -152,7 +163,7 @@ pub(super) fn silent(d: &mut Draft<'_>, allocation: &Allocation, members: &Membe
             d.say(condition::RUNNING, Truth::True, Reason::Running, &text);
             d.event(false, Reason::Running, "the silent nodes are back");
         }
-        return false;
+        return Silence::None;
     }
     let texts: Vec<String> = silent
         .iter()
@@ -163,14 +174,14 @@ pub(super) fn silent(d: &mut Draft<'_>, allocation: &Allocation, members: &Membe
         let mut judgement = Judgement::new(Outcome::ClusterFailure, Reason::NodeSilent, text);
         judgement.avoid = silent.into_iter().map(|(node, _)| node).collect();
         d.stop_judged(&judgement);
-        return true;
+        return Silence::GivenUp;
     }
     if d.reason() != Some(Reason::NodeSilent) {
         d.event(true, Reason::NodeSilent, format!("{text}; waits for proof that it is dead"));
     }
     d.status.reason = Some(Reason::NodeSilent.as_str().into());
     d.say(condition::RUNNING, Truth::Unknown, Reason::NodeSilent, &text);
-    false
+    Silence::Waits
 }
 
 /// Says that an attempt reports nothing. Nothing is said of a healthy one: that would cost a write.

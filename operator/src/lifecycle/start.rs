@@ -1,9 +1,12 @@
 //! From waiting to running: the template is tried, the plan's allocation written, room made, the pods created, and
 //! their binding and start watched.
 
+use andreas_api::names;
 use andreas_api::phase::condition;
+use andreas_api::slim::SlimPod;
 use andreas_api::training_job::{Allocation, GpuRequest};
 use andreas_api::{Outcome, Phase, Reason};
+use jiff::Timestamp;
 
 use super::action::Action;
 use super::draft::Draft;
@@ -103,7 +106,7 @@ fn template(d: &mut Draft<'_>) -> bool {
             }
             // Good news is not worth a write of its own.
             d.accepted = Some(accepted);
-            if matches!(d.reason(), Some(Reason::TemplateRejected)) {
+            if was_refused && d.reason() == Some(Reason::TemplateRejected) {
                 d.wait_for(Reason::NotPlannedYet, "waits for the next plan");
             }
             true
@@ -132,7 +135,7 @@ fn template(d: &mut Draft<'_>) -> bool {
 }
 
 /// Waits as long again as it has been refused, 10 s at least and 5 min at most.
-fn retry(d: &mut Draft<'_>, tried: jiff::Timestamp, since: jiff::Timestamp, gpus: i32) {
+fn retry(d: &mut Draft<'_>, tried: Timestamp, since: Timestamp, gpus: i32) {
     let pause = status::seconds_between(since, tried).clamp(FIRST_RETRY, LONGEST_RETRY);
     let due = after(tried, pause);
     if due <= d.o.now { try_worker(d, gpus) } else { d.look_at(due) }
@@ -168,7 +171,7 @@ pub(super) fn allowed(
             memory.is_some_and(|mib| mib.saturating_mul(21) < i64::from(gib).saturating_mul(1024 * 20))
         });
         if short.is_some() {
-            return Err(format!("spec.gpus.memoryGiB asks for GPUs with {gib} GiB"));
+            return Err(format!("spec.gpus.memoryGiB does not allow GPUs with less than {gib} GiB"));
         }
     }
     Ok(())
@@ -182,12 +185,16 @@ fn allocate(d: &mut Draft<'_>) {
     };
     let workers = i32::try_from(nodes.len()).unwrap_or(i32::MAX);
     let gpus = gpus_per_worker.saturating_mul(workers);
-    let now = d.o.now;
+    let avoided = d.status.avoid.iter().filter(|a| a.until.0 > d.o.now && nodes.contains(&a.node));
+    let avoided_until = avoided.map(|a| a.until.0).max();
+    if let Some(until) = avoided_until {
+        d.look_at(until);
+    }
     let sensible = workers >= 1
         && gpus_per_worker >= 1
         && (1..nodes.len()).all(|i| !nodes[..i].contains(&nodes[i]))
         && nodes.iter().all(|n| d.o.nodes.contains_key(n))
-        && !d.status.avoid.iter().any(|a| a.until.0 > now && nodes.contains(&a.node))
+        && avoided_until.is_none()
         && allowed(&d.o.job.spec.gpus, gpus, &gpu_type, &nodes, d.o).is_ok();
     if !sensible {
         if d.status.reason.is_none() {
@@ -244,10 +251,9 @@ pub(super) fn starting(d: &mut Draft<'_>) {
     if members.gang.iter().any(|m| m.pod().is_none()) {
         return make(d, &allocation, &members);
     }
-    if run::silent(d, &allocation, &members) {
-        return;
+    if run::silent(d, &allocation, &members) == run::Silence::None {
+        watch(d, &allocation, &members);
     }
-    watch(d, &allocation, &members);
 }
 
 /// A status whose allocation was taken away by somebody else: wait for the next plan. Pods that live are strays.
@@ -276,18 +282,23 @@ fn refused(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
 
 /// Makes the pods that are missing, once no earlier one can still run and the GPUs are there and awake.
 fn make(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
-    let waits = room(d, allocation, members);
+    if let Some(node) = allocation.nodes.iter().find(|n| !d.o.nodes.contains_key(*n)) {
+        let message = format!("node {node} was deleted");
+        let judgement = Judgement::new(Outcome::Withdrawn, Reason::ClusterFailure, message).avoiding(node);
+        return d.stop_judged(&judgement);
+    }
+    let waits = match no_room(d, allocation, members) {
+        Some(why) => Some(why),
+        None => match asleep(d, allocation) {
+            Ok(why) => why,
+            Err(judgement) => return d.stop_judged(&judgement),
+        },
+    };
     if let Some(why) = waits {
         d.status.reason = Some(Reason::WaitingForRoom.as_str().into());
         return d.say(condition::RUNNING, Truth::False, Reason::WaitingForRoom, &why);
     }
-    d.status.reason = Some(Reason::PodsStarting.as_str().into());
-    d.say(
-        condition::RUNNING,
-        Truth::False,
-        Reason::PodsStarting,
-        "the pods are being made, bound and started",
-    );
+    say_starting(d);
     let outcome = &d.o.creation.outcome;
     let tried = d.o.creation.generation == allocation.generation
         && matches!(outcome, CreationOutcome::InFlight | CreationOutcome::Made);
@@ -302,41 +313,63 @@ fn make(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
     d.actions.push(Action::CreatePods { generation: allocation.generation, pods });
 }
 
-/// Why the pods cannot be made yet, if they cannot. Asks nodes to wake their GPUs meanwhile.
-fn room(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) -> Option<String> {
-    let wanted = allocation.since.0.as_millisecond().max(1);
-    let mut asleep = Vec::new();
-    for node in &allocation.nodes {
-        let Some(agent) = d.o.nodes.get(node).and_then(|f| f.agent.as_ref()) else { continue };
-        if agent.wake < wanted {
-            d.actions.push(Action::Wake { node: node.clone(), value: wanted });
-        }
-        if agent.awake < wanted {
-            asleep.push(node.clone());
-        }
-    }
+fn say_starting(d: &mut Draft<'_>) {
+    d.status.reason = Some(Reason::PodsStarting.as_str().into());
+    d.say(
+        condition::RUNNING,
+        Truth::False,
+        Reason::PodsStarting,
+        "the pods are being made, bound and started",
+    );
+}
+
+/// Why the pods cannot be made yet: earlier ones that can still run, names that are taken, GPUs in use.
+fn no_room(d: &Draft<'_>, allocation: &Allocation, members: &Members<'_>) -> Option<String> {
+    let name = |pod: &SlimPod| pod.metadata.name.clone().unwrap_or_default();
     let alive = members.still_alive(d.o, |pod| stop::given_up(d.o, pod));
     if let Some(pod) = alive.first() {
-        let name = pod.metadata.name.as_deref().unwrap_or_default();
-        return Some(format!("{name} of an earlier attempt has not ended"));
+        return Some(format!("{} of an earlier attempt has not ended", name(pod)));
     }
     // Names are taken until the garbage collector has removed what an older object of this name left behind.
-    let in_the_way = members
-        .older
-        .iter()
-        .find(|p| number(p, andreas_api::names::LABEL_ATTEMPT) == Some(allocation.attempt));
-    if let Some(pod) = in_the_way {
-        let name = pod.metadata.name.as_deref().unwrap_or_default();
-        return Some(format!("{name} of a deleted job of this name is still there"));
+    let taken = |p: &&&SlimPod| number(p, names::LABEL_ATTEMPT) == Some(allocation.attempt);
+    if let Some(pod) = members.older.iter().find(taken) {
+        return Some(format!("{} of a deleted job of this name is still there", name(pod)));
     }
-    let full = allocation
-        .nodes
-        .iter()
-        .find(|n| d.o.nodes.get(*n).is_none_or(|f| f.free_gpus < allocation.gpus_per_worker));
-    if let Some(node) = full {
-        return Some(format!("GPUs of {node} are still in use"));
+    let full = |n: &&String| d.o.nodes.get(*n).is_none_or(|f| f.free_gpus < allocation.gpus_per_worker);
+    allocation.nodes.iter().find(full).map(|node| format!("GPUs of {node} are still in use"))
+}
+
+/// Asks the agents to wake their GPUs, once for each allocation, and says who has not acknowledged. The last thing
+/// before the pods are made: what is awake and unheld rests again soon.
+///
+/// The value asked with is the instant of asking, in milliseconds: it grows, and it tells how long ago that was.
+fn asleep(d: &mut Draft<'_>, allocation: &Allocation) -> Result<Option<String>, Judgement> {
+    let since = allocation.since.0.as_millisecond();
+    let now = d.o.now.as_millisecond().max(since);
+    let patience = d.o.policy.placement_timeout.saturating_mul(1000);
+    let (mut asleep, mut dead) = (Vec::new(), Vec::new());
+    for node in &allocation.nodes {
+        let Some(agent) = d.o.nodes.get(node).and_then(|f| f.agent.as_ref()) else { continue };
+        if agent.awake >= since {
+            continue;
+        }
+        asleep.push(node.clone());
+        if agent.wake < since {
+            d.actions.push(Action::Wake { node: node.clone(), value: now });
+        } else if agent.wake.saturating_add(patience) <= now {
+            dead.push(node.clone());
+        } else if let Ok(due) = Timestamp::from_millisecond(agent.wake.saturating_add(patience)) {
+            d.look_at(due);
+        }
     }
-    (!asleep.is_empty()).then(|| format!("GPUs of {} are waking", asleep.join(", ")))
+    if !dead.is_empty() {
+        let limit = duration_text(d.o.policy.placement_timeout);
+        let message = format!("GPUs of {} did not wake within {limit}", dead.join(", "));
+        let mut judgement = Judgement::new(Outcome::Withdrawn, Reason::PlacementTimeout, message);
+        judgement.avoid = dead;
+        return Err(judgement);
+    }
+    Ok((!asleep.is_empty()).then(|| format!("GPUs of {} are waking", asleep.join(", "))))
 }
 
 /// Watches binding and start.

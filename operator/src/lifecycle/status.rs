@@ -129,14 +129,8 @@ pub struct Saying<'a> {
     pub message: &'a str,
 }
 
-/// Says it. Where status and reason are as before, the old text stays if `keep_text`.
-pub fn say(
-    conditions: &mut Vec<Condition>,
-    saying: &Saying<'_>,
-    generation: Option<i64>,
-    now: Timestamp,
-    keep_text: bool,
-) {
+/// Says it.
+pub fn say(conditions: &mut Vec<Condition>, saying: &Saying<'_>, generation: Option<i64>, now: Timestamp) {
     let message = bounded(saying.message);
     let status = saying.truth.as_str();
     let reason = saying.reason.as_str();
@@ -151,8 +145,7 @@ pub fn say(
         });
         return;
     };
-    let same = condition.status == status && condition.reason == reason;
-    if same && (keep_text || condition.message == message) {
+    if condition.status == status && condition.reason == reason && condition.message == message {
         return;
     }
     if condition.status != status {
@@ -162,6 +155,15 @@ pub fn say(
     condition.reason = reason.into();
     condition.message = message;
     condition.observed_generation = generation;
+}
+
+/// The same conditions with the texts of `old` where status and reason have not changed.
+pub fn with_texts_of(old: &[Condition], new: &[Condition]) -> Vec<Condition> {
+    let kept = |c: &Condition| {
+        let before = condition(old, &c.type_).filter(|o| o.status == c.status && o.reason == c.reason);
+        before.unwrap_or(c).clone()
+    };
+    new.iter().map(kept).collect()
 }
 
 /// The condition of that type.
@@ -203,13 +205,13 @@ mod tests {
             reason: Reason::WaitingForCapacity,
             message: "a",
         };
-        say(&mut conditions, &saying, Some(1), one, false);
+        say(&mut conditions, &saying, Some(1), one);
         saying.reason = Reason::PowerBudget;
-        say(&mut conditions, &saying, Some(1), two, false);
+        say(&mut conditions, &saying, Some(1), two);
         assert_eq!(conditions[0].last_transition_time.0, one);
         assert_eq!(conditions[0].reason, "PowerBudget");
         saying.truth = Truth::True;
-        say(&mut conditions, &saying, Some(1), two, false);
+        say(&mut conditions, &saying, Some(1), two);
         assert_eq!(conditions[0].last_transition_time.0, two);
     }
 }

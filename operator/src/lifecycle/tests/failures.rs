@@ -24,7 +24,10 @@ fn retries_are_used_and_then_it_has_failed_with_code_and_last_line() {
     world.exit("bert-3-0", 1, "RuntimeError: loss is NaN");
     assert_eq!((world.phase(), world.reason().as_str()), (Phase::Failed, "RetriesExhausted"));
     let finished = world.condition("Finished");
-    assert_eq!(finished.message, "worker 0 exited with 1: RuntimeError: loss is NaN (all 2 retries are used)");
+    assert_eq!(
+        finished.message,
+        "worker 0 exited with 1: RuntimeError: loss is NaN (all 2 retries are used)"
+    );
     assert_eq!(world.status().history.iter().map(|r| r.exit_code).collect::<Vec<_>>(), [Some(1); 3]);
     // It stays failed, and its pods can be read.
     world.plan_run(&["n1"], 1).wait(10_000);
@@ -78,7 +81,10 @@ fn exit_0_below_99_percent_is_done_and_says_so() {
     world.report(40_000).wait(60).exit("bert-1-0", 0, "");
     assert_eq!((world.phase(), world.reason().as_str()), (Phase::Succeeded, "CompletedEarly"));
     let condition = world.condition("Progressing");
-    assert_eq!((condition.status.as_str(), condition.message.as_str()), ("False", "all workers exited 0 at 40% of the run"));
+    assert_eq!(
+        (condition.status.as_str(), condition.message.as_str()),
+        ("False", "all workers exited 0 at 40% of the run")
+    );
     // At 99 % nothing is said.
     let mut world = World::running(json!({}), &["n1"], 1);
     world.report(99_000).wait(60).exit("bert-1-0", 0, "");
@@ -107,7 +113,9 @@ fn vanished_with_99_percent_is_finished_else_the_clusters_failure() {
 
 #[test]
 fn what_the_kubelet_refuses_is_the_clusters_failure() {
-    for reason in ["UnexpectedAdmissionError", "TopologyAffinityError", "OutOfcpu", "NodeAffinity", "NodeShutdown"] {
+    for reason in
+        ["UnexpectedAdmissionError", "TopologyAffinityError", "OutOfcpu", "NodeAffinity", "NodeShutdown"]
+    {
         let mut world = World::new(json!({}));
         world.plan_run(&["n1"], 1).bind_all();
         let pod = world.pods.get_mut("bert-1-0").unwrap();
@@ -132,7 +140,10 @@ fn a_failed_init_container_is_the_users_failure() {
     .unwrap();
     world.settle();
     let record = world.status().history[0].clone();
-    assert_eq!((record.outcome, record.exit_code, record.message.as_str()), (Outcome::UserFailure, Some(4), "worker 0 exited with 4: no data"));
+    assert_eq!(
+        (record.outcome, record.exit_code, record.message.as_str()),
+        (Outcome::UserFailure, Some(4), "worker 0 exited with 4: no data")
+    );
 }
 
 #[test]

@@ -25,7 +25,8 @@ fn a_gang_is_made_at_once_with_its_service_and_runs_when_all_run() {
     let mut world = World::new(gang());
     world.plan_run(&["n2", "n1"], 2).bind_all();
     world.pods.get_mut("bert-1-0").unwrap().status = only.status;
-    *container(world.pods.get_mut("bert-1-0").unwrap()) = serde_json::from_value(json!({"running": {}})).unwrap();
+    *container(world.pods.get_mut("bert-1-0").unwrap()) =
+        serde_json::from_value(json!({"running": {}})).unwrap();
     world.wait(5);
     assert_eq!(world.phase(), Phase::Starting);
 }
@@ -41,7 +42,10 @@ fn a_drained_member_ends_the_gang_as_the_clusters_failure() {
     // Even where all of them save and exit 0, the run is not done.
     world.now += 20;
     world.leave(0);
-    assert_eq!((world.phase(), world.last()), (Phase::Pending, (Outcome::ClusterFailure, "ClusterFailure".into())));
+    assert_eq!(
+        (world.phase(), world.last()),
+        (Phase::Pending, (Outcome::ClusterFailure, "ClusterFailure".into()))
+    );
     let status = world.status();
     assert_eq!((status.cluster_failures, status.user_failures, status.restarts), (1, 0, 0));
     // Another node, after a back-off, and no retry used.

@@ -1,0 +1,115 @@
+use andreas_api::{Outcome, Phase};
+use serde_json::{Value, json};
+
+use super::world::*;
+use crate::lifecycle::*;
+
+fn owner(uid: &str) -> Value {
+    json!([{"apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "name": "bert", "uid": uid, "controller": true}])
+}
+
+fn pod(name: &str, label_uid: &str, owners: Value) -> Value {
+    json!({
+        "metadata": {"name": name, "namespace": "team", "ownerReferences": owners, "labels": {
+            "andreas.dev/job": "bert", "andreas.dev/job-uid": label_uid, "andreas.dev/attempt": "1", "andreas.dev/index": "0"}},
+        "spec": {"nodeName": "n1", "containers": [{"name": "train"}], "terminationGracePeriodSeconds": 60},
+    })
+}
+
+#[test]
+fn a_job_made_again_under_its_name_waits_for_the_pods_of_the_old_one() {
+    // Given a job deleted and applied again at once: the old pod saves, for its grace period.
+    let mut world = World::new(json!({"checkpoint": {"claimName": "ckpt"}}));
+    world.admit(pod("bert-1-0", "older", owner("older")));
+    world.pods.get_mut("bert-1-0").unwrap().status.phase = "Running".into();
+    world.plan_run(&["n2"], 1);
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Starting, "WaitingForRoom"));
+    assert_eq!(world.condition("Running").message, "bert-1-0 of an earlier attempt has not ended");
+    // When it has ended, its name is still taken until the garbage collector has removed it.
+    world.pods.get_mut("bert-1-0").unwrap().status.phase = "Succeeded".into();
+    world.wait(61);
+    assert!(world.members().is_empty());
+    // Nothing of the old one is ours to delete, and its end is not ours.
+    assert!(world.deleted.is_empty());
+    world.remove("bert-1-0");
+    world.settle();
+    assert_eq!(world.members(), ["bert-1-0"]);
+    assert_eq!(
+        world.pods["bert-1-0"].metadata.labels.as_ref().unwrap()["andreas.dev/job-uid"],
+        "12345678-job"
+    );
+}
+
+#[test]
+fn a_name_that_belongs_to_somebody_else_is_named_and_waited_for() {
+    let mut world = World::new(json!({}));
+    world.create = Some(CreationOutcome::NameInUse { name: "bert-1-0".into() });
+    world.plan_run(&["n1"], 1);
+    assert_eq!(
+        (world.phase(), world.reason().as_str(), world.last().0),
+        (Phase::Pending, "NameInUse", Outcome::Withdrawn)
+    );
+    assert_eq!(
+        world.condition("Scheduled").message,
+        "bert-1-0 belongs to somebody else; delete it or rename the job"
+    );
+    world.create = None;
+    world.wait(10).plan_run(&["n1"], 1);
+    assert_eq!(world.members(), ["bert-2-0"]);
+}
+
+#[test]
+fn a_pod_with_our_label_and_no_owner_of_ours_is_not_a_member() {
+    let mut world = World::new(json!({}));
+    world.create = Some(CreationOutcome::InFlight);
+    world.plan_run(&["n1"], 1);
+    // Forged, relabelled, orphaned: whatever they do, it is not this job's end.
+    for owners in [
+        json!([]),
+        owner("somebody"),
+        json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "bert", "uid": "12345678-job", "controller": true}]),
+    ] {
+        world.pods.clear();
+        let mut forged = pod("bert-1-0", "12345678-job", owners);
+        forged["metadata"]["labels"]["andreas.dev/job"] = "other".into();
+        world.admit(forged);
+        world.pods.get_mut("bert-1-0").unwrap().status.phase = "Succeeded".into();
+        world.wait(1);
+        assert_eq!(world.phase(), Phase::Starting);
+        assert!(!is_member(&world.pods["bert-1-0"], &world.job));
+    }
+    assert!(world.deleted.is_empty());
+}
+
+#[test]
+fn an_owner_without_our_label_is_not_a_member_either() {
+    let mut world = World::new(json!({}));
+    world.settle();
+    world.admit(pod("bert-1-0", "relabelled", owner("12345678-job")));
+    assert!(!is_member(&world.pods["bert-1-0"], &world.job));
+}
+
+#[test]
+fn orphans_of_a_deleted_job_do_not_hold_up_the_new_one() {
+    let mut world = World::new(json!({}));
+    world.admit(pod("bert-9-0", "older", json!([])));
+    world.pods.get_mut("bert-9-0").unwrap().status.phase = "Running".into();
+    world.plan_run(&["n2"], 1);
+    assert_eq!(world.members(), ["bert-1-0"]);
+}
+
+#[test]
+fn a_stray_pod_of_ours_is_ended_before_the_next_attempt() {
+    let mut world = World::new(json!({}));
+    world.admit({
+        let mut stray = pod("bert-7-0", "12345678-job", owner("12345678-job"));
+        stray["metadata"]["labels"]["andreas.dev/attempt"] = "7".into();
+        stray
+    });
+    world.pods.get_mut("bert-7-0").unwrap().status.phase = "Running".into();
+    world.plan_run(&["n2"], 1);
+    assert_eq!((world.reason().as_str(), world.deleted[0].0.as_str()), ("WaitingForRoom", "bert-7-0"));
+    world.now += 5;
+    world.leave(143);
+    assert_eq!(world.members(), ["bert-1-0"]);
+}

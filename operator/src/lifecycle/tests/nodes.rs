@@ -1,0 +1,139 @@
+use andreas_api::{Outcome, Phase};
+use serde_json::json;
+
+use super::world::*;
+
+fn restart(world: &mut World) {
+    world.policy.node_loss_restart = true;
+}
+
+#[test]
+fn a_silent_node_is_waited_for_until_its_death_is_proven() {
+    // Given a running job whose node goes silent.
+    let mut world = World::running(json!({}), &["n1"], 1);
+    world.report(10_000);
+    world.now = 100;
+    world.silence("n1");
+    assert_eq!((world.phase(), world.next), (Phase::Running, Some(at(100 + 900))));
+    let writes = world.writes;
+    world.wait(899);
+    assert_eq!(world.writes, writes);
+    // When 15 minutes have passed, then that is said, once, and nothing is done.
+    world.wait(1);
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Running, "NodeSilent"));
+    let condition = world.condition("Running");
+    assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("Unknown", "NodeSilent"));
+    world.wait(10_000);
+    assert_eq!((world.phase(), world.writes, world.deleted.len()), (Phase::Running, writes + 1, 0));
+    // When the Node is deleted, then the attempt has ended.
+    world.nodes.remove("n1");
+    world.settle();
+    assert_eq!((world.phase(), world.last().0), (Phase::Pending, Outcome::ClusterFailure));
+}
+
+#[test]
+fn every_proof_of_death_ends_the_attempt() {
+    let proofs: [fn(&mut World); 3] = [
+        |w| drop(w.nodes.remove("n1")),
+        |w| w.nodes.get_mut("n1").unwrap().out_of_service = true,
+        |w| {
+            let fact = w.nodes.get_mut("n1").unwrap();
+            (fact.boot_id, fact.ready, fact.ready_changed) = ("boot-2".into(), true, Some(at(400)));
+        },
+    ];
+    for proof in proofs {
+        let mut world = World::running(json!({}), &["n1"], 1);
+        world.now = 100;
+        world.silence("n1");
+        world.now = 400;
+        proof(&mut world);
+        world.settle();
+        assert_eq!((world.phase(), world.last().0), (Phase::Pending, Outcome::ClusterFailure));
+        assert_eq!(world.status().user_failures, 0);
+        // The pod that is still listed holds nothing, and the next attempt may start elsewhere.
+        world.wait(60).plan_run(&["n2"], 1);
+        assert_eq!(world.members(), ["bert-2-0"]);
+    }
+}
+
+#[test]
+fn a_node_that_comes_back_with_its_pod_loses_nothing() {
+    let mut world = World::running(json!({}), &["n1"], 1);
+    world.now = 100;
+    world.silence("n1");
+    world.wait(1000);
+    let fact = world.nodes.get_mut("n1").unwrap();
+    (fact.ready, fact.ready_changed) = (true, Some(at(1100)));
+    world.settle();
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Running, ""));
+    world.wait(50).exit("bert-1-0", 0, "");
+    assert_eq!((world.phase(), world.last().0), (Phase::Succeeded, Outcome::Finished));
+}
+
+#[test]
+fn a_failure_during_which_the_node_was_not_ready_is_the_clusters() {
+    let mut world = World::running(json!({}), &["n1"], 1);
+    world.now = 100;
+    world.silence("n1");
+    let fact = world.nodes.get_mut("n1").unwrap();
+    (fact.ready, fact.ready_changed) = (true, Some(at(160)));
+    world.now = 170;
+    world.exit("bert-1-0", 1, "");
+    assert_eq!((world.last().0, world.status().user_failures), (Outcome::ClusterFailure, 0));
+    // A node that became Ready long before the attempt says nothing of it.
+    let mut world = World::new(json!({}));
+    world.nodes.get_mut("n1").unwrap().ready_changed = Some(at(-500));
+    world.plan_run(&["n1"], 1).bind_all().run_all();
+    world.exit("bert-1-0", 1, "");
+    assert_eq!(world.last().0, Outcome::UserFailure);
+}
+
+#[test]
+fn with_restart_a_job_goes_on_elsewhere_while_the_silent_node_keeps_its_gpus() {
+    let mut world = World::running(json!({"checkpoint": {"claimName": "c"}}), &["n1"], 1);
+    restart(&mut world);
+    world.now = 100;
+    world.silence("n1");
+    world.wait(900);
+    assert_eq!(
+        (world.phase(), world.last()),
+        (Phase::Pending, (Outcome::ClusterFailure, "NodeSilent".into()))
+    );
+    // The old pod is asked to go for when the node comes back; it still counts.
+    assert!(world.pods["bert-1-0"].metadata.deletion_timestamp.is_some());
+    assert!(crate::lifecycle::pod_in_use(&world.pods["bert-1-0"], &world.nodes));
+    world.wait(60).plan_run(&["n2"], 1).bind_all().run_all();
+    assert_eq!((world.phase(), world.status().attempts), (Phase::Running, 2));
+}
+
+#[test]
+fn with_restart_an_exclusive_checkpoint_still_waits_for_proof() {
+    let mut world = World::running(json!({"checkpoint": {"claimName": "c", "exclusive": true}}), &["n1"], 1);
+    restart(&mut world);
+    world.now = 100;
+    world.silence("n1");
+    world.wait(5000);
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Running, "NodeSilent"));
+}
+
+#[test]
+fn a_stop_on_a_silent_node_does_not_end_by_itself() {
+    let mut world = World::running(json!({}), &["n1"], 1);
+    world.now = 100;
+    world.silence("n1");
+    world.edit(json!({"suspend": true})).wait(5000);
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Stopping, "NodeSilent"));
+    assert!(matches!(world.claim, Some(crate::lifecycle::Claim::Stopping { gone_by: None, .. })));
+    world.nodes.remove("n1");
+    world.settle();
+    assert_eq!((world.phase(), world.last().0), (Phase::Suspended, Outcome::ClusterFailure));
+}
+
+#[test]
+fn no_progress_from_a_node_that_is_cut_off_is_not_a_hang() {
+    let mut world = World::running(json!({"progressTimeout": "5m"}), &["n1"], 1);
+    world.now = 100;
+    world.silence("n1");
+    world.wait(600);
+    assert_eq!(world.phase(), Phase::Running);
+}

@@ -1,0 +1,220 @@
+//! Whatever happens in whatever order: no panic, it settles, never two attempts alive, never pods made while older
+//! ones live, and a restart of the operator at any point changes nothing of that (checked by the world after each step).
+
+use andreas_api::{Phase, Reason};
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::world::*;
+use crate::lifecycle::*;
+
+/// Something that happens.
+#[derive(Clone, Debug)]
+enum Happening {
+    Wait(i64),
+    PlanRun(usize, i32),
+    PlanWait,
+    StalePlan,
+    Bind(usize),
+    Run(usize),
+    Exit(usize, i32),
+    Leave(i32),
+    Vanish(usize),
+    Evict(usize),
+    DeleteByOthers(usize),
+    Silence(usize),
+    Back(usize),
+    Reboot(usize),
+    DeleteNode(usize),
+    Suspend(bool),
+    EditGpus(i32),
+    Restart,
+    Refuse,
+    Report(i32),
+    Full(usize, i32),
+    Stray(i64),
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    use Happening::*;
+    prop_oneof![
+        6 => (0i64..400).prop_map(Wait),
+        6 => (0usize..6, 1i32..3).prop_map(|(n, g)| PlanRun(n, g)),
+        2 => Just(PlanWait),
+        1 => Just(StalePlan),
+        6 => (0usize..3).prop_map(Bind),
+        6 => (0usize..3).prop_map(Run),
+        4 => (0usize..3, prop_oneof![Just(0), Just(1), Just(143)]).prop_map(|(n, c)| Exit(n, c)),
+        5 => prop_oneof![Just(0), Just(143)].prop_map(Leave),
+        1 => (0usize..3).prop_map(Vanish),
+        1 => (0usize..3).prop_map(Evict),
+        1 => (0usize..3).prop_map(DeleteByOthers),
+        1 => (0usize..4).prop_map(Silence),
+        1 => (0usize..4).prop_map(Back),
+        1 => (0usize..4).prop_map(Reboot),
+        1 => (0usize..4).prop_map(DeleteNode),
+        1 => any::<bool>().prop_map(Suspend),
+        1 => (1i32..4).prop_map(EditGpus),
+        3 => Just(Restart),
+        1 => Just(Refuse),
+        2 => (0i32..100_000).prop_map(Report),
+        1 => (0usize..4, 0i32..4).prop_map(|(n, g)| Full(n, g)),
+        1 => (1i64..5).prop_map(Stray),
+    ]
+}
+
+const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
+const PLACES: [&[&str]; 6] = [&["n1"], &["n2"], &["n1", "n2"], &["n2", "n3"], &["n4"], &["n3", "n4"]];
+
+fn happen(world: &mut World, happening: &Happening) {
+    use Happening::*;
+    let names: Vec<String> = world.pods.keys().cloned().collect();
+    let pick = |n: usize| (!names.is_empty()).then(|| names[n % names.len()].clone());
+    let over =
+        |world: &World, pod: &str| matches!(world.pods[pod].status.phase.as_str(), "Succeeded" | "Failed");
+    match happening {
+        Wait(seconds) => world.now += seconds,
+        PlanRun(place, gpus) => {
+            world.plan_run(PLACES[*place], *gpus);
+        }
+        PlanWait => {
+            world.plan_wait(Reason::Preempted, "others");
+        }
+        StalePlan => {
+            if let Some(decision) = &mut world.decision {
+                decision.basis -= 1;
+            }
+        }
+        Bind(n) => {
+            let members = world.members();
+            let unbound = members.iter().filter(|m| world.pods[*m].spec.node_name.is_none()).nth(*n % 2);
+            if let Some(pod) = unbound.cloned() {
+                world.bind(&pod);
+            }
+        }
+        Run(n) => {
+            if let Some(pod) = pick(*n)
+                .filter(|p| world.pods[p].status.phase == "Pending" && world.pods[p].spec.node_name.is_some())
+            {
+                let now = at(world.now).to_string();
+                let pod = world.pods.get_mut(&pod).unwrap();
+                *container(pod) = serde_json::from_value(json!({"running": {"startedAt": now}})).unwrap();
+                pod.status.phase = "Running".into();
+            }
+        }
+        Exit(n, code) => {
+            if let Some(pod) = pick(*n).filter(|p| !over(world, p) && world.pods[p].spec.node_name.is_some())
+            {
+                world.exit_quietly(&pod, *code, "words");
+            }
+        }
+        Leave(code) => {
+            world.leave(*code);
+        }
+        Vanish(n) => {
+            if let Some(pod) = pick(*n) {
+                world.remove(&pod);
+            }
+        }
+        Evict(n) => {
+            if let Some(pod) = pick(*n).filter(|p| !over(world, p) && world.pods[p].spec.node_name.is_some())
+            {
+                world.evict(&pod);
+            }
+        }
+        DeleteByOthers(n) => {
+            if let Some(pod) = pick(*n).filter(|p| world.pods[p].spec.node_name.is_some()) {
+                let due = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(world.now + 30));
+                world.pods.get_mut(&pod).unwrap().metadata.deletion_timestamp.get_or_insert(due);
+            }
+        }
+        Silence(n) => {
+            if world.nodes.contains_key(NODES[*n]) {
+                world.silence(NODES[*n]);
+            }
+        }
+        Back(n) | Reboot(n) => {
+            let now = at(world.now);
+            let fact = world.nodes.entry(NODES[*n].to_owned()).or_insert_with(node);
+            (fact.ready, fact.ready_changed) = (true, Some(now));
+            if matches!(happening, Reboot(_)) {
+                fact.boot_id = format!("boot-{}", now.as_second());
+            }
+        }
+        DeleteNode(n) => drop(world.nodes.remove(NODES[*n])),
+        Suspend(held) => {
+            world.edit(json!({"suspend": held}));
+        }
+        EditGpus(max) => {
+            world.edit(json!({"gpus": {"max": max}}));
+        }
+        Restart => {
+            world.restart_operator();
+        }
+        Refuse => {
+            world.create = match &world.create {
+                None => {
+                    Some(CreationOutcome::Refused { reason: Reason::QuotaExceeded, message: "quota".into() })
+                }
+                Some(_) => None,
+            };
+        }
+        Report(milli) => {
+            if world.phase() == Phase::Running {
+                world.report(*milli);
+            }
+        }
+        Full(n, free) => {
+            if let Some(fact) = world.nodes.get_mut(NODES[*n]) {
+                fact.free_gpus = *free;
+            }
+        }
+        Stray(attempt) => {
+            let name = format!("bert-{attempt}-9");
+            let taken = world.pods.values().any(|p| p.metadata.name.as_ref() == Some(&name));
+            // As a mad cache would show it: ours, of some attempt, not in the gang, unbound.
+            if !taken {
+                world.admit(json!({"metadata": {"name": name, "namespace": "team",
+                    "labels": {"andreas.dev/job": "bert", "andreas.dev/job-uid": "12345678-job",
+                        "andreas.dev/attempt": attempt.to_string(), "andreas.dev/index": "9"},
+                    "ownerReferences": [{"apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "name": "bert",
+                        "uid": "12345678-job", "controller": true}]}, "spec": {"containers": [{"name": "train"}]}}));
+            }
+        }
+    }
+    world.settle();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_story_breaks_it(
+        happenings in proptest::collection::vec(happening(), 1..60),
+        restart in any::<bool>(),
+        exclusive in any::<bool>(),
+        retries in 0i32..4,
+    ) {
+        let mut world = World::new(json!({
+            "gpus": {"max": 4, "maxNodes": 2}, "retries": retries, "maxRunTime": "1h", "progressTimeout": "20m",
+            "checkpoint": {"claimName": "ckpt", "exclusive": exclusive, "graceSeconds": 60}}));
+        world.policy.node_loss_restart = restart;
+        world.policy.node_loss_after = 120;
+        for happening in &happenings {
+            let before = world.status();
+            happen(&mut world, happening);
+            let after = world.status();
+            prop_assert!(after.attempts >= before.attempts && after.decisions >= before.decisions);
+            prop_assert!(!before.phase.is_terminal() || after.phase == before.phase);
+            prop_assert!(after.history.len() + 1 >= before.history.len());
+            // Settled: a look at any later instant before the next timer changes nothing.
+            if let Some(next) = world.next.filter(|n| *n > at(world.now)) {
+                let wait = (next.as_second() - at(world.now).as_second() - 1).max(0);
+                world.now += wait / 2;
+                let step = world.look();
+                prop_assert!(step.actions.is_empty(), "actions at {}: {:?}", world.now, step.actions.len());
+                prop_assert_eq!(step.status, world.status());
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+use andreas_api::{Outcome, Phase, Reason};
+use serde_json::json;
+
+use super::world::*;
+use crate::lifecycle::*;
+
+#[test]
+fn the_template_is_tried_once_with_the_largest_worker() {
+    let mut world = World::new(json!({"gpus": {"max": 16}}));
+    world.settings.largest_node_gpus = Some(8);
+    world.wait(10).wait(1000);
+    assert_eq!((world.dry_runs, world.verdict.as_ref().unwrap().gpus), (1, 8));
+    // Accepted is said with the next write.
+    world.plan_wait(Reason::WaitingForCapacity, "");
+    assert_eq!(world.condition("TemplateAccepted").message, "the API server admits a worker with 8 GPUs");
+    // And need not be found out again after a restart.
+    world.restart_operator().wait(10);
+    assert_eq!(world.dry_runs, 1);
+    // An edit of the range that asks for another worker is tried again.
+    world.edit(json!({"gpus": {"max": 4}}));
+    assert_eq!(world.dry_runs, 2);
+}
+
+#[test]
+fn a_refused_template_waits_with_the_servers_words_and_is_tried_ever_more_seldom() {
+    let mut world = World::new(json!({}));
+    let words =
+        "pods \"bert-1-0\" is forbidden: violates PodSecurity \"restricted:latest\": hostPath volumes";
+    world.dry_run = Some((Reason::TemplateRejected, words.into()));
+    world.settle();
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "TemplateRejected"));
+    assert_eq!(world.condition("TemplateAccepted").status, "False");
+    assert_eq!(
+        (world.condition("Scheduled").message.as_str(), world.claim.clone()),
+        (words, Some(Claim::Nothing))
+    );
+    // The plan's word counts for nothing meanwhile.
+    world.plan_run(&["n1"], 1);
+    assert_eq!(world.phase(), Phase::Pending);
+    let mut pauses = Vec::new();
+    for _ in 0..8 {
+        let due = world.next.unwrap().as_second() - at(world.now).as_second();
+        pauses.push(due);
+        world.wait(due);
+    }
+    assert_eq!(pauses[..4], [10, 10, 20, 40]);
+    assert_eq!(pauses[6..], [300, 300]);
+    assert_eq!(world.events.iter().filter(|e| e.reason == Reason::TemplateRejected).count(), 1);
+    // When what was missing is there, then it goes on.
+    world.dry_run = None;
+    let due = world.next.unwrap().as_second() - at(world.now).as_second();
+    world.wait(due);
+    assert_eq!(
+        (world.condition("TemplateAccepted").status.as_str(), world.phase()),
+        ("True", Phase::Starting)
+    );
+}
+
+#[test]
+fn a_refused_template_stays_refused_over_a_restart_until_it_has_been_tried() {
+    let mut world = World::new(json!({}));
+    world.dry_run = Some((Reason::TemplateRejected, "no".into()));
+    world.settle();
+    world.verdict = None;
+    let step = world.look();
+    assert_eq!(step.claim, Claim::Nothing);
+    assert!(matches!(step.actions[..], [Action::DryRun { .. }]));
+}
+
+#[test]
+fn a_worker_beyond_the_quota_is_said_and_still_planned() {
+    let mut world = World::new(json!({"gpus": {"max": 8}}));
+    let words = "exceeded quota: gpus, requested: requests.nvidia.com/gpu=8, used: 0, limited: 4";
+    world.dry_run = Some((Reason::QuotaExceeded, words.into()));
+    world.settle();
+    assert_eq!(
+        (world.reason().as_str(), world.condition("Scheduled").message.as_str()),
+        ("QuotaExceeded", words)
+    );
+    assert_eq!(world.claim, Some(Claim::Waiting { not_before: None }));
+    world.plan_run(&["n1"], 4);
+    assert_eq!(world.phase(), Phase::Starting);
+}
+
+#[test]
+fn a_refused_pod_withdraws_the_allocation_without_using_a_retry() {
+    for reason in [Reason::QuotaExceeded, Reason::TemplateRejected] {
+        let mut world = World::new(json!({"retries": 0}));
+        world.create = Some(CreationOutcome::Refused { reason, message: "the server's words".into() });
+        for pause in [10, 20, 40, 80, 160, 300, 300, 300] {
+            world.plan_run(&["n1"], 1);
+            assert_eq!((world.phase(), world.reason()), (Phase::Pending, reason.as_str().to_owned()));
+            assert_eq!(world.status().not_before.unwrap().0, at(world.now + pause));
+            // The same plan again is no reason to hurry.
+            world.plan_run(&["n1"], 1).wait(1);
+            assert_eq!(world.phase(), Phase::Pending);
+            assert!(matches!(world.claim, Some(Claim::Waiting { not_before: Some(_) })));
+            world.decision = None;
+            world.wait(pause);
+        }
+        let status = world.status();
+        assert_eq!((status.user_failures, status.cluster_failures), (0, 0));
+        assert!(status.history.iter().all(|r| r.outcome == Outcome::Withdrawn) && status.history.len() <= 6);
+        assert!(status.avoid.is_empty());
+        world.create = None;
+        world.plan_run(&["n1"], 1).bind_all().run_all();
+        assert_eq!(world.phase(), Phase::Running);
+    }
+}
+
+#[test]
+fn pods_are_asked_for_once_while_the_answer_is_on_its_way() {
+    let mut world = World::new(json!({}));
+    world.create = Some(CreationOutcome::InFlight);
+    world.plan_run(&["n1"], 1);
+    let step = world.look();
+    assert!(step.actions.is_empty(), "{:?}", step.actions);
+}
+
+#[test]
+fn a_node_that_is_deleted_before_the_pods_are_made_gives_the_allocation_back() {
+    let mut world = World::new(json!({}));
+    world.nodes.get_mut("n1").unwrap().free_gpus = 0;
+    world.plan_run(&["n1"], 1);
+    world.nodes.remove("n1");
+    world.settle();
+    assert_eq!((world.phase(), world.last().0), (Phase::Pending, Outcome::Withdrawn));
+}

@@ -1,0 +1,89 @@
+use andreas_api::{Outcome, Phase, Reason};
+use serde_json::json;
+
+use super::world::*;
+
+#[test]
+fn half_a_gang_made_before_a_crash_is_completed() {
+    let mut world = World::new(json!({"gpus": {"min": 2, "maxNodes": 2}}));
+    world.plan_run(&["n1", "n2"], 1);
+    // The operator died between the two creations.
+    world.pods.remove("bert-1-1");
+    world.restart_operator();
+    assert_eq!(world.members(), ["bert-1-0", "bert-1-1"]);
+    assert_eq!(world.status().attempts, 1);
+}
+
+#[test]
+fn an_allocation_written_before_a_crash_is_carried_out_after_it() {
+    let mut world = World::new(json!({}));
+    world.plan_run(&["n1"], 1);
+    world.pods.clear();
+    world.restart_operator();
+    assert_eq!((world.members(), world.status().attempts), (vec!["bert-1-0".to_owned()], 1));
+}
+
+#[test]
+fn a_stop_written_before_a_crash_is_carried_out_after_it() {
+    let mut world = World::running(json!({}), &["n1"], 1);
+    world.plan_wait(Reason::Preempted, "");
+    world.pods.get_mut("bert-1-0").unwrap().metadata.deletion_timestamp = None;
+    world.deleted.clear();
+    world.restart_operator();
+    assert_eq!(world.deleted.len(), 1);
+    world.now += 10;
+    world.leave(0);
+    assert_eq!(world.last().0, Outcome::Stopped);
+}
+
+#[test]
+fn pods_that_ended_and_went_while_the_operator_was_away_after_its_stop_are_stopped() {
+    let mut world = World::running(json!({"checkpoint": {"graceSeconds": 60}}), &["n1"], 1);
+    world.now = 100;
+    world.plan_wait(Reason::Preempted, "");
+    world.pods.clear();
+    world.now = 110;
+    world.restart_operator();
+    // Nobody saw the end: the GPUs count as in use for the grace period from the stop.
+    assert_eq!((world.phase(), world.next), (Phase::Stopping, Some(at(160))));
+    world.wait(50);
+    assert_eq!((world.phase(), world.last().0), (Phase::Pending, Outcome::Stopped));
+}
+
+#[test]
+fn a_run_that_finished_while_the_operator_was_away_is_found_finished() {
+    let mut world = World::running(json!({}), &["n1"], 1);
+    world.now = 100;
+    world.exit_quietly("bert-1-0", 0, "");
+    world.now = 500;
+    world.restart_operator();
+    assert_eq!((world.phase(), world.status().completion_time.unwrap().0), (Phase::Succeeded, at(100)));
+}
+
+#[test]
+fn a_failure_is_judged_once_however_often_the_operator_starts_again() {
+    let mut world = World::running(json!({"gpus": {"min": 2, "maxNodes": 2}}), &["n1", "n2"], 1);
+    world.exit("bert-1-0", 1, "boom");
+    for _ in 0..3 {
+        world.restart_operator();
+    }
+    // The pod that failed is cleared away by somebody; what it came to is in the status.
+    world.pods.remove("bert-1-0");
+    world.now += 5;
+    world.leave(143);
+    world.wait(60);
+    let record = world.status().history[0].clone();
+    assert_eq!(
+        (record.outcome, record.exit_code, record.message.as_str()),
+        (Outcome::UserFailure, Some(1), "worker 0 exited with 1: boom")
+    );
+    assert_eq!((world.status().user_failures, world.status().history.len()), (1, 1));
+}
+
+#[test]
+fn an_allocation_that_was_taken_out_of_the_status_by_hand_ends_its_pods() {
+    let mut world = World::running(json!({}), &["n1"], 1);
+    world.job.status.as_mut().unwrap().allocation = None;
+    world.settle();
+    assert_eq!((world.phase(), world.deleted.len()), (Phase::Pending, 1));
+}

@@ -13,7 +13,10 @@ fn preempted_saves_ends_and_goes_on_later() {
     let mut world = World::running(with_checkpoint(), &["n1"], 1);
     world.wait(100).plan_wait(Reason::Preempted, "in favour of team/urgent");
     let stop = world.status().stop.unwrap();
-    assert_eq!((stop.attempt, stop.reason.as_str(), stop.message.as_str()), (1, "Preempted", "in favour of team/urgent"));
+    assert_eq!(
+        (stop.attempt, stop.reason.as_str(), stop.message.as_str()),
+        (1, "Preempted", "in favour of team/urgent")
+    );
     assert_eq!(world.claim, Some(Claim::Stopping { gone_by: Some(at(220)), goes_on: true }));
     // A pod that is not bound yet could not be bound any more: the generation has moved on.
     assert_eq!(world.status().allocation.unwrap().generation, 2);
@@ -91,7 +94,10 @@ fn a_new_power_limit_needs_no_restart() {
         watts: 240,
     });
     let allocation = world.status().allocation.unwrap();
-    assert_eq!((world.phase(), allocation.power_limit_watts, allocation.watts), (Phase::Running, Some(250), 240));
+    assert_eq!(
+        (world.phase(), allocation.power_limit_watts, allocation.watts),
+        (Phase::Running, Some(250), 240)
+    );
     assert_eq!(allocation.generation, 1);
 }
 
@@ -118,7 +124,10 @@ fn suspend_stops_with_a_checkpoint_and_resume_goes_on() {
     world.plan_run(&["n1"], 1);
     assert_eq!(world.phase(), Phase::Suspended);
     world.edit(json!({"suspend": false}));
-    assert_eq!((world.phase(), world.claim.clone()), (Phase::Starting, Some(Claim::Starting { since: at(100) })));
+    assert_eq!(
+        (world.phase(), world.claim.clone()),
+        (Phase::Starting, Some(Claim::Starting { since: at(100) }))
+    );
     assert_eq!(world.status().progress.unwrap().milli_percent, 40_000);
 }
 
@@ -126,7 +135,10 @@ fn suspend_stops_with_a_checkpoint_and_resume_goes_on() {
 fn a_job_applied_suspended_waits_for_its_user() {
     let mut world = World::new(json!({"suspend": true}));
     world.settle();
-    assert_eq!((world.phase(), world.condition("Scheduled").reason.as_str()), (Phase::Suspended, "Suspended"));
+    assert_eq!(
+        (world.phase(), world.condition("Scheduled").reason.as_str()),
+        (Phase::Suspended, "Suspended")
+    );
     world.edit(json!({"suspend": false}));
     assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "NotPlannedYet"));
 }

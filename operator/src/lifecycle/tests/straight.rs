@@ -79,19 +79,34 @@ fn gpus_are_awake_and_free_before_the_pod_is_made() {
     world.nodes.get_mut("n1").unwrap().free_gpus = 1;
     world.now = 10;
     world.plan_run(&["n1"], 2);
-    // Asked to wake once, for this allocation, while the GPUs are still in use.
-    let asked = at(10).as_millisecond();
-    assert_eq!(world.nodes["n1"].agent.as_ref().unwrap().wake, asked);
-    assert_eq!(world.reason(), "WaitingForRoom");
-    assert!(world.members().is_empty());
-    // Awake but not free.
+    // While GPUs are in use nothing is woken: it would rest again meanwhile.
+    assert_eq!((world.reason().as_str(), agent(&world).wake), ("WaitingForRoom", 7));
+    // Free: asked once.
+    world.nodes.get_mut("n1").unwrap().free_gpus = 8;
+    world.wait(20);
+    let asked = at(30).as_millisecond();
+    world.wait(1);
+    assert_eq!((agent(&world).wake, world.members().len()), (asked, 0));
+    assert_eq!(world.condition("Running").message, "GPUs of n1 are still in use");
+    // Awake.
     world.nodes.get_mut("n1").unwrap().agent.as_mut().unwrap().awake = asked;
     world.wait(1);
-    assert!(world.members().is_empty());
-    // Both.
-    world.nodes.get_mut("n1").unwrap().free_gpus = 8;
-    world.wait(1);
     assert_eq!((world.members().len(), world.reason().as_str()), (1, "PodsStarting"));
+}
+
+#[test]
+fn gpus_that_do_not_wake_are_given_back() {
+    let mut world = World::new(json!({}));
+    world.nodes.get_mut("n1").unwrap().agent = Some(AgentFact::default());
+    world.plan_run(&["n1"], 1).wait(119);
+    assert_eq!((world.phase(), world.next), (Phase::Starting, Some(at(120))));
+    world.wait(1);
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "PlacementTimeout"));
+    assert_eq!(world.status().avoid[0].node, "n1");
+}
+
+fn agent(world: &World) -> &AgentFact {
+    world.nodes["n1"].agent.as_ref().unwrap()
 }
 
 #[test]

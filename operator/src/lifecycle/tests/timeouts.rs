@@ -12,7 +12,13 @@ fn a_gang_not_wholly_bound_in_time_goes_back_and_the_node_is_left_out_ever_longe
         assert_eq!(world.phase(), Phase::Starting);
         let stuck = format!("bert-{attempt}-1");
         world.bind(&format!("bert-{attempt}-0"));
-        condition(world.pods.get_mut(&stuck).unwrap(), "PodScheduled", "False", "0/4 nodes are available: insufficient memory", None);
+        condition(
+            world.pods.get_mut(&stuck).unwrap(),
+            "PodScheduled",
+            "False",
+            "0/4 nodes are available: insufficient memory",
+            None,
+        );
         world.wait(119);
         assert_eq!((world.phase(), world.next), (Phase::Starting, Some(at(world.now + 1))));
         world.wait(1);
@@ -81,14 +87,20 @@ fn no_progress_in_time_uses_a_retry() {
     world.wait(1);
     assert_eq!(world.status().stop.unwrap().reason, "ProgressTimeout");
     world.leave(0);
-    assert_eq!((world.phase(), world.last()), (Phase::Failed, (Outcome::UserFailure, "ProgressTimeout".into())));
+    assert_eq!(
+        (world.phase(), world.last()),
+        (Phase::Failed, (Outcome::UserFailure, "ProgressTimeout".into()))
+    );
 }
 
 #[test]
 fn max_run_time_fails_at_once_whatever_is_left_of_retries() {
     let mut world = World::running(json!({"maxRunTime": "1h", "retries": 3}), &["n1"], 1);
     world.wait(3600);
-    assert_eq!((world.phase(), world.status().stop.unwrap().reason.as_str()), (Phase::Stopping, "MaxRunTime"));
+    assert_eq!(
+        (world.phase(), world.status().stop.unwrap().reason.as_str()),
+        (Phase::Stopping, "MaxRunTime")
+    );
     world.leave(143);
     assert_eq!((world.phase(), world.reason().as_str()), (Phase::Failed, "MaxRunTime"));
 }
