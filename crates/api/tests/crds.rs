@@ -1,4 +1,5 @@
 //! The definitions: bounded everywhere, small enough to apply, readable by the types, and committed as generated.
+#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -51,8 +51,10 @@ fn bound(schema: &mut JSONSchemaProps, name: &str, in_template: bool) {
             if schema.x_kubernetes_list_type.is_none() && in_template {
                 keyed_list(schema, name);
             }
-            if name == "conditions" && !in_template {
-                list_map(schema, "type");
+            match name {
+                "conditions" if !in_template => list_map(schema, "type"),
+                "gpuTypes" => list_map(schema, "name"),
+                _ => {}
             }
         }
         _ => {}

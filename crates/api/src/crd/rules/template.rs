@@ -64,7 +64,38 @@ macro_rules! refused_in_container {
     };
 }
 
+/// Labels or annotations of the pods that are ours to set.
+macro_rules! not_ours {
+    ($map:literal) => {
+        Rule {
+            kind: KIND,
+            path: "spec.template.metadata",
+            rule: concat!(
+                "!has(self.",
+                $map,
+                ") || !self.",
+                $map,
+                ".exists(k, k.startsWith('andreas.dev/'))"
+            ),
+            message: concat!($map, " under andreas.dev/ are set by ANDREAS: use a prefix of your own"),
+            field_path: Some(concat!(".", $map)),
+            accepted: Example::create(concat!(
+                "spec: {template: {metadata: {",
+                $map,
+                ": {example.org/team: vision}}}}"
+            )),
+            rejected: Example::create(concat!(
+                "spec: {template: {metadata: {",
+                $map,
+                ": {andreas.dev/job: other}}}}"
+            )),
+        }
+    };
+}
+
 pub(super) const RULES: &[Rule] = &[
+    not_ours!("labels"),
+    not_ours!("annotations"),
     refused!("priorityClassName": "high", "priorityClassName is set by ANDREAS: use spec.weight and spec.deadline"),
     refused!("priority": "1000", "priority is set by ANDREAS: use spec.weight and spec.deadline"),
     refused!("preemptionPolicy": "Never", "preemptionPolicy is set by ANDREAS: use spec.preemption"),
