@@ -14,6 +14,7 @@ use andreas_predictor::{Estimate, Source, on_time_probability};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use crate::ledger::JobMemory;
 use crate::lifecycle::status::deadline;
 use crate::snapshot::rules;
 use crate::snapshot::tables::Table;
@@ -127,6 +128,15 @@ pub fn prediction(
         source: outlook.epoch.source.as_str().to_owned(),
         joules: whole((Watts(f64::from(watts)) * left).0),
     }
+}
+
+/// The forecast of a job from what is remembered of it; `None` before its first plan, and after its end.
+pub fn of(job: &SlimTrainingJob, memory: &JobMemory, now: Timestamp) -> Option<Prediction> {
+    let status = job.status.as_ref();
+    if status.is_some_and(|status| status.phase.is_terminal()) {
+        return None;
+    }
+    Some(prediction(job, status, memory.table.as_ref()?, now, memory.on_time))
 }
 
 fn risk(probability: Option<f64>, late: bool) -> &'static str {

@@ -7,13 +7,14 @@
 //! never less.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use andreas_api::TrainingJobStatus;
-use andreas_api::training_job::Prediction;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
 use crate::lifecycle::{Claim, Creation, DecisionFor, Planned, Verdict};
+use crate::snapshot::tables::Table;
 
 /// What is remembered of one job.
 #[derive(Clone, Debug)]
@@ -32,8 +33,10 @@ pub struct JobMemory {
     pub decision: Option<DecisionFor>,
     /// Jobs, with their attempt then, that must have left before this one's pods are made.
     pub after: Vec<(ObjectKey, i64)>,
-    /// What is expected.
-    pub forecast: Option<Prediction>,
+    /// Predictions for it, from the last plan.
+    pub table: Option<Arc<Table>>,
+    /// Probability of being on time if it waits now, by the last plan.
+    pub on_time: Option<f64>,
     /// When the status was last written by us.
     pub last_write: Timestamp,
     /// When a report last moved the progress.
@@ -67,7 +70,8 @@ impl Ledger {
             verdict: None,
             decision: None,
             after: Vec::new(),
-            forecast: None,
+            table: None,
+            on_time: None,
             last_write: self.started,
             last_progress: None,
             failures: 0,

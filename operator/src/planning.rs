@@ -193,28 +193,24 @@ fn hand_over(shared: &Shared, built: &Built, plan: &Plan, tables: &mut Tables) -
     [event, back_off].into_iter().flatten().min()
 }
 
-/// What is expected of every job that is under way or waits, for `/forecasts` and the next steps.
+/// Keeps the predictions of every job for its next steps and for `/forecasts`.
 fn forecasts(index: &ClusterIndex, ledger: &mut Ledger, plan: &Plan, tables: &mut Tables, changed: &mut Vec<ObjectKey>) {
     let default = EnergyPolicySpec::default();
     let policy = index.policy().map_or(&default, |policy| &policy.spec);
     let types = snapshot::nodes::gather(index, policy, &snapshot::jobs::Holders::default()).types;
     let now = Timestamp::now();
     for (key, job) in index.jobs.iter() {
-        let status = job.status.as_ref();
-        if status.is_some_and(|status| status.phase.is_terminal()) {
-            continue;
-        }
-        let uid = job.metadata.uid.clone().unwrap_or_default();
+        let uid = job.metadata.uid.as_deref().unwrap_or_default();
         let Some(table) = tables.of(index, job, &types) else { continue };
-        let on_time = plan.jobs.get(&snapshot::job_id(key)).map(|job_plan| job_plan.on_time);
-        let Some(memory) = ledger.get_mut(key, &uid) else { continue };
-        let new = forecast::prediction(job, status, &table, now, on_time);
-        let written = status.and_then(|status| status.prediction.as_ref());
+        let Some(memory) = ledger.get_mut(key, uid) else { continue };
+        memory.table = Some(table);
+        memory.on_time = plan.jobs.get(&snapshot::job_id(key)).map(|job_plan| job_plan.on_time);
+        let Some(new) = forecast::of(job, memory, now) else { continue };
+        let written = job.status.as_ref().and_then(|status| status.prediction.as_ref());
         // A first forecast, and another class of risk, are worth a look; the step says whether they are worth a write.
         if written.is_none_or(|written| written.risk != new.risk || written.source != new.source) {
             changed.push(key.clone());
         }
-        memory.forecast = Some(new);
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use andreas_api::gpu_node::GpuCondition;
 use andreas_api::names::{LABEL_ATTEMPT, LABEL_GPU_MEMORY, LABEL_JOB_UID};
 use andreas_api::slim::{SlimGpuNode, SlimNode, SlimPod, SlimTrainingJob};
+use andreas_api::training_job::Prediction;
 use andreas_api::EnergyPolicySpec;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
@@ -14,7 +15,9 @@ use kube::ResourceExt;
 use crate::forecast;
 use crate::index::{Amounts, ClusterIndex, Gone, job_label, number, quantity, takes};
 use crate::ledger::{JobMemory, Ledger};
-use crate::lifecycle::{AgentFact, Claim, EnergyView, GonePod, NodeFact, Observed, PolicyView, Settings};
+use crate::lifecycle::{
+    AgentFact, Claim, DecisionFor, EnergyView, GonePod, NodeFact, Observed, Planned, PolicyView, Settings,
+};
 
 /// All that a step looks at, owned: the index is unlocked while the step is made.
 pub struct Seen {
@@ -27,6 +30,7 @@ pub struct Seen {
     now: Timestamp,
     memory: JobMemory,
     energy: EnergyView,
+    forecast: Option<Prediction>,
     settings: Arc<Settings>,
 }
 
@@ -49,10 +53,11 @@ impl Seen {
             .cloned()
             .collect();
         let spec = index.policy().map(|policy| policy.spec.clone()).unwrap_or_default();
-        let nodes = node_facts(index, key, &job, &pods, &gone);
-        let energy = energy(&job, &spec, now);
         let memory = memory(&uid);
-        Some(Self { policy: PolicyView::of(&spec), job, pods, gone, nodes, now, memory, energy, settings })
+        let nodes = node_facts(index, key, &job, &pods, &gone, memory.decision.as_ref());
+        let energy = energy(&job, &spec, now);
+        let forecast = forecast::of(&job, &memory, now);
+        Some(Self { policy: PolicyView::of(&spec), job, pods, gone, nodes, now, memory, energy, forecast, settings })
     }
 
     /// Where the plan has others leave first, no GPU counts as free until they have: their quota and watts are needed too.
@@ -84,7 +89,7 @@ impl Seen {
             decision: self.memory.decision.as_ref(),
             creation: &self.memory.creation,
             verdict: self.memory.verdict.as_ref(),
-            forecast: self.memory.forecast.as_ref(),
+            forecast: self.forecast.as_ref(),
             energy: &self.energy,
             last_write: self.memory.last_write,
             last_progress: self.memory.last_progress,
@@ -110,11 +115,16 @@ fn node_facts(
     job: &SlimTrainingJob,
     pods: &[Arc<SlimPod>],
     gone: &[Gone],
+    decision: Option<&DecisionFor>,
 ) -> BTreeMap<String, NodeFact> {
+    let decided = match decision.map(|decision| &decision.verdict) {
+        Some(Planned::Run { nodes, .. }) => nodes.as_slice(),
+        _ => &[],
+    };
     let allocated = job.status.iter().filter_map(|status| status.allocation.as_ref()).flat_map(|a| a.nodes.iter());
     let bound = pods.iter().chain(gone.iter().map(|gone| &gone.last)).filter_map(|pod| pod.spec.node_name.as_ref());
     let mut facts = BTreeMap::new();
-    for name in allocated.chain(bound) {
+    for name in allocated.chain(bound).chain(decided) {
         if facts.contains_key(name) {
             continue;
         }

@@ -153,6 +153,11 @@ fn written(
     {
         Metrics::count(&shared.metrics.attempts, outcome(ended));
     }
+    let before = job.status.as_ref().map(|status| status.phase).unwrap_or_default();
+    if before != step.status.phase {
+        let (to, reason) = (step.status.phase.as_str(), step.status.reason.as_deref().unwrap_or_default());
+        tracing::info!(job = %key, from = before.as_str(), to, reason, "phase");
+    }
     index.wrote_job(answer);
     Ok(())
 }

@@ -64,6 +64,7 @@ async fn forecasts(State(door): State<Forecasts>) -> Response {
     };
     let index = shared.index.lock();
     let ledger = shared.ledger.lock();
+    let now = Timestamp::now();
     let all: Vec<Forecast> = index
         .jobs
         .iter()
@@ -80,7 +81,7 @@ async fn forecasts(State(door): State<Forecasts>) -> Response {
                 name: key.name,
                 phase: status.map(|status| status.phase).unwrap_or_default().as_str(),
                 deadline: status.and_then(|status| status.deadline.as_ref()).map(|deadline| deadline.0),
-                prediction: memory.and_then(|memory| memory.forecast.clone()),
+                prediction: memory.and_then(|memory| crate::forecast::of(job, memory, now)),
                 waits,
             }
         })
