@@ -35,7 +35,7 @@
 //! 3. *An unchanged world changes nothing.* A step from its own result writes nothing and does nothing new: no
 //!    timestamp moves by itself.
 //!
-//! Where to look: `start` Pending to Starting to Running; `run` what ends a running attempt; `stop` until the
+//! Where to look: `template` whether it can become a pod; `start` Pending to Starting to Running; `run` what ends a running attempt; `stop` until the
 //! pods have ended; [`judge`] what an attempt came to; `end` what follows from that; [`pods`] the manifests;
 //! [`status`] conditions and texts. What a report of progress is worth is judged beside the progress server.
 
@@ -52,6 +52,7 @@ mod start;
 pub mod status;
 mod step;
 mod stop;
+mod template;
 #[cfg(test)]
 mod tests;
 

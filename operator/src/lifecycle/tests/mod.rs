@@ -1,5 +1,6 @@
 //! Stories of jobs: given a world, when something happens in it, then this is the status and these are the pods.
 
+mod parts;
 mod world;
 
 mod edits;
