@@ -30,7 +30,7 @@ pub struct EnergyPolicySpec {
     #[serde(rename = "pricePerKWhMicros")]
     #[schemars(range(min = 0, max = 1_000_000_000_i64))]
     pub price_per_kwh_micros: i64,
-    /// Price of a kWh by hour of the day (UTC); the flat price holds where no window does.
+    /// Price of a kWh by time of day (UTC): the first window that covers an instant counts, the flat price where none does.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 24))]
     pub tariff: Vec<TariffWindow>,
@@ -53,7 +53,7 @@ pub struct EnergyPolicySpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000_000_i64))]
     pub power_budget_watts: Option<i64>,
-    /// Power budget by time of day (UTC); the flat budget holds where no window does.
+    /// Power budget by time of day (UTC): the first window that covers an instant counts, the flat budget where none does.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 24))]
     pub windows: Vec<BudgetWindow>,
