@@ -70,6 +70,20 @@ fn a_drain_after_the_gang_has_finished_changes_nothing() {
 }
 
 #[test]
+fn an_exit_0_at_the_same_time_as_a_drain_is_done_only_with_99_percent() {
+    for (milli_percent, outcome) in [(99_500, Outcome::Finished), (50_000, Outcome::ClusterFailure)] {
+        let mut world = World::running(gang(), &["n1", "n2"], 2);
+        world.report(milli_percent);
+        world.now = 100;
+        world.exit_quietly("bert-1-0", 0, "");
+        world.exit_quietly("bert-1-1", 0, "");
+        world.now = 102;
+        world.evict("bert-1-1");
+        assert_eq!(world.last().0, outcome, "{milli_percent}");
+    }
+}
+
+#[test]
 fn a_failed_member_takes_the_others_with_it_and_its_pod_is_kept() {
     let mut world = World::running(gang(), &["n1", "n2"], 2);
     world.now = 50;
