@@ -41,8 +41,9 @@ fmt: ## Format the code
 	$(CARGO) fmt --all
 
 .PHONY: crds
-crds: ## Write the generated CustomResourceDefinitions into the chart and deploy/
-	UPDATE=1 $(CARGO) test -q -p andreas-api --locked
+crds: control-plane build ## Write what is generated: CustomResourceDefinitions into the chart and deploy/, plain manifests
+	UPDATE=1 $(CARGO) test -q -p andreas-api --locked --test crds
+	UPDATE=1 $(CARGO) test -q -p andreas-e2e --locked --test api_chart
 
 .PHONY: deny
 deny: ## Licences, sources, duplicates and advisories of the dependencies (needs cargo-deny)

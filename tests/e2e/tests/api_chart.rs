@@ -7,9 +7,10 @@ use std::fmt::Write as _;
 use andreas_e2e::api::{create, yaml};
 use andreas_e2e::chart;
 use andreas_e2e::cluster::SYSTEM;
-use andreas_testbed::{Component, Testbed};
+use andreas_testbed::{Component, Testbed, workspace_binary};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
+use tokio::process::Command;
 
 async fn rendered(bed: &Testbed, values: &[&str]) -> Result<Vec<Value>> {
     let folder = chart::folder().display().to_string();
@@ -85,6 +86,8 @@ async fn the_chart_on_a_real_api_server() {
     insta::assert_snapshot!("rights", rights(&objects));
     switches_leave_out_what_they_name(&bed).await.unwrap();
     senseless_values_are_refused(&bed).await.unwrap();
+    the_plain_manifest_is_the_charts(&bed).await.unwrap();
+    our_programs_know_the_flags(&bed, &objects).await.unwrap();
     it_installs_upgrades_and_goes(&bed).await.unwrap();
     nobody_may_more_than_they_should(&bed).await.unwrap();
     bed.stop().await;
@@ -152,6 +155,50 @@ async fn senseless_values_are_refused(bed: &Testbed) -> Result<()> {
         let error = rendered(bed, &[value]).await.err().with_context(|| format!("{value} is accepted"))?;
         ensure!(format!("{error:#}").contains(said), "{value}: {error:#}");
     }
+    Ok(())
+}
+
+/// `deploy/cluster.yaml`: the cluster's side without our pods, for those without helm.
+async fn the_plain_manifest_is_the_charts(bed: &Testbed) -> Result<()> {
+    let folder = chart::folder();
+    let path = folder.join("../../deploy/cluster.yaml");
+    let folder = folder.display().to_string();
+    let off = "crds.enabled=false,operator.enabled=false,scheduler.enabled=false";
+    let args = ["template", "andreas", &folder, "--namespace", SYSTEM, "--no-hooks", "--set", off];
+    let text = bed.helm(args).await?.checked()?.stdout;
+    let text = format!(
+        "# Rights, admission policies and the PriorityClass of ANDREAS, for `kubectl apply -f` beside deploy/crds.\n\
+         # Rendered from charts/andreas; refresh it with: make crds\n---\n\
+         apiVersion: v1\nkind: Namespace\nmetadata:\n  name: {SYSTEM}\n  labels:\n    \
+         pod-security.kubernetes.io/enforce: restricted\n{text}"
+    );
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, &text)?;
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    ensure!(committed == text, "deploy/cluster.yaml is stale; refresh it with: make crds");
+    bed.kubectl(["apply", "--dry-run=client", "-f", &path.display().to_string()]).await?.checked()?;
+    Ok(())
+}
+
+/// A flag that a program does not know ends it with 2; with these it gets as far as looking for its kubeconfig.
+async fn our_programs_know_the_flags(bed: &Testbed, objects: &[Value]) -> Result<()> {
+    let containers =
+        objects.iter().filter_map(|o| o.pointer("/spec/template/spec/containers")?.as_array()).flatten();
+    let mut tried = 0;
+    for container in containers.filter(|container| text(container, "/name") != "kube-scheduler") {
+        let program = workspace_binary(&format!("andreas-{}", text(container, "/name")))?;
+        let args = words(&container["args"])
+            .into_iter()
+            .map(|arg| arg.replace("$(POD_NAME)", "a").replace("$(POD_NAMESPACE)", "b"));
+        let missing = bed.data_dir().join("no-such-kubeconfig");
+        let ended = Command::new(program).args(args).arg("--kubeconfig").arg(missing).output().await?;
+        let said =
+            format!("{}{}", String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+        ensure!(ended.status.code() == Some(1) && said.contains("kubeconfig"), "{:?}: {said}", ended.status);
+        tried += 1;
+    }
+    ensure!(tried == 2, "{tried} programs");
     Ok(())
 }
 
