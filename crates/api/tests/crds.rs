@@ -106,7 +106,7 @@ fn filled(schema: &JSONSchemaProps, largest: bool) -> Value {
             json!(bound.map_or(if largest { most } else { least }, |b| b as i64))
         }
         Some("string") if schema.format.as_deref() == Some("date-time") => {
-            json!(if largest { "2999-12-31T23:59:59.999999999+23:59" } else { "2000-01-01T00:00:00-23:59" })
+            json!(if largest { "8999-12-31T23:59:59.999999999-23:59" } else { "1000-01-01T00:00:00+23:59" })
         }
         Some("string") => match schema.pattern.as_deref() {
             Some(pattern) if pattern.contains("s|m|h|d") => {

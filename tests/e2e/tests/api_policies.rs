@@ -121,8 +121,10 @@ async fn deadlines_lie_after_creation(s: &Stage) -> Result<()> {
     let on_time = job("team", "on-time", "spec: {deadline: '2999-01-01T00:00:00Z'}")?;
     create(&s.tenant, &on_time, false).await?.accepted()?;
     let words = "is before the job was created";
-    let late = job("team", "late", "spec: {deadline: '2001-01-01T00:00:00+02:00'}")?;
-    refused_with(create(&s.tenant, &late, true).await?, words)?;
+    for past in ["1970-01-01T00:00:00Z", "2001-01-01T00:00:00+02:00"] {
+        let late = job("team", "late", &format!("spec: {{deadline: '{past}'}}"))?;
+        refused_with(create(&s.tenant, &late, true).await?, words)?;
+    }
     let to_the_past = yaml("spec: {deadline: '2001-01-01T00:00:00Z'}")?;
     refused_with(patch(&s.tenant, &on_time, &to_the_past, true).await?, words)?;
     let nearer = yaml("spec: {deadline: '2998-01-01T00:00:00Z'}")?;

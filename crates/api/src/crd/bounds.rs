@@ -24,9 +24,9 @@ pub const ENTRIES: i64 = 64;
 /// What is left of an embedded object's metadata: the API server ignores the rest in a pod template, and
 /// `managedFields` may nest without end.
 const METADATA: [&str; 3] = ["annotations", "creationTimestamp", "labels"];
-/// Instants as the types read them: the years 2000 to 2999 and at most nine digits of a second's fraction.
+/// Instants as the types read them: the years 1000 to 8999 and at most nine digits of a second's fraction.
 const INSTANT: &str =
-    "^2[0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})$";
+    "^[1-8][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})$";
 
 /// Bounds a whole definition's schema.
 pub fn apply(schema: &mut JSONSchemaProps) {
