@@ -31,6 +31,8 @@ pub struct JobMemory {
     pub verdict: Option<Verdict>,
     /// The plan's word.
     pub decision: Option<DecisionFor>,
+    /// Where a stop that is under way leads: kept for the job until it starts there, or the plan says otherwise.
+    pub target: Option<Target>,
     /// Jobs, with their attempt then, that must have left before this one's pods are made.
     pub after: Vec<(ObjectKey, i64)>,
     /// Predictions for it, from the last plan.
@@ -43,6 +45,42 @@ pub struct JobMemory {
     pub last_progress: Option<Timestamp>,
     /// Failures in a row of carrying a step out.
     pub failures: u32,
+}
+
+/// Where a job goes on once it has stopped.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Target {
+    /// GPU type.
+    pub gpu_type: String,
+    /// Nodes in order of the members' index.
+    pub nodes: Vec<String>,
+    /// GPUs of each worker.
+    pub gpus_per_worker: i32,
+    /// Power limit of each GPU, W.
+    pub limit_watts: Option<i32>,
+    /// When it was decided.
+    pub since: Timestamp,
+}
+
+impl JobMemory {
+    /// Keeps in mind where a move leads: the step that asks for the stop is the last one that sees the decision.
+    pub fn keep_target(&mut self, claim: &Claim, now: Timestamp) {
+        match claim {
+            Claim::Stopping { goes_on: true, .. } => {
+                // The decision that led here was for the state before; one that came since is for the state now.
+                if let Some(Planned::Run { gpu_type, nodes, gpus_per_worker, limit_watts, .. }) =
+                    self.decision.as_ref().map(|decision| decision.verdict.clone())
+                    && self.target.is_none()
+                {
+                    self.target = Some(Target { gpu_type, nodes, gpus_per_worker, limit_watts, since: now });
+                }
+            }
+            Claim::Waiting { .. } => {}
+            Claim::Stopping { .. } | Claim::Nothing | Claim::Starting { .. } | Claim::Running { .. } => {
+                self.target = None;
+            }
+        }
+    }
 }
 
 /// All jobs' memories.
@@ -69,6 +107,7 @@ impl Ledger {
             creation: Creation::default(),
             verdict: None,
             decision: None,
+            target: None,
             after: Vec::new(),
             table: None,
             on_time: None,
@@ -136,6 +175,15 @@ impl Ledger {
         }
         if memory.decision.as_ref() == Some(&decision) {
             return false;
+        }
+        // A plan that has another idea, or none, ends the commitment.
+        let kept = |target: &Target| {
+            matches!(&decision.verdict, Planned::Run { gpu_type, nodes, gpus_per_worker, .. }
+                if *gpu_type == target.gpu_type && *nodes == target.nodes && *gpus_per_worker == target.gpus_per_worker)
+        };
+        let stopped = matches!(memory.claim, Some(Claim::Stopping { .. } | Claim::Waiting { .. }));
+        if stopped && !memory.target.as_ref().is_some_and(kept) {
+            memory.target = None;
         }
         memory.decision = Some(decision);
         self.handed.insert(key.clone());

@@ -106,6 +106,7 @@ async fn write_status(
         let mut ledger = shared.ledger.lock();
         let Some(memory) = ledger.get_mut(key, uid(job)) else { return Err(Again::Now) };
         memory.pending = Some(step.status.clone());
+        memory.keep_target(&step.claim, Timestamp::now());
         let before = memory.claim.replace(step.claim.clone());
         before.map(|before| (before, step.claim.clone()))
     };
@@ -207,6 +208,7 @@ fn differs(before: &Claim, after: &Claim) -> bool {
 fn remember_claim(shared: &Shared, key: &ObjectKey, job: &SlimTrainingJob, claim: Claim) -> bool {
     let mut ledger = shared.ledger.lock();
     let Some(memory) = ledger.get_mut(key, uid(job)) else { return false };
+    memory.keep_target(&claim, Timestamp::now());
     let before = memory.claim.replace(claim.clone());
     before.is_none_or(|before| differs(&before, &claim))
 }

@@ -45,7 +45,7 @@ impl Holders {
 }
 
 /// The claims that hold GPUs in the snapshot. One that is stopping for good is not among them: its pods count as leftovers.
-pub(super) fn holders(claims: &BTreeMap<&ObjectKey, (&Claim, Option<Holding>)>) -> Holders {
+pub(super) fn holders(claims: &BTreeMap<&ObjectKey, (&Claim, Holding)>) -> Holders {
     let mut holders = Holders::default();
     for (key, (claim, holding)) in claims {
         let holds = match claim {
@@ -53,11 +53,11 @@ pub(super) fn holders(claims: &BTreeMap<&ObjectKey, (&Claim, Option<Holding>)>) 
             Claim::Stopping { goes_on, .. } => *goes_on,
             Claim::Waiting { .. } | Claim::Nothing => false,
         };
-        if let Some(holding) = holding.as_ref().filter(|_| holds) {
-            holders.attempts.insert((*key).clone(), holding.allocation.attempt);
-            for node in &holding.allocation.nodes {
+        if let Some(allocation) = holding.allocation.as_ref().filter(|_| holds) {
+            holders.attempts.insert((*key).clone(), allocation.attempt);
+            for node in &allocation.nodes {
                 *holders.on.entry(node.clone()).or_default() +=
-                    u64::try_from(holding.allocation.gpus_per_worker).unwrap_or(0);
+                    u64::try_from(allocation.gpus_per_worker).unwrap_or(0);
             }
         }
     }
@@ -77,28 +77,53 @@ fn time(at: Timestamp) -> Time {
     Time(at.as_millisecond() as f64 / 1_000.0)
 }
 
+/// Where a stopped job is to go on, if that is still possible there.
+fn target(holding: &Holding, cluster: &Cluster) -> Option<(Placement, Timestamp)> {
+    let target = holding.target.as_ref()?;
+    let possible = |name: &String| {
+        cluster.usable.contains(name)
+            && cluster.nodes.get(name).is_some_and(|node| node.gpu_type.as_str() == target.gpu_type)
+    };
+    let placement = Placement {
+        gpu_type: target.gpu_type.as_str().into(),
+        nodes: target.nodes.iter().map(|name| node_name(name)).collect(),
+        gpus_per_node: GpuCount(u32::try_from(target.gpus_per_worker).unwrap_or(0)),
+        limit: target.limit_watts.map(|watts| Watts(f64::from(watts))),
+    };
+    (placement.gpus_per_node.0 > 0 && target.nodes.iter().all(possible)).then_some((placement, target.since))
+}
+
 /// The state for the planner; `None`: not to be planned (holds and wants nothing, or sits on a node that is no more).
-pub(super) fn state(claim: &Claim, holding: Option<&Holding>, now: Timestamp, cluster: &Cluster) -> Option<JobState> {
+pub(super) fn state(claim: &Claim, holding: &Holding, now: Timestamp, cluster: &Cluster) -> Option<JobState> {
     let held = || {
-        let allocation = &holding?.allocation;
+        let allocation = holding.allocation.as_ref()?;
         let known = |name: &String| {
             cluster.nodes.get(name).is_some_and(|node| node.gpu_type.as_str() == allocation.gpu_type)
         };
         (allocation.gpus_per_worker > 0 && allocation.nodes.iter().all(known)).then(|| placement(allocation))
     };
+    let target = target(holding, cluster);
     match claim {
-        Claim::Waiting { .. } => Some(JobState::Waiting),
+        // Between its stop and its start at the target: still a commitment.
+        Claim::Waiting { .. } => Some(target.map_or(JobState::Waiting, |(target, since)| JobState::Starting {
+            target,
+            since: time(since.min(now)),
+        })),
         Claim::Nothing => None,
         Claim::Starting { since } => Some(JobState::Starting { target: held()?, since: time(*since.min(&now)) }),
         Claim::Running { since } => Some(JobState::Running { placement: held()?, since: time(*since.min(&now)) }),
         Claim::Stopping { goes_on: false, .. } => None,
         Claim::Stopping { gone_by, goes_on: true } => {
             // Of a silent node nobody knows: as far away as the longest grace period.
-            let gone_by = gone_by.map_or(time(now) + Seconds(3_600.0), time);
-            Some(JobState::Stopping { holds: held()?, target: None, gone_by: gone_by.max(time(now)) })
+            let gone_by = gone_by.unwrap_or_else(|| now.checked_add(LONGEST_GRACE).unwrap_or(now));
+            let target = target.map(|(target, _)| target);
+            Some(JobState::Stopping { holds: held()?, target, gone_by: time(gone_by.max(now)) })
         }
     }
 }
+
+/// Longest grace period of a checkpoint.
+const LONGEST_GRACE: jiff::SignedDuration = jiff::SignedDuration::from_secs(3_600);
 
 /// All that a job is made from.
 pub(super) struct Given<'a> {

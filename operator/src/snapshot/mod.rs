@@ -30,7 +30,7 @@ use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
 use crate::index::ClusterIndex;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Target};
 use crate::lifecycle::Claim;
 
 pub use nodes::{is_managed, left_alone};
@@ -61,7 +61,8 @@ pub fn job_key(id: &JobId) -> Option<ObjectKey> {
 
 /// What a job holds, as the snapshot sees it.
 struct Holding {
-    allocation: Allocation,
+    allocation: Option<Allocation>,
+    target: Option<Target>,
 }
 
 /// Gathers a snapshot. `tables` is refreshed where profiles or types changed; `prices` are those of the last plan.
@@ -77,16 +78,17 @@ pub fn build(
     let second = now.as_second();
 
     // What each job holds: by the status being written, else the one last seen.
-    let mut claims: BTreeMap<&ObjectKey, (&Claim, Option<Holding>)> = BTreeMap::new();
+    let mut claims: BTreeMap<&ObjectKey, (&Claim, Holding)> = BTreeMap::new();
     for (key, job) in index.jobs.iter() {
         let Some(memory) = ledger.get(key).filter(|memory| Some(&memory.uid) == job.metadata.uid.as_ref()) else {
             continue;
         };
         let Some(claim) = &memory.claim else { continue };
         let status = memory.pending.as_ref().or(job.status.as_ref());
-        let holding = status.and_then(|status| status.allocation.as_ref()).map(|allocation| Holding {
-            allocation: allocation.clone(),
-        });
+        let holding = Holding {
+            allocation: status.and_then(|status| status.allocation.clone()),
+            target: memory.target.clone(),
+        };
         claims.insert(key, (claim, holding));
     }
 
@@ -107,7 +109,7 @@ pub fn build(
             continue;
         }
         let Some(job) = index.jobs.get(key) else { continue };
-        let Some(state) = jobs::state(claim, holding.as_ref(), now, &cluster) else { continue };
+        let Some(state) = jobs::state(claim, holding, now, &cluster) else { continue };
         let Some(table) = tables.of(index, job, &cluster.types) else { continue };
         grace = grace.max(crate::lifecycle::pods::grace_seconds(&job.spec));
         let status = ledger.get(key).and_then(|memory| memory.pending.as_ref()).or(job.status.as_ref());

@@ -239,3 +239,35 @@ fn broken_gpus_and_measured_foreign_power_come_from_the_agent() {
     assert_eq!(snapshot.nodes[0].free_gpus, GpuCount(7));
     assert_eq!(snapshot.nodes[0].foreign_power.map(|w| w.0), Some(250.0));
 }
+
+#[test]
+fn a_move_keeps_its_target_from_the_stop_to_the_start() {
+    let mut world = World::default();
+    world.node("n1", json!({}), json!({})).node("n2", json!({}), json!({})).job(
+        "moves",
+        json!({}),
+        holds(1, "n1", 2),
+        Claim::Running { since: at(20) },
+    );
+    let key = ObjectKey { namespace: "team".into(), name: "moves".into() };
+    let mut ledger = world.ledger.take().expect("a ledger");
+    let verdict = crate::lifecycle::Planned::Run {
+        gpu_type: GPU.into(),
+        nodes: vec!["n2".into()],
+        gpus_per_worker: 4,
+        limit_watts: None,
+        watts: 1_000,
+    };
+    ledger.decide(&key, crate::lifecycle::DecisionFor { basis: 4, verdict }, Vec::new());
+    let stopping = Claim::Stopping { gone_by: Some(at(160)), goes_on: true };
+    let memory = ledger.entry(&key, "moves");
+    memory.keep_target(&stopping, at(100));
+    memory.claim = Some(stopping);
+    world.ledger = Some(ledger);
+    let on_n2 = |place: &andreas_planner::Placement| place.nodes[0].as_str() == "n2" && place.gpus_per_node == GpuCount(4);
+    assert!(matches!(&world.snapshot().jobs[0].state, JobState::Stopping { target: Some(target), .. } if on_n2(target)));
+
+    // It has stopped and not started yet: nobody else is offered its target.
+    world.ledger.as_mut().expect("a ledger").entry(&key, "moves").claim = Some(waiting());
+    assert!(matches!(&world.snapshot().jobs[0].state, JobState::Starting { target, .. } if on_n2(target)));
+}
