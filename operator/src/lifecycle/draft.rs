@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::action::{Action, Claim, DeleteReason, EventNote, Learned, Step};
 use super::judge::Judgement;
-use super::member::Members;
+use super::member::{Members, pod_in_use};
 use super::observed::Observed;
 use super::status::{self, Saying, Truth};
 
@@ -288,11 +288,13 @@ impl<'a> Draft<'a> {
     }
 
     fn claim(&self) -> Claim {
-        let deleted = self.o.job.metadata.deletion_timestamp.is_some();
+        if let Some(deleted) = &self.o.job.metadata.deletion_timestamp {
+            return self.claim_of_deleted(deleted.0);
+        }
         let since = |t: Option<&Time>| t.map_or(self.o.now, |t| t.0);
         let allocation = self.status.allocation.as_ref();
         match self.status.phase {
-            Phase::Pending if deleted || self.unfit => Claim::Nothing,
+            Phase::Pending if self.unfit => Claim::Nothing,
             Phase::Pending => {
                 let until = self.status.not_before.as_ref().map(|t| t.0).filter(|t| *t > self.o.now);
                 Claim::Waiting { not_before: until }
@@ -304,11 +306,22 @@ impl<'a> Draft<'a> {
             }
             Phase::Stopping => Claim::Stopping {
                 gone_by: self.gone_by(),
-                goes_on: !deleted
-                    && !self.o.job.spec.suspend
+                goes_on: !self.o.job.spec.suspend
                     && self.status.stop.as_ref().is_none_or(|s| s.outcome != Some(Outcome::Finished)),
             },
         }
+    }
+
+    /// A job that is being deleted holds what its pods hold, and asks for nothing.
+    fn claim_of_deleted(&self, at: Timestamp) -> Claim {
+        let allocation = self.allocation();
+        let members = Members::of(self.o, allocation.as_ref());
+        let alive = |m: &super::member::Member<'_>| m.live.is_some_and(|p| pod_in_use(p, self.o.nodes));
+        if !members.gang.iter().any(alive) {
+            return Claim::Nothing;
+        }
+        let gone_by = status::after(at, super::pods::grace_seconds(&self.o.job.spec)).max(self.o.now);
+        Claim::Stopping { gone_by: Some(gone_by), goes_on: false }
     }
 
     /// When the pods will have ended at the latest; unknown where a node is silent.

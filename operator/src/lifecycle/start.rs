@@ -159,14 +159,15 @@ pub(super) fn starting(d: &mut Draft<'_>) {
         let bound = members.gang.iter().filter_map(Member::bound_at).max();
         return run::begin(d, started, bound);
     }
+    // Before anything is judged: the pods of half a gang that the executor has taken back have not vanished.
+    if refused(d, &allocation) {
+        return;
+    }
     let case = Case { o: d.o, allocation: &allocation, members: &members, stop: None, known_bound: false };
     if let Some(judgement) = case.judge() {
         return d.stop_judged(&judgement);
     }
     if stop::asked_by_user(d, &allocation) || stop::asked_by_plan(d, &allocation) {
-        return;
-    }
-    if refused(d, &allocation) {
         return;
     }
     if members.gang.iter().any(|m| m.pod().is_none()) {

@@ -192,4 +192,11 @@ fn a_job_that_is_being_deleted_is_left_to_the_garbage_collector() {
     world.plan_wait(Reason::Preempted, "");
     world.exit("bert-1-0", 1, "");
     assert_eq!((world.writes, world.deleted.len()), (writes, 0));
+    assert_eq!(world.claim, Some(Claim::Nothing));
+    // Its GPUs are its own until the pods have gone, and a commitment that has no pods ends at once.
+    let mut world = World::running(json!({}), &["n1"], 1);
+    world.job.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(10)));
+    world.settle();
+    assert_eq!(world.claim, Some(Claim::Stopping { gone_by: Some(at(40)), goes_on: false }));
 }

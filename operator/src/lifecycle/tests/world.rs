@@ -334,9 +334,16 @@ impl World {
             Action::CreatePods { generation, pods } => {
                 self.nothing_else_alive();
                 let outcome = self.create.clone().unwrap_or(CreationOutcome::Made);
-                if outcome == CreationOutcome::Made {
-                    for pod in pods {
+                let made = outcome == CreationOutcome::Made;
+                let refused = matches!(outcome, CreationOutcome::Refused { .. });
+                for (index, pod) in pods.into_iter().enumerate() {
+                    // Of a gang that is refused the first is made and taken back.
+                    let name = pod.metadata.name.clone().unwrap();
+                    if made || refused && index == 0 {
                         self.admit(serde_json::to_value(pod).unwrap());
+                    }
+                    if refused && index == 0 {
+                        self.remove(&name);
                     }
                 }
                 self.creation = Creation { generation, outcome };
