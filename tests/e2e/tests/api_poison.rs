@@ -315,6 +315,22 @@ async fn accepted_edges_can_be_read(client: &Client) -> Result<()> {
         };
         tried.extend(values.as_array().into_iter().flatten().map(|value| at(path, value)));
     }
+    // Numbers in the template: the API server keeps 1.0 and 1e3 as they are written, the types read whole numbers.
+    for number in
+        ["1.0", "1e3", "1.5", "-1", "1e300", "2147483648", "9223372036854775807", "9223372036854775808"]
+    {
+        let number: Value = serde_json::from_str(number)?;
+        for more in [
+            json!({"ports": [{"containerPort": number}]}),
+            json!({"livenessProbe": {"tcpSocket": {"port": number}}}),
+            json!({"resources": {"requests": {"memory": number}}}),
+            json!({"securityContext": {"runAsUser": number}}),
+        ] {
+            let mut container = json!({"name": "trainer", "image": "example.org/trainer"});
+            merge(&mut container, &more);
+            tried.push(json!({"spec": {"template": {"spec": {"containers": [container]}}}}));
+        }
+    }
     ensure!(tried.len() > 200, "only {} edges", tried.len());
     let answers = futures::stream::iter(tried).map(async |change| -> Result<bool> {
         match create(client, &job("edge", &change)?, true).await.with_context(|| change.to_string())? {
