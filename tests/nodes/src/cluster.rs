@@ -74,7 +74,7 @@ impl Cluster {
     /// Names every pod of a namespace sees: forwards, Services, and the named endpoints of headless Services.
     /// Ready endpoints only, which with `publishNotReadyAddresses` are all.
     pub fn hosts(&self, namespace: &str) -> String {
-        let mut text = String::from("127.0.0.1\tlocalhost\n");
+        let mut text = String::new();
         for forward in self.forwards.values().filter(|forward| !forward.names.is_empty()) {
             let _ = writeln!(text, "{}\t{}", forward.listen.ip(), forward.names.join(" "));
         }

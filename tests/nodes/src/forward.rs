@@ -16,28 +16,28 @@ use crate::sandbox::{LOCAL_RANGES, Sandbox, SandboxError};
 /// The listeners that are open.
 #[derive(Default)]
 pub(crate) struct Forwarder {
-    open: HashMap<SocketAddr, (Target, JoinHandle<()>)>,
+    open: HashMap<SocketAddr, JoinHandle<()>>,
 }
 
 impl Forwarder {
     /// Opens and closes listeners until they are those of the cluster.
     pub async fn reconcile(&mut self, shared: &Arc<Shared>, sandbox: &Arc<Sandbox>) {
         let wanted = shared.cluster.lock().listeners();
-        self.open.retain(|address, (target, task)| {
-            let keep = wanted.get(address) == Some(target);
+        self.open.retain(|address, task| {
+            let keep = wanted.contains_key(address);
             if !keep {
                 task.abort();
             }
             keep
         });
-        for (address, target) in wanted {
+        for address in wanted.into_keys() {
             if self.open.contains_key(&address) {
                 continue;
             }
             match sandbox.listen(address).await {
                 Ok(listener) => {
-                    let task = serve(listener, target.clone(), Arc::clone(shared), Arc::clone(sandbox));
-                    self.open.insert(address, (target, tokio::spawn(task)));
+                    let task = serve(listener, address, Arc::clone(shared), Arc::clone(sandbox));
+                    self.open.insert(address, tokio::spawn(task));
                 }
                 // The address may be held by a listener just aborted; the next change or tick tries again.
                 Err(error) => tracing::warn!(%address, %error, "no listener inside"),
@@ -46,17 +46,20 @@ impl Forwarder {
     }
 }
 
-async fn serve(listener: TcpListener, target: Target, shared: Arc<Shared>, sandbox: Arc<Sandbox>) {
+/// Where an address leads is asked anew for every connection, so that a forward may be moved at any time.
+async fn serve(listener: TcpListener, address: SocketAddr, shared: Arc<Shared>, sandbox: Arc<Sandbox>) {
     let turn = AtomicUsize::new(0);
     loop {
         let Ok((mut inside, _)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let to = match &target {
-            Target::Machine(address) => Some(*address),
-            Target::Service { namespace, name, port } => {
-                let all = shared.cluster.lock().endpoints(namespace, name, port);
+        let target = shared.cluster.lock().listeners().remove(&address);
+        let to = match target {
+            None => None,
+            Some(Target::Machine(address)) => Some(address),
+            Some(Target::Service { namespace, name, port }) => {
+                let all = shared.cluster.lock().endpoints(&namespace, &name, &port);
                 all.get(turn.fetch_add(1, Ordering::Relaxed) % all.len().max(1)).copied()
             }
         };

@@ -19,7 +19,7 @@ use crate::cluster::Cluster;
 use crate::config::{Forward, NodesConfig};
 use crate::forward::Forwarder;
 use crate::node::{Node, whole_seconds};
-use crate::objects::{ConfigMapView, PodView, SecretView, ServiceView, SliceView};
+use crate::objects::{ClaimView, ConfigMapView, PodView, SecretView, ServiceView, SliceView};
 use crate::pod::volumes::replace;
 use crate::pod::worker::{self, Machine, Order};
 use crate::sandbox::Sandbox;
@@ -117,6 +117,13 @@ impl Addresses {
             }
         }
         String::new()
+    }
+
+    /// The address a pod had under an earlier kubelet process, if nobody else has it now.
+    pub fn keep(&mut self, address: &str) -> Option<String> {
+        let number = u32::from(address.parse::<Ipv4Addr>().ok()?);
+        let ours = (Self::FIRST..=Self::LAST).contains(&number);
+        (ours && self.used.insert(number)).then(|| address.to_owned())
     }
 
     pub fn give_back(&mut self, address: &str) {
@@ -305,7 +312,7 @@ impl Shared {
         for file in files.values() {
             let body =
                 bodies.entry(&file.namespace).or_insert_with(|| self.cluster.lock().hosts(&file.namespace));
-            if let Err(error) = replace(&file.path, format!("{body}{}", file.own).as_bytes()) {
+            if let Err(error) = replace(&file.path, format!("{}{body}", file.own).as_bytes()) {
                 tracing::debug!(path = %file.path.display(), %error, "hosts file");
             }
         }
@@ -317,10 +324,11 @@ impl Shared {
         std::fs::create_dir_all(&etc)?;
         let full = pod.spec.subdomain.as_ref();
         let full = full.map_or(String::new(), |sub| format!("{host}.{sub}.{namespace}.svc.cluster.local\t"));
-        let own = format!("{ip}\t{full}{host}\n");
+        // First, as on a real node: a Service may bear the name of the pod.
+        let own = format!("127.0.0.1\tlocalhost\n{ip}\t{full}{host}\n");
         let path = etc.join("hosts");
         let body = self.cluster.lock().hosts(namespace);
-        replace(&path, format!("{body}{own}").as_bytes())?;
+        replace(&path, format!("{own}{body}").as_bytes())?;
         std::fs::write(etc.join("hostname"), format!("{host}\n"))?;
         let search = format!("{namespace}.svc.cluster.local svc.cluster.local cluster.local");
         std::fs::write(etc.join("resolv.conf"), format!("search {search}\n"))?;
@@ -336,6 +344,11 @@ impl Shared {
 
     /// A Secret; none where there is none.
     pub async fn secret(&self, namespace: &str, name: &str) -> Result<Option<SecretView>, String> {
+        self.get(namespace, name).await
+    }
+
+    /// A PersistentVolumeClaim; none where there is none.
+    pub async fn claim(&self, namespace: &str, name: &str) -> Result<Option<ClaimView>, String> {
         self.get(namespace, name).await
     }
 

@@ -1,5 +1,6 @@
 //! `pretend-kubelets`: see the library's first page.
 
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -62,7 +63,11 @@ fn main() -> ExitCode {
         (None, Some(Run { config, kubeconfig, data_dir, control })) => {
             let filter =
                 tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
-            tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+            tracing_subscriber::fmt()
+                .with_env_filter(filter)
+                .with_writer(std::io::stderr)
+                .with_ansi(std::io::stderr().is_terminal())
+                .init();
             andreas_test_nodes::run(Options { config, kubeconfig, data_dir, control })
         }
         (None, None) => {

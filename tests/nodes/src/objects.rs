@@ -188,3 +188,11 @@ pub(crate) struct SecretView {
     pub data: BTreeMap<String, ByteString>,
 }
 view_of!(SecretView, core::v1::Secret);
+
+/// A claim: only who it is.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct ClaimView {
+    #[serde(deserialize_with = "metadata")]
+    pub metadata: ObjectMeta,
+}
+view_of!(ClaimView, core::v1::PersistentVolumeClaim);

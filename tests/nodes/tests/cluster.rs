@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use andreas_test_nodes::{Fault, Refusal};
+use andreas_testbed::Component;
 use common::{Bed, pod, status};
 use serde_json::{Value, json};
 
@@ -292,6 +293,24 @@ async fn a_silent_node_goes_on_and_obeys_when_it_is_back_and_a_reboot_loses_all(
     bed.until("a is gone", async || bed.get("pod", "a").await.is_null()).await;
     bed.until("n-0 Ready", async || bed.ready("n-0").await == "True").await;
 
+    // when the kubelets themselves are killed, then containers die with them, and that is what they find afterwards
+    bed.apply(sleeper("c", "n-0")).await;
+    bed.until("Running", async || bed.phase("c").await == "Running").await;
+    let pid = bed.nodes.pods().await.unwrap().into_iter().find(|pod| pod.name == "c").unwrap().pids["c"];
+    bed.testbed().kill(Component::Kubelets).unwrap();
+    let state = async || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or(") Z".into());
+    bed.until("the process is dead", async || state().await.contains(") Z")).await;
+    bed.testbed().restart(Component::Kubelets).await.unwrap();
+    bed.until("c and b Failed", async || {
+        bed.phase("c").await == "Failed" && bed.phase("b").await == "Failed"
+    })
+    .await;
+    let end = status(&bed.get("pod", "c").await, "/containerStatuses/0/state/terminated");
+    assert_eq!(end["reason"], "ContainerStatusUnknown");
+    bed.kubectl(["delete", "pod", "b", "c"]).await;
+    bed.apply(sleeper("b", "n-1")).await;
+    bed.until("Running", async || bed.phase("b").await == "Running").await;
+
     // when the other reboots, then its container is lost and its boot ID another
     let boot_id = async || status(&bed.get("node", "n-1").await, "/nodeInfo/bootID");
     let before = boot_id().await;
@@ -309,5 +328,86 @@ async fn a_silent_node_goes_on_and_obeys_when_it_is_back_and_a_reboot_loses_all(
     bed.nodes.restore_node("n-0").await.unwrap();
     bed.until("n-0 Ready", async || bed.ready("n-0").await == "True").await;
     assert_ne!(uid().await, before);
+    bed.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readiness_hooks_init_containers_and_sidecars() {
+    let bed = Bed::start("nodes: [{namePrefix: n-, count: 1}]").await;
+    // given a Service that forwards to a pod which serves when its probes pass
+    bed.apply(json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
+        "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}]},
+    }))
+    .await;
+    let serve = "import http.server as h, socket, signal, sys; signal.signal(signal.SIGTERM, lambda *a: sys.exit(0)); \
+                 ip = socket.gethostbyname(socket.gethostname()); h.HTTPServer((ip, 8080), h.SimpleHTTPRequestHandler).serve_forever()";
+    let mut web = pod(
+        "web",
+        json!({
+            "terminationGracePeriodSeconds": 10,
+            "volumes": [{"name": "shared", "emptyDir": {}}],
+            "initContainers": [
+                {"name": "fetch", "image": "busybox", "command": ["/bin/sh", "-c", "echo fetched > /shared/page"],
+                 "volumeMounts": [{"name": "shared", "mountPath": "/shared"}]},
+                {"name": "side", "image": "busybox", "restartPolicy": "Always",
+                 "command": ["/bin/sh", "-c", "trap 'echo side leaves; exit 0' TERM; sleep 1000 & wait"]},
+            ],
+            "containers": [{
+                "name": "web", "image": "busybox", "workingDir": "/shared", "command": ["python3", "-c", serve],
+                "volumeMounts": [{"name": "shared", "mountPath": "/shared"}],
+                "startupProbe": {"exec": {"command": ["test", "-e", "/shared/page"]}, "periodSeconds": 1},
+                "readinessProbe": {"httpGet": {"port": 8080, "path": "/ready"}, "periodSeconds": 1, "failureThreshold": 1},
+                "lifecycle": {"preStop": {"exec": {"command": ["/bin/sh", "-c", "echo hook > /shared/hook; sleep 1"]}}},
+            }],
+        }),
+    );
+    web["metadata"]["labels"] = json!({"app": "web"});
+    bed.apply(web).await;
+
+    // then it runs and is not ready until it says so
+    bed.until("Running", async || bed.phase("web").await == "Running").await;
+    let ready = async || status(&bed.get("pod", "web").await, "/containerStatuses/0/ready") == json!(true);
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert!(!ready().await);
+    let uid = bed.get("pod", "web").await["metadata"]["uid"].as_str().unwrap().to_owned();
+    let shared = bed.data(&format!("kubelets/pods/{uid}/volumes/shared"));
+    assert_eq!(std::fs::read_to_string(shared.join("page")).unwrap(), "fetched\n");
+    std::fs::write(shared.join("ready"), "").unwrap();
+    bed.until("ready", ready).await;
+
+    // and another pod reaches it through the Service's name
+    let get = "until curl -sf -m 2 http://web.default.svc/page; do sleep 0.2; done";
+    bed.apply(pod(
+        "client",
+        json!({"containers": [{"name": "c", "image": "busybox", "command": ["/bin/sh", "-c", get]}]}),
+    ))
+    .await;
+    bed.until("client Succeeded", async || bed.phase("client").await == "Succeeded").await;
+    assert_eq!(bed.log("client", "c"), "fetched\n");
+
+    // and a pod whose managedFields are nested beyond what decoders stand stops nothing
+    let mut deep = json!({});
+    for _ in 0..200 {
+        deep = json!({"f:a": deep});
+    }
+    let poison = json!({"metadata": {"managedFields": [{
+        "manager": "m", "operation": "Update", "apiVersion": "v1", "time": "2030-01-01T00:00:00Z",
+        "fieldsType": "FieldsV1", "fieldsV1": deep,
+    }]}});
+    bed.kubectl(["patch", "pod", "web", "--type=merge", "-p", &poison.to_string()]).await;
+    bed.apply(pod(
+        "after",
+        json!({"containers": [{"name": "c", "image": "busybox", "command": ["/bin/true"]}]}),
+    ))
+    .await;
+    bed.until("after Succeeded", async || bed.phase("after").await == "Succeeded").await;
+
+    // when it is deleted, then its hook runs, it ends, then its sidecar
+    let began = Instant::now();
+    bed.kubectl(["delete", "pod", "web"]).await;
+    let took = began.elapsed();
+    assert!(took >= Duration::from_secs(1) && took < Duration::from_secs(7), "{took:?}");
+    assert_eq!(bed.log("web", "side"), "side leaves\n");
     bed.stop().await;
 }

@@ -76,6 +76,30 @@ fn pod_addresses_are_reached_from_outside_through_sockets_made_inside() {
 }
 
 #[test]
+fn programs_can_be_run_in_a_container_that_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let sandbox = Sandbox::start(&exe()).unwrap();
+    runtime().block_on(async {
+        let script = "echo here > /tmp/file; sleep 1000";
+        let container = sandbox.spawn(shell(dir.path(), "host", script)).await.unwrap();
+        let run = async |script: &str, limit: u64| {
+            let argv = ["sh", "-c", script].map(str::to_owned).to_vec();
+            sandbox.exec(container.id, argv, Duration::from_millis(limit)).await.unwrap().exit_code()
+        };
+        while run("test -e /tmp/file", 5000).await != 0 {}
+        assert_eq!(
+            run("test $(cat /tmp/file) = here && test $WHO = host && test $(hostname) = host", 5000).await,
+            0
+        );
+        assert_eq!(run("exit 4", 5000).await, 4);
+        assert_eq!(run("sleep 1000", 50).await, 137, "killed at its limit");
+        sandbox.signal(container.id, Signal::KILL).await.unwrap();
+        assert_eq!(container.ended.await.unwrap().exit_code(), 137);
+        assert!(sandbox.exec(container.id, vec!["true".into()], Duration::from_secs(1)).await.is_err());
+    });
+}
+
+#[test]
 fn everything_dies_with_the_sandbox() {
     let dir = tempfile::tempdir().unwrap();
     let sandbox = Sandbox::start(&exe()).unwrap();

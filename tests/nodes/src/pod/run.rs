@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Container;
 use rustix::process::Signal;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::ANNOTATIONS;
 use super::env::{self, ConfigProblem, Environment, Place};
+use super::probe::Probing;
 use super::volumes::Volumes;
 use crate::kubelet::Shared;
 use crate::node::Node;
@@ -100,6 +102,34 @@ impl Program {
             Self::Process { container, .. } => Some(container.pid),
             Self::Simulated { .. } => None,
         }
+    }
+
+    /// What must be asked before it counts as ready; none where it always does.
+    pub fn probing(&self, ctx: &PodContext, container: &Container) -> Option<Probing> {
+        match self {
+            Self::Process { container: process, sandbox } if Probing::is_needed(container) => Some(Probing {
+                sandbox: Arc::clone(sandbox),
+                id: process.id,
+                pod_ip: ctx.place.pod_ip.clone(),
+                container: container.clone(),
+            }),
+            _ => None,
+        }
+    }
+
+    /// Starts the container's `preStop` hook (`exec` or `sleep`), which SIGTERM has to wait for.
+    pub fn pre_stop(&self, container: &Container) -> Option<JoinHandle<()>> {
+        let Self::Process { container: process, sandbox } = self else { return None };
+        let hook = container.lifecycle.as_ref()?.pre_stop.clone()?;
+        let (sandbox, id) = (Arc::clone(sandbox), process.id);
+        Some(tokio::spawn(async move {
+            if let Some(sleep) = hook.sleep {
+                tokio::time::sleep(Duration::from_secs(sleep.seconds.unsigned_abs())).await;
+            } else if let Some(command) = hook.exec.and_then(|exec| exec.command) {
+                // Its own limit is the pod's grace: it ends with the container.
+                let _ = sandbox.exec(id, command, Duration::from_secs(3600)).await;
+            }
+        }))
     }
 
     /// Resolves when it has ended. Cancel safe; not to be asked again afterwards.

@@ -167,9 +167,9 @@ impl Board {
         }
         if !self.pod_ip.is_empty() {
             status["podIP"] = json!(self.pod_ip);
-            status["podIPs"] = json!([{"ip": self.pod_ip}]);
+            status["podIPs"] = json!([{"$patch": "replace"}, {"ip": self.pod_ip}]);
             status["hostIP"] = json!(self.host_ip);
-            status["hostIPs"] = json!([{"ip": self.host_ip}]);
+            status["hostIPs"] = json!([{"$patch": "replace"}, {"ip": self.host_ip}]);
             let (init, main): (Vec<&Slot>, Vec<&Slot>) =
                 self.slots.iter().partition(|slot| slot.kind != Kind::Main);
             status["containerStatuses"] = main.into_iter().map(Slot::json).collect();

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::Container;
 use k8s_openapi::jiff::Timestamp;
 use rustix::process::Signal;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::Fault;
@@ -34,6 +35,8 @@ pub(crate) struct News {
     pub last: Option<Terminated>,
     pub restarts: u32,
     pub pid: Option<i32>,
+    /// It runs and its probes say so.
+    pub ready: bool,
     /// It will not start again.
     pub over: bool,
 }
@@ -43,7 +46,7 @@ pub(crate) struct Handle {
     /// When it must be dead; SIGTERM is sent when this is first set.
     pub stop: watch::Sender<Option<Instant>>,
     pub faults: mpsc::UnboundedSender<Fault>,
-    task: tokio::task::JoinHandle<()>,
+    task: JoinHandle<()>,
 }
 
 impl Drop for Handle {
@@ -68,8 +71,19 @@ pub(crate) fn start(
         (Kind::Init, _) | (_, "OnFailure") => Restart::OnFailure,
         _ => Restart::Always,
     };
-    let task =
-        Task { ctx, container, index, restart, news, stopping, faulty, deaf: false, restarts: 0, last: None };
+    let task = Task {
+        ctx,
+        container,
+        index,
+        restart,
+        news,
+        stopping,
+        faulty,
+        deaf: false,
+        ready: false,
+        restarts: 0,
+        last: None,
+    };
     Handle { stop, faults, task: tokio::spawn(task.run()) }
 }
 
@@ -89,6 +103,7 @@ struct Task {
     stopping: watch::Receiver<Option<Instant>>,
     faulty: mpsc::UnboundedReceiver<Fault>,
     deaf: bool,
+    ready: bool,
     restarts: u32,
     last: Option<Terminated>,
 }
@@ -124,7 +139,8 @@ impl Task {
 
     fn tell(&self, state: State, pid: Option<i32>, over: bool) {
         let (last, restarts) = (self.last.clone(), self.restarts);
-        let _ = self.news.send(News { index: self.index, state, last, restarts, pid, over });
+        let ready = self.ready && matches!(state, State::Running { .. });
+        let _ = self.news.send(News { index: self.index, state, last, restarts, pid, ready, over });
     }
 
     /// A waiting container whose pod is to end: no state of its own to report.
@@ -212,8 +228,8 @@ impl Task {
             "pretend://{}",
             crate::devices::uuid(&[self.ctx.pod.uid(), &self.container.name, &self.restarts.to_string(),])
         );
-        self.tell(State::Running { since, container_id: container_id.clone() }, program.pid(), false);
-        let (ended, verdict) = self.watch(&mut program).await;
+        let running = State::Running { since, container_id: container_id.clone() };
+        let (ended, verdict) = self.watch(&mut program, &running).await;
         let exit_code = match verdict {
             Some(Fault::Fail(code)) => code,
             Some(Fault::Oom) => 137,
@@ -252,15 +268,18 @@ impl Task {
     }
 
     /// Waits for the end; stops the program when asked to. The fault that ended it, if one did.
-    async fn watch(&mut self, program: &mut Program) -> (Ended, Option<Fault>) {
+    async fn watch(&mut self, program: &mut Program, running: &State) -> (Ended, Option<Fault>) {
         let started = Instant::now();
         let (mut verdict, mut warned, mut killed) = (None, false, false);
+        let mut hook: Option<JoinHandle<()>> = None;
+        let (tell, mut probed) = mpsc::unbounded_channel();
+        let probing = program.probing(&self.ctx, &self.container);
+        self.ready = probing.is_none();
+        self.tell(running.clone(), program.pid(), false);
+        let _probes = AbortOnDrop(probing.map(|probing| tokio::spawn(probing.run(tell))));
         loop {
             let deadline = *self.stopping.borrow_and_update();
-            let warn_at = match deadline {
-                Some(_) if !warned && !self.deaf => Some(started + SETTLE),
-                _ => None,
-            };
+            let warn_at = deadline.filter(|_| !warned && !self.deaf).map(|_| started + SETTLE);
             let kill_at = deadline.filter(|_| !killed);
             let at = |when: Option<Instant>| async move {
                 match when {
@@ -276,9 +295,20 @@ impl Task {
                 }
                 () = at(warn_at) => {
                     warned = true;
+                    hook = program.pre_stop(&self.container);
+                    if hook.is_none() {
+                        program.signal(Signal::TERM).await;
+                    }
+                }
+                () = over(&mut hook) => {
+                    hook = None;
                     program.signal(Signal::TERM).await;
                 }
                 Ok(()) = self.stopping.changed() => {}
+                Some(ready) = probed.recv() => {
+                    self.ready = ready;
+                    self.tell(running.clone(), program.pid(), false);
+                }
                 Some(fault) = self.faulty.recv() => match fault {
                     Fault::Oom | Fault::Fail(_) | Fault::Lost => {
                         verdict = Some(fault);
@@ -301,6 +331,24 @@ impl Task {
             return tail(&self.ctx.log(&self.container.name), LOG_TAIL.0, LOG_TAIL.1);
         }
         file
+    }
+}
+
+async fn over(hook: &mut Option<JoinHandle<()>>) {
+    match hook {
+        Some(hook) => drop(hook.await),
+        None => std::future::pending().await,
+    }
+}
+
+/// A task that has no reason to outlive its owner.
+struct AbortOnDrop(Option<JoinHandle<()>>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        if let Some(task) = &self.0 {
+            task.abort();
+        }
     }
 }
 

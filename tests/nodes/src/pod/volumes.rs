@@ -46,7 +46,13 @@ pub(crate) async fn prepare(
     let mut volumes = Volumes::default();
     for volume in &pod.spec.volumes {
         let problem = |message: String| MountProblem { volume: volume.name.clone(), message };
-        let folder = match fixed_folder(shared, pod, volume, dir) {
+        let fixed = match &volume.persistent_volume_claim {
+            Some(claim) => {
+                Some(claim_folder(shared, pod.namespace(), &claim.claim_name).await.map_err(problem)?)
+            }
+            None => fixed_folder(shared, pod, volume, dir),
+        };
+        let folder = match fixed {
             Some(folder) => folder,
             None => {
                 let (files, lifetime) = contents(shared, pod, place, volume).await.map_err(problem)?;
@@ -63,12 +69,18 @@ pub(crate) async fn prepare(
     Ok(volumes)
 }
 
-/// Volumes that are a folder and nothing else. A claim is one folder for all pods of its namespace; a node's
-/// `hostPath` is a folder of that node, never the machine's.
+/// One folder per claim for all pods of its namespace. A claim that was deleted and made again is another volume; one that
+/// has no object is a folder by its name.
+async fn claim_folder(shared: &Shared, namespace: &str, name: &str) -> Result<PathBuf, String> {
+    let claims = shared.data_dir.join("claims").join(namespace);
+    let claim = shared.claim(namespace, name).await?;
+    let uid =
+        claim.and_then(|claim| claim.metadata.uid).map(|uid| format!(".{:.8}", uid)).unwrap_or_default();
+    Ok(claims.join(format!("{name}{uid}")))
+}
+
+/// Volumes that are a folder and nothing else. A node's `hostPath` is a folder of that node, never the machine's.
 fn fixed_folder(shared: &Shared, pod: &PodView, volume: &Volume, dir: &Path) -> Option<PathBuf> {
-    if let Some(claim) = &volume.persistent_volume_claim {
-        return Some(shared.data_dir.join("claims").join(pod.namespace()).join(&claim.claim_name));
-    }
     if volume.ephemeral.is_some() {
         let claim = format!("{}-{}", pod.name(), volume.name);
         return Some(shared.data_dir.join("claims").join(pod.namespace()).join(claim));

@@ -123,6 +123,8 @@ struct Worker {
     released: bool,
     written: Value,
     retry_at: Option<Instant>,
+    /// Writes that failed in a row.
+    failures: u32,
     fault_at: Option<(Instant, Fault)>,
 }
 
@@ -132,7 +134,11 @@ impl Worker {
         let (gpus, ip, refusal) = match node.next_refusal().or_else(|| affinity_refusal(&node, &pod)) {
             Some(refusal) => refused(refusal),
             None => match node.devices.lock().admit(pod.uid(), &Demand::of(&pod)) {
-                Ok(gpus) => (gpus, shared.addresses.lock().take(), None),
+                Ok(gpus) => {
+                    let mut addresses = shared.addresses.lock();
+                    let ip = addresses.keep(&pod.status.pod_ip).unwrap_or_else(|| addresses.take());
+                    (gpus, ip, None)
+                }
                 Err(refusal) => refused(refusal),
             },
         };
@@ -180,6 +186,7 @@ impl Worker {
             released: false,
             written: Value::Null,
             retry_at: None,
+            failures: 0,
             fault_at: None,
         };
         worker.obey(Order::Update(pod));
@@ -305,11 +312,12 @@ impl Worker {
 
     fn hear(&mut self, news: News) {
         let slot = &mut self.board.slots[news.index];
-        slot.ready = matches!(news.state, State::Running { .. });
+        slot.ready = news.ready;
         if slot.kind == Kind::Init && matches!(&news.state, State::Terminated(end) if end.exit_code == 0) {
             slot.ready = true;
         }
-        if slot.ready && slot.kind == Kind::Main && self.fault_at.is_none() {
+        let running = matches!(news.state, State::Running { .. });
+        if running && slot.kind == Kind::Main && self.fault_at.is_none() {
             self.fault_at = annotated_fault(&self.pod);
         }
         slot.state = news.state;
@@ -371,7 +379,8 @@ impl Worker {
             return;
         }
         let pods: Api<PodView> = Api::namespaced(self.shared.client.clone(), self.pod.namespace());
-        let Ok(_permit) = self.shared.writes.acquire().await else { return };
+        let shared = Arc::clone(&self.shared);
+        let Ok(_permit) = shared.writes.acquire().await else { return };
         let params = PatchParams::default();
         let merge = Patch::Strategic(&patch);
         let write = pods.patch_status(self.pod.name(), &params, &merge);
@@ -379,18 +388,25 @@ impl Worker {
             Ok(Ok(_)) => {
                 self.written = patch;
                 self.retry_at = None;
+                self.failures = 0;
             }
             Ok(Err(kube::Error::Api(status))) if status.is_not_found() || status.is_conflict() => {
                 // Gone or another pod of that name; the watch will say so.
                 self.written = patch;
                 self.retry_at = None;
             }
-            Ok(Err(error)) => {
-                tracing::warn!(pod = self.pod.name(), %error, "status not written");
-                self.retry_at = Some(Instant::now() + Duration::from_secs(1));
-            }
-            Err(_) => self.retry_at = Some(Instant::now() + Duration::from_secs(1)),
+            Ok(Err(error)) => self.write_later(&error.to_string()),
+            Err(_) => self.write_later("no answer"),
         }
+    }
+
+    fn write_later(&mut self, why: &str) {
+        if self.failures == 0 {
+            tracing::warn!(pod = self.pod.name(), why, "status not written; it will be tried again");
+        }
+        let wait = Duration::from_millis(500 << self.failures.min(4));
+        self.failures += 1;
+        self.retry_at = Some(Instant::now() + wait);
     }
 
     /// Nothing runs any more and nothing is left to say; the object may still have to be deleted.

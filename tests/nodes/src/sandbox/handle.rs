@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::net::{
@@ -70,7 +71,15 @@ pub struct Container {
     pub ended: oneshot::Receiver<Ended>,
 }
 
-type Reply = Result<(Option<i32>, Option<OwnedFd>), String>;
+/// What an answer may carry.
+#[derive(Default)]
+struct Given {
+    pid: Option<i32>,
+    fd: Option<OwnedFd>,
+    ended: Option<Ended>,
+}
+
+type Reply = Result<Given, String>;
 
 #[derive(Default)]
 struct Waiting {
@@ -123,7 +132,7 @@ impl Sandbox {
         };
         let answer = self.ask(id, Ask::Spawn { spec }).await;
         match answer {
-            Ok((pid, _)) => Ok(Container { id, pid: pid.unwrap_or_default(), ended }),
+            Ok(given) => Ok(Container { id, pid: given.pid.unwrap_or_default(), ended }),
             Err(error) => {
                 if let Some(waiting) = self.waiting.lock().as_mut() {
                     waiting.ends.remove(&id);
@@ -137,6 +146,20 @@ impl Sandbox {
     pub async fn signal(&self, container: u64, signal: rustix::process::Signal) -> Result<(), SandboxError> {
         let ask = Ask::Signal { container, signal: signal.as_raw() };
         self.ask(self.next.fetch_add(1, Ordering::Relaxed), ask).await.map(drop)
+    }
+
+    /// Runs a program inside a container, with the container's environment and files, and waits for its end; killed
+    /// when it takes longer than the limit.
+    pub async fn exec(
+        &self,
+        container: u64,
+        argv: Vec<String>,
+        limit: Duration,
+    ) -> Result<Ended, SandboxError> {
+        let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        let ask = Ask::Exec { container, argv, limit_ms };
+        let given = self.ask(self.next.fetch_add(1, Ordering::Relaxed), ask).await?;
+        given.ended.ok_or_else(|| SandboxError::Refused("no end was told".to_owned()))
     }
 
     /// A listener on an address inside.
@@ -158,11 +181,11 @@ impl Sandbox {
     }
 
     async fn socket_by(&self, ask: Ask) -> Result<OwnedFd, SandboxError> {
-        let (_, fd) = self.ask(self.next.fetch_add(1, Ordering::Relaxed), ask).await?;
-        fd.ok_or_else(|| SandboxError::Refused("no socket came".to_owned()))
+        let given = self.ask(self.next.fetch_add(1, Ordering::Relaxed), ask).await?;
+        given.fd.ok_or_else(|| SandboxError::Refused("no socket came".to_owned()))
     }
 
-    async fn ask(&self, id: u64, ask: Ask) -> Result<(Option<i32>, Option<OwnedFd>), SandboxError> {
+    async fn ask(&self, id: u64, ask: Ask) -> Result<Given, SandboxError> {
         let (tell, reply) = oneshot::channel();
         match self.waiting.lock().as_mut() {
             Some(waiting) => waiting.replies.insert(id, tell),
@@ -188,8 +211,9 @@ fn deliver(waiting: &Mutex<Option<Waiting>>, report: Report, fd: Option<OwnedFd>
     let mut guard = waiting.lock();
     let Some(waiting) = guard.as_mut() else { return };
     let (id, reply) = match report {
-        Report::Started { id, pid } => (id, Ok((Some(pid), None))),
-        Report::Done { id } => (id, Ok((None, fd))),
+        Report::Started { id, pid } => (id, Ok(Given { pid: Some(pid), ..Given::default() })),
+        Report::Done { id } => (id, Ok(Given { fd, ..Given::default() })),
+        Report::Ran { id, ended } => (id, Ok(Given { ended: Some(ended), ..Given::default() })),
         Report::Failed { id, message } => (id, Err(message)),
         Report::Ended { container, ended } => {
             if let Some(tell) = waiting.ends.remove(&container) {
