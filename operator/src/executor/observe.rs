@@ -133,7 +133,8 @@ fn node_facts(
             Some(node) => {
                 let agent = index.gpu_nodes.get(&node_key).and_then(|gpu_node| agent(gpu_node));
                 let free_gpus = free_gpus(index, node, key, job);
-                facts.insert(name.clone(), fact(node, agent, free_gpus));
+                let open_gpus = open_gpus(index, node, &node_key);
+                facts.insert(name.clone(), fact(node, agent, free_gpus, open_gpus));
             }
             // It is there, only unreadable: nothing is proven.
             None if index.is_unreadable_node(name) => {
@@ -145,7 +146,7 @@ fn node_facts(
     facts
 }
 
-fn fact(node: &SlimNode, agent: Option<AgentFact>, free_gpus: i32) -> NodeFact {
+fn fact(node: &SlimNode, agent: Option<AgentFact>, free_gpus: i32, open_gpus: i32) -> NodeFact {
     let ready = node.status.conditions.iter().find(|condition| condition.type_ == "Ready");
     NodeFact {
         ready: ready.is_some_and(|condition| condition.status == "True"),
@@ -153,6 +154,7 @@ fn fact(node: &SlimNode, agent: Option<AgentFact>, free_gpus: i32) -> NodeFact {
         boot_id: node.status.node_info.boot_id.clone(),
         out_of_service: node.spec.taints.iter().any(|taint| taint.key == "node.kubernetes.io/out-of-service"),
         free_gpus,
+        open_gpus,
         gpu_memory_mib: node.labels().get(LABEL_GPU_MEMORY).and_then(|text| text.parse().ok()),
         agent,
     }
@@ -201,6 +203,16 @@ fn free_gpus(index: &ClusterIndex, node: &SlimNode, key: &ObjectKey, job: &SlimT
     }
     let has = Amounts::of(&node.status.allocatable).gpus;
     i32::try_from(has).unwrap_or(i32::MAX) - i32::try_from(used).unwrap_or(i32::MAX)
+}
+
+/// GPUs of a node that are neither held by foreign pods nor broken.
+fn open_gpus(index: &ClusterIndex, node: &SlimNode, key: &ObjectKey) -> i32 {
+    let has = Amounts::of(&node.status.allocatable).gpus;
+    let status = index.gpu_nodes.get(key).and_then(|gpu_node| gpu_node.status.as_ref());
+    let gpus = status.map(|status| status.gpus.as_slice()).unwrap_or_default();
+    let broken = gpus.iter().filter(|gpu| gpu.state == GpuCondition::Unhealthy).count() as u64;
+    let lost = index.foreign_use(&key.name).gpus.saturating_add(broken);
+    i32::try_from(has).unwrap_or(i32::MAX) - i32::try_from(lost).unwrap_or(i32::MAX)
 }
 
 /// GPUs of the largest managed node.

@@ -83,6 +83,10 @@ fn uid(job: &SlimTrainingJob) -> &str {
 
 /// The part of the status that changed; `progress` is never written here: it belongs to whoever got the report.
 fn difference(old: Option<&TrainingJobStatus>, new: &TrainingJobStatus) -> Option<Value> {
+    // A job that no plan has seen yet says nothing: that is worth no write.
+    if old.is_none() && *new == TrainingJobStatus::default() {
+        return None;
+    }
     let json = |status: &TrainingJobStatus| serde_json::to_value(status).unwrap_or_else(|_| Value::Object(Map::new()));
     let mut changes = patch::diff(&old.map_or_else(|| Value::Object(Map::new()), json), &json(new))?;
     if let Some(fields) = changes.as_object_mut() {

@@ -195,7 +195,11 @@ fn wait_again(d: &mut Draft<'_>, judgement: &Judgement) {
         Outcome::ClusterFailure => doubling(AFTER_CLUSTER, row),
         // A slip is tried again at once; a program that keeps failing is not.
         Outcome::UserFailure if row > 1 => doubling(AFTER_USER, row - 1),
-        Outcome::Withdrawn if judgement.reason != Reason::PlacementTimeout => doubling(AFTER_REFUSAL, row),
+        Outcome::Withdrawn => match judgement.reason {
+            // The next plan knows what has changed.
+            Reason::PlacementTimeout | Reason::WaitingForCapacity | Reason::ClusterFailure => 0,
+            _ => doubling(AFTER_REFUSAL, row),
+        },
         _ => 0,
     };
     d.status.not_before = (pause > 0).then(|| status::time(after(d.o.now, pause)));

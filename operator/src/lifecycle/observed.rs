@@ -67,6 +67,8 @@ pub struct NodeFact {
     /// GPUs of it that no pod uses but those of this job's present attempt: not counted are GPUs of pods of others
     /// and of earlier attempts that are bound and can still run ([`super::pod_in_use`]), and broken ones.
     pub free_gpus: i32,
+    /// GPUs of it that are neither held by foreign pods nor broken: what is left if all pods of ours leave.
+    pub open_gpus: i32,
     /// Memory of one of its GPUs, MiB, where known.
     pub gpu_memory_mib: Option<i64>,
     /// What its agent says; none where no agent lives: its GPUs then count as awake.
@@ -81,6 +83,7 @@ impl Default for NodeFact {
             boot_id: String::new(),
             out_of_service: false,
             free_gpus: i32::MAX,
+            open_gpus: i32::MAX,
             gpu_memory_mib: None,
             agent: None,
         }

@@ -209,6 +209,12 @@ fn make(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
         let judgement = Judgement::new(Outcome::Withdrawn, Reason::ClusterFailure, message).avoiding(node);
         return d.stop_judged(&judgement);
     }
+    let taken = |n: &&String| d.o.nodes.get(*n).is_some_and(|f| f.open_gpus < allocation.gpus_per_worker);
+    if let Some(node) = allocation.nodes.iter().find(taken) {
+        // Nobody of ours could leave to make room; only another plan helps.
+        let message = format!("GPUs of {node} were taken by other pods or have failed");
+        return d.stop_judged(&Judgement::new(Outcome::Withdrawn, Reason::WaitingForCapacity, message));
+    }
     let waits = match no_room(d, allocation, members) {
         Some(why) => Some(why),
         None => match asleep(d, allocation) {

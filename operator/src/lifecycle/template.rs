@@ -19,6 +19,12 @@ const LONGEST_RETRY: i64 = 300;
 /// worker may fit. The planner knows the quota.
 pub(super) fn fits(d: &mut Draft<'_>) -> bool {
     let spec = &d.o.job.spec;
+    if let Some(words) = unknown_container(d) {
+        d.say(condition::TEMPLATE_ACCEPTED, Truth::False, Reason::TemplateRejected, &words);
+        d.wait_for(Reason::TemplateRejected, &words);
+        d.unfit = true;
+        return false;
+    }
     let most = spec.gpus.totals().last().copied().unwrap_or(1);
     let gpus = d.o.settings.largest_node_gpus.map_or(most, |largest| most.min(largest.max(1)));
     let accepted =
@@ -74,6 +80,15 @@ pub(super) fn fits(d: &mut Draft<'_>) -> bool {
             false
         }
     }
+}
+
+/// The API server would take a pod whose training container is not there, and it would hold no GPU.
+fn unknown_container(d: &Draft<'_>) -> Option<String> {
+    let spec = &d.o.job.spec;
+    let name = spec.container.as_deref()?;
+    let containers = spec.template.spec.as_ref().map(|s| s.containers.as_slice()).unwrap_or_default();
+    (!containers.iter().any(|c| c.name == name))
+        .then(|| format!("spec.container: the template has no container named {name}"))
 }
 
 /// Waits as long again as it has been refused, 10 s at least and 5 min at most.

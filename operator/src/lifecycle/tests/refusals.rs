@@ -126,3 +126,31 @@ fn a_node_that_is_deleted_before_the_pods_are_made_gives_the_allocation_back() {
     world.settle();
     assert_eq!((world.phase(), world.last().0), (Phase::Pending, Outcome::Withdrawn));
 }
+
+#[test]
+fn gpus_that_a_foreign_pod_took_first_are_given_up_at_once() {
+    let mut world = World::new(json!({}));
+    world.nodes.get_mut("n1").unwrap().free_gpus = 0;
+    world.plan_run(&["n1"], 1);
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Starting, "WaitingForRoom"));
+    world.nodes.get_mut("n1").unwrap().open_gpus = 0;
+    world.settle();
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "WaitingForCapacity"));
+    assert_eq!((world.last().0, world.status().not_before), (Outcome::Withdrawn, None));
+    world.plan_run(&["n2"], 1);
+    assert_eq!(world.members(), ["bert-2-0"]);
+}
+
+#[test]
+fn a_training_container_that_the_template_does_not_have_is_named() {
+    let mut world = World::new(json!({"container": "trian"}));
+    world.settle();
+    assert_eq!((world.reason().as_str(), world.dry_runs), ("TemplateRejected", 0));
+    assert_eq!(
+        world.condition("Scheduled").message,
+        "spec.container: the template has no container named trian"
+    );
+    world.edit(json!({"container": "train"}));
+    assert_eq!((world.phase(), world.dry_runs), (Phase::Pending, 1));
+    assert_eq!(world.condition("TemplateAccepted").status, "True");
+}
