@@ -235,8 +235,13 @@ impl Shared {
             let _ = entry.orders.send(Order::Update(pod));
             return;
         }
-        if pod.is_terminal() && !pod.is_deleting() {
-            return; // ended under an earlier kubelet process
+        if pod.is_terminal() {
+            // It ended under an earlier kubelet process.
+            if pod.is_deleting() {
+                let shared = Arc::clone(self);
+                tokio::spawn(async move { worker::confirm_deletion(&shared, &pod).await });
+            }
+            return;
         }
         let (orders, ordered) = mpsc::unbounded_channel();
         let (machine, done) = mpsc::unbounded_channel();

@@ -1,5 +1,9 @@
 //! One task per pod: admits it, starts its containers in order, writes its status, ends it.
 
+mod write;
+
+pub(crate) use write::confirm_deletion;
+
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
@@ -7,8 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Container;
-use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -94,7 +96,7 @@ pub(crate) async fn run(
             () = at(writable) => {}
         }
     }
-    worker.leave().await;
+    worker.leave(&mut orders).await;
 }
 
 async fn prepared(preparing: &mut Option<Preparation>) -> Result<Volumes, MountProblem> {
@@ -366,49 +368,6 @@ impl Worker {
         }
     }
 
-    /// Writes the status when it has changed; a failure is tried again.
-    async fn write(&mut self) {
-        // A refusal of an evicted pod is told when its containers have ended.
-        let patch = self.board.patch(self.pod.uid());
-        let quiet = self.shared.sandbox.is_none() && self.board.phase() == "Pending";
-        let waits = self.retry_at.is_some_and(|at| at > Instant::now());
-        if self.gone || patch == self.written || quiet || waits || !self.node.is_online() {
-            return;
-        }
-        if self.board.refusal.is_some() && !self.board.over {
-            return;
-        }
-        let pods: Api<PodView> = Api::namespaced(self.shared.client.clone(), self.pod.namespace());
-        let shared = Arc::clone(&self.shared);
-        let Ok(_permit) = shared.writes.acquire().await else { return };
-        let params = PatchParams::default();
-        let merge = Patch::Strategic(&patch);
-        let write = pods.patch_status(self.pod.name(), &params, &merge);
-        match tokio::time::timeout(Duration::from_secs(10), write).await {
-            Ok(Ok(_)) => {
-                self.written = patch;
-                self.retry_at = None;
-                self.failures = 0;
-            }
-            Ok(Err(kube::Error::Api(status))) if status.is_not_found() || status.is_conflict() => {
-                // Gone or another pod of that name; the watch will say so.
-                self.written = patch;
-                self.retry_at = None;
-            }
-            Ok(Err(error)) => self.write_later(&error.to_string()),
-            Err(_) => self.write_later("no answer"),
-        }
-    }
-
-    fn write_later(&mut self, why: &str) {
-        if self.failures == 0 {
-            tracing::warn!(pod = self.pod.name(), why, "status not written; it will be tried again");
-        }
-        let wait = Duration::from_millis(500 << self.failures.min(4));
-        self.failures += 1;
-        self.retry_at = Some(Instant::now() + wait);
-    }
-
     /// Nothing runs any more and nothing is left to say; the object may still have to be deleted.
     fn finished(&self) -> bool {
         self.board.over
@@ -418,33 +377,6 @@ impl Worker {
                     && self.retry_at.is_none()
                     && self.node.is_online()
                     && self.pod.is_deleting()))
-    }
-
-    /// The last deletion, as a kubelet confirms that a pod has ended.
-    async fn leave(self) {
-        let pods: Api<PodView> = Api::namespaced(self.shared.client.clone(), self.pod.namespace());
-        let uid = Some(self.pod.uid().to_owned());
-        let params = DeleteParams {
-            grace_period_seconds: Some(0),
-            preconditions: Some(Preconditions { uid, resource_version: None }),
-            ..DeleteParams::default()
-        };
-        while !self.gone {
-            let _ = self.node.online().wait_for(|online| *online).await;
-            let Ok(_permit) = self.shared.writes.acquire().await else { return };
-            match tokio::time::timeout(Duration::from_secs(10), pods.delete(self.pod.name(), &params)).await {
-                Ok(Ok(_)) => break,
-                Ok(Err(kube::Error::Api(status))) if status.is_not_found() || status.is_conflict() => break,
-                Ok(Err(error)) => tracing::warn!(pod = self.pod.name(), %error, "last deletion"),
-                Err(_) => {}
-            }
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-        self.shared.forget(self.pod.uid());
-        let dir = self.ctx.dir.clone();
-        if self.shared.sandbox.is_some() {
-            let _ = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(dir)).await;
-        }
     }
 }
 
