@@ -94,7 +94,13 @@ pub struct RunArgs {
 #[derive(Clone, Debug, Args)]
 pub struct ProgressArgs {
     /// Address of the progress endpoint (HTTPS; needs --tls-cert and --tls-key). Off when absent.
-    #[arg(long, env = "ANDREAS_PROGRESS_LISTEN", value_name = "ADDR", requires = "tls_cert", requires = "tls_key")]
+    #[arg(
+        long,
+        env = "ANDREAS_PROGRESS_LISTEN",
+        value_name = "ADDR",
+        requires = "tls_cert",
+        requires = "tls_key"
+    )]
     pub progress_listen: Option<SocketAddr>,
     /// Address of the progress endpoint as pods reach it, for example https://andreas-operator.andreas-system.svc:8443.
     /// Pods get no progress address without it.
@@ -123,7 +129,9 @@ mod tests {
         assert!(bare.command.is_none());
         assert_eq!((bare.run.method, bare.run.namespace.as_str()), (MethodName::Edf, "x"));
         let named = Cli::parse_from(["andreas-operator", "run", "--scheduler-mode", "affinity"]);
-        assert!(matches!(named.command, Some(Command::Run(run)) if run.scheduler_mode == SchedulerMode::Affinity));
+        assert!(
+            matches!(named.command, Some(Command::Run(run)) if run.scheduler_mode == SchedulerMode::Affinity)
+        );
         assert!(matches!(Cli::parse_from(["andreas-operator", "crds"]).command, Some(Command::Crds)));
     }
 

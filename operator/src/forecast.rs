@@ -42,7 +42,12 @@ pub struct Outlook {
 }
 
 /// How much is left of a run.
-pub fn outlook(job: &SlimTrainingJob, status: Option<&TrainingJobStatus>, table: &Table, now: Timestamp) -> Outlook {
+pub fn outlook(
+    job: &SlimTrainingJob,
+    status: Option<&TrainingJobStatus>,
+    table: &Table,
+    now: Timestamp,
+) -> Outlook {
     let epochs = f64::from(job.spec.epochs.max(1));
     let allocation = status.and_then(|status| status.allocation.as_ref());
     let held = allocation.and_then(|a| {
@@ -58,12 +63,14 @@ pub fn outlook(job: &SlimTrainingJob, status: Option<&TrainingJobStatus>, table:
     let fraction_of = |milli: i32| (f64::from(milli) / 100_000.0).clamp(0.0, 1.0);
     let present = progress.filter(|progress| allocation.is_some_and(|a| a.attempt == progress.attempt));
     // What is saved carries over to the next attempt; without checkpoint it begins again.
-    let saved = progress.filter(|_| job.spec.checkpoint.is_some()).map_or(0.0, |p| fraction_of(p.milli_percent));
+    let saved =
+        progress.filter(|_| job.spec.checkpoint.is_some()).map_or(0.0, |p| fraction_of(p.milli_percent));
 
     let mut epoch = predicted;
     if let Some(p) = present.filter(|p| p.millis_per_epoch > 0) {
         let watched = (fraction_of(p.milli_percent) - fraction_of(p.attempt_start)).max(0.0) * epochs;
-        let seen = Pace { epoch: Seconds(p.millis_per_epoch as f64 / 1_000.0), epochs: watched, sigma: PACE_SIGMA };
+        let seen =
+            Pace { epoch: Seconds(p.millis_per_epoch as f64 / 1_000.0), epochs: watched, sigma: PACE_SIGMA };
         epoch = blended(predicted, seen);
     }
     let whole = Seconds(epoch.median * epochs);
@@ -167,7 +174,9 @@ pub fn attempt_energy(job: &SlimTrainingJob, policy: &EnergyPolicySpec, now: Tim
     let mut start = from;
     while start < to {
         let end = (start + 86_400).min(to);
-        for (a, b, price) in rules::tariff(policy, start).pieces(andreas_core::Time(start as f64), andreas_core::Time(end as f64)) {
+        for (a, b, price) in rules::tariff(policy, start)
+            .pieces(andreas_core::Time(start as f64), andreas_core::Time(end as f64))
+        {
             money += (price * (watts * (b - a))).0;
         }
         start = end;

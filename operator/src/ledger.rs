@@ -39,6 +39,8 @@ pub struct JobMemory {
     pub table: Option<Arc<Table>>,
     /// Probability of being on time if it waits now, by the last plan.
     pub on_time: Option<f64>,
+    /// How its pace compared with its table when the last plan was made.
+    pub pace: f64,
     /// When the status was last written by us.
     pub last_write: Timestamp,
     /// When a report last moved the progress.
@@ -111,6 +113,7 @@ impl Ledger {
             after: Vec::new(),
             table: None,
             on_time: None,
+            pace: 1.0,
             last_write: self.started,
             last_progress: None,
             failures: 0,
@@ -141,6 +144,15 @@ impl Ledger {
     pub fn forget(&mut self, key: &ObjectKey) {
         self.jobs.remove(key);
         self.handed.remove(key);
+    }
+
+    /// The rules of a namespace changed: what was refused there is tried again.
+    pub fn forget_refusals(&mut self, namespace: &str) {
+        for (_, memory) in self.jobs.iter_mut().filter(|(key, _)| key.namespace == namespace) {
+            if memory.verdict.as_ref().is_some_and(|verdict| verdict.refusal.is_some()) {
+                memory.verdict = None;
+            }
+        }
     }
 
     /// A step has looked at the job's decision.
@@ -232,7 +244,8 @@ mod tests {
         assert_eq!(ledger.handed(), 3);
         ledger.looked_at(&key("waits"));
         ledger.withhold(|key, _| key.name == "goes-on");
-        let left: Vec<_> = ledger.iter().filter(|(_, m)| m.decision.is_some()).map(|(k, _)| k.name.as_str()).collect();
+        let left: Vec<_> =
+            ledger.iter().filter(|(_, m)| m.decision.is_some()).map(|(k, _)| k.name.as_str()).collect();
         assert_eq!(left, ["goes-on", "waits"]);
         assert_eq!(ledger.handed(), 0);
         assert!(!ledger.decide(&key("goes-on"), run("n2"), Vec::new()), "the same word again is no news");

@@ -89,18 +89,51 @@ impl Metrics {
             leader: Gauge::default(),
         };
         registry.register("andreas_jobs", "TrainingJobs by phase", this.jobs.clone());
-        registry.register("andreas_api_writes", "Writes to the API server by kind and result", this.writes.clone());
+        registry.register(
+            "andreas_api_writes",
+            "Writes to the API server by kind and result",
+            this.writes.clone(),
+        );
         registry.register("andreas_steps", "Steps of jobs", this.steps.clone());
-        registry.register("andreas_step_errors", "Steps that could not be carried out", this.step_errors.clone());
+        registry.register(
+            "andreas_step_errors",
+            "Steps that could not be carried out",
+            this.step_errors.clone(),
+        );
         registry.register("andreas_decisions", "Decisions by what they say", this.decisions.clone());
         registry.register("andreas_plans", "Plans made", this.plans.clone());
-        registry.register("andreas_plan_errors", "Snapshots that could not be planned", this.plan_errors.clone());
-        registry.register_with_unit("andreas_plan", "Time to make a plan", Unit::Seconds, this.plan_seconds.clone());
+        registry.register(
+            "andreas_plan_errors",
+            "Snapshots that could not be planned",
+            this.plan_errors.clone(),
+        );
+        registry.register_with_unit(
+            "andreas_plan",
+            "Time to make a plan",
+            Unit::Seconds,
+            this.plan_seconds.clone(),
+        );
         registry.register("andreas_plan_gap_ratio", "Proven gap of the last plan", this.plan_gap.clone());
-        registry.register("andreas_budgeted_power_watts", "Budgeted power of the last plan", this.budgeted_power.clone());
-        registry.register("andreas_allowed_power_watts", "What the power budget allows", this.allowed_power.clone());
-        registry.register("andreas_planned_budget_violations", "Plans above the budget", this.budget_violations.clone());
-        registry.register("andreas_progress_reports", "Reports of progress by what became of them", this.reports.clone());
+        registry.register(
+            "andreas_budgeted_power_watts",
+            "Budgeted power of the last plan",
+            this.budgeted_power.clone(),
+        );
+        registry.register(
+            "andreas_allowed_power_watts",
+            "What the power budget allows",
+            this.allowed_power.clone(),
+        );
+        registry.register(
+            "andreas_planned_budget_violations",
+            "Plans above the budget",
+            this.budget_violations.clone(),
+        );
+        registry.register(
+            "andreas_progress_reports",
+            "Reports of progress by what became of them",
+            this.reports.clone(),
+        );
         registry.register("andreas_attempts_ended", "Attempts that ended, by outcome", this.attempts.clone());
         registry.register("andreas_leader", "1 while this replica leads", this.leader.clone());
         this

@@ -62,7 +62,11 @@ async fn make_gpu_nodes(shared: &Arc<Shared>) {
         match shared.writer.create::<GpuNode, SlimGpuNode>("node", None, object, false).await {
             Ok(answer) => shared.index.lock().wrote_gpu_node(answer),
             Err(error) if error.refusal() == Refusal::Conflict => {}
-            Err(error) => tracing::warn!(node = object.name_any(), error = &error as &dyn std::error::Error, "no GpuNode made"),
+            Err(error) => tracing::warn!(
+                node = object.name_any(),
+                error = &error as &dyn std::error::Error,
+                "no GpuNode made"
+            ),
         }
     });
     futures::future::join_all(made).await;
@@ -87,17 +91,26 @@ async fn tell_policy(shared: &Arc<Shared>) {
 
 fn alone(index: &crate::index::ClusterIndex, policy: &EnergyPolicySpec) -> Vec<String> {
     let managed = index.nodes.iter().filter(|(_, node)| is_managed(node, policy));
-    managed.filter_map(|(key, node): (&ObjectKey, _)| left_alone(node).map(|why| format!("{} ({why})", key.name))).collect()
+    managed
+        .filter_map(|(key, node): (&ObjectKey, _)| {
+            left_alone(node).map(|why| format!("{} ({why})", key.name))
+        })
+        .collect()
 }
 
 /// Generation and conditions of the policy's status; `None` where it says so already.
-fn wanted(policy: &SlimEnergyPolicy, alone: &[String], now: Timestamp) -> Option<(Option<i64>, Vec<Condition>)> {
+fn wanted(
+    policy: &SlimEnergyPolicy,
+    alone: &[String],
+    now: Timestamp,
+) -> Option<(Option<i64>, Vec<Condition>)> {
     let status = policy.status.clone().unwrap_or_default();
     let generation = policy.metadata.generation;
     let held = |kind: &str| status.conditions.iter().find(|condition| condition.type_ == kind);
     let condition = |kind: &str, truth: bool, reason: Reason, message: String| {
         let truth = if truth { "True" } else { "False" };
-        let since = held(kind).filter(|c| c.status == truth).map_or(Time(now), |c| c.last_transition_time.clone());
+        let since =
+            held(kind).filter(|c| c.status == truth).map_or(Time(now), |c| c.last_transition_time.clone());
         Condition {
             type_: kind.into(),
             status: truth.into(),
@@ -115,9 +128,16 @@ fn wanted(policy: &SlimEnergyPolicy, alone: &[String], now: Timestamp) -> Option
     };
     let mut conditions = vec![
         condition("Ready", true, Reason::AsExpected, "in force".into()),
-        condition("NodesLeftAlone", !alone.is_empty(), if alone.is_empty() { Reason::AsExpected } else { Reason::Invalid }, message),
+        condition(
+            "NodesLeftAlone",
+            !alone.is_empty(),
+            if alone.is_empty() { Reason::AsExpected } else { Reason::Invalid },
+            message,
+        ),
     ];
-    conditions.extend(status.conditions.iter().filter(|c| c.type_ != "Ready" && c.type_ != "NodesLeftAlone").cloned());
+    conditions.extend(
+        status.conditions.iter().filter(|c| c.type_ != "Ready" && c.type_ != "NodesLeftAlone").cloned(),
+    );
     let same = status.observed_generation == generation && status.conditions == conditions;
     (!same).then_some((generation, conditions))
 }
@@ -129,7 +149,8 @@ mod tests {
     #[test]
     fn the_policy_names_nodes_left_alone_once_and_then_keeps_quiet() {
         let mut policy: SlimEnergyPolicy =
-            serde_json::from_value(json!({"metadata": {"name": "default", "generation": 3}, "spec": {}})).expect("a policy");
+            serde_json::from_value(json!({"metadata": {"name": "default", "generation": 3}, "spec": {}}))
+                .expect("a policy");
         let now = Timestamp::UNIX_EPOCH;
         let (generation, conditions) = wanted(&policy, &["n1 (MIG)".into()], now).expect("news");
         assert_eq!(generation, Some(3));

@@ -45,7 +45,13 @@ const HANDED_WITHIN: Duration = Duration::from_secs(3);
 const FIRST_WITHIN: Duration = Duration::from_secs(10);
 
 /// Plans until `shutdown`.
-pub async fn run(shared: Arc<Shared>, options: Options, pace: Pace, heart: Heartbeat, shutdown: CancellationToken) {
+pub async fn run(
+    shared: Arc<Shared>,
+    options: Options,
+    pace: Pace,
+    heart: Heartbeat,
+    shutdown: CancellationToken,
+) {
     let signals = shared.index.lock().signals();
     let mut tables = Tables::default();
     let mut prices = None;
@@ -129,7 +135,9 @@ fn look(shared: &Shared, mut tables: Tables, prices: Option<Prices>) -> (Built, 
     });
     let built = snapshot::build(&index, &ledger, &mut tables, prices, Timestamp::now());
     let jobs = |phase: Phase| {
-        let of = |job: &andreas_api::slim::SlimTrainingJob| job.status.as_ref().map(|s| s.phase).unwrap_or_default();
+        let of = |job: &andreas_api::slim::SlimTrainingJob| {
+            job.status.as_ref().map(|s| s.phase).unwrap_or_default()
+        };
         index.jobs.iter().filter(|(_, job)| of(job) == phase).count()
     };
     shared.metrics.set_jobs(jobs);
@@ -194,7 +202,13 @@ fn hand_over(shared: &Shared, built: &Built, plan: &Plan, tables: &mut Tables) -
 }
 
 /// Keeps the predictions of every job for its next steps and for `/forecasts`.
-fn forecasts(index: &ClusterIndex, ledger: &mut Ledger, plan: &Plan, tables: &mut Tables, changed: &mut Vec<ObjectKey>) {
+fn forecasts(
+    index: &ClusterIndex,
+    ledger: &mut Ledger,
+    plan: &Plan,
+    tables: &mut Tables,
+    changed: &mut Vec<ObjectKey>,
+) {
     let default = EnergyPolicySpec::default();
     let policy = index.policy().map_or(&default, |policy| &policy.spec);
     let types = snapshot::nodes::gather(index, policy, &snapshot::jobs::Holders::default()).types;
@@ -203,6 +217,7 @@ fn forecasts(index: &ClusterIndex, ledger: &mut Ledger, plan: &Plan, tables: &mu
         let uid = job.metadata.uid.as_deref().unwrap_or_default();
         let Some(table) = tables.of(index, job, &types) else { continue };
         let Some(memory) = ledger.get_mut(key, uid) else { continue };
+        memory.pace = forecast::outlook(job, job.status.as_ref(), &table, now).pace_factor;
         memory.table = Some(table);
         memory.on_time = plan.jobs.get(&snapshot::job_id(key)).map(|job_plan| job_plan.on_time);
         let Some(new) = forecast::of(job, memory, now) else { continue };

@@ -85,9 +85,8 @@ async fn try_learn(
             let mut new = TrainingProfile::new(&key.name, TrainingProfileSpec::default());
             new.metadata.namespace = Some(key.namespace.clone());
             if job.spec.profile.is_none() {
-                new.metadata.annotations = Some(
-                    [("andreas.dev/made-for".to_owned(), job.name_any())].into_iter().collect(),
-                );
+                new.metadata.annotations =
+                    Some([("andreas.dev/made-for".to_owned(), job.name_any())].into_iter().collect());
             }
             shared.writer.create("profile", Some(&key.namespace), &new, false).await?
         }
@@ -97,7 +96,11 @@ async fn try_learn(
     merge(&mut new, learned);
     let value = |status: &TrainingProfileStatus| serde_json::to_value(status).unwrap_or_else(|_| json!({}));
     let Some(changes) = patch::diff(&value(&old), &value(&new)) else { return Ok(()) };
-    let body = patch::status_body(&profile.uid().unwrap_or_default(), profile.resource_version().as_deref(), changes);
+    let body = patch::status_body(
+        &profile.uid().unwrap_or_default(),
+        profile.resource_version().as_deref(),
+        changes,
+    );
     let answer = shared.writer.patch_profile_status(key, &body).await?;
     shared.index.lock().wrote_profile(answer);
     Ok(())

@@ -30,8 +30,9 @@ pub async fn carry_out(
     actions: Vec<Action>,
 ) -> Result<(), Again> {
     // Deletes and wakes of a gang go out together; what makes things keeps its order.
-    let (at_once, in_order): (Vec<Action>, Vec<Action>) =
-        actions.into_iter().partition(|action| matches!(action, Action::DeletePod { .. } | Action::Wake { .. }));
+    let (at_once, in_order): (Vec<Action>, Vec<Action>) = actions
+        .into_iter()
+        .partition(|action| matches!(action, Action::DeletePod { .. } | Action::Wake { .. }));
     for result in join_all(at_once.into_iter().map(|action| one(shared, key, job, action))).await {
         result?;
     }
@@ -41,7 +42,12 @@ pub async fn carry_out(
     Ok(())
 }
 
-async fn one(shared: &Arc<Shared>, key: &ObjectKey, job: &SlimTrainingJob, action: Action) -> Result<(), Again> {
+async fn one(
+    shared: &Arc<Shared>,
+    key: &ObjectKey,
+    job: &SlimTrainingJob,
+    action: Action,
+) -> Result<(), Again> {
     match action {
         Action::CreateService(service) => create_service(shared, key, job, &service).await,
         Action::CreatePods { generation, pods } => create_pods(shared, key, job, generation, pods).await,
@@ -62,7 +68,13 @@ fn uid(job: &SlimTrainingJob) -> &str {
     job.metadata.uid.as_deref().unwrap_or_default()
 }
 
-fn failed(shared: &Shared, key: &ObjectKey, job: &SlimTrainingJob, what: &str, error: &WriteError) -> Result<(), Again> {
+fn failed(
+    shared: &Shared,
+    key: &ObjectKey,
+    job: &SlimTrainingJob,
+    what: &str,
+    error: &WriteError,
+) -> Result<(), Again> {
     shared.metrics.step_errors.inc();
     tracing::warn!(job = %key, what, error = error as &dyn std::error::Error, "not done, tried again");
     match error.refusal() {
@@ -73,7 +85,13 @@ fn failed(shared: &Shared, key: &ObjectKey, job: &SlimTrainingJob, what: &str, e
 }
 
 /// Keeps what making the pods came to, and has the job looked at again: its step says what follows.
-fn report(shared: &Shared, key: &ObjectKey, job: &SlimTrainingJob, generation: i64, outcome: CreationOutcome) {
+fn report(
+    shared: &Shared,
+    key: &ObjectKey,
+    job: &SlimTrainingJob,
+    generation: i64,
+    outcome: CreationOutcome,
+) {
     if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
         memory.creation = Creation { generation, outcome };
     }
@@ -179,7 +197,9 @@ async fn create_pod(shared: &Arc<Shared>, key: &ObjectKey, job: &SlimTrainingJob
     };
     let refusal = error.refusal();
     if refusal != Refusal::Conflict {
-        return refusal.for_user().map_or(Made::Failed(error), |(reason, message)| Made::Refused(reason, message));
+        return refusal
+            .for_user()
+            .map_or(Made::Failed(error), |(reason, message)| Made::Refused(reason, message));
     }
     let pod_key = ObjectKey { namespace: key.namespace.clone(), name: pod.name_any() };
     match shared.writer.get_pod(&pod_key).await {
@@ -219,7 +239,8 @@ async fn delete_pod(
     let ended = |phase: &str| matches!(phase, "Succeeded" | "Failed");
     let newly_ended = ended(&live.status.phase) && !known.as_deref().is_some_and(ended);
     let going = live.metadata.deletion_timestamp.is_some();
-    let shorter = grace.is_some_and(|grace| live.metadata.deletion_grace_period_seconds.is_none_or(|now| grace < now));
+    let shorter =
+        grace.is_some_and(|grace| live.metadata.deletion_grace_period_seconds.is_none_or(|now| grace < now));
     shared.index.lock().wrote_pod(live);
     if newly_ended && why != DeleteReason::History {
         // It ended while we thought: the step is to be made from that.
@@ -234,7 +255,12 @@ async fn delete_pod(
     }
 }
 
-async fn delete_live(shared: &Arc<Shared>, pod: &ObjectKey, uid: &str, grace: Option<u32>) -> Result<(), WriteError> {
+async fn delete_live(
+    shared: &Arc<Shared>,
+    pod: &ObjectKey,
+    uid: &str,
+    grace: Option<u32>,
+) -> Result<(), WriteError> {
     shared.writer.delete::<Pod>(pod, uid, None, grace).await?;
     // What is left of it (a grace period, or nothing) is seen at once, not when the watch comes round.
     match shared.writer.get_pod(pod).await {
@@ -245,7 +271,13 @@ async fn delete_live(shared: &Arc<Shared>, pod: &ObjectKey, uid: &str, grace: Op
     Ok(())
 }
 
-async fn wake(shared: &Arc<Shared>, key: &ObjectKey, job: &SlimTrainingJob, node: &str, value: i64) -> Result<(), Again> {
+async fn wake(
+    shared: &Arc<Shared>,
+    key: &ObjectKey,
+    job: &SlimTrainingJob,
+    node: &str,
+    value: i64,
+) -> Result<(), Again> {
     let gpu_node = ObjectKey { namespace: String::new(), name: node.to_owned() };
     if shared.index.lock().gpu_nodes.get(&gpu_node).is_some_and(|held| held.spec.wake >= value) {
         return Ok(());
@@ -259,7 +291,13 @@ async fn wake(shared: &Arc<Shared>, key: &ObjectKey, job: &SlimTrainingJob, node
     }
 }
 
-async fn dry_run(shared: &Arc<Shared>, key: &ObjectKey, job: &SlimTrainingJob, gpus: i32, pod: &Pod) -> Result<(), Again> {
+async fn dry_run(
+    shared: &Arc<Shared>,
+    key: &ObjectKey,
+    job: &SlimTrainingJob,
+    gpus: i32,
+    pod: &Pod,
+) -> Result<(), Again> {
     let refusal = match shared.writer.create::<Pod, Value>("dry_run", Some(&key.namespace), pod, true).await {
         Ok(_) => None,
         Err(error) => match error.refusal() {

@@ -125,7 +125,14 @@ pub async fn run(shared: Arc<Shared>, heart: Heartbeat, shutdown: CancellationTo
     let mut confirm = Instant::now() + CONFIRM_EVERY;
     loop {
         heart.beat();
-        waiting.append(&mut shared.index.lock().take_dirty());
+        let changed = {
+            let mut index = shared.index.lock();
+            waiting.append(&mut index.take_dirty());
+            index.take_changed_namespaces()
+        };
+        for namespace in changed {
+            shared.ledger.lock().forget_refusals(&namespace);
+        }
         while in_hand.len() < WORKERS {
             let Some(job) = waiting.iter().find(|job| !in_hand.contains(*job)).cloned() else { break };
             waiting.remove(&job);
@@ -159,9 +166,8 @@ pub async fn run(shared: Arc<Shared>, heart: Heartbeat, shutdown: CancellationTo
             work::confirm_pods(&shared, CONFIRM_AFTER).await;
         }
     }
-    let drained = tokio::time::timeout(Duration::from_secs(10), async {
-        while workers.join_next().await.is_some() {}
-    });
+    let drained =
+        tokio::time::timeout(Duration::from_secs(10), async { while workers.join_next().await.is_some() {} });
     let _ = drained.await;
 }
 

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use andreas_api::EnergyPolicySpec;
 use andreas_api::gpu_node::GpuCondition;
 use andreas_api::names::{LABEL_ATTEMPT, LABEL_GPU_MEMORY, LABEL_JOB_UID};
 use andreas_api::slim::{SlimGpuNode, SlimNode, SlimPod, SlimTrainingJob};
 use andreas_api::training_job::Prediction;
-use andreas_api::EnergyPolicySpec;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -18,6 +18,9 @@ use crate::ledger::{JobMemory, Ledger};
 use crate::lifecycle::{
     AgentFact, Claim, DecisionFor, EnergyView, GonePod, NodeFact, Observed, Planned, PolicyView, Settings,
 };
+
+/// A pace that differs by more than this from what the last plan knew is news for the planner.
+const OFF_PLAN: f64 = 0.2;
 
 /// All that a step looks at, owned: the index is unlocked while the step is made.
 pub struct Seen {
@@ -57,7 +60,18 @@ impl Seen {
         let nodes = node_facts(index, key, &job, &pods, &gone, memory.decision.as_ref());
         let energy = energy(&job, &spec, now);
         let forecast = forecast::of(&job, &memory, now);
-        Some(Self { policy: PolicyView::of(&spec), job, pods, gone, nodes, now, memory, energy, forecast, settings })
+        Some(Self {
+            policy: PolicyView::of(&spec),
+            job,
+            pods,
+            gone,
+            nodes,
+            now,
+            memory,
+            energy,
+            forecast,
+            settings,
+        })
     }
 
     /// Where the plan has others leave first, no GPU counts as free until they have: their quota and watts are needed too.
@@ -75,10 +89,20 @@ impl Seen {
         }
     }
 
+    /// The run goes so much faster or slower than the last plan knew that another plan is due.
+    pub fn is_off_plan(&self) -> bool {
+        let table = self.memory.table.as_ref();
+        table.is_some_and(|table| {
+            let pace = forecast::outlook(&self.job, self.job.status.as_ref(), table, self.now).pace_factor;
+            (pace / self.memory.pace - 1.0).abs() > OFF_PLAN
+        })
+    }
+
     /// Makes the step.
     pub fn step(&self) -> crate::lifecycle::Step {
         let pods: Vec<&SlimPod> = self.pods.iter().map(Arc::as_ref).collect();
-        let gone: Vec<GonePod<'_>> = self.gone.iter().map(|gone| GonePod { last: &gone.last, at: gone.at }).collect();
+        let gone: Vec<GonePod<'_>> =
+            self.gone.iter().map(|gone| GonePod { last: &gone.last, at: gone.at }).collect();
         crate::lifecycle::step(&Observed {
             job: &self.job,
             pods: &pods,
@@ -121,8 +145,10 @@ fn node_facts(
         Some(Planned::Run { nodes, .. }) => nodes.as_slice(),
         _ => &[],
     };
-    let allocated = job.status.iter().filter_map(|status| status.allocation.as_ref()).flat_map(|a| a.nodes.iter());
-    let bound = pods.iter().chain(gone.iter().map(|gone| &gone.last)).filter_map(|pod| pod.spec.node_name.as_ref());
+    let allocated =
+        job.status.iter().filter_map(|status| status.allocation.as_ref()).flat_map(|a| a.nodes.iter());
+    let bound =
+        pods.iter().chain(gone.iter().map(|gone| &gone.last)).filter_map(|pod| pod.spec.node_name.as_ref());
     let mut facts = BTreeMap::new();
     for name in allocated.chain(bound).chain(decided) {
         if facts.contains_key(name) {
@@ -190,13 +216,16 @@ fn free_gpus(index: &ClusterIndex, node: &SlimNode, key: &ObjectKey, job: &SlimT
         }
     }
     for (other, their) in index.allocated_on(&name).filter(|(other, _)| *other != key) {
-        let Some(allocation) = their.status.as_ref().and_then(|status| status.allocation.as_ref()) else { continue };
+        let Some(allocation) = their.status.as_ref().and_then(|status| status.allocation.as_ref()) else {
+            continue;
+        };
         let first = own.is_none_or(|own| (allocation.since.0, other) < (own.since.0, key));
         let carried_out = index.pods_on(&name).any(|pod| {
             job_label(&pod.metadata).as_ref() == Some(other)
                 && number(&pod.metadata, LABEL_ATTEMPT) == Some(allocation.attempt)
         });
-        let starting = their.status.as_ref().is_some_and(|status| status.phase == andreas_api::Phase::Starting);
+        let starting =
+            their.status.as_ref().is_some_and(|status| status.phase == andreas_api::Phase::Starting);
         if first && starting && !carried_out {
             used += u64::try_from(allocation.gpus_per_worker).unwrap_or(0);
         }

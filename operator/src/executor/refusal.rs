@@ -27,7 +27,9 @@ pub fn classify(error: &Error) -> Refusal {
     let Error::Api(status) = error else { return Refusal::Busy(None) };
     let message = || status.message.chars().take(1_000).collect::<String>();
     match status.code {
-        403 if status.message.contains("exceeded quota") || status.message.contains("status unknown for quota") => {
+        403 if status.message.contains("exceeded quota")
+            || status.message.contains("status unknown for quota") =>
+        {
             Refusal::Quota(message())
         }
         404 => Refusal::NotFound,
@@ -79,17 +81,26 @@ mod tests {
     fn quota_template_and_trouble_are_told_apart() {
         let quota = r#"pods "a-1-0" is forbidden: exceeded quota: q, requested: pods=1, used: pods=5, limited: pods=5"#;
         assert!(matches!(answer(403, quota), Refusal::Quota(words) if words == quota));
-        assert!(matches!(answer(403, "pods \"a\" is forbidden: status unknown for quota: q"), Refusal::Quota(_)));
+        assert!(matches!(
+            answer(403, "pods \"a\" is forbidden: status unknown for quota: q"),
+            Refusal::Quota(_)
+        ));
         for (code, message) in [
             (403, "pods \"a\" is forbidden: failed quota: q: must specify requests.cpu for: train"),
-            (403, "pods \"a\" is forbidden: error looking up service account team/x: serviceaccount \"x\" not found"),
+            (
+                403,
+                "pods \"a\" is forbidden: error looking up service account team/x: serviceaccount \"x\" not found",
+            ),
             (403, "pods \"a\" is forbidden: violates PodSecurity \"restricted:latest\": hostPath volumes"),
             (403, "pods \"a\" is forbidden: no PriorityClass with name x was found"),
             (422, "Pod \"a\" is invalid: spec.containers[0].image: Required value"),
             (400, "unknown field"),
             (413, "too large"),
         ] {
-            assert!(matches!(answer(code, message), Refusal::Template(words) if words == message), "{code} {message}");
+            assert!(
+                matches!(answer(code, message), Refusal::Template(words) if words == message),
+                "{code} {message}"
+            );
         }
         assert_eq!(answer(409, "conflict"), Refusal::Conflict);
         for code in [401, 408, 429, 500, 503, 504] {

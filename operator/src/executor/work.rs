@@ -47,6 +47,9 @@ pub async fn step(shared: &Arc<Shared>, key: &ObjectKey) -> Again {
         seen
     };
     let Some(seen) = seen else { return Again::OnEvent };
+    if seen.is_off_plan() {
+        shared.index.lock().replan();
+    }
     let step = seen.step();
     shared.metrics.steps.inc();
 
@@ -87,7 +90,9 @@ fn difference(old: Option<&TrainingJobStatus>, new: &TrainingJobStatus) -> Optio
     if old.is_none() && *new == TrainingJobStatus::default() {
         return None;
     }
-    let json = |status: &TrainingJobStatus| serde_json::to_value(status).unwrap_or_else(|_| Value::Object(Map::new()));
+    let json = |status: &TrainingJobStatus| {
+        serde_json::to_value(status).unwrap_or_else(|_| Value::Object(Map::new()))
+    };
     let mut changes = patch::diff(&old.map_or_else(|| Value::Object(Map::new()), json), &json(new))?;
     if let Some(fields) = changes.as_object_mut() {
         fields.remove("progress");
@@ -152,7 +157,9 @@ fn written(
     if claims.is_none_or(|(before, after)| differs(&before, &after)) {
         index.replan();
     }
-    let records = |job: &SlimTrainingJob| job.status.as_ref().and_then(|s| s.history.last().map(|r| (r.attempt, r.outcome)));
+    let records = |job: &SlimTrainingJob| {
+        job.status.as_ref().and_then(|s| s.history.last().map(|r| (r.attempt, r.outcome)))
+    };
     if let Some((attempt, ended)) = step.status.history.last().map(|r| (r.attempt, r.outcome))
         && records(job).is_none_or(|(before, _)| before < attempt)
     {

@@ -89,7 +89,9 @@ impl Writer {
             let refusal = classify(&error);
             self.metrics.wrote(kind, refusal.label());
             match refusal {
-                Refusal::Busy(after) if matches!(&error, Error::Api(status) if status.code == 429) && tries < PATIENCE => {
+                Refusal::Busy(after)
+                    if matches!(&error, Error::Api(status) if status.code == 429) && tries < PATIENCE =>
+                {
                     tries += 1;
                     tokio::time::sleep(after.unwrap_or(Duration::from_millis(200 << tries))).await;
                 }
@@ -102,7 +104,11 @@ impl Writer {
     ///
     /// # Errors
     /// [`WriteError`]; a conflict where the object changed since it was read.
-    pub async fn patch_job_status(&self, job: &ObjectKey, body: &Value) -> Result<SlimTrainingJob, WriteError> {
+    pub async fn patch_job_status(
+        &self,
+        job: &ObjectKey,
+        body: &Value,
+    ) -> Result<SlimTrainingJob, WriteError> {
         let url = SlimTrainingJob::url_path(&(), Some(&job.namespace));
         let params = manager();
         self.send("status", || {
@@ -115,7 +121,11 @@ impl Writer {
     ///
     /// # Errors
     /// [`WriteError`]
-    pub async fn patch_profile_status(&self, key: &ObjectKey, body: &Value) -> Result<SlimTrainingProfile, WriteError> {
+    pub async fn patch_profile_status(
+        &self,
+        key: &ObjectKey,
+        body: &Value,
+    ) -> Result<SlimTrainingProfile, WriteError> {
         let url = SlimTrainingProfile::url_path(&(), Some(&key.namespace));
         let params = manager();
         self.send("profile", || {
@@ -138,14 +148,21 @@ impl Writer {
     ///
     /// # Errors
     /// [`WriteError`]
-    pub async fn patch_cluster_status<T>(&self, kind: &'static str, name: &str, body: &Value) -> Result<T, WriteError>
+    pub async fn patch_cluster_status<T>(
+        &self,
+        kind: &'static str,
+        name: &str,
+        body: &Value,
+    ) -> Result<T, WriteError>
     where
         T: Resource<DynamicType = ()> + DeserializeOwned,
     {
         let url = T::url_path(&(), None);
         let params = manager();
-        self.send(kind, || Request::new(url.as_str()).patch_subresource("status", name, &params, &Patch::Merge(body)))
-            .await
+        self.send(kind, || {
+            Request::new(url.as_str()).patch_subresource("status", name, &params, &Patch::Merge(body))
+        })
+        .await
     }
 
     /// Makes an object; the answer as `A`.
@@ -221,7 +238,11 @@ impl Writer {
     ///
     /// # Errors
     /// [`WriteError`]
-    pub async fn ensure_service(&self, namespace: &str, service: &Service) -> Result<andreas_api::slim::SlimService, WriteError> {
+    pub async fn ensure_service(
+        &self,
+        namespace: &str,
+        service: &Service,
+    ) -> Result<andreas_api::slim::SlimService, WriteError> {
         match self.create("service", Some(namespace), service, false).await {
             Err(error) if error.refusal() == Refusal::Conflict => {
                 let key = ObjectKey {
@@ -243,7 +264,8 @@ impl Writer {
 /// # Errors
 /// The API server's answer.
 pub async fn get<T: DeserializeOwned>(client: &Client, url: &str, name: &str) -> Result<Option<T>, Error> {
-    let request = Request::new(url).get(name, &kube::api::GetParams::default()).map_err(Error::BuildRequest)?;
+    let request =
+        Request::new(url).get(name, &kube::api::GetParams::default()).map_err(Error::BuildRequest)?;
     match client.request(request).await {
         Ok(object) => Ok(Some(object)),
         Err(Error::Api(status)) if status.code == 404 => Ok(None),

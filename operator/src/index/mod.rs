@@ -73,6 +73,7 @@ pub struct ClusterIndex {
     foreign_use: BTreeMap<String, Amounts>,
     unreadable_nodes: BTreeSet<String>,
     dirty: BTreeSet<ObjectKey>,
+    changed_namespaces: BTreeSet<String>,
     signals: Arc<Signals>,
 }
 
@@ -120,6 +121,11 @@ impl ClusterIndex {
     /// The jobs to look at again, in order of name; the set is empty afterwards.
     pub fn take_dirty(&mut self) -> BTreeSet<ObjectKey> {
         std::mem::take(&mut self.dirty)
+    }
+
+    /// Namespaces whose rules (labels, quotas) changed since the last call: what they refused may be good now.
+    pub fn take_changed_namespaces(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.changed_namespaces)
     }
 
     /// Look at this job again.
@@ -306,7 +312,8 @@ impl ClusterIndex {
     /// GPUs of a pod became free, perhaps under another job that waits for them.
     fn release_of(&mut self, pod: &SlimPod) {
         if let Some(node) = pod.spec.node_name.clone() {
-            let waiting: Vec<ObjectKey> = self.allocated_on.get(&node).into_iter().flatten().cloned().collect();
+            let waiting: Vec<ObjectKey> =
+                self.allocated_on.get(&node).into_iter().flatten().cloned().collect();
             for job in waiting {
                 self.mark(job);
             }

@@ -122,7 +122,8 @@ fn container(container: &SlimContainer) -> Amounts {
     let (requests, limits) = (&container.resources.requests, &container.resources.limits);
     let asked = Amounts::of(requests);
     let capped = Amounts::of(limits);
-    let pick = |name: &str, request: u64, limit: u64| if requests.contains_key(name) { request } else { limit };
+    let pick =
+        |name: &str, request: u64, limit: u64| if requests.contains_key(name) { request } else { limit };
     Amounts {
         gpus: pick(GPU_RESOURCE, asked.gpus, capped.gpus),
         cpu_milli: pick("cpu", asked.cpu_milli, capped.cpu_milli),
@@ -153,6 +154,7 @@ pub fn pod(spec: &SlimPodSpec) -> Amounts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use andreas_api::slim::SlimResources;
 
     #[test]
     fn quantities_read_as_kubernetes_reads_them() {
@@ -176,11 +178,11 @@ mod tests {
     }
 
     fn with(cpu: &str, gpus: &str, always: bool) -> SlimContainer {
-        let requests = [("cpu", cpu), (GPU_RESOURCE, gpus)].map(|(k, v)| (k.to_owned(), Quantity(v.to_owned())));
-        let mut container = SlimContainer::default();
-        container.restart_policy = always.then(|| "Always".to_owned());
-        container.resources.requests = BTreeMap::from(requests);
-        container
+        let requests =
+            [("cpu", cpu), (GPU_RESOURCE, gpus)].map(|(k, v)| (k.to_owned(), Quantity(v.to_owned())));
+        let resources = SlimResources { requests: BTreeMap::from(requests), ..SlimResources::default() };
+        let restart_policy = always.then(|| "Always".to_owned());
+        SlimContainer { restart_policy, resources, ..SlimContainer::default() }
     }
 
     #[test]

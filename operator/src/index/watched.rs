@@ -54,7 +54,8 @@ impl Index<ForeignPod> for ClusterIndex {
             Change::Newer { old } => Some(old),
         };
         let new = self.foreign.get(&key).cloned();
-        let takes = |pod: &ForeignPod| pod.spec.node_name.clone().map(|node| (node, quantity::pod(&pod.spec)));
+        let takes =
+            |pod: &ForeignPod| pod.spec.node_name.clone().map(|node| (node, quantity::pod(&pod.spec)));
         let (before, after) = (old.as_deref().and_then(takes), new.as_deref().and_then(takes));
         if before == after {
             return;
@@ -146,7 +147,9 @@ macro_rules! planned_from {
                 let key = ObjectKey::of(&object);
                 match self.$store.apply(object, Seen::Watched) {
                     Change::Nothing => return,
-                    Change::Newer { old } if self.$store.get(&key).is_some_and(|new| $same(&old, new)) => return,
+                    Change::Newer { old } if self.$store.get(&key).is_some_and(|new| $same(&old, new)) => {
+                        return;
+                    }
                     Change::Newer { .. } | Change::New { .. } => {}
                 }
                 $each(self, &key);
@@ -169,8 +172,9 @@ macro_rules! planned_from {
     };
 }
 
-/// Jobs of a namespace that may be refused for another reason now, or none.
+/// Jobs of a namespace may be refused for another reason now, or none.
 fn mark_namespace(index: &mut ClusterIndex, namespace: &str) {
+    index.changed_namespaces.insert(namespace.to_owned());
     let jobs: Vec<ObjectKey> =
         index.jobs.iter().filter(|(key, _)| key.namespace == namespace).map(|(key, _)| key.clone()).collect();
     for job in jobs {
@@ -190,12 +194,36 @@ planned_from!(
     |a: &SlimEnergyPolicy, b: &SlimEnergyPolicy| a.spec == b.spec,
     |index: &mut ClusterIndex, _: &ObjectKey| index.mark_all()
 );
-planned_from!(
-    SlimQuota,
-    quotas,
-    |a: &SlimQuota, b: &SlimQuota| a.spec == b.spec && a.status == b.status,
-    |_: &mut ClusterIndex, _: &ObjectKey| ()
-);
+impl Index<SlimQuota> for ClusterIndex {
+    fn apply(&mut self, quota: SlimQuota) {
+        let key = ObjectKey::of(&quota);
+        let allowed = match self.quotas.apply(quota, Seen::Watched) {
+            Change::Nothing => return,
+            Change::New { .. } => true,
+            // Its use changes with every pod; what is allowed changes what was refused.
+            Change::Newer { old } => {
+                self.quotas.get(&key).is_some_and(|new| old.status.hard != new.status.hard)
+            }
+        };
+        if allowed {
+            mark_namespace(self, &key.namespace);
+        }
+        self.replan();
+    }
+
+    fn delete(&mut self, key: &ObjectKey, last: Option<SlimQuota>) {
+        self.quotas.delete(key, last.as_ref().map(|quota| &quota.metadata));
+        mark_namespace(self, &key.namespace);
+        self.replan();
+    }
+
+    fn reset(&mut self, present: &HashSet<ObjectKey>) {
+        for (key, _) in self.quotas.reset(present) {
+            mark_namespace(self, &key.namespace);
+        }
+        self.replan();
+    }
+}
 planned_from!(
     SlimNamespace,
     namespaces,

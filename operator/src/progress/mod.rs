@@ -78,7 +78,12 @@ struct Deferred {
 
 impl Progress {
     /// An endpoint over what is known.
-    pub fn new(client: Client, index: Arc<Mutex<ClusterIndex>>, metrics: Metrics, last: LastReports) -> Arc<Self> {
+    pub fn new(
+        client: Client,
+        index: Arc<Mutex<ClusterIndex>>,
+        metrics: Metrics,
+        last: LastReports,
+    ) -> Arc<Self> {
         Arc::new(Self {
             tokens: Tokens::new(client.clone()),
             client,
@@ -100,8 +105,11 @@ impl Progress {
             let now = Timestamp::now();
             let due: Vec<(ObjectKey, Deferred)> = {
                 let mut later = self.later.lock();
-                let keys: Vec<_> = later.iter().filter(|(_, d)| d.due <= now).map(|(key, _)| key.clone()).collect();
-                keys.into_iter().filter_map(|key| later.remove(&key).map(|deferred| (key, deferred))).collect()
+                let keys: Vec<_> =
+                    later.iter().filter(|(_, d)| d.due <= now).map(|(key, _)| key.clone()).collect();
+                keys.into_iter()
+                    .filter_map(|key| later.remove(&key).map(|deferred| (key, deferred)))
+                    .collect()
             };
             let writes = due.into_iter().map(|(key, d)| {
                 let this = Arc::clone(&self);
@@ -116,19 +124,28 @@ impl Progress {
     }
 
     /// Judges a claim against the job as it is, and writes it if it is worth it. Conflicts are tried again from a live read.
-    async fn write(&self, key: &ObjectKey, uid: &str, attempt: i64, claim: Claim) -> Result<&'static str, kube::Error> {
+    async fn write(
+        &self,
+        key: &ObjectKey,
+        uid: &str,
+        attempt: i64,
+        claim: Claim,
+    ) -> Result<&'static str, kube::Error> {
         for round in 0..TRIES {
             let (job, running) = {
                 let index = self.index.lock();
                 (index.jobs.get(key).cloned(), running(&index))
             };
-            let Some(job) = job.filter(|job| job.metadata.uid.as_deref() == Some(uid)) else { return Ok("nothing") };
+            let Some(job) = job.filter(|job| job.metadata.uid.as_deref() == Some(uid)) else {
+                return Ok("nothing");
+            };
             let now = Timestamp::now();
             let status = job.status.clone().unwrap_or_default();
             let progress = match rules::judge(&status, attempt, job.spec.epochs, claim, now, running) {
                 Verdict::Nothing => return Ok("nothing"),
                 Verdict::Later(wait, progress) => {
-                    if status.progress.as_ref().is_none_or(|held| progress.milli_percent > held.milli_percent) {
+                    if status.progress.as_ref().is_none_or(|held| progress.milli_percent > held.milli_percent)
+                    {
                         self.last.lock().insert(uid.to_owned(), now);
                     }
                     let due = now.checked_add(wait).unwrap_or(now);
@@ -138,7 +155,8 @@ impl Progress {
                 }
                 Verdict::Write(progress) => progress,
             };
-            let body = status_body(uid, job.metadata.resource_version.as_deref(), json!({ "progress": progress }));
+            let body =
+                status_body(uid, job.metadata.resource_version.as_deref(), json!({ "progress": progress }));
             let url = SlimTrainingJob::url_path(&(), Some(&key.namespace));
             let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
             let request = Request::new(url.as_str())
@@ -183,7 +201,11 @@ impl Progress {
 
 /// Jobs that run now.
 fn running(index: &ClusterIndex) -> usize {
-    index.jobs.iter().filter(|(_, job)| job.status.as_ref().is_some_and(|s| s.phase == Phase::Running)).count()
+    index
+        .jobs
+        .iter()
+        .filter(|(_, job)| job.status.as_ref().is_some_and(|s| s.phase == Phase::Running))
+        .count()
 }
 
 /// The routes.
@@ -194,7 +216,12 @@ pub fn router(progress: Arc<Progress>) -> Router {
 
 fn refuse(progress: &Progress, code: StatusCode, message: &'static str) -> Response {
     Metrics::count(&progress.metrics.reports, "refused");
-    (code, axum::Json(json!({ "kind": "Status", "status": "Failure", "code": code.as_u16(), "message": message })))
+    (
+        code,
+        axum::Json(
+            json!({ "kind": "Status", "status": "Failure", "code": code.as_u16(), "message": message }),
+        ),
+    )
         .into_response()
 }
 
@@ -217,14 +244,17 @@ async fn report(
     let pod = match progress.tokens.review(token, &progress_audience(&uid)).await {
         Ok(Some(pod)) if pod.namespace == key.namespace => pod,
         Ok(Some(_)) => return refuse(&progress, StatusCode::FORBIDDEN, denied),
-        Ok(None) => return refuse(&progress, StatusCode::UNAUTHORIZED, "the token is not valid for this job"),
+        Ok(None) => {
+            return refuse(&progress, StatusCode::UNAUTHORIZED, "the token is not valid for this job");
+        }
         Err(error) => {
             tracing::warn!(%error, "a token could not be reviewed");
             return refuse(&progress, StatusCode::SERVICE_UNAVAILABLE, "try again");
         }
     };
     let present = job.status.as_ref().and_then(|status| status.allocation.as_ref()).map(|a| a.attempt);
-    let Some(attempt) = member(&progress, &key, &uid, &pod).await.filter(|attempt| Some(*attempt) == present) else {
+    let Some(attempt) = member(&progress, &key, &uid, &pod).await.filter(|attempt| Some(*attempt) == present)
+    else {
         return refuse(&progress, StatusCode::FORBIDDEN, denied);
     };
     let Ok(body) = serde_json::from_slice::<ReportBody>(&body) else {

@@ -34,7 +34,14 @@ pub enum Verdict {
 /// Judges a claim of attempt `attempt` against what the status holds.
 ///
 /// Only forward within an attempt; a new attempt may start lower. `running`: how many jobs run now.
-pub fn judge(status: &TrainingJobStatus, attempt: i64, epochs: i32, claim: Claim, now: Timestamp, running: usize) -> Verdict {
+pub fn judge(
+    status: &TrainingJobStatus,
+    attempt: i64,
+    epochs: i32,
+    claim: Claim,
+    now: Timestamp,
+    running: usize,
+) -> Verdict {
     if status.phase.is_terminal() || status.phase == Phase::Suspended && status.allocation.is_none() {
         return Verdict::Nothing;
     }
@@ -121,7 +128,9 @@ mod tests {
         assert_eq!(judge(39_000, 200, 1), Verdict::Nothing);
         assert!(matches!(judge(40_500, 200, 1), Verdict::Later(..)));
         assert!(matches!(judge(42_000, 105, 1), Verdict::Later(wait, _) if wait == Duration::from_secs(5)));
-        assert!(matches!(judge(42_000, 110, 1), Verdict::Write(p) if p.milli_percent == 42_000 && p.text == "42%"));
+        assert!(
+            matches!(judge(42_000, 110, 1), Verdict::Write(p) if p.milli_percent == 42_000 && p.text == "42%")
+        );
         assert!(matches!(judge(42_000, 130, 500), Verdict::Later(..)));
         assert!(matches!(judge(42_000, 160, 500), Verdict::Write(_)));
     }
@@ -129,10 +138,14 @@ mod tests {
     #[test]
     fn a_new_attempt_may_start_lower_and_its_pace_is_its_own() {
         let held = status(progress(1, 40_000, 0));
-        let Verdict::Write(first) = judge(&held, 2, 10, claim(30_000), at(20), 1) else { panic!("not written") };
+        let Verdict::Write(first) = judge(&held, 2, 10, claim(30_000), at(20), 1) else {
+            panic!("not written")
+        };
         assert_eq!((first.attempt, first.milli_percent, first.attempt_start), (2, 30_000, 30_000));
         let held = status(serde_json::to_value(&first).expect("json"));
-        let Verdict::Write(next) = judge(&held, 2, 10, claim(50_000), at(60), 1) else { panic!("not written") };
+        let Verdict::Write(next) = judge(&held, 2, 10, claim(50_000), at(60), 1) else {
+            panic!("not written")
+        };
         // Two of ten epochs in 60 s.
         assert_eq!(next.millis_per_epoch, 30_000);
     }
@@ -148,6 +161,8 @@ mod tests {
     #[test]
     fn the_last_percent_is_written_whenever_it_comes() {
         let held = status(progress(2, 98_500, 100));
-        assert!(matches!(judge(&held, 2, 10, claim(100_000), at(101), 1), Verdict::Write(p) if p.milli_percent == 100_000));
+        assert!(
+            matches!(judge(&held, 2, 10, claim(100_000), at(101), 1), Verdict::Write(p) if p.milli_percent == 100_000)
+        );
     }
 }

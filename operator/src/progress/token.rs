@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
-use kube::api::{Api, PostParams};
 use kube::Client;
+use kube::api::{Api, PostParams};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -62,7 +62,8 @@ impl Tokens {
             spec: TokenReviewSpec { token: token.to_owned(), audiences: Some(vec![audience.to_owned()]) },
             ..TokenReview::default()
         };
-        let answer = Api::<TokenReview>::all(self.client.clone()).create(&PostParams::default(), &asked).await?;
+        let answer =
+            Api::<TokenReview>::all(self.client.clone()).create(&PostParams::default(), &asked).await?;
         drop(permit);
         let pod = identity(&answer, audience);
         let mut kept = self.kept.lock();
@@ -125,9 +126,16 @@ mod tests {
     fn only_a_pods_token_of_the_right_audience_is_an_identity() {
         let pod = json!({"authentication.kubernetes.io/pod-name": ["a-1-0"], "authentication.kubernetes.io/pod-uid": ["u"]});
         let good = identity(&answer(json!(["x"]), pod.clone()), "x");
-        assert_eq!(good, Some(PodIdentity { namespace: "team".into(), name: "a-1-0".into(), uid: "u".into() }));
+        assert_eq!(
+            good,
+            Some(PodIdentity { namespace: "team".into(), name: "a-1-0".into(), uid: "u".into() })
+        );
         assert_eq!(identity(&answer(json!(["other"]), pod.clone()), "x"), None);
-        assert_eq!(identity(&answer(json!(null), pod), "x"), None, "an API server that ignores audiences is not believed");
+        assert_eq!(
+            identity(&answer(json!(null), pod), "x"),
+            None,
+            "an API server that ignores audiences is not believed"
+        );
         assert_eq!(identity(&answer(json!(["x"]), json!({})), "x"), None);
     }
 

@@ -66,7 +66,8 @@ impl TrainerStatus {
     ///
     /// `None`: nothing that can be read, or the plain 0 that callbacks post at begin, also on resume.
     pub fn claim(&self, epochs: i32) -> Option<Claim> {
-        let percent = self.progress_percentage.filter(|percent| percent.is_finite() && (0.0..=100.0).contains(percent));
+        let percent =
+            self.progress_percentage.filter(|percent| percent.is_finite() && (0.0..=100.0).contains(percent));
         let steps = self.ratio("current_step", "total_steps");
         let by_epoch = || {
             let epochs = f64::from(epochs.max(1));
@@ -78,7 +79,8 @@ impl TrainerStatus {
             None => percent.filter(|percent| *percent > 0.0)? / 100.0,
         };
         let milli_percent = (share * 100_000.0).floor() as i32;
-        let forced_end = percent == Some(100.0) && milli_percent < 99_000 || steps.is_none() && percent == Some(100.0);
+        let forced_end =
+            percent == Some(100.0) && milli_percent < 99_000 || steps.is_none() && percent == Some(100.0);
         Some(Claim { milli_percent, forced_end })
     }
 }
@@ -100,7 +102,8 @@ mod tests {
         assert_eq!(all.claim(2), Some(Claim { milli_percent: 25_000, forced_end: false }));
         let epochs = status(r#"{"trainerStatus":{"metrics":[{"name":"current_epoch","value":"1.5"}]}}"#);
         assert_eq!(epochs.claim(2).expect("a claim").milli_percent, 75_000);
-        let percent = status(r#"{"trainerStatus":{"progressPercentage":42,"lastUpdatedTime":"2026-01-01T00:00:00Z"}}"#);
+        let percent =
+            status(r#"{"trainerStatus":{"progressPercentage":42,"lastUpdatedTime":"2026-01-01T00:00:00Z"}}"#);
         assert_eq!(percent.claim(2).expect("a claim").milli_percent, 42_000);
     }
 

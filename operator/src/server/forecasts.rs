@@ -73,7 +73,9 @@ async fn forecasts(State(door): State<Forecasts>) -> Response {
             let memory = ledger.get(&key);
             let status = job.status.as_ref();
             let waits = memory.and_then(|memory| memory.decision.as_ref()).and_then(|d| match &d.verdict {
-                Planned::Wait { reason, message } => Some(Waits { reason: reason.as_str(), message: message.clone() }),
+                Planned::Wait { reason, message } => {
+                    Some(Waits { reason: reason.as_str(), message: message.clone() })
+                }
                 Planned::Run { .. } => None,
             });
             Forecast {

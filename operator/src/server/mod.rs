@@ -72,11 +72,15 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
     let tasks = TaskTracker::new();
     let cached = caches::feed_all(&client, &index, &watch_metrics, &health, &tasks, &servers_end);
 
-    let listener = TcpListener::bind(args.admin.listen).await.with_context(|| format!("cannot listen on {}", args.admin.listen))?;
+    let listener = TcpListener::bind(args.admin.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}", args.admin.listen))?;
     let routes = admin::router(Arc::new(registry), health.clone()).merge(forecasts.router());
-    tasks.spawn(logged("admin server", serve(listener, None, routes, Limits::default(), servers_end.clone())));
+    tasks
+        .spawn(logged("admin server", serve(listener, None, routes, Limits::default(), servers_end.clone())));
     if args.progress.progress_listen.is_some() {
-        let endpoint = Progress::new(client.clone(), Arc::clone(&index), metrics.clone(), Arc::clone(&reports));
+        let endpoint =
+            Progress::new(client.clone(), Arc::clone(&index), metrics.clone(), Arc::clone(&reports));
         serve_progress(&args, endpoint, &tasks, &servers_end).await?;
     }
 
@@ -87,7 +91,8 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
         () = stop.cancelled() => false,
     };
     let result = if filled {
-        lead(&args, &stop, Leading { client, index, metrics, health, settings, identity, reports, forecasts }).await
+        lead(&args, &stop, Leading { client, index, metrics, health, settings, identity, reports, forecasts })
+            .await
     } else {
         Ok(())
     };
@@ -128,7 +133,8 @@ async fn serve_progress(
 fn settings(args: &RunArgs) -> anyhow::Result<Settings> {
     let progress = match (&args.progress.progress_url, &args.progress.progress_ca) {
         (Some(url), Some(ca)) => {
-            let ca_pem = std::fs::read_to_string(ca).with_context(|| format!("cannot read {}", ca.display()))?;
+            let ca_pem =
+                std::fs::read_to_string(ca).with_context(|| format!("cannot read {}", ca.display()))?;
             Some(ProgressEndpoint { base_url: url.trim_end_matches('/').to_owned(), ca_pem })
         }
         (Some(_), None) => bail!("--progress-url needs --progress-ca: pods must know whom to trust"),
@@ -179,7 +185,8 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
 
     // The leader before may have written what our watches have not shown yet.
     caches::catch_up(&with.client, &with.index).await;
-    let writer = Writer::new(with.client.clone(), usize::from(args.writes), leadership.clone(), with.metrics.clone());
+    let writer =
+        Writer::new(with.client.clone(), usize::from(args.writes), leadership.clone(), with.metrics.clone());
     let reporter = Reporter { controller: "andreas-operator".into(), instance: Some(with.identity.clone()) };
     let shared = Arc::new(Shared {
         index: Arc::clone(&with.index),

@@ -17,7 +17,9 @@ fn selected(spec: &PodSpec, node: &SlimNode) -> bool {
 
 fn affine(spec: &PodSpec, node: &SlimNode) -> bool {
     let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
-    let Some(required) = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref()) else {
+    let Some(required) =
+        affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref())
+    else {
         return true;
     };
     required.node_selector_terms.iter().any(|term| matches_term(term, node))
@@ -31,8 +33,12 @@ fn matches_term(term: &NodeSelectorTerm, node: &SlimNode) -> bool {
         return false;
     }
     let name = node.name_any();
-    expressions.iter().all(|requirement| meets(requirement, node.labels().get(&requirement.key).map(String::as_str)))
-        && fields.iter().all(|requirement| requirement.key == "metadata.name" && meets(requirement, Some(&name)))
+    expressions
+        .iter()
+        .all(|requirement| meets(requirement, node.labels().get(&requirement.key).map(String::as_str)))
+        && fields
+            .iter()
+            .all(|requirement| requirement.key == "metadata.name" && meets(requirement, Some(&name)))
 }
 
 fn meets(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
@@ -46,7 +52,13 @@ fn meets(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
         operator @ ("Gt" | "Lt") => {
             let bound = values.first().and_then(|v| number(v));
             match (value.and_then(number), bound) {
-                (Some(value), Some(bound)) => if operator == "Gt" { value > bound } else { value < bound },
+                (Some(value), Some(bound)) => {
+                    if operator == "Gt" {
+                        value > bound
+                    } else {
+                        value < bound
+                    }
+                }
                 _ => false,
             }
         }
@@ -55,7 +67,8 @@ fn meets(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
 }
 
 fn tolerated(spec: &PodSpec, node: &SlimNode) -> bool {
-    let hard = node.spec.taints.iter().filter(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"));
+    let hard =
+        node.spec.taints.iter().filter(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"));
     let mut hard = hard.filter(|taint| !silence(taint) && taint.key != GPU_RESOURCE);
     hard.all(|taint| spec.tolerations.iter().flatten().any(|toleration| tolerates(toleration, taint)))
 }
@@ -118,8 +131,18 @@ mod tests {
             (expression("none", "Exists", json!(null)), false),
             (expression("gen", "Gt", json!(["3"])), true),
             (expression("gen", "Lt", json!(["4"])), false),
-            (affinity(json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]})), true),
-            (affinity(json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]})), false),
+            (
+                affinity(
+                    json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}),
+                ),
+                true,
+            ),
+            (
+                affinity(
+                    json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}),
+                ),
+                false,
+            ),
             (affinity(json!({})), false),
         ] {
             assert_eq!(admits(&spec(json.clone()), &node), admitted, "{json}");

@@ -72,7 +72,8 @@ pub fn board(gpu_type: &str, policy: &EnergyPolicySpec) -> Board {
             !letter(name[..at].chars().next_back()) && !letter(name[at + found.len()..].chars().next())
         })
     };
-    let (idle, max) = BOARDS.iter().find(|(part, ..)| words(part)).map_or(UNKNOWN, |(_, idle, max)| (*idle, *max));
+    let (idle, max) =
+        BOARDS.iter().find(|(part, ..)| words(part)).map_or(UNKNOWN, |(_, idle, max)| (*idle, *max));
     Board { idle: Watts(idle), max: Watts(max), overhead: Watts::ZERO }
 }
 
@@ -97,7 +98,12 @@ mod tests {
 
     #[test]
     fn the_administrator_goes_first_and_nonsense_is_put_right() {
-        let row = |idle, max| GpuTypePower { name: "X".into(), idle_watts: idle, max_watts: max, node_overhead_watts: 90 };
+        let row = |idle, max| GpuTypePower {
+            name: "X".into(),
+            idle_watts: idle,
+            max_watts: max,
+            node_overhead_watts: 90,
+        };
         let policy = EnergyPolicySpec { gpu_types: vec![row(80, 20)], ..EnergyPolicySpec::default() };
         assert_eq!(board("X", &policy), Board { idle: Watts(80.0), max: Watts(80.0), overhead: Watts(90.0) });
     }

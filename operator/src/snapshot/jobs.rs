@@ -40,7 +40,8 @@ impl Holders {
     pub fn accounts_for(&self, pod: &SlimPod) -> bool {
         let Some(job) = job_label(&pod.metadata) else { return false };
         let over = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
-        !over && self.attempts.get(&job).is_some_and(|held| number(&pod.metadata, LABEL_ATTEMPT) == Some(*held))
+        !over
+            && self.attempts.get(&job).is_some_and(|held| number(&pod.metadata, LABEL_ATTEMPT) == Some(*held))
     }
 }
 
@@ -105,13 +106,16 @@ pub(super) fn state(claim: &Claim, holding: &Holding, now: Timestamp, cluster: &
     let target = target(holding, cluster);
     match claim {
         // Between its stop and its start at the target: still a commitment.
-        Claim::Waiting { .. } => Some(target.map_or(JobState::Waiting, |(target, since)| JobState::Starting {
-            target,
-            since: time(since.min(now)),
+        Claim::Waiting { .. } => Some(target.map_or(JobState::Waiting, |(target, since)| {
+            JobState::Starting { target, since: time(since.min(now)) }
         })),
         Claim::Nothing => None,
-        Claim::Starting { since } => Some(JobState::Starting { target: held()?, since: time(*since.min(&now)) }),
-        Claim::Running { since } => Some(JobState::Running { placement: held()?, since: time(*since.min(&now)) }),
+        Claim::Starting { since } => {
+            Some(JobState::Starting { target: held()?, since: time(*since.min(&now)) })
+        }
+        Claim::Running { since } => {
+            Some(JobState::Running { placement: held()?, since: time(*since.min(&now)) })
+        }
         Claim::Stopping { goes_on: false, .. } => None,
         Claim::Stopping { gone_by, goes_on: true } => {
             // Of a silent node nobody knows: as far away as the longest grace period.
@@ -145,7 +149,8 @@ pub(super) struct Requirements {
 
 impl Requirements {
     fn candidates(&mut self, given: &Given<'_>, spec: &PodSpec, held: &[String]) -> Option<Arc<[NodeName]>> {
-        let key = serde_json::to_string(&(&spec.node_selector, &spec.affinity, &spec.tolerations)).unwrap_or_default();
+        let key = serde_json::to_string(&(&spec.node_selector, &spec.affinity, &spec.tolerations))
+            .unwrap_or_default();
         let cluster = given.cluster;
         let find = |held: &[String]| {
             let admitted: Vec<NodeName> = cluster
@@ -155,7 +160,8 @@ impl Requirements {
                     let key = ObjectKey { namespace: String::new(), name: (*name).clone() };
                     let node = given.index.nodes.get(&key);
                     held.contains(name)
-                        || cluster.usable.contains(*name) && node.is_some_and(|node| admits::admits(spec, node))
+                        || cluster.usable.contains(*name)
+                            && node.is_some_and(|node| admits::admits(spec, node))
                 })
                 .map(|name| node_name(name))
                 .collect();
@@ -184,7 +190,8 @@ pub(super) fn job(given: &Given<'_>, state: JobState, requirements: &mut Require
         _ if (outlook.pace_factor - 1.0).abs() > 0.05 => paced(table, outlook.pace_factor),
         _ => Arc::clone(&table.rows),
     };
-    let worker_pod = |gpus: i32| pods::unplaced_worker(job, 1, gpus, &Settings::default()).spec.unwrap_or_default();
+    let worker_pod =
+        |gpus: i32| pods::unplaced_worker(job, 1, gpus, &Settings::default()).spec.unwrap_or_default();
     let (one, two) = (worker_pod(1), worker_pod(2));
     let running_for = match &state {
         JobState::Running { since, .. } => (time(now) - *since).0.max(0.0),
@@ -197,7 +204,8 @@ pub(super) fn job(given: &Given<'_>, state: JobState, requirements: &mut Require
         id: job_id(key),
         namespace: NamespaceName::new(key.namespace.as_str()),
         submit: time(created),
-        deadline: crate::lifecycle::status::deadline(spec, job.metadata.creation_timestamp.as_ref()).map(|d| time(d.0)),
+        deadline: crate::lifecycle::status::deadline(spec, job.metadata.creation_timestamp.as_ref())
+            .map(|d| time(d.0)),
         weight: rules::late_rate(policy, bounded_weight(index, key, spec.weight)),
         epochs_left: outlook.epochs_left.max(1e-3),
         estimates,
@@ -219,14 +227,19 @@ pub(super) fn job(given: &Given<'_>, state: JobState, requirements: &mut Require
 }
 
 fn paced(table: &Table, factor: f64) -> Arc<[andreas_planner::Estimate]> {
-    let row = |row: &andreas_planner::Estimate| andreas_planner::Estimate { epoch: row.epoch * factor, ..row.clone() };
+    let row = |row: &andreas_planner::Estimate| andreas_planner::Estimate {
+        epoch: row.epoch * factor,
+        ..row.clone()
+    };
     table.rows.iter().map(row).collect()
 }
 
 /// A namespace may bound its weights.
 fn bounded_weight(index: &ClusterIndex, key: &ObjectKey, weight: i32) -> i32 {
-    let namespace = index.namespaces.get(&ObjectKey { namespace: String::new(), name: key.namespace.clone() });
-    let bound = namespace.and_then(|n| n.annotations().get(ANNOTATION_MAX_WEIGHT)).and_then(|text| text.parse().ok());
+    let namespace =
+        index.namespaces.get(&ObjectKey { namespace: String::new(), name: key.namespace.clone() });
+    let bound =
+        namespace.and_then(|n| n.annotations().get(ANNOTATION_MAX_WEIGHT)).and_then(|text| text.parse().ok());
     bound.map_or(weight, |bound: i32| weight.min(bound.max(1)))
 }
 
@@ -242,8 +255,12 @@ fn worker(index: &ClusterIndex, key: &ObjectKey, one: &PodSpec, two: &PodSpec) -
         pods: None,
         others: BTreeMap::new(),
     };
-    let quotas: Vec<_> =
-        index.quotas.iter().filter(|(k, _)| k.namespace == key.namespace).map(|(_, quota)| quota.as_ref()).collect();
+    let quotas: Vec<_> = index
+        .quotas
+        .iter()
+        .filter(|(k, _)| k.namespace == key.namespace)
+        .map(|(_, quota)| quota.as_ref())
+        .collect();
     let (first, second) = (quota::pod_takes(&quotas, one), quota::pod_takes(&quotas, two));
     let quota_per_gpu: quota::Amounts = second
         .iter()
@@ -252,7 +269,9 @@ fn worker(index: &ClusterIndex, key: &ObjectKey, one: &PodSpec, two: &PodSpec) -
         .collect();
     let quota_fixed: quota::Amounts = first
         .iter()
-        .map(|(key, amount)| (Arc::clone(key), amount.saturating_sub(quota_per_gpu.get(key).copied().unwrap_or(0))))
+        .map(|(key, amount)| {
+            (Arc::clone(key), amount.saturating_sub(quota_per_gpu.get(key).copied().unwrap_or(0)))
+        })
         .filter(|(_, amount)| *amount > 0)
         .collect();
     Worker {

@@ -80,7 +80,8 @@ pub fn build(
     // What each job holds: by the status being written, else the one last seen.
     let mut claims: BTreeMap<&ObjectKey, (&Claim, Holding)> = BTreeMap::new();
     for (key, job) in index.jobs.iter() {
-        let Some(memory) = ledger.get(key).filter(|memory| Some(&memory.uid) == job.metadata.uid.as_ref()) else {
+        let Some(memory) = ledger.get(key).filter(|memory| Some(&memory.uid) == job.metadata.uid.as_ref())
+        else {
             continue;
         };
         let Some(claim) = &memory.claim else { continue };
@@ -114,7 +115,11 @@ pub fn build(
         grace = grace.max(crate::lifecycle::pods::grace_seconds(&job.spec));
         let status = ledger.get(key).and_then(|memory| memory.pending.as_ref()).or(job.status.as_ref());
         basis.insert((*key).clone(), status.and_then(|status| status.decisions).unwrap_or(0));
-        planned.push(jobs::job(&jobs::Given { index, policy, cluster: &cluster, key, job, status, table: &table, now }, state, &mut requirements));
+        planned.push(jobs::job(
+            &jobs::Given { index, policy, cluster: &cluster, key, job, status, table: &table, now },
+            state,
+            &mut requirements,
+        ));
     }
 
     let namespaces: BTreeSet<&str> = planned.iter().map(|job| job.namespace.as_str()).collect();
@@ -143,8 +148,12 @@ fn info(name: &GpuType, policy: &EnergyPolicySpec) -> GpuTypeInfo {
 
 /// What a namespace's quotas leave: used by everything but the pods of jobs that the planner accounts for itself.
 fn namespace(index: &ClusterIndex, name: &str, holders: &jobs::Holders) -> Option<Namespace> {
-    let quotas: Vec<_> =
-        index.quotas.iter().filter(|(key, _)| key.namespace == name).map(|(_, quota)| quota.as_ref()).collect();
+    let quotas: Vec<_> = index
+        .quotas
+        .iter()
+        .filter(|(key, _)| key.namespace == name)
+        .map(|(_, quota)| quota.as_ref())
+        .collect();
     if quotas.is_empty() {
         return None;
     }

@@ -149,6 +149,7 @@ fn foreign_power(index: &ClusterIndex, key: &ObjectKey, holders: &Holders) -> Op
         .filter(|pod| holders.accounts_for(pod))
         .filter_map(|pod| pod.metadata.uid.as_deref())
         .collect();
-    let foreign = status.gpus.iter().filter(|gpu| gpu.holder.as_deref().is_some_and(|uid| !ours.contains(uid)));
+    let foreign =
+        status.gpus.iter().filter(|gpu| gpu.holder.as_deref().is_some_and(|uid| !ours.contains(uid)));
     Some(Watts(foreign.map(|gpu| f64::from(gpu.watts.max(0))).sum()))
 }

@@ -15,7 +15,11 @@ use crate::index::quantity::{thousandths, units};
 pub type Amounts = BTreeMap<Arc<str>, u64>;
 
 fn read(resource: &str, quantity: &Quantity) -> u64 {
-    if matches!(resource, "cpu" | "requests.cpu" | "limits.cpu") { thousandths(quantity) } else { units(quantity) }
+    if matches!(resource, "cpu" | "requests.cpu" | "limits.cpu") {
+        thousandths(quantity)
+    } else {
+        units(quantity)
+    }
 }
 
 /// Whether a quota counts our pods. Ours never have `activeDeadlineSeconds`, have the training PriorityClass, and ask for
@@ -28,16 +32,17 @@ fn counts(quota: &SlimQuota, best_effort: bool) -> bool {
         "NotBestEffort" => !best_effort,
         _ => false,
     });
-    let selected = quota.spec.scope_selector.iter().flat_map(|s| &s.match_expressions).all(|expression| {
-        match expression.scope_name.as_str() {
-            "PriorityClass" => selects(expression, PRIORITY_CLASS),
-            "Terminating" => false,
-            "NotTerminating" => true,
-            "BestEffort" => best_effort,
-            "NotBestEffort" => !best_effort,
-            _ => false,
-        }
-    });
+    let selected =
+        quota.spec.scope_selector.iter().flat_map(|s| &s.match_expressions).all(
+            |expression| match expression.scope_name.as_str() {
+                "PriorityClass" => selects(expression, PRIORITY_CLASS),
+                "Terminating" => false,
+                "NotTerminating" => true,
+                "BestEffort" => best_effort,
+                "NotBestEffort" => !best_effort,
+                _ => false,
+            },
+        );
     plain && selected
 }
 
@@ -52,15 +57,25 @@ fn selects(expression: &SlimScopeExpression, value: &str) -> bool {
 }
 
 fn scoped(quota: &SlimQuota) -> bool {
-    !quota.spec.scopes.is_empty() || quota.spec.scope_selector.as_ref().is_some_and(|s| !s.match_expressions.is_empty())
+    !quota.spec.scopes.is_empty()
+        || quota.spec.scope_selector.as_ref().is_some_and(|s| !s.match_expressions.is_empty())
 }
 
 /// The resources of a quota that a training run takes of.
 fn concerns(resource: &str) -> bool {
     matches!(
         resource,
-        "pods" | "count/pods" | "cpu" | "memory" | "requests.cpu" | "requests.memory" | "limits.cpu" | "limits.memory"
-            | "services" | "count/services" | "requests.nvidia.com/gpu"
+        "pods"
+            | "count/pods"
+            | "cpu"
+            | "memory"
+            | "requests.cpu"
+            | "requests.memory"
+            | "limits.cpu"
+            | "limits.memory"
+            | "services"
+            | "count/services"
+            | "requests.nvidia.com/gpu"
     )
 }
 
@@ -98,7 +113,9 @@ pub fn pod_takes(quotas: &[&SlimQuota], spec: &PodSpec) -> Amounts {
 
 /// What a gang takes once: its Service.
 pub fn gang_takes(quotas: &[&SlimQuota]) -> Amounts {
-    take(quotas, |quota, resource| u64::from(matches!(resource, "services" | "count/services") && !scoped(quota)))
+    take(quotas, |quota, resource| {
+        u64::from(matches!(resource, "services" | "count/services") && !scoped(quota))
+    })
 }
 
 fn take(quotas: &[&SlimQuota], of: impl Fn(&SlimQuota, &str) -> u64) -> Amounts {
@@ -169,8 +186,10 @@ mod tests {
     use serde_json::{Value, json};
 
     fn quota(spec: Value, hard: Value, used: Value) -> SlimQuota {
-        serde_json::from_value(json!({"metadata": {"name": "q"}, "spec": spec, "status": {"hard": hard, "used": used}}))
-            .expect("a quota")
+        serde_json::from_value(
+            json!({"metadata": {"name": "q"}, "spec": spec, "status": {"hard": hard, "used": used}}),
+        )
+        .expect("a quota")
     }
 
     fn worker() -> PodSpec {
@@ -191,11 +210,22 @@ mod tests {
         let quota = quota(json!({}), hard, json!({"requests.cpu": "2500m", "pods": "7"}));
         assert_eq!(
             left(&quota),
-            amounts(&[("requests.cpu", 7_500), ("limits.memory", 64 << 30), ("pods", 0), ("requests.nvidia.com/gpu", 4), ("services", 2)])
+            amounts(&[
+                ("requests.cpu", 7_500),
+                ("limits.memory", 64 << 30),
+                ("pods", 0),
+                ("requests.nvidia.com/gpu", 4),
+                ("services", 2)
+            ])
         );
         assert_eq!(
             pod_takes(&[&quota], &worker()),
-            amounts(&[("requests.cpu", 4_500), ("limits.memory", 8 << 30), ("pods", 1), ("requests.nvidia.com/gpu", 2)])
+            amounts(&[
+                ("requests.cpu", 4_500),
+                ("limits.memory", 8 << 30),
+                ("pods", 1),
+                ("requests.nvidia.com/gpu", 2)
+            ])
         );
         assert_eq!(gang_takes(&[&quota]), amounts(&[("services", 1)]));
     }
@@ -207,8 +237,14 @@ mod tests {
             (json!({"scopes": ["Terminating"]}), false),
             (json!({"scopes": ["NotTerminating", "NotBestEffort"]}), true),
             (json!({"scopes": ["BestEffort"]}), false),
-            (json!({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["andreas-training"]}]}}), true),
-            (json!({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]}}), false),
+            (
+                json!({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["andreas-training"]}]}}),
+                true,
+            ),
+            (
+                json!({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]}}),
+                false,
+            ),
         ] {
             let takes = pod_takes(&[&quota(spec.clone(), hard.clone(), json!({}))], &worker());
             assert_eq!(!takes.is_empty(), counted, "{spec}");

@@ -73,8 +73,11 @@ pub fn budget(policy: &EnergyPolicySpec, now: i64, look_ahead: Seconds) -> Optio
         return None;
     }
     let watts = |w: i64| Watts(w.max(1) as f64);
-    let windows: Vec<_> =
-        policy.windows.iter().map(|w| (w.from.as_str(), w.to.as_str(), watts(w.power_budget_watts))).collect();
+    let windows: Vec<_> = policy
+        .windows
+        .iter()
+        .map(|w| (w.from.as_str(), w.to.as_str(), watts(w.power_budget_watts)))
+        .collect();
     let base = policy.power_budget_watts.map_or(Watts(UNLIMITED), watts);
     Some(PowerBudget {
         watts: daily(&windows, base, now),
@@ -109,12 +112,16 @@ mod tests {
     #[test]
     fn a_window_that_passes_midnight_holds_on_both_sides() {
         let night = TariffWindow { from: "22:00".into(), to: "06:00".into(), price_per_kwh_micros: 100_000 };
-        let policy = EnergyPolicySpec { tariff: vec![night], pue_milli: 1_000, ..EnergyPolicySpec::default() };
+        let policy =
+            EnergyPolicySpec { tariff: vec![night], pue_milli: 1_000, ..EnergyPolicySpec::default() };
         let at = |hours: i64| price_at(&policy, NOON + hours * 3_600).0 * 3.6e6;
         for (hours, price) in [(0, 0.2), (9, 0.2), (10, 0.1), (13, 0.1), (17, 0.1), (18, 0.2)] {
             assert!((at(hours) - price).abs() < 1e-12, "{hours} h after noon: {}", at(hours));
         }
-        assert_eq!(tariff(&policy, NOON).next_edge(Time(NOON as f64)), Some(Time((NOON + 10 * 3_600) as f64)));
+        assert_eq!(
+            tariff(&policy, NOON).next_edge(Time(NOON as f64)),
+            Some(Time((NOON + 10 * 3_600) as f64))
+        );
     }
 
     #[test]

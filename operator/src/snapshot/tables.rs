@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use andreas_api::EnergyPolicySpec;
 use andreas_api::slim::{SlimTrainingJob, SlimTrainingProfile};
 use andreas_api::training_profile::Precision;
-use andreas_api::EnergyPolicySpec;
 use andreas_core::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
 use andreas_planner as planner;
 use andreas_predictor::{
@@ -60,10 +60,18 @@ impl Table {
     }
 }
 
+/// A predictor and what it was fitted on.
+struct Fitted {
+    versions: Vec<(ObjectKey, Option<String>)>,
+    models: Vec<GpuModel>,
+    predictor: Predictor,
+    run_time: Seconds,
+}
+
 /// Predictions, fitted when profiles or GPU types changed, looked up otherwise.
 #[derive(Default)]
 pub struct Tables {
-    fitted: Option<(Vec<(ObjectKey, Option<String>)>, Vec<GpuModel>, Predictor, Seconds)>,
+    fitted: Option<Fitted>,
     tables: HashMap<String, Arc<Table>>,
 }
 
@@ -84,30 +92,29 @@ impl Tables {
             index.profiles.iter().map(|(key, profile)| (key.clone(), profile.resource_version())).collect();
         let default = Seconds(policy.default_run_time.seconds_or(14_400).max(1) as f64);
         let finished = index.profiles.iter().filter_map(|(_, profile)| profile.status.as_ref());
-        let finished: Vec<Seconds> =
-            finished.flat_map(|status| status.finished_run_seconds.iter().map(|s| Seconds(*s as f64))).collect();
+        let finished: Vec<Seconds> = finished
+            .flat_map(|status| status.finished_run_seconds.iter().map(|s| Seconds(*s as f64)))
+            .collect();
         let run_time = prior_run_time(&finished, default);
-        if let Some((fitted, with, _, prior)) = &self.fitted
-            && *fitted == versions
-            && *with == models
-            && *prior == run_time
-        {
+        let same = |f: &Fitted| f.versions == versions && f.models == models && f.run_time == run_time;
+        if self.fitted.as_ref().is_some_and(same) {
             return;
         }
-        let population: Vec<Profile> = index.profiles.iter().map(|(key, profile)| family(key, profile)).collect();
+        let population: Vec<Profile> =
+            index.profiles.iter().map(|(key, profile)| family(key, profile)).collect();
         let predictor = Predictor::fit(&models, &population);
-        self.fitted = Some((versions, models, predictor, run_time));
+        self.fitted = Some(Fitted { versions, models, predictor, run_time });
         self.tables.clear();
     }
 
     /// The run time assumed for a job of which nothing is known.
     pub fn prior_run_time(&self) -> Seconds {
-        self.fitted.as_ref().map_or(Seconds(14_400.0), |(.., run_time)| *run_time)
+        self.fitted.as_ref().map_or(Seconds(14_400.0), |fitted| fitted.run_time)
     }
 
     /// The table of a job over the types it may use; call [`Tables::refresh`] first.
     pub fn of(&mut self, index: &ClusterIndex, job: &SlimTrainingJob, types: &Types) -> Option<Arc<Table>> {
-        let (.., predictor, run_time) = self.fitted.as_ref()?;
+        let Fitted { predictor, run_time, .. } = self.fitted.as_ref()?;
         let key = profile_key(job);
         let profile = index.profiles.get(&key);
         let gpus = &job.spec.gpus;
@@ -133,11 +140,13 @@ impl Tables {
             .map(|(name, _)| name)
             .collect();
         let version = profile.and_then(|profile| profile.resource_version()).unwrap_or_default();
-        let cache_key = format!("{key} {version} {totals:?} {allowed:?} {} {}", gpus.max_nodes, job.spec.epochs);
+        let cache_key =
+            format!("{key} {version} {totals:?} {allowed:?} {} {}", gpus.max_nodes, job.spec.epochs);
         if let Some(table) = self.tables.get(&cache_key) {
             return Some(Arc::clone(table));
         }
-        let family = profile.map_or_else(|| Profile { name: key.to_string(), ..Profile::default() }, |p| family(&key, p));
+        let family = profile
+            .map_or_else(|| Profile { name: key.to_string(), ..Profile::default() }, |p| family(&key, p));
         let commonest = allowed.iter().max_by_key(|name| types.get(**name).map_or(0, |facts| facts.gpus));
         let prior = Prior {
             run_time: *run_time,

@@ -133,7 +133,9 @@ fn a_pod_is_taken_off_once_by_us_or_by_the_planner() {
     let snapshot = world.snapshot();
     assert_eq!(snapshot.nodes[0].free_gpus, GpuCount(3));
     assert_eq!(snapshot.nodes[0].free.cpu_milli, Some(56_000));
-    assert!(matches!(&snapshot.jobs[0].state, JobState::Running { placement, .. } if placement.gpus_per_node == GpuCount(2)));
+    assert!(
+        matches!(&snapshot.jobs[0].state, JobState::Running { placement, .. } if placement.gpus_per_node == GpuCount(2))
+    );
 }
 
 #[test]
@@ -161,7 +163,9 @@ fn a_job_on_a_node_that_takes_no_new_ones_stays_and_nobody_joins_it() {
         .job("waits", json!({}), json!(null), waiting());
     let snapshot = world.snapshot();
     assert_eq!(snapshot.nodes[0].free_gpus, GpuCount(2));
-    let candidates = |at: usize| snapshot.jobs[at].candidates.as_ref().map(|c| c.iter().map(ToString::to_string).collect::<Vec<_>>());
+    let candidates = |at: usize| {
+        snapshot.jobs[at].candidates.as_ref().map(|c| c.iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
     assert_eq!((candidates(0), candidates(1)), (None, Some(vec!["n2".to_owned()])));
 }
 
@@ -184,13 +188,25 @@ fn tables_hold_what_the_user_knows_and_leave_out_types_that_are_too_small() {
     let mut world = World::default();
     world
         .node("n1", json!({}), json!({}))
-        .node("small", json!({"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.memory": "15360"}), json!({}))
+        .node(
+            "small",
+            json!({"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.memory": "15360"}),
+            json!({}),
+        )
         .profile("bert", json!(null))
-        .job("known", json!({"profile": "bert", "gpus": {"min": 1, "max": 8, "memoryGiB": 80}}), json!(null), waiting())
+        .job(
+            "known",
+            json!({"profile": "bert", "gpus": {"min": 1, "max": 8, "memoryGiB": 80}}),
+            json!(null),
+            waiting(),
+        )
         .job("unknown", json!({}), json!(null), waiting());
     let snapshot = world.snapshot();
     let known = &snapshot.jobs[0];
-    assert!(known.estimates.iter().all(|row| row.gpu_type.as_str() == GPU), "80 GB boards report 79.3 GiB, T4 have 15");
+    assert!(
+        known.estimates.iter().all(|row| row.gpu_type.as_str() == GPU),
+        "80 GB boards report 79.3 GiB, T4 have 15"
+    );
     let one = known.estimates.iter().find(|row| row.gpus == GpuCount(1)).expect("a row");
     assert!((one.epoch.0 - 100.0).abs() < 1e-6 && (one.power.0 - 300.0).abs() < 1e-6);
     assert_eq!(known.worker.fixed.cpu_milli, Some(4_000));
@@ -264,8 +280,12 @@ fn a_move_keeps_its_target_from_the_stop_to_the_start() {
     memory.keep_target(&stopping, at(100));
     memory.claim = Some(stopping);
     world.ledger = Some(ledger);
-    let on_n2 = |place: &andreas_planner::Placement| place.nodes[0].as_str() == "n2" && place.gpus_per_node == GpuCount(4);
-    assert!(matches!(&world.snapshot().jobs[0].state, JobState::Stopping { target: Some(target), .. } if on_n2(target)));
+    let on_n2 = |place: &andreas_planner::Placement| {
+        place.nodes[0].as_str() == "n2" && place.gpus_per_node == GpuCount(4)
+    };
+    assert!(
+        matches!(&world.snapshot().jobs[0].state, JobState::Stopping { target: Some(target), .. } if on_n2(target))
+    );
 
     // It has stopped and not started yet: nobody else is offered its target.
     world.ledger.as_mut().expect("a ledger").entry(&key, "moves").claim = Some(waiting());
