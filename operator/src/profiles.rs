@@ -3,13 +3,17 @@
 //! A job without `spec.profile` belongs to a profile of its own name. That profile is *virtual* until something was
 //! observed: it is made with the first observation, so that a thousand waiting jobs cost no object.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use andreas_api::slim::{SlimTrainingJob, SlimTrainingProfile};
 use andreas_api::{TrainingProfile, TrainingProfileSpec, TrainingProfileStatus};
 use andreas_runtime::watch::ObjectKey;
 use kube::ResourceExt;
+use parking_lot::Mutex;
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use crate::executor::Shared;
 use crate::executor::patch;
@@ -24,8 +28,10 @@ const MAX_OBSERVATIONS: usize = 64;
 const MAX_FINISHED: usize = 16;
 /// GPU types that are kept as too small.
 const MAX_TYPES: usize = 32;
-/// How often a conflict is tried again.
-const TRIES: usize = 5;
+/// Lessons of one profile that wait at most: more would not be kept.
+const MAX_WAITING: usize = 256;
+/// How often lessons are written.
+const EVERY: Duration = Duration::from_secs(1);
 
 /// Adds what was learned; the same run's observation replaces its earlier one, so doing it twice does no harm.
 pub fn merge(status: &mut TrainingProfileStatus, learned: &[Learned]) {
@@ -55,39 +61,71 @@ fn trim<T>(list: &mut Vec<T>, most: usize) {
     list.drain(..over);
 }
 
-/// Writes what was learned into the job's profile. What cannot be written is lost: it is advice, not state.
-pub async fn learn(shared: &Arc<Shared>, job: &SlimTrainingJob, learned: &[Learned]) {
-    let key = profile_key(job);
-    for _ in 0..TRIES {
-        match try_learn(shared, &key, job, learned).await {
-            Ok(()) => return,
-            Err(error) if error.refusal() == Refusal::Conflict => {}
-            Err(error) => {
-                tracing::warn!(profile = %key, error = &error as &dyn std::error::Error, "an observation is lost");
-                return;
-            }
-        }
-    }
-    tracing::warn!(profile = %key, "an observation is lost: the profile kept changing");
+/// What was learned and not written yet, by profile.
+#[derive(Default)]
+pub struct Lessons {
+    waiting: Mutex<BTreeMap<ObjectKey, Vec<Learned>>>,
 }
 
-async fn try_learn(
-    shared: &Arc<Shared>,
-    key: &ObjectKey,
-    job: &SlimTrainingJob,
-    learned: &[Learned],
-) -> Result<(), WriteError> {
+impl Lessons {
+    /// Adds what an attempt of `job` taught.
+    pub fn add(&self, job: &SlimTrainingJob, learned: Vec<Learned>) {
+        let mut waiting = self.waiting.lock();
+        let known = waiting.entry(profile_key(job)).or_default();
+        known.extend(learned);
+        trim(known, MAX_WAITING);
+    }
+
+    /// What could not be written; older than what came meanwhile.
+    fn again(&self, key: ObjectKey, mut learned: Vec<Learned>) {
+        let mut waiting = self.waiting.lock();
+        let known = waiting.entry(key).or_default();
+        learned.append(known);
+        trim(&mut learned, MAX_WAITING);
+        *known = learned;
+    }
+
+    fn take(&self) -> BTreeMap<ObjectKey, Vec<Learned>> {
+        std::mem::take(&mut self.waiting.lock())
+    }
+}
+
+/// Writes lessons, one write for each profile and second: a family of a thousand runs has one object, and a thousand
+/// writers of it would mostly get conflicts. What a crash loses is advice, not state.
+pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
+    loop {
+        let ending = tokio::select! {
+            () = tokio::time::sleep(EVERY) => false,
+            () = shutdown.cancelled() => true,
+        };
+        let lessons = shared.lessons.take();
+        let writes = lessons.into_iter().map(|(key, learned)| learn(&shared, key, learned));
+        futures::future::join_all(writes).await;
+        if ending {
+            return;
+        }
+    }
+}
+
+async fn learn(shared: &Arc<Shared>, key: ObjectKey, learned: Vec<Learned>) {
+    match try_learn(shared, &key, &learned).await {
+        Ok(()) => {}
+        Err(error) if matches!(error.refusal(), Refusal::Conflict | Refusal::Busy(_)) => {
+            shared.lessons.again(key, learned);
+        }
+        Err(error) => {
+            tracing::warn!(profile = %key, error = &error as &dyn std::error::Error, "observations are lost");
+        }
+    }
+}
+
+async fn try_learn(shared: &Arc<Shared>, key: &ObjectKey, learned: &[Learned]) -> Result<(), WriteError> {
     let found: Option<SlimTrainingProfile> = shared.writer.get(key).await?;
     let profile = match found {
         Some(profile) => profile,
-        // One that the user names is the user's to make; ours is made here.
         None => {
             let mut new = TrainingProfile::new(&key.name, TrainingProfileSpec::default());
             new.metadata.namespace = Some(key.namespace.clone());
-            if job.spec.profile.is_none() {
-                new.metadata.annotations =
-                    Some([("andreas.dev/made-for".to_owned(), job.name_any())].into_iter().collect());
-            }
             shared.writer.create("profile", Some(&key.namespace), &new, false).await?
         }
     };

@@ -41,6 +41,7 @@ use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
 use crate::lifecycle::Settings;
 use crate::metrics::Metrics;
+use crate::profiles::Lessons;
 use writer::Writer;
 
 /// Jobs in hand at a time. More than writes in flight: while one waits for its write, others think.
@@ -64,6 +65,8 @@ pub struct Shared {
     pub settings: Mutex<Arc<Settings>>,
     /// Counters.
     pub metrics: Metrics,
+    /// What was learned for TrainingProfiles and not written yet.
+    pub lessons: Lessons,
     /// When reports last moved each job's progress.
     pub reports: crate::progress::LastReports,
 }

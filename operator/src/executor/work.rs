@@ -18,7 +18,6 @@ use super::{Again, Shared, actions, patch};
 use crate::index::number;
 use crate::lifecycle::{Claim, EventNote, Step};
 use crate::metrics::Metrics;
-use crate::profiles;
 
 /// Longest wait after failures in a row.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
@@ -67,7 +66,7 @@ pub async fn step(shared: &Arc<Shared>, key: &ObjectKey) -> Again {
     forget_judged(shared, key, &step.status);
     publish(shared, &seen.job, &step.events).await;
     if !step.learned.is_empty() {
-        profiles::learn(shared, &seen.job, &step.learned).await;
+        shared.lessons.add(&seen.job, step.learned);
     }
     match actions::carry_out(shared, key, &seen.job, step.actions).await {
         Ok(()) => {

@@ -35,6 +35,7 @@ use crate::ledger::Ledger;
 use crate::lifecycle::{ProgressEndpoint, Settings};
 use crate::metrics::Metrics;
 use crate::planning::{self, Pace};
+use crate::profiles::{self, Lessons};
 use crate::progress::{self, LastReports, Progress};
 use forecasts::Forecasts;
 
@@ -195,6 +196,7 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
         recorder: Recorder::new(with.client.clone(), reporter),
         settings: Mutex::new(Arc::new(with.settings)),
         metrics: with.metrics.clone(),
+        lessons: Lessons::default(),
         reports: with.reports,
     });
     with.forecasts.lead(&shared);
@@ -214,6 +216,7 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
     let heart = with.health.heartbeat("planning", pace.every * 2 + Duration::from_secs(120));
     loops.spawn(planning::run(Arc::clone(&shared), options, pace, heart, loops_end.clone()));
     loops.spawn(crate::nodes::run(Arc::clone(&shared), loops_end.clone()));
+    loops.spawn(profiles::run(Arc::clone(&shared), loops_end.clone()));
     loops.close();
 
     let lost = tokio::select! {
