@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::quantity;
+
 /// The file given by `--config`, YAML or JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -157,6 +159,14 @@ pub enum ConfigError {
         /// Where and why.
         message: String,
     },
+    /// A value out of its range.
+    #[error("{field}: {wanted}")]
+    Value {
+        /// The field.
+        field: String,
+        /// What it should be.
+        wanted: &'static str,
+    },
     /// A taint that is none.
     #[error("taint {0:?}: wanted key[=value]:effect")]
     Taint(String),
@@ -169,10 +179,26 @@ impl NodesConfig {
             .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         let config: Self = serde_saphyr::from_str(&text)
             .map_err(|error| ConfigError::Parse { path: path.to_owned(), message: error.to_string() })?;
-        for taint in config.nodes.iter().flat_map(|group| &group.taints) {
-            parse_taint(taint)?;
-        }
+        config.check()?;
         Ok(config)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let wrong = |field: &str, wanted| Err(ConfigError::Value { field: field.to_owned(), wanted });
+        if !(0.0..=1e6).contains(&self.simulated_start_seconds) {
+            return wrong("simulatedStartSeconds", "wanted 0 to 1000000");
+        }
+        for group in &self.nodes {
+            for (field, value) in [("cpu", &group.cpu), ("memory", &group.memory)] {
+                if quantity::parse(value).is_none_or(|value| value <= 0.0) {
+                    return wrong(
+                        &format!("{} of {}", field, group.name_prefix),
+                        "wanted a quantity above 0",
+                    );
+                }
+            }
+        }
+        self.nodes.iter().flat_map(|group| &group.taints).try_for_each(|taint| parse_taint(taint).map(drop))
     }
 
     /// The entry for an image: exact, or by name without tag and digest.

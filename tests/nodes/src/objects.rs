@@ -96,7 +96,8 @@ impl PodView {
     /// Seconds between SIGTERM and SIGKILL: of the deletion, else of the pod.
     pub fn grace_seconds(&self) -> i64 {
         let of_pod = self.spec.termination_grace_period_seconds.unwrap_or(30);
-        self.metadata.deletion_grace_period_seconds.unwrap_or(of_pod).max(1)
+        // A tenant may ask for any number; instants cannot carry it.
+        self.metadata.deletion_grace_period_seconds.unwrap_or(of_pod).clamp(1, 1 << 30)
     }
     /// The pod's host name, cut as a kubelet cuts it.
     pub fn hostname(&self) -> String {

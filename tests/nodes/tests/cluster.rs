@@ -6,7 +6,7 @@ mod common;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use andreas_test_nodes::{Fault, Refusal};
+use andreas_test_nodes::{Fault, Forward, Refusal};
 use andreas_testbed::Component;
 use common::{Bed, pod, status};
 use serde_json::{Value, json};
@@ -385,6 +385,27 @@ async fn readiness_hooks_init_containers_and_sidecars() {
     .await;
     bed.until("client Succeeded", async || bed.phase("client").await == "Succeeded").await;
     assert_eq!(bed.log("client", "c"), "fetched\n");
+
+    // and a place on the machine through a forward, which may be moved at any time
+    for answer in ["one", "two"] {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = listener.local_addr().unwrap();
+        let text = format!("HTTP/1.0 200 OK\r\nContent-Length: {}\r\n\r\n{answer}", answer.len());
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let _ = std::io::Read::read(&mut stream, &mut [0; 1024]);
+                let _ = std::io::Write::write_all(&mut stream, text.as_bytes());
+            }
+        });
+        let listen = "10.96.0.53:443".parse().unwrap();
+        bed.nodes.forward(Forward { listen, to, names: vec!["operator.system.svc".into()] }).await.unwrap();
+        let get = "until curl -sf -m 2 http://operator.system.svc:443; do sleep 0.2; done";
+        let container = json!({"name": "c", "image": "busybox", "command": ["/bin/sh", "-c", get]});
+        bed.apply(pod(answer, json!({"containers": [container]}))).await;
+        bed.until("Succeeded", async || bed.phase(answer).await == "Succeeded").await;
+        assert_eq!(bed.log(answer, "c"), answer);
+    }
 
     // and a pod whose managedFields are nested beyond what decoders stand stops nothing
     let mut deep = json!({});

@@ -143,6 +143,13 @@ impl Task {
         let _ = self.news.send(News { index: self.index, state, last, restarts, pid, ready, over });
     }
 
+    /// A Normal event, where processes run; simulated pods are too many for that.
+    fn tell_people(&self, reason: &str, message: &str) {
+        if self.ctx.shared.sandbox.is_some() {
+            self.ctx.shared.event(&self.ctx.pod, "Normal", reason, message);
+        }
+    }
+
     /// A waiting container whose pod is to end: no state of its own to report.
     fn tell_never_started(&self, state: State) {
         self.tell(state, None, true);
@@ -229,6 +236,7 @@ impl Task {
             crate::devices::uuid(&[self.ctx.pod.uid(), &self.container.name, &self.restarts.to_string(),])
         );
         let running = State::Running { since, container_id: container_id.clone() };
+        self.tell_people("Started", &format!("Started container {}", self.container.name));
         let (ended, verdict) = self.watch(&mut program, &running).await;
         let exit_code = match verdict {
             Some(Fault::Fail(code)) => code,
@@ -295,6 +303,7 @@ impl Task {
                 }
                 () = at(warn_at) => {
                     warned = true;
+                    self.tell_people("Killing", &format!("Stopping container {}", self.container.name));
                     hook = program.pre_stop(&self.container);
                     if hook.is_none() {
                         program.signal(Signal::TERM).await;

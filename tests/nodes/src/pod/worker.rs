@@ -394,8 +394,7 @@ fn affinity_refusal(node: &Node, pod: &PodView) -> Option<Refusal> {
 /// `testbed.andreas.dev/fault` and `testbed.andreas.dev/fault-after-seconds` (0).
 fn annotated_fault(pod: &PodView) -> Option<(Instant, Fault)> {
     let fault = Fault::parse(pod.annotation(&format!("{ANNOTATIONS}/fault"))?)?;
-    let after =
-        pod.annotation(&format!("{ANNOTATIONS}/fault-after-seconds")).and_then(|text| text.parse().ok());
-    let after: f64 = after.unwrap_or(0.0);
-    Some((Instant::now() + Duration::from_secs_f64(after.clamp(0.0, 1e6)), fault))
+    let after = pod.annotation(&format!("{ANNOTATIONS}/fault-after-seconds"));
+    let after = after.and_then(|text| text.parse::<f64>().ok()).filter(|after| after.is_finite());
+    Some((Instant::now() + Duration::from_secs_f64(after.unwrap_or(0.0).clamp(0.0, 1e6)), fault))
 }
