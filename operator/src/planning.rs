@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_api::{EnergyPolicySpec, Phase, Reason};
-use andreas_planner::{Decision, JobPlan, Options, Placement, Plan, Prices};
+use andreas_core::JobId;
+use andreas_planner::{Decision, JobPlan, Options, Placement, Plan, Prices, SnapshotError};
 use andreas_runtime::health::Heartbeat;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
@@ -70,29 +71,61 @@ pub async fn run(
             () = shutdown.cancelled() => return,
         }
         settled(&shared, HANDED_WITHIN, |_, ledger| ledger.handed() == 0).await;
-        let (built, with) = look(&shared, std::mem::take(&mut tables), prices.take());
+        let (index, ledger) = look(&shared);
+        let (with, last, wanted) = (std::mem::take(&mut tables), prices.take(), options.clone());
+        let work = move || make(&index, &ledger, with, last, &wanted);
+        let Ok((with, built, planned)) = tokio::task::spawn_blocking(work).await else {
+            // Snapshot and planner are pure and total; a panic is a bug that a restart does not mend.
+            shared.metrics.plan_errors.inc();
+            tracing::error!("planning failed");
+            sleep(Duration::from_secs(5)).await;
+            continue;
+        };
         tables = with;
-        let started = Instant::now();
-        let (snapshot, wanted) = (built.snapshot.clone(), options.clone());
-        let planned = tokio::task::spawn_blocking(move || andreas_planner::plan(&snapshot, &wanted)).await;
         match planned {
-            Ok(Ok(plan)) => {
+            Ok((plan, took)) => {
                 shared.metrics.plans.inc();
-                shared.metrics.plan_seconds.observe(started.elapsed().as_secs_f64());
-                wake = hand_over(&shared, &built, &plan, &mut tables);
-                prices = plan.prices.clone();
+                shared.metrics.plan_seconds.observe(took.as_secs_f64());
+                wake = hand_over(&shared, &built, &plan);
+                prices = plan.prices;
             }
-            Ok(Err(error)) => {
+            Err(error) => {
                 shared.metrics.plan_errors.inc();
                 tracing::error!(%error, "the snapshot cannot be planned");
                 sleep(Duration::from_secs(1)).await;
             }
-            Err(error) => {
-                // The planner is pure and total; a panic in it is a bug that a restart does not mend.
-                shared.metrics.plan_errors.inc();
-                tracing::error!(%error, "the planner failed");
-                sleep(Duration::from_secs(5)).await;
+        }
+    }
+}
+
+/// Jobs that are left out of one snapshot at most because their numbers make no sense.
+const MAX_LEFT_OUT: usize = 64;
+
+/// Snapshot and plan. A job whose numbers make no sense is left out and named; it must not stop all others.
+fn make(
+    index: &ClusterIndex,
+    ledger: &Ledger,
+    mut tables: Tables,
+    prices: Option<Prices>,
+    options: &Options,
+) -> (Tables, Built, Result<(Plan, Duration), SnapshotError>) {
+    let mut built = snapshot::build(index, ledger, &mut tables, prices, Timestamp::now());
+    let started = Instant::now();
+    let mut left_out = 0;
+    loop {
+        let error = match andreas_planner::plan(&built.snapshot, options) {
+            Ok(plan) => return (tables, built, Ok((plan, started.elapsed()))),
+            Err(error) => error,
+        };
+        let jobs = &mut built.snapshot.jobs;
+        let named = jobs.iter().position(|job| error.field.starts_with(&format!("jobs[{}]", job.id)));
+        match named.filter(|_| left_out < MAX_LEFT_OUT) {
+            Some(at) => {
+                tracing::error!(job = %jobs[at].id, %error, "left out of the plan");
+                jobs.remove(at);
+                left_out += 1;
             }
+            None => return (tables, built, Err(error)),
         }
     }
 }
@@ -123,8 +156,9 @@ async fn settled(shared: &Shared, within: Duration, holds: impl Fn(&ClusterIndex
     }
 }
 
-/// One look at everything. Decisions of the last plan that give something away are void from here on.
-fn look(shared: &Shared, mut tables: Tables, prices: Option<Prices>) -> (Built, Tables) {
+/// One look at everything, copied so that nobody waits for the plan. Decisions of the last plan that give something
+/// away are void from here on.
+fn look(shared: &Shared) -> (ClusterIndex, Ledger) {
     let index = shared.index.lock();
     let mut ledger = shared.ledger.lock();
     ledger.withhold(|key, planned| {
@@ -133,17 +167,21 @@ fn look(shared: &Shared, mut tables: Tables, prices: Option<Prices>) -> (Built, 
         matches!(planned, Planned::Run { nodes, gpus_per_worker, .. }
             if *nodes == held.nodes && *gpus_per_worker == held.gpus_per_worker)
     });
-    let built = snapshot::build(&index, &ledger, &mut tables, prices, Timestamp::now());
-    let jobs = |phase: Phase| {
-        let of = |job: &andreas_api::slim::SlimTrainingJob| {
-            job.status.as_ref().map(|s| s.phase).unwrap_or_default()
-        };
-        index.jobs.iter().filter(|(_, job)| of(job) == phase).count()
-    };
-    shared.metrics.set_jobs(jobs);
+    let copies = (index.for_plan(), ledger.clone());
+    drop(ledger);
+    drop(index);
+    look_around(shared, &copies.0);
+    copies
+}
+
+/// What else is read off a look: jobs by phase, the size of the largest node.
+fn look_around(shared: &Shared, index: &ClusterIndex) {
+    let phases: Vec<Phase> =
+        index.jobs.iter().map(|(_, job)| job.status.as_ref().map(|s| s.phase).unwrap_or_default()).collect();
+    shared.metrics.set_jobs(|phase| phases.iter().filter(|p| **p == phase).count());
     let default = EnergyPolicySpec::default();
     let policy = index.policy().map_or(&default, |policy| &policy.spec);
-    let largest = largest_node(&index, policy);
+    let largest = largest_node(index, policy);
     // Where many jobs wait a plan moves them all: their texts are written less often.
     let quiet = 60.max(i64::try_from(index.jobs.len() / 20).unwrap_or(i64::MAX)).min(3_600);
     let mut settings = shared.settings.lock();
@@ -153,14 +191,10 @@ fn look(shared: &Shared, mut tables: Tables, prices: Option<Prices>) -> (Built, 
         new.quiet_seconds = quiet;
         *settings = Arc::new(new);
     }
-    drop(settings);
-    drop(ledger);
-    drop(index);
-    (built, tables)
 }
 
 /// Hands a plan over; says when to plan again at the latest.
-fn hand_over(shared: &Shared, built: &Built, plan: &Plan, tables: &mut Tables) -> Option<Instant> {
+fn hand_over(shared: &Shared, built: &Built, plan: &Plan) -> Option<Instant> {
     let metrics = &shared.metrics;
     metrics.plan_gap.set(plan.gap.unwrap_or(f64::NAN));
     metrics.budgeted_power.set(plan.budgeted_power.0);
@@ -190,7 +224,7 @@ fn hand_over(shared: &Shared, built: &Built, plan: &Plan, tables: &mut Tables) -
             changed.push(key);
         }
     }
-    forecasts(&index, &mut ledger, plan, tables, &mut changed);
+    forecasts(&index, &mut ledger, plan, built, &mut changed);
     for key in changed {
         index.mark(key);
     }
@@ -206,19 +240,17 @@ fn forecasts(
     index: &ClusterIndex,
     ledger: &mut Ledger,
     plan: &Plan,
-    tables: &mut Tables,
+    built: &Built,
     changed: &mut Vec<ObjectKey>,
 ) {
-    let default = EnergyPolicySpec::default();
-    let policy = index.policy().map_or(&default, |policy| &policy.spec);
-    let types = snapshot::nodes::gather(index, policy, &snapshot::jobs::Holders::default()).types;
     let now = Timestamp::now();
-    for (key, job) in index.jobs.iter() {
-        let uid = job.metadata.uid.as_deref().unwrap_or_default();
-        let Some(table) = tables.of(index, job, &types) else { continue };
-        let Some(memory) = ledger.get_mut(key, uid) else { continue };
-        memory.pace = forecast::outlook(job, job.status.as_ref(), &table, now).pace_factor;
-        memory.table = Some(table);
+    for (key, table) in &built.tables {
+        let Some(job) = index.jobs.get(key) else { continue };
+        let Some(memory) = ledger.get_mut(key, job.metadata.uid.as_deref().unwrap_or_default()) else {
+            continue;
+        };
+        memory.pace = forecast::outlook(job, job.status.as_ref(), table, now).pace_factor;
+        memory.table = Some(Arc::clone(table));
         memory.on_time = plan.jobs.get(&snapshot::job_id(key)).map(|job_plan| job_plan.on_time);
         let Some(new) = forecast::of(job, memory, now) else { continue };
         let written = job.status.as_ref().and_then(|status| status.prediction.as_ref());
@@ -239,10 +271,20 @@ fn verdict(job_plan: &JobPlan, estimates: &[andreas_planner::Estimate]) -> Optio
             limit_watts: placement.limit.map(|watts| watts.0.round() as i32),
             watts: draw(placement, estimates),
         }),
-        Decision::Wait { reason, message, .. } => {
-            Some(Planned::Wait { reason: Reason::parse(reason.as_str())?, message: message.clone() })
+        Decision::Wait { reason, message, blockers } => {
+            let reason = Reason::parse(reason.as_str())?;
+            Some(Planned::Wait { reason, message: with_names(message, blockers) })
         }
     }
+}
+
+/// The plan's words, and the jobs in the way by name.
+fn with_names(message: &str, blockers: &[JobId]) -> String {
+    if blockers.is_empty() || blockers.iter().all(|b| message.contains(b.as_str())) {
+        return message.to_owned();
+    }
+    let names: Vec<&str> = blockers.iter().map(JobId::as_str).collect();
+    format!("{message}: {}", names.join(", "))
 }
 
 fn draw(placement: &Placement, estimates: &[andreas_planner::Estimate]) -> i32 {

@@ -12,6 +12,9 @@ use super::member::{Members, pod_in_use};
 use super::observed::Observed;
 use super::status::{self, Saying, Truth};
 
+/// Seconds for which the words to a waiting reason stay as they are.
+const WORDS_STAY: i64 = 60;
+
 /// Seconds that a node is left out the first time, and at most.
 const FIRST_AVOIDANCE: i64 = 60;
 const LONGEST_AVOIDANCE: i64 = 3600;
@@ -73,8 +76,17 @@ impl<'a> Draft<'a> {
         self.status.conditions.retain(|c| c.type_ != kind);
     }
 
-    /// Waits, and why.
+    /// Waits, and why. The words to a reason that stays (who is in the way, for example) are renewed once a minute at
+    /// most: they move with every plan, and a write for each of thousands of waiting jobs would be the plan's price.
     pub fn wait_for(&mut self, reason: Reason, message: &str) {
+        let stays =
+            self.status.conditions.iter().any(|c| {
+                c.type_ == condition::SCHEDULED && c.status == "False" && c.reason == reason.as_str()
+            });
+        let fresh = status::after(self.o.last_write, WORDS_STAY) > self.o.now;
+        if stays && fresh && self.status.reason.as_deref() == Some(reason.as_str()) {
+            return;
+        }
         self.status.reason = Some(reason.as_str().into());
         self.say(condition::SCHEDULED, Truth::False, reason, message);
     }

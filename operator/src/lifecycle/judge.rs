@@ -203,9 +203,11 @@ impl<'a> Case<'a> {
             if let Some(at) = foreign_deletion(pod, self.stop)
                 && !too_late(at)
             {
-                return Some(failure(format!("{worker} was deleted by somebody else"), member.node));
+                // Nothing is wrong with the node.
+                let message = format!("{worker} was deleted by somebody else");
+                return Some(Judgement::new(Outcome::ClusterFailure, Reason::ClusterFailure, message));
             }
-            if let Some(t) = unknown_status(pod)
+            if let Some(t) = self.unknown_status(pod)
                 && !too_late(t.finished_at.as_ref().map(|t| t.0))
             {
                 return Some(failure(format!("{worker} was lost: {}", last_line(&t.message)), member.node));
@@ -244,6 +246,16 @@ impl<'a> Case<'a> {
             let words = b.terminated.map(|t| last_line(&t.message)).unwrap_or_default();
             failure(format!("GPU error on {}: {words}", b.member.node), b.member.node)
         })
+    }
+
+    /// A container that the kubelet lost sight of. Of one that was never started when we asked its pod to leave the kubelet
+    /// says the same; that tells nothing of the cluster.
+    fn unknown_status(&self, pod: &'a SlimPod) -> Option<&'a SlimTerminated> {
+        if self.stop.is_some() && self.allocation.running_time.is_none() {
+            return None;
+        }
+        let ended = pod.status.container_statuses.iter().filter_map(|s| s.state.terminated.as_ref());
+        ended.into_iter().find(|t| t.reason == "ContainerStatusUnknown")
     }
 
     /// A change of `Ready` that came before the members were bound says nothing of them: the node had come back.
@@ -330,14 +342,6 @@ fn foreign_deletion(pod: &SlimPod, stop: Option<&StopRequest>) -> Option<Option<
     }
     let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or(0);
     Some(Some(after(deletion.0, -grace)))
-}
-
-fn unknown_status(pod: &SlimPod) -> Option<&SlimTerminated> {
-    pod.status
-        .container_statuses
-        .iter()
-        .filter_map(|s| s.state.terminated.as_ref())
-        .find(|t| t.reason == "ContainerStatusUnknown")
 }
 
 /// The init container that failed, where the pod failed before the training container started.

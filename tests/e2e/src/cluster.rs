@@ -240,6 +240,8 @@ impl Cluster {
             "nodes": nodes,
             "images": [{"image": "andreas.dev/trainer", "program": workspace_binary("andreas-trainer")?}],
             "forwards": forwards,
+            // A node that is alive must be heard several times before it counts as silent.
+            "leaseRenewSeconds": (self.options.node_monitor_grace_period.as_secs() / 5).clamp(1, 10),
         });
         let path = self.testbed.data_dir().join("nodes.json");
         std::fs::write(&path, serde_json::to_vec_pretty(&config)?)?;

@@ -114,3 +114,22 @@ fn the_object_goes_its_time_after_the_end() {
     world.wait(100);
     assert!(world.job_deleted);
 }
+
+#[test]
+fn what_the_kubelet_says_of_a_container_that_never_started_does_not_make_it_the_clusters_failure() {
+    // given an attempt that cannot have its image and is stopped for its start time-out
+    let mut world = World::new(json!({"startTimeout": "5m", "retries": 0}));
+    world.plan_run(&["n1"], 1).bind_all().waits_with(
+        "bert-1-0",
+        "ImagePullBackOff",
+        "Back-off pulling image",
+    );
+    world.wait(300);
+    assert_eq!(world.status().stop.map(|s| s.reason).as_deref(), Some("StartTimeout"));
+    // when the kubelet reports the end of a container that it never had
+    let now = at(world.now);
+    end(world.pods.get_mut("bert-1-0").unwrap(), 137, "ContainerStatusUnknown", "", now);
+    world.settle();
+    // then it stays the user's failure
+    assert_eq!(world.last(), (Outcome::UserFailure, "StartTimeout".into()));
+}
