@@ -86,7 +86,7 @@ impl JobMemory {
 }
 
 /// All jobs' memories.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Ledger {
     started: Timestamp,
     jobs: BTreeMap<ObjectKey, JobMemory>,

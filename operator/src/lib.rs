@@ -24,6 +24,7 @@
 //! | [`progress`] | the endpoint that training programs report to |
 //! | [`forecast`] | what is expected of each job, and what it cost so far |
 //! | [`profiles`], [`nodes`] | TrainingProfiles and GpuNodes that the operator keeps |
+//! | [`events`] | events for users |
 //! | [`metrics`], [`args`], [`server`] | Prometheus, flags, and putting it all together |
 //!
 //! # What must never be here
@@ -32,6 +33,7 @@
 //! survive a restart: the API server is the only store.
 
 pub mod args;
+pub mod events;
 pub mod executor;
 pub mod forecast;
 pub mod index;

@@ -31,12 +31,12 @@ use std::time::Duration;
 use andreas_runtime::health::Heartbeat;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
-use kube::runtime::events::Recorder;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use crate::events::Events;
 use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
 use crate::lifecycle::Settings;
@@ -60,7 +60,7 @@ pub struct Shared {
     /// The door for writes.
     pub writer: Writer,
     /// Events for users.
-    pub recorder: Recorder,
+    pub events: Events,
     /// How pods are made.
     pub settings: Mutex<Arc<Settings>>,
     /// Counters.

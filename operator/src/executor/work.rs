@@ -8,15 +8,13 @@ use andreas_api::slim::SlimTrainingJob;
 use andreas_api::{Phase, TrainingJobStatus};
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
-use kube::Resource;
-use kube::runtime::events::{Event, EventType};
 use serde_json::{Map, Value};
 
 use super::observe::Seen;
 use super::refusal::Refusal;
 use super::{Again, Shared, actions, patch};
 use crate::index::number;
-use crate::lifecycle::{Claim, EventNote, Step};
+use crate::lifecycle::{Claim, Step};
 use crate::metrics::Metrics;
 
 /// Longest wait after failures in a row.
@@ -64,7 +62,7 @@ pub async fn step(shared: &Arc<Shared>, key: &ObjectKey) -> Again {
         shared.index.lock().replan();
     }
     forget_judged(shared, key, &step.status);
-    publish(shared, &seen.job, &step.events).await;
+    step.events.iter().for_each(|note| shared.events.tell(&seen.job, note));
     if !step.learned.is_empty() {
         shared.lessons.add(&seen.job, step.learned);
     }
@@ -234,22 +232,6 @@ fn forget_judged(shared: &Shared, key: &ObjectKey, status: &TrainingJobStatus) {
         let attempt = number(&gone.last.metadata, LABEL_ATTEMPT);
         !terminal && !status.history.iter().any(|record| Some(record.attempt) == attempt)
     });
-}
-
-async fn publish(shared: &Shared, job: &SlimTrainingJob, notes: &[EventNote]) {
-    for note in notes {
-        let event = Event {
-            type_: if note.warning { EventType::Warning } else { EventType::Normal },
-            reason: note.reason.as_str().to_owned(),
-            note: (!note.message.is_empty()).then(|| note.message.chars().take(1_000).collect()),
-            action: "Scheduling".to_owned(),
-            secondary: None,
-        };
-        // An event that is lost changes nothing.
-        if let Err(error) = shared.recorder.publish(&event, &job.object_ref(&())).await {
-            tracing::debug!(%error, "event not published");
-        }
-    }
 }
 
 /// Looks up pods that only our own creation has shown: a watch that began after their end would never tell.

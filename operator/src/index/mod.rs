@@ -113,6 +113,23 @@ impl ClusterIndex {
         Self::default()
     }
 
+    /// A copy that plans are made from: the objects are shared, foreign pods are in it as sums only, and nobody is woken.
+    pub fn for_plan(&self) -> Self {
+        Self {
+            jobs: self.jobs.clone(),
+            pods: self.pods.clone(),
+            nodes: self.nodes.clone(),
+            profiles: self.profiles.clone(),
+            policies: self.policies.clone(),
+            gpu_nodes: self.gpu_nodes.clone(),
+            quotas: self.quotas.clone(),
+            namespaces: self.namespaces.clone(),
+            pods_on: self.pods_on.clone(),
+            foreign_use: self.foreign_use.clone(),
+            ..Self::default()
+        }
+    }
+
     /// What to wait on.
     pub fn signals(&self) -> Arc<Signals> {
         Arc::clone(&self.signals)

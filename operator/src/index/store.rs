@@ -48,7 +48,13 @@ struct Entry<T> {
     unconfirmed: Option<Instant>,
 }
 
-/// All objects of a kind that are known.
+impl<T> Clone for Entry<T> {
+    fn clone(&self) -> Self {
+        Self { object: Arc::clone(&self.object), version: self.version, unconfirmed: self.unconfirmed }
+    }
+}
+
+/// All objects of a kind that are known. A clone shares the objects.
 pub struct Store<T> {
     items: BTreeMap<ObjectKey, Entry<T>>,
     graves: HashMap<ObjectKey, (u64, Instant)>,
@@ -57,6 +63,12 @@ pub struct Store<T> {
 impl<T> Default for Store<T> {
     fn default() -> Self {
         Self { items: BTreeMap::new(), graves: HashMap::new() }
+    }
+}
+
+impl<T> Clone for Store<T> {
+    fn clone(&self) -> Self {
+        Self { items: self.items.clone(), graves: HashMap::new() }
     }
 }
 

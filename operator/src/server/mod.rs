@@ -28,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::args::{RunArgs, SchedulerMode};
+use crate::events::Events;
 use crate::executor::writer::Writer;
 use crate::executor::{self, Shared};
 use crate::index::ClusterIndex;
@@ -189,11 +190,13 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
     let writer =
         Writer::new(with.client.clone(), usize::from(args.writes), leadership.clone(), with.metrics.clone());
     let reporter = Reporter { controller: "andreas-operator".into(), instance: Some(with.identity.clone()) };
+    let (events, send_events) = Events::new(Recorder::new(with.client.clone(), reporter));
+    tokio::spawn(send_events);
     let shared = Arc::new(Shared {
         index: Arc::clone(&with.index),
         ledger: Mutex::new(Ledger::new(Timestamp::now())),
         writer,
-        recorder: Recorder::new(with.client.clone(), reporter),
+        events,
         settings: Mutex::new(Arc::new(with.settings)),
         metrics: with.metrics.clone(),
         lessons: Lessons::default(),

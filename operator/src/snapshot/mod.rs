@@ -21,6 +21,7 @@ pub mod tables;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use andreas_api::EnergyPolicySpec;
 use andreas_api::training_job::Allocation;
@@ -34,7 +35,7 @@ use crate::ledger::{Ledger, Target};
 use crate::lifecycle::Claim;
 
 pub use nodes::{is_managed, left_alone};
-pub use tables::Tables;
+pub use tables::{Table, Tables};
 
 /// A Snapshot and what it was made from.
 pub struct Built {
@@ -42,6 +43,8 @@ pub struct Built {
     pub snapshot: Snapshot,
     /// `status.decisions` of each job in the snapshot.
     pub basis: BTreeMap<ObjectKey, i64>,
+    /// Predictions for every job that has not ended.
+    pub tables: Vec<(ObjectKey, Arc<Table>)>,
     /// The earliest end of a back-off, when to plan again.
     pub not_before: Option<Timestamp>,
     /// Nodes of the selector that are left alone (MIG, time slicing), by name.
@@ -122,6 +125,10 @@ pub fn build(
         ));
     }
 
+    let open =
+        index.jobs.iter().filter(|(_, job)| !job.status.as_ref().is_some_and(|s| s.phase.is_terminal()));
+    let all_tables =
+        open.filter_map(|(key, job)| Some((key.clone(), tables.of(index, job, &cluster.types)?))).collect();
     let namespaces: BTreeSet<&str> = planned.iter().map(|job| job.namespace.as_str()).collect();
     let namespaces = namespaces.into_iter().filter_map(|name| namespace(index, name, &holders)).collect();
     let gpu_types = cluster.types.keys().map(|name| info(name, policy)).collect();
@@ -138,7 +145,7 @@ pub fn build(
         jobs: planned,
         prices,
     };
-    Built { snapshot, basis, not_before, left_alone: cluster.left_alone }
+    Built { snapshot, basis, tables: all_tables, not_before, left_alone: cluster.left_alone }
 }
 
 fn info(name: &GpuType, policy: &EnergyPolicySpec) -> GpuTypeInfo {
