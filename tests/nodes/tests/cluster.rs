@@ -145,6 +145,23 @@ async fn a_container_sees_what_a_kubelet_gives_it() {
     // the token is real: the API server knows the account, which may not list pods
     assert_eq!((&*bed.phase("probe").await, &*log), ("Succeeded", "403"), "{log}");
 
+    // and a training program's report gets through TLS by the mounted CA to be answered by name and token
+    let folder = "/var/run/secrets/kubernetes.io/serviceaccount";
+    let env = json!([
+        {"name": "KUBEFLOW_TRAINER_SERVER_URL", "value": "https://kubernetes.default.svc/api/v1/nodes"},
+        {"name": "KUBEFLOW_TRAINER_SERVER_CA_CERT", "value": format!("{folder}/ca.crt")},
+        {"name": "KUBEFLOW_TRAINER_SERVER_TOKEN", "value": format!("{folder}/token")},
+        {"name": "TRAINER_SECONDS_PER_EPOCH", "value": "0.5"},
+    ]);
+    let container = json!({"name": "c", "image": "andreas.dev/trainer:dev", "env": env});
+    bed.apply(pod("reports", json!({"containers": [container]}))).await;
+    bed.until("reports Succeeded", async || bed.phase("reports").await == "Succeeded").await;
+    assert!(
+        bed.log("reports", "c").contains("progress not reported: http status: 403"),
+        "{}",
+        bed.log("reports", "c")
+    );
+
     // and what is missing is waited for
     let late = json!({"containers": [{
         "name": "c", "image": "busybox", "command": ["/bin/true"],

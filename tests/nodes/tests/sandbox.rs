@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use andreas_test_nodes::sandbox::{ContainerSpec, Mount, Sandbox};
@@ -121,4 +122,32 @@ fn everything_dies_with_the_sandbox() {
         std::thread::sleep(Duration::from_millis(20));
     }
     panic!("process {pid} outlived the sandbox");
+}
+
+#[test]
+fn without_capabilities_a_user_namespace_does_as_well() {
+    if !rustix::process::geteuid().is_root() {
+        return; // then all tests above have shown it
+    }
+    // Mapping user 0 needs SETFCAP; an ordinary user maps its own number and needs nothing.
+    let bare = ["--bounding-set=-all,+setfcap", "--inh-caps=-all", "--no-new-privs"];
+    let mut again = Command::new("setpriv");
+    again.args(bare).arg(std::env::current_exe().unwrap()).args(["--skip", "without_", "--skip", "where_"]);
+    let output = again.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("4 passed"), "{said}");
+}
+
+#[test]
+fn where_nothing_is_allowed_one_line_says_so_and_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("nodes.yaml"), "nodes: []").unwrap();
+    let script = "echo 0 > /proc/sys/user/max_user_namespaces; exec setpriv --bounding-set=-all --inh-caps=-all \
+                  --no-new-privs \"$0\" --config nodes.yaml --kubeconfig none --data-dir data --control socket";
+    let mut started = Command::new("unshare");
+    started.args(["-Ur", "sh", "-c", script]).arg(exe()).current_dir(dir.path());
+    let output = started.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(said.lines().count() == 1 && said.contains("containers: simulated"), "{said}");
 }
