@@ -1,0 +1,45 @@
+//! The command line: `kubectl-andreas` (and `kubectl andreas`, once it is on the PATH).
+//!
+//! **Holds** the commands' arguments, what they print, and the line protocol by which other schedulers and
+//! simulators use the planner ([`stdio`]).
+//!
+//! **Flows**: arguments, files and standard input in; tables, JSON and decisions out. Decisions come from the same door
+//! as the operator's, `andreas_planner::plan`.
+//!
+//! **Must never be here**: a policy, an estimate, a cost. A panic on any input.
+
+mod plan;
+pub mod stdio;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// Deadline-, weight- and energy-aware scheduling of training jobs: plan and explain.
+#[derive(Debug, Parser)]
+#[command(name = "kubectl-andreas", version, about, disable_help_subcommand = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Plan(plan::PlanArgs),
+}
+
+/// Does what the arguments say.
+///
+/// # Errors
+/// Whatever goes wrong, with the file and field it is about.
+pub fn run(cli: Cli) -> Result<()> {
+    match cli.command {
+        Command::Plan(args) => plan::run(&args),
+    }
+}
+
+/// Whether an error says that nobody reads our output any more.
+pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+    })
+}

@@ -1,0 +1,17 @@
+//! `kubectl-andreas`, the command line of ANDREAS.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    match andreas_cli::run(andreas_cli::Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read our output has gone: nothing is left to say, and to nobody.
+        Err(error) if andreas_cli::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! `kubectl-andreas plan`: one saved snapshot, or a stream of states.
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use andreas_core::{Joules, Time};
+use andreas_planner::{Decision, JobPlan, MethodName, Options, Plan, Snapshot, plan};
+use anyhow::{Context, Result, anyhow};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueEnum};
+use comfy_table::{ContentArrangement, Table, presets};
+
+use crate::stdio::{self, Session};
+
+/// Plan: who runs where, with how many GPUs, and why the others wait.
+///
+/// With --snapshot, one decision for a saved snapshot of a cluster. With --stdio, one decision for each state that
+/// comes as a line of JSON on standard input, until it ends.
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    /// Read a JSON state per line from standard input, write a JSON decision per line to standard output
+    #[arg(long, conflicts_with = "snapshot", required_unless_present = "snapshot")]
+    stdio: bool,
+    /// A saved snapshot (JSON)
+    #[arg(long, value_name = "FILE")]
+    snapshot: Option<PathBuf>,
+    /// How to decide
+    #[arg(long, value_name = "METHOD", value_parser = method_parser(), default_value = MethodName::default().as_str())]
+    method: MethodName,
+    /// Seed of randomised methods; the same seed gives the same plan on every machine
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Most trials of a randomised method
+    #[arg(long, value_name = "N", default_value_t = Options::default().trials)]
+    trials: u64,
+    /// With --stdio: add "_plan" with cost, bound, gap, and a reason for each job
+    #[arg(long, requires = "stdio")]
+    explain: bool,
+    /// How to print the plan of a snapshot
+    #[arg(long, short, value_enum, default_value_t = Output::Table, conflicts_with = "stdio")]
+    output: Output,
+    /// The same as --output json
+    #[arg(long, conflicts_with = "stdio")]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum Output {
+    Table,
+    Json,
+}
+
+/// Method names as clap knows them, so that --help lists them.
+pub fn method_parser() -> impl TypedValueParser<Value = MethodName> {
+    PossibleValuesParser::new(MethodName::ALL.map(MethodName::as_str))
+        .try_map(|name| name.parse::<MethodName>())
+}
+
+/// Does it.
+pub fn run(args: &PlanArgs) -> Result<()> {
+    let options = Options { method: args.method, seed: args.seed, trials: args.trials, ..Options::default() };
+    let stdout = BufWriter::new(io::stdout().lock());
+    match &args.snapshot {
+        Some(file) => one(file, &options, args.json || args.output == Output::Json, stdout),
+        None => {
+            let mut session = Session::new(options, args.explain);
+            stdio::serve(&mut session, BufReader::new(io::stdin().lock()), stdout)
+                .context("standard input or output")
+        }
+    }
+}
+
+fn one(file: &Path, options: &Options, json: bool, mut out: impl Write) -> Result<()> {
+    let snapshot = read(file)?;
+    let plan = plan(&snapshot, options).with_context(|| file.display().to_string())?;
+    if json {
+        serde_json::to_writer_pretty(&mut out, &plan).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        writeln!(out, "{}", table(&snapshot, &plan))?;
+        writeln!(out, "{}", summary(&plan))?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn read(file: &Path) -> Result<Snapshot> {
+    let name = file.display();
+    let text = File::open(file).with_context(|| format!("{name}"))?;
+    let mut decoder = serde_json::Deserializer::from_reader(BufReader::new(text));
+    let snapshot: Snapshot = serde_path_to_error::deserialize(&mut decoder)
+        .map_err(|e| anyhow!("{name}: {}: {}", e.path(), e.inner()))?;
+    decoder.end().with_context(|| format!("{name}: after the snapshot"))?;
+    Ok(snapshot)
+}
+
+fn table(snapshot: &Snapshot, plan: &Plan) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_header([
+        "JOB", "GPUS", "TYPE", "NODES", "LIMIT", "FINISH", "DEADLINE", "ON TIME", "ENERGY", "COST", "REASON",
+    ]);
+    for job in &snapshot.jobs {
+        let Some(decided) = plan.jobs.get(&job.id) else { continue };
+        let place = decided.decision.placement();
+        let cell = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        table.add_row([
+            job.id.to_string(),
+            cell(place.map(|p| p.total_gpus().to_string())),
+            cell(place.map(|p| p.gpu_type.to_string())),
+            cell(place.map(|p| p.nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))),
+            cell(place.and_then(|p| p.limit).map(|l| l.to_string())),
+            cell(decided.finish.map(|t| from_now(plan.now, t))),
+            cell(job.deadline.map(|t| from_now(plan.now, t))),
+            cell(job.deadline.map(|_| format!("{:.0} %", 100.0 * decided.on_time))),
+            energy(decided.energy),
+            format!("{:.4}", decided.cost.0),
+            reason(decided),
+        ]);
+    }
+    table
+}
+
+/// One sentence: why it runs or waits.
+pub fn reason(job: &JobPlan) -> String {
+    let ids =
+        |ids: &[andreas_core::JobId]| ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    match &job.decision {
+        Decision::Run(_) if job.after.is_empty() => "runs".to_owned(),
+        Decision::Run(_) => format!("runs once these have made room: {}", ids(&job.after)),
+        Decision::Wait { reason, blockers, message } if blockers.is_empty() => {
+            format!("{}: {message}", reason.as_str())
+        }
+        Decision::Wait { reason, blockers, message } => {
+            format!("{}: {message} (in the way: {})", reason.as_str(), ids(blockers))
+        }
+    }
+}
+
+fn energy(joules: Joules) -> String {
+    if joules.0 > 0.0 { format!("{:.3} kWh", joules.kwh()) } else { "-".to_owned() }
+}
+
+/// `+1h05m`, or `-12m` for an instant that has passed.
+fn from_now(now: Time, then: Time) -> String {
+    let seconds = (then - now).0;
+    let sign = if seconds < 0.0 { '-' } else { '+' };
+    let minutes = (seconds.abs() / 60.0).round();
+    let (hours, rest) = ((minutes / 60.0).floor(), minutes % 60.0);
+    if hours > 0.0 { format!("{sign}{hours}h{rest:02}m") } else { format!("{sign}{rest}m") }
+}
+
+fn summary(plan: &Plan) -> String {
+    let runs = plan.jobs.values().filter(|j| j.decision.placement().is_some()).count();
+    let mut text = format!(
+        "{}, seed {}, {} trials: {runs} of {} jobs run, cost {:.4}",
+        plan.method,
+        plan.seed,
+        plan.trials,
+        plan.jobs.len(),
+        plan.cost.0
+    );
+    if let (Some(bound), Some(gap)) = (plan.bound, plan.gap) {
+        text += &format!(", bound {:.4}, gap {:.3} %", bound.0, 100.0 * gap);
+    }
+    if let Some(allowed) = plan.allowed_power {
+        text += &format!(", {:.0} W of {:.0} W", plan.budgeted_power.0, allowed.0);
+    }
+    text
+}

@@ -1,0 +1,416 @@
+//! From a state and what is known of its jobs to a snapshot.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use andreas_core::{
+    CostRate, EnergyPrice, GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, Steps, Time, Watts,
+};
+use andreas_planner::{
+    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, Node, Placement, PowerBudget, Preemption,
+    Resources, Snapshot, Spread, Worker,
+};
+
+use super::MAX_JOBS;
+use super::fault::{Fault, bad, not_negative, positive, required};
+use super::wire::{ClassEntry, JobEntry, PlaceEntry, State, StateName};
+
+/// Most nodes, and most GPUs in one, as in the planner.
+const MAX_NODES: u32 = 100_000;
+const MAX_NODE_GPUS: u32 = 1024;
+const MAX_GANG: u32 = 4096;
+
+/// What is kept of a job from the line that introduced it.
+#[derive(Clone, Debug)]
+pub struct Known {
+    submit: Time,
+    deadline: Option<Time>,
+    weight: CostRate,
+    estimates: Arc<[Estimate]>,
+    spread: Vec<Spread>,
+    limits: Vec<LimitEffect>,
+    requested: Option<GpuCount>,
+    movable: bool,
+    min_run: Seconds,
+}
+
+/// What a state says about a job for this line alone.
+#[derive(Default)]
+struct Passing<'a> {
+    lost: Option<f64>,
+    forbidden: Option<&'a [String]>,
+}
+
+/// What an earlier decision says about running jobs: where, and since when.
+pub type Ran = BTreeMap<JobId, (Placement, Time)>;
+
+/// Everything of a state but its jobs.
+pub fn world(state: &State) -> Result<Snapshot, Fault> {
+    if state.version.is_some_and(|v| v != 1) {
+        return bad("version", "this program speaks version 1");
+    }
+    let now = not_negative(state.now, || "now".into())?;
+    let pue = state.pue.unwrap_or(1.0);
+    if !(1.0..=100.0).contains(&pue) {
+        return bad("pue", format!("{pue} is not between 1 and 100"));
+    }
+    let price = |kwh: f64| EnergyPrice::per_kwh(kwh, pue);
+    let tariff = match &state.tariff {
+        Some(windows) => steps(windows, "tariff", price)?,
+        None => {
+            let kwh = *required(state.eur_per_kwh.as_ref(), || "eur_per_kwh".into())?;
+            Steps::flat(price(not_negative(kwh, || "eur_per_kwh".into())?))
+        }
+    };
+    let budget = match (&state.budget, state.power_budget_w) {
+        (Some(windows), _) => Some(steps(windows, "budget", Watts)?),
+        (None, Some(watts)) => Some(Steps::flat(Watts(not_negative(watts, || "power_budget_w".into())?))),
+        (None, None) => None,
+    };
+    let optional = |value: Option<f64>, name: &str| not_negative(value.unwrap_or(0.0), || name.to_owned());
+    let horizon = state.horizon_s.map(|h| not_negative(h, || "horizon_s".into())).transpose()?;
+    Ok(Snapshot {
+        now: Time(now),
+        tariff,
+        budget: budget.map(|watts| PowerBudget {
+            watts,
+            margin: 0.0,
+            scope_factor: 1.0,
+            look_ahead: Seconds::ZERO,
+        }),
+        lateness: Lateness {
+            turnaround_share: optional(state.turnaround_share, "turnaround_share")?,
+            late_fixed: Seconds(optional(state.late_fixed_s, "late_fixed_s")?),
+            aging: None,
+        },
+        restart: Seconds(optional(state.restart_s, "restart_s")?),
+        horizon: horizon.map(Seconds),
+        gpu_types: gpu_types(state)?,
+        nodes: nodes(state)?,
+        namespaces: Vec::new(),
+        jobs: Vec::new(),
+        prices: state.prices.clone(),
+    })
+}
+
+fn steps<T: Copy>(windows: &[(f64, f64)], name: &str, value: impl Fn(f64) -> T) -> Result<Steps<T>, Fault> {
+    let mut checked = Vec::with_capacity(windows.len());
+    for (i, (from, number)) in windows.iter().enumerate() {
+        let from = not_negative(*from, || format!("{name}[{i}][0]"))?;
+        let number = not_negative(*number, || format!("{name}[{i}][1]"))?;
+        checked.push((Time(from), value(number)));
+    }
+    Steps::new(checked).map_err(|e| Fault { field: name.into(), problem: e.to_string() })
+}
+
+fn gpu_types(state: &State) -> Result<Vec<GpuTypeInfo>, Fault> {
+    let mut seen = BTreeSet::new();
+    let mut types = Vec::with_capacity(state.gpu_types.len());
+    for (i, entry) in state.gpu_types.iter().enumerate() {
+        let at = |what: &str| format!("gpu_types[{i}].{what}");
+        if !seen.insert(&entry.name) {
+            return bad(at("name"), format!("{:?} is there twice", entry.name));
+        }
+        let idle = not_negative(entry.idle_w, || at("idle_w"))?;
+        let max = not_negative(entry.max_w, || at("max_w"))?;
+        if max < idle {
+            return bad(at("max_w"), format!("{max} is below idle_w"));
+        }
+        types.push(GpuTypeInfo { name: entry.name.as_str().into(), idle: Watts(idle), max: Watts(max) });
+    }
+    Ok(types)
+}
+
+fn nodes(state: &State) -> Result<Vec<Node>, Fault> {
+    let mut nodes = Vec::new();
+    let mut total = 0_u32;
+    for (c, class) in state.classes.iter().enumerate() {
+        let at = |what: &str| format!("classes[{c}].{what}");
+        if !state.gpu_types.iter().any(|t| t.name == class.gpu_type) {
+            return bad(at("gpu_type"), format!("{:?} is not in gpu_types", class.gpu_type));
+        }
+        if class.gpus == 0 || class.gpus > MAX_NODE_GPUS {
+            return bad(at("gpus"), format!("{} is not between 1 and {MAX_NODE_GPUS}", class.gpus));
+        }
+        let overhead = not_negative(class.overhead_w, || at("overhead_w"))?;
+        total = total.saturating_add(class.count);
+        if total > MAX_NODES {
+            return bad(at("count"), format!("makes more than {MAX_NODES} nodes"));
+        }
+        let gpu_type = GpuType::from(class.gpu_type.as_str());
+        nodes.extend((0..class.count).map(|i| Node {
+            name: NodeName::from(format!("{c}/{i}")),
+            gpu_type: gpu_type.clone(),
+            gpus: GpuCount(class.gpus),
+            free_gpus: GpuCount(class.gpus),
+            overhead: Watts(overhead),
+            foreign_power: None,
+            free: Resources::default(),
+        }));
+    }
+    Ok(nodes)
+}
+
+/// The table of a job.
+pub fn known(entry: &JobEntry, i: usize) -> Result<Known, Fault> {
+    let at = |what: &str| format!("new_jobs[{i}].{what}");
+    if entry.id == "_plan" || entry.id == "_error" {
+        return bad(at("id"), "is a word of the protocol");
+    }
+    let number = |value: Option<f64>, name: &str| -> Result<f64, Fault> {
+        not_negative(*required(value.as_ref(), || at(name))?, || at(name))
+    };
+    let rel_std = entry.rel_std.unwrap_or(0.0);
+    if !(0.0..=10.0).contains(&rel_std) {
+        return bad(at("rel_std"), format!("{rel_std} is not between 0 and 10"));
+    }
+    let deadline = entry.deadline_s.map(|d| not_negative(d, || at("deadline_s"))).transpose()?;
+    if let Some(epochs) = entry.epochs_left {
+        positive(epochs, || at("epochs_left"))?;
+    }
+    if entry.req_gpus.is_some_and(|g| g == 0 || g > MAX_NODE_GPUS * MAX_GANG) {
+        return bad(at("req_gpus"), "is out of range");
+    }
+    Ok(Known {
+        submit: Time(number(entry.submit_s, "submit_s")?),
+        deadline: deadline.map(Time),
+        weight: CostRate(number(entry.weight, "weight")?),
+        estimates: estimates(entry, rel_std, &at)?.into(),
+        spread: spread(entry, &at)?,
+        limits: limits(entry, &at)?,
+        requested: entry.req_gpus.map(GpuCount),
+        movable: entry.movable.unwrap_or(true),
+        min_run: Seconds(not_negative(entry.min_run_s.unwrap_or(0.0), || at("min_run_s"))?),
+    })
+}
+
+fn estimates(entry: &JobEntry, rel_std: f64, at: &dyn Fn(&str) -> String) -> Result<Vec<Estimate>, Fault> {
+    let times = required(entry.epoch_s.as_ref(), || at("epoch_s"))?;
+    let powers = required(entry.power_w.as_ref(), || at("power_w"))?;
+    let allowed = match &entry.allowed {
+        None => None,
+        Some(list) => {
+            for (k, total) in list.iter().enumerate() {
+                if *total == 0 || *total > MAX_NODE_GPUS * MAX_GANG {
+                    return bad(at(&format!("allowed[{k}]")), format!("{total} GPUs are out of range"));
+                }
+            }
+            Some(list.iter().copied().collect::<BTreeSet<u32>>())
+        }
+    };
+    let mut rows = Vec::new();
+    for (kind, list) in times {
+        let Some(watts) = powers.get(kind) else {
+            return bad(at(&format!("power_w.{kind}")), "is missing, but epoch_s has it");
+        };
+        for (k, time) in list.iter().enumerate() {
+            let cell = |table: &str| at(&format!("{table}.{kind}[{k}]"));
+            let Some(time) = time else { continue };
+            let time = not_negative(*time, || cell("epoch_s"))?;
+            let total = u32::try_from(k + 1).unwrap_or(u32::MAX);
+            if allowed.as_ref().is_some_and(|a| !a.contains(&total)) {
+                continue;
+            }
+            positive(time, || cell("epoch_s"))?;
+            let Some(Some(power)) = watts.get(k) else {
+                return bad(cell("power_w"), "is missing, but epoch_s has it");
+            };
+            rows.push(Estimate {
+                gpu_type: kind.as_str().into(),
+                gpus: GpuCount(total),
+                epoch: Seconds(time),
+                power: Watts(not_negative(*power, || cell("power_w"))?),
+                rel_std,
+            });
+        }
+    }
+    Ok(rows)
+}
+
+fn spread(entry: &JobEntry, at: &dyn Fn(&str) -> String) -> Result<Vec<Spread>, Fault> {
+    let mut spans = BTreeMap::new();
+    for (key, factor) in entry.spread.iter().flatten() {
+        let field = || at(&format!("spread.{key}"));
+        let Some(nodes) = key.parse::<u32>().ok().filter(|n| (1..=MAX_GANG).contains(n)) else {
+            return bad(field(), format!("the key is not a number of nodes between 1 and {MAX_GANG}"));
+        };
+        let time_factor = positive(*factor, field)?;
+        // On one node an epoch takes what the table says, whatever is written for 1.
+        if nodes > 1 && spans.insert(nodes, Spread { nodes, time_factor }).is_some() {
+            return bad(field(), "is there twice");
+        }
+    }
+    Ok(spans.into_values().collect())
+}
+
+fn limits(entry: &JobEntry, at: &dyn Fn(&str) -> String) -> Result<Vec<LimitEffect>, Fault> {
+    let mut limits = Vec::new();
+    for (kind, rows) in entry.limits.iter().flatten() {
+        for (k, (watts, time_factor, power_factor)) in rows.iter().enumerate() {
+            let cell = |c: usize| at(&format!("limits.{kind}[{k}][{c}]"));
+            limits.push(LimitEffect {
+                gpu_type: kind.as_str().into(),
+                limit: Watts(positive(*watts, || cell(0))?),
+                time_factor: positive(*time_factor, || cell(1))?,
+                power_factor: not_negative(*power_factor, || cell(2))?,
+            });
+        }
+    }
+    Ok(limits)
+}
+
+/// The jobs of a state. `ran` says since when a job runs where an earlier decision put it.
+pub fn jobs(state: &State, known: &dyn Fn(&str) -> Option<Arc<Known>>, ran: &Ran) -> Result<Vec<Job>, Fault> {
+    if state.jobs.len() > MAX_JOBS {
+        return bad("jobs", format!("{} are more than {MAX_JOBS}", state.jobs.len()));
+    }
+    let mut passing: BTreeMap<&str, Passing<'_>> = BTreeMap::new();
+    for entry in &state.new_jobs {
+        if entry.lost_s.is_some() || entry.forbidden.is_some() {
+            let forbidden = entry.forbidden.as_deref();
+            passing.insert(&entry.id, Passing { lost: entry.lost_s, forbidden });
+        }
+    }
+    let namespace = NamespaceName::from("default");
+    let mut seen = BTreeSet::new();
+    let mut jobs = Vec::with_capacity(state.jobs.len());
+    for (i, entry) in state.jobs.iter().enumerate() {
+        let at = |what: &str| format!("jobs[{i}].{what}");
+        if !seen.insert(entry.id.as_str()) {
+            return bad(at("id"), format!("{:?} is there twice", entry.id));
+        }
+        let Some(table) = known(&entry.id) else {
+            return bad(at("id"), format!("{:?} is not known: no line had it in new_jobs", entry.id));
+        };
+        let before = passing.get(entry.id.as_str());
+        let lost = entry.lost_s.or(before.and_then(|p| p.lost)).unwrap_or(0.0);
+        let forbidden = entry.forbidden.as_deref().or(before.and_then(|p| p.forbidden)).unwrap_or(&[]);
+        let epochs_left = *required(entry.epochs_left.as_ref(), || at("epochs_left"))?;
+        let min_run = entry.min_run_s.map_or(Ok(table.min_run.0), |s| not_negative(s, || at("min_run_s")))?;
+        let mut job = Job {
+            id: JobId::from(entry.id.as_str()),
+            namespace: namespace.clone(),
+            submit: table.submit,
+            deadline: table.deadline,
+            weight: table.weight,
+            epochs_left: positive(epochs_left, || at("epochs_left"))?,
+            estimates: table.estimates.clone(),
+            spread: table.spread.clone(),
+            limits: table.limits.clone(),
+            requested_gpus: table.requested,
+            worker: Worker::default(),
+            candidates: None,
+            forbidden: Vec::with_capacity(forbidden.len()),
+            preemption: Preemption::Allowed,
+            movable: entry.movable.unwrap_or(table.movable),
+            min_run: Seconds(min_run),
+            lost: Seconds(not_negative(lost, || at("lost_s"))?),
+            state: JobState::Waiting,
+        };
+        for (k, name) in forbidden.iter().enumerate() {
+            class_of(state, name, || at(&format!("forbidden[{k}]")))?;
+            job.forbidden.push(name.as_str().into());
+        }
+        job.state = job_state(state, entry, &at, ran.get(entry.id.as_str()))?;
+        jobs.push(job);
+    }
+    Ok(jobs)
+}
+
+fn job_state(
+    state: &State,
+    entry: &JobEntry,
+    at: &dyn Fn(&str) -> String,
+    ran: Option<&(Placement, Time)>,
+) -> Result<JobState, Fault> {
+    let current = entry.current.as_ref().map(|p| place(state, p, "current", at)).transpose()?;
+    let target = entry.target.as_ref().map(|p| place(state, p, "target", at)).transpose()?;
+    let since = |placement: &Placement| -> Result<Time, Fault> {
+        match (entry.since_s, ran) {
+            (Some(since), _) => not_negative(since, || at("since_s")).map(Time),
+            (None, Some((there, since))) if there.same_gpus(placement) => Ok(*since),
+            (None, _) => Ok(Time(state.now)),
+        }
+    };
+    let name = entry.state.unwrap_or(match current {
+        Some(_) => StateName::Running,
+        None => StateName::Waiting,
+    });
+    match (name, current) {
+        (StateName::Waiting, None) => Ok(JobState::Waiting),
+        (StateName::Waiting, Some(_)) => bad(at("current"), "a waiting job holds nothing"),
+        (StateName::Running, Some(placement)) => {
+            Ok(JobState::Running { since: since(&placement)?, placement })
+        }
+        (StateName::Running | StateName::Stopping, None) => bad(at("current"), "is missing"),
+        (StateName::Starting, current) => match target.or(current) {
+            Some(target) => Ok(JobState::Starting { since: since(&target)?, target }),
+            None => bad(at("target"), "is missing"),
+        },
+        (StateName::Stopping, Some(holds)) => {
+            let gone_by = *required(entry.gone_by_s.as_ref(), || at("gone_by_s"))?;
+            Ok(JobState::Stopping {
+                holds,
+                target,
+                gone_by: Time(not_negative(gone_by, || at("gone_by_s"))?),
+            })
+        }
+    }
+}
+
+fn place(
+    state: &State,
+    entry: &PlaceEntry,
+    what: &str,
+    at: &dyn Fn(&str) -> String,
+) -> Result<Placement, Fault> {
+    let at = |field: &str| at(&format!("{what}.{field}"));
+    let names: &[String] = match (&entry.node, &entry.nodes) {
+        (Some(node), None) => std::slice::from_ref(node),
+        (None, Some(nodes)) => nodes,
+        (Some(_), Some(_)) => return bad(at("nodes"), "there is node as well"),
+        (None, None) => return bad(at("node"), "is missing"),
+    };
+    let field = |k: usize| if entry.node.is_some() { at("node") } else { at(&format!("nodes[{k}]")) };
+    if names.len() > MAX_GANG as usize {
+        return bad(at("nodes"), format!("more than {MAX_GANG} nodes"));
+    }
+    let mut class = None;
+    let mut seen = BTreeSet::new();
+    for (k, name) in names.iter().enumerate() {
+        let (index, found) = class_of(state, name, || field(k))?;
+        if class.is_some_and(|(first, _)| first != index) {
+            return bad(field(k), "a gang stays in one class");
+        }
+        if !seen.insert(name) {
+            return bad(field(k), format!("{name:?} is there twice"));
+        }
+        class = Some((index, found));
+    }
+    let Some((_, class)) = class else { return bad(at("nodes"), "there is none") };
+    if entry.gpus == 0 || entry.gpus > class.gpus {
+        return bad(at("gpus"), format!("{} is not between 1 and the node's {}", entry.gpus, class.gpus));
+    }
+    let limit = entry.limit_w.map(|w| positive(w, || at("limit_w"))).transpose()?;
+    Ok(Placement {
+        gpu_type: class.gpu_type.as_str().into(),
+        nodes: names.iter().map(|n| NodeName::from(n.as_str())).collect(),
+        gpus_per_node: GpuCount(entry.gpus),
+        limit: limit.map(Watts),
+    })
+}
+
+/// The class of a node. Only the spelling of decisions is known: `1/2`, not `01/2`.
+fn class_of<'a>(
+    state: &'a State,
+    name: &str,
+    field: impl FnOnce() -> String,
+) -> Result<(usize, &'a ClassEntry), Fault> {
+    let canonical = |text: &str| text == "0" || !(text.is_empty() || text.starts_with(['0', '+']));
+    let found = name.split_once('/').filter(|(c, i)| canonical(c) && canonical(i)).and_then(|(c, i)| {
+        let index = c.parse::<usize>().ok()?;
+        let class = state.classes.get(index)?;
+        (i.parse::<u32>().ok()? < class.count).then_some((index, class))
+    });
+    found.map_or_else(|| bad(field(), format!("no node is called {name:?}")), Ok)
+}

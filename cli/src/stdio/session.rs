@@ -1,0 +1,130 @@
+//! What is kept between lines.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use andreas_core::{JobId, Time};
+use andreas_planner::{JobState, Options, Plan, Prices, Snapshot, plan};
+
+use super::MAX_JOBS;
+use super::build::{self, Known, Ran};
+use super::decision::{DecisionLine, error};
+use super::fault::{Fault, bad};
+use super::wire::State;
+
+/// One client's conversation: tables of jobs, where they were put and since when, the last prices.
+pub struct Session {
+    options: Options,
+    explain: bool,
+    known: BTreeMap<JobId, Entry>,
+    ran: Ran,
+    prices: Option<Prices>,
+}
+
+struct Entry {
+    table: Arc<Known>,
+    /// It was in `jobs` once: when it no longer is, it is done and forgotten.
+    arrived: bool,
+}
+
+impl Session {
+    /// A session that knows nothing yet.
+    pub fn new(options: Options, explain: bool) -> Self {
+        Self { options, explain, known: BTreeMap::new(), ran: Ran::new(), prices: None }
+    }
+
+    /// The answer to a line: a decision, or what is wrong with the line. Without end of line.
+    pub fn answer(&mut self, line: &[u8]) -> String {
+        self.decide(line).unwrap_or_else(|fault| error(&fault.to_string()))
+    }
+
+    fn decide(&mut self, line: &[u8]) -> Result<String, Fault> {
+        let state = parse(line)?;
+        let news = self.news(&state)?;
+        let mut snapshot = build::world(&state)?;
+        let look_up = |id: &str| {
+            let fresh = news.get(id).cloned();
+            fresh.or_else(|| self.known.get(id).map(|entry| entry.table.clone()))
+        };
+        snapshot.jobs = build::jobs(&state, &look_up, &self.ran)?;
+        if snapshot.prices.is_none() {
+            snapshot.prices.clone_from(&self.prices);
+        }
+        let plan =
+            plan(&snapshot, &self.options).map_err(|e| Fault { field: e.field, problem: e.problem })?;
+        let text = serde_json::to_string(&DecisionLine { plan: &plan, explain: self.explain })
+            .map_err(|e| Fault { field: "line".into(), problem: e.to_string() })?;
+        self.keep(news, &snapshot, plan);
+        Ok(text)
+    }
+
+    fn news(&self, state: &State) -> Result<BTreeMap<JobId, Arc<Known>>, Fault> {
+        if state.new_jobs.len() > MAX_JOBS {
+            return bad("new_jobs", format!("{} are more than {MAX_JOBS}", state.new_jobs.len()));
+        }
+        let mut news = BTreeMap::new();
+        for (i, entry) in state.new_jobs.iter().enumerate() {
+            let table = Arc::new(build::known(entry, i)?);
+            if news.insert(JobId::from(entry.id.as_str()), table).is_some() {
+                return bad(format!("new_jobs[{i}].id"), format!("{:?} is there twice", entry.id));
+            }
+        }
+        let ahead = self.known.iter().filter(|(id, entry)| !entry.arrived && !news.contains_key(*id)).count();
+        if ahead + news.len() > MAX_JOBS {
+            return bad(
+                "new_jobs",
+                format!("with those that never came to be in jobs, more than {MAX_JOBS}"),
+            );
+        }
+        Ok(news)
+    }
+
+    /// Only lines that were answered with a decision change what is kept.
+    fn keep(&mut self, news: BTreeMap<JobId, Arc<Known>>, snapshot: &Snapshot, plan: Plan) {
+        for (id, table) in news {
+            self.known
+                .entry(id)
+                .and_modify(|e| e.table = table.clone())
+                .or_insert(Entry { table, arrived: false });
+        }
+        let here: BTreeSet<&JobId> = snapshot.jobs.iter().map(|j| &j.id).collect();
+        self.known.retain(|id, entry| {
+            entry.arrived |= here.contains(id);
+            !entry.arrived || here.contains(id)
+        });
+        let since = |job: &andreas_planner::Job| -> Option<Time> {
+            match &job.state {
+                JobState::Running { since, .. } | JobState::Starting { since, .. } => Some(*since),
+                _ => None,
+            }
+        };
+        self.ran = snapshot
+            .jobs
+            .iter()
+            .filter_map(|job| {
+                let goes = plan.jobs.get(&job.id)?.decision.placement()?.clone();
+                let held = match &job.state {
+                    JobState::Running { placement: p, .. } | JobState::Starting { target: p, .. } => Some(p),
+                    _ => None,
+                };
+                let stays = held.is_some_and(|p| p.same_gpus(&goes));
+                let from = since(job).filter(|_| stays).unwrap_or(snapshot.now);
+                Some((job.id.clone(), (goes, from)))
+            })
+            .collect();
+        self.prices = plan.prices;
+    }
+}
+
+fn parse(line: &[u8]) -> Result<State, Fault> {
+    let mut decoder = serde_json::Deserializer::from_slice(line);
+    let fault = |field: String, e: serde_json::Error| Fault { field, problem: e.to_string() };
+    let state = serde_path_to_error::deserialize(&mut decoder).map_err(|e| {
+        // What ends in the middle has a path that ends in the unknown.
+        let path = e.path().to_string();
+        let path = path.trim_end_matches(['.', '?']);
+        fault(if path.is_empty() { "line".to_owned() } else { path.to_owned() }, e.into_inner())
+    })?;
+    decoder.end().map_err(|e| fault("line".into(), e))?;
+    Ok(state)
+}

@@ -1,0 +1,146 @@
+//! The shape of a state. Numbers are checked later; unknown keys are ignored.
+
+use std::collections::BTreeMap;
+
+use andreas_planner::Prices;
+use serde::Deserialize;
+
+/// One line in. Times in seconds since any origin that all lines share, power in watts.
+#[derive(Debug, Deserialize)]
+pub struct State {
+    /// Version of the protocol: 1.
+    pub version: Option<u64>,
+    /// The instant of the decision.
+    pub now: f64,
+    /// How long until the next decision at the latest.
+    pub horizon_s: Option<f64>,
+    /// Price of energy; needed unless there is `tariff`.
+    pub eur_per_kwh: Option<f64>,
+    /// Price of energy over time: begins and prices.
+    pub tariff: Option<Vec<(f64, f64)>>,
+    /// Power usage effectiveness; 1.
+    pub pue: Option<f64>,
+    /// What a change costs a started job; 0.
+    pub restart_s: Option<f64>,
+    /// Power budget of nodes and GPUs; none.
+    pub power_budget_w: Option<f64>,
+    /// Power budget over time: begins and watts.
+    pub budget: Option<Vec<(f64, f64)>>,
+    /// What a second in the system costs, in seconds late; 0.
+    pub turnaround_share: Option<f64>,
+    /// What a miss costs, in seconds late; 0.
+    pub late_fixed_s: Option<f64>,
+    /// GPU types of the nodes.
+    pub gpu_types: Vec<GpuTypeEntry>,
+    /// Groups of identical nodes. Node `i` of class `c`, both counted from 0, is called `"c/i"`.
+    pub classes: Vec<ClassEntry>,
+    /// Tables of jobs that are not known yet, or have changed.
+    #[serde(default)]
+    pub new_jobs: Vec<JobEntry>,
+    /// All jobs that have arrived and are not done.
+    pub jobs: Vec<JobEntry>,
+    /// Prices of an earlier decision (`_plan.prices`), instead of those of the last line.
+    pub prices: Option<Prices>,
+}
+
+/// Watts per GPU, time factor, power factor.
+pub type LimitRow = (f64, f64, f64);
+
+/// A GPU type.
+#[derive(Debug, Deserialize)]
+pub struct GpuTypeEntry {
+    /// Its name.
+    pub name: String,
+    /// Draw of a GPU that no job holds.
+    pub idle_w: f64,
+    /// Most that a GPU draws.
+    pub max_w: f64,
+}
+
+/// Identical nodes.
+#[derive(Debug, Deserialize)]
+pub struct ClassEntry {
+    /// Type of their GPUs.
+    pub gpu_type: String,
+    /// GPUs in each.
+    pub gpus: u32,
+    /// How many nodes.
+    pub count: u32,
+    /// Draw of a node with a running job, apart from its GPUs; 0.
+    #[serde(default)]
+    pub overhead_w: f64,
+}
+
+/// A job, in `new_jobs` or `jobs`. What it needs is kept from `new_jobs`; what it holds is taken from `jobs`.
+#[derive(Debug, Deserialize)]
+pub struct JobEntry {
+    /// Its name.
+    pub id: String,
+    /// Epochs left. Required in `jobs`.
+    pub epochs_left: Option<f64>,
+    /// Required in `new_jobs`.
+    pub submit_s: Option<f64>,
+    /// None: no deadline.
+    pub deadline_s: Option<f64>,
+    /// Money per second late. Required in `new_jobs`.
+    pub weight: Option<f64>,
+    /// What the user asks of a scheduler with fixed requests.
+    pub req_gpus: Option<u32>,
+    /// Allowed total numbers of GPUs; none: all that the tables have.
+    pub allowed: Option<Vec<u32>>,
+    /// Seconds per epoch by GPU type, for 1 GPU, 2, ...; null where it is not possible. Required in `new_jobs`.
+    pub epoch_s: Option<BTreeMap<String, Vec<Option<f64>>>>,
+    /// Draw of all its GPUs together, likewise.
+    pub power_w: Option<BTreeMap<String, Vec<Option<f64>>>>,
+    /// Standard deviation of the logarithm of the times; 0.
+    pub rel_std: Option<f64>,
+    /// Nodes of a gang, and how many times longer its epochs take.
+    pub spread: Option<BTreeMap<String, f64>>,
+    /// By GPU type: watts per GPU, time factor, power factor.
+    pub limits: Option<BTreeMap<String, Vec<LimitRow>>>,
+    /// Whether it may get another configuration; true.
+    pub movable: Option<bool>,
+    /// It is left alone until it has run for so long; 0.
+    pub min_run_s: Option<f64>,
+    /// Since when it runs where it is; none: since the decision that put it there, as far as that is known.
+    pub since_s: Option<f64>,
+    /// Work since the last checkpoint; 0.
+    pub lost_s: Option<f64>,
+    /// What it holds.
+    pub current: Option<PlaceEntry>,
+    /// None: `running` with `current`, else `waiting`.
+    pub state: Option<StateName>,
+    /// When a stopping job has ended at the latest.
+    pub gone_by_s: Option<f64>,
+    /// Where a starting or stopping job goes.
+    pub target: Option<PlaceEntry>,
+    /// Nodes where it just failed to be placed.
+    pub forbidden: Option<Vec<String>>,
+}
+
+/// What a job does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StateName {
+    /// It holds nothing.
+    Waiting,
+    /// Its target is promised.
+    Starting,
+    /// It trains on `current`.
+    Running,
+    /// It holds `current` until it is gone.
+    Stopping,
+}
+
+/// A node, or the nodes of a gang, and the GPUs on each.
+#[derive(Clone, Debug, Deserialize)]
+pub struct PlaceEntry {
+    /// One node.
+    pub node: Option<String>,
+    /// Several.
+    pub nodes: Option<Vec<String>>,
+    /// GPUs on each.
+    pub gpus: u32,
+    /// Power limit per GPU.
+    pub limit_w: Option<f64>,
+}

@@ -1,0 +1,74 @@
+//! The program as a person calls it.
+
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn andreas(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kubectl-andreas")).args(args).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// A saved snapshot: one node, a job that fits and one that cannot.
+const SNAPSHOT: &str = r#"{
+  "now": 1000, "tariff": [[0, 7.2e-8]],
+  "gpu_types": [{"name": "T4", "idle": 10, "max": 70}],
+  "nodes": [{"name": "n1", "gpu_type": "T4", "gpus": 4, "free_gpus": 4, "overhead": 100}],
+  "jobs": [
+    {"id": "a/fits", "namespace": "a", "submit": 900, "deadline": 9000, "weight": 0.001, "epochs_left": 10,
+     "estimates": [{"gpu_type": "T4", "gpus": 2, "epoch": 60, "power": 130}], "state": "Waiting"},
+    {"id": "b/large", "namespace": "b", "submit": 900, "weight": 0.001, "epochs_left": 10,
+     "estimates": [{"gpu_type": "T4", "gpus": 8, "epoch": 60, "power": 500}], "state": "Waiting"}
+  ]
+}"#;
+
+fn saved(folder: &Path, text: &str) -> String {
+    let file = folder.join("snapshot.json");
+    std::fs::write(&file, text).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_snapshot_is_planned_with_a_reason_for_each_job() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = saved(folder.path(), SNAPSHOT);
+
+    let table = andreas(&["plan", "--snapshot", &file, "--method", "edf"]);
+    let shown = text(&table.stdout);
+    assert!(table.status.success(), "{}", text(&table.stderr));
+    assert!(shown.contains("a/fits") && shown.contains("NoFeasibleGpuType"), "{shown}");
+    assert!(shown.contains("edf, seed 0") && shown.contains("1 of 2 jobs run"), "{shown}");
+
+    let json = andreas(&["plan", "--snapshot", &file, "--method", "edf", "--json"]);
+    let plan: andreas_planner::Plan = serde_json::from_slice(&json.stdout).unwrap();
+    assert!(plan.jobs["a/fits"].decision.placement().is_some());
+}
+
+#[test]
+fn an_error_names_the_file_and_the_field() {
+    let folder = tempfile::tempdir().unwrap();
+    for (from, to, field) in [
+        ("\"epoch\": 60, \"power\": 130", "\"epoch\": \"x\"", "jobs[0].estimates[0].epoch"),
+        ("\"epochs_left\": 10", "\"epochs_left\": -1", "jobs[a/fits].epochs_left"),
+        ("\"now\": 1000", "\"now\": 1e999", "now"),
+    ] {
+        let file = saved(folder.path(), &SNAPSHOT.replacen(from, to, 1));
+        let output = andreas(&["plan", "--snapshot", &file]);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(error.starts_with(&format!("error: {file}: {field}: ")), "{error}");
+    }
+    let output = andreas(&["plan", "--snapshot", "/nowhere/at/all"]);
+    assert!(text(&output.stderr).contains("/nowhere/at/all"));
+}
+
+#[test]
+fn the_help_lists_the_methods() {
+    let help = text(&andreas(&["plan", "--help"]).stdout);
+    assert!(help.contains("edf-fixed") && help.contains("--stdio") && help.contains("--snapshot"), "{help}");
+}

@@ -1,0 +1,224 @@
+//! The line protocol as a client sees it.
+
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
+
+use andreas_cli::stdio::{Session, serve};
+use andreas_planner::{MethodName, Options};
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde_json::{Value, json};
+
+fn session(explain: bool) -> Session {
+    Session::new(Options { method: MethodName::Edf, trials: 20, ..Options::default() }, explain)
+}
+
+fn ask(session: &mut Session, line: &Value) -> Value {
+    serde_json::from_str(&session.answer(line.to_string().as_bytes())).unwrap()
+}
+
+fn bert() -> Value {
+    json!({"id": "bert", "submit_s": 0, "deadline_s": 9000, "weight": 0.001, "epochs_left": 10, "req_gpus": 2,
+           "allowed": [1, 2], "epoch_s": {"V100": [600, 330, 250], "T4": [1500, 800]},
+           "power_w": {"V100": [250, 480, 700], "T4": [70, 140]}})
+}
+
+/// Two nodes of 2 V100s, one of 4 T4s, one job that has just come.
+fn state() -> Value {
+    json!({"version": 1, "now": 100, "horizon_s": 300, "eur_per_kwh": 0.2, "pue": 1.3, "restart_s": 60,
+           "gpu_types": [{"name": "V100", "idle_w": 30, "max_w": 300}, {"name": "T4", "idle_w": 10, "max_w": 70}],
+           "classes": [{"gpu_type": "V100", "gpus": 2, "count": 2, "overhead_w": 200},
+                       {"gpu_type": "T4", "gpus": 4, "count": 1, "overhead_w": 100}],
+           "new_jobs": [bert()],
+           "jobs": [{"id": "bert", "epochs_left": 10, "current": null}]})
+}
+
+#[test]
+fn tables_are_kept_and_a_finished_job_is_forgotten() {
+    // Given a job that was introduced by the first line,
+    let mut session = session(false);
+    let first = ask(&mut session, &state());
+    let place = first["bert"].clone();
+    assert!(place["node"].is_string() && place["gpus"].is_u64(), "{first}");
+
+    // when it comes back without its table, it goes on where it is;
+    let mut later = state();
+    later["now"] = json!(400);
+    later["new_jobs"] = json!([]);
+    later["jobs"] = json!([{"id": "bert", "epochs_left": 8.5, "current": place}]);
+    assert_eq!(ask(&mut session, &later), first);
+
+    // when it is gone and comes back, nobody knows it.
+    let mut empty = later.clone();
+    empty["jobs"] = json!([]);
+    assert_eq!(ask(&mut session, &empty), json!({}));
+    let answer = ask(&mut session, &later);
+    assert!(answer["_error"].as_str().unwrap().starts_with("jobs[0].id: \"bert\" is not known"), "{answer}");
+}
+
+#[test]
+fn a_gang_by_necessity_is_answered_with_its_nodes() {
+    let mut line = state();
+    line["new_jobs"][0]["allowed"] = json!([4]);
+    line["new_jobs"][0]["epoch_s"] = json!({"V100": [null, null, null, 200]});
+    line["new_jobs"][0]["power_w"] = json!({"V100": [null, null, null, 900]});
+    line["new_jobs"][0]["spread"] = json!({"2": 1.1});
+
+    let mut session = session(false);
+    let answer = ask(&mut session, &line);
+    assert_eq!(answer, json!({"bert": {"nodes": ["0/0", "0/1"], "gpus": 2}}));
+
+    // It is understood as `current` as well.
+    line["new_jobs"] = json!([]);
+    line["jobs"][0]["current"] = answer["bert"].clone();
+    assert_eq!(ask(&mut session, &line), answer);
+}
+
+#[test]
+fn the_explanation_gives_the_reason_of_waiting() {
+    let mut line = state();
+    line["power_budget_w"] = json!(200);
+    let answer = ask(&mut session(true), &line);
+    assert_eq!(answer["bert"], Value::Null);
+    let plan = &answer["_plan"];
+    assert!(plan["reasons"]["bert"].as_str().unwrap().starts_with("PowerBudget"), "{plan}");
+    assert!(plan["cost"].is_number() && plan["trials"].is_u64());
+}
+
+#[test]
+fn bad_input_names_the_field_and_changes_nothing() {
+    let set = |pointer: &str, value: Value| {
+        let mut line = state();
+        let (parent, key) = pointer.rsplit_once('/').unwrap();
+        line.pointer_mut(parent).unwrap()[key] = value;
+        line.to_string()
+    };
+    let cases = [
+        ("{\"now\": 1,".to_owned(), "line:"),
+        ("[]".to_owned(), "line:"),
+        (String::new(), "line:"),
+        ("\u{fffd}".to_owned(), "line:"),
+        (state().to_string().replacen("100", "NaN", 1), "now:"),
+        (state().to_string() + "{}", "line:"),
+        (set("/version", json!(2)), "version:"),
+        (set("/now", json!(-1)), "now:"),
+        (set("/now", json!("noon")), "now:"),
+        (set("/pue", json!(0.2)), "pue:"),
+        (set("/eur_per_kwh", Value::Null), "eur_per_kwh: is missing"),
+        (set("/tariff", json!([[0, 0.2], [0, 0.3]])), "tariff:"),
+        (set("/budget", json!([[0, -5]])), "budget[0][1]:"),
+        (set("/restart_s", json!(-1)), "restart_s:"),
+        (set("/classes/0/gpus", json!(0)), "classes[0].gpus:"),
+        (set("/classes/0/count", json!(200_000)), "classes[0].count:"),
+        (set("/classes/1/gpu_type", json!("H100")), "classes[1].gpu_type:"),
+        (set("/gpu_types/0/max_w", json!(1)), "gpu_types[0].max_w:"),
+        (set("/new_jobs/0/submit_s", json!(-3)), "new_jobs[0].submit_s:"),
+        (set("/new_jobs/0/weight", Value::Null), "new_jobs[0].weight: is missing"),
+        (set("/new_jobs/0/allowed", json!([0])), "new_jobs[0].allowed[0]:"),
+        (set("/new_jobs/0/epoch_s", json!({"V100": [-600]})), "new_jobs[0].epoch_s.V100[0]:"),
+        (set("/new_jobs/0/epoch_s", json!({"A100": [600]})), "new_jobs[0].power_w.A100:"),
+        (set("/new_jobs/0/power_w", json!({"V100": [1], "T4": [1, 1]})), "new_jobs[0].power_w.V100[1]:"),
+        (set("/new_jobs/0/spread", json!({"many": 1.1})), "new_jobs[0].spread.many:"),
+        (set("/new_jobs/0/limits", json!({"V100": [[0, 1, 1]]})), "new_jobs[0].limits.V100[0][0]:"),
+        (set("/jobs/0/id", json!("gpt")), "jobs[0].id:"),
+        (set("/jobs/0/epochs_left", json!(0)), "jobs[0].epochs_left:"),
+        (set("/jobs/0/current", json!({"node": "0/2", "gpus": 1})), "jobs[0].current.node:"),
+        (set("/jobs/0/current", json!({"node": "0/1", "gpus": 3})), "jobs[0].current.gpus:"),
+        (set("/jobs/0/current", json!({"nodes": ["0/1", "1/0"], "gpus": 1})), "jobs[0].current.nodes[1]:"),
+        (set("/jobs/0/state", json!("asleep")), "jobs[0].state:"),
+        (set("/jobs/0/state", json!("stopping")), "jobs[0].current: is missing"),
+        (set("/jobs/0/forbidden", json!(["9/9"])), "jobs[0].forbidden[0]:"),
+        (set("/jobs", json!([3])), "jobs[0]"),
+    ];
+    let mut session = session(false);
+    let good = session.answer(state().to_string().as_bytes());
+    for (line, field) in cases {
+        let answer: Value = serde_json::from_str(&session.answer(line.as_bytes())).unwrap();
+        let error = answer["_error"].as_str().unwrap_or_else(|| panic!("{field} was answered with {answer}"));
+        assert!(error.starts_with(field), "{error:?} does not begin with {field:?}");
+        assert_eq!(session.answer(state().to_string().as_bytes()), good, "after {field}");
+    }
+}
+
+#[test]
+fn more_jobs_than_the_protocol_allows_are_an_error() {
+    let mut line = state();
+    line["jobs"] = (0..200_001).map(|i| json!({"id": i.to_string(), "epochs_left": 1})).collect();
+    let answer = ask(&mut session(false), &line);
+    assert_eq!(answer["_error"], "jobs: 200001 are more than 200000");
+}
+
+#[test]
+fn every_line_gets_one_line_even_without_an_end() {
+    let input = format!("{}\nnonsense\n{}", state(), state());
+    let mut output = Vec::new();
+    serve(&mut session(false), input.as_bytes(), &mut output).unwrap();
+    let lines: Vec<Value> =
+        String::from_utf8(output).unwrap().lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert_eq!(lines.len(), 3);
+    assert!(lines[1]["_error"].is_string());
+    assert_eq!(lines[0], lines[2]);
+}
+
+/// Random lines, most of them nearly right. `FUZZ_LINES` says how many.
+#[test]
+fn no_line_makes_it_panic() {
+    let count: u64 = std::env::var("FUZZ_LINES").ok().and_then(|n| n.parse().ok()).unwrap_or(5000);
+    let mut dice = ChaCha8Rng::seed_from_u64(1);
+    let (mut errors, mut session) = (0_u64, session(true));
+    for method in MethodName::ALL.into_iter().cycle().take(usize::try_from(count / 100).unwrap() + 1) {
+        if dice.random_bool(0.5) {
+            let options = Options { method, trials: 5, ..Options::default() };
+            session = Session::new(options, true);
+        }
+        for _ in 0..100 {
+            let mut line = state();
+            for _ in 0..dice.random_range(0..4) {
+                mutate(&mut line, &mut dice, 0);
+            }
+            let mut text = line.to_string().into_bytes();
+            if dice.random_bool(0.1) {
+                let at = dice.random_range(0..text.len());
+                text[at] = dice.random();
+            }
+            let answer: Value = serde_json::from_str(&session.answer(&text)).unwrap();
+            errors += u64::from(answer.get("_error").is_some());
+        }
+    }
+    // The lines are neither all refused nor all accepted.
+    assert!(errors > count / 10 && errors < count * 9 / 10, "{errors} errors in {count} lines");
+}
+
+/// Changes one value somewhere: another number, another shape, a copy, nothing.
+fn mutate(value: &mut Value, dice: &mut impl Rng, depth: u32) {
+    let deeper = depth < 6 && dice.random_bool(0.8);
+    match value {
+        Value::Object(map) if deeper && !map.is_empty() => {
+            let pick = dice.random_range(0..map.len());
+            let inner = map.iter_mut().nth(pick).unwrap().1;
+            mutate(inner, dice, depth + 1);
+        }
+        Value::Array(list) if deeper && !list.is_empty() => {
+            let pick = dice.random_range(0..list.len());
+            if dice.random_bool(0.1) {
+                let copy = list[pick].clone();
+                list.push(copy);
+            } else {
+                mutate(&mut list[pick], dice, depth + 1);
+            }
+        }
+        other => {
+            let numbers = [0.0, -1.0, 1.0, 2.0, 3.5, 1e-300, 1e15, 1e16, 1e300, 4294967296.0, 100.0, 7200.0];
+            *other = match dice.random_range(0..12_u32) {
+                0 => Value::Null,
+                1 => json!([]),
+                2 => json!({}),
+                3 => json!("0/1"),
+                4 => json!({"node": "0/1", "gpus": 1}),
+                5 => json!([[0, 500], [3600, 900]]),
+                6 => json!(true),
+                _ => json!(numbers[dice.random_range(0..numbers.len())]),
+            };
+        }
+    }
+}
