@@ -98,7 +98,7 @@ fn bad_input_names_the_field_and_changes_nothing() {
         ("[]".to_owned(), "line:"),
         (String::new(), "line:"),
         ("\u{fffd}".to_owned(), "line:"),
-        (state().to_string().replacen("100", "NaN", 1), "now:"),
+        (state().to_string().replacen("\"now\":100", "\"now\":NaN", 1), "now:"),
         (state().to_string() + "{}", "line:"),
         (set("/version", json!(2)), "version:"),
         (set("/now", json!(-1)), "now:"),
