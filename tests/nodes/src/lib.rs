@@ -12,8 +12,8 @@
 //! kubelet. No clock but the real one.
 //!
 //! *What it leaves out of a kubelet.* `kubectl logs` and `exec` (logs are files below the data folder), liveness
-//! probes, users and security contexts, resource limits, image contents, static pods. `docs` of the single modules say
-//! more.
+//! probes, users and security contexts, resource limits, image contents, static pods. `README.md` beside the
+//! sources shows the configuration, the annotations and the commands.
 
 pub mod client;
 mod cluster;

@@ -23,7 +23,7 @@ fn shell(dir: &Path, name: &str, script: &str) -> PathBuf {
     let spec = ContainerSpec {
         argv: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
         env: vec![("PATH".into(), "/usr/bin:/bin".into()), ("WHO".into(), name.into())],
-        working_dir: "/work/here".into(),
+        working_dir: "/some/where".into(),
         hostname: name.into(),
         root: at.join("root"),
         log: at.join("log"),
@@ -54,7 +54,7 @@ fn a_container_has_its_own_root_name_and_mounts() {
         let container = sandbox.spawn(shell(dir.path(), "worker-0", script)).await.unwrap();
         assert_eq!(container.ended.await.unwrap().exit_code(), 7);
         let said = fs::read_to_string(dir.path().join("worker-0/out/said")).unwrap();
-        assert_eq!(said, "worker-0 worker-0 /work/here\n");
+        assert_eq!(said, "worker-0 worker-0 /some/where\n");
         assert_eq!(fs::read_to_string(dir.path().join("worker-0/log")).unwrap(), "1\n");
 
         let failed = sandbox.spawn(shell(dir.path(), "gone", "true")).await.unwrap();

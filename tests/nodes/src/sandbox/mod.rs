@@ -4,8 +4,8 @@
 //! network up and starts containers for its parent; `container`, the step each container goes through between fork
 //! and its program (mounts, host name); `netlink`, loopback and routes without `ip(8)`.
 //!
-//! *What flows in and out.* One `SOCK_SEQPACKET` Unix socket pair: a JSON [`Request`] per packet in, a JSON
-//! [`Report`] per packet out, sockets made inside the namespace travel beside their report (`SCM_RIGHTS`), so that
+//! *What flows in and out.* One `SOCK_SEQPACKET` Unix socket pair: a JSON `Request` per packet in, a JSON
+//! `Report` per packet out, sockets made inside the namespace travel beside their report (`SCM_RIGHTS`), so that
 //! the parent can listen on and connect to pod and Service addresses without being inside.
 //!
 //! *Who dies with whom.* The child dies with its parent and each container with the child (`PR_SET_PDEATHSIG`).
