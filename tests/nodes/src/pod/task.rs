@@ -203,6 +203,10 @@ impl Task {
     /// Starts the container and waits for its end; none when the pod ended before it could start.
     async fn once(&mut self) -> Option<Terminated> {
         let mut told = None;
+        if self.restarts == 0 {
+            // What an earlier pod of this name has said is not this one's last words.
+            let _ = std::fs::remove_file(self.ctx.log(&self.container.name));
+        }
         let mut program = loop {
             match Program::start(&self.ctx, &self.container).await {
                 Ok(program) => break program,
