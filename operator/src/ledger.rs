@@ -64,17 +64,26 @@ pub struct Target {
     pub since: Timestamp,
 }
 
+impl Target {
+    fn of(verdict: &Planned, now: Timestamp) -> Option<Self> {
+        let Planned::Run { gpu_type, nodes, gpus_per_worker, limit_watts, .. } = verdict else { return None };
+        Some(Self {
+            gpu_type: gpu_type.clone(),
+            nodes: nodes.clone(),
+            gpus_per_worker: *gpus_per_worker,
+            limit_watts: *limit_watts,
+            since: now,
+        })
+    }
+}
+
 impl JobMemory {
     /// Keeps in mind where a move leads: the step that asks for the stop is the last one that sees the decision.
     pub fn keep_target(&mut self, claim: &Claim, now: Timestamp) {
         match claim {
             Claim::Stopping { goes_on: true, .. } => {
-                // The decision that led here was for the state before; one that came since is for the state now.
-                if let Some(Planned::Run { gpu_type, nodes, gpus_per_worker, limit_watts, .. }) =
-                    self.decision.as_ref().map(|decision| decision.verdict.clone())
-                    && self.target.is_none()
-                {
-                    self.target = Some(Target { gpu_type, nodes, gpus_per_worker, limit_watts, since: now });
+                if self.target.is_none() {
+                    self.target = self.decision.as_ref().and_then(|d| Target::of(&d.verdict, now));
                 }
             }
             Claim::Waiting { .. } => {}
@@ -155,6 +164,12 @@ impl Ledger {
         }
     }
 
+    /// Jobs that wait for this one to leave.
+    pub fn waiting_for(&self, key: &ObjectKey) -> Vec<ObjectKey> {
+        let waits = self.jobs.iter().filter(|(_, memory)| memory.after.iter().any(|(other, _)| other == key));
+        waits.map(|(key, _)| key.clone()).collect()
+    }
+
     /// A step has looked at the job's decision.
     pub fn looked_at(&mut self, key: &ObjectKey) {
         self.handed.remove(key);
@@ -182,10 +197,11 @@ impl Ledger {
     /// Hands a plan's word over. `true`: it is another than before.
     pub fn decide(&mut self, key: &ObjectKey, decision: DecisionFor, after: Vec<(ObjectKey, i64)>) -> bool {
         let Some(memory) = self.jobs.get_mut(key) else { return false };
-        if !after.is_empty() {
-            memory.after = after;
-        }
-        if memory.decision.as_ref() == Some(&decision) {
+        let now = Timestamp::now();
+        let waits = matches!(memory.claim, Some(Claim::Waiting { .. }));
+        let new_order = memory.after != after;
+        memory.after = after;
+        if memory.decision.as_ref() == Some(&decision) && !new_order {
             return false;
         }
         // A plan that has another idea, or none, ends the commitment.
@@ -196,6 +212,9 @@ impl Ledger {
         let stopped = matches!(memory.claim, Some(Claim::Stopping { .. } | Claim::Waiting { .. }));
         if stopped && !memory.target.as_ref().is_some_and(kept) {
             memory.target = None;
+        }
+        if waits && !memory.after.is_empty() && memory.target.is_none() {
+            memory.target = Target::of(&decision.verdict, now);
         }
         memory.decision = Some(decision);
         self.handed.insert(key.clone());

@@ -74,18 +74,14 @@ impl Seen {
         })
     }
 
-    /// Where the plan has others leave first, no GPU counts as free until they have: their quota and watts are needed too.
+    /// Where the plan has others leave first, the job waits until they have: it needs their GPUs, quota or watts, and what
+    /// starts counts against the budget from its allocation on. Its target stays a commitment meanwhile.
     pub fn hold_back(&mut self, index: &ClusterIndex, ledger: &Ledger) {
-        let waits = self.memory.after.iter().any(|(other, attempt)| {
-            let holds = ledger.get(other).and_then(|memory| memory.claim.as_ref()).is_some_and(|claim| {
-                matches!(claim, Claim::Starting { .. } | Claim::Running { .. } | Claim::Stopping { .. })
-            });
-            let status = index.jobs.get(other).and_then(|job| job.status.as_ref());
-            let allocation = status.and_then(|status| status.allocation.as_ref());
-            holds && allocation.is_some_and(|allocation| allocation.attempt == *attempt)
-        });
-        if waits {
-            self.nodes.values_mut().for_each(|fact| fact.free_gpus = 0);
+        let waits = matches!(self.memory.claim, None | Some(Claim::Waiting { .. }));
+        if waits
+            && self.memory.after.iter().any(|(other, attempt)| still_holds(index, ledger, other, *attempt))
+        {
+            self.memory.decision = None;
         }
     }
 
@@ -120,6 +116,18 @@ impl Seen {
             settings: &self.settings,
         })
     }
+}
+
+/// The job still holds what it held in that attempt.
+fn still_holds(index: &ClusterIndex, ledger: &Ledger, job: &ObjectKey, attempt: i64) -> bool {
+    let memory = ledger.get(job);
+    let holds = memory.and_then(|memory| memory.claim.as_ref()).is_some_and(|claim| {
+        matches!(claim, Claim::Starting { .. } | Claim::Running { .. } | Claim::Stopping { .. })
+    });
+    let written = index.jobs.get(job).and_then(|job| job.status.as_ref());
+    let status = memory.and_then(|memory| memory.pending.as_ref()).or(written);
+    let allocation = status.and_then(|status| status.allocation.as_ref());
+    holds && allocation.is_some_and(|allocation| allocation.attempt == attempt)
 }
 
 fn energy(job: &SlimTrainingJob, policy: &EnergyPolicySpec, now: Timestamp) -> EnergyView {

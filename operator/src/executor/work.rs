@@ -153,6 +153,9 @@ fn written(
     memory.last_write = Timestamp::now();
     if claims.is_none_or(|(before, after)| differs(&before, &after)) {
         index.replan();
+        for waits in ledger.waiting_for(key) {
+            index.mark(waits);
+        }
     }
     let records = |job: &SlimTrainingJob| {
         job.status.as_ref().and_then(|s| s.history.last().map(|r| (r.attempt, r.outcome)))
