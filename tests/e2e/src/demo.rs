@@ -8,9 +8,12 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use andreas_api::names;
 use andreas_api::phase::Phase;
+use andreas_api::training_job::Allocation;
 use andreas_testbed::Component;
 use anyhow::{Context as _, Result, bail};
+use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use crate::cluster::{self, Cluster, Group, Options};
@@ -53,6 +56,8 @@ pub struct DemoArgs {
 /// Power of the demo's GPU types and nodes, W: idle and largest draw of a GPU, overhead of a busy node.
 const POWER: [(&str, i64, i64, i64); 3] =
     [(workload::A100, 54, 400, 500), (workload::V100, 33, 300, 300), (workload::T4, 10, 70, 150)];
+/// Prefix of the nodes' names and memory of a GPU in MiB, in the order of the types.
+const PREFIXES: [(&str, u64); 3] = [("a100-", 81_920), ("v100-", 16_384), ("t4-", 15_360)];
 /// Power budget, W: four fifths of what the cluster draws with every GPU at its largest.
 const BUDGET: i64 = 18_000;
 
@@ -69,28 +74,28 @@ fn policy() -> Value {
     policy
 }
 
-/// Power that counts against the budget as the objects say: predicted draw of every gang that starts, runs or stops,
-/// overhead of busy nodes, idle draw of every GPU that none of them holds.
+/// Power that counts against the budget, as seen from outside: predicted draw of every gang that has pods which have
+/// not ended, overhead of the nodes these are on, idle draw of every GPU that none of them holds.
 pub fn budgeted_watts(seen: &Seen) -> f64 {
-    let type_of = |node: &str| {
-        POWER.iter().zip(["a100-", "v100-", "t4-"]).find(|(_, p)| node.starts_with(p)).map(|(t, _)| t)
+    let power_of = |node: &str| {
+        POWER.iter().zip(PREFIXES).find(|(_, (p, _))| node.starts_with(p)).map(|(power, _)| power)
     };
-    let mut held: BTreeMap<&str, i64> = BTreeMap::new();
+    let allocations: BTreeMap<String, &Allocation> = seen
+        .jobs
+        .values()
+        .filter_map(|v| Some((v.job.uid()?, v.job.status.as_ref()?.allocation.as_ref()?)))
+        .collect();
     let mut watts = 0.0;
-    for view in seen.jobs.values().filter(|v| !v.deleted) {
-        let Some(status) = &view.job.status else { continue };
-        if !matches!(status.phase, Phase::Starting | Phase::Running | Phase::Stopping) {
-            continue;
-        }
-        let Some(allocation) = &status.allocation else { continue };
-        watts += f64::from(allocation.watts);
-        for node in &allocation.nodes {
-            *held.entry(node.as_str()).or_default() += i64::from(allocation.gpus_per_worker);
+    for pod in seen.pods.values().filter(|p| p.is_live()) {
+        // The allocation is kept in the status until its last member has ended.
+        if let Some(allocation) = allocations.get(&pod.label(names::LABEL_JOB_UID)) {
+            watts += f64::from(allocation.watts) / allocation.nodes.len().max(1) as f64;
         }
     }
+    let held = seen.gpus_in_use();
     for (node, gpus) in &seen.node_gpus {
-        let Some((_, idle, _, overhead)) = type_of(node) else { continue };
-        let used = held.get(node.as_str()).copied().unwrap_or(0);
+        let Some((_, idle, _, overhead)) = power_of(node) else { continue };
+        let used = held.get(node).copied().unwrap_or(0);
         watts += ((gpus - used).max(0) * idle) as f64;
         if used > 0 {
             watts += *overhead as f64;
@@ -118,7 +123,7 @@ pub async fn run(args: &DemoArgs) -> Result<Summary> {
     let began = Instant::now();
     let groups = workload::CLUSTER
         .iter()
-        .zip([("a100-", 81_920), ("v100-", 16_384), ("t4-", 15_360)])
+        .zip(PREFIXES)
         .map(|((gpu, count, gpus), (prefix, memory_mib))| Group {
             prefix,
             count: *count,
@@ -189,8 +194,10 @@ async fn train(cluster: &mut Cluster, jobs: &[WorkloadJob], args: &DemoArgs) -> 
         let ended = {
             let seen = cluster.observer.seen();
             teller.tell(&seen, BUDGET as f64);
-            if budgeted_watts(&seen) > BUDGET as f64 {
+            let watts = budgeted_watts(&seen);
+            if watts > BUDGET as f64 {
                 over_budget += 1;
+                say(&format!("{:6.1}s  {watts:.0} W, above the budget", began.elapsed().as_secs_f64()));
             }
             ended(&seen)
         };
