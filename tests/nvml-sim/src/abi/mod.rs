@@ -1,0 +1,216 @@
+//! The exported C functions: library, then `read` and `set`.
+//!
+//! Signatures and error codes are those of NVIDIA's `nvml.h` (NVML API reference, r580). A handle is the place of a GPU in the
+//! shared state plus one, so it stays with its UUID when indices change.
+
+mod read;
+mod set;
+
+use std::ffi::{c_char, c_uint};
+use std::path::Path;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use nvml_wrapper_sys::bindings as sys;
+use parking_lot::Mutex;
+use sys::{nvmlDevice_t, nvmlReturn_t};
+
+use crate::control::Fault;
+use crate::shared::Shared;
+use crate::state::{Gpu, Node, read_text};
+
+pub(crate) const SUCCESS: nvmlReturn_t = sys::nvmlReturn_enum_NVML_SUCCESS;
+pub(crate) const UNINITIALIZED: nvmlReturn_t = sys::nvmlReturn_enum_NVML_ERROR_UNINITIALIZED;
+pub(crate) const INVALID: nvmlReturn_t = sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT;
+pub(crate) const NOT_FOUND: nvmlReturn_t = sys::nvmlReturn_enum_NVML_ERROR_NOT_FOUND;
+pub(crate) const TOO_SMALL: nvmlReturn_t = sys::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE;
+
+/// The node of this process, once initialised. Kept after a shutdown: clients may be in a call on another thread.
+static NODE: OnceLock<Shared> = OnceLock::new();
+/// How often initialised and not shut down; NVML counts too.
+static OPEN: Mutex<u32> = Mutex::new(0);
+
+/// Runs `work` on the node; `UNINITIALIZED` before init, after shutdown, and without a driver.
+pub(crate) fn node(work: impl FnOnce(&mut Node) -> nvmlReturn_t) -> nvmlReturn_t {
+    let Some(shared) = NODE.get().filter(|_| *OPEN.lock() > 0) else { return UNINITIALIZED };
+    shared.with(|node| if node.driver_loaded == 1 { work(node) } else { UNINITIALIZED })
+}
+
+/// Runs `work` on the GPU of a handle, unless a fault forbids it. A hang is waited out here.
+pub(crate) fn gpu(handle: nvmlDevice_t, work: impl FnOnce(&mut Gpu) -> nvmlReturn_t) -> nvmlReturn_t {
+    let place = (handle as usize).wrapping_sub(1);
+    let mut waited = false;
+    loop {
+        let mut wait = 0;
+        let mut fault = SUCCESS;
+        let state = node(|node| {
+            let Some(gpu) = node.gpus().get(place) else { return INVALID };
+            match Fault::of(gpu.fault) {
+                Fault::None => wait = if waited { 0 } else { gpu.slow },
+                Fault::Hang => wait = 10,
+                Fault::Lost => fault = sys::nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST,
+                Fault::ResetRequired => fault = sys::nvmlReturn_enum_NVML_ERROR_RESET_REQUIRED,
+            }
+            SUCCESS
+        });
+        match (state, fault) {
+            (SUCCESS, SUCCESS) if wait > 0 => {
+                std::thread::sleep(Duration::from_millis(u64::from(wait)));
+                waited = true;
+            }
+            (SUCCESS, SUCCESS) => break,
+            (SUCCESS, fault) => return fault,
+            (state, _) => return state,
+        }
+    }
+    node(|node| match node.gpus().get_mut(place) {
+        Some(gpu) => work(gpu),
+        None => INVALID,
+    })
+}
+
+/// Writes `value` where a caller wants it.
+///
+/// # Safety
+/// `to` is null or valid for a write of `T`, as `nvml.h` asks of callers.
+pub(crate) unsafe fn put<T>(to: *mut T, value: T) -> nvmlReturn_t {
+    if to.is_null() {
+        return INVALID;
+    }
+    // SAFETY: not null, and the caller vouches for the rest.
+    unsafe { to.write(value) };
+    SUCCESS
+}
+
+/// Writes a text with its final 0.
+///
+/// # Safety
+/// `to` is null or valid for writes of `length` bytes.
+pub(crate) unsafe fn put_text(to: *mut c_char, length: c_uint, text: &[u8]) -> nvmlReturn_t {
+    if to.is_null() {
+        return INVALID;
+    }
+    if text.len() + 1 > length as usize {
+        return TOO_SMALL;
+    }
+    // SAFETY: the text and its end fit into `length` bytes.
+    unsafe {
+        std::ptr::copy_nonoverlapping(text.as_ptr().cast::<c_char>(), to, text.len());
+        to.add(text.len()).write(0);
+    }
+    SUCCESS
+}
+
+/// `nvmlInit_v2`.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlInit_v2() -> nvmlReturn_t {
+    let mut open = OPEN.lock();
+    if NODE.get().is_none() {
+        let Some(path) = std::env::var_os(crate::ENV_SPEC) else {
+            return sys::nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED;
+        };
+        match Shared::open(Path::new(&path)) {
+            Ok(shared) => drop(NODE.set(shared)),
+            Err(error) => {
+                eprintln!("simulated NVML: {error}");
+                return sys::nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED;
+            }
+        }
+    }
+    let Some(shared) = NODE.get() else { return sys::nvmlReturn_enum_NVML_ERROR_UNKNOWN };
+    let loaded = shared.with(|node| {
+        if node.driver_loaded == 1 {
+            node.enter(std::process::id());
+        }
+        node.driver_loaded == 1
+    });
+    if !loaded {
+        return sys::nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED;
+    }
+    *open += 1;
+    SUCCESS
+}
+
+/// `nvmlInitWithFlags`.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlInitWithFlags(_flags: c_uint) -> nvmlReturn_t {
+    nvmlInit_v2()
+}
+
+/// `nvmlShutdown`.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlShutdown() -> nvmlReturn_t {
+    let mut open = OPEN.lock();
+    if *open == 0 {
+        return UNINITIALIZED;
+    }
+    *open -= 1;
+    if let Some(shared) = NODE.get() {
+        shared.with(|node| node.leave(std::process::id()));
+    }
+    SUCCESS
+}
+
+/// `nvmlSystemGetDriverVersion`.
+///
+/// # Safety
+/// As in `nvml.h`: `version` has room for `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlSystemGetDriverVersion(version: *mut c_char, length: c_uint) -> nvmlReturn_t {
+    node(|node| {
+        let text = node.driver;
+        // SAFETY: passed on from the caller.
+        unsafe { put_text(version, length, read_text(&text)) }
+    })
+}
+
+/// `nvmlDeviceGetCount_v2`.
+///
+/// # Safety
+/// As in `nvml.h`: `count` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetCount_v2(count: *mut c_uint) -> nvmlReturn_t {
+    // SAFETY: passed on from the caller.
+    node(|node| unsafe { put(count, node.gpus) })
+}
+
+/// `nvmlDeviceGetHandleByIndex_v2`.
+///
+/// # Safety
+/// As in `nvml.h`: `device` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(
+    index: c_uint,
+    device: *mut nvmlDevice_t,
+) -> nvmlReturn_t {
+    node(|node| {
+        let count = node.gpus().len();
+        let place = node.order[..count].get(index as usize).map(|place| *place as usize);
+        match place.filter(|place| *place < count) {
+            // SAFETY: passed on from the caller.
+            Some(place) => unsafe { put(device, std::ptr::without_provenance_mut(place + 1)) },
+            None => INVALID,
+        }
+    })
+}
+
+/// `nvmlDeviceGetHandleByUUID`.
+///
+/// # Safety
+/// As in `nvml.h`: `uuid` is a text with its final 0, `device` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(
+    uuid: *const c_char,
+    device: *mut nvmlDevice_t,
+) -> nvmlReturn_t {
+    if uuid.is_null() {
+        return INVALID;
+    }
+    // SAFETY: a text with its final 0, as the caller vouches.
+    let wanted = unsafe { std::ffi::CStr::from_ptr(uuid) };
+    node(|node| match node.find(wanted.to_bytes()) {
+        // SAFETY: passed on from the caller.
+        Some(place) => unsafe { put(device, std::ptr::without_provenance_mut(place + 1)) },
+        None => NOT_FOUND,
+    })
+}

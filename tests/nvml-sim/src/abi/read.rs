@@ -1,0 +1,223 @@
+//! Functions that read. They need no privilege.
+
+use std::ffi::{c_char, c_uint, c_ulonglong};
+
+use nvml_wrapper_sys::bindings as sys;
+use sys::{nvmlDevice_t, nvmlReturn_t};
+
+use super::{INVALID, SUCCESS, TOO_SMALL, gpu, put, put_text};
+use crate::state::{Gpu, read_text};
+
+/// Step between two supported SM clocks, MHz.
+const CLOCK_STEP: usize = 15;
+
+/// Functions that give one number of a GPU.
+macro_rules! numbers {
+    ($($(#[$doc:meta])* $name:ident: $type:ty = $value:expr;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As in `nvml.h`: the place for the answer can be written.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(device: nvmlDevice_t, answer: *mut $type) -> nvmlReturn_t {
+            let value: fn(&mut Gpu) -> $type = $value;
+            // SAFETY: passed on from the caller.
+            gpu(device, |gpu| unsafe { put(answer, value(gpu)) })
+        }
+    )*};
+}
+
+numbers! {
+    /// Draw, mW.
+    nvmlDeviceGetPowerUsage: c_uint = |gpu| gpu.draw().0 as c_uint;
+    /// Energy since the driver was loaded, mJ.
+    nvmlDeviceGetTotalEnergyConsumption: c_ulonglong = |gpu| {
+        gpu.settle();
+        gpu.energy / 1_000_000
+    };
+    /// Power limit that is enforced, mW.
+    nvmlDeviceGetEnforcedPowerLimit: c_uint = |gpu| gpu.limit;
+    /// Power limit that was set, mW.
+    nvmlDeviceGetPowerManagementLimit: c_uint = |gpu| gpu.limit;
+    /// Power limit after start, mW.
+    nvmlDeviceGetPowerManagementDefaultLimit: c_uint = |gpu| gpu.limit_default;
+    /// Persistence mode.
+    nvmlDeviceGetPersistenceMode: sys::nvmlEnableState_t = |gpu| gpu.persistence;
+    /// P-state: 0 with a context, 8 without.
+    nvmlDeviceGetPerformanceState: sys::nvmlPstates_t = |gpu| if gpu.processes > 0 { 0 } else { 8 };
+    /// Use, per cent.
+    nvmlDeviceGetUtilizationRates: sys::nvmlUtilization_t = |gpu| {
+        let use_of = (gpu.util() * 100.0) as c_uint;
+        sys::nvmlUtilization_t { gpu: use_of, memory: use_of / 2 }
+    };
+    /// Memory, bytes.
+    nvmlDeviceGetMemoryInfo: sys::nvmlMemory_t = |gpu| {
+        let used = gpu.running().iter().map(|process| process.memory).sum::<u64>().min(gpu.memory);
+        sys::nvmlMemory_t { total: gpu.memory, free: gpu.memory - used, used }
+    };
+}
+
+/// UUID.
+///
+/// # Safety
+/// As in `nvml.h`: `text` has room for `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetUUID(
+    device: nvmlDevice_t,
+    text: *mut c_char,
+    length: c_uint,
+) -> nvmlReturn_t {
+    // SAFETY: passed on from the caller.
+    gpu(device, |gpu| unsafe { put_text(text, length, read_text(&gpu.uuid)) })
+}
+
+/// Product.
+///
+/// # Safety
+/// As in `nvml.h`: `text` has room for `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetName(
+    device: nvmlDevice_t,
+    text: *mut c_char,
+    length: c_uint,
+) -> nvmlReturn_t {
+    // SAFETY: passed on from the caller.
+    gpu(device, |gpu| unsafe { put_text(text, length, read_text(&gpu.product)) })
+}
+
+/// Lowest and highest power limit, mW.
+///
+/// # Safety
+/// As in `nvml.h`: both places can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetPowerManagementLimitConstraints(
+    device: nvmlDevice_t,
+    lowest: *mut c_uint,
+    highest: *mut c_uint,
+) -> nvmlReturn_t {
+    // SAFETY: passed on from the caller.
+    gpu(device, |gpu| match unsafe { put(lowest, gpu.limit_min) } {
+        // SAFETY: passed on from the caller.
+        SUCCESS => unsafe { put(highest, gpu.limit_max) },
+        wrong => wrong,
+    })
+}
+
+/// Clock now, MHz.
+///
+/// # Safety
+/// As in `nvml.h`: `clock` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetClockInfo(
+    device: nvmlDevice_t,
+    kind: sys::nvmlClockType_t,
+    clock: *mut c_uint,
+) -> nvmlReturn_t {
+    gpu(device, |gpu| match kind {
+        // SAFETY: passed on from the caller.
+        sys::nvmlClockType_enum_NVML_CLOCK_MEM => unsafe { put(clock, gpu.clock_memory) },
+        // SAFETY: passed on from the caller.
+        _ => unsafe { put(clock, gpu.draw().1 as c_uint) },
+    })
+}
+
+/// Highest clock, MHz.
+///
+/// # Safety
+/// As in `nvml.h`: `clock` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetMaxClockInfo(
+    device: nvmlDevice_t,
+    kind: sys::nvmlClockType_t,
+    clock: *mut c_uint,
+) -> nvmlReturn_t {
+    gpu(device, |gpu| match kind {
+        // SAFETY: passed on from the caller.
+        sys::nvmlClockType_enum_NVML_CLOCK_MEM => unsafe { put(clock, gpu.clock_memory) },
+        // SAFETY: passed on from the caller.
+        _ => unsafe { put(clock, gpu.clock_max) },
+    })
+}
+
+/// Fills a caller's list: its room is in `count`, which then says how many there are.
+///
+/// # Safety
+/// `count` can be read and written; `list` is null or has room for `count` items.
+unsafe fn put_list<T>(count: *mut c_uint, list: *mut T, items: &[T]) -> nvmlReturn_t
+where
+    T: Copy,
+{
+    if count.is_null() {
+        return INVALID;
+    }
+    // SAFETY: not null, and the caller vouches for the rest.
+    let room = unsafe { count.replace(items.len() as c_uint) };
+    if (room as usize) < items.len() {
+        return TOO_SMALL;
+    }
+    if list.is_null() {
+        return if items.is_empty() { SUCCESS } else { INVALID };
+    }
+    // SAFETY: the room is large enough.
+    unsafe { std::ptr::copy_nonoverlapping(items.as_ptr(), list, items.len()) };
+    SUCCESS
+}
+
+/// The one memory clock.
+///
+/// # Safety
+/// As in `nvml.h`: `count` says how much room `clocks` has.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetSupportedMemoryClocks(
+    device: nvmlDevice_t,
+    count: *mut c_uint,
+    clocks: *mut c_uint,
+) -> nvmlReturn_t {
+    // SAFETY: passed on from the caller.
+    gpu(device, |gpu| unsafe { put_list(count, clocks, &[gpu.clock_memory]) })
+}
+
+/// SM clocks, highest first.
+///
+/// # Safety
+/// As in `nvml.h`: `count` says how much room `clocks` has.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetSupportedGraphicsClocks(
+    device: nvmlDevice_t,
+    memory: c_uint,
+    count: *mut c_uint,
+    clocks: *mut c_uint,
+) -> nvmlReturn_t {
+    gpu(device, |gpu| {
+        if memory != gpu.clock_memory {
+            return super::NOT_FOUND;
+        }
+        let mut all: Vec<c_uint> = (gpu.clock_min..=gpu.clock_max).step_by(CLOCK_STEP).collect();
+        all.reverse();
+        // SAFETY: passed on from the caller.
+        unsafe { put_list(count, clocks, &all) }
+    })
+}
+
+/// Processes with a context.
+///
+/// # Safety
+/// As in `nvml.h`: `count` says how much room `processes` has.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
+    device: nvmlDevice_t,
+    count: *mut c_uint,
+    processes: *mut sys::nvmlProcessInfo_t,
+) -> nvmlReturn_t {
+    gpu(device, |gpu| {
+        let of = |process: &crate::state::Running| sys::nvmlProcessInfo_t {
+            pid: process.pid,
+            usedGpuMemory: process.memory,
+            gpuInstanceId: c_uint::MAX,
+            computeInstanceId: c_uint::MAX,
+        };
+        let all: Vec<sys::nvmlProcessInfo_t> = gpu.running().iter().map(of).collect();
+        // SAFETY: passed on from the caller.
+        unsafe { put_list(count, processes, &all) }
+    })
+}

@@ -1,0 +1,205 @@
+//! The other side of a simulated node: who runs where, which faults there are, what was set.
+
+use std::path::Path;
+
+use crate::shared::Shared;
+use crate::state::{Gpu, Node, Running, read_text};
+use crate::{MAX_PROCESSES, SimError};
+
+/// A simulated node, driven from outside. Any number of processes may have it open.
+pub struct Sim {
+    shared: Shared,
+}
+
+/// A process with a context on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Process {
+    /// Process id on the host.
+    pub pid: u32,
+    /// Use of the GPU, 0 to 1.
+    pub util: f64,
+    /// Memory in use, MiB.
+    pub memory_mib: u64,
+}
+
+/// What is wrong with a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing.
+    #[default]
+    None,
+    /// Fallen off the bus (Xid 79): every call says `GPU_IS_LOST`.
+    Lost,
+    /// Every call hangs until the fault is taken away.
+    Hang,
+    /// Every call says `RESET_REQUIRED`.
+    ResetRequired,
+}
+
+/// What a GPU looks like from outside.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GpuView {
+    /// UUID.
+    pub uuid: String,
+    /// Draw, W.
+    pub watts: f64,
+    /// Energy drawn since the state was made, J.
+    pub joules: f64,
+    /// SM clock, MHz.
+    pub clock_mhz: f64,
+    /// Power limit, W.
+    pub limit_watts: f64,
+    /// Whether the limit is the default one.
+    pub limit_is_default: bool,
+    /// SM clocks are locked at or below this, MHz.
+    pub locked_mhz: Option<u32>,
+    /// Settings asked for so far, granted or not.
+    pub commands: u32,
+}
+
+impl GpuView {
+    /// Default limit and no locked clocks.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        self.limit_is_default && self.locked_mhz.is_none()
+    }
+}
+
+impl Fault {
+    /// The fault in a number of the shared state.
+    #[must_use]
+    pub fn of(number: u32) -> Self {
+        match number {
+            1 => Self::Lost,
+            2 => Self::Hang,
+            3 => Self::ResetRequired,
+            _ => Self::None,
+        }
+    }
+
+    fn number(self) -> u32 {
+        match self {
+            Self::None => 0,
+            Self::Lost => 1,
+            Self::Hang => 2,
+            Self::ResetRequired => 3,
+        }
+    }
+}
+
+impl Sim {
+    /// Opens the node of the spec at `path`, and makes it when nobody has yet.
+    ///
+    /// # Errors
+    /// When the spec is wrong or its files cannot be used.
+    pub fn open(path: &Path) -> Result<Self, SimError> {
+        Ok(Self { shared: Shared::open(path)? })
+    }
+
+    /// Sets the processes that have a context on a GPU, in place of those before; at most [`MAX_PROCESSES`] are kept.
+    ///
+    /// # Errors
+    /// When there is no such GPU.
+    pub fn set_processes(&self, uuid: &str, processes: &[Process]) -> Result<(), SimError> {
+        self.change(uuid, |gpu| {
+            gpu.processes = processes.len().min(MAX_PROCESSES) as u32;
+            for (place, process) in gpu.process.iter_mut().zip(processes) {
+                *place = Running {
+                    pid: process.pid,
+                    util: (process.util.clamp(0.0, 1.0) * 1000.0) as u32,
+                    memory: process.memory_mib * 1024 * 1024,
+                };
+            }
+        })
+    }
+
+    /// Breaks a GPU, or mends it.
+    ///
+    /// # Errors
+    /// When there is no such GPU.
+    pub fn set_fault(&self, uuid: &str, fault: Fault) -> Result<(), SimError> {
+        self.change(uuid, |gpu| gpu.fault = fault.number())
+    }
+
+    /// Lets every call on a GPU take this long, ms.
+    ///
+    /// # Errors
+    /// When there is no such GPU.
+    pub fn set_slow(&self, uuid: &str, milliseconds: u32) -> Result<(), SimError> {
+        self.change(uuid, |gpu| gpu.slow = milliseconds)
+    }
+
+    /// Refuses every setting with `NO_PERMISSION`, or no longer.
+    pub fn set_denied(&self, denied: bool) {
+        self.shared.with(|node| node.deny = u32::from(denied));
+    }
+
+    /// Loads or unloads the kernel module: without it the library cannot be initialised, and each call says `UNINITIALIZED`.
+    /// Unloading brings limits and clocks back to their defaults.
+    pub fn set_driver_loaded(&self, loaded: bool) {
+        self.shared.with(|node| {
+            node.driver_loaded = u32::from(loaded);
+            for gpu in node.gpus().iter_mut().filter(|_| !loaded) {
+                gpu.settle();
+                (gpu.limit, gpu.lock) = (gpu.limit_default, 0);
+            }
+        });
+    }
+
+    /// Turns NVML's indices round, as a new enumeration of the bus may.
+    pub fn reverse_indices(&self) {
+        self.shared.with(|node| {
+            let count = node.gpus as usize;
+            if let Some(order) = node.order.get_mut(..count) {
+                order.reverse();
+            }
+        });
+    }
+
+    /// One GPU.
+    ///
+    /// # Errors
+    /// When there is no such GPU.
+    pub fn gpu(&self, uuid: &str) -> Result<GpuView, SimError> {
+        self.with_gpu(uuid, view)
+    }
+
+    /// All GPUs, in the order of the spec.
+    #[must_use]
+    pub fn gpus(&self) -> Vec<GpuView> {
+        self.shared.with(|node| {
+            node.forget_if_deserted();
+            node.gpus().iter_mut().map(view).collect()
+        })
+    }
+
+    fn change(&self, uuid: &str, change: impl FnOnce(&mut Gpu)) -> Result<(), SimError> {
+        self.with_gpu(uuid, |gpu| {
+            gpu.settle();
+            change(gpu);
+        })
+    }
+
+    fn with_gpu<T>(&self, uuid: &str, work: impl FnOnce(&mut Gpu) -> T) -> Result<T, SimError> {
+        self.shared.with(|node: &mut Node| {
+            node.forget_if_deserted();
+            let place = node.find(uuid.as_bytes()).ok_or_else(|| SimError::NoGpu(uuid.to_owned()))?;
+            Ok(work(&mut node.gpu[place]))
+        })
+    }
+}
+
+fn view(gpu: &mut Gpu) -> GpuView {
+    gpu.settle();
+    let (milliwatts, clock) = gpu.draw();
+    GpuView {
+        uuid: String::from_utf8_lossy(read_text(&gpu.uuid)).into_owned(),
+        watts: milliwatts / 1000.0,
+        joules: gpu.energy as f64 / 1e9,
+        clock_mhz: clock,
+        limit_watts: f64::from(gpu.limit) / 1000.0,
+        limit_is_default: gpu.limit == gpu.limit_default,
+        locked_mhz: (gpu.lock > 0).then_some(gpu.lock),
+        commands: gpu.commands,
+    }
+}

@@ -1,0 +1,143 @@
+//! The file that says which GPUs a node has. JSON; watts and MHz.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{MAX_GPUS, SimError};
+
+/// A node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Spec {
+    /// Its GPUs, in the order of NVML's indices. None is a node whose driver finds no GPU.
+    pub gpus: Vec<GpuSpec>,
+    /// Settings need CAP_SYS_ADMIN, as with the real kernel module. Off for tests that are not root.
+    #[serde(default = "yes")]
+    pub settings_need_admin: bool,
+    /// What `nvmlSystemGetDriverVersion` says.
+    #[serde(default = "driver")]
+    pub driver_version: String,
+}
+
+/// One GPU. The defaults are those of an A100 SXM4 80 GB.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct GpuSpec {
+    /// `GPU-...`.
+    pub uuid: String,
+    /// Product name, as `nvmlDeviceGetName` says it.
+    pub product: String,
+    /// Memory, MiB.
+    pub memory_mib: u64,
+    /// Draw without any context, W.
+    pub idle_watts: f64,
+    /// Draw with a context that does nothing, W.
+    pub parked_watts: f64,
+    /// Draw at full use and highest clock, W.
+    pub max_watts: f64,
+    /// Lowest power limit that can be set, W.
+    pub limit_min_watts: f64,
+    /// Highest power limit that can be set, W.
+    pub limit_max_watts: f64,
+    /// Power limit after start, W.
+    pub limit_default_watts: f64,
+    /// SM clock without any context, MHz.
+    pub clock_idle_mhz: u32,
+    /// Lowest SM clock that can be locked, MHz.
+    pub clock_min_mhz: u32,
+    /// Highest SM clock, MHz.
+    pub clock_max_mhz: u32,
+    /// Memory clock, MHz.
+    pub memory_clock_mhz: u32,
+    /// Persistence mode. When off, settings are forgotten with the last client.
+    pub persistence: bool,
+    /// Whether SM clocks can be locked (Volta and newer).
+    pub lockable: bool,
+}
+
+impl Default for GpuSpec {
+    fn default() -> Self {
+        Self {
+            uuid: String::new(),
+            product: "NVIDIA A100-SXM4-80GB".into(),
+            memory_mib: 81_920,
+            idle_watts: 53.7,
+            parked_watts: 80.0,
+            max_watts: 400.0,
+            limit_min_watts: 100.0,
+            limit_max_watts: 400.0,
+            limit_default_watts: 400.0,
+            clock_idle_mhz: 210,
+            clock_min_mhz: 210,
+            clock_max_mhz: 1410,
+            memory_clock_mhz: 1593,
+            persistence: true,
+            lockable: true,
+        }
+    }
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn driver() -> String {
+    "580.95.05".into()
+}
+
+impl Spec {
+    /// `uuids` as equal GPUs; settings need no capability.
+    #[must_use]
+    pub fn of(uuids: &[&str]) -> Self {
+        let gpu = |uuid: &&str| GpuSpec { uuid: (*uuid).to_owned(), ..GpuSpec::default() };
+        Self { gpus: uuids.iter().map(gpu).collect(), settings_need_admin: false, driver_version: driver() }
+    }
+
+    /// Reads a spec and checks it.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or is no spec that makes sense.
+    pub fn read(path: &Path) -> Result<Self, SimError> {
+        let text =
+            std::fs::read_to_string(path).map_err(|source| SimError::Io { path: path.to_owned(), source })?;
+        let spec: Self = serde_json::from_str(&text).map_err(|error| SimError::Spec(error.to_string()))?;
+        spec.check()?;
+        Ok(spec)
+    }
+
+    /// Writes a spec where [`ENV_SPEC`](crate::ENV_SPEC) may point to.
+    ///
+    /// # Errors
+    /// When it makes no sense or cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), SimError> {
+        self.check()?;
+        let text = serde_json::to_vec_pretty(self).map_err(|error| SimError::Spec(error.to_string()))?;
+        std::fs::write(path, text).map_err(|source| SimError::Io { path: path.to_owned(), source })
+    }
+
+    fn check(&self) -> Result<(), SimError> {
+        if self.gpus.len() > MAX_GPUS {
+            return Err(SimError::Spec(format!("{} GPUs, at most {MAX_GPUS}", self.gpus.len())));
+        }
+        for (index, gpu) in self.gpus.iter().enumerate() {
+            let text = |text: &str| !text.is_empty() && text.len() < crate::state::TEXT;
+            let powers = 0.0 < gpu.idle_watts
+                && gpu.idle_watts <= gpu.parked_watts
+                && gpu.parked_watts <= gpu.max_watts
+                && gpu.max_watts < 100_000.0;
+            let limits = 0.0 < gpu.limit_min_watts
+                && gpu.limit_min_watts <= gpu.limit_default_watts
+                && gpu.limit_default_watts <= gpu.limit_max_watts
+                && gpu.limit_max_watts < 100_000.0;
+            let clocks = 0 < gpu.clock_min_mhz
+                && gpu.clock_min_mhz <= gpu.clock_idle_mhz
+                && gpu.clock_idle_mhz < gpu.clock_max_mhz;
+            let twice = self.gpus[..index].iter().any(|other| other.uuid == gpu.uuid);
+            if !(text(&gpu.uuid) && text(&gpu.product) && powers && limits && clocks) || twice {
+                return Err(SimError::Spec(format!("GPU {index} ({}) has wrong figures", gpu.uuid)));
+            }
+        }
+        Ok(())
+    }
+}

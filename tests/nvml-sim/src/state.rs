@@ -1,0 +1,265 @@
+//! The GPUs as they lie in the shared file, and how time passes for them.
+//!
+//! Plain integers only: every pattern of bytes is a value, so what another process wrote can never be unsound to read.
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::power::{self, Load};
+use crate::spec::{GpuSpec, Spec};
+use crate::{MAX_GPUS, MAX_PROCESSES};
+
+/// Bytes of a text, the final 0 included (`NVML_DEVICE_UUID_V2_BUFFER_SIZE`).
+pub const TEXT: usize = 96;
+/// Clients whose death is noticed.
+const MAX_CLIENTS: usize = 32;
+/// Says that the file is filled, and in which layout.
+pub const MAGIC: u64 = 0x616e_6472_6561_7332;
+
+/// A node.
+#[repr(C)]
+pub struct Node {
+    /// [`MAGIC`] once filled.
+    pub magic: u64,
+    /// GPUs in use of `gpu`.
+    pub gpus: u32,
+    /// 1: the kernel module is there.
+    pub driver_loaded: u32,
+    /// 1: settings need CAP_SYS_ADMIN.
+    pub need_admin: u32,
+    /// 1: every setting is refused, whoever asks.
+    pub deny: u32,
+    /// Process ids that have initialised the library.
+    clients: [u32; MAX_CLIENTS],
+    /// GPU by NVML's index.
+    pub order: [u32; MAX_GPUS],
+    /// Version of the driver.
+    pub driver: [u8; TEXT],
+    /// The GPUs; a GPU keeps its place for ever.
+    pub gpu: [Gpu; MAX_GPUS],
+}
+
+/// One GPU. mW, MHz, ns, nJ.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Gpu {
+    /// UUID.
+    pub uuid: [u8; TEXT],
+    /// Product.
+    pub product: [u8; TEXT],
+    /// Bytes.
+    pub memory: u64,
+    /// Energy drawn, nJ, until `settled`.
+    pub energy: u64,
+    /// Monotonic time to which energy is counted, ns.
+    pub settled: u64,
+    /// Draw without a context.
+    pub idle: u32,
+    /// Draw with an idle context.
+    pub parked: u32,
+    /// Largest draw.
+    pub max: u32,
+    /// Lowest limit.
+    pub limit_min: u32,
+    /// Highest limit.
+    pub limit_max: u32,
+    /// Limit after start.
+    pub limit_default: u32,
+    /// Limit now.
+    pub limit: u32,
+    /// SM clock without a context.
+    pub clock_idle: u32,
+    /// Lowest SM clock.
+    pub clock_min: u32,
+    /// Highest SM clock.
+    pub clock_max: u32,
+    /// Memory clock.
+    pub clock_memory: u32,
+    /// SM clocks are locked at or below this; 0: not locked.
+    pub lock: u32,
+    /// 1: clocks can be locked.
+    pub lockable: u32,
+    /// 1: persistence mode.
+    pub persistence: u32,
+    /// See [`crate::control::Fault`].
+    pub fault: u32,
+    /// Milliseconds that every call takes.
+    pub slow: u32,
+    /// Settings asked for so far, granted or not.
+    pub commands: u32,
+    /// Processes in use of `process`.
+    pub processes: u32,
+    /// Processes with a context.
+    pub process: [Running; MAX_PROCESSES],
+}
+
+/// A process with a context.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct Running {
+    /// Process id on the host.
+    pub pid: u32,
+    /// Use, thousandths.
+    pub util: u32,
+    /// Bytes of GPU memory.
+    pub memory: u64,
+}
+
+/// Monotonic time of the machine, ns: the same in every process.
+#[must_use]
+pub fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
+}
+
+fn milli(value: f64) -> u32 {
+    (value * 1000.0).round() as u32
+}
+
+fn text(value: &str) -> [u8; TEXT] {
+    let mut bytes = [0; TEXT];
+    let length = value.len().min(TEXT - 1);
+    bytes[..length].copy_from_slice(&value.as_bytes()[..length]);
+    bytes
+}
+
+/// The text in such a field.
+#[must_use]
+pub fn read_text(bytes: &[u8; TEXT]) -> &[u8] {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(TEXT);
+    &bytes[..end]
+}
+
+impl Node {
+    /// Fills a node by its spec.
+    pub fn fill(&mut self, spec: &Spec) {
+        self.gpus = spec.gpus.len() as u32;
+        self.driver_loaded = 1;
+        self.need_admin = u32::from(spec.settings_need_admin);
+        self.deny = 0;
+        self.clients = [0; MAX_CLIENTS];
+        self.driver = text(&spec.driver_version);
+        for (index, gpu) in spec.gpus.iter().enumerate() {
+            self.order[index] = index as u32;
+            self.gpu[index] = Gpu::of(gpu);
+        }
+        self.magic = MAGIC;
+    }
+
+    /// The GPUs that the spec named.
+    pub fn gpus(&mut self) -> &mut [Gpu] {
+        let count = (self.gpus as usize).min(MAX_GPUS);
+        &mut self.gpu[..count]
+    }
+
+    /// Place of the GPU with this UUID.
+    pub fn find(&mut self, uuid: &[u8]) -> Option<usize> {
+        self.gpus().iter().position(|gpu| read_text(&gpu.uuid) == uuid)
+    }
+
+    /// A process initialises the library.
+    pub fn enter(&mut self, pid: u32) {
+        self.forget_if_deserted();
+        if let Some(free) = self.clients.iter_mut().find(|client| **client == 0) {
+            *free = pid;
+        }
+    }
+
+    /// A process shuts the library down.
+    pub fn leave(&mut self, pid: u32) {
+        if let Some(own) = self.clients.iter_mut().find(|client| **client == pid) {
+            *own = 0;
+        }
+        self.forget_if_deserted();
+    }
+
+    /// Without persistence mode the driver lets go of a GPU with its last client, and settings are lost.
+    pub fn forget_if_deserted(&mut self) {
+        if self.gpus().iter().all(|gpu| gpu.persistence == 1) {
+            return;
+        }
+        for client in &mut self.clients {
+            if *client != 0 && !std::path::Path::new(&format!("/proc/{client}")).exists() {
+                *client = 0;
+            }
+        }
+        if self.clients.iter().any(|client| *client != 0) {
+            return;
+        }
+        for gpu in self.gpus() {
+            if gpu.persistence == 0 && gpu.processes == 0 {
+                gpu.settle();
+                gpu.limit = gpu.limit_default;
+                gpu.lock = 0;
+            }
+        }
+    }
+}
+
+impl Gpu {
+    fn of(spec: &GpuSpec) -> Self {
+        Self {
+            uuid: text(&spec.uuid),
+            product: text(&spec.product),
+            memory: spec.memory_mib * 1024 * 1024,
+            energy: 0,
+            settled: now(),
+            idle: milli(spec.idle_watts),
+            parked: milli(spec.parked_watts),
+            max: milli(spec.max_watts),
+            limit_min: milli(spec.limit_min_watts),
+            limit_max: milli(spec.limit_max_watts),
+            limit_default: milli(spec.limit_default_watts),
+            limit: milli(spec.limit_default_watts),
+            clock_idle: spec.clock_idle_mhz,
+            clock_min: spec.clock_min_mhz,
+            clock_max: spec.clock_max_mhz,
+            clock_memory: spec.memory_clock_mhz,
+            lock: 0,
+            lockable: u32::from(spec.lockable),
+            persistence: u32::from(spec.persistence),
+            fault: 0,
+            slow: 0,
+            commands: 0,
+            processes: 0,
+            process: [Running::default(); MAX_PROCESSES],
+        }
+    }
+
+    /// Processes with a context.
+    #[must_use]
+    pub fn running(&self) -> &[Running] {
+        &self.process[..(self.processes as usize).min(MAX_PROCESSES)]
+    }
+
+    /// Use, 0 to 1.
+    #[must_use]
+    pub fn util(&self) -> f64 {
+        let sum: u64 = self.running().iter().map(|process| u64::from(process.util)).sum();
+        (sum.min(1000) as f64) / 1000.0
+    }
+
+    /// Draw, mW, and SM clock, MHz, now.
+    #[must_use]
+    pub fn draw(&self) -> (f64, f64) {
+        power::draw(&Load {
+            idle_mw: f64::from(self.idle),
+            parked_mw: f64::from(self.parked),
+            max_mw: f64::from(self.max),
+            clock_idle: f64::from(self.clock_idle),
+            clock_min: f64::from(self.clock_min),
+            clock_max: f64::from(self.clock_max),
+            clock_lock: (self.lock > 0).then_some(f64::from(self.lock)),
+            limit_mw: f64::from(self.limit),
+            context: self.processes > 0,
+            util: self.util(),
+        })
+    }
+
+    /// Counts the energy up to now. Call it before anything that changes the draw.
+    pub fn settle(&mut self) {
+        let time = now();
+        let passed = time.saturating_sub(self.settled);
+        self.energy = self.energy.wrapping_add((self.draw().0 * passed as f64 / 1000.0) as u64);
+        self.settled = time;
+    }
+}

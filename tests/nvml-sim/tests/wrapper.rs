@@ -1,0 +1,130 @@
+//! The library as a client sees it: through nvml-wrapper's own loader.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use nvidia_ml::{ENV_SPEC, Fault, Process, Sim, Spec};
+use nvml_wrapper::Nvml;
+use nvml_wrapper::enums::device::GpuLockedClocksSetting;
+use nvml_wrapper::error::NvmlError;
+
+/// The library beside this test's own binary, where cargo puts it.
+fn library() -> PathBuf {
+    let here = std::env::current_exe().expect("a test has a path");
+    here.parent().expect("it lies in a folder").join("libnvidia_ml.so")
+}
+
+fn load() -> Result<Nvml, NvmlError> {
+    Nvml::builder().lib_path(library().as_os_str()).init()
+}
+
+/// One process is one node, so this is one story.
+#[test]
+fn a_node_through_the_real_loader() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("node.json");
+    Spec::of(&["GPU-a", "GPU-b"]).write(&path).unwrap();
+    assert!(matches!(load(), Err(NvmlError::DriverNotLoaded)), "no spec is named yet");
+    // SAFETY: before any other thread of this test reads the environment.
+    unsafe { std::env::set_var(ENV_SPEC, &path) };
+    let sim = Sim::open(&path).unwrap();
+    let nvml = load().unwrap();
+
+    // Given two idle GPUs, when they are looked up, then UUIDs lead to the same ones whatever their index.
+    assert_eq!(nvml.device_count().unwrap(), 2);
+    assert_eq!(nvml.sys_driver_version().unwrap(), "580.95.05");
+    sim.reverse_indices();
+    assert_eq!(nvml.device_by_index(0).unwrap().uuid().unwrap(), "GPU-b");
+    assert!(matches!(nvml.device_by_uuid("GPU-none"), Err(NvmlError::NotFound)));
+    let mut gpu = nvml.device_by_uuid("GPU-a").unwrap();
+    assert_eq!(gpu.uuid().unwrap(), "GPU-a");
+    assert_eq!(gpu.name().unwrap(), "NVIDIA A100-SXM4-80GB");
+
+    // Bare idle: neither limit nor clocks lower it.
+    assert_eq!(gpu.power_usage().unwrap(), 53_700);
+    gpu.set_power_management_limit(100_000).unwrap();
+    gpu.set_gpu_locked_clocks(GpuLockedClocksSetting::Numeric { min_clock_mhz: 210, max_clock_mhz: 210 })
+        .unwrap();
+    assert_eq!(gpu.power_usage().unwrap(), 53_700);
+    assert!(matches!(gpu.set_power_management_limit(99_999), Err(NvmlError::InvalidArg)));
+    assert_eq!(gpu.power_management_limit().unwrap(), 100_000);
+    assert_eq!(gpu.power_management_limit_default().unwrap(), 400_000);
+
+    // A process raises the draw as far as clocks and limit let it, and is seen.
+    sim.set_processes("GPU-a", &[Process { pid: 77, util: 1.0, memory_mib: 1024 }]).unwrap();
+    let processes = gpu.running_compute_processes().unwrap();
+    assert_eq!(processes.iter().map(|process| process.pid).collect::<Vec<_>>(), [77]);
+    assert!(gpu.power_usage().unwrap() < 100_000);
+    gpu.reset_gpu_locked_clocks().unwrap();
+    let limited = gpu.power_usage().unwrap();
+    assert!((99_000..=100_000).contains(&limited), "{limited}");
+    gpu.set_power_management_limit(400_000).unwrap();
+    assert_eq!(gpu.power_usage().unwrap(), 400_000);
+
+    // The counter grows by power x time.
+    let (before, since) = (gpu.total_energy_consumption().unwrap(), Instant::now());
+    std::thread::sleep(Duration::from_millis(300));
+    let drawn = (gpu.total_energy_consumption().unwrap() - before) as f64 / 1000.0;
+    let expected = 400.0 * since.elapsed().as_secs_f64();
+    assert!((drawn - expected).abs() < 0.05 * expected, "{drawn} J, {expected} J expected");
+
+    // Faults.
+    sim.set_denied(true);
+    assert!(matches!(gpu.set_power_management_limit(300_000), Err(NvmlError::NoPermission)));
+    sim.set_denied(false);
+    sim.set_fault("GPU-a", Fault::Lost).unwrap();
+    assert!(matches!(gpu.power_usage(), Err(NvmlError::GpuLost)));
+    assert!(nvml.device_by_uuid("GPU-b").unwrap().power_usage().is_ok(), "the other one is well");
+    sim.set_fault("GPU-a", Fault::Hang).unwrap();
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| gpu.power_usage());
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!call.is_finished(), "the call hangs");
+        assert!(nvml.device_by_uuid("GPU-b").unwrap().power_usage().is_ok(), "and only that one");
+        sim.set_fault("GPU-a", Fault::None).unwrap();
+        assert!(call.join().unwrap().is_ok());
+    });
+    assert!(matches!(gpu.mig_mode(), Err(NvmlError::FailedToLoadSymbol(_))), "what is not there is said");
+
+    // Settings live in the driver, not in the client.
+    gpu.set_power_management_limit(300_000).unwrap();
+    drop(nvml);
+    assert_eq!(sim.gpu("GPU-a").unwrap().limit_watts, 300.0);
+
+    // A driver that goes away takes the settings along.
+    sim.set_driver_loaded(false);
+    assert!(matches!(load(), Err(NvmlError::DriverNotLoaded)));
+    sim.set_driver_loaded(true);
+    assert!(sim.gpu("GPU-a").unwrap().is_default());
+}
+
+#[test]
+fn a_node_may_have_no_gpu_and_a_spec_must_make_sense() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("node.json");
+    Spec::of(&[]).write(&path).unwrap();
+    assert!(Sim::open(&path).unwrap().gpus().is_empty());
+    let mut twice = Spec::of(&["GPU-a", "GPU-a"]);
+    assert!(twice.write(&path).is_err());
+    twice.gpus.pop();
+    twice.gpus[0].limit_min_watts = 500.0;
+    assert!(twice.write(&path).is_err());
+}
+
+#[test]
+fn without_persistence_mode_settings_go_with_the_last_client() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("node.json");
+    let mut spec = Spec::of(&["GPU-a"]);
+    spec.gpus[0].persistence = false;
+    spec.write(&path).unwrap();
+    let shared = nvidia_ml::shared::Shared::open(&path).unwrap();
+    shared.with(|node| {
+        node.enter(std::process::id());
+        node.gpus()[0].limit = 200_000;
+    });
+    let sim = Sim::open(&path).unwrap();
+    assert_eq!(sim.gpu("GPU-a").unwrap().limit_watts, 200.0);
+    shared.with(|node| node.leave(std::process::id()));
+    assert!(sim.gpu("GPU-a").unwrap().is_default());
+}
