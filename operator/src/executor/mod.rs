@@ -21,6 +21,8 @@ pub mod actions;
 pub mod observe;
 pub mod patch;
 pub mod refusal;
+#[cfg(test)]
+mod tests;
 pub mod work;
 pub mod writer;
 

@@ -1,0 +1,242 @@
+//! Given an API server that answers as told; when a job is stepped or its actions are carried out; then the right calls
+//! are made and the right things remembered.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+
+use andreas_api::Reason;
+use andreas_api::slim::SlimTrainingJob;
+use andreas_runtime::lease::Leadership;
+use andreas_runtime::watch::Index;
+use http::{Method, Request, Response};
+use http_body_util::BodyExt;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
+use kube::client::Body;
+use kube::runtime::events::{Recorder, Reporter};
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use tower::service_fn;
+
+use super::*;
+use crate::lifecycle::{Action, CreationOutcome, DeleteReason};
+
+/// One call as the server saw it.
+#[derive(Clone, Debug, PartialEq)]
+struct Call {
+    method: Method,
+    path: String,
+    body: Value,
+}
+
+type Answers = Arc<Mutex<VecDeque<(Method, &'static str, u16, Value)>>>;
+
+struct World {
+    shared: Arc<Shared>,
+    calls: Arc<Mutex<Vec<Call>>>,
+    answers: Answers,
+}
+
+fn key() -> ObjectKey {
+    ObjectKey { namespace: "team".into(), name: "bert".into() }
+}
+
+fn job(version: u64, status: Value) -> SlimTrainingJob {
+    serde_json::from_value(json!({
+        "metadata": {"name": "bert", "namespace": "team", "uid": "j1", "resourceVersion": version.to_string(), "generation": 1,
+                     "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"template": {"spec": {"containers": [{"name": "t", "image": "x"}]}}}, "status": status,
+    }))
+    .expect("a job")
+}
+
+fn pod(index: usize, version: u64, owner: &str) -> Value {
+    json!({
+        "metadata": {"name": format!("bert-1-{index}"), "namespace": "team", "uid": format!("p{index}"), "resourceVersion": version.to_string(),
+            "labels": {"andreas.dev/job": "bert", "andreas.dev/job-uid": owner, "andreas.dev/attempt": "1"},
+            "ownerReferences": [{"apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "name": "bert", "uid": owner, "controller": true}]},
+        "spec": {"containers": []}, "status": {"phase": "Pending"},
+    })
+}
+
+fn failure(code: u16, message: &str) -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": message, "reason": ""})
+}
+
+impl World {
+    /// A server that gives each answer once, to the first call of that method whose path ends so; 404 to anything else.
+    fn new(answers: Vec<(Method, &'static str, u16, Value)>) -> Self {
+        let calls: Arc<Mutex<Vec<Call>>> = Arc::default();
+        let answers: Answers = Arc::new(Mutex::new(answers.into()));
+        let (seen, told) = (Arc::clone(&calls), Arc::clone(&answers));
+        let service = service_fn(move |request: Request<Body>| {
+            let (seen, told) = (Arc::clone(&seen), Arc::clone(&told));
+            async move {
+                let (parts, body) = request.into_parts();
+                let bytes = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+                let path = parts.uri.path().to_owned();
+                let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+                seen.lock().push(Call { method: parts.method.clone(), path: path.clone(), body });
+                let mut told = told.lock();
+                let at =
+                    told.iter().position(|(method, end, ..)| *method == parts.method && path.ends_with(end));
+                let answer = at.and_then(|at| told.remove(at));
+                let (code, body) =
+                    answer.map_or((404, failure(404, "not found")), |(.., code, body)| (code, body));
+                let response =
+                    Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
+                Ok::<_, Infallible>(response.expect("a response"))
+            }
+        });
+        let client = Client::new(service, "default");
+        let metrics = Metrics::register(&mut Registry::default());
+        let recorder = Recorder::new(client.clone(), Reporter { controller: "test".into(), instance: None });
+        let shared = Arc::new(Shared {
+            index: Arc::default(),
+            ledger: Mutex::new(Ledger::new(Timestamp::UNIX_EPOCH)),
+            writer: Writer::new(client, 4, Leadership::unopposed(), metrics.clone()),
+            events: Events::new(recorder).0,
+            settings: Mutex::default(),
+            metrics,
+            lessons: Lessons::default(),
+            reports: Arc::default(),
+        });
+        shared.ledger.lock().entry(&key(), "j1");
+        Self { shared, calls, answers }
+    }
+
+    fn given(self, status: Value) -> Self {
+        self.shared.index.lock().apply(job(10, status));
+        self
+    }
+
+    async fn do_all(&self, actions: Vec<Action>) -> Result<(), Again> {
+        actions::carry_out(&self.shared, &key(), &job(10, json!(null)), actions).await
+    }
+
+    async fn create_two(&self) -> Result<(), Again> {
+        let pods = [0, 1].map(|index| serde_json::from_value::<Pod>(pod(index, 1, "j1")).expect("a pod"));
+        self.do_all(vec![Action::CreatePods { generation: 7, pods: pods.into() }]).await
+    }
+
+    fn outcome(&self) -> CreationOutcome {
+        let ledger = self.shared.ledger.lock();
+        ledger.get(&key()).map(|memory| memory.creation.outcome.clone()).expect("remembered")
+    }
+
+    fn sent(&self, method: Method) -> Vec<Call> {
+        self.calls.lock().iter().filter(|call| call.method == method).cloned().collect()
+    }
+}
+
+#[tokio::test]
+async fn a_gang_is_made_whole_and_seen_at_once() {
+    let world = World::new(vec![
+        (Method::POST, "/pods", 201, pod(0, 20, "j1")),
+        (Method::POST, "/pods", 201, pod(1, 21, "j1")),
+    ]);
+    assert_eq!(world.create_two().await, Ok(()));
+    assert_eq!(world.outcome(), CreationOutcome::Made);
+    assert_eq!(world.shared.index.lock().members(&key()).len(), 2, "before any watch shows them");
+}
+
+#[tokio::test]
+async fn half_a_gang_is_taken_back_with_the_servers_words() {
+    let words =
+        "pods \"bert-1-1\" is forbidden: exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1";
+    let world = World::new(vec![
+        (Method::POST, "/pods", 201, pod(0, 20, "j1")),
+        (Method::POST, "/pods", 403, failure(403, words)),
+        (Method::DELETE, "/bert-1-0", 200, json!({"kind": "Status", "status": "Success"})),
+    ]);
+    assert_eq!(world.create_two().await, Err(Again::Now));
+    let deleted = world.sent(Method::DELETE);
+    assert_eq!(deleted.len(), 1);
+    assert_eq!(deleted[0].body["preconditions"]["uid"], "p0");
+    assert_eq!(
+        world.outcome(),
+        CreationOutcome::Refused { reason: Reason::QuotaExceeded, message: words.to_owned() }
+    );
+    assert!(world.shared.index.lock().members(&key()).is_empty());
+}
+
+#[tokio::test]
+async fn a_pod_that_is_there_is_ours_or_in_the_way() {
+    for (owner, outcome) in
+        [("j1", CreationOutcome::Made), ("j0", CreationOutcome::NameInUse { name: "bert-1-1".into() })]
+    {
+        let world = World::new(vec![
+            (Method::POST, "/pods", 201, pod(0, 20, "j1")),
+            (Method::POST, "/pods", 409, failure(409, "pods \"bert-1-1\" already exists")),
+            (Method::GET, "/bert-1-1", 200, pod(1, 15, owner)),
+            (Method::DELETE, "/bert-1-0", 200, json!({"kind": "Status", "status": "Success"})),
+        ]);
+        let _ = world.create_two().await;
+        assert_eq!(world.outcome(), outcome);
+        assert_eq!(world.sent(Method::DELETE).len(), usize::from(owner == "j0"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_server_is_waited_for_without_telling_anybody() {
+    let mut busy = failure(429, "too many requests");
+    busy["details"] = json!({"retryAfterSeconds": 2});
+    let world = World::new(vec![
+        (Method::POST, "/pods", 429, busy),
+        (Method::POST, "/pods", 201, pod(0, 20, "j1")),
+        (Method::POST, "/pods", 201, pod(1, 21, "j1")),
+    ]);
+    let started = Instant::now();
+    assert_eq!(world.create_two().await, Ok(()));
+    assert!(started.elapsed() >= Duration::from_secs(2));
+    assert_eq!(world.outcome(), CreationOutcome::Made);
+}
+
+#[tokio::test]
+async fn nothing_is_deleted_without_a_look() {
+    let delete = |uid: &str| Action::DeletePod {
+        name: "bert-1-0".into(),
+        uid: uid.into(),
+        grace: None,
+        why: DeleteReason::Stop,
+    };
+    // Another object has the name by now.
+    let world = World::new(vec![(Method::GET, "/bert-1-0", 200, pod(0, 20, "j1"))]);
+    assert_eq!(world.do_all(vec![delete("older")]).await, Ok(()));
+    assert!(world.sent(Method::DELETE).is_empty());
+
+    // It ended while we thought: the step is to be made from that.
+    let mut ended = pod(0, 30, "j1");
+    ended["status"]["phase"] = json!("Succeeded");
+    let world = World::new(vec![(Method::GET, "/bert-1-0", 200, ended)]);
+    assert_eq!(world.do_all(vec![delete("p0")]).await, Err(Again::Now));
+    assert!(world.sent(Method::DELETE).is_empty());
+    assert_eq!(world.shared.index.lock().members(&key())[0].status.phase, "Succeeded");
+}
+
+#[tokio::test]
+async fn a_status_is_written_with_what_it_was_made_from_and_nothing_follows_a_conflict() {
+    let answer = serde_json::to_value(job(20, json!({"phase": "Pending"}))).expect("json");
+    let world = World::new(vec![
+        (Method::PATCH, "/bert/status", 409, failure(409, "the object has been modified")),
+        (Method::GET, "/bert", 200, answer),
+    ])
+    .given(json!({"phase": "Pending", "reason": "NotPlannedYet", "attempts": 0}));
+    // A suspended job is another status than the one it has.
+    let mut suspended = job(11, json!({"phase": "Pending", "reason": "NotPlannedYet"}));
+    suspended.spec.suspend = true;
+    world.shared.index.lock().apply(suspended);
+    assert_eq!(work::step(&world.shared, &key()).await, Again::Now);
+    let patches = world.sent(Method::PATCH);
+    assert_eq!(patches[0].body["metadata"], json!({"uid": "j1", "resourceVersion": "11"}));
+    assert_eq!(patches[0].body["status"]["phase"], "Suspended");
+    assert!(patches[0].body["status"].get("progress").is_none());
+    assert!(world.sent(Method::POST).is_empty());
+    // The live read is what is known now.
+    let index = world.shared.index.lock();
+    assert_eq!(
+        index.jobs.get(&key()).and_then(|job| job.metadata.resource_version.clone()).as_deref(),
+        Some("20")
+    );
+    assert!(world.answers.lock().is_empty());
+}
