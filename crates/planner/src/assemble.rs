@@ -37,13 +37,13 @@ pub(crate) fn assemble(instance: &Instance<'_>, options: &Options, outcome: Outc
         seed: options.seed,
         trials: outcome.trials,
         cost: Money::ZERO,
-        bound: None,
+        bound: outcome.bound.map(Money),
         gap: None,
         budgeted_power: instance.in_scope(budgeted),
         allowed_power: instance.allowed_mw.map(|mw| instance.in_scope(mw)),
         next_event: instance.next_edge(),
         jobs: std::collections::BTreeMap::new(),
-        prices: None,
+        prices: outcome.prices.clone(),
     };
     let mut total = Money::ZERO;
     for (job, data) in instance.jobs.iter().enumerate() {
@@ -67,7 +67,15 @@ pub(crate) fn assemble(instance: &Instance<'_>, options: &Options, outcome: Outc
         plan.jobs.insert(data.job.id.clone(), expected);
     }
     plan.cost = outcome.objective.map_or(total, Money);
+    plan.gap = plan.bound.and_then(|bound| gap(plan.cost, bound));
     plan
+}
+
+/// How far a cost is above its bound, as part of the bound.
+fn gap(cost: Money, bound: Money) -> Option<f64> {
+    let over = (cost.0 - bound.0).max(0.0);
+    let gap = if over > 0.0 { over / bound.0 } else { 0.0 };
+    (bound.0 > 0.0 && gap.is_finite()).then_some(gap)
 }
 
 /// When a job ends that goes on, starts or moves there.

@@ -17,6 +17,10 @@ pub(crate) struct Outcome {
     pub reserved_for: Option<usize>,
     /// Jobs stopped to come down to the power budget.
     pub stopped: Vec<usize>,
+    /// Proven: no plan has a smaller objective.
+    pub bound: Option<f64>,
+    /// For the next decision.
+    pub prices: Option<crate::plan::Prices>,
 }
 
 /// Jobs without a spot in the order of a method; the longest-waiting ones come first whatever the method.
@@ -112,7 +116,15 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
         Accounting::Predicted => None,
         Accounting::Catalogue(_) => Some(published_cost(instance, options, &board)),
     };
-    Outcome { spots: board.spots, objective, trials: 1, reserved_for: reserved.map(|r| r.job), stopped }
+    Outcome {
+        spots: board.spots,
+        objective,
+        trials: 1,
+        reserved_for: reserved.map(|r| r.job),
+        stopped,
+        bound: None,
+        prices: None,
+    }
 }
 
 /// The cost that the published service reports for these methods: jobs it starts up to the first end among

@@ -29,6 +29,11 @@ impl Dice {
         }
     }
 
+    /// A whole number below another one, which must not be 0.
+    pub fn below(&mut self, end: usize) -> usize {
+        ((self.roll() * end as f64) as usize).min(end - 1)
+    }
+
     /// A number in [0, 1).
     pub fn roll(&mut self) -> f64 {
         match self {

@@ -19,6 +19,8 @@ pub(crate) struct Explainer<'a, 'b> {
     holders: Vec<Vec<(i64, usize)>>,
     reserved_for: Option<usize>,
     stopped: Vec<usize>,
+    /// Whether the method may prefer a later start to a free place.
+    deferred: bool,
 }
 
 impl<'a, 'b> Explainer<'a, 'b> {
@@ -41,6 +43,7 @@ impl<'a, 'b> Explainer<'a, 'b> {
             holders,
             reserved_for: outcome.reserved_for,
             stopped: outcome.stopped.clone(),
+            deferred: outcome.prices.is_some(),
         }
     }
 
@@ -115,6 +118,10 @@ impl<'a, 'b> Explainer<'a, 'b> {
         if room && let Some(longest) = self.reserved_for {
             let message = format!("room is kept for {}, which has waited longest", self.id(longest));
             return (WaitReason::WaitingForCapacity, vec![longest], message);
+        }
+        if room && self.deferred {
+            let message = "a later start is cheaper at the prices expected".to_owned();
+            return (WaitReason::DeferredForEnergy, Vec::new(), message);
         }
         if power {
             let message = "its GPUs are there, the watts are not".to_owned();

@@ -21,6 +21,7 @@ mod error;
 mod explain;
 mod instance;
 mod ledger;
+mod lookahead;
 mod method;
 mod plan;
 mod reserve;
@@ -43,6 +44,7 @@ pub fn plan(snapshot: &Snapshot, options: &Options) -> Result<Plan, SnapshotErro
     let instance = instance::Instance::new(snapshot);
     let outcome = match options.method {
         MethodName::Andreas => andreas::decide(&instance, options),
+        MethodName::RandomizedGreedy => lookahead::decide(&instance, options),
         MethodName::Fifo
         | MethodName::FifoFixed
         | MethodName::Edf

@@ -27,11 +27,13 @@ pub enum MethodName {
     /// The published randomized greedy of ANDREAS.
     #[default]
     Andreas,
+    /// The randomized greedy with look-ahead prices.
+    RandomizedGreedy,
 }
 
 impl MethodName {
     /// Every method there is.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Fifo,
         Self::FifoFixed,
         Self::Edf,
@@ -39,6 +41,7 @@ impl MethodName {
         Self::Priority,
         Self::PriorityFixed,
         Self::Andreas,
+        Self::RandomizedGreedy,
     ];
 
     /// Its name on command lines and in files.
@@ -51,6 +54,7 @@ impl MethodName {
             Self::Priority => "priority",
             Self::PriorityFixed => "priority-fixed",
             Self::Andreas => "andreas",
+            Self::RandomizedGreedy => "randomized-greedy",
         }
     }
 }

@@ -424,6 +424,8 @@ impl<'a, 'b> Search<'a, 'b> {
             trials: self.trials,
             reserved_for: self.reserved_for,
             stopped: std::mem::take(&mut self.stopped),
+            bound: None,
+            prices: None,
         }
     }
 }

@@ -281,6 +281,11 @@ impl<'a> Instance<'a> {
         index
     }
 
+    /// How many different node sets there are, that of all nodes included.
+    pub fn sets(&self) -> usize {
+        self.sets.len()
+    }
+
     /// Whether a node is in a job's set.
     pub fn admits(&self, set: usize, node: u32) -> bool {
         set == 0 || self.sets[set][node as usize / 64] >> (node % 64) & 1 == 1

@@ -1,0 +1,77 @@
+//! Methods side by side in a closed loop: `cargo run --release -p andreas-planner --example closed_loop -- [jobs=400]
+//! [gaps=900,450,250] [seeds=1] [methods=...] [share=0.1] [fixed=900] [restart=120] [budget=W] [clusters=1] [error=0]`.
+
+#[path = "../tests/closed/mod.rs"]
+mod closed;
+
+use andreas_planner::MethodName;
+use closed::{Bill, Load, replay, with};
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let text = |key: &str| args.iter().find_map(|a| a.strip_prefix(key)?.strip_prefix('='));
+    let number = |key: &str, or: f64| text(key).and_then(|t| t.parse().ok()).unwrap_or(or);
+    let list = |key: &str, or: &str| -> Vec<String> {
+        text(key).unwrap_or(or).split(',').map(ToOwned::to_owned).collect()
+    };
+    let methods = list("methods", "fifo-fixed,edf-fixed,fifo,edf,priority,andreas,randomized-greedy");
+    let seeds = number("seeds", 1.0) as u64;
+    println!(
+        "  gap method              total  energy  overhd    idle  tardy  misses  turnar  late  hours restarts  ms mean/max   gap"
+    );
+    for gap in list("gaps", "900,450,250") {
+        for name in &methods {
+            let Ok(method) = name.parse::<MethodName>() else {
+                println!("no method is called {name}");
+                continue;
+            };
+            let mut sum = Bill::default();
+            for seed in 1..=seeds {
+                let load = Load {
+                    jobs: number("jobs", 400.0) as usize,
+                    gap: gap.parse().unwrap_or(450.0),
+                    seed,
+                    share: number("share", 0.1),
+                    late_fixed: number("fixed", 900.0),
+                    restart: number("restart", 120.0),
+                    budget: text("budget").and_then(|t| t.parse().ok()),
+                    clusters: number("clusters", 1.0) as usize,
+                    error: number("error", 0.0),
+                    ..Load::default()
+                };
+                let bill = replay(&load, &with(method));
+                let n = seeds as f64;
+                sum.energy += bill.energy / n;
+                sum.overhead += bill.overhead / n;
+                sum.idle += bill.idle / n;
+                sum.tardiness += bill.tardiness / n;
+                sum.misses += bill.misses / n;
+                sum.turnaround += bill.turnaround / n;
+                sum.late += bill.late;
+                sum.mean_hours += bill.mean_hours / n;
+                sum.restarts += bill.restarts / n;
+                sum.mean_ms += bill.mean_ms / n;
+                sum.worst_ms = sum.worst_ms.max(bill.worst_ms);
+                sum.gap += bill.gap / n;
+                sum.above = sum.above.max(bill.above);
+            }
+            println!(
+                "{gap:>5} {name:<18} {:7.2} {:7.2} {:7.2} {:7.2} {:6.2} {:7.2} {:7.2} {:5} {:6.2} {:8.2} {:6.2}/{:6.1} {:6.3} %{}",
+                sum.total(),
+                sum.energy,
+                sum.overhead,
+                sum.idle,
+                sum.tardiness,
+                sum.misses,
+                sum.turnaround,
+                sum.late / seeds.max(1) as usize,
+                sum.mean_hours,
+                sum.restarts,
+                sum.mean_ms,
+                sum.worst_ms,
+                sum.gap * 100.0,
+                if sum.above > 1e-6 { format!(" ABOVE BUDGET by {:.0} W", sum.above) } else { String::new() },
+            );
+        }
+    }
+}

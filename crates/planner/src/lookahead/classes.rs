@@ -1,0 +1,97 @@
+//! Classes of nodes: those that are alike for pricing share a price per GPU.
+//!
+//! Nodes are alike if they have the same GPU type, as many GPUs for us, and are in the same of the jobs' node sets.
+//! Where that gives too many classes, the sets are ignored first, then the sizes. Only prices become coarser then:
+//! what fits is decided by the ledger, node by node.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::instance::Instance;
+
+/// Most classes; one bit each in a [`Mask`].
+const MOST: usize = 128;
+/// Most node sets that tell classes apart.
+const SETS: usize = 24;
+
+/// A set of classes.
+pub(super) type Mask = u128;
+
+pub(super) struct Class {
+    /// Stable between decisions: for the warm start.
+    pub name: Arc<str>,
+    pub kind: usize,
+    /// Most GPUs of ours in one of its nodes.
+    pub size: i64,
+    /// GPUs of ours in all its nodes.
+    pub gpus: f64,
+}
+
+pub(super) struct Classes {
+    pub list: Vec<Class>,
+    pub of_node: Vec<usize>,
+    /// By node set: classes with a node in it.
+    admitted: Vec<Mask>,
+}
+
+impl Classes {
+    pub fn new(instance: &Instance<'_>) -> Self {
+        let (tried, sizes, plain) = (
+            group(instance, |i| (instance.nodes[i].free_gpus, signature(instance, i))),
+            |i: usize| (instance.nodes[i].free_gpus, 0),
+            |_| (0, 0),
+        );
+        let keys = [Some(tried), Some(group(instance, sizes)), Some(group(instance, plain))];
+        let groups = keys.into_iter().flatten().find(|g| g.len() <= MOST).unwrap_or_default();
+        let mut classes =
+            Self { list: Vec::new(), of_node: vec![0; instance.nodes.len()], admitted: Vec::new() };
+        for ((kind, size, sets), nodes) in groups {
+            let of = &instance.nodes;
+            let name = format!("{}/{size}/{sets:x}", instance.types[kind].name);
+            for &node in &nodes {
+                classes.of_node[node] = classes.list.len();
+            }
+            classes.list.push(Class {
+                name: name.into(),
+                kind,
+                size: nodes.iter().map(|n| of[*n].free_gpus).max().unwrap_or(0),
+                gpus: nodes.iter().map(|n| of[*n].free_gpus as f64).sum(),
+            });
+        }
+        classes.admitted = (0..instance.sets())
+            .map(|set| {
+                let admitted = |n: &usize| u32::try_from(*n).is_ok_and(|node| instance.admits(set, node));
+                (0..instance.nodes.len()).filter(admitted).fold(0, |mask, n| mask | 1 << classes.of_node[n])
+            })
+            .collect();
+        classes
+    }
+
+    /// Classes with nodes that could take a worker of so many GPUs.
+    pub fn mask(&self, kind: usize, gpus: i64, set: usize) -> Mask {
+        if self.list.is_empty() {
+            return 0;
+        }
+        let wide = |c: &Class| c.kind == kind && c.size >= gpus;
+        let all = self.list.iter().enumerate().filter(|(_, c)| wide(c));
+        all.fold(0, |mask, (i, _)| mask | 1 << i) & self.admitted[set]
+    }
+}
+
+type Groups = BTreeMap<(usize, i64, u64), Vec<usize>>;
+
+fn group(instance: &Instance<'_>, key: impl Fn(usize) -> (i64, u64)) -> Groups {
+    let mut groups = Groups::new();
+    for (i, node) in instance.nodes.iter().enumerate() {
+        let (size, sets) = key(i);
+        groups.entry((node.kind, size, sets)).or_default().push(i);
+    }
+    groups
+}
+
+/// In which of the first node sets a node is.
+fn signature(instance: &Instance<'_>, node: usize) -> u64 {
+    let Ok(name) = u32::try_from(node) else { return 0 };
+    let sets = 1..instance.sets().min(SETS + 1);
+    sets.filter(|set| instance.admits(*set, name)).fold(0, |bits, set| bits | 1 << (set - 1))
+}

@@ -1,0 +1,208 @@
+//! What each job costs in each configuration and at each start, prices of GPUs aside.
+//!
+//! Everything here is a matter of the job and the cluster alone, never of where the job is at the moment: so a plan
+//! that has been carried out is looked at with the same eyes as before.
+
+use super::classes::{Classes, Mask};
+use super::periods::{BEGINS, PERIODS, period};
+use crate::instance::{Config, Instance, JobData};
+use crate::snapshot::JobState;
+
+/// A node that a job opens is taken to stay half empty for this long.
+const LONELY_S: f64 = 1800.0;
+
+/// A configuration of a job.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    /// Where it could go; none if it is not offered.
+    pub classes: Mask,
+    /// GPUs of the whole gang.
+    pub gpus: f64,
+    pub time: f64,
+    /// Watts that it costs the budget: draw and its part of the nodes' overhead less the idle draw it replaces.
+    pub watts: f64,
+    /// Watts that it is billed: draw and its part of the nodes' overhead.
+    pub billed: f64,
+    /// Empty part of the nodes it would open, as money.
+    pub lonely: f64,
+    /// The tails beyond which lateness is sure or out of the question.
+    bounds: (f64, f64),
+    rel_std: f64,
+}
+
+pub(super) struct Menu {
+    /// By job, then by configuration.
+    pub items: Vec<Item>,
+    first: Vec<usize>,
+    /// By item, then by start: energy and lateness.
+    costs: Vec<[f64; PERIODS]>,
+    /// By item, then by start: the period of the end.
+    ends: Vec<[u8; PERIODS]>,
+    /// By job: seconds before it can start anywhere.
+    pub delay: Vec<f64>,
+    /// By type: overhead of nodes per GPU, watts.
+    share: Vec<f64>,
+    phi: Phi,
+}
+
+impl Menu {
+    pub fn new(instance: &Instance<'_>, classes: &Classes) -> Self {
+        let share: Vec<f64> = instance
+            .types
+            .iter()
+            .map(|kind| {
+                let nodes = || kind.nodes.iter().map(|n| &instance.nodes[*n as usize]);
+                let gpus: f64 = nodes().map(|n| n.free_gpus as f64).sum();
+                if gpus > 0.0 { nodes().map(|n| n.overhead).sum::<f64>() / gpus } else { 0.0 }
+            })
+            .collect();
+        let mut menu = Self {
+            items: Vec::new(),
+            first: vec![0],
+            costs: Vec::new(),
+            ends: Vec::new(),
+            delay: Vec::with_capacity(instance.jobs.len()),
+            share,
+            phi: Phi::new(),
+        };
+        for data in &instance.jobs {
+            let delay = start_delay(instance, data);
+            menu.delay.push(delay);
+            for config in &data.configs {
+                let item = menu.item(instance, classes, data, config);
+                let mut costs = [0.0; PERIODS];
+                let mut ends = [0; PERIODS];
+                for (s, begin) in BEGINS.iter().enumerate() {
+                    let start = begin.max(delay);
+                    costs[s] = menu.cost(instance, data, &item, start, 0.0);
+                    ends[s] = u8::try_from(period(start + item.time)).unwrap_or(0);
+                }
+                menu.items.push(item);
+                menu.costs.push(costs);
+                menu.ends.push(ends);
+            }
+            menu.first.push(menu.items.len());
+        }
+        menu
+    }
+
+    fn item(&self, instance: &Instance<'_>, classes: &Classes, data: &JobData<'_>, config: &Config) -> Item {
+        let kind = &instance.types[config.kind];
+        let gpus = config.total_gpus() as f64;
+        let per_gpu = self.share[config.kind];
+        let size = kind.widest.max(config.gpus) as f64 * f64::from(config.nodes);
+        let tail = libm::exp(5.0 * config.rel_std);
+        Item {
+            classes: if config.offered { classes.mask(config.kind, config.gpus, data.admits) } else { 0 },
+            gpus,
+            time: config.time,
+            watts: config.power + (per_gpu - kind.idle_mw as f64 / 1e3) * gpus,
+            billed: config.power + per_gpu * gpus,
+            lonely: instance.prices.energy_cost(per_gpu * (size - gpus), LONELY_S),
+            bounds: (1.0 / tail, tail),
+            rel_std: config.rel_std,
+        }
+    }
+
+    /// Items of a job; their order is that of its configurations.
+    pub fn of(&self, job: usize) -> std::ops::Range<usize> {
+        self.first[job]..self.first[job + 1]
+    }
+
+    /// Energy and lateness of an item that starts with a period.
+    pub fn at(&self, item: usize, start: usize) -> f64 {
+        self.costs[item][start]
+    }
+
+    /// The period in which it ends then.
+    pub fn end(&self, item: usize, start: usize) -> usize {
+        usize::from(self.ends[item][start])
+    }
+
+    /// Money for energy and expected lateness of a run that starts in `start` seconds, of which the first `lost` do
+    /// not count as progress.
+    pub fn cost(
+        &self,
+        instance: &Instance<'_>,
+        data: &JobData<'_>,
+        item: &Item,
+        start: f64,
+        lost: f64,
+    ) -> f64 {
+        let prices = &instance.prices;
+        let energy = item.billed * (prices.integral(start + lost + item.time) - prices.integral(start));
+        energy + self.lateness(instance, data, item, start + lost)
+    }
+
+    /// As [`Forecast::lateness_cost`](crate::cost::Forecast::lateness_cost), from a table.
+    fn lateness(&self, instance: &Instance<'_>, data: &JobData<'_>, item: &Item, delay: f64) -> f64 {
+        let rules = &instance.snapshot.lateness;
+        let turnaround = data.share * (delay + item.time).max(0.0);
+        let left = data.deadline - instance.now - delay;
+        let (low, high) = item.bounds;
+        let late = if left >= item.time * high {
+            0.0
+        } else if left <= item.time * low {
+            item.time - left + rules.late_fixed.0
+        } else {
+            let d = libm::log(item.time / left) / item.rel_std;
+            let half = item.rel_std / 2.0;
+            let missed = self.phi.at(d - half);
+            (item.time * self.phi.at(d + half) - left * missed).max(0.0) + missed * rules.late_fixed.0
+        };
+        data.weight * (late + turnaround)
+    }
+
+    /// What the empty part of a node costs while some of its GPUs are used by us.
+    pub fn lonely(&self, instance: &Instance<'_>, node: u32, used: i64) -> f64 {
+        let data = &instance.nodes[node as usize];
+        if used <= 0 || used >= data.free_gpus {
+            return 0.0;
+        }
+        let empty = (data.free_gpus - used) as f64 / data.free_gpus as f64;
+        instance.prices.energy_cost(data.overhead * empty, LONELY_S)
+    }
+}
+
+/// Seconds until a job that is leaving is gone.
+fn start_delay(instance: &Instance<'_>, data: &JobData<'_>) -> f64 {
+    match &data.job.state {
+        JobState::Stopping { gone_by, .. } => (gone_by.0 - instance.now).max(0.0),
+        _ => 0.0,
+    }
+}
+
+/// The standard normal distribution function, from a table.
+struct Phi(Vec<f64>);
+
+impl Phi {
+    const REACH: f64 = 6.0;
+    const STEPS: f64 = 64.0;
+
+    fn new() -> Self {
+        let entries = (2.0 * Self::REACH * Self::STEPS) as i32;
+        let x = |i: i32| f64::from(i) / Self::STEPS - Self::REACH;
+        Self((0..=entries + 1).map(|i| 0.5 * libm::erfc(-x(i) / std::f64::consts::SQRT_2)).collect())
+    }
+
+    fn at(&self, x: f64) -> f64 {
+        let at = ((x + Self::REACH) * Self::STEPS).clamp(0.0, (self.0.len() - 2) as f64);
+        let (i, part) = (at as usize, at - libm::floor(at));
+        self.0[i] + (self.0[i + 1] - self.0[i]) * part
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_the_normal_distribution() {
+        let phi = Phi::new();
+        for i in -500..500 {
+            let x = f64::from(i) / 77.0;
+            let exact = 0.5 * libm::erfc(-x / std::f64::consts::SQRT_2);
+            assert!((phi.at(x) - exact).abs() < 1e-5, "{x}");
+        }
+    }
+}

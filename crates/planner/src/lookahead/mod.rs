@@ -1,0 +1,275 @@
+//! `randomized-greedy`: the randomized greedy with look-ahead prices.
+//!
+//! What a job that has to wait will cost is the lever of the long run. So first prices over time are found, for each
+//! class of GPUs and for watts ([`prices`]): then every job knows what it costs to run now in each configuration and
+//! what its best later start costs ([`step`]). With these costs jobs are placed in order of their regret, first as
+//! computed, then with the order shaken, and a local search improves the cheapest plan ([`improve`]). The dual of the
+//! step bounds every plan from below.
+//!
+//! **Flows**: an [`Instance`] in, an [`Outcome`] out. Room is taken through the ledger only, so no move can break a
+//! hard constraint.
+//!
+//! **Stability.** Costs do not depend on where jobs are; changes are paid on top, against the present state. A plan
+//! must beat "go on and fill what is free" by more than a threshold, and the decision is repeated on its own outcome
+//! until it changes nothing. Each repetition lowers the cost, so this ends.
+
+mod classes;
+mod desk;
+mod improve;
+mod menu;
+mod periods;
+mod prices;
+mod step;
+
+use classes::Classes;
+use desk::Desk;
+use improve::Improver;
+use menu::Menu;
+use prices::Look;
+use step::Step;
+
+use crate::baseline::{self, Outcome};
+use crate::board::Board;
+use crate::budget;
+use crate::candidates;
+use crate::dice::Dice;
+use crate::instance::{Holding, Instance, Spot};
+use crate::method::Options;
+use crate::reserve::{self, Reservation};
+use crate::snapshot::Preemption;
+
+/// Decisions on top of the decision, until one changes nothing.
+const ROUNDS: usize = 24;
+/// A plan must be cheaper than going on by this part of the cost.
+const HYSTERESIS: f64 = 1e-4;
+
+/// What does not depend on where jobs are.
+struct Context<'a, 'b> {
+    instance: &'a Instance<'b>,
+    options: &'a Options,
+    classes: &'a Classes,
+    menu: &'a Menu,
+    look: &'a Look,
+    later: &'a [Option<(f64, usize, usize)>],
+}
+
+/// One decision.
+pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
+    let classes = Classes::new(instance);
+    let menu = Menu::new(instance, &classes);
+    let look = Look::new(instance, &classes, &menu);
+    let later: Vec<_> = (0..instance.jobs.len()).map(|job| look.best_later(&menu, job)).collect();
+    let context = Context { instance, options, classes: &classes, menu: &menu, look: &look, later: &later };
+    let mut present: Vec<Option<Spot>> = instance.jobs.iter().map(|d| d.present().cloned()).collect();
+    let mut touchable: Vec<bool> = instance
+        .jobs
+        .iter()
+        .map(|d| match d.holding {
+            Holding::Nothing | Holding::Leaving { .. } => true,
+            Holding::Running { free_to_move, .. } => free_to_move,
+            Holding::Committed { .. } => false,
+        })
+        .collect();
+    let first = context.round(&present, &touchable);
+    let bound = first.bound;
+    let mut last = first;
+    let (mut stopped, mut trials) = (Vec::new(), 0);
+    for _ in 1..ROUNDS {
+        stopped.append(&mut last.stopped);
+        trials += last.trials;
+        if last.spots == present {
+            break;
+        }
+        touchable = context.touchable_after(&present, &last.spots, &touchable);
+        present.clone_from(&last.spots);
+        last = context.round(&present, &touchable);
+    }
+    let cost = context.cost_from_the_start(&last.spots);
+    Outcome {
+        spots: last.spots,
+        objective: Some(cost),
+        trials,
+        reserved_for: last.reserved_for,
+        stopped,
+        bound: Some(bound),
+        prices: Some(look.publish(instance, &classes)),
+    }
+}
+
+/// What one round found.
+struct Found {
+    spots: Vec<Option<Spot>>,
+    bound: f64,
+    trials: u64,
+    reserved_for: Option<usize>,
+    stopped: Vec<usize>,
+}
+
+impl<'b> Context<'_, 'b> {
+    fn step<'s>(&'s self, present: &'s [Option<Spot>], base: &Board) -> Step<'s, 'b> {
+        let tables = (self.menu, self.classes, self.look);
+        Step::new(self.instance, tables, present, self.later, base)
+    }
+
+    /// What a plan costs against the state at the beginning.
+    fn cost_from_the_start(&self, spots: &[Option<Spot>]) -> f64 {
+        let present: Vec<Option<Spot>> = self.instance.jobs.iter().map(|d| d.present().cloned()).collect();
+        let mut board = Board::new(self.instance, |_, _| false);
+        let fixed = board.clone();
+        for (job, spot) in spots.iter().enumerate() {
+            if board.spots[job].is_some() {
+                board.lift(self.instance, job);
+            }
+            if let Some(spot) = spot {
+                board.put(self.instance, job, spot.clone());
+            }
+        }
+        let step = self.step(&present, &fixed);
+        let open = vec![false; spots.len()];
+        Desk::new(&step, board, &open).total()
+    }
+
+    /// One decision on a state.
+    fn round(&self, present: &[Option<Spot>], touchable: &[bool]) -> Found {
+        let instance = self.instance;
+        let mut base = Board::new(instance, |_, _| false);
+        for (job, spot) in present.iter().enumerate() {
+            if let (Some(spot), false, None) = (spot, touchable[job], &base.spots[job]) {
+                base.put(instance, job, spot.clone());
+            }
+        }
+        let mut stopped = budget::enforce(instance, &mut base);
+        let (kept, displaced) = self.serve_overdue(present, &mut base);
+        // The bound is that of the room there is, kept or not.
+        if let Some(kept) = &kept {
+            base.ledger.release(instance, kept.job, &kept.spot);
+        }
+        let step = self.step(present, &base);
+        if let Some(kept) = &kept {
+            base.ledger.take(instance, kept.job, &kept.spot);
+        }
+        let open: Vec<bool> = base.spots.iter().map(Option::is_none).collect();
+        let jobs: Vec<usize> = (0..open.len()).filter(|j| open[*j] && !step.options[*j].is_empty()).collect();
+        let mut queue = order(&step, &jobs);
+        // On room that is kept for somebody even those may run who would rather wait.
+        queue.extend((0..open.len()).filter(|j| kept.is_some() && open[*j] && step.options[*j].is_empty()));
+
+        let mut stay = base.clone();
+        for (job, spot) in present.iter().enumerate() {
+            if let (Some(spot), None) = (spot, &stay.spots[job]) {
+                // What is held is a fact, unless somebody who goes before has just been given it.
+                if !displaced || stay.ledger.fits(instance, job, spot).is_ok() {
+                    stay.put(instance, job, spot.clone());
+                }
+            }
+        }
+        stopped.extend(budget::enforce(instance, &mut stay));
+        let mut stay = Desk::new(&step, stay, &open);
+        stay.fill(&queue, kept.as_ref());
+
+        let mut dice = Dice::new(self.options);
+        let mut trials = 1;
+        let mut best = Desk::new(&step, base.clone(), &open);
+        best.construct(&queue);
+        best.fill(&queue, kept.as_ref());
+        for _ in 0..self.passes(jobs.len()) {
+            let mut desk = Desk::new(&step, base.clone(), &open);
+            desk.construct(&shaken(&step, &queue, &mut dice));
+            desk.fill(&queue, kept.as_ref());
+            trials += 1;
+            if desk.cost < best.cost {
+                best = desk;
+            }
+        }
+        if stay.cost <= best.cost {
+            best = Desk::new(&step, stay.board.clone(), &open);
+        }
+        let moves = self.moves(jobs.len());
+        trials += Improver { desk: &mut best, dice: &mut dice, jobs: &jobs, waiting: Vec::new() }.run(moves);
+        best.fill(&queue, kept.as_ref());
+        let better = best.cost < stay.cost - HYSTERESIS * stay.cost.abs();
+        let chosen = if better { best } else { stay };
+        let mut board = chosen.board;
+        if let Some(kept) = &kept {
+            board.ledger.release(instance, kept.job, &kept.spot);
+        }
+        Found { spots: board.spots, bound: step.bound, trials, reserved_for: kept.map(|k| k.job), stopped }
+    }
+
+    /// Jobs whose weight has stopped growing come first, the longest-waiting one before all; room is kept for the
+    /// first that does not fit. Says as well whether one of them got a new place.
+    fn serve_overdue(&self, present: &[Option<Spot>], base: &mut Board) -> (Option<Reservation>, bool) {
+        let instance = self.instance;
+        let (mut kept, mut displaced) = (None, false);
+        for job in baseline::queue(instance, crate::MethodName::Fifo, base) {
+            if !instance.jobs[job].overdue {
+                break;
+            }
+            let stays =
+                present[job].as_ref().is_some_and(|spot| base.try_put(instance, job, spot.clone()).is_ok());
+            if stays {
+                continue;
+            }
+            if base.place_first(instance, job, &candidates::cheapest(instance, job)) {
+                displaced = true;
+            } else if kept.is_none() {
+                kept = reserve::reserve(instance, base, job);
+            }
+        }
+        (kept, displaced)
+    }
+
+    /// Constructions with a shaken order.
+    fn passes(&self, jobs: usize) -> u64 {
+        let most = (1000 / jobs.max(1)).clamp(1, 8) as u64;
+        most.min(self.options.trials)
+    }
+
+    /// Moves of the local search.
+    fn moves(&self, jobs: usize) -> u64 {
+        (200 + 8 * jobs as u64).saturating_mul(self.options.trials) / 1000
+    }
+
+    /// Which jobs a decision could still touch right after a plan was carried out.
+    fn touchable_after(
+        &self,
+        present: &[Option<Spot>],
+        spots: &[Option<Spot>],
+        before: &[bool],
+    ) -> Vec<bool> {
+        let touchable = |job: usize| {
+            let data = &self.instance.jobs[job];
+            let (Some(new), old) = (&spots[job], &present[job]) else { return true };
+            let same = old.as_ref().is_some_and(|old| {
+                old.nodes == new.nodes && data.configs[old.config].gpus == data.configs[new.config].gpus
+            });
+            if same {
+                return before[job];
+            }
+            if data.leaving().is_some() {
+                return false;
+            }
+            data.job.movable && data.job.preemption == Preemption::Allowed && data.job.min_run.0 <= 0.0
+        };
+        (0..spots.len()).map(touchable).collect()
+    }
+}
+
+/// Jobs by what they lose per GPU if they wait, at the dual's prices.
+fn order(step: &Step<'_, '_>, jobs: &[usize]) -> Vec<usize> {
+    sorted(jobs.iter().map(|&job| (regret(step, job), job)).collect())
+}
+
+fn regret(step: &Step<'_, '_>, job: usize) -> f64 {
+    step.options[job].first().map_or(0.0, |o| (step.wait[job] - o.reduced) / libm::sqrt(o.gpus.max(1.0)))
+}
+
+fn shaken(step: &Step<'_, '_>, queue: &[usize], dice: &mut Dice) -> Vec<usize> {
+    let noisy = |job: &usize, dice: &mut Dice| (regret(step, *job) * (0.7 + 0.6 * dice.roll()), *job);
+    sorted(queue.iter().map(|job| noisy(job, dice)).collect())
+}
+
+fn sorted(mut keyed: Vec<(f64, usize)>) -> Vec<usize> {
+    keyed.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    keyed.into_iter().map(|(_, job)| job).collect()
+}

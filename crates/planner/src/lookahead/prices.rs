@@ -1,0 +1,343 @@
+//! Prices over time: what a GPU of each class, and a watt of budget, is worth in each coming period.
+//!
+//! Every job takes its cheapest configuration and start at the present prices; what is asked for too much becomes
+//! dearer, what is left over cheaper (a subgradient method on the Lagrangian dual of the time-indexed problem; each
+//! price keeps a step of its own that grows while its direction lasts and shrinks when it turns, as in Rprop,
+//! Riedmiller and Braun 1993). The mean over the second half of the rounds is taken: single rounds oscillate.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::classes::Classes;
+use super::menu::Menu;
+use super::periods::{self, BEGINS, PERIODS, Price};
+use crate::instance::Instance;
+use crate::plan::Prices;
+
+/// Rounds without and with prices of the last decision.
+const COLD: usize = 40;
+const WARM: usize = 12;
+/// A job looks at all its items every so many rounds, in between at those that were nearly its best.
+const FULL: usize = 6;
+/// How many those are.
+const SHORTLIST: usize = 5;
+/// Name of the watts' price; no class can be called like this.
+const WATTS: &str = "watts";
+
+/// Prices that hold for one decision.
+pub(super) struct Look {
+    /// By class.
+    pub gpu: Vec<Price>,
+    pub watt: Price,
+    /// Whether there is a budget at all.
+    pub budget: bool,
+}
+
+/// Where the price of one thing stands in the search.
+struct Track {
+    price: Price,
+    step: [f64; PERIODS],
+    up: [i8; PERIODS],
+    capacity: [f64; PERIODS],
+    used: [f64; PERIODS],
+    sum: [f64; PERIODS],
+    least: f64,
+}
+
+impl Track {
+    fn new(price: Price, capacity: [f64; PERIODS], step: f64) -> Self {
+        Self {
+            price,
+            step: [step; PERIODS],
+            up: [0; PERIODS],
+            capacity,
+            used: [0.0; PERIODS],
+            sum: [0.0; PERIODS],
+            least: step * 1e-3,
+        }
+    }
+
+    /// Books a use from the begin of a period on.
+    fn add(&mut self, amount: f64, start: usize, end: usize, until: f64) {
+        for p in start..end {
+            self.used[p] += amount;
+        }
+        if end + 1 < PERIODS {
+            self.used[end] += amount * (until - BEGINS[end]) / (BEGINS[end + 1] - BEGINS[end]);
+        }
+    }
+
+    fn update(&mut self) {
+        for p in 0..PERIODS - 1 {
+            let (used, capacity) = (self.used[p], self.capacity[p]);
+            let up: i8 = if used > capacity * 1.005 {
+                1
+            } else if used < capacity * 0.995 && self.price.rate[p] > 0.0 {
+                -1
+            } else {
+                0
+            };
+            if up * self.up[p] > 0 {
+                self.step[p] *= 1.5;
+            } else if up * self.up[p] < 0 {
+                self.step[p] = (self.step[p] * 0.4).max(self.least);
+            }
+            if up != 0 {
+                self.up[p] = up;
+            }
+            self.price.rate[p] = (self.price.rate[p] + f64::from(up) * self.step[p]).max(0.0);
+            self.used[p] = 0.0;
+        }
+        self.used[PERIODS - 1] = 0.0;
+        self.price.integrate();
+    }
+}
+
+impl Look {
+    pub fn new(instance: &Instance<'_>, classes: &Classes, menu: &Menu) -> Self {
+        let old = Old::of(instance);
+        let step = first_step(instance, menu);
+        let mut gpu: Vec<Track> =
+            classes.list.iter().map(|c| Track::new(old.price(&c.name), [c.gpus; PERIODS], step)).collect();
+        let watts = watts(instance);
+        let step = if instance.allowed_mw.is_some() { watt_step(instance) } else { 0.0 };
+        let mut watt = Track::new(old.price(WATTS), watts.unwrap_or([f64::INFINITY; PERIODS]), step);
+        if watts.is_none() {
+            watt.price = Price::default();
+        }
+        let rounds = if old.known { WARM } else { COLD };
+        let mut choice = Choice::new(instance, menu);
+        let mut counted = 0.0;
+        for round in 0..rounds {
+            choice.round(menu, &mut gpu, &mut watt, round % FULL == 0);
+            gpu.iter_mut().for_each(Track::update);
+            if watts.is_some() {
+                watt.update();
+            }
+            if round * 2 >= rounds {
+                counted += 1.0;
+                for track in gpu.iter_mut().chain([&mut watt]) {
+                    for p in 0..PERIODS {
+                        track.sum[p] += track.price.rate[p];
+                    }
+                }
+            }
+        }
+        let mean = |track: &Track| Price::new(track.sum.map(|sum| sum / counted));
+        Self { gpu: gpu.iter().map(mean).collect(), watt: mean(&watt), budget: watts.is_some() }
+    }
+
+    /// For the plan, and the next decision.
+    pub fn publish(&self, instance: &Instance<'_>, classes: &Classes) -> Prices {
+        let rates = |price: &Price| price.rate[..PERIODS - 1].to_vec();
+        let mut values: BTreeMap<Arc<str>, Vec<f64>> =
+            classes.list.iter().zip(&self.gpu).map(|(c, price)| (c.name.clone(), rates(price))).collect();
+        if self.budget {
+            values.insert(WATTS.into(), rates(&self.watt));
+        }
+        Prices { now: instance.snapshot.now, bounds: periods::ends(), values }
+    }
+
+    /// Cheapest of the classes for an item from the begin of one period to its end.
+    fn cheapest(&self, mask: u128, from: usize, end: usize, until: f64) -> (usize, f64) {
+        cheapest(|c| &self.gpu[c], mask, from, end, until)
+    }
+
+    /// The best later start: cost, item and begin; none without a configuration.
+    pub fn best_later(&self, menu: &Menu, job: usize) -> Option<(f64, usize, usize)> {
+        let mut best: Option<(f64, usize, usize)> = None;
+        for i in menu.of(job) {
+            let item = &menu.items[i];
+            if item.classes == 0 {
+                continue;
+            }
+            for (s, begin) in BEGINS.iter().enumerate().skip(1) {
+                let (base, end) = (menu.at(i, s) + item.lonely, menu.end(i, s));
+                if best.is_some_and(|(least, _, _)| base >= least) {
+                    continue;
+                }
+                let until = begin.max(menu.delay[job]) + item.time;
+                let (_, gpu) = self.cheapest(item.classes, s, end, until);
+                let watt = self.watt.until(end, until) - self.watt.until_period(s);
+                let cost = base + item.gpus * gpu + item.watts * watt;
+                if best.is_none_or(|(least, _, _)| cost < least) {
+                    best = Some((cost, i, s));
+                }
+            }
+        }
+        best
+    }
+}
+
+fn cheapest<'a>(
+    price: impl Fn(usize) -> &'a Price,
+    mut mask: u128,
+    from: usize,
+    end: usize,
+    until: f64,
+) -> (usize, f64) {
+    let mut best = (0, f64::INFINITY);
+    while mask != 0 {
+        let class = mask.trailing_zeros() as usize;
+        mask &= mask - 1;
+        let price = price(class);
+        let cost = price.until(end, until) - price.until_period(from);
+        if cost < best.1 {
+            best = (class, cost);
+        }
+    }
+    best
+}
+
+/// What jobs take at given prices.
+struct Choice {
+    /// By job: its items of interest.
+    short: Vec<[u32; SHORTLIST]>,
+    jobs: Vec<usize>,
+}
+
+impl Choice {
+    fn new(instance: &Instance<'_>, menu: &Menu) -> Self {
+        let offered = |j: &usize| menu.of(*j).any(|i| menu.items[i].classes != 0);
+        Self {
+            short: vec![[u32::MAX; SHORTLIST]; instance.jobs.len()],
+            jobs: (0..instance.jobs.len()).filter(offered).collect(),
+        }
+    }
+
+    fn round(&mut self, menu: &Menu, gpu: &mut [Track], watt: &mut Track, full: bool) {
+        for &job in &self.jobs {
+            let mut best = (f64::INFINITY, 0, 0, 0);
+            if full {
+                let mut ranked = [(f64::INFINITY, u32::MAX); SHORTLIST];
+                for i in menu.of(job) {
+                    let found = best_start(menu, job, i, gpu, watt, f64::INFINITY);
+                    if found.0 < best.0 {
+                        best = found;
+                    }
+                    let mut entry = (found.0, u32::try_from(i).unwrap_or(u32::MAX));
+                    for slot in &mut ranked {
+                        if entry.0 < slot.0 {
+                            std::mem::swap(slot, &mut entry);
+                        }
+                    }
+                }
+                self.short[job] = ranked.map(|(_, i)| i);
+            } else {
+                for &i in self.short[job].iter().take_while(|i| **i != u32::MAX) {
+                    let found = best_start(menu, job, i as usize, gpu, watt, best.0);
+                    if found.0 < best.0 {
+                        best = found;
+                    }
+                }
+            }
+            let (cost, i, start, class) = best;
+            if cost == f64::INFINITY {
+                continue;
+            }
+            let item = &menu.items[i];
+            let (end, until) = (menu.end(i, start), BEGINS[start].max(menu.delay[job]) + item.time);
+            gpu[class].add(item.gpus, start, end, until);
+            watt.add(item.watts, start, end, until);
+        }
+    }
+}
+
+/// Cost, item, start and class of an item's best start, if below a limit.
+fn best_start(
+    menu: &Menu,
+    job: usize,
+    i: usize,
+    gpu: &[Track],
+    watt: &Track,
+    limit: f64,
+) -> (f64, usize, usize, usize) {
+    let mut best = (limit, i, 0, 0);
+    let item = &menu.items[i];
+    if item.classes == 0 {
+        return (f64::INFINITY, i, 0, 0);
+    }
+    let delay = menu.delay[job];
+    for (s, begin) in BEGINS.iter().enumerate() {
+        let base = menu.at(i, s);
+        if base >= best.0 {
+            continue;
+        }
+        let (end, until) = (menu.end(i, s), begin.max(delay) + item.time);
+        let (class, price) = cheapest(|c| &gpu[c].price, item.classes, s, end, until);
+        let watts = watt.price.until(end, until) - watt.price.until_period(s);
+        let cost = base + item.gpus * price + item.watts * watts;
+        if cost < best.0 {
+            best = (cost, i, s, class);
+        }
+    }
+    if best.0 == limit { (f64::INFINITY, i, 0, 0) } else { best }
+}
+
+/// A scale for prices of GPUs: what a second of waiting costs per GPU, and a part of its energy.
+fn first_step(instance: &Instance<'_>, menu: &Menu) -> f64 {
+    let (mut sum, mut count) = (0.0, 0.0);
+    for (job, data) in instance.jobs.iter().enumerate() {
+        let offered = || menu.items[menu.of(job)].iter().filter(|i| i.classes != 0);
+        if let Some(item) = offered().min_by(|a, b| a.gpus.total_cmp(&b.gpus)) {
+            let energy = instance.prices.energy_cost(item.billed, item.time.min(1e9)) / item.time.min(1e9);
+            sum += (0.1 * energy + 0.3 * data.weight * data.share.max(0.05)) / item.gpus;
+            count += 1.0;
+        }
+    }
+    if count > 0.0 { sum / count } else { 0.0 }
+}
+
+/// A scale for prices of watts: what it costs to draw one.
+fn watt_step(instance: &Instance<'_>) -> f64 {
+    (instance.prices.integral(3600.0) / 3600.0 * 0.1).max(1e-12)
+}
+
+/// Watts of the budget that are left for jobs in each period.
+fn watts(instance: &Instance<'_>) -> Option<[f64; PERIODS]> {
+    let budget = instance.snapshot.budget.as_ref()?;
+    let now = instance.snapshot.now;
+    let mut capacity = [0.0; PERIODS];
+    for (p, capacity) in capacity.iter_mut().enumerate() {
+        let to = BEGINS.get(p + 1).copied().unwrap_or(BEGINS[p] * 2.0);
+        let pieces =
+            budget.watts.pieces(now + andreas_core::Seconds(BEGINS[p]), now + andreas_core::Seconds(to));
+        let sum: f64 = pieces.map(|(begin, end, watts)| watts.0 * (end - begin).0).sum();
+        let mean = sum / (to - BEGINS[p]);
+        let watts = mean * (1.0 - budget.margin) / budget.scope_factor;
+        *capacity = (watts - instance.floor_mw as f64 / 1e3).max(0.0);
+    }
+    Some(capacity)
+}
+
+/// Prices of the last decision, moved to the present.
+struct Old {
+    values: BTreeMap<Arc<str>, Price>,
+    known: bool,
+}
+
+impl Old {
+    fn of(instance: &Instance<'_>) -> Self {
+        let mut old = Self { values: BTreeMap::new(), known: false };
+        let Some(prices) = &instance.snapshot.prices else { return old };
+        let by = (instance.snapshot.now - prices.now).0;
+        // Anything else was not made by this planner, or is of no use any more.
+        if prices.bounds != periods::ends() || !(0.0..=BEGINS[PERIODS - 1]).contains(&by) {
+            return old;
+        }
+        for (name, values) in &prices.values {
+            let mut rate = [0.0; PERIODS];
+            if values.len() != PERIODS - 1 || values.iter().any(|v| !(0.0..=1e30).contains(v)) {
+                continue;
+            }
+            rate[..PERIODS - 1].copy_from_slice(values);
+            old.known = true;
+            old.values.insert(name.clone(), Price::new(rate).shifted(by));
+        }
+        old
+    }
+
+    fn price(&self, name: &str) -> Price {
+        self.values.get(name).copied().unwrap_or_default()
+    }
+}

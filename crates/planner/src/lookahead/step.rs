@@ -1,0 +1,336 @@
+//! What everything costs at this instant: each job here and now, or later at its price.
+//!
+//! With these costs the decision is an assignment of jobs to room that is free now. Its Lagrangian dual, one price
+//! per GPU of a class and one per watt, gives a lower bound on every plan, and the order in which jobs are placed.
+
+use super::classes::Classes;
+use super::menu::Menu;
+use super::prices::Look;
+use crate::board::Board;
+use crate::instance::{Instance, Spot};
+
+/// Rounds of the dual's search.
+const ROUNDS: usize = 60;
+
+/// A configuration of a job on a class of nodes, now.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Choice {
+    pub config: usize,
+    pub class: usize,
+    pub gpus: f64,
+    /// Watts added to those at rest, nodes' overhead aside.
+    pub watts: f64,
+    pub cost: f64,
+    /// Cost with the room it takes at the dual's prices.
+    pub reduced: f64,
+}
+
+/// Costs of one decision.
+pub(super) struct Step<'a, 'b> {
+    pub instance: &'a Instance<'b>,
+    pub menu: &'a Menu,
+    pub classes: &'a Classes,
+    pub look: &'a Look,
+    /// Where jobs are; what changes are counted against.
+    pub present: &'a [Option<Spot>],
+    /// By job: cost of waiting.
+    pub wait: Vec<f64>,
+    /// By job: what is worth looking at now, cheapest at the dual's prices first.
+    pub options: Vec<Vec<Choice>>,
+    /// By job: whether its place is given.
+    decided: Vec<bool>,
+    /// Proven: no plan costs less.
+    pub bound: f64,
+}
+
+impl<'a, 'b> Step<'a, 'b> {
+    /// Costs for jobs that are not in `base`; what is left of `base` is what there is.
+    pub fn new(
+        instance: &'a Instance<'b>,
+        (menu, classes, look): (&'a Menu, &'a Classes, &'a Look),
+        present: &'a [Option<Spot>],
+        later: &[Option<(f64, usize, usize)>],
+        base: &Board,
+    ) -> Self {
+        let none = Vec::new();
+        let mut step = Self {
+            instance,
+            menu,
+            classes,
+            look,
+            present,
+            wait: Vec::with_capacity(present.len()),
+            options: vec![none; present.len()],
+            decided: base.spots.iter().map(Option::is_some).collect(),
+            bound: 0.0,
+        };
+        for (job, later) in later.iter().enumerate() {
+            let wait = step.waiting(job, *later);
+            step.wait.push(wait);
+        }
+        for job in 0..present.len() {
+            if base.spots[job].is_none() {
+                step.options[job] = step.worth(job);
+            }
+        }
+        step.price(base);
+        step
+    }
+
+    /// Progress lost by a change to an item, in seconds on it.
+    fn lost(&self, job: usize, item: usize) -> f64 {
+        let Some(present) = &self.present[job] else { return 0.0 };
+        let before = self.menu.items[self.menu.of(job).start + present.config].time;
+        let scale = if before > 0.0 { self.menu.items[item].time / before } else { 1.0 };
+        self.instance.snapshot.restart.0 + self.instance.jobs[job].job.lost.0 * scale
+    }
+
+    /// Later at the best moment; a job that runs loses work by being stopped.
+    fn waiting(&self, job: usize, later: Option<(f64, usize, usize)>) -> f64 {
+        let (instance, menu, data) = (self.instance, self.menu, &self.instance.jobs[job]);
+        let (cost, item, start) = match (later, &self.present[job]) {
+            (Some(later), _) => later,
+            // It can only go on as it is.
+            (None, Some(present)) => {
+                let item = menu.of(job).start + present.config;
+                (menu.at(item, 1), item, 1)
+            }
+            (None, None) => return 0.0,
+        };
+        if self.present[job].is_none() {
+            return cost;
+        }
+        let begin = super::periods::BEGINS[start].max(menu.delay[job]);
+        let stopped = menu.cost(instance, data, &menu.items[item], begin, self.lost(job, item));
+        cost + (stopped - menu.at(item, start)).max(0.0)
+    }
+
+    /// Energy, lateness and later prices of a job that runs there from now on.
+    pub fn cost(&self, job: usize, spot: &Spot) -> f64 {
+        let nodes = spot.nodes.as_slice();
+        let moved = self.moved(job, spot);
+        let base = self.base(job, spot.config, moved);
+        let until = self.until(job, spot.config, moved);
+        let item = &self.menu.items[self.menu.of(job).start + spot.config];
+        let per_node = item.gpus / nodes.len().max(1) as f64;
+        let gpus: f64 = nodes
+            .iter()
+            .map(|n| per_node * self.look.gpu[self.classes.of_node[*n as usize]].later(until))
+            .sum();
+        base + gpus + self.later_watts(item.watts, until)
+    }
+
+    fn later_watts(&self, watts: f64, until: f64) -> f64 {
+        if self.look.budget { watts * self.look.watt.later(until) } else { 0.0 }
+    }
+
+    /// Whether a job would have to stop for this.
+    pub fn moved(&self, job: usize, spot: &Spot) -> bool {
+        self.present[job].as_ref().is_some_and(|present| !self.same_gpus(job, present, spot))
+    }
+
+    /// Same GPUs on the same nodes, the limit aside.
+    pub fn same_gpus(&self, job: usize, a: &Spot, b: &Spot) -> bool {
+        let configs = &self.instance.jobs[job].configs;
+        a.nodes == b.nodes && configs[a.config].gpus == configs[b.config].gpus
+    }
+
+    fn base(&self, job: usize, config: usize, moved: bool) -> f64 {
+        let item = self.menu.of(job).start + config;
+        let stays = self.menu.at(item, 0);
+        if !moved {
+            return stays;
+        }
+        let data = &self.instance.jobs[job];
+        let lost = self.lost(job, item);
+        let cost = self.menu.cost(self.instance, data, &self.menu.items[item], self.menu.delay[job], lost);
+        cost.max(stays)
+    }
+
+    fn until(&self, job: usize, config: usize, moved: bool) -> f64 {
+        let item = self.menu.of(job).start + config;
+        let lost = if moved { self.lost(job, item) } else { 0.0 };
+        self.menu.delay[job] + lost + self.menu.items[item].time
+    }
+
+    /// Options that are better than waiting.
+    fn worth(&self, job: usize) -> Vec<Choice> {
+        let mut options = Vec::new();
+        let data = &self.instance.jobs[job];
+        let moved = self.present[job].is_some();
+        for (config, of) in data.configs.iter().enumerate() {
+            let item = &self.menu.items[self.menu.of(job).start + config];
+            let mut mask = item.classes;
+            if mask == 0 {
+                continue;
+            }
+            let base = self.base(job, config, moved);
+            if base >= self.wait[job] && !data.overdue {
+                continue;
+            }
+            let until = self.until(job, config, moved);
+            let watts = self.later_watts(item.watts, until);
+            while mask != 0 {
+                let class = mask.trailing_zeros() as usize;
+                mask &= mask - 1;
+                let cost = base + watts + item.gpus * self.look.gpu[class].later(until);
+                if cost < self.wait[job] || data.overdue {
+                    options.push(self.option(config, class, of.power, item.gpus, cost));
+                }
+            }
+        }
+        if let Some(present) = &self.present[job] {
+            for (config, of) in data.configs.iter().enumerate() {
+                let spot = Spot { config, nodes: present.nodes.clone() };
+                let (old, stays) = (&data.configs[present.config], config == present.config);
+                let limit_only = of.kind == old.kind && of.nodes == old.nodes && of.gpus == old.gpus;
+                let node = present.nodes.as_slice().first();
+                if let (true, Some(node)) = (stays || (limit_only && of.offered), node) {
+                    let class = self.classes.of_node[*node as usize];
+                    let cost = self.cost(job, &spot);
+                    options.push(self.option(config, class, of.power, of.total_gpus() as f64, cost));
+                }
+            }
+        }
+        options
+    }
+
+    fn option(&self, config: usize, class: usize, power: f64, gpus: f64, cost: f64) -> Choice {
+        let idle = self.instance.types[self.classes.list[class].kind].idle_mw as f64 / 1e3;
+        Choice { config, class, gpus, watts: power - idle * gpus, cost, reduced: cost }
+    }
+
+    /// The dual of the step: prices of what is left, the bound, and options in order.
+    fn price(&mut self, base: &Board) {
+        let instance = self.instance;
+        let mut room = vec![0.0; self.classes.list.len()];
+        for (node, class) in self.classes.of_node.iter().enumerate() {
+            let free = u32::try_from(node).map_or(0, |n| base.ledger.free_gpus(n));
+            room[*class] += free.max(0) as f64;
+        }
+        let watts = instance.allowed_mw.map(|allowed| (allowed - base.ledger.power()).max(0) as f64 / 1e3);
+        let fixed: f64 =
+            (0..self.present.len()).filter_map(|job| Some(self.cost(job, base.spots[job].as_ref()?))).sum();
+        let mut dual = Dual::new(self, &room, watts);
+        let mut best = (f64::NEG_INFINITY, dual.gpu.clone(), 0.0);
+        for _ in 0..ROUNDS {
+            let value = dual.round(self, &room, watts);
+            if value > best.0 {
+                best = (value, dual.at.0.clone(), dual.at.1);
+            }
+            if dual.settled {
+                break;
+            }
+        }
+        let (value, gpu, watt) = best;
+        self.bound = fixed + value;
+        for options in &mut self.options {
+            for o in options.iter_mut() {
+                o.reduced = o.cost + gpu[o.class] * o.gpus + watt * o.watts;
+            }
+            options.sort_by(|a, b| {
+                a.reduced.total_cmp(&b.reduced).then(a.config.cmp(&b.config)).then(a.class.cmp(&b.class))
+            });
+        }
+    }
+}
+
+/// Search for the best prices of the room there is now.
+struct Dual {
+    gpu: Vec<f64>,
+    watt: f64,
+    steps: Vec<f64>,
+    up: Vec<i8>,
+    /// Prices of the last round.
+    at: (Vec<f64>, f64),
+    settled: bool,
+    jobs: Vec<usize>,
+    /// What the jobs without any option cost.
+    idle: f64,
+}
+
+impl Dual {
+    fn new(step: &Step<'_, '_>, room: &[f64], watts: Option<f64>) -> Self {
+        let worth = |o: &&Choice| o.gpus > 0.0;
+        let mut scale = (0.0, 0.0);
+        for (job, options) in step.options.iter().enumerate() {
+            let gain = |o: &Choice| ((step.wait[job] - o.cost) / o.gpus).max(0.0);
+            if let Some(most) = options.iter().filter(worth).map(gain).reduce(f64::max) {
+                scale = (scale.0 + most, scale.1 + 1.0);
+            }
+        }
+        let mean = if scale.1 > 0.0 { scale.0 / scale.1 } else { 0.0 };
+        let mut steps = vec![mean * 0.25; room.len()];
+        steps.push(if watts.is_some() { mean * 0.25 / 300.0 } else { 0.0 });
+        let (jobs, others): (Vec<usize>, Vec<usize>) =
+            (0..step.options.len()).partition(|j| !step.options[*j].is_empty());
+        Self {
+            gpu: vec![0.0; room.len()],
+            watt: 0.0,
+            up: vec![0; steps.len()],
+            steps,
+            at: (Vec::new(), 0.0),
+            settled: false,
+            idle: others.iter().map(|j| step.wait_or_nothing(*j)).sum(),
+            jobs,
+        }
+    }
+
+    /// The dual's value at the present prices; then better ones are tried.
+    fn round(&mut self, step: &Step<'_, '_>, room: &[f64], watts: Option<f64>) -> f64 {
+        let (mut used, mut drawn) = (vec![0.0; room.len()], 0.0);
+        let mut value = self.idle;
+        for &job in &self.jobs {
+            let mut best = (step.wait[job], None);
+            for o in &step.options[job] {
+                let cost = o.cost + self.gpu[o.class] * o.gpus + self.watt * o.watts;
+                if cost < best.0 {
+                    best = (cost, Some(o));
+                }
+            }
+            value += best.0;
+            if let Some(o) = best.1 {
+                used[o.class] += o.gpus;
+                drawn += o.watts;
+            }
+        }
+        for (class, room) in room.iter().enumerate() {
+            value -= self.gpu[class] * room;
+        }
+        value -= self.watt * watts.unwrap_or(0.0);
+        self.at = (self.gpu.clone(), self.watt);
+        self.settled = true;
+        for class in 0..room.len() {
+            self.gpu[class] = self.adjust(class, self.gpu[class], used[class] - room[class]);
+        }
+        if let Some(watts) = watts {
+            self.watt = self.adjust(room.len(), self.watt, drawn - watts);
+        }
+        value
+    }
+
+    fn adjust(&mut self, at: usize, price: f64, excess: f64) -> f64 {
+        let up: i8 = if excess > 0.0 {
+            1
+        } else if excess < 0.0 && price > 0.0 {
+            -1
+        } else {
+            return price;
+        };
+        self.settled = false;
+        if up * self.up[at] > 0 {
+            self.steps[at] *= 1.4;
+        } else if up * self.up[at] < 0 {
+            self.steps[at] *= 0.45;
+        }
+        self.up[at] = up;
+        (price + f64::from(up) * self.steps[at]).max(0.0)
+    }
+}
+
+impl Step<'_, '_> {
+    /// What a job costs that has no option: waiting, unless it is placed already.
+    fn wait_or_nothing(&self, job: usize) -> f64 {
+        if self.decided[job] { 0.0 } else { self.wait[job] }
+    }
+}

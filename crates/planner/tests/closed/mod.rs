@@ -1,0 +1,334 @@
+//! A closed loop: jobs arrive, a method decides at every event, time passes, the bill is summed up.
+//!
+//! Ten nodes of four GPU types, jobs of half an hour to two days of a reference GPU, deadlines at 0.3 to 1.5 times
+//! that. The bill is that of the planner's contract: energy of jobs and overhead of busy nodes, tardiness, a fixed
+//! price of a miss, a share for time in the system; energy of idle GPUs apart. A change costs a restart.
+
+// Each of the programs that include this file uses a part of it.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use andreas_core::{CostRate, EnergyPrice, GpuCount, JobId, Seconds, Steps, Time, Watts};
+use andreas_planner::{
+    Estimate, GpuTypeInfo, Job, JobState, Lateness, MethodName, Node, Options, Placement, PowerBudget,
+    Preemption, Resources, Snapshot, Worker, plan,
+};
+
+/// Speed of a GPU against the slowest type, its idle and its training watts.
+const TYPES: [(&str, f64, f64, f64); 4] = [
+    ("T4", 1.0, 10.0, 65.0),
+    ("V100", 3.0, 40.0, 230.0),
+    ("A100", 6.5, 50.0, 330.0),
+    ("H100", 12.0, 60.0, 560.0),
+];
+/// Type, GPUs and number of the nodes.
+const NODES: [(&str, u32, usize); 5] =
+    [("T4", 2, 2), ("V100", 4, 3), ("A100", 4, 2), ("A100", 8, 2), ("H100", 8, 1)];
+/// Overhead of a busy node, watts.
+const OVERHEAD_W: f64 = 200.0;
+const PRICE_PER_KWH: f64 = 0.20;
+
+/// A small generator, so that every run measures the same instance.
+pub struct Numbers(pub u64);
+
+impl Numbers {
+    pub fn next(&mut self) -> f64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    pub fn between(&mut self, low: f64, high: f64) -> f64 {
+        low + (high - low) * self.next()
+    }
+}
+
+/// What is replayed.
+#[derive(Clone)]
+pub struct Load {
+    pub jobs: usize,
+    /// Mean seconds between arrivals.
+    pub gap: f64,
+    pub seed: u64,
+    pub restart: f64,
+    pub share: f64,
+    pub late_fixed: f64,
+    /// Deadlines at this many times the time on one reference GPU.
+    pub deadlines: (f64, f64),
+    /// Budget in watts.
+    pub budget: Option<f64>,
+    /// Clusters of ten nodes.
+    pub clusters: usize,
+    /// Standard deviation of the logarithm of the error of predicted times.
+    pub error: f64,
+}
+
+impl Default for Load {
+    fn default() -> Self {
+        Self {
+            jobs: 400,
+            gap: 450.0,
+            seed: 1,
+            restart: 120.0,
+            share: 0.1,
+            late_fixed: 900.0,
+            deadlines: (0.3, 1.5),
+            budget: None,
+            clusters: 1,
+            error: 0.0,
+        }
+    }
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub struct Bill {
+    pub energy: f64,
+    pub overhead: f64,
+    pub idle: f64,
+    pub tardiness: f64,
+    pub misses: f64,
+    pub turnaround: f64,
+    pub late: usize,
+    pub mean_hours: f64,
+    pub restarts: f64,
+    /// Most watts above the budget.
+    pub above: f64,
+    pub decisions: usize,
+    pub mean_ms: f64,
+    pub worst_ms: f64,
+    pub gap: f64,
+}
+
+impl Bill {
+    /// The total of the contract; idle energy is reported apart.
+    pub fn total(&self) -> f64 {
+        self.energy + self.overhead + self.tardiness + self.misses + self.turnaround
+    }
+}
+
+fn job(i: usize, submit: f64, load: &Load, numbers: &mut Numbers) -> (Job, Vec<f64>) {
+    // Hours of one V100.
+    let hours = 0.5 * 96.0_f64.powf(numbers.next());
+    let (base, scaling) = (hours * 3600.0 * 3.0 / 100.0, numbers.between(0.7, 0.95));
+    let mut truth = Vec::new();
+    let mut estimates = Vec::new();
+    for (name, speed, _, watts) in TYPES {
+        let affinity = numbers.between(0.8, 1.25);
+        let wrong = (load.error * normal(numbers)).exp();
+        for gpus in [1_u32, 2, 4, 8] {
+            let epoch = base / (speed * affinity) / f64::from(gpus).powf(scaling);
+            truth.push(epoch);
+            estimates.push(Estimate {
+                gpu_type: name.into(),
+                gpus: GpuCount(gpus),
+                epoch: Seconds(epoch * wrong),
+                power: Watts(watts * f64::from(gpus)),
+                rel_std: load.error,
+            });
+        }
+    }
+    let late = numbers.between(load.deadlines.0, load.deadlines.1);
+    let job = Job {
+        id: format!("team/job-{i:05}").into(),
+        namespace: "team".into(),
+        submit: Time(submit),
+        deadline: Some(Time(submit + hours * 3600.0 * late)),
+        weight: CostRate(numbers.between(0.1, 10.0) * 0.02 / 3600.0 * 10.0),
+        epochs_left: 100.0,
+        estimates: estimates.into(),
+        spread: vec![],
+        limits: vec![],
+        requested_gpus: Some(GpuCount([1, 1, 2, 4][(numbers.next() * 4.0) as usize])),
+        worker: Worker::default(),
+        candidates: None,
+        forbidden: vec![],
+        preemption: Preemption::Allowed,
+        movable: true,
+        min_run: Seconds::ZERO,
+        lost: Seconds::ZERO,
+        state: JobState::Waiting,
+    };
+    (job, truth)
+}
+
+fn normal(numbers: &mut Numbers) -> f64 {
+    (0..12).map(|_| numbers.next()).sum::<f64>() - 6.0
+}
+
+/// The cluster without jobs.
+pub fn cluster(load: &Load) -> Snapshot {
+    let mut nodes = Vec::new();
+    for _ in 0..load.clusters {
+        for (kind, gpus, count) in NODES {
+            for _ in 0..count {
+                nodes.push(Node {
+                    name: format!("node-{:04}", nodes.len()).into(),
+                    gpu_type: kind.into(),
+                    gpus: GpuCount(gpus),
+                    free_gpus: GpuCount(gpus),
+                    overhead: Watts(OVERHEAD_W),
+                    foreign_power: None,
+                    free: Resources::default(),
+                });
+            }
+        }
+    }
+    Snapshot {
+        now: Time(0.0),
+        tariff: Steps::flat(EnergyPrice::per_kwh(PRICE_PER_KWH, 1.0)),
+        budget: load.budget.map(|watts| PowerBudget {
+            watts: Steps::flat(Watts(watts)),
+            margin: 0.0,
+            scope_factor: 1.0,
+            look_ahead: Seconds::ZERO,
+        }),
+        lateness: Lateness {
+            turnaround_share: load.share,
+            late_fixed: Seconds(load.late_fixed),
+            aging: Some(Seconds(86_400.0)),
+        },
+        restart: Seconds(load.restart),
+        horizon: None,
+        gpu_types: TYPES
+            .iter()
+            .map(|(name, _, idle, watts)| GpuTypeInfo {
+                name: (*name).into(),
+                idle: Watts(*idle),
+                max: Watts(watts * 1.1),
+            })
+            .collect(),
+        nodes,
+        namespaces: vec![],
+        jobs: vec![],
+        prices: None,
+    }
+}
+
+/// A job on its way.
+struct Live {
+    truth: Vec<f64>,
+    /// Seconds of a restart that are still to pass.
+    restarting: f64,
+    on: Option<Placement>,
+}
+
+/// Replays a load with a method.
+pub fn replay(load: &Load, options: &Options) -> Bill {
+    let mut numbers = Numbers(load.seed);
+    let mut snapshot = cluster(load);
+    let mut coming = Vec::new();
+    let mut submit = 0.0;
+    for i in 0..load.jobs {
+        coming.push(job(i, submit, load, &mut numbers));
+        submit -= load.gap / load.clusters as f64 * (1.0 - numbers.next()).ln();
+    }
+    let mut coming = coming.into_iter().peekable();
+    let mut live: BTreeMap<JobId, Live> = BTreeMap::new();
+    let mut bill = Bill::default();
+    let mut gaps = (0.0, 0.0);
+    let e = EnergyPrice::per_kwh(PRICE_PER_KWH, 1.0).0;
+    loop {
+        while let Some((job, truth)) = coming.next_if(|(j, _)| j.submit <= snapshot.now) {
+            live.insert(job.id.clone(), Live { truth, restarting: 0.0, on: None });
+            snapshot.jobs.push(job);
+        }
+        if snapshot.jobs.is_empty() {
+            match coming.peek() {
+                Some((job, _)) => snapshot.now = job.submit,
+                None => break,
+            }
+            continue;
+        }
+        let start = Instant::now();
+        let plan = plan(&snapshot, options).unwrap();
+        let ms = start.elapsed().as_secs_f64() * 1e3;
+        bill.decisions += 1;
+        bill.mean_ms += ms;
+        bill.worst_ms = bill.worst_ms.max(ms);
+        if let Some(gap) = plan.gap {
+            gaps = (gaps.0 + gap, gaps.1 + 1.0);
+        }
+        if let Some(allowed) = plan.allowed_power {
+            bill.above = bill.above.max(plan.budgeted_power.0 - allowed.0);
+        }
+        snapshot.prices.clone_from(&plan.prices);
+        let now = snapshot.now;
+        let mut next = coming.peek().map_or(f64::INFINITY, |(j, _)| (j.submit - now).0);
+        next = next.min(900.0);
+        let mut watts = (0.0, 0.0, 0.0);
+        let mut used: BTreeMap<&str, u32> = BTreeMap::new();
+        for job in &mut snapshot.jobs {
+            let at = live.get_mut(&job.id).unwrap();
+            let goes = plan.jobs[&job.id].decision.placement();
+            let started = job.epochs_left < 100.0;
+            if goes != at.on.as_ref() {
+                if started && goes.is_some() || at.on.is_some() && goes.is_none() {
+                    bill.restarts += if goes.is_some() { 1.0 } else { 0.0 };
+                }
+                at.restarting = if started { load.restart } else { 0.0 };
+                at.on = goes.cloned();
+                job.state = match goes {
+                    Some(goes) => JobState::Running { placement: goes.clone(), since: now },
+                    None => JobState::Waiting,
+                };
+            }
+            if let Some(on) = goes {
+                let row = row(job, on);
+                watts.0 += job.estimates[row].power.0;
+                next = next.min(at.restarting + job.epochs_left * at.truth[row]);
+                for node in &on.nodes {
+                    let at = snapshot.nodes.iter().position(|n| n.name == *node).unwrap();
+                    *used.entry(snapshot.nodes[at].name.as_str()).or_default() += on.gpus_per_node.0;
+                }
+            }
+        }
+        for node in &snapshot.nodes {
+            let used = used.get(node.name.as_str()).copied().unwrap_or(0);
+            let info = snapshot.gpu_types.iter().find(|t| t.name == node.gpu_type).unwrap();
+            watts.1 += if used > 0 { node.overhead.0 } else { 0.0 };
+            watts.2 += f64::from(node.gpus.0.checked_sub(used).unwrap()) * info.idle.0;
+        }
+        bill.energy += watts.0 * next * e;
+        bill.overhead += watts.1 * next * e;
+        bill.idle += watts.2 * next * e;
+        snapshot.now = now + Seconds(next);
+        let now = snapshot.now;
+        for job in &mut snapshot.jobs {
+            let at = live.get_mut(&job.id).unwrap();
+            if let Some(on) = &at.on {
+                let trained = (next - at.restarting).max(0.0);
+                at.restarting = (at.restarting - next).max(0.0);
+                job.epochs_left -= trained / at.truth[row(job, on)];
+            }
+        }
+        snapshot.jobs.retain(|job| {
+            let done = job.epochs_left <= 1e-9;
+            if done {
+                let late = (now - job.deadline.unwrap()).0.max(0.0);
+                bill.tardiness += job.weight.0 * late;
+                bill.misses += if late > 0.0 { job.weight.0 * load.late_fixed } else { 0.0 };
+                bill.late += usize::from(late > 0.0);
+                bill.turnaround += job.weight.0 * load.share * (now - job.submit).0;
+                bill.mean_hours += (now - job.submit).0 / 3600.0 / load.jobs as f64;
+                live.remove(&job.id);
+            }
+            !done
+        });
+    }
+    bill.mean_ms /= bill.decisions as f64;
+    bill.gap = if gaps.1 > 0.0 { gaps.0 / gaps.1 } else { 0.0 };
+    bill.restarts /= load.jobs as f64;
+    bill
+}
+
+fn row(job: &Job, on: &Placement) -> usize {
+    let same = |e: &Estimate| e.gpu_type == on.gpu_type && e.gpus == on.total_gpus();
+    job.estimates.iter().position(same).unwrap()
+}
+
+/// A method with the defaults.
+pub fn with(method: MethodName) -> Options {
+    Options { method, ..Options::default() }
+}
