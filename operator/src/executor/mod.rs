@@ -128,6 +128,7 @@ pub async fn run(shared: Arc<Shared>, heart: Heartbeat, shutdown: CancellationTo
     let mut timers = Timers::default();
     let mut workers: JoinSet<(ObjectKey, Again)> = JoinSet::new();
     let mut confirm = Instant::now() + CONFIRM_EVERY;
+    let mut confirming = tokio::spawn(async {});
     loop {
         heart.beat();
         let changed = {
@@ -168,7 +169,10 @@ pub async fn run(shared: Arc<Shared>, heart: Heartbeat, shutdown: CancellationTo
         }
         if Instant::now() >= confirm {
             confirm = Instant::now() + CONFIRM_EVERY;
-            work::confirm_pods(&shared, CONFIRM_AFTER).await;
+            if confirming.is_finished() {
+                let shared = Arc::clone(&shared);
+                confirming = tokio::spawn(async move { work::confirm_pods(&shared, CONFIRM_AFTER).await });
+            }
         }
     }
     let drained =

@@ -50,6 +50,8 @@ const MAX_BODY: usize = 64 * 1024;
 const WRITES: usize = 8;
 /// How often reports that were worth waiting are looked through.
 const FLUSH: Duration = Duration::from_secs(1);
+/// Jobs that may be remembered before those that are no more are looked for.
+const TIDY_ABOVE: usize = 4_096;
 /// Tries against conflicts: the leader writes the same object.
 const TRIES: usize = 4;
 
@@ -102,6 +104,7 @@ impl Progress {
                 () = tokio::time::sleep(FLUSH) => {}
                 () = shutdown.cancelled() => return,
             }
+            self.tidy();
             let now = Timestamp::now();
             let due: Vec<(ObjectKey, Deferred)> = {
                 let mut later = self.later.lock();
@@ -189,7 +192,10 @@ impl Progress {
     }
 
     /// Forgets jobs that are no more.
-    pub fn tidy(&self) {
+    fn tidy(&self) {
+        if self.last.lock().len() + self.later.lock().len() <= TIDY_ABOVE {
+            return;
+        }
         let index = self.index.lock();
         let known: std::collections::HashSet<String> =
             index.jobs.iter().filter_map(|(_, job)| job.metadata.uid.clone()).collect();

@@ -16,11 +16,11 @@ use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
 use kube::ResourceExt;
 
 use super::nodes::Cluster;
-use super::tables::Table;
+use super::tables::{Table, WorkerSpecs};
 use super::{Holding, admits, job_id, node_name, quota, rules};
 use crate::forecast;
 use crate::index::{ClusterIndex, job_label, number, quantity};
-use crate::lifecycle::{Claim, Settings, pods};
+use crate::lifecycle::Claim;
 
 /// Which jobs hold what, so that their pods are not counted twice.
 #[derive(Default)]
@@ -138,6 +138,7 @@ pub(super) struct Given<'a> {
     pub job: &'a SlimTrainingJob,
     pub status: Option<&'a TrainingJobStatus>,
     pub table: &'a Table,
+    pub specs: &'a WorkerSpecs,
     pub now: Timestamp,
 }
 
@@ -148,10 +149,8 @@ pub(super) struct Requirements {
 }
 
 impl Requirements {
-    fn candidates(&mut self, given: &Given<'_>, spec: &PodSpec, held: &[String]) -> Option<Arc<[NodeName]>> {
-        let key = serde_json::to_string(&(&spec.node_selector, &spec.affinity, &spec.tolerations))
-            .unwrap_or_default();
-        let cluster = given.cluster;
+    fn candidates(&mut self, given: &Given<'_>, held: &[String]) -> Option<Arc<[NodeName]>> {
+        let (cluster, spec) = (given.cluster, &given.specs.one);
         let find = |held: &[String]| {
             let admitted: Vec<NodeName> = cluster
                 .nodes
@@ -171,13 +170,13 @@ impl Requirements {
         if held.iter().any(|name| !cluster.usable.contains(name)) {
             return find(held);
         }
-        self.admitted.entry(key).or_insert_with(|| find(&[])).clone()
+        self.admitted.entry(given.specs.demands.clone()).or_insert_with(|| find(&[])).clone()
     }
 }
 
 /// The job for the planner.
 pub(super) fn job(given: &Given<'_>, state: JobState, requirements: &mut Requirements) -> Job {
-    let Given { index, policy, key, job, status, table, now, .. } = *given;
+    let Given { index, policy, key, job, status, table, specs, now, .. } = *given;
     let spec = &job.spec;
     let created = job.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0.min(now));
     let outlook = forecast::outlook(job, status, table, now);
@@ -190,9 +189,6 @@ pub(super) fn job(given: &Given<'_>, state: JobState, requirements: &mut Require
         _ if (outlook.pace_factor - 1.0).abs() > 0.05 => paced(table, outlook.pace_factor),
         _ => Arc::clone(&table.rows),
     };
-    let worker_pod =
-        |gpus: i32| pods::unplaced_worker(job, 1, gpus, &Settings::default()).spec.unwrap_or_default();
-    let (one, two) = (worker_pod(1), worker_pod(2));
     let running_for = match &state {
         JobState::Running { since, .. } => (time(now) - *since).0.max(0.0),
         _ => 0.0,
@@ -212,8 +208,8 @@ pub(super) fn job(given: &Given<'_>, state: JobState, requirements: &mut Require
         spread: table.spread.clone(),
         limits: Vec::new(),
         requested_gpus: Some(GpuCount(u32::try_from(spec.gpus.most()).unwrap_or(1).max(1))),
-        worker: worker(index, key, &one, &two),
-        candidates: requirements.candidates(given, &one, held),
+        worker: worker(index, key, &specs.one, &specs.two),
+        candidates: requirements.candidates(given, held),
         forbidden: avoided.iter().filter(|a| a.until.0 > now).map(|a| node_name(&a.node)).collect(),
         preemption: match spec.preemption {
             training_job::Preemption::Allowed => Preemption::Allowed,

@@ -115,11 +115,22 @@ pub fn build(
         let Some(job) = index.jobs.get(key) else { continue };
         let Some(state) = jobs::state(claim, holding, now, &cluster) else { continue };
         let Some(table) = tables.of(index, job, &cluster.types) else { continue };
+        let specs = tables.worker(job);
         grace = grace.max(crate::lifecycle::pods::grace_seconds(&job.spec));
         let status = ledger.get(key).and_then(|memory| memory.pending.as_ref()).or(job.status.as_ref());
         basis.insert((*key).clone(), status.and_then(|status| status.decisions).unwrap_or(0));
         planned.push(jobs::job(
-            &jobs::Given { index, policy, cluster: &cluster, key, job, status, table: &table, now },
+            &jobs::Given {
+                index,
+                policy,
+                cluster: &cluster,
+                key,
+                job,
+                status,
+                table: &table,
+                specs: &specs,
+                now,
+            },
             state,
             &mut requirements,
         ));

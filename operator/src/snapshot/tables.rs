@@ -12,10 +12,12 @@ use andreas_predictor::{
     Estimate, Features, Given, GpuModel, Observation, Predictor, Prior, Profile, Source, prior_run_time,
 };
 use andreas_runtime::watch::ObjectKey;
+use k8s_openapi::api::core::v1::PodSpec;
 use kube::ResourceExt;
 
 use super::boards::board;
 use crate::index::ClusterIndex;
+use crate::lifecycle::{Settings, pods};
 
 /// A GPU type of the cluster: how many GPUs there are and how much memory each has.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -73,6 +75,18 @@ struct Fitted {
 pub struct Tables {
     fitted: Option<Fitted>,
     tables: HashMap<String, Arc<Table>>,
+    workers: HashMap<String, Arc<WorkerSpecs>>,
+}
+
+/// Specs of a job's worker, from its template, which never changes.
+#[derive(Debug)]
+pub struct WorkerSpecs {
+    /// With one GPU.
+    pub one: PodSpec,
+    /// With two.
+    pub two: PodSpec,
+    /// Equal for workers that the same nodes admit.
+    pub demands: String,
 }
 
 /// Tables kept at most; thrown away together.
@@ -105,6 +119,23 @@ impl Tables {
         let predictor = Predictor::fit(&models, &population);
         self.fitted = Some(Fitted { versions, models, predictor, run_time });
         self.tables.clear();
+    }
+
+    /// The specs of a job's worker.
+    pub fn worker(&mut self, job: &SlimTrainingJob) -> Arc<WorkerSpecs> {
+        let uid = job.metadata.uid.clone().unwrap_or_default();
+        if self.workers.len() > MAX_TABLES {
+            self.workers.clear();
+        }
+        let specs = self.workers.entry(uid).or_insert_with(|| {
+            let spec =
+                |gpus| pods::unplaced_worker(job, 1, gpus, &Settings::default()).spec.unwrap_or_default();
+            let (one, two) = (spec(1), spec(2));
+            let demands = serde_json::to_string(&(&one.node_selector, &one.affinity, &one.tolerations))
+                .unwrap_or_default();
+            Arc::new(WorkerSpecs { one, two, demands })
+        });
+        Arc::clone(specs)
     }
 
     /// The run time assumed for a job of which nothing is known.

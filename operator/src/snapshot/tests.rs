@@ -291,3 +291,30 @@ fn a_move_keeps_its_target_from_the_stop_to_the_start() {
     world.ledger.as_mut().expect("a ledger").entry(&key, "moves").claim = Some(waiting());
     assert!(matches!(&world.snapshot().jobs[0].state, JobState::Starting { target, .. } if on_n2(target)));
 }
+
+/// Not a test of speed (machines differ): prints what a large snapshot costs. `cargo test --release -- --ignored --nocapture`
+#[test]
+#[ignore = "measures, asserts nothing"]
+fn a_large_cluster_is_gathered_in_time() {
+    let mut world = World::default();
+    for n in 0..1_000 {
+        world.node(&format!("n{n}"), json!({}), json!({}));
+    }
+    world.profile("bert", json!(null));
+    for n in 0..10_000 {
+        world.job(&format!("j{n}"), json!({"profile": "bert"}), json!(null), waiting());
+    }
+    let ledger = world.ledger.take().expect("a ledger");
+    let mut tables = Tables::default();
+    for round in 0..3 {
+        let started = std::time::Instant::now();
+        let (index, ledger) = (world.index.for_plan(), ledger.clone());
+        let copied = started.elapsed();
+        let built = build(&index, &ledger, &mut tables, None, at(100));
+        println!(
+            "round {round}: copied in {copied:?}, {} jobs built in {:?}",
+            built.snapshot.jobs.len(),
+            started.elapsed()
+        );
+    }
+}
