@@ -1,0 +1,84 @@
+//! The side that asks.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::{Channel, Endpoint};
+use tonic_prost::ProstCodec;
+use tower::service_fn;
+
+use crate::LIST;
+use crate::messages::{ListPodResourcesRequest, ListPodResourcesResponse, PodResources};
+
+/// Largest answer that is read, bytes; the kubelet itself sends at most 16 MiB.
+const LARGEST: usize = 16 * 1024 * 1024;
+
+/// Why the kubelet gave no list.
+#[derive(Debug, thiserror::Error)]
+pub enum PodResourcesError {
+    /// The socket is not there or does not speak.
+    #[error("the kubelet's socket cannot be reached")]
+    Transport(#[from] tonic::transport::Error),
+    /// The kubelet refused, or the answer does not decode.
+    #[error("the kubelet answered {}: {}", .0.code(), .0.message())]
+    Status(#[source] Box<tonic::Status>),
+    /// The kubelet took too long.
+    #[error("the kubelet did not answer within {0:?}")]
+    Timeout(Duration),
+}
+
+/// A connection to the kubelet's socket, opened when needed.
+#[derive(Debug)]
+pub struct Kubelet {
+    socket: Arc<PathBuf>,
+    within: Duration,
+    channel: Option<Channel>,
+}
+
+impl Kubelet {
+    /// For the socket at `socket`; each call may take `within`. Nothing is opened yet.
+    #[must_use]
+    pub fn new(socket: &Path, within: Duration) -> Self {
+        Self { socket: Arc::new(socket.to_owned()), within, channel: None }
+    }
+
+    /// All pods of the node with their devices.
+    ///
+    /// # Errors
+    /// When the kubelet cannot be reached, refuses, or takes longer than the time given. The next call connects anew.
+    pub async fn list(&mut self) -> Result<Vec<PodResources>, PodResourcesError> {
+        let answer = tokio::time::timeout(self.within, self.ask()).await;
+        let answer = answer.unwrap_or(Err(PodResourcesError::Timeout(self.within)));
+        if answer.is_err() {
+            self.channel = None;
+        }
+        Ok(answer?.pod_resources)
+    }
+
+    async fn ask(&mut self) -> Result<ListPodResourcesResponse, PodResourcesError> {
+        let channel = match &self.channel {
+            Some(channel) => channel.clone(),
+            None => self.channel.insert(connect(Arc::clone(&self.socket)).await?).clone(),
+        };
+        let mut grpc = tonic::client::Grpc::new(channel).max_decoding_message_size(LARGEST);
+        grpc.ready().await?;
+        let codec: ProstCodec<ListPodResourcesRequest, ListPodResourcesResponse> = ProstCodec::default();
+        let request = tonic::Request::new(ListPodResourcesRequest {});
+        let answer = grpc.unary(request, PathAndQuery::from_static(LIST), codec).await;
+        Ok(answer.map_err(|status| PodResourcesError::Status(Box::new(status)))?.into_inner())
+    }
+}
+
+async fn connect(socket: Arc<PathBuf>) -> Result<Channel, tonic::transport::Error> {
+    // The address is only for the `:authority` header; the kubelet's server is Go's and wants a plain one.
+    let endpoint = Endpoint::from_static("http://localhost");
+    let connector = service_fn(move |_| {
+        let socket = Arc::clone(&socket);
+        async move { UnixStream::connect(socket.as_path()).await.map(TokioIo::new) }
+    });
+    endpoint.connect_with_connector(connector).await
+}

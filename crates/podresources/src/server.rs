@@ -1,0 +1,115 @@
+//! The kubelet's side.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::path::Path;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::net::UnixListener;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::body::Body;
+use tonic::codegen::{BoxFuture, Service};
+use tonic::server::{Grpc, NamedService, UnaryService};
+use tonic::{Request, Response, Status};
+use tonic_prost::ProstCodec;
+
+use crate::messages::{
+    AllocatableResourcesRequest, AllocatableResourcesResponse, ContainerDevices, ListPodResourcesRequest,
+    ListPodResourcesResponse, PodResources,
+};
+use crate::{ALLOCATABLE, LIST};
+
+/// Where the answers come from.
+pub trait Source: Send + Sync + 'static {
+    /// All pods that hold devices.
+    fn pods(&self) -> Vec<PodResources>;
+    /// All devices that can be given to pods.
+    fn devices(&self) -> Vec<ContainerDevices>;
+}
+
+/// Why nothing is served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The socket cannot be made.
+    #[error("cannot listen on the socket")]
+    Listen(#[from] std::io::Error),
+    /// The server failed.
+    #[error("the server failed")]
+    Serve(#[from] tonic::transport::Error),
+}
+
+/// Serves `source` on a new socket at `socket` until `end`. A socket left there is replaced, as the kubelet does.
+///
+/// # Errors
+/// When the socket cannot be made or the server fails.
+pub async fn serve(
+    socket: &Path,
+    source: Arc<dyn Source>,
+    end: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    match std::fs::remove_file(socket) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+    let listener = UnixListener::bind(socket)?;
+    let server = tonic::transport::Server::builder().add_service(Lister { source });
+    Ok(server.serve_with_incoming_shutdown(UnixListenerStream::new(listener), end).await?)
+}
+
+#[derive(Clone)]
+struct Lister {
+    source: Arc<dyn Source>,
+}
+
+impl NamedService for Lister {
+    const NAME: &'static str = "v1.PodResourcesLister";
+}
+
+struct List(Arc<dyn Source>);
+struct Allocatable(Arc<dyn Source>);
+
+impl UnaryService<ListPodResourcesRequest> for List {
+    type Response = ListPodResourcesResponse;
+    type Future = Ready<Result<Response<Self::Response>, Status>>;
+    fn call(&mut self, _: Request<ListPodResourcesRequest>) -> Self::Future {
+        ready(Ok(Response::new(ListPodResourcesResponse { pod_resources: self.0.pods() })))
+    }
+}
+
+impl UnaryService<AllocatableResourcesRequest> for Allocatable {
+    type Response = AllocatableResourcesResponse;
+    type Future = Ready<Result<Response<Self::Response>, Status>>;
+    fn call(&mut self, _: Request<AllocatableResourcesRequest>) -> Self::Future {
+        ready(Ok(Response::new(AllocatableResourcesResponse { devices: self.0.devices() })))
+    }
+}
+
+impl Service<http::Request<Body>> for Lister {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Infallible>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let source = Arc::clone(&self.source);
+        Box::pin(async move {
+            Ok(match request.uri().path() {
+                LIST => {
+                    let codec: ProstCodec<ListPodResourcesResponse, ListPodResourcesRequest> =
+                        ProstCodec::default();
+                    Grpc::new(codec).unary(List(source), request).await
+                }
+                ALLOCATABLE => {
+                    let codec: ProstCodec<AllocatableResourcesResponse, AllocatableResourcesRequest> =
+                        ProstCodec::default();
+                    Grpc::new(codec).unary(Allocatable(source), request).await
+                }
+                path => Status::unimplemented(path.to_owned()).into_http(),
+            })
+        })
+    }
+}
