@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use andreas_api::TrainingJobStatus;
+use andreas_api::training_job::Allocation;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
@@ -78,12 +79,18 @@ impl Target {
 }
 
 impl JobMemory {
-    /// Keeps in mind where a move leads: the step that asks for the stop is the last one that sees the decision.
-    pub fn keep_target(&mut self, claim: &Claim, now: Timestamp) {
+    /// Keeps in mind where a move leads: the step that asks for the stop is the last one that sees the decision. `held` is
+    /// what the job has; a decision to go on there leads nowhere else.
+    pub fn keep_target(&mut self, claim: &Claim, held: Option<&Allocation>, now: Timestamp) {
         match claim {
             Claim::Stopping { goes_on: true, .. } => {
                 if self.target.is_none() {
-                    self.target = self.decision.as_ref().and_then(|d| Target::of(&d.verdict, now));
+                    let target = self.decision.as_ref().and_then(|d| Target::of(&d.verdict, now));
+                    self.target = target.filter(|target| {
+                        held.is_none_or(|held| {
+                            target.nodes != held.nodes || target.gpus_per_worker != held.gpus_per_worker
+                        })
+                    });
                 }
             }
             Claim::Waiting { .. } => {}

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_api::names::LABEL_ATTEMPT;
-use andreas_api::slim::SlimTrainingJob;
-use andreas_api::{Phase, TrainingJobStatus};
+use andreas_api::slim::{SlimNode, SlimTrainingJob};
+use andreas_api::training_job::Allocation;
+use andreas_api::{Outcome, Phase, TrainingJobStatus};
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -22,33 +23,17 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
 
 /// Makes one step of a job and carries it out.
 pub async fn step(shared: &Arc<Shared>, key: &ObjectKey) -> Again {
-    let now = Timestamp::now();
-    let seen = {
-        let index = shared.index.lock();
-        let mut ledger = shared.ledger.lock();
-        let settings = Arc::clone(&shared.settings.lock());
-        let reports = shared.reports.lock();
-        let remembered = |uid: &str| {
-            let memory = ledger.entry(key, uid);
-            memory.last_progress = reports.get(uid).copied().or(memory.last_progress);
-            memory.clone()
-        };
-        let mut seen = Seen::gather(&index, remembered, key, settings, now);
-        match &mut seen {
-            Some(seen) => {
-                ledger.looked_at(key);
-                seen.hold_back(&index, &ledger);
-            }
-            None => ledger.forget(key),
-        }
-        seen
-    };
-    let Some(seen) = seen else { return Again::OnEvent };
+    let Some(mut seen) = look(shared, key) else { return Again::OnEvent };
     if seen.is_off_plan() {
         shared.index.lock().replan();
     }
-    let step = seen.step();
+    let mut step = seen.step();
     shared.metrics.steps.inc();
+    if blames_user(&seen.job, &step.status) && look_at_nodes(shared, &seen.job).await {
+        let Some(again) = look(shared, key) else { return Again::OnEvent };
+        seen = again;
+        step = seen.step();
+    }
 
     let changed = difference(seen.job.status.as_ref(), &step.status);
     let written = match changed {
@@ -75,6 +60,56 @@ pub async fn step(shared: &Arc<Shared>, key: &ObjectKey) -> Again {
         }
         Err(again) => again,
     }
+}
+
+/// What is known of a job now; `None`, and forgotten, where there is no such job.
+fn look(shared: &Shared, key: &ObjectKey) -> Option<Seen> {
+    let index = shared.index.lock();
+    let mut ledger = shared.ledger.lock();
+    let settings = Arc::clone(&shared.settings.lock());
+    let reports = shared.reports.lock();
+    let remembered = |uid: &str| {
+        let memory = ledger.entry(key, uid);
+        memory.last_progress = reports.get(uid).copied().or(memory.last_progress);
+        memory.clone()
+    };
+    let mut seen = Seen::gather(&index, remembered, key, settings, Timestamp::now());
+    match &mut seen {
+        Some(seen) => {
+            ledger.looked_at(key);
+            seen.hold_back(&index, &ledger);
+        }
+        None => ledger.forget(key),
+    }
+    seen
+}
+
+/// The step finds that the user's own program failed.
+fn blames_user(job: &SlimTrainingJob, new: &TrainingJobStatus) -> bool {
+    let failures = |status: &TrainingJobStatus| {
+        let stop = status.stop.as_ref().and_then(|stop| stop.outcome) == Some(Outcome::UserFailure);
+        (status.user_failures, stop)
+    };
+    failures(new) != job.status.as_ref().map(failures).unwrap_or_default()
+        && (new.user_failures > 0 || failures(new).1)
+}
+
+/// Reads the job's nodes live. A node that was booted again reports its pods and itself separately, and which of the two
+/// our watches show first is chance. `true`: something was new.
+async fn look_at_nodes(shared: &Shared, job: &SlimTrainingJob) -> bool {
+    let nodes = held(job).map(|allocation| allocation.nodes.clone()).unwrap_or_default();
+    let reads = nodes.into_iter().map(|name| async move {
+        let key = ObjectKey { namespace: String::new(), name };
+        match shared.writer.get::<SlimNode>(&key).await {
+            Ok(Some(node)) => shared.index.lock().wrote_node(node),
+            Ok(None) | Err(_) => false,
+        }
+    });
+    futures::future::join_all(reads).await.into_iter().any(|new| new)
+}
+
+fn held(job: &SlimTrainingJob) -> Option<&Allocation> {
+    job.status.as_ref().and_then(|status| status.allocation.as_ref())
 }
 
 fn uid(job: &SlimTrainingJob) -> &str {
@@ -112,7 +147,7 @@ async fn write_status(
         let mut ledger = shared.ledger.lock();
         let Some(memory) = ledger.get_mut(key, uid(job)) else { return Err(Again::Now) };
         memory.pending = Some(step.status.clone());
-        memory.keep_target(&step.claim, Timestamp::now());
+        memory.keep_target(&step.claim, held(job), Timestamp::now());
         let before = memory.claim.replace(step.claim.clone());
         before.map(|before| (before, step.claim.clone()))
     };
@@ -174,8 +209,7 @@ fn written(
     Ok(())
 }
 
-fn outcome(outcome: andreas_api::Outcome) -> &'static str {
-    use andreas_api::Outcome;
+fn outcome(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Finished => "Finished",
         Outcome::Stopped => "Stopped",
@@ -219,7 +253,7 @@ fn differs(before: &Claim, after: &Claim) -> bool {
 fn remember_claim(shared: &Shared, key: &ObjectKey, job: &SlimTrainingJob, claim: Claim) -> bool {
     let mut ledger = shared.ledger.lock();
     let Some(memory) = ledger.get_mut(key, uid(job)) else { return false };
-    memory.keep_target(&claim, Timestamp::now());
+    memory.keep_target(&claim, held(job), Timestamp::now());
     let before = memory.claim.replace(claim.clone());
     before.is_none_or(|before| differs(&before, &claim))
 }

@@ -193,6 +193,11 @@ impl ClusterIndex {
         self.apply_pod(pod, Seen::Written);
     }
 
+    /// A live read of a node; `true`: it is newer than what was known.
+    pub fn wrote_node(&mut self, node: SlimNode) -> bool {
+        !matches!(self.nodes.apply(node, Seen::Written), Change::Nothing)
+    }
+
     /// The answer to a write of ours.
     pub fn wrote_gpu_node(&mut self, node: SlimGpuNode) {
         let name = node.name_any();

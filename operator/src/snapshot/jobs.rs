@@ -79,8 +79,24 @@ fn time(at: Timestamp) -> Time {
 }
 
 /// Where a stopped job is to go on, if that is still possible there.
-fn target(holding: &Holding, cluster: &Cluster) -> Option<(Placement, Timestamp)> {
+fn target(
+    job: &SlimTrainingJob,
+    holding: &Holding,
+    now: Timestamp,
+    cluster: &Cluster,
+) -> Option<(Placement, Timestamp)> {
     let target = holding.target.as_ref()?;
+    // The user may have edited what is allowed since, and starting there may have failed.
+    let gpus = &job.spec.gpus;
+    let total = i32::try_from(target.nodes.len()).ok()?.checked_mul(target.gpus_per_worker)?;
+    let avoided = job.status.iter().flat_map(|status| &status.avoid).filter(|avoided| avoided.until.0 > now);
+    if !gpus.totals().contains(&total)
+        || i64::from(gpus.max_nodes) < i64::try_from(target.nodes.len()).ok()?
+        || !gpus.types.is_empty() && !gpus.types.contains(&target.gpu_type)
+        || avoided.into_iter().any(|avoided| target.nodes.contains(&avoided.node))
+    {
+        return None;
+    }
     let possible = |name: &String| {
         cluster.usable.contains(name)
             && cluster.nodes.get(name).is_some_and(|node| node.gpu_type.as_str() == target.gpu_type)
@@ -95,7 +111,13 @@ fn target(holding: &Holding, cluster: &Cluster) -> Option<(Placement, Timestamp)
 }
 
 /// The state for the planner; `None`: not to be planned (holds and wants nothing, or sits on a node that is no more).
-pub(super) fn state(claim: &Claim, holding: &Holding, now: Timestamp, cluster: &Cluster) -> Option<JobState> {
+pub(super) fn state(
+    job: &SlimTrainingJob,
+    claim: &Claim,
+    holding: &Holding,
+    now: Timestamp,
+    cluster: &Cluster,
+) -> Option<JobState> {
     let held = || {
         let allocation = holding.allocation.as_ref()?;
         let known = |name: &String| {
@@ -103,7 +125,7 @@ pub(super) fn state(claim: &Claim, holding: &Holding, now: Timestamp, cluster: &
         };
         (allocation.gpus_per_worker > 0 && allocation.nodes.iter().all(known)).then(|| placement(allocation))
     };
-    let target = target(holding, cluster);
+    let target = target(job, holding, now, cluster);
     match claim {
         // Between its stop and its start at the target: still a commitment.
         Claim::Waiting { .. } => Some(target.map_or(JobState::Waiting, |(target, since)| {

@@ -113,7 +113,7 @@ pub fn build(
             continue;
         }
         let Some(job) = index.jobs.get(key) else { continue };
-        let Some(state) = jobs::state(claim, holding, now, &cluster) else { continue };
+        let Some(state) = jobs::state(job, claim, holding, now, &cluster) else { continue };
         let Some(table) = tables.of(index, job, &cluster.types) else { continue };
         let specs = tables.worker(job);
         grace = grace.max(crate::lifecycle::pods::grace_seconds(&job.spec));

@@ -277,7 +277,10 @@ fn a_move_keeps_its_target_from_the_stop_to_the_start() {
     ledger.decide(&key, crate::lifecycle::DecisionFor { basis: 4, verdict }, Vec::new());
     let stopping = Claim::Stopping { gone_by: Some(at(160)), goes_on: true };
     let memory = ledger.entry(&key, "moves");
-    memory.keep_target(&stopping, at(100));
+    let held = serde_json::from_value::<andreas_api::TrainingJobStatus>(holds(1, "n1", 2))
+        .expect("a status")
+        .allocation;
+    memory.keep_target(&stopping, held.as_ref(), at(100));
     memory.claim = Some(stopping);
     world.ledger = Some(ledger);
     let on_n2 = |place: &andreas_planner::Placement| {
@@ -290,6 +293,28 @@ fn a_move_keeps_its_target_from_the_stop_to_the_start() {
     // It has stopped and not started yet: nobody else is offered its target.
     world.ledger.as_mut().expect("a ledger").entry(&key, "moves").claim = Some(waiting());
     assert!(matches!(&world.snapshot().jobs[0].state, JobState::Starting { target, .. } if on_n2(target)));
+}
+
+#[test]
+fn a_job_that_stops_for_another_reason_than_a_move_has_no_target() {
+    let held = serde_json::from_value::<andreas_api::TrainingJobStatus>(holds(1, "n1", 2))
+        .expect("a status")
+        .allocation;
+    let mut ledger = Ledger::new(at(0));
+    let key = ObjectKey { namespace: "team".into(), name: "edited".into() };
+    ledger.entry(&key, "edited");
+    let verdict = crate::lifecycle::Planned::Run {
+        gpu_type: GPU.into(),
+        nodes: vec!["n1".into()],
+        gpus_per_worker: 2,
+        limit_watts: None,
+        watts: 600,
+    };
+    // The plan's last word was to go on there.
+    ledger.decide(&key, crate::lifecycle::DecisionFor { basis: 4, verdict }, Vec::new());
+    let memory = ledger.entry(&key, "edited");
+    memory.keep_target(&Claim::Stopping { gone_by: None, goes_on: true }, held.as_ref(), at(100));
+    assert_eq!(memory.target, None);
 }
 
 /// Not a test of speed (machines differ): prints what a large snapshot costs. `cargo test --release -- --ignored --nocapture`
