@@ -147,7 +147,8 @@ impl<'a> Case<'a> {
                         (failed.exit_code, failed.finished_at.as_ref().map(|t| t.0), Some(failed))
                     }
                 };
-                let unknown = terminated.is_some_and(|t| t.reason == "ContainerStatusUnknown");
+                let unknown =
+                    terminated.is_some_and(|t| t.reason == "ContainerStatusUnknown" || lost_by_runtime(t));
                 (!unknown).then_some(Bad { member: *member, terminated, exit_code, at })
             })
             .collect();
@@ -212,7 +213,9 @@ impl<'a> Case<'a> {
             {
                 return Some(failure(format!("{worker} was lost: {}", last_line(&t.message)), member.node));
             }
-            if pod.status.phase == "Failed" && member.never_started() {
+            // Of one that we asked to leave before it started the kubelet says Failed too, but gives no reason.
+            let asked = self.stop.is_some() && pod.status.reason.is_empty();
+            if pod.status.phase == "Failed" && member.never_started() && !asked {
                 let words = last_line(&pod.status.message);
                 let message = format!("{worker} was refused by its node: {} {words}", pod.status.reason);
                 return Some(failure(message.trim_end().to_owned(), member.node));
@@ -254,8 +257,8 @@ impl<'a> Case<'a> {
         if self.stop.is_some() && self.allocation.running_time.is_none() {
             return None;
         }
-        let ended = pod.status.container_statuses.iter().filter_map(|s| s.state.terminated.as_ref());
-        ended.into_iter().find(|t| t.reason == "ContainerStatusUnknown")
+        let mut ended = pod.status.container_statuses.iter().filter_map(|s| s.state.terminated.as_ref());
+        ended.find(|t| t.reason == "ContainerStatusUnknown" || lost_by_runtime(t))
     }
 
     /// A change of `Ready` that came before the members were bound says nothing of them: the node had come back.
@@ -342,6 +345,12 @@ fn foreign_deletion(pod: &SlimPod, stop: Option<&StopRequest>) -> Option<Option<
     }
     let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or(0);
     Some(Some(after(deletion.0, -grace)))
+}
+
+/// containerd reports a container whose process it cannot account for, after a reboot for example, with this pair. The
+/// node's new boot ID may be seen later than this.
+fn lost_by_runtime(t: &SlimTerminated) -> bool {
+    t.reason == "Unknown" && t.exit_code == 255
 }
 
 /// The init container that failed, where the pod failed before the training container started.

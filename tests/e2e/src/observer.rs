@@ -79,6 +79,7 @@ pub struct Seen {
     pub node_gpus: BTreeMap<String, i64>,
     /// What must never happen and did.
     pub violations: BTreeSet<String>,
+    silent_nodes: BTreeSet<String>,
     half_since: BTreeMap<(String, String), Instant>,
 }
 
@@ -108,7 +109,11 @@ impl Seen {
             }
         }
         let mut alive: BTreeMap<(String, String), usize> = BTreeMap::new();
-        for pod in self.pods.values().filter(|p| p.is_live() && !p.label(names::LABEL_JOB_UID).is_empty()) {
+        // A silent node's pod may be dead or alive; whether a run starts elsewhere meanwhile is the policy's choice.
+        let heard =
+            |p: &&PodView| !p.pod.spec.node_name.as_ref().is_some_and(|n| self.silent_nodes.contains(n));
+        let ours = |p: &&PodView| p.is_live() && !p.label(names::LABEL_JOB_UID).is_empty();
+        for pod in self.pods.values().filter(ours).filter(heard) {
             *alive.entry((pod.label(names::LABEL_JOB_UID), pod.label(names::LABEL_ATTEMPT))).or_insert(0) +=
                 1;
         }
@@ -166,6 +171,7 @@ impl Observer {
             pods: BTreeMap::new(),
             node_gpus: BTreeMap::new(),
             violations: BTreeSet::new(),
+            silent_nodes: BTreeSet::new(),
             half_since: BTreeMap::new(),
         }));
         let (changed, changes) = watch::channel(0);
@@ -318,6 +324,11 @@ fn see_pod(seen: &mut Seen, pod: SlimPod, gone: bool) {
 
 fn see_node(seen: &mut Seen, node: SlimNode, gone: bool) {
     let gpus = whole(node.status.allocatable.get(names::GPU_RESOURCE));
+    if node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True") {
+        seen.silent_nodes.remove(&node.name_any());
+    } else {
+        seen.silent_nodes.insert(node.name_any());
+    }
     if gone {
         seen.node_gpus.remove(&node.name_any());
     } else {
