@@ -1,0 +1,76 @@
+//! Many replays side by side.
+
+use andreas_planner::{MethodName, Options, plan};
+use rayon::prelude::*;
+
+use crate::engine::{Conditions, PredictionError, SimulationError, replay};
+use crate::outcome::{DecisionTimes, Outcome};
+use crate::scenario::Scenario;
+
+/// One replay to make.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The method.
+    pub method: MethodName,
+    /// Its seed.
+    pub seed: u64,
+    /// Its trials.
+    pub trials: u64,
+    /// Errors of predictions.
+    pub error: PredictionError,
+    /// What tells this variant from others of the same method; may be empty.
+    pub label: String,
+}
+
+/// What a batch asks of whoever runs it.
+pub trait Watch: Sync {
+    /// Seconds since any instant, for the times of decisions.
+    fn seconds(&self) -> f64;
+    /// So many jobs more have ended in one of the replays.
+    fn ended(&self, jobs: usize);
+}
+
+/// Makes all replays, as many at a time as there are cores. Results are in the order of the setups.
+///
+/// # Errors
+/// The first [`SimulationError`], with its method.
+pub fn run_all(
+    scenario: &Scenario,
+    setups: &[Setup],
+    watch: &dyn Watch,
+) -> Result<Vec<Outcome>, (MethodName, SimulationError)> {
+    setups.par_iter().map(|setup| run(scenario, setup, watch).map_err(|e| (setup.method, e))).collect()
+}
+
+fn run(scenario: &Scenario, setup: &Setup, watch: &dyn Watch) -> Result<Outcome, SimulationError> {
+    let options = Options {
+        method: setup.method,
+        seed: setup.seed,
+        trials: setup.trials,
+        accounting: scenario.accounting(),
+    };
+    let conditions = Conditions {
+        error: setup.error,
+        memoryless: scenario.catalogue.is_some() && setup.method == MethodName::Andreas,
+    };
+    let mut times = Vec::new();
+    let mut decide = |snapshot: &_| {
+        let begin = watch.seconds();
+        let plan = plan(snapshot, &options);
+        times.push(watch.seconds() - begin);
+        plan
+    };
+    let mut ended = 0;
+    let mut progress = |done: usize| {
+        watch.ended(done - ended);
+        ended = done;
+    };
+    let replayed = replay(scenario, &conditions, &mut decide, &mut progress)?;
+    Ok(Outcome {
+        method: setup.method,
+        label: setup.label.clone(),
+        seed: setup.seed,
+        replayed,
+        decision_times: DecisionTimes::of(times),
+    })
+}

@@ -1,0 +1,102 @@
+//! A job that has arrived and is not done.
+
+use std::sync::Arc;
+
+use andreas_core::{Joules, Seconds, Time};
+use andreas_planner::{Job, Placement};
+
+use super::error::Belief;
+
+/// What is true of a job at present; the planner sees only its `Job`.
+#[derive(Debug)]
+pub(super) struct Live {
+    /// Its number in the scenario.
+    pub index: usize,
+    /// The truth: times, powers, deadline, weight.
+    pub truth: Arc<Job>,
+    /// Where it runs.
+    pub run: Option<Run>,
+    /// Work left, in epochs.
+    pub left: f64,
+    /// When it first started.
+    pub start: Option<Time>,
+    /// Training time since the last checkpoint.
+    pub unsaved: Seconds,
+    /// Starts after the first.
+    pub restarts: u32,
+    /// Energy of its GPUs so far.
+    pub energy: Joules,
+    /// What is believed, where predictions are wrong.
+    pub belief: Option<Belief>,
+}
+
+/// A job on its GPUs.
+#[derive(Clone, Debug)]
+pub(super) struct Run {
+    pub place: Placement,
+    /// Numbers of its nodes in the scenario.
+    pub nodes: Vec<usize>,
+    /// Since when it has these GPUs.
+    pub since: Time,
+    /// When it trains: after its restart.
+    pub ready: Time,
+    /// True seconds per epoch.
+    pub pace: f64,
+    /// True watts.
+    pub watts: f64,
+}
+
+impl Live {
+    /// True seconds per epoch and watts of a placement; none if the job cannot run so.
+    pub fn pace(&self, place: &Placement) -> Option<(f64, f64)> {
+        let job = &self.truth;
+        let total = place.total_gpus();
+        let row = job.estimates.iter().find(|r| r.gpu_type == place.gpu_type && r.gpus == total)?;
+        let span = place.nodes.len();
+        let spread = match span {
+            1 => 1.0,
+            _ => job.spread.iter().find(|s| s.nodes as usize == span)?.time_factor,
+        };
+        let (slower, thriftier) = match place.limit {
+            None => (1.0, 1.0),
+            Some(limit) => {
+                let effect = job.limits.iter().find(|l| l.gpu_type == place.gpu_type && l.limit == limit)?;
+                (effect.time_factor, effect.power_factor)
+            }
+        };
+        Some((row.epoch.0 * spread * slower, row.power.0 * thriftier))
+    }
+
+    /// When it ends if nothing changes.
+    pub fn end(&self, now: Time) -> Option<Time> {
+        let run = self.run.as_ref()?;
+        Some(Time(run.ready.0.max(now.0) + self.left * run.pace))
+    }
+
+    /// When its first whole epoch on a type that was not measured yet is done.
+    pub fn lesson(&self, trained: Seconds) -> Option<Seconds> {
+        let (run, belief) = (self.run.as_ref()?, self.belief.as_ref()?);
+        belief.curious(&run.place.gpu_type).then(|| Seconds((run.pace - trained.0).max(0.0)))
+    }
+
+    /// Trains from one instant to a later one.
+    pub fn train(&mut self, from: Time, to: Time, checkpoint: Seconds) {
+        let Some(run) = &self.run else { return };
+        self.energy += Joules(run.watts * (to - from).0);
+        let trained = to.0 - run.ready.0.max(from.0);
+        if trained > 0.0 {
+            self.left -= trained / run.pace;
+            if checkpoint.0 > 0.0 {
+                self.unsaved = Seconds((self.unsaved.0 + trained) % checkpoint.0);
+            }
+        }
+    }
+
+    /// Takes its GPUs; what was done since the last checkpoint is done again. Returns the run and the loss.
+    pub fn stop(&mut self) -> Option<(Run, Seconds)> {
+        let run = self.run.take()?;
+        let lost = std::mem::take(&mut self.unsaved);
+        self.left += lost.0 / run.pace;
+        Some((run, lost))
+    }
+}

@@ -1,0 +1,472 @@
+//! The replay: from event to event, a plan at each, carried out, and everything counted in between.
+//!
+//! Events are submissions, ends, edges of tariff and budget windows, failures and repairs of nodes, the first measured epoch of
+//! a job on a GPU type (where predictions are corrected), and a tick where the scenario has one.
+//!
+//! Stopping takes no time of its own: what a stop and a start cost (checkpoint, stop, start, load) is the scenario's `restart`,
+//! spent on the new GPUs at the job's full draw, plus the training since the last checkpoint, done again.
+
+mod error;
+mod live;
+mod meter;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use andreas_core::{JobId, NodeName, Seconds, Time};
+use andreas_planner::{Job, JobState, Placement, Plan, PowerBudget, Snapshot, SnapshotError};
+
+use error::Belief;
+pub use error::PredictionError;
+use live::{Live, Run};
+use meter::Meter;
+
+use crate::outcome::{JobOutcome, Replayed, Segment, Summary, percentile};
+use crate::scenario::Scenario;
+
+/// Makes a plan of a snapshot.
+pub type Decider<'a> = dyn FnMut(&Snapshot) -> Result<Plan, SnapshotError> + 'a;
+
+/// Events closer than this are one.
+const TOGETHER: f64 = 1e-6;
+/// How far apart decisions are when only waiting is left.
+const PATIENCE: Seconds = Seconds(900.0);
+/// After so many of them in a row, whoever still waits never runs.
+const MOST_PATIENCE: u32 = 200;
+
+/// Why a replay ended early. All are faults of the scenario or of the method, never of the replay's course.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SimulationError {
+    /// The planner refused the snapshot.
+    #[error("the planner refused a snapshot at {at}: {source}")]
+    Refused {
+        /// When.
+        at: Time,
+        /// Why.
+        source: SnapshotError,
+    },
+    /// The plan puts a job where it cannot run.
+    #[error("at {at}, {job} was put on {nodes:?}, where it cannot run")]
+    Impossible {
+        /// When.
+        at: Time,
+        /// Which.
+        job: JobId,
+        /// Where.
+        nodes: Vec<NodeName>,
+    },
+    /// The plan uses more GPUs than a node has.
+    #[error("at {at}, {used} GPUs of {node} were given out, and it has {has}")]
+    OverCapacity {
+        /// When.
+        at: Time,
+        /// Where.
+        node: NodeName,
+        /// GPUs given out.
+        used: u32,
+        /// GPUs there.
+        has: u32,
+    },
+    /// A failure names a node that there is not.
+    #[error("failures: no node is called {0}")]
+    NoSuchNode(NodeName),
+}
+
+/// How a replay is to be made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Conditions {
+    /// Errors of predictions.
+    pub error: PredictionError,
+    /// At every decision, running jobs are shown as waiting: the published ANDREAS simulator plans from nothing each time.
+    pub memoryless: bool,
+}
+
+/// Replays a scenario; `progress` is told how many jobs have ended.
+///
+/// # Errors
+/// [`SimulationError`].
+pub fn replay(
+    scenario: &Scenario,
+    conditions: &Conditions,
+    decide: &mut Decider<'_>,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Replayed, SimulationError> {
+    let mut replay = Replay::new(scenario, conditions)?;
+    replay.go(decide, progress)?;
+    Ok(replay.finish())
+}
+
+struct Replay<'a> {
+    scenario: &'a Scenario,
+    conditions: &'a Conditions,
+    node_index: BTreeMap<NodeName, usize>,
+    /// Failures and repairs in order: when, which node, whether it goes down.
+    outages: Vec<(Time, usize, bool)>,
+    next_outage: usize,
+    /// How many failures hold each node down.
+    down_count: Vec<u32>,
+    down: Vec<bool>,
+    now: Time,
+    next_job: usize,
+    /// Parallel to `snapshot.jobs`.
+    live: Vec<Live>,
+    snapshot: Snapshot,
+    meter: Meter,
+    sum: Summary,
+    done: Vec<JobOutcome>,
+    segments: Vec<Segment>,
+    turnarounds: Vec<f64>,
+    gaps: (f64, usize),
+    waits: u32,
+    last_end: Time,
+}
+
+impl<'a> Replay<'a> {
+    fn new(scenario: &'a Scenario, conditions: &'a Conditions) -> Result<Self, SimulationError> {
+        let node_index: BTreeMap<_, _> =
+            scenario.nodes.iter().enumerate().map(|(i, n)| (n.name.clone(), i)).collect();
+        let mut outages = Vec::new();
+        for failure in &scenario.failures {
+            let Some(&node) = node_index.get(&failure.node) else {
+                return Err(SimulationError::NoSuchNode(failure.node.clone()));
+            };
+            outages.push((failure.at, node, true));
+            outages.push((failure.at + failure.duration, node, false));
+        }
+        outages.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)));
+        let now = scenario.jobs.first().map_or(Time::ZERO, |j| j.submit);
+        let snapshot = Snapshot {
+            now,
+            tariff: scenario.tariff.clone(),
+            budget: scenario.budget.clone().map(|watts| PowerBudget {
+                watts,
+                margin: 0.0,
+                scope_factor: 1.0,
+                look_ahead: Seconds::ZERO,
+            }),
+            lateness: scenario.lateness.clone(),
+            restart: scenario.restart,
+            horizon: scenario.tick,
+            gpu_types: scenario.gpu_types.clone(),
+            nodes: scenario.nodes.clone(),
+            namespaces: Vec::new(),
+            jobs: Vec::new(),
+            prices: None,
+        };
+        Ok(Self {
+            scenario,
+            conditions,
+            node_index,
+            outages,
+            next_outage: 0,
+            down_count: vec![0; scenario.nodes.len()],
+            down: vec![false; scenario.nodes.len()],
+            now,
+            next_job: 0,
+            live: Vec::new(),
+            snapshot,
+            meter: Meter::new(scenario),
+            sum: Summary { jobs: scenario.jobs.len(), ..Summary::default() },
+            done: Vec::new(),
+            segments: Vec::new(),
+            turnarounds: Vec::new(),
+            gaps: (0.0, 0),
+            waits: 0,
+            last_end: now,
+        })
+    }
+
+    fn go(
+        &mut self,
+        decide: &mut Decider<'_>,
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<(), SimulationError> {
+        loop {
+            self.admit();
+            self.outages();
+            if self.live.is_empty() && self.next_job == self.scenario.jobs.len() {
+                return Ok(());
+            }
+            let planned = if self.live.is_empty() { None } else { self.decide(decide)? };
+            let Some(next) = self.next_event(planned) else { return Ok(()) };
+            self.meter.count(self.scenario, &self.live, &self.down, self.now, next, &mut self.sum);
+            for live in &mut self.live {
+                live.train(self.now, next, self.scenario.checkpoint);
+            }
+            self.now = next;
+            self.learn();
+            if self.end_jobs() {
+                progress(self.done.len());
+            }
+        }
+    }
+
+    fn admit(&mut self) {
+        while let Some(job) = self.scenario.jobs.get(self.next_job) {
+            if job.submit.0 > self.now.0 + TOGETHER {
+                break;
+            }
+            let belief = Belief::new(&self.conditions.error, job, self.next_job);
+            let mut seen = job.clone();
+            if let Some(belief) = &belief {
+                seen.estimates = belief.table(&job.estimates).into();
+            }
+            self.snapshot.jobs.push(seen);
+            self.live.push(Live {
+                index: self.next_job,
+                truth: Arc::new(job.clone()),
+                run: None,
+                left: job.epochs_left,
+                start: None,
+                unsaved: Seconds::ZERO,
+                restarts: 0,
+                energy: andreas_core::Joules::ZERO,
+                belief,
+            });
+            self.next_job += 1;
+        }
+    }
+
+    fn outages(&mut self) {
+        let mut changed = false;
+        while let Some(&(at, node, fails)) = self.outages.get(self.next_outage) {
+            if at.0 > self.now.0 + TOGETHER {
+                break;
+            }
+            self.next_outage += 1;
+            let count = &mut self.down_count[node];
+            *count = if fails { *count + 1 } else { count.saturating_sub(1) };
+            self.down[node] = *count > 0;
+            changed = true;
+            if fails {
+                for i in 0..self.live.len() {
+                    if self.live[i].run.as_ref().is_some_and(|r| r.nodes.contains(&node)) {
+                        self.sum.failures += 1;
+                        self.stop(i);
+                    }
+                }
+            }
+        }
+        if changed {
+            let up = self.scenario.nodes.iter().zip(&self.down).filter(|(_, down)| !**down);
+            self.snapshot.nodes = up.map(|(node, _)| node.clone()).collect();
+        }
+    }
+
+    /// Asks for a plan and carries it out. Returns when the planner wants to be asked again.
+    fn decide(&mut self, decide: &mut Decider<'_>) -> Result<Option<Time>, SimulationError> {
+        self.snapshot.now = self.now;
+        for (job, live) in self.snapshot.jobs.iter_mut().zip(&self.live) {
+            job.epochs_left = live.left;
+            job.lost = live.unsaved;
+            job.state = match &live.run {
+                Some(run) if !self.conditions.memoryless => {
+                    JobState::Running { placement: run.place.clone(), since: run.since }
+                }
+                _ => JobState::Waiting,
+            };
+        }
+        let plan =
+            decide(&self.snapshot).map_err(|source| SimulationError::Refused { at: self.now, source })?;
+        self.sum.decisions += 1;
+        if plan.allowed_power.is_some_and(|allowed| plan.budgeted_power.0 > allowed.0 + 1e-6) {
+            self.sum.planned_violations += 1;
+        }
+        if let Some(gap) = plan.gap {
+            self.gaps = (self.gaps.0 + gap, self.gaps.1 + 1);
+        }
+        let goes: Vec<Option<Placement>> = self
+            .snapshot
+            .jobs
+            .iter()
+            .map(|job| plan.jobs.get(&job.id).and_then(|j| j.decision.placement()).cloned())
+            .collect();
+        for (i, goes) in goes.iter().enumerate() {
+            let stays = |run: &Run| goes.as_ref().is_some_and(|place| run.place.same_gpus(place));
+            if self.live[i].run.as_ref().is_some_and(|run| !stays(run)) {
+                self.stop(i);
+            }
+        }
+        for (i, goes) in goes.into_iter().enumerate() {
+            if let Some(place) = goes {
+                self.start(i, place)?;
+            }
+        }
+        let used = self.meter.used(&self.live);
+        for ((node, used), down) in self.scenario.nodes.iter().zip(used).zip(&self.down) {
+            let has = if *down { 0 } else { node.free_gpus.0 };
+            if *used > has {
+                let node = node.name.clone();
+                return Err(SimulationError::OverCapacity { at: self.now, node, used: *used, has });
+            }
+        }
+        self.snapshot.prices = plan.prices;
+        Ok(plan.next_event)
+    }
+
+    /// Puts a job there, or changes its limit, or leaves it where it is.
+    fn start(&mut self, i: usize, place: Placement) -> Result<(), SimulationError> {
+        let impossible =
+            |job: JobId| SimulationError::Impossible { at: self.now, job, nodes: place.nodes.clone() };
+        let live = &self.live[i];
+        let pace = live.pace(&place);
+        let nodes: Option<Vec<usize>> = place.nodes.iter().map(|n| self.node_index.get(n).copied()).collect();
+        let (Some((pace, watts)), Some(nodes)) = (pace, nodes) else {
+            return Err(impossible(live.truth.id.clone()));
+        };
+        let live = &mut self.live[i];
+        if let Some(run) = &mut live.run {
+            (run.place, run.pace, run.watts) = (place, pace, watts);
+            return Ok(());
+        }
+        let again = live.start.is_some();
+        if again {
+            live.restarts += 1;
+            self.sum.restarts += 1;
+        }
+        live.start = live.start.or(Some(self.now));
+        let ready = if again { self.now + self.scenario.restart } else { self.now };
+        live.run = Some(Run { place, nodes, since: self.now, ready, pace, watts });
+        Ok(())
+    }
+
+    fn stop(&mut self, i: usize) {
+        if let Some((run, lost)) = self.live[i].stop() {
+            self.sum.lost_work += lost;
+            self.record(self.live[i].index, &run);
+        }
+    }
+
+    fn record(&mut self, job: usize, run: &Run) {
+        if self.now.0 > run.since.0 {
+            self.segments.push(Segment {
+                job,
+                nodes: run.place.nodes.as_slice().into(),
+                gpus: run.place.gpus_per_node.0,
+                from: run.since,
+                to: self.now,
+            });
+        }
+    }
+
+    fn next_event(&mut self, planned: Option<Time>) -> Option<Time> {
+        let now = self.now;
+        let ends = self.live.iter().filter_map(|l| l.end(now));
+        let submission = self.scenario.jobs.get(self.next_job).map(|j| j.submit);
+        let outage = self.outages.get(self.next_outage).map(|o| o.0);
+        let lessons = self.live.iter().filter_map(|l| self.lesson_at(l));
+        let edges = [
+            self.scenario.tariff.next_edge(now),
+            self.scenario.budget.as_ref().and_then(|b| b.next_edge(now)),
+            self.scenario.tick.map(|tick| now + tick),
+        ];
+        let coming = ends.chain(submission).chain(outage).chain(lessons);
+        let next = coming.reduce(|a, b| if b.0 < a.0 { b } else { a });
+        let waiting = !self.live.is_empty();
+        let edge =
+            edges.into_iter().flatten().filter(|_| waiting).reduce(|a, b| if b.0 < a.0 { b } else { a });
+        if let Some(next) = next {
+            self.waits = 0;
+            return Some(edge.map_or(next, |edge| if edge.0 < next.0 { edge } else { next }));
+        }
+        // Everybody waits, and nobody is to come: ask again after a while, but not for ever.
+        self.waits += 1;
+        let asked = planned.filter(|at| at.0 > now.0 + TOGETHER);
+        let again = asked.into_iter().chain(edge).fold(now + PATIENCE, |a, b| if b.0 < a.0 { b } else { a });
+        (self.waits <= MOST_PATIENCE).then_some(again)
+    }
+
+    fn lesson_at(&self, live: &Live) -> Option<Time> {
+        if !self.conditions.error.corrected {
+            return None;
+        }
+        let run = live.run.as_ref()?;
+        let trained = Seconds((self.now.0 - run.ready.0).max(0.0));
+        Some(Time(self.now.0.max(run.ready.0)) + live.lesson(trained)?)
+    }
+
+    /// Whoever has trained a whole epoch on a type for the first time knows better.
+    fn learn(&mut self) {
+        if !self.conditions.error.corrected {
+            return;
+        }
+        for i in 0..self.live.len() {
+            let due = self.lesson_at(&self.live[i]).is_some_and(|at| at.0 <= self.now.0 + TOGETHER);
+            let live = &mut self.live[i];
+            let (true, Some(run), Some(belief)) = (due, &live.run, &mut live.belief) else { continue };
+            belief.measure(&run.place.gpu_type);
+            self.snapshot.jobs[i].estimates = belief.table(&live.truth.estimates).into();
+        }
+    }
+
+    /// Takes out whoever is done.
+    fn end_jobs(&mut self) -> bool {
+        let before = self.done.len();
+        let mut i = 0;
+        while i < self.live.len() {
+            let live = &self.live[i];
+            let done =
+                live.run.as_ref().is_some_and(|r| live.left * r.pace <= TOGETHER && r.ready.0 <= self.now.0);
+            if !done {
+                i += 1;
+                continue;
+            }
+            // Order is kept: it breaks ties nowhere, but a replay must not depend on that.
+            let live = self.live.remove(i);
+            self.snapshot.jobs.remove(i);
+            if let Some(run) = &live.run {
+                self.record(live.index, run);
+            }
+            let bill = meter::lateness(self.scenario, &live, self.now, &mut self.sum);
+            self.turnarounds.push((self.now - live.truth.submit).0);
+            self.last_end = self.now;
+            self.done.push(outcome(&live, Some(self.now), bill));
+        }
+        self.done.len() > before
+    }
+
+    fn finish(mut self) -> Replayed {
+        self.sum.unfinished = self.live.len();
+        for i in 0..self.live.len() {
+            self.stop(i);
+            let live = &self.live[i];
+            self.done.push(outcome(live, None, andreas_core::Money::ZERO));
+        }
+        let mut jobs: Vec<Option<JobOutcome>> = vec![None; self.scenario.jobs.len()];
+        let index: BTreeMap<&JobId, usize> =
+            self.scenario.jobs.iter().enumerate().map(|(i, j): (usize, &Job)| (&j.id, i)).collect();
+        for job in self.done {
+            if let Some(i) = index.get(&job.id) {
+                jobs[*i] = Some(job);
+            }
+        }
+        let sum = &mut self.sum;
+        self.turnarounds.sort_by(f64::total_cmp);
+        let count = self.turnarounds.len().max(1) as f64;
+        sum.mean_turnaround = Seconds(self.turnarounds.iter().sum::<f64>() / count);
+        sum.p95_turnaround = Seconds(percentile(&self.turnarounds, 0.95));
+        sum.total = sum.energy_cost + sum.tardiness_cost + sum.miss_cost + sum.turnaround_cost;
+        sum.total_with_idle = sum.total + sum.idle_cost;
+        sum.makespan = self.scenario.jobs.first().map_or(Seconds::ZERO, |j| self.last_end - j.submit);
+        sum.mean_gap = (self.gaps.1 > 0).then(|| self.gaps.0 / self.gaps.1 as f64);
+        Replayed {
+            summary: self.sum,
+            jobs: jobs.into_iter().flatten().collect(),
+            segments: self.segments,
+            power: self.meter.power,
+        }
+    }
+}
+
+fn outcome(live: &Live, finish: Option<Time>, lateness_cost: andreas_core::Money) -> JobOutcome {
+    JobOutcome {
+        id: live.truth.id.clone(),
+        submit: live.truth.submit,
+        deadline: live.truth.deadline,
+        start: live.start,
+        finish,
+        energy: live.energy,
+        lateness_cost,
+        restarts: live.restarts,
+    }
+}

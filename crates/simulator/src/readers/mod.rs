@@ -1,0 +1,5 @@
+//! Files in.
+pub mod andreas;
+mod error;
+mod table;
+pub use error::ReadError;
