@@ -46,3 +46,6 @@ pub mod profiles;
 pub mod progress;
 pub mod server;
 pub mod snapshot;
+
+#[cfg(test)]
+mod testing;

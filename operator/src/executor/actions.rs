@@ -78,7 +78,6 @@ fn failed(
     shared.metrics.step_errors.inc();
     tracing::warn!(job = %key, what, error = error as &dyn std::error::Error, "not done, tried again");
     match error.refusal() {
-        Refusal::Conflict => Err(Again::Now),
         Refusal::Busy(Some(after)) => Err(Again::After(after)),
         _ => Err(back_off(shared, key, uid(job))),
     }
@@ -196,7 +195,7 @@ async fn create_pod(shared: &Arc<Shared>, key: &ObjectKey, job: &SlimTrainingJob
         Err(error) => error,
     };
     let refusal = error.refusal();
-    if refusal != Refusal::Conflict {
+    if refusal != Refusal::Exists {
         return refusal
             .for_user()
             .map_or(Made::Failed(error), |(reason, message)| Made::Refused(reason, message));
@@ -302,7 +301,7 @@ async fn dry_run(
         Ok(_) => None,
         Err(error) => match error.refusal() {
             // A pod of that name is there: the template was good enough once, and its creation will tell again.
-            Refusal::Conflict => None,
+            Refusal::Exists => None,
             refusal => match refusal.for_user() {
                 Some(words) => Some(words),
                 None => return failed(shared, key, job, "dry run", &error),

@@ -11,7 +11,9 @@ pub enum Refusal {
     Quota(String),
     /// The API server will not take this object as it is: wait, and show its words.
     Template(String),
-    /// The object changed meanwhile, or there is one of that name: look again.
+    /// There is an object of that name.
+    Exists,
+    /// The object changed meanwhile, or something that the server writes along with it (a quota's use): try again later.
     Conflict,
     /// There is no such object.
     NotFound,
@@ -33,6 +35,7 @@ pub fn classify(error: &Error) -> Refusal {
             Refusal::Quota(message())
         }
         404 => Refusal::NotFound,
+        409 if status.reason == "AlreadyExists" => Refusal::Exists,
         409 => Refusal::Conflict,
         401 | 408 | 429 => Refusal::Busy(retry_after(status)),
         400..=499 => Refusal::Template(message()),
@@ -51,7 +54,7 @@ impl Refusal {
         match self {
             Self::Quota(message) => Some((Reason::QuotaExceeded, message)),
             Self::Template(message) => Some((Reason::TemplateRejected, message)),
-            Self::Conflict | Self::NotFound | Self::Busy(_) => None,
+            Self::Exists | Self::Conflict | Self::NotFound | Self::Busy(_) => None,
         }
     }
 
@@ -59,7 +62,7 @@ impl Refusal {
     pub fn label(&self) -> &'static str {
         match self {
             Self::Quota(_) | Self::Template(_) => "refused",
-            Self::Conflict => "conflict",
+            Self::Exists | Self::Conflict => "conflict",
             Self::NotFound => "gone",
             Self::Busy(_) => "busy",
         }
@@ -102,7 +105,11 @@ mod tests {
                 "{code} {message}"
             );
         }
-        assert_eq!(answer(409, "conflict"), Refusal::Conflict);
+        let contended = "Operation cannot be fulfilled on resourcequotas \"q\": the object has been modified";
+        assert_eq!(answer(409, contended), Refusal::Conflict);
+        let mut exists = Status::failure("pods \"a\" already exists", "AlreadyExists");
+        exists.code = 409;
+        assert_eq!(classify(&Error::Api(Box::new(exists))), Refusal::Exists);
         for code in [401, 408, 429, 500, 503, 504] {
             assert_eq!(answer(code, "later"), Refusal::Busy(None), "{code}");
         }

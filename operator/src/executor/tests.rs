@@ -1,40 +1,23 @@
 //! Given an API server that answers as told; when a job is stepped or its actions are carried out; then the right calls
 //! are made and the right things remembered.
 
-use std::collections::VecDeque;
-use std::convert::Infallible;
-
 use andreas_api::Reason;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_runtime::lease::Leadership;
 use andreas_runtime::watch::Index;
-use http::{Method, Request, Response};
-use http_body_util::BodyExt;
+use http::Method;
 use k8s_openapi::api::core::v1::Pod;
-use kube::Client;
-use kube::client::Body;
 use kube::runtime::events::{Recorder, Reporter};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
-use tower::service_fn;
 
 use super::*;
 use crate::lifecycle::{Action, CreationOutcome, DeleteReason};
-
-/// One call as the server saw it.
-#[derive(Clone, Debug, PartialEq)]
-struct Call {
-    method: Method,
-    path: String,
-    body: Value,
-}
-
-type Answers = Arc<Mutex<VecDeque<(Method, &'static str, u16, Value)>>>;
+use crate::testing::{self, Answer, ApiServer, Call, failure, pod};
 
 struct World {
     shared: Arc<Shared>,
-    calls: Arc<Mutex<Vec<Call>>>,
-    answers: Answers,
+    server: ApiServer,
 }
 
 fn key() -> ObjectKey {
@@ -42,53 +25,13 @@ fn key() -> ObjectKey {
 }
 
 fn job(version: u64, status: Value) -> SlimTrainingJob {
-    serde_json::from_value(json!({
-        "metadata": {"name": "bert", "namespace": "team", "uid": "j1", "resourceVersion": version.to_string(), "generation": 1,
-                     "creationTimestamp": "2026-01-01T00:00:00Z"},
-        "spec": {"template": {"spec": {"containers": [{"name": "t", "image": "x"}]}}}, "status": status,
-    }))
-    .expect("a job")
-}
-
-fn pod(index: usize, version: u64, owner: &str) -> Value {
-    json!({
-        "metadata": {"name": format!("bert-1-{index}"), "namespace": "team", "uid": format!("p{index}"), "resourceVersion": version.to_string(),
-            "labels": {"andreas.dev/job": "bert", "andreas.dev/job-uid": owner, "andreas.dev/attempt": "1"},
-            "ownerReferences": [{"apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "name": "bert", "uid": owner, "controller": true}]},
-        "spec": {"containers": []}, "status": {"phase": "Pending"},
-    })
-}
-
-fn failure(code: u16, message: &str) -> Value {
-    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": message, "reason": ""})
+    serde_json::from_value(testing::job(version, &status)).expect("a job")
 }
 
 impl World {
-    /// A server that gives each answer once, to the first call of that method whose path ends so; 404 to anything else.
-    fn new(answers: Vec<(Method, &'static str, u16, Value)>) -> Self {
-        let calls: Arc<Mutex<Vec<Call>>> = Arc::default();
-        let answers: Answers = Arc::new(Mutex::new(answers.into()));
-        let (seen, told) = (Arc::clone(&calls), Arc::clone(&answers));
-        let service = service_fn(move |request: Request<Body>| {
-            let (seen, told) = (Arc::clone(&seen), Arc::clone(&told));
-            async move {
-                let (parts, body) = request.into_parts();
-                let bytes = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-                let path = parts.uri.path().to_owned();
-                let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-                seen.lock().push(Call { method: parts.method.clone(), path: path.clone(), body });
-                let mut told = told.lock();
-                let at =
-                    told.iter().position(|(method, end, ..)| *method == parts.method && path.ends_with(end));
-                let answer = at.and_then(|at| told.remove(at));
-                let (code, body) =
-                    answer.map_or((404, failure(404, "not found")), |(.., code, body)| (code, body));
-                let response =
-                    Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
-                Ok::<_, Infallible>(response.expect("a response"))
-            }
-        });
-        let client = Client::new(service, "default");
+    fn new(answers: Vec<Answer>) -> Self {
+        let server = ApiServer::new(answers);
+        let client = server.client();
         let metrics = Metrics::register(&mut Registry::default());
         let recorder = Recorder::new(client.clone(), Reporter { controller: "test".into(), instance: None });
         let shared = Arc::new(Shared {
@@ -102,7 +45,7 @@ impl World {
             reports: Arc::default(),
         });
         shared.ledger.lock().entry(&key(), "j1");
-        Self { shared, calls, answers }
+        Self { shared, server }
     }
 
     fn given(self, status: Value) -> Self {
@@ -125,7 +68,7 @@ impl World {
     }
 
     fn sent(&self, method: Method) -> Vec<Call> {
-        self.calls.lock().iter().filter(|call| call.method == method).cloned().collect()
+        self.server.sent(&method)
     }
 }
 
@@ -167,7 +110,7 @@ async fn a_pod_that_is_there_is_ours_or_in_the_way() {
     {
         let world = World::new(vec![
             (Method::POST, "/pods", 201, pod(0, 20, "j1")),
-            (Method::POST, "/pods", 409, failure(409, "pods \"bert-1-1\" already exists")),
+            (Method::POST, "/pods", 409, exists("bert-1-1")),
             (Method::GET, "/bert-1-1", 200, pod(1, 15, owner)),
             (Method::DELETE, "/bert-1-0", 200, json!({"kind": "Status", "status": "Success"})),
         ]);
@@ -175,6 +118,38 @@ async fn a_pod_that_is_there_is_ours_or_in_the_way() {
         assert_eq!(world.outcome(), outcome);
         assert_eq!(world.sent(Method::DELETE).len(), usize::from(owner == "j0"));
     }
+}
+
+#[tokio::test]
+async fn contention_for_a_quota_is_no_verdict_and_is_tried_again_later() {
+    let dry =
+        || Action::DryRun { gpus: 1, pod: Box::new(serde_json::from_value(pod(0, 1, "j1")).expect("a pod")) };
+    let verdict = |world: &World| {
+        world.shared.ledger.lock().get(&key()).and_then(|memory| memory.verdict.clone()).map(|v| v.refusal)
+    };
+    // A dry run that met contention has tried nothing; one whose name is there was good enough once.
+    let world = World::new(vec![(Method::POST, "/pods", 409, contended())]);
+    assert!(matches!(world.do_all(vec![dry()]).await, Err(Again::After(_))));
+    assert_eq!(verdict(&world), None);
+    let world = World::new(vec![(Method::POST, "/pods", 409, exists("bert-1-0"))]);
+    assert_eq!(world.do_all(vec![dry()]).await, Ok(()));
+    assert_eq!(verdict(&world), Some(None));
+
+    // Nobody looks for a pod that was not made, and each failure waits longer.
+    let twice = |code: u16, body: Value| {
+        vec![(Method::POST, "/pods", code, body.clone()), (Method::POST, "/pods", code, body)]
+    };
+    let world = World::new([twice(409, contended()), twice(409, contended())].concat());
+    let (Err(Again::After(first)), Err(Again::After(second))) =
+        (world.create_two().await, world.create_two().await)
+    else {
+        panic!("not waited");
+    };
+    assert!(second > first);
+    assert!(world.sent(Method::GET).is_empty());
+    let world = World::new(vec![(Method::DELETE, "/bert", 409, failure(409, "Precondition failed: UID"))]);
+    let gone = world.do_all(vec![Action::DeleteJob { uid: "j1".into() }]).await;
+    assert!(matches!(gone, Err(Again::After(_))));
 }
 
 #[tokio::test(start_paused = true)]
@@ -238,5 +213,5 @@ async fn a_status_is_written_with_what_it_was_made_from_and_nothing_follows_a_co
         index.jobs.get(&key()).and_then(|job| job.metadata.resource_version.clone()).as_deref(),
         Some("20")
     );
-    assert!(world.answers.lock().is_empty());
+    assert!(world.server.answers.lock().is_empty());
 }

@@ -244,7 +244,7 @@ impl Writer {
         service: &Service,
     ) -> Result<andreas_api::slim::SlimService, WriteError> {
         match self.create("service", Some(namespace), service, false).await {
-            Err(error) if error.refusal() == Refusal::Conflict => {
+            Err(error) if error.refusal() == Refusal::Exists => {
                 let key = ObjectKey {
                     namespace: namespace.to_owned(),
                     name: service.metadata.name.clone().unwrap_or_default(),

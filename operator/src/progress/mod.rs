@@ -10,6 +10,8 @@
 //! **Must never be here**: trust in anything a container says beyond its own progress.
 
 pub mod rules;
+#[cfg(test)]
+mod tests;
 pub mod token;
 pub mod wire;
 

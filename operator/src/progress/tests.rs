@@ -1,0 +1,126 @@
+//! Given a token and what the API server says of it; when a report comes; then it is believed, written, or refused.
+
+use andreas_runtime::watch::Index;
+use axum::body::Body;
+use http::{Method, Request};
+use prometheus_client::registry::Registry;
+use serde_json::Value;
+use tower::ServiceExt;
+
+use super::*;
+use crate::testing::{self, Answer, ApiServer, failure};
+
+struct World {
+    server: ApiServer,
+    progress: Arc<Progress>,
+}
+
+fn running(attempt: i64) -> Value {
+    json!({"phase": "Running", "attempts": attempt, "allocation": {"attempt": attempt, "generation": 1, "gpuType": "A", "gpus": 1,
+        "gpusPerWorker": 1, "nodes": ["n"], "placement": "n", "since": "2026-01-01T00:00:00Z", "runningTime": "2026-01-01T00:00:00Z"}})
+}
+
+fn review(pod: &str, uid: &str) -> Value {
+    json!({"spec": {}, "status": {"authenticated": true, "audiences": ["andreas.dev/progress/j1"],
+        "user": {"username": "system:serviceaccount:team:default",
+                 "extra": {"authentication.kubernetes.io/pod-name": [pod], "authentication.kubernetes.io/pod-uid": [uid]}}}})
+}
+
+impl World {
+    fn new(status: Value, answers: Vec<Answer>) -> Self {
+        let server = ApiServer::new(answers);
+        let index: Arc<Mutex<ClusterIndex>> = Arc::default();
+        let job = serde_json::from_value::<SlimTrainingJob>(testing::job(10, &status)).expect("a job");
+        index.lock().apply(job);
+        index.lock().apply(serde_json::from_value::<SlimPod>(testing::pod(0, 11, "j1")).expect("a pod"));
+        let metrics = Metrics::register(&mut Registry::default());
+        let progress = Progress::new(server.client(), index, metrics, LastReports::default());
+        Self { server, progress }
+    }
+
+    async fn post(&self, token: Option<&str>, body: Value) -> StatusCode {
+        let path = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team/trainjobs/bert/status";
+        let mut request = Request::post(path);
+        if let Some(token) = token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let request = request.body(Body::from(body.to_string())).expect("a request");
+        router(Arc::clone(&self.progress)).oneshot(request).await.expect("an answer").status()
+    }
+}
+
+fn percent(percent: i32) -> Value {
+    json!({"trainerStatus": {"progressPercentage": percent}})
+}
+
+#[tokio::test]
+async fn a_members_report_is_written_with_the_version_it_was_judged_by() {
+    let answer = testing::job(12, &running(1));
+    let world = World::new(
+        running(1),
+        vec![
+            (Method::POST, "/tokenreviews", 201, review("bert-1-0", "p0")),
+            (Method::PATCH, "/bert/status", 200, answer),
+        ],
+    );
+    assert_eq!(world.post(Some("t"), percent(42)).await, StatusCode::OK);
+    let asked = &world.server.sent(&Method::POST)[0].body["spec"];
+    assert_eq!(asked["audiences"], json!(["andreas.dev/progress/j1"]));
+    let patch = &world.server.sent(&Method::PATCH)[0].body;
+    assert_eq!(patch["metadata"], json!({"uid": "j1", "resourceVersion": "10"}));
+    assert_eq!(patch["status"]["progress"]["milliPercent"], 42_000);
+    assert_eq!(patch["status"].as_object().map(serde_json::Map::len), Some(1), "nothing but progress");
+
+    // The token is remembered: a second report asks nobody, and is too soon to be written.
+    assert_eq!(world.post(Some("t"), percent(0)).await, StatusCode::OK);
+    assert_eq!(world.server.sent(&Method::POST).len(), 1);
+    assert_eq!(world.server.sent(&Method::PATCH).len(), 1);
+}
+
+#[tokio::test]
+async fn who_is_not_a_member_of_the_present_attempt_is_refused() {
+    let unauthenticated = json!({"spec": {}, "status": {"authenticated": false}});
+    for (attempt, review, code) in [
+        (1, unauthenticated, StatusCode::UNAUTHORIZED),
+        // A pod of the same name that is no more.
+        (1, review("bert-1-0", "older"), StatusCode::FORBIDDEN),
+        // Somebody else's pod of the namespace.
+        (1, review("other", "o"), StatusCode::FORBIDDEN),
+        // The attempt before.
+        (2, review("bert-1-0", "p0"), StatusCode::FORBIDDEN),
+    ] {
+        let world = World::new(running(attempt), vec![(Method::POST, "/tokenreviews", 201, review)]);
+        assert_eq!(world.post(Some("t"), percent(42)).await, code);
+        assert!(world.server.sent(&Method::PATCH).is_empty());
+    }
+    let world = World::new(running(1), Vec::new());
+    assert_eq!(world.post(None, percent(42)).await, StatusCode::UNAUTHORIZED);
+    assert!(world.server.calls.lock().is_empty(), "nobody is asked for a report without token");
+}
+
+#[tokio::test]
+async fn a_conflict_with_the_leader_is_judged_again_from_what_is_true_now() {
+    let mut ahead = running(1);
+    ahead["progress"] = json!({"milliPercent": 50_000, "text": "50%", "attempt": 1, "at": "2026-01-01T00:00:10Z", "attemptStart": 0});
+    let world = World::new(
+        running(1),
+        vec![
+            (Method::POST, "/tokenreviews", 201, review("bert-1-0", "p0")),
+            (Method::PATCH, "/bert/status", 409, failure(409, "the object has been modified")),
+            (Method::GET, "/bert", 200, testing::job(20, &ahead)),
+        ],
+    );
+    // 42 % is behind the 50 % that another replica wrote: nothing is taken back.
+    assert_eq!(world.post(Some("t"), percent(42)).await, StatusCode::OK);
+    assert_eq!(world.server.sent(&Method::PATCH).len(), 1);
+}
+
+#[tokio::test]
+async fn bodies_are_small_and_well_formed() {
+    let reviewed = || vec![(Method::POST, "/tokenreviews", 201, review("bert-1-0", "p0"))];
+    let world = World::new(running(1), reviewed());
+    assert_eq!(world.post(Some("t"), json!({"trainerStatus": 7})).await, StatusCode::BAD_REQUEST);
+    let world = World::new(running(1), reviewed());
+    let large = json!({"trainerStatus": {"lastUpdatedTime": "x".repeat(100_000)}});
+    assert_eq!(world.post(Some("t"), large).await, StatusCode::PAYLOAD_TOO_LARGE);
+}

@@ -1,0 +1,89 @@
+//! For tests: an API server that answers as told, and objects to tell it.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use http::{Method, Request, Response};
+use http_body_util::BodyExt;
+use kube::Client;
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tower::service_fn;
+
+/// One call as the server saw it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    pub method: Method,
+    pub path: String,
+    pub body: Value,
+}
+
+/// An answer: to the first call of that method whose path ends so, once.
+pub type Answer = (Method, &'static str, u16, Value);
+
+/// The server; 404 to anything it was not told of.
+pub struct ApiServer {
+    pub calls: Arc<Mutex<Vec<Call>>>,
+    pub answers: Arc<Mutex<VecDeque<Answer>>>,
+}
+
+impl ApiServer {
+    pub fn new(answers: Vec<Answer>) -> Self {
+        Self { calls: Arc::default(), answers: Arc::new(Mutex::new(answers.into())) }
+    }
+
+    pub fn client(&self) -> Client {
+        let (calls, answers) = (Arc::clone(&self.calls), Arc::clone(&self.answers));
+        let service = service_fn(move |request: Request<Body>| {
+            let (calls, answers) = (Arc::clone(&calls), Arc::clone(&answers));
+            async move {
+                let (parts, body) = request.into_parts();
+                let bytes = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+                let path = parts.uri.path().to_owned();
+                let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+                calls.lock().push(Call { method: parts.method.clone(), path: path.clone(), body });
+                let mut answers = answers.lock();
+                let at = answers
+                    .iter()
+                    .position(|(method, end, ..)| *method == parts.method && path.ends_with(end));
+                let answer = at.and_then(|at| answers.remove(at));
+                let (code, body) =
+                    answer.map_or((404, failure(404, "not found")), |(.., code, body)| (code, body));
+                let response =
+                    Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
+                Ok::<_, Infallible>(response.expect("a response"))
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    pub fn sent(&self, method: &Method) -> Vec<Call> {
+        self.calls.lock().iter().filter(|call| call.method == *method).cloned().collect()
+    }
+}
+
+/// A Status as the API server gives it.
+pub fn failure(code: u16, message: &str) -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": message, "reason": ""})
+}
+
+/// The TrainingJob `team/bert` with UID `j1`.
+pub fn job(version: u64, status: &Value) -> Value {
+    json!({
+        "metadata": {"name": "bert", "namespace": "team", "uid": "j1", "resourceVersion": version.to_string(), "generation": 1,
+                     "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"epochs": 10, "template": {"spec": {"containers": [{"name": "t", "image": "x"}]}}}, "status": status,
+    })
+}
+
+/// A member of its first attempt, controlled by the TrainingJob `bert` with UID `owner`.
+pub fn pod(index: usize, version: u64, owner: &str) -> Value {
+    json!({
+        "metadata": {"name": format!("bert-1-{index}"), "namespace": "team", "uid": format!("p{index}"), "resourceVersion": version.to_string(),
+            "labels": {"andreas.dev/job": "bert", "andreas.dev/job-uid": owner, "andreas.dev/attempt": "1"},
+            "ownerReferences": [{"apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "name": "bert", "uid": owner, "controller": true}]},
+        "spec": {"containers": []}, "status": {"phase": "Pending"},
+    })
+}
