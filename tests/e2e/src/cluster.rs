@@ -100,7 +100,7 @@ impl Default for Options {
 
 /// The rules for runs of seconds: what a restart costs and how long a run stays are scaled like the runs.
 pub fn short_runs() -> Value {
-    json!({"restartSeconds": 2, "minRunTime": "3s", "defaultRunTime": "60s"})
+    json!({"restartSeconds": 2, "minRunTime": "3s", "defaultRunTime": "60s", "placementTimeout": "20s"})
 }
 
 /// One replica of the operator.

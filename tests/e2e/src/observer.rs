@@ -18,8 +18,9 @@ use kube::{Api, ResourceExt as _};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// How long a gang may be half placed: the longest placement time-out used plus the longest grace.
-const HALF_GANG_LIMIT: Duration = Duration::from_secs(150);
+/// How long a gang may be half placed: the placement time-out of short runs (20 s), the longest grace used (30 s), and
+/// some seconds for a busy machine.
+const HALF_GANG_LIMIT: Duration = Duration::from_secs(60);
 
 /// `namespace/name`.
 pub type JobKey = String;

@@ -8,6 +8,7 @@ use andreas_api::names;
 use andreas_api::phase::{Phase, Reason};
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::TrainingJobStatus;
+use andreas_testbed::Component;
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
 
@@ -166,6 +167,14 @@ impl Cluster {
         }
         self.apply(&job.build()).await.with_context(|| format!("applying {}", job.key()))?;
         Ok(())
+    }
+
+    /// Makes the garbage collector know our kinds now: it looks for new ones only every 30 seconds.
+    ///
+    /// # Errors
+    /// When the controller manager does not come back.
+    pub async fn collect_garbage(&self) -> Result<()> {
+        Ok(self.testbed.restart(Component::ControllerManager).await?)
     }
 
     /// Waits for a phase.

@@ -1,7 +1,8 @@
 //! What nodes do to runs: drains, deletions by force, silence, reboots, foreign pods.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use andreas_api::names;
 use andreas_api::phase::{Outcome, Phase, Reason};
 use andreas_e2e::cluster::{Options, a100};
 use andreas_e2e::job::job;
@@ -49,8 +50,13 @@ async fn a_pod_deleted_by_force_is_not_doubled() -> Result<()> {
         c.submit(&tj).await?;
         c.is_done_to(&tj, 10).await?;
         c.kubectl("delete pod forced-1-0 --force --grace-period=0").await?;
+        let deleted = Instant::now();
         // then a second attempt comes after the grace of the first, not at once
         c.observer.until("a second attempt", SOON, |s| s.status(&key).attempts == 2).await?;
+        ensure!(
+            deleted.elapsed() >= Duration::from_millis(3_500),
+            "the grace of the first was not waited for"
+        );
         c.reaches(&tj, Phase::Succeeded).await?;
         let status = c.observer.seen().status(&key);
         ensure!(status.history[0].outcome == Outcome::ClusterFailure, "{:?}", status.history);
@@ -118,8 +124,8 @@ async fn a_silent_nodes_run_starts_elsewhere_where_the_policy_says_so() -> Resul
             })
             .await?;
         // but never a run whose checkpoint two attempts would corrupt
-        ensure!(c.observer.seen().status(&exclusive.key()).attempts == 1);
-        Ok(())
+        let exclusive = exclusive.key();
+        c.stays("one attempt", Duration::from_secs(5), |s| s.status(&exclusive).attempts == 1).await
     })
     .await
 }
@@ -144,12 +150,22 @@ async fn a_rebooted_node_is_the_clusters_failure() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_foreign_pod_that_takes_the_gpu_first_is_planned_around() -> Result<()> {
     scenario(Options { groups: vec![a100(2)], ..Options::default() }, async |c| {
-        // given a pod of somebody else that holds all GPUs of one node
+        // given a job whose pod is made and pinned, but not bound yet: the scheduler is away
+        let scheduler = c.scheduler.as_ref().context("extender mode")?;
+        scheduler.kill();
+        let tj = job("ours").gpus(4, 1).epochs(4, 0.3);
+        let key = tj.key();
+        c.submit(&tj).await?;
+        c.observer
+            .until("its pod is made", SOON, |s| s.pods.values().any(|p| p.label(names::LABEL_JOB) == "ours"))
+            .await?;
+        let taken = node_of(&c.observer.seen(), &key, 0)?;
+        // when somebody else's pod takes all GPUs of that node, past every scheduler
         c.apply(&json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": "foreign", "namespace": "default"},
             "spec": {
-                "nodeName": "a100-0", "restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
+                "nodeName": taken, "restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
                 "containers": [{
                     "name": "x", "image": "andreas.dev/trainer:dev",
                     "env": [{"name": "TRAINER_EPOCHS", "value": "1000"}, {"name": "TRAINER_SECONDS_PER_EPOCH", "value": "1"}],
@@ -158,11 +174,13 @@ async fn a_foreign_pod_that_takes_the_gpu_first_is_planned_around() -> Result<()
             },
         }))
         .await?;
-        let tj = job("ours").gpus(4, 1).epochs(4, 0.3);
-        c.submit(&tj).await?;
+        let scheduler = c.scheduler.as_ref().context("extender mode")?;
+        scheduler.start_again()?;
+        // then the job runs on the other node
         c.reaches(&tj, Phase::Succeeded).await?;
-        let history = c.observer.seen().status(&tj.key()).history;
-        ensure!(history.last().is_some_and(|a| a.placement.contains("a100-1")), "{history:?}");
+        let history = c.observer.seen().status(&key).history;
+        ensure!(history.last().is_some_and(|a| !a.placement.contains(&taken)), "{history:?}");
+        ensure!(c.observer.seen().status(&key).user_failures == 0);
         Ok(())
     })
     .await

@@ -128,6 +128,27 @@ async fn more_jobs_than_gpus_wait_with_a_reason_and_all_finish() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_straight_run_costs_three_status_writes() -> Result<()> {
+    scenario(Options::default(), async |c| {
+        // given a run that reports nothing, so that all writes are the operator's own
+        let tj = job("frugal").epochs(6, 0.4).env("TRAINER_NO_PROGRESS", 1);
+        c.submit(&tj).await?;
+        c.reaches(&tj, Phase::Succeeded).await?;
+        // then the audit log has three: allocation, Running, end
+        let mut writes = 0;
+        for event in c.testbed.audit_log()? {
+            let event = event?;
+            let status =
+                event.object_ref.resource == "trainingjobs" && event.object_ref.subresource == "status";
+            writes += usize::from(status && event.object_ref.name == "frugal" && event.verb == "patch");
+        }
+        ensure!(writes == 3, "{writes} status writes");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn affinity_mode_needs_no_second_scheduler() -> Result<()> {
     scenario(Options { extender: false, ..Options::default() }, async |c| {
         let tj = job("plain").epochs(4, 0.3);

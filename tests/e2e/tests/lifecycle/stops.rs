@@ -1,6 +1,6 @@
 //! Stops that are asked for: suspend, delete, edits, moves.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use andreas_api::phase::{Outcome, Phase, Reason};
 use andreas_e2e::cluster::{Options, a100};
@@ -31,7 +31,8 @@ async fn suspend_saves_and_resume_goes_on_even_after_exit_0() -> Result<()> {
         c.reaches(&tj, Phase::Succeeded).await?;
         let status = c.observer.seen().status(&key);
         ensure!(status.attempts == 2 && status.restarts == 1 && status.user_failures == 0, "{status:?}");
-        ensure!(done >= 20_000, "lost its work: {done}");
+        let went_on = status.progress.as_ref().map_or(0, |p| p.attempt_start);
+        ensure!(done >= 20_000 && went_on >= done - 5_000, "stopped at {done}, went on from {went_on}");
         Ok(())
     })
     .await
@@ -43,6 +44,7 @@ async fn delete_cancels_with_grace_and_frees_the_gpus() -> Result<()> {
         let first =
             job("first").gpus(4, 1).epochs(1000, 0.5).checkpoint(5).spec("preemption", json!("Never"));
         let second = job("second").gpus(4, 1).epochs(4, 0.3);
+        c.collect_garbage().await?;
         c.submit(&first).await?;
         c.reaches(&first, Phase::Running).await?;
         c.submit(&second).await?;
@@ -55,17 +57,21 @@ async fn delete_cancels_with_grace_and_frees_the_gpus() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_made_again_under_its_name_waits_for_the_old_pods() -> Result<()> {
-    scenario(Options::default(), async |c| {
-        // given a running job that takes three seconds to leave
-        let old = job("again").epochs(1000, 0.5).checkpoint(6).env("TRAINER_IGNORE_TERM", 1);
+    scenario(Options { groups: vec![a100(1)], ..Options::default() }, async |c| {
+        // given a running job that holds every GPU and takes its whole grace to leave
+        c.collect_garbage().await?;
+        let old = job("again").gpus(4, 1).epochs(1000, 0.5).checkpoint(6).env("TRAINER_IGNORE_TERM", 1);
         c.submit(&old).await?;
         c.reaches(&old, Phase::Running).await?;
         // when it is deleted and made again at once
         c.kubectl("delete trainingjob again --cascade=background --wait=true").await?;
-        let new = job("again").epochs(4, 0.3);
+        let deleted = Instant::now();
+        let new = job("again").gpus(4, 1).epochs(4, 0.3);
         c.submit(&new).await?;
-        // then the new one runs when the old pods have ended (the observer forbids two attempts on one GPU)
-        c.reaches(&new, Phase::Succeeded).await
+        // then the new one runs when the old pods have ended (the observer forbids two pods on one GPU)
+        c.reaches(&new, Phase::Succeeded).await?;
+        ensure!(deleted.elapsed() > Duration::from_secs(6), "it did not wait for the grace of the old one");
+        Ok(())
     })
     .await
 }
