@@ -61,7 +61,7 @@ async fn make_gpu_nodes(shared: &Arc<Shared>) {
     let made = missing.iter().map(|object| async move {
         match shared.writer.create::<GpuNode, SlimGpuNode>("node", None, object, false).await {
             Ok(answer) => shared.index.lock().wrote_gpu_node(answer),
-            Err(error) if error.refusal() == Refusal::Conflict => {}
+            Err(error) if error.refusal() == Refusal::Exists => {}
             Err(error) => tracing::warn!(
                 node = object.name_any(),
                 error = &error as &dyn std::error::Error,

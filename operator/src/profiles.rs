@@ -110,7 +110,7 @@ pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
 async fn learn(shared: &Arc<Shared>, key: ObjectKey, learned: Vec<Learned>) {
     match try_learn(shared, &key, &learned).await {
         Ok(()) => {}
-        Err(error) if matches!(error.refusal(), Refusal::Conflict | Refusal::Busy(_)) => {
+        Err(error) if matches!(error.refusal(), Refusal::Exists | Refusal::Conflict | Refusal::Busy(_)) => {
             shared.lessons.again(key, learned);
         }
         Err(error) => {
