@@ -34,6 +34,21 @@ impl Board {
         board
     }
 
+    /// What may not be touched once an earlier decision has been carried out: jobs are at `present`.
+    pub fn after(instance: &Instance<'_>, present: &[Option<Spot>], touchable: &[bool]) -> Self {
+        let mut board = Self::new(instance, |_, _| false);
+        for (job, spot) in present.iter().enumerate() {
+            // A commitment may have been taken back, or got another limit, to keep the power budget.
+            if touchable[job] || board.spots[job] != *spot {
+                board.lift(instance, job);
+            }
+            if let (Some(spot), false, None) = (spot, touchable[job], &board.spots[job]) {
+                board.put(instance, job, spot.clone());
+            }
+        }
+        board
+    }
+
     /// Gives a job a spot, whether there is room or not.
     pub fn put(&mut self, instance: &Instance<'_>, job: usize, spot: Spot) {
         self.ledger.take(instance, job, &spot);

@@ -25,9 +25,9 @@ pub enum MethodName {
     /// Highest weight first, with the GPU count the user asked for.
     PriorityFixed,
     /// The published randomized greedy of ANDREAS.
-    #[default]
     Andreas,
     /// The randomized greedy with look-ahead prices.
+    #[default]
     RandomizedGreedy,
 }
 

@@ -110,12 +110,7 @@ impl<'a, 'b> Search<'a, 'b> {
         present: Vec<Option<Spot>>,
         touchable: Vec<bool>,
     ) -> Self {
-        let mut base = Board::new(instance, |_, _| false);
-        for (job, spot) in present.iter().enumerate() {
-            if let (Some(spot), false, None) = (spot, touchable[job], &base.spots[job]) {
-                base.put(instance, job, spot.clone());
-            }
-        }
+        let mut base = Board::after(instance, &present, &touchable);
         let stopped = budget::enforce(instance, &mut base);
         let order: Vec<usize> = (0..instance.jobs.len()).filter(|j| base.spots[*j].is_none()).collect();
         let scratch = base.ledger.clone();

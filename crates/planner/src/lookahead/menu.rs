@@ -9,7 +9,7 @@ use crate::instance::{Config, Instance, JobData};
 use crate::snapshot::JobState;
 
 /// A node that a job opens is taken to stay half empty for this long.
-const LONELY_S: f64 = 1800.0;
+const LONELY_S: f64 = 300.0;
 
 /// A configuration of a job.
 #[derive(Clone, Debug)]

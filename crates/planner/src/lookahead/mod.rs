@@ -132,12 +132,7 @@ impl<'b> Context<'_, 'b> {
     /// One decision on a state.
     fn round(&self, present: &[Option<Spot>], touchable: &[bool]) -> Found {
         let instance = self.instance;
-        let mut base = Board::new(instance, |_, _| false);
-        for (job, spot) in present.iter().enumerate() {
-            if let (Some(spot), false, None) = (spot, touchable[job], &base.spots[job]) {
-                base.put(instance, job, spot.clone());
-            }
-        }
+        let mut base = Board::after(instance, present, touchable);
         let mut stopped = budget::enforce(instance, &mut base);
         let (kept, displaced) = self.serve_overdue(present, &mut base);
         // The bound is that of the room there is, kept or not.

@@ -82,7 +82,8 @@ mod tests {
         // What was the second period is the first now; half of the longer third one falls into the second.
         assert_eq!(later.rate[0], 2.0);
         assert_eq!(later.rate[1], 1.0);
-        assert_eq!(later.until(period(2700.0), 2700.0), price.until(period(3600.0), 3600.0) - 3600.0);
+        assert_eq!(later.rate[2], 0.5);
+        assert_eq!(later.until(period(3600.0), 3600.0), price.until(period(4500.0), 4500.0) - 3600.0);
         assert_eq!(price.later(600.0), 0.0);
         assert_eq!(price.later(1800.0), 1800.0);
     }

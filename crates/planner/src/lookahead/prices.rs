@@ -16,7 +16,7 @@ use crate::plan::Prices;
 
 /// Rounds without and with prices of the last decision.
 const COLD: usize = 40;
-const WARM: usize = 12;
+const WARM: usize = 16;
 /// A job looks at all its items every so many rounds, in between at those that were nearly its best.
 const FULL: usize = 6;
 /// How many those are.

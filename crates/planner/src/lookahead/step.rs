@@ -9,6 +9,9 @@ use super::prices::Look;
 use crate::board::Board;
 use crate::instance::{Instance, Spot};
 
+/// A change must save this many times what it costs: prices move, and half of what looks like a gain is gone a
+/// few decisions later.
+const CHANGE: f64 = 3.0;
 /// Rounds of the dual's search.
 const ROUNDS: usize = 60;
 
@@ -102,7 +105,7 @@ impl<'a, 'b> Step<'a, 'b> {
         }
         let begin = super::periods::BEGINS[start].max(menu.delay[job]);
         let stopped = menu.cost(instance, data, &menu.items[item], begin, self.lost(job, item));
-        cost + (stopped - menu.at(item, start)).max(0.0)
+        cost + CHANGE * (stopped - menu.at(item, start)).max(0.0)
     }
 
     /// Energy, lateness and later prices of a job that runs there from now on.
@@ -144,7 +147,7 @@ impl<'a, 'b> Step<'a, 'b> {
         let data = &self.instance.jobs[job];
         let lost = self.lost(job, item);
         let cost = self.menu.cost(self.instance, data, &self.menu.items[item], self.menu.delay[job], lost);
-        cost.max(stays)
+        stays + CHANGE * (cost - stays).max(0.0)
     }
 
     fn until(&self, job: usize, config: usize, moved: bool) -> f64 {

@@ -338,8 +338,8 @@ pub fn carried_out(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
                 let since = if placement.same_gpus(&goes) { since } else { now };
                 JobState::Running { placement: goes, since }
             }
-            (JobState::Starting { target, since }, Some(goes)) if target == goes => {
-                JobState::Starting { target, since }
+            (JobState::Starting { target, since }, Some(goes)) if target.same_gpus(&goes) => {
+                JobState::Starting { target: goes, since }
             }
             (_, Some(placement)) => JobState::Running { placement, since: now },
         };
