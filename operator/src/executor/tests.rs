@@ -28,6 +28,20 @@ fn job(version: u64, status: Value) -> SlimTrainingJob {
     serde_json::from_value(testing::job(version, &status)).expect("a job")
 }
 
+fn exists(pod: &str) -> Value {
+    let mut status = failure(409, &format!("pods \"{pod}\" already exists"));
+    status["reason"] = json!("AlreadyExists");
+    status
+}
+
+/// A quota's use was written by others meanwhile.
+fn contended() -> Value {
+    let mut status =
+        failure(409, "Operation cannot be fulfilled on resourcequotas \"q\": the object has been modified");
+    status["reason"] = json!("Conflict");
+    status
+}
+
 impl World {
     fn new(answers: Vec<Answer>) -> Self {
         let server = ApiServer::new(answers);
