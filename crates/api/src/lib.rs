@@ -10,6 +10,7 @@
 pub mod crd;
 pub mod duration;
 pub mod energy_policy;
+mod gpu_memory;
 pub mod gpu_node;
 pub mod names;
 pub mod phase;

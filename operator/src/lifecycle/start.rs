@@ -86,12 +86,11 @@ pub(super) fn allowed(
         return Err(format!("spec.gpus.maxNodes does not allow {} nodes", nodes.len()));
     }
     if let Some(gib) = spec.memory_gib {
-        let short = nodes.iter().find(|n| {
-            let memory = o.nodes.get(*n).and_then(|f| f.gpu_memory_mib);
-            // Sizes on labels are a little below the round number that people say (81559 MiB are "80 GB").
-            memory.is_some_and(|mib| mib.saturating_mul(21) < i64::from(gib).saturating_mul(1024 * 20))
-        });
-        if short.is_some() {
+        // A node that does not say keeps what it has; plans choose none that does not say.
+        let fits = |n: &String| {
+            o.nodes.get(n).and_then(|f| f.gpu_memory_mib).is_none_or(|mib| spec.memory_fits(mib))
+        };
+        if !nodes.iter().all(fits) {
             return Err(format!("spec.gpus.memoryGiB does not allow GPUs with less than {gib} GiB"));
         }
     }

@@ -17,7 +17,7 @@ use kube::ResourceExt;
 
 use super::nodes::Cluster;
 use super::tables::{Table, WorkerSpecs};
-use super::{Holding, admits, job_id, node_name, quota, rules};
+use super::{Holding, admits, job_id, node_name, nodes, quota, rules};
 use crate::forecast;
 use crate::index::{ClusterIndex, job_label, number, quantity};
 use crate::lifecycle::Claim;
@@ -171,29 +171,41 @@ pub(super) struct Requirements {
 }
 
 impl Requirements {
+    /// Nodes that take a worker of the job; `None`: all of them.
     fn candidates(&mut self, given: &Given<'_>, held: &[String]) -> Option<Arc<[NodeName]>> {
         let (cluster, spec) = (given.cluster, &given.specs.one);
-        let find = |held: &[String]| {
-            let admitted: Vec<NodeName> = cluster
-                .nodes
-                .keys()
-                .filter(|name| {
-                    let key = ObjectKey { namespace: String::new(), name: (*name).clone() };
-                    let node = given.index.nodes.get(&key);
-                    held.contains(name)
-                        || cluster.usable.contains(*name)
-                            && node.is_some_and(|node| admits::admits(spec, node))
+        let gpus = &given.job.spec.gpus;
+        let admitted = |name: &String| {
+            let key = ObjectKey { namespace: String::new(), name: name.clone() };
+            cluster.usable.contains(name)
+                && given.index.nodes.get(&key).is_some_and(|node| {
+                    gpus.memory_fits(nodes::gpu_memory(node)) && admits::admits(spec, node)
                 })
-                .map(|name| node_name(name))
-                .collect();
-            (admitted.len() < cluster.nodes.len()).then(|| admitted.into())
         };
+        let list = |names: Vec<NodeName>| (names.len() < cluster.nodes.len()).then(|| names.into());
+        let demands = format!("{} {:?}", given.specs.demands, gpus.memory_gib);
+        let found: Option<Arc<[NodeName]>> = self
+            .admitted
+            .entry(demands)
+            .or_insert_with(|| {
+                list(cluster.nodes.keys().filter(|n| admitted(n)).map(|n| node_name(n)).collect())
+            })
+            .clone();
         // A job stays where it is, also on a node that would not be chosen today.
-        if held.iter().any(|name| !cluster.usable.contains(name)) {
-            return find(held);
+        let here = |name: &NodeName| held.iter().any(|held| held == name.as_str());
+        match &found {
+            Some(all) if !held.iter().all(|held| listed(all, held)) => {
+                let known = cluster.nodes.keys().map(|name| node_name(name));
+                list(known.filter(|name| here(name) || listed(all, name.as_str())).collect())
+            }
+            _ => found,
         }
-        self.admitted.entry(given.specs.demands.clone()).or_insert_with(|| find(&[])).clone()
     }
+}
+
+/// Whether a node is in a list that is in order of name.
+fn listed(names: &[NodeName], name: &str) -> bool {
+    names.binary_search_by(|listed| listed.as_str().cmp(name)).is_ok()
 }
 
 /// The job for the planner.

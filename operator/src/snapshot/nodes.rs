@@ -35,6 +35,11 @@ pub fn left_alone(node: &SlimNode) -> Option<&'static str> {
     (product.ends_with("-SHARED") || replicas > 1).then_some("time slicing")
 }
 
+/// Memory of one of its GPUs, MiB; 0 where no label says.
+pub fn gpu_memory(node: &SlimNode) -> i64 {
+    node.labels().get(LABEL_GPU_MEMORY).and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
 /// A worker may be put there now: ready, not cordoned, not being deleted.
 fn usable(node: &SlimNode) -> bool {
     let ready = node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
@@ -91,8 +96,7 @@ pub fn gather(index: &ClusterIndex, policy: &EnergyPolicySpec, holders: &Holders
         let facts = cluster.types.entry(gpu_type.clone()).or_default();
         facts.gpus += allocatable.gpus;
         facts.per_node = facts.per_node.max(allocatable.gpus);
-        let memory = node.labels().get(LABEL_GPU_MEMORY).and_then(|text| text.parse().ok()).unwrap_or(0);
-        facts.memory_mib = facts.memory_mib.max(memory);
+        facts.memory_mib = facts.memory_mib.max(gpu_memory(node));
         let power = board(product, policy);
         // A node that vanished from `allocatable` while jobs run there is as large as what they hold.
         let size = allocatable.gpus.max(held);

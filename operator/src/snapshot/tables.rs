@@ -24,8 +24,8 @@ use crate::lifecycle::{Settings, pods};
 pub struct TypeFacts {
     /// GPUs on managed nodes.
     pub gpus: u64,
-    /// Memory of one GPU, MiB; 0 where no label says.
-    pub memory_mib: u64,
+    /// Memory of one GPU of the node with the largest ones, MiB; 0 where no label says.
+    pub memory_mib: i64,
     /// GPUs of the largest node.
     pub per_node: u64,
 }
@@ -155,7 +155,6 @@ impl Tables {
         if let Some(held) = held.filter(|held| !totals.contains(&held.gpus)) {
             totals.push(held.gpus);
         }
-        let memory_mib = gpus.memory_gib.map_or(0, |gib| u64::try_from(gib).unwrap_or(0) * 1_024 * 93 / 100);
         let exhausted = profile.and_then(|p| p.status.as_ref()).map(|s| s.out_of_memory_types.as_slice());
         let exhausted = exhausted.unwrap_or_default();
         let allowed: Vec<&GpuType> = types
@@ -163,8 +162,8 @@ impl Tables {
             .filter(|(name, facts)| {
                 let name = name.as_str();
                 let named = gpus.types.is_empty() || gpus.types.iter().any(|t| t == name);
-                // A product's memory in GiB is its name rounded up: boards of "80 GB" report 79.6.
-                let roomy = memory_mib == 0 || facts.memory_mib >= memory_mib;
+                // Of the type's largest boards; which nodes have those is judged with the candidates.
+                let roomy = gpus.memory_fits(facts.memory_mib);
                 let fits = !exhausted.iter().any(|t| t == name);
                 named && roomy && fits || held.is_some_and(|held| held.gpu_type == name)
             })
