@@ -1,6 +1,8 @@
 //! Whose pod is it, and where may it go? Pure: what is known comes in as arguments.
 
-use andreas_api::names::{GROUP, LABEL_ALLOCATION, LABEL_ATTEMPT, LABEL_INDEX, LABEL_JOB_UID, pod_name};
+use andreas_api::names::{
+    GROUP, LABEL_ALLOCATION, LABEL_ATTEMPT, LABEL_INDEX, LABEL_JOB, LABEL_JOB_UID, pod_name,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::jobs::Job;
@@ -15,7 +17,8 @@ pub enum Whose {
     Foreign,
     /// A member of one of our gangs.
     Ours(Member),
-    /// Carries our label and our owner, but its other labels are not those that the operator writes.
+    /// Carries our label and our owner, but its other labels are not those that the operator writes. The job's name among
+    /// them: caches and admission policies tell our pods by it, so a pod without it is nobody that the operator knows.
     Malformed(Refusal),
 }
 
@@ -41,7 +44,7 @@ pub struct Member {
 /// Why a pod of ours may not go there. Definite: only another decision of the operator helps.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// A label that the operator always writes is missing or no number.
+    /// A label that the operator always writes is missing, no number, or not the owner's name.
     #[error("label {0} is missing or malformed")]
     Label(&'static str),
     /// The TrainingJob is gone, or another has its name now.
@@ -120,6 +123,9 @@ pub fn whose(pod: &ObjectMeta) -> Whose {
     }
     let number = |name| label(name).and_then(|text| text.parse::<i64>().ok()).ok_or(Refusal::Label(name));
     let read = || {
+        if label(LABEL_JOB) != Some(&owner.name) {
+            return Err(Refusal::Label(LABEL_JOB));
+        }
         Ok(Member {
             job_uid: uid.clone(),
             job_name: owner.name.clone(),

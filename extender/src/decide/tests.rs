@@ -111,6 +111,20 @@ fn labels_that_the_operator_would_not_write_are_refused_and_never_panic() {
 }
 
 #[test]
+fn a_pod_without_the_name_of_its_job_is_never_bound_as_a_member() {
+    // Given pods that the operator's caches would not show under the job: all else is right.
+    for value in [None, Some(""), Some("other")] {
+        assert_eq!(
+            whose(&with_label(LABEL_JOB, value)),
+            Whose::Malformed(Refusal::Label(LABEL_JOB)),
+            "{value:?}"
+        );
+    }
+    let of_another_name = with_owner(|owner| owner.name = "other".into());
+    assert_eq!(whose(&of_another_name), Whose::Malformed(Refusal::Label(LABEL_JOB)));
+}
+
+#[test]
 fn a_member_goes_to_the_node_of_its_index() {
     assert_eq!(place(&member(&pod()), Some(&job())), Ok("b"));
 }
