@@ -57,7 +57,8 @@ pub fn gang_service(job: &SlimTrainingJob, allocation: &Allocation) -> Option<Se
         spec: Some(ServiceSpec {
             cluster_ip: Some("None".into()),
             publish_not_ready_addresses: Some(true),
-            selector: Some(BTreeMap::from([(names::LABEL_JOB_UID.to_owned(), uid(job))])),
+            // Both labels: admission policies guard them, and the books know our pods by the first.
+            selector: Some(identity(job)),
             ports: Some(vec![ServicePort {
                 name: Some("rendezvous".into()),
                 port: i32::from(names::MASTER_PORT),

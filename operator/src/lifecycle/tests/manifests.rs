@@ -110,7 +110,10 @@ fn a_gang_finds_its_first_member_by_name() {
         (&service["spec"]["clusterIP"], &service["spec"]["publishNotReadyAddresses"]),
         (&json!("None"), &json!(true))
     );
-    assert_eq!(service["spec"]["selector"], json!({"andreas.dev/job-uid": "12345678-job"}));
+    assert_eq!(
+        service["spec"]["selector"],
+        json!({"andreas.dev/job": "bert", "andreas.dev/job-uid": "12345678-job"})
+    );
 }
 
 #[test]
