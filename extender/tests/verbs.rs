@@ -132,11 +132,24 @@ async fn a_hanging_api_server_costs_a_filter_call_less_than_its_deadline() {
 }
 
 #[tokio::test]
+async fn a_pod_that_hides_whose_it_is_from_the_books_is_not_placed() {
+    // Given a pod with all that a member has but the label that policies and caches select by.
+    let bench = bench(Api::binds(), [allocated(7, 1, &["a"])]);
+    let mut forged = member_pod(0, 1, 7);
+    forged["metadata"]["labels"].as_object_mut().unwrap().remove("andreas.dev/job");
+    let answer = bench.ask("/filter", &names(&["a"], forged.clone())).await;
+    assert_eq!(answer["NodeNames"], json!([]), "{answer}");
+    assert_ne!(bench.ask("/bind", &binding_args(&forged, "a")).await["Error"], "");
+    assert!(bench.api.paths().is_empty(), "{:?}", bench.api.paths());
+}
+
+#[tokio::test]
 async fn names_that_are_paths_reach_no_api_server() {
     let bench = bench(Api::binds(), []);
     for name in ["../../secrets/s", "", ".", "a/b", "a?watch=true", "A", "a b"] {
         let mut pod = member_pod(0, 1, 7);
         pod["metadata"]["ownerReferences"][0]["name"] = json!(name);
+        pod["metadata"]["labels"]["andreas.dev/job"] = json!(name);
         let answer = bench.ask("/filter", &names(&["a"], pod)).await;
         assert!(
             answer["Error"].as_str().unwrap().contains("is not the name of an object"),
