@@ -23,6 +23,8 @@ use crate::snapshot::tables::Table;
 const FURTHEST: f64 = 3.2e8;
 /// Spread of the log between reports of one attempt, where only their mean is known.
 const PACE_SIGMA: f64 = 0.15;
+/// Least spread of the log of an end that lies behind a queue.
+const QUEUE_SIGMA: f64 = 0.4;
 
 /// How far a run is and how fast it is thought to be.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -103,33 +105,50 @@ fn after(at: Timestamp, seconds: f64) -> Option<Time> {
     Timestamp::from_second(at.as_second()).ok().map(Time)
 }
 
-/// What a status shows. `plan_on_time`: the planner's word for a job that waits.
+/// What a plan says of a job that waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Waiting {
+    /// Probability of being on time if it started now.
+    pub on_time: Option<f64>,
+    /// When it may start.
+    pub starts: Option<Timestamp>,
+}
+
+/// What a status shows.
 pub fn prediction(
     job: &SlimTrainingJob,
     status: Option<&TrainingJobStatus>,
     table: &Table,
     now: Timestamp,
-    plan_on_time: Option<f64>,
+    waiting: Waiting,
 ) -> Prediction {
     let outlook = outlook(job, status, table, now);
     let allocation = status.and_then(|status| status.allocation.as_ref());
     let due = deadline(&job.spec, job.metadata.creation_timestamp.as_ref()).map(|deadline| deadline.0);
     let available = due.map(|due| Seconds(due.duration_since(now).as_secs_f64()));
-    let sigma = outlook.epoch.sigma;
     let left = Seconds(outlook.seconds_left);
-    let probability = available.map(|available| match allocation {
-        Some(_) => on_time_probability(left, sigma, available),
-        None => plan_on_time.unwrap_or_else(|| on_time_probability(left, sigma, available)),
+    // How long it still waits, and how far off all of it may be.
+    let (wait, sigma) = match (allocation, waiting.starts) {
+        (Some(_), _) => (Some(Seconds::ZERO), outlook.epoch.sigma),
+        (None, Some(start)) => (Some(since(now, start)), outlook.epoch.sigma.max(QUEUE_SIGMA)),
+        (None, None) => (None, outlook.epoch.sigma),
+    };
+    let probability = available.map(|available| match (wait, waiting.on_time) {
+        (None, Some(on_time)) => on_time,
+        (wait, _) => on_time_probability(wait.unwrap_or(Seconds::ZERO) + left, sigma, available),
     });
     let late = due.is_some_and(|due| due <= now);
-    let spread = |z: f64| outlook.seconds_left * f64::exp(z * 1.281_551_565_544_600_4 * sigma);
-    let finish = |seconds: f64| allocation.and_then(|_| after(now, seconds));
+    let finish = |z: f64| {
+        let until_end = (wait? + left) * f64::exp(z * 1.281_551_565_544_600_4 * sigma);
+        after(now, until_end.0)
+    };
+    let started = status.and_then(|status| status.start_time.clone());
     let watts = allocation.map_or(0, |allocation| allocation.watts.max(0));
     Prediction {
-        start_time: status.and_then(|status| status.start_time.clone()),
-        finish_time: finish(outlook.seconds_left),
-        finish_p10: finish(spread(-1.0)),
-        finish_p90: finish(spread(1.0)),
+        start_time: started.or_else(|| after(now, wait.filter(|_| allocation.is_none())?.0)),
+        finish_time: finish(0.0),
+        finish_p10: finish(-1.0),
+        finish_p90: finish(1.0),
         on_time_percent: probability.map(|p| (p.clamp(0.0, 1.0) * 100.0).round() as i32),
         risk: risk(probability, late).to_owned(),
         source: outlook.epoch.source.as_str().to_owned(),
@@ -143,7 +162,8 @@ pub fn of(job: &SlimTrainingJob, memory: &JobMemory, now: Timestamp) -> Option<P
     if status.is_some_and(|status| status.phase.is_terminal()) {
         return None;
     }
-    Some(prediction(job, status, memory.table.as_ref()?, now, memory.on_time))
+    let waiting = Waiting { on_time: memory.on_time, starts: memory.starts };
+    Some(prediction(job, status, memory.table.as_ref()?, now, waiting))
 }
 
 fn risk(probability: Option<f64>, late: bool) -> &'static str {
@@ -262,7 +282,7 @@ mod tests {
         let out = outlook(&job, job.status.as_ref(), &table(), at(1_000));
         assert!(out.pace_factor > 1.7 && out.pace_factor <= 2.0, "{}", out.pace_factor);
         assert_eq!(out.epochs_left, 5.0);
-        let shown = prediction(&job, job.status.as_ref(), &table(), at(1_000), None);
+        let shown = prediction(&job, job.status.as_ref(), &table(), at(1_000), Waiting::default());
         assert_eq!((shown.risk.as_str(), shown.source.as_str()), ("Low", "Observed"));
         assert!(shown.finish_p10 < shown.finish_time && shown.finish_time < shown.finish_p90);
     }
@@ -288,11 +308,23 @@ mod tests {
     }
 
     #[test]
+    fn a_job_behind_a_queue_shows_when_it_may_start_and_end() {
+        // 1,000 s of work, an hour to the deadline: comfortable if it started now, tight behind a wait of 40 minutes.
+        let job = job(json!({"deadlineAfter": "1h"}), json!(null));
+        let shown = |starts| prediction(&job, None, &table(), at(0), Waiting { on_time: Some(1.0), starts });
+        assert_eq!((shown(None).risk.as_str(), shown(None).start_time), ("Low", None));
+        let behind = shown(Some(at(2_400)));
+        assert_eq!(behind.start_time, Some(Time(at(2_400))));
+        assert_eq!(behind.finish_time, Some(Time(at(3_400))));
+        assert_eq!(behind.risk, "Medium");
+    }
+
+    #[test]
     fn a_passed_deadline_is_late_and_no_deadline_is_no_risk() {
         let late = job(json!({"deadlineAfter": "1m"}), json!(null));
-        assert_eq!(prediction(&late, None, &table(), at(100), None).risk, "Late");
+        assert_eq!(prediction(&late, None, &table(), at(100), Waiting::default()).risk, "Late");
         let free = job(json!({}), json!(null));
-        let shown = prediction(&free, None, &table(), at(100), Some(1.0));
+        let shown = prediction(&free, None, &table(), at(100), Waiting { on_time: Some(1.0), starts: None });
         assert_eq!((shown.risk.as_str(), shown.on_time_percent, shown.finish_time), ("None", None, None));
     }
 }

@@ -30,6 +30,8 @@ pub struct JobMemory {
     pub creation: Creation,
     /// What the last dry run came to.
     pub verdict: Option<Verdict>,
+    /// When the rules of its namespace last changed.
+    pub rules_changed: Option<Timestamp>,
     /// The plan's word.
     pub decision: Option<DecisionFor>,
     /// Where a stop that is under way leads: kept for the job until it starts there, or the plan says otherwise.
@@ -40,6 +42,8 @@ pub struct JobMemory {
     pub table: Option<Arc<Table>>,
     /// Probability of being on time if it waits now, by the last plan.
     pub on_time: Option<f64>,
+    /// When it is expected to start, if it waits, by the last plan.
+    pub starts: Option<Timestamp>,
     /// How its pace compared with its table when the last plan was made.
     pub pace: f64,
     /// When the status was last written by us.
@@ -124,11 +128,13 @@ impl Ledger {
             pending: None,
             creation: Creation::default(),
             verdict: None,
+            rules_changed: None,
             decision: None,
             target: None,
             after: Vec::new(),
             table: None,
             on_time: None,
+            starts: None,
             pace: 1.0,
             last_write: self.started,
             last_progress: None,
@@ -163,8 +169,9 @@ impl Ledger {
     }
 
     /// The rules of a namespace changed: what was refused there is tried again.
-    pub fn forget_refusals(&mut self, namespace: &str) {
+    pub fn forget_refusals(&mut self, namespace: &str, now: Timestamp) {
         for (_, memory) in self.jobs.iter_mut().filter(|(key, _)| key.namespace == namespace) {
+            memory.rules_changed = Some(now);
             if memory.verdict.as_ref().is_some_and(|verdict| verdict.refusal.is_some()) {
                 memory.verdict = None;
             }

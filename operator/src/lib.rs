@@ -22,7 +22,7 @@
 //! | [`planning`] | when to plan, and handing decisions over |
 //! | [`executor`] | the workers, writes, refusals |
 //! | [`progress`] | the endpoint that training programs report to |
-//! | [`forecast`] | what is expected of each job, and what it cost so far |
+//! | [`forecast`], [`queue`] | what is expected of each job, and what it cost so far; when waiting ones may start |
 //! | [`profiles`], [`nodes`] | TrainingProfiles and GpuNodes that the operator keeps |
 //! | [`events`] | events for users |
 //! | [`metrics`], [`args`], [`server`] | Prometheus, flags, and putting it all together |
@@ -44,6 +44,7 @@ pub mod nodes;
 pub mod planning;
 pub mod profiles;
 pub mod progress;
+pub mod queue;
 pub mod server;
 pub mod snapshot;
 

@@ -27,6 +27,7 @@ use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
 use crate::lifecycle::{DecisionFor, Planned};
 use crate::metrics::Metrics;
+use crate::queue;
 use crate::snapshot::{self, Built, Tables, job_key};
 
 /// How planning is paced.
@@ -114,7 +115,11 @@ fn make(
     let mut left_out = 0;
     loop {
         let error = match andreas_planner::plan(&built.snapshot, options) {
-            Ok(plan) => return (tables, built, Ok((plan, started.elapsed()))),
+            Ok(plan) => {
+                let took = started.elapsed();
+                built.starts = queue::expected_starts(&built.snapshot, &plan);
+                return (tables, built, Ok((plan, took)));
+            }
             Err(error) => error,
         };
         let jobs = &mut built.snapshot.jobs;
@@ -251,7 +256,9 @@ fn forecasts(
         };
         memory.pace = forecast::outlook(job, job.status.as_ref(), table, now).pace_factor;
         memory.table = Some(Arc::clone(table));
-        memory.on_time = plan.jobs.get(&snapshot::job_id(key)).map(|job_plan| job_plan.on_time);
+        let id = snapshot::job_id(key);
+        memory.on_time = plan.jobs.get(&id).map(|job_plan| job_plan.on_time);
+        memory.starts = built.starts.get(&id).and_then(|start| Timestamp::from_second(start.0 as i64).ok());
         let Some(new) = forecast::of(job, memory, now) else { continue };
         let written = job.status.as_ref().and_then(|status| status.prediction.as_ref());
         // A first forecast, and another class of risk, are worth a look; the step says whether they are worth a write.

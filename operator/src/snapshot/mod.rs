@@ -45,6 +45,8 @@ pub struct Built {
     pub basis: BTreeMap<ObjectKey, i64>,
     /// Predictions for every job that has not ended.
     pub tables: Vec<(ObjectKey, Arc<Table>)>,
+    /// When waiting jobs may start; known once there is a plan.
+    pub starts: BTreeMap<JobId, Time>,
     /// The earliest end of a back-off, when to plan again.
     pub not_before: Option<Timestamp>,
     /// Nodes of the selector that are left alone (MIG, time slicing), by name.
@@ -156,7 +158,14 @@ pub fn build(
         jobs: planned,
         prices,
     };
-    Built { snapshot, basis, tables: all_tables, not_before, left_alone: cluster.left_alone }
+    Built {
+        snapshot,
+        basis,
+        tables: all_tables,
+        starts: BTreeMap::new(),
+        not_before,
+        left_alone: cluster.left_alone,
+    }
 }
 
 fn info(name: &GpuType, policy: &EnergyPolicySpec) -> GpuTypeInfo {
