@@ -137,7 +137,7 @@ pub async fn run(shared: Arc<Shared>, heart: Heartbeat, shutdown: CancellationTo
             index.take_changed_namespaces()
         };
         for namespace in changed {
-            shared.ledger.lock().forget_refusals(&namespace);
+            shared.ledger.lock().forget_refusals(&namespace, Timestamp::now());
         }
         while in_hand.len() < WORKERS {
             let Some(job) = waiting.iter().find(|job| !in_hand.contains(*job)).cloned() else { break };

@@ -109,6 +109,7 @@ impl Seen {
             decision: self.memory.decision.as_ref(),
             creation: &self.memory.creation,
             verdict: self.memory.verdict.as_ref(),
+            rules_changed: self.memory.rules_changed,
             forecast: self.forecast.as_ref(),
             energy: &self.energy,
             last_write: self.memory.last_write,

@@ -32,6 +32,9 @@ pub struct Observed<'a> {
     pub creation: &'a Creation,
     /// What the last server-side dry run of a worker came to.
     pub verdict: Option<&'a Verdict>,
+    /// When the rules of its namespace (labels, annotations, quotas) last changed, as far as this process has seen: what was
+    /// refused before may be good now.
+    pub rules_changed: Option<Timestamp>,
     /// What is expected of the job now.
     pub forecast: Option<&'a Prediction>,
     /// Energy and money, for the edges of attempts.
@@ -181,8 +184,6 @@ pub enum CreationOutcome {
     /// Not tried by this process.
     #[default]
     NotTried,
-    /// Under way.
-    InFlight,
     /// All were made, or were there with our UID and attempt.
     Made,
     /// The server refused one.

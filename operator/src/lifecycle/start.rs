@@ -39,6 +39,9 @@ pub(super) fn waiting(d: &mut Draft<'_>) {
     if !template::fits(d) {
         return;
     }
+    if refused_under_older_rules(d) {
+        d.status.not_before = None;
+    }
     let until = d.status.not_before.clone().filter(|t| t.0 > d.o.now);
     if let Some(until) = until {
         return d.look_at(until.0);
@@ -66,6 +69,16 @@ pub(super) fn waiting(d: &mut Draft<'_>) {
         None if d.status.reason.is_none() => d.wait_for(Reason::NotPlannedYet, "waits for the next plan"),
         None => {}
     }
+}
+
+/// The pods were refused, and the rules of the namespace have changed since: there is nothing to wait for.
+fn refused_under_older_rules(d: &Draft<'_>) -> bool {
+    let refusal = [Reason::QuotaExceeded, Reason::TemplateRejected].map(Reason::as_str);
+    let last = d.status.history.last();
+    let refused = last
+        .filter(|r| r.outcome == Outcome::Withdrawn && refusal.contains(&r.reason.as_str()))
+        .map(|r| r.ended.0);
+    d.o.rules_changed.zip(refused).is_some_and(|(changed, refused)| changed >= refused)
 }
 
 /// The spec allows this many GPUs of this type on so many nodes.
@@ -195,7 +208,7 @@ fn refused(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
         CreationOutcome::NameInUse { name } => {
             (Reason::NameInUse, format!("{name} belongs to somebody else; delete it or rename the job"))
         }
-        CreationOutcome::NotTried | CreationOutcome::InFlight | CreationOutcome::Made => return false,
+        CreationOutcome::NotTried | CreationOutcome::Made => return false,
     };
     d.stop_judged(&Judgement::new(Outcome::Withdrawn, reason, message));
     true
@@ -226,10 +239,7 @@ fn make(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
         return d.say(condition::RUNNING, Truth::False, Reason::WaitingForRoom, &why);
     }
     say_starting(d);
-    let outcome = &d.o.creation.outcome;
-    let tried = d.o.creation.generation == allocation.generation
-        && matches!(outcome, CreationOutcome::InFlight | CreationOutcome::Made);
-    if tried {
+    if d.o.creation.generation == allocation.generation && d.o.creation.outcome == CreationOutcome::Made {
         return;
     }
     if let Some(service) = pods::gang_service(d.o.job, allocation) {

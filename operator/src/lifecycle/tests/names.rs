@@ -61,7 +61,6 @@ fn a_name_that_belongs_to_somebody_else_is_named_and_waited_for() {
 #[test]
 fn a_pod_with_our_label_and_no_owner_of_ours_is_not_a_member() {
     let mut world = World::new(json!({}));
-    world.create = Some(CreationOutcome::InFlight);
     world.plan_run(&["n1"], 1);
     // Forged, relabelled, orphaned: whatever they do, it is not this job's end.
     for owners in [

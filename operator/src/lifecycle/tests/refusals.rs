@@ -109,10 +109,40 @@ fn a_refused_pod_withdraws_the_allocation_without_using_a_retry() {
 }
 
 #[test]
-fn pods_are_asked_for_once_while_the_answer_is_on_its_way() {
+fn a_refused_pod_is_tried_again_at_once_when_the_rules_of_its_namespace_change() {
+    for reason in [Reason::QuotaExceeded, Reason::TemplateRejected] {
+        let mut world = World::new(json!({}));
+        world.create = Some(CreationOutcome::Refused { reason, message: "the server's words".into() });
+        world.wait(100).plan_run(&["n1"], 1);
+        // A change from before the refusal was known to the server.
+        world.rules_changed = Some(world.now - 1);
+        world.decision = None;
+        world.wait(1);
+        assert!(matches!(world.claim, Some(Claim::Waiting { not_before: Some(_) })));
+        // A larger quota, other labels: planned again at once, long before the back-off ends.
+        world.rules_changed = Some(world.now);
+        world.settle();
+        assert_eq!(world.claim, Some(Claim::Waiting { not_before: None }));
+        world.create = None;
+        world.plan_run(&["n1"], 1);
+        assert_eq!(world.members(), ["bert-2-0"]);
+    }
+    // The name of another's pod is not freed by that.
     let mut world = World::new(json!({}));
-    world.create = Some(CreationOutcome::InFlight);
+    world.create = Some(CreationOutcome::NameInUse { name: "bert-1-0".into() });
     world.plan_run(&["n1"], 1);
+    world.rules_changed = Some(world.now + 1);
+    world.decision = None;
+    world.wait(1);
+    assert!(matches!(world.claim, Some(Claim::Waiting { not_before: Some(_) })));
+}
+
+#[test]
+fn pods_that_were_made_are_not_asked_for_again() {
+    let mut world = World::new(json!({}));
+    world.plan_run(&["n1"], 1);
+    // A cache that does not show them yet.
+    world.pods.clear();
     let step = world.look();
     assert!(step.actions.is_empty(), "{:?}", step.actions);
 }

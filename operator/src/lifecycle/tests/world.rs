@@ -29,6 +29,8 @@ pub struct World {
     pub decision: Option<DecisionFor>,
     pub creation: Creation,
     pub verdict: Option<Verdict>,
+    /// When the rules of the namespace changed.
+    pub rules_changed: Option<i64>,
     /// What the server says of a dry run.
     pub dry_run: Option<(Reason, String)>,
     /// What the server says of the next creation.
@@ -73,6 +75,7 @@ impl World {
             decision: None,
             creation: Creation::default(),
             verdict: None,
+            rules_changed: None,
             dry_run: None,
             create: None,
             forecast: None,
@@ -279,6 +282,7 @@ impl World {
             decision: self.decision.as_ref(),
             creation: &self.creation,
             verdict: self.verdict.as_ref(),
+            rules_changed: self.rules_changed.map(at),
             forecast: self.forecast.as_ref(),
             energy: &self.energy,
             last_write: at(self.last_write),
