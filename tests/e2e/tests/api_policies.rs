@@ -155,15 +155,30 @@ async fn only_those_who_may_make_pods_submit(s: &Stage) -> Result<()> {
     refused_with(create(&s.submitter, &job("team", "mine", "")?, true).await?, words)
 }
 
+/// Labels under `andreas.dev/` that say whose a pod is.
+const IDENTITY: [&str; 5] = ["job", "job-uid", "attempt", "index", "allocation"];
+
 const LABELLED: &str = "metadata: {labels: {andreas.dev/job: a, andreas.dev/attempt: '1'}}";
 
 async fn only_the_operator_makes_our_pods(s: &Stage) -> Result<()> {
     let ours = pod("team", "ours", LABELLED)?;
     create(&s.operator, &ours, true).await?.accepted()?;
-    let words = "only ANDREAS makes pods with the label andreas.dev/job, not tenant";
+    let words = "only ANDREAS makes pods with labels of its jobs, not tenant";
     refused_with(create(&s.tenant, &ours, true).await?, words)?;
+    // Each of them is believed by somebody: books, extender, a gang's Service.
+    for label in IDENTITY {
+        let forged = pod("team", "forged", &format!("metadata: {{labels: {{andreas.dev/{label}: '1'}}}}"))?;
+        refused_with(create(&s.tenant, &forged, true).await?, words).context(label)?;
+    }
+    let all_but_one = "metadata: {labels: {andreas.dev/job-uid: u, andreas.dev/attempt: '1', andreas.dev/index: '0', \
+        andreas.dev/allocation: '1'}}";
+    refused_with(create(&s.tenant, &pod("team", "a-1-0", all_but_one)?, true).await?, words)?;
     // Others' pods do not depend on the policy.
-    create(&s.tenant, &pod("team", "other", "metadata: {labels: {app: web}}")?, true).await?.accepted()?;
+    for labels in ["{app: web}", "{andreas.dev/team: vision}", "{job: a}"] {
+        let other = pod("team", "other", &format!("metadata: {{labels: {labels}}}"))?;
+        create(&s.tenant, &other, true).await?.accepted().context(labels)?;
+    }
+    create(&s.tenant, &pod("team", "bare", "")?, true).await?.accepted()?;
     Ok(())
 }
 
@@ -188,6 +203,11 @@ async fn nobody_else_says_whose_pod_it_is(s: &Stage) -> Result<()> {
     ] {
         refused_with(patch(&s.tenant, target, &yaml(change)?, true).await?, "only ANDREAS").context(what)?;
     }
+    for label in IDENTITY {
+        let change = yaml(&format!("metadata: {{labels: {{andreas.dev/{label}: '1'}}}}"))?;
+        refused_with(patch(&s.tenant, &foreign, &change, true).await?, "only ANDREAS").context(label)?;
+    }
+    patch(&s.tenant, &foreign, &yaml("metadata: {labels: {team: vision}}")?, true).await?.accepted()?;
     // What is not ours to guard stays the tenant's.
     let harmless = yaml("metadata: {labels: {team: vision}, annotations: {note: mine}}")?;
     patch(&s.tenant, &ours, &harmless, true).await?.accepted()?;
