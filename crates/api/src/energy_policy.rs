@@ -17,6 +17,7 @@ use crate::duration::DurationText;
     kind = "EnergyPolicy",
     plural = "energypolicies",
     shortname = "ep",
+    shortname = "epol",
     status = "EnergyPolicyStatus",
     derive = "PartialEq",
     doc = "Power budget, tariff, price of lateness and the rules for idle GPUs; one object named `default`."

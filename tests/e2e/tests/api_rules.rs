@@ -198,7 +198,7 @@ async fn reads_well(bed: &Testbed) -> Result<()> {
     }
     let other = bed.kubectl(["get", "tj", "--field-selector", "status.phase=Pending", "-o", "name"]).await?;
     ensure!(other.stdout.is_empty(), "{}", other.stdout);
-    for name in ["tj", "tp", "ep", "gn", "andreas"] {
+    for name in ["tj", "tp", "ep", "epol", "gn", "andreas"] {
         bed.kubectl(["get", name]).await?.checked()?;
     }
     let explained = bed.kubectl(["explain", "tj.spec.gpus.max"]).await?.checked()?.stdout;
