@@ -9,12 +9,13 @@
 //! **Must never be here**: a policy, an estimate, a cost. A panic on any input.
 
 mod plan;
+mod simulate;
 pub mod stdio;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-/// Deadline-, weight- and energy-aware scheduling of training jobs: plan and explain.
+/// Deadline-, weight- and energy-aware scheduling of training jobs: plan, explain, simulate.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-andreas", version, about, disable_help_subcommand = true)]
 pub struct Cli {
@@ -25,6 +26,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Plan(plan::PlanArgs),
+    Simulate(Box<simulate::SimulateArgs>),
 }
 
 /// Does what the arguments say.
@@ -34,6 +36,7 @@ enum Command {
 pub fn run(cli: Cli) -> Result<()> {
     match cli.command {
         Command::Plan(args) => plan::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
     }
 }
 

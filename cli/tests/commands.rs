@@ -72,3 +72,33 @@ fn the_help_lists_the_methods() {
     let help = text(&andreas(&["plan", "--help"]).stdout);
     assert!(help.contains("edf-fixed") && help.contains("--stdio") && help.contains("--snapshot"), "{help}");
 }
+
+#[test]
+fn a_trace_is_replayed_under_several_methods_side_by_side() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("t.csv"), "id,submit_s,gpus,duration_s,deadline_s\na,0,1,600,2000\nb,60,2,600,900\n")
+        .unwrap();
+    let cluster = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/simulator/clusters/mixed.yaml");
+    let (trace, json, html) = (format!("csv:{}", path("t.csv")), path("o.json"), path("o.html"));
+    let common = ["simulate", "--trace", &trace, "--cluster", cluster];
+
+    let output = andreas(
+        &[
+            &common[..],
+            &["--methods", "fifo-fixed,edf", "--mape", "0,0.16", "--json", &json, "--html", &html],
+        ]
+        .concat(),
+    );
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let shown = text(&output.stdout);
+    assert!(shown.contains("fifo-fixed") && shown.contains("edf MAPE 16 % corrected"), "{shown}");
+    let written: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert_eq!(written["outcomes"].as_array().unwrap().len(), 4);
+    assert!(std::fs::read_to_string(&html).unwrap().ends_with("</html>\n"));
+
+    let output = andreas(&["simulate", "--trace", "itp:/nowhere", "--cluster", cluster]);
+    assert!(text(&output.stderr).starts_with("error: /nowhere: "), "{}", text(&output.stderr));
+    let output = andreas(&["simulate", "--trace", "swf:x", "--cluster", cluster]);
+    assert!(text(&output.stderr).contains("no trace format is called"), "{}", text(&output.stderr));
+}

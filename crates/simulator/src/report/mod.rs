@@ -1,1 +1,56 @@
-//! Reports out.
+//! Outcomes out: a table for people, JSON for programs, one page of HTML that needs no network.
+//!
+//! **Flows**: a scenario's name and its [`crate::Outcome`]s in, text out. **Must never be here**: a figure that is not in the outcomes.
+
+mod html;
+mod svg;
+mod table;
+
+pub use html::html;
+pub use table::table;
+
+use serde::Serialize;
+
+use crate::outcome::Outcome;
+use crate::scenario::Scenario;
+
+/// The outcomes of one scenario.
+#[derive(Debug)]
+pub struct Report<'a> {
+    /// What was replayed.
+    pub scenario: &'a Scenario,
+    /// What came of it, one for each method and variant.
+    pub outcomes: &'a [Outcome],
+}
+
+/// A method and its variant.
+pub(crate) fn title(outcome: &Outcome) -> String {
+    if outcome.label.is_empty() {
+        outcome.method.to_string()
+    } else {
+        format!("{} {}", outcome.method, outcome.label)
+    }
+}
+
+/// Everything as JSON: `{"scenario", "jobs", "nodes", "gpus", "outcomes": [{"method", "label", "seed", "summary", "jobs", "decision_times"}]}`,
+/// in seconds, joules and money.
+///
+/// # Errors
+/// None that is known: the numbers are finite and the keys text.
+pub fn json(report: &Report<'_>) -> serde_json::Result<String> {
+    #[derive(Serialize)]
+    struct Document<'a> {
+        scenario: &'a str,
+        jobs: usize,
+        nodes: usize,
+        gpus: u32,
+        outcomes: &'a [Outcome],
+    }
+    serde_json::to_string_pretty(&Document {
+        scenario: &report.scenario.name,
+        jobs: report.scenario.jobs.len(),
+        nodes: report.scenario.nodes.len(),
+        gpus: report.scenario.nodes.iter().map(|n| n.gpus.0).sum(),
+        outcomes: report.outcomes,
+    })
+}

@@ -1,0 +1,216 @@
+//! `kubectl-andreas simulate`: a trace on a described cluster, under any list of methods.
+
+use std::fs;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use andreas_core::{Seconds, Steps};
+use andreas_planner::{MethodName, Options};
+use andreas_simulator::readers::{self, Format, Stretch, peak};
+use andreas_simulator::report::{self, Report};
+use andreas_simulator::{Outcome, PredictionError, Scenario, Setup, Watch, run_all};
+use anyhow::{Context, Result, anyhow, bail};
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::plan::method_parser;
+
+/// Simulate: replay a trace of jobs on a described cluster under several methods, side by side.
+///
+/// Prints one table; --json and --html write everything. All methods see the same jobs, prices and failures.
+#[derive(Debug, Args)]
+pub struct SimulateArgs {
+    /// Trace as FORMAT:PATH; formats: csv, json, andreas (a folder, with its own cluster), itp, elasticflow, philly, chronus, openb
+    #[arg(long, value_name = "FORMAT:PATH", value_parser = trace)]
+    trace: (Format, PathBuf),
+    /// Cluster, tariff, rules and models (YAML)
+    #[arg(long, value_name = "FILE")]
+    cluster: Option<PathBuf>,
+    /// Methods, separated by commas
+    #[arg(long, value_name = "METHODS", value_delimiter = ',', value_parser = method_parser(), default_value = MethodName::default().as_str())]
+    methods: Vec<MethodName>,
+    /// Seed of randomised methods and of prediction errors
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Most trials of a randomised method in each decision
+    #[arg(long, value_name = "N", default_value_t = Options::default().trials)]
+    trials: u64,
+    /// Leave out the first jobs of the trace
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    skip: usize,
+    /// Take this many jobs of the trace
+    #[arg(long, value_name = "N")]
+    jobs: Option<usize>,
+    /// Submit this many times as fast as the trace
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+    pace: f64,
+    /// Mean errors of predicted times, separated by commas (0.16: 16 %)
+    #[arg(long, value_name = "SHARES", value_delimiter = ',', default_value = "0")]
+    mape: Vec<f64>,
+    /// Whether the first measured epoch corrects wrong predictions
+    #[arg(long, value_enum, default_value_t = Correction::On)]
+    correction: Correction,
+    /// Power budgets as shares of the cluster's peak, separated by commas; instead of the cluster file's
+    #[arg(long, value_name = "SHARES", value_delimiter = ',')]
+    budget_share: Vec<f64>,
+    /// What a restart costs, in seconds; instead of the cluster file's
+    #[arg(long, value_name = "S")]
+    restart_s: Option<f64>,
+    /// What time in the system costs, as a share of lateness; instead of the cluster file's
+    #[arg(long, value_name = "SHARE")]
+    turnaround_share: Option<f64>,
+    /// Write all figures, job by job, as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write a page with drawings that needs no network
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum Correction {
+    On,
+    Off,
+    Both,
+}
+
+fn trace(text: &str) -> Result<(Format, PathBuf), String> {
+    let (format, path) = text.split_once(':').ok_or("must be FORMAT:PATH, such as itp:cluster04.csv.gz")?;
+    Ok((format.parse::<Format>().map_err(|e| e.to_string())?, PathBuf::from(path)))
+}
+
+/// Does it.
+pub fn run(args: &SimulateArgs) -> Result<()> {
+    check(args)?;
+    let mut scenario = scenario(args)?;
+    if let Some(restart) = args.restart_s {
+        scenario.restart = Seconds(restart);
+    }
+    if let Some(share) = args.turnaround_share {
+        scenario.lateness.turnaround_share = share;
+    }
+    let peak = peak(&scenario.gpu_types, &scenario.nodes);
+    let budgets: Vec<Option<f64>> = if args.budget_share.is_empty() {
+        vec![None]
+    } else {
+        args.budget_share.iter().copied().map(Some).collect()
+    };
+    let setups = setups(args);
+    let bar = bar(scenario.jobs.len() * setups.len() * budgets.len());
+    let watch = Progress { begin: Instant::now(), bar: &bar };
+    let mut outcomes: Vec<Outcome> = Vec::new();
+    for share in budgets {
+        if let Some(share) = share {
+            scenario.budget = Some(Steps::flat(peak * share));
+        }
+        let mut some = run_all(&scenario, &setups, &watch).map_err(|(method, e)| anyhow!("{method}: {e}"))?;
+        for outcome in some.iter_mut().filter(|_| share.is_some()) {
+            let label = format!("budget {:.0} % {}", 100.0 * share.unwrap_or(1.0), outcome.label);
+            label.trim_end().clone_into(&mut outcome.label);
+        }
+        outcomes.append(&mut some);
+    }
+    bar.finish_and_clear();
+    let report = Report { scenario: &scenario, outcomes: &outcomes };
+    if let Some(file) = &args.json {
+        write(file, &report::json(&report)?)?;
+    }
+    if let Some(file) = &args.html {
+        write(file, &report::html(&report))?;
+    }
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{}", report::table(&report))?;
+    stdout.flush()?;
+    Ok(())
+}
+
+fn check(args: &SimulateArgs) -> Result<()> {
+    if !(args.pace > 0.0 && args.pace <= 1e6) {
+        bail!("--pace: {} is not above 0 and at most 1e6", args.pace);
+    }
+    if let Some(mape) = args.mape.iter().find(|m| !(0.0..=2.0).contains(*m)) {
+        bail!("--mape: {mape} is not between 0 and 2");
+    }
+    if let Some(share) = args.budget_share.iter().find(|s| !(0.0..=10.0).contains(*s)) {
+        bail!("--budget-share: {share} is not between 0 and 10");
+    }
+    if args.restart_s.is_some_and(|s| !(0.0..=1e9).contains(&s)) {
+        bail!("--restart-s is not between 0 and 1e9");
+    }
+    if args.turnaround_share.is_some_and(|s| !(0.0..=1e6).contains(&s)) {
+        bail!("--turnaround-share is not between 0 and 1e6");
+    }
+    Ok(())
+}
+
+fn scenario(args: &SimulateArgs) -> Result<Scenario> {
+    let (format, path) = &args.trace;
+    let mut scenario = match (format, &args.cluster) {
+        (Format::Andreas, None) => readers::andreas::read(path, Seconds::ZERO)?,
+        (Format::Andreas, Some(_)) => bail!("--cluster: an instance of ANDREAS brings its own cluster"),
+        (_, None) => bail!("--cluster is missing"),
+        (_, Some(cluster)) => {
+            let stretch = Stretch { skip: args.skip, take: args.jobs.unwrap_or(usize::MAX), pace: args.pace };
+            return Ok(readers::scenario(*format, path, cluster, stretch)?);
+        }
+    };
+    scenario.jobs = scenario.jobs.into_iter().skip(args.skip).take(args.jobs.unwrap_or(usize::MAX)).collect();
+    Ok(scenario)
+}
+
+fn setups(args: &SimulateArgs) -> Vec<Setup> {
+    let mut setups = Vec::new();
+    for &mape in &args.mape {
+        let corrections: &[bool] = match args.correction {
+            _ if mape <= 0.0 => &[false],
+            Correction::On => &[true],
+            Correction::Off => &[false],
+            Correction::Both => &[false, true],
+        };
+        for &corrected in corrections {
+            for &method in &args.methods {
+                let label = match (mape > 0.0, corrected) {
+                    (false, _) => String::new(),
+                    (true, false) => format!("MAPE {:.0} %", 100.0 * mape),
+                    (true, true) => format!("MAPE {:.0} % corrected", 100.0 * mape),
+                };
+                let error = PredictionError { mape, corrected, stated: true, seed: args.seed };
+                setups.push(Setup { method, seed: args.seed, trials: args.trials, error, label });
+            }
+        }
+    }
+    setups
+}
+
+/// A bar that counts jobs that have ended, on a terminal only.
+fn bar(jobs: usize) -> ProgressBar {
+    let target =
+        if io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let bar = ProgressBar::with_draw_target(Some(jobs as u64), target);
+    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} jobs, {elapsed} (about {eta} left)")
+    {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+struct Progress<'a> {
+    begin: Instant,
+    bar: &'a ProgressBar,
+}
+
+impl Watch for Progress<'_> {
+    fn seconds(&self) -> f64 {
+        self.begin.elapsed().as_secs_f64()
+    }
+
+    fn ended(&self, jobs: usize) {
+        self.bar.inc(jobs as u64);
+    }
+}
+
+fn write(file: &Path, text: &str) -> Result<()> {
+    fs::write(file, text).with_context(|| file.display().to_string())
+}

@@ -1,0 +1,404 @@
+//! The description of a cluster, its rules and its models: one YAML file.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, Steps, Tariff, Time, Watts};
+use andreas_planner::{GpuTypeInfo, Lateness, Node, Resources};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde::Deserialize;
+
+use super::ReadError;
+use super::models::ModelTables;
+use super::rules::{Ground, JobRules};
+use super::table::{open, rows};
+use super::throughput::{self, Source};
+use super::traces::TraceJob;
+use crate::scenario::{Failure, Scenario};
+
+/// What a cluster file says. Times in seconds from the first submission.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterFile {
+    gpu_types: Vec<TypeEntry>,
+    #[serde(default)]
+    nodes: Vec<NodeEntry>,
+    /// A list of nodes from a file, beside `nodes`.
+    #[serde(default)]
+    node_list: Option<NodeList>,
+    tariff: TariffEntry,
+    #[serde(default)]
+    budget: Option<BudgetEntry>,
+    #[serde(default)]
+    lateness: LatenessEntry,
+    #[serde(default)]
+    restart_s: f64,
+    #[serde(default)]
+    checkpoint_s: f64,
+    #[serde(default)]
+    tick_s: Option<f64>,
+    #[serde(default)]
+    failures: Option<FailureEntry>,
+    #[serde(default)]
+    jobs: JobRules,
+    models: Vec<Source>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TypeEntry {
+    name: String,
+    idle_w: f64,
+    max_w: f64,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NodeEntry {
+    gpu_type: String,
+    gpus: u32,
+    count: u32,
+    #[serde(default)]
+    overhead_w: f64,
+}
+
+/// Alibaba's list of nodes: `sn, cpu_milli, memory_mib, gpu, model`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NodeList {
+    openb: PathBuf,
+    /// Takes every n-th node with GPUs.
+    #[serde(default = "one")]
+    one_in: usize,
+    #[serde(default)]
+    overhead_w: f64,
+}
+
+fn one() -> usize {
+    1
+}
+
+#[derive(Deserialize)]
+struct OpenbNode {
+    sn: String,
+    gpu: u32,
+    model: String,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TariffEntry {
+    #[serde(default)]
+    per_kwh: Option<f64>,
+    /// Prices by hour of the day, repeated.
+    #[serde(default)]
+    by_hour: Vec<f64>,
+    /// `[from_s, price]`.
+    #[serde(default)]
+    windows: Vec<(f64, f64)>,
+    #[serde(default = "unit")]
+    pue: f64,
+}
+
+fn unit() -> f64 {
+    1.0
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BudgetEntry {
+    #[serde(default)]
+    watts: Option<f64>,
+    #[serde(default)]
+    windows: Vec<(f64, f64)>,
+    /// Of what all GPUs and nodes draw at most.
+    #[serde(default)]
+    share_of_peak: Option<f64>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct LatenessEntry {
+    price_per_hour: f64,
+    turnaround_share: f64,
+    miss_s: f64,
+    aging_h: Option<f64>,
+}
+
+impl Default for LatenessEntry {
+    /// The product's.
+    fn default() -> Self {
+        Self { price_per_hour: 0.02, turnaround_share: 0.1, miss_s: 900.0, aging_h: None }
+    }
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct FailureEntry {
+    list: Vec<OneFailure>,
+    /// Mean time between failures of a node; exponential.
+    mtbf_h: Option<f64>,
+    repair_h: f64,
+    /// Random failures happen for so many days.
+    days: f64,
+    seed: u64,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OneFailure {
+    node: String,
+    at_s: f64,
+    for_s: f64,
+}
+
+/// Days that an hourly tariff is repeated for.
+const TARIFF_DAYS: usize = 400;
+const MOST_NODES: usize = 100_000;
+
+impl ClusterFile {
+    /// Reads the file and the tables it names.
+    ///
+    /// # Errors
+    /// [`ReadError`], with the place in the file.
+    pub fn read(file: &Path) -> Result<(Self, ModelTables), ReadError> {
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut open(file)?, &mut text)
+            .map_err(|source| ReadError::Io { file: file.to_owned(), source })?;
+        let description: Self =
+            serde_saphyr::from_str(&text).map_err(|e| ReadError::bad(file, "YAML", e.to_string()))?;
+        let models = throughput::read(&description.models, file.parent().unwrap_or(Path::new(".")))?;
+        if models.families.is_empty() {
+            return Err(ReadError::bad(file, "models", "there is none"));
+        }
+        Ok((description, models))
+    }
+
+    /// These jobs on this cluster.
+    pub(super) fn scenario(
+        &self,
+        file: &Path,
+        name: String,
+        models: &ModelTables,
+        rows: &[TraceJob],
+        pace: f64,
+    ) -> Result<Scenario, ReadError> {
+        let bad = |at: &str, problem: &str| ReadError::bad(file, at, problem);
+        let gpu_types = self.types(file)?;
+        let nodes = self.nodes(file)?;
+        let tariff = self.tariff().map_err(|problem| bad("tariff", &problem))?;
+        let budget = self.budget(&gpu_types, &nodes).map_err(|problem| bad("budget", &problem))?;
+        let l = &self.lateness;
+        for (at, value) in [
+            ("restart_s", self.restart_s),
+            ("checkpoint_s", self.checkpoint_s),
+            ("tick_s", self.tick_s.unwrap_or(1.0)),
+            ("lateness.price_per_hour", l.price_per_hour),
+            ("lateness.turnaround_share", l.turnaround_share),
+            ("lateness.miss_s", l.miss_s),
+            ("lateness.aging_h", l.aging_h.unwrap_or(1.0)),
+            ("jobs.epoch_s", self.jobs.epoch_s),
+        ] {
+            let must = if matches!(at, "tick_s" | "lateness.aging_h" | "jobs.epoch_s") { 1e-3 } else { 0.0 };
+            if !(must..=1e12).contains(&value) {
+                return Err(bad(at, "is out of range"));
+            }
+        }
+        let ground = Ground {
+            types: &gpu_types,
+            nodes: &nodes,
+            models,
+            lateness: CostRate(l.price_per_hour / 3600.0),
+            origin_s: rows.first().map_or(0.0, |r| r.submit_s),
+            pace,
+        };
+        let jobs: Vec<_> = rows.iter().filter_map(|row| self.jobs.job(row, &ground)).collect();
+        if jobs.is_empty() {
+            return Err(bad("models", "no job of the trace can run on this cluster"));
+        }
+        let left_out = rows.len() - jobs.len();
+        let failures = self.failures(file, &nodes)?;
+        let mut scenario = Scenario {
+            name: if left_out > 0 { format!("{name}, {left_out} left out that fit nowhere") } else { name },
+            gpu_types: gpu_types.clone(),
+            nodes: nodes.clone(),
+            tariff,
+            budget,
+            lateness: Lateness {
+                turnaround_share: l.turnaround_share,
+                late_fixed: Seconds(l.miss_s),
+                aging: l.aging_h.map(|h| Seconds(h * 3600.0)),
+            },
+            restart: Seconds(self.restart_s),
+            checkpoint: Seconds(self.checkpoint_s),
+            tick: self.tick_s.map(Seconds),
+            catalogue: None,
+            failures,
+            jobs,
+        };
+        scenario.sort();
+        Ok(scenario)
+    }
+
+    fn types(&self, file: &Path) -> Result<Vec<GpuTypeInfo>, ReadError> {
+        let mut seen = BTreeSet::new();
+        let mut types = Vec::new();
+        for (i, entry) in self.gpu_types.iter().enumerate() {
+            let sound = entry.idle_w >= 0.0 && entry.max_w >= entry.idle_w && entry.max_w < 1e9;
+            if !(seen.insert(&entry.name) && sound) {
+                let at = format!("gpu_types[{i}]");
+                return Err(ReadError::bad(file, at, "names must differ, and 0 <= idle_w <= max_w"));
+            }
+            types.push(GpuTypeInfo {
+                name: entry.name.as_str().into(),
+                idle: Watts(entry.idle_w),
+                max: Watts(entry.max_w),
+            });
+        }
+        Ok(types)
+    }
+
+    fn nodes(&self, file: &Path) -> Result<Vec<Node>, ReadError> {
+        let known: BTreeSet<&str> = self.gpu_types.iter().map(|t| t.name.as_str()).collect();
+        let mut nodes: Vec<Node> = Vec::new();
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for (i, entry) in self.nodes.iter().enumerate() {
+            let at = |what: &str| format!("nodes[{i}].{what}");
+            if !known.contains(entry.gpu_type.as_str()) {
+                return Err(ReadError::bad(
+                    file,
+                    at("gpu_type"),
+                    format!("{:?} is not in gpu_types", entry.gpu_type),
+                ));
+            }
+            if entry.gpus == 0 || entry.gpus > 1024 {
+                return Err(ReadError::bad(file, at("gpus"), "is not between 1 and 1024"));
+            }
+            if !(0.0..1e9).contains(&entry.overhead_w) {
+                return Err(ReadError::bad(file, at("overhead_w"), "is out of range"));
+            }
+            if nodes.len() + entry.count as usize > MOST_NODES {
+                return Err(ReadError::bad(file, at("count"), format!("makes more than {MOST_NODES} nodes")));
+            }
+            for _ in 0..entry.count {
+                let number = counts.entry(&entry.gpu_type).or_default();
+                nodes.push(node(
+                    format!("{}-{number:03}", entry.gpu_type),
+                    &entry.gpu_type,
+                    entry.gpus,
+                    entry.overhead_w,
+                ));
+                *number += 1;
+            }
+        }
+        if let Some(list) = &self.node_list {
+            let path = file.parent().unwrap_or(Path::new(".")).join(&list.openb);
+            let with_gpus = rows::<OpenbNode>(&path)?
+                .into_iter()
+                .filter(|n| n.gpu > 0 && known.contains(n.model.as_str()));
+            nodes.extend(
+                with_gpus.step_by(list.one_in.max(1)).map(|n| node(n.sn, &n.model, n.gpu, list.overhead_w)),
+            );
+        }
+        if nodes.is_empty() {
+            return Err(ReadError::bad(file, "nodes", "there is none"));
+        }
+        Ok(nodes)
+    }
+
+    fn tariff(&self) -> Result<Tariff, String> {
+        let entry = &self.tariff;
+        if !(1.0..=100.0).contains(&entry.pue) {
+            return Err("pue is not between 1 and 100".to_owned());
+        }
+        let windows = match (&entry.per_kwh, entry.by_hour.len(), entry.windows.len()) {
+            (Some(price), 0, 0) => vec![(0.0, *price)],
+            (None, 24, 0) => {
+                (0..TARIFF_DAYS * 24).map(|h| (h as f64 * 3600.0, entry.by_hour[h % 24])).collect()
+            }
+            (None, 0, 1..) => entry.windows.clone(),
+            _ => return Err("needs exactly one of per_kwh, by_hour (24 prices) and windows".to_owned()),
+        };
+        steps(&windows, |kwh| EnergyPrice::per_kwh(kwh, entry.pue))
+    }
+
+    fn budget(&self, types: &[GpuTypeInfo], nodes: &[Node]) -> Result<Option<Steps<Watts>>, String> {
+        let Some(entry) = &self.budget else { return Ok(None) };
+        let windows = match (entry.watts, entry.windows.len(), entry.share_of_peak) {
+            (Some(watts), 0, None) => vec![(0.0, watts)],
+            (None, 1.., None) => entry.windows.clone(),
+            (None, 0, Some(share)) => vec![(0.0, share * peak(types, nodes).0)],
+            _ => return Err("needs exactly one of watts, windows and share_of_peak".to_owned()),
+        };
+        steps(&windows, Watts).map(Some)
+    }
+
+    fn failures(&self, file: &Path, nodes: &[Node]) -> Result<Vec<Failure>, ReadError> {
+        let Some(entry) = &self.failures else { return Ok(Vec::new()) };
+        let mut failures = Vec::new();
+        for (i, one) in entry.list.iter().enumerate() {
+            let known = nodes.iter().any(|n| n.name.as_str() == one.node);
+            if !known || !(0.0..1e12).contains(&one.at_s) || !(0.0..1e12).contains(&one.for_s) {
+                let at = format!("failures.list[{i}]");
+                return Err(ReadError::bad(
+                    file,
+                    at,
+                    "names no node of the cluster, or a time is out of range",
+                ));
+            }
+            failures.push(Failure {
+                node: one.node.as_str().into(),
+                at: Time(one.at_s),
+                duration: Seconds(one.for_s),
+            });
+        }
+        if let Some(mean) = entry.mtbf_h {
+            if !(0.1..=1e9).contains(&mean)
+                || !(0.0..=1e6).contains(&entry.repair_h)
+                || !(0.0..=1e5).contains(&entry.days)
+            {
+                return Err(ReadError::bad(file, "failures", "mtbf_h, repair_h or days is out of range"));
+            }
+            let mut dice = ChaCha8Rng::seed_from_u64(entry.seed);
+            for node in nodes {
+                let mut at = 0.0;
+                loop {
+                    at -= mean * 3600.0 * libm::log(1.0 - dice.random::<f64>());
+                    if at > entry.days * 86400.0 {
+                        break;
+                    }
+                    let duration = Seconds(entry.repair_h * 3600.0);
+                    failures.push(Failure { node: node.name.clone(), at: Time(at), duration });
+                    at += duration.0;
+                }
+            }
+        }
+        Ok(failures)
+    }
+}
+
+/// What all GPUs and nodes draw at most.
+pub fn peak(types: &[GpuTypeInfo], nodes: &[Node]) -> Watts {
+    let max = |node: &Node| types.iter().find(|t| t.name == node.gpu_type).map_or(Watts::ZERO, |t| t.max);
+    nodes.iter().map(|n| n.overhead + max(n) * f64::from(n.gpus.0)).sum()
+}
+
+fn steps<T: Copy>(windows: &[(f64, f64)], value: impl Fn(f64) -> T) -> Result<Steps<T>, String> {
+    if let Some((from, x)) = windows.iter().find(|(_, x)| !(0.0..1e12).contains(x)) {
+        return Err(format!("{x}, from {from} s on, is out of range"));
+    }
+    Steps::new(windows.iter().map(|(from, x)| (Time(*from), value(*x))).collect()).map_err(|e| e.to_string())
+}
+
+fn node(name: String, gpu_type: &str, gpus: u32, overhead_w: f64) -> Node {
+    Node {
+        name: name.into(),
+        gpu_type: gpu_type.into(),
+        gpus: GpuCount(gpus),
+        free_gpus: GpuCount(gpus),
+        overhead: Watts(overhead_w),
+        foreign_power: None,
+        free: Resources::default(),
+    }
+}

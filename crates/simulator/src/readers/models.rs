@@ -1,0 +1,77 @@
+//! Time and power of models by GPU type and number of GPUs.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::ReadError;
+use super::table::open;
+
+/// Numbers by GPU type and total number of GPUs.
+pub type Table = BTreeMap<String, BTreeMap<u32, f64>>;
+
+/// A model at one batch size.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct Family {
+    /// Model.
+    pub model: String,
+    /// Batch over all GPUs.
+    #[serde(default)]
+    pub batch: Option<u32>,
+    /// Seconds for a unit of work; only ratios matter.
+    #[serde(rename = "seconds_per_epoch")]
+    pub seconds: Table,
+    /// Watts of all GPUs together.
+    #[serde(default)]
+    pub watts: Table,
+    /// Power limits by GPU type: watts per GPU, time factor, power factor.
+    #[serde(default)]
+    pub limits: BTreeMap<String, Vec<(f64, f64, f64)>>,
+}
+
+/// All models that are known.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct ModelTables {
+    /// By name: `resnet50-b128`, or `resnet50`.
+    pub families: BTreeMap<String, Family>,
+}
+
+impl ModelTables {
+    /// Reads a table in our own JSON: `{"families": {name: {"model", "batch", "seconds_per_epoch": {type: {gpus: s}}, "watts": ...}}}`.
+    ///
+    /// # Errors
+    /// [`ReadError`] with the path of the field.
+    pub fn read(file: &Path) -> Result<Self, ReadError> {
+        let mut decoder = serde_json::Deserializer::from_reader(open(file)?);
+        let tables: Self = serde_path_to_error::deserialize(&mut decoder)
+            .map_err(|e| ReadError::bad(file, e.path().to_string(), e.inner().to_string()))?;
+        for (name, family) in &tables.families {
+            for (kind, rows) in &family.seconds {
+                if let Some((gpus, _)) = rows.iter().find(|(g, s)| **g == 0 || !(**s > 0.0 && s.is_finite()))
+                {
+                    let at = format!("families.{name}.seconds_per_epoch.{kind}.{gpus}");
+                    return Err(ReadError::bad(file, at, "must be at least one GPU and above 0 s"));
+                }
+            }
+        }
+        Ok(tables)
+    }
+
+    /// The family of a model and batch: that batch, else the nearest one, else, of unknown models, one that the name picks.
+    pub fn find(&self, model: Option<&str>, batch: Option<u32>, id: &str) -> Option<&Family> {
+        let same: Vec<&Family> = self.families.values().filter(|f| model == Some(f.model.as_str())).collect();
+        let distance = |f: &&&Family| f.batch.unwrap_or(0).abs_diff(batch.unwrap_or(0));
+        if let Some(family) = same.iter().min_by_key(distance) {
+            return Some(family);
+        }
+        let count = self.families.len().max(1) as u64;
+        self.families.values().nth(usize::try_from(fingerprint(id) % count).unwrap_or(0))
+    }
+}
+
+/// A number that depends on the text only (FNV-1a), on every machine.
+pub fn fingerprint(text: &str) -> u64 {
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}

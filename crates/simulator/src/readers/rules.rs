@@ -1,0 +1,241 @@
+//! From a row of a trace to a job: what a trace does not say, and is assumed here.
+//!
+//! A row says how long a job took on how many GPUs. On `reference`, the GPU type that is taken to have been that of the trace,
+//! with that many GPUs, the job takes just as long here; on other types and numbers of GPUs its time follows its model's table.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use andreas_core::{CostRate, GpuCount, Seconds, Time, Watts};
+use andreas_planner::{Estimate, GpuTypeInfo, Job, JobState, LimitEffect, Node, Preemption, Spread, Worker};
+use serde::Deserialize;
+
+use super::models::{Family, ModelTables, fingerprint};
+use super::traces::TraceJob;
+
+/// A doubling of GPUs beyond the end of a table makes a job so much faster.
+const BEYOND: f64 = 1.6;
+/// Most GPUs that a rule gives a job beside those it asked for.
+const MOST_GPUS: u32 = 64;
+
+/// Assumptions about jobs.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct JobRules {
+    /// GPU type on which the trace's durations were measured; none: the first of the cluster.
+    pub reference: Option<String>,
+    /// About how long an epoch takes on the reference, with the GPUs that were asked for.
+    pub epoch_s: f64,
+    /// Weight of a job, where the trace has none a factor 1.
+    pub weight: f64,
+    /// Weight from so many GPUs on.
+    pub weight_by_gpus: BTreeMap<u32, f64>,
+    /// Deadlines for rows without: submission + duration x a number between these. None: no deadline.
+    pub deadline_factor: Option<(f64, f64)>,
+    /// Fewest and most GPUs, as multiples of what was asked for. Powers of two in between are allowed.
+    pub gpus: (f64, f64),
+    /// Configurations that take longer than this times the duration are not allowed, unless there are no others.
+    pub patience: f64,
+    /// How many times longer an epoch takes over so many nodes. Used where no node has enough GPUs.
+    pub spread: BTreeMap<u32, f64>,
+    /// Whether power limits may be used, where the tables have them.
+    pub limits: bool,
+    /// Draw of a busy GPU as a share of the way from idle to most, for models without a table of watts.
+    pub busy_share: f64,
+    /// Makes other random deadlines.
+    pub seed: u64,
+}
+
+impl Default for JobRules {
+    fn default() -> Self {
+        Self {
+            reference: None,
+            epoch_s: 700.0,
+            weight: 10.0,
+            weight_by_gpus: BTreeMap::new(),
+            deadline_factor: None,
+            gpus: (0.25, 4.0),
+            patience: 8.0,
+            spread: [(2, 1.1), (4, 1.25), (8, 1.5)].into(),
+            limits: false,
+            busy_share: 0.8,
+            seed: 0,
+        }
+    }
+}
+
+/// What the rules are applied to.
+pub(super) struct Ground<'a> {
+    pub types: &'a [GpuTypeInfo],
+    pub nodes: &'a [Node],
+    pub models: &'a ModelTables,
+    /// Money per second late of a job of weight 1.
+    pub lateness: CostRate,
+    /// Submission of the first job: the replay's origin of time.
+    pub origin_s: f64,
+    pub pace: f64,
+}
+
+impl JobRules {
+    /// A job; none if it cannot run on this cluster at all.
+    pub(super) fn job(&self, row: &TraceJob, ground: &Ground<'_>) -> Option<Job> {
+        let family = ground.models.find(row.model.as_deref(), row.batch, &row.id)?;
+        let reference = self.reference.as_deref().or(ground.types.first().map(|t| t.name.as_str()))?;
+        let unit = row.duration_s / at(family.seconds.get(reference)?, row.gpus)?;
+        let epochs = (row.duration_s / self.epoch_s).round().max(1.0);
+        let allowed = self.allowed(row.gpus);
+        let wanted: Option<BTreeSet<&str>> =
+            row.types.as_ref().map(|t| t.split('|').map(str::trim).collect());
+        let mut rows = Vec::new();
+        let mut spans = BTreeSet::new();
+        for kind in
+            ground.types.iter().filter(|t| wanted.as_ref().is_none_or(|w| w.contains(t.name.as_str())))
+        {
+            let Some(times) = family.seconds.get(kind.name.as_str()) else { continue };
+            let of_type = || ground.nodes.iter().filter(|n| n.gpu_type == kind.name);
+            let widest = of_type().map(|n| n.gpus.0).max().unwrap_or(0);
+            for &gpus in &allowed {
+                let span = self.span(gpus, widest);
+                let Some(span) =
+                    span.filter(|s| of_type().filter(|n| n.gpus.0 >= gpus / s).count() >= *s as usize)
+                else {
+                    continue;
+                };
+                let Some(time) = at(times, gpus) else { continue };
+                spans.insert(span);
+                rows.push(Estimate {
+                    gpu_type: kind.name.clone(),
+                    gpus: GpuCount(gpus),
+                    epoch: Seconds(unit * time / epochs),
+                    power: self.watts(family, kind, gpus),
+                    rel_std: 0.0,
+                });
+            }
+        }
+        let short = |r: &Estimate| r.epoch.0 * epochs <= self.patience * row.duration_s;
+        if rows.iter().any(short) {
+            rows.retain(short);
+        }
+        if rows.is_empty() {
+            return None;
+        }
+        let submit = (row.submit_s - ground.origin_s) / ground.pace;
+        let slack = match (row.deadline_s, self.deadline_factor) {
+            (Some(deadline), _) => Some(deadline - row.submit_s),
+            (None, Some((low, high))) => Some(row.duration_s * (low + (high - low) * self.chance(&row.id))),
+            (None, None) => None,
+        };
+        let weight = self.weight_by_gpus.range(..=row.gpus).next_back().map_or(self.weight, |(_, w)| *w);
+        Some(Job {
+            id: row.id.as_str().into(),
+            namespace: "trace".into(),
+            submit: Time(submit),
+            deadline: slack.map(|s| Time(submit + s)),
+            weight: ground.lateness * (weight * row.weight.unwrap_or(1.0)),
+            epochs_left: epochs,
+            limits: if self.limits { limits(family, &rows) } else { Vec::new() },
+            estimates: rows.into(),
+            spread: spans
+                .into_iter()
+                .filter_map(|s| Some(Spread { nodes: s, time_factor: *self.spread.get(&s)? }))
+                .collect(),
+            requested_gpus: Some(GpuCount(row.gpus)),
+            worker: Worker::default(),
+            candidates: None,
+            forbidden: Vec::new(),
+            preemption: Preemption::Allowed,
+            movable: true,
+            min_run: Seconds::ZERO,
+            lost: Seconds::ZERO,
+            state: JobState::Waiting,
+        })
+    }
+
+    /// Numbers of GPUs a job may use that asked for so many.
+    fn allowed(&self, asked: u32) -> BTreeSet<u32> {
+        let (low, high) = (self.gpus.0 * f64::from(asked), self.gpus.1 * f64::from(asked));
+        let powers = (0..).map(|k| 1_u32 << k).take_while(|g| *g <= MOST_GPUS);
+        let mut allowed: BTreeSet<u32> =
+            powers.filter(|g| f64::from(*g) >= low && f64::from(*g) <= high).collect();
+        allowed.insert(asked);
+        allowed
+    }
+
+    /// Over how many nodes so many GPUs go: one if a node has them, else the fewest equal parts that the rules allow.
+    fn span(&self, gpus: u32, widest: u32) -> Option<u32> {
+        if gpus <= widest {
+            return Some(1);
+        }
+        self.spread.keys().copied().find(|n| *n > 1 && gpus.is_multiple_of(*n) && gpus / n <= widest)
+    }
+
+    fn watts(&self, family: &Family, kind: &GpuTypeInfo, gpus: u32) -> Watts {
+        let table = family.watts.get(kind.name.as_str());
+        let nearest = table.and_then(|t| t.iter().min_by_key(|(g, _)| g.abs_diff(gpus)));
+        let one = match nearest {
+            Some((g, watts)) => watts / f64::from(*g),
+            None => kind.idle.0 + self.busy_share * (kind.max.0 - kind.idle.0),
+        };
+        Watts(one.clamp(kind.idle.0, kind.max.0) * f64::from(gpus))
+    }
+
+    /// Between 0 and 1, by the name of the job and the seed.
+    fn chance(&self, id: &str) -> f64 {
+        // One more round spreads names that differ in their last letter only.
+        let mixed = fingerprint(&format!("{}/{id}/{}", self.seed, fingerprint(id)));
+        (mixed >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// Time with so many GPUs: that of the table, between its entries a straight line of logarithms; below its first entry the
+/// same GPU seconds, beyond its last a fixed gain with each doubling.
+fn at(table: &BTreeMap<u32, f64>, gpus: u32) -> Option<f64> {
+    let below = table.range(..=gpus).next_back();
+    let above = table.range(gpus..).next();
+    let log = |a: u32, b: u32| libm::log2(f64::from(a) / f64::from(b));
+    match (below, above) {
+        (Some((a, time)), Some((b, _))) if a == b => Some(*time),
+        (Some((a, x)), Some((b, y))) => Some(x * libm::exp2(log(gpus, *a) / log(*b, *a) * libm::log2(y / x))),
+        (Some((a, time)), None) => Some(time / libm::pow(BEYOND, log(gpus, *a))),
+        (None, Some((b, time))) => Some(time * f64::from(*b) / f64::from(gpus)),
+        (None, None) => None,
+    }
+}
+
+fn limits(family: &Family, rows: &[Estimate]) -> Vec<LimitEffect> {
+    let kinds: BTreeSet<_> = rows.iter().map(|r| r.gpu_type.clone()).collect();
+    let mut limits = Vec::new();
+    for kind in kinds {
+        for (limit, time_factor, power_factor) in family.limits.get(kind.as_str()).into_iter().flatten() {
+            limits.push(LimitEffect {
+                gpu_type: kind.clone(),
+                limit: Watts(*limit),
+                time_factor: *time_factor,
+                power_factor: *power_factor,
+            });
+        }
+    }
+    limits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_between_and_beyond_the_entries_of_a_table() {
+        let table = BTreeMap::from([(2, 100.0), (8, 25.0)]);
+        assert_eq!(at(&table, 2), Some(100.0));
+        assert!((at(&table, 4).unwrap() - 50.0).abs() < 1e-9);
+        assert!((at(&table, 16).unwrap() - 25.0 / 1.6).abs() < 1e-9);
+        assert_eq!(at(&table, 1), Some(200.0));
+    }
+
+    #[test]
+    fn a_job_may_have_powers_of_two_around_what_it_asked_for() {
+        let rules = JobRules::default();
+        assert_eq!(Vec::from_iter(rules.allowed(3)), [1, 2, 3, 4, 8]);
+        assert_eq!(rules.span(16, 8), Some(2));
+        assert_eq!(rules.span(12, 8), Some(2));
+        assert_eq!(rules.span(7, 4), None);
+    }
+}

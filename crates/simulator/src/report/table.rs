@@ -1,0 +1,71 @@
+//! The figures side by side.
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+
+use super::{Report, title};
+use crate::outcome::Outcome;
+
+/// Column heads and cells; the same in the terminal and on the page.
+pub(super) const HEAD: [&str; 18] = [
+    "METHOD",
+    "TOTAL",
+    "+IDLE",
+    "ENERGY",
+    "TARDINESS",
+    "MISSES",
+    "TURNAROUND",
+    "KWH JOBS",
+    "KWH NODES",
+    "KWH IDLE",
+    "LATE",
+    "MEAN H",
+    "P95 H",
+    "RESTARTS",
+    "OVER BUDGET",
+    "UNFINISHED",
+    "GAP %",
+    "MS MEAN/P99",
+];
+
+pub(super) fn cells(outcome: &Outcome) -> [String; 18] {
+    let s = &outcome.replayed.summary;
+    let hours = |seconds: f64| format!("{:.2}", seconds / 3600.0);
+    [
+        title(outcome),
+        money(s.total.0),
+        money(s.total_with_idle.0),
+        money(s.energy_cost.0),
+        money(s.tardiness_cost.0),
+        money(s.miss_cost.0),
+        money(s.turnaround_cost.0),
+        format!("{:.1}", s.job_energy.kwh()),
+        format!("{:.1}", s.overhead_energy.kwh()),
+        format!("{:.1}", s.idle_energy.kwh()),
+        format!("{}/{}", s.late_jobs, s.with_deadline),
+        hours(s.mean_turnaround.0),
+        hours(s.p95_turnaround.0),
+        s.restarts.to_string(),
+        format!("{} / {:.0} s", s.planned_violations, s.violation_time.0),
+        s.unfinished.to_string(),
+        s.mean_gap.map_or_else(|| "-".to_owned(), |g| format!("{:.2}", 100.0 * g)),
+        format!("{:.1}/{:.1}", outcome.decision_times.mean_ms, outcome.decision_times.p99_ms),
+    ]
+}
+
+fn money(amount: f64) -> String {
+    if amount.abs() >= 1000.0 { format!("{amount:.0}") } else { format!("{amount:.2}") }
+}
+
+/// One row for each outcome. Money; TOTAL leaves idle GPUs out, +IDLE has them. OVER BUDGET: planned violations and seconds measured.
+pub fn table(report: &Report<'_>) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(HEAD);
+    for outcome in report.outcomes {
+        table.add_row(cells(outcome));
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    format!("{}\n{table}", report.scenario.name)
+}

@@ -1,0 +1,233 @@
+//! Files as the formats' authors write them (made-up rows), and what is wrong with others.
+
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use andreas_core::{GpuCount, Seconds, Time};
+use andreas_planner::MethodName;
+use andreas_simulator::readers::{self, ClusterFile, Format, Stretch, TraceJob, read_trace};
+use andreas_simulator::report::{self, Report};
+use andreas_simulator::{PredictionError, Setup, Watch, run_all};
+
+fn file(folder: &Path, name: &str, text: &str) -> PathBuf {
+    let path = folder.join(name);
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+fn mixed() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("clusters/mixed.yaml")
+}
+
+const ITP: &str = "job,submission_time,num_iteration,model_name,deadline,batch_size,num_gpu,duration
+0,1000,45775,resnet50,9000,256,8,7000
+1,1600,11197,gpt2,5000,128,1,1400
+2,1700,7776,vgg16,4000,64,16,2100
+3,1800,100,new-model,4000,64,1,700
+";
+
+fn read(format: Format, text: &str) -> Vec<TraceJob> {
+    let folder = tempfile::tempdir().unwrap();
+    read_trace(format, &file(folder.path(), "trace.csv", text)).unwrap()
+}
+
+#[test]
+fn every_format_says_the_same_kind_of_thing() {
+    let itp = &read(Format::Itp, ITP)[1];
+    assert_eq!((itp.gpus, itp.duration_s, itp.deadline_s, itp.batch), (1, 1400.0, Some(5000.0), Some(128)));
+
+    let own = "id,submit_s,gpus,duration_s,deadline_s,weight,model,batch,types\na,5,2,60,,2.5,bert,,\n";
+    let own = &read(Format::Csv, own)[0];
+    assert_eq!((own.deadline_s, own.weight, own.model.as_deref()), (None, Some(2.5), Some("bert")));
+
+    let json = r#"[{"id": "a", "submit_s": 5, "gpus": 2, "duration_s": 60, "weight": 2.5, "model": "bert"}]"#;
+    assert_eq!(&read(Format::Json, json)[0], own);
+
+    let philly = "timestamp,duration,num_gpus,gpu_time,cluster
+2017-10-09 07:01:55,66.0,1,66.0,11cb48\n2017-10-09 08:01:55,50,2,100,11cb48\n2017-10-09 08:01:56,0,2,0,x\n";
+    let philly = read(Format::Philly, philly);
+    assert_eq!((philly.len(), philly[1].submit_s - philly[0].submit_s), (2, 3600.0));
+
+    let chronus =
+        "job_id,user,num_gpu,submit_time,iterations,model_name,duration,interval,expect_time_list,expect_value_list,best_effort,job_type
+0,vc,4,100,6910,resnet101,20,8,30,10,0,strict
+1,vc,1,100,6910,alexnet,20,8,40-70-90,10-8-5,0,soft
+2,vc,1,100,6910,alexnet,20,8,0,0,1,best
+3,vc,0,100,6910,alexnet,20,8,0,0,1,best\n";
+    let chronus = read(Format::Chronus, chronus);
+    let deadlines: Vec<_> = chronus.iter().map(|j| j.deadline_s).collect();
+    assert_eq!(deadlines, [Some(130.0 * 60.0), Some(140.0 * 60.0), None]);
+    assert_eq!((chronus[0].weight, chronus[0].duration_s), (Some(5.0), 1200.0));
+
+    let openb =
+        "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time
+p0,12000,16384,1,460,V100M16|V100M32,LS,Running,10,110,20\np1,1,1,0,0,,BE,Running,0,10,0\np2,1,1,1,1000,,BE,Pending,5,50,\n";
+    let openb = read(Format::Openb, openb);
+    assert_eq!((openb.len(), openb[0].duration_s, openb[0].submit_s), (1, 90.0, 10.0));
+}
+
+#[test]
+fn an_error_names_file_row_and_column() {
+    let folder = tempfile::tempdir().unwrap();
+    let cases = [
+        (Format::Itp, ITP.replace("1600", "soon"), "row 2, submission_time: "),
+        (Format::Itp, ITP.replace("num_gpu", "gpus"), "row 1: "),
+        (Format::Csv, "id,submit_s,gpus,duration_s\na,0,1,-5\n".to_owned(), "row 1 (a), duration: "),
+        (
+            Format::Csv,
+            "id,submit_s,gpus,duration_s\na,0,1,5\na,0,1,5\n".to_owned(),
+            "id: \"a\" is there twice",
+        ),
+        (Format::Philly, "timestamp,duration,num_gpus\nnoon,1,1\n".to_owned(), "row 1, timestamp: "),
+        (Format::Json, r#"[{"id": "a", "submit_s": "x"}]"#.to_owned(), "[0].submit_s: "),
+    ];
+    for (format, text, at) in cases {
+        let path = file(folder.path(), "trace", &text);
+        let error = read_trace(format, &path).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{}: {at}", path.display())), "{format}: {error}");
+    }
+}
+
+#[test]
+fn a_job_takes_as_long_as_in_the_trace_where_the_trace_ran_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("itp.csv.gz");
+    let mut packed =
+        flate2::write::GzEncoder::new(std::fs::File::create(&path).unwrap(), flate2::Compression::fast());
+    packed.write_all(ITP.as_bytes()).unwrap();
+    packed.finish().unwrap();
+
+    let scenario =
+        readers::scenario(Format::Itp, &path, &mixed(), Stretch { pace: 2.0, ..Stretch::default() }).unwrap();
+
+    assert_eq!(scenario.jobs.len(), 4);
+    let job = &scenario.jobs[0];
+    let row = |gpus: u32| {
+        job.estimates
+            .iter()
+            .find(|r| r.gpu_type.as_str().contains("A100") && r.gpus == GpuCount(gpus))
+            .unwrap()
+    };
+    assert_eq!((job.submit, job.deadline, job.epochs_left), (Time(0.0), Some(Time(8000.0)), 10.0));
+    assert_eq!(row(8).epoch, Seconds(700.0));
+    assert!(row(4).epoch > row(8).epoch && row(4).power < row(8).power);
+    // Twice the pace halves the time between submissions and no deadline's slack.
+    let second = &scenario.jobs[1];
+    assert_eq!((second.submit, second.deadline), (Time(300.0), Some(Time(3700.0))));
+    // No node has 16 GPUs.
+    assert_eq!(scenario.jobs[2].spread[0].nodes, 2);
+}
+
+#[test]
+fn a_cluster_file_that_makes_no_sense_is_refused_with_the_field() {
+    let text = std::fs::read_to_string(mixed()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(mixed().with_file_name("models.json"), folder.path().join("models.json")).unwrap();
+    let trace = file(folder.path(), "itp.csv", ITP);
+    let cases = [
+        ("restart_s: 120", "restart_s: -1", "restart_s: is out of range"),
+        ("restart_s: 120", "restarts: 120", "restarts"),
+        ("gpus: 8, count", "gpus: 0, count", "nodes[0].gpus: "),
+        ("per_kwh: 0.20", "by_hour: [1, 2]", "tariff: needs exactly one"),
+        ("pue: 1.3", "pue: 0.3", "tariff: pue"),
+        ("models.json", "none.json", "none.json"),
+        ("gpu_type: Tesla-T4", "gpu_type: H100", "nodes[2].gpu_type: \"H100\""),
+    ];
+    for (from, to, says) in cases {
+        let cluster = file(folder.path(), "cluster.yaml", &text.replace(from, to));
+        let error =
+            readers::scenario(Format::Itp, &trace, &cluster, Stretch::default()).unwrap_err().to_string();
+        assert!(error.contains(says), "{to}: {error}");
+    }
+}
+
+#[test]
+fn published_tables_become_models() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    for name in ["ef", "pollux", "pollux/cifar10"] {
+        std::fs::create_dir(root.join(name)).unwrap();
+    }
+    file(root, "ef/resnet50.csv", "global_batch_size,1,2,4\n128,2.0,3.0,0\n");
+    file(
+        root,
+        "pollux/cifar10/scalability.csv",
+        "num_nodes,num_replicas,local_bsz,step_time,sync_time\n1,1,64,0.5,0.1\n1,1,128,0.5,0.1\n1,2,128,0.6,0.1\n",
+    );
+    file(root, "gavel.csv", "gpu_type,placement,model,n_gpus,packed_with_model,packed_with_n_gpus,steps_per_s,packed_other_steps_per_s,normalized_sum_DERIVED
+v100,consolidated,LM (batch size 5),1,,,4,,\nv100,consolidated,LM (batch size 5),1,LM (batch size 5),1,2,2,1\nk80,unconsolidated,LM (batch size 5),1,,,1,,\n");
+    file(
+        root,
+        "zeus.csv",
+        "dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power\nimagenet,resnet50,64,sgd,250,100,220\nimagenet,resnet50,64,sgd,150,110,140\n",
+    );
+    let cluster = file(
+        root,
+        "cluster.yaml",
+        "
+gpu_types: [{name: A100, idle_w: 50, max_w: 400}, {name: T4, idle_w: 10, max_w: 70}]
+nodes: [{gpu_type: A100, gpus: 8, count: 1}]
+tariff: {per_kwh: 0.2}
+models:
+  - {format: elasticflow, folder: ef, gpu_type: A100}
+  - {format: pollux, folder: pollux, gpu_type: T4}
+  - {format: gavel, file: gavel.csv, types: {v100: V100}}
+  - {format: zeus, file: zeus.csv, gpu_type: A100, models: {resnet50: resnet50}}
+  - {format: relative, gpu_type: T4, to: A100, speed: 0.5}
+",
+    );
+    let (_, models) = ClusterFile::read(&cluster).unwrap();
+    let resnet = &models.families["resnet50-b128"];
+    assert_eq!(resnet.seconds["A100"], [(1, 0.5), (2, 1.0 / 3.0)].into());
+    assert_eq!(resnet.watts["A100"], [(1, 220.0), (2, 440.0)].into());
+    assert_eq!(resnet.limits["A100"], [(150.0, 1.1, 140.0 / 220.0)]);
+    // Half the speed for what a GPU does, the same seconds for what it does not.
+    assert!((resnet.seconds["T4"][&2] - (0.5 + (1.0 / 3.0 - 0.25))).abs() < 1e-12);
+    assert_eq!(models.families["cifar10"].seconds["T4"][&1], 0.5 / 128.0);
+    assert_eq!(models.families["LM-b5"].seconds["V100"], [(1, 0.25)].into());
+}
+
+struct Silent;
+
+impl Watch for Silent {
+    fn seconds(&self) -> f64 {
+        0.0
+    }
+    fn ended(&self, _: usize) {}
+}
+
+#[test]
+fn a_report_has_every_method_and_needs_no_network() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = file(folder.path(), "<itp>.csv", ITP);
+    let scenario = readers::scenario(Format::Itp, &trace, &mixed(), Stretch::default()).unwrap();
+    let setup = |method| Setup {
+        method,
+        seed: 0,
+        trials: 10,
+        error: PredictionError::default(),
+        label: String::new(),
+    };
+    let setups = [setup(MethodName::FifoFixed), setup(MethodName::Edf)];
+    let outcomes = run_all(&scenario, &setups, &Silent).unwrap();
+    let report = Report { scenario: &scenario, outcomes: &outcomes };
+
+    let page = report::html(&report);
+    assert!(page.contains("fifo-fixed") && page.contains("&lt;itp&gt;") && !page.contains("<itp>"));
+    for forbidden in ["http", "<script", "<link", "@import", "url("] {
+        assert!(!page.contains(forbidden), "{forbidden} is on the page");
+    }
+    assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
+    assert_eq!(page.matches("Gantt per node").count(), 2);
+
+    let json: serde_json::Value = serde_json::from_str(&report::json(&report).unwrap()).unwrap();
+    assert_eq!(json["outcomes"][1]["method"], "edf");
+    assert_eq!(json["outcomes"][0]["jobs"].as_array().unwrap().len(), 4);
+    assert!(json["outcomes"][0]["summary"]["total"].as_f64().unwrap() > 0.0);
+    assert!(report::table(&report).contains("edf"));
+    // The same again is the same again.
+    assert_eq!(outcomes[1].replayed, run_all(&scenario, &setups, &Silent).unwrap()[1].replayed);
+}
