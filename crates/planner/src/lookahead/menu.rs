@@ -40,6 +40,8 @@ pub(super) struct Menu {
     ends: Vec<[u8; PERIODS]>,
     /// By job: seconds before it can start anywhere.
     pub delay: Vec<f64>,
+    /// Whether a later start never costs less, prices aside: so with a flat tariff.
+    pub rising: bool,
     /// By type: overhead of nodes per GPU, watts.
     share: Vec<f64>,
     phi: Phi,
@@ -62,6 +64,7 @@ impl Menu {
             costs: Vec::new(),
             ends: Vec::new(),
             delay: Vec::with_capacity(instance.jobs.len()),
+            rising: instance.snapshot.tariff.windows().len() == 1,
             share,
             phi: Phi::new(),
         };

@@ -139,7 +139,7 @@ impl<'b> Context<'_, 'b> {
         if let Some(kept) = &kept {
             base.ledger.release(instance, kept.job, &kept.spot);
         }
-        let step = self.step(present, &base);
+        let step = self.step(present, &base).weigh(&base);
         if let Some(kept) = &kept {
             base.ledger.take(instance, kept.job, &kept.spot);
         }
@@ -222,7 +222,7 @@ impl<'b> Context<'_, 'b> {
 
     /// Moves of the local search.
     fn moves(&self, jobs: usize) -> u64 {
-        (200 + 8 * jobs as u64).saturating_mul(self.options.trials) / 1000
+        (200 + 6 * jobs.min(500) as u64 + 2 * jobs as u64).saturating_mul(self.options.trials) / 1000
     }
 
     /// Which jobs a decision could still touch right after a plan was carried out.

@@ -15,12 +15,12 @@ use crate::instance::Instance;
 use crate::plan::Prices;
 
 /// Rounds without and with prices of the last decision.
-const COLD: usize = 40;
+const COLD: usize = 32;
 const WARM: usize = 16;
 /// A job looks at all its items every so many rounds, in between at those that were nearly its best.
-const FULL: usize = 6;
+const FULL: usize = 8;
 /// How many those are.
-const SHORTLIST: usize = 5;
+const SHORTLIST: usize = 4;
 /// Name of the watts' price; no class can be called like this.
 const WATTS: &str = "watts";
 
@@ -211,7 +211,7 @@ impl Choice {
             if full {
                 let mut ranked = [(f64::INFINITY, u32::MAX); SHORTLIST];
                 for i in menu.of(job) {
-                    let found = best_start(menu, job, i, gpu, watt, f64::INFINITY);
+                    let found = best_start(menu, job, i, gpu, watt, ranked[SHORTLIST - 1].0);
                     if found.0 < best.0 {
                         best = found;
                     }
@@ -261,6 +261,9 @@ fn best_start(
     for (s, begin) in BEGINS.iter().enumerate() {
         let base = menu.at(i, s);
         if base >= best.0 {
+            if menu.rising {
+                break;
+            }
             continue;
         }
         let (end, until) = (menu.end(i, s), begin.max(delay) + item.time);

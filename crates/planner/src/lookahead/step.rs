@@ -13,7 +13,10 @@ use crate::instance::{Instance, Spot};
 /// few decisions later.
 const CHANGE: f64 = 3.0;
 /// Rounds of the dual's search.
-const ROUNDS: usize = 60;
+const ROUNDS: usize = 80;
+/// It ends after so many rounds that gained less than this part of the bound.
+const PATIENCE: usize = 10;
+const CLOSE: f64 = 1e-7;
 
 /// A configuration of a job on a class of nodes, now.
 #[derive(Clone, Copy, Debug)]
@@ -71,13 +74,18 @@ impl<'a, 'b> Step<'a, 'b> {
             let wait = step.waiting(job, *later);
             step.wait.push(wait);
         }
-        for job in 0..present.len() {
+        step
+    }
+
+    /// Finds what is worth looking at, in order, and the bound.
+    pub fn weigh(mut self, base: &Board) -> Self {
+        for job in 0..self.present.len() {
             if base.spots[job].is_none() {
-                step.options[job] = step.worth(job);
+                self.options[job] = self.worth(job);
             }
         }
-        step.price(base);
-        step
+        self.price(base);
+        self
     }
 
     /// Progress lost by a change to an item, in seconds on it.
@@ -216,12 +224,15 @@ impl<'a, 'b> Step<'a, 'b> {
             (0..self.present.len()).filter_map(|job| Some(self.cost(job, base.spots[job].as_ref()?))).sum();
         let mut dual = Dual::new(self, &room, watts);
         let mut best = (f64::NEG_INFINITY, dual.gpu.clone(), 0.0);
+        let mut idle = 0;
         for _ in 0..ROUNDS {
             let value = dual.round(self, &room, watts);
-            if value > best.0 {
+            let gained = value - best.0;
+            idle = if gained > CLOSE * value.abs() { 0 } else { idle + 1 };
+            if gained > 0.0 {
                 best = (value, dual.at.0.clone(), dual.at.1);
             }
-            if dual.settled {
+            if dual.settled || idle >= PATIENCE {
                 break;
             }
         }
