@@ -43,6 +43,10 @@ pub struct Pace {
 
 /// How long a plan waits for the decisions of the one before to be looked at.
 const HANDED_WITHIN: Duration = Duration::from_secs(3);
+/// Seconds until a plan that only an expected end of a job asks for.
+const EXPECTED_NOT_BEFORE: f64 = 5.0;
+/// A plan that takes longer than this is worth a word.
+const SLOW: Duration = Duration::from_secs(2);
 /// How long the first plan waits for every job to have been stepped once.
 const FIRST_WITHIN: Duration = Duration::from_secs(10);
 
@@ -87,6 +91,16 @@ pub async fn run(
             Ok((plan, took)) => {
                 shared.metrics.plans.inc();
                 shared.metrics.plan_seconds.observe(took.as_secs_f64());
+                let (jobs, seconds) = (built.snapshot.jobs.len(), took.as_secs_f64());
+                tracing::debug!(jobs, seconds, trials = plan.trials, gap = ?plan.gap, "planned");
+                if took > SLOW {
+                    tracing::warn!(
+                        jobs,
+                        seconds,
+                        trials = plan.trials,
+                        "a plan took long: fewer --trials make it faster"
+                    );
+                }
                 wake = hand_over(&shared, &built, &plan);
                 prices = plan.prices;
             }
@@ -233,11 +247,21 @@ fn hand_over(shared: &Shared, built: &Built, plan: &Plan) -> Option<Instant> {
     for key in changed {
         index.mark(key);
     }
-    let now = Timestamp::now();
-    let wait = |seconds: f64| Instant::now() + Duration::from_secs_f64(seconds.clamp(0.1, 3_600.0));
-    let event = plan.next_event.map(|at| wait(at.0 - now.as_millisecond() as f64 / 1_000.0));
-    let back_off = built.not_before.map(|at| wait(at.duration_since(now).as_secs_f64()));
-    [event, back_off].into_iter().flatten().min()
+    next_look(built, plan)
+}
+
+/// When to plan again at the latest, as far as is known now: an edge of tariff or budget, the end of a back-off, and what
+/// the planner expects next. The end of a job is an event by itself when it comes; one that is overdue must not make
+/// plans follow each other without a pause.
+fn next_look(built: &Built, plan: &Plan) -> Option<Instant> {
+    let now = Timestamp::now().as_millisecond() as f64 / 1_000.0;
+    let snapshot = &built.snapshot;
+    let budget = snapshot.budget.as_ref().and_then(|budget| budget.watts.next_edge(snapshot.now));
+    let exact = [snapshot.tariff.next_edge(snapshot.now), budget].into_iter().flatten().map(|at| at.0);
+    let back_off = built.not_before.map(|at| at.as_millisecond() as f64 / 1_000.0);
+    let expected = plan.next_event.map(|at| at.0.max(now + EXPECTED_NOT_BEFORE));
+    let first = exact.chain(back_off).chain(expected).filter(|at| at.is_finite()).min_by(f64::total_cmp)?;
+    Some(Instant::now() + Duration::from_secs_f64((first - now).clamp(0.1, 3_600.0)))
 }
 
 /// Keeps the predictions of every job for its next steps and for `/forecasts`.
