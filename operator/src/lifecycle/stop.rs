@@ -43,7 +43,11 @@ pub(super) fn asked_by_plan(d: &mut Draft<'_>, allocation: &Allocation) -> bool 
             let to = nodes.join(", ");
             d.ask_to_stop(
                 Reason::Stopping,
-                format!("moves to {gpus_per_worker} x {gpu_type} on each of {to}"),
+                if nodes.len() == 1 {
+                    format!("moves to {gpus_per_worker} x {gpu_type} on {to}")
+                } else {
+                    format!("moves to {gpus_per_worker} x {gpu_type} on each of {to}")
+                },
             );
             true
         }

@@ -76,7 +76,7 @@ fn an_exit_within_the_skew_of_clocks_is_taken_for_the_stops_doing() {
 fn a_move_stops_and_starts_where_the_plan_says() {
     let mut world = World::running(json!({"gpus": {"max": 4}}), &["n1"], 1);
     world.plan_run(&["n2"], 4);
-    assert_eq!(world.status().stop.unwrap().message, "moves to 4 x A100 on each of n2");
+    assert_eq!(world.status().stop.unwrap().message, "moves to 4 x A100 on n2");
     world.leave(143);
     assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "NotPlannedYet"));
     world.plan_run(&["n2"], 4);
