@@ -36,6 +36,8 @@ pub struct JobMemory {
     pub decision: Option<DecisionFor>,
     /// Where a stop that is under way leads: kept for the job until it starts there, or the plan says otherwise.
     pub target: Option<Target>,
+    /// `target` is of a step that is being made from a decision: a look at this instant must see it.
+    pub taking: bool,
     /// Jobs, with their attempt then, that must have left before this one's pods are made.
     pub after: Vec<(ObjectKey, i64)>,
     /// Predictions for it, from the last plan.
@@ -83,6 +85,23 @@ impl Target {
 }
 
 impl JobMemory {
+    /// A step is about to be made from `decision`: what it gives counts as given from here on, also before its status is
+    /// on its way.
+    pub fn take(&mut self, decision: Option<&DecisionFor>, now: Timestamp) {
+        let waits = matches!(self.claim, Some(Claim::Waiting { .. }));
+        if waits && self.target.is_none() {
+            self.target = decision.and_then(|decision| Target::of(&decision.verdict, now));
+            self.taking = self.target.is_some();
+        }
+    }
+
+    /// The step is over; what it did not take is free again.
+    pub fn taken(&mut self) {
+        if std::mem::take(&mut self.taking) && matches!(self.claim, Some(Claim::Waiting { .. })) {
+            self.target = None;
+        }
+    }
+
     /// Keeps in mind where a move leads: the step that asks for the stop is the last one that sees the decision. `held` is
     /// what the job has; a decision to go on there leads nowhere else.
     pub fn keep_target(&mut self, claim: &Claim, held: Option<&Allocation>, now: Timestamp) {
@@ -131,6 +150,7 @@ impl Ledger {
             rules_changed: None,
             decision: None,
             target: None,
+            taking: false,
             after: Vec::new(),
             table: None,
             on_time: None,
@@ -262,6 +282,18 @@ mod tests {
         ledger.entry(&key("a"), "1").claim = Some(Claim::Nothing);
         assert!(ledger.entry(&key("a"), "2").claim.is_none());
         assert!(ledger.get_mut(&key("a"), "1").is_none());
+    }
+
+    #[test]
+    fn what_a_step_is_about_to_take_counts_as_taken_until_it_is_over() {
+        let mut ledger = Ledger::new(Timestamp::UNIX_EPOCH);
+        let memory = ledger.entry(&key("a"), "1");
+        memory.claim = Some(Claim::Waiting { not_before: None });
+        memory.take(Some(&run("n1")), Timestamp::UNIX_EPOCH);
+        assert_eq!(memory.target.as_ref().map(|target| target.nodes.clone()), Some(vec!["n1".to_owned()]));
+        // The step found that it could not take it.
+        memory.taken();
+        assert_eq!(memory.target, None);
     }
 
     #[test]

@@ -85,6 +85,11 @@ impl Seen {
         }
     }
 
+    /// The plan's word that the step is made from.
+    pub fn decision(&self) -> Option<&DecisionFor> {
+        self.memory.decision.as_ref()
+    }
+
     /// The run goes so much faster or slower than the last plan knew that another plan is due.
     pub fn is_off_plan(&self) -> bool {
         let table = self.memory.table.as_ref();

@@ -23,7 +23,16 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
 
 /// Makes one step of a job and carries it out.
 pub async fn step(shared: &Arc<Shared>, key: &ObjectKey) -> Again {
-    let Some(mut seen) = look(shared, key) else { return Again::OnEvent };
+    let Some(seen) = look(shared, key) else { return Again::OnEvent };
+    let job = Arc::clone(&seen.job);
+    let again = step_from(shared, key, seen).await;
+    if let Some(memory) = shared.ledger.lock().get_mut(key, uid(&job)) {
+        memory.taken();
+    }
+    again
+}
+
+async fn step_from(shared: &Arc<Shared>, key: &ObjectKey, mut seen: Seen) -> Again {
     if seen.is_off_plan() {
         shared.index.lock().replan();
     }
@@ -78,6 +87,9 @@ fn look(shared: &Shared, key: &ObjectKey) -> Option<Seen> {
         Some(seen) => {
             ledger.looked_at(key);
             seen.hold_back(&index, &ledger);
+            if let Some(memory) = ledger.get_mut(key, uid(&seen.job)) {
+                memory.take(seen.decision(), Timestamp::now());
+            }
         }
         None => ledger.forget(key),
     }
