@@ -86,6 +86,12 @@ macro_rules! resource_like {
     };
 }
 
+mod volumes;
+
+pub use volumes::{
+    SlimPersistentVolume, SlimPersistentVolumeClaim, SlimPersistentVolumeClaimSpec, SlimPersistentVolumeSpec,
+};
+
 macro_rules! slim_custom_resource {
     ($(#[$doc:meta])* $slim:ident, $full:ty, $spec:ty, $status:ty) => {
         $(#[$doc])*
@@ -181,6 +187,8 @@ pub struct SlimPodSpec {
     pub containers: Vec<SlimContainer>,
     /// Its init containers, native sidecars among them.
     pub init_containers: Vec<SlimContainer>,
+    /// Requests and limits of the whole pod, where they are not those of its containers together.
+    pub resources: Option<SlimResources>,
     /// Resources beside those of containers.
     pub overhead: BTreeMap<String, Quantity>,
 }
@@ -195,6 +203,27 @@ pub struct SlimContainer {
     pub restart_policy: Option<String>,
     /// Its requests and limits.
     pub resources: SlimResources,
+    /// Ports that it takes of its node; others are skipped.
+    #[serde(deserialize_with = "host_ports")]
+    pub ports: Vec<SlimPort>,
+}
+
+/// A port of the node that a container takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlimPort {
+    /// Its number; 0: none.
+    pub host_port: i32,
+    /// `TCP` (also when empty), `UDP`, `SCTP`.
+    pub protocol: String,
+}
+
+/// Most containers name ports, hardly any takes one of its node: those are not kept.
+fn host_ports<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SlimPort>, D::Error> {
+    let mut ports = Option::<Vec<SlimPort>>::deserialize(deserializer)?.unwrap_or_default();
+    ports.retain(|port| port.host_port > 0);
+    ports.shrink_to_fit();
+    Ok(ports)
 }
 
 /// Requests and limits of a container.

@@ -23,7 +23,8 @@ use std::time::Duration;
 
 use andreas_api::names;
 use andreas_api::slim::{
-    SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPod, SlimQuota, SlimTrainingJob, SlimTrainingProfile,
+    SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPersistentVolume, SlimPersistentVolumeClaim, SlimPod,
+    SlimQuota, SlimTrainingJob, SlimTrainingProfile,
 };
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
@@ -66,6 +67,10 @@ pub struct ClusterIndex {
     pub quotas: Store<SlimQuota>,
     /// Namespaces.
     pub namespaces: Store<SlimNamespace>,
+    /// PersistentVolumeClaims.
+    pub claims: Store<SlimPersistentVolumeClaim>,
+    /// PersistentVolumes.
+    pub volumes: Store<SlimPersistentVolume>,
     members: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
     gone: BTreeMap<ObjectKey, Vec<Gone>>,
     pods_on: BTreeMap<String, BTreeSet<ObjectKey>>,
@@ -124,6 +129,8 @@ impl ClusterIndex {
             gpu_nodes: self.gpu_nodes.clone(),
             quotas: self.quotas.clone(),
             namespaces: self.namespaces.clone(),
+            claims: self.claims.clone(),
+            volumes: self.volumes.clone(),
             pods_on: self.pods_on.clone(),
             foreign_use: self.foreign_use.clone(),
             ..Self::default()
@@ -175,7 +182,7 @@ impl ClusterIndex {
 
     /// What foreign pods take of a node, orphans of ours included.
     pub fn foreign_use(&self, node: &str) -> Amounts {
-        self.foreign_use.get(node).copied().unwrap_or_default()
+        self.foreign_use.get(node).cloned().unwrap_or_default()
     }
 
     /// The policy that is in force; all defaults without an object.
@@ -372,21 +379,23 @@ impl ClusterIndex {
     }
 
     fn add_use(&mut self, node: &str, amounts: Amounts) {
+        let gpus = amounts.gpus;
         let entry = self.foreign_use.entry(node.to_owned()).or_default();
-        *entry = entry.plus(amounts);
-        if amounts.gpus > 0 {
+        *entry = std::mem::take(entry).plus(amounts);
+        if gpus > 0 {
             self.replan();
         }
     }
 
     fn drop_use(&mut self, node: &str, amounts: Amounts) {
+        let gpus = amounts.gpus;
         if let Some(entry) = self.foreign_use.get_mut(node) {
-            *entry = entry.minus(amounts);
+            *entry = std::mem::take(entry).minus(amounts);
             if *entry == Amounts::default() {
                 self.foreign_use.remove(node);
             }
         }
-        if amounts.gpus > 0 {
+        if gpus > 0 {
             self.mark_jobs_on(node);
             self.replan();
         }

@@ -1,9 +1,10 @@
 //! Kubernetes quantities as whole numbers, and what a pod takes of its node.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use andreas_api::names::GPU_RESOURCE;
-use andreas_api::slim::{SlimContainer, SlimPodSpec};
+use andreas_api::slim::{SlimContainer, SlimPodSpec, SlimPort};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 /// A quantity in thousandths, rounded up; `None` where the text is not a quantity or negative.
@@ -65,7 +66,7 @@ fn clamp(value: u128) -> u64 {
 }
 
 /// What pods take of a node, or a node has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Amounts {
     /// Whole GPUs.
     pub gpus: u64,
@@ -75,26 +76,65 @@ pub struct Amounts {
     pub memory: u64,
     /// Pods.
     pub pods: u64,
+    /// Everything else by name (`ephemeral-storage`, `hugepages-2Mi`, `rdma/hca`), in whole units, and host ports
+    /// ([`host_port`]); what is 0 is not in it.
+    pub others: BTreeMap<Arc<str>, u64>,
 }
+
+/// A port of a node as something there is one of. Addresses are not told apart: a port that is taken on one of a node's
+/// addresses counts as taken on all.
+pub fn host_port(port: &SlimPort) -> Arc<str> {
+    let protocol = if port.protocol.is_empty() { "TCP" } else { &port.protocol };
+    format!("{HOST_PORT}{protocol}/{}", port.host_port).into()
+}
+
+/// How names of host ports begin: no resource may be called so.
+pub const HOST_PORT: &str = "hostPort:";
 
 impl Amounts {
     /// Of a map of resources by name (requests, or a node's allocatable).
     pub fn of(resources: &BTreeMap<String, Quantity>) -> Self {
-        let get = |name: &str, read: fn(&Quantity) -> u64| resources.get(name).map_or(0, read);
-        Self {
-            gpus: get(GPU_RESOURCE, units),
-            cpu_milli: get("cpu", thousandths),
-            memory: get("memory", units),
-            pods: get("pods", units),
+        let mut amounts = Self::default();
+        resources.iter().for_each(|(name, quantity)| amounts.set(name, quantity));
+        amounts
+    }
+
+    fn set(&mut self, name: &str, quantity: &Quantity) {
+        match name {
+            GPU_RESOURCE => self.gpus = units(quantity),
+            "cpu" => self.cpu_milli = thousandths(quantity),
+            "memory" => self.memory = units(quantity),
+            "pods" => self.pods = units(quantity),
+            name => {
+                self.others.remove(name);
+                let amount = units(quantity);
+                if amount > 0 {
+                    self.others.insert(name.into(), amount);
+                }
+            }
         }
     }
 
-    fn zip(self, other: Self, f: fn(u64, u64) -> u64) -> Self {
+    fn has(&self, name: &str) -> bool {
+        match name {
+            "cpu" => self.cpu_milli > 0,
+            "memory" => self.memory > 0,
+            name => self.others.contains_key(name),
+        }
+    }
+
+    fn zip(mut self, other: Self, f: fn(u64, u64) -> u64) -> Self {
+        for (name, amount) in other.others {
+            let mine = self.others.entry(name).or_default();
+            *mine = f(*mine, amount);
+        }
+        self.others.retain(|_, amount| *amount > 0);
         Self {
             gpus: f(self.gpus, other.gpus),
             cpu_milli: f(self.cpu_milli, other.cpu_milli),
             memory: f(self.memory, other.memory),
             pods: f(self.pods, other.pods),
+            others: self.others,
         }
     }
 
@@ -115,39 +155,77 @@ impl Amounts {
     pub fn max(self, other: Self) -> Self {
         self.zip(other, u64::max)
     }
+
+    /// One part of so many equal ones, rounded up.
+    #[must_use]
+    pub fn part(mut self, of: u64) -> Self {
+        let of = of.max(1);
+        self.others.values_mut().for_each(|amount| *amount = amount.div_ceil(of));
+        Self {
+            gpus: self.gpus.div_ceil(of),
+            cpu_milli: self.cpu_milli.div_ceil(of),
+            memory: self.memory.div_ceil(of),
+            pods: self.pods.div_ceil(of),
+            others: self.others,
+        }
+    }
 }
 
 /// What a container asks for: its requests, and limits where it has no request (as the API server defaults them).
 fn container(container: &SlimContainer) -> Amounts {
-    let (requests, limits) = (&container.resources.requests, &container.resources.limits);
-    let asked = Amounts::of(requests);
-    let capped = Amounts::of(limits);
-    let pick =
-        |name: &str, request: u64, limit: u64| if requests.contains_key(name) { request } else { limit };
-    Amounts {
-        gpus: pick(GPU_RESOURCE, asked.gpus, capped.gpus),
-        cpu_milli: pick("cpu", asked.cpu_milli, capped.cpu_milli),
-        memory: pick("memory", asked.memory, capped.memory),
-        pods: 0,
-    }
+    let mut amounts = Amounts::of(&container.resources.limits);
+    container.resources.requests.iter().for_each(|(name, quantity)| amounts.set(name, quantity));
+    amounts.pods = 0;
+    amounts
 }
 
-/// What a pod takes of its node, as the scheduler counts it (KEP-753): the larger of what runs at last (containers and
-/// native sidecars) and of what any init container needs together with the sidecars started before it; plus overhead.
-pub fn pod(spec: &SlimPodSpec) -> Amounts {
-    let mut sidecars = Amounts::default();
-    let mut initial = Amounts::default();
+/// Resources that a pod may ask for as a whole (KEP-2837).
+pub fn of_whole_pods(name: &str) -> bool {
+    matches!(name, "cpu" | "memory") || name.starts_with("hugepages-")
+}
+
+/// The larger of what runs at last (containers and native sidecars) and of what any init container needs together with
+/// the sidecars started before it (KEP-753).
+pub fn at_most<T: Clone>(
+    spec: &SlimPodSpec,
+    of: impl Fn(&SlimContainer) -> T,
+    none: T,
+    plus: fn(T, T) -> T,
+    max: fn(T, T) -> T,
+) -> T {
+    let (mut sidecars, mut initial) = (none.clone(), none);
     for init in &spec.init_containers {
         if init.restart_policy.as_deref() == Some("Always") {
-            sidecars = sidecars.plus(container(init));
-            initial = initial.max(sidecars);
+            sidecars = plus(sidecars, of(init));
+            initial = max(initial, sidecars.clone());
         } else {
-            initial = initial.max(sidecars.plus(container(init)));
+            initial = max(initial, plus(sidecars.clone(), of(init)));
         }
     }
-    let running = spec.containers.iter().map(container).fold(sidecars, Amounts::plus);
-    let mut total = running.max(initial).plus(Amounts::of(&spec.overhead));
+    max(spec.containers.iter().map(of).fold(sidecars, plus), initial)
+}
+
+/// What a pod takes of its node, as the scheduler counts it: [`at_most`] of its containers, or what it asks for as a whole
+/// where it does; its overhead; its host ports.
+pub fn pod(spec: &SlimPodSpec) -> Amounts {
+    let mut total = at_most(spec, container, Amounts::default(), Amounts::plus, Amounts::max);
+    if let Some(whole) = &spec.resources {
+        // The API server completes requests: from the containers where they have any, else from the limit.
+        for (name, limit) in whole.limits.iter().filter(|(name, _)| of_whole_pods(name)) {
+            if !total.has(name) {
+                total.set(name, limit);
+            }
+        }
+        for (name, request) in whole.requests.iter().filter(|(name, _)| of_whole_pods(name)) {
+            total.set(name, request);
+        }
+    }
+    let mut total = total.plus(Amounts::of(&spec.overhead));
     total.pods = 1;
+    let sidecars = spec.init_containers.iter().filter(|c| c.restart_policy.as_deref() == Some("Always"));
+    for port in spec.containers.iter().chain(sidecars).flat_map(|c| &c.ports) {
+        total.others.insert(host_port(port), 1);
+    }
     total
 }
 
@@ -193,7 +271,7 @@ mod tests {
             ..SlimPodSpec::default()
         };
         // Running: 2 + 0.5 + sidecar 1 = 3.5; starting: sidecar 1 + 4 = 5.
-        assert_eq!(pod(&spec), Amounts { gpus: 4, cpu_milli: 5_000, memory: 0, pods: 1 });
+        assert_eq!(pod(&spec), Amounts { gpus: 4, cpu_milli: 5_000, pods: 1, ..Amounts::default() });
     }
 
     #[test]
@@ -202,5 +280,30 @@ mod tests {
         only.resources.limits = BTreeMap::from([(GPU_RESOURCE.to_owned(), Quantity("2".into()))]);
         let spec = SlimPodSpec { containers: vec![only], ..SlimPodSpec::default() };
         assert_eq!(pod(&spec).gpus, 2);
+    }
+
+    #[test]
+    fn what_is_neither_cpu_nor_memory_counts_too_and_a_whole_pods_request_goes_first() {
+        let spec: SlimPodSpec = serde_json::from_value(serde_json::json!({
+            "containers": [
+                {"name": "a", "resources": {"requests": {"cpu": "2", "ephemeral-storage": "10Gi"}, "limits": {"rdma/hca": "1", "ephemeral-storage": "20Gi"}},
+                 "ports": [{"containerPort": 80}, {"containerPort": 1, "hostPort": 9_400}]},
+                {"name": "b", "resources": {"requests": {"cpu": "1"}}}],
+            "initContainers": [
+                {"name": "s", "restartPolicy": "Always", "ports": [{"hostPort": 53, "protocol": "UDP"}], "resources": {"requests": {"rdma/hca": "1"}}},
+                {"name": "i", "ports": [{"hostPort": 1}], "resources": {"requests": {"ephemeral-storage": "15Gi"}}}],
+            "resources": {"requests": {"cpu": "8"}, "limits": {"cpu": "16", "memory": "4Gi", "hugepages-2Mi": "1Gi"}},
+        }))
+        .expect("a spec");
+        let others = [
+            ("ephemeral-storage", 15 << 30),
+            ("rdma/hca", 2),
+            ("hugepages-2Mi", 1 << 30),
+            ("hostPort:TCP/9400", 1),
+            ("hostPort:UDP/53", 1),
+        ];
+        let others = others.map(|(name, amount)| (Arc::from(name), amount)).into();
+        assert_eq!(pod(&spec), Amounts { gpus: 0, cpu_milli: 8_000, memory: 4 << 30, pods: 1, others });
+        assert_eq!(spec.containers[0].ports.len(), 1, "ports that are not the node's are not kept");
     }
 }

@@ -42,7 +42,7 @@ fn a_pod_is_ours_by_label_and_owner_and_an_orphan_is_foreign_use() {
     index.apply(pod("orphan", 6, false, Some("n1"), "Running"));
     // Who is a member is judged by the step; both carry the name.
     assert_eq!(index.members(&key("bert")).len(), 2);
-    assert_eq!(index.foreign_use("n1"), Amounts { gpus: 2, cpu_milli: 4_000, memory: 0, pods: 1 });
+    assert_eq!(index.foreign_use("n1"), Amounts { gpus: 2, cpu_milli: 4_000, pods: 1, ..Amounts::default() });
 
     // An orphaning delete takes the owner away: the same pod is foreign from then on.
     index.apply(pod("bert-1-0", 7, false, Some("n1"), "Running"));
@@ -68,7 +68,7 @@ fn foreign_pods_come_move_and_go_with_what_they_take() {
     assert_eq!(index.foreign_use("n1").pods, 0);
     index.apply(foreign("a", 2, Some("n1")));
     index.apply(foreign("b", 3, Some("n1")));
-    assert_eq!(index.foreign_use("n1"), Amounts { gpus: 0, cpu_milli: 0, memory: 2 << 30, pods: 2 });
+    assert_eq!(index.foreign_use("n1"), Amounts { memory: 2 << 30, pods: 2, ..Amounts::default() });
     let present = HashSet::from([key("b")]);
     <ClusterIndex as Index<ForeignPod>>::reset(&mut index, &present);
     assert_eq!(index.foreign_use("n1").pods, 1);

@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use andreas_api::slim::{
-    SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPod, SlimQuota, SlimTrainingJob, SlimTrainingProfile,
+    SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPersistentVolume, SlimPersistentVolumeClaim, SlimPod,
+    SlimQuota, SlimTrainingJob, SlimTrainingProfile,
 };
 use andreas_runtime::watch::{Index, ObjectKey};
 
@@ -186,6 +187,20 @@ planned_from!(
     SlimTrainingProfile,
     profiles,
     |a: &SlimTrainingProfile, b: &SlimTrainingProfile| a.spec == b.spec && a.status == b.status,
+    |_: &mut ClusterIndex, _: &ObjectKey| ()
+);
+planned_from!(
+    SlimPersistentVolumeClaim,
+    claims,
+    |a: &SlimPersistentVolumeClaim, b: &SlimPersistentVolumeClaim| a.spec == b.spec,
+    |_: &mut ClusterIndex, _: &ObjectKey| ()
+);
+planned_from!(
+    SlimPersistentVolume,
+    volumes,
+    |a: &SlimPersistentVolume, b: &SlimPersistentVolume| {
+        a.spec == b.spec && a.metadata.labels == b.metadata.labels
+    },
     |_: &mut ClusterIndex, _: &ObjectKey| ()
 );
 planned_from!(

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use andreas_api::names::LABEL_JOB;
 use andreas_api::slim::{
-    SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPod, SlimQuota, SlimTrainingJob, SlimTrainingProfile,
+    SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPersistentVolume, SlimPersistentVolumeClaim, SlimPod,
+    SlimQuota, SlimTrainingJob, SlimTrainingProfile,
 };
 use andreas_runtime::health::{Health, ReadyHandle};
 use andreas_runtime::watch::{Index, WatchConfig, WatchMetrics, Watcher, feed};
@@ -49,6 +50,8 @@ pub fn feed_all(
     with.feed::<SlimTrainingProfile>("trainingprofiles", WatchConfig::default());
     with.feed::<SlimQuota>("resourcequotas", WatchConfig::default());
     with.feed::<SlimNamespace>("namespaces", WatchConfig::default());
+    with.feed::<SlimPersistentVolumeClaim>("persistentvolumeclaims", WatchConfig::default());
+    with.feed::<SlimPersistentVolume>("persistentvolumes", WatchConfig::default());
     with.feed::<SlimTrainingJob>("trainingjobs", WatchConfig::default());
     with.feed::<SlimPod>("pods of jobs", WatchConfig::default().labels(LABEL_JOB));
     let others = WatchConfig::default()

@@ -2,7 +2,9 @@
 
 use andreas_api::names::GPU_RESOURCE;
 use andreas_api::slim::{SlimNode, SlimTaint};
-use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Toleration};
+use k8s_openapi::api::core::v1::{
+    NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Toleration,
+};
 use kube::ResourceExt;
 
 /// Whether the node admits a pod of that spec; cordon and readiness are judged elsewhere.
@@ -22,7 +24,12 @@ fn affine(spec: &PodSpec, node: &SlimNode) -> bool {
     else {
         return true;
     };
-    required.node_selector_terms.iter().any(|term| matches_term(term, node))
+    selects(required, node)
+}
+
+/// Whether a node selector (alternatives of requirements) admits the node.
+pub fn selects(selector: &NodeSelector, node: &SlimNode) -> bool {
+    selector.node_selector_terms.iter().any(|term| matches_term(term, node))
 }
 
 /// Requirements of a term are all to be met; an empty term matches nothing.

@@ -9,17 +9,18 @@ use andreas_api::names::{ANNOTATION_MAX_WEIGHT, LABEL_ATTEMPT};
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use andreas_api::training_job::{self, Allocation};
 use andreas_core::{GpuCount, NamespaceName, NodeName, Seconds, Time, Watts};
-use andreas_planner::{Job, JobState, Placement, Preemption, Resources, Worker};
+use andreas_planner::{Job, JobState, Placement, Preemption};
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
 use kube::ResourceExt;
 
 use super::nodes::Cluster;
-use super::tables::{Table, WorkerSpecs};
-use super::{Holding, admits, job_id, node_name, nodes, quota, rules};
+use super::tables::Table;
+use super::volumes::Volumes;
+use super::worker::{self, WorkerSpecs};
+use super::{Holding, admits, job_id, node_name, nodes, rules};
 use crate::forecast;
-use crate::index::{ClusterIndex, job_label, number, quantity};
+use crate::index::{ClusterIndex, job_label, number};
 use crate::lifecycle::Claim;
 
 /// Which jobs hold what, so that their pods are not counted twice.
@@ -175,15 +176,18 @@ impl Requirements {
     fn candidates(&mut self, given: &Given<'_>, held: &[String]) -> Option<Arc<[NodeName]>> {
         let (cluster, spec) = (given.cluster, &given.specs.one);
         let gpus = &given.job.spec.gpus;
+        let volumes = Volumes::of(given.index, &given.key.namespace, spec);
         let admitted = |name: &String| {
             let key = ObjectKey { namespace: String::new(), name: name.clone() };
             cluster.usable.contains(name)
                 && given.index.nodes.get(&key).is_some_and(|node| {
-                    gpus.memory_fits(nodes::gpu_memory(node)) && admits::admits(spec, node)
+                    gpus.memory_fits(nodes::gpu_memory(node))
+                        && admits::admits(spec, node)
+                        && volumes.admit(node)
                 })
         };
         let list = |names: Vec<NodeName>| (names.len() < cluster.nodes.len()).then(|| names.into());
-        let demands = format!("{} {:?}", given.specs.demands, gpus.memory_gib);
+        let demands = format!("{} {:?} {}", given.specs.demands, gpus.memory_gib, volumes.names());
         let found: Option<Arc<[NodeName]>> = self
             .admitted
             .entry(demands)
@@ -242,7 +246,7 @@ pub(super) fn job(given: &Given<'_>, state: JobState, requirements: &mut Require
         spread: table.spread.clone(),
         limits: Vec::new(),
         requested_gpus: Some(GpuCount(u32::try_from(spec.gpus.most()).unwrap_or(1).max(1))),
-        worker: worker(index, key, &specs.one, &specs.two),
+        worker: worker::worker(index, key, specs),
         candidates: requirements.candidates(given, held),
         forbidden: avoided.iter().filter(|a| a.until.0 > now).map(|a| node_name(&a.node)).collect(),
         preemption: match spec.preemption {
@@ -271,82 +275,4 @@ fn bounded_weight(index: &ClusterIndex, key: &ObjectKey, weight: i32) -> i32 {
     let bound =
         namespace.and_then(|n| n.annotations().get(ANNOTATION_MAX_WEIGHT)).and_then(|text| text.parse().ok());
     bound.map_or(weight, |bound: i32| weight.min(bound.max(1)))
-}
-
-/// What a worker takes, from what it takes with one GPU and with two.
-fn worker(index: &ClusterIndex, key: &ObjectKey, one: &PodSpec, two: &PodSpec) -> Worker {
-    let takes = |spec: &PodSpec| quantity::pod(&slim(spec));
-    let (first, second) = (takes(one), takes(two));
-    let each = second.minus(first);
-    let fixed = first.minus(each);
-    let resources = |amounts: quantity::Amounts| Resources {
-        cpu_milli: Some(amounts.cpu_milli),
-        memory_bytes: Some(amounts.memory),
-        pods: None,
-        others: BTreeMap::new(),
-    };
-    let quotas: Vec<_> = index
-        .quotas
-        .iter()
-        .filter(|(k, _)| k.namespace == key.namespace)
-        .map(|(_, quota)| quota.as_ref())
-        .collect();
-    let (first, second) = (quota::pod_takes(&quotas, one), quota::pod_takes(&quotas, two));
-    let quota_per_gpu: quota::Amounts = second
-        .iter()
-        .map(|(key, amount)| (Arc::clone(key), amount.saturating_sub(first.get(key).copied().unwrap_or(0))))
-        .filter(|(_, amount)| *amount > 0)
-        .collect();
-    let quota_fixed: quota::Amounts = first
-        .iter()
-        .map(|(key, amount)| {
-            (Arc::clone(key), amount.saturating_sub(quota_per_gpu.get(key).copied().unwrap_or(0)))
-        })
-        .filter(|(_, amount)| *amount > 0)
-        .collect();
-    Worker {
-        fixed: resources(fixed),
-        per_gpu: resources(each),
-        quota_fixed,
-        quota_per_gpu,
-        quota_per_gang: quota::gang_takes(&quotas),
-    }
-}
-
-/// A pod's spec as far as quantities are read from it.
-fn slim(spec: &PodSpec) -> andreas_api::slim::SlimPodSpec {
-    use andreas_api::slim::{SlimContainer, SlimPodSpec, SlimResources};
-    let container = |container: &Container| SlimContainer {
-        name: container.name.clone(),
-        restart_policy: container.restart_policy.clone(),
-        resources: container.resources.as_ref().map_or_else(SlimResources::default, |r| SlimResources {
-            requests: r.requests.clone().unwrap_or_default(),
-            limits: r.limits.clone().unwrap_or_default(),
-        }),
-    };
-    SlimPodSpec {
-        containers: spec.containers.iter().map(container).collect(),
-        init_containers: spec.init_containers.iter().flatten().map(container).collect(),
-        overhead: spec.overhead.clone().unwrap_or_default(),
-        ..SlimPodSpec::default()
-    }
-}
-
-/// The other way round, for quotas.
-pub(super) fn spec_of(pod: &SlimPod) -> PodSpec {
-    let container = |container: &andreas_api::slim::SlimContainer| Container {
-        name: container.name.clone(),
-        restart_policy: container.restart_policy.clone(),
-        resources: Some(ResourceRequirements {
-            requests: Some(container.resources.requests.clone()),
-            limits: Some(container.resources.limits.clone()),
-            ..ResourceRequirements::default()
-        }),
-        ..Container::default()
-    };
-    PodSpec {
-        containers: pod.spec.containers.iter().map(container).collect(),
-        init_containers: Some(pod.spec.init_containers.iter().map(container).collect()),
-        ..PodSpec::default()
-    }
 }

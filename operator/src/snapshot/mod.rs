@@ -19,6 +19,8 @@ pub mod rules;
 pub mod tables;
 #[cfg(test)]
 mod tests;
+mod volumes;
+mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -99,7 +101,7 @@ pub fn build(
     }
 
     let holders = jobs::holders(&claims);
-    let cluster = nodes::gather(index, policy, &holders);
+    let mut cluster = nodes::gather(index, policy, &holders);
     tables.refresh(index, policy, &cluster.types);
 
     let mut basis = BTreeMap::new();
@@ -138,6 +140,7 @@ pub fn build(
         ));
     }
 
+    cluster.limit(&worker::names(planned.iter().map(|job| &job.worker)));
     let open =
         index.jobs.iter().filter(|(_, job)| !job.status.as_ref().is_some_and(|s| s.phase.is_terminal()));
     let all_tables =
@@ -190,7 +193,7 @@ fn namespace(index: &ClusterIndex, name: &str, holders: &jobs::Holders) -> Optio
     }
     let ours = index.pods.iter().filter(|(key, _)| key.namespace == name);
     for (_, pod) in ours.filter(|(_, pod)| holders.accounts_for(pod)) {
-        for (key, amount) in quota::pod_takes(&quotas, &jobs::spec_of(pod)) {
+        for (key, amount) in quota::pod_takes(&quotas, &pod.spec) {
             if let Some(left) = left.get_mut(&key) {
                 *left = left.saturating_add(amount);
             }

@@ -1,6 +1,7 @@
 //! Which nodes are ours to plan, and what of them is free.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use andreas_api::EnergyPolicySpec;
 use andreas_api::gpu_node::GpuCondition;
@@ -15,6 +16,7 @@ use super::boards::board;
 use super::jobs::Holders;
 use super::tables::Types;
 use super::{gpus, node_name};
+use crate::index::quantity::HOST_PORT;
 use crate::index::{Amounts, ClusterIndex, owner, takes};
 
 /// The node has all the labels of the policy's selector.
@@ -53,13 +55,31 @@ pub struct Cluster {
     pub types: Types,
     /// Nodes in the snapshot, by name.
     pub nodes: BTreeMap<String, Node>,
+    /// What they have, and what of it pods take that the planner does not account for, beside GPUs, CPU, memory and pods.
+    others: BTreeMap<String, [Others; 2]>,
     /// Those of them that may take new workers.
     pub usable: BTreeSet<String>,
     /// Nodes of the selector that are left alone.
     pub left_alone: Vec<String>,
 }
 
+type Others = BTreeMap<Arc<str>, u64>;
+
 impl Cluster {
+    /// Limits every node to what it has of the named resources and host ports: what no worker asks for is of no interest, and
+    /// what a worker asks for and a node does not have is 0 there.
+    pub fn limit(&mut self, names: &BTreeSet<Arc<str>>) {
+        for (name, node) in &mut self.nodes {
+            let Some([has, taken]) = self.others.get(name) else { continue };
+            let left = |resource: &Arc<str>| {
+                let one = u64::from(resource.starts_with(HOST_PORT));
+                let has = has.get(resource).copied().unwrap_or(one);
+                has.saturating_sub(taken.get(resource).copied().unwrap_or(0))
+            };
+            node.free.others = names.iter().map(|resource| (Arc::clone(resource), left(resource))).collect();
+        }
+    }
+
     /// For the planner, in order of name.
     pub fn planned(&self) -> Vec<Node> {
         self.nodes.values().cloned().collect()
@@ -84,9 +104,10 @@ pub fn gather(index: &ClusterIndex, policy: &EnergyPolicySpec, holders: &Holders
         let Some(product) = node.labels().get(LABEL_GPU_PRODUCT) else { continue };
         let allocatable = Amounts::of(&node.status.allocatable);
         let foreign = index.foreign_use(&key.name);
-        let taken = foreign.plus(leftovers.get(&key.name).copied().unwrap_or_default());
+        let taken = foreign.plus(leftovers.get(&key.name).cloned().unwrap_or_default());
+        cluster.others.insert(key.name.clone(), [allocatable.others.clone(), taken.others.clone()]);
         let broken = broken_gpus(index, key);
-        let mut free = allocatable.minus(taken);
+        let mut free = allocatable.clone().minus(taken);
         free.gpus = free.gpus.saturating_sub(broken);
         // What is not open is only as large as what our jobs hold there.
         if !open {
@@ -132,7 +153,7 @@ fn leftovers(index: &ClusterIndex, holders: &Holders) -> BTreeMap<String, Amount
         }
         if let Some((node, amounts)) = takes(pod) {
             let sum = sums.entry(node.to_owned()).or_default();
-            *sum = sum.plus(amounts);
+            *sum = std::mem::take(sum).plus(amounts);
         }
     }
     sums

@@ -4,21 +4,39 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use andreas_api::names::PRIORITY_CLASS;
-use andreas_api::slim::{SlimQuota, SlimScopeExpression};
-use k8s_openapi::api::core::v1::PodSpec;
+use andreas_api::slim::{SlimPodSpec, SlimQuota, SlimResources, SlimScopeExpression};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 
-use crate::index::quantity::{thousandths, units};
+use crate::index::quantity::{at_most, of_whole_pods, thousandths, units};
 
 /// Amounts by `<quota>/<resource>`: CPU in thousandths, everything else in whole units.
 pub type Amounts = BTreeMap<Arc<str>, u64>;
 
+/// A resource of pods as quotas name it.
+enum Named<'a> {
+    Requests(&'a str),
+    Limits(&'a str),
+}
+
+/// `cpu`, `requests.cpu`, `limits.cpu`, `requests.nvidia.com/gpu`, `requests.ephemeral-storage`...; `None`: it is not one of
+/// pods (`requests.storage` is of claims).
+fn named(resource: &str) -> Option<Named<'_>> {
+    if let Some(name) = resource.strip_prefix("requests.") {
+        return (name != "storage").then_some(Named::Requests(name));
+    }
+    if let Some(name) = resource.strip_prefix("limits.") {
+        return Some(Named::Limits(name));
+    }
+    let plain =
+        matches!(resource, "cpu" | "memory" | "ephemeral-storage") || resource.starts_with("hugepages-");
+    plain.then_some(Named::Requests(resource))
+}
+
 fn read(resource: &str, quantity: &Quantity) -> u64 {
-    if matches!(resource, "cpu" | "requests.cpu" | "limits.cpu") {
-        thousandths(quantity)
-    } else {
-        units(quantity)
+    match named(resource) {
+        Some(Named::Requests("cpu") | Named::Limits("cpu")) => thousandths(quantity),
+        _ => units(quantity),
     }
 }
 
@@ -63,20 +81,7 @@ fn scoped(quota: &SlimQuota) -> bool {
 
 /// The resources of a quota that a training run takes of.
 fn concerns(resource: &str) -> bool {
-    matches!(
-        resource,
-        "pods"
-            | "count/pods"
-            | "cpu"
-            | "memory"
-            | "requests.cpu"
-            | "requests.memory"
-            | "limits.cpu"
-            | "limits.memory"
-            | "services"
-            | "count/services"
-            | "requests.nvidia.com/gpu"
-    )
+    matches!(resource, "pods" | "count/pods" | "services" | "count/services") || named(resource).is_some()
 }
 
 /// What a quota leaves of each resource that concerns us; nothing below 0.
@@ -92,20 +97,16 @@ pub fn left(quota: &SlimQuota) -> Amounts {
 }
 
 /// What one pod of that spec takes of a namespace's quotas.
-pub fn pod_takes(quotas: &[&SlimQuota], spec: &PodSpec) -> Amounts {
-    let sums = Sums::of(spec);
-    let best_effort = sums.best_effort;
+pub fn pod_takes(quotas: &[&SlimQuota], spec: &SlimPodSpec) -> Amounts {
+    let best_effort = best_effort(spec);
     take(quotas, |quota, resource| {
         if !counts(quota, best_effort) {
             return 0;
         }
-        match resource {
-            "pods" | "count/pods" => 1,
-            "cpu" | "requests.cpu" => sums.requests("cpu", thousandths),
-            "memory" | "requests.memory" => sums.requests("memory", units),
-            "limits.cpu" => sums.limits("cpu", thousandths),
-            "limits.memory" => sums.limits("memory", units),
-            "requests.nvidia.com/gpu" => sums.requests("nvidia.com/gpu", units),
+        match (resource, named(resource)) {
+            ("pods" | "count/pods", _) => 1,
+            (_, Some(Named::Requests(name))) => requests(spec, name),
+            (_, Some(Named::Limits(name))) => limits(spec, name),
             _ => 0,
         }
     })
@@ -132,52 +133,39 @@ fn take(quotas: &[&SlimQuota], of: impl Fn(&SlimQuota, &str) -> u64) -> Amounts 
     amounts
 }
 
-/// Requests and limits of a pod's containers, as quotas count them: containers and sidecars together, or the largest
-/// ordinary init container with the sidecars before it where that is more.
-struct Sums<'a> {
-    spec: &'a PodSpec,
-    best_effort: bool,
+/// Neither CPU nor memory is asked for or limited anywhere.
+fn best_effort(spec: &SlimPodSpec) -> bool {
+    let containers = spec.containers.iter().chain(&spec.init_containers).map(|c| &c.resources);
+    containers.chain(&spec.resources).all(|resources| {
+        let names = resources.requests.keys().chain(resources.limits.keys());
+        names.into_iter().all(|name| name != "cpu" && name != "memory")
+    })
 }
 
-impl<'a> Sums<'a> {
-    fn of(spec: &'a PodSpec) -> Self {
-        let all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-        let best_effort = all.filter_map(|c| c.resources.as_ref()).all(|resources| {
-            let none = |map: &Option<BTreeMap<String, Quantity>>| {
-                map.iter().flatten().all(|(name, _)| name != "cpu" && name != "memory")
-            };
-            none(&resources.requests) && none(&resources.limits)
-        });
-        Self { spec, best_effort }
-    }
+fn amount(name: &str, of: &BTreeMap<String, Quantity>) -> Option<u64> {
+    let read = if name == "cpu" { thousandths } else { units };
+    of.get(name).map(read)
+}
 
-    fn requests(&self, name: &str, read: fn(&Quantity) -> u64) -> u64 {
-        // A limit without request is a request.
-        self.sum(|resources| {
-            let request = resources.requests.as_ref().and_then(|map| map.get(name));
-            request.or_else(|| resources.limits.as_ref().and_then(|map| map.get(name))).map_or(0, read)
-        })
-    }
+fn requests(spec: &SlimPodSpec, name: &str) -> u64 {
+    // A limit without request is a request.
+    let of = |r: &SlimResources| amount(name, &r.requests).or_else(|| amount(name, &r.limits)).unwrap_or(0);
+    let containers = at_most(spec, |c| of(&c.resources), 0, u64::saturating_add, u64::max);
+    let whole = spec.resources.as_ref().filter(|_| of_whole_pods(name));
+    let asked = whole.and_then(|whole| {
+        let unsaid = || (containers == 0).then(|| amount(name, &whole.limits)).flatten();
+        amount(name, &whole.requests).or_else(unsaid)
+    });
+    asked.unwrap_or(containers).saturating_add(amount(name, &spec.overhead).unwrap_or(0))
+}
 
-    fn limits(&self, name: &str, read: fn(&Quantity) -> u64) -> u64 {
-        self.sum(|resources| resources.limits.as_ref().and_then(|map| map.get(name)).map_or(0, read))
-    }
-
-    fn sum(&self, of: impl Fn(&k8s_openapi::api::core::v1::ResourceRequirements) -> u64) -> u64 {
-        let mut sidecars = 0_u64;
-        let mut initial = 0_u64;
-        for init in self.spec.init_containers.iter().flatten() {
-            let amount = init.resources.as_ref().map_or(0, &of);
-            if init.restart_policy.as_deref() == Some("Always") {
-                sidecars = sidecars.saturating_add(amount);
-                initial = initial.max(sidecars);
-            } else {
-                initial = initial.max(sidecars.saturating_add(amount));
-            }
-        }
-        let running = self.spec.containers.iter().filter_map(|c| c.resources.as_ref()).map(of);
-        running.fold(sidecars, u64::saturating_add).max(initial)
-    }
+fn limits(spec: &SlimPodSpec, name: &str) -> u64 {
+    let of = |r: &SlimResources| amount(name, &r.limits).unwrap_or(0);
+    let containers = at_most(spec, |c| of(&c.resources), 0, u64::saturating_add, u64::max);
+    let whole = spec.resources.as_ref().filter(|_| of_whole_pods(name));
+    let limit = whole.and_then(|whole| amount(name, &whole.limits)).unwrap_or(containers);
+    // Overhead counts against a limit where there is one.
+    if limit == 0 { 0 } else { limit.saturating_add(amount(name, &spec.overhead).unwrap_or(0)) }
 }
 
 #[cfg(test)]
@@ -192,7 +180,7 @@ mod tests {
         .expect("a quota")
     }
 
-    fn worker() -> PodSpec {
+    fn worker() -> SlimPodSpec {
         serde_json::from_value(json!({
             "containers": [{"name": "a", "resources": {"requests": {"cpu": "4", "nvidia.com/gpu": "2"}, "limits": {"memory": "8Gi", "nvidia.com/gpu": "2"}}}],
             "initContainers": [{"name": "s", "restartPolicy": "Always", "resources": {"requests": {"cpu": "500m"}}}],

@@ -12,12 +12,11 @@ use andreas_predictor::{
     Estimate, Features, Given, GpuModel, Observation, Predictor, Prior, Profile, Source, prior_run_time,
 };
 use andreas_runtime::watch::ObjectKey;
-use k8s_openapi::api::core::v1::PodSpec;
 use kube::ResourceExt;
 
 use super::boards::board;
+use super::worker::WorkerSpecs;
 use crate::index::ClusterIndex;
-use crate::lifecycle::{Settings, pods};
 
 /// A GPU type of the cluster: how many GPUs there are and how much memory each has.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -75,18 +74,7 @@ struct Fitted {
 pub struct Tables {
     fitted: Option<Fitted>,
     tables: HashMap<String, Arc<Table>>,
-    workers: HashMap<String, Arc<WorkerSpecs>>,
-}
-
-/// Specs of a job's worker, from its template, which never changes.
-#[derive(Debug)]
-pub struct WorkerSpecs {
-    /// With one GPU.
-    pub one: PodSpec,
-    /// With two.
-    pub two: PodSpec,
-    /// Equal for workers that the same nodes admit.
-    pub demands: String,
+    workers: HashMap<(String, i32), Arc<WorkerSpecs>>,
 }
 
 /// Tables kept at most; thrown away together.
@@ -127,14 +115,9 @@ impl Tables {
         if self.workers.len() > MAX_TABLES {
             self.workers.clear();
         }
-        let specs = self.workers.entry(uid).or_insert_with(|| {
-            let spec =
-                |gpus| pods::unplaced_worker(job, 1, gpus, &Settings::default()).spec.unwrap_or_default();
-            let (one, two) = (spec(1), spec(2));
-            let demands = serde_json::to_string(&(&one.node_selector, &one.affinity, &one.tolerations))
-                .unwrap_or_default();
-            Arc::new(WorkerSpecs { one, two, demands })
-        });
+        // The template never changes, the range of GPUs may.
+        let specs =
+            self.workers.entry((uid, job.spec.gpus.most())).or_insert_with(|| Arc::new(WorkerSpecs::of(job)));
         Arc::clone(specs)
     }
 

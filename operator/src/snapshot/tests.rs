@@ -1,6 +1,9 @@
 //! Given a cluster; when a snapshot is made; then the planner is told the truth.
 
-use andreas_api::slim::{SlimGpuNode, SlimNode, SlimPod, SlimQuota, SlimTrainingJob, SlimTrainingProfile};
+use andreas_api::slim::{
+    SlimGpuNode, SlimNode, SlimPersistentVolume, SlimPersistentVolumeClaim, SlimPod, SlimQuota,
+    SlimTrainingJob, SlimTrainingProfile,
+};
 use andreas_core::GpuCount;
 use andreas_planner::JobState;
 use andreas_runtime::watch::Index;
@@ -251,6 +254,92 @@ fn what_is_planned_for_its_gpu_memory_is_what_a_step_allows_node_by_node() {
         crate::executor::observe::Seen::gather(&world.index, |_| memory, &key, Arc::default(), at(100));
     let status = seen.expect("the job").step().status;
     assert_eq!(status.allocation.map(|a| a.nodes), Some(vec!["full".to_owned()]), "{:?}", status.reason);
+}
+
+#[test]
+fn a_worker_must_fit_by_everything_it_asks_for() {
+    let with = |more: Value| {
+        let mut all = json!({"nvidia.com/gpu": "8", "cpu": "64", "memory": "512Gi", "pods": "110", "ephemeral-storage": "100Gi"});
+        all.as_object_mut().expect("object").extend(more.as_object().expect("object").clone());
+        json!({"status": {"allocatable": all, "conditions": [{"type": "Ready", "status": "True"}]}})
+    };
+    let asks = |template: Value| json!({"resourcesPer": "Gpu", "template": {"spec": template}});
+    let mut world = World::default();
+    world
+        .node("fabric", json!({}), with(json!({"rdma/hca": "4", "hugepages-2Mi": "1Gi"})))
+        .node("plain", json!({}), with(json!({})))
+        .job(
+            "asks",
+            asks(json!({"containers": [{"name": "t", "ports": [{"containerPort": 1, "hostPort": 7_000}],
+                "resources": {"requests": {"ephemeral-storage": "20Gi"}, "limits": {"rdma/hca": "1"}}}]})),
+            json!(null),
+            waiting(),
+        )
+        // An init container of one size and containers that grow with the GPUs.
+        .job(
+            "starts",
+            asks(json!({"initContainers": [{"name": "i", "resources": {"requests": {"cpu": "4"}}}],
+                "containers": [{"name": "t", "resources": {"requests": {"cpu": "2"}}}]})),
+            json!(null),
+            waiting(),
+        );
+    let foreign: crate::index::ForeignPod = serde_json::from_value(json!({
+        "metadata": {"name": "x", "namespace": "kube-system", "resourceVersion": "1"},
+        "spec": {"nodeName": "fabric", "resources": {"requests": {"cpu": "10"}},
+            "containers": [{"name": "c", "ports": [{"containerPort": 7_000, "hostPort": 7_000}],
+                "resources": {"requests": {"cpu": "1", "ephemeral-storage": "70Gi", "rdma/hca": "1"}}}]},
+    }))
+    .expect("a pod");
+    world.index.apply(foreign);
+    let snapshot = world.snapshot();
+    let others = |node: usize| -> BTreeMap<&str, u64> {
+        snapshot.nodes[node].free.others.iter().map(|(name, left)| (name.as_ref(), *left)).collect()
+    };
+    let port = "hostPort:TCP/7000";
+    assert_eq!(others(0), [("ephemeral-storage", 30 << 30), (port, 0), ("rdma/hca", 3)].into());
+    assert_eq!(others(1), [("ephemeral-storage", 100 << 30), (port, 1), ("rdma/hca", 0)].into());
+    assert_eq!(snapshot.nodes[0].free.cpu_milli, Some(54_000), "the whole pod's request counts");
+    let worker = &snapshot.jobs[0].worker;
+    let (fixed, each) = (&worker.fixed.others, &worker.per_gpu.others);
+    assert_eq!((fixed.get(port), each.get(port)), (Some(&1), None));
+    assert_eq!((fixed.get("rdma/hca"), each.get("rdma/hca")), (None, Some(&1)));
+    let plan = andreas_planner::plan(&snapshot, &andreas_planner::Options::default()).expect("a plan");
+    assert!(
+        matches!(&plan.jobs[&snapshot.jobs[0].id].decision, andreas_planner::Decision::Wait { .. }),
+        "one node has no fabric, on the other the port is taken"
+    );
+    // Never below what it takes with any number of GPUs: 4, 4, 6, 8 ... 16 cores.
+    let cpu = |gpus: u64| {
+        let worker = &snapshot.jobs[1].worker;
+        worker.fixed.cpu_milli.unwrap_or(0) + gpus * worker.per_gpu.cpu_milli.unwrap_or(0)
+    };
+    for gpus in 1..=8 {
+        assert!(cpu(gpus) >= (2_000 * gpus).max(4_000), "{gpus} GPUs: {}", cpu(gpus));
+    }
+    assert!(cpu(1) <= 4_001 && cpu(8) <= 16_010, "{} {}", cpu(1), cpu(8));
+}
+
+#[test]
+fn a_bound_volume_holds_the_job_to_its_nodes() {
+    let mut world = World::default();
+    for name in ["n1", "n2"] {
+        world.node(name, json!({"kubernetes.io/hostname": name}), json!({}));
+    }
+    let claim = json!({"metadata": {"name": "ckpt", "namespace": "team", "resourceVersion": "1"}, "spec": {"volumeName": "pv"}});
+    let volume = json!({"metadata": {"name": "pv", "resourceVersion": "1"}, "spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["n2"]}]}]}}}});
+    world.index.apply(serde_json::from_value::<SlimPersistentVolumeClaim>(claim).expect("a claim"));
+    world.index.apply(serde_json::from_value::<SlimPersistentVolume>(volume).expect("a volume"));
+    world.job("bound", json!({"checkpoint": {"claimName": "ckpt"}}), json!(null), waiting()).job(
+        "free",
+        json!({}),
+        json!(null),
+        waiting(),
+    );
+    let snapshot = world.snapshot();
+    let candidates = snapshot.jobs[0].candidates.as_ref().expect("not every node");
+    assert_eq!(candidates.iter().map(|n| n.as_str()).collect::<Vec<_>>(), ["n2"]);
+    assert_eq!(snapshot.jobs[1].candidates, None);
 }
 
 #[test]

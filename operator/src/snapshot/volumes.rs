@@ -1,0 +1,136 @@
+//! Where the bound volumes of a worker can be reached.
+//!
+//! A claim that is bound ties the worker to the nodes that its volume's node affinity admits (and, of drivers before CSI,
+//! its zone labels), as the scheduler's VolumeBinding and VolumeZone judge it. One that is not bound ties it to nothing: with
+//! `WaitForFirstConsumer` the volume is made where the worker goes, otherwise the pod waits for it wherever it is.
+
+use std::sync::Arc;
+
+use andreas_api::slim::{SlimNode, SlimPersistentVolume};
+use andreas_runtime::watch::ObjectKey;
+use k8s_openapi::api::core::v1::PodSpec;
+use kube::ResourceExt;
+
+use super::admits;
+use crate::index::ClusterIndex;
+
+/// Labels of volumes that drivers before CSI set; several values are joined by two underscores.
+const ZONES: [&str; 4] = [
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+];
+
+/// Volumes that are bound to a worker's claims and are not reached from everywhere.
+#[derive(Default)]
+pub struct Volumes<'a>(Vec<&'a Arc<SlimPersistentVolume>>);
+
+impl<'a> Volumes<'a> {
+    /// Of the claims that a worker's spec names: the template's and the checkpoint's.
+    pub fn of(index: &'a ClusterIndex, namespace: &str, spec: &PodSpec) -> Self {
+        let claims =
+            spec.volumes.iter().flatten().filter_map(|volume| volume.persistent_volume_claim.as_ref());
+        let mut bound: Vec<_> = claims
+            .filter_map(|claim| {
+                let key = ObjectKey { namespace: namespace.to_owned(), name: claim.claim_name.clone() };
+                let name = index.claims.get(&key)?.spec.volume_name.clone();
+                index.volumes.get(&ObjectKey { namespace: String::new(), name })
+            })
+            .filter(|volume| {
+                let zoned = ZONES.iter().any(|zone| volume.labels().contains_key(*zone));
+                volume.spec.node_affinity.is_some() || zoned
+            })
+            .collect();
+        bound.sort_unstable_by_key(|volume| volume.name_any());
+        bound.dedup_by_key(|volume| volume.name_any());
+        Self(bound)
+    }
+
+    /// All of them are reached from the node.
+    pub fn admit(&self, node: &SlimNode) -> bool {
+        self.0.iter().all(|volume| {
+            let required = volume.spec.node_affinity.as_ref().and_then(|affinity| affinity.required.as_ref());
+            required.is_none_or(|selector| admits::selects(selector, node)) && same_zone(volume, node)
+        })
+    }
+
+    /// Equal for workers with the same volumes.
+    pub fn names(&self) -> String {
+        self.0.iter().map(|volume| volume.name_any()).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// A node without any such label is in all zones.
+fn same_zone(volume: &SlimPersistentVolume, node: &SlimNode) -> bool {
+    if !ZONES.iter().any(|zone| node.labels().contains_key(*zone)) {
+        return true;
+    }
+    let labels = ZONES.iter().filter_map(|zone| Some((zone, volume.labels().get(*zone)?)));
+    labels.into_iter().all(|(zone, values)| {
+        node.labels().get(*zone).is_some_and(|held| values.split("__").any(|value| value == held))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use andreas_api::slim::SlimPersistentVolumeClaim;
+    use andreas_runtime::watch::Index;
+    use serde_json::{Value, json};
+
+    fn index(volume: Value) -> ClusterIndex {
+        let mut index = ClusterIndex::new();
+        let claim = |name: &str, volume: Value| -> SlimPersistentVolumeClaim {
+            serde_json::from_value(json!({
+                "metadata": {"name": name, "namespace": "team", "resourceVersion": "1"},
+                "spec": {"accessModes": ["ReadWriteOnce"], "volumeName": volume}, "status": {"phase": "Bound"}}))
+            .expect("a claim")
+        };
+        index.apply(claim("data", json!("pv")));
+        index.apply(
+            serde_json::from_value::<SlimPersistentVolumeClaim>(json!({
+            "metadata": {"name": "unbound", "namespace": "team", "resourceVersion": "1"},
+            "spec": {"storageClassName": "local"}, "status": {"phase": "Pending"}}))
+            .expect("a claim"),
+        );
+        index.apply(serde_json::from_value::<SlimPersistentVolume>(volume).expect("a volume"));
+        index
+    }
+
+    fn admitted(index: &ClusterIndex, claim: &str, labels: Value) -> bool {
+        let spec: PodSpec = serde_json::from_value(json!({
+            "containers": [], "volumes": [{"name": "scratch", "emptyDir": {}}, {"name": "v", "persistentVolumeClaim": {"claimName": claim}}]}))
+        .expect("a spec");
+        let node: SlimNode =
+            serde_json::from_value(json!({"metadata": {"name": "n1", "labels": labels}})).expect("a node");
+        Volumes::of(index, "team", &spec).admit(&node)
+    }
+
+    #[test]
+    fn a_bound_volume_is_reached_from_the_nodes_of_its_affinity_only() {
+        let index = index(json!({
+            "metadata": {"name": "pv", "resourceVersion": "1"},
+            "spec": {"capacity": {"storage": "1Gi"}, "csi": {"driver": "x", "volumeHandle": "y"},
+                "nodeAffinity": {"required": {"nodeSelectorTerms": [
+                    {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["n1"]}]},
+                    {"matchExpressions": [{"key": "rack", "operator": "Exists"}]}]}}}}));
+        assert!(admitted(&index, "data", json!({"kubernetes.io/hostname": "n1"})));
+        assert!(admitted(&index, "data", json!({"kubernetes.io/hostname": "n2", "rack": "7"})));
+        assert!(!admitted(&index, "data", json!({"kubernetes.io/hostname": "n2"})));
+        assert!(
+            admitted(&index, "unbound", json!({"kubernetes.io/hostname": "n2"})),
+            "made where the worker goes"
+        );
+        assert!(admitted(&index, "not-there", json!({})), "the scheduler says what is missing");
+    }
+
+    #[test]
+    fn a_volume_with_zone_labels_is_reached_from_those_zones() {
+        let index = index(json!({
+            "metadata": {"name": "pv", "resourceVersion": "1", "labels": {"topology.kubernetes.io/zone": "a__b", "team": "x"}}, "spec": {}}));
+        assert!(admitted(&index, "data", json!({"topology.kubernetes.io/zone": "b"})));
+        assert!(!admitted(&index, "data", json!({"topology.kubernetes.io/zone": "c"})));
+        assert!(admitted(&index, "data", json!({})), "of a node that is in no zone nothing is known");
+    }
+}
