@@ -368,9 +368,12 @@ pub struct Progress {
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub millis_per_epoch: i64,
-    /// The last report was a plain 100 at the end of the program.
+    /// The program has said that it is at its end: a plain 100, which says nothing of how far it came.
     #[serde(default)]
     pub ended: bool,
+    /// The figure is counted, by steps or epochs. Otherwise it is a percentage of which nobody knows how it came about.
+    #[serde(default)]
+    pub stepwise: bool,
 }
 
 /// What is expected of a run.

@@ -1,14 +1,19 @@
 //! The endpoint that training programs report to: Kubeflow Trainer's wire format (KEP-2779) over HTTPS.
 //!
 //! `POST /apis/trainer.kubeflow.org/v1alpha1/namespaces/{namespace}/trainjobs/{name}/status` with a bearer token. **In**:
-//! reports. **Out**: `status.progress`, written by the replica that got the report, with the version it read; every
-//! replica serves, leader or not.
+//! reports ([`endpoint`]). **Out**: `status.progress`, written by the replica that got the report, with the version it read;
+//! every replica serves, leader or not. And [`LastReports`], from reports alone, never from writes or looks: what a
+//! `progressTimeout` is measured from.
 //!
 //! Who may report: a token of the job's own audience ([`token`]), issued to a pod that is a member of the job's present
-//! attempt. What a program says is a claim: bounded, never taken back within an attempt ([`rules`]).
+//! attempt. What a program says is a claim: bounded, never taken back within an attempt ([`rules`]), and weighed by what
+//! was heard before ([`heard`]).
 //!
 //! **Must never be here**: trust in anything a container says beyond its own progress.
 
+pub mod endpoint;
+pub mod heard;
+mod peers;
 pub mod rules;
 #[cfg(test)]
 mod tests;
@@ -20,15 +25,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_api::Phase;
-use andreas_api::names::{FIELD_MANAGER, LABEL_ATTEMPT, progress_audience};
-use andreas_api::slim::{SlimPod, SlimTrainingJob};
+use andreas_api::names::FIELD_MANAGER;
+use andreas_api::slim::SlimTrainingJob;
 use andreas_runtime::watch::ObjectKey;
-use axum::Router;
-use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Path, State};
-use axum::response::{IntoResponse, Response};
-use axum::routing::post;
-use http::{HeaderMap, StatusCode, header};
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use kube::core::Request;
@@ -40,24 +39,27 @@ use tokio_util::sync::CancellationToken;
 
 use crate::executor::patch::status_body;
 use crate::executor::writer::get;
-use crate::index::{ClusterIndex, number, owner};
+use crate::index::ClusterIndex;
 use crate::metrics::Metrics;
-use rules::Verdict;
-use token::{Tokens, bearer};
-use wire::{Claim, ReportBody};
+use heard::Heard;
+use rules::{Report, Verdict};
+use token::Tokens;
+use wire::Claim;
 
-/// Largest body: 256 metrics of some hundred bytes.
-const MAX_BODY: usize = 64 * 1024;
+pub use endpoint::router;
+
 /// Progress writes in flight.
 const WRITES: usize = 8;
 /// How often reports that were worth waiting are looked through.
 const FLUSH: Duration = Duration::from_secs(1);
+/// After this long a write that failed is tried again.
+const AGAIN: Duration = Duration::from_secs(10);
 /// Jobs that may be remembered before those that are no more are looked for.
 const TIDY_ABOVE: usize = 4_096;
 /// Tries against conflicts: the leader writes the same object.
 const TRIES: usize = 4;
 
-/// When reports of each job (by UID) last moved its progress, as this process knows it.
+/// When a report of each job (by UID) last came that moved its progress, as this process heard it.
 pub type LastReports = Arc<Mutex<HashMap<String, Timestamp>>>;
 
 /// What the endpoint needs.
@@ -67,7 +69,9 @@ pub struct Progress {
     tokens: Tokens,
     metrics: Metrics,
     last: LastReports,
-    /// Claims that are good but not worth a write yet, by job: UID, attempt, claim, when it will be.
+    /// What was heard of each job (by UID) in its newest attempt.
+    heard: Mutex<HashMap<String, Heard>>,
+    /// Reports that are good but not worth a write yet, by job.
     later: Mutex<HashMap<ObjectKey, Deferred>>,
     writes: Semaphore,
 }
@@ -75,9 +79,16 @@ pub struct Progress {
 #[derive(Clone)]
 struct Deferred {
     uid: String,
-    attempt: i64,
-    claim: Claim,
+    report: Report,
     due: Timestamp,
+}
+
+impl Deferred {
+    fn says_more_than(&self, uid: &str, report: &Report) -> bool {
+        self.uid == uid
+            && self.report.attempt == report.attempt
+            && self.report.claim.milli_percent > report.claim.milli_percent
+    }
 }
 
 impl Progress {
@@ -94,12 +105,13 @@ impl Progress {
             index,
             metrics,
             last,
-            later: Mutex::new(HashMap::new()),
+            heard: Mutex::default(),
+            later: Mutex::default(),
             writes: Semaphore::new(WRITES),
         })
     }
 
-    /// Writes deferred claims when they are due, until `shutdown`.
+    /// Writes deferred reports when they are due, until `shutdown`.
     pub async fn flush(self: Arc<Self>, shutdown: CancellationToken) {
         loop {
             tokio::select! {
@@ -107,55 +119,76 @@ impl Progress {
                 () = shutdown.cancelled() => return,
             }
             self.tidy();
-            let now = Timestamp::now();
-            let due: Vec<(ObjectKey, Deferred)> = {
-                let mut later = self.later.lock();
-                let keys: Vec<_> =
-                    later.iter().filter(|(_, d)| d.due <= now).map(|(key, _)| key.clone()).collect();
-                keys.into_iter()
-                    .filter_map(|key| later.remove(&key).map(|deferred| (key, deferred)))
-                    .collect()
-            };
-            let writes = due.into_iter().map(|(key, d)| {
-                let this = Arc::clone(&self);
-                async move {
-                    if let Err(error) = this.write(&key, &d.uid, d.attempt, d.claim).await {
-                        tracing::debug!(job = %key, %error, "deferred progress not written");
-                    }
-                }
-            });
-            futures::future::join_all(writes).await;
+            self.write_due(Timestamp::now()).await;
         }
     }
 
-    /// Judges a claim against the job as it is, and writes it if it is worth it. Conflicts are tried again from a live read.
+    /// Writes the deferred reports that are due.
+    async fn write_due(&self, now: Timestamp) {
+        let due: Vec<(ObjectKey, Deferred)> = self.later.lock().extract_if(|_, d| d.due <= now).collect();
+        let writes = due.into_iter().map(|(key, d)| async move {
+            if let Err(error) = self.write(&key, &d.uid, d.report, now).await {
+                tracing::debug!(job = %key, %error, "deferred progress not written");
+            }
+        });
+        futures::future::join_all(writes).await;
+    }
+
+    /// A report of a member of `attempt` has come: what it said, if anything. Says what became of it.
+    ///
+    /// # Errors
+    /// When it could not be written; it is tried again later.
+    async fn take(
+        &self,
+        key: &ObjectKey,
+        job: &SlimTrainingJob,
+        attempt: i64,
+        claim: Option<Claim>,
+        now: Timestamp,
+    ) -> Result<&'static str, kube::Error> {
+        let uid = job.metadata.uid.clone().unwrap_or_default();
+        let held = job.status.as_ref().and_then(|status| status.progress.as_ref());
+        let moved = {
+            let mut heard = self.heard.lock();
+            let heard = heard.entry(uid.clone()).or_insert_with(|| Heard::new(attempt, claim, held, now));
+            if heard.attempt != attempt {
+                *heard = Heard::new(attempt, claim, held, now);
+            }
+            claim.is_some_and(|claim| heard.hear(claim, now))
+        };
+        match claim {
+            Some(claim) if moved => {
+                self.last.lock().insert(uid.clone(), now);
+                self.write(key, &uid, Report { attempt, claim, at: now }, now).await
+            }
+            // What was said before is written, or waits.
+            _ => Ok("nothing"),
+        }
+    }
+
+    /// Judges a report against the job as it is, and writes it if it is worth it. Conflicts are tried again from a live read.
     async fn write(
         &self,
         key: &ObjectKey,
         uid: &str,
-        attempt: i64,
-        claim: Claim,
+        report: Report,
+        now: Timestamp,
     ) -> Result<&'static str, kube::Error> {
-        for round in 0..TRIES {
+        for round in 1.. {
             let (job, running) = {
                 let index = self.index.lock();
                 (index.jobs.get(key).cloned(), running(&index))
             };
-            let Some(job) = job.filter(|job| job.metadata.uid.as_deref() == Some(uid)) else {
-                return Ok("nothing");
-            };
-            let now = Timestamp::now();
+            let Some(job) = job.filter(|job| job.metadata.uid.as_deref() == Some(uid)) else { break };
             let status = job.status.clone().unwrap_or_default();
-            let progress = match rules::judge(&status, attempt, job.spec.epochs, claim, now, running) {
-                Verdict::Nothing => return Ok("nothing"),
-                Verdict::Later(wait, progress) => {
-                    if status.progress.as_ref().is_none_or(|held| progress.milli_percent > held.milli_percent)
-                    {
-                        self.last.lock().insert(uid.to_owned(), now);
-                    }
-                    let due = now.checked_add(wait).unwrap_or(now);
-                    let deferred = Deferred { uid: uid.to_owned(), attempt, claim, due };
-                    self.later.lock().insert(key.clone(), deferred);
+            let heard = self.heard.lock().get(uid).filter(|heard| heard.attempt == report.attempt).cloned();
+            let heard = heard.unwrap_or_else(|| {
+                Heard::new(report.attempt, Some(report.claim), status.progress.as_ref(), report.at)
+            });
+            let progress = match rules::judge(&status, &job.spec, &report, &heard, now, running) {
+                Verdict::Nothing => break,
+                Verdict::Later(wait) => {
+                    self.defer(key, uid, report, now, wait);
                     return Ok("later");
                 }
                 Verdict::Write(progress) => progress,
@@ -173,29 +206,55 @@ impl Progress {
             match result {
                 Ok(answer) => {
                     self.metrics.wrote("progress", "ok");
-                    self.last.lock().insert(uid.to_owned(), now);
-                    self.later.lock().remove(key);
+                    if let Some(heard) = self.heard.lock().get_mut(uid) {
+                        heard.written = Some(now);
+                    }
+                    self.forget(key, uid, &report);
                     self.index.lock().wrote_job(answer);
                     return Ok("written");
                 }
-                Err(kube::Error::Api(answer)) if answer.code == 409 && round + 1 < TRIES => {
+                Err(kube::Error::Api(answer)) if answer.code == 409 && round < TRIES => {
                     self.metrics.wrote("progress", "conflict");
-                    if let Some(live) = get::<SlimTrainingJob>(&self.client, &url, &key.name).await? {
-                        self.index.lock().wrote_job(live);
+                    match get::<SlimTrainingJob>(&self.client, &url, &key.name).await {
+                        Ok(Some(live)) => self.index.lock().wrote_job(live),
+                        Ok(None) => break,
+                        Err(error) => {
+                            self.defer(key, uid, report, now, AGAIN);
+                            return Err(error);
+                        }
                     }
                 }
                 Err(error) => {
                     self.metrics.wrote("progress", "failed");
+                    self.defer(key, uid, report, now, AGAIN);
                     return Err(error);
                 }
             }
         }
-        Ok("later")
+        Ok("nothing")
+    }
+
+    /// Keeps a report for later, unless one that says more waits already.
+    fn defer(&self, key: &ObjectKey, uid: &str, report: Report, now: Timestamp, wait: Duration) {
+        let due = now.checked_add(wait).unwrap_or(now);
+        let deferred = Deferred { uid: uid.to_owned(), report, due };
+        let mut later = self.later.lock();
+        if !later.get(key).is_some_and(|held| held.says_more_than(uid, &report)) {
+            later.insert(key.clone(), deferred);
+        }
+    }
+
+    /// A report is written: what says no more than that need not wait any longer.
+    fn forget(&self, key: &ObjectKey, uid: &str, written: &Report) {
+        let mut later = self.later.lock();
+        if later.get(key).is_some_and(|held| !held.says_more_than(uid, written)) {
+            later.remove(key);
+        }
     }
 
     /// Forgets jobs that are no more.
     fn tidy(&self) {
-        if self.last.lock().len() + self.later.lock().len() <= TIDY_ABOVE {
+        if self.last.lock().len().max(self.heard.lock().len()).max(self.later.lock().len()) <= TIDY_ABOVE {
             return;
         }
         let index = self.index.lock();
@@ -203,6 +262,7 @@ impl Progress {
             index.jobs.iter().filter_map(|(_, job)| job.metadata.uid.clone()).collect();
         drop(index);
         self.last.lock().retain(|uid, _| known.contains(uid));
+        self.heard.lock().retain(|uid, _| known.contains(uid));
         self.later.lock().retain(|_, deferred| known.contains(&deferred.uid));
     }
 }
@@ -214,87 +274,4 @@ fn running(index: &ClusterIndex) -> usize {
         .iter()
         .filter(|(_, job)| job.status.as_ref().is_some_and(|s| s.phase == Phase::Running))
         .count()
-}
-
-/// The routes.
-pub fn router(progress: Arc<Progress>) -> Router {
-    const PATH: &str = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/{namespace}/trainjobs/{name}/status";
-    Router::new().route(PATH, post(report)).layer(DefaultBodyLimit::max(MAX_BODY)).with_state(progress)
-}
-
-fn refuse(progress: &Progress, code: StatusCode, message: &'static str) -> Response {
-    Metrics::count(&progress.metrics.reports, "refused");
-    (
-        code,
-        axum::Json(
-            json!({ "kind": "Status", "status": "Failure", "code": code.as_u16(), "message": message }),
-        ),
-    )
-        .into_response()
-}
-
-async fn report(
-    State(progress): State<Arc<Progress>>,
-    Path((namespace, name)): Path<(String, String)>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Response {
-    let Some(token) = headers.get(header::AUTHORIZATION).and_then(bearer) else {
-        return refuse(&progress, StatusCode::UNAUTHORIZED, "a bearer token is needed");
-    };
-    let key = ObjectKey { namespace, name };
-    let job = progress.index.lock().jobs.get(&key).cloned();
-    // The same answer whether the job or the right is missing: nobody learns names of others' jobs here.
-    let denied = "the token does not belong to a pod of this job's present attempt";
-    let Some((job, uid)) = job.and_then(|job| job.metadata.uid.clone().map(|uid| (job, uid))) else {
-        return refuse(&progress, StatusCode::FORBIDDEN, denied);
-    };
-    let pod = match progress.tokens.review(token, &progress_audience(&uid)).await {
-        Ok(Some(pod)) if pod.namespace == key.namespace => pod,
-        Ok(Some(_)) => return refuse(&progress, StatusCode::FORBIDDEN, denied),
-        Ok(None) => {
-            return refuse(&progress, StatusCode::UNAUTHORIZED, "the token is not valid for this job");
-        }
-        Err(error) => {
-            tracing::warn!(%error, "a token could not be reviewed");
-            return refuse(&progress, StatusCode::SERVICE_UNAVAILABLE, "try again");
-        }
-    };
-    let present = job.status.as_ref().and_then(|status| status.allocation.as_ref()).map(|a| a.attempt);
-    let Some(attempt) = member(&progress, &key, &uid, &pod).await.filter(|attempt| Some(*attempt) == present)
-    else {
-        return refuse(&progress, StatusCode::FORBIDDEN, denied);
-    };
-    let Ok(body) = serde_json::from_slice::<ReportBody>(&body) else {
-        return refuse(&progress, StatusCode::BAD_REQUEST, "the body is not a status report");
-    };
-    let claim = body.trainer_status.as_ref().and_then(|status| status.claim(job.spec.epochs));
-    let became = match claim {
-        None => "nothing",
-        Some(claim) => match progress.write(&key, &uid, attempt, claim).await {
-            Ok(became) => became,
-            Err(error) => {
-                tracing::warn!(job = %key, %error, "progress not written");
-                return refuse(&progress, StatusCode::SERVICE_UNAVAILABLE, "try again");
-            }
-        },
-    };
-    Metrics::count(&progress.metrics.reports, became);
-    (StatusCode::OK, axum::Json(body)).into_response()
-}
-
-/// The attempt that a pod is a member of; looked up live where the cache does not know the pod yet.
-async fn member(progress: &Progress, job: &ObjectKey, uid: &str, pod: &token::PodIdentity) -> Option<i64> {
-    let key = ObjectKey { namespace: pod.namespace.clone(), name: pod.name.clone() };
-    let held = progress.index.lock().pods.get(&key).cloned();
-    let found = match held.filter(|held| held.metadata.uid.as_deref() == Some(&pod.uid)) {
-        Some(found) => found,
-        None => {
-            let url = SlimPod::url_path(&(), Some(&key.namespace));
-            Arc::new(get::<SlimPod>(&progress.client, &url, &key.name).await.ok().flatten()?)
-        }
-    };
-    let same = found.metadata.uid.as_deref() == Some(&pod.uid);
-    let ours = owner(&found.metadata).is_some_and(|(name, owner)| owner == uid && name == *job);
-    if same && ours { number(&found.metadata, LABEL_ATTEMPT) } else { None }
 }

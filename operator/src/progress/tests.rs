@@ -1,8 +1,14 @@
 //! Given a token and what the API server says of it; when a report comes; then it is believed, written, or refused.
 
+mod replicas;
+
+use std::net::SocketAddr;
+
+use andreas_api::slim::SlimPod;
 use andreas_runtime::watch::Index;
 use axum::body::Body;
-use http::{Method, Request};
+use axum::extract::ConnectInfo;
+use http::{Method, Request, StatusCode, header};
 use prometheus_client::registry::Registry;
 use serde_json::Value;
 use tower::ServiceExt;
@@ -44,7 +50,8 @@ impl World {
         if let Some(token) = token {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
-        let request = request.body(Body::from(body.to_string())).expect("a request");
+        let mut request = request.body(Body::from(body.to_string())).expect("a request");
+        request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([10, 0, 0, 1], 1))));
         router(Arc::clone(&self.progress)).oneshot(request).await.expect("an answer").status()
     }
 }
@@ -81,7 +88,7 @@ async fn a_members_report_is_written_with_the_version_it_was_judged_by() {
 async fn who_is_not_a_member_of_the_present_attempt_is_refused() {
     let unauthenticated = json!({"spec": {}, "status": {"authenticated": false}});
     for (attempt, review, code) in [
-        (1, unauthenticated, StatusCode::UNAUTHORIZED),
+        (1, unauthenticated, StatusCode::FORBIDDEN),
         // A pod of the same name that is no more.
         (1, review("bert-1-0", "older"), StatusCode::FORBIDDEN),
         // Somebody else's pod of the namespace.

@@ -1,6 +1,7 @@
 //! Who sends a report: TokenReview with the job's own audience, remembered for a minute by digest.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
@@ -10,6 +11,8 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use super::peers::Peers;
+
 /// How long an answer is remembered.
 const REMEMBERED: Duration = Duration::from_secs(60);
 /// Answers kept at most.
@@ -17,7 +20,7 @@ const MAX_KEPT: usize = 20_000;
 /// Longest token that is looked at; projected tokens have about 1,200 characters.
 const MAX_TOKEN: usize = 8 * 1024;
 /// Reviews in flight.
-const REVIEWS: usize = 8;
+pub const REVIEWS: usize = 8;
 
 /// The pod that a token was issued to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +33,17 @@ pub struct PodIdentity {
     pub uid: String,
 }
 
+/// Why nothing is known of a token. The sender tries again.
+#[derive(Debug, thiserror::Error)]
+pub enum ReviewError {
+    /// The sender's address has asked too much.
+    #[error("too many unknown tokens from one address")]
+    TooMany,
+    /// The API server refused or failed.
+    #[error("the API server did not review a token: {0}")]
+    Api(#[from] kube::Error),
+}
+
 /// Digest of a token and the audience asked for.
 type Digest = [u8; 32];
 
@@ -37,26 +51,32 @@ type Digest = [u8; 32];
 pub struct Tokens {
     client: Client,
     reviews: Semaphore,
+    peers: Peers,
     kept: Mutex<HashMap<Digest, (Option<PodIdentity>, Instant)>>,
 }
 
 impl Tokens {
     /// Nothing is remembered yet.
     pub fn new(client: Client) -> Self {
-        Self { client, reviews: Semaphore::new(REVIEWS), kept: Mutex::new(HashMap::new()) }
+        let reviews = Semaphore::new(REVIEWS);
+        Self { client, reviews, peers: Peers::default(), kept: Mutex::new(HashMap::new()) }
     }
 
-    /// The pod that `token` was issued to for `audience`; `None`: it was not.
+    /// The pod that `token`, sent from `peer`, was issued to for `audience`; `None`: it was not.
     ///
     /// # Errors
-    /// When the API server cannot be asked.
-    pub async fn review(&self, token: &str, audience: &str) -> Result<Option<PodIdentity>, kube::Error> {
+    /// When `peer` asks too much, or the API server cannot be asked.
+    pub async fn review(
+        &self,
+        token: &str,
+        audience: &str,
+        peer: IpAddr,
+    ) -> Result<Option<PodIdentity>, ReviewError> {
         let digest = digest(token, audience);
-        if let Some((pod, until)) = self.kept.lock().get(&digest)
-            && *until > Instant::now()
-        {
-            return Ok(pod.clone());
+        if let Some(pod) = self.remembered(&digest) {
+            return Ok(pod);
         }
+        let _place = self.peers.admit(peer, Instant::now()).ok_or(ReviewError::TooMany)?;
         let permit = self.reviews.acquire().await;
         let asked = TokenReview {
             spec: TokenReviewSpec { token: token.to_owned(), audiences: Some(vec![audience.to_owned()]) },
@@ -66,6 +86,30 @@ impl Tokens {
             Api::<TokenReview>::all(self.client.clone()).create(&PostParams::default(), &asked).await?;
         drop(permit);
         let pod = identity(&answer, audience);
+        self.remember(digest, pod.clone());
+        Ok(pod)
+    }
+
+    /// For a job that does not exist: uses up what a review of a bad token would, so that nobody learns from being refused
+    /// in another way which jobs there are.
+    ///
+    /// # Errors
+    /// [`ReviewError::TooMany`].
+    pub fn refuse(&self, token: &str, job: &str, peer: IpAddr) -> Result<(), ReviewError> {
+        let digest = digest(token, job);
+        if self.remembered(&digest).is_none() {
+            self.peers.admit(peer, Instant::now()).ok_or(ReviewError::TooMany)?;
+            self.remember(digest, None);
+        }
+        Ok(())
+    }
+
+    fn remembered(&self, digest: &Digest) -> Option<Option<PodIdentity>> {
+        let kept = self.kept.lock();
+        kept.get(digest).filter(|(_, until)| *until > Instant::now()).map(|(pod, _)| pod.clone())
+    }
+
+    fn remember(&self, digest: Digest, pod: Option<PodIdentity>) {
         let mut kept = self.kept.lock();
         if kept.len() >= MAX_KEPT {
             let now = Instant::now();
@@ -74,8 +118,7 @@ impl Tokens {
                 kept.clear();
             }
         }
-        kept.insert(digest, (pod.clone(), Instant::now() + REMEMBERED));
-        Ok(pod)
+        kept.insert(digest, (pod, Instant::now() + REMEMBERED));
     }
 }
 

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::lifecycle::judge::NEARLY_DONE;
+
 /// Most metrics that are read of one report (KEP-2779's bound).
 pub const MAX_METRICS: usize = 256;
 
@@ -47,8 +49,17 @@ pub struct Metric {
 pub struct Claim {
     /// Thousandths of a percent done, 0 to 100000.
     pub milli_percent: i32,
-    /// A plain 100: what callbacks post at the end of the program, also after an early stop.
+    /// By steps or epochs that the program counted.
+    pub stepwise: bool,
+    /// 100 percent that nothing counted bears out: what callbacks post at the end of the program, also after an early stop.
     pub forced_end: bool,
+}
+
+impl Claim {
+    /// A 100 and nothing else: that the program is at its end, not how far it came.
+    pub fn is_plain_hundred(&self) -> bool {
+        self.forced_end && !self.stepwise
+    }
 }
 
 impl TrainerStatus {
@@ -74,14 +85,15 @@ impl TrainerStatus {
             let whole = self.metric("total_epochs").filter(|whole| *whole > 0.0).unwrap_or(epochs);
             self.metric("current_epoch").map(|done| (done / whole).min(1.0))
         };
-        let share = match steps.or_else(by_epoch) {
+        let counted = steps.or_else(by_epoch);
+        let share = match counted {
             Some(share) => share,
             None => percent.filter(|percent| *percent > 0.0)? / 100.0,
         };
         let milli_percent = (share * 100_000.0).floor() as i32;
-        let forced_end =
-            percent == Some(100.0) && milli_percent < 99_000 || steps.is_none() && percent == Some(100.0);
-        Some(Claim { milli_percent, forced_end })
+        let stepwise = counted.is_some();
+        let forced_end = percent == Some(100.0) && (!stepwise || milli_percent < NEARLY_DONE);
+        Some(Claim { milli_percent, stepwise, forced_end })
     }
 }
 
@@ -99,7 +111,7 @@ mod tests {
             r#"{"trainerStatus":{"progressPercentage":10,"metrics":[{"name":"current_step","value":"250"},
             {"name":"total_steps","value":"1000"},{"name":"current_epoch","value":"1"}]}}"#,
         );
-        assert_eq!(all.claim(2), Some(Claim { milli_percent: 25_000, forced_end: false }));
+        assert_eq!(all.claim(2), Some(Claim { milli_percent: 25_000, stepwise: true, forced_end: false }));
         let epochs = status(r#"{"trainerStatus":{"metrics":[{"name":"current_epoch","value":"1.5"}]}}"#);
         assert_eq!(epochs.claim(2).expect("a claim").milli_percent, 75_000);
         let percent =
@@ -111,12 +123,21 @@ mod tests {
     fn what_callbacks_post_by_habit_is_told_apart() {
         assert_eq!(status(r#"{"trainerStatus":{"progressPercentage":0}}"#).claim(1), None);
         let end = status(r#"{"trainerStatus":{"progressPercentage":100}}"#).claim(1).expect("a claim");
-        assert!(end.forced_end);
+        assert!(end.is_plain_hundred());
+        // What is counted up to the end is not habit, whatever the percentage says.
+        for counted in [
+            r#"{"name":"current_epoch","value":"3"}"#,
+            r#"{"name":"current_step","value":"9"},{"name":"total_steps","value":"9"}"#,
+        ] {
+            let json = format!(r#"{{"trainerStatus":{{"progressPercentage":100,"metrics":[{counted}]}}}}"#);
+            let done = Claim { milli_percent: 100_000, stepwise: true, forced_end: false };
+            assert_eq!(status(&json).claim(3), Some(done), "{counted}");
+        }
         // An early stop: 100 by habit at 40 % of the steps.
         let early = status(
             r#"{"trainerStatus":{"progressPercentage":100,"metrics":[{"name":"current_step","value":"4"},{"name":"total_steps","value":"10"}]}}"#,
         );
-        assert_eq!(early.claim(1), Some(Claim { milli_percent: 40_000, forced_end: true }));
+        assert_eq!(early.claim(1), Some(Claim { milli_percent: 40_000, stepwise: true, forced_end: true }));
     }
 
     #[test]

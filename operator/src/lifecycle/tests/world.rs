@@ -252,6 +252,7 @@ impl World {
             at: Time(at(self.now)),
             millis_per_epoch: 60_000,
             ended: false,
+            stepwise: true,
         });
         self.settle();
         self

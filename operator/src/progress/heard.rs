@@ -1,0 +1,125 @@
+//! What this replica has heard of one attempt: finer than what is written, and gone with the process.
+
+use andreas_api::TrainingJobStatus;
+use andreas_api::training_job::Progress;
+use jiff::Timestamp;
+
+use super::wire::Claim;
+use crate::lifecycle::judge::NEARLY_DONE;
+
+/// A plain 100 is believed where the program, this much faster than before, could be at the end by now,
+const FASTER: f64 = 2.0;
+/// ... give or take this much, thousandths of a percent.
+const MARGIN: f64 = 1_000.0;
+
+/// Reports of one attempt as this replica heard them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Heard {
+    /// The attempt.
+    pub attempt: i64,
+    /// The highest claim, and when it came.
+    pub best: Option<(i32, Timestamp)>,
+    /// When this replica last wrote the job's progress.
+    pub written: Option<Timestamp>,
+    /// When the first report came, and how far the program was.
+    began: (i32, Timestamp),
+    ended: bool,
+}
+
+impl Heard {
+    /// At the first report of an attempt, which may make no claim: callbacks post a plain 0 at the beginning.
+    pub fn new(attempt: i64, claim: Option<Claim>, held: Option<&Progress>, at: Timestamp) -> Self {
+        let same = held.filter(|progress| progress.attempt == attempt);
+        let counted = claim.filter(|claim| !claim.is_plain_hundred()).map(|claim| claim.milli_percent);
+        let from = counted.or(held.map(|progress| progress.milli_percent)).unwrap_or(0);
+        Self {
+            attempt,
+            best: same.map(|progress| (progress.milli_percent, progress.at.0)),
+            written: None,
+            began: (from, at),
+            ended: same.is_some_and(|progress| progress.ended),
+        }
+    }
+
+    /// Takes a claim in. `true`: the program has come further, or to its end, since the last report.
+    pub fn hear(&mut self, claim: Claim, at: Timestamp) -> bool {
+        let ends = claim.forced_end && !self.ended;
+        self.ended |= claim.forced_end;
+        if claim.is_plain_hundred() {
+            return ends;
+        }
+        let moved = self.best.is_none_or(|(best, _)| claim.milli_percent > best);
+        if moved {
+            if self.best.is_none() {
+                self.began.0 = self.began.0.min(claim.milli_percent);
+            }
+            self.best = Some((claim.milli_percent, at));
+        }
+        moved || ends
+    }
+
+    /// Whether a program that says at `at` that it is at its end can have come there, by the speed that it had so far.
+    /// Callbacks post a 100 after an early stop too, and their last count may be seconds old. Where nothing is known,
+    /// the program's word is all there is.
+    pub fn can_be_done(&self, status: &TrainingJobStatus, at: Timestamp) -> bool {
+        let same = status.progress.as_ref().filter(|progress| progress.attempt == self.attempt);
+        let held = same.map(|progress| (progress.milli_percent, progress.at.0));
+        let Some((milli, when)) = self.best.max(held) else { return true };
+        let seconds = |from: Timestamp, to: Timestamp| to.duration_since(from).as_secs_f64().max(0.0);
+        let speed = |(from, since): (i32, Timestamp)| {
+            let time = seconds(since, when);
+            (time > 0.0 && milli > from).then(|| f64::from(milli - from) / time)
+        };
+        let running = status.allocation.as_ref().and_then(|allocation| allocation.running_time.as_ref());
+        let start = same.map_or(0, |progress| progress.attempt_start);
+        let speed = speed(self.began).or_else(|| speed((start, running?.0))).unwrap_or(0.0);
+        f64::from(milli) + FASTER * speed * seconds(when, at) + MARGIN >= f64::from(NEARLY_DONE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + seconds).expect("a time")
+    }
+
+    fn percent(percent: i32) -> Claim {
+        let milli_percent = percent * 1_000;
+        Claim { milli_percent, stepwise: false, forced_end: percent == 100 }
+    }
+
+    /// Whether a plain 100 at the end of such claims, each a percentage and a second, is believed.
+    fn believed(claims: &[(i32, i64)], end: i64) -> bool {
+        let mut heard = Heard::new(1, claims.first().map(|(p, _)| percent(*p)), None, at(claims[0].1));
+        for (p, second) in claims {
+            heard.hear(percent(*p), at(*second));
+        }
+        heard.can_be_done(&TrainingJobStatus::default(), at(end))
+    }
+
+    #[test]
+    fn a_hundred_that_the_program_counts_up_to_is_believed_and_one_out_of_nowhere_is_not() {
+        assert!(believed(&[(97, 0), (98, 10), (99, 20)], 30));
+        assert!(believed(&[(33, 0), (66, 60)], 120), "a program that reports once an epoch");
+        assert!(!believed(&[(38, 0), (39, 10), (40, 20)], 30), "an early stop");
+        assert!(believed(&[(40, 0), (65, 5)], 9), "the last steps were not reported: callbacks wait 5 s");
+        assert!(!believed(&[(40, 0)], 5), "one claim says nothing of the speed");
+    }
+
+    #[test]
+    fn the_zero_at_the_beginning_tells_when_the_program_began() {
+        let mut heard = Heard::new(1, None, None, at(100));
+        heard.hear(percent(60), at(105));
+        assert!(heard.can_be_done(&TrainingJobStatus::default(), at(108)));
+        assert!(!heard.can_be_done(&TrainingJobStatus::default(), at(105)));
+    }
+
+    #[test]
+    fn only_what_is_above_all_before_is_a_move() {
+        let mut heard = Heard::new(1, Some(percent(40)), None, at(0));
+        let moves = [40, 40, 39, 41, 100, 100, 41].map(|p| heard.hear(percent(p), at(1)));
+        assert_eq!(moves, [true, false, false, true, true, false, false]);
+    }
+}

@@ -1,0 +1,165 @@
+//! Given what the status holds; when a report comes; then it is worth a write, or not, or later.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + seconds).expect("a time")
+}
+
+fn status(progress: Value) -> TrainingJobStatus {
+    serde_json::from_value(json!({
+        "phase": "Running",
+        "allocation": {"attempt": 2, "generation": 3, "gpuType": "A", "gpus": 1, "gpusPerWorker": 1, "nodes": ["n"],
+            "placement": "n", "since": at(0), "runningTime": at(0)},
+        "progress": progress,
+    }))
+    .expect("a status")
+}
+
+fn spec(timeout: Option<&str>) -> TrainingJobSpec {
+    let mut spec = json!({"epochs": 10, "template": {"spec": {"containers": []}}});
+    if let Some(timeout) = timeout {
+        spec["progressTimeout"] = timeout.into();
+    }
+    serde_json::from_value(spec).expect("a spec")
+}
+
+fn progress(attempt: i64, milli: i32, seconds: i64) -> Value {
+    json!({"milliPercent": milli, "text": "", "attempt": attempt, "at": at(seconds)})
+}
+
+const PLAIN_HUNDRED: Claim = Claim { milli_percent: 100_000, stepwise: false, forced_end: true };
+
+fn claim(milli_percent: i32) -> Claim {
+    Claim { milli_percent, stepwise: true, forced_end: false }
+}
+
+/// A report of attempt 2, judged when it comes by a replica that has heard nothing before.
+fn judged(
+    held: &TrainingJobStatus,
+    timeout: Option<&str>,
+    claim: Claim,
+    seconds: i64,
+    running: usize,
+) -> Verdict {
+    let heard = Heard::new(2, Some(claim), held.progress.as_ref(), at(seconds));
+    let report = Report { attempt: 2, claim, at: at(seconds) };
+    judge(held, &spec(timeout), &report, &heard, at(seconds), running)
+}
+
+#[test]
+fn only_forward_by_a_percent_and_ten_seconds() {
+    let held = status(progress(2, 40_000, 100));
+    let judge = |milli, seconds, running| judged(&held, None, claim(milli), seconds, running);
+    assert_eq!(judge(39_000, 200, 1), Verdict::Nothing);
+    assert_eq!(judge(40_500, 200, 1), Verdict::Nothing);
+    assert_eq!(judge(42_000, 105, 1), Verdict::Later(Duration::from_secs(5)));
+    assert!(
+        matches!(judge(42_000, 110, 1), Verdict::Write(p) if p.milli_percent == 42_000 && p.text == "42%")
+    );
+    assert!(matches!(judge(42_000, 130, 500), Verdict::Later(..)));
+    assert!(matches!(judge(42_000, 160, 500), Verdict::Write(_)));
+}
+
+#[test]
+fn a_slow_run_is_written_before_its_progress_timeout_by_whichever_replica_hears_of_it() {
+    let held = status(progress(2, 40_000, 100));
+    let judge = |timeout, milli, seconds| judged(&held, Some(timeout), claim(milli), seconds, 500);
+    // A third of 90 s, also where a percent would wait for longer.
+    assert_eq!(judge("90s", 40_001, 120), Verdict::Later(Duration::from_secs(10)));
+    assert!(matches!(judge("90s", 40_001, 130), Verdict::Write(p) if p.milli_percent == 40_001));
+    assert!(matches!(judge("90s", 42_000, 130), Verdict::Write(_)));
+    // A minute at most.
+    assert_eq!(judge("1h", 40_001, 159), Verdict::Later(Duration::from_secs(1)));
+    assert!(matches!(judge("1h", 40_001, 160), Verdict::Write(_)));
+    // Never without a pause, whatever the time-out.
+    assert!(matches!(judge("0s", 40_001, 100), Verdict::Later(wait) if wait >= Duration::from_secs(1)));
+}
+
+#[test]
+fn what_did_not_move_is_never_due() {
+    let held = status(progress(2, 40_500, 100));
+    assert_eq!(judged(&held, Some("90s"), claim(40_500), 10_000, 1), Verdict::Nothing);
+}
+
+#[test]
+fn a_report_counts_from_when_it_came_and_writes_from_when_they_were_made() {
+    let held = status(progress(2, 40_000, 100));
+    let report = Report { attempt: 2, claim: claim(50_000), at: at(105) };
+    let mut heard = Heard::new(2, Some(report.claim), held.progress.as_ref(), at(105));
+    let Verdict::Write(written) = judge(&held, &spec(None), &report, &heard, at(110), 1) else {
+        panic!("not written")
+    };
+    // Half of ten epochs in 105 s.
+    assert_eq!((written.at.0, written.millis_per_epoch), (at(105), 21_000));
+    heard.written = Some(at(110));
+    let held = status(serde_json::to_value(&written).expect("json"));
+    let next = Report { attempt: 2, claim: claim(55_000), at: at(116) };
+    assert_eq!(judge(&held, &spec(None), &next, &heard, at(116), 1), Verdict::Later(Duration::from_secs(4)));
+}
+
+#[test]
+fn a_new_attempt_may_start_lower_and_its_pace_is_its_own() {
+    let held = status(progress(1, 40_000, 0));
+    let Verdict::Write(first) = judged(&held, None, claim(30_000), 20, 1) else { panic!("not written") };
+    assert_eq!((first.attempt, first.milli_percent, first.attempt_start), (2, 30_000, 30_000));
+    let held = status(serde_json::to_value(&first).expect("json"));
+    let Verdict::Write(next) = judged(&held, None, claim(50_000), 60, 1) else { panic!("not written") };
+    // Two of ten epochs in 60 s.
+    assert_eq!(next.millis_per_epoch, 30_000);
+}
+
+#[test]
+fn an_attempt_that_is_over_moves_nothing() {
+    // Given the third attempt, which has reported, on a replica that still holds a claim of the second.
+    let mut held = status(progress(3, 10_000, 100));
+    held.allocation.as_mut().expect("held").attempt = 3;
+    assert_eq!(judged(&held, None, claim(70_000), 200, 1), Verdict::Nothing);
+    // And none at all.
+    held.allocation = None;
+    assert_eq!(judged(&held, None, claim(70_000), 200, 1), Verdict::Nothing);
+}
+
+#[test]
+fn the_hundred_of_an_early_stop_is_remembered_but_not_believed() {
+    let held = status(progress(2, 40_000, 100));
+    let Verdict::Write(ended) = judged(&held, None, PLAIN_HUNDRED, 101, 1) else { panic!("not written") };
+    assert_eq!((ended.milli_percent, ended.ended), (40_000, true));
+}
+
+#[test]
+fn the_hundred_at_the_end_of_a_whole_run_is_its_last_count() {
+    // Given a run whose callback, once in 5 s, said 66 % last, which was not worth a write.
+    let held = status(progress(2, 33_000, 5));
+    let mut heard = Heard::new(2, None, None, at(0));
+    heard.hear(claim(33_000), at(5));
+    heard.hear(claim(66_000), at(10));
+    let report = Report { attempt: 2, claim: PLAIN_HUNDRED, at: at(14) };
+    let Verdict::Write(end) = judge(&held, &spec(None), &report, &heard, at(14), 1) else {
+        panic!("not written")
+    };
+    assert_eq!((end.milli_percent, end.ended), (100_000, true));
+    // When it comes too soon for that, what was heard last stands.
+    let report = Report { at: at(11), ..report };
+    let Verdict::Write(end) = judge(&held, &spec(None), &report, &heard, at(11), 1) else {
+        panic!("not written")
+    };
+    assert_eq!((end.milli_percent, end.ended), (66_000, true));
+}
+
+#[test]
+fn a_count_below_the_end_stands_beside_a_hundred() {
+    let held = status(progress(2, 30_000, 100));
+    let early = Claim { forced_end: true, ..claim(40_000) };
+    let Verdict::Write(end) = judged(&held, None, early, 101, 1) else { panic!("not written") };
+    assert_eq!((end.milli_percent, end.ended, end.stepwise), (40_000, true, true));
+}
+
+#[test]
+fn the_last_percent_is_written_whenever_it_comes() {
+    let held = status(progress(2, 98_500, 100));
+    let verdict = judged(&held, None, claim(100_000), 101, 1);
+    assert!(matches!(verdict, Verdict::Write(p) if p.milli_percent == 100_000));
+}
