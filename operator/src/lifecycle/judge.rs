@@ -270,7 +270,9 @@ impl<'a> Case<'a> {
     fn finished(&self) -> Option<Judgement> {
         self.all_zero()?;
         let progress = self.o.job.status.as_ref().and_then(|s| s.progress.as_ref());
-        Some(match progress.filter(|p| p.milli_percent < NEARLY_DONE) {
+        // A program that says it is at its end, and never counted its steps, is not known to have stopped early.
+        let early = progress.filter(|p| p.milli_percent < NEARLY_DONE && (p.stepwise || !p.ended));
+        Some(match early {
             Some(p) => {
                 let figure = percent_text(p.milli_percent);
                 let message = format!("all workers exited 0 at {figure} of the run");

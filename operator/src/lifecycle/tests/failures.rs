@@ -93,6 +93,21 @@ fn exit_0_below_99_percent_is_done_and_says_so() {
 }
 
 #[test]
+fn only_what_a_program_counted_contradicts_its_word_that_it_is_at_its_end() {
+    for (ended, stepwise, early) in
+        [(true, false, false), (true, true, true), (false, false, true), (false, true, true)]
+    {
+        let mut world = World::running(json!({}), &["n1"], 1);
+        world.report(66_000).wait(60);
+        let progress = world.job.status.as_mut().unwrap().progress.as_mut().unwrap();
+        (progress.ended, progress.stepwise) = (ended, stepwise);
+        world.exit("bert-1-0", 0, "");
+        assert_eq!(world.phase(), Phase::Succeeded);
+        assert_eq!(world.reason() == "CompletedEarly", early, "{ended} {stepwise}");
+    }
+}
+
+#[test]
 fn vanished_with_99_percent_is_finished_else_the_clusters_failure() {
     for (milli_percent, ended, outcome) in [
         (99_000, false, Outcome::Finished),
