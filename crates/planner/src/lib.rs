@@ -8,6 +8,10 @@
 //! **Must never be here**: I/O, a clock, threads, async, Kubernetes, a random number that is not seeded by the
 //! caller, the order of a hash map.
 
+// Tests inside use the same generators as those outside.
+#[cfg(test)]
+extern crate self as andreas_planner;
+
 mod andreas;
 mod assemble;
 mod baseline;
@@ -44,7 +48,7 @@ pub fn plan(snapshot: &Snapshot, options: &Options) -> Result<Plan, SnapshotErro
     let instance = instance::Instance::new(snapshot);
     let outcome = match options.method {
         MethodName::Andreas => andreas::decide(&instance, options),
-        MethodName::RandomizedGreedy => lookahead::decide(&instance, options),
+        MethodName::RandomizedGreedy | MethodName::Exact => lookahead::decide(&instance, options),
         MethodName::Fifo
         | MethodName::FifoFixed
         | MethodName::Edf

@@ -29,11 +29,13 @@ pub enum MethodName {
     /// The randomized greedy with look-ahead prices.
     #[default]
     RandomizedGreedy,
+    /// The same, with the optimum of the step proven by branch and bound as far as the trials allow.
+    Exact,
 }
 
 impl MethodName {
     /// Every method there is.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Fifo,
         Self::FifoFixed,
         Self::Edf,
@@ -42,6 +44,7 @@ impl MethodName {
         Self::PriorityFixed,
         Self::Andreas,
         Self::RandomizedGreedy,
+        Self::Exact,
     ];
 
     /// Its name on command lines and in files.
@@ -55,6 +58,7 @@ impl MethodName {
             Self::PriorityFixed => "priority-fixed",
             Self::Andreas => "andreas",
             Self::RandomizedGreedy => "randomized-greedy",
+            Self::Exact => "exact",
         }
     }
 }

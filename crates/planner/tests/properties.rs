@@ -59,7 +59,7 @@ proptest! {
             };
             let running = matches!(job.state, JobState::Running { .. });
             let settled = since + job.min_run <= snapshot.now;
-            let moves = [MethodName::Andreas, MethodName::RandomizedGreedy].contains(&method);
+            let moves = [MethodName::Andreas, MethodName::RandomizedGreedy, MethodName::Exact].contains(&method);
             let free = running && moves && job.movable && settled
                 && job.preemption == Preemption::Allowed;
             prop_assert!(free || plan.jobs[&job.id].decision.placement() == Some(now), "{} was touched", job.id);

@@ -138,7 +138,8 @@ impl<'s, 'a, 'b> Desk<'s, 'a, 'b> {
             }
             last = option.config;
             let limit = best.as_ref().map_or(0.0, |(d, _)| *d);
-            if option.cost - step.wait[job] >= limit && !step.instance.jobs[job].overdue {
+            let fills = step.menu.items[step.menu.of(job).start + option.config].fills;
+            if option.cost - step.wait[job] - fills >= limit && !step.instance.jobs[job].overdue {
                 continue;
             }
             if let Some(spot) = self.place(job, option.config) {

@@ -25,6 +25,8 @@ pub(super) struct Item {
     pub billed: f64,
     /// Empty part of the nodes it would open, as money.
     pub lonely: f64,
+    /// The most that it could save by filling up nodes that are half empty.
+    pub fills: f64,
     /// The tails beyond which lateness is sure or out of the question.
     bounds: (f64, f64),
     rel_std: f64,
@@ -94,6 +96,8 @@ impl Menu {
         let gpus = config.total_gpus() as f64;
         let per_gpu = self.share[config.kind];
         let size = kind.widest.max(config.gpus) as f64 * f64::from(config.nodes);
+        let overheads = kind.nodes.iter().map(|n| instance.nodes[*n as usize].overhead);
+        let most = overheads.fold(0.0, f64::max);
         let tail = libm::exp(5.0 * config.rel_std);
         Item {
             classes: if config.offered { classes.mask(config.kind, config.gpus, data.admits) } else { 0 },
@@ -102,6 +106,7 @@ impl Menu {
             watts: config.power + (per_gpu - kind.idle_mw as f64 / 1e3) * gpus,
             billed: config.power + per_gpu * gpus,
             lonely: instance.prices.energy_cost(per_gpu * (size - gpus), LONELY_S),
+            fills: instance.prices.energy_cost(most * f64::from(config.nodes), LONELY_S),
             bounds: (1.0 / tail, tail),
             rel_std: config.rel_std,
         }

@@ -4,7 +4,8 @@
 //! class of GPUs and for watts ([`prices`]): then every job knows what it costs to run now in each configuration and
 //! what its best later start costs ([`step`]). With these costs jobs are placed in order of their regret, first as
 //! computed, then with the order shaken, and a local search improves the cheapest plan ([`improve`]). The dual of the
-//! step bounds every plan from below.
+//! step bounds every plan from below; on small instances branch and bound closes the rest ([`exact`]), and
+//! the method `exact` is the same with a tree several hundred times as large.
 //!
 //! **Flows**: an [`Instance`] in, an [`Outcome`] out. Room is taken through the ledger only, so no move can break a
 //! hard constraint.
@@ -15,11 +16,14 @@
 
 mod classes;
 mod desk;
+mod exact;
 mod improve;
 mod menu;
 mod periods;
 mod prices;
 mod step;
+#[cfg(test)]
+mod tests;
 
 use classes::Classes;
 use desk::Desk;
@@ -34,7 +38,7 @@ use crate::budget;
 use crate::candidates;
 use crate::dice::Dice;
 use crate::instance::{Holding, Instance, Spot};
-use crate::method::Options;
+use crate::method::{MethodName, Options};
 use crate::reserve::{self, Reservation};
 use crate::snapshot::Preemption;
 
@@ -42,6 +46,10 @@ use crate::snapshot::Preemption;
 const ROUNDS: usize = 24;
 /// A plan must be cheaper than going on by this part of the cost.
 const HYSTERESIS: f64 = 1e-4;
+/// The same where the optimum is found: only ties are left.
+const TIE: f64 = 1e-7;
+/// Most jobs for which the default proves its plan, if that is easy.
+const SMALL: usize = 200;
 
 /// What does not depend on where jobs are.
 struct Context<'a, 'b> {
@@ -91,7 +99,8 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
         trials,
         reserved_for: last.reserved_for,
         stopped,
-        bound: Some(bound),
+        // Coming down to a lower budget may touch what the bound takes as given.
+        bound: Some(bound).filter(|bound| *bound <= cost + 1e-9 * cost.abs()),
         prices: Some(look.publish(instance, &classes)),
     }
 }
@@ -182,13 +191,21 @@ impl<'b> Context<'_, 'b> {
         let moves = self.moves(jobs.len());
         trials += Improver { desk: &mut best, dice: &mut dice, jobs: &jobs, waiting: Vec::new() }.run(moves);
         best.fill(&queue, kept.as_ref());
-        let better = best.cost < stay.cost - HYSTERESIS * stay.cost.abs();
+        let (mut bound, limit) = (step.bound, self.tree(jobs.len()));
+        if limit > 0 && kept.is_none() && exact::applies(&step) {
+            let proof = exact::finish(&step, &base, &open, &mut best, limit);
+            bound = proof.bound;
+            trials += proof.nodes;
+            best.fill(&queue, None);
+        }
+        let threshold = if limit > 0 { TIE } else { HYSTERESIS };
+        let better = best.cost < stay.cost - threshold * stay.cost.abs();
         let chosen = if better { best } else { stay };
         let mut board = chosen.board;
         if let Some(kept) = &kept {
             board.ledger.release(instance, kept.job, &kept.spot);
         }
-        Found { spots: board.spots, bound: step.bound, trials, reserved_for: kept.map(|k| k.job), stopped }
+        Found { spots: board.spots, bound, trials, reserved_for: kept.map(|k| k.job), stopped }
     }
 
     /// Jobs whose weight has stopped growing come first, the longest-waiting one before all; room is kept for the
@@ -196,7 +213,7 @@ impl<'b> Context<'_, 'b> {
     fn serve_overdue(&self, present: &[Option<Spot>], base: &mut Board) -> (Option<Reservation>, bool) {
         let instance = self.instance;
         let (mut kept, mut displaced) = (None, false);
-        for job in baseline::queue(instance, crate::MethodName::Fifo, base) {
+        for job in baseline::queue(instance, MethodName::Fifo, base) {
             if !instance.jobs[job].overdue {
                 break;
             }
@@ -218,6 +235,16 @@ impl<'b> Context<'_, 'b> {
     fn passes(&self, jobs: usize) -> u64 {
         let most = (1000 / jobs.max(1)).clamp(1, 8) as u64;
         most.min(self.options.trials)
+    }
+
+    /// Nodes of the tree by which the rest is proven; none for instances that are too large.
+    fn tree(&self, jobs: usize) -> u64 {
+        let per_trial = match self.options.method {
+            MethodName::Exact => 20_000,
+            _ if jobs <= SMALL => 30,
+            _ => 0,
+        };
+        self.options.trials.saturating_mul(per_trial)
     }
 
     /// Moves of the local search.

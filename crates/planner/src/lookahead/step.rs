@@ -7,7 +7,7 @@ use super::classes::Classes;
 use super::menu::Menu;
 use super::prices::Look;
 use crate::board::Board;
-use crate::instance::{Instance, Spot};
+use crate::instance::{Config, Instance, Spot};
 
 /// A change must save this many times what it costs: prices move, and half of what looks like a gain is gone a
 /// few decisions later.
@@ -29,6 +29,10 @@ pub(super) struct Choice {
     pub cost: f64,
     /// Cost with the room it takes at the dual's prices.
     pub reduced: f64,
+    /// Whether it means to stay on the nodes where the job is.
+    pub stays: bool,
+    /// Nodes of the gang.
+    pub span: u32,
 }
 
 /// Costs of one decision.
@@ -47,6 +51,19 @@ pub(super) struct Step<'a, 'b> {
     decided: Vec<bool>,
     /// Proven: no plan costs less.
     pub bound: f64,
+    pub dual: Prices,
+}
+
+/// What the dual of a step found, and for which room.
+#[derive(Default)]
+pub(super) struct Prices {
+    /// By class: price of a GPU.
+    pub gpu: Vec<f64>,
+    pub watt: f64,
+    /// By class: GPUs there are.
+    pub room: Vec<f64>,
+    /// Watts there are; infinite without budget.
+    pub watts: f64,
 }
 
 impl<'a, 'b> Step<'a, 'b> {
@@ -69,6 +86,7 @@ impl<'a, 'b> Step<'a, 'b> {
             options: vec![none; present.len()],
             decided: base.spots.iter().map(Option::is_some).collect(),
             bound: 0.0,
+            dual: Prices::default(),
         };
         for (job, later) in later.iter().enumerate() {
             let wait = step.waiting(job, *later);
@@ -176,7 +194,8 @@ impl<'a, 'b> Step<'a, 'b> {
                 continue;
             }
             let base = self.base(job, config, moved);
-            if base >= self.wait[job] && !data.overdue {
+            let limit = self.wait[job] + item.fills;
+            if base >= limit && !data.overdue {
                 continue;
             }
             let until = self.until(job, config, moved);
@@ -185,8 +204,9 @@ impl<'a, 'b> Step<'a, 'b> {
                 let class = mask.trailing_zeros() as usize;
                 mask &= mask - 1;
                 let cost = base + watts + item.gpus * self.look.gpu[class].later(until);
-                if cost < self.wait[job] || data.overdue {
-                    options.push(self.option(config, class, of.power, item.gpus, cost));
+                if cost < limit || data.overdue {
+                    let option = self.option(job, (config, class), of, cost);
+                    options.push(option);
                 }
             }
         }
@@ -199,16 +219,25 @@ impl<'a, 'b> Step<'a, 'b> {
                 if let (true, Some(node)) = (stays || (limit_only && of.offered), node) {
                     let class = self.classes.of_node[*node as usize];
                     let cost = self.cost(job, &spot);
-                    options.push(self.option(config, class, of.power, of.total_gpus() as f64, cost));
+                    options.push(Choice { stays: true, ..self.option(job, (config, class), of, cost) });
                 }
             }
         }
         options
     }
 
-    fn option(&self, config: usize, class: usize, power: f64, gpus: f64, cost: f64) -> Choice {
-        let idle = self.instance.types[self.classes.list[class].kind].idle_mw as f64 / 1e3;
-        Choice { config, class, gpus, watts: power - idle * gpus, cost, reduced: cost }
+    fn option(&self, job: usize, (config, class): (usize, usize), of: &Config, cost: f64) -> Choice {
+        let kind = self.classes.list[class].kind;
+        let idle = self.instance.types[kind].idle_mw as f64 / 1e3;
+        let (mut gpus, mut watts) = (of.total_gpus() as f64, 0.0);
+        let data = &self.instance.jobs[job];
+        // A job that stops and goes on where it was gives back what it holds there.
+        if let Some(old) = data.leaving().map(|spot| &data.configs[spot.config]).filter(|o| o.kind == kind) {
+            gpus = (gpus - old.total_gpus() as f64).max(0.0);
+            watts = -old.power.min(of.power);
+        }
+        watts += of.power - idle * gpus;
+        Choice { config, class, gpus, watts, cost, reduced: cost, stays: false, span: of.nodes }
     }
 
     /// The dual of the step: prices of what is left, the bound, and options in order.
@@ -238,6 +267,7 @@ impl<'a, 'b> Step<'a, 'b> {
         }
         let (value, gpu, watt) = best;
         self.bound = fixed + value;
+        self.dual = Prices { gpu: gpu.clone(), watt, room, watts: watts.unwrap_or(f64::INFINITY) };
         for options in &mut self.options {
             for o in options.iter_mut() {
                 o.reduced = o.cost + gpu[o.class] * o.gpus + watt * o.watts;

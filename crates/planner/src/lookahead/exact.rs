@@ -1,0 +1,230 @@
+//! The rest of the way to the optimum, on small instances: reduced-cost fixing and branch and bound.
+//!
+//! At the dual's prices every option of a job has an excess over the job's cheapest one; a plan costs the dual's
+//! value, its options' excesses, the price of what it leaves unused, and the empty parts of its nodes. Options whose
+//! excess alone is above the gap are out; what remains is searched depth first, over classes of nodes. A leaf is
+//! packed onto real nodes, largest workers first. If that costs no more than the leaf's bound, the leaf is solved;
+//! else its bound stands, and the result says so.
+
+use super::desk::Desk;
+use super::step::{Choice, Step};
+use crate::board::Board;
+use crate::instance::Spot;
+
+/// Most leaves that are packed.
+const LEAVES: u64 = 4000;
+/// Costs nearer than this part of them are equal.
+const EQUAL: f64 = 1e-10;
+
+/// What a search found.
+pub(super) struct Proof {
+    /// Proven: no plan costs less.
+    pub bound: f64,
+    /// Nodes of the search tree.
+    pub nodes: u64,
+}
+
+/// What one job may do.
+struct Row {
+    job: usize,
+    /// Excess and option; none is waiting. Cheapest first.
+    ways: Vec<(f64, Option<Choice>)>,
+}
+
+struct Search<'x, 's, 'a, 'b> {
+    step: &'s Step<'a, 'b>,
+    base: &'x Board,
+    open: &'s [bool],
+    best: &'x mut Desk<'s, 'a, 'b>,
+    rows: Vec<Row>,
+    /// By row and class: GPUs that this row and the later ones could take at most.
+    most: Vec<Vec<f64>>,
+    taken: Vec<Option<Choice>>,
+    room: Vec<f64>,
+    watts: f64,
+    limit: u64,
+    nodes: u64,
+    leaves: u64,
+    /// Least bound of a leaf that is not solved.
+    unsolved: f64,
+    /// Whether everything was looked at.
+    complete: bool,
+}
+
+/// Improves a plan and the bound, within a number of tree nodes.
+pub(super) fn finish<'s, 'a, 'b>(
+    step: &'s Step<'a, 'b>,
+    base: &Board,
+    open: &'s [bool],
+    best: &mut Desk<'s, 'a, 'b>,
+    limit: u64,
+) -> Proof {
+    let rows = rows(step, best.cost - step.bound);
+    let mut search = Search {
+        step,
+        base,
+        open,
+        best,
+        most: most(step, &rows),
+        taken: vec![None; rows.len()],
+        rows,
+        room: step.dual.room.clone(),
+        watts: step.dual.watts,
+        limit,
+        nodes: 0,
+        leaves: 0,
+        unsolved: f64::INFINITY,
+        complete: true,
+    };
+    search.descend(0, step.bound);
+    let proven = if search.complete { search.best.cost.min(search.unsolved) } else { step.bound };
+    Proof { bound: proven.max(step.bound), nodes: search.nodes }
+}
+
+/// Whether classes of nodes say all about where a job can go and what it takes there: not so for gangs that may span
+/// several classes, for jobs that may go on where they are just stopping, and for those that must run.
+pub(super) fn applies(step: &Step<'_, '_>) -> bool {
+    let list = &step.classes.list;
+    let classes = |kind: usize| list.iter().filter(|c| c.kind == kind).count();
+    step.options.iter().flatten().all(|o| o.span == 1 || classes(list[o.class].kind) == 1)
+        && step
+            .options
+            .iter()
+            .zip(&step.instance.jobs)
+            .all(|(options, job)| options.is_empty() || !job.overdue && job.leaving().is_none())
+}
+
+/// Options within the gap, for each job that has any; jobs with most to lose first.
+fn rows(step: &Step<'_, '_>, gap: f64) -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    for (job, options) in step.options.iter().enumerate().filter(|(_, o)| !o.is_empty()) {
+        let wait = step.wait[job];
+        let least = options.first().map_or(wait, |o| o.reduced.min(wait));
+        let mut ways: Vec<(f64, Option<Choice>)> =
+            options.iter().map(|o| (o.reduced - least, Some(*o))).collect();
+        ways.push((wait - least, None));
+        ways.retain(|(excess, _)| *excess <= gap);
+        ways.sort_by(|a, b| a.0.total_cmp(&b.0));
+        rows.push(Row { job, ways });
+    }
+    let second = |row: &Row| row.ways.get(1).map_or(f64::INFINITY, |w| w.0);
+    rows.sort_by(|a, b| second(b).total_cmp(&second(a)).then(a.job.cmp(&b.job)));
+    rows
+}
+
+fn most(step: &Step<'_, '_>, rows: &[Row]) -> Vec<Vec<f64>> {
+    let mut most = vec![vec![0.0; step.dual.room.len()]; rows.len() + 1];
+    for (at, row) in rows.iter().enumerate().rev() {
+        most[at] = most[at + 1].clone();
+        for (class, sum) in most[at].iter_mut().enumerate() {
+            let gpus =
+                |(_, o): &(f64, Option<Choice>)| o.filter(|o| o.class == class).map_or(0.0, |o| o.gpus);
+            *sum += row.ways.iter().map(gpus).fold(0.0, f64::max);
+        }
+    }
+    most
+}
+
+impl Search<'_, '_, '_, '_> {
+    fn cutoff(&self) -> f64 {
+        self.best.cost - EQUAL * self.best.cost.abs()
+    }
+
+    /// Price of GPUs that stay unused whatever the rows from here on take.
+    fn unused(&self, at: usize) -> f64 {
+        let classes = self.room.iter().zip(&self.most[at]).zip(&self.step.dual.gpu);
+        classes.map(|((room, most), price)| price * (room - most).max(0.0)).sum()
+    }
+
+    fn descend(&mut self, at: usize, bound: f64) {
+        self.nodes += 1;
+        if self.nodes > self.limit || self.leaves > LEAVES {
+            self.complete = false;
+            return;
+        }
+        if at == self.rows.len() {
+            self.leaf(bound);
+            return;
+        }
+        for way in 0..self.rows[at].ways.len() {
+            let (excess, choice) = self.rows[at].ways[way];
+            if bound + excess >= self.cutoff() {
+                break;
+            }
+            if let Some(o) = choice {
+                if o.gpus > self.room[o.class] || o.watts > self.watts {
+                    continue;
+                }
+                self.room[o.class] -= o.gpus;
+                self.watts -= o.watts;
+            }
+            if bound + excess + self.unused(at + 1) < self.cutoff() {
+                self.taken[at] = choice;
+                self.descend(at + 1, bound + excess);
+            }
+            if let Some(o) = choice {
+                self.room[o.class] += o.gpus;
+                self.watts += o.watts;
+            }
+        }
+    }
+
+    /// Packs a leaf onto nodes.
+    fn leaf(&mut self, bound: f64) {
+        let watts = if self.watts.is_finite() { self.step.dual.watt * self.watts } else { 0.0 };
+        let bound = bound + self.unused(self.rows.len()) + watts + self.lonely();
+        if bound >= self.cutoff() {
+            return;
+        }
+        self.leaves += 1;
+        let mut desk = Desk::new(self.step, self.base.clone(), self.open);
+        let mut order: Vec<(bool, i64, usize, Choice)> = Vec::new();
+        for (row, taken) in self.rows.iter().zip(&self.taken) {
+            if let Some(o) = taken {
+                let gpus = self.step.instance.jobs[row.job].configs[o.config].gpus;
+                order.push((o.stays, gpus, row.job, *o));
+            }
+        }
+        order.sort_by(|a, b| b.0.cmp(&a.0).then(b.1.cmp(&a.1)).then(a.2.cmp(&b.2)));
+        let mut packed = true;
+        for (stays, _, job, o) in order {
+            let spot = match &self.step.present[job] {
+                Some(present) if stays => Some(Spot { config: o.config, nodes: present.nodes.clone() })
+                    .filter(|spot| desk.board.ledger.fits(self.step.instance, job, spot).is_ok()),
+                _ => desk.place(job, o.config),
+            };
+            match spot {
+                Some(spot) => desk.put(job, spot),
+                None => packed = false,
+            }
+        }
+        desk.commit();
+        if desk.cost < self.best.cost {
+            *self.best = desk;
+            packed &= self.best.cost <= bound + 10.0 * EQUAL * bound.abs();
+        } else {
+            packed = false;
+        }
+        if !packed {
+            self.unsolved = self.unsolved.min(bound);
+        }
+    }
+
+    /// The least that the empty parts of nodes can cost with so many GPUs used of each class.
+    fn lonely(&self) -> f64 {
+        let step = self.step;
+        let mut sum = 0.0;
+        for (class, of) in step.classes.list.iter().enumerate() {
+            let nodes = || (0..step.classes.of_node.len()).filter(|n| step.classes.of_node[*n] == class);
+            let alike = nodes().all(|n| step.instance.nodes[n].free_gpus == of.size);
+            let least =
+                nodes().map(|n| (step.instance.nodes[n].overhead, n)).min_by(|a, b| a.0.total_cmp(&b.0));
+            if let (true, Some((_, node))) = (alike && of.size > 0, least) {
+                let used = (of.gpus - self.room[class]) as i64;
+                let last = used.rem_euclid(of.size);
+                sum += u32::try_from(node).map_or(0.0, |n| step.menu.lonely(step.instance, n, last));
+            }
+        }
+        sum
+    }
+}
