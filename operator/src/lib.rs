@@ -24,6 +24,7 @@
 //! | [`progress`] | the endpoint that training programs report to |
 //! | [`forecast`], [`queue`] | what is expected of each job, and what it cost so far; when waiting ones may start |
 //! | [`profiles`], [`nodes`] | TrainingProfiles and GpuNodes that the operator keeps |
+//! | [`budget`] | whether the power budget is met, seen from beside planning |
 //! | [`events`] | events for users |
 //! | [`metrics`], [`args`], [`server`] | Prometheus, flags, and putting it all together |
 //!
@@ -33,6 +34,7 @@
 //! survive a restart: the API server is the only store.
 
 pub mod args;
+pub mod budget;
 pub mod events;
 pub mod executor;
 pub mod forecast;

@@ -60,6 +60,10 @@ pub struct Metrics {
     pub allowed_power: Gauge<f64, AtomicU64>,
     /// Plans whose budgeted power was above the budget: must stay 0 except after a budget was lowered.
     pub budget_violations: Counter,
+    /// What runs (jobs that are asked to stop left out) draws above the budget, W.
+    pub over_budget: Gauge<f64, AtomicU64>,
+    /// 0 where that has lasted longer than `enforceWithin`.
+    pub budget_met: Gauge,
     /// Reports of progress: `written`, `later`, `nothing`, `refused`.
     pub reports: Family<ReasonLabel, Counter>,
     /// Attempts that ended, by outcome.
@@ -84,6 +88,8 @@ impl Metrics {
             budgeted_power: Gauge::default(),
             allowed_power: Gauge::default(),
             budget_violations: Counter::default(),
+            over_budget: Gauge::default(),
+            budget_met: Gauge::default(),
             reports: Family::default(),
             attempts: Family::default(),
             leader: Gauge::default(),
@@ -128,6 +134,16 @@ impl Metrics {
             "andreas_planned_budget_violations",
             "Plans above the budget",
             this.budget_violations.clone(),
+        );
+        registry.register(
+            "andreas_over_budget_watts",
+            "Draw of what runs above the power budget",
+            this.over_budget.clone(),
+        );
+        registry.register(
+            "andreas_budget_met",
+            "0 when what runs is above the power budget for longer than enforceWithin",
+            this.budget_met.clone(),
         );
         registry.register(
             "andreas_progress_reports",

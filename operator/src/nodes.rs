@@ -13,6 +13,7 @@ use kube::ResourceExt;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use crate::budget::{self, Enforcement, Met};
 use crate::executor::Shared;
 use crate::executor::refusal::Refusal;
 use crate::snapshot::{is_managed, left_alone};
@@ -24,9 +25,11 @@ const AT_ONCE: usize = 100;
 
 /// Keeps them until `shutdown`.
 pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
+    let mut enforcement = Enforcement::default();
     loop {
         make_gpu_nodes(&shared).await;
-        tell_policy(&shared).await;
+        let met = look_at_budget(&shared, &mut enforcement);
+        tell_policy(&shared, &met).await;
         tokio::select! {
             () = tokio::time::sleep(EVERY) => {}
             () = shutdown.cancelled() => return,
@@ -72,11 +75,24 @@ async fn make_gpu_nodes(shared: &Arc<Shared>) {
     futures::future::join_all(made).await;
 }
 
-/// Says on the policy which generation is in force and which nodes are left alone.
-async fn tell_policy(shared: &Arc<Shared>) {
+/// Whether the stops that the power budget needs have begun in their time.
+fn look_at_budget(shared: &Shared, enforcement: &mut Enforcement) -> Met {
+    let now = Timestamp::now();
+    let index = shared.index.lock();
+    let default = EnergyPolicySpec::default();
+    let policy = index.policy().map_or(&default, |policy| &policy.spec);
+    let draw = budget::draw(&index, policy, now);
+    shared.metrics.over_budget.set(draw.map_or(0.0, |draw| (draw.whole - draw.allowed).max(0.0)));
+    let met = enforcement.judge(draw, policy, now);
+    shared.metrics.budget_met.set(i64::from(met.met));
+    met
+}
+
+/// Says on the policy which generation is in force, which nodes are left alone and whether the budget is met.
+async fn tell_policy(shared: &Arc<Shared>, met: &Met) {
     let Some((generation, conditions)) = ({
         let index = shared.index.lock();
-        index.policy().and_then(|policy| wanted(policy, &alone(&index, &policy.spec), Timestamp::now()))
+        index.policy().and_then(|policy| wanted(policy, &alone(&index, &policy.spec), met, Timestamp::now()))
     }) else {
         return;
     };
@@ -102,6 +118,7 @@ fn alone(index: &crate::index::ClusterIndex, policy: &EnergyPolicySpec) -> Vec<S
 fn wanted(
     policy: &SlimEnergyPolicy,
     alone: &[String],
+    met: &Met,
     now: Timestamp,
 ) -> Option<(Option<i64>, Vec<Condition>)> {
     let status = policy.status.clone().unwrap_or_default();
@@ -134,10 +151,10 @@ fn wanted(
             if alone.is_empty() { Reason::AsExpected } else { Reason::Invalid },
             message,
         ),
+        condition("BudgetMet", met.met, met.reason, met.message.clone()),
     ];
-    conditions.extend(
-        status.conditions.iter().filter(|c| c.type_ != "Ready" && c.type_ != "NodesLeftAlone").cloned(),
-    );
+    let ours = ["Ready", "NodesLeftAlone", "BudgetMet"];
+    conditions.extend(status.conditions.iter().filter(|c| !ours.contains(&c.type_.as_str())).cloned());
     let same = status.observed_generation == generation && status.conditions == conditions;
     (!same).then_some((generation, conditions))
 }
@@ -152,11 +169,15 @@ mod tests {
             serde_json::from_value(json!({"metadata": {"name": "default", "generation": 3}, "spec": {}}))
                 .expect("a policy");
         let now = Timestamp::UNIX_EPOCH;
-        let (generation, conditions) = wanted(&policy, &["n1 (MIG)".into()], now).expect("news");
+        let met = Met { met: true, reason: Reason::AsExpected, message: "power is not limited".into() };
+        let (generation, conditions) = wanted(&policy, &["n1 (MIG)".into()], &met, now).expect("news");
         assert_eq!(generation, Some(3));
         assert!(conditions[1].status == "True" && conditions[1].message.contains("n1 (MIG)"));
         policy.status = Some(andreas_api::EnergyPolicyStatus { observed_generation: generation, conditions });
-        assert!(wanted(&policy, &["n1 (MIG)".into()], now).is_none());
-        assert!(wanted(&policy, &[], now).is_some_and(|(_, c)| c[1].status == "False"));
+        assert!(wanted(&policy, &["n1 (MIG)".into()], &met, now).is_none());
+        let over = Met { met: false, reason: Reason::PowerBudget, message: "above".into() };
+        let (_, said) = wanted(&policy, &["n1 (MIG)".into()], &over, now).expect("news");
+        assert_eq!((said[2].type_.as_str(), said[2].status.as_str(), said.len()), ("BudgetMet", "False", 3));
+        assert!(wanted(&policy, &[], &met, now).is_some_and(|(_, c)| c[1].status == "False"));
     }
 }

@@ -63,7 +63,9 @@ pub struct EnergyPolicySpec {
     /// Part of the budget that plans leave free, thousandths.
     #[schemars(range(min = 0, max = 900))]
     pub budget_margin_milli: i32,
-    /// A lowered budget is met within this time.
+    /// How long what runs may draw more than the budget before the policy says so (condition `BudgetMet` is False). A lowered
+    /// budget is planned with at once: jobs are asked to stop within seconds, count here no longer, and have their
+    /// checkpoint's grace period to leave.
     pub enforce_within: DurationText,
     /// A gang not wholly bound in this time is withdrawn.
     pub placement_timeout: DurationText,
@@ -249,7 +251,7 @@ pub struct EnergyPolicyStatus {
     /// Generation of `spec` that is in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Ready`, `BudgetInfeasible`, `NodesLeftAlone`.
+    /// `Ready`, `NodesLeftAlone`, `BudgetMet`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub conditions: Vec<Condition>,

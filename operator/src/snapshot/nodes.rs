@@ -43,7 +43,7 @@ pub fn gpu_memory(node: &SlimNode) -> i64 {
 }
 
 /// A worker may be put there now: ready, not cordoned, not being deleted.
-fn usable(node: &SlimNode) -> bool {
+pub fn usable(node: &SlimNode) -> bool {
     let ready = node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
     ready && !node.spec.unschedulable && node.metadata.deletion_timestamp.is_none()
 }

@@ -1,0 +1,196 @@
+//! Is the power budget met? Looked at beside planning, so that a budget that is not carried out is seen whatever the cause.
+//!
+//! A changed policy is planned with at once, and the plan asks jobs to stop until the budget is met. From then on they have
+//! their grace period, and do not count here any more: what is judged is whether the stops have **begun** within
+//! `EnergyPolicy.spec.enforceWithin`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use andreas_api::names::LABEL_GPU_PRODUCT;
+use andreas_api::{EnergyPolicySpec, Phase, Reason};
+use andreas_core::{Seconds, Time};
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use crate::index::{Amounts, ClusterIndex};
+use crate::snapshot::boards::board;
+use crate::snapshot::{is_managed, left_alone, rules};
+
+/// Power of now, in the scope of the budget.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Draw {
+    /// Of everything, but jobs that are asked to stop, W.
+    pub whole: f64,
+    /// Of that, what is left when every job has stopped, W.
+    pub floor: f64,
+    /// What the budget allows, W.
+    pub allowed: f64,
+}
+
+/// The draw and the budget of now; `None`: power is not limited.
+///
+/// Counted as plans count it: predicted draw of jobs that start or run, idle GPUs, the overhead of nodes with a job, and
+/// GPUs of others as measured, else at their most.
+pub fn draw(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) -> Option<Draw> {
+    let budget = rules::budget(policy, now.as_second(), Seconds::ZERO)?;
+    let allowed = budget.watts.at(Time(now.as_second() as f64))?.0;
+    let mut held: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut jobs = 0.0;
+    for (_, job) in index.jobs.iter() {
+        let Some(status) = &job.status else { continue };
+        let Some(allocation) = &status.allocation else { continue };
+        if matches!(status.phase, Phase::Starting | Phase::Running) {
+            jobs += f64::from(allocation.watts.max(0));
+            for node in &allocation.nodes {
+                *held.entry(node).or_default() += u64::try_from(allocation.gpus_per_worker).unwrap_or(0);
+            }
+        }
+    }
+    let (mut whole, mut floor) = (jobs, 0.0);
+    for (key, node) in index.nodes.iter() {
+        let ours = held.get(key.name.as_str()).copied().unwrap_or(0);
+        let open = is_managed(node, policy) && left_alone(node).is_none() && crate::snapshot::usable(node);
+        let Some(product) = node.labels().get(LABEL_GPU_PRODUCT).filter(|_| open || ours > 0) else {
+            continue;
+        };
+        let power = board(product, policy);
+        let gpus = Amounts::of(&node.status.allocatable).gpus;
+        let others = index.foreign_use(&key.name).gpus.min(gpus);
+        let foreign = measured(index, &key.name).unwrap_or(others as f64 * power.max.0);
+        let idle = |ours: u64| gpus.saturating_sub(others).saturating_sub(ours) as f64 * power.idle.0;
+        whole += foreign + idle(ours) + if ours > 0 { power.overhead.0 } else { 0.0 };
+        floor += foreign + idle(0);
+    }
+    let scope = budget.scope_factor;
+    Some(Draw { whole: whole * scope, floor: floor * scope, allowed })
+}
+
+/// Draw of GPUs that pods of others hold, where an agent says.
+fn measured(index: &ClusterIndex, node: &str) -> Option<f64> {
+    let key = andreas_runtime::watch::ObjectKey { namespace: String::new(), name: node.to_owned() };
+    let status = index.gpu_nodes.get(&key)?.status.as_ref()?;
+    status.agent_version.as_ref()?;
+    let ours: BTreeSet<&str> = index.pods_on(node).filter_map(|pod| pod.metadata.uid.as_deref()).collect();
+    let others =
+        status.gpus.iter().filter(|gpu| gpu.holder.as_deref().is_some_and(|uid| !ours.contains(uid)));
+    Some(others.map(|gpu| f64::from(gpu.watts.max(0))).sum())
+}
+
+/// Since when the draw is above the budget.
+#[derive(Debug, Default)]
+pub struct Enforcement {
+    over: Option<Timestamp>,
+}
+
+/// What the policy's status says of the budget.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Met {
+    /// The stops that it needs have begun, or their time is not over.
+    pub met: bool,
+    /// Why.
+    pub reason: Reason,
+    /// For people: the same as long as nothing changes but watts.
+    pub message: String,
+}
+
+impl Enforcement {
+    /// Looks at the draw of now.
+    pub fn judge(&mut self, draw: Option<Draw>, policy: &EnergyPolicySpec, now: Timestamp) -> Met {
+        let fine = |message: &str| Met { met: true, reason: Reason::AsExpected, message: message.into() };
+        let Some(draw) = draw else {
+            self.over = None;
+            return fine("power is not limited");
+        };
+        if draw.whole <= draw.allowed * (1.0 + 1e-6) {
+            self.over = None;
+            return fine("what runs is within the budget");
+        }
+        let since = *self.over.get_or_insert(now);
+        let within = policy.enforce_within.seconds_or(120);
+        let allowed = draw.allowed;
+        if now.duration_since(since).as_secs() < within {
+            return fine(&format!(
+                "what runs draws more than the budget of {allowed:.0} W, and is to be asked to stop within {}",
+                policy.enforce_within
+            ));
+        }
+        if draw.floor > allowed {
+            let message = format!("GPUs without any job draw more than the budget of {allowed:.0} W");
+            return Met { met: false, reason: Reason::BudgetInfeasible, message };
+        }
+        let limit = &policy.enforce_within;
+        let message =
+            format!("what runs has drawn more than the budget of {allowed:.0} W for longer than {limit}");
+        Met { met: false, reason: Reason::PowerBudget, message }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use andreas_api::slim::{SlimNode, SlimTrainingJob};
+    use andreas_runtime::watch::Index;
+    use serde_json::json;
+
+    fn policy(watts: i64) -> EnergyPolicySpec {
+        serde_json::from_value(json!({"powerBudgetWatts": watts, "enforceWithin": "30s",
+            "gpuTypes": [{"name": "A", "idleWatts": 50, "maxWatts": 400, "nodeOverheadWatts": 100}]}))
+        .expect("a policy")
+    }
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + seconds).expect("a time")
+    }
+
+    fn cluster(phase: &str) -> ClusterIndex {
+        let mut index = ClusterIndex::new();
+        let node: SlimNode = serde_json::from_value(json!({
+            "metadata": {"name": "n1", "resourceVersion": "1", "labels": {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": "A"}},
+            "status": {"allocatable": {"nvidia.com/gpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}]}}))
+        .expect("a node");
+        index.apply(node);
+        let foreign: crate::index::ForeignPod = serde_json::from_value(json!({
+            "metadata": {"name": "x", "namespace": "other", "resourceVersion": "2"},
+            "spec": {"nodeName": "n1", "containers": [{"resources": {"limits": {"nvidia.com/gpu": "1"}}}]}}))
+        .expect("a pod");
+        index.apply(foreign);
+        let job: SlimTrainingJob = serde_json::from_value(json!({
+            "metadata": {"name": "j", "namespace": "team", "uid": "j", "resourceVersion": "3"},
+            "spec": {"template": {"spec": {"containers": []}}},
+            "status": {"phase": phase, "allocation": {"attempt": 1, "generation": 1, "gpuType": "A", "gpus": 2, "gpusPerWorker": 2,
+                "nodes": ["n1"], "placement": "n1", "since": at(0), "watts": 700}}}))
+        .expect("a job");
+        index.apply(job);
+        index
+    }
+
+    #[test]
+    fn the_draw_is_that_of_jobs_idle_gpus_busy_nodes_and_others() {
+        // 700 of the job, 50 of the idle GPU, 100 of the node, 400 of the other's GPU; without it 3 idle and the other's.
+        let seen = draw(&cluster("Running"), &policy(1_000), at(1));
+        assert_eq!(seen, Some(Draw { whole: 1_250.0, floor: 550.0, allowed: 1_000.0 }));
+        // A job that is asked to stop is on its way.
+        let seen = draw(&cluster("Stopping"), &policy(1_000), at(1)).expect("a budget");
+        assert_eq!(seen.whole, seen.floor);
+        assert_eq!(draw(&cluster("Running"), &EnergyPolicySpec::default(), at(1)), None);
+    }
+
+    #[test]
+    fn a_budget_that_nobody_enforces_is_said_after_its_time() {
+        let mut enforcement = Enforcement::default();
+        let mut judge = |index: &ClusterIndex, watts: i64, second: i64| {
+            let policy = policy(watts);
+            let met = enforcement.judge(draw(index, &policy, at(second)), &policy, at(second));
+            (met.met, met.reason)
+        };
+        let runs = cluster("Running");
+        assert_eq!(judge(&runs, 2_000, 0), (true, Reason::AsExpected));
+        assert_eq!(judge(&runs, 1_000, 10), (true, Reason::AsExpected));
+        assert_eq!(judge(&runs, 1_000, 39), (true, Reason::AsExpected));
+        assert_eq!(judge(&runs, 1_000, 40), (false, Reason::PowerBudget));
+        assert_eq!(judge(&runs, 500, 41), (false, Reason::BudgetInfeasible));
+        // It stops: met, and the next excess has its own time.
+        assert_eq!(judge(&cluster("Stopping"), 1_000, 50), (true, Reason::AsExpected));
+        assert_eq!(judge(&runs, 1_000, 51), (true, Reason::AsExpected));
+    }
+}
