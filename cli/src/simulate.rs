@@ -21,9 +21,10 @@ use crate::plan::method_parser;
 /// Prints one table; --json and --html write everything. All methods see the same jobs, prices and failures.
 #[derive(Debug, Args)]
 pub struct SimulateArgs {
-    /// Trace as FORMAT:PATH; formats: csv, json, andreas (a folder, with its own cluster), itp, elasticflow, philly, chronus, openb
-    #[arg(long, value_name = "FORMAT:PATH", value_parser = trace)]
-    trace: (Format, PathBuf),
+    /// Trace as FORMAT:PATH; formats: csv, json, andreas (a folder, with its own cluster), itp, elasticflow, philly, chronus,
+    /// openb. Several traces give several tables, and one of their totals
+    #[arg(long, value_name = "FORMAT:PATH", value_parser = trace, required = true)]
+    trace: Vec<(Format, PathBuf)>,
     /// Cluster, tariff, rules and models (YAML)
     #[arg(long, value_name = "FILE")]
     cluster: Option<PathBuf>,
@@ -57,15 +58,29 @@ pub struct SimulateArgs {
     /// What a restart costs, in seconds; instead of the cluster file's
     #[arg(long, value_name = "S")]
     restart_s: Option<f64>,
+    /// Longest time between decisions, in seconds; instead of the cluster file's
+    #[arg(long, value_name = "S")]
+    tick_s: Option<f64>,
     /// What time in the system costs, as a share of lateness; instead of the cluster file's
     #[arg(long, value_name = "SHARE")]
     turnaround_share: Option<f64>,
+    /// How to print the tables
+    #[arg(long, short, value_enum, default_value_t = Output::Table)]
+    output: Output,
     /// Write all figures, job by job, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write a page with drawings that needs no network
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum Output {
+    Table,
+    Markdown,
+    /// The totals alone, as Markdown
+    Totals,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
@@ -83,46 +98,63 @@ fn trace(text: &str) -> Result<(Format, PathBuf), String> {
 /// Does it.
 pub fn run(args: &SimulateArgs) -> Result<()> {
     check(args)?;
-    let mut scenario = scenario(args)?;
-    if let Some(restart) = args.restart_s {
-        scenario.restart = Seconds(restart);
-    }
-    if let Some(share) = args.turnaround_share {
-        scenario.lateness.turnaround_share = share;
-    }
-    let peak = peak(&scenario.gpu_types, &scenario.nodes);
-    let budgets: Vec<Option<f64>> = if args.budget_share.is_empty() {
-        vec![None]
-    } else {
-        args.budget_share.iter().copied().map(Some).collect()
-    };
+    let scenarios = args.trace.iter().map(|trace| scenario(args, trace)).collect::<Result<Vec<_>>>()?;
     let setups = setups(args);
-    let bar = bar(scenario.jobs.len() * setups.len() * budgets.len());
+    let jobs: usize = scenarios.iter().map(|s| s.jobs.len()).sum();
+    let bar = bar(jobs * setups.len() * args.budget_share.len().max(1));
     let watch = Progress { begin: Instant::now(), bar: &bar };
-    let mut outcomes: Vec<Outcome> = Vec::new();
-    for share in budgets {
-        if let Some(share) = share {
-            scenario.budget = Some(Steps::flat(peak * share));
-        }
-        let mut some = run_all(&scenario, &setups, &watch).map_err(|(method, e)| anyhow!("{method}: {e}"))?;
-        for outcome in some.iter_mut().filter(|_| share.is_some()) {
-            let label = format!("budget {:.0} % {}", 100.0 * share.unwrap_or(1.0), outcome.label);
-            label.trim_end().clone_into(&mut outcome.label);
-        }
-        outcomes.append(&mut some);
+    let mut outcomes = Vec::new();
+    for scenario in &scenarios {
+        outcomes.push(replays(args, scenario, &setups, &watch)?);
     }
     bar.finish_and_clear();
-    let report = Report { scenario: &scenario, outcomes: &outcomes };
+    let reports: Vec<Report<'_>> =
+        scenarios.iter().zip(&outcomes).map(|(scenario, outcomes)| Report { scenario, outcomes }).collect();
     if let Some(file) = &args.json {
-        write(file, &report::json(&report)?)?;
+        write(file, &report::json(&reports)?)?;
     }
     if let Some(file) = &args.html {
-        write(file, &report::html(&report))?;
+        write(file, &report::html(&reports))?;
     }
     let mut stdout = io::stdout().lock();
-    writeln!(stdout, "{}", report::table(&report))?;
+    for report in &reports {
+        match args.output {
+            Output::Table => writeln!(stdout, "{}", report::table(report))?,
+            Output::Markdown => writeln!(stdout, "{}", report::markdown(report))?,
+            Output::Totals => {}
+        }
+    }
+    if reports.len() > 1 || args.output == Output::Totals {
+        write!(stdout, "{}", report::matrix(&reports))?;
+    }
     stdout.flush()?;
     Ok(())
+}
+
+/// All replays of a scenario: at each budget, under each setup.
+fn replays(
+    args: &SimulateArgs,
+    scenario: &Scenario,
+    setups: &[Setup],
+    watch: &Progress<'_>,
+) -> Result<Vec<Outcome>> {
+    let of = |scenario: &Scenario| {
+        run_all(scenario, setups, watch).map_err(|(method, e)| anyhow!("{}: {method}: {e}", scenario.name))
+    };
+    if args.budget_share.is_empty() {
+        return of(scenario);
+    }
+    let peak = peak(&scenario.gpu_types, &scenario.nodes);
+    let mut outcomes = Vec::new();
+    for share in &args.budget_share {
+        let budget = Some(Steps::flat(peak * *share));
+        for mut outcome in of(&Scenario { budget, ..scenario.clone() })? {
+            let label = format!("budget {:.0} % {}", 100.0 * share, outcome.label);
+            label.trim_end().clone_into(&mut outcome.label);
+            outcomes.push(outcome);
+        }
+    }
+    Ok(outcomes)
 }
 
 fn check(args: &SimulateArgs) -> Result<()> {
@@ -138,24 +170,37 @@ fn check(args: &SimulateArgs) -> Result<()> {
     if args.restart_s.is_some_and(|s| !(0.0..=1e9).contains(&s)) {
         bail!("--restart-s is not between 0 and 1e9");
     }
+    if args.tick_s.is_some_and(|s| !(1.0..=1e9).contains(&s)) {
+        bail!("--tick-s is not between 1 and 1e9");
+    }
     if args.turnaround_share.is_some_and(|s| !(0.0..=1e6).contains(&s)) {
         bail!("--turnaround-share is not between 0 and 1e6");
     }
     Ok(())
 }
 
-fn scenario(args: &SimulateArgs) -> Result<Scenario> {
-    let (format, path) = &args.trace;
+fn scenario(args: &SimulateArgs, (format, path): &(Format, PathBuf)) -> Result<Scenario> {
+    let stretch = Stretch { skip: args.skip, take: args.jobs.unwrap_or(usize::MAX), pace: args.pace };
     let mut scenario = match (format, &args.cluster) {
-        (Format::Andreas, None) => readers::andreas::read(path, Seconds::ZERO)?,
-        (Format::Andreas, Some(_)) => bail!("--cluster: an instance of ANDREAS brings its own cluster"),
-        (_, None) => bail!("--cluster is missing"),
-        (_, Some(cluster)) => {
-            let stretch = Stretch { skip: args.skip, take: args.jobs.unwrap_or(usize::MAX), pace: args.pace };
-            return Ok(readers::scenario(*format, path, cluster, stretch)?);
+        (Format::Andreas, None) if args.pace != 1.0 => bail!("--pace: an instance of ANDREAS keeps its own"),
+        (Format::Andreas, None) => {
+            let mut scenario = readers::andreas::read(path, Seconds::ZERO)?;
+            scenario.jobs = scenario.jobs.into_iter().skip(stretch.skip).take(stretch.take).collect();
+            scenario
         }
+        (Format::Andreas, Some(_)) => bail!("--cluster: an instance of ANDREAS brings its own cluster"),
+        (_, None) => bail!("--cluster is missing: only an instance of ANDREAS brings its own"),
+        (_, Some(cluster)) => readers::scenario(*format, path, cluster, stretch)?,
     };
-    scenario.jobs = scenario.jobs.into_iter().skip(args.skip).take(args.jobs.unwrap_or(usize::MAX)).collect();
+    if let Some(restart) = args.restart_s {
+        scenario.restart = Seconds(restart);
+    }
+    if let Some(tick) = args.tick_s {
+        scenario.tick = Some(Seconds(tick));
+    }
+    if let Some(share) = args.turnaround_share {
+        scenario.lateness.turnaround_share = share;
+    }
     Ok(scenario)
 }
 

@@ -94,7 +94,7 @@ fn a_trace_is_replayed_under_several_methods_side_by_side() {
     let shown = text(&output.stdout);
     assert!(shown.contains("fifo-fixed") && shown.contains("edf MAPE 16 % corrected"), "{shown}");
     let written: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
-    assert_eq!(written["outcomes"].as_array().unwrap().len(), 4);
+    assert_eq!(written[0]["outcomes"].as_array().unwrap().len(), 4);
     assert!(std::fs::read_to_string(&html).unwrap().ends_with("</html>\n"));
 
     let output = andreas(&["simulate", "--trace", "itp:/nowhere", "--cluster", cluster]);

@@ -76,7 +76,7 @@ pub(super) struct Ground<'a> {
 }
 
 impl JobRules {
-    /// A job; none if it cannot run on this cluster at all.
+    /// A job; none if it cannot run on this cluster with the GPUs it asked for.
     pub(super) fn job(&self, row: &TraceJob, ground: &Ground<'_>) -> Option<Job> {
         let family = ground.models.find(row.model.as_deref(), row.batch, &row.id)?;
         let reference = self.reference.as_deref().or(ground.types.first().map(|t| t.name.as_str()))?;
@@ -115,7 +115,8 @@ impl JobRules {
         if rows.iter().any(short) {
             rows.retain(short);
         }
-        if rows.is_empty() {
+        // Schedulers with fixed requests must be able to run it as well, else replays would not be of the same jobs.
+        if !rows.iter().any(|r| r.gpus.0 == row.gpus) {
             return None;
         }
         let submit = (row.submit_s - ground.origin_s) / ground.pace;

@@ -13,42 +13,53 @@ th:first-child,td:first-child{text-align:left}svg{width:100%;font-size:11px;marg
 .deadline{stroke:#999}.late{fill:#c33}.early{fill:#4a7fb5}summary{cursor:pointer;font-weight:600;margin:8px 0}\
 .key span{display:inline-block;width:1em;height:.8em;margin:0 .3em 0 1em}";
 
-/// The page.
-pub fn html(report: &Report<'_>) -> String {
-    let scenario = report.scenario;
-    let name = escape(&scenario.name);
-    let gpus: u32 = scenario.nodes.iter().map(|n| n.gpus.0).sum();
+/// The page, with a part for each report.
+pub fn html(reports: &[Report<'_>]) -> String {
+    let names: Vec<String> = reports.iter().map(|r| escape(&r.scenario.name)).collect();
+    let title = names.join(", ");
     let mut page = format!(
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{name}</title><style>{STYLE}</style></head><body>\
-         <h1>{name}</h1><p>{} nodes, {gpus} GPUs, {} jobs. Money in the tariff's currency; TOTAL leaves idle GPUs out, +IDLE has \
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{title}</title><style>{STYLE}</style></head><body>"
+    );
+    for report in reports {
+        part(report, &mut page);
+    }
+    page + "</body></html>\n"
+}
+
+fn part(report: &Report<'_>, page: &mut String) {
+    let scenario = report.scenario;
+    let gpus: u32 = scenario.nodes.iter().map(|n| n.gpus.0).sum();
+    let _ = write!(
+        page,
+        "<h1>{}</h1><p>{} nodes, {gpus} GPUs, {} jobs. Money in the tariff's currency; TOTAL leaves idle GPUs out, +IDLE has \
          them. OVER BUDGET: decisions above the budget / seconds measured above it.</p><table><tr>",
+        escape(&scenario.name),
         scenario.nodes.len(),
         scenario.jobs.len()
     );
     for head in HEAD {
         let _ = write!(page, "<th>{head}</th>");
     }
-    page += "</tr>";
+    *page += "</tr>";
     for outcome in report.outcomes {
-        page += "<tr>";
+        *page += "<tr>";
         for cell in cells(outcome) {
             let _ = write!(page, "<td>{}</td>", escape(&cell));
         }
-        page += "</tr>";
+        *page += "</tr>";
     }
-    page += "</table><h2>Energy by kind</h2><p class='key'><span style='background:#4a7fb5'></span>jobs' GPUs\
-             <span style='background:#9dbad6'></span>busy nodes<span style='background:#ddd'></span>idle GPUs</p>";
-    page += &energy(report.outcomes);
+    *page += "</table><h2>Energy by kind</h2><p class='key'><span style='background:#4a7fb5'></span>jobs' GPUs\
+              <span style='background:#9dbad6'></span>busy nodes<span style='background:#ddd'></span>idle GPUs</p>";
+    *page += &energy(report.outcomes);
     for (i, outcome) in report.outcomes.iter().enumerate() {
         let open = if i == 0 { " open" } else { "" };
         let _ = write!(page, "<details{open}><summary>{}</summary>", escape(&title(outcome)));
-        page += "<h3>Nodes (red: ends after its deadline)</h3>";
-        page += &gantt(scenario, outcome);
-        page += "<h3>Power over time (red line: budget)</h3>";
-        page += &power(outcome);
-        page += "<h3>Lateness by submission (1 = as long again as it was allowed)</h3>";
-        page += &lateness(outcome);
-        page += "</details>";
+        *page += "<h3>Nodes (red: ends after its deadline)</h3>";
+        *page += &gantt(scenario, outcome);
+        *page += "<h3>Power over time (red line: budget)</h3>";
+        *page += &power(outcome);
+        *page += "<h3>Lateness by submission (1 = as long again as it was allowed)</h3>";
+        *page += &lateness(outcome);
+        *page += "</details>";
     }
-    page + "</body></html>\n"
 }

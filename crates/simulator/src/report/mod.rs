@@ -7,7 +7,7 @@ mod svg;
 mod table;
 
 pub use html::html;
-pub use table::table;
+pub use table::{markdown, matrix, table};
 
 use serde::Serialize;
 
@@ -32,12 +32,12 @@ pub(crate) fn title(outcome: &Outcome) -> String {
     }
 }
 
-/// Everything as JSON: `{"scenario", "jobs", "nodes", "gpus", "outcomes": [{"method", "label", "seed", "summary", "jobs", "decision_times"}]}`,
-/// in seconds, joules and money.
+/// Everything as JSON: a list of `{"scenario", "jobs", "nodes", "gpus", "outcomes": [{"method", "label", "seed", "summary", "jobs",
+/// "decision_times"}]}`, in seconds, joules and money.
 ///
 /// # Errors
 /// None that is known: the numbers are finite and the keys text.
-pub fn json(report: &Report<'_>) -> serde_json::Result<String> {
+pub fn json(reports: &[Report<'_>]) -> serde_json::Result<String> {
     #[derive(Serialize)]
     struct Document<'a> {
         scenario: &'a str,
@@ -46,11 +46,15 @@ pub fn json(report: &Report<'_>) -> serde_json::Result<String> {
         gpus: u32,
         outcomes: &'a [Outcome],
     }
-    serde_json::to_string_pretty(&Document {
-        scenario: &report.scenario.name,
-        jobs: report.scenario.jobs.len(),
-        nodes: report.scenario.nodes.len(),
-        gpus: report.scenario.nodes.iter().map(|n| n.gpus.0).sum(),
-        outcomes: report.outcomes,
-    })
+    let document = |report: &Report<'_>| -> serde_json::Result<serde_json::Value> {
+        serde_json::to_value(Document {
+            scenario: &report.scenario.name,
+            jobs: report.scenario.jobs.len(),
+            nodes: report.scenario.nodes.len(),
+            gpus: report.scenario.nodes.iter().map(|n| n.gpus.0).sum(),
+            outcomes: report.outcomes,
+        })
+    };
+    let documents = reports.iter().map(document).collect::<serde_json::Result<Vec<_>>>()?;
+    serde_json::to_string_pretty(&documents)
 }

@@ -56,6 +56,30 @@ fn money(amount: f64) -> String {
     if amount.abs() >= 1000.0 { format!("{amount:.0}") } else { format!("{amount:.2}") }
 }
 
+/// The same as Markdown.
+pub fn markdown(report: &Report<'_>) -> String {
+    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let mut text = line(&HEAD.map(str::to_owned));
+    text += &line(&HEAD.map(|_| "---".to_owned()));
+    for outcome in report.outcomes {
+        text += &line(&cells(outcome));
+    }
+    format!("**{}**\n\n{text}", report.scenario.name)
+}
+
+/// Totals (idle GPUs left out) of several scenarios under the same methods: a row for each scenario, as Markdown, which is
+/// readable on a terminal as well.
+pub fn matrix(reports: &[Report<'_>]) -> String {
+    let Some(first) = reports.first() else { return String::new() };
+    let titles: Vec<String> = first.outcomes.iter().map(title).collect();
+    let mut text = format!("| scenario | {} |\n|---|{}\n", titles.join(" | "), "---|".repeat(titles.len()));
+    for report in reports {
+        let totals: Vec<String> = report.outcomes.iter().map(|o| money(o.replayed.summary.total.0)).collect();
+        text += &format!("| {} | {} |\n", report.scenario.name, totals.join(" | "));
+    }
+    text
+}
+
 /// One row for each outcome. Money; TOTAL leaves idle GPUs out, +IDLE has them. OVER BUDGET: planned violations and seconds measured.
 pub fn table(report: &Report<'_>) -> String {
     let mut table = Table::new();
