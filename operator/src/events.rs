@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
 use kube::runtime::events::{Event, EventType, Recorder};
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use crate::lifecycle::EventNote;
 
@@ -22,14 +23,24 @@ const LONGEST: usize = 1_000;
 #[derive(Clone)]
 pub struct Events {
     queue: mpsc::Sender<(Event, ObjectReference)>,
+    last: CancellationToken,
 }
 
 impl Events {
-    /// A queue, and the loop that empties it until all senders are gone.
+    /// A queue, and the loop that empties it: until [`Events::finish`], and then what is left.
     pub fn new(recorder: Recorder) -> (Self, impl Future<Output = ()> + Send) {
         let (queue, waiting) = mpsc::channel(QUEUE);
-        let waiting = futures::stream::unfold(waiting, |mut waiting: mpsc::Receiver<_>| async move {
-            waiting.recv().await.map(|next| (next, waiting))
+        let last = CancellationToken::new();
+        let state: (mpsc::Receiver<_>, _) = (waiting, last.clone());
+        let waiting = futures::stream::unfold(state, |(mut waiting, last)| async move {
+            let next = tokio::select! {
+                next = waiting.recv() => next,
+                () = last.cancelled() => {
+                    waiting.close();
+                    waiting.recv().await
+                }
+            };
+            next.map(|next| (next, (waiting, last)))
         });
         let recorder = Arc::new(recorder);
         let send = waiting.for_each_concurrent(IN_FLIGHT, move |(event, about): (Event, ObjectReference)| {
@@ -40,7 +51,12 @@ impl Events {
                 }
             }
         });
-        (Self { queue }, send)
+        (Self { queue, last }, send)
+    }
+
+    /// Nothing more is to be told: the loop ends when what waits is sent.
+    pub fn finish(&self) {
+        self.last.cancel();
     }
 
     /// Tells the user of a job.
@@ -55,5 +71,37 @@ impl Events {
         if self.queue.try_send((event, job.object_ref(&()))).is_err() {
             tracing::debug!("event dropped: too many wait");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use andreas_api::Reason;
+    use http::Method;
+    use kube::runtime::events::Reporter;
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{self, ApiServer};
+
+    #[tokio::test]
+    async fn what_was_told_before_the_end_is_sent_and_then_the_loop_ends() {
+        let server = ApiServer::new(Vec::new());
+        let reporter = Reporter { controller: "test".into(), instance: None };
+        let (events, send) = Events::new(Recorder::new(server.client(), reporter));
+        let job: SlimTrainingJob =
+            serde_json::from_value(testing::job(1, &json!({"phase": "Running"}))).expect("a job");
+        let reasons = [Reason::Running, Reason::Preempted, Reason::Completed];
+        for reason in reasons {
+            events.tell(&job, &EventNote { warning: false, reason, message: String::new() });
+        }
+        events.finish();
+        // Others may hold the queue for longer.
+        let held = events.clone();
+        tokio::time::timeout(Duration::from_secs(2), send).await.expect("the loop ends");
+        assert_eq!(server.sent(&Method::POST).len(), reasons.len());
+        held.tell(&job, &EventNote { warning: false, reason: Reason::Running, message: String::new() });
     }
 }

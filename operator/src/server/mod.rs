@@ -43,6 +43,9 @@ use forecasts::Forecasts;
 /// Connections to the progress endpoint: one per training program for a moment, every few seconds.
 const PROGRESS_CONNECTIONS: usize = 1_024;
 
+/// How long the last events may take to be sent.
+const LAST_EVENTS: Duration = Duration::from_secs(2);
+
 /// Runs the operator until a signal or the loss of leadership.
 ///
 /// # Errors
@@ -191,7 +194,7 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
         Writer::new(with.client.clone(), usize::from(args.writes), leadership.clone(), with.metrics.clone());
     let reporter = Reporter { controller: "andreas-operator".into(), instance: Some(with.identity.clone()) };
     let (events, send_events) = Events::new(Recorder::new(with.client.clone(), reporter));
-    tokio::spawn(send_events);
+    let sending = tokio::spawn(send_events);
     let shared = Arc::new(Shared {
         index: Arc::clone(&with.index),
         ledger: Mutex::new(Ledger::new(Timestamp::now())),
@@ -230,9 +233,16 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
     loops_end.cancel();
     let _ = tokio::time::timeout(Duration::from_secs(12), loops.wait()).await;
     with.metrics.leader.set(0);
-    // Released only when nothing of ours writes any more.
+    // Released only when nothing of ours writes any more; events change nothing, and the last ones are worth a moment.
     lease_end.cancel();
-    let ended = tokio::time::timeout(Duration::from_secs(5), renewing).await;
+    shared.events.finish();
+    let (ended, sent) = tokio::join!(
+        tokio::time::timeout(Duration::from_secs(5), renewing),
+        tokio::time::timeout(LAST_EVENTS, sending),
+    );
+    if sent.is_err() {
+        tracing::warn!("the last events are lost: the API server did not take them in time");
+    }
     if lost {
         bail!("leadership is lost: {ended:?}");
     }
