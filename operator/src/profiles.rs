@@ -33,7 +33,8 @@ const MAX_WAITING: usize = 256;
 /// How often lessons are written.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Adds what was learned; the same run's observation replaces its earlier one, so doing it twice does no harm.
+/// Adds what was learned. Of each run there is one observation and one end, so doing it twice does no harm: a write
+/// whose answer was lost is made again.
 pub fn merge(status: &mut TrainingProfileStatus, learned: &[Learned]) {
     for lesson in learned {
         match lesson {
@@ -48,9 +49,11 @@ pub fn merge(status: &mut TrainingProfileStatus, learned: &[Learned]) {
                     trim(&mut status.out_of_memory_types, MAX_TYPES);
                 }
             }
-            Learned::FinishedRun { seconds } => {
-                status.finished_run_seconds.push((*seconds).max(1));
-                trim(&mut status.finished_run_seconds, MAX_FINISHED);
+            Learned::Finished(new) => {
+                if !status.finished_runs.iter().any(|old| old.run == new.run && old.at == new.at) {
+                    status.finished_runs.push(new.clone());
+                    trim(&mut status.finished_runs, MAX_FINISHED);
+                }
             }
         }
     }
@@ -147,7 +150,7 @@ async fn try_learn(shared: &Arc<Shared>, key: &ObjectKey, learned: &[Learned]) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use andreas_api::training_profile::Observation;
+    use andreas_api::training_profile::{FinishedRun, Observation};
     use jiff::Timestamp;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -163,6 +166,36 @@ mod tests {
             watts: None,
             at: Time(Timestamp::UNIX_EPOCH),
         })
+    }
+
+    fn finished(run: &str, seconds: i64, at: i64) -> Learned {
+        let at = Time(Timestamp::from_second(at).expect("a time"));
+        Learned::Finished(FinishedRun { run: run.into(), seconds, at })
+    }
+
+    #[test]
+    fn a_write_whose_answer_was_lost_is_made_again_without_harm() {
+        // Given what two runs taught, written, and the answer lost.
+        let mut status = TrainingProfileStatus::default();
+        let lessons = [observation("a-1", 5), finished("a-1", 100, 1_000), finished("b-2", 100, 1_000)];
+        merge(&mut status, &lessons);
+        let once = status.clone();
+        // When it is written again, also after others wrote.
+        merge(&mut status, &lessons);
+        assert_eq!(status, once);
+        merge(&mut status, &[finished("c-1", 70, 1_500)]);
+        merge(&mut status, &lessons);
+        let kept = |status: &TrainingProfileStatus| {
+            status.finished_runs.iter().map(|run| run.run.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(&status), ["a-1", "b-2", "c-1"]);
+        // A job made again under its name is another run.
+        merge(&mut status, &[finished("a-1", 90, 2_000)]);
+        assert_eq!(kept(&status), ["a-1", "b-2", "c-1", "a-1"]);
+        for n in 0..40 {
+            merge(&mut status, &[finished("d-1", 90, 3_000 + n)]);
+        }
+        assert_eq!(status.finished_runs.len(), 16);
     }
 
     #[test]

@@ -109,10 +109,24 @@ pub struct TrainingProfileStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 63)))]
     pub out_of_memory_types: Vec<String>,
-    /// Seconds that finished runs of this family took, newest last.
+    /// How long finished runs of this family took, newest last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
-    pub finished_run_seconds: Vec<i64>,
+    pub finished_runs: Vec<FinishedRun>,
+}
+
+/// How long a run took from its beginning to its end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FinishedRun {
+    /// Name of the TrainingJob and its last attempt: `<job>-<attempt>`.
+    #[schemars(length(max = 253))]
+    pub run: String,
+    /// Seconds of training, all attempts together.
+    #[schemars(range(min = 1))]
+    pub seconds: i64,
+    /// When it finished. With the name it tells one run from another, also where a job was made again.
+    pub at: Time,
 }
 
 /// Time and power of one configuration as one attempt had them.

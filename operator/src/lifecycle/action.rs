@@ -1,7 +1,7 @@
 //! What a step wants done. The executor writes the status first and carries out nothing of a step whose status could
 //! not be written; then the actions, in order.
 
-use andreas_api::training_profile::Observation;
+use andreas_api::training_profile::{FinishedRun, Observation};
 use andreas_api::{Reason, TrainingJobStatus};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
@@ -101,11 +101,8 @@ pub enum Learned {
         /// The type.
         gpu_type: String,
     },
-    /// A run of the family finished after so many seconds of training.
-    FinishedRun {
-        /// Seconds.
-        seconds: i64,
-    },
+    /// A run of the family finished.
+    Finished(FinishedRun),
 }
 
 /// What a job holds. The placement is that of `status.allocation`.

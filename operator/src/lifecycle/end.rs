@@ -6,7 +6,7 @@ use andreas_api::names;
 use andreas_api::phase::condition;
 use andreas_api::slim::SlimPod;
 use andreas_api::training_job::{Allocation, AttemptRecord, Consumption};
-use andreas_api::training_profile::Observation;
+use andreas_api::training_profile::{FinishedRun, Observation};
 use andreas_api::{Outcome, Phase, Reason};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -129,9 +129,10 @@ fn learn(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgement, ende
         }
         _ => None,
     };
+    let run = format!("{}-{}", d.o.job.metadata.name.as_deref().unwrap_or_default(), allocation.attempt);
     if let Some((millis_per_epoch, milli_epochs)) = observed.filter(|(_, e)| *e > 0) {
         d.learned.push(Learned::Observation(Observation {
-            run: format!("{}-{}", d.o.job.metadata.name.as_deref().unwrap_or_default(), allocation.attempt),
+            run: run.clone(),
             gpu_type: allocation.gpu_type.clone(),
             gpus: allocation.gpus,
             nodes: i32::try_from(allocation.nodes.len()).unwrap_or(i32::MAX),
@@ -148,7 +149,8 @@ fn learn(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgement, ende
             .history
             .iter()
             .filter_map(|r| r.started.as_ref().map(|s| seconds_between(s.0, r.ended.0).max(0)));
-        d.learned.push(Learned::FinishedRun { seconds: earlier.sum::<i64>().saturating_add(seconds.max(0)) });
+        let seconds = earlier.sum::<i64>().saturating_add(seconds.max(0)).max(1);
+        d.learned.push(Learned::Finished(FinishedRun { run, seconds, at: ended.clone() }));
     }
 }
 

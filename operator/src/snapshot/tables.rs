@@ -95,7 +95,7 @@ impl Tables {
         let default = Seconds(policy.default_run_time.seconds_or(14_400).max(1) as f64);
         let finished = index.profiles.iter().filter_map(|(_, profile)| profile.status.as_ref());
         let finished: Vec<Seconds> = finished
-            .flat_map(|status| status.finished_run_seconds.iter().map(|s| Seconds(*s as f64)))
+            .flat_map(|status| status.finished_runs.iter().map(|run| Seconds(run.seconds as f64)))
             .collect();
         let run_time = prior_run_time(&finished, default);
         let same = |f: &Fitted| f.versions == versions && f.models == models && f.run_time == run_time;

@@ -1,4 +1,6 @@
+use andreas_api::training_profile::FinishedRun;
 use andreas_api::{Outcome, Phase, Reason};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
 use super::world::*;
@@ -30,7 +32,8 @@ fn from_apply_to_succeeded_in_three_writes() {
     assert_eq!(world.last(), (Outcome::Finished, "Completed".into()));
     assert_eq!(world.status().completion_time.unwrap().0, at(105));
     assert_eq!(world.claim, Some(Claim::Nothing));
-    assert!(world.learned.contains(&Learned::FinishedRun { seconds: 100 }));
+    let finished = FinishedRun { run: "bert-1".into(), seconds: 100, at: Time(at(105)) };
+    assert!(world.learned.contains(&Learned::Finished(finished)));
     // And its pod stays for `kubectl logs`.
     assert!(world.pods.contains_key("bert-1-0") && world.deleted.is_empty());
 }
