@@ -140,8 +140,6 @@ reasons! {
     Vanished,
     /// All retries are used.
     RetriesExhausted,
-    /// Waits before the next attempt.
-    BackOff,
     /// An object cannot be used as it is; the message names the field.
     Invalid,
     /// All is well.
