@@ -1,0 +1,176 @@
+use super::*;
+use proptest::prelude::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn facts() -> Facts {
+    Facts {
+        product: "A100".into(),
+        limit_mw: Some((100_000, 400_000)),
+        clock_mhz: Some((210, 1410)),
+        persistent: true,
+    }
+}
+
+fn policy() -> Policy {
+    Policy {
+        rest: true,
+        rest_after: Duration::from_secs(60),
+        awake_for: Duration::from_secs(120),
+        limits: true,
+        rest_parked: false,
+    }
+}
+
+/// Two GPUs, `a` free and `b` held by pod `p`, and a minute and more in which nothing happens.
+fn idle_node() -> Observed {
+    let free = Seen { facts: Some(facts()), healthy: true, ..Seen::default() };
+    let held = Seen { holder: Holder::Pod(Some("p".into())), processes: 1, ..free.clone() };
+    Observed {
+        gpus: BTreeMap::from([("a".to_owned(), free), ("b".to_owned(), held)]),
+        orders: Some(Orders { generation: 1, wake: 0, limits: BTreeMap::from([("p".to_owned(), 250)]) }),
+        policy: policy(),
+        leader_moves: true,
+    }
+}
+
+fn after(memory: Memory, observed: &Observed, seconds: u64) -> (Memory, Decision) {
+    decide(memory, observed, Duration::from_secs(seconds))
+}
+
+#[test]
+fn an_unheld_gpu_rests_after_a_while_and_a_held_one_has_its_limit() {
+    let node = idle_node();
+    let (memory, first) = after(Memory::default(), &node, 0);
+    assert_eq!(first.wanted["b"], Setting { limit_mw: Some(250_000), clock_mhz: None });
+    assert!(first.resting.is_empty());
+    let (memory, _) = after(memory, &node, 119);
+    let (memory, later) = after(memory, &node, 120);
+    assert_eq!(later.wanted["a"], Setting { clock_mhz: Some(210), limit_mw: None });
+    assert_eq!(later.resting, BTreeSet::from(["a".to_owned()]));
+
+    // A pod takes it, unannounced: awake in the same step.
+    let mut taken = node.clone();
+    taken.gpus.get_mut("a").unwrap().holder = Holder::Pod(None);
+    let (memory, decision) = after(memory, &taken, 121);
+    assert!(!decision.wanted.contains_key("a"));
+    // And it has to be free for as long again.
+    let (memory, decision) = after(memory, &node, 180);
+    assert!(decision.resting.is_empty());
+    assert!(after(memory, &node, 240).1.resting.contains("a"));
+}
+
+#[test]
+fn a_wake_holds_until_the_pod_has_had_time_to_come() {
+    let mut node = idle_node();
+    let (memory, _) = after(Memory::default(), &node, 0);
+    let (memory, resting) = after(memory, &node, 200);
+    assert!(resting.resting.contains("a"));
+    node.orders.as_mut().unwrap().wake = 7;
+    node.orders.as_mut().unwrap().generation = 2;
+    let (memory, woken) = after(memory, &node, 201);
+    assert!(woken.resting.is_empty());
+    assert_eq!(woken.orders, Some((2, 7)));
+    let (memory, still) = after(memory, &node, 320);
+    assert!(still.resting.is_empty());
+    assert!(after(memory, &node, 321).1.resting.contains("a"));
+}
+
+#[test]
+fn doubt_means_awake() {
+    let rested = |change: fn(&mut Observed)| {
+        let mut node = idle_node();
+        change(&mut node);
+        let (memory, _) = after(Memory::default(), &node, 0);
+        after(memory, &node, 1000).1.wanted
+    };
+    assert!(rested(|_| ()).contains_key("a"));
+    assert!(rested(|node| node.leader_moves = false).is_empty(), "nobody leads");
+    assert!(rested(|node| node.orders = None).is_empty(), "no GpuNode");
+    let a = |change: fn(&mut Seen)| {
+        let mut node = idle_node();
+        change(node.gpus.get_mut("a").unwrap());
+        let (memory, _) = after(Memory::default(), &node, 0);
+        after(memory, &node, 1000).1.wanted.get("a").copied()
+    };
+    assert_eq!(a(|seen| seen.holder = Holder::Unknown), None, "the kubelet is silent");
+    assert_eq!(a(|seen| seen.processes = 1), None, "a process of no pod");
+    assert_eq!(a(|seen| seen.healthy = false), None, "no command to a broken GPU");
+    assert_eq!(a(|seen| seen.facts = None), None);
+    // Clocks that cannot be locked: the limit.
+    let limit = a(|seen| seen.facts.as_mut().unwrap().clock_mhz = None);
+    assert_eq!(limit, Some(Setting { limit_mw: Some(100_000), clock_mhz: None }));
+}
+
+fn seen() -> impl Strategy<Value = Seen> {
+    let holder = prop_oneof![
+        Just(Holder::Nobody),
+        Just(Holder::Unknown),
+        Just(Holder::Pod(None)),
+        Just(Holder::Pod(Some("p".to_owned()))),
+    ];
+    (holder, 0..2_u32, any::<bool>(), any::<bool>()).prop_map(|(holder, processes, healthy, known)| Seen {
+        facts: known.then(facts),
+        holder,
+        processes,
+        healthy,
+    })
+}
+
+fn observed() -> impl Strategy<Value = Observed> {
+    let gpus = proptest::collection::btree_map("[a-d]", seen(), 0..4);
+    let orders = proptest::option::of((0..3_i64, 0..2000_u32).prop_map(|(wake, watts)| Orders {
+        generation: wake,
+        wake,
+        limits: BTreeMap::from([("p".to_owned(), watts)]),
+    }));
+    let switches = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    (gpus, orders, switches).prop_map(|(gpus, orders, (rest, limits, rest_parked, leader_moves))| Observed {
+        gpus,
+        orders,
+        policy: Policy { rest, limits, rest_parked, ..policy() },
+        leader_moves,
+    })
+}
+
+proptest! {
+    /// Whatever is seen, in whatever order, at whatever pace.
+    #[test]
+    fn no_setting_without_a_right(steps in proptest::collection::vec((observed(), 0..100_u64), 1..40)) {
+        let (mut memory, mut now) = (Memory::default(), Duration::ZERO);
+        let mut unused: BTreeMap<Uuid, Duration> = BTreeMap::new();
+        let mut wake = (None, Duration::ZERO);
+        for (seen, wait) in steps {
+            now += SECOND * u32::try_from(wait).unwrap();
+            let (next, decision) = decide(memory, &seen, now);
+            memory = next;
+            if let Some(orders) = &seen.orders && wake.0 != Some(orders.wake) {
+                wake = (Some(orders.wake), now);
+            }
+            unused.retain(|uuid, _| seen.gpus.contains_key(uuid));
+            for (uuid, gpu) in &seen.gpus {
+                if gpu.holder == Holder::Nobody && (gpu.processes == 0 || seen.policy.rest_parked) {
+                    unused.entry(uuid.clone()).or_insert(now);
+                } else {
+                    unused.remove(uuid);
+                }
+            }
+            for (uuid, setting) in &decision.wanted {
+                let gpu = &seen.gpus[uuid];
+                prop_assert!(seen.leader_moves && seen.orders.is_some() && gpu.healthy && !setting.is_default());
+                if let Some(limit) = setting.limit_mw {
+                    prop_assert!((100_000..=400_000).contains(&limit));
+                }
+                if decision.resting.contains(uuid) {
+                    prop_assert!(gpu.holder == Holder::Nobody && seen.policy.rest);
+                    prop_assert!(now - unused[uuid] >= seen.policy.rest_after);
+                    prop_assert!(now - wake.1 >= seen.policy.awake_for);
+                } else {
+                    prop_assert!(gpu.holder == Holder::Pod(Some("p".to_owned())) && seen.policy.limits);
+                    prop_assert!(setting.clock_mhz.is_none());
+                }
+            }
+            prop_assert!(decision.resting.iter().all(|uuid| decision.wanted.contains_key(uuid)));
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Energy by GPU and by who held it, from the GPU's own counter. Pure.
+//!
+//! Energy of an interval belongs to whoever held the GPU when it began. Without a counter (before Volta) power x time stands in.
+//!
+//! What rest saved is an *estimate*: the lowest draw that was seen while the GPU was unheld and awake, less the draw at rest, never
+//! below 0. The lowest, so that a GPU that was still cooling down does not look like a saving. Bare idle GPUs save next to nothing,
+//! and this says so.
+
+use std::time::Duration;
+
+use crate::gpu::Sample;
+
+/// Longer gaps than this are not attributed: nobody saw who held the GPU.
+const LONGEST_GAP: Duration = Duration::from_secs(120);
+
+/// What a GPU is doing, as far as energy is concerned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// Held by a pod of this namespace.
+    Held(String),
+    /// Unheld and awake.
+    Free,
+    /// At rest.
+    Resting,
+    /// Not known.
+    Unknown,
+}
+
+/// What an interval added.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Interval {
+    /// Energy, J.
+    pub joules: f64,
+    /// Namespace of the pod that held the GPU.
+    pub namespace: Option<String>,
+    /// Seconds at rest.
+    pub rest_seconds: f64,
+    /// Estimate of what rest saved, J.
+    pub saved_joules: f64,
+}
+
+/// The meter of one GPU.
+#[derive(Clone, Debug, Default)]
+pub struct Meter {
+    last: Option<(Duration, Sample, Use)>,
+    /// Lowest draw seen unheld and awake since it was last held, mW.
+    awake_mw: Option<u32>,
+    /// Energy since we began, J, for GPUs without a counter.
+    own_joules: f64,
+}
+
+impl Meter {
+    /// Takes a look at `now` (a clock that never goes back) with what the GPU is doing from now on.
+    pub fn look(&mut self, now: Duration, sample: &Sample, doing: Use) -> Interval {
+        let mut interval = Interval::default();
+        if let Some((since, last, did)) = self.last.take() {
+            let gap = now.saturating_sub(since);
+            let counted = match (last.energy_mj, sample.energy_mj) {
+                // A counter that went back was reset with its driver.
+                (Some(before), Some(after)) if after >= before => Some((after - before) as f64 / 1000.0),
+                (None, None) => Some(f64::from(last.power_mw) / 1000.0 * gap.as_secs_f64()),
+                _ => None,
+            };
+            if let Some(joules) = counted.filter(|_| gap <= LONGEST_GAP) {
+                self.own_joules += joules;
+                interval.joules = joules;
+                match did {
+                    Use::Held(namespace) => interval.namespace = Some(namespace),
+                    Use::Resting => {
+                        interval.rest_seconds = gap.as_secs_f64();
+                        let awake = f64::from(self.awake_mw.unwrap_or(0)) / 1000.0 * gap.as_secs_f64();
+                        interval.saved_joules = (awake - joules).max(0.0);
+                    }
+                    Use::Free | Use::Unknown => {}
+                }
+            }
+        }
+        match &doing {
+            Use::Held(_) | Use::Unknown => self.awake_mw = None,
+            Use::Free => {
+                self.awake_mw = Some(self.awake_mw.map_or(sample.power_mw, |low| low.min(sample.power_mw)));
+            }
+            Use::Resting => {}
+        }
+        self.last = Some((now, sample.clone(), doing));
+        interval
+    }
+
+    /// The counter for the status, J.
+    #[must_use]
+    pub fn joules(&self) -> i64 {
+        let counter = self.last.as_ref().and_then(|(_, sample, _)| sample.energy_mj);
+        counter.map_or(self.own_joules as i64, |mj| i64::try_from(mj / 1000).unwrap_or(i64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(watts: u32, joules: u64) -> Sample {
+        Sample { power_mw: watts * 1000, energy_mj: Some(joules * 1000), ..Sample::default() }
+    }
+
+    #[test]
+    fn joules_go_to_whoever_held_the_gpu_and_rest_saves_only_what_a_meter_shows() {
+        let at = Duration::from_secs;
+        let mut meter = Meter::default();
+        let team = || Use::Held("team".into());
+        assert_eq!(meter.look(at(0), &sample(300, 1000), team()), Interval::default());
+        let held = meter.look(at(10), &sample(80, 4000), Use::Free);
+        assert_eq!((held.joules, held.namespace.as_deref()), (3000.0, Some("team")));
+        let free = meter.look(at(20), &sample(54, 4600), Use::Resting);
+        assert_eq!((free.joules, free.namespace, free.saved_joules), (600.0, None, 0.0));
+        // 80 W was seen awake, 54 W at rest.
+        let rest = meter.look(at(30), &sample(54, 5140), Use::Resting);
+        assert_eq!((rest.rest_seconds, rest.saved_joules), (10.0, 260.0));
+        assert_eq!(meter.joules(), 5140);
+        // A driver loaded anew counts from 0, and a long gap belongs to nobody.
+        assert_eq!(meter.look(at(40), &sample(54, 3), team()).joules, 0.0);
+        assert_eq!(meter.look(at(400), &sample(54, 9000), team()), Interval::default());
+    }
+}

@@ -1,0 +1,125 @@
+//! The node's GPUs as NVML shows them: one thread each, found by UUID, and whether each is well.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+
+use crate::gpu::worker::CALL_TIMEOUT;
+use crate::gpu::{Facts, Gpu, GpuError, Library, Sample, Worker};
+use crate::setting::{MOST_GPUS, Uuid};
+
+/// GPUs are looked for this often; more often while none is known.
+const SEARCH: Duration = Duration::from_secs(30);
+/// A GPU that fails for this long is unhealthy; one that is lost is so at once.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+/// All GPUs of the node.
+pub struct Eyes {
+    library: Arc<dyn Library>,
+    search: Worker<Arc<dyn Library>>,
+    searched: Option<Instant>,
+    found: Result<(), GpuError>,
+    gpus: BTreeMap<Uuid, Eye>,
+}
+
+/// One GPU.
+pub struct Eye {
+    worker: Worker<Box<dyn Gpu>>,
+    /// What does not change.
+    pub facts: Option<Facts>,
+    /// The last look; `None` when it failed.
+    pub sample: Option<Sample>,
+    failing: Option<(Instant, GpuError)>,
+}
+
+impl Eye {
+    /// Why it must not be used; `None` while it is well, or failing for so short that nobody should act on it.
+    #[must_use]
+    pub fn broken(&self) -> Option<&GpuError> {
+        let (since, error) = self.failing.as_ref()?;
+        let at_once = matches!(error, GpuError::Lost | GpuError::ResetRequired);
+        (at_once || since.elapsed() >= PATIENCE).then_some(error)
+    }
+
+    async fn look(&mut self) {
+        let known = self.facts.is_some();
+        let answer = self.worker.call(move |gpu| {
+            let facts = if known { None } else { Some(gpu.facts()?) };
+            Ok((facts, gpu.sample()?))
+        });
+        match answer.await {
+            Ok((facts, sample)) => {
+                self.facts = facts.or(self.facts.take());
+                self.sample = Some(sample);
+                self.failing = None;
+            }
+            Err(error) => {
+                self.sample = None;
+                if error.ends_handle() {
+                    // Another driver may allow other things.
+                    self.facts = None;
+                }
+                let since = self.failing.take().map_or_else(Instant::now, |(since, _)| since);
+                self.failing = Some((since, error));
+            }
+        }
+    }
+}
+
+impl Eyes {
+    /// Nothing is opened yet.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn new(library: Arc<dyn Library>) -> std::io::Result<Self> {
+        let own = Arc::clone(&library);
+        let search = Worker::start("gpu-search", CALL_TIMEOUT, Box::new(move || Ok(Arc::clone(&own))))?;
+        let found = Err(GpuError::NoDriver("not looked yet".into()));
+        Ok(Self { library, search, searched: None, found, gpus: BTreeMap::new() })
+    }
+
+    /// Looks at every GPU, all at the same time; takes as long as the slowest, two seconds at most.
+    pub async fn look(&mut self) {
+        let due = if self.found.is_ok() { SEARCH } else { Duration::from_secs(2) };
+        if self.searched.is_none_or(|at| at.elapsed() >= due) {
+            self.searched = Some(Instant::now());
+            self.search().await;
+        }
+        join_all(self.gpus.values_mut().map(Eye::look)).await;
+    }
+
+    async fn search(&mut self) {
+        let uuids = self.search.call(|library| library.uuids()).await;
+        if let (Err(error), true) = (&uuids, self.found.is_ok() || self.gpus.is_empty()) {
+            tracing::warn!(%error, "GPUs cannot be listed");
+        }
+        self.found = uuids.as_ref().map(|_| ()).map_err(Clone::clone);
+        for uuid in uuids.into_iter().flatten() {
+            if self.gpus.contains_key(&uuid) || self.gpus.len() >= MOST_GPUS {
+                continue;
+            }
+            let (library, name) = (Arc::clone(&self.library), uuid.clone());
+            match Worker::start("gpu-look", CALL_TIMEOUT, Box::new(move || library.open(&name))) {
+                Ok(worker) => {
+                    tracing::info!(uuid, "a GPU");
+                    self.gpus.insert(uuid, Eye { worker, facts: None, sample: None, failing: None });
+                }
+                Err(error) => tracing::error!(%error, "no thread for a GPU"),
+            }
+        }
+    }
+
+    /// Whether GPUs could be listed, none included.
+    #[must_use]
+    pub fn found(&self) -> &Result<(), GpuError> {
+        &self.found
+    }
+
+    /// The GPUs. One that was seen once stays, whatever becomes of it.
+    #[must_use]
+    pub fn gpus(&self) -> &BTreeMap<Uuid, Eye> {
+        &self.gpus
+    }
+}

@@ -1,0 +1,67 @@
+//! The brain's end of the setter's socket.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+
+use crate::setting::{Done, LONGEST_LINE, Wanted};
+
+/// Longest time for one answer: the setter gives a hung GPU two calls of two seconds.
+const WITHIN: Duration = Duration::from_secs(6);
+
+/// A connection to the setter, opened when needed.
+#[derive(Debug)]
+pub struct Link {
+    socket: PathBuf,
+    stream: Option<BufReader<UnixStream>>,
+    down_since: Option<Instant>,
+}
+
+impl Link {
+    /// For the socket at `socket`. Nothing is opened yet.
+    #[must_use]
+    pub fn new(socket: &Path) -> Self {
+        Self { socket: socket.to_owned(), stream: None, down_since: None }
+    }
+
+    /// Says what is wanted and hears what was done; `None` when the setter cannot be reached.
+    pub async fn ask(&mut self, wanted: &Wanted) -> Option<Done> {
+        match tokio::time::timeout(WITHIN, self.exchange(wanted)).await {
+            Ok(Ok(done)) => {
+                self.down_since = None;
+                Some(done)
+            }
+            failed => {
+                self.stream = None;
+                if self.down_since.is_none() {
+                    self.down_since = Some(Instant::now());
+                    let error =
+                        failed.map_or_else(|_| "no answer".to_owned(), |answer| format!("{answer:?}"));
+                    tracing::warn!(socket = %self.socket.display(), error, "the setter cannot be reached");
+                }
+                None
+            }
+        }
+    }
+
+    /// For how long the setter has not been reached.
+    #[must_use]
+    pub fn down_for(&self) -> Duration {
+        self.down_since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    async fn exchange(&mut self, wanted: &Wanted) -> std::io::Result<Done> {
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            none => none.insert(BufReader::new(UnixStream::connect(&self.socket).await?)),
+        };
+        let mut line = serde_json::to_vec(wanted).map_err(std::io::Error::other)?;
+        line.push(b'\n');
+        stream.write_all(&line).await?;
+        line.clear();
+        stream.take(LONGEST_LINE as u64).read_until(b'\n', &mut line).await?;
+        serde_json::from_slice(&line).map_err(std::io::Error::other)
+    }
+}

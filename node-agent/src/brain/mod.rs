@@ -1,0 +1,238 @@
+//! The brain: sees, decides, reports.
+//!
+//! # What it holds
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`decide`] | the heart: what is wanted of each GPU, by what is seen. Pure |
+//! | [`eyes`] | GPUs through NVML, one thread each |
+//! | [`holders`] | which pod holds which GPU, by the kubelet |
+//! | [`world`] | our GpuNode, the EnergyPolicy, the operator's Lease |
+//! | [`energy`] | joules by GPU and holder, what rest saved. Pure |
+//! | [`link`] | the setter's socket |
+//! | [`round`] | one round: look, decide, set, and say what is |
+//! | [`status`] | `GpuNode.status`, and when it is written |
+//! | [`metrics`] | what is counted |
+//!
+//! # What flows in and out
+//!
+//! Every second, and at once when the GpuNode's spec changes, one round. It ends in one line to the setter and one report to the
+//! task that writes the status, so a slow API server delays no setting.
+//!
+//! # What must never be here
+//!
+//! A call that sets something on a GPU, or a capability.
+
+pub mod decide;
+pub mod energy;
+pub mod eyes;
+pub mod holders;
+pub mod link;
+pub mod metrics;
+pub mod round;
+pub mod status;
+pub mod world;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use andreas_api::slim::{SlimEnergyPolicy, SlimGpuNode};
+use andreas_podresources::Kubelet;
+use andreas_runtime::admin::{self, AdminArgs};
+use andreas_runtime::client::{self, ClientArgs};
+use andreas_runtime::health::Health;
+use andreas_runtime::watch::{Index, WatchConfig, WatchMetrics, Watcher, feed};
+use anyhow::Context;
+use clap::Args;
+use parking_lot::Mutex;
+use prometheus_client::registry::Registry;
+use serde::de::DeserializeOwned;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use crate::USER_AGENT;
+use crate::gpu::Library;
+use crate::setting::Wanted;
+use eyes::Eyes;
+use link::Link;
+use metrics::Metrics;
+use round::{Parts, Rounds};
+use status::{Report, Writer};
+use world::{SlimLease, World};
+
+/// The loop counts as hung after this time: a round takes ten seconds at most.
+const HUNG: Duration = Duration::from_secs(45);
+
+/// Flags of the brain.
+#[derive(Clone, Debug, Args)]
+pub struct BrainArgs {
+    /// Name of our node, which is that of our GpuNode.
+    #[arg(long, env = "NODE_NAME", value_name = "NAME")]
+    pub node_name: String,
+    /// Socket of the setter.
+    #[arg(
+        long,
+        env = "ANDREAS_SETTER_SOCKET",
+        default_value = "/run/andreas/setter.sock",
+        value_name = "PATH"
+    )]
+    pub setter_socket: PathBuf,
+    /// Only observe: there is no setter, and nothing is ever set.
+    #[arg(long)]
+    pub observe: bool,
+    /// The kubelet's PodResources socket.
+    #[arg(long, env = "ANDREAS_POD_RESOURCES", default_value = andreas_podresources::SOCKET, value_name = "PATH")]
+    pub pod_resources: PathBuf,
+    /// NVIDIA's management library.
+    #[arg(long, env = "ANDREAS_NVML_LIBRARY", default_value = "libnvidia-ml.so.1", value_name = "PATH")]
+    pub nvml_library: PathBuf,
+    /// Namespace of the operator's leader Lease.
+    #[arg(long, env = "ANDREAS_NAMESPACE", default_value = "andreas-system", value_name = "NAMESPACE")]
+    pub namespace: String,
+    /// Name of the operator's leader Lease.
+    #[arg(long, env = "ANDREAS_LEASE", default_value = "andreas-operator", value_name = "NAME")]
+    pub lease: String,
+    /// Settings end when the leader Lease was not seen to move for this time, in seconds.
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=600), value_name = "SECONDS")]
+    pub lease_ttl: u64,
+    /// Time between two looks, in milliseconds.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..=60_000), value_name = "MS")]
+    pub interval: u64,
+    /// Let a GPU rest although a process of no pod keeps an idle context there. Such a process runs slowly when it wakes.
+    #[arg(long)]
+    pub rest_parked: bool,
+}
+
+/// Runs until `shutdown`; then asks the setter to restore everything.
+///
+/// # Errors
+/// When there is no client, the admin port is taken, or no thread can be started.
+pub async fn run(
+    args: BrainArgs,
+    admin_args: AdminArgs,
+    client_args: ClientArgs,
+    library: Arc<dyn Library>,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    let client = client::connect(&client_args, USER_AGENT).await?;
+    let listener = TcpListener::bind(admin_args.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}", admin_args.listen))?;
+    let mut registry = Registry::default();
+    let metrics = Metrics::register(&mut registry);
+    let watches = WatchMetrics::register(&mut registry);
+    let health = Health::new();
+    let world = Arc::new(Mutex::new(World::default()));
+    let spec_changed = world.lock().spec_changed();
+
+    // A wake must not wait for a dead connection for long.
+    let named = |name: &str| WatchConfig {
+        watch_for: Duration::from_secs(60),
+        ..WatchConfig::default().fields(format!("metadata.name={name}"))
+    };
+    let feeds =
+        Feeds { client: &client, watches: &watches, world: &world, health: &health, shutdown: &shutdown };
+    feeds.start::<SlimGpuNode>("GpuNode", named(&args.node_name));
+    feeds.start::<SlimEnergyPolicy>("EnergyPolicy", named(andreas_api::names::DEFAULT_POLICY));
+    feeds.start::<SlimLease>("leader Lease", named(&args.lease).namespace(args.namespace.as_str()));
+    let (gpus_ready, kubelet_ready) = (health.register("GPUs"), health.register("kubelet"));
+    let heart = health.heartbeat("round", HUNG);
+    let admin_end = CancellationToken::new();
+    let admin = tokio::spawn(admin::serve(listener, Arc::new(registry), health, admin_end.clone()));
+
+    let (reports, latest) = watch::channel(None);
+    let writer = Writer::new(client.clone());
+    tokio::spawn(write_status(writer, latest, Arc::clone(&world), metrics.clone(), shutdown.clone()));
+    let mut rounds = Rounds::new(Parts {
+        eyes: Eyes::new(library)?,
+        kubelet: Kubelet::new(&args.pod_resources, Duration::from_secs(2)),
+        link: (!args.observe).then(|| Link::new(&args.setter_socket)),
+        client,
+        world,
+        metrics,
+        lease_ttl: Duration::from_secs(args.lease_ttl),
+        rest_parked: args.rest_parked,
+    });
+    tracing::info!(node = args.node_name, version = env!("CARGO_PKG_VERSION"), "watching");
+    let mut tick = tokio::time::interval(Duration::from_millis(args.interval));
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = tick.tick() => {}
+            () = spec_changed.notified() => {}
+            () = shutdown.cancelled() => break,
+        }
+        let report = rounds.round().await;
+        heart.beat();
+        if rounds.eyes.found().is_ok() {
+            gpus_ready.set()
+        } else {
+            gpus_ready.unset()
+        }
+        if rounds.kubelet_answers() {
+            kubelet_ready.set()
+        } else {
+            kubelet_ready.unset()
+        }
+        reports.send_replace(Some(report));
+    }
+    if let Some(link) = &mut rounds.link {
+        link.ask(&Wanted::default()).await;
+    }
+    admin_end.cancel();
+    admin.await??;
+    Ok(())
+}
+
+struct Feeds<'a> {
+    client: &'a kube::Client,
+    watches: &'a WatchMetrics,
+    world: &'a Arc<Mutex<World>>,
+    health: &'a Health,
+    shutdown: &'a CancellationToken,
+}
+
+impl Feeds<'_> {
+    fn start<T>(&self, name: &str, config: WatchConfig)
+    where
+        T: kube::Resource<DynamicType = ()> + DeserializeOwned + Send + 'static,
+        World: Index<T>,
+    {
+        let watcher: Watcher<T> = Watcher::new(self.client.clone(), config, self.watches);
+        let ready = self.health.register(format!("{name} watch"));
+        tokio::spawn(feed(watcher, Arc::clone(self.world), ready, self.shutdown.clone()));
+    }
+}
+
+/// Writes what the rounds report, when it is due.
+async fn write_status(
+    mut writer: Writer,
+    mut latest: watch::Receiver<Option<Report>>,
+    world: Arc<Mutex<World>>,
+    metrics: Metrics,
+    shutdown: CancellationToken,
+) {
+    loop {
+        tokio::select! {
+            changed = latest.changed() => if changed.is_err() { return },
+            () = shutdown.cancelled() => return,
+        }
+        let report = latest.borrow_and_update().clone();
+        let node = world.lock().node().cloned();
+        let (Some(report), Some(node)) = (report, node) else { continue };
+        match writer.write(&node, report).await {
+            None => {}
+            Some(Ok(node)) => {
+                metrics.wrote("ok");
+                world.lock().wrote(node);
+            }
+            Some(Err(error)) => {
+                metrics.wrote("failed");
+                tracing::warn!(%error, "the status was not written");
+            }
+        }
+    }
+}

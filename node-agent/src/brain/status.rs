@@ -1,0 +1,235 @@
+//! `GpuNode.status`: what goes in, and when it is written.
+//!
+//! Written on changes of holder, state, health or acknowledgement. Otherwise at most once a minute, and only when the draw of a
+//! held GPU has moved by a tenth: a node on which nothing happens costs the API server nothing.
+
+use std::time::{Duration, Instant};
+
+use andreas_api::GpuNodeStatus;
+use andreas_api::gpu_node::{GpuCondition, GpuState};
+use andreas_api::slim::SlimGpuNode;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::Resource;
+use kube::api::{Patch, PatchParams};
+use kube::core::Request;
+use serde_json::{Value, json};
+
+/// Time between two writes that only bring new figures.
+const FIGURES: Duration = Duration::from_secs(60);
+/// Longest message of a condition, bytes.
+const MESSAGE: usize = 512;
+
+/// A condition, before it is known since when it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// `Ready`, `Unhealthy`.
+    pub kind: &'static str,
+    /// Whether it holds.
+    pub holds: bool,
+    /// A word.
+    pub reason: &'static str,
+    /// For people.
+    pub message: String,
+}
+
+impl Verdict {
+    fn condition(mut self, old: &[Condition], generation: Option<i64>, now: Timestamp) -> Condition {
+        let status = if self.holds { "True" } else { "False" };
+        while self.message.len() > MESSAGE {
+            self.message.pop();
+        }
+        let same = old.iter().find(|condition| condition.type_ == self.kind && condition.status == status);
+        Condition {
+            type_: self.kind.into(),
+            status: status.into(),
+            reason: self.reason.into(),
+            message: self.message,
+            observed_generation: generation,
+            last_transition_time: same.map_or(Time(now), |condition| condition.last_transition_time.clone()),
+        }
+    }
+}
+
+/// What is to be said, before it is compared with what was said.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    /// Generation carried out; `None`: as before.
+    pub generation: Option<i64>,
+    /// Wake carried out; `None`: as before.
+    pub awake: Option<i64>,
+    /// The GPUs.
+    pub gpus: Vec<GpuState>,
+    /// Whether no GPU is held; `None`: not known, as before.
+    pub empty: Option<bool>,
+    /// The conditions.
+    pub verdicts: Vec<Verdict>,
+}
+
+/// The status that follows on `old`.
+#[must_use]
+pub fn next(old: &GpuNodeStatus, report: Report, now: Timestamp) -> GpuNodeStatus {
+    let generation = report.generation.or(old.observed_generation);
+    let conditions = report.verdicts.into_iter();
+    GpuNodeStatus {
+        observed_generation: generation,
+        awake: report.awake.unwrap_or(old.awake),
+        gpus: report.gpus,
+        empty_since: match report.empty {
+            Some(true) => Some(old.empty_since.clone().unwrap_or(Time(whole_seconds(now)))),
+            Some(false) => None,
+            None => old.empty_since.clone(),
+        },
+        conditions: conditions
+            .map(|verdict| verdict.condition(&old.conditions, generation, whole_seconds(now)))
+            .collect(),
+        agent_version: Some(env!("CARGO_PKG_VERSION").into()),
+    }
+}
+
+/// The API server keeps whole seconds; anything else would differ from what it gives back.
+fn whole_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+/// Whether `new` must be written over `old`, last written `age` ago.
+#[must_use]
+pub fn differs(old: &GpuNodeStatus, new: &GpuNodeStatus, age: Duration) -> bool {
+    let bare = |status: &GpuNodeStatus| {
+        let mut status = status.clone();
+        for gpu in &mut status.gpus {
+            (gpu.watts, gpu.joules) = (0, 0);
+        }
+        status
+    };
+    if bare(old) != bare(new) {
+        return true;
+    }
+    age >= FIGURES
+        && old.gpus.iter().zip(&new.gpus).any(|(old, new)| {
+            let moved = (old.watts - new.watts).abs();
+            new.state == GpuCondition::Held && moved > (old.watts.abs() / 10).max(5)
+        })
+}
+
+/// Writes the status of one node, one write at a time.
+pub struct Writer {
+    client: kube::Client,
+    /// What was written to which object, and when.
+    written: Option<(Option<String>, GpuNodeStatus, Instant)>,
+    /// Not before this, after a failure.
+    not_before: Option<Instant>,
+    failures: u32,
+}
+
+impl Writer {
+    /// Nothing is written yet.
+    #[must_use]
+    pub fn new(client: kube::Client) -> Self {
+        Self { client, written: None, not_before: None, failures: 0 }
+    }
+
+    /// Writes the status that follows on `node`'s when that is due. `None`: nothing was due.
+    ///
+    /// # Errors
+    /// When the API server did not take it; tried again with growing waits, up to half a minute.
+    pub async fn write(
+        &mut self,
+        node: &SlimGpuNode,
+        report: Report,
+    ) -> Option<Result<SlimGpuNode, kube::Error>> {
+        let uid = node.metadata.uid.clone();
+        // What we wrote last is newer than what a watch may still show.
+        let own = self.written.as_ref().filter(|(written, _, _)| *written == uid);
+        let (old, age) = match own {
+            Some((_, status, at)) => (status.clone(), at.elapsed()),
+            None => (node.status.clone().unwrap_or_default(), FIGURES),
+        };
+        let new = next(&old, report, Timestamp::now());
+        let waits = self.not_before.is_some_and(|until| Instant::now() < until);
+        if waits || !differs(&old, &new, age) {
+            return None;
+        }
+        let name = node.metadata.name.as_deref().unwrap_or_default();
+        Some(match self.patch(name, &new).await {
+            Ok(answer) => {
+                (self.written, self.not_before, self.failures) = (Some((uid, new, Instant::now())), None, 0);
+                Ok(answer)
+            }
+            Err(error) => {
+                self.failures = (self.failures + 1).min(5);
+                self.not_before = Some(Instant::now() + Duration::from_secs(1 << self.failures));
+                Err(error)
+            }
+        })
+    }
+
+    async fn patch(&self, name: &str, status: &GpuNodeStatus) -> Result<SlimGpuNode, kube::Error> {
+        let mut body = serde_json::to_value(status).map_err(kube::Error::SerdeError)?;
+        // A merge patch takes away only what it names.
+        if let Some(fields) = body.as_object_mut() {
+            for field in ["gpus", "conditions", "emptySince"] {
+                fields.entry(field).or_insert(Value::Null);
+            }
+        }
+        let request = Request::new(SlimGpuNode::url_path(&(), None))
+            .patch_subresource(
+                "status",
+                name,
+                &PatchParams::default(),
+                &Patch::Merge(json!({ "status": body })),
+            )
+            .map_err(kube::Error::BuildRequest)?;
+        self.client.request::<SlimGpuNode>(request).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpu(state: GpuCondition, watts: i32, joules: i64) -> GpuState {
+        GpuState { uuid: "GPU-a".into(), state, holder: None, watts, joules }
+    }
+
+    fn report(state: GpuCondition, watts: i32, holds: bool) -> Report {
+        let verdict = Verdict { kind: "Ready", holds, reason: "Working", message: String::new() };
+        Report {
+            generation: Some(1),
+            awake: Some(0),
+            gpus: vec![gpu(state, watts, i64::from(watts))],
+            empty: Some(state != GpuCondition::Held),
+            verdicts: vec![verdict],
+        }
+    }
+
+    #[test]
+    fn figures_alone_are_written_at_most_once_a_minute_and_only_for_held_gpus() {
+        let at = Timestamp::UNIX_EPOCH;
+        let held = next(&GpuNodeStatus::default(), report(GpuCondition::Held, 300, true), at);
+        let later = next(&held, report(GpuCondition::Held, 200, true), at);
+        assert!(!differs(&held, &later, Duration::from_secs(59)));
+        assert!(differs(&held, &later, Duration::from_secs(60)));
+        let near = next(&held, report(GpuCondition::Held, 299, true), at);
+        assert!(!differs(&held, &near, Duration::from_secs(3600)));
+        let free = next(&held, report(GpuCondition::Free, 54, true), at);
+        assert!(differs(&held, &free, Duration::ZERO));
+        let still = next(&free, report(GpuCondition::Free, 80, true), Timestamp::now());
+        assert!(!differs(&free, &still, Duration::from_secs(3600)), "nothing happens: nothing is written");
+    }
+
+    #[test]
+    fn since_when_survives_what_does_not_change_it() {
+        let (start, later) = (Timestamp::UNIX_EPOCH, Timestamp::from_second(100).unwrap());
+        let free = next(&GpuNodeStatus::default(), report(GpuCondition::Free, 54, true), start);
+        let same = next(&free, report(GpuCondition::Free, 54, true), later);
+        assert_eq!(same, free);
+        let mut blind = report(GpuCondition::Free, 54, false);
+        (blind.empty, blind.generation, blind.awake) = (None, None, None);
+        let blind = next(&free, blind, later);
+        assert_eq!((&blind.empty_since, blind.observed_generation), (&free.empty_since, Some(1)));
+        assert_eq!(blind.conditions[0].last_transition_time.0, later);
+        let held = next(&free, report(GpuCondition::Held, 300, true), later);
+        assert_eq!(held.empty_since, None);
+    }
+}

@@ -1,0 +1,215 @@
+//! What the API server says: our GpuNode, the EnergyPolicy, the operator's leader Lease.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use andreas_api::EnergyPolicySpec;
+use andreas_api::energy_policy::{Limits, Switch};
+use andreas_api::names::DEFAULT_POLICY;
+use andreas_api::slim::{SlimEnergyPolicy, SlimGpuNode, metadata};
+use andreas_runtime::watch::{Index, ObjectKey};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+
+use super::decide::{Orders, Policy};
+
+/// Annotation of a GpuNode: `Off` keeps the node's GPUs awake.
+pub const ANNOTATION_REST: &str = "andreas.dev/rest";
+
+/// A Lease: who leads, and that it is renewed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SlimLease {
+    /// Its name; no `managedFields`.
+    #[serde(deserialize_with = "metadata")]
+    pub metadata: ObjectMeta,
+    /// Holder and times.
+    #[serde(default)]
+    pub spec: LeaseMark,
+}
+
+/// What changes when a Lease is renewed. Never read as a time: clocks of machines differ.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LeaseMark {
+    holder_identity: Option<String>,
+    renew_time: Option<String>,
+    lease_transitions: Option<i64>,
+}
+
+impl Resource for SlimLease {
+    type DynamicType = ();
+    type Scope = <Lease as Resource>::Scope;
+    fn kind(_: &()) -> Cow<'_, str> {
+        Lease::kind(&())
+    }
+    fn group(_: &()) -> Cow<'_, str> {
+        Lease::group(&())
+    }
+    fn version(_: &()) -> Cow<'_, str> {
+        Lease::version(&())
+    }
+    fn plural(_: &()) -> Cow<'_, str> {
+        Lease::plural(&())
+    }
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// What is known of the API server's objects. Filled by watches.
+#[derive(Debug, Default)]
+pub struct World {
+    node: Option<SlimGpuNode>,
+    policy: Option<EnergyPolicySpec>,
+    mark: Option<LeaseMark>,
+    moved: Option<Instant>,
+    spec_changed: Arc<Notify>,
+}
+
+impl World {
+    /// Our GpuNode.
+    #[must_use]
+    pub fn node(&self) -> Option<&SlimGpuNode> {
+        self.node.as_ref()
+    }
+
+    /// Told when the spec of our GpuNode changes.
+    #[must_use]
+    pub fn spec_changed(&self) -> Arc<Notify> {
+        Arc::clone(&self.spec_changed)
+    }
+
+    /// The answer to a write of ours is the newest state there is.
+    pub fn wrote(&mut self, node: SlimGpuNode) {
+        self.node = Some(node);
+    }
+
+    /// How long ago the leader Lease was seen to move; `None` when never. One look is no movement.
+    #[must_use]
+    pub fn lease_age(&self) -> Option<Duration> {
+        self.moved.map(|at| at.elapsed())
+    }
+
+    /// What the operator wants; a node that is going away wants nothing.
+    #[must_use]
+    pub fn orders(&self) -> Option<Orders> {
+        let node = self.node.as_ref().filter(|node| node.metadata.deletion_timestamp.is_none())?;
+        let limits = node.spec.limits.iter();
+        Some(Orders {
+            generation: node.metadata.generation.unwrap_or(0),
+            wake: node.spec.wake,
+            limits: limits.map(|limit| (limit.pod_uid.clone(), limit.watts.max(0).unsigned_abs())).collect(),
+        })
+    }
+
+    /// What the administrator wants.
+    #[must_use]
+    pub fn policy(&self, rest_parked: bool) -> Policy {
+        let defaults = EnergyPolicySpec::default();
+        let spec = self.policy.as_ref().unwrap_or(&defaults);
+        let seconds = |text: &andreas_api::DurationText, default| {
+            Duration::from_secs(u64::try_from(text.seconds_or(default)).unwrap_or(0))
+        };
+        let off = self.node.as_ref().and_then(|node| node.metadata.annotations.as_ref());
+        let off = off.and_then(|all| all.get(ANNOTATION_REST)).is_some_and(|mode| mode == "Off");
+        let rest_after = seconds(&spec.rest.after, 60);
+        Policy {
+            rest: spec.rest.mode == Switch::On && !off,
+            rest_after,
+            // A pod may take as long as its placement may.
+            awake_for: rest_after.max(seconds(&spec.placement_timeout, 120)),
+            limits: spec.limits == Limits::On,
+            rest_parked,
+        }
+    }
+}
+
+impl Index<SlimGpuNode> for World {
+    fn apply(&mut self, node: SlimGpuNode) {
+        if self.node.as_ref().is_none_or(|old| old.spec != node.spec) {
+            self.spec_changed.notify_one();
+        }
+        self.node = Some(node);
+    }
+    fn delete(&mut self, _: &ObjectKey, _: Option<SlimGpuNode>) {
+        self.node = None;
+    }
+    fn reset(&mut self, present: &HashSet<ObjectKey>) {
+        if present.is_empty() {
+            self.node = None;
+        }
+    }
+}
+
+impl Index<SlimEnergyPolicy> for World {
+    fn apply(&mut self, policy: SlimEnergyPolicy) {
+        if policy.metadata.name.as_deref() == Some(DEFAULT_POLICY) {
+            self.policy = Some(policy.spec);
+        }
+    }
+    fn delete(&mut self, key: &ObjectKey, _: Option<SlimEnergyPolicy>) {
+        if key.name == DEFAULT_POLICY {
+            self.policy = None;
+        }
+    }
+    fn reset(&mut self, present: &HashSet<ObjectKey>) {
+        if !present.iter().any(|key| key.name == DEFAULT_POLICY) {
+            self.policy = None;
+        }
+    }
+}
+
+impl Index<SlimLease> for World {
+    fn apply(&mut self, lease: SlimLease) {
+        let led = lease.spec.holder_identity.as_ref().is_some_and(|holder| !holder.is_empty());
+        if self.mark.as_ref().is_some_and(|mark| *mark != lease.spec) && led {
+            self.moved = Some(Instant::now());
+        }
+        self.mark = Some(lease.spec);
+    }
+    fn delete(&mut self, _: &ObjectKey, _: Option<SlimLease>) {
+        (self.mark, self.moved) = (None, None);
+    }
+    fn reset(&mut self, present: &HashSet<ObjectKey>) {
+        if present.is_empty() {
+            (self.mark, self.moved) = (None, None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(holder: &str, renewed: &str) -> SlimLease {
+        serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "andreas-operator", "namespace": "andreas-system"},
+            "spec": {"holderIdentity": holder, "renewTime": renewed, "leaseTransitions": 1},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_lease_moves_when_it_is_seen_to_change() {
+        let mut world = World::default();
+        world.apply(lease("one", "2026-01-01T00:00:00.000000Z"));
+        assert_eq!(world.lease_age(), None, "it may be years old");
+        world.apply(lease("one", "2026-01-01T00:00:00.000000Z"));
+        assert_eq!(world.lease_age(), None, "listed again");
+        world.apply(lease("one", "2026-01-01T00:00:02.000000Z"));
+        assert!(world.lease_age().is_some());
+        // Released: whoever led has ended in order, and nobody leads.
+        let mut world = World::default();
+        world.apply(lease("one", "2026-01-01T00:00:00.000000Z"));
+        world.apply(lease("", "2026-01-01T00:00:02.000000Z"));
+        assert_eq!(world.lease_age(), None);
+    }
+}

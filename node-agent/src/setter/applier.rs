@@ -1,0 +1,243 @@
+//! Checks, records, sets, restores.
+//!
+//! The order is what makes it safe: what a GPU had is on the disk before anything is set, and leaves the disk only after the GPU
+//! has it back. A call that failed or hung leaves the GPU *unknown*; it is set again, or restored again, until the driver says
+//! that it was done.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+
+use super::record::{Before, Record};
+use crate::gpu::worker::CALL_TIMEOUT;
+use crate::gpu::{Facts, Gpu, GpuError, Library, Worker};
+use crate::setting::{Done, MOST_GPUS, Outcome, Setting, Uuid, Wanted};
+
+/// The administrator's floor, beside the driver's range.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Floor {
+    /// Lowest power limit, mW.
+    pub limit_mw: u32,
+    /// Lowest locked SM clock, MHz.
+    pub clock_mhz: u32,
+}
+
+/// What the setter knows of the node's GPUs.
+pub struct Applier {
+    library: Arc<dyn Library>,
+    record: Record,
+    floor: Floor,
+    ttl: Duration,
+    heard: Instant,
+    slots: BTreeMap<Uuid, Slot>,
+}
+
+struct Slot {
+    worker: Worker<Box<dyn Gpu>>,
+    facts: Option<Facts>,
+    /// In force; `None`: not known.
+    applied: Option<Setting>,
+    refused: Option<String>,
+}
+
+impl Applier {
+    /// Nothing is set or opened yet; what `record` names is unknown and is restored first.
+    #[must_use]
+    pub fn new(library: Arc<dyn Library>, record: Record, floor: Floor, ttl: Duration) -> Self {
+        let left: Vec<Uuid> = record.gpus().keys().cloned().collect();
+        let mut this = Self { library, record, floor, ttl, heard: Instant::now(), slots: BTreeMap::new() };
+        for uuid in left {
+            if let Some(slot) = this.slot(&uuid) {
+                slot.applied = None;
+            }
+        }
+        this
+    }
+
+    /// For how long the brain was not heard.
+    #[must_use]
+    pub fn silent_for(&self) -> Duration {
+        self.heard.elapsed()
+    }
+
+    /// Whether every GPU is known to be as it was found.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.slots.values().all(|slot| slot.applied == Some(Setting::default()))
+    }
+
+    /// Carries out what the brain wants; GPUs it does not name are restored.
+    pub async fn apply(&mut self, wanted: &Wanted) -> Done {
+        self.heard = Instant::now();
+        for uuid in wanted.settings.keys() {
+            self.slot(uuid);
+        }
+        self.go_to(&wanted.settings).await;
+        // A slow driver must not make the brain look dead.
+        self.heard = Instant::now();
+        let outcome = |slot: &Slot| Outcome { setting: slot.applied, refused: slot.refused.clone() };
+        Done {
+            ttl_ms: u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX),
+            gpus: self.slots.iter().map(|(uuid, slot)| (uuid.clone(), outcome(slot))).collect(),
+        }
+    }
+
+    /// Gives every GPU back what it had; returns those that could not be.
+    pub async fn restore_all(&mut self) -> Vec<Uuid> {
+        self.go_to(&BTreeMap::new()).await;
+        let clean = Some(Setting::default());
+        let left = self.slots.iter().filter(|(_, slot)| slot.applied != clean);
+        left.map(|(uuid, _)| uuid.clone()).collect()
+    }
+
+    /// The GPU of that UUID, whether the driver knows it or not.
+    fn slot(&mut self, uuid: &str) -> Option<&mut Slot> {
+        if !self.slots.contains_key(uuid) {
+            if self.slots.len() >= MOST_GPUS {
+                return None;
+            }
+            let (library, name) = (Arc::clone(&self.library), uuid.to_owned());
+            let worker = Worker::start("gpu-set", CALL_TIMEOUT, Box::new(move || library.open(&name)));
+            let worker = worker.inspect_err(|error| tracing::error!(%error, "no thread for a GPU")).ok()?;
+            let slot = Slot { worker, facts: None, applied: Some(Setting::default()), refused: None };
+            self.slots.insert(uuid.to_owned(), slot);
+        }
+        self.slots.get_mut(uuid)
+    }
+
+    async fn go_to(&mut self, wanted: &BTreeMap<Uuid, Setting>) {
+        let floor = self.floor;
+        let before = self.record.gpus().clone();
+        // What each GPU is to have, and what it had; read while it still has it.
+        let targets = join_all(self.slots.iter_mut().map(|(uuid, slot)| {
+            let wanted = wanted.get(uuid).copied().unwrap_or_default();
+            let recorded = before.get(uuid).cloned().unwrap_or_default();
+            async move {
+                slot.refused = None;
+                if slot.applied == Some(wanted) {
+                    return (uuid.clone(), wanted, recorded);
+                }
+                match slot.prepare(wanted, recorded.clone(), floor).await {
+                    Ok(before) => (uuid.clone(), wanted, before),
+                    Err(refusal) => {
+                        slot.refused = Some(refusal);
+                        (uuid.clone(), Setting::default(), recorded)
+                    }
+                }
+            }
+        }))
+        .await;
+        let mut targets: BTreeMap<Uuid, (Setting, Before)> =
+            targets.into_iter().map(|(uuid, setting, before)| (uuid, (setting, before))).collect();
+        let touched = targets.iter().filter(|(_, (_, before))| *before != Before::default());
+        let after = touched.map(|(uuid, (_, before))| (uuid.clone(), before.clone())).collect();
+        if let Err(error) = self.record.replace(after) {
+            tracing::error!(%error, "nothing is set without a record");
+            for (uuid, (target, recorded)) in &mut targets {
+                if !target.is_default() && before.get(uuid) != Some(recorded) {
+                    (*target, *recorded) =
+                        (Setting::default(), before.get(uuid).cloned().unwrap_or_default());
+                    if let Some(slot) = self.slots.get_mut(uuid) {
+                        slot.refused = Some("record".into());
+                    }
+                }
+            }
+        }
+        join_all(self.slots.iter_mut().filter_map(|(uuid, slot)| {
+            let (target, before) = targets.get(uuid)?;
+            Some(slot.set(uuid, *target, before.clone()))
+        }))
+        .await;
+        // What is as it was needs no record any more.
+        let mut left = self.record.gpus().clone();
+        left.retain(|uuid, _| {
+            self.slots.get(uuid).is_some_and(|slot| slot.applied != Some(Setting::default()))
+        });
+        if let Err(error) = self.record.replace(left) {
+            tracing::warn!(%error, "the record says more than is set; restoring twice does no harm");
+        }
+    }
+}
+
+impl Slot {
+    /// Checks a setting and says what must be recorded before it is made.
+    async fn prepare(&mut self, wanted: Setting, recorded: Before, floor: Floor) -> Result<Before, String> {
+        if wanted.is_default() {
+            return Ok(recorded);
+        }
+        let reason = |error: GpuError| error.reason().to_owned();
+        if self.facts.is_none() {
+            self.facts = Some(self.worker.call(|gpu| gpu.facts()).await.map_err(reason)?);
+        }
+        let facts = self.facts.clone().unwrap_or_default();
+        if let Some(limit) = wanted.limit_mw {
+            let (lowest, highest) = facts.limit_mw.ok_or("not_supported")?;
+            if !(lowest.max(floor.limit_mw)..=highest).contains(&limit) {
+                return Err("out_of_range".into());
+            }
+        }
+        if let Some(clock) = wanted.clock_mhz {
+            let (lowest, highest) = facts.clock_mhz.ok_or("not_supported")?;
+            if !(lowest.max(floor.clock_mhz)..=highest).contains(&clock) {
+                return Err("out_of_range".into());
+            }
+        }
+        let mut before = recorded;
+        before.clocks |= wanted.clock_mhz.is_some();
+        if wanted.limit_mw.is_some() && before.limit_mw.is_none() {
+            before.limit_mw = Some(self.worker.call(|gpu| gpu.limit_mw()).await.map_err(reason)?);
+        }
+        Ok(before)
+    }
+
+    /// Makes the GPU so. Only calls the driver where something changes.
+    async fn set(&mut self, uuid: &str, target: Setting, before: Before) {
+        let had = self.applied;
+        if had == Some(target) {
+            return;
+        }
+        self.applied = None;
+        let done = self.worker.call(move |gpu| {
+            let unknown = had.is_none();
+            let had = had.unwrap_or_default();
+            let limit = target.limit_mw.or(before.limit_mw);
+            if let Some(limit) = limit.filter(|_| unknown || had.limit_mw != target.limit_mw) {
+                gpu.set_limit_mw(limit)?;
+            }
+            match target.clock_mhz {
+                Some(clock) if unknown || had.clock_mhz != Some(clock) => gpu.lock_clocks_mhz(clock)?,
+                None if had.clock_mhz.is_some() || (unknown && before.clocks) => match gpu.reset_clocks() {
+                    // Never locked, then.
+                    Err(GpuError::NotSupported) => {}
+                    answer => answer?,
+                },
+                _ => {}
+            }
+            Ok(())
+        });
+        match done.await {
+            Ok(()) => {
+                tracing::info!(uuid, limit_mw = target.limit_mw, clock_mhz = target.clock_mhz, "set");
+                self.applied = Some(target);
+            }
+            Err(error) => {
+                tracing::warn!(uuid, %error, "not set");
+                // The driver refused the one change that was asked for: as it was found.
+                let single = target.limit_mw.is_none() || target.clock_mhz.is_none();
+                if error.is_final() && had == Some(Setting::default()) && single {
+                    self.applied = had;
+                }
+                self.refused = Some(error.reason().to_owned());
+                if error.ends_handle() {
+                    self.facts = None;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "applier_tests.rs"]
+mod tests;

@@ -1,0 +1,168 @@
+use super::*;
+use parking_lot::Mutex;
+
+/// A driver that writes down what it is told, and fails when told to.
+#[derive(Default)]
+struct Driver {
+    calls: Mutex<Vec<String>>,
+    fails: Mutex<Option<GpuError>>,
+}
+
+struct Double {
+    driver: Arc<Driver>,
+    uuid: String,
+    limit: u32,
+}
+
+impl Double {
+    fn call(&self, what: String) -> Result<(), GpuError> {
+        self.driver.calls.lock().push(format!("{} {what}", self.uuid));
+        self.driver.fails.lock().clone().map_or(Ok(()), Err)
+    }
+}
+
+impl Gpu for Double {
+    fn facts(&mut self) -> Result<Facts, GpuError> {
+        Ok(Facts {
+            product: "Double".into(),
+            limit_mw: Some((100_000, 400_000)),
+            clock_mhz: Some((210, 1410)),
+            persistent: true,
+        })
+    }
+    fn sample(&mut self) -> Result<crate::gpu::Sample, GpuError> {
+        Ok(crate::gpu::Sample::default())
+    }
+    fn limit_mw(&mut self) -> Result<u32, GpuError> {
+        Ok(self.limit)
+    }
+    fn set_limit_mw(&mut self, limit: u32) -> Result<(), GpuError> {
+        self.call(format!("limit {limit}"))?;
+        self.limit = limit;
+        Ok(())
+    }
+    fn lock_clocks_mhz(&mut self, highest: u32) -> Result<(), GpuError> {
+        self.call(format!("lock {highest}"))
+    }
+    fn reset_clocks(&mut self) -> Result<(), GpuError> {
+        self.call("reset".into())
+    }
+}
+
+struct Shelf(Arc<Driver>);
+
+impl Library for Shelf {
+    fn uuids(&self) -> Result<Vec<String>, GpuError> {
+        Ok(vec!["a".into(), "b".into()])
+    }
+    fn open(&self, uuid: &str) -> Result<Box<dyn Gpu>, GpuError> {
+        if !["a", "b"].contains(&uuid) {
+            return Err(GpuError::NotFound);
+        }
+        // An administrator had set 350 W.
+        Ok(Box::new(Double { driver: Arc::clone(&self.0), uuid: uuid.to_owned(), limit: 350_000 }))
+    }
+}
+
+struct Stage {
+    driver: Arc<Driver>,
+    folder: tempfile::TempDir,
+}
+
+impl Stage {
+    fn new() -> Self {
+        Self { driver: Arc::default(), folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn setter(&self) -> Applier {
+        let record = Record::open(self.folder.path()).unwrap();
+        let floor = Floor { limit_mw: 150_000, clock_mhz: 0 };
+        Applier::new(Arc::new(Shelf(Arc::clone(&self.driver))), record, floor, Duration::from_secs(30))
+    }
+
+    fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut *self.driver.calls.lock())
+    }
+}
+
+fn want(settings: &[(&str, Option<u32>, Option<u32>)]) -> Wanted {
+    let of = |(uuid, limit_mw, clock_mhz): &(&str, Option<u32>, Option<u32>)| {
+        ((*uuid).to_owned(), Setting { limit_mw: *limit_mw, clock_mhz: *clock_mhz })
+    };
+    Wanted { settings: settings.iter().map(of).collect() }
+}
+
+#[tokio::test]
+async fn what_is_wanted_is_set_once_and_what_is_not_gets_back_what_it_had() {
+    let stage = Stage::new();
+    let mut setter = stage.setter();
+    let both = want(&[("a", Some(200_000), None), ("b", None, Some(210))]);
+    let done = setter.apply(&both).await;
+    assert_eq!(done.gpus["a"].setting, Some(both.settings["a"]));
+    let mut calls = stage.calls();
+    calls.sort();
+    assert_eq!(calls, ["a limit 200000", "b lock 210"]);
+    setter.apply(&both).await;
+    assert!(stage.calls().is_empty(), "no call where nothing changes");
+
+    setter.apply(&want(&[("a", Some(250_000), None)])).await;
+    let mut calls = stage.calls();
+    calls.sort();
+    assert_eq!(calls, ["a limit 250000", "b reset"]);
+    assert!(setter.restore_all().await.is_empty());
+    assert_eq!(stage.calls(), ["a limit 350000"], "what the administrator had set, not the factory's");
+    assert!(setter.is_clean() && setter.record.gpus().is_empty());
+}
+
+#[tokio::test]
+async fn a_killed_setter_leaves_a_record_and_the_next_one_restores() {
+    let stage = Stage::new();
+    let mut setter = stage.setter();
+    setter.apply(&want(&[("a", Some(200_000), Some(600))])).await;
+    drop(setter);
+    stage.calls();
+    let mut next = stage.setter();
+    assert!(!next.is_clean());
+    assert!(next.restore_all().await.is_empty());
+    assert_eq!(stage.calls(), ["a limit 350000", "a reset"]);
+    drop(next);
+    assert!(stage.setter().is_clean());
+}
+
+#[tokio::test]
+async fn nothing_outside_the_drivers_range_or_the_floor_and_no_unknown_gpu() {
+    let stage = Stage::new();
+    let mut setter = stage.setter();
+    for (wanted, why) in [
+        (("a", Some(149_999), None), "out_of_range"),
+        (("a", Some(400_001), None), "out_of_range"),
+        (("a", None, Some(209)), "out_of_range"),
+        (("a", Some(0), Some(210)), "out_of_range"),
+        (("x", None, Some(210)), "not_found"),
+    ] {
+        let done = setter.apply(&want(&[wanted])).await;
+        assert_eq!(done.gpus[wanted.0].refused.as_deref(), Some(why), "{wanted:?}");
+        assert_eq!(done.gpus[wanted.0].setting, Some(Setting::default()));
+    }
+    assert!(stage.calls().is_empty());
+    assert!(setter.record.gpus().is_empty());
+}
+
+#[tokio::test]
+async fn a_failed_restore_is_kept_and_tried_again() {
+    let stage = Stage::new();
+    let mut setter = stage.setter();
+    setter.apply(&want(&[("a", Some(200_000), None)])).await;
+    *stage.driver.fails.lock() = Some(GpuError::Other("busy".into()));
+    assert_eq!(setter.restore_all().await, ["a"]);
+    assert_eq!(setter.record.gpus()["a"].limit_mw, Some(350_000));
+    *stage.driver.fails.lock() = None;
+    assert!(setter.restore_all().await.is_empty());
+    assert_eq!(stage.calls().last().map(String::as_str), Some("a limit 350000"));
+
+    // Without the capability nothing is changed, and nothing is left to restore.
+    *stage.driver.fails.lock() = Some(GpuError::NoPermission);
+    let done = setter.apply(&want(&[("b", None, Some(210))])).await;
+    assert_eq!(done.gpus["b"].refused.as_deref(), Some("no_permission"));
+    assert!(setter.restore_all().await.is_empty());
+}

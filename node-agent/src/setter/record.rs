@@ -1,0 +1,158 @@
+//! What a GPU had before it was changed, on a disk that outlives the container.
+//!
+//! NVML has no register for "the limit somebody else had set": only default, lowest and highest. So the earlier limit is written
+//! down before the first change, and stays there until the GPU has it back. After a reboot the record is void: the driver has
+//! forgotten every setting.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use crate::setting::Uuid;
+
+/// Largest record that is read, bytes.
+const LARGEST: u64 = 1024 * 1024;
+
+/// Why the record cannot be kept.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// A file cannot be used.
+    #[error("{path}")]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Another setter is at work here.
+    #[error("another setter holds {0}")]
+    Held(PathBuf),
+}
+
+/// What one GPU had.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Before {
+    /// Power limit, mW; `None` while it was not touched.
+    pub limit_mw: Option<u32>,
+    /// Whether clocks were locked by us; what they were before cannot be read.
+    pub clocks: bool,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Content {
+    boot_id: String,
+    gpus: BTreeMap<Uuid, Before>,
+}
+
+/// The record of one node.
+#[derive(Debug)]
+pub struct Record {
+    path: PathBuf,
+    boot_id: String,
+    gpus: BTreeMap<Uuid, Before>,
+    /// Held for as long as this lives; the kernel lets go of it when the process dies.
+    _lock: File,
+}
+
+impl Record {
+    /// Opens the record in `folder` and makes both when they are not there. A record that does not parse counts as empty, and is
+    /// kept aside.
+    ///
+    /// # Errors
+    /// When the folder cannot be used or another setter holds it.
+    pub fn open(folder: &Path) -> Result<Self, RecordError> {
+        let at = |path: &Path| {
+            let path = path.to_owned();
+            move |source| RecordError::Io { path, source }
+        };
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(at(folder))?;
+        let lock_path = folder.join("setter.lock");
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&lock_path);
+        let lock = lock.map_err(at(&lock_path))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| RecordError::Held(lock_path.clone()))?;
+        let path = folder.join("before.json");
+        let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let content = read(&path).map_err(at(&path))?;
+        let gpus = if content.boot_id == boot_id { content.gpus } else { BTreeMap::new() };
+        Ok(Self { path, boot_id, gpus, _lock: lock })
+    }
+
+    /// What GPUs had, by UUID.
+    #[must_use]
+    pub fn gpus(&self) -> &BTreeMap<Uuid, Before> {
+        &self.gpus
+    }
+
+    /// Replaces what is recorded, on the disk before in memory. Nothing is written when nothing changes.
+    ///
+    /// # Errors
+    /// When the disk does not take it; then the old record stands.
+    pub fn replace(&mut self, gpus: BTreeMap<Uuid, Before>) -> Result<(), RecordError> {
+        if self.gpus == gpus {
+            return Ok(());
+        }
+        let content = Content { boot_id: self.boot_id.clone(), gpus };
+        let text = serde_json::to_vec(&content).expect("a map of plain values is JSON");
+        let temporary = self.path.with_extension("new");
+        let written = (|| {
+            let mut file =
+                OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&temporary)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            std::fs::rename(&temporary, &self.path)?;
+            self.path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+        })();
+        written.map_err(|source| RecordError::Io { path: self.path.clone(), source })?;
+        self.gpus = content.gpus;
+        Ok(())
+    }
+}
+
+fn read(path: &Path) -> std::io::Result<Content> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Content::default()),
+        file => file?,
+    };
+    let length = file.metadata()?.len();
+    let content = if length > LARGEST { None } else { serde_json::from_reader(file).ok() };
+    Ok(content.unwrap_or_else(|| {
+        tracing::error!(path = %path.display(), "the record does not parse: kept aside");
+        let _ = std::fs::rename(path, path.with_extension("broken"));
+        Content::default()
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(limit: u32) -> BTreeMap<Uuid, Before> {
+        BTreeMap::from([("GPU-a".to_owned(), Before { limit_mw: Some(limit), clocks: true })])
+    }
+
+    #[test]
+    fn a_record_is_found_again_unless_the_machine_was_restarted() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut record = Record::open(folder.path()).unwrap();
+        record.replace(one(250_000)).unwrap();
+        assert!(matches!(Record::open(folder.path()), Err(RecordError::Held(_))), "one setter at a time");
+        drop(record);
+        assert_eq!(Record::open(folder.path()).unwrap().gpus(), &one(250_000));
+
+        let path = folder.path().join("before.json");
+        let text = std::fs::read_to_string(&path).unwrap().replacen("bootId\":\"", "bootId\":\"x", 1);
+        std::fs::write(&path, text).unwrap();
+        assert!(Record::open(folder.path()).unwrap().gpus().is_empty(), "another boot");
+        std::fs::write(&path, "{\"gpus\":").unwrap();
+        assert!(Record::open(folder.path()).unwrap().gpus().is_empty(), "broken");
+        assert!(folder.path().join("before.broken").exists());
+    }
+}

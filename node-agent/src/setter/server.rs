@@ -1,0 +1,81 @@
+//! The Unix socket.
+
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Mutex, Semaphore};
+
+use super::applier::Applier;
+use crate::setting::{LONGEST_LINE, Wanted};
+
+/// Connections at a time: the brain's, and the one it makes after a restart while the old one still lingers.
+const CONNECTIONS: usize = 4;
+
+/// Listens at `path`, in place of a socket left there; only our own user may connect.
+pub(super) fn listen(path: &Path) -> std::io::Result<UnixListener> {
+    if let Some(folder) = path.parent() {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// Serves until the listener fails.
+pub(super) async fn serve(
+    listener: UnixListener,
+    applier: Arc<Mutex<Applier>>,
+    ttl: Duration,
+) -> std::io::Result<()> {
+    let own = rustix::process::geteuid().as_raw();
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let (stream, _) = listener.accept().await?;
+        // The file's mode says it already; a socket passed on by somebody else does not.
+        match stream.peer_cred() {
+            Ok(peer) if peer.uid() == own => {}
+            _ => {
+                tracing::warn!("a caller of another user was turned away");
+                continue;
+            }
+        }
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
+        let applier = Arc::clone(&applier);
+        tokio::spawn(async move {
+            if let Err(error) = speak(stream, &applier, ttl).await {
+                tracing::warn!(%error, "a caller was dropped");
+            }
+            drop(place);
+        });
+    }
+}
+
+async fn speak(stream: UnixStream, applier: &Mutex<Applier>, ttl: Duration) -> std::io::Result<()> {
+    let (reader, mut writer) = stream.into_split();
+    let mut reader = BufReader::new(reader);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let mut limited = (&mut reader).take(LONGEST_LINE as u64);
+        let read = tokio::time::timeout(ttl, limited.read_until(b'\n', &mut line)).await;
+        if read.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))?? == 0 {
+            return Ok(());
+        }
+        if line.last() != Some(&b'\n') {
+            return Err(std::io::Error::other("a line has no end"));
+        }
+        let wanted: Wanted = serde_json::from_slice(&line).map_err(std::io::Error::other)?;
+        let done = applier.lock().await.apply(&wanted).await;
+        let mut answer = serde_json::to_vec(&done).map_err(std::io::Error::other)?;
+        answer.push(b'\n');
+        writer.write_all(&answer).await?;
+    }
+}
