@@ -20,7 +20,7 @@ const MAX_KEPT: usize = 20_000;
 /// Longest token that is looked at; projected tokens have about 1,200 characters.
 const MAX_TOKEN: usize = 8 * 1024;
 /// Reviews in flight.
-pub const REVIEWS: usize = 8;
+const REVIEWS: usize = 8;
 
 /// The pod that a token was issued to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl Tokens {
         if let Some(pod) = self.remembered(&digest) {
             return Ok(pod);
         }
-        let _place = self.peers.admit(peer, Instant::now()).ok_or(ReviewError::TooMany)?;
+        self.admit(peer)?;
         let permit = self.reviews.acquire().await;
         let asked = TokenReview {
             spec: TokenReviewSpec { token: token.to_owned(), audiences: Some(vec![audience.to_owned()]) },
@@ -98,10 +98,14 @@ impl Tokens {
     pub fn refuse(&self, token: &str, job: &str, peer: IpAddr) -> Result<(), ReviewError> {
         let digest = digest(token, job);
         if self.remembered(&digest).is_none() {
-            self.peers.admit(peer, Instant::now()).ok_or(ReviewError::TooMany)?;
+            self.admit(peer)?;
             self.remember(digest, None);
         }
         Ok(())
+    }
+
+    fn admit(&self, peer: IpAddr) -> Result<(), ReviewError> {
+        if self.peers.admit(peer, Instant::now()) { Ok(()) } else { Err(ReviewError::TooMany) }
     }
 
     fn remembered(&self, digest: &Digest) -> Option<Option<PodIdentity>> {

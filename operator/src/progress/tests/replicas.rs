@@ -180,7 +180,7 @@ async fn a_write_that_fails_is_made_up_for() {
 
 #[tokio::test]
 async fn nobody_learns_which_jobs_there_are() {
-    let world = World::new(&job(10, 2, (2, 40_000)), (0..200).map(|_| not_authenticated()).collect());
+    let world = World::new(&job(10, 2, (2, 40_000)), (0..2_000).map(|_| not_authenticated()).collect());
     let there = world.post("bert", "x", [10, 0, 0, 1]).await;
     let not_there = world.post("gpt", "x", [10, 0, 0, 2]).await;
     assert_eq!(there.0, StatusCode::FORBIDDEN);
@@ -189,7 +189,7 @@ async fn nobody_learns_which_jobs_there_are() {
     for (token, code) in [("same", StatusCode::FORBIDDEN), ("many", StatusCode::TOO_MANY_REQUESTS)] {
         for (job, host) in [("bert", 3), ("gpt", 4)] {
             let mut last = StatusCode::OK;
-            for n in 0..150 {
+            for n in 0..600 {
                 let token = if token == "many" { format!("{token}{n}") } else { token.to_owned() };
                 last = world.post(job, &token, [10, 0, 1, host]).await.0;
             }
@@ -205,7 +205,7 @@ async fn an_address_that_asks_too_much_costs_no_reviews_and_others_none_of_their
         world.post("bert", &format!("guess-{n}"), [10, 0, 0, 1]).await;
     }
     let reviews = world.server.sent(&Method::POST).len();
-    assert!((128..200).contains(&reviews), "{reviews}");
+    assert!((256..600).contains(&reviews), "{reviews}");
     assert_eq!(world.post("bert", "mine", [10, 0, 0, 2]).await.0, StatusCode::FORBIDDEN);
     assert_eq!(world.server.sent(&Method::POST).len(), reviews + 1);
 }
