@@ -47,7 +47,9 @@ pub fn plan(snapshot: &Snapshot, options: &Options) -> Result<Plan, SnapshotErro
     snapshot.check()?;
     let instance = instance::Instance::new(snapshot);
     let outcome = match options.method {
-        MethodName::Andreas => andreas::decide(&instance, options),
+        MethodName::Andreas | MethodName::AndreasLs | MethodName::AndreasPr => {
+            andreas::decide(&instance, options)
+        }
         MethodName::RandomizedGreedy | MethodName::Exact => lookahead::decide(&instance, options),
         MethodName::Fifo
         | MethodName::FifoFixed

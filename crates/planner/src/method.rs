@@ -26,6 +26,10 @@ pub enum MethodName {
     PriorityFixed,
     /// The published randomized greedy of ANDREAS.
     Andreas,
+    /// The same with its local search on the ten best plans.
+    AndreasLs,
+    /// The same with path relinking between the ten best plans.
+    AndreasPr,
     /// The randomized greedy with look-ahead prices.
     #[default]
     RandomizedGreedy,
@@ -35,7 +39,7 @@ pub enum MethodName {
 
 impl MethodName {
     /// Every method there is.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Fifo,
         Self::FifoFixed,
         Self::Edf,
@@ -43,6 +47,8 @@ impl MethodName {
         Self::Priority,
         Self::PriorityFixed,
         Self::Andreas,
+        Self::AndreasLs,
+        Self::AndreasPr,
         Self::RandomizedGreedy,
         Self::Exact,
     ];
@@ -57,6 +63,8 @@ impl MethodName {
             Self::Priority => "priority",
             Self::PriorityFixed => "priority-fixed",
             Self::Andreas => "andreas",
+            Self::AndreasLs => "andreas-ls",
+            Self::AndreasPr => "andreas-pr",
             Self::RandomizedGreedy => "randomized-greedy",
             Self::Exact => "exact",
         }

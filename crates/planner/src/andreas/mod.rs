@@ -11,8 +11,11 @@
 //! never sets back: nodes filled in one pass count as full in all later ones, so that passes end for good once as
 //! many nodes have been filled, over all passes, as there are. Nearly all of its thousand passes plan nothing.
 
+mod elite;
 mod keep;
+mod polish;
 mod proxy;
+mod relink;
 
 pub(crate) use proxy::proxy;
 
@@ -23,7 +26,7 @@ use crate::candidates::{self, Candidates};
 use crate::dice::Dice;
 use crate::instance::{Holding, Instance, Nodes, Spot};
 use crate::ledger::Ledger;
-use crate::method::{Accounting, Options};
+use crate::method::{Accounting, MethodName, Options};
 use crate::reserve::{self, Reservation};
 use crate::snapshot::Preemption;
 
@@ -35,6 +38,8 @@ const DRAW: f64 = 0.05;
 const PLANS: u64 = 1000;
 /// Most search work of a decision, in looks at a node or a configuration: some tens of milliseconds.
 const WORK: u64 = 8_000_000;
+/// What it costs to let a job wait whose turn it is, against any value of others.
+const OVERDUE: f64 = 1e15;
 /// Decisions on top of the decision, until one changes nothing.
 const ROUNDS: usize = 6;
 /// Two proxies nearer than this part of them are equal.
@@ -92,6 +97,8 @@ struct Search<'a, 'b> {
     asked: Vec<Candidates>,
     scratch: Ledger,
     best: Option<(f64, Board)>,
+    /// Good plans for the local search and path relinking.
+    elite: elite::Elite,
     trials: u64,
     work: u64,
     /// Nodes filled by random passes so far; only the original looks at it.
@@ -125,6 +132,7 @@ impl<'a, 'b> Search<'a, 'b> {
             order,
             scratch,
             best: None,
+            elite: elite::Elite::default(),
             trials: 0,
             work: 0,
             ever_full: 0,
@@ -179,6 +187,11 @@ impl<'a, 'b> Search<'a, 'b> {
             self.shake(&mut shaken, &mut dice);
             let plan = self.construct(&shaken, Some(&mut dice));
             self.offer(plan);
+        }
+        match self.options.method {
+            MethodName::AndreasLs => self.polish(),
+            MethodName::AndreasPr => self.relink(),
+            _ => {}
         }
         if original {
             self.keep_nodes_at_the_end();
@@ -293,6 +306,9 @@ impl<'a, 'b> Search<'a, 'b> {
         for (job, spot) in &chosen {
             spots[*job] = Some(spot.clone());
         }
+        if self.options.method != MethodName::Andreas {
+            self.elite.offer(self.score(&spots), &chosen);
+        }
         if matches!(self.options.accounting, Accounting::Catalogue(_)) {
             let score = self.score(&spots);
             if !chosen.is_empty() && self.better(score) {
@@ -300,13 +316,14 @@ impl<'a, 'b> Search<'a, 'b> {
             }
             return;
         }
+        let plain = self.options.method == MethodName::Andreas;
         // Only jobs that stop or change their type or number of GPUs are sure to change: a bound from below.
         let sure: f64 = self
             .order
             .iter()
             .map(|&job| if self.kept_in_kind(job, &spots) { 0.0 } else { self.instance.jobs[job].change })
             .sum();
-        if !self.better(self.plain(&spots) + sure) {
+        if plain && !self.better(self.plain(&spots) + sure) {
             return;
         }
         let kept = self.keep_nodes(&chosen);
@@ -342,8 +359,25 @@ impl<'a, 'b> Search<'a, 'b> {
         proxy(self.instance, &self.options.accounting, &chosen, |job| spots[job].is_none())
     }
 
+    /// What local search and path relinking minimise: less than nothing, the more the better.
+    fn worth(&self, spots: &[Option<Spot>]) -> f64 {
+        let predicted = matches!(self.options.accounting, Accounting::Predicted);
+        let change = |job: usize| {
+            let moved = self.present[job].is_some() && !self.same_gpus(job, spots[job].as_ref());
+            if predicted && moved { self.instance.jobs[job].change } else { 0.0 }
+        };
+        let kept = self.reserved.as_ref().map(|kept| kept.job);
+        let waits =
+            |job: &&usize| self.instance.jobs[**job].overdue && spots[**job].is_none() && kept != Some(**job);
+        let overdue = self.order.iter().filter(waits).count() as f64;
+        overdue * OVERDUE - proxy::value(self.instance, &self.options.accounting, spots, change)
+    }
+
     /// The proxy of a plan with what its changes cost.
     fn score(&self, spots: &[Option<Spot>]) -> f64 {
+        if self.options.method != MethodName::Andreas {
+            return self.worth(spots);
+        }
         let mut score = self.plain(spots);
         if matches!(self.options.accounting, Accounting::Predicted) {
             for &job in &self.order {

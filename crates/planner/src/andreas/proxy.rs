@@ -1,4 +1,4 @@
-//! What the published method minimises at each step.
+//! What the published methods minimise, and maximise, at each step.
 
 use crate::candidates;
 use crate::instance::{Instance, Spot};
@@ -44,3 +44,46 @@ pub(crate) fn proxy(
     }
     energy + late + waiting
 }
+
+/// The value that local search and path relinking maximise: for each running job its slowest time over what its whole
+/// run costs (its part of the nodes' cost, its lateness, and `change`); a job that waits is worth nothing.
+pub(crate) fn value(
+    instance: &Instance<'_>,
+    accounting: &Accounting,
+    spots: &[Option<Spot>],
+    change: impl Fn(usize) -> f64,
+) -> f64 {
+    let mut used = vec![0_i64; instance.nodes.len()];
+    let placed = || spots.iter().enumerate().filter_map(|(job, spot)| Some((job, spot.as_ref()?)));
+    for (job, spot) in placed() {
+        for &node in spot.nodes.as_slice() {
+            used[node as usize] += instance.jobs[job].configs[spot.config].gpus;
+        }
+    }
+    let mut sum = 0.0;
+    for (job, spot) in placed() {
+        let data = &instance.jobs[job];
+        let config = &data.configs[spot.config];
+        let part = |node: u32| config.gpus as f64 / used[node as usize].max(1) as f64;
+        let nodes = spot.nodes.as_slice().iter().copied();
+        let energy = match accounting {
+            Accounting::Predicted => {
+                let overhead: f64 = nodes.map(|n| instance.nodes[n as usize].overhead * part(n)).sum();
+                instance.prices.energy_cost(config.power + overhead, config.time)
+            }
+            Accounting::Catalogue(_) => nodes
+                .map(|n| {
+                    let kind = instance.nodes[n as usize].kind;
+                    candidates::catalogue_rate(instance, accounting, kind, used[n as usize]) * part(n)
+                })
+                .map(|rate| rate * config.time)
+                .sum(),
+        };
+        let late = data.weight * (instance.now + config.time - data.deadline).max(0.0);
+        sum += data.slowest / (energy + late + change(job)).max(LEAST);
+    }
+    sum
+}
+
+/// A run that costs nothing is taken to cost this much.
+const LEAST: f64 = 1e-9;

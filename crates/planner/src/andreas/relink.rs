@@ -1,0 +1,93 @@
+//! The published path relinking: from the best elite plan step by step towards each of the others.
+//!
+//! A step gives one job the configuration that it has in the guiding plan, there or on the best-fitting node, or lets
+//! it wait as it does there. Of the steps that are possible the one with the best score is taken, where a step counts
+//! as good as the best of those that it makes possible (a look one step ahead); at most as many steps as there are
+//! nodes. The best plan met on the way is kept. In the release the pool holds one plan, so that nothing is relinked.
+
+use super::polish::Change;
+use super::{Chosen, Search, WORK};
+use crate::board::Board;
+use crate::instance::Spot;
+
+impl Search<'_, '_> {
+    /// Relinks the best plan with every elite plan.
+    pub(super) fn relink(&mut self) {
+        let guides: Vec<Chosen> = self.elite.plans.iter().map(|(_, plan)| plan.clone()).collect();
+        let Some((start, others)) = guides.split_first() else { return };
+        for guide in others {
+            let goal = self.board(guide).spots;
+            let mut board = self.board(start);
+            let mut met: Option<(f64, Board)> = None;
+            for _ in 0..self.instance.nodes.len() {
+                let Some((score, change)) = self.best_step(&mut board, &goal) else { break };
+                if self.apply(&mut board, &change).is_none() {
+                    break;
+                }
+                if met.as_ref().is_none_or(|(least, _)| score < *least) {
+                    met = Some((score, board.clone()));
+                }
+            }
+            if let Some((_, board)) = met {
+                self.settle(board);
+            }
+        }
+    }
+
+    /// The step with the best score, its own or that of a step it makes possible. Says its own score.
+    fn best_step(&mut self, board: &mut Board, goal: &[Option<Spot>]) -> Option<(f64, Change)> {
+        let differs = |job: &usize| board.spots[*job] != goal[*job] && !self.instance.jobs[*job].overdue;
+        let jobs: Vec<usize> = self.order.iter().copied().filter(differs).collect();
+        let mut blocked = Vec::new();
+        let mut steps: Vec<(f64, Change)> = Vec::new();
+        for job in jobs {
+            if self.work > 2 * WORK {
+                return None;
+            }
+            match self.towards(board, goal, job) {
+                Some(change) => {
+                    if let Some(score) = self.try_change(board, &change) {
+                        steps.push((score, change));
+                    }
+                }
+                None => blocked.push(job),
+            }
+        }
+        let mut best: Option<(f64, f64, Change)> = None;
+        for (score, change) in steps {
+            let mut worth = score;
+            if let Some(undo) = self.apply(board, &change) {
+                for job in &blocked {
+                    if let Some(next) = self.towards(board, goal, *job)
+                        && let Some(score) = self.try_change(board, &next)
+                    {
+                        worth = worth.min(score);
+                    }
+                }
+                self.take_back(board, undo);
+            }
+            if best.as_ref().is_none_or(|(least, _, _)| worth < *least) {
+                best = Some((worth, score, change));
+            }
+        }
+        best.map(|(_, score, change)| (score, change))
+    }
+
+    /// What brings a job to its place in the guiding plan, if there is room.
+    fn towards(&self, board: &mut Board, goal: &[Option<Spot>], job: usize) -> Option<Change> {
+        let Some(wanted) = &goal[job] else { return Some(vec![(job, None)]) };
+        let present = board.lift(self.instance, job);
+        let found = if board.ledger.fits(self.instance, job, wanted).is_ok() {
+            Some(wanted.clone())
+        } else if self.instance.jobs[job].configs[wanted.config].offered {
+            let nodes = board.ledger.find(self.instance, job, wanted.config).ok();
+            nodes.map(|nodes| Spot { config: wanted.config, nodes })
+        } else {
+            None
+        };
+        if let Some(present) = &present {
+            board.put(self.instance, job, present.clone());
+        }
+        (found.is_some() && found != present).then(|| vec![(job, found)])
+    }
+}
