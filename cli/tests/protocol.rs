@@ -90,7 +90,11 @@ fn bad_input_names_the_field_and_changes_nothing() {
     let set = |pointer: &str, value: Value| {
         let mut line = state();
         let (parent, key) = pointer.rsplit_once('/').unwrap();
-        line.pointer_mut(parent).unwrap()[key] = value;
+        let parent = line.pointer_mut(parent).unwrap();
+        match parent {
+            Value::Array(list) => list[key.parse::<usize>().unwrap()] = value,
+            other => other[key] = value,
+        }
         line.to_string()
     };
     let cases = [
@@ -100,6 +104,8 @@ fn bad_input_names_the_field_and_changes_nothing() {
         ("\u{fffd}".to_owned(), "line:"),
         (state().to_string().replacen("\"now\":100", "\"now\":NaN", 1), "now:"),
         (state().to_string() + "{}", "line:"),
+        ("{\"now\": 1}".to_owned(), "gpu_types: is missing"),
+        (set("/classes/0", json!({"gpu_type": "V100", "gpus": 2})), "classes[0].count: is missing"),
         (set("/version", json!(2)), "version:"),
         (set("/now", json!(-1)), "now:"),
         (set("/now", json!("noon")), "now:"),

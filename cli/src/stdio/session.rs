@@ -120,10 +120,17 @@ fn parse(line: &[u8]) -> Result<State, Fault> {
     let mut decoder = serde_json::Deserializer::from_slice(line);
     let fault = |field: String, e: serde_json::Error| Fault { field, problem: e.to_string() };
     let state = serde_path_to_error::deserialize(&mut decoder).map_err(|e| {
-        // What ends in the middle has a path that ends in the unknown.
+        // What ends in the middle has a path that ends in the unknown; what is missing is named by the message only.
         let path = e.path().to_string();
-        let path = path.trim_end_matches(['.', '?']);
-        fault(if path.is_empty() { "line".to_owned() } else { path.to_owned() }, e.into_inner())
+        let path = path.trim_end_matches(['.', '?']).to_owned();
+        let problem = e.inner().to_string();
+        let missing = problem.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
+        match (missing, path.is_empty()) {
+            (Some(name), true) => Fault { field: name.to_owned(), problem: "is missing".into() },
+            (Some(name), false) => Fault { field: format!("{path}.{name}"), problem: "is missing".into() },
+            (None, true) => fault("line".to_owned(), e.into_inner()),
+            (None, false) => fault(path, e.into_inner()),
+        }
     })?;
     decoder.end().map_err(|e| fault("line".into(), e))?;
     Ok(state)

@@ -112,7 +112,6 @@ impl Eyes {
     }
 
     /// Whether GPUs could be listed, none included.
-    #[must_use]
     pub fn found(&self) -> &Result<(), GpuError> {
         &self.found
     }

@@ -243,11 +243,9 @@ impl Rounds {
         let sees = self.kubelet_failing.is_none() && self.eyes.found().is_ok();
         let orders = decision.orders.filter(|_| self.eyes.found().is_ok());
         let report = Report {
-            generation: orders
-                .filter(|_| carried_out && woken_or_resting(decision, woken))
-                .map(|orders| orders.0),
+            generation: orders.filter(|_| carried_out).map(|orders| orders.0),
             awake: orders.filter(|_| woken).map(|orders| orders.1),
-            empty: sees.then(|| self.held.gpus.is_empty() && !self.held.unclear),
+            empty: sees.then_some(self.held.gpus.is_empty() && !self.held.unclear),
             verdicts: vec![self.ready(), unhealthy_verdict(&unhealthy)],
             gpus,
         };
@@ -284,11 +282,6 @@ impl Rounds {
             }
         }
     }
-}
-
-/// A spec is carried out when what rests was meant to rest.
-fn woken_or_resting(decision: &Decision, woken: bool) -> bool {
-    woken || !decision.resting.is_empty()
 }
 
 fn word(state: GpuCondition) -> &'static str {

@@ -15,6 +15,11 @@ use crate::gpu::worker::CALL_TIMEOUT;
 use crate::gpu::{Facts, Gpu, GpuError, Library, Worker};
 use crate::setting::{Done, MOST_GPUS, Outcome, Setting, Uuid, Wanted};
 
+/// What is set is set again this often: a driver that was loaded anew has forgotten it, and tells nobody.
+const AGAIN: Duration = Duration::from_secs(60);
+/// What a driver refused for good is not asked for again before this.
+const REFUSED: Duration = Duration::from_secs(300);
+
 /// The administrator's floor, beside the driver's range.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Floor {
@@ -31,6 +36,7 @@ pub struct Applier {
     floor: Floor,
     ttl: Duration,
     heard: Instant,
+    again: Duration,
     slots: BTreeMap<Uuid, Slot>,
 }
 
@@ -39,7 +45,13 @@ struct Slot {
     facts: Option<Facts>,
     /// In force; `None`: not known.
     applied: Option<Setting>,
+    /// Since when.
+    since: Instant,
+    /// What the driver refused for good, and when.
+    given_up: Option<(Setting, Instant, String)>,
     refused: Option<String>,
+    /// The last failure that was logged: one that stays is not told every second.
+    told: Option<GpuError>,
 }
 
 impl Applier {
@@ -47,7 +59,8 @@ impl Applier {
     #[must_use]
     pub fn new(library: Arc<dyn Library>, record: Record, floor: Floor, ttl: Duration) -> Self {
         let left: Vec<Uuid> = record.gpus().keys().cloned().collect();
-        let mut this = Self { library, record, floor, ttl, heard: Instant::now(), slots: BTreeMap::new() };
+        let (heard, slots) = (Instant::now(), BTreeMap::new());
+        let mut this = Self { library, record, floor, ttl, heard, again: AGAIN, slots };
         for uuid in left {
             if let Some(slot) = this.slot(&uuid) {
                 slot.applied = None;
@@ -101,14 +114,22 @@ impl Applier {
             let (library, name) = (Arc::clone(&self.library), uuid.to_owned());
             let worker = Worker::start("gpu-set", CALL_TIMEOUT, Box::new(move || library.open(&name)));
             let worker = worker.inspect_err(|error| tracing::error!(%error, "no thread for a GPU")).ok()?;
-            let slot = Slot { worker, facts: None, applied: Some(Setting::default()), refused: None };
+            let slot = Slot {
+                worker,
+                facts: None,
+                applied: Some(Setting::default()),
+                since: Instant::now(),
+                given_up: None,
+                refused: None,
+                told: None,
+            };
             self.slots.insert(uuid.to_owned(), slot);
         }
         self.slots.get_mut(uuid)
     }
 
     async fn go_to(&mut self, wanted: &BTreeMap<Uuid, Setting>) {
-        let floor = self.floor;
+        let (floor, again) = (self.floor, self.again);
         let before = self.record.gpus().clone();
         // What each GPU is to have, and what it had; read while it still has it.
         let targets = join_all(self.slots.iter_mut().map(|(uuid, slot)| {
@@ -116,6 +137,17 @@ impl Applier {
             let recorded = before.get(uuid).cloned().unwrap_or_default();
             async move {
                 slot.refused = None;
+                if let Some((setting, at, reason)) = &slot.given_up
+                    && *setting == wanted
+                    && at.elapsed() < REFUSED
+                {
+                    slot.refused = Some(reason.clone());
+                    return (uuid.clone(), Setting::default(), recorded);
+                }
+                if slot.applied.is_some_and(|applied| !applied.is_default()) && slot.since.elapsed() >= again
+                {
+                    slot.applied = None;
+                }
                 if slot.applied == Some(wanted) {
                     return (uuid.clone(), wanted, recorded);
                 }
@@ -220,14 +252,18 @@ impl Slot {
         match done.await {
             Ok(()) => {
                 tracing::info!(uuid, limit_mw = target.limit_mw, clock_mhz = target.clock_mhz, "set");
-                self.applied = Some(target);
+                (self.applied, self.since, self.told) = (Some(target), Instant::now(), None);
             }
             Err(error) => {
-                tracing::warn!(uuid, %error, "not set");
+                if self.told.as_ref() != Some(&error) {
+                    tracing::warn!(uuid, %error, "not set");
+                    self.told = Some(error.clone());
+                }
                 // The driver refused the one change that was asked for: as it was found.
                 let single = target.limit_mw.is_none() || target.clock_mhz.is_none();
                 if error.is_final() && had == Some(Setting::default()) && single {
                     self.applied = had;
+                    self.given_up = Some((target, Instant::now(), error.reason().to_owned()));
                 }
                 self.refused = Some(error.reason().to_owned());
                 if error.ends_handle() {

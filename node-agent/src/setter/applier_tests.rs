@@ -160,9 +160,28 @@ async fn a_failed_restore_is_kept_and_tried_again() {
     assert!(setter.restore_all().await.is_empty());
     assert_eq!(stage.calls().last().map(String::as_str), Some("a limit 350000"));
 
-    // Without the capability nothing is changed, and nothing is left to restore.
+    // Without the capability nothing is changed, nothing is left to restore, and the driver is not asked every second.
     *stage.driver.fails.lock() = Some(GpuError::NoPermission);
-    let done = setter.apply(&want(&[("b", None, Some(210))])).await;
-    assert_eq!(done.gpus["b"].refused.as_deref(), Some("no_permission"));
+    stage.calls();
+    for _ in 0..3 {
+        let done = setter.apply(&want(&[("b", None, Some(210))])).await;
+        assert_eq!(done.gpus["b"].refused.as_deref(), Some("no_permission"));
+        assert_eq!(done.gpus["b"].setting, Some(Setting::default()));
+    }
+    assert_eq!(stage.calls(), ["b lock 210"]);
+    assert!(setter.restore_all().await.is_empty() && setter.record.gpus().is_empty());
+}
+
+#[tokio::test]
+async fn a_setting_is_made_again_because_a_driver_may_have_forgotten_it() {
+    let stage = Stage::new();
+    let mut setter = stage.setter();
+    let wanted = want(&[("a", Some(200_000), None)]);
+    setter.apply(&wanted).await;
+    setter.again = Duration::ZERO;
+    setter.apply(&wanted).await;
+    assert_eq!(stage.calls(), ["a limit 200000", "a limit 200000"]);
+    assert_eq!(setter.record.gpus()["a"].limit_mw, Some(350_000), "what was before stays what it was");
     assert!(setter.restore_all().await.is_empty());
+    assert_eq!(stage.calls(), ["a limit 350000"]);
 }

@@ -6,5 +6,6 @@ mod admission;
 mod crashes;
 mod failures;
 mod nodes;
+mod placement;
 mod runs;
 mod stops;

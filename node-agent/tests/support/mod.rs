@@ -1,0 +1,202 @@
+//! A node to test on: simulated GPUs, a kubelet's socket, an API server of a few objects, and the agent's real processes.
+
+pub mod api;
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use andreas_podresources::messages::{ContainerDevices, ContainerResources, PodResources};
+use nvidia_ml::{ENV_SPEC, GpuView, Sim, Spec};
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use api::Api;
+
+/// Time to live of the setter and of the Lease, in these tests.
+pub const TTL: Duration = Duration::from_secs(2);
+/// What a crowded machine may add to any wait.
+pub const SLACK: Duration = Duration::from_secs(15);
+
+/// Who holds which GPU, by the kubelet.
+#[derive(Default)]
+pub struct Pods(Mutex<Vec<PodResources>>);
+
+impl andreas_podresources::Source for Pods {
+    fn pods(&self) -> Vec<PodResources> {
+        self.0.lock().clone()
+    }
+    fn devices(&self) -> Vec<ContainerDevices> {
+        Vec::new()
+    }
+}
+
+/// A process that is killed with the test.
+pub struct Process(pub Child);
+
+impl Process {
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(self.0.id() as i32).expect("a child has a process id");
+        rustix::process::kill_process(pid, signal).expect("the child is there");
+    }
+
+    pub fn kill(mut self) {
+        self.0.kill().expect("the child is there");
+        self.0.wait().expect("the child ended");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// One node.
+pub struct Stage {
+    pub folder: tempfile::TempDir,
+    pub sim: Arc<Sim>,
+    pub api: Api,
+    pods: Arc<Pods>,
+    admin: u16,
+}
+
+impl Stage {
+    /// A node with these GPUs, in a cluster whose operator leads and lets GPUs rest after one second.
+    pub async fn new(uuids: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let spec = folder.path().join("node.json");
+        // With the real rights where this test may have them: then the setter's one capability must be enough.
+        let root = rustix::process::geteuid().is_root();
+        let node = Spec { settings_need_admin: root, ..Spec::of(uuids) };
+        node.write(&spec).expect("the spec is right");
+        let sim = Arc::new(Sim::open(&spec).expect("a simulated node"));
+        let api = Api::start().await;
+        api.put(
+            "energypolicies",
+            json!({
+                "apiVersion": "andreas.dev/v1alpha1", "kind": "EnergyPolicy", "metadata": {"name": "default"},
+                "spec": {"rest": {"mode": "On", "after": "1s"}, "placementTimeout": "1s", "limits": "On"},
+            }),
+        );
+        api.put(
+            "gpunodes",
+            json!({
+                "apiVersion": "andreas.dev/v1alpha1", "kind": "GpuNode",
+                "metadata": {"name": "node-0", "uid": "node-uid", "generation": 1}, "spec": {"wake": 0},
+            }),
+        );
+        api.lead();
+        let pods = Arc::new(Pods::default());
+        let (socket, source) = (folder.path().join("kubelet.sock"), Arc::clone(&pods));
+        tokio::spawn(async move {
+            andreas_podresources::serve(&socket, source, std::future::pending()).await.expect("a socket");
+        });
+        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let admin = free.local_addr().expect("it is bound").port();
+        Self { folder, sim, api, pods, admin }
+    }
+
+    fn command(&self, role: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_andreas-node-agent"));
+        let library = std::env::current_exe().expect("a test has a path").with_file_name("libnvidia_ml.so");
+        command
+            .arg(role)
+            .args(["--log-format", "text", "--nvml-library"])
+            .arg(library)
+            .env(ENV_SPEC, self.path("node.json"))
+            .stdout(Stdio::null());
+        command
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn setter(&self) -> Process {
+        let mut command = self.command("setter");
+        command.arg("--socket").arg(self.path("setter.sock")).arg("--state").arg(self.path("state"));
+        command.args(["--ttl", "2"]);
+        Process(command.spawn().expect("the setter starts"))
+    }
+
+    pub fn brain(&self) -> Process {
+        self.brain_with(&[])
+    }
+
+    pub fn brain_with(&self, flags: &[&str]) -> Process {
+        let kubeconfig = self.path("kubeconfig");
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": self.api.address()}}],
+            "users": [{"name": "c", "user": {}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
+        });
+        std::fs::write(&kubeconfig, config.to_string()).expect("a file");
+        let mut command = self.command("brain");
+        command.arg("--kubeconfig").arg(kubeconfig).arg("--setter-socket").arg(self.path("setter.sock"));
+        command.arg("--pod-resources").arg(self.path("kubelet.sock"));
+        command.args(["--node-name", "node-0", "--lease-ttl", "2", "--interval", "100"]);
+        command.arg("--admin-listen").arg(format!("127.0.0.1:{}", self.admin));
+        Process(command.args(flags).spawn().expect("the brain starts"))
+    }
+
+    /// Gives GPUs to a pod, in place of what it had; none takes them away.
+    pub fn hold(&self, pod: &str, uuids: &[&str]) {
+        let devices = vec![ContainerDevices {
+            resource_name: "nvidia.com/gpu".into(),
+            device_ids: uuids.iter().map(|uuid| (*uuid).to_owned()).collect(),
+        }];
+        let container = ContainerResources { devices, ..ContainerResources::default() };
+        let mut pods = self.pods.0.lock();
+        pods.retain(|held| held.name != pod);
+        if !uuids.is_empty() {
+            pods.push(PodResources {
+                name: pod.into(),
+                namespace: "team".into(),
+                containers: vec![container],
+            });
+        }
+    }
+
+    pub fn gpu(&self, uuid: &str) -> GpuView {
+        self.sim.gpu(uuid).expect("the GPU is there")
+    }
+
+    pub fn is_default(&self, uuid: &str) -> bool {
+        self.gpu(uuid).is_default()
+    }
+
+    /// Lets a process of this id use a GPU fully, or none at all.
+    pub fn run(&self, uuid: &str, pid: Option<u32>) {
+        let of = |pid| nvidia_ml::Process { pid, util: 1.0, memory_mib: 1024 };
+        let processes: Vec<_> = pid.map(of).into_iter().collect();
+        self.sim.set_processes(uuid, &processes).expect("the GPU is there");
+    }
+
+    /// What the admin port answers: status and body.
+    pub async fn ask(&self, path: &str) -> (u16, String) {
+        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", self.admin)).await.expect("it listens");
+        stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await.expect("it reads");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.expect("it answers");
+        let status = text.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
+        (status, text)
+    }
+}
+
+/// Waits until `done` holds, and says how long that took.
+///
+/// # Panics
+/// When it does not hold `within` the time.
+pub async fn until(what: &str, within: Duration, mut done: impl FnMut() -> bool) -> Duration {
+    let since = Instant::now();
+    while !done() {
+        assert!(since.elapsed() < within, "not within {within:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    since.elapsed()
+}
