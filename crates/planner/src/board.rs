@@ -17,10 +17,10 @@ impl Board {
         for (job, data) in instance.jobs.iter().enumerate() {
             match &data.holding {
                 Holding::Nothing => {}
-                Holding::Leaving { spot } => board.ledger.take(instance, job, spot),
+                Holding::Leaving { spot } => board.ledger.take_leaving(instance, job, spot),
                 Holding::Committed { target, leaving } => {
                     if let Some(leaving) = leaving {
-                        board.ledger.take(instance, job, leaving);
+                        board.ledger.take_leaving(instance, job, leaving);
                     }
                     board.put(instance, job, target.clone());
                 }

@@ -11,6 +11,21 @@ use crate::snapshot::Preemption;
 /// A stopped job is taken to wait about this long before it goes on.
 const PAUSE_S: f64 = 3600.0;
 
+/// Where more is held than the budget allows and some of it leaves already, plans are made for the time when it has left:
+/// within the budget then, and with no more than what stays now.
+///
+/// What leaves draws until it is gone, and nothing else is gone any sooner: to stop others in its place would stop too
+/// many. And nothing begins on its watts, for those are to be saved.
+pub(crate) fn while_leaving(instance: &mut Instance<'_>) {
+    let Some(budget) = instance.budget_mw else { return };
+    let leaves = instance.jobs.iter().any(|data| data.leaving().is_some());
+    if leaves && Board::new(instance, |_, _| true).ledger.power() > budget {
+        instance.above_budget = true;
+        let stays = Board::new(instance, |_, _| true).ledger.power();
+        instance.allowed_mw = Some(budget.min(stays));
+    }
+}
+
 /// Brings the board within the budget by limits and stops; commitments and kept jobs alike. Says who was stopped.
 pub(crate) fn enforce(instance: &Instance<'_>, board: &mut Board) -> Vec<usize> {
     if board.ledger.within_budget(instance) {

@@ -83,7 +83,7 @@ impl<'a, 'b> Explainer<'a, 'b> {
                 "the quota of its namespace is too small for it".into(),
             );
         }
-        if let Some(allowed) = instance.allowed_mw
+        if let Some(allowed) = instance.budget_mw
             && instance.floor_mw > allowed
         {
             let message = format!(

@@ -56,6 +56,20 @@ impl Buckets {
     }
 }
 
+/// What a job that goes on where it stops is counted for twice: the smaller of its draws, less the idle watts of the GPUs.
+///
+pub(crate) fn shared_power(instance: &Instance<'_>, job: usize, (leaving, target): (&Spot, &Spot)) -> i128 {
+    if leaving.nodes != target.nodes {
+        return 0;
+    }
+    let data = &instance.jobs[job];
+    let (old, new) = (&data.configs[leaving.config], &data.configs[target.config]);
+    let both = i128::from(old.gpus.min(new.gpus));
+    let kinds = leaving.nodes.as_slice().iter().map(|node| instance.nodes[*node as usize].kind);
+    let idle: i128 = kinds.map(|kind| instance.types[kind].idle_mw * both).sum();
+    old.power_mw.min(new.power_mw) - idle
+}
+
 impl Ledger {
     /// Nothing of ours runs.
     pub fn empty(instance: &Instance<'_>) -> Self {
@@ -131,7 +145,7 @@ impl Ledger {
         buckets.set(*free, data.rank, true);
     }
 
-    fn change(&mut self, instance: &Instance<'_>, job: usize, spot: &Spot, sign: i64) {
+    fn change_room(&mut self, instance: &Instance<'_>, job: usize, spot: &Spot, sign: i64) {
         let data = &instance.jobs[job];
         let config = &data.configs[spot.config];
         let wide = i128::from(sign);
@@ -141,6 +155,16 @@ impl Ledger {
             for demand in &data.node_demand {
                 self.resources[at + demand.what] -= wide * demand.of_worker(config.gpus);
             }
+        }
+        for demand in &data.quota_demand {
+            self.quotas[demand.what] -= wide * demand.of_job(config);
+        }
+    }
+
+    fn change_power(&mut self, instance: &Instance<'_>, job: usize, spot: &Spot, sign: i64) {
+        let config = &instance.jobs[job].configs[spot.config];
+        let wide = i128::from(sign);
+        for &node in spot.nodes.as_slice() {
             let overhead = instance.nodes[node as usize].overhead_mw;
             let workers = &mut self.workers[node as usize];
             if sign > 0 {
@@ -154,10 +178,21 @@ impl Ledger {
             self.power -=
                 wide * instance.types[instance.nodes[node as usize].kind].idle_mw * i128::from(config.gpus);
         }
-        for demand in &data.quota_demand {
-            self.quotas[demand.what] -= wide * demand.of_job(config);
-        }
         self.power += wide * config.power_mw;
+    }
+
+    fn change(&mut self, instance: &Instance<'_>, job: usize, spot: &Spot, sign: i64) {
+        self.change_room(instance, job, spot, sign);
+        self.change_power(instance, job, spot, sign);
+    }
+
+    /// Takes the room of a job that leaves; its watts, too, unless the budget was lowered below what is held: then plans
+    /// are made for the time when it has left ([`crate::budget::while_leaving`]).
+    pub fn take_leaving(&mut self, instance: &Instance<'_>, job: usize, spot: &Spot) {
+        self.change_room(instance, job, spot, 1);
+        if !instance.above_budget {
+            self.change_power(instance, job, spot, 1);
+        }
     }
 
     /// Takes the room, whether it is there or not.
@@ -184,8 +219,6 @@ impl Ledger {
         let (old, new) = (&data.configs[leaving.config], &data.configs[target.config]);
         let (both, wide) = (old.gpus.min(new.gpus), i128::from(sign));
         for &node in leaving.nodes.as_slice() {
-            let idle = instance.types[instance.nodes[node as usize].kind].idle_mw;
-            self.power += wide * i128::from(both) * idle;
             self.change_free(instance, node, sign * both);
             let at = node as usize * instance.kinds;
             for demand in &data.node_demand {
@@ -195,7 +228,9 @@ impl Ledger {
         for demand in &data.quota_demand {
             self.quotas[demand.what] += wide * demand.of_job(old).min(demand.of_job(new));
         }
-        self.power -= wide * old.power_mw.min(new.power_mw);
+        if !instance.above_budget {
+            self.power -= wide * shared_power(instance, job, spots);
+        }
     }
 
     fn quota_fits(&self, data: &JobData<'_>, config: &Config) -> bool {

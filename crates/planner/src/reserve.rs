@@ -137,7 +137,7 @@ fn ready_at(
 
 /// Whether the budget could hold the job if nothing else of ours ran.
 pub(crate) fn power_could_fit(instance: &Instance<'_>, job: usize, spot: &Spot) -> bool {
-    let Some(allowed) = instance.allowed_mw else { return true };
+    let Some(allowed) = instance.budget_mw else { return true };
     let config = &instance.jobs[job].configs[spot.config];
     let alone: i128 = spot
         .nodes

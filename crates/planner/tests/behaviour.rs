@@ -289,6 +289,48 @@ fn a_lower_budget_first_lowers_limits_then_stops_the_cheapest_and_never_last() {
 }
 
 #[test]
+fn while_some_leave_for_a_lower_budget_nobody_is_stopped_in_their_place() {
+    let mut snapshot = cluster(4);
+    let leaving = |name: &str, node: &str| Job {
+        state: JobState::Stopping {
+            holds: Placement {
+                gpu_type: "A100".into(),
+                nodes: vec![node.into()],
+                gpus_per_node: GpuCount(8),
+                limit: None,
+            },
+            target: None,
+            gone_by: Time(60.0),
+        },
+        ..job(name, 8)
+    };
+    // Given four nodes (400 W idle, 2500 W each with a job): two run, one leaves, one waits, 8300 W are held now
+    snapshot.jobs = vec![
+        running(job("dear", 8), &["n0"], 8),
+        running(Job { weight: CostRate(1e-6), ..job("cheap", 8) }, &["n1"], 8),
+        leaving("leaves", "n2"),
+        job("waits", 8),
+    ];
+    let runs = |plan: &Plan| -> Vec<String> {
+        let placed = plan.jobs.iter().filter(|j| j.1.decision.placement().is_some());
+        placed.map(|j| j.0.as_str().to_owned()).collect()
+    };
+    for method in MethodName::ALL {
+        // and a budget that is met as soon as that one has left: it stays at that, and nothing starts meanwhile.
+        snapshot.budget = budget(5_800.0);
+        let plan = decide(&snapshot, method);
+        assert_eq!(runs(&plan), ["team/cheap", "team/dear"], "{method}");
+        assert_eq!(plan.allowed_power, Some(Watts(5_800.0)), "the budget is said as it is");
+        // One that asks for another stop gets that one.
+        snapshot.budget = budget(3_700.0);
+        assert_eq!(runs(&decide(&snapshot, method)), ["team/dear"], "{method}");
+        // What leaves for other reasons under a budget that is kept frees nothing before it is gone.
+        snapshot.budget = budget(8_299.0);
+        assert_eq!(runs(&decide(&snapshot, method)), ["team/cheap", "team/dear"], "{method}");
+    }
+}
+
+#[test]
 fn a_lower_budget_window_is_seen_ahead() {
     let mut snapshot = cluster(1);
     snapshot.jobs = vec![job("four", 4)];

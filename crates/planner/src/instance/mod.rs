@@ -184,7 +184,12 @@ pub(crate) struct Instance<'a> {
     /// Draw without any job of ours.
     pub floor_mw: i128,
     /// Budget less margin, in watts of nodes and GPUs.
+    pub budget_mw: Option<i128>,
+    /// What a plan may draw: the budget, or less while jobs leave that draw what is above it
+    /// ([`crate::budget::while_leaving`]).
     pub allowed_mw: Option<i128>,
+    /// More is held than the budget allows, and some of it leaves.
+    pub above_budget: bool,
 }
 
 impl<'a> Instance<'a> {
@@ -207,7 +212,9 @@ impl<'a> Instance<'a> {
             quotas: Vec::new(),
             sets: vec![Vec::new()],
             floor_mw: 0,
+            budget_mw: None,
             allowed_mw: None,
+            above_budget: false,
         };
         instance.link_types();
         instance.compile_power();
@@ -233,6 +240,7 @@ impl<'a> Instance<'a> {
                 context.compile(job, admits)
             })
             .collect();
+        crate::budget::while_leaving(&mut instance);
         instance
     }
 
@@ -264,7 +272,8 @@ impl<'a> Instance<'a> {
                 .chain(budget.watts.at(now))
                 .fold(f64::INFINITY, |least, w| least.min(w.0));
             let watts = least * (1.0 - budget.margin) / budget.scope_factor;
-            self.allowed_mw = Some(libm::floor(watts * 1e3) as i128);
+            self.budget_mw = Some(libm::floor(watts * 1e3) as i128);
+            self.allowed_mw = self.budget_mw;
         }
     }
 

@@ -316,9 +316,25 @@ pub fn audit(snapshot: &Snapshot, plan: &Plan) -> Result<(), TestCaseError> {
     if let Some(allowed) = plan.allowed_power {
         let power = budgeted(snapshot, plan);
         prop_assert!((power - plan.budgeted_power.0).abs() < 1.0, "{power} W, not {}", plan.budgeted_power);
-        // What is leaving cannot be hastened; beside it nothing may run then.
+        // What is leaving cannot be hastened: without it the budget is kept, or nothing runs.
+        let mut left = snapshot.clone();
+        left.jobs.iter_mut().for_each(|job| {
+            if let JobState::Stopping { .. } = job.state {
+                job.state = JobState::Waiting;
+            }
+        });
+        let settled = budgeted(&left, plan);
         let runs = plan.jobs.values().any(|j| j.decision.placement().is_some());
-        prop_assert!(!runs || power <= allowed.0 + 1e-6, "{power} W of {allowed}");
+        prop_assert!(!runs || settled <= allowed.0 + 1e-6, "{settled} W of {allowed} when all have left");
+        // And nothing new begins on its watts.
+        let begins = snapshot
+            .jobs
+            .iter()
+            .any(|job| job.state == JobState::Waiting && plan.jobs[&job.id].decision.placement().is_some());
+        let stops = snapshot.jobs.iter().any(|job| {
+            !matches!(job.state, JobState::Waiting) && plan.jobs[&job.id].decision.placement().is_none()
+        });
+        prop_assert!(!begins || stops || power <= allowed.0 + 1e-6, "begins with {power} W of {allowed}");
     }
     Ok(())
 }
