@@ -29,7 +29,7 @@ demo: control-plane build ## The main job: a real control plane, 12 GPU nodes, 4
 
 .PHONY: test
 test: control-plane lint build ## Everything that must hold: lints, unit tests, and the suites on a real control plane
-	$(CARGO) test --workspace --locked -- --test-threads=2
+	$(CARGO) test --workspace --locked --no-fail-fast -- --test-threads=2
 
 .PHONY: lint
 lint: prepare ## Formatting and lints
