@@ -26,19 +26,20 @@ struct Instance {
 }
 
 fn load(jobs: &str, times: &str, nodes: &str, costs: &str) -> Instance {
+    let mut by_type: BTreeMap<GpuType, Vec<CostRate>> = BTreeMap::new();
+    for row in rows(costs) {
+        by_type.entry(row[0].into()).or_default().push(CostRate(number(row[2]) / 3600.0));
+    }
     let mut tables: BTreeMap<&str, Vec<Estimate>> = BTreeMap::new();
     for row in rows(times) {
         tables.entry(row[0]).or_default().push(Estimate {
             gpu_type: row[1].into(),
             gpus: GpuCount(row[2].parse().unwrap()),
             epoch: Seconds(number(row[4])),
-            power: Watts::ZERO,
+            // At a price of 1 per joule what a GPU costs per second is its watts: for methods that know no catalogue.
+            power: Watts(by_type[row[1]][row[2].parse::<usize>().unwrap() - 1].0),
             rel_std: 0.0,
         });
-    }
-    let mut by_type: BTreeMap<GpuType, Vec<CostRate>> = BTreeMap::new();
-    for row in rows(costs) {
-        by_type.entry(row[0].into()).or_default().push(CostRate(number(row[2]) / 3600.0));
     }
     let job = |row: Vec<&str>| Job {
         id: row[0].into(),
@@ -78,7 +79,7 @@ fn load(jobs: &str, times: &str, nodes: &str, costs: &str) -> Instance {
 fn simulate(instance: &Instance, method: MethodName, trials: u64, seed: u64) -> (f64, f64) {
     let mut snapshot = Snapshot {
         now: Time(0.0),
-        tariff: Steps::flat(EnergyPrice::ZERO),
+        tariff: Steps::flat(EnergyPrice(1.0)),
         budget: None,
         lateness: Lateness::default(),
         restart: Seconds::ZERO,
@@ -93,7 +94,11 @@ fn simulate(instance: &Instance, method: MethodName, trials: u64, seed: u64) -> 
         jobs: vec![],
         prices: None,
     };
-    let options = Options { method, seed, trials, accounting: Accounting::Catalogue(instance.costs.clone()) };
+    let accounting = match method {
+        MethodName::RandomizedGreedy => Accounting::Predicted,
+        _ => Accounting::Catalogue(instance.costs.clone()),
+    };
+    let options = Options { method, seed, trials, accounting };
     let mut coming = instance.jobs.iter().cloned().peekable();
     let (mut gpu_cost, mut late_cost) = (0.0, 0.0);
     loop {
@@ -108,6 +113,7 @@ fn simulate(instance: &Instance, method: MethodName, trials: u64, seed: u64) -> 
             continue;
         }
         let plan = plan(&snapshot, &options).unwrap();
+        snapshot.prices.clone_from(&plan.prices);
         let placed: BTreeMap<JobId, Placement> = plan
             .jobs
             .iter()
@@ -130,9 +136,10 @@ fn simulate(instance: &Instance, method: MethodName, trials: u64, seed: u64) -> 
         }
         snapshot.now = snapshot.now + Seconds(dt);
         for job in &mut snapshot.jobs {
+            job.state = JobState::Waiting;
             if let Some(place) = placed.get(&job.id) {
                 job.epochs_left -= dt / time(job, place);
-                if method != MethodName::Andreas {
+                if !matches!(method, MethodName::Andreas | MethodName::AndreasLs | MethodName::AndreasPr) {
                     job.state = JobState::Running { placement: place.clone(), since: snapshot.now };
                 }
             }
@@ -147,14 +154,18 @@ fn simulate(instance: &Instance, method: MethodName, trials: u64, seed: u64) -> 
     }
 }
 
-#[test]
-fn the_published_simulator_comes_out_as_published() {
-    let instance = load(
+fn stored() -> Instance {
+    load(
         include_str!("fixtures/instance-N10-J100-high/Lof_Selectjobs.csv"),
         include_str!("fixtures/instance-N10-J100-high/SelectJobs_times.csv"),
         include_str!("fixtures/instance-N10-J100-high/tNodes.csv"),
         include_str!("fixtures/instance-N10-J100-high/GPU-costs.csv"),
-    );
+    )
+}
+
+#[test]
+fn the_published_simulator_comes_out_as_published() {
+    let instance = stored();
     // GPU and tardiness cost as the public code prints them; its energies are a hundred-thousandth above ours. One trial is the greedy pass alone.
     let published = [
         (MethodName::Fifo, 1, 11466.6, 493261.0, 2e-5),
@@ -170,4 +181,12 @@ fn the_published_simulator_comes_out_as_published() {
         assert!(near(our_gpu, gpu), "{method}, {trials} trials: GPUs {our_gpu} for {gpu}");
         assert!(near(our_late, late), "{method}, {trials} trials: lateness {our_late} for {late}");
     }
+}
+
+#[test]
+fn the_default_costs_a_third_less_than_the_best_of_the_published_ones_under_high_load() {
+    let instance = stored();
+    let (gpu, late) = simulate(&instance, MethodName::RandomizedGreedy, 1000, 0);
+    // FIFO, EDF, priority and the randomized greedy: 504,728, 387,014, 280,510 and 873,788.
+    assert!(gpu + late < 0.7 * 280_510.0, "GPUs {gpu}, lateness {late}");
 }

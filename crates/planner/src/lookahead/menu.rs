@@ -8,6 +8,9 @@ use super::periods::{BEGINS, PERIODS, period};
 use crate::instance::{Config, Instance, JobData};
 use crate::snapshot::JobState;
 
+/// A second of a later start is taken to cost at least this share of a second late, also where it costs nothing: what
+/// can begin now is not left to the last moment, for nobody knows who will be there then.
+const LAZY: f64 = 0.2;
 /// A node that a job opens is taken to stay half empty for this long.
 const LONELY_S: f64 = 300.0;
 
@@ -145,7 +148,7 @@ impl Menu {
     /// As [`Forecast::lateness_cost`](crate::cost::Forecast::lateness_cost), from a table.
     fn lateness(&self, instance: &Instance<'_>, data: &JobData<'_>, item: &Item, delay: f64) -> f64 {
         let rules = &instance.snapshot.lateness;
-        let turnaround = data.share * (delay + item.time).max(0.0);
+        let turnaround = data.share * item.time + data.share.max(LAZY) * delay;
         let left = data.deadline - instance.now - delay;
         let (low, high) = item.bounds;
         let late = if left >= item.time * high {

@@ -3,10 +3,12 @@
 use andreas_core::Seconds;
 
 /// Begins of the periods, in seconds from now; the last one has no end and no price.
-pub(super) const BEGINS: [f64; PERIODS] =
-    [0.0, 900.0, 1800.0, 3600.0, 7200.0, 14_400.0, 28_800.0, 57_600.0, 115_200.0, 230_400.0];
+pub(super) const BEGINS: [f64; PERIODS] = [
+    0.0, 900.0, 1800.0, 3600.0, 7200.0, 14_400.0, 28_800.0, 57_600.0, 115_200.0, 230_400.0, 460_800.0,
+    921_600.0,
+];
 /// Number of periods, the open one included.
-pub(super) const PERIODS: usize = 10;
+pub(super) const PERIODS: usize = 12;
 
 /// The period that holds a moment.
 pub(super) fn period(seconds: f64) -> usize {
