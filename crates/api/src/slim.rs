@@ -3,15 +3,13 @@
 //! A tenant may patch deeply nested `metadata.managedFields` onto its own objects; a full decode of any such object
 //! fails, and with it the list and the watch of all objects of that kind. The views here read only what is used and
 //! skip the rest without recursion, so one object cannot stop the others. They implement [`kube::Resource`], so
-//! kube's own list and watch machinery serves them.
+//! generic list and watch machinery serves them.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota, Service};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
-use kube::Resource;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{energy_policy, gpu_node, training_job, training_profile};
@@ -59,27 +57,30 @@ pub fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta
     })
 }
 
+/// Implements [`kube::Resource`] for a slim view with a field `metadata: ObjectMeta`, as the full type has it:
+/// `resource_like!(SlimPod, Pod)`. For views beside those of this module.
+#[macro_export]
 macro_rules! resource_like {
     ($slim:ty, $full:ty) => {
-        impl Resource for $slim {
+        impl ::kube::Resource for $slim {
             type DynamicType = ();
-            type Scope = <$full as Resource>::Scope;
-            fn kind(_: &()) -> Cow<'_, str> {
-                <$full as Resource>::kind(&())
+            type Scope = <$full as ::kube::Resource>::Scope;
+            fn kind(_: &()) -> ::std::borrow::Cow<'_, str> {
+                <$full as ::kube::Resource>::kind(&())
             }
-            fn group(_: &()) -> Cow<'_, str> {
-                <$full as Resource>::group(&())
+            fn group(_: &()) -> ::std::borrow::Cow<'_, str> {
+                <$full as ::kube::Resource>::group(&())
             }
-            fn version(_: &()) -> Cow<'_, str> {
-                <$full as Resource>::version(&())
+            fn version(_: &()) -> ::std::borrow::Cow<'_, str> {
+                <$full as ::kube::Resource>::version(&())
             }
-            fn plural(_: &()) -> Cow<'_, str> {
-                <$full as Resource>::plural(&())
+            fn plural(_: &()) -> ::std::borrow::Cow<'_, str> {
+                <$full as ::kube::Resource>::plural(&())
             }
-            fn meta(&self) -> &ObjectMeta {
+            fn meta(&self) -> &::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
                 &self.metadata
             }
-            fn meta_mut(&mut self) -> &mut ObjectMeta {
+            fn meta_mut(&mut self) -> &mut ::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
                 &mut self.metadata
             }
         }

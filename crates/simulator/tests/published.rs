@@ -70,7 +70,7 @@ fn fixtures() -> PathBuf {
 }
 
 #[derive(Deserialize)]
-#[allow(non_snake_case)]
+#[allow(non_snake_case, reason = "columns of the published file")]
 struct Printed {
     N: u32,
     J: u32,

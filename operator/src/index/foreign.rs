@@ -1,10 +1,7 @@
 //! Slim views of objects that only the operator watches.
 
-use std::borrow::Cow;
-
 use andreas_api::slim::{SlimPodSpec, metadata};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
-use kube::Resource;
 use kube::api::ObjectMeta;
 use serde::Deserialize;
 
@@ -27,32 +24,5 @@ pub struct SlimNamespace {
     pub metadata: ObjectMeta,
 }
 
-macro_rules! resource_like {
-    ($slim:ty, $full:ty) => {
-        impl Resource for $slim {
-            type DynamicType = ();
-            type Scope = <$full as Resource>::Scope;
-            fn kind(_: &()) -> Cow<'_, str> {
-                <$full as Resource>::kind(&())
-            }
-            fn group(_: &()) -> Cow<'_, str> {
-                <$full as Resource>::group(&())
-            }
-            fn version(_: &()) -> Cow<'_, str> {
-                <$full as Resource>::version(&())
-            }
-            fn plural(_: &()) -> Cow<'_, str> {
-                <$full as Resource>::plural(&())
-            }
-            fn meta(&self) -> &ObjectMeta {
-                &self.metadata
-            }
-            fn meta_mut(&mut self) -> &mut ObjectMeta {
-                &mut self.metadata
-            }
-        }
-    };
-}
-
-resource_like!(ForeignPod, Pod);
-resource_like!(SlimNamespace, Namespace);
+andreas_api::resource_like!(ForeignPod, Pod);
+andreas_api::resource_like!(SlimNamespace, Namespace);

@@ -444,7 +444,7 @@ fn a_job_that_stops_for_another_reason_than_a_move_has_no_target() {
 /// Not a test of speed (machines differ): prints what a large snapshot costs. `cargo test --release -- --ignored --nocapture`
 #[test]
 #[ignore = "measures, asserts nothing"]
-fn a_large_cluster_is_gathered_in_time() {
+fn prints_what_gathering_a_large_cluster_costs() {
     let mut world = World::default();
     for n in 0..1_000 {
         world.node(&format!("n{n}"), json!({}), json!({}));

@@ -43,7 +43,7 @@ pub struct DemoArgs {
     pub method: Option<String>,
     /// Kill a program (SIGKILL) while jobs run, and start it again: operator, extender, scheduler, api-server; may be given
     /// several times.
-    #[arg(long, value_name = "PROGRAM")]
+    #[arg(long, value_name = "PROGRAM", value_parser = ["operator", "extender", "scheduler", "api-server"])]
     pub kill: Vec<String>,
     /// Write the summary as JSON to this file.
     #[arg(long, env = "DEMO_SUMMARY", value_name = "FILE")]

@@ -1,10 +1,7 @@
 //! Volumes and claims, as far as they say where a pod can be: nothing of their contents or drivers.
 
-use std::borrow::Cow;
-
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, VolumeNodeAffinity};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Resource;
 use serde::{Deserialize, Serialize};
 
 use super::metadata;

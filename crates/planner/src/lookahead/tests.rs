@@ -6,7 +6,7 @@ use super::*;
 use crate::instance::Nodes;
 
 #[path = "../../tests/world/mod.rs"]
-#[allow(dead_code, clippy::unwrap_used)]
+#[allow(dead_code, clippy::unwrap_used, reason = "shared with the tests outside, which use the rest of it")]
 mod world;
 
 /// The cheapest of all plans.
