@@ -19,7 +19,7 @@ use crate::cluster::Cluster;
 use crate::config::{Forward, NodesConfig};
 use crate::forward::Forwarder;
 use crate::node::{Node, whole_seconds};
-use crate::objects::{ClaimView, ConfigMapView, PodView, SecretView, ServiceView, SliceView};
+use crate::objects::{ClaimView, ConfigMapView, NodeView, PodView, SecretView, ServiceView, SliceView};
 use crate::pod::volumes::replace;
 use crate::pod::worker::{self, Machine, Order};
 use crate::sandbox::Sandbox;
@@ -194,6 +194,7 @@ impl Shared {
             tokio::spawn(Arc::clone(&self).follow_slices());
             tokio::spawn(Arc::clone(&self).keep_inside(sandbox));
         }
+        tokio::spawn(Arc::clone(&self).follow_nodes());
         let pods: Api<PodView> = Api::all(self.client.clone());
         let bound = watcher::Config::default().fields("spec.nodeName!=");
         let mut events = pin!(watcher(pods, bound).default_backoff());
@@ -222,6 +223,23 @@ impl Shared {
                     }
                 }
                 Err(error) => tracing::warn!(%error, "watch of pods"),
+            }
+        }
+    }
+
+    /// A kubelet that was too slow for the node controller takes its `Ready=Unknown` back with the next report.
+    async fn follow_nodes(self: Arc<Self>) {
+        let nodes: Api<NodeView> = Api::all(self.client.clone());
+        let mut events = pin!(watcher(nodes, watcher::Config::default()).default_backoff().applied_objects());
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(seen) => {
+                    let ours = seen.metadata.name.as_ref().and_then(|name| self.nodes.get(name));
+                    if let Some(node) = ours.filter(|node| node.is_online() && !seen.is_ready()) {
+                        node.status_changed();
+                    }
+                }
+                Err(error) => tracing::warn!(%error, "watch of nodes"),
             }
         }
     }

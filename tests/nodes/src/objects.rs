@@ -190,6 +190,37 @@ pub(crate) struct SecretView {
 }
 view_of!(SecretView, core::v1::Secret);
 
+/// A Node: whether the cluster believes that it is alive.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct NodeView {
+    #[serde(deserialize_with = "metadata")]
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    pub status: NodeStatusView,
+}
+view_of!(NodeView, core::v1::Node);
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct NodeStatusView {
+    pub conditions: Vec<NodeConditionView>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct NodeConditionView {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub status: String,
+}
+
+impl NodeView {
+    /// False once the node controller has given it up.
+    pub fn is_ready(&self) -> bool {
+        self.status.conditions.iter().any(|one| one.kind == "Ready" && one.status == "True")
+    }
+}
+
 /// A claim: only who it is.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct ClaimView {

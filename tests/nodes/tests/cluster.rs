@@ -282,10 +282,8 @@ async fn grace_faults_and_refusals_are_those_of_a_kubelet() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_node_goes_on_and_obeys_when_it_is_back_and_a_reboot_loses_all() {
-    let bed = Bed::start(
-        "nodes: [{namePrefix: n-, count: 2, gpu: Tesla-T4, gpus: 2, gpuMemoryMiB: 15360}]\nleaseRenewSeconds: 1",
-    )
-    .await;
+    let bed =
+        Bed::start("nodes: [{namePrefix: n-, count: 2, gpu: Tesla-T4, gpus: 2, gpuMemoryMiB: 15360}]").await;
     let sleeper = |name: &str, node: &str| {
         let container = json!({"name": "c", "image": "busybox", "command": ["/bin/sh", "-c", "trap 'exit 0' TERM; sleep 1000 & wait"]});
         let tolerate = json!([{"operator": "Exists"}]);
