@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use crate::cluster::Target;
 use crate::kubelet::Shared;
-use crate::sandbox::{LOCAL_RANGES, Sandbox, SandboxError};
+use crate::sandbox::{LOCAL_RANGES, POD_RANGE, Sandbox, SandboxError};
 
 /// The listeners that are open.
 #[derive(Default)]
@@ -86,5 +86,6 @@ pub(crate) fn is_inside(address: SocketAddr) -> bool {
     let ip = u32::from(*address.ip());
     LOCAL_RANGES
         .iter()
+        .chain([&POD_RANGE])
         .any(|(network, bits)| (ip ^ u32::from_be_bytes(*network)) >> (32 - u32::from(*bits)) == 0)
 }

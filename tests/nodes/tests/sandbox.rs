@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -13,8 +14,13 @@ fn exe() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_pretend-kubelets"))
 }
 
-/// A container that runs a shell script, with a folder at `/out`.
+/// A container that runs a shell script in the sandbox's own network.
 fn shell(dir: &Path, name: &str, script: &str) -> PathBuf {
+    shell_in(dir, name, None, script)
+}
+
+/// A container that runs a shell script, in the network of a pod.
+fn shell_in(dir: &Path, name: &str, pod_ip: Option<Ipv4Addr>, script: &str) -> PathBuf {
     let at = dir.join(name);
     for folder in ["root", "etc", "out"] {
         fs::create_dir_all(at.join(folder)).unwrap();
@@ -24,6 +30,7 @@ fn shell(dir: &Path, name: &str, script: &str) -> PathBuf {
         argv: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
         env: vec![("PATH".into(), "/usr/bin:/bin".into()), ("WHO".into(), name.into())],
         working_dir: "/some/where".into(),
+        pod_ip,
         hostname: name.into(),
         root: at.join("root"),
         log: at.join("log"),
@@ -63,16 +70,47 @@ fn a_container_has_its_own_root_name_and_mounts() {
 }
 
 #[test]
-fn pod_addresses_are_reached_from_outside_through_sockets_made_inside() {
+fn every_pod_has_ports_of_its_own_and_reaches_pods_and_services() {
+    let dir = tempfile::tempdir().unwrap();
     let sandbox = Sandbox::start(&exe()).unwrap();
     runtime().block_on(async {
-        let one = sandbox.listen("10.244.0.2:29500".parse().unwrap()).await.unwrap();
-        let _two = sandbox.listen("10.244.0.3:29500".parse().unwrap()).await.unwrap();
-        let _service = sandbox.listen("10.96.0.1:443".parse().unwrap()).await.unwrap();
-        let (accepted, connected) =
-            tokio::join!(one.accept(), sandbox.connect("10.244.0.2:29500".parse().unwrap()));
-        accepted.unwrap();
-        connected.unwrap();
+        // given two pods that listen on the same port of all their addresses
+        let pods: [Ipv4Addr; 2] = ["10.244.0.2", "10.244.3.4"].map(|ip| ip.parse().unwrap());
+        let serve = "mkdir -p /srv/$WHO; echo $WHO > /srv/name; exec python3 -m http.server --directory /srv 8080";
+        let mut servers = Vec::new();
+        for (ip, name) in pods.iter().zip(["one", "two"]) {
+            let missing = sandbox.spawn(shell_in(dir.path(), name, Some(*ip), serve)).await;
+            assert!(missing.is_err(), "a pod without a network");
+            sandbox.add_pod(*ip).await.unwrap();
+            sandbox.add_pod(*ip).await.unwrap();
+            servers.push(sandbox.spawn(shell_in(dir.path(), name, Some(*ip), serve)).await.unwrap());
+        }
+        // then they are reached from outside, at their own addresses
+        for ip in pods {
+            while sandbox.connect((ip, 8080).into()).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+        // and a third one reaches both, a Service, and itself on loopback
+        let service = sandbox.listen("10.96.0.1:443".parse().unwrap()).await.unwrap();
+        let third: Ipv4Addr = "10.244.0.9".parse().unwrap();
+        sandbox.add_pod(third).await.unwrap();
+        let ask = "for ip in 10.244.0.2 10.244.3.4; do curl -sf http://$ip:8080/name; done; \
+                   curl -s -m 5 telnet://10.96.0.1:443 < /dev/null; curl -s http://127.0.0.1:8080; test $? = 7 && echo alone";
+        let client = sandbox.spawn(shell_in(dir.path(), "client", Some(third), ask)).await.unwrap();
+        let (stream, _) = service.accept().await.unwrap();
+        drop(stream);
+        assert_eq!(client.ended.await.unwrap().exit_code(), 0);
+        assert_eq!(fs::read_to_string(dir.path().join("client/log")).unwrap(), "one\ntwo\nalone\n");
+        // and a network given up goes with its last process
+        sandbox.remove_pod(pods[0]).await.unwrap();
+        assert!(sandbox.connect((pods[0], 8080).into()).await.is_ok());
+        sandbox.signal(servers[0].id, Signal::KILL).await.unwrap();
+        (&mut servers[0].ended).await.unwrap();
+        while sandbox.connect((pods[0], 8080).into()).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert!(sandbox.connect((pods[1], 8080).into()).await.is_ok());
     });
 }
 

@@ -210,6 +210,7 @@ async fn specify(ctx: &PodContext, container: &Container) -> Result<ContainerSpe
         argv,
         env: values.into_iter().collect(),
         working_dir: container.working_dir.as_deref().filter(|dir| !dir.is_empty()).unwrap_or("/").into(),
+        pod_ip: ctx.place.pod_ip.parse().ok(),
         hostname: pod.hostname(),
         root,
         log,

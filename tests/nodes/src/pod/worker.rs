@@ -219,6 +219,9 @@ impl Worker {
             }
             let problem =
                 |error: std::io::Error| MountProblem { volume: "etc".to_owned(), message: error.to_string() };
+            if let (Some(sandbox), Ok(ip)) = (&ctx.shared.sandbox, ctx.place.pod_ip.parse()) {
+                sandbox.add_pod(ip).await.map_err(|error| problem(std::io::Error::other(error)))?;
+            }
             ctx.shared.write_hosts(&ctx.pod, &ctx.place.pod_ip, &ctx.dir).map_err(problem)?;
             volumes::prepare(&ctx.shared, &ctx.pod, &ctx.place, &ctx.dir.join("volumes")).await
         }))
@@ -309,6 +312,9 @@ impl Worker {
         self.released = true;
         self.node.devices.lock().release(self.pod.uid());
         self.shared.addresses.lock().give_back(&self.ctx.place.pod_ip);
+        if let (Some(sandbox), Ok(ip)) = (self.shared.sandbox.clone(), self.ctx.place.pod_ip.parse()) {
+            tokio::spawn(async move { sandbox.remove_pod(ip).await });
+        }
         self.entry.ended();
     }
 

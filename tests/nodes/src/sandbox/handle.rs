@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -120,6 +120,16 @@ impl Sandbox {
             shared.lock().take();
         })?;
         Ok(Self { socket: ours, waiting, next: AtomicU64::new(1), child })
+    }
+
+    /// Makes a pod's network, unless there is one.
+    pub async fn add_pod(&self, ip: Ipv4Addr) -> Result<(), SandboxError> {
+        self.ask(self.next.fetch_add(1, Ordering::Relaxed), Ask::AddPod { ip }).await.map(drop)
+    }
+
+    /// Gives a pod's network up; it goes with the pod's last process.
+    pub async fn remove_pod(&self, ip: Ipv4Addr) -> Result<(), SandboxError> {
+        self.ask(self.next.fetch_add(1, Ordering::Relaxed), Ask::RemovePod { ip }).await.map(drop)
     }
 
     /// Starts a container; resolves when its program runs.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -23,9 +23,12 @@ use rustix::net::{
 use rustix::process::{
     Pid, PidfdFlags, Signal, getegid, geteuid, pidfd_open, pidfd_send_signal, set_parent_process_death_signal,
 };
-use rustix::thread::{ThreadNameSpaceType, UnshareFlags, move_into_thread_name_spaces};
+use rustix::thread::{
+    LinkNameSpaceType, ThreadNameSpaceType, UnshareFlags, move_into_link_name_space,
+    move_into_thread_name_spaces,
+};
 
-use super::{Ask, ContainerSpec, Ended, LOCAL_RANGES, Report, Request, netlink};
+use super::{Ask, ContainerSpec, Ended, Report, Request, network};
 
 /// Longest packet either way; requests and reports are far shorter.
 pub(super) const PACKET: usize = 64 * 1024;
@@ -46,8 +49,10 @@ pub fn sandbox_main() -> ExitCode {
     if send(&socket, &Report::Ready, None).is_err() {
         return ExitCode::FAILURE;
     }
-    let served = std::env::current_exe()
-        .and_then(|exe| Supervisor { socket: Arc::new(socket), exe, running: Running::default() }.run());
+    let served = std::env::current_exe().and_then(|exe| {
+        let (running, networks) = (Running::default(), Networks::default());
+        Supervisor { socket: Arc::new(socket), exe, running, networks }.run()
+    });
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -77,12 +82,15 @@ fn enter() -> anyhow::Result<()> {
     }
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .context("private mounts")?;
-    netlink::set_up(&LOCAL_RANGES).context("loopback and its routes")?;
+    network::set_up().context("loopback, routes and bridge of a network namespace")?;
     Ok(())
 }
 
 /// Containers that can be signalled, by the request that started them.
 type Running = Arc<Mutex<BTreeMap<u64, Process>>>;
+
+/// Networks of pods, by address.
+type Networks = Arc<Mutex<BTreeMap<Ipv4Addr, OwnedFd>>>;
 
 /// A container's first process.
 struct Process {
@@ -95,6 +103,7 @@ struct Supervisor {
     socket: Arc<OwnedFd>,
     exe: PathBuf,
     running: Running,
+    networks: Networks,
 }
 
 impl Supervisor {
@@ -119,6 +128,14 @@ impl Supervisor {
 
     fn answer(&self, Request { id, ask }: Request) -> io::Result<()> {
         let outcome = match ask {
+            Ask::AddPod { ip } => match self.add_pod(id, ip) {
+                Ok(()) => return Ok(()), // answered when it is there
+                Err(error) => Err(error),
+            },
+            Ask::RemovePod { ip } => {
+                self.networks.lock().remove(&ip);
+                Ok(None)
+            }
             Ask::Spawn { spec } => match self.spawn(id, spec) {
                 Ok(()) => return Ok(()), // answered when its program has started
                 Err(error) => Err(error),
@@ -137,12 +154,33 @@ impl Supervisor {
         }
     }
 
+    /// A thread moves into the new namespace and ends there.
+    fn add_pod(&self, id: u64, ip: Ipv4Addr) -> io::Result<()> {
+        if self.networks.lock().contains_key(&ip) {
+            return send(&self.socket, &Report::Done { id }, None);
+        }
+        let (socket, networks) = (Arc::clone(&self.socket), Arc::clone(&self.networks));
+        std::thread::Builder::new().spawn(move || {
+            let report = match network::add_pod(ip) {
+                Ok(network) => {
+                    networks.lock().insert(ip, network);
+                    Report::Done { id }
+                }
+                Err(error) => Report::Failed { id, message: format!("network of pod {ip}: {error}") },
+            };
+            let _ = send(&socket, &report, None);
+        })?;
+        Ok(())
+    }
+
     /// A thread per container: it alone gets a new PID namespace for its child, it waits for its end, and its own
     /// end would be the child's.
     fn spawn(&self, id: u64, spec: PathBuf) -> io::Result<()> {
         let (socket, exe, running) = (Arc::clone(&self.socket), self.exe.clone(), Arc::clone(&self.running));
+        let networks = Arc::clone(&self.networks);
         std::thread::Builder::new().stack_size(THREAD_STACK).spawn(move || {
-            let report = match run_container(id, &exe, &spec, &socket, &running) {
+            let moved = enter_network(&spec, &networks);
+            let report = match moved.and_then(|()| run_container(id, &exe, &spec, &socket, &running)) {
                 Ok(ended) => Report::Ended { container: id, ended },
                 Err(error) => Report::Failed { id, message: error.to_string() },
             };
@@ -175,6 +213,15 @@ impl Supervisor {
         })?;
         Ok(())
     }
+}
+
+/// Moves this thread, and so the container it will start, into its pod's network.
+fn enter_network(spec: &Path, networks: &Networks) -> io::Result<()> {
+    let spec: ContainerSpec = serde_json::from_reader(File::open(spec)?)?;
+    let Some(ip) = spec.pod_ip else { return Ok(()) };
+    let networks = networks.lock();
+    let network = networks.get(&ip).ok_or_else(|| io::Error::other(format!("no network for pod {ip}")))?;
+    Ok(move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?)
 }
 
 /// Starts `container-init` as process 1 of a PID namespace of its own, reports the start and waits for the end.
@@ -210,6 +257,7 @@ fn exec_inside(container: &OwnedFd, spec: &Path, argv: &[String], limit_ms: u64)
     let (program, arguments) = argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     unshare(UnshareFlags::FS)?; // a mount namespace cannot be entered by one of several that share a root
     let into = ThreadNameSpaceType::MOUNT
+        | ThreadNameSpaceType::NETWORK
         | ThreadNameSpaceType::PROCESS_ID
         | ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME
         | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION;

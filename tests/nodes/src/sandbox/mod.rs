@@ -1,8 +1,9 @@
-//! The sandbox: one private network namespace in which every container of every pretend node runs as a process.
+//! The sandbox: a private network in which every container of every pretend node runs as a process, each pod in a network
+//! namespace of its own.
 //!
 //! *What it holds.* [`Sandbox`], the parent's handle; `inside`, the single-threaded child that unshares, sets the
 //! network up and starts containers for its parent; `container`, the step each container goes through between fork
-//! and its program (mounts, host name); `netlink`, loopback and routes without `ip(8)`.
+//! and its program (mounts, host name); `network`, the bridge and the pods attached to it.
 //!
 //! *What flows in and out.* One `SOCK_SEQPACKET` Unix socket pair: a JSON `Request` per packet in, a JSON
 //! `Report` per packet out, sockets made inside the namespace travel beside their report (`SCM_RIGHTS`), so that
@@ -19,10 +20,10 @@
 mod container;
 mod handle;
 mod inside;
-mod netlink;
+mod network;
 mod rootfs;
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -31,9 +32,11 @@ pub use container::container_init;
 pub use handle::{Container, Ended, Sandbox, SandboxError};
 pub use inside::sandbox_main;
 
-/// Everything in these ranges can be bound inside (AnyIP): nodes, pods, Services.
-pub const LOCAL_RANGES: [([u8; 4], u8); 3] =
-    [([10, 243, 0, 0], 16), ([10, 244, 0, 0], 16), ([10, 96, 0, 0], 16)];
+/// Everything in these ranges can be bound inside (AnyIP): nodes, Services.
+pub const LOCAL_RANGES: [([u8; 4], u8); 2] = [([10, 243, 0, 0], 16), ([10, 96, 0, 0], 16)];
+
+/// Addresses of pods.
+pub const POD_RANGE: ([u8; 4], u8) = ([10, 244, 0, 0], 16);
 
 /// What to run and what it sees. Written as JSON to a file that `container-init` reads.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -44,6 +47,8 @@ pub struct ContainerSpec {
     pub env: Vec<(String, String)>,
     /// Where the program starts; made when it does not exist.
     pub working_dir: PathBuf,
+    /// Address of its pod, whose network it runs in; none for the sandbox's own network.
+    pub pod_ip: Option<Ipv4Addr>,
     /// Host name of the container's UTS namespace.
     pub hostname: String,
     /// An empty folder that becomes the root.
@@ -75,6 +80,10 @@ pub struct Mount {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Ask {
+    /// A network for the pod with this address; nothing to do when there is one.
+    AddPod { ip: Ipv4Addr },
+    /// The pod's network goes when its last process has.
+    RemovePod { ip: Ipv4Addr },
     /// Start the container of this [`ContainerSpec`] file; the request's id names it from then on.
     Spawn { spec: PathBuf },
     /// Send a signal to process 1 of a container.
