@@ -2,12 +2,45 @@
 
 use std::time::Duration;
 
+use andreas_runtime::metrics::{Metric, PROCESS, register_process};
+use andreas_runtime::watch::WATCHES;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Registry;
+
+const REQUESTS: Metric = Metric::counter(
+    "andreas_extender_requests_total",
+    &["verb", "result"],
+    "Calls of the scheduler, by verb and result: foreign, accepted, refused, error, rejected",
+);
+const SECONDS: Metric =
+    Metric::histogram("andreas_extender_request_duration_seconds", &["verb"], "Time to answer, by verb");
+const REFUSALS: Metric = Metric::counter(
+    "andreas_extender_refusals_total",
+    &["reason"],
+    "Pods of TrainingJobs that were refused, by reason",
+);
+const LOOKS: Metric =
+    Metric::counter("andreas_extender_live_looks_total", &["result"], "Reads past the cache, by result");
+const IN_FLIGHT: Metric =
+    Metric::gauge("andreas_extender_binds_in_flight", &[], "Bindings on their way to the API server");
+const WAITING: Metric =
+    Metric::gauge("andreas_extender_binds_waiting", &[], "Bind calls that wait for their turn");
+const JOBS: Metric = Metric::gauge("andreas_extender_jobs", &[], "TrainingJobs in memory");
+const READY: Metric = Metric::gauge(
+    "andreas_extender_cache_ready",
+    &[],
+    "1 once the first complete list of TrainingJobs is in",
+);
+
+/// Every metric of the extender.
+#[must_use]
+pub fn all() -> Vec<Metric> {
+    [&[REQUESTS, SECONDS, REFUSALS, LOOKS, IN_FLIGHT, WAITING, JOBS, READY], WATCHES, PROCESS].concat()
+}
 
 /// The scheduler's verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,43 +148,22 @@ impl Metrics {
             jobs: Gauge::default(),
             cache_ready: Gauge::default(),
         };
-        registry.register(
-            "andreas_extender_requests",
-            "Calls of the scheduler, by verb and result",
-            this.requests.clone(),
-        );
-        registry.register_with_unit(
-            "andreas_extender_request_duration",
-            "Time to answer, by verb",
-            Unit::Seconds,
-            this.seconds.clone(),
-        );
-        registry.register(
-            "andreas_extender_refusals",
-            "Pods of ours refused, by reason",
-            this.refusals.clone(),
-        );
-        registry.register(
-            "andreas_extender_live_looks",
-            "Reads past the cache, by result",
-            this.looks.clone(),
-        );
-        registry.register(
-            "andreas_extender_binds_in_flight",
-            "Bindings on their way to the API server",
-            this.binds_in_flight.clone(),
-        );
-        registry.register(
-            "andreas_extender_binds_waiting",
-            "Bind calls waiting for their turn",
-            this.binds_waiting.clone(),
-        );
-        registry.register("andreas_extender_jobs", "TrainingJobs in memory", this.jobs.clone());
-        registry.register(
-            "andreas_extender_cache_ready",
-            "1 once the first complete list of TrainingJobs is in",
-            this.cache_ready.clone(),
-        );
+        // A counter that is first seen with 1 has not risen for `increase()`.
+        for verb in [Verb::Filter, Verb::Bind] {
+            for outcome in [Outcome::Accepted, Outcome::Refused, Outcome::Error, Outcome::Rejected] {
+                let _ =
+                    this.requests.get_or_create(&Request { verb: verb.as_str(), result: outcome.as_str() });
+            }
+        }
+        REQUESTS.register(registry, this.requests.clone());
+        SECONDS.register(registry, this.seconds.clone());
+        REFUSALS.register(registry, this.refusals.clone());
+        LOOKS.register(registry, this.looks.clone());
+        IN_FLIGHT.register(registry, this.binds_in_flight.clone());
+        WAITING.register(registry, this.binds_waiting.clone());
+        JOBS.register(registry, this.jobs.clone());
+        READY.register(registry, this.cache_ready.clone());
+        register_process(registry, env!("CARGO_PKG_VERSION"));
         this
     }
 
@@ -170,5 +182,25 @@ impl Metrics {
     /// The API server has been asked past the cache.
     pub fn looked(&self, result: &'static str) {
         self.looks.get_or_create(&Result { result }).inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use andreas_runtime::metrics::{classic, deviations, ill_named};
+
+    #[test]
+    fn the_list_holds_what_is_exposed_and_nothing_else() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry);
+        metrics.answered(Verb::Filter, Outcome::Refused, Duration::from_millis(1));
+        metrics.refused("node");
+        metrics.looked("found");
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        let own: Vec<_> = all().into_iter().filter(|metric| !WATCHES.contains(metric)).collect();
+        assert_eq!(deviations(&classic(&text), &own), Vec::<String>::new());
+        assert_eq!(ill_named(&all()), Vec::<String>::new());
     }
 }

@@ -77,9 +77,9 @@ async fn gpus_rest_are_limited_and_are_awake_before_they_are_needed() {
     let (code, metrics) = stage.ask("/metrics").await;
     assert_eq!(code, 200);
     for line in [
-        "andreas_gpu_power_watts{uuid=\"GPU-free\",type=\"NVIDIA-A100-SXM4-80GB\"} 53.7",
-        "andreas_gpu_state{uuid=\"GPU-free\",type=\"NVIDIA-A100-SXM4-80GB\",state=\"resting\"} 1",
-        "andreas_gpu_held_energy_joules_total{namespace=\"team\"",
+        "andreas_gpu_power_watts{uuid=\"GPU-free\",gpu_type=\"NVIDIA-A100-SXM4-80GB\"} 53.7",
+        "andreas_gpu_state{uuid=\"GPU-free\",gpu_type=\"NVIDIA-A100-SXM4-80GB\",state=\"resting\"} 1",
+        "andreas_gpu_held_energy_joules_total{job_namespace=\"team\"",
         "andreas_gpu_rest_seconds_total",
         "andreas_gpu_rest_saved_joules_total",
         "andreas_agent_setter_up 1",

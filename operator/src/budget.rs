@@ -34,6 +34,14 @@ pub struct Draw {
 pub fn draw(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) -> Option<Draw> {
     let budget = rules::budget(policy, now.as_second(), Seconds::ZERO)?;
     let allowed = budget.watts.at(Time(now.as_second() as f64))?.0;
+    let (whole, floor) = counted(index, policy);
+    let scope = budget.scope_factor;
+    Some(Draw { whole: whole * scope, floor: floor * scope, allowed })
+}
+
+/// The draw of everything as [`draw`] counts it, without the scope of a budget, and what of it is left when every job has
+/// stopped, W.
+pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec) -> (f64, f64) {
     let mut held: BTreeMap<&str, u64> = BTreeMap::new();
     let mut jobs = 0.0;
     for (_, job) in index.jobs.iter() {
@@ -61,8 +69,7 @@ pub fn draw(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) -> 
         whole += foreign + idle(ours) + if ours > 0 { power.overhead.0 } else { 0.0 };
         floor += foreign + idle(0);
     }
-    let scope = budget.scope_factor;
-    Some(Draw { whole: whole * scope, floor: floor * scope, allowed })
+    (whole, floor)
 }
 
 /// Draw of GPUs that pods of others hold, where an agent says.

@@ -82,9 +82,9 @@ fn look_at_budget(shared: &Shared, enforcement: &mut Enforcement) -> Met {
     let default = EnergyPolicySpec::default();
     let policy = index.policy().map_or(&default, |policy| &policy.spec);
     let draw = budget::draw(&index, policy, now);
-    shared.metrics.over_budget.set(draw.map_or(0.0, |draw| (draw.whole - draw.allowed).max(0.0)));
     let met = enforcement.judge(draw, policy, now);
-    shared.metrics.budget_met.set(i64::from(met.met));
+    let over = draw.map_or(0.0, |draw| (draw.whole - draw.allowed).max(0.0));
+    shared.metrics.looked_at_budget(over, met.met);
     met
 }
 

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use andreas_api::{EnergyPolicySpec, Phase, Reason};
+use andreas_api::{EnergyPolicySpec, Reason};
 use andreas_core::JobId;
 use andreas_planner::{Decision, JobPlan, Options, Placement, Plan, Prices, SnapshotError};
 use andreas_runtime::health::Heartbeat;
@@ -26,7 +26,7 @@ use crate::forecast;
 use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
 use crate::lifecycle::{DecisionFor, Planned};
-use crate::metrics::Metrics;
+use crate::metrics::LastPlan;
 use crate::queue;
 use crate::snapshot::{self, Built, Tables, job_key};
 
@@ -193,11 +193,8 @@ fn look(shared: &Shared) -> (ClusterIndex, Ledger) {
     copies
 }
 
-/// What else is read off a look: jobs by phase, the size of the largest node.
+/// What else is read off a look: the size of the largest node.
 fn look_around(shared: &Shared, index: &ClusterIndex) {
-    let phases: Vec<Phase> =
-        index.jobs.iter().map(|(_, job)| job.status.as_ref().map(|s| s.phase).unwrap_or_default()).collect();
-    shared.metrics.set_jobs(|phase| phases.iter().filter(|p| **p == phase).count());
     let default = EnergyPolicySpec::default();
     let policy = index.policy().map_or(&default, |policy| &policy.spec);
     let largest = largest_node(index, policy);
@@ -215,12 +212,13 @@ fn look_around(shared: &Shared, index: &ClusterIndex) {
 /// Hands a plan over; says when to plan again at the latest.
 fn hand_over(shared: &Shared, built: &Built, plan: &Plan) -> Option<Instant> {
     let metrics = &shared.metrics;
-    metrics.plan_gap.set(plan.gap.unwrap_or(f64::NAN));
-    metrics.budgeted_power.set(plan.budgeted_power.0);
-    metrics.allowed_power.set(plan.allowed_power.map_or(0.0, |watts| watts.0));
-    if plan.allowed_power.is_some_and(|allowed| plan.budgeted_power.0 > allowed.0 * (1.0 + 1e-9)) {
-        metrics.budget_violations.inc();
-    }
+    metrics.planned(LastPlan {
+        at: Timestamp::now(),
+        jobs: built.snapshot.jobs.len(),
+        gap: plan.gap,
+        budgeted: plan.budgeted_power.0,
+        allowed: plan.allowed_power.map(|watts| watts.0),
+    });
     let watts: BTreeMap<_, _> = built.snapshot.jobs.iter().map(|job| (&job.id, &job.estimates)).collect();
     let mut index = shared.index.lock();
     let mut ledger = shared.ledger.lock();
@@ -239,7 +237,7 @@ fn hand_over(shared: &Shared, built: &Built, plan: &Plan) -> Option<Instant> {
         };
         let after = job_plan.after.iter().filter_map(|id| attempt(&job_key(id)?)).collect();
         if ledger.decide(&key, DecisionFor { basis: *basis, verdict }, after) {
-            Metrics::count(&metrics.decisions, reason);
+            metrics.decided(reason);
             changed.push(key);
         }
     }

@@ -11,16 +11,19 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use clap::Args;
-use http::{StatusCode, header};
+use http::{HeaderMap, StatusCode, header};
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::health::Health;
+use crate::metrics::classic;
 use crate::server::{self, Limits};
 
 /// Media type of the OpenMetrics text format, version 1.0.0.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Media type of the text format before it, for whoever does not ask for OpenMetrics (curl, promtool).
+const CLASSIC: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Flag for the admin server; flatten it into a server's own.
 #[derive(Clone, Debug, Args)]
@@ -66,10 +69,13 @@ pub async fn serve(
     server::serve(listener, None, router(registry, health), Limits::default(), shutdown).await
 }
 
-async fn metrics(State(admin): State<Admin>) -> Response {
+async fn metrics(State(admin): State<Admin>, headers: HeaderMap) -> Response {
     let mut text = String::new();
+    let accepts = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let openmetrics = accepts.into_iter().any(|value| value.contains("application/openmetrics-text"));
     match prometheus_client::encoding::text::encode(&mut text, &admin.registry) {
-        Ok(()) => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
+        Ok(()) if openmetrics => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
+        Ok(()) => ([(header::CONTENT_TYPE, CLASSIC)], classic(&text)).into_response(),
         Err(error) => {
             tracing::error!(%error, "metrics could not be encoded");
             StatusCode::INTERNAL_SERVER_ERROR.into_response()
@@ -94,7 +100,11 @@ mod tests {
     use tower::ServiceExt;
 
     async fn ask(router: &Router, path: &str) -> (StatusCode, String) {
-        let request = Request::get(path).body(Body::empty()).unwrap();
+        ask_for(router, path, "*/*").await
+    }
+
+    async fn ask_for(router: &Router, path: &str, accept: &str) -> (StatusCode, String) {
+        let request = Request::get(path).header(header::ACCEPT, accept).body(Body::empty()).unwrap();
         let response = router.clone().oneshot(request).await.unwrap();
         let status = response.status();
         let body = response.into_body().collect().await.unwrap().to_bytes();
@@ -102,7 +112,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn readyz_names_what_is_missing_and_metrics_are_openmetrics() {
+    async fn readyz_names_what_is_missing_and_metrics_come_in_the_format_asked_for() {
         let mut registry = Registry::default();
         let counter = Counter::<u64>::default();
         registry.register("andreas_things", "Things", counter.clone());
@@ -118,8 +128,15 @@ mod tests {
         assert_eq!(ask(&router, "/livez").await, (StatusCode::OK, "ok\n".into()));
         jobs.set();
         assert_eq!(ask(&router, "/readyz").await.0, StatusCode::OK);
-        let (status, text) = ask(&router, "/metrics").await;
+        let prometheus = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.5";
+        let (status, text) = ask_for(&router, "/metrics", prometheus).await;
         assert_eq!(status, StatusCode::OK);
         assert!(text.contains("andreas_things_total 1") && text.ends_with("# EOF\n"), "{text}");
+        let (status, text) = ask(&router, "/metrics").await;
+        assert_eq!(status, StatusCode::OK);
+        assert_eq!(
+            text,
+            "# HELP andreas_things_total Things.\n# TYPE andreas_things_total counter\nandreas_things_total 1\n"
+        );
     }
 }

@@ -8,6 +8,7 @@
 //! | [`shutdown`] | SIGTERM or SIGINT cancels a token; the second signal ends the process |
 //! | [`health`] | named conditions behind `/readyz`, heartbeats behind `/livez` |
 //! | [`admin`] | the port for `/metrics`, `/livez` and `/readyz` |
+//! | [`metrics`] | metrics as constants: registered, exposed and documented from one list; what every process says of itself |
 //! | [`server`] | HTTP/1.1 and HTTP/2 with limits on connections, headers, idleness and draining |
 //! | [`tls`] | rustls configuration from PEM files, client certificates with expected names, reload |
 //! | [`client`] | a Kubernetes client in which no call can hang for ever |
@@ -27,6 +28,7 @@ pub mod admin;
 pub mod client;
 pub mod health;
 pub mod lease;
+pub mod metrics;
 pub mod server;
 pub mod shutdown;
 pub mod telemetry;

@@ -43,6 +43,12 @@ impl Eye {
         (at_once || since.elapsed() >= PATIENCE).then_some(error)
     }
 
+    /// Why the last look failed.
+    #[must_use]
+    pub fn failing(&self) -> Option<&GpuError> {
+        self.failing.as_ref().map(|(_, error)| error)
+    }
+
     async fn look(&mut self) {
         let known = self.facts.is_some();
         let answer = self.worker.call(move |gpu| {

@@ -3,12 +3,14 @@
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use andreas_runtime::metrics::{Metric, PROCESS, register_process};
+use andreas_runtime::watch::WATCHES;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Registry;
 
 use super::energy::Interval;
 use crate::gpu::Sample;
@@ -23,20 +25,20 @@ pub struct OfGpu {
     /// UUID.
     pub uuid: String,
     /// Type: the product, as the node's label writes it.
-    pub r#type: String,
+    pub gpu_type: String,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct OfState {
     uuid: String,
-    r#type: String,
+    gpu_type: String,
     state: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct OfNamespace {
-    namespace: String,
-    r#type: String,
+    job_namespace: String,
+    gpu_type: String,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -44,8 +46,127 @@ struct OfResult {
     result: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfError {
+    uuid: String,
+    gpu_type: String,
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfReason {
+    reason: &'static str,
+}
+
+const POWER: Metric = Metric::gauge("andreas_gpu_power_watts", GPU, "Draw, by GPU");
+const LIMIT: Metric = Metric::gauge("andreas_gpu_power_limit_watts", GPU, "Enforced power limit, by GPU");
+const CLOCK: Metric = Metric::gauge("andreas_gpu_sm_clock_hertz", GPU, "SM clock, by GPU");
+const UTILIZATION: Metric = Metric::gauge(
+    "andreas_gpu_utilization_ratio",
+    GPU,
+    "Part of the last moments in which a kernel ran, by GPU",
+);
+const PARKED: Metric = Metric::gauge(
+    "andreas_gpu_parked_contexts",
+    GPU,
+    "Processes with a context on a GPU that no pod holds, by GPU",
+);
+const ENERGY: Metric =
+    Metric::counter("andreas_gpu_energy_joules_total", GPU, "Energy drawn while the agent watched, by GPU");
+const REST: Metric = Metric::counter("andreas_gpu_rest_seconds_total", GPU, "Time at rest, by GPU");
+const SAVED: Metric = Metric::counter(
+    "andreas_gpu_rest_saved_joules_total",
+    GPU,
+    "Estimate of the energy that rest saved: lowest draw seen awake and unheld, less the draw at rest",
+);
+const STATE: Metric = Metric::gauge(
+    "andreas_gpu_state",
+    &["uuid", "gpu_type", "state"],
+    "1 for the state a GPU is in: held, free, resting, unhealthy",
+);
+const HELD: Metric = Metric::counter(
+    "andreas_gpu_held_energy_joules_total",
+    &["job_namespace", "gpu_type"],
+    "Energy drawn while a pod of the namespace held the GPU",
+);
+const NVML_ERRORS: Metric = Metric::counter(
+    "andreas_agent_nvml_errors_total",
+    &["uuid", "gpu_type", "reason"],
+    "Looks at a GPU that failed, by GPU and reason; hung: the driver gave no answer in time",
+);
+const SETTER_REFUSALS: Metric = Metric::counter(
+    "andreas_agent_setter_refusals_total",
+    &["reason"],
+    "Settings that the setter could not make, by reason, counted once for each round",
+);
+const WRITES: Metric = Metric::counter(
+    "andreas_agent_status_writes_total",
+    &["result"],
+    "Writes of the GpuNode's status, by result",
+);
+const LOOKS: Metric = Metric::counter(
+    "andreas_agent_podresources_lists_total",
+    &["result"],
+    "Questions to the kubelet which pod holds what, by result",
+);
+const SETTER_UP: Metric = Metric::gauge("andreas_agent_setter_up", &[], "1 while the setter answers");
+const LEASE_AGE: Metric = Metric::gauge(
+    "andreas_agent_lease_age_seconds",
+    &[],
+    "Time since the operator's leader Lease was seen to move",
+);
+const ROUND: Metric =
+    Metric::histogram("andreas_agent_round_duration_seconds", &[], "Time of one round: look, decide, set");
+const WAKE: Metric = Metric::histogram(
+    "andreas_agent_wake_duration_seconds",
+    &[],
+    "Time from a raised wake to its acknowledgement",
+);
+
+/// Labels of one GPU.
+const GPU: &[&str] = &["uuid", "gpu_type"];
+
+/// Every metric of the agent.
+#[must_use]
+pub fn all() -> Vec<Metric> {
+    let own: &[Metric] = &[
+        POWER,
+        LIMIT,
+        CLOCK,
+        UTILIZATION,
+        PARKED,
+        ENERGY,
+        REST,
+        SAVED,
+        STATE,
+        HELD,
+        NVML_ERRORS,
+        SETTER_REFUSALS,
+        WRITES,
+        LOOKS,
+        SETTER_UP,
+        LEASE_AGE,
+        ROUND,
+        WAKE,
+    ];
+    [own, WATCHES, PROCESS].concat()
+}
+
 /// States of a GPU, as labels.
 pub const STATES: [&str; 4] = ["held", "free", "resting", "unhealthy"];
+
+/// Reasons of a setter that are told apart: those of [`GpuError`](crate::gpu::GpuError).
+const REASONS: [&str; 9] = [
+    "hung",
+    "gpu_lost",
+    "reset_required",
+    "no_permission",
+    "not_supported",
+    "invalid_value",
+    "not_found",
+    "no_driver",
+    "driver_error",
+];
 
 /// All metrics. Clones share them.
 #[derive(Clone, Debug)]
@@ -60,6 +181,8 @@ pub struct Metrics {
     saved: Family<OfGpu, Sum>,
     state: Family<OfState, Gauge>,
     held: Family<OfNamespace, Sum>,
+    errors: Family<OfError, Counter>,
+    refusals: Family<OfReason, Counter>,
     writes: Family<OfResult, Counter>,
     looks: Family<OfResult, Counter>,
     /// 1 while the setter answers.
@@ -86,6 +209,8 @@ impl Metrics {
             saved: Family::default(),
             state: Family::default(),
             held: Family::default(),
+            errors: Family::default(),
+            refusals: Family::default(),
             writes: Family::default(),
             looks: Family::default(),
             setter_up: Gauge::default(),
@@ -93,81 +218,25 @@ impl Metrics {
             round: Histogram::new([0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0]),
             wake: Histogram::new([0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0]),
         };
-        let hertz = || Unit::Other("hertz".into());
-        let watts = || Unit::Other("watts".into());
-        registry.register_with_unit("andreas_gpu_power", "Draw, by GPU", watts(), this.power.clone());
-        registry.register_with_unit(
-            "andreas_gpu_power_limit",
-            "Enforced power limit, by GPU",
-            watts(),
-            this.limit.clone(),
-        );
-        registry.register_with_unit("andreas_gpu_sm_clock", "SM clock, by GPU", hertz(), this.clock.clone());
-        registry.register_with_unit(
-            "andreas_gpu_utilization",
-            "Part of the last moments in which a kernel ran, by GPU",
-            Unit::Other("ratio".into()),
-            this.util.clone(),
-        );
-        registry.register(
-            "andreas_gpu_parked_contexts",
-            "Processes with a context on a GPU that no pod holds, by GPU",
-            this.parked.clone(),
-        );
-        registry.register_with_unit(
-            "andreas_gpu_energy",
-            "Energy drawn while the agent watched, by GPU",
-            Unit::Joules,
-            this.energy.clone(),
-        );
-        registry.register_with_unit(
-            "andreas_gpu_rest",
-            "Time at rest, by GPU",
-            Unit::Seconds,
-            this.rest.clone(),
-        );
-        registry.register_with_unit(
-            "andreas_gpu_rest_saved",
-            "Estimate of the energy that rest saved: lowest draw seen awake and unheld, less the draw at rest",
-            Unit::Joules,
-            this.saved.clone(),
-        );
-        registry.register("andreas_gpu_state", "1 for the state a GPU is in", this.state.clone());
-        registry.register_with_unit(
-            "andreas_gpu_held_energy",
-            "Energy drawn while a pod of the namespace held the GPU",
-            Unit::Joules,
-            this.held.clone(),
-        );
-        registry.register(
-            "andreas_agent_status_writes",
-            "Writes of the GpuNode's status, by result",
-            this.writes.clone(),
-        );
-        registry.register(
-            "andreas_agent_podresources_lists",
-            "Questions to the kubelet which pod holds what, by result",
-            this.looks.clone(),
-        );
-        registry.register("andreas_agent_setter_up", "1 while the setter answers", this.setter_up.clone());
-        registry.register_with_unit(
-            "andreas_agent_lease_age",
-            "Time since the operator's leader Lease was seen to move",
-            Unit::Seconds,
-            this.lease_age.clone(),
-        );
-        registry.register_with_unit(
-            "andreas_agent_round_duration",
-            "Time of one round: look, decide, set",
-            Unit::Seconds,
-            this.round.clone(),
-        );
-        registry.register_with_unit(
-            "andreas_agent_wake_duration",
-            "Time from a raised wake to its acknowledgement",
-            Unit::Seconds,
-            this.wake.clone(),
-        );
+        POWER.register(registry, this.power.clone());
+        LIMIT.register(registry, this.limit.clone());
+        CLOCK.register(registry, this.clock.clone());
+        UTILIZATION.register(registry, this.util.clone());
+        PARKED.register(registry, this.parked.clone());
+        ENERGY.register(registry, this.energy.clone());
+        REST.register(registry, this.rest.clone());
+        SAVED.register(registry, this.saved.clone());
+        STATE.register(registry, this.state.clone());
+        HELD.register(registry, this.held.clone());
+        NVML_ERRORS.register(registry, this.errors.clone());
+        SETTER_REFUSALS.register(registry, this.refusals.clone());
+        WRITES.register(registry, this.writes.clone());
+        LOOKS.register(registry, this.looks.clone());
+        SETTER_UP.register(registry, this.setter_up.clone());
+        LEASE_AGE.register(registry, this.lease_age.clone());
+        ROUND.register(registry, this.round.clone());
+        WAKE.register(registry, this.wake.clone());
+        register_process(registry, env!("CARGO_PKG_VERSION"));
         this
     }
 
@@ -182,7 +251,7 @@ impl Metrics {
         self.rest.get_or_create(gpu).inc_by(interval.rest_seconds);
         self.saved.get_or_create(gpu).inc_by(interval.saved_joules);
         if let Some(namespace) = &interval.namespace {
-            let of = OfNamespace { namespace: namespace.clone(), r#type: gpu.r#type.clone() };
+            let of = OfNamespace { job_namespace: namespace.clone(), gpu_type: gpu.gpu_type.clone() };
             self.held.get_or_create(&of).inc_by(interval.joules);
         }
     }
@@ -195,10 +264,22 @@ impl Metrics {
         self.parked.remove(gpu);
     }
 
+    /// A look at a GPU failed, for a reason of a closed set.
+    pub fn failed(&self, gpu: &OfGpu, reason: &'static str) {
+        let of = OfError { uuid: gpu.uuid.clone(), gpu_type: gpu.gpu_type.clone(), reason };
+        self.errors.get_or_create(&of).inc();
+    }
+
+    /// The setter could not make a setting, for a reason in its own words.
+    pub fn setter_refused(&self, reason: &str) {
+        let reason = REASONS.into_iter().find(|known| *known == reason).unwrap_or("other");
+        self.refusals.get_or_create(&OfReason { reason }).inc();
+    }
+
     /// The state a GPU is in.
     pub fn state(&self, gpu: &OfGpu, state: &'static str) {
         for each in STATES {
-            let of = OfState { uuid: gpu.uuid.clone(), r#type: gpu.r#type.clone(), state: each };
+            let of = OfState { uuid: gpu.uuid.clone(), gpu_type: gpu.gpu_type.clone(), state: each };
             self.state.get_or_create(&of).set(i64::from(each == state));
         }
     }
@@ -216,5 +297,38 @@ impl Metrics {
     /// Since when the Lease stands still.
     pub fn lease(&self, age: Option<Duration>) {
         self.lease_age.set(age.map_or(f64::INFINITY, |age| age.as_secs_f64()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::GpuError;
+    use andreas_runtime::metrics::{classic, deviations, ill_named};
+
+    #[test]
+    fn the_list_holds_what_is_exposed_and_nothing_else() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry);
+        let gpu = OfGpu { uuid: "GPU-1".into(), gpu_type: "A".into() };
+        let interval = Interval { namespace: Some("team".into()), ..Interval::default() };
+        metrics.looked(&gpu, &Sample::default(), &interval, 0);
+        metrics.state(&gpu, "held");
+        metrics.failed(&gpu, GpuError::Hung.reason());
+        metrics.setter_refused(GpuError::NoPermission.reason());
+        metrics.setter_refused("words of a stranger");
+        metrics.wrote("ok");
+        metrics.asked(true);
+        metrics.lease(None);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        let text = classic(&text);
+        let own: Vec<_> = all().into_iter().filter(|metric| !WATCHES.contains(metric)).collect();
+        assert_eq!(deviations(&text, &own), Vec::<String>::new());
+        assert_eq!(ill_named(&all()), Vec::<String>::new());
+        assert!(
+            text.contains(r#"reason="no_permission"} 1"#) && text.contains(r#"reason="other"} 1"#),
+            "{text}"
+        );
     }
 }

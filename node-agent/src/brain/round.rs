@@ -164,6 +164,8 @@ impl Rounds {
         self.metrics.setter_up.set(i64::from(done.is_some()));
         if let Some(done) = done {
             self.outcomes = done.gpus;
+            let refusals = self.outcomes.values().filter_map(|outcome| outcome.refused.as_deref());
+            refusals.for_each(|reason| self.metrics.setter_refused(reason));
         }
     }
 
@@ -212,7 +214,10 @@ impl Rounds {
             };
             let label = OfGpu {
                 uuid: uuid.clone(),
-                r#type: eye.facts.as_ref().map_or_else(String::new, |facts| facts.product.replace(' ', "-")),
+                gpu_type: eye
+                    .facts
+                    .as_ref()
+                    .map_or_else(String::new, |facts| facts.product.replace(' ', "-")),
             };
             let meter = self.meters.entry(uuid.clone()).or_default();
             if let Some(sample) = &eye.sample {
@@ -227,6 +232,9 @@ impl Rounds {
                 self.metrics.looked(&label, sample, &interval, parked);
             } else {
                 self.metrics.unseen(&label);
+                if let Some(error) = eye.failing() {
+                    self.metrics.failed(&label, error.reason());
+                }
             }
             self.metrics.state(&label, word(state));
             gpus.push(GpuState {

@@ -150,6 +150,8 @@ pub async fn run(shared: Arc<Shared>, heart: Heartbeat, shutdown: CancellationTo
                 (job, again)
             });
         }
+        shared.metrics.queue.set(i64::try_from(waiting.len()).unwrap_or(i64::MAX));
+        shared.metrics.in_hand.set(i64::try_from(in_hand.len()).unwrap_or(i64::MAX));
         let next = timers.next().unwrap_or(confirm).min(confirm);
         tokio::select! {
             () = signals.dirty.notified() => {}

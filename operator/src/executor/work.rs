@@ -16,7 +16,6 @@ use super::refusal::Refusal;
 use super::{Again, Shared, actions, patch};
 use crate::index::number;
 use crate::lifecycle::{Claim, Step};
-use crate::metrics::Metrics;
 
 /// Longest wait after failures in a row.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
@@ -58,6 +57,10 @@ async fn step_from(shared: &Arc<Shared>, key: &ObjectKey, mut seen: Seen) -> Aga
     forget_judged(shared, key, &step.status);
     step.events.iter().for_each(|note| shared.events.tell(&seen.job, note));
     if !step.learned.is_empty() {
+        let table = shared.ledger.lock().get(key).and_then(|memory| memory.table.clone());
+        if let Some(table) = table {
+            shared.metrics.learned(&table, &step.learned);
+        }
         shared.lessons.add(&seen.job, step.learned);
     }
     match actions::carry_out(shared, key, &seen.job, step.actions).await {
@@ -204,14 +207,7 @@ fn written(
             index.mark(waits);
         }
     }
-    let records = |job: &SlimTrainingJob| {
-        job.status.as_ref().and_then(|s| s.history.last().map(|r| (r.attempt, r.outcome)))
-    };
-    if let Some((attempt, ended)) = step.status.history.last().map(|r| (r.attempt, r.outcome))
-        && records(job).is_none_or(|(before, _)| before < attempt)
-    {
-        Metrics::count(&shared.metrics.attempts, outcome(ended));
-    }
+    shared.metrics.wrote_status(job, &step.status);
     let before = job.status.as_ref().map(|status| status.phase).unwrap_or_default();
     if before != step.status.phase {
         let (to, reason) = (step.status.phase.as_str(), step.status.reason.as_deref().unwrap_or_default());
@@ -219,16 +215,6 @@ fn written(
     }
     index.wrote_job(answer);
     Ok(())
-}
-
-fn outcome(outcome: Outcome) -> &'static str {
-    match outcome {
-        Outcome::Finished => "Finished",
-        Outcome::Stopped => "Stopped",
-        Outcome::UserFailure => "UserFailure",
-        Outcome::ClusterFailure => "ClusterFailure",
-        Outcome::Withdrawn => "Withdrawn",
-    }
 }
 
 /// Reads the job live: what we know of it is old.

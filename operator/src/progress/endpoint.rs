@@ -21,7 +21,6 @@ use super::token::{self, ReviewError, bearer};
 use super::wire::ReportBody;
 use crate::executor::writer::get;
 use crate::index::{number, owner};
-use crate::metrics::Metrics;
 
 /// Largest body: 256 metrics of some hundred bytes.
 const MAX_BODY: usize = 64 * 1024;
@@ -35,7 +34,7 @@ pub fn router(progress: Arc<Progress>) -> Router {
 }
 
 fn refuse(progress: &Progress, code: StatusCode, message: &'static str) -> Response {
-    Metrics::count(&progress.metrics.reports, "refused");
+    progress.metrics.reported("refused");
     (
         code,
         axum::Json(
@@ -93,7 +92,7 @@ async fn report(
     };
     let claim = body.trainer_status.as_ref().and_then(|status| status.claim(job.spec.epochs));
     match progress.take(&key, &job, attempt, claim, Timestamp::now()).await {
-        Ok(became) => Metrics::count(&progress.metrics.reports, became),
+        Ok(became) => progress.metrics.reported(became),
         Err(error) => {
             tracing::warn!(job = %key, %error, "progress not written");
             return refuse(&progress, StatusCode::SERVICE_UNAVAILABLE, "try again");

@@ -206,6 +206,7 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
         reports: with.reports,
     });
     with.forecasts.lead(&shared);
+    shared.metrics.state.lead(&shared);
     shared.index.lock().mark_all();
     shared.index.lock().replan();
 

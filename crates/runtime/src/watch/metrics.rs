@@ -6,6 +6,30 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use crate::metrics::Metric;
+
+const DECODE_FAILURES: Metric = Metric::counter(
+    "andreas_watch_decode_failures_total",
+    &["kind"],
+    "Objects that could not be decoded, by kind",
+);
+const LISTS: Metric = Metric::counter("andreas_watch_lists_total", &["kind"], "Complete lists read, by kind");
+const EVENTS: Metric =
+    Metric::counter("andreas_watch_events_total", &["kind"], "Watch events received, by kind");
+const FAILURES: Metric = Metric::counter(
+    "andreas_watch_failures_total",
+    &["kind", "reason"],
+    "Lists and watches that failed, by kind and reason",
+);
+const QUARANTINED: Metric = Metric::gauge(
+    "andreas_watch_quarantined",
+    &["kind"],
+    "Objects that exist now and cannot be decoded, by kind",
+);
+
+/// Metrics of every program that watches the API server.
+pub const WATCHES: &[Metric] = &[DECODE_FAILURES, LISTS, EVENTS, FAILURES, QUARANTINED];
+
 /// Counters of all watches of one process. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct WatchMetrics {
@@ -31,23 +55,11 @@ impl WatchMetrics {
     /// Makes the counters and adds them to `registry`.
     pub fn register(registry: &mut Registry) -> Self {
         let this = Self::default();
-        registry.register(
-            "andreas_watch_decode_failures",
-            "Objects that could not be decoded, by kind",
-            this.decode_failures.clone(),
-        );
-        registry.register("andreas_watch_lists", "Complete lists read, by kind", this.lists.clone());
-        registry.register("andreas_watch_events", "Watch events received, by kind", this.events.clone());
-        registry.register(
-            "andreas_watch_failures",
-            "Lists and watches that failed, by kind and reason",
-            this.failures.clone(),
-        );
-        registry.register(
-            "andreas_watch_quarantined",
-            "Objects that exist now and cannot be decoded, by kind",
-            this.quarantined.clone(),
-        );
+        DECODE_FAILURES.register(registry, this.decode_failures.clone());
+        LISTS.register(registry, this.lists.clone());
+        EVENTS.register(registry, this.events.clone());
+        FAILURES.register(registry, this.failures.clone());
+        QUARANTINED.register(registry, this.quarantined.clone());
         this
     }
 

@@ -32,7 +32,7 @@ mod watcher;
 mod wire;
 
 pub use index::{Index, feed};
-pub use metrics::WatchMetrics;
+pub use metrics::{WATCHES, WatchMetrics};
 pub use watcher::Watcher;
 
 /// What is watched, and how patiently.

@@ -1,0 +1,386 @@
+//! Metrics, said once: name, type, labels and help of each stand in a constant, from which it is registered and from which
+//! `docs/metrics.md` is written.
+//!
+//! Names as Prometheus wants them: the unit at the end of the name in its base form, `_total` on counters. Labels have values
+//! from closed sets or bounded ones; no tenant's text but the namespace, never a job's or a pod's name. Labels that Prometheus
+//! gives to targets (`job`, `instance`, `namespace`, `pod`, `node`) are left to it: a tenant's namespace is `job_namespace`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::exemplar::Exemplar;
+use prometheus_client::registry::{Metric as Registered, Registry, Unit};
+
+/// What a metric's values mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only rises, from 0 at the start of the process.
+    Counter,
+    /// Rises and falls.
+    Gauge,
+    /// Observations in buckets, with their sum and count.
+    Histogram,
+}
+
+impl Kind {
+    /// As in `# TYPE`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+/// One metric, all of it but its values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// As queries name it: with unit, and with `_total` where it is a counter. A histogram's series have `_bucket`, `_sum` and
+    /// `_count` behind it.
+    pub name: &'static str,
+    /// What its values mean.
+    pub kind: Kind,
+    /// Its labels, `le` of histograms left out.
+    pub labels: &'static [&'static str],
+    /// What it says, without a full stop.
+    pub help: &'static str,
+}
+
+/// Units that names end with; all of them base units.
+const UNITS: [&str; 7] = ["seconds", "watts", "joules", "bytes", "hertz", "ratio", "timestamp_seconds"];
+
+impl Metric {
+    /// A counter; its name ends with `_total`.
+    #[must_use]
+    pub const fn counter(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Self {
+        Self { name, kind: Kind::Counter, labels, help }
+    }
+
+    /// A gauge.
+    #[must_use]
+    pub const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Self {
+        Self { name, kind: Kind::Gauge, labels, help }
+    }
+
+    /// A histogram.
+    #[must_use]
+    pub const fn histogram(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Self {
+        Self { name, kind: Kind::Histogram, labels, help }
+    }
+
+    /// The unit in its name.
+    #[must_use]
+    pub fn unit(&self) -> Option<&'static str> {
+        let base = self.base();
+        // The longest that fits: a timestamp in seconds is no number of seconds.
+        UNITS.into_iter().filter(|unit| base.ends_with(&format!("_{unit}"))).max_by_key(|unit| unit.len())
+    }
+
+    /// The name without `_total`, as in OpenMetrics' `# TYPE`.
+    fn base(&self) -> &'static str {
+        match self.kind {
+            Kind::Counter => self.name.strip_suffix("_total").unwrap_or(self.name),
+            Kind::Gauge | Kind::Histogram => self.name,
+        }
+    }
+
+    /// The parts of the name that the library puts together again.
+    fn parts(&self) -> (String, Option<Unit>) {
+        let unit = self.unit().map(|unit| unit.rsplit('_').next().unwrap_or(unit));
+        match unit.and_then(|unit| Some((self.base().strip_suffix(unit)?.strip_suffix('_')?, unit))) {
+            Some((stem, unit)) => (stem.to_owned(), Some(Unit::Other(unit.to_owned()))),
+            None => (self.base().to_owned(), None),
+        }
+    }
+
+    /// Adds the metric with its values to `registry`.
+    pub fn register(&self, registry: &mut Registry, values: impl Registered) {
+        match self.parts() {
+            (name, Some(unit)) => registry.register_with_unit(name, self.help, unit, values),
+            (name, None) => registry.register(name, self.help, values),
+        }
+    }
+
+    /// Writes the metric with values that are made at the scrape.
+    ///
+    /// # Errors
+    /// When the writer fails.
+    pub fn encode(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        values: impl FnOnce(&mut Values<'_>) -> fmt::Result,
+    ) -> fmt::Result {
+        let (name, unit) = self.parts();
+        let kind = match self.kind {
+            Kind::Counter => MetricType::Counter,
+            Kind::Gauge => MetricType::Gauge,
+            Kind::Histogram => MetricType::Histogram,
+        };
+        let help = format!("{}.", self.help);
+        let encoder = encoder.encode_descriptor(&name, &help, unit.as_ref(), kind)?;
+        values(&mut Values { encoder, counts: self.kind == Kind::Counter })
+    }
+}
+
+/// Where the values of a metric go at a scrape.
+pub struct Values<'a> {
+    encoder: MetricEncoder<'a>,
+    counts: bool,
+}
+
+impl Values<'_> {
+    /// The value without labels.
+    ///
+    /// # Errors
+    /// When the writer fails.
+    pub fn plain(&mut self, value: f64) -> fmt::Result {
+        write(&mut self.encoder, self.counts, value)
+    }
+
+    /// The value of one set of labels.
+    ///
+    /// # Errors
+    /// When the writer fails.
+    pub fn of(&mut self, labels: &impl EncodeLabelSet, value: f64) -> fmt::Result {
+        write(&mut self.encoder.encode_family(labels)?, self.counts, value)
+    }
+}
+
+fn write(encoder: &mut MetricEncoder<'_>, counts: bool, value: f64) -> fmt::Result {
+    if counts {
+        encoder.encode_counter::<[(&str, &str); 0], f64, f64>(&value, None::<&Exemplar<_, f64>>)
+    } else {
+        encoder.encode_gauge(&value)
+    }
+}
+
+/// Version of the program.
+const BUILD_INFO: Metric = Metric::gauge("andreas_build_info", &["version"], "1, with the program's version");
+const CPU: Metric =
+    Metric::counter("process_cpu_seconds_total", &[], "CPU time of the process, user and system");
+const MEMORY: Metric = Metric::gauge("process_resident_memory_bytes", &[], "Resident memory of the process");
+const FILES: Metric = Metric::gauge("process_open_fds", &[], "Open file descriptors of the process");
+const STARTED: Metric =
+    Metric::gauge("process_start_time_seconds", &[], "When the process started, seconds since 1970");
+
+/// Metrics that every program has, by [`register_process`].
+pub const PROCESS: &[Metric] = &[BUILD_INFO, CPU, MEMORY, FILES, STARTED];
+
+/// Adds what every program says of itself to `registry`.
+pub fn register_process(registry: &mut Registry, version: &'static str) {
+    registry.register_collector(Box::new(Process { version, started: SystemTime::now() }));
+}
+
+#[derive(Debug)]
+struct Process {
+    version: &'static str,
+    started: SystemTime,
+}
+
+impl Collector for Process {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        BUILD_INFO.encode(&mut encoder, |values| values.of(&[("version", self.version)], 1.0))?;
+        if let Some(cpu) = cpu_time() {
+            CPU.encode(&mut encoder, |values| values.plain(cpu.as_secs_f64()))?;
+        }
+        if let Some(bytes) = resident() {
+            MEMORY.encode(&mut encoder, |values| values.plain(bytes))?;
+        }
+        if let Ok(files) = std::fs::read_dir("/proc/self/fd") {
+            FILES.encode(&mut encoder, |values| values.plain(files.count() as f64))?;
+        }
+        let started = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
+        STARTED.encode(&mut encoder, |values| values.plain(started.as_secs_f64()))
+    }
+}
+
+/// From the scheduler's own account, in nanoseconds: threads that have ended are in it.
+fn cpu_time() -> Option<Duration> {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Some(Duration::new(u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?))
+}
+
+fn resident() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024.0)
+}
+
+/// OpenMetrics in the older text format (0.0.4), for scrapers and tools that do not ask for OpenMetrics.
+#[must_use]
+pub fn classic(openmetrics: &str) -> String {
+    let mut text = String::with_capacity(openmetrics.len());
+    let mut help = "";
+    for line in openmetrics.lines() {
+        if let Some(said) = line.strip_prefix("# HELP ") {
+            // Its name depends on the type, which follows.
+            help = said.split_once(' ').map_or("", |(_, help)| help);
+        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|said| said.rsplit_once(' '))
+        {
+            let suffix = if kind == "counter" { "_total" } else { "" };
+            let kind =
+                if matches!(kind, "counter" | "gauge" | "histogram" | "summary") { kind } else { "untyped" };
+            text += &format!("# HELP {name}{suffix} {help}\n# TYPE {name}{suffix} {kind}\n");
+        } else if !line.starts_with('#') {
+            text += line;
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// Where an exposition in the older text format differs from the `listed` metrics: names, types and help that are not those
+/// of the list, labels that are not listed, and metrics of the list that are not there. For tests.
+#[must_use]
+pub fn deviations(exposition: &str, listed: &[Metric]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let by_name: BTreeMap<&str, &Metric> = listed.iter().map(|metric| (metric.name, metric)).collect();
+    let mut seen = BTreeSet::new();
+    for line in exposition.lines() {
+        if let Some(help) = line.strip_prefix("# HELP ") {
+            let (name, help) = help.split_once(' ').unwrap_or((help, ""));
+            match by_name.get(name) {
+                None => wrong.push(format!("{name} is not in the list")),
+                Some(metric) if help != format!("{}.", metric.help) => wrong.push(format!("{name}: {help}")),
+                Some(_) => {}
+            }
+        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|l| l.rsplit_once(' ')) {
+            if by_name.get(name).is_some_and(|metric| metric.kind.as_str() != kind) {
+                wrong.push(format!("{name} is a {kind}"));
+            }
+        } else {
+            let name = line.split(['{', ' ']).next().unwrap_or_default();
+            let parts = ["_bucket", "_sum", "_count"];
+            let stem = parts.iter().find_map(|part| name.strip_suffix(part));
+            let histogram = stem.filter(|stem| by_name.get(stem).is_some_and(|m| m.kind == Kind::Histogram));
+            let Some(metric) = by_name.get(histogram.unwrap_or(name)) else {
+                wrong.push(format!("{line} is of no metric in the list"));
+                continue;
+            };
+            seen.insert(metric.name);
+            let has: BTreeSet<&str> = labels(line).filter(|label| *label != "le").collect();
+            if has != metric.labels.iter().copied().collect() {
+                wrong.push(format!("{line}: its labels are to be {:?}", metric.labels));
+            }
+        }
+    }
+    wrong.extend(
+        by_name.keys().filter(|name| !seen.contains(*name)).map(|name| format!("{name} is not there")),
+    );
+    wrong
+}
+
+/// Names of the labels of a sample.
+fn labels(line: &str) -> impl Iterator<Item = &str> {
+    let inside =
+        line.split_once('{').and_then(|(_, rest)| rest.rsplit_once('}')).map_or("", |(inside, _)| inside);
+    inside.split("\",").filter_map(|pair| pair.split_once('=')).map(|(name, _)| name)
+}
+
+/// What a metric of the list must be like, whatever its values. For tests; empty when all is well.
+#[must_use]
+pub fn ill_named(listed: &[Metric]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let lower = |text: &str| text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+    for Metric { name, kind, labels, help } in listed {
+        if !lower(name) || labels.iter().any(|label| !lower(label)) {
+            wrong.push(format!("{name}: names are lower case with underscores"));
+        }
+        if name.ends_with("_total") != (*kind == Kind::Counter) {
+            wrong.push(format!("{name}: counters, and they alone, end with _total"));
+        }
+        if help.is_empty() || help.ends_with('.') {
+            wrong.push(format!("{name}: its help is a sentence without a full stop"));
+        }
+        if labels
+            .iter()
+            .any(|label| matches!(*label, "job" | "pod" | "name" | "instance" | "namespace" | "node"))
+        {
+            wrong.push(format!("{name}: {labels:?}"));
+        }
+    }
+    let mut names: Vec<_> = listed.iter().map(|metric| metric.name).collect();
+    names.sort_unstable();
+    wrong.extend(names.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| format!("{} twice", pair[0])));
+    wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prometheus_client::metrics::counter::Counter;
+    use prometheus_client::metrics::family::Family;
+    use prometheus_client::metrics::histogram::Histogram;
+
+    const SPENT: Metric = Metric::counter("andreas_spent_joules_total", &["job_namespace"], "Spent");
+    const TOOK: Metric = Metric::histogram("andreas_took_seconds", &[], "Took");
+    const SEEN: Metric = Metric::gauge("andreas_seen_timestamp_seconds", &[], "Seen");
+
+    #[derive(Debug)]
+    struct Scraped;
+
+    impl Collector for Scraped {
+        fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+            SEEN.encode(&mut encoder, |values| values.plain(1.5))
+        }
+    }
+
+    fn exposition() -> String {
+        let mut registry = Registry::default();
+        let spent = Family::<Vec<(String, String)>, Counter>::default();
+        spent.get_or_create(&vec![("job_namespace".into(), "a\"} 1\nevil 2".into())]).inc_by(3);
+        SPENT.register(&mut registry, spent);
+        let took = Histogram::new([1.0]);
+        took.observe(0.5);
+        TOOK.register(&mut registry, took);
+        registry.register_collector(Box::new(Scraped));
+        register_process(&mut registry, "1.2.3");
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        text
+    }
+
+    #[test]
+    fn what_is_exposed_is_what_is_listed() {
+        let listed = [&[SPENT, TOOK, SEEN], PROCESS].concat();
+        let text = classic(&exposition());
+        assert_eq!(deviations(&text, &listed), Vec::<String>::new(), "{text}");
+        assert!(text.contains("# TYPE andreas_spent_joules_total counter\n"), "{text}");
+        assert!(text.contains(r#"andreas_spent_joules_total{job_namespace="a\"} 1\nevil 2"} 3"#), "{text}");
+        assert!(text.contains("andreas_took_seconds_bucket{le=\"1.0\"} 1\n"), "{text}");
+        assert!(!text.contains("EOF") && !text.contains("# UNIT"), "{text}");
+        assert_eq!(ill_named(&listed), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_is_not_listed_is_named() {
+        let text = classic(&exposition());
+        let other = Metric::counter("andreas_spent_joules_total", &["tenant"], "Else");
+        let missing = Metric::gauge("andreas_missing", &[], "Missing");
+        let wrong = deviations(&text, &[&[other, TOOK, missing], PROCESS].concat()).join("\n");
+        for said in [
+            "labels are to be",
+            "Spent.",
+            "andreas_missing is not there",
+            "andreas_seen_timestamp_seconds is not",
+        ] {
+            assert!(wrong.contains(said), "{wrong}");
+        }
+        let ill = [Metric::gauge("andreas_jobs_total", &[], ""), Metric::gauge("andreasJobs", &["pod"], "x")];
+        assert_eq!(ill_named(&ill).len(), 4);
+    }
+
+    #[test]
+    fn the_unit_is_the_end_of_the_name() {
+        assert_eq!(SPENT.unit(), Some("joules"));
+        assert_eq!(SEEN.unit(), Some("timestamp_seconds"));
+        assert_eq!(Metric::gauge("andreas_jobs", &[], "").unit(), None);
+    }
+}

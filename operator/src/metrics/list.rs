@@ -1,0 +1,81 @@
+//! Every metric of the operator.
+
+use andreas_runtime::metrics::{Metric, PROCESS};
+use andreas_runtime::watch::WATCHES;
+
+/// All that `/metrics` may show, those of every program included.
+#[must_use]
+pub fn all() -> Vec<Metric> {
+    [OWN, WATCHES, PROCESS].concat()
+}
+
+macro_rules! metrics {
+    ($($name:ident = $made:ident($($part:expr),* $(,)?);)+) => {
+        $(#[allow(missing_docs, reason = "its help says it")] pub const $name: Metric = Metric::$made($($part),*);)+
+
+        /// The operator's own.
+        const OWN: &[Metric] = &[$($name),+];
+    };
+}
+
+metrics! {
+    LEADER = gauge("andreas_leader", &[], "1 while this replica leads; a replica that does not shows counters alone");
+
+    JOBS = gauge("andreas_jobs", &["phase", "reason"], "TrainingJobs that exist, by phase and its reason");
+    OLDEST_WAITING = gauge("andreas_oldest_waiting_job_seconds", &[],
+        "For how long the TrainingJob that has waited longest since it was made or last stopped has waited; 0 when none waits");
+    UNFINISHED = gauge("andreas_unfinished_jobs", &["risk"],
+        "TrainingJobs that have not ended, by the risk of missing their deadline: None without deadline, Late when it has passed");
+    TARDINESS = gauge("andreas_unfinished_jobs_tardiness_seconds", &[],
+        "Time past their deadlines of the TrainingJobs that have not ended, summed up");
+    ENDED = counter("andreas_jobs_ended_total", &["phase", "deadline"],
+        "TrainingJobs that ended, by how, and whether their deadline was met, missed or none");
+    LATE = histogram("andreas_job_tardiness_seconds", &[],
+        "Time past its deadline at which a TrainingJob succeeded; 0 where it was met");
+    WAITED = histogram("andreas_job_wait_seconds", &[], "Time from a TrainingJob's creation to its first start");
+    TURNAROUND = histogram("andreas_job_turnaround_seconds", &[],
+        "Time from a TrainingJob's creation to its success");
+    ATTEMPTS = counter("andreas_attempts_ended_total", &["outcome", "reason"],
+        "Attempts that ended, by outcome and reason");
+    RESTARTS = counter("andreas_restarts_total", &[],
+        "Times that a TrainingJob that trained was stopped by the operator to go on later or elsewhere");
+
+    ENERGY = counter("andreas_job_energy_joules_total", &["job_namespace", "gpu_type"],
+        "Energy of TrainingJobs while this replica led, as their status accounts for it");
+    ENERGY_COST = counter("andreas_job_energy_cost_total", &["job_namespace", "gpu_type"],
+        "Price of that energy, PUE included, in the policy's currency");
+    LATENESS_COST = counter("andreas_job_lateness_cost_total", &["job_namespace"],
+        "Price of the lateness and turnaround of TrainingJobs that ended, in the policy's currency");
+
+    GPUS = gauge("andreas_gpus", &["gpu_type", "state"],
+        "GPUs of managed nodes, by type and state: held (by TrainingJobs), foreign, free, resting, unhealthy, unavailable");
+    DRAW = gauge("andreas_power_watts", &[],
+        "Draw of the cluster as budgets count it: jobs that start or run, idle GPUs, nodes with a job, GPUs of others");
+    BUDGETED = gauge("andreas_budgeted_power_watts", &[], "Budgeted power of the last plan");
+    ALLOWED = gauge("andreas_allowed_power_watts", &[], "What the power budget allows; not there without budget");
+    OVER_BUDGET = gauge("andreas_over_budget_watts", &[],
+        "Draw of what runs above the power budget, jobs that are asked to stop left out");
+    BUDGET_MET = gauge("andreas_budget_met", &[],
+        "0 when what runs is above the power budget for longer than enforceWithin");
+    VIOLATIONS = counter("andreas_planned_budget_violations_total", &[], "Plans above the power budget");
+
+    PLANS = counter("andreas_plans_total", &[], "Plans made");
+    PLAN_ERRORS = counter("andreas_plan_errors_total", &[], "Snapshots that could not be planned");
+    PLAN_TIME = histogram("andreas_plan_duration_seconds", &[], "Time to make a plan");
+    PLAN_GAP = gauge("andreas_plan_gap_ratio", &[],
+        "Proven gap of the last plan, as a part of its cost; not there where the method has no bound");
+    PLAN_JOBS = gauge("andreas_plan_jobs", &[], "TrainingJobs in the last plan");
+    PLAN_AT = gauge("andreas_last_plan_timestamp_seconds", &[], "When the last plan was made, seconds since 1970");
+    DECISIONS = counter("andreas_decisions_total", &["decision"],
+        "Decisions handed to TrainingJobs that differ from the one before: Run, or why it waits");
+    PREDICTION_ERROR = histogram("andreas_prediction_error_ratio", &["source"],
+        "How far the time of an epoch was from its prediction, as a part of it, for each attempt, by what it rested on");
+
+    STEPS = counter("andreas_steps_total", &[], "Steps of TrainingJobs");
+    STEP_ERRORS = counter("andreas_step_errors_total", &[], "Steps that could not be carried out");
+    QUEUE = gauge("andreas_step_queue_jobs", &[], "TrainingJobs that wait for a step");
+    IN_HAND = gauge("andreas_steps_in_hand", &[], "TrainingJobs whose step is being made");
+    WRITES = counter("andreas_api_writes_total", &["kind", "result"], "Writes to the API server, by kind and result");
+    REPORTS = counter("andreas_progress_reports_total", &["result"],
+        "Reports of progress, by what became of them: written, later, nothing, refused");
+}

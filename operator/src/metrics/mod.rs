@@ -1,0 +1,344 @@
+//! Prometheus metrics of the operator. Labels come from closed or bounded sets: no tenant's text but the namespace.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`list`] | every metric: name, type, labels, help |
+//! | [`state`] | gauges, read off the index at each scrape, by the leader alone |
+//! | [`spent`] | energy and money by namespace and GPU type |
+//!
+//! **In**: what happened, where it happens. **Out**: `/metrics`. **Must never be here**: work per event that grows with the
+//! number of jobs.
+
+pub mod list;
+pub mod spent;
+pub mod state;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use andreas_api::slim::SlimTrainingJob;
+use andreas_api::training_job::AttemptRecord;
+use andreas_api::{Outcome, Phase, Reason, TrainingJobStatus};
+use andreas_runtime::metrics::register_process;
+use jiff::Timestamp;
+use kube::ResourceExt;
+use parking_lot::Mutex;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+use crate::lifecycle::Learned;
+use crate::lifecycle::status::deadline;
+use crate::snapshot::Table;
+use spent::Spent;
+use state::State;
+
+/// A kind of write and how it went.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct WriteLabel {
+    /// What was written: `status`, `pod`, `delete`, `service`, `wake`, `dry_run`, `progress`, `profile`, `node`, `policy`.
+    pub kind: &'static str,
+    /// `ok`, `conflict`, `refused`, `gone`, `busy`, `failed`.
+    pub result: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Decision {
+    decision: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Became {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Attempt {
+    outcome: &'static str,
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Ended {
+    phase: &'static str,
+    deadline: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Source {
+    source: String,
+}
+
+/// What the last plan came to.
+#[derive(Clone, Copy, Debug)]
+pub struct LastPlan {
+    /// When it was made.
+    pub at: Timestamp,
+    /// Jobs in it.
+    pub jobs: usize,
+    /// Its proven gap, where the method has a bound.
+    pub gap: Option<f64>,
+    /// Power that it budgets, W.
+    pub budgeted: f64,
+    /// What the budget allows, W, where there is one.
+    pub allowed: Option<f64>,
+}
+
+/// What gauges tell of the last plan and the last look at the budget.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    plan: Option<LastPlan>,
+    /// W above the budget, and whether it counts as met.
+    budget: Option<(f64, bool)>,
+}
+
+/// All metrics. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    writes: Family<WriteLabel, Counter>,
+    decisions: Family<Decision, Counter>,
+    reports: Family<Became, Counter>,
+    attempts: Family<Attempt, Counter>,
+    ended: Family<Ended, Counter>,
+    restarts: Counter,
+    late: Histogram,
+    waited: Histogram,
+    turnaround: Histogram,
+    prediction_error: Family<Source, Histogram, fn() -> Histogram>,
+    violations: Counter,
+    told: Arc<Mutex<Told>>,
+    spent: Arc<Mutex<Spent>>,
+    /// The gauges of the leader.
+    pub state: State,
+    /// Steps of jobs.
+    pub steps: Counter,
+    /// Steps whose status or action could not be written.
+    pub step_errors: Counter,
+    /// Jobs that wait for a step.
+    pub queue: Gauge,
+    /// Jobs whose step is being made.
+    pub in_hand: Gauge,
+    /// Plans made.
+    pub plans: Counter,
+    /// Snapshots that the planner refused.
+    pub plan_errors: Counter,
+    /// Time to make a plan.
+    pub plan_seconds: Histogram,
+    /// 1 while this replica leads.
+    pub leader: Gauge,
+}
+
+/// From a second to ten days: what jobs wait, take and are late.
+fn long() -> Histogram {
+    Histogram::new([
+        0.0, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 10_800.0, 43_200.0, 86_400.0, 259_200.0, 864_000.0,
+    ])
+}
+
+fn errors() -> Histogram {
+    Histogram::new([0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0])
+}
+
+impl Metrics {
+    /// Makes the metrics and adds them to `registry`.
+    pub fn register(registry: &mut Registry) -> Self {
+        let (told, spent) = (Arc::<Mutex<Told>>::default(), Arc::<Mutex<Spent>>::default());
+        let this = Self {
+            writes: Family::default(),
+            decisions: Family::default(),
+            reports: Family::default(),
+            attempts: Family::default(),
+            ended: Family::default(),
+            restarts: Counter::default(),
+            late: long(),
+            waited: long(),
+            turnaround: long(),
+            prediction_error: Family::new_with_constructor(errors as fn() -> Histogram),
+            violations: Counter::default(),
+            state: State::new(Arc::clone(&told), Arc::clone(&spent)),
+            told,
+            spent,
+            steps: Counter::default(),
+            step_errors: Counter::default(),
+            queue: Gauge::default(),
+            in_hand: Gauge::default(),
+            plans: Counter::default(),
+            plan_errors: Counter::default(),
+            plan_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
+            leader: Gauge::default(),
+        };
+        this.begin_at_zero();
+        list::WRITES.register(registry, this.writes.clone());
+        list::DECISIONS.register(registry, this.decisions.clone());
+        list::REPORTS.register(registry, this.reports.clone());
+        list::ATTEMPTS.register(registry, this.attempts.clone());
+        list::ENDED.register(registry, this.ended.clone());
+        list::RESTARTS.register(registry, this.restarts.clone());
+        list::LATE.register(registry, this.late.clone());
+        list::WAITED.register(registry, this.waited.clone());
+        list::TURNAROUND.register(registry, this.turnaround.clone());
+        list::PREDICTION_ERROR.register(registry, this.prediction_error.clone());
+        list::VIOLATIONS.register(registry, this.violations.clone());
+        list::STEPS.register(registry, this.steps.clone());
+        list::STEP_ERRORS.register(registry, this.step_errors.clone());
+        list::QUEUE.register(registry, this.queue.clone());
+        list::IN_HAND.register(registry, this.in_hand.clone());
+        list::PLANS.register(registry, this.plans.clone());
+        list::PLAN_ERRORS.register(registry, this.plan_errors.clone());
+        list::PLAN_TIME.register(registry, this.plan_seconds.clone());
+        list::LEADER.register(registry, this.leader.clone());
+        registry.register_collector(Box::new(this.state.clone()));
+        register_process(registry, env!("CARGO_PKG_VERSION"));
+        this
+    }
+
+    /// A counter that is first seen with 1 has not risen for `increase()`: the commonest begin at 0.
+    fn begin_at_zero(&self) {
+        for (outcome, reason) in [
+            (Outcome::Finished, Reason::Completed),
+            (Outcome::Stopped, Reason::Preempted),
+            (Outcome::UserFailure, Reason::ContainerFailed),
+            (Outcome::ClusterFailure, Reason::ClusterFailure),
+            (Outcome::Withdrawn, Reason::PlacementTimeout),
+        ] {
+            let _ = self.attempts.get_or_create(&Attempt { outcome: word(outcome), reason: reason.as_str() });
+        }
+        for phase in [Phase::Succeeded.as_str(), Phase::Failed.as_str()] {
+            for deadline in ["met", "missed", "none"] {
+                let _ = self.ended.get_or_create(&Ended { phase, deadline });
+            }
+        }
+        for result in ["written", "refused"] {
+            let _ = self.reports.get_or_create(&Became { result });
+        }
+    }
+
+    /// Counts one write.
+    pub fn wrote(&self, kind: &'static str, result: &'static str) {
+        self.writes.get_or_create(&WriteLabel { kind, result }).inc();
+    }
+
+    /// Counts one decision that differs from the one before: `Run`, or a reason for waiting.
+    pub fn decided(&self, decision: &'static str) {
+        self.decisions.get_or_create(&Decision { decision }).inc();
+    }
+
+    /// Counts one report of progress: `written`, `later`, `nothing`, `refused`.
+    pub fn reported(&self, result: &'static str) {
+        self.reports.get_or_create(&Became { result }).inc();
+    }
+
+    /// A plan has been made.
+    pub fn planned(&self, plan: LastPlan) {
+        if plan.allowed.is_some_and(|allowed| plan.budgeted > allowed * (1.0 + 1e-9)) {
+            self.violations.inc();
+        }
+        self.told.lock().plan = Some(plan);
+    }
+
+    /// What runs draws so many W above the budget, and the budget counts as met or not.
+    pub fn looked_at_budget(&self, over: f64, met: bool) {
+        self.told.lock().budget = Some((over, met));
+    }
+
+    /// A status has been written: `job` is as it was before.
+    pub fn wrote_status(&self, job: &SlimTrainingJob, after: &TrainingJobStatus) {
+        let unwritten = TrainingJobStatus::default();
+        let before = job.status.as_ref().unwrap_or(&unwritten);
+        let last = before.history.last().map_or(0, |record| record.attempt);
+        if let Some(record) = after.history.last().filter(|record| record.attempt > last) {
+            let reason = Reason::parse(&record.reason).unwrap_or(Reason::Invalid).as_str();
+            self.attempts.get_or_create(&Attempt { outcome: word(record.outcome), reason }).inc();
+            self.account(job, before, after, record);
+        }
+        self.restarts.inc_by(u64::try_from(after.restarts.saturating_sub(before.restarts)).unwrap_or(0));
+        let created = job.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        if let (None, Some(start), Some(created)) = (&before.start_time, &after.start_time, created) {
+            self.waited.observe(seconds(created, start.0));
+        }
+        if after.phase.is_terminal() && !before.phase.is_terminal() {
+            self.job_ended(job, after, created);
+        }
+    }
+
+    fn job_ended(&self, job: &SlimTrainingJob, after: &TrainingJobStatus, created: Option<Timestamp>) {
+        let end = after.completion_time.as_ref().map_or_else(Timestamp::now, |time| time.0);
+        let due = deadline(&job.spec, job.metadata.creation_timestamp.as_ref()).map(|due| due.0);
+        let well = after.phase == Phase::Succeeded;
+        let deadline = match due {
+            None => "none",
+            Some(due) if well && end <= due => "met",
+            Some(_) => "missed",
+        };
+        self.ended.get_or_create(&Ended { phase: after.phase.as_str(), deadline }).inc();
+        if let Some(due) = due.filter(|_| well) {
+            self.late.observe(seconds(due, end));
+        }
+        if let Some(created) = created.filter(|_| well) {
+            self.turnaround.observe(seconds(created, end));
+        }
+        if let Some(total) = &after.consumption {
+            let namespace = job.namespace().unwrap_or_default();
+            self.spent.lock().late(&namespace, total.lateness_micros);
+        }
+    }
+
+    /// Energy and money of an attempt that ended.
+    fn account(
+        &self,
+        job: &SlimTrainingJob,
+        before: &TrainingJobStatus,
+        after: &TrainingJobStatus,
+        record: &AttemptRecord,
+    ) {
+        let total = |status: &TrainingJobStatus| {
+            status.consumption.as_ref().map_or((0, 0), |total| (total.joules, total.energy_micros))
+        };
+        let (old, new) = (total(before), total(after));
+        let attempt = spent::Attempt {
+            uid: job.uid().unwrap_or_default(),
+            attempt: record.attempt,
+            namespace: job.namespace().unwrap_or_default(),
+            gpu_type: record.gpu_type.clone(),
+            started: record.started.as_ref().map(|time| time.0),
+        };
+        self.spent.lock().ended(&attempt, (new.0.saturating_sub(old.0), new.1.saturating_sub(old.1)));
+    }
+
+    /// What an attempt taught, beside what `table` predicted for it.
+    pub fn learned(&self, table: &Table, learned: &[Learned]) {
+        for lesson in learned {
+            let Learned::Observation(seen) = lesson else { continue };
+            let Some((_, row)) =
+                u32::try_from(seen.gpus).ok().and_then(|gpus| table.row(&seen.gpu_type, gpus))
+            else {
+                continue;
+            };
+            let nodes = usize::try_from(seen.nodes).unwrap_or(1);
+            let predicted = row.median * table.spread_factor(nodes);
+            let error = seen.millis_per_epoch as f64 / 1_000.0 / predicted - 1.0;
+            if error.is_finite() {
+                let source = Source { source: row.source.as_str().to_owned() };
+                self.prediction_error.get_or_create(&source).observe(error.abs());
+            }
+        }
+    }
+}
+
+fn seconds(from: Timestamp, to: Timestamp) -> f64 {
+    to.duration_since(from).as_secs_f64().max(0.0)
+}
+
+fn word(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Finished => "Finished",
+        Outcome::Stopped => "Stopped",
+        Outcome::UserFailure => "UserFailure",
+        Outcome::ClusterFailure => "ClusterFailure",
+        Outcome::Withdrawn => "Withdrawn",
+    }
+}

@@ -1,0 +1,200 @@
+//! Energy and money by namespace and GPU type, as counters: they never fall, though jobs are deleted.
+//!
+//! An attempt that runs is counted at each scrape up to then, and to the end when its end is written, so that both come
+//! to what the job's status says. What an attempt used before this process led is not counted: the leader before counted it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+/// Namespaces that are told apart.
+const MOST_NAMESPACES: usize = 200;
+/// GPU types that are told apart.
+pub const MOST_TYPES: usize = 16;
+/// Pairs of both that are told apart.
+const MOST_PAIRS: usize = 1_000;
+/// All others. No namespace can be called so.
+pub const OTHER: &str = "_other";
+
+/// An attempt, and what its use is counted under.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    /// UID of the job.
+    pub uid: String,
+    /// Number of the attempt.
+    pub attempt: i64,
+    /// Namespace of the job.
+    pub namespace: String,
+    /// Type of its GPUs.
+    pub gpu_type: String,
+    /// When its members ran.
+    pub started: Option<Timestamp>,
+}
+
+/// Joules, and their price in millionths.
+type Use = (i64, i64);
+
+/// What has been used.
+#[derive(Debug, Default)]
+pub struct Spent {
+    /// Since when this process leads.
+    since: Option<Timestamp>,
+    /// What is counted already of attempts that run.
+    running: BTreeMap<(String, i64), Use>,
+    /// Joules and money by namespace and GPU type.
+    energy: BTreeMap<(String, String), (f64, f64)>,
+    /// Money by namespace.
+    lateness: BTreeMap<String, f64>,
+}
+
+/// `name`, or [`OTHER`] where it is new and there are `most` already.
+fn bounded<'a>(name: &'a str, known: &BTreeSet<&str>, most: usize) -> &'a str {
+    if known.contains(name) || known.len() < most { name } else { OTHER }
+}
+
+impl Spent {
+    /// This process leads from now on.
+    pub fn lead(&mut self, now: Timestamp) {
+        self.since = Some(now);
+    }
+
+    /// An attempt runs, and has used so much up to now.
+    pub fn running(&mut self, attempt: &Attempt, used: Use) {
+        let key = (attempt.uid.clone(), attempt.attempt);
+        let before = self.running.get(&key).copied().unwrap_or_else(|| self.not_ours(attempt, used));
+        self.add(attempt, before, used);
+        self.running.insert(key, (before.0.max(used.0), before.1.max(used.1)));
+    }
+
+    /// An attempt has ended, and had used so much.
+    pub fn ended(&mut self, attempt: &Attempt, used: Use) {
+        let known = self.running.remove(&(attempt.uid.clone(), attempt.attempt));
+        let before = known.unwrap_or_else(|| self.not_ours(attempt, used));
+        self.add(attempt, before, used);
+    }
+
+    /// A job has ended; its lateness and turnaround cost so many millionths.
+    pub fn late(&mut self, namespace: &str, micros: i64) {
+        let known: BTreeSet<&str> = self.lateness.keys().map(String::as_str).collect();
+        let namespace = bounded(namespace, &known, MOST_NAMESPACES).to_owned();
+        *self.lateness.entry(namespace).or_default() += micros.max(0) as f64 / 1e6;
+    }
+
+    /// Forgets attempts that are not among those that run: their jobs were deleted.
+    pub fn keep(&mut self, running: &BTreeSet<(String, i64)>) {
+        self.running.retain(|key, _| running.contains(key));
+    }
+
+    /// Joules and money by namespace and GPU type.
+    pub fn energy(&self) -> &BTreeMap<(String, String), (f64, f64)> {
+        &self.energy
+    }
+
+    /// Money for lateness and turnaround by namespace.
+    pub fn lateness(&self) -> &BTreeMap<String, f64> {
+        &self.lateness
+    }
+
+    /// What of an attempt that was never seen before is not to be counted here.
+    fn not_ours(&self, attempt: &Attempt, used: Use) -> Use {
+        let before_us = attempt.started.zip(self.since).is_some_and(|(started, since)| started < since);
+        if before_us { used } else { (0, 0) }
+    }
+
+    fn add(&mut self, attempt: &Attempt, before: Use, now: Use) {
+        let key = self.key(&attempt.namespace, &attempt.gpu_type);
+        let (joules, money) = self.energy.entry(key).or_default();
+        *joules += now.0.saturating_sub(before.0).max(0) as f64;
+        *money += now.1.saturating_sub(before.1).max(0) as f64 / 1e6;
+    }
+
+    fn key(&self, namespace: &str, gpu_type: &str) -> (String, String) {
+        let wanted = (namespace.to_owned(), gpu_type.to_owned());
+        if self.energy.contains_key(&wanted) {
+            return wanted;
+        }
+        let types = self.energy.keys().map(|(_, gpu_type)| gpu_type.as_str()).collect();
+        let gpu_type = bounded(gpu_type, &types, MOST_TYPES);
+        let namespace = if self.energy.len() >= MOST_PAIRS {
+            OTHER
+        } else {
+            let namespaces = self.energy.keys().map(|(namespace, _)| namespace.as_str()).collect();
+            bounded(namespace, &namespaces, MOST_NAMESPACES)
+        };
+        (namespace.to_owned(), gpu_type.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("a time")
+    }
+
+    fn attempt(uid: &str, number: i64, started: i64) -> Attempt {
+        Attempt {
+            uid: uid.into(),
+            attempt: number,
+            namespace: "team".into(),
+            gpu_type: "A".into(),
+            started: Some(at(started)),
+        }
+    }
+
+    fn joules(spent: &Spent) -> f64 {
+        spent.energy().values().map(|(joules, _)| joules).sum()
+    }
+
+    #[test]
+    fn what_is_counted_while_it_runs_is_not_counted_again_at_the_end() {
+        let mut spent = Spent::default();
+        spent.lead(at(0));
+        spent.running(&attempt("a", 1, 10), (100, 2_000_000));
+        spent.running(&attempt("a", 1, 10), (150, 3_000_000));
+        // A look that comes to less takes nothing back.
+        spent.running(&attempt("a", 1, 10), (140, 3_000_000));
+        assert_eq!(joules(&spent), 150.0);
+        spent.ended(&attempt("a", 1, 10), (400, 5_000_000));
+        spent.ended(&attempt("b", 1, 20), (50, 0));
+        assert_eq!(spent.energy()[&("team".into(), "A".into())], (450.0, 5.0));
+    }
+
+    #[test]
+    fn what_was_used_under_the_leader_before_is_not_counted() {
+        let mut spent = Spent::default();
+        spent.lead(at(100));
+        spent.running(&attempt("a", 1, 10), (1_000, 0));
+        spent.ended(&attempt("b", 1, 10), (1_000, 0));
+        assert_eq!(joules(&spent), 0.0);
+        spent.ended(&attempt("a", 1, 10), (1_200, 0));
+        assert_eq!(joules(&spent), 200.0);
+    }
+
+    #[test]
+    fn jobs_that_were_deleted_leave_nothing_behind_but_the_sum() {
+        let mut spent = Spent::default();
+        spent.running(&attempt("a", 1, 10), (100, 0));
+        spent.keep(&BTreeSet::new());
+        assert!(spent.running.is_empty());
+        assert_eq!(joules(&spent), 100.0);
+    }
+
+    #[test]
+    fn names_beyond_the_bound_are_counted_together() {
+        let mut spent = Spent::default();
+        for number in 0..5_000 {
+            let mut attempt = attempt(&format!("u{number}"), 1, 10);
+            attempt.namespace = format!("team-{}", number % 400);
+            attempt.gpu_type = format!("type-{}", number % 37);
+            spent.ended(&attempt, (1, 0));
+            spent.late(&attempt.namespace, 1_000_000);
+        }
+        assert_eq!(joules(&spent), 5_000.0);
+        assert!(spent.energy().len() <= MOST_PAIRS + MOST_TYPES + 1, "{}", spent.energy().len());
+        assert_eq!(spent.lateness().len(), MOST_NAMESPACES + 1);
+        assert_eq!(spent.lateness().values().sum::<f64>(), 5_000.0);
+        assert!(spent.energy().keys().any(|(namespace, _)| namespace == OTHER));
+    }
+}

@@ -1,0 +1,273 @@
+//! Gauges of the leader, read off the index when somebody scrapes: nothing is counted along, so nothing can drift.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use andreas_api::gpu_node::GpuCondition;
+use andreas_api::names::LABEL_GPU_PRODUCT;
+use andreas_api::slim::{SlimNode, SlimTrainingJob};
+use andreas_api::{EnergyPolicySpec, Phase, Reason, TrainingJobStatus};
+use andreas_runtime::watch::ObjectKey;
+use jiff::Timestamp;
+use kube::ResourceExt;
+use parking_lot::Mutex;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+
+use super::spent::{Attempt, MOST_TYPES, OTHER, Spent};
+use super::{Told, list, seconds};
+use crate::budget;
+use crate::executor::Shared;
+use crate::forecast::attempt_energy;
+use crate::index::{Amounts, ClusterIndex};
+use crate::lifecycle::status::deadline;
+use crate::snapshot::{is_managed, left_alone, usable};
+
+/// Risks of a job, as they stand in its prediction; `Unknown` before the first one.
+const RISKS: [&str; 6] = ["None", "Low", "Medium", "High", "Late", "Unknown"];
+/// States of a GPU.
+const STATES: [&str; 6] = ["held", "foreign", "free", "resting", "unhealthy", "unavailable"];
+
+/// What a scrape shows while this process leads; nothing before.
+#[derive(Clone)]
+pub struct State {
+    shared: Arc<Mutex<Weak<Shared>>>,
+    told: Arc<Mutex<Told>>,
+    spent: Arc<Mutex<Spent>>,
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State").finish_non_exhaustive()
+    }
+}
+
+impl State {
+    pub(super) fn new(told: Arc<Mutex<Told>>, spent: Arc<Mutex<Spent>>) -> Self {
+        Self { shared: Arc::default(), told, spent }
+    }
+
+    /// This process leads from now on.
+    pub fn lead(&self, shared: &Arc<Shared>) {
+        self.spent.lock().lead(Timestamp::now());
+        *self.shared.lock() = Arc::downgrade(shared);
+    }
+
+    pub(super) fn encode_view(&self, view: View, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        view.encode(encoder)?;
+        encode_told(*self.told.lock(), encoder)?;
+        encode_spent(&mut self.spent.lock(), view.running, encoder)
+    }
+}
+
+impl Collector for State {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(shared) = self.shared.lock().upgrade() else { return Ok(()) };
+        let view = View::of(&shared.index.lock(), Timestamp::now());
+        self.encode_view(view, &mut encoder)
+    }
+}
+
+/// One look at the index.
+#[derive(Debug, Default)]
+pub(super) struct View {
+    jobs: BTreeMap<(Phase, Reason), u64>,
+    risks: BTreeMap<&'static str, u64>,
+    tardiness: f64,
+    oldest_waiting: f64,
+    gpus: BTreeMap<String, [u64; STATES.len()]>,
+    draw: f64,
+    /// Attempts that run, and what they have used.
+    running: Vec<(Attempt, (i64, i64))>,
+}
+
+/// What a phase's reason is, as a rule.
+fn usual(phase: Phase) -> Reason {
+    match phase {
+        Phase::Pending => Reason::WaitingForCapacity,
+        Phase::Starting => Reason::PodsStarting,
+        Phase::Running => Reason::Running,
+        Phase::Stopping => Reason::Stopping,
+        Phase::Suspended => Reason::Suspended,
+        Phase::Succeeded => Reason::Completed,
+        Phase::Failed => Reason::RetriesExhausted,
+    }
+}
+
+impl View {
+    pub(super) fn of(index: &ClusterIndex, now: Timestamp) -> Self {
+        let default = EnergyPolicySpec::default();
+        let policy = index.policy().map_or(&default, |policy| &policy.spec);
+        let mut view = Self::default();
+        let mut held: BTreeMap<&str, u64> = BTreeMap::new();
+        for (key, job) in index.jobs.iter() {
+            view.add_job(key, job, policy, now);
+            let status = job.status.as_ref();
+            if let Some(allocation) = status.and_then(|status| status.allocation.as_ref()) {
+                for node in &allocation.nodes {
+                    *held.entry(node).or_default() += u64::try_from(allocation.gpus_per_worker).unwrap_or(0);
+                }
+            }
+        }
+        for (key, node) in index.nodes.iter() {
+            view.add_node(index, key, node, held.get(key.name.as_str()).copied().unwrap_or(0), policy);
+        }
+        view.draw = budget::draw(index, policy, now)
+            .map_or_else(|| budget::counted(index, policy).0, |draw| draw.whole);
+        view
+    }
+
+    fn add_job(&mut self, key: &ObjectKey, job: &SlimTrainingJob, policy: &EnergyPolicySpec, now: Timestamp) {
+        let unwritten = TrainingJobStatus::default();
+        let status = job.status.as_ref().unwrap_or(&unwritten);
+        let reason = match (status.phase, status.reason.as_deref()) {
+            (Phase::Pending, None) => Reason::NotPlannedYet,
+            (phase, None) => usual(phase),
+            (_, Some(reason)) => Reason::parse(reason).unwrap_or(Reason::Invalid),
+        };
+        *self.jobs.entry((status.phase, reason)).or_default() += 1;
+        if status.phase.is_terminal() {
+            return;
+        }
+        let created = job.metadata.creation_timestamp.as_ref();
+        let due = deadline(&job.spec, created).map(|due| due.0);
+        let late = due.map_or(0.0, |due| seconds(due, now));
+        self.tardiness += late;
+        let predicted = status.prediction.as_ref().map(|prediction| prediction.risk.as_str());
+        let risk = if late > 0.0 { Some("Late") } else { predicted };
+        let risk = risk.and_then(|risk| RISKS.into_iter().find(|known| *known == risk));
+        *self.risks.entry(risk.unwrap_or("Unknown")).or_default() += 1;
+        if status.phase == Phase::Pending {
+            let stopped = status.history.last().map(|record| record.ended.0);
+            let since = stopped.or(created.map(|created| created.0));
+            self.oldest_waiting = since.map_or(0.0, |since| seconds(since, now)).max(self.oldest_waiting);
+        }
+        if let Some(allocation) =
+            status.allocation.as_ref().filter(|allocation| allocation.running_time.is_some())
+        {
+            let attempt = Attempt {
+                uid: job.uid().unwrap_or_default(),
+                attempt: allocation.attempt,
+                namespace: key.namespace.clone(),
+                gpu_type: allocation.gpu_type.clone(),
+                started: allocation.running_time.as_ref().map(|time| time.0),
+            };
+            self.running.push((attempt, attempt_energy(job, policy, now)));
+        }
+    }
+
+    fn add_node(
+        &mut self,
+        index: &ClusterIndex,
+        key: &ObjectKey,
+        node: &SlimNode,
+        held: u64,
+        policy: &EnergyPolicySpec,
+    ) {
+        let managed = is_managed(node, policy);
+        let Some(product) = node.labels().get(LABEL_GPU_PRODUCT).filter(|_| managed || held > 0) else {
+            return;
+        };
+        let known = self.gpus.contains_key(product) || self.gpus.len() < MOST_TYPES;
+        let name = if known { product.as_str() } else { OTHER };
+        let counts = self.gpus.entry(name.to_owned()).or_default();
+        let mut left = Amounts::of(&node.status.allocatable).gpus.max(held);
+        let agent = index.gpu_nodes.get(key).and_then(|gpu_node| gpu_node.status.as_ref());
+        let seen = |state: GpuCondition| {
+            agent.map_or(0, |status| status.gpus.iter().filter(|gpu| gpu.state == state).count() as u64)
+        };
+        let open = managed && left_alone(node).is_none() && usable(node);
+        let rest = if open { "free" } else { "unavailable" };
+        let resting = if open { seen(GpuCondition::Resting) } else { 0 };
+        for (state, wanted) in [
+            ("held", held),
+            ("foreign", index.foreign_use(&key.name).gpus),
+            ("unhealthy", seen(GpuCondition::Unhealthy)),
+            ("resting", resting),
+            (rest, u64::MAX),
+        ] {
+            let taken = wanted.min(left);
+            left -= taken;
+            if let Some(at) = STATES.iter().position(|known| *known == state) {
+                counts[at] += taken;
+            }
+        }
+    }
+
+    fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        list::JOBS.encode(encoder, |values| {
+            for phase in Phase::ALL {
+                let of_phase = self.jobs.iter().filter(|((each, _), _)| *each == phase);
+                let mut found: Vec<_> = of_phase.map(|((_, reason), count)| (*reason, *count)).collect();
+                if found.is_empty() {
+                    found.push((usual(phase), 0));
+                }
+                for (reason, count) in found {
+                    values.of(&[("phase", phase.as_str()), ("reason", reason.as_str())], count as f64)?;
+                }
+            }
+            Ok(())
+        })?;
+        list::UNFINISHED.encode(encoder, |values| {
+            RISKS.into_iter().try_for_each(|risk| {
+                values.of(&[("risk", risk)], self.risks.get(risk).copied().unwrap_or(0) as f64)
+            })
+        })?;
+        list::GPUS.encode(encoder, |values| {
+            self.gpus.iter().try_for_each(|(gpu_type, counts)| {
+                STATES.into_iter().zip(counts).try_for_each(|(state, count)| {
+                    values.of(&[("gpu_type", gpu_type.as_str()), ("state", state)], *count as f64)
+                })
+            })
+        })?;
+        list::TARDINESS.encode(encoder, |values| values.plain(self.tardiness))?;
+        list::OLDEST_WAITING.encode(encoder, |values| values.plain(self.oldest_waiting))?;
+        list::DRAW.encode(encoder, |values| values.plain(self.draw))
+    }
+}
+
+fn encode_told(told: Told, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    if let Some((over, met)) = told.budget {
+        list::OVER_BUDGET.encode(encoder, |values| values.plain(over))?;
+        list::BUDGET_MET.encode(encoder, |values| values.plain(f64::from(u8::from(met))))?;
+    }
+    let Some(plan) = told.plan else { return Ok(()) };
+    list::BUDGETED.encode(encoder, |values| values.plain(plan.budgeted))?;
+    if let Some(allowed) = plan.allowed {
+        list::ALLOWED.encode(encoder, |values| values.plain(allowed))?;
+    }
+    if let Some(gap) = plan.gap {
+        list::PLAN_GAP.encode(encoder, |values| values.plain(gap))?;
+    }
+    list::PLAN_JOBS.encode(encoder, |values| values.plain(plan.jobs as f64))?;
+    let at = plan.at.as_millisecond() as f64 / 1_000.0;
+    list::PLAN_AT.encode(encoder, |values| values.plain(at))
+}
+
+fn encode_spent(
+    spent: &mut Spent,
+    running: Vec<(Attempt, (i64, i64))>,
+    encoder: &mut DescriptorEncoder<'_>,
+) -> fmt::Result {
+    let keys: BTreeSet<(String, i64)> = running.iter().map(|(of, _)| (of.uid.clone(), of.attempt)).collect();
+    for (attempt, used) in running {
+        spent.running(&attempt, used);
+    }
+    spent.keep(&keys);
+    fn labels((namespace, gpu_type): &(String, String)) -> [(&str, &str); 2] {
+        [("job_namespace", namespace.as_str()), ("gpu_type", gpu_type.as_str())]
+    }
+    list::ENERGY.encode(encoder, |values| {
+        spent.energy().iter().try_for_each(|(key, (joules, _))| values.of(&labels(key), *joules))
+    })?;
+    list::ENERGY_COST.encode(encoder, |values| {
+        spent.energy().iter().try_for_each(|(key, (_, money))| values.of(&labels(key), *money))
+    })?;
+    list::LATENESS_COST.encode(encoder, |values| {
+        spent
+            .lateness()
+            .iter()
+            .try_for_each(|(namespace, money)| values.of(&[("job_namespace", namespace.as_str())], *money))
+    })
+}

@@ -1,0 +1,203 @@
+//! Given clusters in memory; when they are scraped; then the list of metrics is kept, and their number stays bounded.
+
+use andreas_api::slim::{SlimNode, SlimTrainingJob};
+use andreas_runtime::metrics::{classic, deviations, ill_named};
+use andreas_runtime::watch::Index;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use serde_json::{Value, json};
+
+use super::state::View;
+use super::*;
+use crate::index::ClusterIndex;
+
+/// Stands in for the leader's collector: a cluster in memory instead of a process that leads.
+struct Scraped {
+    index: Mutex<ClusterIndex>,
+    metrics: Metrics,
+    now: Timestamp,
+}
+
+impl std::fmt::Debug for Scraped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Scraped")
+    }
+}
+
+impl Collector for Scraped {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        self.metrics.state.encode_view(View::of(&self.index.lock(), self.now), &mut encoder)
+    }
+}
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + second).expect("a time")
+}
+
+fn node(name: &str, gpu: &str, gpus: u32, ready: bool) -> SlimNode {
+    let ready = if ready { "True" } else { "False" };
+    serde_json::from_value(json!({
+        "metadata": {"name": name, "resourceVersion": "1", "labels": {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": gpu}},
+        "status": {"allocatable": {"nvidia.com/gpu": gpus.to_string()}, "conditions": [{"type": "Ready", "status": ready}]}}))
+    .expect("a node")
+}
+
+fn job(namespace: &str, name: &str, status: Value) -> SlimTrainingJob {
+    serde_json::from_value(json!({
+        "metadata": {"name": name, "namespace": namespace, "uid": format!("{namespace}-{name}"), "resourceVersion": "3",
+            "creationTimestamp": at(0)},
+        "spec": {"epochs": 10, "deadlineAfter": "1h", "template": {"spec": {"containers": []}}},
+        "status": status}))
+    .expect("a job")
+}
+
+fn running(gpu: &str, nodes: &[&str], phase: &str) -> Value {
+    json!({"phase": phase, "allocation": {"attempt": 1, "generation": 1, "gpuType": gpu, "gpus": 2, "gpusPerWorker": 2,
+        "nodes": nodes, "placement": "", "since": at(10), "runningTime": at(20), "watts": 700},
+        "prediction": {"risk": "Low", "source": "Prior", "joules": 1}})
+}
+
+fn scrape(index: ClusterIndex, act: impl Fn(&Metrics), now: Timestamp) -> String {
+    let mut registry = Registry::default();
+    let metrics = Metrics::register(&mut registry);
+    let _ = andreas_runtime::watch::WatchMetrics::register(&mut registry);
+    act(&metrics);
+    registry.register_collector(Box::new(Scraped { index: Mutex::new(index), metrics, now }));
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).expect("text");
+    classic(&text)
+}
+
+/// One of everything that is counted.
+fn everything(metrics: &Metrics) {
+    metrics.wrote("status", "ok");
+    metrics.decided("Run");
+    metrics.planned(LastPlan { at: at(1), jobs: 2, gap: Some(0.1), budgeted: 10.0, allowed: Some(5.0) });
+    metrics.looked_at_budget(5.0, true);
+    let before = job("team", "done", running("A", &["n1"], "Running"));
+    let mut after: TrainingJobStatus = serde_json::from_value(json!({
+        "phase": "Succeeded", "completionTime": at(7_200), "startTime": at(20), "restarts": 1,
+        "consumption": {"joules": 3_600_000, "source": "Predicted", "energy": "", "energyMicros": 200_000,
+                        "latenessMicros": 500_000, "cost": ""},
+        "history": [{"attempt": 1, "outcome": "Finished", "reason": "Completed", "gpuType": "A", "gpus": 2, "placement": "n1",
+                     "started": at(20), "ended": at(7_200), "milliPercent": 100_000, "joules": 3_600_000, "message": ""}],
+    }))
+    .expect("a status");
+    metrics.wrote_status(&before, &after);
+    // The same again, as when the answer of the write was lost and the watch shows what it did.
+    let written = SlimTrainingJob { status: Some(after.clone()), ..before };
+    after.restarts = 1;
+    metrics.wrote_status(&written, &after);
+    let row = andreas_planner::Estimate {
+        gpu_type: "A".into(),
+        gpus: andreas_core::GpuCount(2),
+        epoch: andreas_core::Seconds(100.0),
+        power: andreas_core::Watts(300.0),
+        rel_std: 0.2,
+    };
+    let times = vec![andreas_predictor::Estimate {
+        median: 100.0,
+        sigma: 0.2,
+        source: andreas_predictor::Source::Observed,
+    }];
+    let table = Table { rows: vec![row].into(), times, spread: Vec::new(), prior: false, cautious: None };
+    let seen = serde_json::from_value(json!({"run": "done-1", "gpuType": "A", "gpus": 2, "nodes": 1,
+        "millisPerEpoch": 125_000, "milliEpochs": 10_000, "at": at(7_200)}));
+    metrics.learned(&table, &[Learned::Observation(seen.expect("an observation"))]);
+}
+
+fn small() -> ClusterIndex {
+    let mut index = ClusterIndex::new();
+    index.apply(node("n1", "A", 4, true));
+    index.apply(node("n2", "A", 4, false));
+    index.apply(node("n3", "B", 2, true));
+    index.apply(job("team", "runs", running("A", &["n1"], "Running")));
+    index.apply(job("team", "waits", json!({"phase": "Pending", "reason": "PowerBudget"})));
+    index.apply(job("other", "new", json!(null)));
+    index
+}
+
+fn has(text: &str, line: &str) {
+    assert!(text.lines().any(|each| each == line), "no line {line} in\n{text}");
+}
+
+#[test]
+fn the_list_holds_what_is_exposed_and_nothing_else() {
+    let watches: Vec<&str> = andreas_runtime::watch::WATCHES.iter().map(|metric| metric.name).collect();
+    let listed: Vec<_> = list::all().into_iter().filter(|metric| !watches.contains(&metric.name)).collect();
+    let text = scrape(small(), everything, at(4_000));
+    assert_eq!(deviations(&text, &listed), Vec::<String>::new(), "{text}");
+    assert_eq!(ill_named(&list::all()), Vec::<String>::new());
+}
+
+#[test]
+fn a_scrape_tells_what_there_is_now() {
+    let text = scrape(small(), everything, at(4_000));
+    for line in [
+        r#"andreas_jobs{phase="Pending",reason="PowerBudget"} 1"#,
+        r#"andreas_jobs{phase="Pending",reason="NotPlannedYet"} 1"#,
+        r#"andreas_jobs{phase="Running",reason="Running"} 1"#,
+        r#"andreas_jobs{phase="Failed",reason="RetriesExhausted"} 0"#,
+        // An hour after their creation all three are late, by 400 s each.
+        r#"andreas_unfinished_jobs{risk="Late"} 3"#,
+        "andreas_unfinished_jobs_tardiness_seconds 1200.0",
+        "andreas_oldest_waiting_job_seconds 4000.0",
+        r#"andreas_gpus{gpu_type="A",state="held"} 2"#,
+        r#"andreas_gpus{gpu_type="A",state="free"} 2"#,
+        r#"andreas_gpus{gpu_type="A",state="unavailable"} 4"#,
+        r#"andreas_gpus{gpu_type="B",state="free"} 2"#,
+        "andreas_plan_gap_ratio 0.1",
+        "andreas_planned_budget_violations_total 1",
+        r#"andreas_attempts_ended_total{outcome="Finished",reason="Completed"} 1"#,
+        r#"andreas_jobs_ended_total{phase="Succeeded",deadline="missed"} 1"#,
+        "andreas_job_tardiness_seconds_sum 3600.0",
+        "andreas_job_wait_seconds_sum 20.0",
+        "andreas_restarts_total 1",
+        r#"andreas_job_lateness_cost_total{job_namespace="team"} 0.5"#,
+        r#"andreas_prediction_error_ratio_sum{source="Observed"} 0.25"#,
+    ] {
+        let plain = line.strip_suffix(".0").unwrap_or(line);
+        assert!(
+            text.lines().any(|each| each.strip_suffix(".0").unwrap_or(each) == plain),
+            "no {line} in\n{text}"
+        );
+    }
+    // 3.6 MJ of the job that ended, and 700 W for 3,980 s of the one that runs.
+    has(&text, r#"andreas_job_energy_joules_total{job_namespace="team",gpu_type="A"} 6386000.0"#);
+}
+
+/// Given 10,000 jobs of 1,000 namespaces with hostile names on 60 GPU types, all in turn ended, waiting and running; when
+/// they are scraped; then there are at most 5,000 series, and no job's name is among them.
+#[test]
+fn ten_thousand_jobs_make_no_more_than_five_thousand_series() {
+    let mut index = ClusterIndex::new();
+    for number in 0..60 {
+        index.apply(node(&format!("n{number}"), &format!("type-{number}"), 8, true));
+    }
+    for number in 0..10_000 {
+        let (namespace, gpu) = (format!("team-{}", number % 1_000), format!("type-{}", number % 60));
+        let reason = Reason::ALL[number % Reason::ALL.len()].as_str();
+        let status = match number % 3 {
+            0 => running(&gpu, &[&format!("n{}", number % 60)], "Running"),
+            1 => json!({"phase": "Pending", "reason": reason}),
+            _ => json!({"phase": "Failed", "reason": format!("a\"}} {number}\nevil")}),
+        };
+        index.apply(job(&namespace, &format!("evil\"{number}"), status));
+    }
+    let ended = |metrics: &Metrics| {
+        everything(metrics);
+        for number in 0..10_000 {
+            let before = job(&format!("team-{}", number % 1_000), &format!("j{number}"), json!(null));
+            let after = serde_json::from_value(json!({"phase": "Failed", "completionTime": at(9),
+                "consumption": {"joules": 1, "source": "", "energy": "", "energyMicros": 1, "latenessMicros": 1, "cost": ""},
+                "history": [{"attempt": 1, "outcome": "UserFailure", "reason": format!("evil {number}"), "gpuType": format!("type-{}", number % 60),
+                             "gpus": 1, "placement": "", "ended": at(9), "milliPercent": 0, "joules": 1, "message": ""}]}));
+            metrics.wrote_status(&before, &after.expect("a status"));
+        }
+    };
+    let text = scrape(index, ended, at(4_000));
+    let series = text.lines().filter(|line| !line.starts_with('#')).count();
+    assert!((1_000..=5_000).contains(&series), "{series} series");
+    assert!(!text.contains("evil"), "a tenant's text is in the metrics");
+    assert!(text.contains(r#"job_namespace="_other""#) && text.contains(r#"gpu_type="_other""#));
+}
