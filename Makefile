@@ -19,6 +19,10 @@ prepare:
 control-plane: prepare ## Build etcd, kube-apiserver, ... once into the cache folder
 	@tests/tools/build >/dev/null
 
+.PHONY: prometheus
+prometheus: prepare ## Build Prometheus and promtool once into the cache folder; only tests need them
+	@tests/tools/build prometheus >/dev/null
+
 .PHONY: build
 build: prepare ## Build every program of the workspace
 	$(CARGO) build --workspace --bins --locked
@@ -28,7 +32,7 @@ demo: control-plane build ## The main job: a real control plane, 12 GPU nodes, 4
 	@$(CARGO) run -q --locked -p andreas-e2e --bin demo -- $(DEMO_ARGS)
 
 .PHONY: test
-test: control-plane lint build ## Everything that must hold: lints, unit tests, and the suites on a real control plane
+test: control-plane prometheus lint build ## Everything that must hold: lints, unit tests, and the suites on a real control plane
 	$(CARGO) test --workspace --locked --no-fail-fast -- --test-threads=2
 
 .PHONY: lint
