@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use andreas_api::{EnergyPolicySpec, Reason};
 use andreas_core::JobId;
-use andreas_planner::{Decision, JobPlan, Options, Placement, Plan, Prices, SnapshotError};
+use andreas_planner::{Decision, JobPlan, Memory, Options, Placement, Plan, Prices, SnapshotError};
 use andreas_runtime::health::Heartbeat;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
@@ -60,7 +60,8 @@ pub async fn run(
 ) {
     let signals = shared.index.lock().signals();
     let mut tables = Tables::default();
-    let mut prices = None;
+    // Prices and memory of the last plan.
+    let mut left = (None, None);
     let mut wake: Option<Instant> = None;
     settled(&shared, FIRST_WITHIN, |index, ledger| {
         index.jobs.iter().all(|(key, _)| ledger.get(key).is_some_and(|memory| memory.claim.is_some()))
@@ -77,7 +78,7 @@ pub async fn run(
         }
         settled(&shared, HANDED_WITHIN, |_, ledger| ledger.handed() == 0).await;
         let (index, ledger) = look(&shared);
-        let (with, last, wanted) = (std::mem::take(&mut tables), prices.take(), options.clone());
+        let (with, last, wanted) = (std::mem::take(&mut tables), std::mem::take(&mut left), options.clone());
         let work = move || make(&index, &ledger, with, last, &wanted);
         let Ok((with, built, planned)) = tokio::task::spawn_blocking(work).await else {
             // Snapshot and planner are pure and total; a panic is a bug that a restart does not mend.
@@ -102,7 +103,7 @@ pub async fn run(
                     );
                 }
                 wake = hand_over(&shared, &built, &plan);
-                prices = plan.prices;
+                left = (plan.prices, plan.memory);
             }
             Err(error) => {
                 shared.metrics.plan_errors.inc();
@@ -121,10 +122,11 @@ fn make(
     index: &ClusterIndex,
     ledger: &Ledger,
     mut tables: Tables,
-    prices: Option<Prices>,
+    (prices, memory): (Option<Prices>, Option<Memory>),
     options: &Options,
 ) -> (Tables, Built, Result<(Plan, Duration), SnapshotError>) {
     let mut built = snapshot::build(index, ledger, &mut tables, prices, Timestamp::now());
+    built.snapshot.memory = memory;
     let started = Instant::now();
     let mut left_out = 0;
     loop {

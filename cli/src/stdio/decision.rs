@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use andreas_core::JobId;
-use andreas_planner::{Decision, Placement, Plan, Prices};
+use andreas_planner::{Decision, Memory, Placement, Plan, Prices};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use crate::plan::reason;
@@ -64,6 +64,8 @@ struct Explanation<'a> {
     trials: u64,
     reasons: BTreeMap<&'a JobId, String>,
     prices: Option<&'a Prices>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<&'a Memory>,
 }
 
 impl<'a> Explanation<'a> {
@@ -76,6 +78,7 @@ impl<'a> Explanation<'a> {
             trials: plan.trials,
             reasons: plan.jobs.iter().map(|(id, job)| (id, reason(job))).collect(),
             prices: plan.prices.as_ref(),
+            memory: plan.memory.as_ref(),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use andreas_core::{JobId, Time};
-use andreas_planner::{JobState, Options, Plan, Prices, Snapshot, plan};
+use andreas_planner::{JobState, Memory, Options, Plan, Prices, Snapshot, plan};
 
 use super::MAX_JOBS;
 use super::build::{self, Known, Ran};
@@ -19,6 +19,7 @@ pub struct Session {
     known: BTreeMap<JobId, Entry>,
     ran: Ran,
     prices: Option<Prices>,
+    memory: Option<Memory>,
 }
 
 struct Entry {
@@ -30,7 +31,7 @@ struct Entry {
 impl Session {
     /// A session that knows nothing yet.
     pub fn new(options: Options, explain: bool) -> Self {
-        Self { options, explain, known: BTreeMap::new(), ran: Ran::new(), prices: None }
+        Self { options, explain, known: BTreeMap::new(), ran: Ran::new(), prices: None, memory: None }
     }
 
     /// The answer to a line: a decision, or what is wrong with the line. Without end of line.
@@ -49,6 +50,9 @@ impl Session {
         snapshot.jobs = build::jobs(&state, &look_up, &self.ran)?;
         if snapshot.prices.is_none() {
             snapshot.prices.clone_from(&self.prices);
+        }
+        if snapshot.memory.is_none() {
+            snapshot.memory.clone_from(&self.memory);
         }
         let plan =
             plan(&snapshot, &self.options).map_err(|e| Fault { field: e.field, problem: e.problem })?;
@@ -113,6 +117,7 @@ impl Session {
             })
             .collect();
         self.prices = plan.prices;
+        self.memory = plan.memory;
     }
 }
 

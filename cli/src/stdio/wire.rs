@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use andreas_planner::Prices;
+use andreas_planner::{Memory, Prices};
 use serde::Deserialize;
 
 /// One line in. Times in seconds since any origin that all lines share, power in watts.
@@ -41,6 +41,8 @@ pub struct State {
     pub jobs: Vec<JobEntry>,
     /// Prices of an earlier decision (`_plan.prices`), instead of those of the last line.
     pub prices: Option<Prices>,
+    /// Memory of an earlier decision (`_plan.memory`), instead of that of the last line.
+    pub memory: Option<Memory>,
 }
 
 /// Watts per GPU, time factor, power factor.

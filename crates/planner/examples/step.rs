@@ -123,6 +123,7 @@ fn instance(jobs: usize, nodes: usize, seed: u64) -> Snapshot {
         namespaces: vec![],
         jobs,
         prices: None,
+        memory: None,
     }
 }
 

@@ -44,6 +44,7 @@ pub(crate) fn assemble(instance: &Instance<'_>, options: &Options, outcome: Outc
         next_event: instance.next_edge(),
         jobs: std::collections::BTreeMap::new(),
         prices: outcome.prices.clone(),
+        memory: outcome.memory.clone(),
     };
     let mut total = Money::ZERO;
     for (job, data) in instance.jobs.iter().enumerate() {

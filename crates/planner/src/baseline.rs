@@ -21,6 +21,8 @@ pub(crate) struct Outcome {
     pub bound: Option<f64>,
     /// For the next decision.
     pub prices: Option<crate::plan::Prices>,
+    /// For the next decision, of a policy that remembers.
+    pub memory: Option<crate::memory::Memory>,
 }
 
 /// Jobs without a spot in the order of a method; the longest-waiting ones come first whatever the method.
@@ -124,6 +126,7 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
         stopped,
         bound: None,
         prices: None,
+        memory: None,
     }
 }
 

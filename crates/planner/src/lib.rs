@@ -26,12 +26,15 @@ mod explain;
 mod instance;
 mod ledger;
 mod lookahead;
+mod memory;
 mod method;
 mod plan;
+mod policies;
 mod reserve;
 mod snapshot;
 
 pub use error::SnapshotError;
+pub use memory::{JobMemory, Memory};
 pub use method::{Accounting, MethodName, Options, UnknownMethod};
 pub use plan::{Decision, JobPlan, Plan, Prices, WaitReason};
 pub use snapshot::{
@@ -57,6 +60,12 @@ pub fn plan(snapshot: &Snapshot, options: &Options) -> Result<Plan, SnapshotErro
         | MethodName::EdfFixed
         | MethodName::Priority
         | MethodName::PriorityFixed => baseline::decide(&instance, options),
+        MethodName::Tiresias
+        | MethodName::Elasticflow
+        | MethodName::Gavel
+        | MethodName::GandivaFair
+        | MethodName::Powerflow
+        | MethodName::Srtf => policies::decide(&instance, options.method),
     };
     Ok(assemble::assemble(&instance, options, outcome))
 }

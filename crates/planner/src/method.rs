@@ -35,11 +35,23 @@ pub enum MethodName {
     RandomizedGreedy,
     /// The same, with the optimum of the step proven by branch and bound as far as the trials allow.
     Exact,
+    /// Tiresias: least attained GPU-seconds first, in queues; preemptive, fixed requests.
+    Tiresias,
+    /// ElasticFlow: the smallest share that meets the deadline, then whoever gains most.
+    Elasticflow,
+    /// Gavel: most progress for each joule, deadlines met, in rounds; fixed requests.
+    Gavel,
+    /// Gandiva_fair: GPU time in proportion to the namespaces' tickets, in rounds; fixed requests.
+    GandivaFair,
+    /// PowerFlow-like: the largest gain of time for each part of energy, under the power budget.
+    Powerflow,
+    /// Shortest remaining time first: an oracle; preemptive, fixed requests.
+    Srtf,
 }
 
 impl MethodName {
     /// Every method there is.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 17] = [
         Self::Fifo,
         Self::FifoFixed,
         Self::Edf,
@@ -51,6 +63,12 @@ impl MethodName {
         Self::AndreasPr,
         Self::RandomizedGreedy,
         Self::Exact,
+        Self::Tiresias,
+        Self::Elasticflow,
+        Self::Gavel,
+        Self::GandivaFair,
+        Self::Powerflow,
+        Self::Srtf,
     ];
 
     /// Its name on command lines and in files.
@@ -67,6 +85,12 @@ impl MethodName {
             Self::AndreasPr => "andreas-pr",
             Self::RandomizedGreedy => "randomized-greedy",
             Self::Exact => "exact",
+            Self::Tiresias => "tiresias",
+            Self::Elasticflow => "elasticflow",
+            Self::Gavel => "gavel",
+            Self::GandivaFair => "gandiva-fair",
+            Self::Powerflow => "powerflow",
+            Self::Srtf => "srtf",
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use andreas_core::{JobId, Joules, Money, Seconds, Time, Watts};
 use serde::{Deserialize, Serialize};
 
+use crate::memory::Memory;
 use crate::method::MethodName;
 use crate::snapshot::Placement;
 
@@ -36,6 +37,9 @@ pub struct Plan {
     pub jobs: BTreeMap<JobId, JobPlan>,
     /// For the next snapshot's warm start.
     pub prices: Option<Prices>,
+    /// For the next snapshot, of a policy that must know who had how much.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Memory>,
 }
 
 /// The decision about one job and what is expected of it.

@@ -11,6 +11,7 @@ use andreas_core::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::memory::Memory;
 use crate::plan::Prices;
 
 /// A cluster, its rules and its jobs at one instant.
@@ -44,6 +45,9 @@ pub struct Snapshot {
     /// Prices out of the last plan, for a warm start; none starts cold.
     #[serde(default)]
     pub prices: Option<Prices>,
+    /// Memory out of the last plan, of a policy that must know who had how much; none starts anew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Memory>,
 }
 
 /// The power budget of the cluster.
@@ -144,6 +148,9 @@ pub struct Namespace {
     /// per object and resource); a job states what it takes from each key.
     #[serde(default)]
     pub quota: BTreeMap<Arc<str>, u64>,
+    /// Its part of the GPU time where a policy shares it out, relative to the other namespaces', > 0.
+    #[serde(default = "one")]
+    pub tickets: f64,
 }
 
 /// What a job needs and holds.

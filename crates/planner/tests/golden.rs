@@ -94,6 +94,7 @@ fn adapt(request: &Value) -> (Snapshot, Options) {
         namespaces: vec![],
         jobs: jobs.iter().map(|(id, job)| adapt_job(id, job, current.get(id))).collect(),
         prices: None,
+        memory: None,
     };
     let method = match request["method"].as_str() {
         Some("EDF") => MethodName::Edf,

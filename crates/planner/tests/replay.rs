@@ -93,6 +93,7 @@ fn simulate(instance: &Instance, method: MethodName, trials: u64, seed: u64) -> 
         namespaces: vec![],
         jobs: vec![],
         prices: None,
+        memory: None,
     };
     let accounting = match method {
         MethodName::RandomizedGreedy => Accounting::Predicted,

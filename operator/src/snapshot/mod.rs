@@ -160,6 +160,7 @@ pub fn build(
         namespaces,
         jobs: planned,
         prices,
+        memory: None,
     };
     Built {
         snapshot,
@@ -199,7 +200,7 @@ fn namespace(index: &ClusterIndex, name: &str, holders: &jobs::Holders) -> Optio
             }
         }
     }
-    Some(Namespace { name: NamespaceName::new(name), quota: left })
+    Some(Namespace { name: NamespaceName::new(name), quota: left, tickets: 1.0 })
 }
 
 fn gpus(count: u64) -> GpuCount {

@@ -455,6 +455,7 @@ impl<'a, 'b> Search<'a, 'b> {
             stopped: std::mem::take(&mut self.stopped),
             bound: None,
             prices: None,
+            memory: None,
         }
     }
 }

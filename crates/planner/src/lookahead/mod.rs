@@ -102,6 +102,7 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
         // Coming down to a lower budget may touch what the bound takes as given.
         bound: Some(bound).filter(|bound| *bound <= cost + 1e-9 * cost.abs()),
         prices: Some(look.publish(instance, &classes)),
+        memory: None,
     }
 }
 

@@ -203,6 +203,7 @@ pub fn cluster(load: &Load) -> Snapshot {
         namespaces: vec![],
         jobs: vec![],
         prices: None,
+        memory: None,
     }
 }
 

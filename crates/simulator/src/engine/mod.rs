@@ -152,6 +152,7 @@ impl<'a> Replay<'a> {
             namespaces: Vec::new(),
             jobs: Vec::new(),
             prices: None,
+            memory: None,
         };
         Ok(Self {
             scenario,
@@ -301,6 +302,7 @@ impl<'a> Replay<'a> {
             }
         }
         self.snapshot.prices = plan.prices;
+        self.snapshot.memory = plan.memory;
         Ok(plan.next_event)
     }
 

@@ -1,0 +1,181 @@
+//! From wishes to spots.
+
+use super::{Policy, View, Wish};
+use crate::board::Board;
+use crate::budget;
+use crate::candidates;
+use crate::instance::{Holding, Instance, Spot};
+use crate::memory::Memory;
+use crate::reserve::{self, Reservation};
+use crate::snapshot::Preemption;
+
+/// What came of it.
+pub(super) struct Settled {
+    pub spots: Vec<Option<Spot>>,
+    /// Jobs stopped to come down to the power budget.
+    pub stopped: Vec<usize>,
+    pub reserved_for: Option<usize>,
+    /// How often wishes were given out.
+    pub rounds: u64,
+}
+
+/// Most repetitions until nothing changes. The set of served jobs only gets better in the order of the wishes, so few are needed.
+const REPETITIONS: u64 = 8;
+/// Rounds of giving out: a later job may open a node whose overhead had been too much for the budget.
+const ROUNDS: usize = 16;
+
+/// Gives out by a policy's wishes, with what that leads to as the present, until it leads to itself.
+///
+/// `keep`: nobody is moved or stopped; what is free is given out.
+pub(super) fn settle(instance: &Instance<'_>, policy: &dyn Policy, memory: &Memory, keep: bool) -> Settled {
+    let mut whole = Board::new(instance, |_, _| true);
+    let stopped = budget::enforce(instance, &mut whole);
+    if instance.above_budget && stopped.is_empty() {
+        // While some leave for a lower budget, nobody takes their place.
+        return Settled { spots: whole.spots, stopped, reserved_for: None, rounds: 0 };
+    }
+    let mut base = whole.clone();
+    if !keep && !instance.above_budget {
+        for (job, data) in instance.jobs.iter().enumerate() {
+            if matches!(data.holding, Holding::Running { free_to_move: true, .. }) {
+                base.lift(instance, job);
+            }
+        }
+    }
+    let mut present = whole.spots;
+    let mut reserved_for = None;
+    let mut rounds = 0;
+    while rounds < REPETITIONS {
+        rounds += 1;
+        let mut wishes = ordered(policy, &View { instance, base: &base, present: &present, memory });
+        // Who was stopped for a lower budget while others leave for it does not come back on the watts that are to be saved.
+        wishes.retain(|wish| !instance.above_budget || !stopped.contains(&wish.job));
+        let (mut board, reserved) = assign(instance, &base, &present, &wishes);
+        if reserved.is_none()
+            && let Some(stayed) = stay(instance, &base, &present, &board)
+        {
+            board = stayed;
+        }
+        reserved_for = reserved.map(|r| r.job);
+        let settled = board.spots == present;
+        present = board.spots;
+        if settled {
+            break;
+        }
+        // Who may not be moved once it runs is among the others from here on, as it will be at the next decision.
+        for (job, spot) in present.iter().enumerate() {
+            let begins = spot.as_ref() != instance.jobs[job].present();
+            if let (Some(spot), None, true) = (spot, &base.spots[job], begins && stays(instance, job)) {
+                base.put(instance, job, spot.clone());
+            }
+        }
+    }
+    Settled { spots: present, stopped, reserved_for, rounds }
+}
+
+/// Whether a job that begins to run now may not be moved at the next decision.
+fn stays(instance: &Instance<'_>, job: usize) -> bool {
+    let job = instance.jobs[job].job;
+    !job.movable || job.preemption == Preemption::Never || job.min_run.0 > 0.0
+}
+
+/// Who has waited longest comes first, and who has no wish is offered what is left.
+fn ordered(policy: &dyn Policy, view: &View<'_, '_>) -> Vec<Wish> {
+    let instance = view.instance;
+    let mut wishes = policy.wishes(view);
+    wishes.retain(|wish| view.base.spots[wish.job].is_none());
+    let rest = view.open().map(|job| Wish { job, configs: policy.leftovers(instance, job) });
+    // Who is late beyond measure does not choose.
+    let (overdue, others): (Vec<Wish>, Vec<Wish>) = rest.partition(|w| instance.jobs[w.job].overdue);
+    let mut overdue = overdue;
+    overdue.sort_by(|a, b| {
+        let submit = |w: &Wish| instance.jobs[w.job].job.submit;
+        submit(a).total_cmp(&submit(b)).then(a.job.cmp(&b.job))
+    });
+    overdue.into_iter().chain(wishes).chain(others).collect()
+}
+
+/// Gives out in order; whoever may have what it has keeps it. Room is kept for the first overdue job that does not fit.
+fn assign(
+    instance: &Instance<'_>,
+    base: &Board,
+    present: &[Option<Spot>],
+    wishes: &[Wish],
+) -> (Board, Option<Reservation>) {
+    let mut board = base.clone();
+    let mut reserved: Option<Reservation> = None;
+    for _ in 0..ROUNDS {
+        let mut placed = false;
+        for Wish { job, configs } in wishes {
+            let job = *job;
+            if board.spots[job].is_some() {
+                continue;
+            }
+            if let Some(own) = reserved.take_if(|r| r.job == job) {
+                board.ledger.release(instance, job, &own.spot);
+            }
+            if give(instance, &mut board, present, job, configs) {
+                placed = true;
+            } else if let Some(kept) = &reserved {
+                // Until that room is expected to be free, others may use it.
+                let short: Vec<usize> = configs
+                    .iter()
+                    .copied()
+                    .filter(|c| candidates::run(instance, job, *c) <= kept.ready)
+                    .collect();
+                board.ledger.release(instance, kept.job, &kept.spot);
+                placed |= give(instance, &mut board, present, job, &short);
+                board.ledger.take(instance, kept.job, &kept.spot);
+            } else if instance.jobs[job].overdue {
+                reserved = reserve::reserve(instance, &mut board, job);
+            }
+        }
+        if !placed {
+            break;
+        }
+    }
+    (board, reserved)
+}
+
+/// What the job holds, if it may have that, else the first configuration that fits anywhere.
+fn give(
+    instance: &Instance<'_>,
+    board: &mut Board,
+    present: &[Option<Spot>],
+    job: usize,
+    configs: &[usize],
+) -> bool {
+    if let Some(spot) = &present[job]
+        && configs.iter().any(|c| alike(instance, job, *c, spot))
+        && board.try_put(instance, job, spot.clone()).is_ok()
+    {
+        return true;
+    }
+    board.ledger.any_open() && board.place_first(instance, job, configs)
+}
+
+/// The same GPUs, whatever the power limit: with a limit a job may stay.
+fn alike(instance: &Instance<'_>, job: usize, config: usize, spot: &Spot) -> bool {
+    let data = &instance.jobs[job];
+    let (a, b) = (&data.configs[config], &data.configs[spot.config]);
+    (a.kind, a.nodes, a.gpus) == (b.kind, b.nodes, b.gpus)
+}
+
+/// The same jobs with the same GPUs, but whoever runs stays where it is; none if the others then do not fit.
+fn stay(instance: &Instance<'_>, base: &Board, present: &[Option<Spot>], wanted: &Board) -> Option<Board> {
+    let mut board = base.clone();
+    let mut others = Vec::new();
+    for (job, spot) in wanted.spots.iter().enumerate() {
+        let Some(spot) = spot.as_ref().filter(|_| board.spots[job].is_none()) else { continue };
+        match &present[job] {
+            Some(here) if alike(instance, job, spot.config, here) => {
+                board.try_put(instance, job, here.clone()).ok()?;
+            }
+            _ => others.push((job, spot.config)),
+        }
+    }
+    others.sort_by_key(|(job, config)| {
+        (std::cmp::Reverse(instance.jobs[*job].configs[*config].total_gpus()), *job)
+    });
+    others.into_iter().all(|(job, config)| board.place_first(instance, job, &[config])).then_some(board)
+}

@@ -1,0 +1,167 @@
+//! PowerFlow-like (Gu et al., arXiv 2304.06381): the largest gain of time for each part of energy, under a power budget.
+
+use std::collections::BinaryHeap;
+
+use super::{Policy, View, Wish, levels};
+use crate::candidates;
+use crate::instance::{Config, Instance};
+
+/// Every job gets the fewest GPUs it can use, in order of submission, at their thriftiest setting. Then, again and again, the step (more
+/// GPUs, or a higher power limit) is taken whose gain of completion time, as a share, is largest for the energy it adds, as a share,
+/// until the budget would be exceeded or GPUs run out. Being of shares it needs no length of jobs.
+///
+/// Only the paper's abstract and a third party's port of its Algorithm 1 were read: hence "like". Its models of throughput and energy
+/// are the snapshot's tables, frequencies are power limits, and its energy budget is the cluster's power budget; without one,
+/// GPUs run out first. Buddy placement is best fit.
+pub(super) struct PowerFlow;
+
+impl Policy for PowerFlow {
+    fn wishes(&self, view: &View<'_, '_>) -> Vec<Wish> {
+        let instance = view.instance;
+        let mut free: Vec<i64> = (0..instance.types.len()).map(|kind| view.free(kind)).collect();
+        let mut watts = instance.allowed_mw.map(|allowed| allowed - view.base.ledger.power());
+        let mut queue: Vec<usize> = view.open().collect();
+        queue.sort_by(|a, b| {
+            let submit = |j: usize| instance.jobs[j].job.submit;
+            submit(*a).total_cmp(&submit(*b)).then(a.cmp(b))
+        });
+        let mut now: Vec<Option<usize>> = vec![None; instance.jobs.len()];
+        for &job in &queue {
+            now[job] = first(view, job, &free, watts);
+            if let Some(config) = now[job].map(|c| view.config(job, c)) {
+                free[config.kind] -= config.total_gpus();
+                watts = watts.map(|w| w - net(instance, config));
+            }
+        }
+        let mut steps: BinaryHeap<Step> = now
+            .iter()
+            .enumerate()
+            .filter_map(|(job, config)| Some((job, (*config)?)))
+            .flat_map(|(job, config)| next(instance, job, config))
+            .collect();
+        while let Some(step) = steps.pop() {
+            let (old, new) = (view.config(step.job, step.from), view.config(step.job, step.to));
+            // A step from where the job no longer is: its other step was better.
+            if now[step.job] != Some(step.from) || new.total_gpus() - old.total_gpus() > free[new.kind] {
+                continue;
+            }
+            let more = net(instance, new) - net(instance, old);
+            if watts.is_some_and(|left| more > left) {
+                break;
+            }
+            free[new.kind] -= new.total_gpus() - old.total_gpus();
+            watts = watts.map(|w| w - more);
+            now[step.job] = Some(step.to);
+            steps.extend(next(instance, step.job, step.to));
+        }
+        queue
+            .into_iter()
+            .filter_map(|job| {
+                let config = now[job]?;
+                // If it does not fit in one piece, less of the same.
+                let total = view.config(job, config).total_gpus();
+                let mut configs = vec![config];
+                let less = levels(instance, job, view.config(job, config).kind);
+                configs.extend(less.into_iter().rev().filter(|c| view.config(job, *c).total_gpus() < total));
+                Some(Wish { job, configs })
+            })
+            .collect()
+    }
+
+    fn leftovers(&self, instance: &Instance<'_>, job: usize) -> Vec<usize> {
+        candidates::cheapest(instance, job)
+    }
+}
+
+/// Milliwatts that a job adds to those of idle GPUs; the overhead of its nodes is left to the ledger.
+fn net(instance: &Instance<'_>, config: &Config) -> i128 {
+    config.power_mw - instance.types[config.kind].idle_mw * i128::from(config.total_gpus())
+}
+
+fn energy(config: &Config) -> f64 {
+    config.power * config.time
+}
+
+/// The least a job can use, at its thriftiest; where it is if that has room.
+fn first(view: &View<'_, '_>, job: usize, free: &[i64], watts: Option<i128>) -> Option<usize> {
+    let instance = view.instance;
+    let here = view.present[job].as_ref().map(|spot| view.config(job, spot.config).kind);
+    let mut best: Option<usize> = None;
+    for (kind, room) in free.iter().enumerate() {
+        let Some(least) = levels(instance, job, kind).first().copied() else { continue };
+        let least = view.config(job, least);
+        for (c, config) in instance.jobs[job].configs.iter().enumerate() {
+            let same = config.kind == kind && (config.nodes, config.gpus) == (least.nodes, least.gpus);
+            let fits = config.total_gpus() <= *room && watts.is_none_or(|w| net(instance, config) <= w);
+            if !(config.offered && same && fits) {
+                continue;
+            }
+            let key = |c: usize| {
+                let config = view.config(job, c);
+                (Some(config.kind) != here, energy(config))
+            };
+            let better = best.is_none_or(|b| {
+                let (new, old) = (key(c), key(b));
+                new.0.cmp(&old.0).then(new.1.total_cmp(&old.1)).is_lt()
+            });
+            if better {
+                best = Some(c);
+            }
+        }
+    }
+    best
+}
+
+/// The next number of GPUs at the same limit, and the next limit on the same GPUs.
+fn next(instance: &Instance<'_>, job: usize, from: usize) -> Vec<Step> {
+    let configs = &instance.jobs[job].configs;
+    let old = &configs[from];
+    let offered =
+        |c: &usize| configs[*c].offered && configs[*c].kind == old.kind && configs[*c].time < old.time;
+    let more = (0..configs.len())
+        .filter(offered)
+        .filter(|c| configs[*c].limit == old.limit && configs[*c].total_gpus() > old.total_gpus())
+        .min_by_key(|c| (configs[*c].total_gpus(), configs[*c].nodes));
+    let top = |limit: Option<f64>| limit.unwrap_or(f64::INFINITY);
+    let higher = (0..configs.len())
+        .filter(offered)
+        .filter(|c| (configs[*c].nodes, configs[*c].gpus) == (old.nodes, old.gpus))
+        .filter(|c| top(configs[*c].limit) > top(old.limit))
+        .min_by(|a, b| top(configs[*a].limit).total_cmp(&top(configs[*b].limit)).then(a.cmp(b)));
+    let step = |to: usize| {
+        let gain = (old.time - configs[to].time) / old.time;
+        let price = (energy(&configs[to]) - energy(old)) / energy(old).max(f64::MIN_POSITIVE);
+        // What saves energy as well comes first.
+        let worth = if price > 0.0 { gain / price } else { f64::MAX };
+        Step { worth, job, from, to }
+    };
+    more.into_iter().chain(higher).map(step).collect()
+}
+
+struct Step {
+    worth: f64,
+    job: usize,
+    from: usize,
+    to: usize,
+}
+
+impl Ord for Step {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        let by_name = (other.job, other.to).cmp(&(self.job, self.to));
+        self.worth.total_cmp(&other.worth).then(by_name)
+    }
+}
+
+impl PartialOrd for Step {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Step {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Step {}

@@ -1,0 +1,75 @@
+//! Policies that are an order of jobs with fixed requests, preemptive: Tiresias and shortest remaining time first.
+
+use andreas_core::{Seconds, Time};
+
+use super::{Policy, View, Wish, runs};
+use crate::candidates;
+use crate::instance::Instance;
+use crate::memory::Memory;
+
+/// Tiresias with two-dimensional least attained service (Gu et al., NSDI 2019; SymbioticLab/Tiresias at 959f9b08, `simulator/`).
+///
+/// A job's attained service is its GPU-seconds so far. It falls from queue to queue as that passes the thresholds; queues are served
+/// in order, who does not fit is skipped, and inside a queue nobody who runs is stopped for one who does not (first started, first
+/// served). Who has waited eight times as long as it has run starts again in the first queue. The length of jobs is not used.
+///
+/// Departures: GPUs are of several types here and were of one there: a job takes the fastest type that has room and stays on it. Where
+/// a model's tensors are skewed, the original packs it on few nodes and spreads the others; here all are packed. The Gittins index is
+/// not here.
+pub(super) struct Tiresias;
+
+/// GPU-seconds at which a job leaves its queue (`queue_limit` of the published simulator).
+const THRESHOLDS: [f64; 3] = [3250.0, 7200.0, 18_000.0];
+/// Waiting so many times as long as it ran makes a job new again (the paper's PROMOTEKNOB, with Voda's value).
+const PROMOTE: f64 = 8.0;
+
+/// Who has starved is taken as new.
+fn forget_the_starved(memory: &mut Memory) {
+    let now = memory.now;
+    for job in memory.jobs.values_mut() {
+        let starved = |since: Time| (now - since).0 >= PROMOTE * job.ran.0;
+        if job.ran.0 > 0.0 && job.waits_since.is_some_and(starved) {
+            (job.service, job.ran) = (Seconds::ZERO, Seconds::ZERO);
+        }
+    }
+}
+
+impl Policy for Tiresias {
+    fn prepare(&self, _: &Instance<'_>, memory: &mut Memory) {
+        forget_the_starved(memory);
+    }
+
+    fn wishes(&self, view: &View<'_, '_>) -> Vec<Wish> {
+        in_order(view, |job| {
+            let had = view.memory.job(view.instance, job).map_or(0.0, |m| m.service.0);
+            THRESHOLDS.iter().filter(|t| had >= **t).count() as f64
+        })
+    }
+}
+
+/// Shortest remaining time first, preemptive, knowing all times: an oracle for mean completion times (Schrage 1968). Where times are only
+/// predicted it is as good as the predictions.
+pub(super) struct Srtf;
+
+impl Policy for Srtf {
+    fn wishes(&self, view: &View<'_, '_>) -> Vec<Wish> {
+        in_order(view, |job| remaining(view.instance, job))
+    }
+}
+
+/// What is left on the fastest of what the user asked for; infinite without.
+fn remaining(instance: &Instance<'_>, job: usize) -> f64 {
+    let configs = candidates::fixed(instance, job);
+    configs.iter().map(|c| instance.jobs[job].configs[*c].time).fold(f64::INFINITY, f64::min)
+}
+
+/// By a rank, smallest first; then who runs, then by submission.
+fn in_order(view: &View<'_, '_>, rank: impl Fn(usize) -> f64) -> Vec<Wish> {
+    let submit = |job: usize| view.instance.jobs[job].job.submit;
+    let mut jobs: Vec<(f64, usize)> = view.open().map(|job| (rank(job), job)).collect();
+    jobs.sort_by(|(x, a), (y, b)| {
+        let running = runs(view, *b).cmp(&runs(view, *a));
+        x.total_cmp(y).then(running).then(submit(*a).total_cmp(&submit(*b))).then(a.cmp(b))
+    });
+    jobs.into_iter().map(|(_, job)| Wish { job, configs: candidates::fixed(view.instance, job) }).collect()
+}
