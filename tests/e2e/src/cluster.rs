@@ -18,6 +18,7 @@ use kube::api::{Api, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::chart;
+use crate::install;
 use crate::observer::Observer;
 use crate::storage::Storage;
 
@@ -79,6 +80,9 @@ pub struct Options {
     pub extender: bool,
     /// How long a node may be silent before it is NotReady.
     pub node_monitor_grace_period: Duration,
+    /// Values of the chart: then it is installed by helm, its pods are run by the pretend kubelets on two nodes without GPUs
+    /// and, the agents, on every GPU node. Without, operator, extender and scheduler are plain processes and there is no agent.
+    pub install: Option<Value>,
     /// A folder that stays at the end.
     pub data_dir: Option<PathBuf>,
 }
@@ -93,6 +97,7 @@ impl Default for Options {
             policy: short_runs(),
             extender: true,
             node_monitor_grace_period: Duration::from_secs(50),
+            install: None,
             data_dir: None,
         }
     }
@@ -118,11 +123,11 @@ pub struct Operator {
 pub struct Cluster {
     /// The control plane.
     pub testbed: Testbed,
-    /// Replicas of the operator.
+    /// Replicas of the operator that are plain processes.
     pub operators: Vec<Operator>,
-    /// The extender, unless in affinity mode.
+    /// The extender, unless in affinity mode or a pod.
     pub extender: Option<Process>,
-    /// The scheduler that asks it.
+    /// The scheduler that asks it, unless it is a pod.
     pub scheduler: Option<Process>,
     /// What is seen from outside.
     pub observer: Observer,
@@ -148,7 +153,12 @@ impl Cluster {
             builder = builder.data_dir(folder);
         }
         let testbed = builder.start().await.context("starting the control plane")?;
-        chart::install(&testbed).await.context("installing the chart's objects")?;
+        if let Some(values) = &options.install {
+            start_kubelets(&testbed, &options, &[]).await?;
+            install::upgrade(&testbed, values).await?;
+        } else {
+            chart::install(&testbed).await.context("installing the chart's objects")?;
+        }
         let observer = Observer::start(&testbed.client());
         let storage = Storage::start(&testbed.client()).await?;
         let mut cluster = Self {
@@ -169,11 +179,14 @@ impl Cluster {
                 "spec": cluster.options.policy,
             }))
             .await?;
+        if cluster.options.install.is_some() {
+            return Ok(cluster);
+        }
         for index in 0..cluster.options.operators {
             let operator = cluster.start_operator(index).await?;
             cluster.operators.push(operator);
         }
-        cluster.start_kubelets().await?;
+        start_kubelets(&cluster.testbed, &cluster.options, &cluster.operators).await?;
         if cluster.options.extender {
             cluster.start_scheduler().await?;
         }
@@ -185,6 +198,11 @@ impl Cluster {
                 .context("waiting for the operator")?;
         }
         Ok(cluster)
+    }
+
+    /// Whether our extender binds the training pods.
+    pub fn binds_by_extender(&self) -> bool {
+        self.options.extender
     }
 
     async fn start_operator(&self, index: usize) -> Result<Operator> {
@@ -216,40 +234,6 @@ impl Cluster {
         }
         spec = spec.args(&self.options.operator_args);
         Ok(Operator { process: bed.spawn(spec)?, admin, progress, _ports: ports })
-    }
-
-    async fn start_kubelets(&self) -> Result<()> {
-        let nodes: Vec<Value> = self
-            .options
-            .groups
-            .iter()
-            .map(|g| {
-                json!({
-                    "namePrefix": g.prefix, "count": g.count, "gpu": g.gpu, "gpus": g.gpus,
-                    "gpuMemoryMiB": g.memory_mib,
-                })
-            })
-            .collect();
-        let forwards: Vec<Value> = self
-            .operators
-            .iter()
-            .take(1)
-            .map(|o| json!({"listen": PROGRESS_ADDRESS, "to": o.progress.to_string(), "names": [PROGRESS_HOST]}))
-            .collect();
-        let config = json!({
-            "nodes": nodes,
-            "images": [{"image": "andreas.dev/trainer", "program": workspace_binary("andreas-trainer")?}],
-            "forwards": forwards,
-            // A node that is alive must be heard several times before it counts as silent.
-            "leaseRenewSeconds": (self.options.node_monitor_grace_period.as_secs() / 5).clamp(1, 10),
-        });
-        let path = self.testbed.data_dir().join("nodes.json");
-        std::fs::write(&path, serde_json::to_vec_pretty(&config)?)?;
-        let kubelets = Kubelets {
-            program: workspace_binary("pretend-kubelets")?,
-            args: vec!["--config".into(), path.into()],
-        };
-        Ok(self.testbed.start_kubelets(&kubelets).await?)
     }
 
     async fn start_scheduler(&mut self) -> Result<()> {
@@ -345,11 +329,52 @@ impl Cluster {
         for process in self.operators.iter().map(|o| &o.process).chain(&self.extender) {
             text += &format!("--- {} ---\n{}\n", process.name(), process.log_tail(40));
         }
+        if self.options.install.is_some() {
+            text += &install::logs(&self.testbed);
+        }
         if let Ok(kubelets) = self.testbed.process(Component::Kubelets) {
             text += &format!("--- kubelets ---\n{}\n", kubelets.log_tail(20));
         }
         text
     }
+}
+
+async fn start_kubelets(testbed: &Testbed, options: &Options, operators: &[Operator]) -> Result<()> {
+    let installed = options.install.is_some();
+    let mut nodes: Vec<Value> = Vec::new();
+    for g in &options.groups {
+        let mut group = json!({
+            "namePrefix": g.prefix, "count": g.count, "gpu": g.gpu, "gpus": g.gpus, "gpuMemoryMiB": g.memory_mib,
+        });
+        if installed {
+            group["taints"] = json!(["nvidia.com/gpu=present:NoSchedule"]);
+        }
+        nodes.push(group);
+    }
+    let mut images =
+        vec![json!({"image": "andreas.dev/trainer", "program": workspace_binary("andreas-trainer")?})];
+    let mut config = json!({
+        // A node that is alive must be heard several times before it counts as silent.
+        "leaseRenewSeconds": (options.node_monitor_grace_period.as_secs() / 5).clamp(1, 10),
+    });
+    if installed {
+        nodes.push(json!({"namePrefix": "system-", "count": 2, "cpu": "8", "memory": "32Gi"}));
+        images.extend(install::images(testbed)?);
+        config["nvmlLibrary"] = json!(install::nvml_library()?);
+    }
+    let forwards = operators.iter().take(1).map(|operator| {
+        json!({"listen": PROGRESS_ADDRESS, "to": operator.progress.to_string(), "names": [PROGRESS_HOST]})
+    });
+    config["forwards"] = forwards.collect();
+    config["nodes"] = json!(nodes);
+    config["images"] = json!(images);
+    let path = testbed.data_dir().join("nodes.json");
+    std::fs::write(&path, serde_json::to_vec_pretty(&config)?)?;
+    let kubelets = Kubelets {
+        program: workspace_binary("pretend-kubelets")?,
+        args: vec!["--config".into(), path.into()],
+    };
+    Ok(testbed.start_kubelets(&kubelets).await?)
 }
 
 /// `namespace/name` as its two parts.

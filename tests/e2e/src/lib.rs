@@ -11,6 +11,7 @@ pub mod api;
 pub mod chart;
 pub mod cluster;
 pub mod demo;
+pub mod install;
 pub mod job;
 pub mod nodes;
 pub mod observer;

@@ -48,7 +48,7 @@ pub async fn scenario(options: Options, story: impl AsyncFnOnce(&mut Cluster) ->
 pub fn what_must_hold(cluster: &Cluster) -> Result<()> {
     let violations: Vec<String> = cluster.observer.seen().violations.iter().cloned().collect();
     ensure!(violations.is_empty(), "{}", violations.join("; "));
-    if cluster.extender.is_some() {
+    if cluster.binds_by_extender() {
         let bindings = Bindings::read(cluster)?;
         ensure!(bindings.by_others.is_empty(), "bound by others than the extender: {:?}", bindings.by_others);
         ensure!(

@@ -142,6 +142,11 @@ impl NodesClient {
         self.done(Command::GpuHeal { node: node.to_owned(), gpu: gpu.to_owned() }).await
     }
 
+    /// See [`Command::GpuHang`].
+    pub async fn gpu_hang(&self, node: &str, gpu: &str) -> Result<(), ClientError> {
+        self.done(Command::GpuHang { node: node.to_owned(), gpu: gpu.to_owned() }).await
+    }
+
     /// See [`Command::Forward`].
     pub async fn forward(&self, forward: Forward) -> Result<(), ClientError> {
         self.done(Command::Forward(forward)).await

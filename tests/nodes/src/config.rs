@@ -23,6 +23,9 @@ pub struct NodesConfig {
     /// Addresses inside that lead to places outside.
     #[serde(default)]
     pub forwards: Vec<Forward>,
+    /// The simulated `libnvidia-ml` of nodes with GPUs, loaded by containers that ask for the driver; without it they have none.
+    #[serde(default)]
+    pub nvml_library: Option<PathBuf>,
     /// Folders of the machine that containers see read-only.
     #[serde(default)]
     pub host_paths: Vec<PathBuf>,

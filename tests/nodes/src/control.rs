@@ -11,6 +11,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 use crate::config::Forward;
 use crate::devices::{Gpu, Refusal};
+use crate::hardware::{GpuHardware, Hardware};
 use crate::kubelet::{Entry, Shared};
 use crate::node::Node;
 use crate::pod::Fault;
@@ -96,6 +97,13 @@ pub enum Command {
         /// UUID or index.
         gpu: String,
     },
+    /// Every call of the driver on a GPU hangs; heal it to end that.
+    GpuHang {
+        /// Node name.
+        node: String,
+        /// UUID or index.
+        gpu: String,
+    },
     /// Opens or changes a forward.
     Forward(Forward),
     /// Closes a forward.
@@ -117,6 +125,8 @@ pub struct NodeInfo {
     pub boot_id: String,
     /// Its GPUs and who holds them.
     pub gpus: Vec<Gpu>,
+    /// What the driver says of them; empty where that is not simulated.
+    pub hardware: Vec<GpuHardware>,
 }
 
 /// A pod as its kubelet sees it.
@@ -230,8 +240,15 @@ async fn obey(shared: &Arc<Shared>, command: Command) -> Result<Answer, String> 
         Command::GpuFault { node: name, gpu } => gpu_fault(shared, &*node(&name)?, &gpu)?,
         Command::GpuHeal { node: name, gpu } => {
             let node = node(&name)?;
-            node.devices.lock().mark(&gpu, true).ok_or_else(|| format!("no GPU {gpu}"))?;
+            let healed = node.devices.lock().mark(&gpu, true).ok_or_else(|| format!("no GPU {gpu}"))?;
+            node.hardware.get().map_or(Ok(()), |gpus| gpus.fault(&healed.uuid, nvidia_ml::Fault::None))?;
             node.status_changed();
+        }
+        Command::GpuHang { node: name, gpu } => {
+            let node = node(&name)?;
+            let hangs = node.devices.lock().find(&gpu).ok_or_else(|| format!("no GPU {gpu}"))?;
+            let hardware = node.hardware.get().ok_or("there is no simulated driver")?;
+            hardware.fault(&hangs.uuid, nvidia_ml::Fault::Hang)?;
         }
         Command::Forward(forward) => shared.set_forward(forward.listen, Some(forward)),
         Command::CloseForward { listen } => shared.set_forward(listen, None),
@@ -258,6 +275,7 @@ fn lose_containers(shared: &Shared, node: &str) {
 
 fn gpu_fault(shared: &Shared, node: &Node, gpu: &str) -> Result<(), String> {
     let marked = node.devices.lock().mark(gpu, false).ok_or_else(|| format!("no GPU {gpu}"))?;
+    node.hardware.get().map_or(Ok(()), |gpus| gpus.fault(&marked.uuid, nvidia_ml::Fault::Lost))?;
     node.status_changed();
     let Some(holder) = marked.holder else { return Ok(()) };
     if let Some(entry) = shared.pods.lock().get(&holder) {
@@ -283,6 +301,7 @@ fn node_info(node: &Node) -> NodeInfo {
         online: node.is_online(),
         boot_id: node.boot_id(),
         gpus: node.devices.lock().gpus().to_vec(),
+        hardware: node.hardware.get().map(Hardware::gpus).unwrap_or_default(),
     }
 }
 

@@ -169,6 +169,13 @@ impl Devices {
         }
     }
 
+    /// A GPU by UUID or index.
+    pub fn find(&self, gpu: &str) -> Option<Gpu> {
+        let index: Option<usize> = gpu.parse().ok();
+        let mut gpus = self.gpus.iter().enumerate();
+        gpus.find(|(i, one)| one.uuid == gpu || Some(*i) == index).map(|(_, one)| one.clone())
+    }
+
     /// Marks a GPU, by UUID or index, and says who holds it; none where there is no such GPU.
     pub fn mark(&mut self, gpu: &str, healthy: bool) -> Option<Gpu> {
         let index: Option<usize> = gpu.parse().ok();

@@ -18,6 +18,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use crate::cluster::Cluster;
 use crate::config::{Forward, NodesConfig};
 use crate::forward::Forwarder;
+use crate::hardware::{self, Hardware};
 use crate::node::{Node, whole_seconds};
 use crate::objects::{ClaimView, ConfigMapView, NodeView, PodView, SecretView, ServiceView, SliceView};
 use crate::pod::volumes::replace;
@@ -168,6 +169,24 @@ impl Shared {
             events,
             config: Arc::new(config),
         })
+    }
+
+    /// The folder that stands for a node's file system.
+    pub fn host(&self, node: &str) -> PathBuf {
+        self.data_dir.join("hosts").join(node)
+    }
+
+    /// Simulated GPUs and a PodResources socket for every node with GPUs, where containers are processes.
+    pub fn start_hardware(self: &Arc<Self>) -> anyhow::Result<()> {
+        let Some(library) = self.config.nvml_library.as_ref().filter(|_| self.sandbox.is_some()) else {
+            return Ok(());
+        };
+        for node in self.nodes.values().filter(|node| node.group.gpus > 0) {
+            let host = self.host(&node.name);
+            let _ = node.hardware.set(Hardware::new(node, &host, library)?);
+            tokio::spawn(hardware::serve_pod_resources(Arc::downgrade(self), Arc::clone(node), host));
+        }
+        Ok(())
     }
 
     /// Registers every node and starts its heartbeat.

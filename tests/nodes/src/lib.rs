@@ -1,7 +1,8 @@
 //! Pretend kubelets: GPU nodes whose containers are processes, against a real kube-apiserver.
 //!
 //! *What it holds.* `node`: Node objects as GPU feature discovery labels them, Leases, heartbeats. [`config`]: which
-//! nodes. `devices`: who holds which GPU of a node. `pod`: a pod from binding to its end. [`sandbox`]: the network
+//! nodes. `devices`: who holds which GPU of a node. `hardware`: what NVML and
+//! the PodResources socket say of them. `pod`: a pod from binding to its end. [`sandbox`]: the network
 //! namespace in which containers run as processes, each in its own mounts. `cluster`, `forward`: names and addresses
 //! of Services inside. [`control`] and [`NodesClient`]: what a tester can do to nodes and pods.
 //!
@@ -11,8 +12,8 @@
 //! *What must never be here.* The product: nothing here knows TrainingJobs, so that what works here works with a real
 //! kubelet. No clock but the real one.
 //!
-//! *What it leaves out of a kubelet.* `kubectl logs` and `exec` (logs are files below the data folder), liveness
-//! probes, users and security contexts, resource limits, image contents, static pods. `README.md` beside the
+//! *What it leaves out of a kubelet.* `kubectl logs` and `exec` (logs are files below the data folder),
+//! users and security contexts, resource limits, image contents, static pods. `README.md` beside the
 //! sources shows the configuration, the annotations and the commands.
 
 pub mod client;
@@ -21,6 +22,7 @@ pub mod config;
 pub mod control;
 mod devices;
 mod forward;
+mod hardware;
 mod kubelet;
 mod node;
 mod objects;
@@ -32,5 +34,6 @@ mod start;
 pub use client::{ClientError, NodesClient};
 pub use config::{Containers, Forward, NodeGroup, NodesConfig};
 pub use devices::{GPU_RESOURCE, Gpu, Refusal};
+pub use hardware::GpuHardware;
 pub use pod::{ANNOTATIONS, Fault};
 pub use start::{Options, run};

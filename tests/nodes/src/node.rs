@@ -1,7 +1,7 @@
 //! A pretend node: its Node object, Lease and heartbeats.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
@@ -15,6 +15,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::config::{NodeGroup, NodesConfig, parse_taint};
 use crate::devices::{Devices, GPU_RESOURCE, Refusal, uuid};
+use crate::hardware::Hardware;
 use crate::quantity;
 
 /// Version the nodes claim; that of the control plane the testbed runs.
@@ -26,6 +27,8 @@ pub(crate) struct Node {
     pub address: String,
     pub group: Arc<NodeGroup>,
     pub devices: Mutex<Devices>,
+    /// What the driver says of its GPUs, where that is simulated.
+    pub hardware: OnceLock<Hardware>,
     state: Mutex<State>,
     /// Whether its kubelet reaches the API server.
     online: watch::Sender<bool>,
@@ -57,6 +60,7 @@ impl Node {
             address: format!("10.243.{}.{}", number / 250 % 256, number % 250 + 1),
             devices: Mutex::new(Devices::new(&name, group.gpus, cpu, memory, group.pods as usize)),
             group: Arc::clone(group),
+            hardware: OnceLock::new(),
             state: Mutex::new(state),
             online: watch::Sender::new(true),
             changed: Notify::new(),

@@ -77,6 +77,7 @@ async fn serve(
     let client = kube::Client::try_from(client)?;
     let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let shared = Shared::new(client, config, data_dir, sandbox, api_server);
+    shared.start_hardware().context("simulated GPUs")?;
     let work = async {
         shared.register_nodes().await.context("registering nodes")?;
         tracing::info!(nodes = shared.nodes.len(), "nodes registered");

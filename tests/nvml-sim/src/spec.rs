@@ -78,6 +78,46 @@ impl Default for GpuSpec {
     }
 }
 
+impl GpuSpec {
+    /// A GPU of a product, by the name that GPU feature discovery gives it. Highest draw, limits and clocks are those of NVIDIA's
+    /// product briefs; draws at idle and with a parked context are typical readings, not promises. An unknown product is an A100
+    /// by another name.
+    #[must_use]
+    pub fn of_product(product: &str, uuid: &str, memory_mib: u64) -> Self {
+        let base = Self { uuid: uuid.to_owned(), product: product.replacen('-', " ", 1), memory_mib, ..Self::default() };
+        let base = if product.is_empty() { Self { product: "NVIDIA GPU".to_owned(), ..base } } else { base };
+        match product {
+            name if name.contains("V100") => Self {
+                idle_watts: 33.0,
+                parked_watts: 45.0,
+                max_watts: 300.0,
+                limit_min_watts: 150.0,
+                limit_max_watts: 300.0,
+                limit_default_watts: 300.0,
+                clock_idle_mhz: 135,
+                clock_min_mhz: 135,
+                clock_max_mhz: 1530,
+                memory_clock_mhz: 877,
+                ..base
+            },
+            name if name.contains("T4") => Self {
+                idle_watts: 10.0,
+                parked_watts: 27.0,
+                max_watts: 70.0,
+                limit_min_watts: 60.0,
+                limit_max_watts: 70.0,
+                limit_default_watts: 70.0,
+                clock_idle_mhz: 300,
+                clock_min_mhz: 300,
+                clock_max_mhz: 1590,
+                memory_clock_mhz: 5001,
+                ..base
+            },
+            _ => base,
+        }
+    }
+}
+
 fn yes() -> bool {
     true
 }

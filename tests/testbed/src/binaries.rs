@@ -14,6 +14,15 @@ pub struct BinaryNotFound {
 /// The path of a binary of this workspace, in the target folder of the running program (a test, an example or a
 /// command of the workspace). `ANDREAS_BIN_DIR`, when set, names another folder to look in first.
 pub fn workspace_binary(name: &str) -> Result<PathBuf, BinaryNotFound> {
+    find(name, &[""])
+}
+
+/// The path of a shared library of this workspace, which `cargo build` leaves beside what links to it.
+pub fn workspace_library(name: &str) -> Result<PathBuf, BinaryNotFound> {
+    find(name, &["", "deps"])
+}
+
+fn find(name: &str, below: &[&str]) -> Result<PathBuf, BinaryNotFound> {
     let mut folders: Vec<PathBuf> =
         std::env::var_os("ANDREAS_BIN_DIR").map(PathBuf::from).into_iter().collect();
     if let Some(folder) = std::env::current_exe().ok().as_deref().and_then(Path::parent) {
@@ -21,7 +30,9 @@ pub fn workspace_binary(name: &str) -> Result<PathBuf, BinaryNotFound> {
         let inner = folder.ends_with("deps") || folder.ends_with("examples");
         folders.push(if inner { folder.parent().unwrap_or(folder) } else { folder }.to_owned());
     }
-    folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file()).ok_or_else(|| BinaryNotFound {
+    let places =
+        || folders.iter().flat_map(|folder| below.iter().map(move |part| folder.join(part).join(name)));
+    places().find(|path| path.is_file()).ok_or_else(|| BinaryNotFound {
         name: name.to_owned(),
         looked_for: folders
             .iter()

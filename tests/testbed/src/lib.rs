@@ -39,7 +39,7 @@ mod scheduler;
 mod testbed;
 mod tools;
 
-pub use binaries::{BinaryNotFound, workspace_binary};
+pub use binaries::{BinaryNotFound, workspace_binary, workspace_library};
 pub use components::{Component, UnknownComponent};
 pub use identity::{IdentityError, ServiceAccountMount};
 pub use pki::{Pki, PkiError};

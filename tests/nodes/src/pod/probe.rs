@@ -1,7 +1,6 @@
-//! Startup and readiness probes: whether a running container counts as ready.
+//! Startup, readiness and liveness probes: whether a running container counts as ready, and whether it must be restarted.
 //!
-//! A startup probe must have passed once before the readiness probe counts. Liveness is not watched, and nothing is
-//! ever restarted here. An `https` probe only looks whether the port answers.
+//! A startup probe must have passed once before the others count. An `https` probe only looks whether the port answers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,6 +12,14 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 
 use crate::sandbox::Sandbox;
+
+/// What the probes of a container say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Ready(bool),
+    /// The liveness or startup probe has failed for good.
+    Dead,
+}
 
 /// A container to be probed.
 pub(crate) struct Probing {
@@ -26,23 +33,43 @@ pub(crate) struct Probing {
 impl Probing {
     /// Whether there is anything to wait for.
     pub fn is_needed(container: &Container) -> bool {
-        container.readiness_probe.is_some() || container.startup_probe.is_some()
+        container.readiness_probe.is_some()
+            || container.startup_probe.is_some()
+            || container.liveness_probe.is_some()
     }
 
     /// Probes until nobody listens; tells every change, unready being assumed at first.
-    pub async fn run(self, tell: mpsc::UnboundedSender<bool>) {
+    pub async fn run(self, tell: mpsc::UnboundedSender<Verdict>) {
         if let Some(startup) = &self.container.startup_probe {
-            self.follow(startup, |passes| !passes).await;
+            let started = self.follow(startup, false, |_| false).await;
+            if !started {
+                let _ = tell.send(Verdict::Dead);
+                return;
+            }
         }
-        let Some(readiness) = &self.container.readiness_probe else {
-            let _ = tell.send(true);
-            return;
-        };
-        self.follow(readiness, |passes| tell.send(passes).is_ok()).await;
+        tokio::join!(self.readiness(&tell), self.liveness(&tell));
     }
 
-    /// Calls `changed` whenever the verdict changes, until that says stop.
-    async fn follow(&self, probe: &Probe, changed: impl Fn(bool) -> bool) {
+    async fn readiness(&self, tell: &mpsc::UnboundedSender<Verdict>) {
+        let Some(readiness) = &self.container.readiness_probe else {
+            let _ = tell.send(Verdict::Ready(true));
+            return;
+        };
+        let changed = |passes| tell.send(Verdict::Ready(passes)).is_ok();
+        self.follow(readiness, false, changed).await;
+    }
+
+    async fn liveness(&self, tell: &mpsc::UnboundedSender<Verdict>) {
+        if let Some(liveness) = &self.container.liveness_probe {
+            self.follow(liveness, true, |passes| passes).await;
+            let _ = tell.send(Verdict::Dead);
+        }
+    }
+
+    /// Calls `changed` whenever the verdict leaves what it was, `verdict` at first, until that says stop; the last
+    /// one. A startup probe says no by failing as often as it may: then the verdict is told although it is the first one still.
+    async fn follow(&self, probe: &Probe, mut verdict: bool, changed: impl Fn(bool) -> bool) -> bool {
+        let is_startup = self.container.startup_probe.as_ref() == Some(probe);
         let seconds = |value: Option<i32>, default: u64| {
             Duration::from_secs(value.and_then(|value| u64::try_from(value).ok()).unwrap_or(default))
         };
@@ -50,16 +77,16 @@ impl Probing {
             (probe.success_threshold.unwrap_or(1).max(1), probe.failure_threshold.unwrap_or(3).max(1));
         let (period, limit) = (seconds(probe.period_seconds, 10), seconds(probe.timeout_seconds, 1));
         tokio::time::sleep(seconds(probe.initial_delay_seconds, 0)).await;
-        let (mut verdict, mut row, mut last) = (false, 0, None);
+        let (mut row, mut last) = (0, None);
         loop {
             let passes = tokio::time::timeout(limit, self.once(probe, limit)).await.unwrap_or(false);
             row = if last == Some(passes) { row + 1 } else { 1 };
             last = Some(passes);
             let enough = if passes { thresholds.0 } else { thresholds.1 };
-            if passes != verdict && row >= enough {
+            if (passes != verdict || is_startup) && row >= enough {
                 verdict = passes;
                 if !changed(verdict) {
-                    return;
+                    return verdict;
                 }
             }
             tokio::time::sleep(period.max(Duration::from_millis(100))).await;

@@ -1,5 +1,6 @@
 //! A started container: a process in the sandbox, or a clock that stands for one.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use super::ANNOTATIONS;
 use super::env::{self, ConfigProblem, Environment, Place};
 use super::probe::Probing;
 use super::volumes::Volumes;
+use crate::hardware::{self, Hardware, IN_CONTAINER};
 use crate::kubelet::Shared;
 use crate::node::Node;
 use crate::objects::PodView;
@@ -181,11 +183,18 @@ async fn specify(ctx: &PodContext, container: &Container) -> Result<ContainerSpe
     }
     if crate::devices::Demand::of_container(container).gpus > 0 {
         // As NVIDIA's device plugin hands them over, and the GPU type for programs that cannot ask a driver.
-        given.push(("NVIDIA_VISIBLE_DEVICES".to_owned(), ctx.gpus.join(",")));
+        let gpus = hardware::of_container(pod, &ctx.gpus, container);
+        given.push(("NVIDIA_VISIBLE_DEVICES".to_owned(), gpus.join(",")));
         given.push(("ANDREAS_GPU_TYPE".to_owned(), ctx.node.group.gpu.clone()));
     }
-    let Environment { values, command, args } =
+    let Environment { mut values, command, args } =
         env::resolve(shared, pod, container, &ctx.place, given).await?;
+    let driver = ctx.node.hardware.get().filter(|_| asks_for_driver(&values));
+    if driver.is_some() {
+        let path = values.entry("LD_LIBRARY_PATH".to_owned()).or_default();
+        *path = if path.is_empty() { IN_CONTAINER.to_owned() } else { format!("{IN_CONTAINER}:{path}") };
+        values.insert(nvidia_ml::ENV_SPEC.to_owned(), Hardware::spec_in_container());
+    }
     let image = shared.config.image(container.image.as_deref().unwrap_or_default());
     let argv = match image {
         Some(image) if image.replace_command || command.is_empty() => {
@@ -205,6 +214,9 @@ async fn specify(ctx: &PodContext, container: &Container) -> Result<ContainerSpe
     let mut mounts = mounts(ctx, container)?;
     let target =
         container.termination_message_path.clone().unwrap_or_else(|| "/dev/termination-log".to_owned());
+    if let Some(driver) = driver {
+        mounts.push(Mount { source: driver.folder.clone(), target: IN_CONTAINER.into(), read_only: false });
+    }
     mounts.push(Mount { source: ended_by, target: target.into(), read_only: false });
     Ok(ContainerSpec {
         argv,
@@ -219,6 +231,11 @@ async fn specify(ctx: &PodContext, container: &Container) -> Result<ContainerSpe
         programs: shared.config.images.iter().map(|image| image.program.clone()).collect(),
         host_paths: shared.config.host_paths.clone(),
     })
+}
+
+/// Whether NVIDIA's container runtime would show the driver: it goes by this variable.
+fn asks_for_driver(values: &BTreeMap<String, String>) -> bool {
+    values.get("NVIDIA_VISIBLE_DEVICES").is_some_and(|seen| !["", "none", "void"].contains(&seen.as_str()))
 }
 
 fn mounts(ctx: &PodContext, container: &Container) -> Result<Vec<Mount>, StartProblem> {

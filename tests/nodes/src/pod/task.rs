@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::Fault;
+use super::probe::Verdict;
 use super::run::{PodContext, Program, StartProblem};
 use super::status::{Kind, State, Terminated};
 use crate::sandbox::Ended;
@@ -128,11 +129,15 @@ impl Task {
             let name = &self.container.name;
             let text = format!("back-off {}s restarting failed container={name}", backoff.as_secs());
             self.tell(State::waiting("CrashLoopBackOff", text), None, false);
-            if !self.pause(backoff).await {
+            // The first restart is at once.
+            let wait = if self.restarts == 0 { Duration::ZERO } else { backoff };
+            if !self.pause(wait).await {
                 let end = self.last.clone();
                 return end.map_or((), |end| self.tell(State::Terminated(end), None, true));
             }
-            backoff = (backoff * 2).min(BACKOFF.1);
+            if self.restarts > 0 {
+                backoff = (backoff * 2).min(BACKOFF.1);
+            }
             self.restarts += 1;
         }
     }
@@ -283,6 +288,8 @@ impl Task {
     async fn watch(&mut self, program: &mut Program, running: &State) -> (Ended, Option<Fault>) {
         let started = Instant::now();
         let (mut verdict, mut warned, mut killed) = (None, false, false);
+        // A container found dead by its probes gets the pod's grace to end, and is restarted.
+        let mut condemned: Option<Instant> = None;
         let mut hook: Option<JoinHandle<()>> = None;
         let (tell, mut probed) = mpsc::unbounded_channel();
         let probing = program.probing(&self.ctx, &self.container);
@@ -290,7 +297,7 @@ impl Task {
         self.tell(running.clone(), program.pid(), false);
         let _probes = AbortOnDrop(probing.map(|probing| tokio::spawn(probing.run(tell))));
         loop {
-            let deadline = *self.stopping.borrow_and_update();
+            let deadline = [*self.stopping.borrow_and_update(), condemned].into_iter().flatten().min();
             let warn_at = deadline.filter(|_| !warned && !self.deaf).map(|_| started + SETTLE);
             let kill_at = deadline.filter(|_| !killed);
             let at = |when: Option<Instant>| async move {
@@ -318,10 +325,19 @@ impl Task {
                     program.signal(Signal::TERM).await;
                 }
                 Ok(()) = self.stopping.changed() => {}
-                Some(ready) = probed.recv() => {
-                    self.ready = ready;
-                    self.tell(running.clone(), program.pid(), false);
-                }
+                Some(said) = probed.recv() => match said {
+                    Verdict::Ready(ready) => {
+                        self.ready = ready;
+                        self.tell(running.clone(), program.pid(), false);
+                    }
+                    Verdict::Dead => {
+                        let name = &self.container.name;
+                        let text = format!("Container {name} failed liveness probe, will be restarted");
+                        self.ctx.shared.event(&self.ctx.pod, "Warning", "Unhealthy", &text);
+                        let grace = self.ctx.pod.grace_seconds().unsigned_abs();
+                        condemned = Some(Instant::now() + Duration::from_secs(grace));
+                    }
+                },
                 Some(fault) = self.faulty.recv() => match fault {
                     Fault::Oom | Fault::Fail(_) | Fault::Lost => {
                         verdict = Some(fault);

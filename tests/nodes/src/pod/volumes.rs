@@ -87,8 +87,7 @@ fn fixed_folder(shared: &Shared, pod: &PodView, volume: &Volume, dir: &Path) -> 
     }
     if let Some(host) = &volume.host_path {
         let below = Path::new(&host.path).components().filter(|part| matches!(part, Component::Normal(_)));
-        let root = shared.data_dir.join("hosts").join(&pod.spec.node_name);
-        return Some(below.fold(root, |path, part| path.join(part)));
+        return Some(below.fold(shared.host(&pod.spec.node_name), |path, part| path.join(part)));
     }
     volume.empty_dir.as_ref().map(|_| dir.join(&volume.name))
 }

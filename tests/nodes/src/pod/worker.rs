@@ -22,6 +22,7 @@ use super::task::{self, Handle, News};
 use super::volumes::{self, MountProblem, Volumes};
 use super::{ANNOTATIONS, Fault};
 use crate::devices::{Demand, Refusal};
+use crate::hardware;
 use crate::kubelet::{Entry, Shared};
 use crate::node::Node;
 use crate::objects::PodView;
@@ -333,6 +334,10 @@ impl Worker {
         slot.restarts = news.restarts;
         self.over[news.index] = news.over;
         self.entry.pid(&slot.name, news.pid);
+        if let Some(hardware) = self.node.hardware.get() {
+            let gpus = hardware::of_container(&self.pod, &self.ctx.gpus, &self.container(news.index));
+            hardware.runs(&gpus, news.pid, &self.pod);
+        }
     }
 
     fn obey(&mut self, order: Order) {

@@ -1,0 +1,170 @@
+//! A real installation: `helm upgrade --install` of the chart, whose pods the pretend kubelets run as processes.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use andreas_testbed::{Testbed, workspace_binary, workspace_library};
+use anyhow::{Context as _, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::chart;
+use crate::cluster::SYSTEM;
+
+/// Name of the release.
+pub const RELEASE: &str = "andreas";
+/// How long the chart's pods may take to be ready on a busy machine.
+const READY_LIMIT: Duration = Duration::from_secs(180);
+
+/// Programs that stand for the chart's images, for the pretend kubelets.
+///
+/// # Errors
+/// When a program of the workspace is not built.
+pub fn images(testbed: &Testbed) -> Result<Vec<Value>> {
+    let image = |image: &str, program: PathBuf| json!({"image": image, "program": program});
+    Ok(vec![
+        image("andreas/andreas-operator", workspace_binary("andreas-operator")?),
+        image("andreas/andreas-extender", workspace_binary("andreas-extender")?),
+        image("andreas/andreas-node-agent", workspace_binary("andreas-node-agent")?),
+        image("registry.k8s.io/kube-scheduler", testbed.programs().path("kube-scheduler")),
+    ])
+}
+
+/// The simulated driver of the nodes.
+///
+/// # Errors
+/// When it is not built.
+pub fn nvml_library() -> Result<PathBuf> {
+    Ok(workspace_library("libnvidia_ml.so")?)
+}
+
+/// `helm upgrade --install` with these values, whatever was there before; returns when every pod of the release is ready.
+///
+/// # Errors
+/// When helm fails, or a pod is not ready in time: then with what the pods said last.
+pub async fn upgrade(testbed: &Testbed, values: &Value) -> Result<()> {
+    let file = testbed.data_dir().join("values.json");
+    std::fs::write(&file, serde_json::to_vec_pretty(values)?)?;
+    let chart = chart::folder().display().to_string();
+    let file = file.display().to_string();
+    let args = [
+        "upgrade",
+        "--install",
+        RELEASE,
+        &chart,
+        "--namespace",
+        SYSTEM,
+        "--create-namespace",
+        "--values",
+        &file,
+    ];
+    testbed.helm(args).await?.checked().context("helm upgrade --install")?;
+    rolled_out(testbed).await
+}
+
+/// `helm rollback` to the revision before.
+///
+/// # Errors
+/// As [`upgrade`].
+pub async fn rollback(testbed: &Testbed) -> Result<()> {
+    testbed.helm(["rollback", RELEASE, "--namespace", SYSTEM]).await?.checked().context("helm rollback")?;
+    rolled_out(testbed).await
+}
+
+/// `helm uninstall`, until the last pod of the release has gone.
+///
+/// # Errors
+/// When helm fails or a pod stays.
+pub async fn uninstall(testbed: &Testbed) -> Result<()> {
+    let args = ["uninstall", RELEASE, "--namespace", SYSTEM, "--wait", "--timeout", "120s"];
+    testbed.helm(args).await?.checked().context("helm uninstall")?;
+    let until = Instant::now() + READY_LIMIT;
+    while !pods(testbed).await?.is_empty() {
+        if Instant::now() > until {
+            bail!("pods of the release stay: {}", pods(testbed).await?.join(", "));
+        }
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    Ok(())
+}
+
+/// `namespace/name` of every pod of the release.
+///
+/// # Errors
+/// When the API server does not answer.
+pub async fn pods(testbed: &Testbed) -> Result<Vec<String>> {
+    let select = format!("app.kubernetes.io/instance={RELEASE}");
+    let columns = "--output=jsonpath={range .items[*]}{.metadata.namespace}/{.metadata.name}{'\\n'}{end}";
+    let output = testbed.kubectl(["get", "pods", "--all-namespaces", "--selector", &select, columns]).await?;
+    Ok(output.checked()?.stdout.lines().map(str::to_owned).collect())
+}
+
+async fn rolled_out(testbed: &Testbed) -> Result<()> {
+    let select = format!("app.kubernetes.io/instance={RELEASE}");
+    let kinds = "deployments,daemonsets";
+    let columns =
+        "--output=jsonpath={range .items[*]}{.metadata.namespace} {.kind} {.metadata.name}{'\\n'}{end}";
+    let listed = testbed.kubectl(["get", kinds, "--all-namespaces", "--selector", &select, columns]).await?;
+    let limit = format!("--timeout={}s", READY_LIMIT.as_secs());
+    for line in listed.checked()?.stdout.lines() {
+        let mut words = line.split(' ');
+        let (Some(namespace), Some(kind), Some(name)) = (words.next(), words.next(), words.next()) else {
+            continue;
+        };
+        let object = format!("{kind}/{name}");
+        let waited =
+            testbed.kubectl(["rollout", "status", &object, "--namespace", namespace, &limit]).await?;
+        if let Err(error) = waited.checked() {
+            let seen = ["get", "pods,events", "--all-namespaces", "--output=wide"];
+            let seen = testbed.kubectl(seen).await?.stdout;
+            bail!("{object} is not ready: {error}\n{seen}\n{}", logs(testbed));
+        }
+    }
+    Ok(())
+}
+
+/// SIGKILL for the processes of a container, in every running pod whose name begins so; how many there were.
+///
+/// # Errors
+/// When the pretend kubelets do not answer or a process cannot be killed.
+pub async fn kill(testbed: &Testbed, pod_prefix: &str, container: &str) -> Result<usize> {
+    let pods = crate::nodes::client(testbed).pods().await?;
+    let mut killed = 0;
+    for pod in pods.iter().filter(|pod| pod.name.starts_with(pod_prefix) && !pod.ended) {
+        if let Some(pid) = pod.pids.get(container).and_then(|pid| Pid::from_raw(*pid)) {
+            kill_process(pid, Signal::KILL)
+                .with_context(|| format!("killing {container} of {}", pod.name))?;
+            killed += 1;
+        }
+    }
+    Ok(killed)
+}
+
+/// The end of the log of every container of the chart's pods.
+pub fn logs(testbed: &Testbed) -> String {
+    let mut text = String::new();
+    let root = testbed.data_dir().join("kubelets/logs");
+    for namespace in [SYSTEM, "andreas-node"] {
+        for file in files_below(&root.join(namespace)) {
+            let log = std::fs::read_to_string(&file).unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
+            let last = lines[lines.len().saturating_sub(25)..].join("\n");
+            text += &format!("--- {} ---\n{last}\n", file.strip_prefix(&root).unwrap_or(&file).display());
+        }
+    }
+    text
+}
+
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(files_below(&path));
+        } else {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}

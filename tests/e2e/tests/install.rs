@@ -1,0 +1,92 @@
+//! The chart as a platform team uses it: installed, upgraded, rolled back and uninstalled by helm on a real API server,
+//! its pods run by the pretend kubelets with their arguments, tokens, secrets, mounts and probes.
+
+use andreas_api::phase::Phase;
+use andreas_e2e::cluster::{Options, a100};
+use andreas_e2e::install;
+use andreas_e2e::job::{Job, job};
+use andreas_e2e::observer::Seen;
+use andreas_e2e::scenario::scenario;
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+fn two_of_each() -> Value {
+    json!({"operator": {"replicas": 2}, "scheduler": {"replicas": 2}})
+}
+
+fn options(values: Value) -> Options {
+    Options { name: "install".into(), groups: vec![a100(2)], install: Some(values), ..Options::default() }
+}
+
+/// The UIDs of a job's live pods.
+fn live_pods(seen: &Seen, job: &Job) -> Vec<String> {
+    let uid = seen.job(&job.key()).and_then(|job| job.metadata.uid.clone()).unwrap_or_default();
+    seen.pods_of(&uid)
+        .iter()
+        .filter(|pod| pod.is_live())
+        .filter_map(|pod| pod.pod.metadata.uid.clone())
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_lives_from_install_to_uninstall() -> Result<()> {
+    scenario(options(two_of_each()), async |c| {
+        // given a release with two replicas of operator and scheduler, a gang that trains, and a finished job
+        let (long, short) = (job("long").gpus(8, 2).epochs(400, 0.5), job("short").epochs(4, 0.3));
+        c.submit(&short).await?;
+        c.reaches(&short, Phase::Succeeded).await?;
+        c.submit(&long).await?;
+        c.is_done_to(&long, 1).await?;
+        let before = live_pods(&c.observer.seen(), &long);
+        ensure!(before.len() == 2, "{before:?}");
+
+        // when the release is upgraded, so that every pod of it is replaced, and rolled back
+        let mut louder = two_of_each();
+        louder["operator"]["log"] = json!("debug,kube=warn,hyper=warn,rustls=warn");
+        louder["extender"] = json!({"log": "debug,kube=warn,hyper=warn,rustls=warn"});
+        install::upgrade(&c.testbed, &louder).await?;
+        install::rollback(&c.testbed).await?;
+        // then the same training pods go on and report
+        let done = c.observer.seen().milli_percent(&long.key()) / 1000;
+        c.is_done_to(&long, done + 1).await?;
+        ensure!(live_pods(&c.observer.seen(), &long) == before, "a training pod was restarted");
+        let status = c.observer.seen().status(&long.key());
+        ensure!((status.attempts, status.restarts) == (1, 0), "{status:?}");
+
+        // when every container of the operator is killed, the kubelets start them again and work goes on
+        ensure!(install::kill(&c.testbed, "andreas-operator-", "operator").await? == 2);
+        let next = job("next").epochs(4, 0.3);
+        c.submit(&next).await?;
+        c.edit(&long.key(), &json!({"suspend": true})).await?;
+        c.reaches(&next, Phase::Succeeded).await?;
+        c.observer
+            .until("the gang has left", andreas_e2e::scenario::SOON, |s| live_pods(s, &long).is_empty())
+            .await?;
+        c.edit(&long.key(), &json!({"suspend": false})).await?;
+        c.reaches(&long, Phase::Running).await?;
+
+        // when the release is uninstalled, its pods go, and the jobs with their data stay
+        install::uninstall(&c.testbed).await?;
+        let kept = c.kubectl("get trainingjobs -o name").await?;
+        ensure!(kept.lines().count() == 3, "{kept}");
+        let running = live_pods(&c.observer.seen(), &long);
+        ensure!(running.len() == 2, "training goes on without us: {running:?}");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_chart_passes_lint_and_refuses_values_it_does_not_know() -> Result<()> {
+    let bed = andreas_testbed::Programs::find().await?;
+    let chart = andreas_e2e::chart::folder();
+    let helm = |args: Vec<String>| std::process::Command::new(bed.path("helm")).args(args).output();
+    let folder = chart.display().to_string();
+    let lint = helm(vec!["lint".into(), "--strict".into(), folder.clone()])?;
+    ensure!(lint.status.success(), "{}", String::from_utf8_lossy(&lint.stdout));
+    let wrong = ["template", "andreas", &folder, "--set", "operator.replica=2"];
+    let wrong = helm(wrong.map(str::to_owned).to_vec())?;
+    let said = String::from_utf8(wrong.stderr).context("text")?;
+    ensure!(!wrong.status.success() && said.contains("replica"), "{said}");
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! A node's GPUs as programs on it see them: a simulated NVML library, and the kubelet's PodResources socket.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+
+use andreas_podresources::messages::{ContainerDevices, ContainerResources, PodResources};
+use k8s_openapi::api::core::v1::Container;
+use nvidia_ml::{GpuSpec, GpuView, Process, Sim, SimError, Spec};
+use serde::{Deserialize, Serialize};
+
+use crate::devices::{Demand, GPU_RESOURCE};
+use crate::kubelet::{Entry, Shared};
+use crate::node::Node;
+use crate::objects::PodView;
+use crate::pod::ANNOTATIONS;
+
+/// Where a container finds the library and the spec of its node.
+pub(crate) const IN_CONTAINER: &str = "/.pretend/nvidia";
+/// Name under which programs load NVIDIA's management library.
+const LIBRARY: &str = "libnvidia-ml.so.1";
+const SPEC: &str = "node.json";
+/// Use of a GPU by a training process that says nothing else.
+const USE: f64 = 0.9;
+/// Share of a GPU's memory that a training process takes.
+const MEMORY_SHARE: f64 = 0.6;
+
+/// One GPU as its driver sees it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GpuHardware {
+    /// UUID.
+    pub uuid: String,
+    /// Draw, W.
+    pub watts: f64,
+    /// Energy drawn since the node began, J.
+    pub joules: f64,
+    /// Power limit, W.
+    pub limit_watts: f64,
+    /// SM clocks are locked at or below this, MHz.
+    pub locked_mhz: Option<u32>,
+    /// Default power limit and free clocks.
+    pub at_defaults: bool,
+}
+
+impl From<GpuView> for GpuHardware {
+    fn from(gpu: GpuView) -> Self {
+        Self {
+            at_defaults: gpu.is_default(),
+            uuid: gpu.uuid,
+            watts: gpu.watts,
+            joules: gpu.joules,
+            limit_watts: gpu.limit_watts,
+            locked_mhz: gpu.locked_mhz,
+        }
+    }
+}
+
+/// The simulated GPUs of a node.
+pub(crate) struct Hardware {
+    sim: Sim,
+    /// Folder with library and spec, mounted into containers.
+    pub folder: PathBuf,
+    memory_mib: u64,
+}
+
+impl Hardware {
+    /// Makes the node's GPUs below `host`, the folder that stands for the node's file system.
+    pub fn new(node: &Node, host: &Path, library: &Path) -> Result<Self, SimError> {
+        let folder = host.join("nvidia");
+        let io = |source: io::Error| SimError::Io { path: folder.clone(), source };
+        std::fs::create_dir_all(&folder).map_err(io)?;
+        let place = folder.join(LIBRARY);
+        if !place.exists() {
+            std::fs::hard_link(library, &place)
+                .or_else(|_| std::fs::copy(library, &place).map(drop))
+                .map_err(io)?;
+        }
+        let group = &node.group;
+        let uuids: Vec<String> = node.devices.lock().gpus().iter().map(|gpu| gpu.uuid.clone()).collect();
+        let gpus = uuids.iter().map(|uuid| GpuSpec::of_product(&group.gpu, uuid, group.gpu_memory_mib));
+        let spec = Spec { gpus: gpus.collect(), ..Spec::of(&[]) };
+        let spec = Spec { settings_need_admin: true, ..spec };
+        let path = folder.join(SPEC);
+        spec.write(&path)?;
+        Ok(Self { sim: Sim::open(&path)?, folder, memory_mib: group.gpu_memory_mib })
+    }
+
+    /// The path of the spec as a container sees it.
+    pub fn spec_in_container() -> String {
+        format!("{IN_CONTAINER}/{SPEC}")
+    }
+
+    pub fn gpus(&self) -> Vec<GpuHardware> {
+        self.sim.gpus().into_iter().map(GpuHardware::from).collect()
+    }
+
+    /// A container's process has these GPUs; none when it has ended.
+    pub fn runs(&self, gpus: &[String], pid: Option<i32>, pod: &PodView) {
+        let share = pod.annotation(&format!("{ANNOTATIONS}/gpu-use")).and_then(|text| text.parse().ok());
+        let util = share.filter(|share: &f64| share.is_finite()).unwrap_or(USE);
+        let process = pid.and_then(|pid| u32::try_from(pid).ok()).map(|pid| Process {
+            pid,
+            util,
+            memory_mib: (self.memory_mib as f64 * MEMORY_SHARE) as u64,
+        });
+        for gpu in gpus {
+            if let Err(error) = self.sim.set_processes(gpu, process.as_slice()) {
+                tracing::warn!(%error, "processes of a GPU");
+            }
+        }
+    }
+
+    /// Breaks a GPU in the driver's eyes, or mends it.
+    pub fn fault(&self, uuid: &str, fault: nvidia_ml::Fault) -> Result<(), String> {
+        self.sim.set_fault(uuid, fault).map_err(|error| error.to_string())
+    }
+}
+
+/// The GPUs of one of a pod's containers: in order for the main ones, from the start for an init container, which is over
+/// before those begin.
+pub(crate) fn of_container(pod: &PodView, gpus: &[String], container: &Container) -> Vec<String> {
+    let wanted = Demand::of_container(container).gpus;
+    let mains = &pod.spec.containers;
+    let before = mains.iter().take_while(|one| one.name != container.name);
+    let is_main = mains.iter().any(|one| one.name == container.name);
+    let skip = if is_main { before.map(|one| Demand::of_container(one).gpus).sum() } else { 0 };
+    gpus.iter().skip(skip).take(wanted).cloned().collect()
+}
+
+/// Serves the PodResources socket of a node at its usual place below `host`, for ever.
+pub(crate) async fn serve_pod_resources(shared: Weak<Shared>, node: Arc<Node>, host: PathBuf) {
+    let socket = host.join(andreas_podresources::SOCKET.trim_start_matches('/'));
+    let Some((folder, name)) = socket.parent().zip(socket.file_name()) else { return };
+    // A socket's path is at most 107 bytes long; through an open folder it always is.
+    let opened = std::fs::create_dir_all(folder).and_then(|()| File::open(folder));
+    let served = match &opened {
+        Ok(opened) => {
+            let short = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd())).join(name);
+            let source = Arc::new(NodeDevices { shared, node });
+            andreas_podresources::serve(&short, source, std::future::pending())
+                .await
+                .map_err(io::Error::other)
+        }
+        Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+    };
+    if let Err(error) = served {
+        tracing::warn!(socket = %socket.display(), %error, "PodResources");
+    }
+}
+
+struct NodeDevices {
+    shared: Weak<Shared>,
+    node: Arc<Node>,
+}
+
+impl NodeDevices {
+    fn pod(&self, entry: &Entry) -> Option<PodResources> {
+        let (pod, facts) = (Arc::clone(&entry.pod.lock()), entry.facts.lock().clone());
+        if pod.spec.node_name != self.node.name || facts.ended {
+            return None;
+        }
+        let containers = pod.spec.containers.iter().map(|container| {
+            let device_ids = of_container(&pod, &facts.gpus, container);
+            let devices = if device_ids.is_empty() {
+                Vec::new()
+            } else {
+                vec![ContainerDevices { resource_name: GPU_RESOURCE.to_owned(), device_ids }]
+            };
+            ContainerResources { name: container.name.clone(), devices, dynamic_resources: Vec::new() }
+        });
+        Some(PodResources {
+            name: pod.name().to_owned(),
+            namespace: pod.namespace().to_owned(),
+            containers: containers.collect(),
+        })
+    }
+}
+
+impl andreas_podresources::Source for NodeDevices {
+    fn pods(&self) -> Vec<PodResources> {
+        let Some(shared) = self.shared.upgrade() else { return Vec::new() };
+        let entries: Vec<Arc<Entry>> = shared.pods.lock().values().cloned().collect();
+        entries.iter().filter_map(|entry| self.pod(entry)).collect()
+    }
+
+    fn devices(&self) -> Vec<ContainerDevices> {
+        let devices = self.node.devices.lock();
+        let device_ids = devices.gpus().iter().filter(|gpu| gpu.healthy).map(|gpu| gpu.uuid.clone());
+        vec![ContainerDevices { resource_name: GPU_RESOURCE.to_owned(), device_ids: device_ids.collect() }]
+    }
+}
