@@ -84,7 +84,12 @@ impl GpuSpec {
     /// by another name.
     #[must_use]
     pub fn of_product(product: &str, uuid: &str, memory_mib: u64) -> Self {
-        let base = Self { uuid: uuid.to_owned(), product: product.replacen('-', " ", 1), memory_mib, ..Self::default() };
+        let base = Self {
+            uuid: uuid.to_owned(),
+            product: product.replacen('-', " ", 1),
+            memory_mib,
+            ..Self::default()
+        };
         let base = if product.is_empty() { Self { product: "NVIDIA GPU".to_owned(), ..base } } else { base };
         match product {
             name if name.contains("V100") => Self {
