@@ -48,6 +48,7 @@ fmt: ## Format the code
 crds: control-plane build ## Write what is generated: CustomResourceDefinitions into the chart and deploy/, plain manifests
 	UPDATE=1 $(CARGO) test -q -p andreas-api --locked --test crds
 	UPDATE=1 $(CARGO) test -q -p andreas-e2e --locked --test api_chart
+	UPDATE=1 $(CARGO) test -q -p andreas-e2e --locked --test chart_golden
 
 .PHONY: deny
 deny: ## Licences, sources, duplicates and advisories of the dependencies (needs cargo-deny)

@@ -110,7 +110,7 @@ async fn whoever_is_killed_gpus_get_back_what_they_had() {
     // The setter: its next life restores first of all; with the brain dead too nothing is set again.
     brain.kill();
     setter.kill();
-    assert!(settled_again(), "nobody could restore");
+    assert!(settled_again(), "nobody could restore: none stood by");
     let setter = stage.setter();
     let took = until("a new setter", SLACK, restored).await;
     println!("restored {took:?} after both were killed and the setter was started again");
@@ -124,9 +124,11 @@ async fn whoever_is_killed_gpus_get_back_what_they_had() {
     until("restored and set again", SLACK, || stage.gpu(HELD).commands >= commands + 2 && settled_again())
         .await;
 
-    // An orderly end of either leaves nothing.
+    // An orderly end of either leaves nothing, and a brain says that it has gone.
     brain.signal(Signal::TERM);
     until("the brain's last word", SLACK, restored).await;
+    until("nobody waits for it", SLACK, || stage.api.status()["agentVersion"].is_null()).await;
+    assert_eq!(stage.api.status()["conditions"][0]["reason"], "AgentEnded");
     drop(brain);
     let _brain = stage.brain();
     until("settled again", SLACK, settled_again).await;
@@ -134,6 +136,67 @@ async fn whoever_is_killed_gpus_get_back_what_they_had() {
     setter.signal(Signal::TERM);
     assert!(setter.0.wait().unwrap().success());
     assert!(restored(), "the setter ends only when everything is restored");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_setter_that_is_killed_is_followed_at_once_by_the_one_that_stands_by() {
+    let (stage, setter, brain) = settled().await;
+    let restored = || stage.is_default(FREE) && stage.is_default(HELD);
+    let standby = stage.setter();
+    // Nothing that it does is seen: the first one works.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!restored());
+
+    // With the brain dead too nobody asks for anything any more; nobody starts anything again either.
+    brain.kill();
+    setter.kill();
+    let took = until("restored by the one that stood by", SLACK, restored).await;
+    println!("restored {took:?} after setter and brain were killed, with a standby");
+
+    // It serves the next brain; and the next standby follows it when it is killed alone.
+    let next = stage.setter();
+    let _brain = stage.brain();
+    until("settled again", SLACK, || !stage.is_default(FREE) && !stage.is_default(HELD)).await;
+    let commands = stage.gpu(HELD).commands;
+    standby.kill();
+    until("restored and set again", SLACK, || stage.gpu(HELD).commands >= commands + 2 && !restored()).await;
+
+    // Standing by ends in order too.
+    let mut waits = stage.setter();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    waits.signal(Signal::TERM);
+    assert!(waits.0.wait().unwrap().success());
+    drop(next);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_pod_used_is_told_when_it_lets_go_also_by_an_agent_that_was_started_again() {
+    let stage = Stage::new(&[FREE, HELD]).await;
+    let (_setter, brain) = (stage.setter(), stage.brain());
+    until("a status", SLACK, || stage.api.gpu(HELD).0 == "Free" || stage.api.gpu(HELD).0 == "Resting").await;
+    let before = stage.gpu(HELD).joules;
+    stage.hold("job-1-0", &[HELD]);
+    stage.run(HELD, Some(77));
+    let begin = || {
+        let gpus = stage.api.status()["gpus"].as_array().cloned().unwrap_or_default();
+        let gpu = gpus.into_iter().find(|gpu| gpu["uuid"] == HELD).unwrap_or_default();
+        gpu["heldFrom"].as_i64().filter(|_| gpu["holder"] == "uid-of-job-1-0")
+    };
+    until("its share has begun", SLACK, || begin().is_some()).await;
+    let from = begin();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    brain.kill();
+    let _brain = stage.brain();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(begin(), from, "it goes on");
+    stage.hold("job-1-0", &[]);
+    stage.run(HELD, None);
+    until("what it used is told", SLACK, || stage.api.status()["released"].is_array()).await;
+    let used = stage.gpu(HELD).joules - before;
+    let told = stage.api.status()["released"][0].clone();
+    assert_eq!((&told["podUid"], &told["gpus"]), (&json!("uid-of-job-1-0"), &json!(1)));
+    let joules = told["joules"].as_f64().unwrap();
+    assert!(joules > 1_000.0 && joules <= used + 1.0, "{joules} of {used} J");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

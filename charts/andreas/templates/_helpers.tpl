@@ -40,9 +40,24 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- .Values.policies.users.operator | default (printf "system:serviceaccount:%s:%s" .Release.Namespace (include "andreas.serviceAccount" (list . "operator"))) -}}
 {{- end -}}
 
+{{/* Namespace of the node agents. */}}
+{{- define "andreas.agentNamespace" -}}
+{{- .Values.agent.namespace | default (printf "%s-node" (.Release.Namespace | trimSuffix "-system")) -}}
+{{- end -}}
+
+{{/* Name of the node agents' objects. */}}
+{{- define "andreas.agentName" -}}
+{{- printf "%s-node-agent" (include "andreas.fullname" .) -}}
+{{- end -}}
+
+{{/* Name of the node agents' ServiceAccount. */}}
+{{- define "andreas.agentAccount" -}}
+{{- .Values.agent.serviceAccount.name | default (include "andreas.agentName" .) -}}
+{{- end -}}
+
 {{/* User name of the node agents, as admission sees it. */}}
 {{- define "andreas.agentUser" -}}
-{{- .Values.policies.users.agent | default (printf "system:serviceaccount:%s:%s-node-agent" .Release.Namespace (include "andreas.fullname" .)) -}}
+{{- .Values.policies.users.agent | default (printf "system:serviceaccount:%s:%s" (include "andreas.agentNamespace" .) (include "andreas.agentAccount" .)) -}}
 {{- end -}}
 
 {{/* A text as a CEL string. */}}

@@ -54,6 +54,10 @@ pub struct GpuNodeStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub gpus: Vec<GpuState>,
+    /// What pods that hold GPUs no more have used, the latest last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub released: Vec<ReleasedEnergy>,
     /// Since when no GPU of the node is held.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub empty_since: Option<Time>,
@@ -88,6 +92,31 @@ pub struct GpuState {
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub joules: i64,
+    /// Energy counter when the holder took it, J; absent where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub held_from: Option<i64>,
+    /// When the holder took it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_since: Option<Time>,
+}
+
+/// What a pod has used of a node's GPUs, by their counters, from when it took them until it let them go.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ReleasedEnergy {
+    /// UID of the pod.
+    #[schemars(length(min = 1, max = 63))]
+    pub pod_uid: String,
+    /// Energy of all GPUs that it held here, J.
+    #[schemars(range(min = 0))]
+    pub joules: i64,
+    /// How long it held them, s.
+    #[schemars(range(min = 0))]
+    pub seconds: i64,
+    /// How many GPUs that were.
+    #[schemars(range(min = 1, max = 64))]
+    pub gpus: i32,
 }
 
 /// Whether a GPU is held, free, resting or broken.

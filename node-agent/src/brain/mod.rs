@@ -9,6 +9,7 @@
 //! | [`holders`] | which pod holds which GPU, by the kubelet |
 //! | [`world`] | our GpuNode, the EnergyPolicy, the operator's Lease |
 //! | [`energy`] | joules by GPU and holder, what rest saved. Pure |
+//! | [`shares`] | joules by pod, from when it took its GPUs until it let them go. Pure |
 //! | [`link`] | the setter's socket |
 //! | [`round`] | one round: look, decide, set, and say what is |
 //! | [`status`] | `GpuNode.status`, and when it is written |
@@ -30,6 +31,7 @@ pub mod holders;
 pub mod link;
 pub mod metrics;
 pub mod round;
+pub mod shares;
 pub mod status;
 pub mod world;
 
@@ -65,6 +67,9 @@ use world::{SlimLease, World};
 
 /// The loop counts as hung after this time: a round takes ten seconds at most.
 const HUNG: Duration = Duration::from_secs(45);
+
+/// The last word to the API server may take so long.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Flags of the brain.
 #[derive(Clone, Debug, Args)]
@@ -106,7 +111,7 @@ pub struct BrainArgs {
     pub rest_parked: bool,
 }
 
-/// Runs until `shutdown`; then asks the setter to restore everything.
+/// Runs until `shutdown`; then asks the setter to restore everything, and says that no agent lives here any more.
 ///
 /// # Errors
 /// When there is no client, the admin port is taken, or no thread can be started.
@@ -145,7 +150,8 @@ pub async fn run(
 
     let (reports, latest) = watch::channel(None);
     let writer = Writer::new(client.clone());
-    tokio::spawn(write_status(writer, latest, Arc::clone(&world), metrics.clone(), shutdown.clone()));
+    let writes =
+        tokio::spawn(write_status(writer, latest, Arc::clone(&world), metrics.clone(), shutdown.clone()));
     let mut rounds = Rounds::new(Parts {
         eyes: Eyes::new(library)?,
         kubelet: Kubelet::new(&args.pod_resources, Duration::from_secs(2)),
@@ -181,6 +187,19 @@ pub async fn run(
     }
     if let Some(link) = &mut rounds.link {
         link.ask(&Wanted::default()).await;
+    }
+    let farewell = async {
+        let _ = writes.await;
+        let node = rounds.world.lock().node().cloned();
+        match node {
+            Some(node) => status::farewell(&rounds.client, &node).await,
+            None => Ok(()),
+        }
+    };
+    match tokio::time::timeout(FAREWELL, farewell).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "the status still says that an agent lives here"),
+        Err(_) => tracing::warn!("no time to say that no agent lives here any more"),
     }
     admin_end.cancel();
     admin.await??;

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use andreas_api::gpu_node::{GpuCondition, GpuState};
 use andreas_podresources::Kubelet;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use parking_lot::Mutex;
 
 use super::decide::{Decision, Holder, Memory, Observed, Seen, decide};
@@ -14,7 +16,8 @@ use super::eyes::{Eye, Eyes};
 use super::holders::{Held, Uids, held};
 use super::link::Link;
 use super::metrics::{Metrics, OfGpu};
-use super::status::{Report, Verdict};
+use super::shares::{Look, Shares};
+use super::status::{Report, Verdict, whole_seconds};
 use super::world::World;
 use crate::gpu::GpuError;
 use crate::setting::{Outcome, Setting, Uuid, Wanted};
@@ -53,6 +56,8 @@ pub struct Rounds {
     kubelet_failing: Option<Instant>,
     outcomes: BTreeMap<Uuid, Outcome>,
     meters: BTreeMap<Uuid, Meter>,
+    shares: Shares,
+    resumed: bool,
     raised: Option<(i64, Instant)>,
 }
 
@@ -96,6 +101,8 @@ impl Rounds {
             kubelet_failing: Some(Instant::now()),
             outcomes: BTreeMap::new(),
             meters: BTreeMap::new(),
+            shares: Shares::default(),
+            resumed: false,
             raised: None,
         }
     }
@@ -186,6 +193,7 @@ impl Rounds {
         let (mut woken, mut carried_out) = (true, true);
         let mut gpus = Vec::with_capacity(observed.gpus.len());
         let mut unhealthy: Vec<(&Uuid, &GpuError)> = Vec::new();
+        let mut looks = BTreeMap::new();
         for (uuid, seen) in &observed.gpus {
             let Some(eye) = self.eyes.gpus().get(uuid) else { continue };
             let actual = self.actual(uuid);
@@ -230,6 +238,10 @@ impl Rounds {
                 let interval = meter.look(self.started.elapsed(), sample, doing);
                 let parked = if holder.is_none() { sample.processes } else { 0 };
                 self.metrics.looked(&label, sample, &interval, parked);
+                if seen.holder != Holder::Unknown {
+                    let holder = holder.map(|key| (key.clone(), self.uids.get(key)));
+                    looks.insert(uuid.clone(), Look { holder, joules: meter.joules() });
+                }
             } else {
                 self.metrics.unseen(&label);
                 if let Some(error) = eye.failing() {
@@ -246,19 +258,41 @@ impl Rounds {
                     .as_ref()
                     .map_or(0, |s| i32::try_from(s.power_mw / 1000).unwrap_or(i32::MAX)),
                 joules: meter.joules(),
+                held_from: None,
+                held_since: None,
             });
         }
+        let unhealthy = unhealthy_verdict(&unhealthy);
+        self.share_out(&looks, &mut gpus);
         let sees = self.kubelet_failing.is_none() && self.eyes.found().is_ok();
         let orders = decision.orders.filter(|_| self.eyes.found().is_ok());
         let report = Report {
             generation: orders.filter(|_| carried_out).map(|orders| orders.0),
             awake: orders.filter(|_| woken).map(|orders| orders.1),
             empty: sees.then_some(self.held.gpus.is_empty() && !self.held.unclear),
-            verdicts: vec![self.ready(), unhealthy_verdict(&unhealthy)],
+            verdicts: vec![self.ready(), unhealthy],
+            released: self.resumed.then(|| self.shares.released().to_vec()),
             gpus,
         };
         self.time_wake(decision, &report);
         report
+    }
+
+    /// What each pod has used, and where the shares that go on began.
+    fn share_out(&mut self, looks: &BTreeMap<Uuid, Look>, gpus: &mut [GpuState]) {
+        if !self.resumed {
+            let world = self.world.lock();
+            if let Some(node) = world.node() {
+                self.shares.resume(&node.status.clone().unwrap_or_default());
+                self.resumed = true;
+            }
+        }
+        self.shares.look(looks, whole_seconds(Timestamp::now()));
+        for gpu in gpus.iter_mut().filter(|gpu| gpu.holder.is_some()) {
+            if let Some(begin) = self.shares.begin(&gpu.uuid) {
+                (gpu.held_from, gpu.held_since) = (Some(begin.joules), Some(Time(begin.at)));
+            }
+        }
     }
 
     fn ready(&self) -> Verdict {

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use andreas_api::GpuNodeStatus;
-use andreas_api::gpu_node::{GpuCondition, GpuState};
+use andreas_api::gpu_node::{GpuCondition, GpuState, ReleasedEnergy};
 use andreas_api::slim::SlimGpuNode;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -60,6 +60,8 @@ pub struct Report {
     pub awake: Option<i64>,
     /// The GPUs.
     pub gpus: Vec<GpuState>,
+    /// What pods that let their GPUs go have used; `None`: as before.
+    pub released: Option<Vec<ReleasedEnergy>>,
     /// Whether no GPU is held; `None`: not known, as before.
     pub empty: Option<bool>,
     /// The conditions.
@@ -75,6 +77,7 @@ pub fn next(old: &GpuNodeStatus, report: Report, now: Timestamp) -> GpuNodeStatu
         observed_generation: generation,
         awake: report.awake.unwrap_or(old.awake),
         gpus: report.gpus,
+        released: report.released.unwrap_or_else(|| old.released.clone()),
         empty_since: match report.empty {
             Some(true) => Some(old.empty_since.clone().unwrap_or(Time(whole_seconds(now)))),
             Some(false) => None,
@@ -88,7 +91,7 @@ pub fn next(old: &GpuNodeStatus, report: Report, now: Timestamp) -> GpuNodeStatu
 }
 
 /// The API server keeps whole seconds; anything else would differ from what it gives back.
-fn whole_seconds(time: Timestamp) -> Timestamp {
+pub(super) fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
@@ -168,20 +171,34 @@ impl Writer {
         let mut body = serde_json::to_value(status).map_err(kube::Error::SerdeError)?;
         // A merge patch takes away only what it names.
         if let Some(fields) = body.as_object_mut() {
-            for field in ["gpus", "conditions", "emptySince"] {
+            for field in ["gpus", "released", "conditions", "emptySince"] {
                 fields.entry(field).or_insert(Value::Null);
             }
         }
-        let request = Request::new(SlimGpuNode::url_path(&(), None))
-            .patch_subresource(
-                "status",
-                name,
-                &PatchParams::default(),
-                &Patch::Merge(json!({ "status": body })),
-            )
-            .map_err(kube::Error::BuildRequest)?;
-        self.client.request::<SlimGpuNode>(request).await
+        patch_status(&self.client, name, &body).await
     }
+}
+
+async fn patch_status(client: &kube::Client, name: &str, body: &Value) -> Result<SlimGpuNode, kube::Error> {
+    let change = Patch::Merge(json!({ "status": body }));
+    let request = Request::new(SlimGpuNode::url_path(&(), None))
+        .patch_subresource("status", name, &PatchParams::default(), &change)
+        .map_err(kube::Error::BuildRequest)?;
+    client.request::<SlimGpuNode>(request).await
+}
+
+/// Says that no agent lives on the node any more: nobody waits for its answers, or believes what its GPUs were. What pods have used
+/// so far stays, for the next one.
+///
+/// # Errors
+/// When the API server did not take it.
+pub async fn farewell(client: &kube::Client, node: &SlimGpuNode) -> Result<(), kube::Error> {
+    let old = node.status.clone().unwrap_or_default();
+    let verdict = Verdict { kind: "Ready", holds: false, reason: "AgentEnded", message: String::new() };
+    let ready = verdict.condition(&old.conditions, old.observed_generation, whole_seconds(Timestamp::now()));
+    let body = json!({ "agentVersion": null, "emptySince": null, "conditions": [ready] });
+    let name = node.metadata.name.as_deref().unwrap_or_default();
+    patch_status(client, name, &body).await.map(|_| ())
 }
 
 #[cfg(test)]
@@ -189,7 +206,15 @@ mod tests {
     use super::*;
 
     fn gpu(state: GpuCondition, watts: i32, joules: i64) -> GpuState {
-        GpuState { uuid: "GPU-a".into(), state, holder: None, watts, joules }
+        GpuState {
+            uuid: "GPU-a".into(),
+            state,
+            holder: None,
+            watts,
+            joules,
+            held_from: None,
+            held_since: None,
+        }
     }
 
     fn report(state: GpuCondition, watts: i32, holds: bool) -> Report {
@@ -198,6 +223,7 @@ mod tests {
             generation: Some(1),
             awake: Some(0),
             gpus: vec![gpu(state, watts, i64::from(watts))],
+            released: None,
             empty: Some(state != GpuCondition::Held),
             verdicts: vec![verdict],
         }

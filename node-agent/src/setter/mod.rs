@@ -15,6 +15,9 @@
 //! [`Done`](crate::setting::Done) lines. When no line came for the time to live, at SIGTERM, and at start for whatever the record
 //! names, each GPU gets back the limit it had and free clocks.
 //!
+//! Any number of setters may be started on one record: one works, the others wait for its lock, which the kernel takes from a process
+//! that dies. The next one restores first. So a setter that is killed leaves no GPU slow until somebody starts it again.
+//!
 //! # What must never be here
 //!
 //! A token, a network, a decision.
@@ -72,14 +75,18 @@ pub struct SetterArgs {
 /// Runs until `shutdown`; every GPU that was changed is restored before it returns, however it ends.
 ///
 /// # Errors
-/// When the state folder or the socket cannot be used, another setter runs, or a GPU could not be restored.
+/// When the state folder or the socket cannot be used, or a GPU could not be restored.
 pub async fn run(
     args: SetterArgs,
     library: Arc<dyn Library>,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
-    let record = Record::open(&args.state)
-        .with_context(|| format!("the state folder {} cannot be used", args.state.display()))?;
+    let opened = tokio::select! {
+        opened = Record::open_when_free(&args.state) => opened,
+        () = shutdown.cancelled() => return Ok(()),
+    };
+    let record =
+        opened.with_context(|| format!("the state folder {} cannot be used", args.state.display()))?;
     let floor = Floor { limit_mw: args.floor_watts * 1000, clock_mhz: args.floor_clock };
     let ttl = Duration::from_secs(args.ttl);
     let mut applier = Applier::new(library, record, floor, ttl);

@@ -32,6 +32,9 @@ pub enum RecordError {
     /// Another setter is at work here.
     #[error("another setter holds {0}")]
     Held(PathBuf),
+    /// The system gives no thread to wait on.
+    #[error("no thread to wait on")]
+    NoThread(#[source] std::io::Error),
 }
 
 /// What one GPU had.
@@ -68,19 +71,49 @@ impl Record {
     /// # Errors
     /// When the folder cannot be used or another setter holds it.
     pub fn open(folder: &Path) -> Result<Self, RecordError> {
-        let at = |path: &Path| {
-            let path = path.to_owned();
-            move |source| RecordError::Io { path, source }
-        };
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(at(folder))?;
-        let lock_path = folder.join("setter.lock");
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&lock_path);
-        let lock = lock.map_err(at(&lock_path))?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| RecordError::Held(lock_path.clone()))?;
+        let (lock, lock_path) = lock_file(folder)?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| RecordError::Held(lock_path))?;
+        Self::read(folder, lock)
+    }
+
+    /// Opens the record once no other setter holds it: at once, or when the one that works has ended, however it ended.
+    ///
+    /// # Errors
+    /// When the folder cannot be used.
+    pub async fn open_when_free(folder: &Path) -> Result<Self, RecordError> {
+        match Self::open(folder) {
+            Err(RecordError::Held(_)) => {}
+            answer => return answer,
+        }
+        tracing::info!("standing by: another setter is at work");
+        let (lock, lock_path) = lock_file(folder)?;
+        let (locked, answer) = tokio::sync::oneshot::channel();
+        // A thread that waits in the kernel: it costs nothing, and the kernel wakes it when the holder dies. It is left behind when the
+        // process ends before.
+        std::thread::Builder::new()
+            .name("standby".into())
+            .stack_size(64 * 1024)
+            .spawn(move || {
+                let waited = loop {
+                    match flock(&lock, FlockOperation::LockExclusive) {
+                        Err(rustix::io::Errno::INTR) => {}
+                        answer => break answer.map(|()| lock),
+                    }
+                };
+                // Nobody waits for it any more when the process is about to end.
+                let _ = locked.send(waited);
+            })
+            .map_err(RecordError::NoThread)?;
+        match answer.await {
+            Ok(Ok(lock)) => Self::read(folder, lock),
+            _ => Err(RecordError::Held(lock_path)),
+        }
+    }
+
+    fn read(folder: &Path, lock: File) -> Result<Self, RecordError> {
         let path = folder.join("before.json");
         let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let content = read(&path).map_err(at(&path))?;
+        let content = read(&path).map_err(|source| RecordError::Io { path: path.clone(), source })?;
         let gpus = if content.boot_id == boot_id { content.gpus } else { BTreeMap::new() };
         Ok(Self { path, boot_id, gpus, _lock: lock })
     }
@@ -116,6 +149,18 @@ impl Record {
     }
 }
 
+/// The file that whoever works has locked, and where it is; both folder and file are made when they are not there.
+fn lock_file(folder: &Path) -> Result<(File, PathBuf), RecordError> {
+    let at = |path: &Path| {
+        let path = path.to_owned();
+        move |source| RecordError::Io { path, source }
+    };
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(at(folder))?;
+    let path = folder.join("setter.lock");
+    let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+    Ok((file.map_err(at(&path))?, path))
+}
+
 fn read(path: &Path) -> std::io::Result<Content> {
     let file = match File::open(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Content::default()),
@@ -136,6 +181,19 @@ mod tests {
 
     fn one(limit: u32) -> BTreeMap<Uuid, Before> {
         BTreeMap::from([("GPU-a".to_owned(), Before { limit_mw: Some(limit), clocks: true })])
+    }
+
+    #[tokio::test]
+    async fn a_second_setter_waits_until_the_first_has_gone_and_finds_its_record() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut works = Record::open(folder.path()).unwrap();
+        let path = folder.path().to_owned();
+        let standby = tokio::spawn(async move { Record::open_when_free(&path).await });
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        assert!(!standby.is_finished());
+        works.replace(one(250_000)).unwrap();
+        drop(works);
+        assert_eq!(standby.await.unwrap().unwrap().gpus(), &one(250_000));
     }
 
     #[test]

@@ -2,9 +2,11 @@
 
 pub mod api;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use andreas_podresources::messages::{ContainerDevices, ContainerResources, PodResources};
@@ -61,7 +63,14 @@ pub struct Stage {
     pub sim: Arc<Sim>,
     pub api: Api,
     pods: Arc<Pods>,
-    admin: u16,
+    admin: SocketAddr,
+}
+
+/// A loopback address that no other test of this machine uses: a free port of 127.0.0.1 may be taken before the brain listens.
+fn own_address() -> SocketAddr {
+    static STAGES: AtomicU8 = AtomicU8::new(1);
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    SocketAddr::from(([127, 64 | (high & 63), low, STAGES.fetch_add(1, Ordering::Relaxed)], 9090))
 }
 
 impl Stage {
@@ -95,8 +104,7 @@ impl Stage {
         tokio::spawn(async move {
             andreas_podresources::serve(&socket, source, std::future::pending()).await.expect("a socket");
         });
-        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let admin = free.local_addr().expect("it is bound").port();
+        let admin = own_address();
         Self { folder, sim, api, pods, admin }
     }
 
@@ -140,7 +148,7 @@ impl Stage {
         command.arg("--kubeconfig").arg(kubeconfig).arg("--setter-socket").arg(self.path("setter.sock"));
         command.arg("--pod-resources").arg(self.path("kubelet.sock"));
         command.args(["--node-name", "node-0", "--lease-ttl", "2", "--interval", "100"]);
-        command.arg("--admin-listen").arg(format!("127.0.0.1:{}", self.admin));
+        command.arg("--admin-listen").arg(self.admin.to_string());
         Process(command.args(flags).spawn().expect("the brain starts"))
     }
 
@@ -179,7 +187,7 @@ impl Stage {
 
     /// What the admin port answers: status and body.
     pub async fn ask(&self, path: &str) -> (u16, String) {
-        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", self.admin)).await.expect("it listens");
+        let mut stream = tokio::net::TcpStream::connect(self.admin).await.expect("it listens");
         stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await.expect("it reads");
         let mut text = String::new();
         stream.read_to_string(&mut text).await.expect("it answers");

@@ -101,7 +101,8 @@ fn kinds(objects: &[Value]) -> Vec<&str> {
 }
 
 async fn switches_leave_out_what_they_name(bed: &Testbed) -> Result<()> {
-    let plain = rendered(bed, &["operator.enabled=false", "scheduler.enabled=false"]).await?;
+    let plain =
+        rendered(bed, &["operator.enabled=false", "scheduler.enabled=false", "agent.enabled=false"]).await?;
     ensure!(
         kinds(&plain)
             == [
@@ -127,10 +128,13 @@ async fn switches_leave_out_what_they_name(bed: &Testbed) -> Result<()> {
             "priorityClass.create=false",
             "operator.serviceAccount.create=false",
             "scheduler.serviceAccount.create=false",
+            "agent.serviceAccount.create=false",
+            "agent.createNamespace=false",
         ],
     )
     .await?;
-    ensure!(kinds(&pods) == ["ConfigMap", "Deployment", "Secret", "Service"], "{:?}", kinds(&pods));
+    let expected = ["ConfigMap", "DaemonSet", "Deployment", "Secret", "Service"];
+    ensure!(kinds(&pods) == expected, "{:?}", kinds(&pods));
     let all = rendered(bed, &["networkPolicy.enabled=true", "operator.replicas=2"]).await?;
     ensure!(
         kinds(&all).contains(&"NetworkPolicy") && kinds(&all).contains(&"PodDisruptionBudget"),
@@ -151,6 +155,8 @@ async fn senseless_values_are_refused(bed: &Testbed) -> Result<()> {
         ("scheduler.config.url=http://127.0.0.1", "/scheduler/config/url"),
         ("policies.validationActions={Deny,Warn}", "/policies/validationActions"),
         ("policies.users.operator=a'b", "/policies/users/operator"),
+        ("agent.namespace=Not_One", "/agent/namespace"),
+        ("agent.setterTtl=0", "/agent/setterTtl"),
     ] {
         let error = rendered(bed, &[value]).await.err().with_context(|| format!("{value} is accepted"))?;
         ensure!(format!("{error:#}").contains(said), "{value}: {error:#}");
@@ -163,7 +169,7 @@ async fn the_plain_manifest_is_the_charts(bed: &Testbed) -> Result<()> {
     let folder = chart::folder();
     let path = folder.join("../../deploy/cluster.yaml");
     let folder = folder.display().to_string();
-    let off = "crds.enabled=false,operator.enabled=false,scheduler.enabled=false";
+    let off = "crds.enabled=false,operator.enabled=false,scheduler.enabled=false,agent.enabled=false";
     let args = ["template", "andreas", &folder, "--namespace", SYSTEM, "--no-hooks", "--set", off];
     let text = bed.helm(args).await?.checked()?.stdout;
     let text = format!(
@@ -187,18 +193,45 @@ async fn our_programs_know_the_flags(bed: &Testbed, objects: &[Value]) -> Result
         objects.iter().filter_map(|o| o.pointer("/spec/template/spec/containers")?.as_array()).flatten();
     let mut tried = 0;
     for container in containers.filter(|container| text(container, "/name") != "kube-scheduler") {
-        let program = workspace_binary(&format!("andreas-{}", text(container, "/name")))?;
+        let name = text(container, "/name");
+        // All containers of the node agent are one program.
+        let program = if matches!(name, "operator" | "extender") { name } else { "node-agent" };
+        // Neither does a setter speak with an API server, nor does it end by itself.
+        if name.starts_with("setter") {
+            the_setter_knows_its_flags(container).await?;
+            continue;
+        }
+        let program = workspace_binary(&format!("andreas-{program}"))?;
         let args = words(&container["args"])
             .into_iter()
             .map(|arg| arg.replace("$(POD_NAME)", "a").replace("$(POD_NAMESPACE)", "b"));
         let missing = bed.data_dir().join("no-such-kubeconfig");
-        let ended = Command::new(program).args(args).arg("--kubeconfig").arg(missing).output().await?;
+        let ended = Command::new(program)
+            .args(args)
+            .env("NODE_NAME", "n")
+            .arg("--kubeconfig")
+            .arg(missing)
+            .output()
+            .await?;
         let said =
             format!("{}{}", String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
         ensure!(ended.status.code() == Some(1) && said.contains("kubeconfig"), "{:?}: {said}", ended.status);
         tried += 1;
     }
-    ensure!(tried == 2, "{tried} programs");
+    ensure!(tried == 3, "{tried} programs");
+    Ok(())
+}
+
+/// It ends because the folder for its record cannot be made, not for a flag.
+async fn the_setter_knows_its_flags(container: &Value) -> Result<()> {
+    let args = words(&container["args"]).into_iter().filter(|arg| !arg.starts_with("--state="));
+    let ended = Command::new(workspace_binary("andreas-node-agent")?)
+        .args(args)
+        .args(["--keep-network", "--state=/dev/null/none"])
+        .output()
+        .await?;
+    let said = String::from_utf8_lossy(&ended.stderr);
+    ensure!(ended.status.code() == Some(1) && said.contains("/dev/null/none"), "{:?}: {said}", ended.status);
     Ok(())
 }
 
@@ -224,7 +257,7 @@ async fn it_installs_upgrades_and_goes(bed: &Testbed) -> Result<()> {
     let after = bed.kubectl(keys.split(' ')).await?.checked()?.stdout;
     ensure!(before == after, "the upgrade made new keys");
 
-    bed.helm(["uninstall", "andreas", "-n", SYSTEM]).await?.checked()?;
+    bed.helm(["uninstall", "andreas", "-n", SYSTEM, "--wait"]).await?.checked()?;
     bed.kubectl(["get", "tj", "example"])
         .await?
         .checked()
@@ -247,6 +280,7 @@ async fn nobody_may_more_than_they_should(bed: &Testbed) -> Result<()> {
     }
     let operator = "system:serviceaccount:andreas-system:andreas-operator";
     let scheduler = "system:serviceaccount:andreas-system:andreas-scheduler";
+    let agent = "system:serviceaccount:andreas-node:andreas-node-agent";
     for (user, question, expected) in [
         (operator, "create pods -n default", true),
         (operator, "patch trainingjobs.andreas.dev --subresource=status -n default", true),
@@ -271,6 +305,14 @@ async fn nobody_may_more_than_they_should(bed: &Testbed) -> Result<()> {
         (scheduler, "create pods -n default", false),
         (scheduler, "get secrets -n default", false),
         (scheduler, "patch trainingjobs.andreas.dev --subresource=status -n default", false),
+        (agent, "patch gpunodes.andreas.dev --subresource=status", true),
+        (agent, "get pods -n default", true),
+        (agent, "list pods -n default", false),
+        (agent, "patch gpunodes.andreas.dev", false),
+        (agent, "watch leases.coordination.k8s.io/andreas-operator -n andreas-system", true),
+        (agent, "update leases.coordination.k8s.io/andreas-operator -n andreas-system", false),
+        (agent, "get secrets -n andreas-system", false),
+        (agent, "patch nodes", false),
         ("editor", "create trainingjobs.andreas.dev -n default", true),
         ("editor", "patch trainingjobs.andreas.dev --subresource=status -n default", false),
         ("editor", "create pods --subresource=binding -n default", false),

@@ -237,21 +237,15 @@ async fn a_node_speaks_for_itself(s: &Stage) -> Result<()> {
         "{apiVersion: v1, kind: Node, metadata: {name: node-a}}",
         "{apiVersion: andreas.dev/v1alpha1, kind: GpuNode, metadata: {name: node-a}, spec: {}}",
         "{apiVersion: andreas.dev/v1alpha1, kind: GpuNode, metadata: {name: node-b}, spec: {}}",
-        "{apiVersion: v1, kind: ServiceAccount, metadata: {name: andreas-node-agent, namespace: andreas-system}}",
-        "{apiVersion: v1, kind: Pod, metadata: {name: agent-a, namespace: andreas-system}, spec: {nodeName: node-a, \
+        "{apiVersion: v1, kind: Pod, metadata: {name: agent-a, namespace: andreas-node}, spec: {nodeName: node-a, \
           serviceAccountName: andreas-node-agent, containers: [{name: agent, image: example.org/agent}]}}",
     ] {
         create(&s.admin, &yaml(object)?, false).await?.accepted().context(object)?;
     }
-    for args in [
-        "create clusterrole agents --verb=get,patch,update --resource=gpunodes.andreas.dev/status",
-        "create clusterrolebinding agents --clusterrole=agents --serviceaccount=andreas-system:andreas-node-agent",
-    ] {
-        s.bed.kubectl(args.split(' ')).await?.checked()?;
-    }
-    let token = "create token andreas-node-agent -n andreas-system --bound-object-kind=Pod --bound-object-name=agent-a";
+    let token =
+        "create token andreas-node-agent -n andreas-node --bound-object-kind=Pod --bound-object-name=agent-a";
     let token = s.bed.kubectl(token.split(' ')).await?.checked()?.stdout;
-    let account = s.bed.kubeconfig_for_service_account(SYSTEM, "andreas-node-agent").await?;
+    let account = s.bed.kubeconfig_for_service_account("andreas-node", "andreas-node-agent").await?;
     let loose = s.bed.client_for(&account).await?;
     let mut bound = yaml(&std::fs::read_to_string(&account)?)?;
     bound["users"][0]["user"] = json!({"token": token.trim()});

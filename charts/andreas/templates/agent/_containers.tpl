@@ -1,0 +1,45 @@
+{{/* What all containers of the agent have: image, the driver. */}}
+{{- define "andreas.agentCommon" -}}
+image: {{ include "andreas.image" (list . .Values.agent.image) }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+{{- end -}}
+
+{{/* Every GPU of the node, and of the driver's libraries only NVML. */}}
+{{- define "andreas.agentEnv" -}}
+- {name: NVIDIA_VISIBLE_DEVICES, value: all}
+- {name: NVIDIA_DRIVER_CAPABILITIES, value: utility}
+{{- with .Values.agent.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* A setter; two of them run, and the lock on the record says which one works. */}}
+{{- define "andreas.agentSetter" -}}
+{{ include "andreas.agentCommon" . }}
+args:
+  - setter
+  - --socket=/run/andreas/setter.sock
+  - --state=/var/lib/andreas
+  - --ttl={{ .Values.agent.setterTtl }}
+  - --nvml-library={{ .Values.agent.nvmlLibrary }}
+  - --floor-watts={{ .Values.agent.floorWatts }}
+  - --floor-clock={{ .Values.agent.floorClock }}
+  - --log={{ .Values.agent.log }}
+  - --log-format=json
+env: {{- include "andreas.agentEnv" . | nindent 2 }}
+resources: {{- toYaml .Values.agent.resources.setter | nindent 2 }}
+securityContext:
+  {{- if .Values.agent.privileged }}
+  privileged: true
+  {{- else }}
+  allowPrivilegeEscalation: false
+  capabilities:
+    drop: [ALL]
+    # What the driver asks for before it changes a limit or a clock.
+    add: [SYS_ADMIN]
+  {{- end }}
+  readOnlyRootFilesystem: true
+volumeMounts:
+  - {name: socket, mountPath: /run/andreas}
+  - {name: state, mountPath: /var/lib/andreas}
+{{- end -}}

@@ -1,0 +1,109 @@
+//! The chart as it renders: what a change of a template changes is seen in the change, not in a cluster.
+//!
+//! `charts/andreas/tests/golden/default.yaml` holds all objects with the default values; the other files hold, for other values, the
+//! objects that are other than those, and the names of those that are missing. `make crds` writes them anew.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use andreas_e2e::chart;
+use andreas_testbed::Programs;
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use tokio::process::Command;
+
+/// A file, and the values that it is rendered with.
+const SETS: [(&str, &[&str]); 6] = [
+    ("default", &[]),
+    ("affinity", &["operator.schedulerMode=affinity", "scheduler.enabled=false"]),
+    ("replicated", &["operator.replicas=2", "scheduler.replicas=2", "networkPolicy.enabled=true"]),
+    ("agent-off", &["agent.enabled=false", "networkPolicy.enabled=true"]),
+    (
+        "agent-observes",
+        &["agent.observe=true", "agent.runtimeClassName=nvidia", "agent.createNamespace=false"],
+    ),
+    (
+        "own-names",
+        &[
+            "fullnameOverride=power",
+            "image.registry=registry.example",
+            "image.pullSecrets[0].name=pull",
+            "operator.lease=power-leader",
+            "operator.tls.existingSecret=operator-keys",
+            "extender.tls.existingSecret=extender-keys",
+            "agent.namespace=gpu-agents",
+            "agent.privileged=true",
+            "agent.serviceAccount.name=watts",
+            "agent.extraEnv[0].name=TZ,agent.extraEnv[0].value=UTC",
+        ],
+    ),
+];
+
+/// Objects by kind, namespace and name, as text. Keys and certificates are made anew each time.
+async fn render(values: &[&str]) -> Result<BTreeMap<String, String>> {
+    let mut helm = Command::new(Programs::find().await?.path("helm"));
+    let home = std::env::temp_dir().join(format!("andreas-golden-{}", std::process::id()));
+    for variable in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
+        helm.env(variable, &home);
+    }
+    helm.args(["template", "andreas"]).arg(chart::folder());
+    helm.args(["--namespace", "andreas-system", "--kube-version", "v1.36.4", "--set", "crds.enabled=false"]);
+    helm.args(values.iter().flat_map(|value| ["--set", *value]));
+    let output = helm.output().await.context("helm")?;
+    let _ = std::fs::remove_dir_all(home);
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut objects = BTreeMap::new();
+    for document in String::from_utf8(output.stdout)?.split("\n---\n") {
+        let object: Value = serde_saphyr::from_str(document).context("a rendered object")?;
+        if !object.is_object() {
+            continue;
+        }
+        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or("-").to_owned();
+        let key = format!("{} {} {}", text("/kind"), text("/metadata/namespace"), text("/metadata/name"));
+        let secret = text("/kind") == "Secret";
+        let mut lines = String::new();
+        for line in document.trim().lines().filter(|line| *line != "---") {
+            match line.split_once(": ") {
+                Some((name, _)) if secret && (name.ends_with(".crt") || name.ends_with(".key")) => {
+                    let _ = writeln!(lines, "{name}: MADE-AT-INSTALLATION");
+                }
+                _ => {
+                    let _ = writeln!(lines, "{}", line.trim_end());
+                }
+            }
+        }
+        ensure!(objects.insert(key.clone(), lines).is_none(), "{key} is rendered twice");
+    }
+    Ok(objects)
+}
+
+#[tokio::test]
+async fn the_rendered_chart_is_the_one_that_was_looked_at() {
+    let folder: PathBuf = chart::folder().join("tests/golden");
+    let plain = render(&[]).await.unwrap();
+    let mut stale = Vec::new();
+    for (name, values) in SETS {
+        let objects = render(values).await.context(name).unwrap();
+        let mut text =
+            format!("# Rendered from charts/andreas; refresh it with: make crds\n# Values: {values:?}\n");
+        for key in plain.keys().filter(|key| !objects.contains_key(*key)) {
+            let _ = writeln!(text, "# Not here: {key}");
+        }
+        for (key, object) in &objects {
+            if values.is_empty() || plain.get(key) != Some(object) {
+                let _ = write!(text, "---\n{object}");
+            }
+        }
+        let path = folder.join(format!("{name}.yaml"));
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(&path, &text).unwrap();
+        }
+        if std::fs::read_to_string(&path).unwrap_or_default() != text {
+            stale.push(path.display().to_string());
+        }
+    }
+    assert!(stale.is_empty(), "stale; refresh with: make crds\n{}", stale.join("\n"));
+}
