@@ -75,8 +75,7 @@ pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec) -> (f64, f64) {
 /// Draw of GPUs that pods of others hold, where an agent says.
 fn measured(index: &ClusterIndex, node: &str) -> Option<f64> {
     let key = andreas_runtime::watch::ObjectKey { namespace: String::new(), name: node.to_owned() };
-    let status = index.gpu_nodes.get(&key)?.status.as_ref()?;
-    status.agent_version.as_ref()?;
+    let status = crate::snapshot::agent_status(index, &key)?;
     let ours: BTreeSet<&str> = index.pods_on(node).filter_map(|pod| pod.metadata.uid.as_deref()).collect();
     let others =
         status.gpus.iter().filter(|gpu| gpu.holder.as_deref().is_some_and(|uid| !ours.contains(uid)));

@@ -15,6 +15,7 @@ use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
 use crate::lifecycle::{Claim, Creation, DecisionFor, Planned, Verdict};
+use crate::measured::Owed;
 use crate::snapshot::tables::Table;
 
 /// What is remembered of one job.
@@ -52,6 +53,8 @@ pub struct JobMemory {
     pub last_write: Timestamp,
     /// When a report last moved the progress.
     pub last_progress: Option<Timestamp>,
+    /// What agents have not told yet of an attempt that has ended.
+    pub owed: Option<Owed>,
     /// Failures in a row of carrying a step out.
     pub failures: u32,
 }
@@ -158,6 +161,7 @@ impl Ledger {
             pace: 1.0,
             last_write: self.started,
             last_progress: None,
+            owed: None,
             failures: 0,
         };
         let memory = self.jobs.entry(key.clone()).or_insert_with(fresh);

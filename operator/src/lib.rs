@@ -23,6 +23,7 @@
 //! | [`executor`] | the workers, writes, refusals |
 //! | [`progress`] | the endpoint that training programs report to |
 //! | [`forecast`], [`queue`] | what is expected of each job, and what it cost so far; when waiting ones may start |
+//! | [`measured`] | what attempts have used, by what nodes' agents tell |
 //! | [`profiles`], [`nodes`] | TrainingProfiles and GpuNodes that the operator keeps |
 //! | [`budget`] | whether the power budget is met, seen from beside planning |
 //! | [`events`] | events for users |
@@ -41,6 +42,7 @@ pub mod forecast;
 pub mod index;
 pub mod ledger;
 pub mod lifecycle;
+pub mod measured;
 pub mod metrics;
 pub mod nodes;
 pub mod planning;

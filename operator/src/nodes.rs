@@ -1,9 +1,11 @@
 //! Objects per node and per cluster that the operator keeps: a GpuNode for every managed node, the policy's status.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use andreas_api::names::DEFAULT_POLICY;
+use andreas_api::gpu_node::PodPowerLimit;
+use andreas_api::names::{DEFAULT_POLICY, LABEL_ATTEMPT};
 use andreas_api::slim::{SlimEnergyPolicy, SlimGpuNode, SlimNode};
 use andreas_api::{EnergyPolicySpec, GpuNode, GpuNodeSpec, Reason};
 use andreas_runtime::watch::ObjectKey;
@@ -16,18 +18,23 @@ use tokio_util::sync::CancellationToken;
 use crate::budget::{self, Enforcement, Met};
 use crate::executor::Shared;
 use crate::executor::refusal::Refusal;
+use crate::index::{ClusterIndex, number, takes};
+use crate::lifecycle::is_member;
 use crate::snapshot::{is_managed, left_alone};
 
 /// How often nodes are looked through.
 const EVERY: Duration = Duration::from_secs(5);
 /// GpuNodes made in one go.
 const AT_ONCE: usize = 100;
+/// Power limits of one node: as many as it may have GPUs.
+const MOST_LIMITS: usize = 64;
 
 /// Keeps them until `shutdown`.
 pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     let mut enforcement = Enforcement::default();
     loop {
         make_gpu_nodes(&shared).await;
+        set_limits(&shared).await;
         let met = look_at_budget(&shared, &mut enforcement);
         tell_policy(&shared, &met).await;
         tokio::select! {
@@ -75,6 +82,49 @@ async fn make_gpu_nodes(shared: &Arc<Shared>) {
     futures::future::join_all(made).await;
 }
 
+/// Power limits of the pods that run under one, by node: what each GpuNode's spec is to say. Only nodes where that is news.
+fn limits(index: &ClusterIndex) -> Vec<(String, Vec<PodPowerLimit>)> {
+    let mut wanted: BTreeMap<&str, Vec<PodPowerLimit>> = BTreeMap::new();
+    let limited = index.jobs.iter().filter_map(|(key, job)| {
+        let allocation = job.status.as_ref()?.allocation.as_ref()?;
+        Some((key, job, allocation, allocation.power_limit_watts?))
+    });
+    for (key, job, allocation, watts) in limited {
+        for pod in index.members(key) {
+            let own =
+                is_member(&pod, job) && number(&pod.metadata, LABEL_ATTEMPT) == Some(allocation.attempt);
+            let node =
+                pod.spec.node_name.as_ref().and_then(|node| allocation.nodes.iter().find(|n| *n == node));
+            if let (true, Some(node), Some(pod_uid), Some(_)) = (own, node, pod.uid(), takes(&pod)) {
+                wanted.entry(node).or_default().push(PodPowerLimit { pod_uid, watts });
+            }
+        }
+    }
+    let mut news = Vec::new();
+    for (key, gpu_node) in index.gpu_nodes.iter() {
+        let mut limits = wanted.remove(key.name.as_str()).unwrap_or_default();
+        limits.sort_by(|a, b| a.pod_uid.cmp(&b.pod_uid));
+        limits.truncate(MOST_LIMITS);
+        if gpu_node.spec.limits != limits {
+            news.push((key.name.clone(), limits));
+        }
+    }
+    news
+}
+
+async fn set_limits(shared: &Arc<Shared>) {
+    let news = limits(&shared.index.lock());
+    let writes = news.iter().map(|(node, limits)| async move {
+        match shared.writer.patch_gpu_node(node, &json!({ "spec": { "limits": limits } })).await {
+            Ok(answer) => shared.index.lock().wrote_gpu_node(answer),
+            Err(error) => {
+                tracing::warn!(node, error = &error as &dyn std::error::Error, "power limits not written");
+            }
+        }
+    });
+    futures::future::join_all(writes).await;
+}
+
 /// Whether the stops that the power budget needs have begun in their time.
 fn look_at_budget(shared: &Shared, enforcement: &mut Enforcement) -> Met {
     let now = Timestamp::now();
@@ -105,7 +155,7 @@ async fn tell_policy(shared: &Arc<Shared>, met: &Met) {
     }
 }
 
-fn alone(index: &crate::index::ClusterIndex, policy: &EnergyPolicySpec) -> Vec<String> {
+fn alone(index: &ClusterIndex, policy: &EnergyPolicySpec) -> Vec<String> {
     let managed = index.nodes.iter().filter(|(_, node)| is_managed(node, policy));
     managed
         .filter_map(|(key, node): (&ObjectKey, _)| {
@@ -162,6 +212,37 @@ fn wanted(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing;
+    use andreas_api::slim::{SlimPod, SlimTrainingJob};
+    use andreas_runtime::watch::Index;
+
+    #[test]
+    fn a_node_is_told_the_power_limits_of_the_pods_that_run_there_once() {
+        let mut index = ClusterIndex::new();
+        let status = json!({"phase": "Running", "allocation": {"attempt": 1, "generation": 1, "gpuType": "A", "gpus": 2,
+            "gpusPerWorker": 1, "nodes": ["n1", "n2"], "placement": "", "since": "2026-01-01T00:00:00Z", "watts": 400,
+            "powerLimitWatts": 250}});
+        let job: SlimTrainingJob = serde_json::from_value(testing::job(1, &status)).expect("a job");
+        index.apply(job);
+        let gpu_node = |name: &str, version: u64, spec: serde_json::Value| -> SlimGpuNode {
+            serde_json::from_value(
+                json!({"metadata": {"name": name, "resourceVersion": version.to_string()}, "spec": spec}),
+            )
+            .expect("a gpu node")
+        };
+        index.apply(gpu_node("n1", 2, json!({})));
+        index.apply(gpu_node("n2", 3, json!({"limits": [{"podUid": "gone", "watts": 100}]})));
+        index.apply(gpu_node("n3", 4, json!({})));
+        let mut pod = testing::pod(0, 5, "j1");
+        pod["spec"]["nodeName"] = json!("n1");
+        index.apply(serde_json::from_value::<SlimPod>(pod).expect("a pod"));
+        let limit = PodPowerLimit { pod_uid: "p0".into(), watts: 250 };
+        // The second pod is not bound yet; what its node said of another one is over.
+        assert_eq!(limits(&index), [("n1".to_owned(), vec![limit]), ("n2".to_owned(), vec![])]);
+        index.apply(gpu_node("n1", 6, json!({"limits": [{"podUid": "p0", "watts": 250}]})));
+        index.apply(gpu_node("n2", 7, json!({})));
+        assert_eq!(limits(&index), []);
+    }
 
     #[test]
     fn the_policy_names_nodes_left_alone_once_and_then_keeps_quiet() {

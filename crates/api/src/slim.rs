@@ -377,10 +377,19 @@ pub struct SlimTaint {
 pub struct SlimNodeStatus {
     /// What pods may ask for.
     pub allocatable: BTreeMap<String, Quantity>,
+    /// What there is: of GPUs only, where the device plug-in takes broken ones out of what pods may ask for.
+    #[serde(deserialize_with = "gpus_only")]
+    pub capacity: BTreeMap<String, Quantity>,
     /// `Ready` and others.
     pub conditions: Vec<SlimPodCondition>,
     /// Boot ID and others.
     pub node_info: SlimNodeInfo,
+}
+
+fn gpus_only<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Quantity>, D::Error> {
+    let mut capacity = Option::<BTreeMap<String, Quantity>>::deserialize(deserializer)?.unwrap_or_default();
+    capacity.retain(|name, _| name == crate::names::GPU_RESOURCE);
+    Ok(capacity)
 }
 
 /// What identifies a boot of a node.

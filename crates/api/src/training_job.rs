@@ -415,7 +415,7 @@ pub struct Consumption {
     /// Energy of ended attempts and of the present one up to `at`, J.
     #[schemars(range(min = 0))]
     pub joules: i64,
-    /// `Measured` by the GPUs' counters or `Predicted` from the power model.
+    /// `Measured` by the GPUs' counters, `Predicted` from the power model, or `Mixed`: some attempts so, some so.
     #[schemars(length(max = 16))]
     pub source: String,
     /// The same for people: `1.24 kWh`.
@@ -469,6 +469,9 @@ pub struct AttemptRecord {
     /// Energy of the attempt, J.
     #[serde(default)]
     pub joules: i64,
+    /// That energy was measured by the GPUs' counters; else it is from the power model.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub measured: bool,
 }
 
 /// A node left out for a while.

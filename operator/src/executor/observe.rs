@@ -1,6 +1,6 @@
 //! From index and ledger to what a step is decided from.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use andreas_api::EnergyPolicySpec;
@@ -16,8 +16,10 @@ use crate::forecast;
 use crate::index::{Amounts, ClusterIndex, Gone, job_label, number, quantity, takes};
 use crate::ledger::{JobMemory, Ledger};
 use crate::lifecycle::{
-    AgentFact, Claim, DecisionFor, EnergyView, GonePod, NodeFact, Observed, Planned, PolicyView, Settings,
+    AgentFact, Claim, DecisionFor, EnergyView, GonePod, LateEnergy, NodeFact, Observed, Planned, PolicyView,
+    Settings, is_member,
 };
+use crate::measured::{self, Owed};
 
 /// A pace that differs by more than this from what the last plan knew is news for the planner.
 const OFF_PLAN: f64 = 0.2;
@@ -33,6 +35,7 @@ pub struct Seen {
     now: Timestamp,
     memory: JobMemory,
     energy: EnergyView,
+    members: Vec<(String, String)>,
     forecast: Option<Prediction>,
     settings: Arc<Settings>,
 }
@@ -58,7 +61,8 @@ impl Seen {
         let spec = index.policy().map(|policy| policy.spec.clone()).unwrap_or_default();
         let memory = memory(&uid);
         let nodes = node_facts(index, key, &job, &pods, &gone, memory.decision.as_ref());
-        let energy = energy(&job, &spec, now);
+        let members = own_pods(&job, &pods, &gone);
+        let energy = energy(index, &job, &spec, &members, memory.owed.as_ref(), now);
         let forecast = forecast::of(&job, &memory, now);
         Some(Self {
             policy: PolicyView::of(&spec),
@@ -69,6 +73,7 @@ impl Seen {
             now,
             memory,
             energy,
+            members,
             forecast,
             settings,
         })
@@ -83,6 +88,33 @@ impl Seen {
         {
             self.memory.decision = None;
         }
+    }
+
+    /// What the present attempt's agents still have to tell when it ends by the step, where agents report on all of its nodes.
+    pub fn owed(&self, index: &ClusterIndex, step: &crate::lifecycle::Step) -> Option<Owed> {
+        let allocation = self.job.status.as_ref()?.allocation.as_ref()?;
+        let record = step.status.history.last().filter(|record| record.attempt == allocation.attempt)?;
+        let told = record.measured || allocation.nodes.len() != self.members.len();
+        let agents = self.members.iter().all(|(node, _)| {
+            crate::snapshot::agent_status(index, &ObjectKey { namespace: String::new(), name: node.clone() })
+                .is_some()
+        });
+        (!told && agents).then(|| Owed {
+            attempt: allocation.attempt,
+            members: self.members.clone(),
+            gpus_per_worker: allocation.gpus_per_worker,
+            joules: record.joules,
+            micros: self.energy.attempt_micros,
+            observation: step.learned.iter().find_map(|lesson| match lesson {
+                crate::lifecycle::Learned::Observation(observation) => Some(observation.clone()),
+                _ => None,
+            }),
+        })
+    }
+
+    /// What agents have told late, and the step takes in.
+    pub fn late(&self) -> Option<&LateEnergy> {
+        self.energy.late.as_ref()
     }
 
     /// The plan's word that the step is made from.
@@ -136,15 +168,44 @@ fn still_holds(index: &ClusterIndex, ledger: &Ledger, job: &ObjectKey, attempt: 
     holds && allocation.is_some_and(|allocation| allocation.attempt == attempt)
 }
 
-fn energy(job: &SlimTrainingJob, policy: &EnergyPolicySpec, now: Timestamp) -> EnergyView {
-    let (attempt_joules, attempt_micros) = forecast::attempt_energy(job, policy, now);
-    EnergyView {
-        attempt_joules,
-        attempt_micros,
-        measured: false,
+/// Node and UID of the pods of the present attempt that were bound, there or gone.
+fn own_pods(job: &SlimTrainingJob, pods: &[Arc<SlimPod>], gone: &[Gone]) -> Vec<(String, String)> {
+    let Some(allocation) = job.status.as_ref().and_then(|status| status.allocation.as_ref()) else {
+        return Vec::new();
+    };
+    let all = pods.iter().chain(gone.iter().map(|gone| &gone.last));
+    let own = all.filter(|pod| {
+        is_member(pod, job) && number(&pod.metadata, LABEL_ATTEMPT) == Some(allocation.attempt)
+    });
+    let bound = own.filter_map(|pod| Some((pod.spec.node_name.clone()?, pod.uid()?)));
+    bound.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+fn energy(
+    index: &ClusterIndex,
+    job: &SlimTrainingJob,
+    policy: &EnergyPolicySpec,
+    members: &[(String, String)],
+    owed: Option<&Owed>,
+    now: Timestamp,
+) -> EnergyView {
+    let (joules, micros) = forecast::attempt_energy(job, policy, now);
+    let mut view = EnergyView {
+        attempt_joules: joules,
+        attempt_micros: micros,
         lateness_micros: forecast::lateness_micros(job, policy, now),
-        measured_watts: None,
+        ..EnergyView::default()
+    };
+    let allocation = job.status.as_ref().and_then(|status| status.allocation.as_ref());
+    let whole = allocation.filter(|allocation| allocation.nodes.len() == members.len());
+    if let Some(used) = whole.and_then(|a| measured::of(index, members, a.gpus_per_worker)) {
+        view.attempt_joules = used.joules;
+        view.attempt_micros = measured::price(policy, micros, joules, used.joules, now);
+        view.measured = true;
+        view.measured_watts = used.watts();
     }
+    view.late = owed.and_then(|owed| owed.settle(index, policy, now));
+    view
 }
 
 fn node_facts(
@@ -251,9 +312,12 @@ fn free_gpus(index: &ClusterIndex, node: &SlimNode, key: &ObjectKey, job: &SlimT
 /// GPUs of a node that are neither held by foreign pods nor broken.
 fn open_gpus(index: &ClusterIndex, node: &SlimNode, key: &ObjectKey) -> i32 {
     let has = Amounts::of(&node.status.allocatable).gpus;
-    let status = index.gpu_nodes.get(key).and_then(|gpu_node| gpu_node.status.as_ref());
-    let gpus = status.map(|status| status.gpus.as_slice()).unwrap_or_default();
-    let broken = gpus.iter().filter(|gpu| gpu.state == GpuCondition::Unhealthy).count() as u64;
+    // Orphans count as foreign.
+    let of_jobs = |uid: &str| {
+        let mut pods = index.pods_on(&key.name).filter(|pod| crate::index::owner(&pod.metadata).is_some());
+        pods.any(|pod| pod.metadata.uid.as_deref() == Some(uid))
+    };
+    let broken = crate::snapshot::broken_gpus(index, key, node, of_jobs);
     let lost = index.foreign_use(&key.name).gpus.saturating_add(broken);
     i32::try_from(has).unwrap_or(i32::MAX) - i32::try_from(lost).unwrap_or(i32::MAX)
 }

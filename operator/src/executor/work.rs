@@ -6,6 +6,7 @@ use std::time::Duration;
 use andreas_api::names::LABEL_ATTEMPT;
 use andreas_api::slim::{SlimNode, SlimTrainingJob};
 use andreas_api::training_job::Allocation;
+use andreas_api::training_profile::Observation;
 use andreas_api::{Outcome, Phase, TrainingJobStatus};
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
@@ -15,7 +16,7 @@ use super::observe::Seen;
 use super::refusal::Refusal;
 use super::{Again, Shared, actions, patch};
 use crate::index::number;
-use crate::lifecycle::{Claim, Step};
+use crate::lifecycle::{Claim, Learned, Step};
 
 /// Longest wait after failures in a row.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
@@ -54,6 +55,7 @@ async fn step_from(shared: &Arc<Shared>, key: &ObjectKey, mut seen: Seen) -> Aga
     if remember_claim(shared, key, &seen.job, step.claim.clone()) {
         shared.index.lock().replan();
     }
+    settle_energy(shared, key, &seen, &step);
     forget_judged(shared, key, &step.status);
     step.events.iter().for_each(|note| shared.events.tell(&seen.job, note));
     if !step.learned.is_empty() {
@@ -71,6 +73,29 @@ async fn step_from(shared: &Arc<Shared>, key: &ObjectKey, mut seen: Seen) -> Aga
             step.next.map_or(Again::OnEvent, Again::At)
         }
         Err(again) => again,
+    }
+}
+
+/// Keeps in mind what agents still have to tell of an attempt that ended by this step, and takes what they told late to the
+/// family's profile.
+fn settle_energy(shared: &Shared, key: &ObjectKey, seen: &Seen, step: &Step) {
+    let mut index = shared.index.lock();
+    let owed = seen.owed(&index, step);
+    let mut ledger = shared.ledger.lock();
+    let Some(memory) = ledger.get_mut(key, uid(&seen.job)) else { return };
+    if let Some(late) = seen.late()
+        && let Some(paid) = memory.owed.take_if(|owed| owed.attempt == late.attempt)
+    {
+        let lesson =
+            paid.observation.map(|run| Learned::Observation(Observation { watts: late.watts, ..run }));
+        shared.lessons.add(&seen.job, lesson.into_iter().collect());
+        index.await_energy(key, std::iter::empty());
+    }
+    if let Some(owed) = owed {
+        index.await_energy(key, owed.members.iter().map(|(_, pod)| pod.clone()));
+        memory.owed = Some(owed);
+        // They may have told since we looked.
+        index.mark(key.clone());
     }
 }
 

@@ -77,6 +77,7 @@ pub struct ClusterIndex {
     allocated_on: BTreeMap<String, BTreeSet<ObjectKey>>,
     foreign_use: BTreeMap<String, Amounts>,
     unreadable_nodes: BTreeSet<String>,
+    owed: BTreeMap<String, ObjectKey>,
     dirty: BTreeSet<ObjectKey>,
     changed_namespaces: BTreeSet<String>,
     signals: Arc<Signals>,
@@ -210,6 +211,25 @@ impl ClusterIndex {
         let name = node.name_any();
         if !matches!(self.gpu_nodes.apply(node, Seen::Written), Change::Nothing) {
             self.mark_jobs_on(&name);
+            self.mark_told(&ObjectKey { namespace: String::new(), name });
+        }
+    }
+
+    /// Look at the job again when a node's agent tells what one of these pods has used.
+    pub fn await_energy(&mut self, job: &ObjectKey, pods: impl Iterator<Item = String>) {
+        self.owed.retain(|_, owner| owner != job);
+        self.owed.extend(pods.map(|pod| (pod, job.clone())));
+    }
+
+    fn mark_told(&mut self, node: &ObjectKey) {
+        if self.owed.is_empty() {
+            return;
+        }
+        let Some(status) = self.gpu_nodes.get(node).and_then(|node| node.status.as_ref()) else { return };
+        let told: Vec<ObjectKey> =
+            status.released.iter().filter_map(|entry| self.owed.get(&entry.pod_uid).cloned()).collect();
+        for job in told {
+            self.mark(job);
         }
     }
 
@@ -288,6 +308,7 @@ impl ClusterIndex {
     fn job_went(&mut self, key: &ObjectKey, old: &SlimTrainingJob) {
         self.unlist_job(key, old);
         self.gone.remove(key);
+        self.owed.retain(|_, owner| owner != key);
         // Whoever keeps something about it learns by looking and finding nothing.
         self.mark(key.clone());
         self.replan();

@@ -125,6 +125,7 @@ impl Index<SlimGpuNode> for ClusterIndex {
         let key = ObjectKey::of(&node);
         if !matches!(self.gpu_nodes.apply(node, Seen::Watched), Change::Nothing) {
             self.mark_jobs_on(&key.name);
+            self.mark_told(&key);
         }
     }
 

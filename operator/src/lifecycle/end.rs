@@ -81,6 +81,7 @@ fn remember(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgement, e
         ended,
         milli_percent: progress.map_or(0, |p| p.milli_percent),
         joules: d.o.energy.attempt_joules.max(0),
+        measured: d.o.energy.measured,
     };
     let alike = |r: &AttemptRecord| {
         r.outcome == Outcome::Withdrawn && r.outcome == record.outcome && r.reason == record.reason
@@ -103,10 +104,37 @@ fn account(d: &mut Draft<'_>) {
     total.joules = total.joules.saturating_add(view.attempt_joules.max(0));
     total.energy_micros = total.energy_micros.saturating_add(view.attempt_micros.max(0));
     total.lateness_micros = view.lateness_micros.max(0);
-    total.source = if view.measured { "Measured".into() } else { "Predicted".into() };
+    d.status.consumption = Some(total);
+    total_up(d);
+}
+
+/// Source and texts, by attempts and sums.
+fn total_up(d: &mut Draft<'_>) {
+    let Some(total) = &mut d.status.consumption else { return };
+    // Attempts that never ran used nothing that anybody would measure.
+    let mut counted = d.status.history.iter().filter(|record| record.measured || record.joules > 0);
+    let measured = counted.clone().filter(|record| record.measured).count();
+    total.source = match measured {
+        0 => "Predicted",
+        _ if counted.all(|record| record.measured) => "Measured",
+        _ => "Mixed",
+    }
+    .into();
     total.energy = energy_text(total.joules);
     total.cost = money_text(total.energy_micros.saturating_add(total.lateness_micros));
-    d.status.consumption = Some(total);
+}
+
+/// Takes in what the agents measured of an attempt that was closed with its predicted energy.
+pub(super) fn correct(d: &mut Draft<'_>) {
+    let Some(late) = &d.o.energy.late else { return };
+    let record =
+        d.status.history.iter_mut().find(|record| record.attempt == late.attempt && !record.measured);
+    let (Some(record), Some(total)) = (record, &mut d.status.consumption) else { return };
+    let more = late.joules.saturating_sub(record.joules);
+    (record.joules, record.measured) = (late.joules, true);
+    total.joules = total.joules.saturating_add(more).max(0);
+    total.energy_micros = total.energy_micros.saturating_add(late.micros_more).max(0);
+    total_up(d);
 }
 
 /// What the attempt says of the family of runs.

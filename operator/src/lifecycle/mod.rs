@@ -59,7 +59,7 @@ mod tests;
 pub use action::{Action, Claim, DeleteReason, EventNote, Learned, Step};
 pub use member::{is_member, pod_in_use};
 pub use observed::{
-    AgentFact, Creation, CreationOutcome, DecisionFor, EnergyView, GonePod, NodeFact, Observed, Planned,
-    PolicyView, ProgressEndpoint, Settings, Verdict,
+    AgentFact, Creation, CreationOutcome, DecisionFor, EnergyView, GonePod, LateEnergy, NodeFact, Observed,
+    Planned, PolicyView, ProgressEndpoint, Settings, Verdict,
 };
 pub use step::step;

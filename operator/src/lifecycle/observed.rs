@@ -224,6 +224,21 @@ pub struct EnergyView {
     pub lateness_micros: i64,
     /// Mean draw of the present attempt, W, where measured.
     pub measured_watts: Option<i32>,
+    /// What an ended attempt has used, measured: agents tell a moment after the pods have ended.
+    pub late: Option<LateEnergy>,
+}
+
+/// What an attempt has used that was closed with its predicted energy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LateEnergy {
+    /// The attempt.
+    pub attempt: i64,
+    /// What it used, J.
+    pub joules: i64,
+    /// By how much that costs more than was written, millionths of the currency; may be negative.
+    pub micros_more: i64,
+    /// Mean draw, W.
+    pub watts: Option<i32>,
 }
 
 /// How pods are made; from the operator's flags.

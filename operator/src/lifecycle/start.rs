@@ -19,6 +19,10 @@ use super::{pods, run, stop, template};
 /// Seconds after its creation before a job that no plan has seen says so.
 const FIRST_PLAN: i64 = 3;
 
+/// An agent that has not answered for so long, ms, is dead, and what it had set has ended: its setter restores when it has not heard
+/// its brain for half a minute.
+const SILENT_AGENT: i64 = 60_000;
+
 /// Pending and Suspended.
 pub(super) fn waiting(d: &mut Draft<'_>) {
     let spec = &d.o.job.spec;
@@ -229,10 +233,7 @@ fn make(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
     }
     let waits = match no_room(d, allocation, members) {
         Some(why) => Some(why),
-        None => match asleep(d, allocation) {
-            Ok(why) => why,
-            Err(judgement) => return d.stop_judged(&judgement),
-        },
+        None => asleep(d, allocation),
     };
     if let Some(why) = waits {
         d.status.reason = Some(Reason::WaitingForRoom.as_str().into());
@@ -279,34 +280,32 @@ fn no_room(d: &Draft<'_>, allocation: &Allocation, members: &Members<'_>) -> Opt
 /// Asks the agents to wake their GPUs, once for each allocation, and says who has not acknowledged. The last thing
 /// before the pods are made: what is awake and unheld rests again soon.
 ///
-/// The value asked with is the instant of asking, in milliseconds: it grows, and it tells how long ago that was.
-fn asleep(d: &mut Draft<'_>, allocation: &Allocation) -> Result<Option<String>, Judgement> {
+/// The value asked with is the instant of asking, in milliseconds: it grows, and it tells how long ago that was. An agent that has
+/// not answered for [`SILENT_AGENT`] is not waited for: no setting outlives it so long, and a living one answers in seconds.
+fn asleep(d: &mut Draft<'_>, allocation: &Allocation) -> Option<String> {
     let since = allocation.since.0.as_millisecond();
     let now = d.o.now.as_millisecond().max(since);
-    let patience = d.o.policy.placement_timeout.saturating_mul(1000);
-    let (mut asleep, mut dead) = (Vec::new(), Vec::new());
+    let mut asleep = Vec::new();
     for node in &allocation.nodes {
         let Some(agent) = d.o.nodes.get(node).and_then(|f| f.agent.as_ref()) else { continue };
         if agent.awake >= since {
             continue;
         }
-        asleep.push(node.clone());
         if agent.wake < since {
             d.actions.push(Action::Wake { node: node.clone(), value: now });
-        } else if agent.wake.saturating_add(patience) <= now {
-            dead.push(node.clone());
-        } else if let Ok(due) = Timestamp::from_millisecond(agent.wake.saturating_add(patience)) {
+        }
+        // An earlier question that was not answered counts as well.
+        let unanswered = agent.wake > agent.awake;
+        let until = if unanswered { agent.wake } else { now }.saturating_add(SILENT_AGENT);
+        if until <= now {
+            continue;
+        }
+        asleep.push(node.clone());
+        if let Ok(due) = Timestamp::from_millisecond(until) {
             d.look_at(due);
         }
     }
-    if !dead.is_empty() {
-        let limit = duration_text(d.o.policy.placement_timeout);
-        let message = format!("GPUs of {} did not wake within {limit}", dead.join(", "));
-        let mut judgement = Judgement::new(Outcome::Withdrawn, Reason::PlacementTimeout, message);
-        judgement.avoid = dead;
-        return Err(judgement);
-    }
-    Ok((!asleep.is_empty()).then(|| format!("GPUs of {} are waking", asleep.join(", "))))
+    (!asleep.is_empty()).then(|| format!("GPUs of {} are waking", asleep.join(", ")))
 }
 
 /// Watches binding and start.

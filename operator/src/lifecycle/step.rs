@@ -20,6 +20,7 @@ pub fn step(observed: &Observed<'_>) -> Step {
     }
     d.status.observed_generation = metadata.generation;
     d.status.deadline = status::deadline(&observed.job.spec, metadata.creation_timestamp.as_ref());
+    end::correct(&mut d);
     for _ in 0..MOST_PHASES {
         let phase = d.status.phase;
         match phase {

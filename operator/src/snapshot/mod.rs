@@ -36,7 +36,7 @@ use crate::index::ClusterIndex;
 use crate::ledger::{Ledger, Target};
 use crate::lifecycle::Claim;
 
-pub use nodes::{is_managed, left_alone, usable};
+pub use nodes::{agent_status, broken_gpus, is_managed, left_alone, usable};
 pub use tables::{Table, Tables};
 
 /// A Snapshot and what it was made from.

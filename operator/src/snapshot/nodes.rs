@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use andreas_api::EnergyPolicySpec;
 use andreas_api::gpu_node::GpuCondition;
 use andreas_api::names::{LABEL_GPU_MEMORY, LABEL_GPU_PRODUCT, LABEL_GPU_REPLICAS, LABEL_MIG_STRATEGY};
 use andreas_api::slim::SlimNode;
+use andreas_api::{EnergyPolicySpec, GpuNodeStatus};
 use andreas_core::{GpuType, Watts};
 use andreas_planner::{Node, Resources};
 use andreas_runtime::watch::ObjectKey;
@@ -103,10 +103,16 @@ pub fn gather(index: &ClusterIndex, policy: &EnergyPolicySpec, holders: &Holders
         }
         let Some(product) = node.labels().get(LABEL_GPU_PRODUCT) else { continue };
         let allocatable = Amounts::of(&node.status.allocatable);
+        let ours: BTreeSet<&str> = index
+            .pods_on(&key.name)
+            .filter(|pod| holders.accounts_for(pod))
+            .filter_map(|pod| pod.metadata.uid.as_deref())
+            .collect();
         let foreign = index.foreign_use(&key.name);
         let taken = foreign.plus(leftovers.get(&key.name).cloned().unwrap_or_default());
         cluster.others.insert(key.name.clone(), [allocatable.others.clone(), taken.others.clone()]);
-        let broken = broken_gpus(index, key);
+        let accounted = |uid: &str| ours.contains(uid);
+        let broken = broken_gpus(index, key, node, accounted);
         let mut free = allocatable.clone().minus(taken);
         free.gpus = free.gpus.saturating_sub(broken);
         // What is not open is only as large as what our jobs hold there.
@@ -127,7 +133,7 @@ pub fn gather(index: &ClusterIndex, policy: &EnergyPolicySpec, holders: &Holders
             gpus: gpus(size),
             free_gpus: gpus(free.gpus.max(held).min(size)),
             overhead: power.overhead,
-            foreign_power: foreign_power(index, key, holders),
+            foreign_power: foreign_power(index, key, &ours),
             free: Resources {
                 cpu_milli: Some(free.cpu_milli),
                 memory_bytes: Some(free.memory),
@@ -159,21 +165,36 @@ fn leftovers(index: &ClusterIndex, holders: &Holders) -> BTreeMap<String, Amount
     sums
 }
 
-fn broken_gpus(index: &ClusterIndex, key: &ObjectKey) -> u64 {
-    let status = index.gpu_nodes.get(key).and_then(|node| node.status.as_ref());
-    let gpus = status.map(|status| status.gpus.as_slice()).unwrap_or_default();
-    gpus.iter().filter(|gpu| gpu.state == GpuCondition::Unhealthy).count() as u64
+/// What the agent on a node says; `None`: none lives there, or it has ended.
+pub fn agent_status<'a>(index: &'a ClusterIndex, key: &ObjectKey) -> Option<&'a GpuNodeStatus> {
+    let status = index.gpu_nodes.get(key)?.status.as_ref()?;
+    status.agent_version.is_some().then_some(status)
+}
+
+/// GPUs that must not be used and are still among those that pods may ask for. `ours` says of a pod's UID whether the caller counts its
+/// GPUs as free or held by jobs; GPUs of all others are in use anyway, broken or not.
+///
+/// The device plug-in takes broken GPUs out of `allocatable` and leaves them in `capacity`; the agent names them too, sooner or
+/// later or for other reasons. It is not known which ones the plug-in means: as many as possible are taken for the same ones.
+pub fn broken_gpus(
+    index: &ClusterIndex,
+    key: &ObjectKey,
+    node: &SlimNode,
+    ours: impl Fn(&str) -> bool,
+) -> u64 {
+    let gpus = agent_status(index, key).map(|status| status.gpus.as_slice()).unwrap_or_default();
+    let broken = gpus.iter().filter(|gpu| gpu.state == GpuCondition::Unhealthy);
+    let (of_others, open): (Vec<_>, Vec<_>) =
+        broken.partition(|gpu| gpu.holder.as_deref().is_some_and(|uid| !ours(uid)));
+    let capacity = Amounts::of(&node.status.capacity).gpus;
+    let taken_out = capacity.saturating_sub(Amounts::of(&node.status.allocatable).gpus);
+    let taken_out_of_ours = taken_out.saturating_sub(of_others.len() as u64);
+    (open.len() as u64).saturating_sub(taken_out_of_ours)
 }
 
 /// Draw of GPUs that pods of others hold, where an agent says.
-fn foreign_power(index: &ClusterIndex, key: &ObjectKey, holders: &Holders) -> Option<Watts> {
-    let status = index.gpu_nodes.get(key)?.status.as_ref()?;
-    status.agent_version.as_ref()?;
-    let ours: BTreeSet<&str> = index
-        .pods_on(&key.name)
-        .filter(|pod| holders.accounts_for(pod))
-        .filter_map(|pod| pod.metadata.uid.as_deref())
-        .collect();
+fn foreign_power(index: &ClusterIndex, key: &ObjectKey, ours: &BTreeSet<&str>) -> Option<Watts> {
+    let status = agent_status(index, key)?;
     let foreign =
         status.gpus.iter().filter(|gpu| gpu.holder.as_deref().is_some_and(|uid| !ours.contains(uid)));
     Some(Watts(foreign.map(|gpu| f64::from(gpu.watts.max(0))).sum()))

@@ -381,6 +381,53 @@ fn broken_gpus_and_measured_foreign_power_come_from_the_agent() {
 }
 
 #[test]
+fn a_broken_gpu_is_left_out_exactly_once_whoever_says_so() {
+    // Free GPUs of 8, where the device plug-in has taken `out` from what may be asked for, the agent names `gpus`, and foreign
+    // pods take `foreign`.
+    let free = |out: u64, gpus: serde_json::Value, foreign: u64, agent: bool| {
+        let mut world = World::default();
+        let version = if agent { json!("1") } else { json!(null) };
+        let said: SlimGpuNode = serde_json::from_value(json!({
+            "metadata": {"name": "n1", "resourceVersion": "900"}, "spec": {}, "status": {"agentVersion": version, "gpus": gpus}}))
+        .expect("a gpu node");
+        world.index.apply(said);
+        let allocatable =
+            json!({"nvidia.com/gpu": (8 - out).to_string(), "cpu": "64", "memory": "512Gi", "pods": "110"});
+        let ready = json!([{"type": "Ready", "status": "True"}]);
+        let status =
+            json!({"allocatable": allocatable, "capacity": {"nvidia.com/gpu": "8"}, "conditions": ready});
+        world.node("n1", json!({}), json!({ "status": status }));
+        if foreign > 0 {
+            let pod: crate::index::ForeignPod = serde_json::from_value(json!({
+                "metadata": {"name": "x", "namespace": "other", "uid": "foreign", "resourceVersion": "901"},
+                "spec": {"nodeName": "n1", "containers": [{"resources": {"limits": {"nvidia.com/gpu": foreign.to_string()}}}]}}))
+            .expect("a pod");
+            world.index.apply(pod);
+        }
+        world.snapshot().nodes[0].free_gpus.0
+    };
+    let broken = |uuid: &str, holder: Option<&str>| match holder {
+        Some(holder) => json!({"uuid": uuid, "state": "Unhealthy", "holder": holder}),
+        None => json!({"uuid": uuid, "state": "Unhealthy"}),
+    };
+    assert_eq!(free(0, json!([broken("a", None)]), 0, true), 7, "the agent alone");
+    assert_eq!(free(1, json!([]), 0, true), 7, "the plug-in alone");
+    assert_eq!(free(1, json!([broken("a", None)]), 0, true), 7, "both");
+    assert_eq!(
+        free(1, json!([broken("a", None), broken("b", None)]), 0, true),
+        6,
+        "the agent knows one more"
+    );
+    assert_eq!(
+        free(0, json!([broken("a", Some("foreign"))]), 2, true),
+        6,
+        "foreign pods hold it: in use already"
+    );
+    assert_eq!(free(1, json!([broken("a", Some("foreign")), broken("b", None)]), 2, true), 4);
+    assert_eq!(free(0, json!([broken("a", None)]), 0, false), 8, "an agent that has ended knows nothing");
+}
+
+#[test]
 fn a_move_keeps_its_target_from_the_stop_to_the_start() {
     let mut world = World::default();
     world.node("n1", json!({}), json!({})).node("n2", json!({}), json!({})).job(

@@ -98,14 +98,43 @@ fn gpus_are_awake_and_free_before_the_pod_is_made() {
 }
 
 #[test]
-fn gpus_that_do_not_wake_are_given_back() {
+fn an_agent_that_is_silent_for_a_minute_is_not_waited_for_and_not_asked_in_vain_again() {
     let mut world = World::new(json!({}));
     world.nodes.get_mut("n1").unwrap().agent = Some(AgentFact::default());
-    world.plan_run(&["n1"], 1).wait(119);
-    assert_eq!((world.phase(), world.next), (Phase::Starting, Some(at(120))));
+    world.plan_run(&["n1"], 1).wait(59);
+    assert_eq!((world.members().len(), world.next), (0, Some(at(60))));
+    // By now its setter has given the GPUs back what they had.
     world.wait(1);
-    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "PlacementTimeout"));
-    assert_eq!(world.status().avoid[0].node, "n1");
+    assert_eq!((world.phase(), world.members().len()), (Phase::Starting, 1));
+
+    // The next attempt asks again, in case it lives, and does not wait.
+    world.bind_all().run_all().exit("bert-1-0", 1, "boom");
+    let asked = agent(&world).wake;
+    world.wait(30).plan_run(&["n1"], 1);
+    assert_eq!((world.status().attempts, world.members().len()), (2, 1));
+    assert!(agent(&world).wake > asked);
+    // Had it answered meanwhile, it would be waited for.
+    let mut world = World::new(json!({}));
+    world.nodes.get_mut("n1").unwrap().agent = Some(AgentFact { wake: 7, awake: 7, ..AgentFact::default() });
+    world.plan_run(&["n1"], 1);
+    assert_eq!(world.members().len(), 0);
+}
+
+#[test]
+fn what_agents_tell_after_the_end_takes_the_place_of_what_was_predicted() {
+    let mut world = World::running(json!({}), &["n1"], 1);
+    world.energy = EnergyView { attempt_joules: 1_000_000, attempt_micros: 100_000, ..EnergyView::default() };
+    world.exit("bert-1-0", 0, "");
+    let consumption = |world: &World| world.status().consumption.unwrap();
+    assert_eq!(consumption(&world).source, "Predicted");
+    let writes = world.writes;
+    let late = LateEnergy { attempt: 1, joules: 700_000, micros_more: -30_000, watts: Some(70) };
+    world.energy = EnergyView { late: Some(late), ..EnergyView::default() };
+    world.wait(1).wait(1);
+    let total = consumption(&world);
+    assert_eq!((total.joules, total.energy_micros, total.source.as_str()), (700_000, 70_000, "Measured"));
+    let record = &world.status().history[0];
+    assert_eq!((record.joules, record.measured, world.writes), (700_000, true, writes + 1));
 }
 
 fn agent(world: &World) -> &AgentFact {
@@ -150,6 +179,7 @@ fn energy_and_cost_are_written_at_the_edge_of_an_attempt() {
         measured: true,
         lateness_micros: 100_000,
         measured_watts: Some(250),
+        late: None,
     };
     world.wait(30);
     assert_eq!(world.writes, writes);

@@ -1,0 +1,141 @@
+//! What attempts have used, by the counters of the GPUs that their pods held, as nodes' agents tell.
+//!
+//! An agent tells when a pod lets its GPUs go: a moment after the pod has ended, and so after its attempt was closed. An attempt is not
+//! held open for that. It is closed with the power model's energy, and put right by one more write.
+
+use andreas_api::EnergyPolicySpec;
+use andreas_api::training_profile::Observation;
+use andreas_core::{Joules, Time};
+use andreas_runtime::watch::ObjectKey;
+use jiff::Timestamp;
+
+use crate::index::ClusterIndex;
+use crate::lifecycle::LateEnergy;
+use crate::snapshot::rules;
+
+/// What the GPUs of a whole gang used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Used {
+    /// Energy, J.
+    pub joules: i64,
+    /// How long the gang held them: the longest of its members, s.
+    pub seconds: i64,
+}
+
+impl Used {
+    /// Mean draw, W; `None` for a moment.
+    pub fn watts(self) -> Option<i32> {
+        (self.seconds > 0).then(|| i32::try_from(self.joules / self.seconds).unwrap_or(i32::MAX).max(1))
+    }
+}
+
+/// What these members, by node and pod UID, have used; `None` until agents have told it of every GPU of each.
+pub fn of(index: &ClusterIndex, members: &[(String, String)], gpus_per_worker: i32) -> Option<Used> {
+    let mut total = Used { joules: 0, seconds: 0 };
+    for (node, pod) in members {
+        let key = ObjectKey { namespace: String::new(), name: node.clone() };
+        let status = index.gpu_nodes.get(&key)?.status.as_ref()?;
+        let own = || status.released.iter().filter(|entry| entry.pod_uid == *pod);
+        if own().map(|entry| entry.gpus).sum::<i32>() != gpus_per_worker {
+            return None;
+        }
+        total.joules = total.joules.saturating_add(own().map(|entry| entry.joules.max(0)).sum());
+        total.seconds = total.seconds.max(own().map(|entry| entry.seconds).max().unwrap_or(0));
+    }
+    (!members.is_empty()).then_some(total)
+}
+
+/// Price of measured energy in millionths: that of the predicted one, which knows the tariff of each instant, in proportion.
+pub fn price(policy: &EnergyPolicySpec, micros: i64, predicted: i64, joules: i64, now: Timestamp) -> i64 {
+    if predicted > 0 {
+        return (micros as f64 * joules as f64 / predicted as f64) as i64;
+    }
+    let second = now.as_second() as f64;
+    let now_price = rules::tariff(policy, now.as_second()).pieces(Time(second), Time(second + 1.0)).next();
+    now_price.map_or(0, |(.., price)| ((price * Joules(joules as f64)).0 * 1e6) as i64)
+}
+
+/// What agents have not told yet of an attempt that was closed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Owed {
+    /// The attempt.
+    pub attempt: i64,
+    /// Its members, by node and pod UID.
+    pub members: Vec<(String, String)>,
+    /// GPUs of each.
+    pub gpus_per_worker: i32,
+    /// What was written as its energy, J, and as that energy's price, millionths.
+    pub joules: i64,
+    /// See `joules`.
+    pub micros: i64,
+    /// What its profile was taught, without watts.
+    pub observation: Option<Observation>,
+}
+
+impl Owed {
+    /// What it comes to, once all is told.
+    pub fn settle(
+        &self,
+        index: &ClusterIndex,
+        policy: &EnergyPolicySpec,
+        now: Timestamp,
+    ) -> Option<LateEnergy> {
+        let used = of(index, &self.members, self.gpus_per_worker)?;
+        let price = price(policy, self.micros, self.joules, used.joules, now);
+        Some(LateEnergy {
+            attempt: self.attempt,
+            joules: used.joules,
+            micros_more: price.saturating_sub(self.micros),
+            watts: used.watts(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use andreas_api::slim::SlimGpuNode;
+    use andreas_runtime::watch::Index;
+    use serde_json::{Value, json};
+
+    fn told(index: &mut ClusterIndex, node: &str, version: u32, released: Value) {
+        let node: SlimGpuNode = serde_json::from_value(json!({
+            "metadata": {"name": node, "resourceVersion": version.to_string()}, "spec": {}, "status": {"released": released}}))
+        .expect("a gpu node");
+        index.apply(node);
+    }
+
+    #[test]
+    fn a_gang_is_measured_when_every_gpu_of_every_member_was_told() {
+        let mut index = ClusterIndex::new();
+        let job = ObjectKey { namespace: "team".into(), name: "bert".into() };
+        let members = [("n1".to_owned(), "p0".to_owned()), ("n2".to_owned(), "p1".to_owned())];
+        index.await_energy(&job, members.iter().map(|(_, pod)| pod.clone()));
+        let entry =
+            |pod: &str, joules, gpus| json!({"podUid": pod, "joules": joules, "seconds": 10, "gpus": gpus});
+        told(&mut index, "n1", 1, json!([entry("other", 5, 2), entry("p0", 4_000, 2)]));
+        assert!(index.take_dirty().contains(&job));
+        assert_eq!(of(&index, &members, 2), None);
+        // One of its GPUs did not answer: what it used is not known.
+        told(&mut index, "n2", 2, json!([entry("p1", 2_000, 1)]));
+        assert_eq!(of(&index, &members, 2), None);
+        told(&mut index, "n2", 3, json!([entry("p1", 2_000, 1), entry("p1", 1_000, 1)]));
+        let used = of(&index, &members, 2).expect("all is told");
+        assert_eq!((used, used.watts()), (Used { joules: 7_000, seconds: 10 }, Some(700)));
+
+        let owed = Owed {
+            attempt: 1,
+            members: members.to_vec(),
+            gpus_per_worker: 2,
+            joules: 14_000,
+            micros: 500,
+            observation: None,
+        };
+        let policy = EnergyPolicySpec::default();
+        let now = Timestamp::from_second(1_800_000_000).expect("a time");
+        let late = owed.settle(&index, &policy, now).expect("all is told");
+        assert_eq!((late.joules, late.micros_more, late.watts), (7_000, -250, Some(700)));
+        // Nothing was predicted: 3.6 MJ at 0.20 a kWh, PUE 1.3.
+        assert_eq!(price(&policy, 0, 0, 3_600_000, now), 260_000);
+    }
+}
