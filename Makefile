@@ -50,6 +50,10 @@ crds: control-plane build ## Write what is generated: CustomResourceDefinitions 
 	UPDATE=1 $(CARGO) test -q -p andreas-e2e --locked --test api_chart
 	UPDATE=1 $(CARGO) test -q -p andreas-e2e --locked --test chart_golden
 
+.PHONY: metrics-docs
+metrics-docs: prepare ## Write docs/metrics.md from the lists of metrics in the code
+	UPDATE=1 $(CARGO) test -q -p andreas-e2e --locked --test metrics_files the_documentation
+
 .PHONY: deny
 deny: ## Licences, sources, duplicates and advisories of the dependencies (needs cargo-deny)
 	$(CARGO) deny check bans licenses sources

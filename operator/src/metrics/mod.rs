@@ -250,11 +250,12 @@ impl Metrics {
         let unwritten = TrainingJobStatus::default();
         let before = job.status.as_ref().unwrap_or(&unwritten);
         let last = before.history.last().map_or(0, |record| record.attempt);
-        if let Some(record) = after.history.last().filter(|record| record.attempt > last) {
+        let ended = after.history.last().filter(|record| record.attempt > last);
+        if let Some(record) = ended {
             let reason = Reason::parse(&record.reason).unwrap_or(Reason::Invalid).as_str();
             self.attempts.get_or_create(&Attempt { outcome: word(record.outcome), reason }).inc();
-            self.account(job, before, after, record);
         }
+        self.account(job, after, ended);
         self.restarts.inc_by(u64::try_from(after.restarts.saturating_sub(before.restarts)).unwrap_or(0));
         let created = job.metadata.creation_timestamp.as_ref().map(|time| time.0);
         if let (None, Some(start), Some(created)) = (&before.start_time, &after.start_time, created) {
@@ -287,26 +288,28 @@ impl Metrics {
         }
     }
 
-    /// Energy and money of an attempt that ended.
-    fn account(
-        &self,
-        job: &SlimTrainingJob,
-        before: &TrainingJobStatus,
-        after: &TrainingJobStatus,
-        record: &AttemptRecord,
-    ) {
-        let total = |status: &TrainingJobStatus| {
-            status.consumption.as_ref().map_or((0, 0), |total| (total.joules, total.energy_micros))
+    /// Energy and money of an attempt that ended, `ended`, or that became known later.
+    fn account(&self, job: &SlimTrainingJob, after: &TrainingJobStatus, ended: Option<&AttemptRecord>) {
+        let total = |status: Option<&TrainingJobStatus>| {
+            let total = status.and_then(|status| status.consumption.as_ref());
+            total.map_or((0, 0), |total| (total.joules, total.energy_micros))
         };
-        let (old, new) = (total(before), total(after));
+        let (old, new) = (total(job.status.as_ref()), total(Some(after)));
+        let more = (new.0.saturating_sub(old.0), new.1.saturating_sub(old.1));
+        let Some(last) = after.history.last().filter(|_| more != (0, 0)) else { return };
+        let namespace = job.namespace().unwrap_or_default();
+        let Some(record) = ended else {
+            self.spent.lock().corrected(&namespace, &last.gpu_type, more);
+            return;
+        };
         let attempt = spent::Attempt {
             uid: job.uid().unwrap_or_default(),
             attempt: record.attempt,
-            namespace: job.namespace().unwrap_or_default(),
+            namespace,
             gpu_type: record.gpu_type.clone(),
             started: record.started.as_ref().map(|time| time.0),
         };
-        self.spent.lock().ended(&attempt, (new.0.saturating_sub(old.0), new.1.saturating_sub(old.1)));
+        self.spent.lock().ended(&attempt, more);
     }
 
     /// What an attempt taught, beside what `table` predicted for it.

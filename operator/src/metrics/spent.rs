@@ -1,7 +1,8 @@
 //! Energy and money by namespace and GPU type, as counters: they never fall, though jobs are deleted.
 //!
-//! An attempt that runs is counted at each scrape up to then, and to the end when its end is written, so that both come
-//! to what the job's status says. What an attempt used before this process led is not counted: the leader before counted it.
+//! An attempt that runs is counted at each scrape up to then as predicted, and to the end as its status says when that is
+//! written; what agents tell later is added. Where less was measured than was predicted, the counter stands still until what is
+//! known has caught up with it. What an attempt used before this process led is not counted: the leader before counted it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,6 +35,20 @@ pub struct Attempt {
 /// Joules, and their price in millionths.
 type Use = (i64, i64);
 
+/// A sum that may turn out smaller, shown as one that never falls.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Sum {
+    known: f64,
+    shown: f64,
+}
+
+impl Sum {
+    fn add(&mut self, more: f64) {
+        self.known += more;
+        self.shown = self.shown.max(self.known);
+    }
+}
+
 /// What has been used.
 #[derive(Debug, Default)]
 pub struct Spent {
@@ -42,7 +57,7 @@ pub struct Spent {
     /// What is counted already of attempts that run.
     running: BTreeMap<(String, i64), Use>,
     /// Joules and money by namespace and GPU type.
-    energy: BTreeMap<(String, String), (f64, f64)>,
+    energy: BTreeMap<(String, String), (Sum, Sum)>,
     /// Money by namespace.
     lateness: BTreeMap<String, f64>,
 }
@@ -50,6 +65,10 @@ pub struct Spent {
 /// `name`, or [`OTHER`] where it is new and there are `most` already.
 fn bounded<'a>(name: &'a str, known: &BTreeSet<&str>, most: usize) -> &'a str {
     if known.contains(name) || known.len() < most { name } else { OTHER }
+}
+
+fn difference(before: Use, now: Use) -> Use {
+    (now.0.saturating_sub(before.0), now.1.saturating_sub(before.1))
 }
 
 impl Spent {
@@ -62,15 +81,20 @@ impl Spent {
     pub fn running(&mut self, attempt: &Attempt, used: Use) {
         let key = (attempt.uid.clone(), attempt.attempt);
         let before = self.running.get(&key).copied().unwrap_or_else(|| self.not_ours(attempt, used));
-        self.add(attempt, before, used);
-        self.running.insert(key, (before.0.max(used.0), before.1.max(used.1)));
+        self.add(&attempt.namespace, &attempt.gpu_type, difference(before, used));
+        self.running.insert(key, used);
     }
 
     /// An attempt has ended, and had used so much.
     pub fn ended(&mut self, attempt: &Attempt, used: Use) {
         let known = self.running.remove(&(attempt.uid.clone(), attempt.attempt));
         let before = known.unwrap_or_else(|| self.not_ours(attempt, used));
-        self.add(attempt, before, used);
+        self.add(&attempt.namespace, &attempt.gpu_type, difference(before, used));
+    }
+
+    /// So much more, or less, has become known of an attempt that had ended.
+    pub fn corrected(&mut self, namespace: &str, gpu_type: &str, more: Use) {
+        self.add(namespace, gpu_type, more);
     }
 
     /// A job has ended; its lateness and turnaround cost so many millionths.
@@ -86,8 +110,8 @@ impl Spent {
     }
 
     /// Joules and money by namespace and GPU type.
-    pub fn energy(&self) -> &BTreeMap<(String, String), (f64, f64)> {
-        &self.energy
+    pub fn energy(&self) -> impl Iterator<Item = (&(String, String), f64, f64)> {
+        self.energy.iter().map(|(key, (joules, money))| (key, joules.shown, money.shown))
     }
 
     /// Money for lateness and turnaround by namespace.
@@ -101,11 +125,11 @@ impl Spent {
         if before_us { used } else { (0, 0) }
     }
 
-    fn add(&mut self, attempt: &Attempt, before: Use, now: Use) {
-        let key = self.key(&attempt.namespace, &attempt.gpu_type);
+    fn add(&mut self, namespace: &str, gpu_type: &str, more: Use) {
+        let key = self.key(namespace, gpu_type);
         let (joules, money) = self.energy.entry(key).or_default();
-        *joules += now.0.saturating_sub(before.0).max(0) as f64;
-        *money += now.1.saturating_sub(before.1).max(0) as f64 / 1e6;
+        joules.add(more.0 as f64);
+        money.add(more.1 as f64 / 1e6);
     }
 
     fn key(&self, namespace: &str, gpu_type: &str) -> (String, String) {
@@ -144,7 +168,7 @@ mod tests {
     }
 
     fn joules(spent: &Spent) -> f64 {
-        spent.energy().values().map(|(joules, _)| joules).sum()
+        spent.energy().map(|(_, joules, _)| joules).sum()
     }
 
     #[test]
@@ -153,12 +177,24 @@ mod tests {
         spent.lead(at(0));
         spent.running(&attempt("a", 1, 10), (100, 2_000_000));
         spent.running(&attempt("a", 1, 10), (150, 3_000_000));
-        // A look that comes to less takes nothing back.
-        spent.running(&attempt("a", 1, 10), (140, 3_000_000));
         assert_eq!(joules(&spent), 150.0);
         spent.ended(&attempt("a", 1, 10), (400, 5_000_000));
         spent.ended(&attempt("b", 1, 20), (50, 0));
-        assert_eq!(spent.energy()[&("team".into(), "A".into())], (450.0, 5.0));
+        let all: Vec<_> = spent.energy().map(|(_, joules, money)| (joules, money)).collect();
+        assert_eq!(all, [(450.0, 5.0)]);
+    }
+
+    #[test]
+    fn where_less_was_used_than_was_thought_the_counter_stands_still() {
+        let mut spent = Spent::default();
+        spent.running(&attempt("a", 1, 10), (100, 0));
+        spent.ended(&attempt("a", 1, 10), (70, 0));
+        assert_eq!(joules(&spent), 100.0);
+        spent.corrected("team", "A", (-10, 0));
+        spent.ended(&attempt("b", 1, 10), (30, 0));
+        assert_eq!(joules(&spent), 100.0);
+        spent.ended(&attempt("c", 1, 10), (30, 0));
+        assert_eq!(joules(&spent), 120.0);
     }
 
     #[test]
@@ -192,9 +228,9 @@ mod tests {
             spent.late(&attempt.namespace, 1_000_000);
         }
         assert_eq!(joules(&spent), 5_000.0);
-        assert!(spent.energy().len() <= MOST_PAIRS + MOST_TYPES + 1, "{}", spent.energy().len());
+        assert!(spent.energy.len() <= MOST_PAIRS + MOST_TYPES + 1, "{}", spent.energy.len());
         assert_eq!(spent.lateness().len(), MOST_NAMESPACES + 1);
         assert_eq!(spent.lateness().values().sum::<f64>(), 5_000.0);
-        assert!(spent.energy().keys().any(|(namespace, _)| namespace == OTHER));
+        assert!(spent.energy.keys().any(|(namespace, _)| namespace == OTHER));
     }
 }

@@ -259,10 +259,10 @@ fn encode_spent(
         [("job_namespace", namespace.as_str()), ("gpu_type", gpu_type.as_str())]
     }
     list::ENERGY.encode(encoder, |values| {
-        spent.energy().iter().try_for_each(|(key, (joules, _))| values.of(&labels(key), *joules))
+        spent.energy().try_for_each(|(key, joules, _)| values.of(&labels(key), joules))
     })?;
     list::ENERGY_COST.encode(encoder, |values| {
-        spent.energy().iter().try_for_each(|(key, (_, money))| values.of(&labels(key), *money))
+        spent.energy().try_for_each(|(key, _, money)| values.of(&labels(key), money))
     })?;
     list::LATENESS_COST.encode(encoder, |values| {
         spent

@@ -131,6 +131,8 @@ pub struct Cluster {
     pub scheduler: Option<Process>,
     /// What is seen from outside.
     pub observer: Observer,
+    /// Metrics and probes of the extender that is a plain process.
+    pub extender_admin: Option<SocketAddr>,
     options: Options,
     _storage: Storage,
     _ports: Vec<Arc<PortLease>>,
@@ -167,6 +169,7 @@ impl Cluster {
             extender: None,
             scheduler: None,
             observer,
+            extender_admin: None,
             options,
             _storage: storage,
             _ports: vec![],
@@ -269,6 +272,7 @@ impl Cluster {
             bed.spawn_scheduler("andreas-scheduler", &SchedulerConfig::Inline(config), &kubeconfig).await?;
         self.extender = Some(extender);
         self.scheduler = Some(scheduler);
+        self.extender_admin = Some(admin);
         self._ports.extend(ports);
         Ok(())
     }

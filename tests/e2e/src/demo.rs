@@ -311,6 +311,10 @@ async fn keep(cluster: &Cluster) -> Result<()> {
     println!("    kubectl get trainingjobs --namespace {NAMESPACE}");
     println!("    kubectl describe trainingjob NAME --namespace {NAMESPACE}");
     println!("  Logs: {}", cluster.testbed.data_dir().join("logs").display());
+    let scrape = crate::scrape::Scrape::of(cluster).await?;
+    for line in scrape.hints(cluster)? {
+        println!("  {line}");
+    }
     std::io::stdout().flush()?;
     tokio::signal::ctrl_c().await?;
     Ok(())

@@ -3,7 +3,7 @@
 //! [`cluster`] starts the whole product on a test bed: control plane, the chart's objects, operator, extender,
 //! scheduler profile, GPU nodes. [`observer`] watches from outside what must never happen. [`scenario`] is the frame
 //! of a story, [`job`] its words, [`summary`] a run's figures. [`workload`] turns rows of a production trace into
-//! TrainingJobs, and [`demo`] runs them. [`api`] asks the API server alone, without our programs.
+//! TrainingJobs, and [`demo`] runs them. [`scrape`] points a Prometheus at a cluster. [`api`] asks the API server alone, without our programs.
 //!
 //! What must never be here: a shortcut around the API server, a figure that was not measured.
 
@@ -16,6 +16,7 @@ pub mod job;
 pub mod nodes;
 pub mod observer;
 pub mod scenario;
+pub mod scrape;
 pub mod storage;
 pub mod summary;
 pub mod workload;

@@ -15,10 +15,22 @@ use serde_json::Value;
 use tokio::process::Command;
 
 /// A file, and the values that it is rendered with.
-const SETS: [(&str, &[&str]); 6] = [
+const SETS: [(&str, &[&str]); 8] = [
     ("default", &[]),
     ("affinity", &["operator.schedulerMode=affinity", "scheduler.enabled=false"]),
     ("replicated", &["operator.replicas=2", "scheduler.replicas=2", "networkPolicy.enabled=true"]),
+    (
+        "pod-monitors",
+        &[
+            "monitoring.podMonitor.enabled=true",
+            "monitoring.podMonitor.labels.release=stack",
+            "monitoring.rules.enabled=true",
+            "monitoring.rules.disabled={AndreasPredictionsOff}",
+            "monitoring.rules.runbookUrl=https://wiki.example/runbooks/",
+            "scheduler.enabled=false",
+        ],
+    ),
+    ("service-monitors", &["monitoring.serviceMonitor.enabled=true", "operator.podAnnotations.team=ml"]),
     ("agent-off", &["agent.enabled=false", "networkPolicy.enabled=true"]),
     (
         "agent-observes",

@@ -34,13 +34,19 @@ impl Forwarder {
             if self.open.contains_key(&address) {
                 continue;
             }
-            match sandbox.listen(address).await {
+            let listening = if is_inside(address) {
+                sandbox.listen(address).await
+            } else {
+                // The other way round: an address of the machine that leads to a pod.
+                TcpListener::bind(address).await.map_err(SandboxError::from)
+            };
+            match listening {
                 Ok(listener) => {
                     let task = serve(listener, address, Arc::clone(shared), Arc::clone(sandbox));
                     self.open.insert(address, tokio::spawn(task));
                 }
                 // The address may be held by a listener just aborted; the next change or tick tries again.
-                Err(error) => tracing::warn!(%address, %error, "no listener inside"),
+                Err(error) => tracing::warn!(%address, %error, "no listener"),
             }
         }
     }

@@ -1,0 +1,242 @@
+//! Given a cluster on which jobs of several kinds run; when a real Prometheus scrapes it; then what is exposed has nothing
+//! that promtool finds fault with, every panel of every dashboard has data, and every alert can be evaluated.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use andreas_api::phase::Phase;
+use andreas_e2e::chart;
+use andreas_e2e::cluster::{A100, Cluster, Options, T4, a100, short_runs, t4};
+use andreas_e2e::job::{Job, job};
+use andreas_e2e::scenario::{SOON, scenario};
+use andreas_e2e::scrape::{self, Scrape};
+use andreas_testbed::{PortLease, Process, ProcessSpec};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
+
+/// How long a query may stay empty: some scrapes, and what happens on the cluster meanwhile.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn policy() -> Value {
+    let mut policy = short_runs();
+    policy["powerBudgetWatts"] = json!(20_000);
+    policy["rest"] = json!({"after": "2s"});
+    policy["gpuTypes"] = json!([
+        {"name": A100, "idleWatts": 54, "maxWatts": 400, "nodeOverheadWatts": 500},
+        {"name": T4, "idleWatts": 10, "maxWatts": 70, "nodeOverheadWatts": 150},
+    ]);
+    policy
+}
+
+/// A Prometheus on the testbed.
+struct Prometheus {
+    process: Process,
+    url: String,
+    _port: std::sync::Arc<PortLease>,
+}
+
+impl Prometheus {
+    async fn start(cluster: &Cluster, scrape: &Scrape, program: &Path) -> Result<Self> {
+        let port = std::sync::Arc::new(PortLease::take()?);
+        let address = format!("127.0.0.1:{}", port.port());
+        let config = scrape.write(cluster, 1)?;
+        let spec = ProcessSpec::new("prometheus", program)
+            .args(["--config.file", &config.display().to_string()])
+            .args([
+                "--storage.tsdb.path",
+                &cluster.testbed.data_dir().join("prometheus").display().to_string(),
+            ])
+            .args(["--web.listen-address", &address])
+            .holding(port.clone());
+        let process = cluster.testbed.spawn(spec)?;
+        process.wait_for_http(&address, "/-/ready", SOON).await?;
+        Ok(Self { process, url: format!("http://{address}"), _port: port })
+    }
+
+    /// What `/api/v1/<path>` says to these parameters.
+    async fn ask(&self, path: &str, parameters: &[(&str, &str)]) -> Result<Value> {
+        let url = format!("{}/api/v1/{path}", self.url);
+        let parameters: Vec<(String, String)> =
+            parameters.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let text = tokio::task::spawn_blocking(move || get(&url, &parameters, "*/*")).await??;
+        let mut answer: Value = serde_json::from_str(&text)?;
+        ensure!(answer["status"] == "success", "{answer}");
+        Ok(answer["data"].take())
+    }
+
+    /// Whether a query has a value that is a number now.
+    async fn has_data(&self, query: &str) -> Result<bool> {
+        let data = self.ask("query", &[("query", query)]).await.with_context(|| query.to_owned())?;
+        let values = data["result"].as_array().context("no result")?;
+        let number = |sample: &Value| {
+            sample["value"][1].as_str().and_then(|text| text.parse::<f64>().ok()).is_some_and(f64::is_finite)
+        };
+        Ok(values.iter().any(number))
+    }
+}
+
+fn get(url: &str, parameters: &[(String, String)], accept: &str) -> Result<String> {
+    let config = ureq::Agent::config_builder()
+        .timeout_global(Some(Duration::from_secs(10)))
+        .http_status_as_error(false)
+        .build();
+    let mut request = ureq::Agent::new_with_config(config).get(url).header("Accept", accept);
+    for (name, value) in parameters {
+        request = request.query(name, value);
+    }
+    Ok(request.call()?.body_mut().read_to_string()?)
+}
+
+/// Jobs that end well and badly, on time and late, that run and that wait.
+fn work() -> Vec<Job> {
+    let family = |name: &str| job(name).epochs(10, 0.3).spec("profile", json!("family"));
+    vec![
+        family("first"),
+        family("late").spec("deadlineAfter", json!("2s")),
+        job("fails").spec("retries", json!(0)).env("TRAINER_FAIL_AT", 0.5).env("TRAINER_EXIT_CODE", 9),
+        job("long").epochs(600, 1.0).gpus(4, 1).spec("gpus", json!({"min": 4, "max": 4, "types": [A100]})),
+        job("waits")
+            .epochs(10, 1.0)
+            .gpus(8, 2)
+            .spec("gpus", json!({"min": 8, "max": 8, "maxNodes": 2, "types": [A100]})),
+        job("free").without("deadlineAfter").epochs(20, 0.5),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_prometheus_answers_every_panel_of_every_dashboard() -> Result<()> {
+    let programs = scrape::programs().await?;
+    let options = Options {
+        name: "metrics".into(),
+        groups: vec![a100(2), t4(1)],
+        policy: policy(),
+        install: Some(json!({})),
+        ..Options::default()
+    };
+    scenario(options, async |c| {
+        let scrape = Scrape::of(c).await?;
+        let counts: Vec<usize> = scrape.jobs.iter().map(|job| job.targets.len()).collect();
+        ensure!(counts == [1, 1, 3], "operators, extenders, agents: {counts:?}");
+        let prometheus = Prometheus::start(c, &scrape, &programs.join("prometheus")).await?;
+        // Counters that rise before the first scrape have not risen for Prometheus.
+        until(&prometheus, "andreas_leader == 1 and on () andreas_extender_cache_ready == 1").await?;
+        for each in work() {
+            c.submit(&each).await?;
+        }
+        for name in ["first", "late"] {
+            c.reaches(&job(name), Phase::Succeeded).await?;
+        }
+        c.reaches(&job("fails"), Phase::Failed).await?;
+        // Their profile knows the family now: what is predicted for the next ones rests on it.
+        for name in ["second", "third"] {
+            let next = job(name).epochs(10, 0.3).spec("profile", json!("family"));
+            c.submit(&next).await?;
+            c.reaches(&next, Phase::Succeeded).await?;
+        }
+        promtool_finds_no_fault(&scrape.jobs, &programs.join("promtool")).await?;
+        every_panel_has_data(&prometheus).await?;
+        every_alert_is_evaluated(&prometheus).await?;
+        prometheus.process.stop().await;
+        Ok(())
+    })
+    .await
+}
+
+async fn until(prometheus: &Prometheus, query: &str) -> Result<()> {
+    let end = Instant::now() + PATIENCE;
+    while !prometheus.has_data(query).await? {
+        ensure!(Instant::now() < end, "empty for {} s: {query}", PATIENCE.as_secs());
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    Ok(())
+}
+
+async fn promtool_finds_no_fault(jobs: &[scrape::Job], promtool: &Path) -> Result<()> {
+    for (address, _) in jobs.iter().flat_map(|job| &job.targets) {
+        let url = format!("http://{address}/metrics");
+        let text = tokio::task::spawn_blocking(move || get(&url, &[], "text/plain")).await??;
+        ensure!(text.contains("# TYPE andreas_build_info gauge"), "{text}");
+        let mut child = Command::new(promtool)
+            .args(["check", "metrics"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        child.stdin.take().context("no pipe")?.write_all(text.as_bytes()).await?;
+        let done = child.wait_with_output().await?;
+        let said =
+            format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+        ensure!(done.status.success() && said.trim().is_empty(), "promtool check metrics: {said}");
+    }
+    Ok(())
+}
+
+async fn every_panel_has_data(prometheus: &Prometheus) -> Result<()> {
+    let mut empty: BTreeMap<String, String> = BTreeMap::new();
+    for entry in std::fs::read_dir(chart::folder().join("files/dashboards"))? {
+        let board: Value = serde_json::from_str(&std::fs::read_to_string(entry?.path())?)?;
+        let values = variables(prometheus, &board).await?;
+        for panel in board["panels"].as_array().context("no panels")? {
+            for target in panel["targets"].as_array().into_iter().flatten() {
+                let query = target["expr"].as_str().context("no query")?;
+                let query =
+                    values.iter().fold(query.to_owned(), |query, (name, value)| query.replace(name, value));
+                ensure!(!query.contains('$'), "not filled in: {query}");
+                empty.insert(query, format!("{}: {}", board["title"], panel["title"]));
+            }
+        }
+    }
+    ensure!(empty.len() > 50, "{} queries", empty.len());
+    // All get their time together.
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let mut still = BTreeMap::new();
+        for (query, of) in empty {
+            if !prometheus.has_data(&query).await? {
+                still.insert(query, of);
+            }
+        }
+        if still.is_empty() {
+            return Ok(());
+        }
+        ensure!(Instant::now() < end, "no data: {still:#?}");
+        empty = still;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// What Grafana puts in for a dashboard's variables when all values are chosen.
+async fn variables(prometheus: &Prometheus, board: &Value) -> Result<BTreeMap<String, String>> {
+    let mut values = BTreeMap::from([
+        ("$__rate_interval".to_owned(), "30s".to_owned()),
+        ("$__range".to_owned(), "5m".to_owned()),
+    ]);
+    for variable in board["templating"]["list"].as_array().into_iter().flatten() {
+        let Some(query) = variable["definition"].as_str() else { continue };
+        let inside = query.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')'));
+        let (metric, label) = inside.and_then(|inside| inside.split_once(", ")).context("label_values")?;
+        let answer = prometheus.ask(&format!("label/{label}/values"), &[("match[]", metric)]).await?;
+        let found: Vec<&str> = answer.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        ensure!(!found.is_empty(), "no values: {query}");
+        values.insert(format!("${}", variable["name"].as_str().unwrap_or_default()), found.join("|"));
+    }
+    Ok(values)
+}
+
+async fn every_alert_is_evaluated(prometheus: &Prometheus) -> Result<()> {
+    let rules = prometheus.ask("rules", &[]).await?;
+    let groups = rules["groups"].as_array().context("no groups")?;
+    let rules: Vec<&Value> = groups.iter().filter_map(|group| group["rules"].as_array()).flatten().collect();
+    ensure!(rules.len() > 10, "{} alerts", rules.len());
+    for rule in rules {
+        ensure!(rule["health"] == "ok", "{rule}");
+        // This cluster is well: nothing may be so wrong that somebody is called.
+        ensure!(rule["labels"]["severity"] != "critical" || rule["state"] != "firing", "{rule}");
+    }
+    Ok(())
+}

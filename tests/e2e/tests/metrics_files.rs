@@ -1,0 +1,232 @@
+//! Given the lists of metrics in the programs' code; when documentation, dashboards, alerts and runbooks are compared with
+//! them; then each names only metrics that there are, and each alert has its page. No cluster is needed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use andreas_e2e::{chart, scrape};
+use andreas_runtime::metrics::{Kind, Metric, PROCESS, ill_named};
+use andreas_runtime::watch::WATCHES;
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use tokio::process::Command;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The programs and the metrics that only they have.
+fn programs() -> [(&'static str, &'static str, Vec<Metric>); 3] {
+    let own = |all: Vec<Metric>| {
+        all.into_iter().filter(|metric| !WATCHES.contains(metric) && !PROCESS.contains(metric)).collect()
+    };
+    [
+        (
+            "Operator",
+            "`andreas-operator`, port `metrics` (9090)",
+            own(andreas_operator::metrics::list::all()),
+        ),
+        (
+            "Extender",
+            "`andreas-extender`, beside kube-scheduler, port `metrics` (9090)",
+            own(andreas_extender::metrics::all()),
+        ),
+        (
+            "Node agent",
+            "`andreas-node-agent brain`, on each GPU node, port `metrics` (9090)",
+            own(andreas_node_agent::brain::metrics::all()),
+        ),
+    ]
+}
+
+fn every_metric() -> Vec<Metric> {
+    let own = programs().into_iter().flat_map(|(_, _, own)| own);
+    own.chain(WATCHES.iter().copied()).chain(PROCESS.iter().copied()).collect()
+}
+
+fn table(text: &mut String, metrics: &[Metric]) {
+    *text += "| name | type | unit | labels | what it says |\n|---|---|---|---|---|\n";
+    for metric in metrics {
+        let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
+        let unit = metric.unit().unwrap_or("").replace("timestamp_seconds", "seconds since 1970");
+        let (name, kind, help) = (metric.name, metric.kind.as_str(), metric.help);
+        let _ = writeln!(text, "| `{name}` | {kind} | {unit} | {} | {help} |", labels.join(", "));
+    }
+}
+
+fn documentation() -> String {
+    let mut text = String::from(
+        "# Metrics\n\n\
+         <!-- Written from the programs' code; refresh it with: make metrics-docs -->\n\n\
+         Every metric there is. Each program answers `GET /metrics` in plain HTTP, in OpenMetrics or, where that is not asked for, in\n\
+         Prometheus' older text format. A histogram's series end with `_bucket`, `_sum` and `_count`. Labels have values from closed or\n\
+         bounded sets: at 10,000 jobs the operator has fewer than 5,000 series. No name of a job or a pod is among them; a tenant's\n\
+         namespace is `job_namespace`, and namespaces and GPU types beyond a bound are `_other`. The node of an agent's metrics is\n\
+         Prometheus' own label `node`, which the scrape configuration gives.\n\n\
+         Gauges of the operator are shown by the replica that leads. Dashboards: [`deploy/dashboards`](../deploy/dashboards); alerts:\n\
+         [`deploy/prometheus/alerts.yaml`](../deploy/prometheus/alerts.yaml), each with [its page](runbooks/README.md). The chart\n\
+         brings both, and what discovers the programs: `monitoring` in its values.\n",
+    );
+    for (title, place, metrics) in programs() {
+        let _ = write!(text, "\n## {title}\n\n{place}\n\n");
+        table(&mut text, &metrics);
+    }
+    text += "\n## Watches\n\nOf every program, for each kind it watches.\n\n";
+    table(&mut text, WATCHES);
+    text += "\n## Process\n\nOf every program.\n\n";
+    table(&mut text, PROCESS);
+    text
+}
+
+#[test]
+fn the_documentation_is_that_of_the_code() -> Result<()> {
+    assert_eq!(ill_named(&every_metric()), Vec::<String>::new());
+    let path = root().join("docs/metrics.md");
+    let wanted = documentation();
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, &wanted)?;
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    ensure!(found == wanted, "docs/metrics.md is stale; refresh it with: make metrics-docs");
+    Ok(())
+}
+
+/// Words in a text that look like metrics, with the suffixes of histograms taken off.
+fn named(text: &str) -> BTreeSet<String> {
+    let histograms: BTreeSet<&str> =
+        every_metric().iter().filter(|m| m.kind == Kind::Histogram).map(|m| m.name).collect();
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    let ours = words.filter(|word| word.starts_with("andreas_") || word.starts_with("process_"));
+    ours.map(|word| {
+        let stem = ["_bucket", "_sum", "_count"].iter().find_map(|part| word.strip_suffix(part));
+        stem.filter(|stem| histograms.contains(stem)).unwrap_or(word).to_owned()
+    })
+    .collect()
+}
+
+fn unknown(text: &str) -> Vec<String> {
+    let known: BTreeSet<&str> = every_metric().iter().map(|metric| metric.name).collect();
+    named(text).into_iter().filter(|name| !known.contains(name.as_str())).collect()
+}
+
+fn files(folder: &Path, end: &str) -> Result<BTreeMap<String, String>> {
+    let entries = std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
+    let mut files = BTreeMap::new();
+    for entry in entries {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name.ends_with(end) {
+            files.insert(name, std::fs::read_to_string(&path)?);
+        }
+    }
+    ensure!(!files.is_empty(), "no {end} in {}", folder.display());
+    Ok(files)
+}
+
+#[test]
+fn dashboards_name_metrics_that_there_are_and_can_be_imported_anywhere() -> Result<()> {
+    let dashboards = files(&root().join("deploy/dashboards"), ".json")?;
+    assert_eq!(dashboards, files(&chart::folder().join("files/dashboards"), ".json")?, "one source");
+    let mut used = BTreeSet::new();
+    for (file, text) in &dashboards {
+        let board: Value = serde_json::from_str(text).with_context(|| file.clone())?;
+        ensure!(unknown(text).is_empty(), "{file}: no such metrics: {:?}", unknown(text));
+        used.extend(named(text));
+        let uid = board["uid"].as_str().unwrap_or_default();
+        ensure!(*file == format!("{uid}.json") && board["title"].is_string(), "{file}: uid {uid}");
+        ensure!(
+            board["tags"][0] == "andreas" && board["templating"]["list"][0]["type"] == "datasource",
+            "{file}"
+        );
+        let panels = board["panels"].as_array().context("no panels")?;
+        let ids: BTreeSet<i64> = panels.iter().filter_map(|panel| panel["id"].as_i64()).collect();
+        ensure!(ids.len() == panels.len(), "{file}: ids of panels are not unique");
+        let variables: BTreeSet<&str> = board["templating"]["list"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|v| v["name"].as_str())
+            .collect();
+        for panel in panels.iter().filter(|panel| panel["type"] != "row") {
+            let title = panel["title"].as_str().unwrap_or_default();
+            ensure!(
+                !panel["description"].as_str().unwrap_or_default().is_empty(),
+                "{file}: {title} says nothing"
+            );
+            ensure!(
+                panel["datasource"]["uid"] == "${datasource}",
+                "{file}: {title} has a data source of its own"
+            );
+            ensure!(panel["fieldConfig"]["defaults"]["unit"].is_string(), "{file}: {title} has no unit");
+            for target in panel["targets"].as_array().context("no targets")? {
+                let query = target["expr"].as_str().unwrap_or_default();
+                let asked = query.split('$').skip(1).map(|rest| {
+                    rest.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).next().unwrap_or_default()
+                });
+                for variable in asked.filter(|name| !name.starts_with("__")) {
+                    ensure!(variables.contains(variable), "{file}: {title}: no variable {variable}");
+                }
+            }
+        }
+    }
+    // What is measured and shown nowhere is either missing on a dashboard or measured in vain.
+    let shown_elsewhere = ["andreas_build_info", "process_open_fds", "process_start_time_seconds"];
+    let alerts = named(&std::fs::read_to_string(scrape::alerts())?);
+    let nowhere: Vec<&str> = every_metric()
+        .iter()
+        .map(|metric| metric.name)
+        .filter(|name| !used.contains(*name) && !alerts.contains(*name) && !shown_elsewhere.contains(name))
+        .collect();
+    ensure!(nowhere.is_empty(), "on no dashboard and in no alert: {nowhere:?}");
+    Ok(())
+}
+
+#[test]
+fn each_alert_has_its_page_and_each_page_its_alert() -> Result<()> {
+    let text = std::fs::read_to_string(root().join("deploy/prometheus/alerts.yaml"))?;
+    ensure!(unknown(&text).is_empty(), "no such metrics: {:?}", unknown(&text));
+    let rules: Value = serde_saphyr::from_str(&text)?;
+    let groups = rules["groups"].as_array().context("no groups")?;
+    let mut alerts = BTreeMap::new();
+    for rule in groups.iter().filter_map(|group| group["rules"].as_array()).flatten() {
+        let name = rule["alert"].as_str().context("a rule that is no alert")?;
+        let severity = rule["labels"]["severity"].as_str().unwrap_or_default();
+        ensure!(["critical", "warning", "info"].contains(&severity), "{name}: {severity}");
+        let url = rule["annotations"]["runbook_url"].as_str().unwrap_or_default();
+        ensure!(url == format!("docs/runbooks/{name}.md"), "{name}: {url}");
+        ensure!(
+            rule["annotations"]["summary"].is_string() && rule["annotations"]["description"].is_string(),
+            "{name}"
+        );
+        alerts.insert(format!("{name}.md"), severity.to_owned());
+    }
+    let mut pages = files(&root().join("docs/runbooks"), ".md")?;
+    let index = pages.remove("README.md").context("no list of runbooks")?;
+    let (wanted, found): (BTreeSet<_>, BTreeSet<_>) = (alerts.keys().collect(), pages.keys().collect());
+    ensure!(wanted == found, "alerts {wanted:?}, pages {found:?}");
+    for (file, page) in &pages {
+        ensure!(unknown(page).is_empty(), "{file}: no such metrics: {:?}", unknown(page));
+        for part in ["\n## What it means\n", "\n## How to look\n", "\n## What to do\n"] {
+            ensure!(page.contains(part), "{file}: no part {part}");
+        }
+        let severity = &alerts[file];
+        ensure!(page.contains(&format!("Severity: {severity}.")), "{file}: {severity}");
+        ensure!(index.contains(&format!("({file}) | {severity} |")), "{file} is not in the list");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn each_alert_fires_on_its_trouble_and_is_silent_without() -> Result<()> {
+    let promtool = scrape::programs().await?.join("promtool");
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("prometheus/alerts.test.yaml");
+    for args in [["check", "rules", "--lint=all", "--lint-fatal"].as_slice(), &["test", "rules"]] {
+        let file = if args[0] == "check" { scrape::alerts() } else { tests.clone() };
+        let done = Command::new(&promtool).args(args).arg(file).output().await?;
+        let said =
+            format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+        ensure!(done.status.success(), "promtool {args:?}: {said}");
+    }
+    Ok(())
+}
