@@ -26,13 +26,16 @@ pub(super) struct Improver<'d, 's, 'a, 'b> {
 }
 
 impl Improver<'_, '_, '_, '_> {
-    /// Tries so many moves; says how many.
-    pub fn run(&mut self, trials: u64) -> u64 {
+    /// Tries so many moves, or until the cost is good enough; says how many.
+    pub fn run(mut self, trials: u64, enough: &impl Fn(f64) -> bool) -> u64 {
         if self.jobs.is_empty() || self.desk.on.is_empty() {
             return 0;
         }
         for trial in 0..trials {
             let before = self.desk.cost;
+            if enough(before) {
+                return trial;
+            }
             let tried = match self.dice.below(10) {
                 0..=3 => self.shift(),
                 4..=6 => self.insert(),

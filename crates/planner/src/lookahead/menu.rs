@@ -4,15 +4,15 @@
 //! that has been carried out is looked at with the same eyes as before.
 
 use super::classes::{Classes, Mask};
-use super::periods::{BEGINS, PERIODS, period};
+use super::periods::{PERIODS, Periods};
 use crate::instance::{Config, Instance, JobData};
 use crate::snapshot::JobState;
 
 /// A second of a later start is taken to cost at least this share of a second late, also where it costs nothing: what
 /// can begin now is not left to the last moment, for nobody knows who will be there then.
 const LAZY: f64 = 0.2;
-/// A node that a job opens is taken to stay half empty for this long.
-const LONELY_S: f64 = 300.0;
+/// A node that a job opens is taken to stay half empty for this part of the first period.
+const LONELY: f64 = 1.0 / 3.0;
 
 /// A configuration of a job.
 #[derive(Clone, Debug)]
@@ -47,6 +47,9 @@ pub(super) struct Menu {
     pub delay: Vec<f64>,
     /// Whether a later start never costs less, prices aside: so with a flat tariff.
     pub rising: bool,
+    pub periods: Periods,
+    /// Money per watt that stays unused in a node that is half empty.
+    lonely: f64,
     /// By type: overhead of nodes per GPU, watts.
     share: Vec<f64>,
     phi: Phi,
@@ -63,7 +66,10 @@ impl Menu {
                 if gpus > 0.0 { nodes().map(|n| n.overhead).sum::<f64>() / gpus } else { 0.0 }
             })
             .collect();
+        let periods = Periods::of(instance);
         let mut menu = Self {
+            lonely: instance.prices.integral(periods.unit() * LONELY),
+            periods,
             items: Vec::new(),
             first: vec![0],
             costs: Vec::new(),
@@ -80,10 +86,10 @@ impl Menu {
                 let item = menu.item(instance, classes, data, config);
                 let mut costs = [0.0; PERIODS];
                 let mut ends = [0; PERIODS];
-                for (s, begin) in BEGINS.iter().enumerate() {
+                for (s, begin) in menu.periods.begins.iter().enumerate() {
                     let start = begin.max(delay);
                     costs[s] = menu.cost(instance, data, &item, start, 0.0);
-                    ends[s] = u8::try_from(period(start + item.time)).unwrap_or(0);
+                    ends[s] = menu.periods.of_moment(start + item.time) as u8;
                 }
                 menu.items.push(item);
                 menu.costs.push(costs);
@@ -108,8 +114,8 @@ impl Menu {
             time: config.time,
             watts: config.power + (per_gpu - kind.idle_mw as f64 / 1e3) * gpus,
             billed: config.power + per_gpu * gpus,
-            lonely: instance.prices.energy_cost(per_gpu * (size - gpus), LONELY_S),
-            fills: instance.prices.energy_cost(most * f64::from(config.nodes), LONELY_S),
+            lonely: per_gpu * (size - gpus) * self.lonely,
+            fills: most * f64::from(config.nodes) * self.lonely,
             bounds: (1.0 / tail, tail),
             rel_std: config.rel_std,
         }
@@ -171,7 +177,7 @@ impl Menu {
             return 0.0;
         }
         let empty = (data.free_gpus - used) as f64 / data.free_gpus as f64;
-        instance.prices.energy_cost(data.overhead * empty, LONELY_S)
+        data.overhead * empty * self.lonely
     }
 }
 

@@ -171,6 +171,20 @@ impl<'b> Context<'_, 'b> {
         stopped.extend(budget::enforce(instance, &mut stay));
         let mut stay = Desk::new(&step, stay, &open);
         stay.fill(&queue, kept.as_ref());
+        let limit = self.tree(jobs.len());
+        let threshold = if limit > 0 { TIE } else { HYSTERESIS };
+        // Nothing costs so much less that it would be preferred: there is nothing to look for.
+        let enough = |cost: f64| cost - step.bound <= threshold * cost.abs();
+        if enough(stay.cost) {
+            let bound = step.bound;
+            return Found {
+                spots: finished(instance, stay.board, kept.as_ref()),
+                bound,
+                trials: 1,
+                reserved_for: kept.map(|k| k.job),
+                stopped,
+            };
+        }
 
         let mut dice = Dice::new(self.options);
         let mut trials = 1;
@@ -178,6 +192,9 @@ impl<'b> Context<'_, 'b> {
         best.construct(&queue);
         best.fill(&queue, kept.as_ref());
         for _ in 0..self.passes(jobs.len()) {
+            if enough(best.cost) {
+                break;
+            }
             let mut desk = Desk::new(&step, base.clone(), &open);
             desk.construct(&shaken(&step, &queue, &mut dice));
             desk.fill(&queue, kept.as_ref());
@@ -190,23 +207,20 @@ impl<'b> Context<'_, 'b> {
             best = Desk::new(&step, stay.board.clone(), &open);
         }
         let moves = self.moves(jobs.len());
-        trials += Improver { desk: &mut best, dice: &mut dice, jobs: &jobs, waiting: Vec::new() }.run(moves);
+        let improver = Improver { desk: &mut best, dice: &mut dice, jobs: &jobs, waiting: Vec::new() };
+        trials += improver.run(moves, &enough);
         best.fill(&queue, kept.as_ref());
-        let (mut bound, limit) = (step.bound, self.tree(jobs.len()));
+        let mut bound = step.bound;
         if limit > 0 && kept.is_none() && exact::applies(&step) {
             let proof = exact::finish(&step, &base, &open, &mut best, limit);
             bound = proof.bound;
             trials += proof.nodes;
             best.fill(&queue, None);
         }
-        let threshold = if limit > 0 { TIE } else { HYSTERESIS };
         let better = best.cost < stay.cost - threshold * stay.cost.abs();
         let chosen = if better { best } else { stay };
-        let mut board = chosen.board;
-        if let Some(kept) = &kept {
-            board.ledger.release(instance, kept.job, &kept.spot);
-        }
-        Found { spots: board.spots, bound, trials, reserved_for: kept.map(|k| k.job), stopped }
+        let spots = finished(instance, chosen.board, kept.as_ref());
+        Found { spots, bound, trials, reserved_for: kept.map(|k| k.job), stopped }
     }
 
     /// Jobs whose weight has stopped growing come first, the longest-waiting one before all; room is kept for the
@@ -276,6 +290,14 @@ impl<'b> Context<'_, 'b> {
         };
         (0..spots.len()).map(touchable).collect()
     }
+}
+
+/// The plan itself, without the room that was kept.
+fn finished(instance: &Instance<'_>, mut board: Board, kept: Option<&Reservation>) -> Vec<Option<Spot>> {
+    if let Some(kept) = kept {
+        board.ledger.release(instance, kept.job, &kept.spot);
+    }
+    board.spots
 }
 
 /// Jobs by what they lose per GPU if they wait, at the dual's prices.

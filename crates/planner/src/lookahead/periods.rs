@@ -1,18 +1,92 @@
 //! Coming time, cut into periods of growing length, and prices over them.
+//!
+//! Time is measured in what the jobs take: the first period lasts a quarter of an hour where jobs run for hours, and less
+//! where they run for minutes.
 
 use andreas_core::Seconds;
 
-/// Begins of the periods, in seconds from now; the last one has no end and no price.
-pub(super) const BEGINS: [f64; PERIODS] = [
-    0.0, 900.0, 1800.0, 3600.0, 7200.0, 14_400.0, 28_800.0, 57_600.0, 115_200.0, 230_400.0, 460_800.0,
-    921_600.0,
-];
-/// Number of periods, the open one included.
-pub(super) const PERIODS: usize = 12;
+use crate::instance::Instance;
 
-/// The period that holds a moment.
-pub(super) fn period(seconds: f64) -> usize {
-    BEGINS[1..].partition_point(|begin| *begin <= seconds)
+/// Number of periods, the last one included, which has no end and no price.
+pub(super) const PERIODS: usize = 12;
+/// The longest that the first period can be, in seconds.
+const LONGEST_UNIT_S: f64 = 900.0;
+/// The first period is at most this part of the time of the median job.
+const PART: f64 = 0.125;
+/// It is halved at most so often.
+const HALVINGS: i32 = 12;
+
+/// Where periods begin: 0, 1, 2, 4, ... units.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Periods {
+    /// Begins, in seconds from now.
+    pub begins: [f64; PERIODS],
+    per_second: f64,
+}
+
+impl Periods {
+    pub fn new(unit: f64) -> Self {
+        let mut begins = [0.0; PERIODS];
+        let mut begin = unit;
+        for slot in &mut begins[1..] {
+            *slot = begin;
+            begin *= 2.0;
+        }
+        Self { begins, per_second: 1.0 / unit }
+    }
+
+    /// Periods that suit the jobs there are: by the median of their times on what takes least energy.
+    pub fn of(instance: &Instance<'_>) -> Self {
+        let thriftiest = |configs: &[crate::instance::Config]| {
+            let offered = configs.iter().filter(|c| c.offered);
+            offered
+                .map(|c| (c.power * c.time, c.time))
+                .min_by(|a, b| a.0.total_cmp(&b.0))
+                .map(|(_, time)| time)
+        };
+        let mut times: Vec<f64> = instance.jobs.iter().filter_map(|job| thriftiest(&job.configs)).collect();
+        let middle = times.len() / 2;
+        let median = if times.is_empty() {
+            f64::INFINITY
+        } else {
+            *times.select_nth_unstable_by(middle, f64::total_cmp).1
+        };
+        let mut unit = LONGEST_UNIT_S;
+        for _ in 0..HALVINGS {
+            if unit <= median * PART {
+                break;
+            }
+            unit *= 0.5;
+        }
+        Self::new(unit)
+    }
+
+    /// Length of the first one in seconds.
+    pub fn unit(&self) -> f64 {
+        self.begins[1]
+    }
+
+    /// The period that holds a moment, by the exponent of its number of units.
+    pub fn of_moment(&self, seconds: f64) -> usize {
+        let units = seconds * self.per_second;
+        if units < 1.0 {
+            return 0;
+        }
+        let exponent = (units.to_bits() >> 52) as usize - 1023;
+        (exponent + 1).min(PERIODS - 1)
+    }
+
+    /// Ends of the priced periods, for the plan.
+    pub fn ends(&self) -> Vec<Seconds> {
+        self.begins[1..].iter().map(|s| Seconds(*s)).collect()
+    }
+
+    /// The periods with these ends, if they are such.
+    pub fn with_ends(ends: &[Seconds]) -> Option<Self> {
+        let unit = ends.first()?.0;
+        let periods = (unit > 0.0 && unit <= LONGEST_UNIT_S).then(|| Self::new(unit))?;
+        (periods.ends() == ends).then_some(periods)
+    }
 }
 
 /// A price over time: money per unit and second, constant in each period.
@@ -21,20 +95,25 @@ pub(super) struct Price {
     pub rate: [f64; PERIODS],
     /// Integral from now to the begin of each period.
     sum: [f64; PERIODS],
+    /// The same less the rate from now to there: what the rate of the period is added to.
+    base: [f64; PERIODS],
 }
 
 impl Price {
-    pub fn new(rate: [f64; PERIODS]) -> Self {
-        let mut price = Self { rate, sum: [0.0; PERIODS] };
-        price.integrate();
+    pub fn new(periods: &Periods, rate: [f64; PERIODS]) -> Self {
+        let mut price = Self { rate, sum: [0.0; PERIODS], base: [0.0; PERIODS] };
+        price.integrate(periods);
         price
     }
 
     /// Brings the integral up to date with the rates.
-    pub fn integrate(&mut self) {
+    pub fn integrate(&mut self, periods: &Periods) {
+        let begins = &periods.begins;
         for p in 1..PERIODS {
-            self.sum[p] = self.sum[p - 1] + self.rate[p - 1] * (BEGINS[p] - BEGINS[p - 1]);
+            self.sum[p] = self.sum[p - 1] + self.rate[p - 1] * (begins[p] - begins[p - 1]);
+            self.base[p] = self.sum[p] - self.rate[p] * begins[p];
         }
+        self.base[0] = 0.0;
     }
 
     /// Up to the begin of a period.
@@ -44,31 +123,24 @@ impl Price {
 
     /// Up to a moment within a period that is known.
     pub fn until(&self, p: usize, seconds: f64) -> f64 {
-        self.sum[p] + self.rate[p] * (seconds - BEGINS[p])
+        self.base[p] + self.rate[p] * seconds
     }
 
     /// From the end of the first period up to a moment.
-    pub fn later(&self, seconds: f64) -> f64 {
-        (self.until(period(seconds), seconds) - self.sum[1]).max(0.0)
+    pub fn later(&self, periods: &Periods, seconds: f64) -> f64 {
+        (self.until(periods.of_moment(seconds), seconds) - self.sum[1]).max(0.0)
     }
 
-    /// The same price seen some seconds later: means over the shifted periods.
-    pub fn shifted(&self, by: f64) -> Self {
-        let mean = |p: usize| {
-            let (from, to) = (BEGINS[p] + by, BEGINS[p + 1] + by);
-            (self.until(period(to), to) - self.until(period(from), from)) / (to - from)
-        };
+    /// The same price seen some seconds later, over other periods: means over them.
+    pub fn shifted(&self, old: &Periods, by: f64, new: &Periods) -> Self {
+        let until = |seconds: f64| self.until(old.of_moment(seconds), seconds);
         let mut rate = [0.0; PERIODS];
         for (p, rate) in rate.iter_mut().enumerate().take(PERIODS - 1) {
-            *rate = mean(p);
+            let (from, to) = (new.begins[p] + by, new.begins[p + 1] + by);
+            *rate = ((until(to) - until(from)) / (to - from)).max(0.0);
         }
-        Self::new(rate)
+        Self::new(new, rate)
     }
-}
-
-/// Ends of the priced periods, for the plan.
-pub(super) fn ends() -> Vec<Seconds> {
-    BEGINS[1..].iter().map(|s| Seconds(*s)).collect()
 }
 
 #[cfg(test)]
@@ -77,16 +149,32 @@ mod tests {
 
     #[test]
     fn a_shifted_price_costs_the_same_at_the_same_instant() {
+        let periods = Periods::new(900.0);
         let mut rate = [0.0; PERIODS];
         rate[..3].copy_from_slice(&[4.0, 2.0, 1.0]);
-        let price = Price::new(rate);
-        let later = price.shifted(900.0);
+        let price = Price::new(&periods, rate);
+        let later = price.shifted(&periods, 900.0, &periods);
         // What was the second period is the first now; half of the longer third one falls into the second.
         assert_eq!(later.rate[0], 2.0);
         assert_eq!(later.rate[1], 1.0);
         assert_eq!(later.rate[2], 0.5);
-        assert_eq!(later.until(period(3600.0), 3600.0), price.until(period(4500.0), 4500.0) - 3600.0);
-        assert_eq!(price.later(600.0), 0.0);
-        assert_eq!(price.later(1800.0), 1800.0);
+        let until = |price: &Price, seconds: f64| price.until(periods.of_moment(seconds), seconds);
+        assert_eq!(until(&later, 3600.0), until(&price, 4500.0) - 3600.0);
+        assert_eq!(price.later(&periods, 600.0), 0.0);
+        assert_eq!(price.later(&periods, 1800.0), 1800.0);
+        // The same on a finer clock.
+        let fine = price.shifted(&periods, 0.0, &Periods::new(450.0));
+        assert_eq!(fine.rate[..4], [4.0, 4.0, 2.0, 1.0]);
+    }
+
+    #[test]
+    fn a_moment_is_in_the_period_that_has_begun_last() {
+        let periods = Periods::new(450.0);
+        for i in 0..100_000 {
+            let seconds = f64::from(i) * 11.25;
+            let expected = periods.begins[1..].partition_point(|begin| *begin <= seconds);
+            assert_eq!(periods.of_moment(seconds), expected, "{seconds}");
+        }
+        assert_eq!(periods.of_moment(1e300), PERIODS - 1);
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::classes::Classes;
 use super::menu::Menu;
-use super::periods::{self, BEGINS, PERIODS, Price};
+use super::periods::{PERIODS, Periods, Price};
 use crate::instance::Instance;
 use crate::plan::Prices;
 
@@ -31,6 +31,7 @@ pub(super) struct Look {
     pub watt: Price,
     /// Whether there is a budget at all.
     pub budget: bool,
+    periods: Periods,
 }
 
 /// Where the price of one thing stands in the search.
@@ -58,16 +59,17 @@ impl Track {
     }
 
     /// Books a use from the begin of a period on.
-    fn add(&mut self, amount: f64, start: usize, end: usize, until: f64) {
+    fn add(&mut self, periods: &Periods, amount: f64, start: usize, end: usize, until: f64) {
+        let begins = &periods.begins;
         for p in start..end {
             self.used[p] += amount;
         }
         if end + 1 < PERIODS {
-            self.used[end] += amount * (until - BEGINS[end]) / (BEGINS[end + 1] - BEGINS[end]);
+            self.used[end] += amount * (until - begins[end]) / (begins[end + 1] - begins[end]);
         }
     }
 
-    fn update(&mut self) {
+    fn update(&mut self, periods: &Periods) {
         for p in 0..PERIODS - 1 {
             let (used, capacity) = (self.used[p], self.capacity[p]);
             let up: i8 = if used > capacity * 1.005 {
@@ -89,17 +91,18 @@ impl Track {
             self.used[p] = 0.0;
         }
         self.used[PERIODS - 1] = 0.0;
-        self.price.integrate();
+        self.price.integrate(periods);
     }
 }
 
 impl Look {
     pub fn new(instance: &Instance<'_>, classes: &Classes, menu: &Menu) -> Self {
-        let old = Old::of(instance);
+        let periods = &menu.periods;
+        let old = Old::of(instance, periods);
         let step = first_step(instance, menu);
         let mut gpu: Vec<Track> =
             classes.list.iter().map(|c| Track::new(old.price(&c.name), [c.gpus; PERIODS], step)).collect();
-        let watts = watts(instance);
+        let watts = watts(instance, periods);
         let step = if instance.allowed_mw.is_some() { watt_step(instance) } else { 0.0 };
         let mut watt = Track::new(old.price(WATTS), watts.unwrap_or([f64::INFINITY; PERIODS]), step);
         if watts.is_none() {
@@ -110,9 +113,9 @@ impl Look {
         let mut counted = 0.0;
         for round in 0..rounds {
             choice.round(menu, &mut gpu, &mut watt, round % FULL == 0);
-            gpu.iter_mut().for_each(Track::update);
+            gpu.iter_mut().for_each(|track| track.update(periods));
             if watts.is_some() {
-                watt.update();
+                watt.update(periods);
             }
             if round * 2 >= rounds {
                 counted += 1.0;
@@ -123,8 +126,13 @@ impl Look {
                 }
             }
         }
-        let mean = |track: &Track| Price::new(track.sum.map(|sum| sum / counted));
-        Self { gpu: gpu.iter().map(mean).collect(), watt: mean(&watt), budget: watts.is_some() }
+        let mean = |track: &Track| Price::new(periods, track.sum.map(|sum| sum / counted));
+        Self {
+            gpu: gpu.iter().map(mean).collect(),
+            watt: mean(&watt),
+            budget: watts.is_some(),
+            periods: *periods,
+        }
     }
 
     /// For the plan, and the next decision.
@@ -135,7 +143,7 @@ impl Look {
         if self.budget {
             values.insert(WATTS.into(), rates(&self.watt));
         }
-        Prices { now: instance.snapshot.now, bounds: periods::ends(), values }
+        Prices { now: instance.snapshot.now, bounds: self.periods.ends(), values }
     }
 
     /// Cheapest of the classes for an item from the begin of one period to its end.
@@ -151,7 +159,7 @@ impl Look {
             if item.classes == 0 {
                 continue;
             }
-            for (s, begin) in BEGINS.iter().enumerate().skip(1) {
+            for (s, begin) in menu.periods.begins.iter().enumerate().skip(1) {
                 let (base, end) = (menu.at(i, s) + item.lonely, menu.end(i, s));
                 if best.is_some_and(|(least, _, _)| base >= least) {
                     continue;
@@ -236,9 +244,10 @@ impl Choice {
                 continue;
             }
             let item = &menu.items[i];
-            let (end, until) = (menu.end(i, start), BEGINS[start].max(menu.delay[job]) + item.time);
-            gpu[class].add(item.gpus, start, end, until);
-            watt.add(item.watts, start, end, until);
+            let (end, until) =
+                (menu.end(i, start), menu.periods.begins[start].max(menu.delay[job]) + item.time);
+            gpu[class].add(&menu.periods, item.gpus, start, end, until);
+            watt.add(&menu.periods, item.watts, start, end, until);
         }
     }
 }
@@ -258,7 +267,7 @@ fn best_start(
         return (f64::INFINITY, i, 0, 0);
     }
     let delay = menu.delay[job];
-    for (s, begin) in BEGINS.iter().enumerate() {
+    for (s, begin) in menu.periods.begins.iter().enumerate() {
         let base = menu.at(i, s);
         if base >= best.0 {
             if menu.rising {
@@ -297,16 +306,17 @@ fn watt_step(instance: &Instance<'_>) -> f64 {
 }
 
 /// Watts of the budget that are left for jobs in each period.
-fn watts(instance: &Instance<'_>) -> Option<[f64; PERIODS]> {
+fn watts(instance: &Instance<'_>, periods: &Periods) -> Option<[f64; PERIODS]> {
     let budget = instance.snapshot.budget.as_ref()?;
     let now = instance.snapshot.now;
+    let begins = &periods.begins;
     let mut capacity = [0.0; PERIODS];
     for (p, capacity) in capacity.iter_mut().enumerate() {
-        let to = BEGINS.get(p + 1).copied().unwrap_or(BEGINS[p] * 2.0);
+        let to = begins.get(p + 1).copied().unwrap_or(begins[p] * 2.0);
         let pieces =
-            budget.watts.pieces(now + andreas_core::Seconds(BEGINS[p]), now + andreas_core::Seconds(to));
+            budget.watts.pieces(now + andreas_core::Seconds(begins[p]), now + andreas_core::Seconds(to));
         let sum: f64 = pieces.map(|(begin, end, watts)| watts.0 * (end - begin).0).sum();
-        let mean = sum / (to - BEGINS[p]);
+        let mean = sum / (to - begins[p]);
         let watts = mean * (1.0 - budget.margin) / budget.scope_factor;
         *capacity = (watts - instance.floor_mw as f64 / 1e3).max(0.0);
     }
@@ -320,12 +330,13 @@ struct Old {
 }
 
 impl Old {
-    fn of(instance: &Instance<'_>) -> Self {
+    fn of(instance: &Instance<'_>, periods: &Periods) -> Self {
         let mut old = Self { values: BTreeMap::new(), known: false };
         let Some(prices) = &instance.snapshot.prices else { return old };
         let by = (instance.snapshot.now - prices.now).0;
         // Anything else was not made by this planner, or is of no use any more.
-        if prices.bounds != periods::ends() || !(0.0..=BEGINS[PERIODS - 1]).contains(&by) {
+        let Some(before) = Periods::with_ends(&prices.bounds) else { return old };
+        if !(0.0..=before.begins[PERIODS - 1]).contains(&by) {
             return old;
         }
         for (name, values) in &prices.values {
@@ -335,7 +346,7 @@ impl Old {
             }
             rate[..PERIODS - 1].copy_from_slice(values);
             old.known = true;
-            old.values.insert(name.clone(), Price::new(rate).shifted(by));
+            old.values.insert(name.clone(), Price::new(&before, rate).shifted(&before, by, periods));
         }
         old
     }

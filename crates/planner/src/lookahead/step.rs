@@ -129,7 +129,7 @@ impl<'a, 'b> Step<'a, 'b> {
         if self.present[job].is_none() {
             return cost;
         }
-        let begin = super::periods::BEGINS[start].max(menu.delay[job]);
+        let begin = menu.periods.begins[start].max(menu.delay[job]);
         let stopped = menu.cost(instance, data, &menu.items[item], begin, self.lost(job, item));
         cost + CHANGE * (stopped - menu.at(item, start)).max(0.0)
     }
@@ -144,13 +144,15 @@ impl<'a, 'b> Step<'a, 'b> {
         let per_node = item.gpus / nodes.len().max(1) as f64;
         let gpus: f64 = nodes
             .iter()
-            .map(|n| per_node * self.look.gpu[self.classes.of_node[*n as usize]].later(until))
+            .map(|n| {
+                per_node * self.look.gpu[self.classes.of_node[*n as usize]].later(&self.menu.periods, until)
+            })
             .sum();
         base + gpus + self.later_watts(item.watts, until)
     }
 
     fn later_watts(&self, watts: f64, until: f64) -> f64 {
-        if self.look.budget { watts * self.look.watt.later(until) } else { 0.0 }
+        if self.look.budget { watts * self.look.watt.later(&self.menu.periods, until) } else { 0.0 }
     }
 
     /// Whether a job would have to stop for this.
@@ -203,7 +205,7 @@ impl<'a, 'b> Step<'a, 'b> {
             while mask != 0 {
                 let class = mask.trailing_zeros() as usize;
                 mask &= mask - 1;
-                let cost = base + watts + item.gpus * self.look.gpu[class].later(until);
+                let cost = base + watts + item.gpus * self.look.gpu[class].later(&self.menu.periods, until);
                 if cost < limit || data.overdue {
                     let option = self.option(job, (config, class), of, cost);
                     options.push(option);
