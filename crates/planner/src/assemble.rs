@@ -31,6 +31,8 @@ pub(crate) fn assemble(instance: &Instance<'_>, options: &Options, outcome: Outc
     let budgeted = if instance.above_budget { with_leaving(instance, &spots) } else { board.ledger.power() };
     let mut order = Order::new(instance, &spots);
     let mut explainer = Explainer::new(instance, board, &outcome);
+    let asked = outcome.wake.map(|wake| instance.snapshot.now + Seconds(wake));
+    let next = instance.next_edge().into_iter().chain(asked);
     let mut plan = Plan {
         now: instance.snapshot.now,
         method: options.method,
@@ -41,7 +43,7 @@ pub(crate) fn assemble(instance: &Instance<'_>, options: &Options, outcome: Outc
         gap: None,
         budgeted_power: instance.in_scope(budgeted),
         allowed_power: instance.budget_mw.map(|mw| instance.in_scope(mw)),
-        next_event: instance.next_edge(),
+        next_event: next.reduce(andreas_core::Time::min),
         jobs: std::collections::BTreeMap::new(),
         prices: outcome.prices.clone(),
         memory: outcome.memory.clone(),

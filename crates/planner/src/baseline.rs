@@ -23,6 +23,8 @@ pub(crate) struct Outcome {
     pub prices: Option<crate::plan::Prices>,
     /// For the next decision, of a policy that remembers.
     pub memory: Option<crate::memory::Memory>,
+    /// Seconds until the method wants to decide again.
+    pub wake: Option<f64>,
 }
 
 /// Jobs without a spot in the order of a method; the longest-waiting ones come first whatever the method.
@@ -127,6 +129,7 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
         bound: None,
         prices: None,
         memory: None,
+        wake: None,
     }
 }
 

@@ -31,7 +31,8 @@ pub struct Plan {
     pub budgeted_power: Watts,
     /// What the budget allows now, less the margin.
     pub allowed_power: Option<Watts>,
-    /// When to plan again at the latest, as far as the planner sees: the first end of a job or edge of a window.
+    /// When to plan again at the latest, as far as the planner sees: the first end of a job, edge of a window, or later
+    /// start or change that it has in view.
     pub next_event: Option<Time>,
     /// A decision for every job of the snapshot.
     pub jobs: BTreeMap<JobId, JobPlan>,

@@ -185,9 +185,9 @@ fn the_published_simulator_comes_out_as_published() {
 }
 
 #[test]
-fn the_default_costs_a_third_less_than_the_best_of_the_published_ones_under_high_load() {
+fn the_default_costs_a_third_of_the_best_of_the_published_ones_under_high_load() {
     let instance = stored();
-    let (gpu, late) = simulate(&instance, MethodName::RandomizedGreedy, 1000, 0);
+    let (gpu, late) = simulate(&instance, MethodName::RandomizedGreedy, 10, 0);
     // FIFO, EDF, priority and the randomized greedy: 504,728, 387,014, 280,510 and 873,788.
-    assert!(gpu + late < 0.7 * 280_510.0, "GPUs {gpu}, lateness {late}");
+    assert!(gpu + late < 280_510.0 / 3.0, "GPUs {gpu}, lateness {late}");
 }

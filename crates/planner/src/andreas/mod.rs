@@ -456,6 +456,7 @@ impl<'a, 'b> Search<'a, 'b> {
             bound: None,
             prices: None,
             memory: None,
+            wake: None,
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::snapshot::JobState;
 
 /// A second of a later start is taken to cost at least this share of a second late, also where it costs nothing: what
 /// can begin now is not left to the last moment, for nobody knows who will be there then.
-const LAZY: f64 = 0.2;
+pub(super) const LAZY: f64 = 0.2;
 /// A node that a job opens is taken to stay half empty for this part of the first period.
 const LONELY: f64 = 1.0 / 3.0;
 
@@ -151,23 +151,44 @@ impl Menu {
         energy + self.lateness(instance, data, item, start + lost)
     }
 
+    /// The same for what is left of a job that has trained from the beginning.
+    pub fn rest(
+        &self,
+        instance: &Instance<'_>,
+        data: &JobData<'_>,
+        item: &Item,
+        start: f64,
+        lost: f64,
+        part: f64,
+    ) -> f64 {
+        let prices = &instance.prices;
+        let time = item.time * part;
+        let energy = item.billed * (prices.integral(start + lost + time) - prices.integral(start));
+        let late = self.late(instance, data, item, start + lost, time);
+        energy + data.weight * (late + data.share * (start + lost + time))
+    }
+
     /// As [`Forecast::lateness_cost`](crate::cost::Forecast::lateness_cost), from a table.
     fn lateness(&self, instance: &Instance<'_>, data: &JobData<'_>, item: &Item, delay: f64) -> f64 {
-        let rules = &instance.snapshot.lateness;
         let turnaround = data.share * item.time + data.share.max(LAZY) * delay;
+        data.weight * (self.late(instance, data, item, delay, item.time) + turnaround)
+    }
+
+    /// Expected seconds late, a miss included, of a run of `time` that begins to train in `delay` seconds.
+    fn late(&self, instance: &Instance<'_>, data: &JobData<'_>, item: &Item, delay: f64, time: f64) -> f64 {
+        let rules = &instance.snapshot.lateness;
         let left = data.deadline - instance.now - delay;
         let (low, high) = item.bounds;
-        let late = if left >= item.time * high {
+        if left >= time * high {
             0.0
-        } else if left <= item.time * low {
-            item.time - left + rules.late_fixed.0
+        } else if left <= time * low {
+            time - left + rules.late_fixed.0
         } else {
-            let d = libm::log(item.time / left) / item.rel_std;
+            let d = libm::log(time / left) / item.rel_std;
             let half = item.rel_std / 2.0;
             let missed = self.phi.at(d - half);
-            (item.time * self.phi.at(d + half) - left * missed).max(0.0) + missed * rules.late_fixed.0
-        };
-        data.weight * (late + turnaround)
+            (time * self.phi.at(d + half) - left * missed).max(0.0) + missed * rules.late_fixed.0
+        }
     }
 
     /// What the empty part of a node costs while some of its GPUs are used by us.

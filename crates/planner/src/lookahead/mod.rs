@@ -30,7 +30,7 @@ use desk::Desk;
 use improve::Improver;
 use menu::Menu;
 use prices::Look;
-use step::Step;
+use step::{Ahead, Step};
 
 use crate::baseline::{self, Outcome};
 use crate::board::Board;
@@ -58,7 +58,7 @@ struct Context<'a, 'b> {
     classes: &'a Classes,
     menu: &'a Menu,
     look: &'a Look,
-    later: &'a [Option<(f64, usize, usize)>],
+    ahead: &'a Ahead,
 }
 
 /// One decision.
@@ -66,8 +66,8 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
     let classes = Classes::new(instance);
     let menu = Menu::new(instance, &classes);
     let look = Look::new(instance, &classes, &menu);
-    let later: Vec<_> = (0..instance.jobs.len()).map(|job| look.best_later(&menu, job)).collect();
-    let context = Context { instance, options, classes: &classes, menu: &menu, look: &look, later: &later };
+    let ahead = Ahead::new(instance, &menu, &look);
+    let context = Context { instance, options, classes: &classes, menu: &menu, look: &look, ahead: &ahead };
     let mut present: Vec<Option<Spot>> = instance.jobs.iter().map(|d| d.present().cloned()).collect();
     let mut touchable: Vec<bool> = instance
         .jobs
@@ -92,7 +92,7 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
         present.clone_from(&last.spots);
         last = context.round(&present, &touchable);
     }
-    let cost = context.cost_from_the_start(&last.spots);
+    let (cost, wake) = context.cost_from_the_start(&last.spots);
     Outcome {
         spots: last.spots,
         objective: Some(cost),
@@ -103,6 +103,7 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
         bound: Some(bound).filter(|bound| *bound <= cost + 1e-9 * cost.abs()),
         prices: Some(look.publish(instance, &classes)),
         memory: None,
+        wake,
     }
 }
 
@@ -117,12 +118,12 @@ struct Found {
 
 impl<'b> Context<'_, 'b> {
     fn step<'s>(&'s self, present: &'s [Option<Spot>], base: &Board) -> Step<'s, 'b> {
-        let tables = (self.menu, self.classes, self.look);
-        Step::new(self.instance, tables, present, self.later, base)
+        let tables = (self.menu, self.classes, self.look, self.ahead);
+        Step::new(self.instance, tables, present, base)
     }
 
     /// What a plan costs against the state at the beginning.
-    fn cost_from_the_start(&self, spots: &[Option<Spot>]) -> f64 {
+    fn cost_from_the_start(&self, spots: &[Option<Spot>]) -> (f64, Option<f64>) {
         let present: Vec<Option<Spot>> = self.instance.jobs.iter().map(|d| d.present().cloned()).collect();
         let mut board = Board::new(self.instance, |_, _| false);
         let fixed = board.clone();
@@ -136,7 +137,8 @@ impl<'b> Context<'_, 'b> {
         }
         let step = self.step(&present, &fixed);
         let open = vec![false; spots.len()];
-        Desk::new(&step, board, &open).total()
+        let wake = step.wake(spots);
+        (Desk::new(&step, board, &open).total(), wake)
     }
 
     /// One decision on a state.

@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::classes::Classes;
-use super::menu::Menu;
+use super::menu::{LAZY, Menu};
 use super::periods::{PERIODS, Periods, Price};
+use super::step::CHANGE;
 use crate::instance::Instance;
 use crate::plan::Prices;
 
@@ -21,6 +22,8 @@ const WARM: usize = 16;
 const FULL: usize = 8;
 /// How many those are.
 const SHORTLIST: usize = 4;
+/// A change is dear that loses this part of the first period.
+const DEAR: f64 = 0.1;
 /// Name of the watts' price; no class can be called like this.
 const WATTS: &str = "watts";
 
@@ -151,9 +154,9 @@ impl Look {
         cheapest(|c| &self.gpu[c], mask, from, end, until)
     }
 
-    /// The best later start: cost, item and begin; none without a configuration.
-    pub fn best_later(&self, menu: &Menu, job: usize) -> Option<(f64, usize, usize)> {
-        let mut best: Option<(f64, usize, usize)> = None;
+    /// The best later start; none without a configuration.
+    pub fn best_later(&self, menu: &Menu, job: usize) -> Option<Later> {
+        let mut best: Option<Later> = None;
         for i in menu.of(job) {
             let item = &menu.items[i];
             if item.classes == 0 {
@@ -161,20 +164,65 @@ impl Look {
             }
             for (s, begin) in menu.periods.begins.iter().enumerate().skip(1) {
                 let (base, end) = (menu.at(i, s) + item.lonely, menu.end(i, s));
-                if best.is_some_and(|(least, _, _)| base >= least) {
+                if best.as_ref().is_some_and(|best| base >= best.cost) {
                     continue;
                 }
                 let until = begin.max(menu.delay[job]) + item.time;
-                let (_, gpu) = self.cheapest(item.classes, s, end, until);
+                let (class, gpu) = self.cheapest(item.classes, s, end, until);
                 let watt = self.watt.until(end, until) - self.watt.until_period(s);
                 let cost = base + item.gpus * gpu + item.watts * watt;
-                if best.is_none_or(|(least, _, _)| cost < least) {
-                    best = Some((cost, i, s));
+                if best.as_ref().is_none_or(|best| cost < best.cost) {
+                    best = Some(Later { cost, item: i, start: s, class });
                 }
             }
         }
         best
     }
+
+    /// What runs on an item now and goes over to its best later start costs, GPUs and watts up to then aside: infinite if
+    /// it would have ended by then. So room that is there is used, whatever comes.
+    pub fn changing(
+        &self,
+        instance: &Instance<'_>,
+        menu: &Menu,
+        (job, i): (usize, usize),
+        later: &Later,
+    ) -> f64 {
+        let data = &instance.jobs[job];
+        let (now, then) = (&menu.items[i], &menu.items[later.item]);
+        let (delay, begin) = (menu.delay[job], menu.periods.begins[later.start]);
+        let movable = data.job.movable && data.job.preemption == crate::snapshot::Preemption::Allowed;
+        if !movable || begin <= delay || begin < data.job.min_run.0 || delay + now.time <= begin {
+            return f64::INFINITY;
+        }
+        let done = (begin - delay) / now.time;
+        let lost = instance.snapshot.restart.0 + data.job.lost.0;
+        let rest = |lost: f64| {
+            let until = begin + lost + then.time * (1.0 - done);
+            let end = menu.periods.of_moment(until);
+            let gpu = &self.gpu[later.class];
+            let room = then.gpus * (gpu.until(end, until) - gpu.until_period(later.start))
+                + then.watts * (self.watt.until(end, until) - self.watt.until_period(later.start));
+            room + menu.rest(instance, data, then, begin, lost, 1.0 - done)
+        };
+        let (free, paid) = (rest(0.0), rest(lost));
+        let prices = &instance.prices;
+        let energy = now.billed * (prices.integral(begin) - prices.integral(delay));
+        // What is left for later is as with a later start, the less so the less a change costs: one that is free will be
+        // made when its time has come, a dear one may not pay any more.
+        let premium = LAZY * (lost / (DEAR * menu.periods.unit())).min(1.0) * data.weight * (begin - delay);
+        energy + free + CHANGE * (paid - free).max(0.0) + premium
+    }
+}
+
+/// A later start.
+#[derive(Clone, Debug)]
+pub(super) struct Later {
+    pub cost: f64,
+    pub item: usize,
+    /// The period with whose begin it starts.
+    pub start: usize,
+    pub class: usize,
 }
 
 fn cheapest<'a>(

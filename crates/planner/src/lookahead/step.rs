@@ -5,13 +5,13 @@
 
 use super::classes::Classes;
 use super::menu::Menu;
-use super::prices::Look;
+use super::prices::{Later, Look};
 use crate::board::Board;
 use crate::instance::{Config, Instance, Spot};
 
 /// A change must save this many times what it costs: prices move, and half of what looks like a gain is gone a
 /// few decisions later.
-const CHANGE: f64 = 3.0;
+pub(super) const CHANGE: f64 = 3.0;
 /// Rounds of the dual's search.
 const ROUNDS: usize = 80;
 /// It ends after so many rounds that gained less than this part of the bound.
@@ -35,12 +35,36 @@ pub(super) struct Choice {
     pub span: u32,
 }
 
+/// What jobs can do later; the same wherever they are now.
+pub(super) struct Ahead {
+    /// By job: its best later start.
+    pub later: Vec<Option<Later>>,
+    /// By item: cost of running on it now and going over to the later start.
+    pub changing: Vec<f64>,
+}
+
+impl Ahead {
+    pub fn new(instance: &Instance<'_>, menu: &Menu, look: &Look) -> Self {
+        let later: Vec<_> = (0..instance.jobs.len()).map(|job| look.best_later(menu, job)).collect();
+        let mut changing = vec![f64::INFINITY; menu.items.len()];
+        for (job, later) in later.iter().enumerate() {
+            for i in menu.of(job) {
+                if let Some(later) = later {
+                    changing[i] = look.changing(instance, menu, (job, i), later);
+                }
+            }
+        }
+        Self { later, changing }
+    }
+}
+
 /// Costs of one decision.
 pub(super) struct Step<'a, 'b> {
     pub instance: &'a Instance<'b>,
     pub menu: &'a Menu,
     pub classes: &'a Classes,
     pub look: &'a Look,
+    ahead: &'a Ahead,
     /// Where jobs are; what changes are counted against.
     pub present: &'a [Option<Spot>],
     /// By job: cost of waiting.
@@ -70,9 +94,8 @@ impl<'a, 'b> Step<'a, 'b> {
     /// Costs for jobs that are not in `base`; what is left of `base` is what there is.
     pub fn new(
         instance: &'a Instance<'b>,
-        (menu, classes, look): (&'a Menu, &'a Classes, &'a Look),
+        (menu, classes, look, ahead): (&'a Menu, &'a Classes, &'a Look, &'a Ahead),
         present: &'a [Option<Spot>],
-        later: &[Option<(f64, usize, usize)>],
         base: &Board,
     ) -> Self {
         let none = Vec::new();
@@ -81,6 +104,7 @@ impl<'a, 'b> Step<'a, 'b> {
             menu,
             classes,
             look,
+            ahead,
             present,
             wait: Vec::with_capacity(present.len()),
             options: vec![none; present.len()],
@@ -88,8 +112,8 @@ impl<'a, 'b> Step<'a, 'b> {
             bound: 0.0,
             dual: Prices::default(),
         };
-        for (job, later) in later.iter().enumerate() {
-            let wait = step.waiting(job, *later);
+        for (job, later) in ahead.later.iter().enumerate() {
+            let wait = step.waiting(job, later.as_ref());
             step.wait.push(wait);
         }
         step
@@ -115,10 +139,10 @@ impl<'a, 'b> Step<'a, 'b> {
     }
 
     /// Later at the best moment; a job that runs loses work by being stopped.
-    fn waiting(&self, job: usize, later: Option<(f64, usize, usize)>) -> f64 {
+    fn waiting(&self, job: usize, later: Option<&Later>) -> f64 {
         let (instance, menu, data) = (self.instance, self.menu, &self.instance.jobs[job]);
         let (cost, item, start) = match (later, &self.present[job]) {
-            (Some(later), _) => later,
+            (Some(later), _) => (later.cost, later.item, later.start),
             // It can only go on as it is.
             (None, Some(present)) => {
                 let item = menu.of(job).start + present.config;
@@ -138,17 +162,47 @@ impl<'a, 'b> Step<'a, 'b> {
     pub fn cost(&self, job: usize, spot: &Spot) -> f64 {
         let nodes = spot.nodes.as_slice();
         let moved = self.moved(job, spot);
-        let base = self.base(job, spot.config, moved);
-        let until = self.until(job, spot.config, moved);
         let item = &self.menu.items[self.menu.of(job).start + spot.config];
         let per_node = item.gpus / nodes.len().max(1) as f64;
-        let gpus: f64 = nodes
-            .iter()
-            .map(|n| {
-                per_node * self.look.gpu[self.classes.of_node[*n as usize]].later(&self.menu.periods, until)
-            })
-            .sum();
-        base + gpus + self.later_watts(item.watts, until)
+        let gpus = |until: f64| -> f64 {
+            let price =
+                |n: &u32| self.look.gpu[self.classes.of_node[*n as usize]].later(&self.menu.periods, until);
+            nodes.iter().map(|n| per_node * price(n)).sum()
+        };
+        let mut least = f64::INFINITY;
+        for (base, until) in self.courses(job, spot.config, moved) {
+            if base < least {
+                least = least.min(base + gpus(until) + self.later_watts(item.watts, until));
+            }
+        }
+        least
+    }
+
+    /// When something is to begin or to change that is not to do so now, in seconds.
+    pub fn wake(&self, spots: &[Option<Spot>]) -> Option<f64> {
+        let begin = |job: usize| {
+            let later = self.ahead.later[job].as_ref()?;
+            let begin = self.menu.periods.begins[later.start].max(self.menu.delay[job]);
+            let Some(spot) = &spots[job] else { return Some(begin) };
+            let moved = self.moved(job, spot);
+            let item = &self.menu.items[self.menu.of(job).start + spot.config];
+            let node = *spot.nodes.as_slice().first()?;
+            let price = &self.look.gpu[self.classes.of_node[node as usize]];
+            let cost = |(base, until): (f64, f64)| base + item.gpus * price.later(&self.menu.periods, until);
+            let [stay, change] = self.courses(job, spot.config, moved).map(cost);
+            (change < stay).then_some(begin)
+        };
+        (0..spots.len()).filter_map(begin).reduce(f64::min)
+    }
+
+    /// What a job does that runs on a configuration now: to the end, or until its best later start. Costs without GPUs and
+    /// watts, and until when it holds them.
+    fn courses(&self, job: usize, config: usize, moved: bool) -> [(f64, f64); 2] {
+        let item = self.menu.of(job).start + config;
+        let base = self.base(job, config, moved);
+        let paid = base - self.menu.at(item, 0);
+        let begin = self.ahead.later[job].as_ref().map_or(0.0, |later| self.menu.periods.begins[later.start]);
+        [(base, self.until(job, config, moved)), (self.ahead.changing[item] + paid, begin)]
     }
 
     fn later_watts(&self, watts: f64, until: f64) -> f64 {
@@ -195,17 +249,22 @@ impl<'a, 'b> Step<'a, 'b> {
             if mask == 0 {
                 continue;
             }
-            let base = self.base(job, config, moved);
+            let courses = self.courses(job, config, moved);
             let limit = self.wait[job] + item.fills;
-            if base >= limit && !data.overdue {
+            if courses[0].0.min(courses[1].0) >= limit && !data.overdue {
                 continue;
             }
-            let until = self.until(job, config, moved);
-            let watts = self.later_watts(item.watts, until);
+            let watts = courses.map(|(_, until)| self.later_watts(item.watts, until));
             while mask != 0 {
                 let class = mask.trailing_zeros() as usize;
                 mask &= mask - 1;
-                let cost = base + watts + item.gpus * self.look.gpu[class].later(&self.menu.periods, until);
+                let mut cost = f64::INFINITY;
+                for ((base, until), watts) in courses.iter().zip(watts) {
+                    if *base < cost {
+                        let gpus = self.look.gpu[class].later(&self.menu.periods, *until);
+                        cost = cost.min(base + watts + item.gpus * gpus);
+                    }
+                }
                 if cost < limit || data.overdue {
                     let option = self.option(job, (config, class), of, cost);
                     options.push(option);

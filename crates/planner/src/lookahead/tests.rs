@@ -66,8 +66,8 @@ proptest! {
         let classes = Classes::new(&instance);
         let menu = Menu::new(&instance, &classes);
         let look = Look::new(&instance, &classes, &menu);
-        let later: Vec<_> = (0..instance.jobs.len()).map(|job| look.best_later(&menu, job)).collect();
-        let context = Context { instance: &instance, options: &options, classes: &classes, menu: &menu, look: &look, later: &later };
+        let ahead = Ahead::new(&instance, &menu, &look);
+        let context = Context { instance: &instance, options: &options, classes: &classes, menu: &menu, look: &look, ahead: &ahead };
         let present: Vec<Option<Spot>> = instance.jobs.iter().map(|d| d.present().cloned()).collect();
         let touchable: Vec<bool> = instance.jobs.iter().map(|d| match d.holding {
             Holding::Nothing | Holding::Leaving { .. } => true,

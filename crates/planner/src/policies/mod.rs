@@ -124,6 +124,7 @@ pub(crate) fn decide(instance: &Instance<'_>, method: MethodName) -> Outcome {
         stopped: settled.stopped,
         bound: None,
         prices: None,
+        wake: None,
     }
 }
 

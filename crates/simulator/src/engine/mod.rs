@@ -1,7 +1,8 @@
 //! The replay: from event to event, a plan at each, carried out, and everything counted in between.
 //!
 //! Events are submissions, ends, edges of tariff and budget windows, failures and repairs of nodes, the first measured epoch of
-//! a job on a GPU type (where predictions are corrected), and a tick where the scenario has one.
+//! a job on a GPU type (where predictions are corrected), a tick where the scenario has one, and the time for which the last
+//! plan asked ([`Plan::next_event`]).
 //!
 //! Stopping takes no time of its own: what a stop and a start cost (checkpoint, stop, start, load) is the scenario's `restart`,
 //! spent on the new GPUs at the job's full draw, plus the training since the last checkpoint, done again.
@@ -369,6 +370,9 @@ impl<'a> Replay<'a> {
             edges.into_iter().flatten().filter(|_| waiting).reduce(|a, b| if b.0 < a.0 { b } else { a });
         if let Some(next) = next {
             self.waits = 0;
+            // A plan may have something in view for a certain time.
+            let planned = planned.filter(|at| at.0 > now.0 + TOGETHER);
+            let edge = edge.into_iter().chain(planned).reduce(|a, b| if b.0 < a.0 { b } else { a });
             return Some(edge.map_or(next, |edge| if edge.0 < next.0 { edge } else { next }));
         }
         // Everybody waits, and nobody is to come: ask again after a while, but not for ever.
