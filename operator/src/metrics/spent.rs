@@ -56,15 +56,25 @@ pub struct Spent {
     since: Option<Timestamp>,
     /// What is counted already of attempts that run.
     running: BTreeMap<(String, i64), Use>,
+    /// Namespaces that are told apart.
+    namespaces: BTreeSet<String>,
+    /// GPU types that are told apart.
+    types: BTreeSet<String>,
     /// Joules and money by namespace and GPU type.
     energy: BTreeMap<(String, String), (Sum, Sum)>,
     /// Money by namespace.
     lateness: BTreeMap<String, f64>,
 }
 
-/// `name`, or [`OTHER`] where it is new and there are `most` already.
-fn bounded<'a>(name: &'a str, known: &BTreeSet<&str>, most: usize) -> &'a str {
-    if known.contains(name) || known.len() < most { name } else { OTHER }
+/// `name`, or [`OTHER`] where it is new and `known` has `most` already.
+fn bounded(name: &str, known: &mut BTreeSet<String>, most: usize) -> String {
+    if !known.contains(name) {
+        if known.len() >= most {
+            return OTHER.to_owned();
+        }
+        known.insert(name.to_owned());
+    }
+    name.to_owned()
 }
 
 fn difference(before: Use, now: Use) -> Use {
@@ -99,8 +109,7 @@ impl Spent {
 
     /// A job has ended; its lateness and turnaround cost so many millionths.
     pub fn late(&mut self, namespace: &str, micros: i64) {
-        let known: BTreeSet<&str> = self.lateness.keys().map(String::as_str).collect();
-        let namespace = bounded(namespace, &known, MOST_NAMESPACES).to_owned();
+        let namespace = bounded(namespace, &mut self.namespaces, MOST_NAMESPACES);
         *self.lateness.entry(namespace).or_default() += micros.max(0) as f64 / 1e6;
     }
 
@@ -132,20 +141,16 @@ impl Spent {
         money.add(more.1 as f64 / 1e6);
     }
 
-    fn key(&self, namespace: &str, gpu_type: &str) -> (String, String) {
+    fn key(&mut self, namespace: &str, gpu_type: &str) -> (String, String) {
         let wanted = (namespace.to_owned(), gpu_type.to_owned());
         if self.energy.contains_key(&wanted) {
             return wanted;
         }
-        let types = self.energy.keys().map(|(_, gpu_type)| gpu_type.as_str()).collect();
-        let gpu_type = bounded(gpu_type, &types, MOST_TYPES);
-        let namespace = if self.energy.len() >= MOST_PAIRS {
-            OTHER
-        } else {
-            let namespaces = self.energy.keys().map(|(namespace, _)| namespace.as_str()).collect();
-            bounded(namespace, &namespaces, MOST_NAMESPACES)
-        };
-        (namespace.to_owned(), gpu_type.to_owned())
+        let gpu_type = bounded(gpu_type, &mut self.types, MOST_TYPES);
+        if self.energy.len() >= MOST_PAIRS {
+            return (OTHER.to_owned(), gpu_type);
+        }
+        (bounded(namespace, &mut self.namespaces, MOST_NAMESPACES), gpu_type)
     }
 }
 

@@ -213,7 +213,7 @@ async fn every_panel_has_data(prometheus: &Prometheus) -> Result<()> {
 /// What Grafana puts in for a dashboard's variables when all values are chosen.
 async fn variables(prometheus: &Prometheus, board: &Value) -> Result<BTreeMap<String, String>> {
     let mut values = BTreeMap::from([
-        ("$__rate_interval".to_owned(), "30s".to_owned()),
+        ("$__rate_interval".to_owned(), "2m".to_owned()),
         ("$__range".to_owned(), "5m".to_owned()),
     ]);
     for variable in board["templating"]["list"].as_array().into_iter().flatten() {

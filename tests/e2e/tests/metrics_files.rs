@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use andreas_e2e::{chart, scrape};
 use andreas_runtime::metrics::{Kind, Metric, PROCESS, ill_named};
 use andreas_runtime::watch::WATCHES;
+use andreas_testbed::Programs;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use tokio::process::Command;
@@ -214,6 +215,67 @@ fn each_alert_has_its_page_and_each_page_its_alert() -> Result<()> {
         ensure!(page.contains(&format!("Severity: {severity}.")), "{file}: {severity}");
         ensure!(index.contains(&format!("({file}) | {severity} |")), "{file} is not in the list");
     }
+    Ok(())
+}
+
+/// Objects of the chart with these values, by kind and name.
+async fn rendered(template: &str, values: &str) -> Result<BTreeMap<String, Value>> {
+    let helm = Programs::find().await?.path("helm");
+    let mut command = Command::new(helm);
+    command.args(["template", "andreas"]).arg(chart::folder()).args(["--namespace", "andreas-system"]);
+    command.args(["--show-only", template, "--set", values]);
+    // Nothing of the user's own settings.
+    let home = std::env::temp_dir().join(format!("andreas-helm-{}", std::process::id()));
+    for variable in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
+        command.env(variable, &home);
+    }
+    let done = command.output().await;
+    let _ = std::fs::remove_dir_all(home);
+    let done = done?;
+    ensure!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let objects: Vec<Value> = serde_saphyr::from_multiple(&String::from_utf8(done.stdout)?)?;
+    let named = objects
+        .into_iter()
+        .filter(Value::is_object)
+        .map(|object| (object["metadata"]["name"].as_str().unwrap_or_default().to_owned(), object));
+    Ok(named.collect())
+}
+
+/// Given the chart with dashboards and alerts switched on; when it is rendered; then Grafana's sidecar gets the dashboards to the
+/// letter, and promtool accepts the rules, without those of what is not installed or not wanted.
+#[tokio::test]
+async fn the_chart_carries_dashboards_and_alerts() -> Result<()> {
+    let maps = rendered("templates/monitoring/dashboards.yaml", "monitoring.dashboards.enabled=true").await?;
+    let dashboards = files(&chart::folder().join("files/dashboards"), ".json")?;
+    ensure!(maps.len() == dashboards.len(), "{:?}", maps.keys());
+    for (file, text) in &dashboards {
+        let map = maps.values().find(|map| map["data"][file].is_string()).with_context(|| file.clone())?;
+        ensure!(map["data"][file].as_str() == Some(text.trim_end()), "{file} is not as it was");
+        ensure!(map["metadata"]["labels"]["grafana_dashboard"] == "1", "{}", map["metadata"]);
+        // What etcd takes, with room for the object around it.
+        ensure!(text.len() < 500_000, "{file} is {} bytes", text.len());
+    }
+    let values = "monitoring.rules.enabled=true,monitoring.rules.runbookUrl=https://wiki.example/andreas/,\
+                  monitoring.rules.disabled={AndreasPlansFail},scheduler.enabled=false";
+    let rules = rendered("templates/monitoring/rules.yaml", values).await?;
+    let spec = &rules["andreas"]["spec"];
+    let text = spec.to_string();
+    ensure!(!text.contains("andreas-extender") && !text.contains("AndreasPlansFail"), "{text}");
+    ensure!(text.contains("https://wiki.example/andreas/AndreasNoPlans.md"), "{text}");
+    let file = std::env::temp_dir().join(format!("andreas-rules-{}.yaml", std::process::id()));
+    std::fs::write(&file, &text)?;
+    let promtool = scrape::programs().await?.join("promtool");
+    let done = Command::new(promtool)
+        .args(["check", "rules", "--lint=all", "--lint-fatal"])
+        .arg(&file)
+        .output()
+        .await;
+    std::fs::remove_file(&file)?;
+    let done = done?;
+    ensure!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let said = String::from_utf8(done.stdout)?;
+    // 17 alerts, without one and without the three of the extender.
+    ensure!(said.contains("13 rules found"), "{said}");
     Ok(())
 }
 
