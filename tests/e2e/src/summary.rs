@@ -1,9 +1,13 @@
 //! What a run came to: the figures of the demo's last lines, computed from the objects it leaves behind.
 
+use std::collections::BTreeMap;
+
 use andreas_api::phase::Phase;
 use andreas_api::slim::SlimTrainingJob;
 use jiff::Timestamp;
 use serde::Serialize;
+
+use crate::demo::Baseline;
 
 /// Figures of a run.
 #[derive(Clone, Debug, Default, Serialize, PartialEq)]
@@ -22,8 +26,10 @@ pub struct Summary {
     pub energy_kwh: f64,
     /// Price of energy, lateness and turnaround, in the policy's currency.
     pub cost: f64,
-    /// GPU hours in low power; 0 as long as no node agent rests GPUs.
+    /// GPU hours in low power, by the nodes' drivers.
     pub gpu_hours_at_rest: f64,
+    /// What rest saved by the node agents' own estimate, J. Nothing lowers the draw of a GPU without a context.
+    pub joules_saved_by_rest: f64,
     /// Times that a run was stopped and went on later.
     pub restarts: i64,
     /// Instants seen at which the cluster's budgeted power was above its budget.
@@ -34,6 +40,8 @@ pub struct Summary {
     pub pods_bound: usize,
     /// From the first apply to the last end, s.
     pub wall_s: f64,
+    /// The same arrivals under other methods, replayed through the planner without a cluster.
+    pub baselines: BTreeMap<String, Baseline>,
 }
 
 impl Summary {
@@ -89,8 +97,54 @@ impl Summary {
                 self.pods_bound_by_extender, self.pods_bound
             ),
             format!("GPU hours at rest     {:.2}", self.gpu_hours_at_rest),
+            format!("saved by rest         {:.0} J, estimated", self.joules_saved_by_rest),
             format!("wall time             {:.1} s", self.wall_s),
         ]
+    }
+}
+
+impl Summary {
+    /// The baselines as a table, the run itself first.
+    pub fn comparison(&self) -> Vec<String> {
+        let line = |name: &str,
+                    late: usize,
+                    tardiness: f64,
+                    turnaround: f64,
+                    energy: f64,
+                    cost: f64,
+                    restarts: i64| {
+            format!(
+                "{name:<28} {late:>5} {tardiness:>10.0} {turnaround:>10.1} {energy:>8.3} {cost:>9.4} {restarts:>9}"
+            )
+        };
+        let head = ["", "late", "tardiness", "turnaround", "kWh", "cost", "restarts"];
+        let mut lines = vec![format!(
+            "{:<28} {:>5} {:>10} {:>10} {:>8} {:>9} {:>9}",
+            head[0], head[1], head[2], head[3], head[4], head[5], head[6]
+        )];
+        lines.push(line(
+            "this run",
+            self.late,
+            self.weighted_tardiness,
+            self.mean_turnaround_s,
+            self.energy_kwh,
+            self.cost,
+            self.restarts,
+        ));
+        for (name, one) in &self.baselines {
+            let name = format!("{name} (replayed)");
+            let restarts = i64::try_from(one.restarts).unwrap_or(i64::MAX);
+            lines.push(line(
+                &name,
+                one.late,
+                one.weighted_tardiness,
+                one.mean_turnaround_s,
+                one.energy_kwh,
+                one.cost,
+                restarts,
+            ));
+        }
+        lines
     }
 }
 

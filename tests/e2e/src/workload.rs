@@ -311,6 +311,16 @@ fn claim(job: &WorkloadJob) -> Value {
     })
 }
 
+/// Draw of one GPU by type for the pretend nodes' power meters: the mean over the counts that the family's table has.
+fn gpu_watts(job: &WorkloadJob) -> String {
+    let mean = |of: &BTreeMap<u32, f64>| {
+        of.iter().map(|(gpus, watts)| watts / f64::from(*gpus)).sum::<f64>() / of.len().max(1) as f64
+    };
+    let each: BTreeMap<&String, f64> =
+        job.watts.iter().map(|(gpu_type, of)| (gpu_type, mean(of).round())).collect();
+    json!(each).to_string()
+}
+
 fn training_job(job: &WorkloadJob) -> Value {
     // Types are named: those without a table would be guessed at by the predictor, and the trainer has no pace there.
     let gpus = json!({
@@ -342,6 +352,7 @@ fn training_job(job: &WorkloadJob) -> Value {
             "profile": job.profile,
             "checkpoint": {"claimName": job.name, "path": "/checkpoint", "graceSeconds": 10},
             "template": {
+                "metadata": {"annotations": {"testbed.andreas.dev/gpu-watts": gpu_watts(job)}},
                 "spec": {
                     "containers": [{
                         "name": "trainer",

@@ -1,5 +1,6 @@
 //! A node's GPUs as programs on it see them: a simulated NVML library, and the kubelet's PodResources socket.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -64,6 +65,9 @@ pub(crate) struct Hardware {
     /// Folder with library and spec, mounted into containers.
     pub folder: PathBuf,
     memory_mib: u64,
+    /// Draw of a GPU with a parked context and at full use, W.
+    span: (f64, f64),
+    product: String,
 }
 
 impl Hardware {
@@ -85,7 +89,14 @@ impl Hardware {
         let spec = Spec { settings_need_admin: true, ..spec };
         let path = folder.join(SPEC);
         spec.write(&path)?;
-        Ok(Self { sim: Sim::open(&path)?, folder, memory_mib: group.gpu_memory_mib })
+        let first = spec.gpus.first().cloned().unwrap_or_default();
+        Ok(Self {
+            sim: Sim::open(&path)?,
+            folder,
+            memory_mib: group.gpu_memory_mib,
+            span: (first.parked_watts, first.max_watts),
+            product: group.gpu.clone(),
+        })
     }
 
     /// The path of the spec as a container sees it.
@@ -99,8 +110,7 @@ impl Hardware {
 
     /// A container's process has these GPUs; none when it has ended.
     pub fn runs(&self, gpus: &[String], pid: Option<i32>, pod: &PodView) {
-        let share = pod.annotation(&format!("{ANNOTATIONS}/gpu-use")).and_then(|text| text.parse().ok());
-        let util = share.filter(|share: &f64| share.is_finite()).unwrap_or(USE);
+        let util = self.util(pod).unwrap_or(USE);
         let process = pid.and_then(|pid| u32::try_from(pid).ok()).map(|pid| Process {
             pid,
             util,
@@ -111,6 +121,15 @@ impl Hardware {
                 tracing::warn!(%error, "processes of a GPU");
             }
         }
+    }
+
+    /// Use of a GPU by what the pod's annotation `testbed.andreas.dev/gpu-watts` says of this product: a JSON object of the draw of
+    /// each GPU, W, without limits.
+    fn util(&self, pod: &PodView) -> Option<f64> {
+        let said: BTreeMap<String, f64> =
+            serde_json::from_str(pod.annotation(&format!("{ANNOTATIONS}/gpu-watts"))?).ok()?;
+        let (parked, most) = self.span;
+        Some(((said.get(&self.product)? - parked) / (most - parked).max(1.0)).clamp(0.0, 1.0))
     }
 
     /// Breaks a GPU in the driver's eyes, or mends it.

@@ -1,7 +1,14 @@
-//! The main job, end to end: 40 TrainingJobs of a production trace on a real control plane with 12 GPU nodes.
+//! The main job, end to end: the chart installed by helm, and 40 TrainingJobs of a production trace on a real control plane
+//! with 12 GPU nodes.
+//!
+//! `screen` shows the live table, `power` reads the nodes' meters, [`baselines`] replays the same arrivals under other methods.
 //!
 //! What is printed is what is seen from outside; what must never happen is watched for all along; the summary's
 //! figures come from the objects and the audit log. Anything that did not happen as reported makes the run fail.
+
+pub mod baselines;
+mod power;
+mod screen;
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -20,7 +27,12 @@ use crate::cluster::{self, Cluster, Group, Options};
 use crate::observer::{Seen, describe};
 use crate::scenario::Bindings;
 use crate::summary::Summary;
+use power::Meter;
+use screen::{Head, Screen};
+
+use crate::install;
 use crate::workload::{self, Manifests, TimeScale, WorkloadJob};
+pub use baselines::Baseline;
 
 /// Namespace of the demo's jobs.
 pub const NAMESPACE: &str = "demo";
@@ -41,10 +53,13 @@ pub struct DemoArgs {
     /// Planning method of the operator.
     #[arg(long)]
     pub method: Option<String>,
-    /// Kill a program (SIGKILL) while jobs run, and start it again: operator, extender, scheduler, api-server; may be given
-    /// several times.
-    #[arg(long, value_name = "PROGRAM", value_parser = ["operator", "extender", "scheduler", "api-server"])]
+    /// Kill a program (SIGKILL) while jobs run, which its node (for the API server, the demo) starts again; may be given several
+    /// times.
+    #[arg(long, value_name = "PROGRAM", value_parser = ["operator", "extender", "scheduler", "agent", "api-server"])]
     pub kill: Vec<String>,
+    /// Print a line for every change instead of the live table, as is done without a terminal.
+    #[arg(long)]
+    pub plain: bool,
     /// Write the summary as JSON to this file.
     #[arg(long, env = "DEMO_SUMMARY", value_name = "FILE")]
     pub summary: Option<PathBuf>,
@@ -61,7 +76,8 @@ const PREFIXES: [(&str, u64); 3] = [("a100-", 81_920), ("v100-", 16_384), ("t4-"
 /// Power budget, W: four fifths of what the cluster draws with every GPU at its largest.
 const BUDGET: i64 = 18_000;
 
-fn policy() -> Value {
+/// The demo's EnergyPolicy.
+pub fn policy() -> Value {
     let types: Vec<Value> = POWER
         .iter()
         .map(|(name, idle, max, node)| {
@@ -71,6 +87,8 @@ fn policy() -> Value {
     let mut policy = cluster::short_runs();
     policy["powerBudgetWatts"] = json!(BUDGET);
     policy["gpuTypes"] = json!(types);
+    // Idle times of a run of two minutes are short.
+    policy["rest"] = json!({"mode": "On", "after": "5s"});
     policy
 }
 
@@ -118,7 +136,7 @@ pub async fn run(args: &DemoArgs) -> Result<Summary> {
         BUDGET as f64 / 1000.0
     ));
     say(
-        "starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler, operator, extender, nodes ...",
+        "starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler and the nodes, then helm upgrade --install ...",
     );
     let began = Instant::now();
     let groups = workload::CLUSTER
@@ -132,9 +150,14 @@ pub async fn run(args: &DemoArgs) -> Result<Summary> {
             memory_mib,
         })
         .collect();
-    let operator_args = args.method.iter().flat_map(|m| ["--method".to_owned(), m.clone()]).collect();
-    let options =
-        Options { name: "demo".into(), groups, policy: policy(), operator_args, ..Options::default() };
+    let values = json!({"operator": {"method": args.method.clone().unwrap_or_default()}});
+    let options = Options {
+        name: "demo".into(),
+        groups,
+        policy: policy(),
+        install: Some(values),
+        ..Options::default()
+    };
     let mut cluster = Cluster::start(options).await?;
     say(&format!("ready after {:.1} s", began.elapsed().as_secs_f64()));
 
@@ -143,7 +166,11 @@ pub async fn run(args: &DemoArgs) -> Result<Summary> {
         _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
     };
     let summary = match told {
-        Ok(summary) => summary,
+        Ok(mut summary) => {
+            let baselines = tokio::task::spawn_blocking(move || baselines::all(&jobs, &policy())).await?;
+            summary.baselines = baselines.context("replaying the baselines")?;
+            summary
+        }
         Err(error) => {
             let seen = describe(&cluster.observer.seen());
             let logs = cluster.logs();
@@ -153,6 +180,10 @@ pub async fn run(args: &DemoArgs) -> Result<Summary> {
     };
     println!();
     for line in summary.lines() {
+        println!("  {line}");
+    }
+    println!();
+    for line in summary.comparison() {
         println!("  {line}");
     }
     if let Some(path) = &args.summary {
@@ -172,6 +203,8 @@ async fn train(cluster: &mut Cluster, jobs: &[WorkloadJob], args: &DemoArgs) -> 
     let client = cluster.testbed.client();
     let began = Instant::now();
     let mut teller = Teller::new(began);
+    let mut screen = if args.plain { None } else { Screen::open() };
+    let meter = Meter::start(crate::nodes::client(&cluster.testbed));
     let mut submitted = 0;
     let mut kills =
         args.kill.iter().enumerate().map(|(i, k)| (15.0 + 15.0 * i as f64, k.clone())).collect::<Vec<_>>();
@@ -193,8 +226,16 @@ async fn train(cluster: &mut Cluster, jobs: &[WorkloadJob], args: &DemoArgs) -> 
         }
         let ended = {
             let seen = cluster.observer.seen();
-            teller.tell(&seen, BUDGET as f64);
             let watts = budgeted_watts(&seen);
+            match &mut screen {
+                Some(screen) if teller.is_due(Duration::from_millis(500)) => {
+                    let head =
+                        Head { at: began.elapsed().as_secs_f64(), budgeted: watts, budget: BUDGET as f64 };
+                    screen.draw(&seen, &meter.read(), head);
+                }
+                Some(_) => {}
+                None => teller.tell(&seen, BUDGET as f64),
+            }
             if watts > BUDGET as f64 {
                 over_budget += 1;
                 say(&format!("{:6.1}s  {watts:.0} W, above the budget", began.elapsed().as_secs_f64()));
@@ -215,6 +256,8 @@ async fn train(cluster: &mut Cluster, jobs: &[WorkloadJob], args: &DemoArgs) -> 
     let objects: Vec<_> = seen.jobs.values().map(|v| v.job.clone()).collect();
     let summary = Summary {
         wall_s: wall,
+        gpu_hours_at_rest: meter.read().rest_hours,
+        joules_saved_by_rest: saved_by_rest(cluster).await?,
         budget_violations: over_budget,
         pods_bound_by_extender: bindings.by_extender.len(),
         pods_bound: bindings.by_extender.union(&bindings.by_others).count(),
@@ -281,25 +324,34 @@ async fn apply_until_taken(client: &kube::Client, object: &Value) -> Result<()> 
     Err(last.context("never tried")?)
 }
 
+/// Sum of what the agents' metrics say that rest saved, J.
+async fn saved_by_rest(cluster: &Cluster) -> Result<f64> {
+    let texts = install::metrics(&cluster.testbed, "node-agent").await?;
+    let lines = texts.iter().flat_map(|text| text.lines());
+    let values = lines.filter(|line| line.starts_with("andreas_gpu_rest_saved_joules_total{"));
+    Ok(values.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())
+}
+
 async fn kill_and_restart(cluster: &Cluster, program: &str, began: Instant) -> Result<()> {
     say(&format!("{:6.1}s  SIGKILL {program}", began.elapsed().as_secs_f64()));
-    let pause = Duration::from_secs(1);
-    let process = match program {
-        "operator" => Some(&cluster.operators.first().context("no operator")?.process),
-        "extender" => cluster.extender.as_ref(),
-        "scheduler" => cluster.scheduler.as_ref(),
-        "api-server" => None,
-        other => bail!("--kill {other}: wanted operator, extender, scheduler or api-server"),
+    let bed = &cluster.testbed;
+    let killed = match program {
+        "operator" => install::kill(bed, "andreas-operator-", "operator").await?,
+        "extender" => install::kill(bed, "andreas-scheduler-", "extender").await?,
+        "scheduler" => install::kill(bed, "andreas-scheduler-", "kube-scheduler").await?,
+        "agent" => {
+            install::kill(bed, "andreas-node-agent-", "brain").await?
+                + install::kill(bed, "andreas-node-agent-", "setter").await?
+        }
+        "api-server" => {
+            bed.kill(Component::ApiServer)?;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            bed.restart(Component::ApiServer).await?;
+            1
+        }
+        other => bail!("--kill {other}: wanted operator, extender, scheduler, agent or api-server"),
     };
-    if let Some(process) = process {
-        process.kill();
-        tokio::time::sleep(pause).await;
-        process.start_again()?;
-    } else {
-        cluster.testbed.kill(Component::ApiServer)?;
-        tokio::time::sleep(pause).await;
-        cluster.testbed.restart(Component::ApiServer).await?;
-    }
+    anyhow::ensure!(killed > 0, "no {program} runs");
     Ok(())
 }
 
@@ -336,6 +388,15 @@ impl Teller {
         Self { began, phases: BTreeMap::new(), last: began }
     }
 
+    /// Whether so much time has passed since it last said so.
+    fn is_due(&mut self, every: Duration) -> bool {
+        let due = self.last.elapsed() >= every;
+        if due {
+            self.last = Instant::now();
+        }
+        due
+    }
+
     fn tell(&mut self, seen: &Seen, budget: f64) {
         let at = self.began.elapsed().as_secs_f64();
         for (key, view) in &seen.jobs {
@@ -359,8 +420,7 @@ impl Teller {
             };
             println!("{at:6.1}s  {name:<28} {:<10} {what}", status.phase.as_str());
         }
-        if self.last.elapsed() >= Duration::from_secs(5) {
-            self.last = Instant::now();
+        if self.is_due(Duration::from_secs(5)) {
             let count = |phase| self.phases.values().filter(|p| **p == phase).count();
             let used: i64 = seen.gpus_in_use().values().sum();
             let all: i64 = seen.node_gpus.values().sum();

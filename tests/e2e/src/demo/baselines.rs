@@ -1,0 +1,174 @@
+//! The same arrivals under other methods, replayed through the planner without a cluster. Pure.
+//!
+//! A replay starts pods at once and knows every epoch's length; what a restart costs is what the policy says. So it is a
+//! comparison of decisions, not of runs, and is marked as such wherever it is shown.
+
+use std::collections::BTreeMap;
+
+use andreas_planner::{Job, MethodName, Options, plan};
+use andreas_simulator::{Conditions, PredictionError, Replayed, Scenario, replay};
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::workload::{CLUSTER, WorkloadJob, nodes_for};
+
+/// Methods that a run is set beside.
+pub const METHODS: [&str; 5] = ["fifo", "fifo-fixed", "edf", "andreas", "randomized-greedy"];
+/// Prices that hold where the policy names none: currency per kWh, PUE, currency per second late and unit of weight.
+const PRICE_PER_KWH: f64 = 0.2;
+const PUE: f64 = 1.3;
+const LATENESS_PER_SECOND: f64 = 0.02 / 3600.0;
+
+/// Figures of a replay, named as those of the run.
+#[derive(Clone, Debug, Serialize, PartialEq)]
+pub struct Baseline {
+    /// Always true: no pod ran.
+    pub replayed: bool,
+    /// Jobs that ended.
+    pub finished: usize,
+    /// Those that ended after their deadline.
+    pub late: usize,
+    /// Sum of weight x seconds late.
+    pub weighted_tardiness: f64,
+    /// Mean time from submission to end, s.
+    pub mean_turnaround_s: f64,
+    /// Energy of the jobs' GPUs and of busy nodes, kWh.
+    pub energy_kwh: f64,
+    /// Price of energy, lateness and turnaround.
+    pub cost: f64,
+    /// Starts after the first.
+    pub restarts: usize,
+}
+
+/// Replays the workload under every one of [`METHODS`].
+///
+/// # Errors
+/// When the workload cannot be replayed.
+pub fn all(jobs: &[WorkloadJob], policy: &Value) -> Result<BTreeMap<String, Baseline>> {
+    let scenario = scenario(jobs, policy)?;
+    METHODS.iter().map(|name| Ok(((*name).to_owned(), one(&scenario, jobs, name)?))).collect()
+}
+
+fn one(scenario: &Scenario, jobs: &[WorkloadJob], name: &str) -> Result<Baseline> {
+    let method: MethodName = serde_json::from_value(json!(name)).with_context(|| format!("method {name}"))?;
+    let options =
+        Options { method, seed: 0, trials: Options::default().trials, accounting: scenario.accounting() };
+    let conditions = Conditions { error: PredictionError::default(), memoryless: false };
+    let replayed = replay(scenario, &conditions, &mut |snapshot| plan(snapshot, &options), &mut |_| {})
+        .with_context(|| format!("replaying under {name}"))?;
+    Ok(figures(&replayed, jobs))
+}
+
+fn figures(replayed: &Replayed, jobs: &[WorkloadJob]) -> Baseline {
+    let weights: BTreeMap<&str, u32> = jobs.iter().map(|job| (job.name.as_str(), job.weight)).collect();
+    let tardiness = replayed.jobs.iter().filter_map(|job| {
+        let late = job.finish?.0 - job.deadline?.0;
+        let name = job.id.as_str().rsplit('/').next().unwrap_or_default();
+        Some(late.max(0.0) * f64::from(*weights.get(name)?))
+    });
+    let totals = &replayed.summary;
+    Baseline {
+        replayed: true,
+        finished: totals.jobs - totals.unfinished,
+        late: totals.late_jobs,
+        weighted_tardiness: tardiness.sum(),
+        mean_turnaround_s: totals.mean_turnaround.0,
+        energy_kwh: (totals.job_energy.0 + totals.overhead_energy.0) / 3.6e6,
+        cost: totals.total.0,
+        restarts: totals.restarts,
+    }
+}
+
+/// The demo's cluster, policy and jobs as the simulator takes them.
+fn scenario(jobs: &[WorkloadJob], policy: &Value) -> Result<Scenario> {
+    let number = |field: &str, default: f64| policy[field].as_f64().unwrap_or(default);
+    let types = policy["gpuTypes"].as_array().context("gpuTypes")?;
+    let watts = |name: &str, field: &str| {
+        types.iter().find(|one| one["name"] == name).and_then(|one| one[field].as_f64()).unwrap_or(0.0)
+    };
+    let gpu_types = CLUSTER.iter().map(
+        |(name, ..)| json!({"name": name, "idle": watts(name, "idleWatts"), "max": watts(name, "maxWatts")}),
+    );
+    let nodes = CLUSTER.iter().flat_map(|(name, count, gpus)| {
+        let overhead = watts(name, "nodeOverheadWatts");
+        (0..*count).map(move |index| {
+            json!({
+                "name": format!("{}-{index}", name.to_lowercase()), "gpu_type": name, "gpus": gpus, "free_gpus": gpus,
+                "overhead": overhead,
+            })
+        })
+    });
+    let all: Vec<Value> = jobs.iter().map(job).collect();
+    let lateness = json!({
+        "turnaround_share": number("turnaroundShareMilli", 100.0) / 1000.0,
+        "late_fixed": number("missSeconds", 900.0),
+    });
+    let price = PRICE_PER_KWH * PUE / 3.6e6;
+    let mut scenario = Scenario {
+        name: "demo".to_owned(),
+        gpu_types: from(json!(gpu_types.collect::<Vec<_>>()))?,
+        nodes: from(json!(nodes.collect::<Vec<_>>()))?,
+        tariff: from(json!([[0.0, price]]))?,
+        budget: Some(from(json!([[0.0, number("powerBudgetWatts", 1e9)]]))?),
+        lateness: from(lateness)?,
+        restart: from(json!(number("restartSeconds", 120.0)))?,
+        checkpoint: from(json!(0.0))?,
+        tick: None,
+        catalogue: None,
+        failures: Vec::new(),
+        jobs: from::<Vec<Job>>(json!(all))?,
+    };
+    scenario.sort();
+    Ok(scenario)
+}
+
+fn job(job: &WorkloadJob) -> Value {
+    let estimates: Vec<Value> = job
+        .configurations()
+        .into_iter()
+        .filter_map(|(gpu_type, gpus, _)| {
+            let epoch = job.seconds_per_epoch.get(gpu_type)?.get(&gpus)?;
+            let power = job.watts.get(gpu_type)?.get(&gpus)?;
+            Some(json!({"gpu_type": gpu_type, "gpus": gpus, "epoch": epoch, "power": power}))
+        })
+        .collect();
+    let most = job.configurations().iter().map(|(t, g, _)| nodes_for(t, *g)).max().unwrap_or(1);
+    let spread: Vec<Value> = (2..=most).map(|nodes| json!({"nodes": nodes, "time_factor": 1.0})).collect();
+    json!({
+        "id": format!("demo/{}", job.name),
+        "namespace": "demo",
+        "submit": job.submit_offset_s,
+        "deadline": job.submit_offset_s + job.deadline_after_s as f64,
+        "weight": f64::from(job.weight) * LATENESS_PER_SECOND,
+        "epochs_left": job.epochs,
+        "estimates": estimates,
+        "spread": spread,
+        "requested_gpus": job.requested_gpus,
+        "min_run": 3.0,
+        "state": "Waiting",
+    })
+}
+
+fn from<T: serde::de::DeserializeOwned>(value: Value) -> Result<T> {
+    Ok(serde_json::from_value(value)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::{self, TimeScale};
+
+    #[test]
+    fn every_method_finishes_the_demos_jobs_and_fixed_requests_cost_more() {
+        let jobs = workload::jobs(TimeScale::DEMO).unwrap();
+        let all = all(&jobs, &super::super::policy()).unwrap();
+        assert_eq!(all.len(), METHODS.len());
+        for (name, baseline) in &all {
+            assert_eq!(baseline.finished, jobs.len(), "{name}");
+            assert!(baseline.energy_kwh > 0.01 && baseline.cost > 0.0, "{name}: {baseline:?}");
+        }
+        assert!(all["randomized-greedy"].cost < all["fifo-fixed"].cost, "{all:?}");
+        assert!(all["randomized-greedy"].cost < all["edf"].cost, "{all:?}");
+    }
+}
