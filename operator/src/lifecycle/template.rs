@@ -10,7 +10,7 @@ use super::pods;
 use super::status::{self, Truth, after};
 
 /// Seconds between dry runs of a refused template: at first, and at most.
-const FIRST_RETRY: i64 = 10;
+const FIRST_RETRY: i64 = 1;
 const LONGEST_RETRY: i64 = 300;
 
 /// Sees that the API server would take a worker. False while the template is refused.
@@ -91,7 +91,8 @@ fn unknown_container(d: &Draft<'_>) -> Option<String> {
         .then(|| format!("spec.container: the template has no container named {name}"))
 }
 
-/// Waits as long again as it has been refused, 10 s at least and 5 min at most.
+/// Waits as long again as it has been refused, 1 s at least and 5 min at most: what is refused in a namespace just made, whose
+/// account does not exist yet, is accepted a moment later.
 fn retry(d: &mut Draft<'_>, tried: Timestamp, since: Timestamp, gpus: i32) {
     let pause = status::seconds_between(since, tried).clamp(FIRST_RETRY, LONGEST_RETRY);
     let due = after(tried, pause);

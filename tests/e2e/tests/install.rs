@@ -1,12 +1,15 @@
 //! The chart as a platform team uses it: installed, upgraded, rolled back and uninstalled by helm on a real API server,
 //! its pods run by the pretend kubelets with their arguments, tokens, secrets, mounts and probes.
 
+use std::time::{Duration, Instant};
+
 use andreas_api::phase::Phase;
-use andreas_e2e::cluster::{Options, a100};
+use andreas_e2e::cluster::{Cluster, Options, a100, short_runs};
 use andreas_e2e::install;
 use andreas_e2e::job::{Job, job};
 use andreas_e2e::observer::Seen;
 use andreas_e2e::scenario::scenario;
+use andreas_test_nodes::{Gpu, GpuHardware};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
@@ -15,7 +18,76 @@ fn two_of_each() -> Value {
 }
 
 fn options(values: Value) -> Options {
-    Options { name: "install".into(), groups: vec![a100(2)], install: Some(values), ..Options::default() }
+    let mut policy = short_runs();
+    policy["rest"] = json!({"mode": "On", "after": "3s"});
+    let groups = vec![a100(2)];
+    Options { name: "install".into(), groups, install: Some(values), policy, ..Options::default() }
+}
+
+/// Waits until the drivers of the nodes' GPUs say so.
+async fn gpus(c: &Cluster, what: &str, holds: impl Fn(&Gpu, &GpuHardware) -> bool) -> Result<()> {
+    let nodes = andreas_e2e::nodes::client(&c.testbed);
+    // A killed agent's settings end after its time to live, 30 s, and a look.
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        let seen = nodes.nodes().await?;
+        let all = seen.iter().flat_map(|node| node.gpus.iter().zip(&node.hardware));
+        let wrong: Vec<_> = all.filter(|(gpu, hardware)| !holds(gpu, hardware)).collect();
+        if wrong.is_empty() && seen.iter().any(|node| !node.hardware.is_empty()) {
+            return Ok(());
+        }
+        ensure!(Instant::now() < until, "not {what} within 60 s: {wrong:?}\n{}", c.logs());
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+fn rests(gpu: &Gpu, hardware: &GpuHardware) -> bool {
+    gpu.holder.is_some() == hardware.at_defaults
+}
+
+fn at_defaults(_: &Gpu, hardware: &GpuHardware) -> bool {
+    hardware.at_defaults
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_rest_idle_gpus_and_leave_none_slow_however_they_end() -> Result<()> {
+    scenario(options(json!({})), async |c| {
+        // given agents on every GPU node, and no job: all GPUs rest
+        gpus(c, "at rest", rests).await?;
+        // then a job's GPUs are awake when its pod starts, and the others rest on
+        let tj = job("work").gpus(2, 1).epochs(400, 0.5);
+        c.submit(&tj).await?;
+        c.reaches(&tj, Phase::Running).await?;
+        let nodes = andreas_e2e::nodes::client(&c.testbed);
+        let seen = nodes.nodes().await?;
+        let held = seen.iter().flat_map(|node| node.gpus.iter().zip(&node.hardware));
+        let held: Vec<_> = held.filter(|(gpu, _)| gpu.holder.is_some()).collect();
+        ensure!(held.len() == 2 && held.iter().all(|(gpu, hardware)| rests(gpu, hardware)), "{held:?}");
+        gpus(c, "at rest but for the job's", rests).await?;
+        // when setters and brains are killed, then both, the GPUs that nobody looks after get their defaults back, and rest
+        // again when the agents are back
+        for containers in
+            [["setter", "setter-standby"].as_slice(), &["brain"], &["brain", "setter", "setter-standby"]]
+        {
+            for container in containers {
+                ensure!(
+                    install::kill(&c.testbed, "andreas-node-agent-", container).await? == 2,
+                    "{container}"
+                );
+            }
+            gpus(c, &format!("at rest again after SIGKILL of {containers:?}"), rests).await?;
+        }
+        // and when the operator goes for good, its Lease ends and with it every setting
+        c.kubectl("scale deployment andreas-operator --replicas=0 --namespace andreas-system").await?;
+        gpus(c, "at defaults without an operator", at_defaults).await?;
+        c.kubectl("scale deployment andreas-operator --replicas=1 --namespace andreas-system").await?;
+        gpus(c, "at rest with an operator again", rests).await?;
+        // and uninstalling leaves every GPU as it was
+        install::uninstall(&c.testbed).await?;
+        gpus(c, "at defaults after uninstall", at_defaults).await?;
+        Ok(())
+    })
+    .await
 }
 
 /// The UIDs of a job's live pods.

@@ -38,13 +38,13 @@ fn a_refused_template_waits_with_the_servers_words_and_is_tried_ever_more_seldom
     world.plan_run(&["n1"], 1);
     assert_eq!(world.phase(), Phase::Pending);
     let mut pauses = Vec::new();
-    for _ in 0..8 {
+    for _ in 0..12 {
         let due = world.next.unwrap().as_second() - at(world.now).as_second();
         pauses.push(due);
         world.wait(due);
     }
-    assert_eq!(pauses[..4], [10, 10, 20, 40]);
-    assert_eq!(pauses[6..], [300, 300]);
+    assert_eq!(pauses[..5], [1, 1, 2, 4, 8]);
+    assert_eq!(pauses[10..], [300, 300]);
     assert_eq!(world.events.iter().filter(|e| e.reason == Reason::TemplateRejected).count(), 1);
     // When what was missing is there, then it goes on.
     world.dry_run = None;

@@ -20,7 +20,8 @@ use andreas_api::phase::Phase;
 use andreas_api::training_job::Allocation;
 use andreas_testbed::Component;
 use anyhow::{Context as _, Result, bail};
-use kube::ResourceExt as _;
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
 use crate::cluster::{self, Cluster, Group, Options};
@@ -201,6 +202,11 @@ pub async fn run(args: &DemoArgs) -> Result<Summary> {
 async fn train(cluster: &mut Cluster, jobs: &[WorkloadJob], args: &DemoArgs) -> Result<Summary> {
     cluster.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})).await?;
     let client = cluster.testbed.client();
+    // Pods need their namespace's account, which the controller manager makes a moment later.
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
+    while accounts.get_opt("default").await?.is_none() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
     let began = Instant::now();
     let mut teller = Teller::new(began);
     let mut screen = if args.plain { None } else { Screen::open() };
@@ -252,12 +258,13 @@ async fn train(cluster: &mut Cluster, jobs: &[WorkloadJob], args: &DemoArgs) -> 
     }
     let wall = began.elapsed().as_secs_f64();
     let bindings = Bindings::read(cluster)?;
+    let joules_saved_by_rest = saved_by_rest(cluster).await?;
     let seen = cluster.observer.seen();
     let objects: Vec<_> = seen.jobs.values().map(|v| v.job.clone()).collect();
     let summary = Summary {
         wall_s: wall,
         gpu_hours_at_rest: meter.read().rest_hours,
-        joules_saved_by_rest: saved_by_rest(cluster).await?,
+        joules_saved_by_rest,
         budget_violations: over_budget,
         pods_bound_by_extender: bindings.by_extender.len(),
         pods_bound: bindings.by_extender.union(&bindings.by_others).count(),
@@ -326,7 +333,7 @@ async fn apply_until_taken(client: &kube::Client, object: &Value) -> Result<()> 
 
 /// Sum of what the agents' metrics say that rest saved, J.
 async fn saved_by_rest(cluster: &Cluster) -> Result<f64> {
-    let texts = install::metrics(&cluster.testbed, "node-agent").await?;
+    let texts = install::metrics(&cluster.testbed, "agent").await?;
     let lines = texts.iter().flat_map(|text| text.lines());
     let values = lines.filter(|line| line.starts_with("andreas_gpu_rest_saved_joules_total{"));
     Ok(values.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())
