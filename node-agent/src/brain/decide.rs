@@ -89,8 +89,8 @@ pub struct Memory {
     unused_since: BTreeMap<Uuid, Duration>,
     /// The last wake that was seen.
     wake: Option<i64>,
-    /// No GPU rests before this.
-    awake_until: Duration,
+    /// When it was seen. No GPU rests for a while after, by the policy that holds then.
+    woken_at: Duration,
 }
 
 /// What is wanted.
@@ -114,7 +114,7 @@ pub fn decide(memory: Memory, observed: &Observed, now: Duration) -> (Memory, De
         // Also at our start: what was asked before we lived may be meant for a pod that is on its way.
         if memory.wake != Some(orders.wake) {
             memory.wake = Some(orders.wake);
-            memory.awake_until = now + policy.awake_for;
+            memory.woken_at = now;
         }
     }
     let mut decision =
@@ -132,7 +132,7 @@ pub fn decide(memory: Memory, observed: &Observed, now: Duration) -> (Memory, De
         let Some(facts) = &seen.facts else { continue };
         let since = memory.unused_since.get(uuid);
         let rests = policy.rest
-            && now >= memory.awake_until
+            && now.saturating_sub(memory.woken_at) >= policy.awake_for
             && since.is_some_and(|since| now.saturating_sub(*since) >= policy.rest_after);
         let setting = match &seen.holder {
             Holder::Pod(Some(uid)) if policy.limits => limit(orders, uid, facts),
