@@ -21,11 +21,9 @@ const TYPE_EXPONENT: f64 = 0.55;
 const BUSY: f64 = 0.8;
 /// Of a type that nobody described: one in the middle of the field.
 const UNKNOWN: Board = Board { idle: 30.0, max: 300.0 };
-/// Time stretches by ((u - s) / (a - s))^gamma when a limit makes the draw fall from u to a; V100 fit of Zeus' tables:
-/// s = 4 % of the maximum, gamma = 0.469, and a = 0.94 of the limit.
-const LIMIT_STATIC: f64 = 0.04;
-const LIMIT_GAMMA: f64 = 0.469;
-const LIMIT_USED: f64 = 0.94;
+/// Time stretches by ((u - s) / (a - s))^gamma when a limit makes the draw fall from u to a; s is this part of the maximum
+/// (fits of Zeus' tables: 0.04 of a V100, up to 0.3 of an A40), gamma is found for each family and type.
+const LIMIT_STATIC: f64 = 0.15;
 
 /// Bounds of everything in logs: no input can drive a value out of them.
 pub(crate) const LOG_TIME: (f64, f64) = (-14.0, 21.0);
@@ -79,16 +77,13 @@ impl Law {
         libm::log(idle + BUSY * (max - idle) * libm::sqrt(efficiency.min(1.0)))
     }
 
-    /// Draw of one GPU and factor on time under a limit, from the draw without one.
-    pub fn limited(&self, gpu_type: &GpuType, watts: f64, limit: f64) -> (f64, f64) {
-        let board = self.board(gpu_type);
-        let floor = LIMIT_STATIC * board.max;
-        // A board cannot be held below about its idle draw: the floor keeps nonsense limits from infinite times.
-        let capped = (LIMIT_USED * limit).max(board.idle).max(2.0 * floor);
-        if limit.is_nan() || watts <= capped {
-            return (watts, 1.0);
-        }
-        (capped, libm::pow((watts - floor) / (capped - floor), LIMIT_GAMMA))
+    /// Log of how much of a GPU's draw above its static part a limit takes away (both draws in logs); 0 where it
+    /// takes nothing, never beyond a factor 20.
+    pub fn taken(&self, gpu_type: &GpuType, free: f64, limited: f64) -> f64 {
+        let floor = LIMIT_STATIC * self.board(gpu_type).max;
+        let above = |log: f64| (libm::exp(log) - floor).max(0.25 * libm::exp(log));
+        let taken = libm::log(above(free) / above(limited));
+        if taken.is_finite() { taken.clamp(0.0, 3.0) } else { 0.0 }
     }
 }
 
@@ -112,16 +107,14 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_saves_watts_and_costs_time_and_never_runs_away() {
+    fn a_limit_takes_nothing_that_was_not_drawn_and_never_everything() {
         let law = law();
         let t = "V100".into();
-        assert_eq!(law.limited(&t, 230.0, 300.0), (230.0, 1.0));
-        let (watts, factor) = law.limited(&t, 230.0, 150.0);
-        assert!((watts - 141.0).abs() < 1e-9 && (1.2..1.35).contains(&factor), "{watts} {factor}");
-        for limit in [0.0, -5.0, 1.0, f64::NAN, f64::INFINITY] {
-            let (watts, factor) = law.limited(&t, 230.0, limit);
-            assert!(watts >= 30.0 && (1.0..10.0).contains(&factor));
-        }
+        let log = libm::log;
+        assert_eq!(law.taken(&t, log(200.0), log(250.0)), 0.0);
+        let half = law.taken(&t, log(230.0), log(141.0));
+        assert!((0.5..0.7).contains(&half), "{half}");
+        assert!(law.taken(&t, log(230.0), log(0.001)) <= 3.0);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! How long an epoch of a family takes that was never run, from what describes it.
 //!
-//! Target: log of the time per sample at the shape's origin. Regressors: logs of parameters and batch, one column for
-//! each precision and model family that several families share. One fit for each set of features that occurs.
+//! Target: log of the time per sample at the curve's origin (of an epoch, where its samples are not known). Regressors: logs
+//! of parameters and batch, one column for each precision and model family that several families share. One fit for
+//! each set of features that occurs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +18,7 @@ const MAX_FITS: usize = 16;
 const FOLDS: usize = 5;
 const SIGMA: (f64, f64) = (0.2, crate::estimate::FACTOR_THREE);
 
-/// Which features a family has beside the samples: bits for parameters, batch, precision, model family.
+/// Which features a family has: bits for parameters, batch, precision, model family, samples.
 type Mask = u8;
 
 fn positive(x: Option<f64>) -> Option<f64> {
@@ -29,6 +30,7 @@ fn mask(f: &Features) -> Mask {
         | u8::from(positive(f.batch).is_some()) << 1
         | u8::from(f.precision.is_some()) << 2
         | u8::from(f.model_family.is_some()) << 3
+        | u8::from(positive(f.samples).is_some()) << 4
 }
 
 /// The words of a family that its mask names, told apart by kind.
@@ -109,15 +111,11 @@ pub(crate) struct Levels {
 impl Levels {
     /// From the families that were run: their features and their log time at the shape's origin.
     pub fn fit(families: &[(&Features, f64)]) -> Self {
-        let per_sample: Vec<(&Features, f64)> = families
-            .iter()
-            .filter_map(|(f, y)| Some((*f, y - positive(f.samples)?)))
-            .take(MAX_FAMILIES)
-            .collect();
-        let masks: BTreeSet<Mask> = per_sample.iter().map(|(f, _)| mask(f)).collect();
+        let families = &families[..families.len().min(MAX_FAMILIES)];
+        let masks: BTreeSet<Mask> = families.iter().map(|(f, _)| mask(f)).collect();
         let fits = masks.into_iter().take(MAX_FITS).filter_map(|wanted| {
-            let having: Vec<_> =
-                per_sample.iter().filter(|(f, _)| mask(f) & wanted == wanted).copied().collect();
+            let having = families.iter().filter(|(f, _)| mask(f) & wanted == wanted);
+            let having: Vec<_> = having.map(|(f, y)| (*f, y - samples(f, wanted))).collect();
             let mut fitted = Fitted::fit(wanted, &having)?;
             fitted.sigma = cross_validated(wanted, &having).unwrap_or(SIGMA.1).clamp(SIGMA.0, SIGMA.1);
             Some(fitted)
@@ -127,12 +125,16 @@ impl Levels {
 
     /// Log time at the shape's origin and its spread; by the fit that uses the most of what is said of the family.
     pub fn at(&self, features: &Features) -> Option<(f64, f64)> {
-        let samples = positive(features.samples)?;
         let has = mask(features);
         let usable = self.fits.iter().filter(|f| f.mask & has == f.mask);
         let best = usable.max_by_key(|f| (f.mask.count_ones(), f.mask))?;
-        Some((best.at(features) + samples, best.sigma))
+        Some((best.at(features) + samples(features, best.mask), best.sigma))
     }
+}
+
+/// Log of the samples of an epoch, for fits of the time of one sample.
+fn samples(features: &Features, mask: Mask) -> f64 {
+    positive(features.samples).filter(|_| mask & 16 != 0).unwrap_or(0.0)
 }
 
 fn cross_validated(mask: Mask, families: &[(&Features, f64)]) -> Option<f64> {

@@ -30,17 +30,28 @@
 //!
 //! **Must never be here**: Kubernetes, clocks, files, planning. linfa lives in this room and nowhere else.
 
-mod curve;
+mod cells;
+mod conformal;
 mod estimate;
-mod known;
+mod guard;
 mod law;
 mod level;
+mod linear;
+mod physics;
+mod population;
+mod posterior;
 mod predict;
 pub mod progress;
+mod ranges;
+mod ratio;
 mod regression;
-mod shape;
+mod scale;
+mod screen;
+mod stage;
 mod types;
 
 pub use estimate::{Estimate, on_time_probability};
 pub use predict::Predictor;
-pub use types::{Features, Given, GpuModel, Observation, Prediction, Prior, Profile, Source, prior_run_time};
+pub use ranges::OutOfRange;
+pub use screen::{Refusal, Refused, screen};
+pub use types::{Features, Given, GpuModel, Observation, Prediction, Prior, Profile, Query, Source, prior_run_time};

@@ -1,175 +1,478 @@
 //! The door: fit once on the population, then ask for configurations.
 
-use andreas_core::Configuration;
+use std::collections::BTreeMap;
 
-use crate::curve::{Value, value};
+use andreas_core::{Configuration, GpuType};
+
+use crate::cells::{Cell, given, observed};
+use crate::conformal::{Situation, own};
 use crate::estimate::FACTOR_THREE;
-use crate::known::{Known, Quantity, gather, observed};
+use crate::guard::guarded;
 use crate::law::{LOG_TIME, LOG_WATTS, Law};
 use crate::level::Levels;
-use crate::regression::{Correction, FamilyRows};
-use crate::shape::Shape;
-use crate::{Estimate, Features, GpuModel, Prediction, Prior, Profile, Source};
+use crate::physics::{LEVEL, Quantity};
+use crate::population::Member;
+use crate::posterior::Found;
+use crate::ranges::Ranges;
+use crate::ratio::Size;
+use crate::scale::{Reading, Scale};
+use crate::screen::{Refusal, Refused, screen};
+use crate::stage::{Curve, Family, Stage, spread};
+use crate::{Estimate, Features, GpuModel, Observation, Prediction, Prior, Profile, Query, Source};
 
-/// Families read in one fit, by name: with at most a few configurations each, far above the row cap.
+/// Families read in one fit; more than that teach nothing new.
 const MAX_FAMILIES: usize = 2048;
-/// Spread of the power of a family nobody has seen, by nameplate watts alone: published errors are 27-37 %.
-const UNSEEN_POWER: f64 = 0.3;
-/// Spread that a power limit adds: the fit of Zeus' V100 tables has an rms log error of 0.1.
-const LIMIT_SIGMA: f64 = 0.1;
+/// Cells of one family, of one namespace and of all that a pooled fit takes, the newest families first.
+const FAMILY_CELLS: usize = 64;
+const NAMESPACE_CELLS: usize = 512;
+const ALL_CELLS: usize = 4096;
+/// Families that the reading of batches is judged by.
+const READ_FAMILIES: usize = 12;
+/// How much likelier another reading must be than the API's.
+const READING_EVIDENCE: f64 = 5.0;
+/// A table taken as given.
+const GIVEN_SIGMA: f64 = 0.05;
+/// How far a user's table tends to be from the truth (standard deviation of the log).
+const TABLE_SPREAD: f64 = 0.25;
 
-/// What was learned from the population. Cheap to keep, fitted anew when an attempt has ended (milliseconds; at
-/// most a few hundred rows).
+/// What was learned from the population. Cheap to keep, fitted anew when an attempt has ended.
 #[derive(Clone, Debug)]
 pub struct Predictor {
     law: Law,
-    time: Option<Correction>,
-    power: Option<Correction>,
+    scale: Scale,
+    time: Stage,
+    power: Stage,
     levels: Levels,
+    ranges: Ranges,
+    refused: BTreeMap<String, Refused>,
+}
+
+/// One profile as a pooled fit takes it.
+struct Pooled<'a> {
+    profile: &'a Profile,
+    namespace: &'a str,
+    times: Vec<Cell>,
+    watts: Vec<Cell>,
+}
+
+/// A family's two curves.
+struct Curves {
+    usual: f64,
+    time: Curve,
+    watts: Curve,
+    own_time: f64,
+    own_watts: f64,
+    /// Where the level comes from when the family has no rows.
+    level: (f64, Source),
+}
+
+/// One quantity of one answer (log).
+#[derive(Clone, Copy, Debug)]
+struct Value {
+    log: f64,
+    sigma: f64,
+    source: Source,
+}
+
+/// The namespace of `namespace/name`; a name without one stands for itself.
+fn namespace(name: &str) -> &str {
+    name.split_once('/').map_or(name, |(namespace, _)| namespace)
+}
+
+fn positive(x: Option<f64>) -> Option<f64> {
+    x.filter(|x| x.is_finite() && *x > 0.0).map(|x| libm::log(x.clamp(1e-12, 1e18)))
 }
 
 impl Predictor {
-    /// Learns from all families at hand, in any order: the result does not depend on it.
+    /// Learns from all families at hand, in any order: the result does not depend on it. Only what was measured by the
+    /// system itself is pooled ([`Observation::claimed`]).
     pub fn fit(gpus: &[GpuModel], population: &[Profile]) -> Self {
         let law = Law::new(gpus);
-        let mut families: Vec<&Profile> = population.iter().collect();
-        families.sort_by(|a, b| a.name.cmp(&b.name));
-        families.truncate(MAX_FAMILIES);
-        let power = Correction::fit(&residuals(&law, &families, Quantity::Power));
-        let rows = residuals(&law, &families, Quantity::Time);
-        let time = Correction::fit(&rows);
-        let shape = Shape { quantity: Quantity::Time, law: &law, correction: time.as_ref() };
-        // Levels are measured against the shape as it will be used, law and correction together.
-        let level = |(profile, rows): (&&Profile, &FamilyRows)| -> Option<(Features, f64)> {
-            let level = rows.level(|o| {
-                shape.at(&o.gpu_type, o.gpus, o.nodes)
-                    - plain(&law, Quantity::Time, &o.gpu_type, o.gpus, o.nodes)
-            })?;
-            Some((profile.features.clone(), level))
+        let mut refused = BTreeMap::new();
+        let pooled = pool(population, &mut refused);
+        let ranges = Ranges::new(pooled.iter().flat_map(|p| p.times.iter().chain(&p.watts)));
+        let scale = read(&law, &pooled);
+        let families = |quantity: Quantity, draws: &dyn Fn(&Family, &Cell, f64) -> Option<(f64, f64)>| {
+            let family = |p: &Pooled<'_>| {
+                let cells = if quantity == Quantity::Time { &p.times } else { &p.watts };
+                let usual = scale.usual(p.profile.features.model_family.as_deref(), &p.times, None);
+                let mut family = family(p.profile, p.namespace, usual);
+                let spot = |c: &Cell| scale.spot(&law, quantity, c, usual, draws(&family, c, usual));
+                family.spots = cells.iter().map(spot).collect();
+                family
+            };
+            pooled.iter().map(family).filter(|f| !f.spots.is_empty()).collect::<Vec<Family>>()
         };
-        let seen: Vec<(Features, f64)> = families.iter().zip(&rows).filter_map(level).collect();
+        let watts = families(Quantity::Power, &|_, _, _| None);
+        let power = Stage::fit(Quantity::Power, &watts);
+        let curves: BTreeMap<&str, Curve> = watts
+            .iter()
+            .map(|f| (f.name.as_str(), power.curve_of(&f.spots, power.expect(f), Found::default(), power.texture)))
+            .collect();
+        let unseen = |f: &Family| power.curve_of(&[], power.expect(f), Found::default(), power.texture);
+        let times = families(Quantity::Time, &|family, cell, usual| {
+            cell.limit?;
+            let made;
+            let curve = match curves.get(family.name.as_str()) {
+                Some(curve) => curve,
+                None => {
+                    made = unseen(family);
+                    &made
+                }
+            };
+            Some(draws(&law, &scale, curve, cell, usual))
+        });
+        let time = Stage::fit(Quantity::Time, &times);
+        let level = |m: &Member| {
+            let profile = pooled.iter().find(|p| p.profile.name == m.name)?.profile;
+            Some((profile.features.clone(), m.found[LEVEL].mean))
+        };
+        let seen: Vec<(Features, f64)> = time.members.iter().filter_map(level).collect();
         let levels = Levels::fit(&seen.iter().map(|(f, y)| (f, *y)).collect::<Vec<_>>());
-        Self { law, time, power, levels }
+        Self { law, scale, time, power, levels, ranges, refused }
     }
 
-    /// Whether enough was observed for the regression of times.
+    /// Whether families were compared over GPU types or settings.
     pub fn has_regression(&self) -> bool {
-        self.time.is_some()
+        self.time.members.len() > 1
+    }
+
+    /// Observations that were refused, by namespace and reason.
+    pub fn refused(&self) -> &BTreeMap<String, Refused> {
+        &self.refused
     }
 
     /// Times and watts of a family on the configurations asked, in their order. Finite on every input.
     pub fn predict(&self, profile: &Profile, prior: &Prior, asked: &[Configuration]) -> Vec<Prediction> {
-        let times = gather(profile, Quantity::Time);
-        let watts = gather(profile, Quantity::Power);
-        asked.iter().map(|c| self.one(profile, prior, &times, &watts, c)).collect()
+        let queries: Vec<Query> =
+            asked.iter().map(|c| Query { configuration: c.clone(), gpus: None, batch: None }).collect();
+        self.answer(profile, Some(prior), &queries)
     }
 
-    fn one(
+    /// The same for configurations with batches of their own. Without a prior a family of which nothing is known is
+    /// thought to be like the others.
+    pub fn answer(&self, profile: &Profile, prior: Option<&Prior>, asked: &[Query]) -> Vec<Prediction> {
+        let batch = profile.features.batch;
+        let seen = observed(&profile.observations, Quantity::Time, batch);
+        let seen_watts = observed(&profile.observations, Quantity::Power, batch);
+        let (table, table_watts) = (given(profile, Quantity::Time), given(profile, Quantity::Power));
+        let cells: Vec<Cell> = table.iter().chain(&seen).cloned().collect();
+        let watts: Vec<Cell> = table_watts.iter().chain(&seen_watts).cloned().collect();
+        let first = asked.first().and_then(|q| q.batch).or(batch);
+        let curves = self.curves(profile, prior, &cells, &watts, first);
+        let ranges = self.ranges.with(cells.iter().chain(&watts));
+        let known = Known { table: &table, seen: &seen };
+        let known_watts = Known { table: &table_watts, seen: &seen_watts };
+        let answer = |query: &Query| {
+            let c = &query.configuration;
+            let cell = Cell::asked(c, query.gpus, query.batch.or(batch));
+            let time = self.time_of(&curves, &known, &cell);
+            let power = self.power_of(&curves, &known_watts, &cell);
+            let per_gpu = libm::exp(power.log.clamp(LOG_WATTS.0, LOG_WATTS.1));
+            Prediction {
+                configuration: c.clone(),
+                epoch: Estimate {
+                    median: libm::exp(time.log.clamp(LOG_TIME.0, LOG_TIME.1)),
+                    sigma: time.sigma,
+                    source: time.source,
+                },
+                power: Estimate { median: per_gpu * f64::from(cell.gpus), sigma: power.sigma, source: power.source },
+                out_of_range: ranges.outside(&cell),
+            }
+        };
+        asked.iter().map(answer).collect()
+    }
+
+    fn curves(
         &self,
         profile: &Profile,
-        prior: &Prior,
-        times: &[Known],
-        watts: &[Known],
-        c: &Configuration,
-    ) -> Prediction {
-        let (gpus, nodes) = (c.total_gpus().0.max(1), c.nodes.max(1));
-        let mut time = self.time_of(&profile.features, prior, times, c, gpus, nodes);
-        let mut power = self.power_of(watts, c, gpus, nodes);
-        if let Some(limit) = c.limit {
-            let free = libm::exp(power.log);
-            let (limited, slower) = self.law.limited(&c.gpu_type, free, limit.0);
-            if slower > 1.0 {
-                power = Value { log: libm::log(limited), ..power };
-                time.log += libm::log(slower);
-                time.sigma = libm::hypot(time.sigma, LIMIT_SIGMA);
-            }
-            // Runs under this very limit say it better than the law of limits.
-            time = under_limit(profile, Quantity::Time, c, gpus, nodes).unwrap_or(time);
-            power = under_limit(profile, Quantity::Power, c, gpus, nodes).unwrap_or(power);
-        }
-        let per_gpu = libm::exp(power.log.clamp(LOG_WATTS.0, LOG_WATTS.1));
-        Prediction {
-            configuration: c.clone(),
-            epoch: Estimate {
-                median: libm::exp(time.log.clamp(LOG_TIME.0, LOG_TIME.1)),
-                sigma: time.sigma,
-                source: time.source,
-            },
-            power: Estimate { median: per_gpu * f64::from(gpus), sigma: power.sigma, source: power.source },
-        }
+        prior: Option<&Prior>,
+        cells: &[Cell],
+        watts: &[Cell],
+        batch: Option<f64>,
+    ) -> Curves {
+        let usual = self.scale.usual(profile.features.model_family.as_deref(), cells, batch);
+        let mut family = family(profile, namespace(&profile.name), usual);
+        let spot = |c: &Cell| self.scale.spot(&self.law, Quantity::Power, c, usual, None);
+        family.spots = watts.iter().map(spot).collect();
+        let expected = self.power.expect(&family);
+        let watts = self.power.curve(&family, expected, Found::default());
+        let own_watts = own(self.power.factors.of(Situation::Many), watts.posterior.left_out());
+        let spot = |c: &Cell| {
+            let draw = c.limit.map(|_| draws(&self.law, &self.scale, &watts, c, usual));
+            self.scale.spot(&self.law, Quantity::Time, c, usual, draw)
+        };
+        family.spots = cells.iter().map(spot).collect();
+        let expected = self.time.expect(&family);
+        let (level, source) = if family.spots.is_empty() {
+            self.unseen_level(&family, &profile.features, prior, &expected, usual)
+        } else {
+            (self.time.free_level(&family.spots, &expected), Source::Observed)
+        };
+        let sigma = libm::sqrt(level.variance);
+        let time = self.time.curve(&family, expected, level);
+        let own_time = own(self.time.factors.of(Situation::Many), time.posterior.left_out());
+        Curves { usual, time, watts, own_time, own_watts, level: (sigma, source) }
     }
 
-    fn time_of(
+    /// What to think of the level of a family without rows.
+    fn unseen_level(
         &self,
+        family: &Family,
         features: &Features,
-        prior: &Prior,
-        known: &[Known],
-        c: &Configuration,
-        gpus: u32,
-        nodes: u32,
-    ) -> Value {
-        let shape = Shape { quantity: Quantity::Time, law: &self.law, correction: self.time.as_ref() };
-        if let Some(value) = value(&shape, known, &c.gpu_type, gpus, nodes) {
-            return value;
+        prior: Option<&Prior>,
+        expected: &crate::population::Expected,
+        usual: f64,
+    ) -> (Found, Source) {
+        if prior.is_none() || positive(features.samples).is_some() {
+            if let (Some(level), true) = (expected.level, positive(features.samples).is_none()) {
+                return (level, Source::Regression);
+            }
+            if let Some((mean, sigma)) = self.levels.at(features) {
+                return (Found { mean, variance: sigma * sigma }, Source::Regression);
+            }
         }
-        let here = shape.at(&c.gpu_type, gpus, nodes);
-        if let Some((level, sigma)) = self.levels.at(features) {
-            return Value { log: level + here, sigma, source: Source::Regression };
-        }
+        let sigma = FACTOR_THREE * FACTOR_THREE;
+        let Some(prior) = prior else {
+            let mut levels: Vec<f64> = self.time.members.iter().map(|m| m.found[LEVEL].mean).collect();
+            levels.sort_by(f64::total_cmp);
+            let mean = levels.get(levels.len() / 2).copied().unwrap_or(libm::log(600.0));
+            let spread = levels.last().zip(levels.first()).map_or(0.0, |(b, a)| (b - a) * (b - a) / 12.0);
+            return (Found { mean, variance: sigma.max(spread) }, Source::Prior);
+        };
         let run = Some(prior.run_time.0).filter(|s| s.is_finite() && *s > 0.0).unwrap_or(1.0);
         let epochs = Some(prior.epochs).filter(|e| e.is_finite() && *e > 0.0).unwrap_or(1.0);
-        let there = shape.at(&prior.gpu_type, prior.gpus.0.max(1), 1);
-        let level = (libm::log(run) - libm::log(epochs)).clamp(LOG_TIME.0, LOG_TIME.1);
-        Value { log: level + here - there, sigma: FACTOR_THREE, source: Source::Prior }
+        let wanted = (libm::log(run) - libm::log(epochs)).clamp(LOG_TIME.0, LOG_TIME.1);
+        let at = Configuration { gpu_type: prior.gpu_type.clone(), nodes: 1, gpus_per_node: prior.gpus, limit: None };
+        let cell = Cell::asked(&at, None, features.batch);
+        let curve = self.time.curve(family, expected.clone(), Found { mean: 0.0, variance: sigma });
+        let there = self.walk(&curve, &cell, &[], usual, None);
+        (Found { mean: wanted - there, variance: sigma }, Source::Prior)
     }
 
-    fn power_of(&self, known: &[Known], c: &Configuration, gpus: u32, nodes: u32) -> Value {
-        let shape = Shape { quantity: Quantity::Power, law: &self.law, correction: self.power.as_ref() };
-        let board = self.law.board(&c.gpu_type);
-        let found = value(&shape, known, &c.gpu_type, gpus, nodes);
-        let mut value = found.unwrap_or_else(|| {
-            let here = shape.at(&c.gpu_type, gpus, nodes);
-            match self.power.as_ref().and_then(|p| p.level).filter(|_| shape.learned(&c.gpu_type)) {
-                Some((level, sigma)) => Value { log: here + level, sigma, source: Source::Regression },
-                None => Value { log: here, sigma: UNSEEN_POWER, source: Source::Prior },
-            }
-        });
-        // What was said or measured of exactly this configuration stands, even above the nameplate.
-        if crate::known::exact(known, &c.gpu_type, gpus, nodes).is_none() {
-            let floor = libm::log(board.idle.max(0.5));
-            value.log = value.log.clamp(floor, libm::log(board.max).max(floor));
+    /// The guarded curve at a cell.
+    fn walk(
+        &self,
+        curve: &Curve,
+        cell: &Cell,
+        known: &[(u32, f64)],
+        usual: f64,
+        watts: Option<&Curve>,
+    ) -> f64 {
+        guarded(cell.nodes, cell.gpus, known, |gpus| {
+            let cell = Cell { gpus, ..cell.clone() };
+            let draw = cell.limit.and(watts).map(|w| draws(&self.law, &self.scale, w, &cell, usual));
+            let spot = self.scale.spot(&self.law, Quantity::Time, &cell, usual, draw);
+            curve.mean(&spot) + self.scale.offset(Quantity::Time, spot.setting.batch)
+        })
+    }
+
+    fn time_of(&self, curves: &Curves, known: &Known<'_>, cell: &Cell) -> Value {
+        if let Some(value) = known.as_given(cell) {
+            return value;
         }
-        value
+        let draw = cell.limit.map(|_| draws(&self.law, &self.scale, &curves.watts, cell, curves.usual));
+        let spot = self.scale.spot(&self.law, Quantity::Time, cell, curves.usual, draw);
+        let stand = |c: &Cell| {
+            let draw = c.limit.map(|_| draws(&self.law, &self.scale, &curves.watts, c, curves.usual));
+            let spot = self.scale.spot(&self.law, Quantity::Time, c, curves.usual, draw);
+            let curve = || curves.time.mean(&spot) + self.scale.offset(Quantity::Time, spot.setting.batch);
+            (c.gpus, if known.seen.is_empty() { c.log } else { curve() })
+        };
+        let mut standing: Vec<(u32, f64)> = known.beside(cell).map(stand).collect();
+        standing.sort_by_key(|(gpus, _)| *gpus);
+        standing.dedup_by_key(|(gpus, _)| *gpus);
+        let log = self.walk(&curves.time, cell, &standing, curves.usual, Some(&curves.watts));
+        let (_, variance) = curves.time.at(&spot);
+        let sigma = self.sigma(&self.time, &curves.time, &cell.gpu_type, variance, curves.own_time);
+        if curves.time.counts.is_empty() {
+            let sigma = if curves.level.1 == Source::Prior { curves.level.0 } else { sigma.max(curves.level.0) };
+            return Value { log, sigma, source: curves.level.1 };
+        }
+        Value { log, sigma, source: known.source(cell, curves.time.count(&cell.gpu_type)) }
+    }
+
+    fn power_of(&self, curves: &Curves, known: &Known<'_>, cell: &Cell) -> Value {
+        if let Some(value) = known.as_given(cell) {
+            return value;
+        }
+        let spot = self.scale.spot(&self.law, Quantity::Power, cell, curves.usual, None);
+        let (mut log, variance) = curves.watts.at(&spot);
+        let sigma = self.sigma(&self.power, &curves.watts, &cell.gpu_type, variance, curves.own_watts);
+        let source = if curves.watts.counts.is_empty() {
+            if curves.watts.expected.covers(&cell.gpu_type) { Source::Regression } else { Source::Prior }
+        } else {
+            known.source(cell, curves.watts.count(&cell.gpu_type))
+        };
+        // What was measured of exactly this configuration stands, even above the nameplate.
+        if !known.seen.iter().chain(known.table).any(|c| c.is(cell)) {
+            let board = self.law.board(&cell.gpu_type);
+            let floor = libm::log(board.idle.max(0.5));
+            log = log.clamp(floor, libm::log(board.max).max(floor) + 0.05);
+        }
+        Value { log, sigma, source }
+    }
+
+    fn sigma(&self, stage: &Stage, curve: &Curve, gpu_type: &GpuType, variance: f64, own: f64) -> f64 {
+        let situation = Situation::of(curve.count(gpu_type));
+        let factor = if situation == Situation::Many { own } else { stage.factors.of(situation) };
+        (factor * libm::sqrt(variance)).clamp(0.01, 3.0)
     }
 }
 
-/// What was observed on this configuration under this limit.
-fn under_limit(
-    profile: &Profile,
-    quantity: Quantity,
-    c: &Configuration,
-    gpus: u32,
-    nodes: u32,
-) -> Option<Value> {
-    let rows = observed(&profile.observations, quantity, c.limit);
-    let seen = rows.into_iter().find(|o| o.gpu_type == c.gpu_type && o.gpus == gpus && o.nodes == nodes)?;
-    let sigma = seen.spread.max(0.1) / libm::sqrt(seen.epochs.max(0.1));
-    Some(Value { log: seen.log, sigma: sigma.max(0.03), source: Source::Observed })
+/// A family's cells by where they come from.
+struct Known<'a> {
+    table: &'a [Cell],
+    seen: &'a [Cell],
 }
 
-fn plain(law: &Law, quantity: Quantity, gpu_type: &andreas_core::GpuType, gpus: u32, nodes: u32) -> f64 {
-    Shape { quantity, law, correction: None }.at(gpu_type, gpus, nodes)
+impl Known<'_> {
+    /// The user's word, where nothing was observed to the contrary.
+    fn as_given(&self, cell: &Cell) -> Option<Value> {
+        if !self.seen.is_empty() {
+            return None;
+        }
+        let given = self.table.iter().find(|c| c.is(cell))?;
+        Some(Value { log: given.log, sigma: GIVEN_SIGMA, source: Source::UserGiven })
+    }
+
+    /// Cells that differ in GPUs alone.
+    fn beside<'b>(&'b self, cell: &'b Cell) -> impl Iterator<Item = &'b Cell> {
+        self.seen.iter().chain(self.table).filter(|c| c.is_beside(cell))
+    }
+
+    fn source(&self, cell: &Cell, count: usize) -> Source {
+        if let Some(seen) = self.seen.iter().find(|s| s.is(cell)) {
+            let trust = TABLE_SPREAD * TABLE_SPREAD / (TABLE_SPREAD * TABLE_SPREAD + seen.noise * seen.noise);
+            if trust >= 0.5 || !self.table.iter().any(|t| t.is(cell)) {
+                return Source::Observed;
+            }
+        }
+        let on_type = |cells: &[Cell]| cells.iter().any(|s| s.gpu_type == cell.gpu_type);
+        if self.table.iter().any(|t| t.is(cell)) {
+            return Source::UserGiven;
+        }
+        match count {
+            0 => Source::Regression,
+            _ if on_type(self.seen) => Source::Observed,
+            _ => Source::UserGiven,
+        }
+    }
 }
 
-/// Each family's observations against the law alone.
-fn residuals(law: &Law, families: &[&Profile], quantity: Quantity) -> Vec<FamilyRows> {
-    let rows = |profile: &&Profile| {
-        let seen = observed(&profile.observations, quantity, None).into_iter();
-        let residual = |o: crate::known::Observed| {
-            let r = o.log - plain(law, quantity, &o.gpu_type, o.gpus, o.nodes);
-            (o, r)
-        };
-        FamilyRows { rows: seen.map(residual).collect() }
+/// Logs of the draw of one GPU without a limit and under the cell's.
+fn draws(law: &Law, scale: &Scale, watts: &Curve, cell: &Cell, usual: f64) -> (f64, f64) {
+    let at = |limit: Option<f64>| {
+        watts.mean(&scale.spot(law, Quantity::Power, &Cell { limit, ..cell.clone() }, usual, None))
     };
-    families.iter().map(rows).collect()
+    let free = at(None);
+    (free, at(cell.limit).min(free))
+}
+
+fn family(profile: &Profile, namespace: &str, usual: f64) -> Family {
+    let batch = (usual != 0.0).then_some(usual);
+    Family {
+        name: profile.name.clone(),
+        namespace: namespace.to_owned(),
+        model: profile.features.model_family.clone(),
+        size: Size { parameters: positive(profile.features.parameters), batch },
+        spots: Vec::new(),
+    }
+}
+
+/// What a pooled fit takes of the profiles, by name; the rest is counted.
+fn pool<'a>(population: &'a [Profile], refused: &mut BTreeMap<String, Refused>) -> Vec<Pooled<'a>> {
+    let mut families: Vec<&Profile> = population.iter().collect();
+    families.sort_by(|a, b| a.name.cmp(&b.name));
+    families.dedup_by(|a, b| a.name == b.name);
+    let mut pooled: Vec<(f64, Pooled<'a>)> = Vec::new();
+    for profile in families {
+        let namespace = namespace(&profile.name);
+        for row in &profile.observations {
+            if let Err(refusal) = screen(row) {
+                *refused.entry(namespace.to_owned()).or_default().entry(refusal).or_default() += 1;
+            }
+        }
+        let measured = || profile.observations.iter().filter(|o: &&Observation| !o.claimed);
+        let of = |quantity| few(observed(measured(), quantity, profile.features.batch));
+        let (times, watts) = (of(Quantity::Time), of(Quantity::Power));
+        let newest = times.iter().chain(&watts).map(|c| c.at).fold(f64::NEG_INFINITY, f64::max);
+        if newest > f64::NEG_INFINITY {
+            pooled.push((newest, Pooled { profile, namespace, times, watts }));
+        }
+    }
+    pooled.sort_by(|(a, x), (b, y)| b.total_cmp(a).then(x.profile.name.cmp(&y.profile.name)));
+    let (mut by_namespace, mut all): (BTreeMap<&str, usize>, usize) = (BTreeMap::new(), 0);
+    let mut kept: Vec<Pooled<'a>> = Vec::new();
+    for (_, family) in pooled {
+        let cells = family.times.len().max(family.watts.len());
+        let taken = by_namespace.entry(family.namespace).or_default();
+        if *taken + cells > NAMESPACE_CELLS || all + cells > ALL_CELLS || kept.len() >= MAX_FAMILIES {
+            let count = refused.entry(family.namespace.to_owned()).or_default();
+            *count.entry(Refusal::TooMany).or_default() += cells as u64;
+            continue;
+        }
+        *taken += cells;
+        all += cells;
+        kept.push(family);
+    }
+    kept.sort_by(|a, b| a.profile.name.cmp(&b.profile.name));
+    kept
+}
+
+fn few(cells: Vec<Cell>) -> Vec<Cell> {
+    let n = cells.len();
+    if n <= FAMILY_CELLS {
+        return cells;
+    }
+    (0..FAMILY_CELLS).map(|i| cells[i * n / FAMILY_CELLS].clone()).collect()
+}
+
+/// How the families' batches and epochs are to be read.
+fn read(law: &Law, pooled: &[Pooled<'_>]) -> Scale {
+    let telling = |p: &&Pooled<'_>| {
+        let mut batches: Vec<f64> = p.times.iter().filter_map(|c| c.batch).collect();
+        batches.sort_by(f64::total_cmp);
+        batches.dedup();
+        batches.len() > 1
+    };
+    let all: Vec<(Option<&str>, &[Cell])> = pooled
+        .iter()
+        .map(|p| (p.profile.features.model_family.as_deref(), p.times.as_slice()))
+        .collect();
+    let mut telling: Vec<&Pooled<'_>> = pooled.iter().filter(telling).collect();
+    telling.sort_by(|a, b| b.times.len().cmp(&a.times.len()).then(a.profile.name.cmp(&b.profile.name)));
+    telling.truncate(READ_FAMILIES);
+    let mut best = (f64::NEG_INFINITY, Scale::new(&all, Reading::default()));
+    if telling.is_empty() {
+        return best.1;
+    }
+    let stage = Stage::fit(Quantity::Time, &[]);
+    for reading in Reading::ALL {
+        let scale = Scale::new(&all, reading);
+        let mut evidence = if reading == Reading::default() { READING_EVIDENCE } else { 0.0 };
+        for p in &telling {
+            let usual = scale.usual(p.profile.features.model_family.as_deref(), &p.times, None);
+            let mut family = family(p.profile, p.namespace, usual);
+            // One limit tells enough: what limits do is not known yet.
+            let unlimited = |c: &&Cell| c.limit == p.times.iter().map(|c| c.limit).fold(None, highest);
+            let spot = |c: &Cell| scale.spot(law, Quantity::Time, c, usual, None);
+            family.spots = p.times.iter().filter(unlimited).map(spot).collect();
+            let spots = spread(&family.spots, 32);
+            let expected = stage.expect(&family);
+            let level = stage.free_level(&spots, &expected);
+            evidence += stage.curve_of(&spots, expected, level, stage.texture).posterior.evidence;
+        }
+        if evidence > best.0 {
+            best = (evidence, scale);
+        }
+    }
+    best.1
+}
+
+fn highest(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.max(b)),
+        (a, b) => a.or(b),
+    }
 }

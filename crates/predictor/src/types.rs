@@ -3,7 +3,7 @@
 use andreas_core::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
 use serde::{Deserialize, Serialize};
 
-use crate::Estimate;
+use crate::{Estimate, OutOfRange};
 
 /// A GPU type of the cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -44,6 +44,12 @@ pub struct Observation {
     pub epochs: f64,
     /// When; newer rows are kept when there are too many.
     pub at: Time,
+    /// GPUs in total, where they are not the same on every node.
+    pub gpus: Option<GpuCount>,
+    /// Samples of one global batch, where runs of one family differ in it.
+    pub batch: Option<f64>,
+    /// Said by the job, not measured by the system: it stays with its family and never enters a pooled fit.
+    pub claimed: bool,
 }
 
 /// What describes a family, for predictions of what was never run. All optional; values that are not positive and
@@ -113,6 +119,17 @@ impl Source {
     }
 }
 
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Query {
+    /// On what.
+    pub configuration: Configuration,
+    /// GPUs in total, where they are not the same on every node.
+    pub gpus: Option<GpuCount>,
+    /// Samples of one global batch, where it is not the family's.
+    pub batch: Option<f64>,
+}
+
 /// What is expected of a family on one configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
@@ -122,6 +139,8 @@ pub struct Prediction {
     pub epoch: Estimate,
     /// Draw of all its GPUs together, watts.
     pub power: Estimate,
+    /// In what it lies beyond everything that was seen.
+    pub out_of_range: OutOfRange,
 }
 
 impl Prediction {

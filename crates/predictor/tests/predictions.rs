@@ -32,7 +32,7 @@ fn a_users_table_is_taken_at_its_word() {
 }
 
 #[test]
-fn observing_a_configuration_corrects_it_and_shakes_the_rest_of_the_table() {
+fn observing_a_configuration_corrects_it_and_moves_the_rest_of_the_table() {
     // given: a table that says half of what is true
     let f = family(3);
     let (four, eight) = (on("A100", 4, 1), on("A100", 8, 1));
@@ -42,18 +42,18 @@ fn observing_a_configuration_corrects_it_and_shakes_the_rest_of_the_table() {
     }
     let table = Profile { given, ..f.profile() };
     let predictor = Predictor::fit(&gpus(), &[]);
-    let before = ask(&predictor, &table, &eight);
-    // when: 20 epochs are seen on four GPUs
-    let profile = Profile { observations: vec![f.seen(four.clone(), 20.0)], ..table.clone() };
-    // then: four is as observed, eight is as given but believed less
+    // when: two epochs are seen on four GPUs
+    let profile = Profile { observations: vec![f.seen(four.clone(), 2.0)], ..table.clone() };
+    // then: four is as observed, and eight goes along with it
     let p = ask(&predictor, &profile, &four);
     assert!(close(p.epoch.median, f.epoch(&four), 0.08), "{p:?} {}", f.epoch(&four));
     assert_eq!(p.epoch.source, Source::Observed);
     let p = ask(&predictor, &profile, &eight);
-    assert_eq!((p.epoch.median, p.epoch.source), (before.epoch.median, Source::UserGiven));
-    assert!(p.epoch.sigma > 0.5 && before.epoch.sigma < 0.1, "{p:?}");
-    // and a tenth of an epoch does not overrule the table
-    let profile = Profile { observations: vec![f.seen(four.clone(), 0.1)], ..table };
+    assert!(close(p.epoch.median, f.epoch(&eight), 0.12), "{p:?} {}", f.epoch(&eight));
+    assert_eq!(p.epoch.source, Source::UserGiven);
+    assert!((p.epoch.p10()..=p.epoch.p90()).contains(&f.epoch(&eight)), "{p:?}");
+    // and a twentieth of an epoch does not overrule the table
+    let profile = Profile { observations: vec![f.seen(four.clone(), 0.05)], ..table };
     assert_eq!(ask(&predictor, &profile, &four).epoch.source, Source::UserGiven);
 }
 
@@ -143,9 +143,10 @@ fn a_power_limit_saves_watts_and_costs_time_until_it_was_observed() {
     seen.epoch = Some(a.epoch_seconds() * 1.4);
     let profile = Profile { observations: vec![seen], ..table };
     let p = ask(&predictor, &profile, &limited);
-    assert!(close(p.epoch.median, a.epoch.median * 1.4, 1e-9) && p.epoch.source == Source::Observed);
-    // and what happened under a limit that bound says nothing of runs without one
-    assert_eq!(ask(&predictor, &profile, &free).epoch.median, a.epoch.median);
+    assert!(close(p.epoch.median, a.epoch.median * 1.4, 0.1) && p.epoch.source == Source::Observed, "{p:?}");
+    // and what happened under a limit that bound says little of runs without one
+    let p = ask(&predictor, &profile, &free);
+    assert!(close(p.epoch.median, a.epoch.median, 0.1), "{p:?}");
 }
 
 #[test]

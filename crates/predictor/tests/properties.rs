@@ -56,6 +56,9 @@ fn profile() -> impl Strategy<Value = Profile> {
             watts_per_gpu: watts.map(Watts),
             epochs,
             at: Time(at),
+            gpus: None,
+            batch: None,
+            claimed: false,
         });
     let features = (prop::option::of(wild()), prop::option::of(wild()), prop::option::of(wild())).prop_map(
         |(p, b, s)| Features { model_family: None, precision: None, parameters: p, batch: b, samples: s },

@@ -44,6 +44,9 @@ fn profile(row: &Row, known: &[usize]) -> Profile {
         watts_per_gpu: None,
         epochs: 5.0,
         at: Time(0.0),
+        gpus: None,
+        batch: Some(f64::from(row.1)),
+        claimed: false,
     });
     Profile { name: format!("{}-{}", row.0, row.1), observations: seen.collect(), ..Profile::default() }
 }

@@ -271,6 +271,9 @@ fn family(key: &ObjectKey, profile: &SlimTrainingProfile) -> Profile {
         watts_per_gpu: o.watts.map(|watts| Watts(f64::from(watts) / f64::from(count(o.gpus)))),
         epochs: o.milli_epochs as f64 / 1_000.0,
         at: Time(o.at.0.as_second() as f64),
+        gpus: None,
+        batch: None,
+        claimed: false,
     });
     Profile {
         name: key.to_string(),

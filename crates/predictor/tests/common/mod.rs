@@ -73,6 +73,9 @@ impl Family {
             configuration: c,
             epochs,
             at: Time(self.index as f64),
+            gpus: None,
+            batch: None,
+            claimed: false,
         }
     }
 

@@ -1,0 +1,198 @@
+//! How an epoch's time and a GPU's draw depend on the setting, with parameters of the family: the curve that observations
+//! bend.
+//!
+//! Time, after Pollux (OSDI 2021, section 3.2): a step is a computation, overhead plus the samples of one GPU, and a
+//! synchronisation that grows with the GPUs, the two overlapping to a degree. An epoch has a fixed number of samples, so
+//! its steps are as one over the batch. A power limit that binds stretches it by a power of how much it takes away.
+//! Power: a level on the law's draw with slopes over batch, GPUs and nodes, cut softly by the limit.
+//!
+//! Everything is in logs and relative to the family's usual batch, so that one prior serves models of every size.
+
+use andreas_core::GpuType;
+
+/// Parameters; see the constants below for which is which.
+pub(crate) const P: usize = 8;
+pub(crate) type Theta = [f64; P];
+
+/// Log of the level: time (or draw) at the origin.
+pub(crate) const LEVEL: usize = 0;
+/// Time: log of a step's fixed part over the samples of one GPU at the usual batch. Power: slope over doublings of the batch.
+const OVERHEAD: usize = 1;
+/// Time: log of the synchronisation on one node. Power: slope over doublings of GPUs.
+const SYNC: usize = 2;
+/// Time: log of what being spread over nodes adds to it, as a multiple. Power: slope over doublings of nodes.
+const ACROSS: usize = 3;
+/// Time: how the synchronisation grows with GPUs, a power. Power: log of the share of a limit that is drawn.
+const GROWTH: usize = 4;
+/// Time: log of (overlap - 1); 1 is none.
+const OVERLAP: usize = 5;
+/// Time: log of the exponent of what a limit takes away.
+pub(crate) const LIMITED: usize = 6;
+/// Time: power of the batch that the rest does not explain.
+const BATCH: usize = 7;
+
+/// Share of a limit that is drawn when it binds: Zeus' tables give 0.90-0.955 by type.
+const DRAWN: f64 = -0.062;
+/// Sharpness of the cut at a limit.
+const CUT: f64 = 25.0;
+
+/// Which quantity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Quantity {
+    /// Seconds of one epoch.
+    Time,
+    /// Watts of one GPU.
+    Power,
+}
+
+/// A setting as the curve sees it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Setting {
+    /// Which GPU type: its place in a list.
+    pub kind: u16,
+    /// Doublings of GPUs and nodes.
+    pub gpus: f64,
+    pub nodes: f64,
+    /// Log of the global batch over the family's usual one.
+    pub batch: f64,
+    /// Time: log of how much of the draw a limit takes away, at least 0. Power: log of the limit.
+    pub limit: f64,
+    /// Log of the limit over the board's maximum: where it lies beside others.
+    pub depth: f64,
+    /// What is known before: log of the type's time or draw.
+    pub base: f64,
+}
+
+impl Quantity {
+    /// Log of the quantity.
+    pub fn at(self, theta: &Theta, s: &Setting) -> f64 {
+        match self {
+            Self::Time => s.base + theta[LEVEL] + time(theta, s),
+            Self::Power => power(theta, s),
+        }
+    }
+
+    /// Its derivatives by the parameters (forward differences; the functions are smooth and of order one).
+    pub fn slopes(self, theta: &Theta, s: &Setting, at: f64) -> Theta {
+        const STEP: f64 = 1e-5;
+        let mut slopes = [0.0; P];
+        for (p, slope) in slopes.iter_mut().enumerate() {
+            if self == Self::Time && p == LEVEL {
+                *slope = 1.0;
+                continue;
+            }
+            let mut moved = *theta;
+            moved[p] += STEP;
+            *slope = (self.at(&moved, s) - at) / STEP;
+        }
+        slopes
+    }
+
+    /// Means of the parameters before anything was observed.
+    pub fn means(self) -> Theta {
+        match self {
+            // ElasticFlow's, Pollux' and Zeus' tables lie within a standard deviation of these.
+            Self::Time => [0.0, -1.4, -2.1, 0.4, 0.3, 0.0, -0.8, 0.0],
+            Self::Power => [0.0, 0.05, -0.03, -0.05, DRAWN, 0.0, 0.0, 0.0],
+        }
+    }
+
+    /// Variances of the parameters between families; the level is nearly free.
+    pub fn between(self) -> Theta {
+        match self {
+            Self::Time => [9.0, 1.2, 1.4, 1.0, 0.05, 0.4, 0.2, 0.005],
+            Self::Power => [0.12, 0.003, 0.002, 0.002, 0.001, 0.0, 0.0, 0.0],
+        }
+    }
+
+    /// Variances between the types that one family runs on, beyond what is known of the types.
+    pub fn within(self) -> Theta {
+        match self {
+            Self::Time => [0.15, 0.2, 0.2, 0.1, 0.005, 0.02, 0.1, 0.001],
+            Self::Power => [0.05, 0.001, 0.0005, 0.0005, 0.001, 0.0, 0.0, 0.0],
+        }
+    }
+}
+
+fn time(theta: &Theta, s: &Setting) -> f64 {
+    // log(exp(a) + exp(b))
+    let add = |a: f64, b: f64| a.max(b) + libm::log1p(libm::exp(-(a - b).abs()));
+    let ln2 = std::f64::consts::LN_2;
+    let compute = add(theta[OVERHEAD], s.batch - s.gpus * ln2);
+    let mut step = compute;
+    if s.gpus > 0.0 {
+        let growth = theta[GROWTH].max(0.0) * (s.gpus - 1.0) * ln2;
+        let across = if s.nodes > 0.0 { libm::log1p(libm::exp(theta[ACROSS])) } else { 0.0 };
+        let sync = theta[SYNC] + across + growth;
+        let overlap = 1.0 + libm::exp(theta[OVERLAP]);
+        step = add(overlap * compute, overlap * sync) / overlap;
+    }
+    let origin = libm::log1p(libm::exp(theta[OVERHEAD]));
+    step - origin - s.batch + theta[BATCH] * s.batch + libm::exp(theta[LIMITED]) * s.limit
+}
+
+fn power(theta: &Theta, s: &Setting) -> f64 {
+    let doublings = s.batch / std::f64::consts::LN_2;
+    let free = free_power(theta, s, doublings);
+    let cut = s.limit + theta[GROWTH];
+    if !cut.is_finite() {
+        return free;
+    }
+    let (low, high) = (free.min(cut), free.max(cut));
+    low - libm::log1p(libm::exp(-CUT * (high - low))) / CUT
+}
+
+fn free_power(theta: &Theta, s: &Setting, doublings: f64) -> f64 {
+    s.base + theta[LEVEL] + theta[OVERHEAD] * doublings + theta[SYNC] * s.gpus + theta[ACROSS] * s.nodes
+}
+
+/// GPU types by number, in the order they were first seen.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Kinds(Vec<GpuType>);
+
+impl Kinds {
+    /// The number of a type.
+    pub fn of(&mut self, gpu_type: &GpuType) -> u16 {
+        let found = self.0.iter().position(|t| t == gpu_type);
+        let at = found.unwrap_or_else(|| {
+            self.0.push(gpu_type.clone());
+            self.0.len() - 1
+        });
+        u16::try_from(at).unwrap_or(u16::MAX)
+    }
+
+    /// In order of their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (u16, &GpuType)> {
+        (0u16..).zip(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on(gpus: f64, nodes: f64) -> Setting {
+        Setting { kind: 0, gpus, nodes, batch: 0.0, limit: 0.0, depth: 0.0, base: 0.0 }
+    }
+
+    #[test]
+    fn the_origin_is_the_level_and_nothing_scales_better_than_its_gpus() {
+        let theta = Quantity::Time.means();
+        assert!(Quantity::Time.at(&theta, &on(0.0, 0.0)).abs() < 1e-12);
+        for doublings in 1..10 {
+            let d = f64::from(doublings);
+            let t = Quantity::Time.at(&theta, &on(d, 0.0));
+            assert!(t >= -d * std::f64::consts::LN_2, "{doublings}: {t}");
+            assert!(Quantity::Time.at(&theta, &on(d, 1.0)) > t);
+        }
+    }
+
+    #[test]
+    fn a_limit_above_the_draw_changes_nothing_and_one_below_it_is_what_is_drawn() {
+        let theta = Quantity::Power.means();
+        let limited = |limit: f64| Setting { limit: libm::log(limit), base: libm::log(200.0), ..on(0.0, 0.0) };
+        let watts = |limit: f64| libm::exp(Quantity::Power.at(&theta, &limited(limit)));
+        assert!((watts(400.0) - 200.0).abs() < 0.1 && (watts(f64::INFINITY) - 200.0).abs() < 1e-9);
+        assert!((watts(100.0) - 94.0).abs() < 0.5, "{}", watts(100.0));
+    }
+}

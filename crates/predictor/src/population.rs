@@ -1,0 +1,260 @@
+//! What all families together say of the next one: empirical Bayes over their curves' parameters.
+//!
+//! Each family gives its parameters with their uncertainty ([`Member`]); the population's means and variances are found
+//! from them by a few rounds of weighing, with the published tables' values as pseudo-families, Huber's weights against those
+//! far off, and equal shares for namespaces. Families of the same model are nearer to each other than to the rest:
+//! a family's prior is pulled towards its siblings.
+
+use std::collections::BTreeMap;
+
+use andreas_core::GpuType;
+
+use crate::physics::{LEVEL, P, Quantity};
+use crate::posterior::{Found, Prior};
+use crate::ratio::{Level, Levels, Ratios, Size};
+
+/// How many families the values we start from count for.
+const PSEUDO: f64 = 4.0;
+/// Rounds of weighing.
+const ROUNDS: usize = 6;
+/// A family further than this many standard deviations from the mean weighs less.
+const HUBER: f64 = 1.5;
+/// Variance of a type's level beyond the law where the population says nothing (published: off by 38 %).
+const UNKNOWN_TYPE: f64 = 0.17;
+/// Share of the variance that is left between families of one model, before they were compared.
+const SIBLINGS: f64 = 0.4;
+
+/// A family that was observed.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Member {
+    pub name: String,
+    pub namespace: String,
+    pub model: Option<String>,
+    pub size: Size,
+    pub found: [Found; P],
+    /// Its levels by type, beyond the law.
+    pub on: Vec<Level>,
+}
+
+/// What the population says.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Population {
+    prior: Prior,
+    ratios: Ratios,
+    /// Share of the variances left between families of one model.
+    siblings: f64,
+    /// Variance of a type's level where the population covers it.
+    type_variance: f64,
+}
+
+/// What is thought of one family before its own rows.
+#[derive(Clone, Debug)]
+pub(crate) struct Expected {
+    pub prior: Prior,
+    ratios: Ratios,
+    size: Size,
+    /// By type: mean of the siblings' residuals, shrunk.
+    siblings: BTreeMap<GpuType, f64>,
+    /// The siblings' level, its variance, and how many there are.
+    pub level: Option<Found>,
+}
+
+impl Expected {
+    /// Log of the type's time or draw relative to others.
+    pub fn base(&self, gpu_type: &GpuType, law: f64) -> f64 {
+        law + self.ratios.of(gpu_type, law, self.size) + self.siblings.get(gpu_type).copied().unwrap_or(0.0)
+    }
+
+    /// The population, or a family of the same model, ran on this type beside others.
+    pub fn covers(&self, gpu_type: &GpuType) -> bool {
+        self.ratios.covers(gpu_type)
+    }
+}
+
+impl Population {
+    /// Nothing but what we start from.
+    pub fn new(quantity: Quantity) -> Self {
+        let within = quantity.within();
+        Self {
+            prior: Prior { mean: quantity.means(), own: quantity.between(), within },
+            ratios: Ratios::default(),
+            siblings: SIBLINGS,
+            type_variance: within[LEVEL],
+        }
+    }
+
+    /// From the families.
+    pub fn fit(quantity: Quantity, members: &[&Member]) -> Self {
+        let mut it = Self::new(quantity);
+        if members.is_empty() {
+            return it;
+        }
+        let weights = shares(members);
+        it.ratios = Ratios::fit(&levels(members, &weights));
+        for p in (0..P).filter(|p| *p != LEVEL || quantity == Quantity::Power) {
+            let found: Vec<(f64, Found)> =
+                members.iter().zip(&weights).map(|(m, w)| (*w, m.found[p])).collect();
+            (it.prior.mean[p], it.prior.own[p]) = weigh(it.prior.mean[p], it.prior.own[p], &found);
+        }
+        let mut squares = (PSEUDO * it.type_variance, PSEUDO);
+        for (family, weight) in levels(members, &weights).iter().zip(&weights).filter(|(f, _)| f.on.len() > 1) {
+            let n = family.on.len() as f64;
+            let square: f64 = it.ratios.residuals(family).iter().map(|r| (r * r).min(0.5)).sum();
+            squares = (squares.0 + weight * square, squares.1 + weight * (n - 1.0));
+        }
+        it.type_variance = (squares.0 / squares.1).clamp(0.004, 0.5);
+        it.siblings = it.sibling_share(members);
+        it
+    }
+
+    /// How near families of one model are to each other: the variance among siblings over that among all.
+    fn sibling_share(&self, members: &[&Member]) -> f64 {
+        let mut by_model: BTreeMap<&str, Vec<&Member>> = BTreeMap::new();
+        for member in members {
+            if let Some(model) = &member.model {
+                by_model.entry(model).or_default().push(member);
+            }
+        }
+        let (mut among, mut all) = (SIBLINGS * 6.0, 6.0);
+        for family in by_model.values().filter(|f| f.len() > 1) {
+            for p in 1..P {
+                let total = self.prior.own[p];
+                let known: Vec<f64> =
+                    family.iter().map(|m| m.found[p]).filter(|f| f.variance < 0.5 * total).map(|f| f.mean).collect();
+                if known.len() < 2 || total <= 0.0 {
+                    continue;
+                }
+                let n = known.len() as f64;
+                let mean = known.iter().sum::<f64>() / n;
+                let square = known.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>();
+                among += (square / total).min(4.0 * (n - 1.0));
+                all += n - 1.0;
+            }
+        }
+        (among / all).clamp(0.1, 1.0)
+    }
+
+    /// What to think of a family; `siblings` are those of the same model but itself.
+    pub fn expect(&self, quantity: Quantity, size: Size, siblings: &[&Member]) -> Expected {
+        let mut prior = self.prior;
+        prior.within[LEVEL] = if self.ratios == Ratios::default() { UNKNOWN_TYPE } else { self.type_variance };
+        let mut by_type: BTreeMap<GpuType, (f64, f64)> = BTreeMap::new();
+        let mut level = None;
+        if !siblings.is_empty() {
+            let first = if quantity == Quantity::Power { 0 } else { 1 };
+            for p in first..P {
+                let among = self.siblings * prior.own[p];
+                let (mut sum, mut total) = (prior.mean[p] / prior.own[p].max(1e-9), 1.0 / prior.own[p].max(1e-9));
+                for found in siblings.iter().map(|m| m.found[p]) {
+                    let weight = 1.0 / (found.variance + among).max(1e-9);
+                    (sum, total) = (sum + weight * found.mean, total + weight);
+                }
+                prior.mean[p] = sum / total;
+                prior.own[p] = among + 1.0 / total;
+            }
+            for member in siblings {
+                let family = Levels { size: member.size, weight: 1.0, on: &member.on };
+                for (l, residual) in member.on.iter().zip(self.ratios.residuals(&family)) {
+                    let sum = by_type.entry(l.gpu_type.clone()).or_default();
+                    *sum = (sum.0 + residual, sum.1 + 1.0);
+                }
+            }
+            level = Some(level_of(siblings));
+            if by_type.len() > 1 {
+                prior.within[LEVEL] *= (self.siblings + 1.0 / (1.0 + siblings.len() as f64)).min(1.0);
+            }
+        }
+        // One more pull for a single sibling than for many.
+        let siblings = by_type.into_iter().map(|(t, (sum, n))| (t, sum / (n + self.siblings))).collect();
+        Expected { prior, ratios: self.ratios.clone(), size, siblings, level }
+    }
+
+    /// The variance of a type's level that the law alone knows.
+    pub fn unknown_type() -> f64 {
+        UNKNOWN_TYPE
+    }
+}
+
+fn level_of(siblings: &[&Member]) -> Found {
+    let n = siblings.len() as f64;
+    let mean = siblings.iter().map(|m| m.found[LEVEL].mean).sum::<f64>() / n;
+    let square: f64 = siblings.iter().map(|m| (m.found[LEVEL].mean - mean) * (m.found[LEVEL].mean - mean)).sum();
+    // Half a sibling of a factor 2: the same model may have other data.
+    Found { mean, variance: (square + 0.5) / n * (1.0 + 1.0 / n) }
+}
+
+fn levels<'a>(members: &[&'a Member], weights: &[f64]) -> Vec<Levels<'a>> {
+    members.iter().zip(weights).map(|(m, w)| Levels { size: m.size, weight: *w, on: &m.on }).collect()
+}
+
+/// No namespace weighs more than the middle one does.
+fn shares(members: &[&Member]) -> Vec<f64> {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for m in members {
+        *counts.entry(&m.namespace).or_default() += 1;
+    }
+    let mut sizes: Vec<usize> = counts.values().copied().collect();
+    sizes.sort_unstable();
+    let middle = sizes[sizes.len() / 2] as f64;
+    members.iter().map(|m| (middle / counts[m.namespace.as_str()] as f64).min(1.0)).collect()
+}
+
+/// Mean and variance of a parameter over families known with uncertainty.
+fn weigh(start: f64, start_variance: f64, found: &[(f64, Found)]) -> (f64, f64) {
+    if start_variance <= 0.0 {
+        return (start, start_variance);
+    }
+    let (mut mean, mut variance) = (start, start_variance);
+    for _ in 0..ROUNDS {
+        let (mut sum, mut total) = (PSEUDO * start / start_variance, PSEUDO / start_variance);
+        let (mut square, mut count) = (PSEUDO * start_variance, PSEUDO);
+        for (share, f) in found {
+            // What the family's own rows say: its prior taken back out would be noisier than it is worth; families
+            // that say little of the parameter count little.
+            let told = (1.0 - f.variance / start_variance).clamp(0.0, 1.0) * share;
+            let off = (f.mean - mean).abs() / libm::sqrt(variance + f.variance);
+            let huber = if off > HUBER { HUBER / off } else { 1.0 };
+            let weight = told * huber / (variance + f.variance);
+            (sum, total) = (sum + weight * f.mean, total + weight);
+            square += told * (huber * huber * (f.mean - mean) * (f.mean - mean) + f.variance);
+            count += told;
+        }
+        mean = sum / total;
+        variance = (square / count).clamp(0.05 * start_variance, 3.0 * start_variance);
+    }
+    (mean, variance)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(i: usize, overhead: f64) -> Member {
+        let mut found = [Found { mean: 0.0, variance: 0.01 }; P];
+        found[1].mean = overhead;
+        Member {
+            name: format!("n{i}/a"),
+            namespace: format!("n{i}"),
+            model: None,
+            size: Size::default(),
+            found,
+            on: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn families_teach_the_next_one_and_a_namespace_that_lies_teaches_little() {
+        let mut members: Vec<Member> = (0..12).map(|i| member(i, 0.5 + 0.05 * (i % 3) as f64)).collect();
+        let fit = |members: &[Member]| {
+            let members: Vec<&Member> = members.iter().collect();
+            Population::fit(Quantity::Time, &members).expect(Quantity::Time, Size::default(), &[]).prior
+        };
+        let honest = fit(&members);
+        assert!(honest.mean[1] > 0.2 && honest.own[1] < Quantity::Time.between()[1], "{honest:?}");
+        for _ in 0..50 {
+            members.push(Member { namespace: "liar".into(), ..member(99, -5.0) });
+        }
+        let off = (fit(&members).mean[1] - honest.mean[1]).abs();
+        assert!(off < 0.2, "{off}");
+    }
+}

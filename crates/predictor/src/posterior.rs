@@ -1,0 +1,343 @@
+//! The curve of one family, bent by what was observed of it.
+//!
+//! A Gaussian process whose mean is the physics of [`Quantity`] and whose prior over the physics' parameters comes from
+//! the population: `cov(i, j) = J_i (own + [same type] within) J_j' + k(i, j) + noise`, with J the physics' slopes at the
+//! parameters found so far (Gauss-Newton, a fixed number of rounds), `k` a smooth deviation that no parameter
+//! explains, and one error shared by all rows of a user's table. So a single epoch on one configuration moves all others as far
+//! as families usually go together, one on a new type fixes the ratio of types, and many rows are followed closely.
+//! Rows far from what the others say weigh less (Huber). Nothing iterates without bound.
+
+use std::collections::BTreeMap;
+
+use crate::linear::Cholesky;
+use crate::physics::{LEVEL, P, Quantity, Setting, Theta};
+
+/// Rounds of Gauss-Newton.
+const ROUNDS: usize = 14;
+/// Largest move of a parameter in a round; the level is linear and free.
+const MOVE: f64 = 1.0;
+/// How far a parameter goes from its mean, in standard deviations.
+const FURTHEST: f64 = 4.0;
+/// A row further off than this many standard deviations of its noise weighs less.
+const HUBER: f64 = 2.5;
+/// Standard deviation of the error that all rows of a user's table share (log): wrong by a factor 1.6 is usual.
+const TABLE: f64 = 0.5;
+
+/// A row: where, log of the value, its own noise (standard deviation of the log) beyond the family's scatter.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Row {
+    pub setting: Setting,
+    pub log: f64,
+    pub noise: f64,
+    /// From the user's table.
+    pub table: bool,
+}
+
+/// What is thought of the parameters before the family's own rows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Prior {
+    pub mean: Theta,
+    /// Variances between families.
+    pub own: Theta,
+    /// Variances between types within a family.
+    pub within: Theta,
+}
+
+/// Smoothness and scatter of what no parameter explains (standard deviations of the log, lengths in doublings).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Texture {
+    pub deviation: f64,
+    pub scatter: f64,
+    pub length: f64,
+}
+
+impl Texture {
+    pub const USUAL: Self = Self { deviation: 0.08, scatter: 0.05, length: 2.0 };
+
+    fn covariance(&self, a: &Setting, b: &Setting) -> f64 {
+        let square = |x: f64| x * x;
+        let (batch, depth) = ((a.batch - b.batch) / std::f64::consts::LN_2, (a.depth - b.depth) * 4.0);
+        let far = square(a.gpus - b.gpus) * 1.5 + square(a.nodes - b.nodes) * 1.5 + square(batch) + square(depth);
+        // Matern 3/2: measured curves have kinks.
+        let d = libm::sqrt(3.0 * far) / self.length;
+        let shared = if a.kind == b.kind { 1.0 } else { 0.5 };
+        self.deviation * self.deviation * shared * (1.0 + d) * libm::exp(-d)
+    }
+}
+
+/// A family's curve.
+#[derive(Clone, Debug)]
+pub(crate) struct Posterior {
+    quantity: Quantity,
+    prior: Prior,
+    texture: Texture,
+    rows: Vec<Row>,
+    slopes: Vec<Theta>,
+    thetas: BTreeMap<u16, Theta>,
+    alpha: Vec<f64>,
+    factor: Option<Cholesky>,
+    /// Log of the evidence for prior and texture, up to a constant.
+    pub evidence: f64,
+}
+
+/// One parameter as the rows have it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Found {
+    pub mean: f64,
+    pub variance: f64,
+}
+
+impl Posterior {
+    /// From the rows, at most a few hundred.
+    pub fn new(quantity: Quantity, prior: Prior, texture: Texture, rows: &[Row]) -> Self {
+        let mut it = Self {
+            quantity,
+            prior,
+            texture,
+            rows: rows.to_vec(),
+            slopes: vec![[0.0; P]; rows.len()],
+            thetas: BTreeMap::new(),
+            alpha: vec![0.0; rows.len()],
+            factor: None,
+            evidence: 0.0,
+        };
+        if !rows.is_empty() {
+            it.condition();
+        }
+        it
+    }
+
+    fn condition(&mut self) {
+        let n = self.rows.len();
+        let mut noise: Vec<f64> = self.rows.iter().map(|r| self.noise(r)).collect();
+        let (mut part, mut before) = (1.0f64, f64::INFINITY);
+        for round in 0..ROUNDS {
+            let mut off = vec![0.0; n];
+            for (i, row) in self.rows.iter().enumerate() {
+                let theta = self.theta(row.setting.kind);
+                let at = self.quantity.at(&theta, &row.setting);
+                let slopes = self.quantity.slopes(&theta, &row.setting, at);
+                let moved: f64 = (0..P).map(|p| slopes[p] * (theta[p] - self.prior.mean[p])).sum();
+                self.slopes[i] = slopes;
+                off[i] = row.log - at + moved;
+            }
+            let mut covariance = vec![0.0; n * n];
+            for i in 0..n {
+                for j in 0..=i {
+                    covariance[i * n + j] = self.between(i, j);
+                }
+                covariance[i * n + i] += noise[i];
+            }
+            let Some(factor) = Cholesky::new(n, covariance) else { break };
+            self.alpha.clone_from(&off);
+            factor.solve(&mut self.alpha);
+            self.evidence = -0.5 * off.iter().zip(&self.alpha).map(|(r, a)| r * a).sum::<f64>()
+                - 0.5 * factor.log_det();
+            self.factor = Some(factor);
+            let change = self.step(part);
+            // Steps that do not get smaller go to and fro.
+            if change > 0.6 * before {
+                part *= 0.6;
+            }
+            before = change;
+            // What is left of a row once everything shared is taken off it.
+            let mut reweighed = false;
+            // Only once the curve stands: before that an honest row may look far off.
+            if (change < 0.15 || round > 3) && round < ROUNDS - 2 {
+                for (i, row) in self.rows.iter().enumerate() {
+                    let usual = self.noise(row);
+                    let left = (self.alpha[i] * noise[i]).abs();
+                    let wanted = usual * (left / (HUBER * libm::sqrt(usual))).clamp(1.0, 1e3);
+                    let wanted = libm::sqrt(wanted * noise[i]).max(usual);
+                    reweighed |= (wanted / noise[i] - 1.0).abs() > 0.1;
+                    noise[i] = wanted;
+                }
+            }
+            if change < 1e-3 && !reweighed && round > 2 {
+                break;
+            }
+        }
+    }
+
+    fn noise(&self, row: &Row) -> f64 {
+        row.noise * row.noise + self.texture.scatter * self.texture.scatter
+    }
+
+    fn between(&self, i: usize, j: usize) -> f64 {
+        let (a, b) = (&self.rows[i], &self.rows[j]);
+        let table = if a.table && b.table { TABLE * TABLE } else { 0.0 };
+        self.linear(a.setting.kind == b.setting.kind, &self.slopes[i], &self.slopes[j])
+            + self.texture.covariance(&a.setting, &b.setting)
+            + table
+    }
+
+    fn linear(&self, same_kind: bool, a: &Theta, b: &Theta) -> f64 {
+        let Prior { own, within, .. } = &self.prior;
+        let within = |p: usize| if same_kind { within[p] } else { 0.0 };
+        (0..P).map(|p| a[p] * b[p] * (own[p] + within(p))).sum()
+    }
+
+    /// Parameters on a type.
+    fn theta(&self, kind: u16) -> Theta {
+        if let Some(theta) = self.thetas.get(&kind) {
+            return *theta;
+        }
+        self.thetas.get(&u16::MAX).copied().unwrap_or(self.prior.mean)
+    }
+
+    /// Moves the parameters of every type (and those of a type without rows, kept under `u16::MAX`) to where the rows
+    /// pull them; the largest move.
+    fn step(&mut self, part: f64) -> f64 {
+        let mut kinds: Vec<u16> = self.rows.iter().map(|r| r.setting.kind).collect();
+        kinds.push(u16::MAX);
+        kinds.sort_unstable();
+        kinds.dedup();
+        let mut change = 0.0f64;
+        for kind in kinds {
+            let was = self.theta(kind);
+            let mut theta = was;
+            for (p, value) in theta.iter_mut().enumerate() {
+                let mut wanted = self.prior.mean[p];
+                for (row, (slopes, alpha)) in self.rows.iter().zip(self.slopes.iter().zip(&self.alpha)) {
+                    let within = if row.setting.kind == kind { self.prior.within[p] } else { 0.0 };
+                    wanted += (self.prior.own[p] + within) * slopes[p] * alpha;
+                }
+                if p != LEVEL {
+                    let reach = FURTHEST * libm::sqrt(self.prior.own[p] + self.prior.within[p]);
+                    wanted = wanted.clamp(self.prior.mean[p] - reach, self.prior.mean[p] + reach);
+                    wanted = was[p] + part * (wanted - was[p]).clamp(-MOVE, MOVE);
+                }
+                if wanted.is_finite() {
+                    if p != LEVEL {
+                    change = change.max((wanted - was[p]).abs());
+                }
+                    *value = wanted;
+                }
+            }
+            self.thetas.insert(kind, theta);
+        }
+        change
+    }
+
+    /// Mean and variance of the log at a setting, the scatter of single rows not counted.
+    pub fn at(&self, s: &Setting) -> (f64, f64) {
+        let theta = self.theta(s.kind);
+        let at = self.quantity.at(&theta, s);
+        let slopes = self.quantity.slopes(&theta, s, at);
+        let mut variance = self.linear(true, &slopes, &slopes) + self.texture.covariance(s, s);
+        let Some(factor) = &self.factor else { return (at, variance) };
+        let mut mean = at;
+        let mut with: Vec<f64> = Vec::with_capacity(self.rows.len());
+        for ((row, other), alpha) in self.rows.iter().zip(&self.slopes).zip(&self.alpha) {
+            let deviation = self.texture.covariance(s, &row.setting);
+            mean += deviation * alpha;
+            with.push(deviation + self.linear(row.setting.kind == s.kind, &slopes, other));
+        }
+        factor.forward(&mut with);
+        variance -= with.iter().map(|x| x * x).sum::<f64>();
+        (mean, variance.max(1e-6))
+    }
+
+    /// Mean of the log alone.
+    pub fn mean(&self, s: &Setting) -> f64 {
+        let at = self.quantity.at(&self.theta(s.kind), s);
+        let deviations = self.rows.iter().zip(&self.alpha);
+        at + deviations.map(|(row, alpha)| alpha * self.texture.covariance(s, &row.setting)).sum::<f64>()
+    }
+
+    /// The scatter of single rows around the curve (variance).
+    pub fn scatter(&self) -> f64 {
+        self.texture.scatter * self.texture.scatter
+    }
+
+    /// The family's own parameters, the types' set aside.
+    pub fn found(&self) -> [Found; P] {
+        self.weigh(|p, i| self.slopes[i][p], |p| self.prior.own[p])
+    }
+
+    /// How the family's level on a type differs from its own level elsewhere.
+    pub fn level_on(&self, kind: u16) -> Found {
+        let slope = |p: usize, i: usize| {
+            if p == LEVEL && self.rows[i].setting.kind == kind { self.slopes[i][p] } else { 0.0 }
+        };
+        let mut found = self.weigh(slope, |p| self.prior.within[p]);
+        found[LEVEL].mean -= self.prior.mean[LEVEL];
+        found[LEVEL]
+    }
+
+    fn weigh(&self, slope: impl Fn(usize, usize) -> f64, prior: impl Fn(usize) -> f64) -> [Found; P] {
+        let mut found = [Found::default(); P];
+        for (p, found) in found.iter_mut().enumerate() {
+            let variance = prior(p);
+            let mut with: Vec<f64> = (0..self.rows.len()).map(|i| slope(p, i)).collect();
+            let pull: f64 = with.iter().zip(&self.alpha).map(|(s, a)| s * a).sum();
+            found.mean = self.prior.mean[p] + variance * pull;
+            found.variance = variance;
+            if let Some(factor) = &self.factor {
+                factor.forward(&mut with);
+                found.variance -= variance * variance * with.iter().map(|x| x * x).sum::<f64>();
+            }
+            found.variance = found.variance.clamp(0.0, variance);
+        }
+        found
+    }
+
+    /// Errors of each row as the others predict it (leave one out), over their standard deviations.
+    pub fn left_out(&self) -> Vec<f64> {
+        let Some(factor) = &self.factor else { return Vec::new() };
+        let inverse = factor.inverse_diagonal();
+        self.alpha.iter().zip(inverse).map(|(alpha, q)| alpha / libm::sqrt(q.max(1e-12))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prior() -> Prior {
+        let q = Quantity::Time;
+        Prior { mean: q.means(), own: q.between(), within: q.within() }
+    }
+
+    fn on(kind: u16, gpus: f64) -> Setting {
+        Setting { kind, gpus, nodes: 0.0, batch: 0.0, limit: 0.0, depth: 0.0, base: 0.0 }
+    }
+
+    fn row(kind: u16, gpus: f64, log: f64) -> Row {
+        Row { setting: on(kind, gpus), log, noise: 0.02, table: false }
+    }
+
+    #[test]
+    fn one_row_moves_every_other_setting_and_says_most_nearby() {
+        let at = |rows: &[Row], s: Setting| {
+            Posterior::new(Quantity::Time, prior(), Texture::USUAL, rows).at(&s)
+        };
+        let rows = [row(0, 0.0, 5.0)];
+        let (here, there, other) = (at(&rows, on(0, 0.0)), at(&rows, on(0, 3.0)), at(&rows, on(1, 0.0)));
+        assert!((here.0 - 5.0).abs() < 0.01 && here.1 < 0.02, "{here:?}");
+        assert!(there.0 < 4.0 && there.0 > 5.0 - 2.1 && there.1 > here.1, "{there:?}");
+        assert!((other.0 - 5.0).abs() < 0.4 && other.1 > here.1, "{other:?}");
+    }
+
+    #[test]
+    fn one_row_that_is_nonsense_does_not_bend_the_curve() {
+        let mut rows: Vec<Row> = (0..6).map(|i| row(0, f64::from(i) / 2.0, 5.0 - 0.3 * f64::from(i))).collect();
+        let honest = Posterior::new(Quantity::Time, prior(), Texture::USUAL, &rows).at(&on(0, 1.25)).0;
+        rows.push(row(0, 1.25, 9.0));
+        let off = Posterior::new(Quantity::Time, prior(), Texture::USUAL, &rows).at(&on(0, 1.25)).0;
+        assert!((off - honest).abs() < 0.25, "{honest} {off}");
+    }
+
+    #[test]
+    fn a_table_that_is_off_is_off_everywhere() {
+        // given: a table that says half of what is true, and one observation
+        let mut rows: Vec<Row> =
+            (0..4).map(|i| Row { table: true, ..row(0, f64::from(i), 4.0 - 0.6 * f64::from(i)) }).collect();
+        rows.push(row(0, 2.0, 2.8 + std::f64::consts::LN_2));
+        let curve = Posterior::new(Quantity::Time, prior(), Texture::USUAL, &rows);
+        for i in [0, 1, 3] {
+            let moved = curve.at(&on(0, f64::from(i))).0 - (4.0 - 0.6 * f64::from(i));
+            assert!((0.55..0.75).contains(&moved), "{i}: {moved}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Which observations are believed at all. What is refused is counted by reason, never silently dropped.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Observation;
+
+/// A year: nobody waits longer for an epoch.
+pub(crate) const MAX_EPOCH: f64 = 31_536_000.0;
+/// A microsecond: below it a clock says nothing.
+pub(crate) const MIN_EPOCH: f64 = 1e-6;
+/// More than any board draws.
+pub(crate) const MAX_WATTS: f64 = 10_000.0;
+/// More GPUs than any gang has.
+const MAX_GPUS: u32 = 65_536;
+
+/// Why an observation was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Refusal {
+    /// A time, a draw, a weight or an instant that is no finite number.
+    NotANumber,
+    /// A time, a draw or a weight that is zero or negative.
+    NotPositive,
+    /// An epoch beyond a year or below a microsecond, a board above 10 kW, a gang above 65,536 GPUs.
+    OutOfBounds,
+    /// No GPUs, or no nodes.
+    NoGpus,
+    /// Neither a time nor a draw.
+    Empty,
+    /// More rows of one namespace than a pooled fit takes; it keeps the newest.
+    TooMany,
+}
+
+impl Refusal {
+    /// As a metric label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NotANumber => "NotANumber",
+            Self::NotPositive => "NotPositive",
+            Self::OutOfBounds => "OutOfBounds",
+            Self::NoGpus => "NoGpus",
+            Self::Empty => "Empty",
+            Self::TooMany => "TooMany",
+        }
+    }
+}
+
+/// How many rows were refused, by reason.
+pub type Refused = BTreeMap<Refusal, u64>;
+
+/// Whether an observation can be true.
+///
+/// # Errors
+/// Why it cannot.
+pub fn screen(row: &Observation) -> Result<(), Refusal> {
+    let c = &row.configuration;
+    let gpus = row.gpus.unwrap_or(c.total_gpus()).0;
+    if gpus == 0 || c.nodes == 0 {
+        return Err(Refusal::NoGpus);
+    }
+    let (epoch, watts) = (row.epoch.map(|s| s.0), row.watts_per_gpu.map(|w| w.0));
+    if epoch.is_none() && watts.is_none() {
+        return Err(Refusal::Empty);
+    }
+    let values = [epoch, watts, Some(row.epochs), c.limit.map(|w| w.0), row.batch];
+    if values.iter().flatten().any(|v| !v.is_finite()) || !row.at.is_finite() {
+        return Err(Refusal::NotANumber);
+    }
+    if values.iter().flatten().any(|v| *v <= 0.0) {
+        return Err(Refusal::NotPositive);
+    }
+    let outside = |value: Option<f64>, low: f64, high: f64| value.is_some_and(|v| v < low || v > high);
+    if outside(epoch, MIN_EPOCH, MAX_EPOCH) || outside(watts, 0.1, MAX_WATTS) || gpus > MAX_GPUS {
+        return Err(Refusal::OutOfBounds);
+    }
+    Ok(())
+}

@@ -1,0 +1,276 @@
+//! One quantity over all families: the population, how smooth curves are, how far off predictions turn out to be.
+//!
+//! Fitted twice over: families by the values we start from give a population, the population gives better families.
+//! The work is bounded: cells of a family, of a namespace, of all together.
+
+use std::collections::BTreeMap;
+
+use andreas_core::GpuType;
+
+use crate::conformal::{Factors, calibrate};
+use crate::physics::{Kinds, LEVEL, Quantity, Setting};
+use crate::population::{Expected, Member, Population};
+use crate::posterior::{Found, Posterior, Prior, Row, Texture};
+use crate::ratio::{Level, Size};
+
+/// Families that textures are compared on, and cells of each.
+const COMPARED: usize = 16;
+const COMPARED_CELLS: usize = 64;
+/// A family with fewer cells has the population's texture.
+const OWN_TEXTURE: usize = 10;
+/// Variance of a level of which nothing is known.
+const FREE: f64 = 9.0;
+
+/// A cell as the curve takes it, its type not numbered yet.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Spot {
+    pub gpu_type: GpuType,
+    /// The law's log for the type (power: for type, GPUs and nodes).
+    pub law: f64,
+    /// `kind` and `base` are filled in later.
+    pub setting: Setting,
+    pub log: f64,
+    pub noise: f64,
+    pub table: bool,
+}
+
+/// One family's cells of one quantity.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Family {
+    pub name: String,
+    pub namespace: String,
+    pub model: Option<String>,
+    pub size: Size,
+    pub spots: Vec<Spot>,
+}
+
+/// A family's curve with what it rests on.
+#[derive(Clone, Debug)]
+pub(crate) struct Curve {
+    pub posterior: Posterior,
+    pub expected: Expected,
+    kinds: Kinds,
+    /// Cells by type.
+    pub counts: BTreeMap<GpuType, usize>,
+    level: f64,
+}
+
+impl Curve {
+    /// A setting as this curve counts types; one it never saw shares no number with any.
+    fn place(&self, spot: &Spot) -> Setting {
+        let known = self.kinds.iter().find(|(_, t)| **t == spot.gpu_type).map(|(kind, _)| kind);
+        let kind = known.unwrap_or(u16::MAX);
+        Setting { kind, base: self.expected.base(&spot.gpu_type, spot.law) + self.level, ..spot.setting }
+    }
+
+    /// Mean of the log.
+    pub fn mean(&self, spot: &Spot) -> f64 {
+        self.posterior.mean(&self.place(spot))
+    }
+
+    /// Mean and variance of the log of a new row.
+    pub fn at(&self, spot: &Spot) -> (f64, f64) {
+        let (mean, variance) = self.posterior.at(&self.place(spot));
+        (mean, variance + self.posterior.scatter())
+    }
+
+    /// Cells of a type.
+    pub fn count(&self, gpu_type: &GpuType) -> usize {
+        self.counts.get(gpu_type).copied().unwrap_or(0)
+    }
+}
+
+/// One quantity, learned.
+#[derive(Clone, Debug)]
+pub(crate) struct Stage {
+    pub quantity: Quantity,
+    pub population: Population,
+    pub members: Vec<Member>,
+    pub texture: Texture,
+    pub factors: Factors,
+}
+
+impl Stage {
+    /// From all families, in order of their names.
+    pub fn fit(quantity: Quantity, families: &[Family]) -> Self {
+        let mut stage = Self {
+            quantity,
+            population: Population::new(quantity),
+            members: Vec::new(),
+            texture: Texture::USUAL,
+            factors: Factors::default(),
+        };
+        for round in 0..2 {
+            stage.members = families.iter().filter_map(|f| stage.member(f)).collect();
+            let members: Vec<&Member> = stage.members.iter().collect();
+            stage.population = Population::fit(quantity, &members);
+            if round == 0 {
+                stage.texture = stage.compare_textures(families);
+            }
+        }
+        stage.factors = calibrate(&stage, families);
+        stage
+    }
+
+    /// What to think of a family; its own earlier self is not its sibling.
+    pub fn expect(&self, family: &Family) -> Expected {
+        let siblings: Vec<&Member> = self
+            .members
+            .iter()
+            .filter(|m| family.model.is_some() && m.model == family.model && m.name != family.name)
+            .take(64)
+            .collect();
+        self.population.expect(self.quantity, family.size, &siblings)
+    }
+
+    /// A family's curve; `level` is what is thought of its level where it has no rows.
+    pub fn curve(&self, family: &Family, expected: Expected, level: Found) -> Curve {
+        let curve = self.curve_of(&family.spots, expected, level, self.texture);
+        if family.spots.len() < OWN_TEXTURE {
+            return curve;
+        }
+        // Its own texture, as far as its own rows tell: evidence against the population's.
+        let few = spread(&family.spots, COMPARED_CELLS);
+        let expected = curve.expected;
+        let evidence = |texture: Texture| {
+            let curve = self.curve_of(&few, expected.clone(), level, texture);
+            let step = |a: f64, b: f64| libm::log(a / b) * libm::log(a / b);
+            let unlikely = step(texture.deviation, self.texture.deviation)
+                + step(texture.scatter, self.texture.scatter)
+                + step(texture.length, self.texture.length);
+            curve.posterior.evidence - unlikely
+        };
+        let texture = best(self.texture, evidence);
+        self.curve_of(&family.spots, expected, level, texture)
+    }
+
+    /// The same by some of its rows, with a given texture.
+    pub fn curve_of(
+        &self,
+        spots: &[Spot],
+        expected: Expected,
+        level: Found,
+        texture: Texture,
+    ) -> Curve {
+        let mut kinds = Kinds::default();
+        let mut counts = BTreeMap::new();
+        let mut rows: Vec<Row> = Vec::with_capacity(spots.len());
+        for spot in spots {
+            *counts.entry(spot.gpu_type.clone()).or_default() += 1;
+            let base = expected.base(&spot.gpu_type, spot.law);
+            let setting = Setting { kind: kinds.of(&spot.gpu_type), base, ..spot.setting };
+            rows.push(Row { setting, log: spot.log, noise: spot.noise, table: spot.table });
+        }
+        let mut prior = expected.prior;
+        if self.quantity == Quantity::Time {
+            prior.own[LEVEL] = level.variance;
+        }
+        // Rows of types that nobody compared differ by what the law is off.
+        if kinds.iter().any(|(_, t)| !expected.covers(t)) || spots.is_empty() {
+            prior.within[LEVEL] = prior.within[LEVEL].max(0.5 * Population::unknown_type());
+        }
+        for row in &mut rows {
+            row.setting.base += level.mean;
+        }
+        let posterior = Posterior::new(self.quantity, prior, texture, &rows);
+        Curve { posterior, expected, kinds, counts, level: level.mean }
+    }
+
+    fn member(&self, family: &Family) -> Option<Member> {
+        if family.spots.is_empty() {
+            return None;
+        }
+        let spots = spread(&family.spots, COMPARED_CELLS);
+        let expected = self.population.expect(self.quantity, family.size, &[]);
+        let level = self.free_level(&spots, &expected);
+        let mut wide = expected.clone();
+        // Levels on types are what the ratios are learned from: they are not pulled to the law here.
+        wide.prior.within[LEVEL] = wide.prior.within[LEVEL].max(0.5);
+        let curve = self.curve_of(&spots, wide, level, self.texture);
+        let mut found = curve.posterior.found();
+        found[LEVEL].mean += level.mean;
+        let on = curve.kinds.iter().map(|(kind, gpu_type)| {
+            let at = curve.posterior.level_on(kind);
+            // Beyond the law: what was expected beyond it, and what was found beyond that.
+            let law = spots.iter().find(|s| s.gpu_type == *gpu_type).map_or(0.0, |s| s.law);
+            let expected = curve.expected.base(gpu_type, law) - law;
+            let law = if self.quantity == Quantity::Power { 0.0 } else { law };
+            Level { gpu_type: gpu_type.clone(), law, level: at.mean + expected, variance: at.variance }
+        });
+        Some(Member {
+            name: family.name.clone(),
+            namespace: family.namespace.clone(),
+            model: family.model.clone(),
+            size: family.size,
+            found,
+            on: on.collect(),
+        })
+    }
+
+    /// A level that says nothing, in the middle of the rows.
+    pub fn free_level(&self, spots: &[Spot], expected: &Expected) -> Found {
+        if self.quantity == Quantity::Power {
+            return Found::default();
+        }
+        let Prior { mean, .. } = expected.prior;
+        let mut off: Vec<f64> = spots
+            .iter()
+            .map(|s| {
+                let setting = Setting { base: expected.base(&s.gpu_type, s.law), ..s.setting };
+                s.log - self.quantity.at(&mean, &setting)
+            })
+            .collect();
+        off.sort_by(f64::total_cmp);
+        Found { mean: off.get(off.len() / 2).copied().unwrap_or(0.0), variance: FREE }
+    }
+
+    fn compare_textures(&self, families: &[Family]) -> Texture {
+        let mut most: Vec<&Family> = families.iter().filter(|f| f.spots.len() >= 4).collect();
+        most.sort_by(|a, b| b.spots.len().cmp(&a.spots.len()).then(a.name.cmp(&b.name)));
+        most.truncate(COMPARED);
+        if most.is_empty() {
+            return Texture::USUAL;
+        }
+        let evidence = |texture: Texture| {
+            let of = |family: &&Family| {
+                let spots = spread(&family.spots, COMPARED_CELLS);
+                let expected = self.population.expect(self.quantity, family.size, &[]);
+                let level = self.free_level(&spots, &expected);
+                self.curve_of(&spots, expected, level, texture).posterior.evidence
+            };
+            most.iter().map(of).sum::<f64>()
+        };
+        best(Texture::USUAL, evidence)
+    }
+}
+
+/// One coordinate after the other, each over a few values.
+fn best(start: Texture, evidence: impl Fn(Texture) -> f64) -> Texture {
+    const FACTORS: [f64; 4] = [0.35, 0.6, 1.7, 3.0];
+    let mut best = (evidence(start), start);
+    let moves: [fn(Texture, f64) -> Texture; 3] = [
+        |t, f| Texture { scatter: (t.scatter * f).clamp(0.004, 0.3), ..t },
+        |t, f| Texture { deviation: (t.deviation * f).clamp(0.01, 0.5), ..t },
+        |t, f| Texture { length: (t.length * f).clamp(0.5, 8.0), ..t },
+    ];
+    for with in moves {
+        let from = best.1;
+        for factor in FACTORS {
+            let texture = with(from, factor);
+            let found = evidence(texture);
+            if found > best.0 {
+                best = (found, texture);
+            }
+        }
+    }
+    best.1
+}
+
+/// At most so many, some of every part.
+pub(crate) fn spread(spots: &[Spot], most: usize) -> Vec<Spot> {
+    let n = spots.len();
+    if n <= most {
+        return spots.to_vec();
+    }
+    (0..most).map(|i| spots[i * n / most].clone()).collect()
+}
