@@ -4,6 +4,7 @@ use andreas_core::Seconds;
 use serde::{Deserialize, Serialize};
 
 use crate::Source;
+use crate::conformal::Z95;
 
 /// Standard normal quantile of 90 %.
 const Z90: f64 = 1.281_551_565_544_600_4;
@@ -31,6 +32,16 @@ impl Estimate {
     /// Below this with 90 % probability.
     pub fn p90(&self) -> f64 {
         self.median * libm::exp(Z90 * self.sigma)
+    }
+
+    /// Below this with 5 % probability: the lower end of the interval of 90 %.
+    pub fn low(&self) -> f64 {
+        self.median * libm::exp(-Z95 * self.sigma)
+    }
+
+    /// Below this with 95 % probability: the upper end of the interval of 90 %.
+    pub fn high(&self) -> f64 {
+        self.median * libm::exp(Z95 * self.sigma)
     }
 
     /// The expected value, `exp(mu + sigma^2 / 2)`: what energy and cost are counted with.

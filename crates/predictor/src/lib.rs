@@ -33,6 +33,7 @@
 mod cells;
 mod conformal;
 mod estimate;
+pub mod evaluation;
 mod guard;
 mod law;
 mod level;
@@ -48,6 +49,7 @@ mod regression;
 mod scale;
 mod screen;
 mod stage;
+pub mod table;
 mod types;
 
 pub use estimate::{Estimate, on_time_probability};

@@ -66,26 +66,15 @@ pub(crate) struct Setting {
 impl Quantity {
     /// Log of the quantity.
     pub fn at(self, theta: &Theta, s: &Setting) -> f64 {
-        match self {
-            Self::Time => s.base + theta[LEVEL] + time(theta, s),
-            Self::Power => power(theta, s),
-        }
+        self.with_slopes(theta, s).0
     }
 
-    /// Its derivatives by the parameters (forward differences; the functions are smooth and of order one).
-    pub fn slopes(self, theta: &Theta, s: &Setting, at: f64) -> Theta {
-        const STEP: f64 = 1e-5;
-        let mut slopes = [0.0; P];
-        for (p, slope) in slopes.iter_mut().enumerate() {
-            if self == Self::Time && p == LEVEL {
-                *slope = 1.0;
-                continue;
-            }
-            let mut moved = *theta;
-            moved[p] += STEP;
-            *slope = (self.at(&moved, s) - at) / STEP;
+    /// The same with its derivatives by the parameters.
+    pub fn with_slopes(self, theta: &Theta, s: &Setting) -> (f64, Theta) {
+        match self {
+            Self::Time => time(theta, s),
+            Self::Power => power(theta, s),
         }
-        slopes
     }
 
     /// Means of the parameters before anything was observed.
@@ -114,36 +103,63 @@ impl Quantity {
     }
 }
 
-fn time(theta: &Theta, s: &Setting) -> f64 {
-    // log(exp(a) + exp(b))
-    let add = |a: f64, b: f64| a.max(b) + libm::log1p(libm::exp(-(a - b).abs()));
+/// 1 / (1 + exp(-x))
+fn share(x: f64) -> f64 {
+    1.0 / (1.0 + libm::exp(-x))
+}
+
+/// log(exp(a) + exp(b))
+fn add(a: f64, b: f64) -> f64 {
+    a.max(b) + libm::log1p(libm::exp(-(a - b).abs()))
+}
+
+fn time(theta: &Theta, s: &Setting) -> (f64, Theta) {
     let ln2 = std::f64::consts::LN_2;
-    let compute = add(theta[OVERHEAD], s.batch - s.gpus * ln2);
+    let samples = s.batch - s.gpus * ln2;
+    let compute = add(theta[OVERHEAD], samples);
+    let mut slopes = [0.0; P];
+    slopes[LEVEL] = 1.0;
+    slopes[OVERHEAD] = share(theta[OVERHEAD] - samples);
     let mut step = compute;
     if s.gpus > 0.0 {
-        let growth = theta[GROWTH].max(0.0) * (s.gpus - 1.0) * ln2;
-        let across = if s.nodes > 0.0 { libm::log1p(libm::exp(theta[ACROSS])) } else { 0.0 };
-        let sync = theta[SYNC] + across + growth;
-        let overlap = 1.0 + libm::exp(theta[OVERLAP]);
+        let spread = s.nodes > 0.0;
+        let across = if spread { add(0.0, theta[ACROSS]) } else { 0.0 };
+        let doublings = (s.gpus - 1.0) * ln2;
+        let sync = theta[SYNC] + across + theta[GROWTH].max(0.0) * doublings;
+        let beyond = libm::exp(theta[OVERLAP]);
+        let overlap = 1.0 + beyond;
         step = add(overlap * compute, overlap * sync) / overlap;
+        let waiting = share(overlap * (sync - compute));
+        slopes[OVERHEAD] *= 1.0 - waiting;
+        slopes[SYNC] = waiting;
+        slopes[ACROSS] = if spread { waiting * share(theta[ACROSS]) } else { 0.0 };
+        slopes[GROWTH] = if theta[GROWTH] > 0.0 { waiting * doublings } else { 0.0 };
+        slopes[OVERLAP] = ((1.0 - waiting) * compute + waiting * sync - step) * beyond / overlap;
     }
-    let origin = libm::log1p(libm::exp(theta[OVERHEAD]));
-    step - origin - s.batch + theta[BATCH] * s.batch + libm::exp(theta[LIMITED]) * s.limit
+    slopes[OVERHEAD] -= share(theta[OVERHEAD]);
+    slopes[LIMITED] = libm::exp(theta[LIMITED]) * s.limit;
+    slopes[BATCH] = s.batch;
+    let origin = add(0.0, theta[OVERHEAD]);
+    let at = s.base + theta[LEVEL] + step - origin - s.batch + theta[BATCH] * s.batch + slopes[LIMITED];
+    (at, slopes)
 }
 
-fn power(theta: &Theta, s: &Setting) -> f64 {
+fn power(theta: &Theta, s: &Setting) -> (f64, Theta) {
     let doublings = s.batch / std::f64::consts::LN_2;
-    let free = free_power(theta, s, doublings);
+    let mut slopes = [0.0; P];
+    (slopes[LEVEL], slopes[OVERHEAD], slopes[SYNC], slopes[ACROSS]) = (1.0, doublings, s.gpus, s.nodes);
+    let by_settings = theta[OVERHEAD] * doublings + theta[SYNC] * s.gpus + theta[ACROSS] * s.nodes;
+    let free = s.base + theta[LEVEL] + by_settings;
     let cut = s.limit + theta[GROWTH];
     if !cut.is_finite() {
-        return free;
+        return (free, slopes);
     }
-    let (low, high) = (free.min(cut), free.max(cut));
-    low - libm::log1p(libm::exp(-CUT * (high - low))) / CUT
-}
-
-fn free_power(theta: &Theta, s: &Setting, doublings: f64) -> f64 {
-    s.base + theta[LEVEL] + theta[OVERHEAD] * doublings + theta[SYNC] * s.gpus + theta[ACROSS] * s.nodes
+    let bound = share(CUT * (free - cut));
+    for slope in &mut slopes {
+        *slope *= 1.0 - bound;
+    }
+    slopes[GROWTH] = bound;
+    (-add(-CUT * free, -CUT * cut) / CUT, slopes)
 }
 
 /// GPU types by number, in the order they were first seen.
@@ -184,6 +200,21 @@ mod tests {
             let t = Quantity::Time.at(&theta, &on(d, 0.0));
             assert!(t >= -d * std::f64::consts::LN_2, "{doublings}: {t}");
             assert!(Quantity::Time.at(&theta, &on(d, 1.0)) > t);
+        }
+    }
+
+    #[test]
+    fn slopes_are_the_derivatives() {
+        let s = Setting { gpus: 2.5, nodes: 1.0, batch: 0.7, limit: 0.4, depth: -0.2, kind: 0, base: 0.3 };
+        for quantity in [Quantity::Time, Quantity::Power] {
+            let theta = [0.2, -0.5, -1.0, 0.3, 0.25, 0.1, -0.7, 0.05];
+            let (at, slopes) = quantity.with_slopes(&theta, &s);
+            for p in 0..P {
+                let mut moved = theta;
+                moved[p] += 1e-6;
+                let found = (quantity.at(&moved, &s) - at) / 1e-6;
+                assert!((found - slopes[p]).abs() < 1e-4, "{quantity:?} {p}: {found} {}", slopes[p]);
+            }
         }
     }
 

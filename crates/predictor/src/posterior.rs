@@ -70,6 +70,8 @@ impl Texture {
 pub(crate) struct Posterior {
     quantity: Quantity,
     prior: Prior,
+    /// Variances between families and types together.
+    both: Theta,
     texture: Texture,
     rows: Vec<Row>,
     slopes: Vec<Theta>,
@@ -90,13 +92,25 @@ pub(crate) struct Found {
 impl Posterior {
     /// From the rows, at most a few hundred.
     pub fn new(quantity: Quantity, prior: Prior, texture: Texture, rows: &[Row]) -> Self {
+        Self::from(quantity, prior, texture, rows, BTreeMap::new())
+    }
+
+    /// The same, started from parameters found before.
+    pub fn from(
+        quantity: Quantity,
+        prior: Prior,
+        texture: Texture,
+        rows: &[Row],
+        thetas: BTreeMap<u16, Theta>,
+    ) -> Self {
         let mut it = Self {
             quantity,
             prior,
+            both: std::array::from_fn(|p| prior.own[p] + prior.within[p]),
             texture,
             rows: rows.to_vec(),
             slopes: vec![[0.0; P]; rows.len()],
-            thetas: BTreeMap::new(),
+            thetas,
             alpha: vec![0.0; rows.len()],
             factor: None,
             evidence: 0.0,
@@ -109,22 +123,26 @@ impl Posterior {
 
     fn condition(&mut self) {
         let n = self.rows.len();
+        let fixed: Vec<f64> = (0..n).flat_map(|i| (0..=i).map(move |j| (i, j))).map(|(i, j)| self.fixed(i, j)).collect();
         let mut noise: Vec<f64> = self.rows.iter().map(|r| self.noise(r)).collect();
         let (mut part, mut before) = (1.0f64, f64::INFINITY);
         for round in 0..ROUNDS {
             let mut off = vec![0.0; n];
             for (i, row) in self.rows.iter().enumerate() {
                 let theta = self.theta(row.setting.kind);
-                let at = self.quantity.at(&theta, &row.setting);
-                let slopes = self.quantity.slopes(&theta, &row.setting, at);
+                let (at, slopes) = self.quantity.with_slopes(&theta, &row.setting);
                 let moved: f64 = (0..P).map(|p| slopes[p] * (theta[p] - self.prior.mean[p])).sum();
                 self.slopes[i] = slopes;
                 off[i] = row.log - at + moved;
             }
             let mut covariance = vec![0.0; n * n];
+            let mut at = 0;
             for i in 0..n {
+                let (a, kind) = (&self.slopes[i], self.rows[i].setting.kind);
                 for j in 0..=i {
-                    covariance[i * n + j] = self.between(i, j);
+                    let shared = self.linear(kind == self.rows[j].setting.kind, a, &self.slopes[j]);
+                    covariance[i * n + j] = fixed[at] + shared;
+                    at += 1;
                 }
                 covariance[i * n + i] += noise[i];
             }
@@ -153,7 +171,7 @@ impl Posterior {
                     noise[i] = wanted;
                 }
             }
-            if change < 1e-3 && !reweighed && round > 2 {
+            if change < 1e-3 && !reweighed && round > 0 {
                 break;
             }
         }
@@ -163,18 +181,16 @@ impl Posterior {
         row.noise * row.noise + self.texture.scatter * self.texture.scatter
     }
 
-    fn between(&self, i: usize, j: usize) -> f64 {
+    /// What of two rows' covariance does not depend on the parameters.
+    fn fixed(&self, i: usize, j: usize) -> f64 {
         let (a, b) = (&self.rows[i], &self.rows[j]);
         let table = if a.table && b.table { TABLE * TABLE } else { 0.0 };
-        self.linear(a.setting.kind == b.setting.kind, &self.slopes[i], &self.slopes[j])
-            + self.texture.covariance(&a.setting, &b.setting)
-            + table
+        self.texture.covariance(&a.setting, &b.setting) + table
     }
 
     fn linear(&self, same_kind: bool, a: &Theta, b: &Theta) -> f64 {
-        let Prior { own, within, .. } = &self.prior;
-        let within = |p: usize| if same_kind { within[p] } else { 0.0 };
-        (0..P).map(|p| a[p] * b[p] * (own[p] + within(p))).sum()
+        let variances = if same_kind { &self.both } else { &self.prior.own };
+        (0..P).map(|p| a[p] * b[p] * variances[p]).sum()
     }
 
     /// Parameters on a type.
@@ -222,8 +238,7 @@ impl Posterior {
     /// Mean and variance of the log at a setting, the scatter of single rows not counted.
     pub fn at(&self, s: &Setting) -> (f64, f64) {
         let theta = self.theta(s.kind);
-        let at = self.quantity.at(&theta, s);
-        let slopes = self.quantity.slopes(&theta, s, at);
+        let (at, slopes) = self.quantity.with_slopes(&theta, s);
         let mut variance = self.linear(true, &slopes, &slopes) + self.texture.covariance(s, s);
         let Some(factor) = &self.factor else { return (at, variance) };
         let mut mean = at;
@@ -243,6 +258,11 @@ impl Posterior {
         let at = self.quantity.at(&self.theta(s.kind), s);
         let deviations = self.rows.iter().zip(&self.alpha);
         at + deviations.map(|(row, alpha)| alpha * self.texture.covariance(s, &row.setting)).sum::<f64>()
+    }
+
+    /// Parameters by type, for a start elsewhere.
+    pub fn thetas(&self) -> BTreeMap<u16, Theta> {
+        self.thetas.clone()
     }
 
     /// The scatter of single rows around the curve (variance).

@@ -259,12 +259,16 @@ impl Predictor {
         usual: f64,
         watts: Option<&Curve>,
     ) -> f64 {
-        guarded(cell.nodes, cell.gpus, known, |gpus| {
+        let raw = |gpus: u32| {
             let cell = Cell { gpus, ..cell.clone() };
             let draw = cell.limit.and(watts).map(|w| draws(&self.law, &self.scale, w, &cell, usual));
             let spot = self.scale.spot(&self.law, Quantity::Time, &cell, usual, draw);
             curve.mean(&spot) + self.scale.offset(Quantity::Time, spot.setting.batch)
-        })
+        };
+        if curve.speaks_for(&cell.gpu_type, cell.gpus) {
+            return raw(cell.gpus);
+        }
+        guarded(cell.nodes, cell.gpus, known, raw)
     }
 
     fn time_of(&self, curves: &Curves, known: &Known<'_>, cell: &Cell) -> Value {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use andreas_core::GpuType;
 
 use crate::conformal::{Factors, calibrate};
-use crate::physics::{Kinds, LEVEL, Quantity, Setting};
+use crate::physics::{Kinds, LEVEL, Quantity, Setting, Theta};
 use crate::population::{Expected, Member, Population};
 use crate::posterior::{Found, Posterior, Prior, Row, Texture};
 use crate::ratio::{Level, Size};
@@ -18,6 +18,8 @@ const COMPARED: usize = 16;
 const COMPARED_CELLS: usize = 64;
 /// A family with fewer cells has the population's texture.
 const OWN_TEXTURE: usize = 10;
+/// Cells on a type from which on its curve speaks for itself between them.
+const SPEAKS: usize = 10;
 /// Variance of a level of which nothing is known.
 const FREE: f64 = 9.0;
 
@@ -52,6 +54,8 @@ pub(crate) struct Curve {
     kinds: Kinds,
     /// Cells by type.
     pub counts: BTreeMap<GpuType, usize>,
+    /// Fewest and most GPUs seen on a type, in doublings.
+    spans: BTreeMap<GpuType, (f64, f64)>,
     level: f64,
 }
 
@@ -72,6 +76,13 @@ impl Curve {
     pub fn at(&self, spot: &Spot) -> (f64, f64) {
         let (mean, variance) = self.posterior.at(&self.place(spot));
         (mean, variance + self.posterior.scatter())
+    }
+
+    /// So much was seen around this number of GPUs that the curve says itself where more are slower.
+    pub fn speaks_for(&self, gpu_type: &GpuType, gpus: u32) -> bool {
+        let doublings = libm::log2(f64::from(gpus.max(1)));
+        let here = self.spans.get(gpu_type).is_some_and(|(low, high)| (*low..=*high).contains(&doublings));
+        here && self.count(gpu_type) >= SPEAKS
     }
 
     /// Cells of a type.
@@ -132,8 +143,9 @@ impl Stage {
         // Its own texture, as far as its own rows tell: evidence against the population's.
         let few = spread(&family.spots, COMPARED_CELLS);
         let expected = curve.expected;
+        let start = self.curve_of(&few, expected.clone(), level, self.texture).posterior.thetas();
         let evidence = |texture: Texture| {
-            let curve = self.curve_of(&few, expected.clone(), level, texture);
+            let curve = self.curve_from(&few, expected.clone(), level, texture, start.clone());
             let step = |a: f64, b: f64| libm::log(a / b) * libm::log(a / b);
             let unlikely = step(texture.deviation, self.texture.deviation)
                 + step(texture.scatter, self.texture.scatter)
@@ -141,7 +153,7 @@ impl Stage {
             curve.posterior.evidence - unlikely
         };
         let texture = best(self.texture, evidence);
-        self.curve_of(&family.spots, expected, level, texture)
+        self.curve_from(&family.spots, expected, level, texture, curve.posterior.thetas())
     }
 
     /// The same by some of its rows, with a given texture.
@@ -152,11 +164,26 @@ impl Stage {
         level: Found,
         texture: Texture,
     ) -> Curve {
+        self.curve_from(spots, expected, level, texture, BTreeMap::new())
+    }
+
+    fn curve_from(
+        &self,
+        spots: &[Spot],
+        expected: Expected,
+        level: Found,
+        texture: Texture,
+        start: BTreeMap<u16, Theta>,
+    ) -> Curve {
         let mut kinds = Kinds::default();
         let mut counts = BTreeMap::new();
+        let mut spans: BTreeMap<GpuType, (f64, f64)> = BTreeMap::new();
         let mut rows: Vec<Row> = Vec::with_capacity(spots.len());
         for spot in spots {
             *counts.entry(spot.gpu_type.clone()).or_default() += 1;
+            let g = spot.setting.gpus;
+            let span = spans.entry(spot.gpu_type.clone()).or_insert((g, g));
+            *span = (span.0.min(g), span.1.max(g));
             let base = expected.base(&spot.gpu_type, spot.law);
             let setting = Setting { kind: kinds.of(&spot.gpu_type), base, ..spot.setting };
             rows.push(Row { setting, log: spot.log, noise: spot.noise, table: spot.table });
@@ -172,8 +199,8 @@ impl Stage {
         for row in &mut rows {
             row.setting.base += level.mean;
         }
-        let posterior = Posterior::new(self.quantity, prior, texture, &rows);
-        Curve { posterior, expected, kinds, counts, level: level.mean }
+        let posterior = Posterior::from(self.quantity, prior, texture, &rows, start);
+        Curve { posterior, expected, kinds, counts, spans, level: level.mean }
     }
 
     fn member(&self, family: &Family) -> Option<Member> {
@@ -231,14 +258,20 @@ impl Stage {
         if most.is_empty() {
             return Texture::USUAL;
         }
+        let start = |family: &&Family| {
+            let spots = spread(&family.spots, COMPARED_CELLS);
+            let expected = self.population.expect(self.quantity, family.size, &[]);
+            let level = self.free_level(&spots, &expected);
+            let curve = self.curve_of(&spots, expected.clone(), level, Texture::USUAL);
+            (spots, expected, level, curve.posterior.thetas())
+        };
+        let starts: Vec<_> = most.iter().map(start).collect();
         let evidence = |texture: Texture| {
-            let of = |family: &&Family| {
-                let spots = spread(&family.spots, COMPARED_CELLS);
-                let expected = self.population.expect(self.quantity, family.size, &[]);
-                let level = self.free_level(&spots, &expected);
-                self.curve_of(&spots, expected, level, texture).posterior.evidence
-            };
-            most.iter().map(of).sum::<f64>()
+            let of = starts.iter().map(|(spots, expected, level, start)| {
+                let curve = self.curve_from(spots, expected.clone(), *level, texture, start.clone());
+                curve.posterior.evidence
+            });
+            of.sum::<f64>()
         };
         best(Texture::USUAL, evidence)
     }

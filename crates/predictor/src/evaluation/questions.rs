@@ -1,0 +1,131 @@
+//! What is held back and asked.
+
+use std::collections::BTreeSet;
+
+use crate::table::Sample;
+
+/// What is known of the job when it is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// Four fifths of its rows, in five turns.
+    Known,
+    /// Its first measurements on one type, as a user would make them: the smallest number of GPUs first.
+    First(usize),
+    /// Everything on other types and this many rows on the type that is asked.
+    NewType(usize),
+    /// Nothing.
+    Nothing,
+}
+
+/// What else is held out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldOut {
+    /// Nothing: other jobs of the same model are known.
+    Job,
+    /// All jobs of the same model.
+    Model,
+}
+
+/// What is known, and what is asked of one job.
+#[derive(Clone, Debug)]
+pub struct Question<'a> {
+    /// All rows that may be used.
+    pub known: Vec<&'a Sample>,
+    /// Rows of one job.
+    pub asked: Vec<&'a Sample>,
+}
+
+/// All questions of a setting, in order of the jobs.
+pub fn questions<'a>(samples: &'a [Sample], setting: Setting, hold_out: HoldOut) -> Vec<Question<'a>> {
+    let timed: Vec<&Sample> = samples.iter().filter(|s| s.epoch_s.is_some()).collect();
+    let jobs: BTreeSet<&str> = timed.iter().map(|s| s.profile.as_str()).collect();
+    let mut questions = Vec::new();
+    for job in jobs {
+        let mut own: Vec<&Sample> = timed.iter().copied().filter(|s| s.profile == job).collect();
+        own.sort_by(|a, b| order(a, b));
+        let model = own.first().and_then(|s| s.model_family.as_deref());
+        let related = |s: &&&Sample| match hold_out {
+            HoldOut::Job => true,
+            HoldOut::Model => model.is_none() || s.model_family.as_deref() != model,
+        };
+        let others: Vec<&Sample> =
+            timed.iter().filter(|s| s.profile != job).filter(related).copied().collect();
+        let mut ask = |known: Vec<&'a Sample>, asked: Vec<&'a Sample>| {
+            if !asked.is_empty() {
+                questions.push(Question { known: others.iter().copied().chain(known).collect(), asked });
+            }
+        };
+        let types: BTreeSet<&str> = own.iter().map(|s| s.gpu_type.as_str()).collect();
+        match setting {
+            Setting::Known => {
+                for turn in 0..5 {
+                    // A fixed shuffle: neighbours do not all go together.
+                    let held = |i: usize| i.wrapping_mul(0x9E37_79B1) / 7 % 5 == turn;
+                    let (asked, known): (Vec<_>, Vec<_>) = own.iter().enumerate().partition(|(i, _)| held(*i));
+                    let plain = |rows: Vec<(usize, &&'a Sample)>| rows.into_iter().map(|(_, s)| *s).collect::<Vec<_>>();
+                    if !known.is_empty() {
+                        ask(plain(known), plain(asked));
+                    }
+                }
+            }
+            Setting::First(k) => {
+                for gpu_type in types {
+                    let here: Vec<&Sample> = own.iter().copied().filter(|s| s.gpu_type == gpu_type).collect();
+                    let first = first(&here, k);
+                    if first.len() == k {
+                        let rest = here.iter().copied().filter(|s| !first.iter().any(|f| std::ptr::eq(*f, *s)));
+                        let rest = rest.collect();
+                        ask(first.clone(), rest);
+                    }
+                }
+            }
+            Setting::NewType(k) if types.len() > 1 => {
+                for gpu_type in types {
+                    let (here, other): (Vec<&Sample>, Vec<&Sample>) =
+                        own.iter().copied().partition(|s| s.gpu_type == gpu_type);
+                    let first = first(&here, k);
+                    let rest = here.iter().copied().filter(|s| !first.iter().any(|f| std::ptr::eq(*f, *s)));
+                    let rest = rest.collect();
+                    ask(other.into_iter().chain(first).collect(), rest);
+                }
+            }
+            Setting::NewType(_) => {}
+            Setting::Nothing => ask(Vec::new(), own),
+        }
+    }
+    questions
+}
+
+fn order(a: &Sample, b: &Sample) -> std::cmp::Ordering {
+    let number = |x: Option<f64>| x.unwrap_or(0.0);
+    (&a.gpu_type, a.gpus, a.nodes)
+        .cmp(&(&b.gpu_type, b.gpus, b.nodes))
+        .then(number(a.batch).total_cmp(&number(b.batch)))
+        .then(number(b.power_limit_w).total_cmp(&number(a.power_limit_w)))
+}
+
+/// The first measurements: the middle batch on the fewest GPUs without (or under the highest) limit; then the same on the
+/// next number of GPUs; then the smallest and the largest batch on the fewest.
+fn first<'a>(rows: &[&'a Sample], k: usize) -> Vec<&'a Sample> {
+    let highest = rows.iter().filter_map(|s| s.power_limit_w).fold(0.0, f64::max);
+    let free: Vec<&Sample> =
+        rows.iter().copied().filter(|s| s.power_limit_w.is_none_or(|w| w >= highest)).collect();
+    let of = |gpus: Option<u32>| free.iter().copied().filter(|s| Some(s.gpus) == gpus).collect::<Vec<_>>();
+    let fewest = of(free.iter().map(|s| s.gpus).min());
+    let Some(start) = fewest.get(fewest.len() / 2).copied() else { return Vec::new() };
+    let more = of(free.iter().map(|s| s.gpus).filter(|g| *g > start.gpus).min());
+    // As it stands, only on more GPUs: on as few nodes, with the batch of one GPU nearest.
+    let per_gpu = |s: &Sample| s.batch.unwrap_or(1.0) / f64::from(s.gpus.max(1));
+    let far = |s: &Sample| (f64::from(s.nodes), (per_gpu(s) / per_gpu(start)).ln().abs());
+    let next = more.iter().copied().min_by(|a, b| far(a).partial_cmp(&far(b)).unwrap_or(std::cmp::Ordering::Equal));
+    let mut wanted = vec![Some(start), next, fewest.first().copied(), fewest.last().copied()];
+    wanted.extend(free.iter().copied().map(Some));
+    wanted.extend(rows.iter().copied().map(Some));
+    let mut found: Vec<&Sample> = Vec::new();
+    for sample in wanted.into_iter().flatten() {
+        if found.len() < k && !found.iter().any(|f| std::ptr::eq(*f, sample)) {
+            found.push(sample);
+        }
+    }
+    found
+}
