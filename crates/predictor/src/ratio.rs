@@ -14,6 +14,8 @@ use crate::regression::elastic_net;
 /// Bounds on the work: rows of one fit, types told apart.
 const MAX_ROWS: usize = 800;
 const MAX_TYPES: usize = 24;
+/// Sizes are told less than types: small columns, dear coefficients.
+const SIZES: f64 = 0.2;
 /// Residuals beyond this many median deviations are pulled in, this many times over.
 const HUBER: f64 = 2.5;
 const PULLS: usize = 3;
@@ -58,7 +60,7 @@ impl Ratios {
     }
 
     fn sizes(&self, size: Size, law: f64) -> [f64; 2] {
-        let off = |value: Option<f64>, mean: f64| value.map_or(0.0, |v| (v - mean).clamp(-4.0, 4.0) * law);
+        let off = |value: Option<f64>, mean: f64| value.map_or(0.0, |v| SIZES * (v - mean).clamp(-4.0, 4.0) * law);
         [off(size.parameters, self.means[0]), off(size.batch, self.means[1])]
     }
 

@@ -120,6 +120,12 @@ impl Stage {
             }
         }
         stage.factors = calibrate(&stage, families);
+        if std::env::var("DEBUG_STAGE").is_ok() && !families.is_empty() {
+            eprintln!("{quantity:?} {:?} {:.2?} {:?}", stage.texture, stage.population, stage.factors);
+            for m in &stage.members {
+                eprintln!("  {} {:.2?} sd {:.2?} on {:.2?}", m.name, m.found.map(|f| f.mean), m.found.map(|f| f.variance.sqrt()), m.on.iter().map(|l| (l.gpu_type.as_str(), l.level)).collect::<Vec<_>>());
+            }
+        }
         stage
     }
 
