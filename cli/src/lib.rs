@@ -6,9 +6,12 @@
 //! **Flows**: arguments, files and standard input in; tables, JSON and decisions out. Decisions come from the same door
 //! as the operator's, `andreas_planner::plan`.
 //!
+//! Predictions come from `andreas-predictor` (`profile`).
+//!
 //! **Must never be here**: a policy, an estimate, a cost. A panic on any input.
 
 mod plan;
+mod profile;
 mod simulate;
 pub mod stdio;
 
@@ -27,6 +30,7 @@ pub struct Cli {
 enum Command {
     Plan(plan::PlanArgs),
     Simulate(Box<simulate::SimulateArgs>),
+    Profile(profile::ProfileArgs),
 }
 
 /// Does what the arguments say.
@@ -37,6 +41,7 @@ pub fn run(cli: Cli) -> Result<()> {
     match cli.command {
         Command::Plan(args) => plan::run(&args),
         Command::Simulate(args) => simulate::run(&args),
+        Command::Profile(args) => profile::run(&args),
     }
 }
 

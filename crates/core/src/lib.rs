@@ -18,11 +18,13 @@
 //! assert!(((price * energy).0 - 0.26).abs() < 1e-12);
 //! ```
 
+mod boards;
 mod configuration;
 mod names;
 mod steps;
 mod units;
 
+pub use boards::board_power;
 pub use configuration::Configuration;
 pub use names::{GpuType, JobId, NamespaceName, NodeName};
 pub use steps::{Steps, StepsError, Tariff};

@@ -92,7 +92,8 @@ pub(crate) fn observed<'a>(
     batch: Option<f64>,
 ) -> Vec<Cell> {
     let sane = rows.into_iter().filter(|row| screen(row).is_ok());
-    let mut rows: Vec<(Cell, f64)> = sane.filter_map(|row| Some((cell(row, quantity, batch)?, row.epochs))).collect();
+    let mut rows: Vec<(Cell, f64)> =
+        sane.filter_map(|row| Some((cell(row, quantity, batch)?, row.epochs))).collect();
     rows.sort_by(|(a, _), (b, _)| b.at.total_cmp(&a.at).then(order(a, b)));
     rows.truncate(MAX_ROWS);
     rows.sort_by(|(a, _), (b, _)| order(a, b));

@@ -79,7 +79,9 @@ mod tests {
         let mut before = at(1);
         for g in 2..=64 {
             let here = at(g);
-            assert!(here <= before + 1e-12 && here >= before - libm::log(f64::from(g) / f64::from(g - 1)) - 1e-12);
+            assert!(
+                here <= before + 1e-12 && here >= before - libm::log(f64::from(g) / f64::from(g - 1)) - 1e-12
+            );
             before = here;
         }
     }

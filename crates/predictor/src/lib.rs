@@ -56,4 +56,6 @@ pub use estimate::{Estimate, on_time_probability};
 pub use predict::Predictor;
 pub use ranges::OutOfRange;
 pub use screen::{Refusal, Refused, screen};
-pub use types::{Features, Given, GpuModel, Observation, Prediction, Prior, Profile, Query, Source, prior_run_time};
+pub use types::{
+    Check, Features, Given, GpuModel, Observation, Prediction, Prior, Profile, Query, Source, prior_run_time,
+};

@@ -221,7 +221,8 @@ mod tests {
     #[test]
     fn a_limit_above_the_draw_changes_nothing_and_one_below_it_is_what_is_drawn() {
         let theta = Quantity::Power.means();
-        let limited = |limit: f64| Setting { limit: libm::log(limit), base: libm::log(200.0), ..on(0.0, 0.0) };
+        let limited =
+            |limit: f64| Setting { limit: libm::log(limit), base: libm::log(200.0), ..on(0.0, 0.0) };
         let watts = |limit: f64| libm::exp(Quantity::Power.at(&theta, &limited(limit)));
         assert!((watts(400.0) - 200.0).abs() < 0.1 && (watts(f64::INFINITY) - 200.0).abs() < 1e-9);
         assert!((watts(100.0) - 94.0).abs() < 0.5, "{}", watts(100.0));

@@ -16,7 +16,7 @@ use crate::ratio::{Level, Levels, Ratios, Size};
 /// How many families the values we start from count for.
 const PSEUDO: f64 = 4.0;
 /// Rounds of weighing.
-const ROUNDS: usize = 6;
+const ROUNDS: usize = 12;
 /// A family further than this many standard deviations from the mean weighs less.
 const HUBER: f64 = 1.5;
 /// Variance of a type's level beyond the law where the population says nothing (published: off by 38 %).
@@ -97,10 +97,15 @@ impl Population {
             (it.prior.mean[p], it.prior.own[p]) = weigh(it.prior.mean[p], it.prior.own[p], &found);
         }
         let mut squares = (PSEUDO * it.type_variance, PSEUDO);
-        for (family, weight) in levels(members, &weights).iter().zip(&weights).filter(|(f, _)| f.on.len() > 1) {
+        for (family, weight) in levels(members, &weights).iter().zip(&weights).filter(|(f, _)| f.on.len() > 1)
+        {
             let n = family.on.len() as f64;
-            let square: f64 = it.ratios.residuals(family).iter().map(|r| (r * r).min(0.5)).sum();
-            squares = (squares.0 + weight * square, squares.1 + weight * (n - 1.0));
+            let residuals = it.ratios.residuals(family);
+            let squares_here =
+                residuals.iter().zip(family.on).map(|(r, l)| (r * r - l.variance).clamp(0.0, 0.5));
+            let told = family.on.iter().map(|l| l.told(it.type_variance)).sum::<f64>() / n;
+            let square: f64 = squares_here.sum();
+            squares = (squares.0 + weight * told * square, squares.1 + weight * told * (n - 1.0));
         }
         it.type_variance = (squares.0 / squares.1).clamp(0.004, 0.5);
         it.siblings = it.sibling_share(members);
@@ -119,8 +124,12 @@ impl Population {
         for family in by_model.values().filter(|f| f.len() > 1) {
             for p in 1..P {
                 let total = self.prior.own[p];
-                let known: Vec<f64> =
-                    family.iter().map(|m| m.found[p]).filter(|f| f.variance < 0.5 * total).map(|f| f.mean).collect();
+                let known: Vec<f64> = family
+                    .iter()
+                    .map(|m| m.found[p])
+                    .filter(|f| f.variance < 0.5 * total)
+                    .map(|f| f.mean)
+                    .collect();
                 if known.len() < 2 || total <= 0.0 {
                     continue;
                 }
@@ -137,14 +146,16 @@ impl Population {
     /// What to think of a family; `siblings` are those of the same model but itself.
     pub fn expect(&self, quantity: Quantity, size: Size, siblings: &[&Member]) -> Expected {
         let mut prior = self.prior;
-        prior.within[LEVEL] = if self.ratios == Ratios::default() { UNKNOWN_TYPE } else { self.type_variance };
+        prior.within[LEVEL] =
+            if self.ratios == Ratios::default() { UNKNOWN_TYPE } else { self.type_variance };
         let mut by_type: BTreeMap<GpuType, (f64, f64)> = BTreeMap::new();
         let mut level = None;
         if !siblings.is_empty() {
             let first = if quantity == Quantity::Power { 0 } else { 1 };
             for p in first..P {
                 let among = self.siblings * prior.own[p];
-                let (mut sum, mut total) = (prior.mean[p] / prior.own[p].max(1e-9), 1.0 / prior.own[p].max(1e-9));
+                let (mut sum, mut total) =
+                    (prior.mean[p] / prior.own[p].max(1e-9), 1.0 / prior.own[p].max(1e-9));
                 for found in siblings.iter().map(|m| m.found[p]) {
                     let weight = 1.0 / (found.variance + among).max(1e-9);
                     (sum, total) = (sum + weight * found.mean, total + weight);
@@ -152,11 +163,12 @@ impl Population {
                 prior.mean[p] = sum / total;
                 prior.own[p] = among + 1.0 / total;
             }
-            for member in siblings {
+            for member in siblings.iter().filter(|m| m.on.len() > 1) {
                 let family = Levels { size: member.size, weight: 1.0, on: &member.on };
                 for (l, residual) in member.on.iter().zip(self.ratios.residuals(&family)) {
                     let sum = by_type.entry(l.gpu_type.clone()).or_default();
-                    *sum = (sum.0 + residual, sum.1 + 1.0);
+                    let told = l.told(self.type_variance);
+                    *sum = (sum.0 + told * residual, sum.1 + told);
                 }
             }
             level = Some(level_of(siblings));
@@ -178,7 +190,8 @@ impl Population {
 fn level_of(siblings: &[&Member]) -> Found {
     let n = siblings.len() as f64;
     let mean = siblings.iter().map(|m| m.found[LEVEL].mean).sum::<f64>() / n;
-    let square: f64 = siblings.iter().map(|m| (m.found[LEVEL].mean - mean) * (m.found[LEVEL].mean - mean)).sum();
+    let square: f64 =
+        siblings.iter().map(|m| (m.found[LEVEL].mean - mean) * (m.found[LEVEL].mean - mean)).sum();
     // Half a sibling of a factor 2: the same model may have other data.
     Found { mean, variance: (square + 0.5) / n * (1.0 + 1.0 / n) }
 }
@@ -199,28 +212,28 @@ fn shares(members: &[&Member]) -> Vec<f64> {
     members.iter().map(|m| (middle / counts[m.namespace.as_str()] as f64).min(1.0)).collect()
 }
 
-/// Mean and variance of a parameter over families known with uncertainty.
+/// Mean and variance of a parameter over families that are each known with uncertainty: expectation and maximisation.
 fn weigh(start: f64, start_variance: f64, found: &[(f64, Found)]) -> (f64, f64) {
     if start_variance <= 0.0 {
         return (start, start_variance);
     }
     let (mut mean, mut variance) = (start, start_variance);
     for _ in 0..ROUNDS {
-        let (mut sum, mut total) = (PSEUDO * start / start_variance, PSEUDO / start_variance);
+        let (mut sum, mut total) = (PSEUDO * start / (2.0 * variance), PSEUDO / (2.0 * variance));
         let (mut square, mut count) = (PSEUDO * start_variance, PSEUDO);
         for (share, f) in found {
-            // What the family's own rows say: its prior taken back out would be noisier than it is worth; families
-            // that say little of the parameter count little.
-            let told = (1.0 - f.variance / start_variance).clamp(0.0, 1.0) * share;
-            let off = (f.mean - mean).abs() / libm::sqrt(variance + f.variance);
+            let spread = variance + f.variance;
+            let off = (f.mean - mean).abs() / libm::sqrt(spread);
             let huber = if off > HUBER { HUBER / off } else { 1.0 };
-            let weight = told * huber / (variance + f.variance);
-            (sum, total) = (sum + weight * f.mean, total + weight);
-            square += told * (huber * huber * (f.mean - mean) * (f.mean - mean) + f.variance);
-            count += told;
+            (sum, total) = (sum + share * huber * f.mean / spread, total + share * huber / spread);
+            // The family's own value given all: nearer to the mean the less it says.
+            let told = variance / spread;
+            let moved = told * huber * (f.mean - mean);
+            square += share * (moved * moved + variance * (1.0 - told));
+            count += share;
         }
         mean = sum / total;
-        variance = (square / count).clamp(0.05 * start_variance, 3.0 * start_variance);
+        variance = (square / count).clamp(0.02 * start_variance, 3.0 * start_variance);
     }
     (mean, variance)
 }

@@ -57,7 +57,8 @@ impl Texture {
     fn covariance(&self, a: &Setting, b: &Setting) -> f64 {
         let square = |x: f64| x * x;
         let (batch, depth) = ((a.batch - b.batch) / std::f64::consts::LN_2, (a.depth - b.depth) * 4.0);
-        let far = square(a.gpus - b.gpus) * 1.5 + square(a.nodes - b.nodes) * 1.5 + square(batch) + square(depth);
+        let far =
+            square(a.gpus - b.gpus) * 1.5 + square(a.nodes - b.nodes) * 1.5 + square(batch) + square(depth);
         // Matern 3/2: measured curves have kinks.
         let d = libm::sqrt(3.0 * far) / self.length;
         let shared = if a.kind == b.kind { 1.0 } else { 0.5 };
@@ -89,14 +90,20 @@ pub(crate) struct Found {
     pub variance: f64,
 }
 
-impl Posterior {
-    /// From the rows, at most a few hundred.
-    pub fn new(quantity: Quantity, prior: Prior, texture: Texture, rows: &[Row]) -> Self {
-        Self::from(quantity, prior, texture, rows, BTreeMap::new())
+impl Found {
+    /// What the rows alone say, the prior (`mean`, `variance`) taken back out; a huge variance where they say nothing.
+    pub fn alone(self, mean: f64, variance: f64) -> Self {
+        let told = if variance > 0.0 { 1.0 - self.variance / variance } else { 0.0 };
+        if told < 0.02 {
+            return Self { mean, variance: 1e6 };
+        }
+        Self { mean: mean + (self.mean - mean) / told, variance: self.variance / told }
     }
+}
 
-    /// The same, started from parameters found before.
-    pub fn from(
+impl Posterior {
+    /// From the rows, at most a few hundred, and parameters by type to start from (the prior's where there are none).
+    pub fn new(
         quantity: Quantity,
         prior: Prior,
         texture: Texture,
@@ -123,7 +130,8 @@ impl Posterior {
 
     fn condition(&mut self) {
         let n = self.rows.len();
-        let fixed: Vec<f64> = (0..n).flat_map(|i| (0..=i).map(move |j| (i, j))).map(|(i, j)| self.fixed(i, j)).collect();
+        let fixed: Vec<f64> =
+            (0..n).flat_map(|i| (0..=i).map(move |j| (i, j))).map(|(i, j)| self.fixed(i, j)).collect();
         let mut noise: Vec<f64> = self.rows.iter().map(|r| self.noise(r)).collect();
         let (mut part, mut before) = (1.0f64, f64::INFINITY);
         for round in 0..ROUNDS {
@@ -149,8 +157,8 @@ impl Posterior {
             let Some(factor) = Cholesky::new(n, covariance) else { break };
             self.alpha.clone_from(&off);
             factor.solve(&mut self.alpha);
-            self.evidence = -0.5 * off.iter().zip(&self.alpha).map(|(r, a)| r * a).sum::<f64>()
-                - 0.5 * factor.log_det();
+            self.evidence =
+                -0.5 * off.iter().zip(&self.alpha).map(|(r, a)| r * a).sum::<f64>() - 0.5 * factor.log_det();
             self.factor = Some(factor);
             let change = self.step(part);
             // Steps that do not get smaller go to and fro.
@@ -225,8 +233,8 @@ impl Posterior {
                 }
                 if wanted.is_finite() {
                     if p != LEVEL {
-                    change = change.max((wanted - was[p]).abs());
-                }
+                        change = change.max((wanted - was[p]).abs());
+                    }
                     *value = wanted;
                 }
             }
@@ -258,6 +266,19 @@ impl Posterior {
         let at = self.quantity.at(&self.theta(s.kind), s);
         let deviations = self.rows.iter().zip(&self.alpha);
         at + deviations.map(|(row, alpha)| alpha * self.texture.covariance(s, &row.setting)).sum::<f64>()
+    }
+
+    /// Mean and variance of a parameter before the rows; the level's variance between types.
+    pub fn prior_mean(&self, p: usize) -> f64 {
+        self.prior.mean[p]
+    }
+
+    pub fn prior_variance(&self, p: usize) -> f64 {
+        self.prior.own[p]
+    }
+
+    pub fn within_level(&self) -> f64 {
+        self.prior.within[LEVEL]
     }
 
     /// Parameters by type, for a start elsewhere.
@@ -302,6 +323,12 @@ impl Posterior {
         found
     }
 
+    /// Errors of each row (log) as the others predict it, leaving it out.
+    pub fn errors(&self) -> Vec<f64> {
+        let Some(factor) = &self.factor else { return Vec::new() };
+        self.alpha.iter().zip(factor.inverse_diagonal()).map(|(alpha, q)| alpha / q.max(1e-12)).collect()
+    }
+
     /// Errors of each row as the others predict it (leave one out), over their standard deviations.
     pub fn left_out(&self) -> Vec<f64> {
         let Some(factor) = &self.factor else { return Vec::new() };
@@ -330,7 +357,7 @@ mod tests {
     #[test]
     fn one_row_moves_every_other_setting_and_says_most_nearby() {
         let at = |rows: &[Row], s: Setting| {
-            Posterior::new(Quantity::Time, prior(), Texture::USUAL, rows).at(&s)
+            Posterior::new(Quantity::Time, prior(), Texture::USUAL, rows, BTreeMap::new()).at(&s)
         };
         let rows = [row(0, 0.0, 5.0)];
         let (here, there, other) = (at(&rows, on(0, 0.0)), at(&rows, on(0, 3.0)), at(&rows, on(1, 0.0)));
@@ -341,10 +368,15 @@ mod tests {
 
     #[test]
     fn one_row_that_is_nonsense_does_not_bend_the_curve() {
-        let mut rows: Vec<Row> = (0..6).map(|i| row(0, f64::from(i) / 2.0, 5.0 - 0.3 * f64::from(i))).collect();
-        let honest = Posterior::new(Quantity::Time, prior(), Texture::USUAL, &rows).at(&on(0, 1.25)).0;
+        let mut rows: Vec<Row> =
+            (0..6).map(|i| row(0, f64::from(i) / 2.0, 5.0 - 0.3 * f64::from(i))).collect();
+        let honest = Posterior::new(Quantity::Time, prior(), Texture::USUAL, &rows, BTreeMap::new())
+            .at(&on(0, 1.25))
+            .0;
         rows.push(row(0, 1.25, 9.0));
-        let off = Posterior::new(Quantity::Time, prior(), Texture::USUAL, &rows).at(&on(0, 1.25)).0;
+        let off = Posterior::new(Quantity::Time, prior(), Texture::USUAL, &rows, BTreeMap::new())
+            .at(&on(0, 1.25))
+            .0;
         assert!((off - honest).abs() < 0.25, "{honest} {off}");
     }
 
@@ -354,7 +386,7 @@ mod tests {
         let mut rows: Vec<Row> =
             (0..4).map(|i| Row { table: true, ..row(0, f64::from(i), 4.0 - 0.6 * f64::from(i)) }).collect();
         rows.push(row(0, 2.0, 2.8 + std::f64::consts::LN_2));
-        let curve = Posterior::new(Quantity::Time, prior(), Texture::USUAL, &rows);
+        let curve = Posterior::new(Quantity::Time, prior(), Texture::USUAL, &rows, BTreeMap::new());
         for i in [0, 1, 3] {
             let moved = curve.at(&on(0, f64::from(i))).0 - (4.0 - 0.6 * f64::from(i));
             assert!((0.55..0.75).contains(&moved), "{i}: {moved}");

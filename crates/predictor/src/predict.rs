@@ -15,10 +15,10 @@ use crate::population::Member;
 use crate::posterior::Found;
 use crate::ranges::Ranges;
 use crate::ratio::Size;
-use crate::scale::{Reading, Scale};
+use crate::scale::{Reading, Scale, Usual};
 use crate::screen::{Refusal, Refused, screen};
 use crate::stage::{Curve, Family, Stage, spread};
-use crate::{Estimate, Features, GpuModel, Observation, Prediction, Prior, Profile, Query, Source};
+use crate::{Check, Estimate, Features, GpuModel, Observation, Prediction, Prior, Profile, Query, Source};
 
 /// Families read in one fit; more than that teach nothing new.
 const MAX_FAMILIES: usize = 2048;
@@ -55,9 +55,12 @@ struct Pooled<'a> {
     watts: Vec<Cell>,
 }
 
+/// Draws of one GPU of a family at a cell: without a limit and under the cell's (logs).
+type Draws<'a> = dyn Fn(&Family, &Cell, Usual) -> Option<(f64, f64)> + 'a;
+
 /// A family's two curves.
 struct Curves {
-    usual: f64,
+    usual: Usual,
     time: Curve,
     watts: Curve,
     own_time: f64,
@@ -92,7 +95,7 @@ impl Predictor {
         let pooled = pool(population, &mut refused);
         let ranges = Ranges::new(pooled.iter().flat_map(|p| p.times.iter().chain(&p.watts)));
         let scale = read(&law, &pooled);
-        let families = |quantity: Quantity, draws: &dyn Fn(&Family, &Cell, f64) -> Option<(f64, f64)>| {
+        let families = |quantity: Quantity, draws: &Draws<'_>| {
             let family = |p: &Pooled<'_>| {
                 let cells = if quantity == Quantity::Time { &p.times } else { &p.watts };
                 let usual = scale.usual(p.profile.features.model_family.as_deref(), &p.times, None);
@@ -107,7 +110,9 @@ impl Predictor {
         let power = Stage::fit(Quantity::Power, &watts);
         let curves: BTreeMap<&str, Curve> = watts
             .iter()
-            .map(|f| (f.name.as_str(), power.curve_of(&f.spots, power.expect(f), Found::default(), power.texture)))
+            .map(|f| {
+                (f.name.as_str(), power.curve_of(&f.spots, power.expect(f), Found::default(), power.texture))
+            })
             .collect();
         let unseen = |f: &Family| power.curve_of(&[], power.expect(f), Found::default(), power.texture);
         let times = families(Quantity::Time, &|family, cell, usual| {
@@ -176,11 +181,34 @@ impl Predictor {
                     sigma: time.sigma,
                     source: time.source,
                 },
-                power: Estimate { median: per_gpu * f64::from(cell.gpus), sigma: power.sigma, source: power.source },
+                power: Estimate {
+                    median: per_gpu * f64::from(cell.gpus),
+                    sigma: power.sigma,
+                    source: power.source,
+                },
                 out_of_range: ranges.outside(&cell),
             }
         };
         asked.iter().map(answer).collect()
+    }
+
+    /// How well a family's curves meet its own rows, by GPU type: each row as the others predict it.
+    pub fn check(&self, profile: &Profile) -> BTreeMap<GpuType, Check> {
+        let batch = profile.features.batch;
+        let of = |quantity| -> Vec<Cell> {
+            let cells = given(profile, quantity).into_iter();
+            cells.chain(observed(&profile.observations, quantity, batch)).collect()
+        };
+        let (times, watts) = (of(Quantity::Time), of(Quantity::Power));
+        let curves = self.curves(profile, None, &times, &watts, batch);
+        let mut checks: BTreeMap<GpuType, Check> = BTreeMap::new();
+        for (cell, error) in times.iter().zip(curves.time.posterior.errors()) {
+            checks.entry(cell.gpu_type.clone()).or_default().epoch.push(libm::expm1(error.abs()));
+        }
+        for (cell, error) in watts.iter().zip(curves.watts.posterior.errors()) {
+            checks.entry(cell.gpu_type.clone()).or_default().power.push(libm::expm1(error.abs()));
+        }
+        checks
     }
 
     fn curves(
@@ -222,7 +250,7 @@ impl Predictor {
         features: &Features,
         prior: Option<&Prior>,
         expected: &crate::population::Expected,
-        usual: f64,
+        usual: Usual,
     ) -> (Found, Source) {
         if prior.is_none() || positive(features.samples).is_some() {
             if let (Some(level), true) = (expected.level, positive(features.samples).is_none()) {
@@ -243,7 +271,12 @@ impl Predictor {
         let run = Some(prior.run_time.0).filter(|s| s.is_finite() && *s > 0.0).unwrap_or(1.0);
         let epochs = Some(prior.epochs).filter(|e| e.is_finite() && *e > 0.0).unwrap_or(1.0);
         let wanted = (libm::log(run) - libm::log(epochs)).clamp(LOG_TIME.0, LOG_TIME.1);
-        let at = Configuration { gpu_type: prior.gpu_type.clone(), nodes: 1, gpus_per_node: prior.gpus, limit: None };
+        let at = Configuration {
+            gpu_type: prior.gpu_type.clone(),
+            nodes: 1,
+            gpus_per_node: prior.gpus,
+            limit: None,
+        };
         let cell = Cell::asked(&at, None, features.batch);
         let curve = self.time.curve(family, expected.clone(), Found { mean: 0.0, variance: sigma });
         let there = self.walk(&curve, &cell, &[], usual, None);
@@ -256,7 +289,7 @@ impl Predictor {
         curve: &Curve,
         cell: &Cell,
         known: &[(u32, f64)],
-        usual: f64,
+        usual: Usual,
         watts: Option<&Curve>,
     ) -> f64 {
         let raw = |gpus: u32| {
@@ -290,7 +323,8 @@ impl Predictor {
         let (_, variance) = curves.time.at(&spot);
         let sigma = self.sigma(&self.time, &curves.time, &cell.gpu_type, variance, curves.own_time);
         if curves.time.counts.is_empty() {
-            let sigma = if curves.level.1 == Source::Prior { curves.level.0 } else { sigma.max(curves.level.0) };
+            let sigma =
+                if curves.level.1 == Source::Prior { curves.level.0 } else { sigma.max(curves.level.0) };
             return Value { log, sigma, source: curves.level.1 };
         }
         Value { log, sigma, source: known.source(cell, curves.time.count(&cell.gpu_type)) }
@@ -365,7 +399,7 @@ impl Known<'_> {
 }
 
 /// Logs of the draw of one GPU without a limit and under the cell's.
-fn draws(law: &Law, scale: &Scale, watts: &Curve, cell: &Cell, usual: f64) -> (f64, f64) {
+fn draws(law: &Law, scale: &Scale, watts: &Curve, cell: &Cell, usual: Usual) -> (f64, f64) {
     let at = |limit: Option<f64>| {
         watts.mean(&scale.spot(law, Quantity::Power, &Cell { limit, ..cell.clone() }, usual, None))
     };
@@ -373,8 +407,8 @@ fn draws(law: &Law, scale: &Scale, watts: &Curve, cell: &Cell, usual: f64) -> (f
     (free, at(cell.limit).min(free))
 }
 
-fn family(profile: &Profile, namespace: &str, usual: f64) -> Family {
-    let batch = (usual != 0.0).then_some(usual);
+fn family(profile: &Profile, namespace: &str, usual: Usual) -> Family {
+    let batch = usual.known.then_some(usual.per_gpu);
     Family {
         name: profile.name.clone(),
         namespace: namespace.to_owned(),
@@ -440,10 +474,8 @@ fn read(law: &Law, pooled: &[Pooled<'_>]) -> Scale {
         batches.dedup();
         batches.len() > 1
     };
-    let all: Vec<(Option<&str>, &[Cell])> = pooled
-        .iter()
-        .map(|p| (p.profile.features.model_family.as_deref(), p.times.as_slice()))
-        .collect();
+    let all: Vec<(Option<&str>, &[Cell])> =
+        pooled.iter().map(|p| (p.profile.features.model_family.as_deref(), p.times.as_slice())).collect();
     let mut telling: Vec<&Pooled<'_>> = pooled.iter().filter(telling).collect();
     telling.sort_by(|a, b| b.times.len().cmp(&a.times.len()).then(a.profile.name.cmp(&b.profile.name)));
     telling.truncate(READ_FAMILIES);

@@ -62,7 +62,8 @@ impl Ranges {
     }
 
     pub fn outside(&self, c: &Cell) -> OutOfRange {
-        let beyond = |(low, high): (f64, f64)| per_gpu(c).is_some_and(|b| b < 0.999 * low || b > 1.001 * high);
+        let beyond =
+            |(low, high): (f64, f64)| per_gpu(c).is_some_and(|b| b < 0.999 * low || b > 1.001 * high);
         OutOfRange {
             gpu_type: !self.types.contains(&c.gpu_type),
             gpus: c.gpus > self.gpus,

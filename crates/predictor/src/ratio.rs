@@ -27,7 +27,18 @@ pub(crate) struct Level {
     /// The law's log for the type: how strong it is thought to be.
     pub law: f64,
     pub level: f64,
+    /// Of what its own rows say.
     pub variance: f64,
+}
+
+/// A level of this variance counts half.
+const HALF: f64 = 0.05;
+
+impl Level {
+    /// How much the rows say of it beside what families differ by.
+    pub fn told(&self, variance: f64) -> f64 {
+        variance / (variance + self.variance)
+    }
 }
 
 /// One family on its types.
@@ -60,14 +71,16 @@ impl Ratios {
     }
 
     fn sizes(&self, size: Size, law: f64) -> [f64; 2] {
-        let off = |value: Option<f64>, mean: f64| value.map_or(0.0, |v| SIZES * (v - mean).clamp(-4.0, 4.0) * law);
+        let off =
+            |value: Option<f64>, mean: f64| value.map_or(0.0, |v| SIZES * (v - mean).clamp(-4.0, 4.0) * law);
         [off(size.parameters, self.means[0]), off(size.batch, self.means[1])]
     }
 
     /// What to add to the law's log for a type.
     pub fn of(&self, gpu_type: &GpuType, law: f64, size: Size) -> f64 {
         let sizes = self.sizes(size, law);
-        let by_size = if self.covers(gpu_type) { self.size[0] * sizes[0] + self.size[1] * sizes[1] } else { 0.0 };
+        let by_size =
+            if self.covers(gpu_type) { self.size[0] * sizes[0] + self.size[1] * sizes[1] } else { 0.0 };
         self.by_type.get(gpu_type).copied().unwrap_or(0.0) + by_size
     }
 
@@ -110,12 +123,14 @@ impl Ratios {
         for pull in 0..PULLS {
             let (mut xs, mut ys) = (Vec::new(), Vec::new());
             for (family, targets) in comparing.iter().zip(&targets) {
-                let n = targets.len() as f64;
                 let rows: Vec<Vec<f64>> = family.on.iter().map(|level| row(&it, family, level)).collect();
-                let mean_y = targets.iter().sum::<f64>() / n;
-                let mean_x: Vec<f64> = (0..width).map(|i| rows.iter().map(|x| x[i]).sum::<f64>() / n).collect();
-                let root = libm::sqrt(family.weight);
-                for (x, y) in rows.iter().zip(targets) {
+                let weights: Vec<f64> = family.on.iter().map(|l| l.told(HALF)).collect();
+                let n: f64 = weights.iter().sum();
+                let mean_y = weights.iter().zip(targets).map(|(w, y)| w * y).sum::<f64>() / n;
+                let mean = |i: usize| weights.iter().zip(&rows).map(|(w, x)| w * x[i]).sum::<f64>() / n;
+                let mean_x: Vec<f64> = (0..width).map(mean).collect();
+                for ((x, y), weight) in rows.iter().zip(targets).zip(&weights) {
+                    let root = libm::sqrt(family.weight * weight);
                     xs.extend(x.iter().zip(&mean_x).map(|(a, m)| (a - m) * root));
                     ys.push((y - mean_y) * root);
                 }
@@ -134,7 +149,9 @@ impl Ratios {
     pub fn residuals(&self, family: &Levels<'_>) -> Vec<f64> {
         let rest: Vec<f64> =
             family.on.iter().map(|l| l.level - self.of(&l.gpu_type, l.law, family.size)).collect();
-        let mean = rest.iter().sum::<f64>() / rest.len().max(1) as f64;
+        let weights = family.on.iter().map(|l| l.told(HALF));
+        let total: f64 = weights.clone().sum();
+        let mean = rest.iter().zip(weights).map(|(r, w)| r * w).sum::<f64>() / total.max(1e-12);
         rest.into_iter().map(|r| r - mean).collect()
     }
 }
@@ -175,6 +192,9 @@ mod tests {
         assert!((honest - 0.5).abs() < 0.04, "{honest}");
         assert!((fit(Some(levels(0.0, -8.0))) - honest).abs() < 0.02);
         let one_type = levels(1.0, 1.0).remove(0);
-        assert_eq!(Ratios::fit(&[Levels { size: Size::default(), weight: 1.0, on: &[one_type] }]), Ratios::default());
+        assert_eq!(
+            Ratios::fit(&[Levels { size: Size::default(), weight: 1.0, on: &[one_type] }]),
+            Ratios::default()
+        );
     }
 }

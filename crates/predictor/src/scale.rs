@@ -34,11 +34,19 @@ impl Reading {
 pub(crate) struct Scale {
     pub reading: Reading,
     usual: BTreeMap<String, f64>,
+    /// Of families of which no batch is known: one for all, or their levels could not be compared.
+    unknown: Option<f64>,
 }
 
-fn per_gpu(cell: &Cell, reading: Reading) -> Option<f64> {
-    let batch = cell.batch?;
-    Some(libm::log(if reading.per_gpu { batch } else { batch / f64::from(cell.gpus.max(1)) }))
+/// A family's usual batch, in logs. Where none is known it is 1: what counts is how it is shared out.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Usual {
+    /// Of one GPU.
+    pub per_gpu: f64,
+    /// Of all GPUs together, for rows that do not say.
+    global: f64,
+    /// Some row says.
+    pub known: bool,
 }
 
 fn middle(mut values: Vec<f64>) -> Option<f64> {
@@ -46,9 +54,21 @@ fn middle(mut values: Vec<f64>) -> Option<f64> {
     values.get(values.len() / 2).copied()
 }
 
-/// Log of the usual batch of one GPU.
-pub(crate) fn usual<'a>(cells: impl IntoIterator<Item = &'a Cell>, reading: Reading) -> Option<f64> {
-    middle(cells.into_iter().filter_map(|c| per_gpu(c, reading)).collect())
+fn usual(cells: &[Cell], reading: Reading, batch: Option<f64>) -> Usual {
+    let ln = |cell: &Cell| cell.batch.map(libm::log);
+    let gpus = |cell: &Cell| libm::log(f64::from(cell.gpus.max(1)));
+    let known: Vec<f64> = cells.iter().filter_map(ln).collect();
+    let asked = || batch.filter(|b| b.is_finite() && *b > 0.0).map(libm::log);
+    let global = middle(known.clone()).or_else(asked);
+    let share = |cell: &Cell| {
+        let batch = ln(cell).or(global).unwrap_or(0.0);
+        if reading.per_gpu && global.is_some() { batch } else { batch - gpus(cell) }
+    };
+    // One batch that was only seen on one GPU, or not at all, is thought to be meant for about two.
+    let single = cells.iter().all(|c| c.gpus <= 1) && known.iter().all(|b| (b - known[0]).abs() < 1e-9);
+    let meant = if single && !(reading.per_gpu && global.is_some()) { std::f64::consts::LN_2 } else { 0.0 };
+    let per_gpu = middle(cells.iter().map(share).collect()).or(global).unwrap_or(0.0) - meant;
+    Usual { per_gpu, global: global.unwrap_or(0.0), known: global.is_some() }
 }
 
 impl Scale {
@@ -56,25 +76,42 @@ impl Scale {
     pub fn new(families: &[(Option<&str>, &[Cell])], reading: Reading) -> Self {
         let mut by_model: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
         for (model, cells) in families {
-            if let (Some(model), Some(usual)) = (model, usual(*cells, reading)) {
-                by_model.entry(model).or_default().push(usual);
+            if let Some(model) = model {
+                let usual = usual(cells, reading, None);
+                if usual.known {
+                    by_model.entry(model).or_default().push(usual.per_gpu);
+                }
             }
         }
+        let all = families.iter().map(|(_, cells)| usual(cells, reading, None));
+        let unknown = middle(all.filter(|u| !u.known).map(|u| u.per_gpu).collect());
         let usual = by_model.into_iter().filter_map(|(model, all)| Some((model.to_owned(), middle(all)?)));
-        Self { reading, usual: usual.collect() }
+        Self { reading, usual: usual.collect(), unknown }
     }
 
-    /// Log of the usual batch of a family on one GPU; 0 where no batch is known.
-    pub fn usual(&self, model: Option<&str>, cells: &[Cell], batch: Option<f64>) -> f64 {
-        let of_model = model.and_then(|m| self.usual.get(m).copied());
-        let asked = || batch.filter(|b| b.is_finite() && *b > 0.0).map(libm::log);
-        of_model.or_else(|| usual(cells, self.reading)).or_else(asked).unwrap_or(0.0)
+    /// The usual batch of a family: its model's, else its own, else the one that is asked.
+    pub fn usual(&self, model: Option<&str>, cells: &[Cell], batch: Option<f64>) -> Usual {
+        let own = usual(cells, self.reading, batch);
+        if !own.known {
+            return Usual { per_gpu: self.unknown.unwrap_or(own.per_gpu), ..own };
+        }
+        let of_model = model.filter(|_| own.known).and_then(|m| self.usual.get(m).copied());
+        Usual { per_gpu: of_model.unwrap_or(own.per_gpu), ..own }
     }
 
     /// The cell as a curve of this quantity takes it, by the free draw of one GPU and its draw under the limit (logs).
-    pub fn spot(&self, law: &Law, quantity: Quantity, cell: &Cell, usual: f64, draw: Option<(f64, f64)>) -> Spot {
-        let global = cell.batch.map(|b| if self.reading.per_gpu { b * f64::from(cell.gpus.max(1)) } else { b });
-        let batch = global.map_or(0.0, |b| (libm::log(b) - usual).clamp(-14.0, 14.0));
+    pub fn spot(
+        &self,
+        law: &Law,
+        quantity: Quantity,
+        cell: &Cell,
+        usual: Usual,
+        draw: Option<(f64, f64)>,
+    ) -> Spot {
+        let said = cell.batch.map_or(usual.global, libm::log);
+        let all =
+            if self.reading.per_gpu && usual.known { libm::log(f64::from(cell.gpus.max(1))) } else { 0.0 };
+        let batch = (said + all - usual.per_gpu).clamp(-14.0, 14.0);
         let board = law.board(&cell.gpu_type);
         let depth = cell.limit.map_or(0.0, |w| libm::log((w / board.max).clamp(0.05, 1.0)));
         let limit = match quantity {

@@ -120,12 +120,6 @@ impl Stage {
             }
         }
         stage.factors = calibrate(&stage, families);
-        if std::env::var("DEBUG_STAGE").is_ok() && !families.is_empty() {
-            eprintln!("{quantity:?} {:?} {:.2?} {:?}", stage.texture, stage.population, stage.factors);
-            for m in &stage.members {
-                eprintln!("  {} {:.2?} sd {:.2?} on {:.2?}", m.name, m.found.map(|f| f.mean), m.found.map(|f| f.variance.sqrt()), m.on.iter().map(|l| (l.gpu_type.as_str(), l.level)).collect::<Vec<_>>());
-            }
-        }
         stage
     }
 
@@ -163,13 +157,7 @@ impl Stage {
     }
 
     /// The same by some of its rows, with a given texture.
-    pub fn curve_of(
-        &self,
-        spots: &[Spot],
-        expected: Expected,
-        level: Found,
-        texture: Texture,
-    ) -> Curve {
+    pub fn curve_of(&self, spots: &[Spot], expected: Expected, level: Found, texture: Texture) -> Curve {
         self.curve_from(spots, expected, level, texture, BTreeMap::new())
     }
 
@@ -205,7 +193,7 @@ impl Stage {
         for row in &mut rows {
             row.setting.base += level.mean;
         }
-        let posterior = Posterior::from(self.quantity, prior, texture, &rows, start);
+        let posterior = Posterior::new(self.quantity, prior, texture, &rows, start);
         Curve { posterior, expected, kinds, counts, spans, level: level.mean }
     }
 
@@ -219,11 +207,22 @@ impl Stage {
         let mut wide = expected.clone();
         // Levels on types are what the ratios are learned from: they are not pulled to the law here.
         wide.prior.within[LEVEL] = wide.prior.within[LEVEL].max(0.5);
+        // Nor is the family's own level, or what all types share would be taken for theirs.
+        wide.prior.own[LEVEL] = wide.prior.own[LEVEL].max(FREE);
         let curve = self.curve_of(&spots, wide, level, self.texture);
         let mut found = curve.posterior.found();
+        for (p, found) in found.iter_mut().enumerate() {
+            let (mean, own) = (curve.posterior.prior_mean(p), curve.posterior.prior_variance(p));
+            *found = found.alone(mean, own);
+        }
         found[LEVEL].mean += level.mean;
+        let within = curve.posterior.within_level();
+        let types = curve.counts.len().max(1) as f64;
         let on = curve.kinds.iter().map(|(kind, gpu_type)| {
-            let at = curve.posterior.level_on(kind);
+            // The family's own level is free: of the types' only their differences are told.
+            let mut at = curve.posterior.level_on(kind);
+            at.variance = (at.variance - within / types).max(0.0);
+            let at = at.alone(0.0, within * (1.0 - 1.0 / types));
             // Beyond the law: what was expected beyond it, and what was found beyond that.
             let law = spots.iter().find(|s| s.gpu_type == *gpu_type).map_or(0.0, |s| s.law);
             let expected = curve.expected.base(gpu_type, law) - law;

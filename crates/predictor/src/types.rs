@@ -143,6 +143,15 @@ pub struct Prediction {
     pub out_of_range: OutOfRange,
 }
 
+/// Errors of a family's own rows, each as the others predict it, as a part of the truth.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Check {
+    /// Of times.
+    pub epoch: Vec<f64>,
+    /// Of draws.
+    pub power: Vec<f64>,
+}
+
 impl Prediction {
     /// Median time of one epoch.
     pub fn epoch_seconds(&self) -> Seconds {

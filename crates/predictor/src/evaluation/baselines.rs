@@ -153,8 +153,7 @@ fn physics(question: &Question<'_>, s: &Sample) -> Option<f64> {
         vec![1.0, k.batch.unwrap_or(1.0) / g, across, (g - 2.0).max(0.0)]
     };
     // Columns brought to one size: the smallest ridge must mean the same to all.
-    let largest: Vec<f64> =
-        (0..4).map(|i| own.iter().map(|k| columns(k)[i]).fold(1e-12, f64::max)).collect();
+    let largest: Vec<f64> = (0..4).map(|i| own.iter().map(|k| columns(k)[i]).fold(1e-12, f64::max)).collect();
     let scaled = |k: &Sample| columns(k).iter().zip(&largest).map(|(x, m)| x / m).collect::<Vec<_>>();
     let rows: Vec<(Vec<f64>, f64)> = own.iter().filter_map(|k| Some((scaled(k), step(k)?))).collect();
     let xs: Vec<Vec<f64>> = rows.iter().map(|(x, y)| x.iter().map(|a| a / y * 1e3).collect()).collect();

@@ -140,6 +140,9 @@ pub fn ask_baseline(questions: &[Question<'_>], baseline: Baseline) -> Outcome {
 }
 
 /// The GPU types of a table.
-pub fn models(samples: &[Sample], board: impl Fn(&str) -> Option<(andreas_core::Watts, andreas_core::Watts)>) -> Vec<GpuModel> {
+pub fn models(
+    samples: &[Sample],
+    board: impl Fn(&str) -> Option<(andreas_core::Watts, andreas_core::Watts)>,
+) -> Vec<GpuModel> {
     boards(samples, board)
 }

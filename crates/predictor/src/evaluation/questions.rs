@@ -61,8 +61,11 @@ pub fn questions<'a>(samples: &'a [Sample], setting: Setting, hold_out: HoldOut)
                 for turn in 0..5 {
                     // A fixed shuffle: neighbours do not all go together.
                     let held = |i: usize| i.wrapping_mul(0x9E37_79B1) / 7 % 5 == turn;
-                    let (asked, known): (Vec<_>, Vec<_>) = own.iter().enumerate().partition(|(i, _)| held(*i));
-                    let plain = |rows: Vec<(usize, &&'a Sample)>| rows.into_iter().map(|(_, s)| *s).collect::<Vec<_>>();
+                    let (asked, known): (Vec<_>, Vec<_>) =
+                        own.iter().enumerate().partition(|(i, _)| held(*i));
+                    let plain = |rows: Vec<(usize, &&'a Sample)>| {
+                        rows.into_iter().map(|(_, s)| *s).collect::<Vec<_>>()
+                    };
                     if !known.is_empty() {
                         ask(plain(known), plain(asked));
                     }
@@ -73,7 +76,8 @@ pub fn questions<'a>(samples: &'a [Sample], setting: Setting, hold_out: HoldOut)
                     let here: Vec<&Sample> = own.iter().copied().filter(|s| s.gpu_type == gpu_type).collect();
                     let first = first(&here, k);
                     if first.len() == k {
-                        let rest = here.iter().copied().filter(|s| !first.iter().any(|f| std::ptr::eq(*f, *s)));
+                        let rest =
+                            here.iter().copied().filter(|s| !first.iter().any(|f| std::ptr::eq(*f, *s)));
                         let rest = rest.collect();
                         ask(first.clone(), rest);
                     }
@@ -117,7 +121,8 @@ fn first<'a>(rows: &[&'a Sample], k: usize) -> Vec<&'a Sample> {
     // As it stands, only on more GPUs: on as few nodes, with the batch of one GPU nearest.
     let per_gpu = |s: &Sample| s.batch.unwrap_or(1.0) / f64::from(s.gpus.max(1));
     let far = |s: &Sample| (f64::from(s.nodes), (per_gpu(s) / per_gpu(start)).ln().abs());
-    let next = more.iter().copied().min_by(|a, b| far(a).partial_cmp(&far(b)).unwrap_or(std::cmp::Ordering::Equal));
+    let next =
+        more.iter().copied().min_by(|a, b| far(a).partial_cmp(&far(b)).unwrap_or(std::cmp::Ordering::Equal));
     let mut wanted = vec![Some(start), next, fewest.first().copied(), fewest.last().copied()];
     wanted.extend(free.iter().copied().map(Some));
     wanted.extend(rows.iter().copied().map(Some));

@@ -97,10 +97,10 @@ impl Family {
         Profile { name: format!("lab/family-{:04}", self.index), ..Profile::default() }
     }
 
-    /// As a cluster comes to know it: two or three configurations, picked by its number.
+    /// As a cluster comes to know it: three configurations, picked by its number.
     pub fn observed(&self) -> Profile {
         let all = every();
-        let observations = (0..3).map(|k| self.seen(all[(self.index * 5 + k * 7) % all.len()].clone(), 4.0));
+        let observations = (0..3).map(|k| self.seen(all[(self.index * 4 + k * 7) % all.len()].clone(), 4.0));
         Profile { observations: observations.collect(), features: self.features(), ..self.profile() }
     }
 }

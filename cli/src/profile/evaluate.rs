@@ -1,0 +1,168 @@
+//! `profile evaluate`: how far off predictions are on a table, beside what one would do without them.
+
+use std::path::PathBuf;
+
+use andreas_predictor::evaluation::{
+    Baseline, HoldOut, Outcome, Setting, ask, ask_baseline, median, questions,
+};
+use andreas_predictor::table::Sample;
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+
+use super::csv::read;
+use super::gpu_models;
+
+/// Measure the predictor on a table: hold back what is known, ask for it, compare.
+///
+/// Jobs are held out whole. Prints Markdown: median (and mean) absolute errors, how often the truth lay in the interval of
+/// 90 % (the jobs' mean), and the same questions put to simpler methods.
+#[derive(Debug, Args)]
+pub struct EvaluateArgs {
+    /// Measurements (CSV, see `profile predict --help`)
+    #[arg(long, value_name = "CSV", required = true, num_args = 1..)]
+    data: Vec<PathBuf>,
+    /// Questions to put; all when absent
+    #[arg(long, value_enum, value_delimiter = ',')]
+    setting: Vec<Name>,
+    /// Hold out all jobs of the same model too
+    #[arg(long)]
+    without_model: bool,
+    /// Only rows on at most so many nodes
+    #[arg(long, value_name = "N")]
+    max_nodes: Option<u32>,
+    /// A line for every job
+    #[arg(long)]
+    by_job: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum Name {
+    /// Other settings of the job are known (five turns)
+    Known,
+    /// One measurement of the job
+    First1,
+    /// Two
+    First2,
+    /// Four: three batches on the fewest GPUs, one on more
+    First4,
+    /// Another GPU type, one measurement there
+    NewType1,
+    /// Another GPU type, none there
+    NewType0,
+    /// Nothing of the job
+    Nothing,
+}
+
+impl Name {
+    const ALL: [Self; 7] = [
+        Self::Known,
+        Self::First1,
+        Self::First2,
+        Self::First4,
+        Self::NewType1,
+        Self::NewType0,
+        Self::Nothing,
+    ];
+
+    fn setting(self) -> (Setting, &'static str) {
+        match self {
+            Self::Known => (Setting::Known, "known settings, 5-fold"),
+            Self::First1 => (Setting::First(1), "first measurement"),
+            Self::First2 => (Setting::First(2), "first two"),
+            Self::First4 => (Setting::First(4), "first four"),
+            Self::NewType1 => (Setting::NewType(1), "new GPU type, one there"),
+            Self::NewType0 => (Setting::NewType(0), "new GPU type, none there"),
+            Self::Nothing => (Setting::Nothing, "nothing of the job"),
+        }
+    }
+}
+
+fn percent(x: f64) -> String {
+    if x.is_finite() { format!("{:.1}", 100.0 * x) } else { "-".to_owned() }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// Does it.
+pub fn run(args: &EvaluateArgs) -> Result<()> {
+    for file in &args.data {
+        let mut samples = read(file)?.samples;
+        samples.retain(|s| args.max_nodes.is_none_or(|most| s.nodes <= most));
+        let gpus = gpu_models(&samples);
+        let hold_out = if args.without_model { HoldOut::Model } else { HoldOut::Job };
+        let name = file.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+        println!("\n### {name}: {} rows\n", samples.len());
+        let repeats = repeats(&samples);
+        if repeats.is_finite() {
+            println!(
+                "Rows of one configuration differ by {} % (median): no prediction can be nearer.\n",
+                percent(repeats)
+            );
+        }
+        println!(
+            "| what is known | asked | time, median | mean | covered | watts | covered | energy | {} |",
+            baselines()
+        );
+        println!("|---|---:|---:|---:|---:|---:|---:|---:|{}", "---:|".repeat(Baseline::ALL.len()));
+        for wanted in Name::ALL.into_iter().filter(|n| args.setting.is_empty() || args.setting.contains(n)) {
+            let (setting, label) = wanted.setting();
+            let questions = questions(&samples, setting, hold_out);
+            if questions.is_empty() {
+                continue;
+            }
+            let outcome = ask(&questions, &gpus);
+            let said: Vec<Outcome> = Baseline::ALL.iter().map(|b| ask_baseline(&questions, *b)).collect();
+            println!("{}", line(label, &outcome, &said.iter().collect::<Vec<_>>()));
+            if args.by_job {
+                let parts: Vec<_> = said.iter().map(Outcome::by_job).collect();
+                for (job, outcome) in outcome.by_job() {
+                    let said: Vec<&Outcome> = parts.iter().filter_map(|p| p.get(job)).collect();
+                    println!("{}", line(&format!("- {job}"), &outcome, &said));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn baselines() -> String {
+    Baseline::ALL.map(Baseline::as_str).join(" | ")
+}
+
+fn line(label: &str, outcome: &Outcome, said: &[&Outcome]) -> String {
+    let errors = outcome.epoch_errors();
+    let watts = outcome.power_errors();
+    let covered =
+        |power: bool, any: bool| if any { percent(outcome.coverage(power)) } else { "-".to_owned() };
+    let mut cells = vec![
+        label.to_owned(),
+        outcome.answers.len().to_string(),
+        percent(median(errors.clone())),
+        percent(mean(&errors)),
+        covered(false, !errors.is_empty()),
+        percent(median(watts.clone())),
+        covered(true, !watts.is_empty()),
+        percent(median(outcome.energy_errors())),
+    ];
+    for one in said {
+        let errors: Vec<f64> = one.epoch_errors().into_iter().filter(|e| e.is_finite()).collect();
+        cells.push(percent(median(errors)));
+    }
+    format!("| {} |", cells.join(" | "))
+}
+
+/// Half the usual difference between rows of one configuration, where there are such.
+fn repeats(samples: &[Sample]) -> f64 {
+    let key = |s: &Sample| Sample { epoch_s: None, power_w: None, ..s.clone() };
+    let mut off = Vec::new();
+    for (i, a) in samples.iter().enumerate() {
+        for b in samples[i + 1..].iter().take(64).filter(|b| key(a) == key(b)) {
+            if let (Some(x), Some(y)) = (a.epoch_s, b.epoch_s) {
+                off.push((x / y).ln().abs() / std::f64::consts::SQRT_2);
+            }
+        }
+    }
+    median(off)
+}

@@ -1,0 +1,69 @@
+//! How far off on published measurements, as bounds: a change that makes predictions worse is red. The bounds are what was measured
+//! with a quarter to spare; `kubectl-andreas profile evaluate` prints the figures, `docs/benchmarks.md` has them.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use andreas_predictor::evaluation::{
+    Baseline, HoldOut, Outcome, Setting, ask, ask_baseline, median, questions,
+};
+use andreas_predictor::table::{Sample, boards};
+
+fn table(name: &str, most_nodes: u32) -> Vec<Sample> {
+    let file = format!("{}/tests/fixtures/{name}.csv", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(file).unwrap();
+    let sample = |line: &str| {
+        let cells: Vec<&str> = line.split(',').collect();
+        let number = |i: usize| cells[i].parse::<f64>().ok();
+        Sample {
+            profile: cells[0].to_owned(),
+            model_family: (!cells[1].is_empty()).then(|| cells[1].to_owned()),
+            params_m: number(2),
+            batch: number(3),
+            gpu_type: cells[4].to_owned(),
+            gpus: cells[5].parse().unwrap(),
+            nodes: cells[6].parse().unwrap(),
+            power_limit_w: number(7),
+            epoch_s: number(8),
+            power_w: number(9),
+        }
+    };
+    text.lines().skip(1).map(sample).filter(|s| s.nodes <= most_nodes).collect()
+}
+
+fn asked(samples: &[Sample], setting: Setting) -> (Outcome, Outcome) {
+    let questions = questions(samples, setting, HoldOut::Job);
+    let gpus = boards(samples, andreas_core::board_power);
+    (ask(&questions, &gpus), ask_baseline(&questions, Baseline::Physics))
+}
+
+#[test]
+fn known_settings_beat_a_plain_physics_fit_on_every_model_and_intervals_hold() {
+    let (outcome, physics) = asked(&table("pollux_t4", 64), Setting::Known);
+    let error = median(outcome.epoch_errors());
+    assert!(error < 0.05, "{error:.3}");
+    let physics = physics.by_job();
+    for (job, outcome) in outcome.by_job() {
+        let (ours, theirs) = (median(outcome.epoch_errors()), median(physics[job].epoch_errors()));
+        assert!(ours < theirs, "{job}: {ours:.3} {theirs:.3}");
+    }
+    let covered = outcome.coverage(false);
+    assert!((0.86..0.97).contains(&covered), "{covered:.3}");
+}
+
+#[test]
+fn four_early_measurements_tell_the_rest_of_a_node() {
+    let (outcome, _) = asked(&table("pollux_t4", 1), Setting::First(4));
+    let error = median(outcome.epoch_errors());
+    assert!(error < 0.11, "{error:.3}");
+    let (outcome, _) = asked(&table("elasticflow", 1), Setting::First(2));
+    let error = median(outcome.epoch_errors());
+    assert!(error < 0.08, "{error:.3}");
+}
+
+#[test]
+fn a_new_gpu_type_is_known_from_others_and_better_after_one_measurement() {
+    let samples = table("gavel", 1);
+    let (none, _) = asked(&samples, Setting::NewType(0));
+    let (one, _) = asked(&samples, Setting::NewType(1));
+    let (none, one) = (median(none.epoch_errors()), median(one.epoch_errors()));
+    assert!(none < 0.30 && one < 0.22 && one < none, "{none:.3} {one:.3}");
+}
