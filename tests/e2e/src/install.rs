@@ -1,6 +1,5 @@
 //! A real installation: `helm upgrade --install` of the chart, whose pods the pretend kubelets run as processes.
 
-use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -8,8 +7,6 @@ use andreas_testbed::{Testbed, workspace_binary, workspace_library};
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 
 use crate::chart;
 use crate::cluster::SYSTEM;
@@ -141,51 +138,6 @@ pub async fn kill(testbed: &Testbed, pod_prefix: &str, container: &str) -> Resul
         }
     }
     Ok(killed)
-}
-
-/// What `/metrics` of every ready pod of a component says.
-///
-/// # Errors
-/// When a pod cannot be asked.
-pub async fn metrics(testbed: &Testbed, component: &str) -> Result<Vec<String>> {
-    let mut texts = Vec::new();
-    for (_, place) in metrics_endpoints(testbed, component).await? {
-        let get = async {
-            let mut stream = TcpStream::connect(place).await?;
-            let request = format!("GET /metrics HTTP/1.1\r\nHost: {place}\r\nConnection: close\r\n\r\n");
-            stream.write_all(request.as_bytes()).await?;
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).await?;
-            anyhow::Ok(answer)
-        };
-        texts.push(tokio::time::timeout(Duration::from_secs(10), get).await.context("no answer")??);
-    }
-    Ok(texts)
-}
-
-/// `namespace/name` of every running pod of a component (`operator`, `scheduler`, `agent`) and where the machine reaches its
-/// metrics port.
-///
-/// # Errors
-/// When the API server or the pretend kubelets do not answer.
-pub async fn metrics_endpoints(testbed: &Testbed, component: &str) -> Result<Vec<(String, SocketAddr)>> {
-    let select = format!("app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component={component}");
-    let args = ["get", "pods", "--all-namespaces", "--selector", &select, "--output=json"];
-    let list: Value = serde_json::from_str(&testbed.kubectl(args).await?.checked()?.stdout)?;
-    let nodes = crate::nodes::client(testbed);
-    let mut found = Vec::new();
-    for pod in list["items"].as_array().into_iter().flatten() {
-        let ports = pod["spec"]["containers"].as_array().into_iter().flatten();
-        let mut ports = ports.filter_map(|one| one["ports"].as_array()).flatten();
-        let port =
-            ports.find(|port| port["name"] == "metrics").and_then(|port| port["containerPort"].as_u64());
-        let ip = pod["status"]["podIP"].as_str().and_then(|ip| ip.parse::<IpAddr>().ok());
-        let (Some(port), Some(ip)) = (port.and_then(|port| u16::try_from(port).ok()), ip) else { continue };
-        let of = |field: &str| pod["metadata"][field].as_str().unwrap_or_default().to_owned();
-        let place = nodes.publish(SocketAddr::new(ip, port)).await?;
-        found.push((format!("{}/{}", of("namespace"), of("name")), place));
-    }
-    Ok(found)
 }
 
 /// The end of the log of every container of the chart's pods.

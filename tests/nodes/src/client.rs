@@ -152,14 +152,6 @@ impl NodesClient {
         self.done(Command::Forward(forward)).await
     }
 
-    /// See [`Command::Publish`].
-    pub async fn publish(&self, target: SocketAddr) -> Result<SocketAddr, ClientError> {
-        match self.send(&Command::Publish { target }).await? {
-            Answer::Published(place) => Ok(place),
-            other => Err(ClientError::Refused(format!("unexpected answer {other:?}"))),
-        }
-    }
-
     /// See [`Command::CloseForward`].
     pub async fn close_forward(&self, listen: SocketAddr) -> Result<(), ClientError> {
         self.done(Command::CloseForward { listen }).await

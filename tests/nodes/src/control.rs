@@ -106,11 +106,6 @@ pub enum Command {
     },
     /// Opens or changes a forward.
     Forward(Forward),
-    /// Makes an address inside (a pod's port, a Service) reachable from the machine; answered with where.
-    Publish {
-        /// Address inside.
-        target: SocketAddr,
-    },
     /// Closes a forward.
     CloseForward {
         /// Address inside.
@@ -166,8 +161,6 @@ pub enum Answer {
     Nodes(Vec<NodeInfo>),
     /// To [`Command::Pods`].
     Pods(Vec<PodInfo>),
-    /// To [`Command::Publish`].
-    Published(SocketAddr),
     /// It could not be done.
     Error(String),
 }
@@ -256,11 +249,6 @@ async fn obey(shared: &Arc<Shared>, command: Command) -> Result<Answer, String> 
             let hangs = node.devices.lock().find(&gpu).ok_or_else(|| format!("no GPU {gpu}"))?;
             let hardware = node.hardware.get().ok_or("there is no simulated driver")?;
             hardware.fault(&hangs.uuid, nvidia_ml::Fault::Hang)?;
-        }
-        Command::Publish { target } => {
-            let sandbox = shared.sandbox.as_ref().ok_or("containers are simulated")?;
-            let place = shared.published.open(target, sandbox).await.map_err(|error| error.to_string())?;
-            return Ok(Answer::Published(place));
         }
         Command::Forward(forward) => shared.set_forward(forward.listen, Some(forward)),
         Command::CloseForward { listen } => shared.set_forward(listen, None),

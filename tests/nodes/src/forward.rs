@@ -1,4 +1,4 @@
-//! Carries connections from addresses inside (Services, forwards) to where they lead, and from the machine to pods.
+//! Carries connections from addresses inside (Services, forwards) to where they lead.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -79,37 +79,6 @@ async fn serve(listener: TcpListener, address: SocketAddr, shared: Arc<Shared>, 
                 Err(error) => tracing::debug!(%to, %error, "forward"),
             }
         });
-    }
-}
-
-/// Addresses inside that are reachable from the machine, each through a port on loopback.
-#[derive(Default)]
-pub(crate) struct Published {
-    open: tokio::sync::Mutex<HashMap<SocketAddr, SocketAddr>>,
-}
-
-impl Published {
-    /// The place on the machine that leads to `target`, opened when there is none yet.
-    pub async fn open(&self, target: SocketAddr, sandbox: &Arc<Sandbox>) -> std::io::Result<SocketAddr> {
-        let mut open = self.open.lock().await;
-        if let Some(place) = open.get(&target) {
-            return Ok(*place);
-        }
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-        let place = listener.local_addr()?;
-        open.insert(target, place);
-        let sandbox = Arc::clone(sandbox);
-        tokio::spawn(async move {
-            while let Ok((mut outside, _)) = listener.accept().await {
-                let sandbox = Arc::clone(&sandbox);
-                tokio::spawn(async move {
-                    if let Ok(mut inside) = sandbox.connect(target).await {
-                        let _ = tokio::io::copy_bidirectional(&mut outside, &mut inside).await;
-                    }
-                });
-            }
-        });
-        Ok(place)
     }
 }
 

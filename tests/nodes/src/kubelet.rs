@@ -17,7 +17,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 
 use crate::cluster::Cluster;
 use crate::config::{Forward, NodesConfig};
-use crate::forward::{Forwarder, Published};
+use crate::forward::Forwarder;
 use crate::hardware::{self, Hardware};
 use crate::node::{Node, whole_seconds};
 use crate::objects::{ClaimView, ConfigMapView, NodeView, PodView, SecretView, ServiceView, SliceView};
@@ -44,8 +44,6 @@ pub(crate) struct Shared {
     /// The cluster as seen from inside has changed.
     pub cluster_changed: Notify,
     pub writes: Arc<Semaphore>,
-    /// Addresses inside that are reachable from the machine.
-    pub published: Published,
     hosts: Mutex<HashMap<String, HostsFile>>,
     events: mpsc::Sender<serde_json::Value>,
 }
@@ -167,7 +165,6 @@ impl Shared {
             cluster: Mutex::new(cluster),
             cluster_changed: Notify::new(),
             writes: Arc::new(Semaphore::new(config.writes_in_flight.max(1))),
-            published: Published::default(),
             hosts: Mutex::default(),
             events,
             config: Arc::new(config),

@@ -11,7 +11,8 @@ mod power;
 mod screen;
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -23,10 +24,13 @@ use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use crate::cluster::{self, Cluster, Group, Options};
 use crate::observer::{Seen, describe};
 use crate::scenario::Bindings;
+use crate::scrape::Scrape;
 use crate::summary::Summary;
 use power::Meter;
 use screen::{Head, Screen};
@@ -333,10 +337,36 @@ async fn apply_until_taken(client: &kube::Client, object: &Value) -> Result<()> 
 
 /// Sum of what the agents' metrics say that rest saved, J.
 async fn saved_by_rest(cluster: &Cluster) -> Result<f64> {
-    let texts = install::metrics(&cluster.testbed, "agent").await?;
-    let lines = texts.iter().flat_map(|text| text.lines());
-    let values = lines.filter(|line| line.starts_with("andreas_gpu_rest_saved_joules_total{"));
-    Ok(values.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())
+    let scrape = Scrape::of(cluster).await?;
+    let agents = scrape.jobs.iter().filter(|job| job.name == "andreas-node-agent");
+    let mut joules = 0.0;
+    for (place, _) in agents.flat_map(|job| &job.targets) {
+        let text = get(*place, "/metrics").await?;
+        let values = text.lines().filter(|line| line.starts_with("andreas_gpu_rest_saved_joules_total{"));
+        joules += values.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>();
+    }
+    Ok(joules)
+}
+
+/// A plain GET.
+async fn get(place: SocketAddr, path: &str) -> Result<String> {
+    let answer = async {
+        // A forward begins to listen a moment after it was asked for.
+        let mut stream = loop {
+            match TcpStream::connect(place).await {
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                other => break other?,
+            }
+        };
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {place}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        anyhow::Ok(answer)
+    };
+    tokio::time::timeout(Duration::from_secs(10), answer).await.with_context(|| format!("{place}{path}"))?
 }
 
 async fn kill_and_restart(cluster: &Cluster, program: &str, began: Instant) -> Result<()> {
