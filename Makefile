@@ -6,6 +6,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 CARGO := cargo
 DEMO_ARGS ?=
+BENCH_ARGS ?= all
 
 .PHONY: help
 help: ## Show this list
@@ -34,6 +35,18 @@ demo: control-plane build ## The main job: a real control plane, 12 GPU nodes, 4
 .PHONY: test
 test: control-plane prometheus lint build ## Everything that must hold: lints, unit tests, and the suites on a real control plane
 	$(CARGO) test --workspace --locked --no-fail-fast -- --test-threads=2
+
+.PHONY: bench-build
+bench-build: control-plane
+	$(CARGO) build --release --workspace --bins --locked
+
+.PHONY: bench
+bench: bench-build ## Every benchmark at full size on an otherwise idle machine, into docs/benchmarks.md (one alone: BENCH_ARGS=bind)
+	$(CARGO) run -q --release --locked -p andreas-e2e --bin bench -- $(BENCH_ARGS) --markdown docs/benchmarks.md --json target/bench.json
+
+.PHONY: bench-quick
+bench-quick: bench-build ## A row for every benchmark at reduced size, to the terminal: finds mistakes, gives no figures
+	$(CARGO) run -q --release --locked -p andreas-e2e --bin bench -- all --quick --json target/bench-quick.json
 
 .PHONY: lint
 lint: prepare ## Formatting and lints

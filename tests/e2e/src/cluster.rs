@@ -30,6 +30,8 @@ const PROGRESS_ADDRESS: &str = "10.96.200.1:8443";
 const PROGRESS_HOST: &str = "andreas-operator.andreas-system.svc";
 /// How long one of our programs may take to be ready on a busy machine.
 const READY_LIMIT: Duration = Duration::from_secs(60);
+/// Longer than any run.
+const NEVER_SECONDS: u64 = 7 * 24 * 3600;
 
 /// Equal GPU nodes.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +87,10 @@ pub struct Options {
     pub install: Option<Value>,
     /// A folder that stays at the end.
     pub data_dir: Option<PathBuf>,
+    /// For thousands of nodes: containers are simulated, node leases are not renewed, nobody observes.
+    pub simulated: bool,
+    /// Further flags of the control plane's programs.
+    pub control_plane_args: Vec<(Component, String)>,
 }
 
 impl Default for Options {
@@ -99,6 +105,8 @@ impl Default for Options {
             node_monitor_grace_period: Duration::from_secs(50),
             install: None,
             data_dir: None,
+            simulated: false,
+            control_plane_args: Vec::new(),
         }
     }
 }
@@ -154,6 +162,9 @@ impl Cluster {
         if let Some(folder) = &options.data_dir {
             builder = builder.data_dir(folder);
         }
+        for (component, arg) in &options.control_plane_args {
+            builder = builder.extra_arg(*component, arg);
+        }
         let testbed = builder.start().await.context("starting the control plane")?;
         if let Some(values) = &options.install {
             start_kubelets(&testbed, &options, &[]).await?;
@@ -161,7 +172,7 @@ impl Cluster {
         } else {
             chart::install(&testbed).await.context("installing the chart's objects")?;
         }
-        let observer = Observer::start(&testbed.client());
+        let observer = if options.simulated { Observer::idle() } else { Observer::start(&testbed.client()) };
         let storage = Storage::start(&testbed.client()).await?;
         let mut cluster = Self {
             testbed,
@@ -361,6 +372,10 @@ async fn start_kubelets(testbed: &Testbed, options: &Options, operators: &[Opera
         // A node that is alive must be heard several times before it counts as silent.
         "leaseRenewSeconds": (options.node_monitor_grace_period.as_secs() / 5).clamp(1, 10),
     });
+    if options.simulated {
+        config["containers"] = json!("simulated");
+        config["leaseRenewSeconds"] = json!(NEVER_SECONDS);
+    }
     if installed {
         nodes.push(json!({"namePrefix": "system-", "count": 2, "cpu": "8", "memory": "32Gi"}));
         images.extend(install::images(testbed)?);

@@ -4,10 +4,12 @@
 //! scheduler profile, GPU nodes. [`observer`] watches from outside what must never happen. [`scenario`] is the frame
 //! of a story, [`job`] its words, [`summary`] a run's figures. [`workload`] turns rows of a production trace into
 //! TrainingJobs, and [`demo`] runs them. [`scrape`] points a Prometheus at a cluster. [`api`] asks the API server alone, without our programs.
+//! [`bench`] measures.
 //!
 //! What must never be here: a shortcut around the API server, a figure that was not measured.
 
 pub mod api;
+pub mod bench;
 pub mod chart;
 pub mod cluster;
 pub mod demo;

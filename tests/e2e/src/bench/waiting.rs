@@ -1,0 +1,237 @@
+//! Thousands of waiting jobs: what the operator costs at rest, how long one plan takes, and how long it takes to start.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::bed::{self, Shape, System};
+use super::report::Report;
+use super::trace::Trace;
+use super::usage::{Cpu, memory_mib};
+use super::{Output, say};
+use crate::cluster::{Cluster, Operator};
+
+/// GPUs of a node: one job fills it.
+const NODE_GPUS: usize = 8;
+
+/// Flags of `bench waiting`.
+#[derive(Clone, Debug, Args)]
+pub(super) struct WaitingArgs {
+    /// Jobs that wait, beside one on every node that runs.
+    #[arg(long, default_value_t = 10_000)]
+    jobs: usize,
+    /// Nodes.
+    #[arg(long, default_value_t = 1000)]
+    nodes: usize,
+    /// Seconds at rest that are looked at.
+    #[arg(long, default_value_t = 120)]
+    rest: u64,
+    /// How long the operator may take to settle, seconds.
+    #[arg(long, default_value_t = 400)]
+    limit: u64,
+}
+
+impl WaitingArgs {
+    /// As `bench all` runs it.
+    pub fn sized(quick: bool) -> Self {
+        if quick {
+            Self { jobs: 500, nodes: 50, rest: 40, limit: 120 }
+        } else {
+            Self { jobs: 10_000, nodes: 1000, rest: 120, limit: 400 }
+        }
+    }
+}
+
+/// Runs `bench waiting`.
+pub(super) async fn run(args: &WaitingArgs, out: &mut Output) -> Result<()> {
+    say(&format!("waiting: {} jobs wait, {} run", args.jobs, args.nodes));
+    let full = Shape {
+        nodes: args.nodes,
+        node_gpus: NODE_GPUS,
+        jobs: args.nodes,
+        pods: 1,
+        gpus: NODE_GPUS,
+        run_seconds: None,
+    };
+    let cluster = bed::start(System::Andreas, &full, json!({})).await?;
+    let measured = measure(args, &full, &cluster).await;
+    let measured = measured.map_err(|error| error.context(cluster.logs()));
+    cluster.stop().await;
+    let told = measured?;
+
+    let mut report = Report::new(
+        "waiting",
+        format!("waiting --jobs {} --nodes {} --rest {}", args.jobs, args.nodes, args.rest),
+        &[
+            "nodes",
+            "waiting + running jobs",
+            "operator MiB at rest (peak)",
+            "CPU at rest, % of a core",
+            "writes/min at rest: jobs",
+            "others",
+            "one plan s",
+            "plans at rest",
+            "start-up to first plan s",
+            "MiB after start (peak)",
+        ],
+    );
+    report.rows.push(vec![
+        args.nodes.to_string(),
+        format!("{} + {}", args.jobs, args.nodes),
+        format!("{:.0} ({:.0})", told.memory.0, told.memory.1),
+        format!("{:.2}", told.cpu_percent),
+        format!("{:.1}", told.job_writes),
+        format!("{:.1}", told.other_writes),
+        format!("{:.2}", told.plan_seconds),
+        told.plans.to_string(),
+        format!("{:.1}", told.start_seconds),
+        format!("{:.0} ({:.0})", told.memory_after.0, told.memory_after.1),
+    ]);
+    report.notes = vec![
+        "Every node is filled by one running job; the others wait for room. At rest nothing happens in the cluster; the operator plans \
+         every 30 s, which is where its CPU goes."
+            .into(),
+        "One plan: the mean of `andreas_plan_duration_seconds` over the plans at rest, or of the plan after start where there was none; \
+         start-up: from the process's start, after an orderly end of the one before, until `andreas_plans_total` is 1."
+            .into(),
+        format!("Writes at rest: {}.", words(&told.writes)),
+    ];
+    if !told.quiet {
+        report.notes.push("It had not become quiet when the look began.".into());
+    }
+    report.figures = json!({
+        "memory_mib": told.memory, "memory_after_start_mib": told.memory_after, "cpu_percent": told.cpu_percent,
+        "writes_at_rest": told.writes, "plan_s": told.plan_seconds, "plans": told.plans, "start_s": told.start_seconds,
+        "settled_after_s": told.settled,
+    });
+    out.add(&report)
+}
+
+struct Told {
+    memory: (f64, f64),
+    memory_after: (f64, f64),
+    cpu_percent: f64,
+    job_writes: f64,
+    other_writes: f64,
+    writes: BTreeMap<String, u64>,
+    plan_seconds: f64,
+    plans: u64,
+    start_seconds: f64,
+    quiet: bool,
+    settled: f64,
+}
+
+fn words(writes: &BTreeMap<String, u64>) -> String {
+    let each: Vec<String> = writes.iter().map(|(what, count)| format!("{what} {count}")).collect();
+    if each.is_empty() { "none".into() } else { each.join(", ") }
+}
+
+async fn measure(args: &WaitingArgs, full: &Shape, cluster: &Cluster) -> Result<Told> {
+    let operator = cluster.operators.first().context("no operator")?;
+    let limit = Duration::from_secs(args.limit);
+    let mut trace = Trace::start(&cluster.testbed)?;
+    bed::submit(cluster, System::Andreas, full, "r").await?;
+    bed::until_bound(&mut trace, full, limit).await?;
+    say("  the cluster is full");
+    let waiting = Shape { jobs: args.jobs, gpus: 1, ..*full };
+    let began = Instant::now();
+    bed::submit(cluster, System::Andreas, &waiting, "w").await?;
+    say(&format!("  {} more submitted after {:.0} s", args.jobs, began.elapsed().as_secs_f64()));
+    // The leader Lease is renewed all the time: quiet is when no job is written.
+    let quiet = until_jobs_rest(&mut trace, limit).await?;
+    let settled = began.elapsed().as_secs_f64();
+    say(&format!("  settled after {settled:.0} s"));
+
+    let (cpu, plans) = (Cpu::of(cluster), plans(operator).await?);
+    let mut trace = Trace::start(&cluster.testbed)?;
+    let at = Instant::now();
+    tokio::time::sleep(Duration::from_secs(args.rest)).await;
+    trace.read()?;
+    let minutes = at.elapsed().as_secs_f64() / 60.0;
+    let used = Cpu::of(cluster).since(&cpu).of_program("operator");
+    let after = self::plans(operator).await?;
+    let memory = memory_of(operator);
+    let writes = trace.written_by("operator");
+    let job_writes: u64 =
+        writes.iter().filter(|(what, _)| what.contains("trainingjobs")).map(|(_, n)| n).sum();
+    let all: u64 = writes.values().sum();
+
+    say("  starting the operator again");
+    operator.process.stop().await;
+    let started = Instant::now();
+    operator.process.start_again()?;
+    let mut first = plans_or_none(operator).await;
+    while first.is_none_or(|(count, _)| count == 0) {
+        if started.elapsed() > limit {
+            bail!("no plan within {} s of the start", args.limit);
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        first = plans_or_none(operator).await;
+    }
+    let start_seconds = started.elapsed().as_secs_f64();
+    let (made, spent) = (after.0 - plans.0, after.1 - plans.1);
+    let mean = |(count, seconds): (u64, f64)| if count == 0 { 0.0 } else { seconds / count as f64 };
+    let plan_seconds = if made > 0 { mean((made, spent)) } else { mean(first.unwrap_or_default()) };
+    // What was read to start is given back within some seconds.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    Ok(Told {
+        memory,
+        memory_after: memory_of(operator),
+        cpu_percent: 100.0 * used / at.elapsed().as_secs_f64().min(args.rest as f64),
+        job_writes: job_writes as f64 / minutes,
+        other_writes: (all - job_writes) as f64 / minutes,
+        writes,
+        plan_seconds,
+        plans: made,
+        start_seconds,
+        quiet,
+        settled,
+    })
+}
+
+fn memory_of(operator: &Operator) -> (f64, f64) {
+    operator.process.pid().and_then(memory_mib).unwrap_or_default()
+}
+
+async fn until_jobs_rest(trace: &mut Trace, limit: Duration) -> Result<bool> {
+    let end = Instant::now() + limit;
+    let of_jobs = |trace: &Trace| -> u64 {
+        trace.writes.iter().filter(|((_, what), _)| what.contains("trainingjobs")).map(|(_, n)| n).sum()
+    };
+    let (mut last, mut since) = (0, Instant::now());
+    while Instant::now() < end {
+        trace.read()?;
+        if of_jobs(trace) != last {
+            (last, since) = (of_jobs(trace), Instant::now());
+        }
+        if since.elapsed() > Duration::from_secs(20) {
+            return Ok(true);
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    Ok(false)
+}
+
+async fn plans_or_none(operator: &Operator) -> Option<(u64, f64)> {
+    plans(operator).await.ok()
+}
+
+/// Plans made since the operator's start, and the time they took, seconds; by its metrics.
+async fn plans(operator: &Operator) -> Result<(u64, f64)> {
+    let mut stream = tokio::net::TcpStream::connect(operator.admin).await?;
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await?;
+    let value = |name: &str| -> Result<f64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.with_context(|| format!("no {name} in the operator's metrics"))?
+            .trim()
+            .parse()
+            .context("a number")
+    };
+    Ok((value("andreas_plan_duration_seconds_count")? as u64, value("andreas_plan_duration_seconds_sum")?))
+}

@@ -1,0 +1,9 @@
+//! The benchmarks as a command: `make bench`.
+
+use andreas_e2e::bench::{BenchArgs, run};
+use clap::Parser as _;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    run(BenchArgs::parse()).await
+}
