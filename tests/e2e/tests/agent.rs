@@ -1,0 +1,277 @@
+//! Node agents on a real cluster, as the chart installs them: rest and wake, measured energy, and what is left when somebody dies.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::time::{Duration, Instant};
+
+use andreas_api::gpu_node::GpuCondition;
+use andreas_api::phase::Phase;
+use andreas_api::slim::SlimGpuNode;
+use andreas_e2e::api::{patch_status, yaml};
+use andreas_e2e::cluster::{Cluster, Options, a100, short_runs};
+use andreas_e2e::install;
+use andreas_e2e::job::job;
+use andreas_e2e::nodes::client;
+use andreas_e2e::scenario::{SOON, scenario};
+use anyhow::{Context as _, Result, bail, ensure};
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+const NODE: &str = "a100-0";
+const AGENTS: &str = "andreas-node";
+/// How long a GPU may stay changed after whoever should give it back has died.
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// One node of four GPUs, whose idle ones rest soon; the chart is installed with its defaults.
+fn one_node(placement_timeout: &str) -> Options {
+    let mut policy = short_runs();
+    policy["placementTimeout"] = json!(placement_timeout);
+    policy["rest"] = json!({"mode": "On", "after": "1s"});
+    Options {
+        name: "agent".into(),
+        groups: vec![a100(1)],
+        policy,
+        install: Some(json!({})),
+        ..Options::default()
+    }
+}
+
+/// Waits, and says how long that took.
+async fn until(
+    what: &str,
+    within: Duration,
+    mut done: impl AsyncFnMut() -> Result<bool>,
+) -> Result<Duration> {
+    let since = Instant::now();
+    while !done().await? {
+        if since.elapsed() > within {
+            bail!("not within {within:?}: {what}");
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Ok(since.elapsed())
+}
+
+fn gpu_nodes(c: &Cluster) -> Api<SlimGpuNode> {
+    Api::all(c.testbed.client())
+}
+
+async fn gpu_node(c: &Cluster) -> Result<SlimGpuNode> {
+    Ok(gpu_nodes(c).get(NODE).await?)
+}
+
+/// By the driver: UUIDs of the GPUs that are not as it has them by default, and what all have drawn, J.
+async fn driver(c: &Cluster) -> Result<(Vec<String>, f64)> {
+    let nodes = client(&c.testbed).nodes().await?;
+    let node = nodes.into_iter().find(|node| node.name == NODE).context("the node")?;
+    ensure!(node.hardware.len() == 4, "{:?}", node.hardware);
+    let joules = node.hardware.iter().map(|gpu| gpu.joules).sum();
+    Ok((node.hardware.into_iter().filter(|gpu| !gpu.at_defaults).map(|gpu| gpu.uuid).collect(), joules))
+}
+
+async fn all_rest(c: &Cluster) -> Result<Duration> {
+    until("all GPUs rest", MINUTE, async || Ok(driver(c).await?.0.len() == 4)).await
+}
+
+async fn restored(c: &Cluster, after: &str) -> Result<()> {
+    let took =
+        until(&format!("restored after {after}"), MINUTE, async || Ok(driver(c).await?.0.is_empty())).await?;
+    println!("restored {took:?} after {after}");
+    Ok(())
+}
+
+/// Given a node whose GPUs rest; when a job gets two of them, then they are awake before its pods are made, what it used is what the
+/// GPUs' counters say, and they rest again.
+#[tokio::test(flavor = "multi_thread")]
+async fn gpus_wake_for_a_job_and_what_it_used_is_measured() -> Result<()> {
+    scenario(one_node("15s"), async |c| {
+        until("the agent reports", SOON, async || {
+            let status = gpu_node(c).await?.status.unwrap_or_default();
+            Ok(status.gpus.len() == 4 && status.agent_version.is_some())
+        })
+        .await?;
+        it_writes_only_its_own(c).await?;
+        all_rest(c).await?;
+
+        let (_, before) = driver(c).await?;
+        let tj = job("two").gpus(2, 1).epochs(10, 0.5);
+        c.submit(&tj).await?;
+        c.reaches(&tj, Phase::Running).await?;
+        let (changed, _) = driver(c).await?;
+        ensure!(changed.is_empty(), "a GPU rests beside a job that has just begun");
+        let awake = gpu_node(c).await?;
+        let acknowledged = awake.status.clone().unwrap_or_default().awake;
+        ensure!(awake.spec.wake > 0 && acknowledged == awake.spec.wake, "{awake:?}");
+        woken_before_made(c)?;
+
+        c.reaches(&tj, Phase::Succeeded).await?;
+        let key = tj.key();
+        c.observer
+            .until("its energy is measured", SOON, |seen| {
+                seen.status(&key).consumption.is_some_and(|total| total.source == "Measured")
+            })
+            .await?;
+        let status = c.observer.seen().status(&key);
+        let (record, total) = (&status.history[0], status.consumption.clone().unwrap_or_default());
+        let told = gpu_node(c).await?.status.unwrap_or_default().released;
+        let (_, after) = driver(c).await?;
+        ensure!(
+            told.len() == 1 && told[0].gpus == 2 && told[0].joules == record.joules,
+            "{told:?} {record:?}"
+        );
+        ensure!(record.measured && total.joules == record.joules, "{record:?} {total:?}");
+        // No more than all four GPUs drew meanwhile, and as only GPUs at work draw.
+        let drawn = after - before;
+        ensure!(record.joules > 1_000 && (record.joules as f64) < drawn, "{record:?}, drawn {drawn} J");
+        until("the family learns its draw", SOON, async || {
+            let profile: Value = serde_json::from_str(&c.kubectl("get trainingprofile two -o json").await?)?;
+            Ok(profile["status"]["observations"][0]["watts"].as_i64().is_some_and(|watts| watts > 200))
+        })
+        .await?;
+        all_rest(c).await?;
+
+        // When agents are taken off the node in order, then everything is restored and nobody waits for them any more.
+        let away = "{\"spec\":{\"template\":{\"spec\":{\"nodeSelector\":{\"nobody\":\"here\"}}}}}";
+        c.kubectl(&format!("patch daemonset andreas-node-agent -n {AGENTS} --type merge -p {away}")).await?;
+        restored(c, "the agent ended in order").await?;
+        until("it has said so", SOON, async || {
+            let gone = gpu_node(c).await?.status.unwrap_or_default();
+            Ok(gone.agent_version.is_none() && gone.conditions[0].reason == "AgentEnded")
+        })
+        .await?;
+        let next = job("next").gpus(1, 1);
+        c.submit(&next).await?;
+        c.reaches(&next, Phase::Succeeded).await?;
+        let predicted = c.observer.seen().status(&next.key()).consumption.unwrap_or_default();
+        ensure!(predicted.source == "Predicted", "{predicted:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// Under the chart's rights and policies, with a token as its pod has it.
+async fn it_writes_only_its_own(c: &Cluster) -> Result<()> {
+    let pods = install::pods(&c.testbed).await?;
+    let pod = pods.iter().find_map(|pod| pod.strip_prefix("andreas-node/")).context("an agent's pod")?;
+    let token = format!(
+        "create token andreas-node-agent -n {AGENTS} --bound-object-kind=Pod --bound-object-name={pod}"
+    );
+    let token = c.kubectl(&token).await?;
+    let account = c.testbed.kubeconfig_for_service_account(AGENTS, "andreas-node-agent").await?;
+    let mut kubeconfig = yaml(&std::fs::read_to_string(&account)?)?;
+    kubeconfig["users"][0]["user"] = json!({"token": token.trim()});
+    let path = c.testbed.data_dir().join("agent.kubeconfig");
+    std::fs::write(&path, kubeconfig.to_string())?;
+    let client = c.testbed.client_for(&path).await?;
+
+    let other = json!({"apiVersion": "andreas.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": "elsewhere"}, "spec": {}});
+    c.apply(&other).await?;
+    let refusal = patch_status(&client, &other, &json!({"status": {"awake": 1}})).await?.refused()?;
+    ensure!(refusal.message.contains("only the agent on node elsewhere"), "{}", refusal.message);
+    let wake = Patch::Merge(json!({"spec": {"wake": 1}}));
+    let refused = Api::<SlimGpuNode>::all(client).patch(NODE, &PatchParams::default(), &wake).await;
+    ensure!(matches!(&refused, Err(kube::Error::Api(status)) if status.code == 403), "{refused:?}");
+    Ok(())
+}
+
+/// By the audit log: the wake was asked for and acknowledged before the operator made a pod.
+fn woken_before_made(c: &Cluster) -> Result<()> {
+    let (mut asked, mut acknowledged, mut made) = (None, None, None);
+    for event in c.testbed.audit_log()? {
+        let event = event?;
+        let (object, account) =
+            (&event.object_ref, event.user.username.rsplit(':').next().unwrap_or_default());
+        if !(200..300).contains(&event.code()) {
+            continue;
+        }
+        let place =
+            match (object.resource.as_str(), object.subresource.as_str(), event.verb.as_str(), account) {
+                ("gpunodes", "", "patch", "andreas-operator") => &mut asked,
+                ("gpunodes", "status", "patch", "andreas-node-agent") if asked.is_some() => &mut acknowledged,
+                ("pods", "", "create", "andreas-operator") if !event.request_uri.contains("dryRun") => {
+                    &mut made
+                }
+                _ => continue,
+            };
+        place.get_or_insert(event.stage_timestamp.clone());
+    }
+    // RFC 3339 in UTC with microseconds sorts as text.
+    let in_order = asked.is_some() && asked < acknowledged && acknowledged < made;
+    ensure!(in_order, "asked {asked:?}, acknowledged {acknowledged:?}, made {made:?}");
+    Ok(())
+}
+
+/// Given a node whose GPUs rest; when brain, setter, all of the agent, or the operator's leader goes, then all GPUs are as they were
+/// within a minute; and a GPU that hangs keeps no other from waking.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_is_killed_gpus_are_as_they_were_within_a_minute() -> Result<()> {
+    scenario(one_node("5s"), async |c| {
+        let kill = async |container: &str| -> Result<()> {
+            ensure!(
+                install::kill(&c.testbed, "andreas-node-agent-", container).await? == 1,
+                "no {container}"
+            );
+            Ok(())
+        };
+        all_rest(c).await?;
+        kill("brain").await?;
+        restored(c, "the brain was killed").await?;
+
+        all_rest(c).await?;
+        let works =
+            if at_work(c, "setter")? > at_work(c, "setter-standby")? { "setter" } else { "setter-standby" };
+        kill(works).await?;
+        restored(c, "the setter that works was killed").await?;
+
+        all_rest(c).await?;
+        for container in ["brain", "setter", "setter-standby"] {
+            kill(container).await?;
+        }
+        restored(c, "brain and both setters were killed").await?;
+
+        all_rest(c).await?;
+        let hangs = driver(c).await?.0[0].clone();
+        client(&c.testbed).gpu_hang(NODE, &hangs).await?;
+        let order = Patch::Merge(json!({"spec": {"wake": gpu_node(c).await?.spec.wake + 1}}));
+        gpu_nodes(c).patch(NODE, &PatchParams::default(), &order).await?;
+        let took =
+            until("the others wake", MINUTE, async || Ok(driver(c).await?.0 == [hangs.clone()])).await?;
+        println!("three GPUs awake {took:?} after a wake, beside one that hangs");
+        until("it is told", MINUTE, async || {
+            let gpus = gpu_node(c).await?.status.unwrap_or_default().gpus;
+            Ok(gpus.iter().any(|gpu| gpu.uuid == hangs && gpu.state == GpuCondition::Unhealthy))
+        })
+        .await?;
+        client(&c.testbed).gpu_heal(NODE, &hangs).await?;
+
+        all_rest(c).await?;
+        c.kubectl("scale deployment andreas-operator -n andreas-system --replicas=0").await?;
+        restored(c, "nobody led any more").await?;
+
+        c.kubectl("scale deployment andreas-operator -n andreas-system --replicas=1").await?;
+        all_rest(c).await?;
+        install::uninstall(&c.testbed).await?;
+        restored(c, "the chart was uninstalled").await
+    })
+    .await
+}
+
+/// How often a setter's container has begun to serve, by its log.
+fn at_work(c: &Cluster, container: &str) -> Result<usize> {
+    let mut folders = vec![c.testbed.data_dir().join("kubelets/logs").join(AGENTS)];
+    let mut times = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder)? {
+            let path = entry?.path();
+            let of_it = path
+                .components()
+                .any(|part| part.as_os_str().to_string_lossy().trim_end_matches(".log") == container);
+            if path.is_dir() {
+                folders.push(path);
+            } else if of_it {
+                times += std::fs::read_to_string(&path)?.matches("serving the brain").count();
+            }
+        }
+    }
+    Ok(times)
+}
