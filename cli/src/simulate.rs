@@ -22,7 +22,7 @@ use crate::plan::method_parser;
 #[derive(Debug, Args)]
 pub struct SimulateArgs {
     /// Trace as FORMAT:PATH; formats: csv, json, andreas (a folder, with its own cluster), itp, elasticflow, philly, chronus,
-    /// openb. Several traces give several tables, and one of their totals
+    /// openb, tiresias. Several traces give several tables, and one of their totals
     #[arg(long, value_name = "FORMAT:PATH", value_parser = trace, required = true)]
     trace: Vec<(Format, PathBuf)>,
     /// Cluster, tariff, rules and models (YAML)

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use andreas_core::{CostRate, GpuType, NodeName, Seconds, Steps, Tariff, Time, Watts};
-use andreas_planner::{Accounting, GpuTypeInfo, Job, Lateness, Node};
+use andreas_planner::{Accounting, GpuTypeInfo, Job, Lateness, Namespace, Node};
 
 /// What is replayed.
 #[derive(Clone, Debug)]
@@ -14,6 +14,8 @@ pub struct Scenario {
     pub gpu_types: Vec<GpuTypeInfo>,
     /// Nodes.
     pub nodes: Vec<Node>,
+    /// Namespaces with tickets; one that is not here has one ticket.
+    pub namespaces: Vec<Namespace>,
     /// Price of energy, PUE included.
     pub tariff: Tariff,
     /// Power budget of nodes and GPUs.

@@ -43,6 +43,7 @@ fn job(id: &str, submit: f64, deadline: Option<f64>, epochs: f64) -> Job {
 /// One node of four T4s at 10 W idle, 100 W overhead; a joule costs 1.
 fn scenario(jobs: Vec<Job>) -> Scenario {
     Scenario {
+        namespaces: vec![],
         name: "test".into(),
         gpu_types: vec![GpuTypeInfo { name: "T4".into(), idle: Watts(10.0), max: Watts(70.0) }],
         nodes: vec![Node {

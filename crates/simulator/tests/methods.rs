@@ -66,6 +66,7 @@ fn scenario(seed: u64) -> Scenario {
     };
     let price = |kwh: f64| EnergyPrice::per_kwh(kwh, 1.3);
     let mut scenario = Scenario {
+        namespaces: vec![],
         name: format!("random {seed}"),
         gpu_types: vec![kind("A100", 50.0, 400.0), kind("T4", 10.0, 70.0)],
         nodes: vec![node("a-0", "A100", 300.0), node("a-1", "A100", 300.0), node("t-0", "T4", 150.0)],

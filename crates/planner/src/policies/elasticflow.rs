@@ -1,7 +1,7 @@
 //! ElasticFlow (Gu et al., ASPLOS 2023; pkusys/ElasticFlow at 04a0109a): the smallest share that meets the deadline.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 
 use super::{Policy, View, Wish, levels};
 use crate::board::Board;
@@ -184,28 +184,32 @@ fn admit(instance: &Instance<'_>, memory: &mut Memory) {
         let submit = |j: usize| instance.jobs[j].job.submit;
         submit(*a).total_cmp(&submit(*b)).then(a.cmp(b))
     });
-    for job in new {
-        let mut all = admitted.clone();
-        all.push(job);
+    // Who is served in time of these jobs, if they are served in order of deadlines.
+    let in_time = |jobs: &[usize]| -> BTreeSet<usize> {
         let mut timeline = Timeline::new(instance, &base, horizon(instance));
-        let fits = by_deadline(instance, all).into_iter().all(|j| {
-            let share = best_share(&timeline, instance, j, instance.jobs[j].present());
-            if let Some(share) = &share {
-                timeline.take(instance, j, share);
-            }
-            // A promise that can no longer be kept, for other reasons, does not bar newcomers.
-            share.is_some() || j != job && !could(instance, j)
-        });
+        let jobs = by_deadline(instance, jobs.to_vec()).into_iter();
+        jobs.filter(|j| {
+            let share = best_share(&timeline, instance, *j, instance.jobs[*j].present());
+            share.is_some_and(|share| {
+                timeline.take(instance, *j, &share);
+                true
+            })
+        })
+        .collect()
+    };
+    // A promise that can no longer be kept, for other reasons, does not bar newcomers.
+    let mut kept = if new.is_empty() { BTreeSet::new() } else { in_time(&admitted) };
+    for job in new {
+        admitted.push(job);
+        let with = in_time(&admitted);
+        let fits = with.contains(&job) && with.is_superset(&kept);
         if fits {
-            admitted.push(job);
+            kept = with;
+        } else {
+            admitted.pop();
         }
         memory.jobs.entry(instance.jobs[job].job.id.clone()).or_default().admitted = Some(fits);
     }
-}
-
-/// Whether it could be in time with the whole cluster.
-fn could(instance: &Instance<'_>, job: usize) -> bool {
-    instance.now + instance.jobs[job].fastest <= instance.jobs[job].deadline
 }
 
 impl Policy for ElasticFlow {
@@ -225,9 +229,8 @@ impl Policy for ElasticFlow {
         let mut timeline = Timeline::new(instance, view.base, horizon(instance));
         let urgent = by_deadline(instance, view.open().filter(admitted).collect());
         for &job in &urgent {
-            let Some(share) = best_share(&timeline, instance, job, view.present[job].as_ref()) else {
-                continue;
-            };
+            let here = view.present[job].as_ref();
+            let Some(share) = best_share(&timeline, instance, job, here) else { continue };
             timeline.take(instance, job, &share);
             now[job] = share[0];
             if let Some(config) = share[0].map(|c| view.config(job, c)) {

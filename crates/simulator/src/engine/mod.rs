@@ -150,7 +150,7 @@ impl<'a> Replay<'a> {
             horizon: scenario.tick,
             gpu_types: scenario.gpu_types.clone(),
             nodes: scenario.nodes.clone(),
-            namespaces: Vec::new(),
+            namespaces: scenario.namespaces.clone(),
             jobs: Vec::new(),
             prices: None,
             memory: None,

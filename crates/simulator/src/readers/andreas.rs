@@ -116,6 +116,7 @@ pub fn read(folder: &Path, restart: Seconds) -> Result<Scenario, ReadError> {
         .collect();
     let name = folder.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
     let mut scenario = Scenario {
+        namespaces: Vec::new(),
         name,
         gpu_types: lines
             .iter()

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, Steps, Tariff, Time, Watts};
-use andreas_planner::{GpuTypeInfo, Lateness, Node, Resources};
+use andreas_planner::{GpuTypeInfo, Lateness, Namespace, Node, Resources};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
@@ -40,6 +40,9 @@ pub struct ClusterFile {
     tick_s: Option<f64>,
     #[serde(default)]
     failures: Option<FailureEntry>,
+    /// Tickets of namespaces, for policies that share GPU time out; one that is not here has one.
+    #[serde(default)]
+    tickets: BTreeMap<String, f64>,
     #[serde(default)]
     jobs: JobRules,
     models: Vec<Source>,
@@ -219,7 +222,16 @@ impl ClusterFile {
         }
         let left_out = rows.len() - jobs.len();
         let failures = self.failures(file, &nodes)?;
+        if let Some((name, _)) = self.tickets.iter().find(|(_, n)| !(**n > 0.0 && **n <= 1e9)) {
+            return Err(bad(&format!("tickets.{name}"), "is not above 0 and at most 1e9"));
+        }
+        let namespace = |(name, tickets): (&String, &f64)| Namespace {
+            name: name.as_str().into(),
+            quota: BTreeMap::new(),
+            tickets: *tickets,
+        };
         let mut scenario = Scenario {
+            namespaces: self.tickets.iter().map(namespace).collect(),
             name: if left_out > 0 { format!("{name}, {left_out} left out that fit nowhere") } else { name },
             gpu_types: gpu_types.clone(),
             nodes: nodes.clone(),

@@ -128,7 +128,7 @@ impl JobRules {
         let weight = self.weight_by_gpus.range(..=row.gpus).next_back().map_or(self.weight, |(_, w)| *w);
         Some(Job {
             id: row.id.as_str().into(),
-            namespace: "trace".into(),
+            namespace: row.namespace.as_deref().unwrap_or("trace").into(),
             submit: Time(submit),
             deadline: slack.map(|s| Time(submit + s)),
             weight: ground.lateness * (weight * row.weight.unwrap_or(1.0)),

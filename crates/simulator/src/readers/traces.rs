@@ -13,7 +13,7 @@ use super::table::{open, rows};
 /// A format of traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Ours: columns (or keys) `id, submit_s, gpus, duration_s`, and optionally `deadline_s, weight, model, batch, types`.
+    /// Ours: columns (or keys) `id, submit_s, gpus, duration_s`, and optionally `deadline_s, weight, model, batch, types, namespace`.
     Csv,
     /// The same as a list of objects.
     Json,
@@ -29,11 +29,13 @@ pub enum Format {
     Chronus,
     /// Alibaba's pods of 2023.
     Openb,
+    /// Tiresias' small traces: `job_id, num_gpu, submit_time, model_name, duration`.
+    Tiresias,
 }
 
 impl Format {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Csv,
         Self::Json,
         Self::Andreas,
@@ -42,6 +44,7 @@ impl Format {
         Self::Philly,
         Self::Chronus,
         Self::Openb,
+        Self::Tiresias,
     ];
 
     /// Its name on the command line.
@@ -55,6 +58,7 @@ impl Format {
             Self::Philly => "philly",
             Self::Chronus => "chronus",
             Self::Openb => "openb",
+            Self::Tiresias => "tiresias",
         }
     }
 }
@@ -68,7 +72,7 @@ impl fmt::Display for Format {
 /// No format has that name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no trace format is called {0:?}; there are csv, json, andreas, itp, elasticflow, philly, chronus, openb"
+    "no trace format is called {0:?}; there are csv, json, andreas, itp, elasticflow, philly, chronus, openb, tiresias"
 )]
 pub struct UnknownFormat(String);
 
@@ -106,6 +110,9 @@ pub struct TraceJob {
     /// GPU types that it may use, separated by `|`; none: all.
     #[serde(default)]
     pub types: Option<String>,
+    /// Whose it is; none: everybody's are one.
+    #[serde(default)]
+    pub namespace: Option<String>,
 }
 
 /// Reads a trace; jobs without GPUs or length are left out.
@@ -133,6 +140,7 @@ pub fn read(format: Format, file: &Path) -> Result<Vec<TraceJob>, ReadError> {
         }
         Format::Philly => philly(file)?,
         Format::Chronus => chronus(file)?,
+        Format::Tiresias => rows::<TiresiasRow>(file)?.into_iter().map(TiresiasRow::job).collect(),
         Format::Openb => rows::<OpenbRow>(file)?.into_iter().filter_map(OpenbRow::job).collect(),
     };
     for (i, job) in jobs.iter().enumerate() {
@@ -181,6 +189,7 @@ impl ItpRow {
             model: Some(self.model_name),
             batch: Some(self.batch_size),
             types: None,
+            namespace: None,
         }
     }
 }
@@ -207,6 +216,7 @@ impl ElasticflowRow {
             model: Some(self.model),
             batch: Some(self.batch_size),
             types: None,
+            namespace: None,
         }
     }
 }
@@ -216,6 +226,7 @@ struct PhillyRow {
     timestamp: String,
     duration: f64,
     num_gpus: u32,
+    cluster: String,
 }
 
 fn philly(file: &Path) -> Result<Vec<TraceJob>, ReadError> {
@@ -236,6 +247,7 @@ fn philly(file: &Path) -> Result<Vec<TraceJob>, ReadError> {
             model: None,
             batch: None,
             types: None,
+            namespace: Some(row.cluster),
         });
     }
     Ok(jobs)
@@ -244,6 +256,7 @@ fn philly(file: &Path) -> Result<Vec<TraceJob>, ReadError> {
 #[derive(Deserialize)]
 struct ChronusRow {
     job_id: u64,
+    user: String,
     num_gpu: u32,
     submit_time: f64,
     model_name: String,
@@ -282,9 +295,36 @@ fn chronus(file: &Path) -> Result<Vec<TraceJob>, ReadError> {
             model: Some(row.model_name),
             batch: None,
             types: None,
+            namespace: Some(row.user),
         });
     }
     Ok(jobs)
+}
+
+#[derive(Deserialize)]
+struct TiresiasRow {
+    job_id: u64,
+    num_gpu: u32,
+    submit_time: f64,
+    model_name: String,
+    duration: f64,
+}
+
+impl TiresiasRow {
+    fn job(self) -> TraceJob {
+        TraceJob {
+            id: format!("tiresias-{}", self.job_id),
+            submit_s: self.submit_time,
+            gpus: self.num_gpu,
+            duration_s: self.duration,
+            deadline_s: None,
+            weight: None,
+            model: Some(self.model_name),
+            batch: None,
+            types: None,
+            namespace: None,
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -310,6 +350,7 @@ impl OpenbRow {
             model: None,
             batch: None,
             types: (!self.gpu_spec.is_empty()).then_some(self.gpu_spec),
+            namespace: None,
             id: self.name,
         })
     }
