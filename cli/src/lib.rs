@@ -13,6 +13,7 @@
 mod plan;
 mod profile;
 mod simulate;
+mod snapshot;
 pub mod stdio;
 
 use anyhow::Result;
@@ -31,6 +32,7 @@ enum Command {
     Plan(plan::PlanArgs),
     Simulate(Box<simulate::SimulateArgs>),
     Profile(profile::ProfileArgs),
+    Snapshot(snapshot::SnapshotArgs),
 }
 
 /// Does what the arguments say.
@@ -42,6 +44,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Plan(args) => plan::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Profile(args) => profile::run(&args),
+        Command::Snapshot(args) => snapshot::run(&args),
     }
 }
 

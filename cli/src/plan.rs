@@ -1,6 +1,6 @@
 //! `kubectl-andreas plan`: one saved snapshot, or a stream of states.
 
-use std::fs::File;
+use std::fs;
 use std::io::{self, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -26,14 +26,16 @@ pub struct PlanArgs {
     #[arg(long, value_name = "FILE")]
     snapshot: Option<PathBuf>,
     /// How to decide
-    #[arg(long, value_name = "METHOD", value_parser = method_parser(), default_value = MethodName::default().as_str())]
-    method: MethodName,
-    /// Seed of randomised methods; the same seed gives the same plan on every machine
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    seed: u64,
-    /// Most trials of a randomised method
-    #[arg(long, value_name = "N", default_value_t = Options::default().trials)]
-    trials: u64,
+    ///
+    /// Without: what a snapshot saved from an operator says, else randomized-greedy
+    #[arg(long, value_name = "METHOD", value_parser = method_parser())]
+    method: Option<MethodName>,
+    /// Seed of randomised methods; the same seed gives the same plan on every machine. Without: the operator's, else 0
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Most trials of a randomised method. Without: the operator's, else 1000
+    #[arg(long, value_name = "N")]
+    trials: Option<u64>,
     /// With --stdio: add "_plan" with cost, bound, gap, and a reason for each job
     #[arg(long, requires = "stdio")]
     explain: bool,
@@ -59,40 +61,58 @@ pub fn method_parser() -> impl TypedValueParser<Value = MethodName> {
 
 /// Does it.
 pub fn run(args: &PlanArgs) -> Result<()> {
-    let options = Options { method: args.method, seed: args.seed, trials: args.trials, ..Options::default() };
     let stdout = BufWriter::new(io::stdout().lock());
     match &args.snapshot {
-        Some(file) => one(file, &options, args.json || args.output == Output::Json, stdout),
+        Some(file) => {
+            let (snapshot, saved) = read(file)?;
+            one(file, &snapshot, &options(args, saved), args.json || args.output == Output::Json, stdout)
+        }
         None => {
-            let mut session = Session::new(options, args.explain);
+            let mut session = Session::new(options(args, Options::default()), args.explain);
             stdio::serve(&mut session, BufReader::new(io::stdin().lock()), stdout)
                 .context("standard input or output")
         }
     }
 }
 
-fn one(file: &Path, options: &Options, json: bool, mut out: impl Write) -> Result<()> {
-    let snapshot = read(file)?;
-    let plan = plan(&snapshot, options).with_context(|| file.display().to_string())?;
+/// What the arguments say, else what was saved.
+fn options(args: &PlanArgs, saved: Options) -> Options {
+    Options {
+        method: args.method.unwrap_or(saved.method),
+        seed: args.seed.unwrap_or(saved.seed),
+        trials: args.trials.unwrap_or(saved.trials),
+        ..saved
+    }
+}
+
+fn one(file: &Path, snapshot: &Snapshot, options: &Options, json: bool, mut out: impl Write) -> Result<()> {
+    let plan = plan(snapshot, options).with_context(|| file.display().to_string())?;
     if json {
         serde_json::to_writer_pretty(&mut out, &plan).map_err(io::Error::from)?;
         writeln!(out)?;
     } else {
-        writeln!(out, "{}", table(&snapshot, &plan))?;
+        writeln!(out, "{}", table(snapshot, &plan))?;
         writeln!(out, "{}", summary(&plan))?;
     }
     out.flush()?;
     Ok(())
 }
 
-fn read(file: &Path) -> Result<Snapshot> {
+/// A snapshot, and how the operator that saved it plans.
+fn read(file: &Path) -> Result<(Snapshot, Options)> {
+    #[derive(serde::Deserialize)]
+    struct Saved {
+        #[serde(rename = "_options", default)]
+        options: Options,
+    }
     let name = file.display();
-    let text = File::open(file).with_context(|| format!("{name}"))?;
-    let mut decoder = serde_json::Deserializer::from_reader(BufReader::new(text));
+    let text = fs::read(file).with_context(|| format!("{name}"))?;
+    let mut decoder = serde_json::Deserializer::from_slice(&text);
     let snapshot: Snapshot = serde_path_to_error::deserialize(&mut decoder)
         .map_err(|e| anyhow!("{name}: {}: {}", e.path(), e.inner()))?;
     decoder.end().with_context(|| format!("{name}: after the snapshot"))?;
-    Ok(snapshot)
+    let saved: Saved = serde_json::from_slice(&text).with_context(|| format!("{name}: _options"))?;
+    Ok((snapshot, saved.options))
 }
 
 fn table(snapshot: &Snapshot, plan: &Plan) -> Table {

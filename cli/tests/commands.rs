@@ -102,3 +102,41 @@ fn a_trace_is_replayed_under_several_methods_side_by_side() {
     let output = andreas(&["simulate", "--trace", "swf:x", "--cluster", cluster]);
     assert!(text(&output.stderr).contains("no trace format is called"), "{}", text(&output.stderr));
 }
+
+#[test]
+fn a_snapshot_is_saved_from_an_operator_and_planned_as_the_operator_does() {
+    use std::io::{Read, Write};
+    // Given an operator that plans by EDF,
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let body = SNAPSHOT.replacen('{', r#"{"_options": {"method": "edf", "seed": 5}, "#, 1);
+    let answer =
+        format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len());
+    let operator = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut asked = [0; 1024];
+        let length = stream.read(&mut asked).unwrap();
+        stream.write_all(answer.as_bytes()).unwrap();
+        text(&asked[..length])
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("saved.json").to_str().unwrap().to_owned();
+
+    let saved = andreas(&["snapshot", "--url", &url, "--out", &file]);
+    assert!(saved.status.success(), "{}", text(&saved.stderr));
+    assert!(operator.join().unwrap().starts_with("GET /snapshot "));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), body);
+    assert!(text(&saved.stderr).contains("2 jobs, 1 nodes"));
+
+    // then its method and seed are taken, unless others are asked for.
+    let shown = |more: &[&str]| text(&andreas(&[&["plan", "--snapshot", &file], more].concat()).stdout);
+    assert!(shown(&[]).contains("edf, seed 5"), "{}", shown(&[]));
+    assert!(shown(&["--method", "fifo"]).contains("fifo, seed 5"));
+}
+
+#[test]
+fn without_an_operator_it_is_said_whom_was_asked() {
+    let missing = andreas(&["snapshot", "--url", "http://127.0.0.1:9", "--timeout", "5"]);
+    assert!(!missing.status.success());
+    assert!(text(&missing.stderr).contains("http://127.0.0.1:9/snapshot"), "{}", text(&missing.stderr));
+}

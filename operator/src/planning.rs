@@ -28,6 +28,7 @@ use crate::ledger::Ledger;
 use crate::lifecycle::{DecisionFor, Planned};
 use crate::metrics::LastPlan;
 use crate::queue;
+use crate::server::Snapshots;
 use crate::snapshot::{self, Built, Tables, job_key};
 
 /// How planning is paced.
@@ -56,6 +57,7 @@ pub async fn run(
     options: Options,
     pace: Pace,
     heart: Heartbeat,
+    snapshots: Snapshots,
     shutdown: CancellationToken,
 ) {
     let signals = shared.index.lock().signals();
@@ -104,6 +106,7 @@ pub async fn run(
                 }
                 wake = hand_over(&shared, &built, &plan);
                 left = (plan.prices, plan.memory);
+                snapshots.keep(built.snapshot, options.clone());
             }
             Err(error) => {
                 shared.metrics.plan_errors.inc();

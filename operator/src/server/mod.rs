@@ -5,6 +5,7 @@
 
 mod caches;
 mod forecasts;
+mod snapshot;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -39,6 +40,7 @@ use crate::planning::{self, Pace};
 use crate::profiles::{self, Lessons};
 use crate::progress::{self, LastReports, Progress};
 use forecasts::Forecasts;
+pub use snapshot::Snapshots;
 
 /// Connections to the progress endpoint: one per training program for a moment, every few seconds.
 const PROGRESS_CONNECTIONS: usize = 1_024;
@@ -72,6 +74,7 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
     let index = Arc::new(Mutex::new(ClusterIndex::new()));
     let reports: LastReports = Arc::new(Mutex::new(HashMap::new()));
     let forecasts = Forecasts::default();
+    let snapshots = Snapshots::default();
     // Servers and caches outlive the loops: what is in hand is finished with fresh caches, and probes see it.
     let servers_end = CancellationToken::new();
     let tasks = TaskTracker::new();
@@ -80,7 +83,8 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
     let listener = TcpListener::bind(args.admin.listen)
         .await
         .with_context(|| format!("cannot listen on {}", args.admin.listen))?;
-    let routes = admin::router(Arc::new(registry), health.clone()).merge(forecasts.router());
+    let routes =
+        admin::router(Arc::new(registry), health.clone()).merge(forecasts.router()).merge(snapshots.router());
     tasks
         .spawn(logged("admin server", serve(listener, None, routes, Limits::default(), servers_end.clone())));
     if args.progress.progress_listen.is_some() {
@@ -96,8 +100,12 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
         () = stop.cancelled() => false,
     };
     let result = if filled {
-        lead(&args, &stop, Leading { client, index, metrics, health, settings, identity, reports, forecasts })
-            .await
+        lead(
+            &args,
+            &stop,
+            Leading { client, index, metrics, health, settings, identity, reports, forecasts, snapshots },
+        )
+        .await
     } else {
         Ok(())
     };
@@ -175,6 +183,7 @@ struct Leading {
     identity: String,
     reports: LastReports,
     forecasts: Forecasts,
+    snapshots: Snapshots,
 }
 
 /// Waits for leadership, then steps and plans until it ends.
@@ -221,7 +230,7 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
         every: Duration::from_secs(args.plan_every),
     };
     let heart = with.health.heartbeat("planning", pace.every * 2 + Duration::from_secs(120));
-    loops.spawn(planning::run(Arc::clone(&shared), options, pace, heart, loops_end.clone()));
+    loops.spawn(planning::run(Arc::clone(&shared), options, pace, heart, with.snapshots, loops_end.clone()));
     loops.spawn(crate::nodes::run(Arc::clone(&shared), loops_end.clone()));
     loops.spawn(profiles::run(Arc::clone(&shared), loops_end.clone()));
     loops.close();
