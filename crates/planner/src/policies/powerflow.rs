@@ -7,12 +7,12 @@ use crate::candidates;
 use crate::instance::{Config, Instance};
 
 /// Every job gets the fewest GPUs it can use, in order of submission, at their thriftiest setting. Then, again and again, the step (more
-/// GPUs, or a higher power limit) is taken whose gain of completion time, as a share, is largest for the energy it adds, as a share,
+/// GPUs, a higher power limit, or as many GPUs of a faster type) is taken whose gain of completion time, as a share, is largest for the energy it adds, as a share,
 /// until the budget would be exceeded or GPUs run out. Being of shares it needs no length of jobs.
 ///
 /// Only the paper's abstract and a third party's port of its Algorithm 1 were read: hence "like". Its models of throughput and energy
 /// are the snapshot's tables, frequencies are power limits, and its energy budget is the cluster's power budget; without one,
-/// GPUs run out first. Buddy placement is best fit.
+/// GPUs run out first. Its cluster has one GPU type; here a faster type counts as a higher frequency. Buddy placement is best fit.
 pub(super) struct PowerFlow;
 
 impl Policy for PowerFlow {
@@ -42,14 +42,16 @@ impl Policy for PowerFlow {
         while let Some(step) = steps.pop() {
             let (old, new) = (view.config(step.job, step.from), view.config(step.job, step.to));
             // A step from where the job no longer is: its other step was better.
-            if now[step.job] != Some(step.from) || new.total_gpus() - old.total_gpus() > free[new.kind] {
+            let back = if new.kind == old.kind { old.total_gpus() } else { 0 };
+            if now[step.job] != Some(step.from) || new.total_gpus() - back > free[new.kind] {
                 continue;
             }
             let more = net(instance, new) - net(instance, old);
             if watts.is_some_and(|left| more > left) {
                 break;
             }
-            free[new.kind] -= new.total_gpus() - old.total_gpus();
+            free[new.kind] -= new.total_gpus();
+            free[old.kind] += old.total_gpus();
             watts = watts.map(|w| w - more);
             now[step.job] = Some(step.to);
             steps.extend(next(instance, step.job, step.to));
@@ -82,10 +84,9 @@ fn energy(config: &Config) -> f64 {
     config.power * config.time
 }
 
-/// The least a job can use, at its thriftiest; where it is if that has room.
+/// The least a job can use, at its thriftiest.
 fn first(view: &View<'_, '_>, job: usize, free: &[i64], watts: Option<i128>) -> Option<usize> {
     let instance = view.instance;
-    let here = view.present[job].as_ref().map(|spot| view.config(job, spot.config).kind);
     let mut best: Option<usize> = None;
     for (kind, room) in free.iter().enumerate() {
         let Some(least) = levels(instance, job, kind).first().copied() else { continue };
@@ -96,15 +97,7 @@ fn first(view: &View<'_, '_>, job: usize, free: &[i64], watts: Option<i128>) -> 
             if !(config.offered && same && fits) {
                 continue;
             }
-            let key = |c: usize| {
-                let config = view.config(job, c);
-                (Some(config.kind) != here, energy(config))
-            };
-            let better = best.is_none_or(|b| {
-                let (new, old) = (key(c), key(b));
-                new.0.cmp(&old.0).then(new.1.total_cmp(&old.1)).is_lt()
-            });
-            if better {
+            if best.is_none_or(|b| energy(config) < energy(view.config(job, b))) {
                 best = Some(c);
             }
         }
@@ -112,12 +105,12 @@ fn first(view: &View<'_, '_>, job: usize, free: &[i64], watts: Option<i128>) -> 
     best
 }
 
-/// The next number of GPUs at the same limit, and the next limit on the same GPUs.
+/// The next number of GPUs at the same limit, the next limit on the same GPUs, and as many GPUs of each faster type.
 fn next(instance: &Instance<'_>, job: usize, from: usize) -> Vec<Step> {
     let configs = &instance.jobs[job].configs;
     let old = &configs[from];
-    let offered =
-        |c: &usize| configs[*c].offered && configs[*c].kind == old.kind && configs[*c].time < old.time;
+    let faster = |c: &usize| configs[*c].offered && configs[*c].time < old.time;
+    let offered = |c: &usize| faster(c) && configs[*c].kind == old.kind;
     let more = (0..configs.len())
         .filter(offered)
         .filter(|c| configs[*c].limit == old.limit && configs[*c].total_gpus() > old.total_gpus())
@@ -128,6 +121,11 @@ fn next(instance: &Instance<'_>, job: usize, from: usize) -> Vec<Step> {
         .filter(|c| (configs[*c].nodes, configs[*c].gpus) == (old.nodes, old.gpus))
         .filter(|c| top(configs[*c].limit) > top(old.limit))
         .min_by(|a, b| top(configs[*a].limit).total_cmp(&top(configs[*b].limit)).then(a.cmp(b)));
+    let alike = |c: &usize| {
+        let new = &configs[*c];
+        (new.nodes, new.gpus) == (old.nodes, old.gpus) && new.limit.is_none() && old.limit.is_none()
+    };
+    let other = (0..configs.len()).filter(faster).filter(|c| configs[*c].kind != old.kind).filter(alike);
     let step = |to: usize| {
         let gain = (old.time - configs[to].time) / old.time;
         let price = (energy(&configs[to]) - energy(old)) / energy(old).max(f64::MIN_POSITIVE);
@@ -135,7 +133,7 @@ fn next(instance: &Instance<'_>, job: usize, from: usize) -> Vec<Step> {
         let worth = if price > 0.0 { gain / price } else { f64::MAX };
         Step { worth, job, from, to }
     };
-    more.into_iter().chain(higher).map(step).collect()
+    more.into_iter().chain(higher).chain(other).map(step).collect()
 }
 
 struct Step {

@@ -329,3 +329,35 @@ fn powerflow_starts_at_the_thriftiest_limit_and_raises_it_while_there_are_watts(
         assert_eq!(plan.jobs["a/one"].decision.placement().unwrap().limit, limit, "{watts:?}");
     }
 }
+
+/// Gavel's own measurements (stanford-futuredata/gavel at c4fa4009, `simulation_throughputs.json`, MIT: steps per second alone on one GPU)
+/// and the rents its paper uses for a GPU hour. Rent stands in for watts, since cost is energy here.
+#[test]
+fn gavel_sends_models_where_its_own_tables_say_that_money_does_most() {
+    let rents = [("k80", 0.45), ("p100", 1.46), ("v100", 2.48)];
+    let models = [
+        ("a/a3c", [3.4387678, 5.6813461, 7.1757672]),
+        ("a/resnet50", [0.3472237, 1.5843516, 2.4967656]),
+        ("a/transformer", [1.7522266, 5.0918309, 8.6177590]),
+    ];
+    let mut snapshot = cluster(0);
+    let info = |name: &str| GpuTypeInfo { name: name.into(), idle: Watts(0.0), max: Watts(3000.0) };
+    snapshot.gpu_types = rents.iter().map(|(name, _)| info(name)).collect();
+    let one = GpuCount(1);
+    let small = |name: &str| Node { gpus: one, free_gpus: one, ..node(name, name) };
+    snapshot.nodes = rents.iter().map(|(name, _)| small(name)).collect();
+    for (name, speeds) in &models {
+        let rows =
+            rents.iter().zip(speeds).map(|((kind, rent), speed)| row(kind, 1, 1e5 / speed, 1000.0 * rent));
+        snapshot.jobs.push(Job { estimates: rows.collect(), ..job(name, &[(1, HOUR)]) });
+    }
+    let plan = decide(&snapshot, MethodName::Gavel);
+    let place = |job: &str| plan.jobs[job].decision.placement().unwrap().gpu_type.to_string();
+    assert_eq!([place("a/a3c"), place("a/resnet50"), place("a/transformer")], ["k80", "p100", "v100"]);
+    // The best of the six ways to give one GPU to each, by what a unit of money does, relative to the best for each.
+    let thrift = |m: usize, k: usize| models[m].1[k] / rents[k].1;
+    let part = |m: usize, k: usize| thrift(m, k) / (0..3).map(|k| thrift(m, k)).fold(0.0, f64::max);
+    let worth = |way: [usize; 3]| (0..3).map(|m| part(m, way[m])).sum::<f64>();
+    let others = [[0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+    assert!(others.iter().all(|way| worth(*way) < worth([0, 1, 2]) - 0.03));
+}
