@@ -49,6 +49,7 @@ fn every_format_says_the_same_kind_of_thing() {
     let philly = "timestamp,duration,num_gpus,gpu_time,cluster
 2017-10-09 07:01:55,66.0,1,66.0,11cb48\n2017-10-09 08:01:55,50,2,100,11cb48\n2017-10-09 08:01:56,0,2,0,x\n";
     let philly = read(Format::Philly, philly);
+    assert_eq!(philly[0].namespace.as_deref(), Some("11cb48"));
     assert_eq!((philly.len(), philly[1].submit_s - philly[0].submit_s), (2, 3600.0));
 
     let chronus =
@@ -61,6 +62,17 @@ fn every_format_says_the_same_kind_of_thing() {
     let deadlines: Vec<_> = chronus.iter().map(|j| j.deadline_s).collect();
     assert_eq!(deadlines, [Some(130.0 * 60.0), Some(140.0 * 60.0), None]);
     assert_eq!((chronus[0].weight, chronus[0].duration_s), (Some(5.0), 1200.0));
+    assert_eq!(chronus[0].namespace.as_deref(), Some("vc"));
+
+    let elasticflow =
+        "job_id,submit_time,iteration,model_name,ddl,batch_size,num_gpu,duration\n0,5,9,ncf,90,64,8,66\n";
+    let elasticflow = &read(Format::Elasticflow, elasticflow)[0];
+    assert_eq!((elasticflow.deadline_s, elasticflow.model.as_deref()), (Some(90.0), Some("ncf")));
+
+    let tiresias =
+        "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n7,8,30,133,vgg11,147,23\n";
+    let tiresias = &read(Format::Tiresias, tiresias)[0];
+    assert_eq!((tiresias.id.as_str(), tiresias.gpus, tiresias.duration_s), ("tiresias-7", 8, 147.0));
 
     let openb =
         "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time
@@ -73,8 +85,8 @@ p0,12000,16384,1,460,V100M16|V100M32,LS,Running,10,110,20\np1,1,1,0,0,,BE,Runnin
 fn an_error_names_file_row_and_column() {
     let folder = tempfile::tempdir().unwrap();
     let cases = [
-        (Format::Itp, ITP.replace("1600", "soon"), "row 2, submission_time: "),
-        (Format::Itp, ITP.replace("num_gpu", "gpus"), "row 1: "),
+        (Format::Itp, ITP.replace("1600", "soon"), "row 2 (line 3), submission_time: "),
+        (Format::Itp, ITP.replace("num_gpu", "gpus"), "row 1 (line 2): "),
         (Format::Csv, "id,submit_s,gpus,duration_s\na,0,1,-5\n".to_owned(), "row 1 (a), duration: "),
         (
             Format::Csv,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// It cannot be opened or read.
-    #[error("{file}: {source}", file = .file.display())]
+    #[error("{file}: cannot be read", file = .file.display())]
     Io {
         /// Which.
         file: PathBuf,

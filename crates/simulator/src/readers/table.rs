@@ -42,8 +42,9 @@ fn problem(file: &Path, row: usize, headers: &csv::StringRecord, error: &csv::Er
     match error.kind() {
         csv::ErrorKind::Deserialize { err, .. } => {
             let column = err.field().and_then(|f| headers.get(usize::try_from(f).ok()?));
-            let at = column.map_or_else(|| format!("row {row}"), |c| format!("row {row}, {c}"));
-            ReadError::bad(file, at, err.kind().to_string())
+            let line = error.position().map_or_else(String::new, |p| format!(" (line {})", p.line()));
+            let at = column.map_or_else(String::new, |c| format!(", {c}"));
+            ReadError::bad(file, format!("row {row}{line}{at}"), err.kind().to_string())
         }
         _ => ReadError::bad(file, format!("row {row}"), error.to_string()),
     }

@@ -197,6 +197,7 @@ impl ItpRow {
 #[derive(Deserialize)]
 struct ElasticflowRow {
     submit_time: f64,
+    #[serde(alias = "model_name")]
     model: String,
     ddl: f64,
     batch_size: u32,
@@ -226,7 +227,8 @@ struct PhillyRow {
     timestamp: String,
     duration: f64,
     num_gpus: u32,
-    cluster: String,
+    #[serde(default)]
+    cluster: Option<String>,
 }
 
 fn philly(file: &Path) -> Result<Vec<TraceJob>, ReadError> {
@@ -247,7 +249,7 @@ fn philly(file: &Path) -> Result<Vec<TraceJob>, ReadError> {
             model: None,
             batch: None,
             types: None,
-            namespace: Some(row.cluster),
+            namespace: row.cluster,
         });
     }
     Ok(jobs)
@@ -256,7 +258,8 @@ fn philly(file: &Path) -> Result<Vec<TraceJob>, ReadError> {
 #[derive(Deserialize)]
 struct ChronusRow {
     job_id: u64,
-    user: String,
+    #[serde(default)]
+    user: Option<String>,
     num_gpu: u32,
     submit_time: f64,
     model_name: String,
@@ -295,7 +298,7 @@ fn chronus(file: &Path) -> Result<Vec<TraceJob>, ReadError> {
             model: Some(row.model_name),
             batch: None,
             types: None,
-            namespace: Some(row.user),
+            namespace: row.user,
         });
     }
     Ok(jobs)
