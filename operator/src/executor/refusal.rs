@@ -38,6 +38,10 @@ pub fn classify(error: &Error) -> Refusal {
         409 if status.reason == "AlreadyExists" => Refusal::Exists,
         409 => Refusal::Conflict,
         401 | 408 | 429 => Refusal::Busy(retry_after(status)),
+        // Admission learns of a new kind up to half a minute after its definition (OwnerReferencesPermissionEnforcement).
+        403 if status.message.contains("cannot find RESTMapping") => {
+            Refusal::Busy(Some(Duration::from_secs(1)))
+        }
         400..=499 => Refusal::Template(message()),
         _ => Refusal::Busy(retry_after(status)),
     }
@@ -110,6 +114,9 @@ mod tests {
         let mut exists = Status::failure("pods \"a\" already exists", "AlreadyExists");
         exists.code = 409;
         assert_eq!(classify(&Error::Api(Box::new(exists))), Refusal::Exists);
+        let young = "pods \"a\" is forbidden: cannot set blockOwnerDeletion in this case because cannot find RESTMapping for \
+                     APIVersion andreas.dev/v1alpha1 Kind TrainingJob";
+        assert_eq!(answer(403, young), Refusal::Busy(Some(Duration::from_secs(1))));
         for code in [401, 408, 429, 500, 503, 504] {
             assert_eq!(answer(code, "later"), Refusal::Busy(None), "{code}");
         }

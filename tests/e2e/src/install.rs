@@ -59,7 +59,8 @@ pub async fn upgrade(testbed: &Testbed, values: &Value) -> Result<()> {
         &file,
     ];
     testbed.helm(args).await?.checked().context("helm upgrade --install")?;
-    rolled_out(testbed).await
+    rolled_out(testbed).await?;
+    kinds_known(testbed).await
 }
 
 /// `helm rollback` to the revision before.
@@ -97,6 +98,28 @@ pub async fn pods(testbed: &Testbed) -> Result<Vec<String>> {
     let columns = "--output=jsonpath={range .items[*]}{.metadata.namespace}/{.metadata.name}{'\\n'}{end}";
     let output = testbed.kubectl(["get", "pods", "--all-namespaces", "--selector", &select, columns]).await?;
     Ok(output.checked()?.stdout.lines().map(str::to_owned).collect())
+}
+
+/// Waits until admission has learnt of our kinds, which takes it up to half a minute after their definition.
+async fn kinds_known(testbed: &Testbed) -> Result<()> {
+    let owned = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "owned", "namespace": "default", "ownerReferences": [{
+            "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "name": "none", "uid": "none", "blockOwnerDeletion": true,
+        }]},
+    });
+    let file = testbed.data_dir().join("owned.json");
+    std::fs::write(&file, serde_json::to_vec(&owned)?)?;
+    let file = file.display().to_string();
+    let until = Instant::now() + READY_LIMIT;
+    loop {
+        let tried = testbed.kubectl(["create", "--dry-run=server", "--filename", &file]).await?;
+        match tried.checked() {
+            Ok(_) => return Ok(()),
+            Err(error) if Instant::now() > until => bail!("our kinds are not known to admission: {error}"),
+            Err(_) => tokio::time::sleep(Duration::from_millis(500)).await,
+        }
+    }
 }
 
 async fn rolled_out(testbed: &Testbed) -> Result<()> {
