@@ -1,5 +1,5 @@
 //! Methods side by side in a closed loop: `cargo run --release -p andreas-planner --example closed_loop -- [jobs=400]
-//! [gaps=900,450,250] [seeds=1] [methods=...] [share=0.1] [fixed=900] [restart=120] [budget=W] [clusters=1] [error=0]`.
+//! [gaps=900,450,250] [seeds=1] [methods=...] [share=0.1] [fixed=900] [restart=120] [budget=W] [clusters=1] [error=0] [pace=1] [minrun=0]`.
 
 #[path = "../tests/closed/mod.rs"]
 mod closed;
@@ -37,6 +37,8 @@ fn main() {
                     budget: text("budget").and_then(|t| t.parse().ok()),
                     clusters: number("clusters", 1.0) as usize,
                     error: number("error", 0.0),
+                    pace: number("pace", 1.0),
+                    min_run: number("minrun", 0.0),
                     ..Load::default()
                 };
                 let bill = replay(&load, &with(method));

@@ -62,6 +62,10 @@ pub struct Load {
     pub clusters: usize,
     /// Standard deviation of the logarithm of the error of predicted times.
     pub error: f64,
+    /// Everything takes this many times less: arrivals, runs, deadlines, and the longest time between decisions.
+    pub pace: f64,
+    /// A job is left alone until it has run for this long.
+    pub min_run: f64,
 }
 
 impl Default for Load {
@@ -77,6 +81,8 @@ impl Default for Load {
             budget: None,
             clusters: 1,
             error: 0.0,
+            pace: 1.0,
+            min_run: 0.0,
         }
     }
 }
@@ -110,7 +116,7 @@ impl Bill {
 
 fn job(i: usize, submit: f64, load: &Load, numbers: &mut Numbers) -> (Job, Vec<f64>) {
     // Hours of one V100.
-    let hours = 0.5 * 96.0_f64.powf(numbers.next());
+    let hours = 0.5 * 96.0_f64.powf(numbers.next()) / load.pace;
     let (base, scaling) = (hours * 3600.0 * 3.0 / 100.0, numbers.between(0.7, 0.95));
     let mut truth = Vec::new();
     let mut estimates = Vec::new();
@@ -146,7 +152,7 @@ fn job(i: usize, submit: f64, load: &Load, numbers: &mut Numbers) -> (Job, Vec<f
         forbidden: vec![],
         preemption: Preemption::Allowed,
         movable: true,
-        min_run: Seconds::ZERO,
+        min_run: Seconds(load.min_run),
         lost: Seconds::ZERO,
         state: JobState::Waiting,
     };
@@ -223,7 +229,7 @@ pub fn replay(load: &Load, options: &Options) -> Bill {
     let mut submit = 0.0;
     for i in 0..load.jobs {
         coming.push(job(i, submit, load, &mut numbers));
-        submit -= load.gap / load.clusters as f64 * (1.0 - numbers.next()).ln();
+        submit -= load.gap / load.pace / load.clusters as f64 * (1.0 - numbers.next()).ln();
     }
     let mut coming = coming.into_iter().peekable();
     let mut live: BTreeMap<JobId, Live> = BTreeMap::new();
@@ -257,7 +263,7 @@ pub fn replay(load: &Load, options: &Options) -> Bill {
         snapshot.prices.clone_from(&plan.prices);
         let now = snapshot.now;
         let mut next = coming.peek().map_or(f64::INFINITY, |(j, _)| (j.submit - now).0);
-        next = next.min(900.0);
+        next = next.min(900.0 / load.pace);
         let mut watts = (0.0, 0.0, 0.0);
         let mut used: BTreeMap<&str, u32> = BTreeMap::new();
         for job in &mut snapshot.jobs {
