@@ -133,12 +133,16 @@ struct Order<'a, 'b> {
     spots: &'a [Option<Spot>],
     /// What is held now, and what was started since without waiting for anybody.
     held: Ledger,
+    /// Jobs that leave where they are.
+    leaving: Vec<usize>,
 }
 
 impl<'a, 'b> Order<'a, 'b> {
     fn new(instance: &'a Instance<'b>, spots: &'a [Option<Spot>]) -> Self {
         let held = Board::new(instance, |_, _| true).ledger;
-        Self { instance, spots, held }
+        let mut order = Self { instance, spots, held, leaving: Vec::new() };
+        order.leaving = (0..spots.len()).filter(|job| order.leaves(*job).is_some()).collect();
+        order
     }
 
     fn leaves(&self, job: usize) -> Option<&'a Spot> {
@@ -181,9 +185,10 @@ impl<'a, 'b> Order<'a, 'b> {
                 Obstacle::Power => true,
             }
         };
-        (0..instance.jobs.len())
-            .filter(|other| in_the_way(*other))
-            .map(|other| instance.jobs[other].job.id.clone())
+        self.leaving
+            .iter()
+            .filter(|other| in_the_way(**other))
+            .map(|&other| instance.jobs[other].job.id.clone())
             .collect()
     }
 }

@@ -20,6 +20,8 @@ const MAX_JOBS: usize = 200_000;
 const MAX_NODES: usize = 100_000;
 /// Most GPUs in a node.
 const MAX_GPUS: u32 = 1024;
+/// Up to so many rows are compared one by one.
+const FEW: usize = 64;
 /// Most nodes of a gang.
 const MAX_GANG: u32 = 4096;
 
@@ -52,13 +54,12 @@ fn instant(value: f64, field: impl FnOnce() -> String) -> Check {
 }
 
 fn unique<'a, T: Ord + Display + 'a>(names: impl Iterator<Item = &'a T>, field: &str) -> Check {
-    let mut seen = BTreeSet::new();
-    for name in names {
-        if !seen.insert(name) {
-            return bad(format!("{field}[{name}]"), "is there twice");
-        }
+    let mut names: Vec<&T> = names.collect();
+    names.sort_unstable();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => bad(format!("{field}[{}]", pair[0]), "is there twice"),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 impl Snapshot {
@@ -173,9 +174,13 @@ fn check_job(job: &Job) -> Check {
     not_negative(job.min_run.0, || at("min_run"))?;
     not_negative(job.lost.0, || at("lost"))?;
     let mut rows = BTreeSet::new();
+    let few = job.estimates.len() <= FEW;
     for (i, row) in job.estimates.iter().enumerate() {
         check_estimate(row, &|what| at(&format!("estimates[{i}].{what}")))?;
-        if !rows.insert((&row.gpu_type, row.gpus)) {
+        let same = |other: &Estimate| other.gpus == row.gpus && other.gpu_type == row.gpu_type;
+        let twice =
+            if few { job.estimates[..i].iter().any(same) } else { !rows.insert((&row.gpu_type, row.gpus)) };
+        if twice {
             return bad(at(&format!("estimates[{i}]")), "its type and number of GPUs are there twice");
         }
     }

@@ -31,6 +31,9 @@ impl PriceOverTime {
 
     /// Money per watt drawn from now on for so many seconds.
     pub fn integral(&self, seconds: f64) -> f64 {
+        if let [(begin, price, sum)] = self.pieces.as_slice() {
+            return sum + (seconds - begin) * price;
+        }
         let after = self.pieces.partition_point(|(begin, _, _)| *begin <= seconds);
         match self.pieces.get(after.saturating_sub(1)) {
             Some((begin, price, sum)) => sum + (seconds - begin) * price,

@@ -74,8 +74,15 @@ impl<'a> JobContext<'a, '_> {
 
     fn configs(&self, job: &Job) -> Vec<Config> {
         let mut configs = Vec::new();
+        let mut last: Option<(&GpuType, Option<usize>)> = None;
         for row in job.estimates.iter() {
-            let Some(&kind) = self.kind_of.get(&row.gpu_type) else { continue };
+            // Rows of a type follow each other.
+            let kind = match last {
+                Some((name, kind)) if *name == row.gpu_type => kind,
+                _ => self.kind_of.get(&row.gpu_type).copied(),
+            };
+            last = Some((&row.gpu_type, kind));
+            let Some(kind) = kind else { continue };
             let total = row.gpus.0;
             let spans = std::iter::once((1, 1.0)).chain(job.spread.iter().map(|s| (s.nodes, s.time_factor)));
             for (nodes, spread) in spans {

@@ -201,7 +201,7 @@ impl<'s, 'a, 'b> Desk<'s, 'a, 'b> {
         let mut short: Vec<(f64, usize)> = (0..step.menu.of(job).len())
             .filter(|c| step.menu.items[items + c].classes != 0)
             .filter(|c| crate::candidates::run(instance, job, *c) <= kept.ready)
-            .map(|c| (step.menu.at(items + c, 0), c))
+            .map(|c| (step.menu.now(items + c), c))
             .filter(|(cost, _)| *cost < step.wait[job])
             .collect();
         short.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));

@@ -4,8 +4,8 @@
 //! that has been carried out is looked at with the same eyes as before.
 
 use super::classes::{Classes, Mask};
-use super::periods::{PERIODS, Periods};
-use crate::instance::{Config, Instance, JobData};
+use super::periods::Periods;
+use crate::instance::{Config, Instance, JobData, TypeData};
 use crate::snapshot::JobState;
 
 /// A second of a later start is taken to cost at least this share of a second late, also where it costs nothing: what
@@ -30,8 +30,8 @@ pub(super) struct Item {
     pub lonely: f64,
     /// The most that it could save by filling up nodes that are half empty.
     pub fills: f64,
-    /// The tails beyond which lateness is sure or out of the question.
-    bounds: (f64, f64),
+    /// The tail beyond which lateness is out of the question, or, the other way, sure.
+    tail: f64,
     rel_std: f64,
 }
 
@@ -39,10 +39,8 @@ pub(super) struct Menu {
     /// By job, then by configuration.
     pub items: Vec<Item>,
     first: Vec<usize>,
-    /// By item, then by start: energy and lateness.
-    costs: Vec<[f64; PERIODS]>,
-    /// By item, then by start: the period of the end.
-    ends: Vec<[u8; PERIODS]>,
+    /// By item: energy and lateness of a start now.
+    now: Vec<f64>,
     /// By job: seconds before it can start anywhere.
     pub delay: Vec<f64>,
     /// Whether a later start never costs less, prices aside: so with a flat tariff.
@@ -52,6 +50,8 @@ pub(super) struct Menu {
     lonely: f64,
     /// By type: overhead of nodes per GPU, watts.
     share: Vec<f64>,
+    /// By type: largest overhead of one of its nodes, watts.
+    most: Vec<f64>,
     phi: Phi,
 }
 
@@ -66,17 +66,22 @@ impl Menu {
                 if gpus > 0.0 { nodes().map(|n| n.overhead).sum::<f64>() / gpus } else { 0.0 }
             })
             .collect();
+        let most = |kind: &TypeData| {
+            let overheads = kind.nodes.iter().map(|n| instance.nodes[*n as usize].overhead);
+            overheads.fold(0.0, f64::max)
+        };
+        let most = instance.types.iter().map(most).collect();
         let periods = Periods::of(instance);
         let mut menu = Self {
             lonely: instance.prices.integral(periods.unit() * LONELY),
             periods,
-            items: Vec::new(),
+            items: Vec::with_capacity(instance.jobs.iter().map(|j| j.configs.len()).sum()),
             first: vec![0],
-            costs: Vec::new(),
-            ends: Vec::new(),
+            now: Vec::new(),
             delay: Vec::with_capacity(instance.jobs.len()),
             rising: instance.snapshot.tariff.windows().len() == 1,
             share,
+            most,
             phi: Phi::new(),
         };
         for data in &instance.jobs {
@@ -84,16 +89,8 @@ impl Menu {
             menu.delay.push(delay);
             for config in &data.configs {
                 let item = menu.item(instance, classes, data, config);
-                let mut costs = [0.0; PERIODS];
-                let mut ends = [0; PERIODS];
-                for (s, begin) in menu.periods.begins.iter().enumerate() {
-                    let start = begin.max(delay);
-                    costs[s] = menu.cost(instance, data, &item, start, 0.0);
-                    ends[s] = menu.periods.of_moment(start + item.time) as u8;
-                }
+                menu.now.push(menu.cost(instance, data, &item, delay, 0.0));
                 menu.items.push(item);
-                menu.costs.push(costs);
-                menu.ends.push(ends);
             }
             menu.first.push(menu.items.len());
         }
@@ -105,8 +102,7 @@ impl Menu {
         let gpus = config.total_gpus() as f64;
         let per_gpu = self.share[config.kind];
         let size = kind.widest.max(config.gpus) as f64 * f64::from(config.nodes);
-        let overheads = kind.nodes.iter().map(|n| instance.nodes[*n as usize].overhead);
-        let most = overheads.fold(0.0, f64::max);
+        let most = self.most[config.kind];
         let tail = libm::exp(5.0 * config.rel_std);
         Item {
             classes: if config.offered { classes.mask(config.kind, config.gpus, data.admits) } else { 0 },
@@ -116,7 +112,7 @@ impl Menu {
             billed: config.power + per_gpu * gpus,
             lonely: per_gpu * (size - gpus) * self.lonely,
             fills: most * f64::from(config.nodes) * self.lonely,
-            bounds: (1.0 / tail, tail),
+            tail,
             rel_std: config.rel_std,
         }
     }
@@ -126,14 +122,15 @@ impl Menu {
         self.first[job]..self.first[job + 1]
     }
 
-    /// Energy and lateness of an item that starts with a period.
-    pub fn at(&self, item: usize, start: usize) -> f64 {
-        self.costs[item][start]
+    /// Energy and lateness of an item that starts now.
+    pub fn now(&self, item: usize) -> f64 {
+        self.now[item]
     }
 
-    /// The period in which it ends then.
-    pub fn end(&self, item: usize, start: usize) -> usize {
-        usize::from(self.ends[item][start])
+    /// The same of an item that starts with a period.
+    pub fn at(&self, instance: &Instance<'_>, job: usize, item: usize, start: usize) -> f64 {
+        let begin = self.periods.begins[start].max(self.delay[job]);
+        self.cost(instance, &instance.jobs[job], &self.items[item], begin, 0.0)
     }
 
     /// Money for energy and expected lateness of a run that starts in `start` seconds, of which the first `lost` do
@@ -178,10 +175,9 @@ impl Menu {
     fn late(&self, instance: &Instance<'_>, data: &JobData<'_>, item: &Item, delay: f64, time: f64) -> f64 {
         let rules = &instance.snapshot.lateness;
         let left = data.deadline - instance.now - delay;
-        let (low, high) = item.bounds;
-        if left >= time * high {
+        if left >= time * item.tail {
             0.0
-        } else if left <= time * low {
+        } else if left * item.tail <= time {
             time - left + rules.late_fixed.0
         } else {
             let d = libm::log(time / left) / item.rel_std;

@@ -24,6 +24,8 @@ const FULL: usize = 8;
 const SHORTLIST: usize = 4;
 /// A change is dear that loses this part of the first period.
 const DEAR: f64 = 0.1;
+/// Of more jobs than this, and a sixteenth of all, a sample sets the prices.
+const SAMPLE: usize = 256;
 /// Name of the watts' price; no class can be called like this.
 const WATTS: &str = "watts";
 
@@ -115,7 +117,7 @@ impl Look {
         let mut choice = Choice::new(instance, menu);
         let mut counted = 0.0;
         for round in 0..rounds {
-            choice.round(menu, &mut gpu, &mut watt, round % FULL == 0);
+            choice.round(&mut gpu, &mut watt, round % FULL == 0);
             gpu.iter_mut().for_each(|track| track.update(periods));
             if watts.is_some() {
                 watt.update(periods);
@@ -155,19 +157,27 @@ impl Look {
     }
 
     /// The best later start; none without a configuration.
-    pub fn best_later(&self, menu: &Menu, job: usize) -> Option<Later> {
+    pub fn best_later(&self, instance: &Instance<'_>, menu: &Menu, job: usize) -> Option<Later> {
         let mut best: Option<Later> = None;
         for i in menu.of(job) {
             let item = &menu.items[i];
             if item.classes == 0 {
                 continue;
             }
+            // Later it costs no less than now.
+            if menu.rising && best.as_ref().is_some_and(|best| menu.now(i) + item.lonely >= best.cost) {
+                continue;
+            }
             for (s, begin) in menu.periods.begins.iter().enumerate().skip(1) {
-                let (base, end) = (menu.at(i, s) + item.lonely, menu.end(i, s));
+                let base = menu.at(instance, job, i, s) + item.lonely;
                 if best.as_ref().is_some_and(|best| base >= best.cost) {
+                    if menu.rising {
+                        break;
+                    }
                     continue;
                 }
                 let until = begin.max(menu.delay[job]) + item.time;
+                let end = menu.periods.of_moment(until);
                 let (class, gpu) = self.cheapest(item.classes, s, end, until);
                 let watt = self.watt.until(end, until) - self.watt.until_period(s);
                 let cost = base + item.gpus * gpu + item.watts * watt;
@@ -233,6 +243,11 @@ fn cheapest<'a>(
     until: f64,
 ) -> (usize, f64) {
     let mut best = (0, f64::INFINITY);
+    if mask.is_power_of_two() {
+        let class = mask.trailing_zeros() as usize;
+        let price = price(class);
+        return (class, price.until(end, until) - price.until_period(from));
+    }
     while mask != 0 {
         let class = mask.trailing_zeros() as usize;
         mask &= mask - 1;
@@ -246,92 +261,139 @@ fn cheapest<'a>(
 }
 
 /// What jobs take at given prices.
-struct Choice {
-    /// By job: its items of interest.
-    short: Vec<[u32; SHORTLIST]>,
-    jobs: Vec<usize>,
+struct Choice<'a, 'b> {
+    instance: &'a Instance<'b>,
+    menu: &'a Menu,
+    jobs: Vec<Chooser>,
+    /// How many jobs each of these stands for.
+    each: f64,
 }
 
-impl Choice {
-    fn new(instance: &Instance<'_>, menu: &Menu) -> Self {
-        let offered = |j: &usize| menu.of(*j).any(|i| menu.items[i].classes != 0);
-        Self {
-            short: vec![[u32::MAX; SHORTLIST]; instance.jobs.len()],
-            jobs: (0..instance.jobs.len()).filter(offered).collect(),
+/// A job that chooses.
+struct Chooser {
+    job: usize,
+    /// Its items of interest, counted from its first.
+    short: [u16; SHORTLIST],
+    /// By item, then by start: energy and lateness; not a number where nobody asked yet.
+    costs: Vec<[f64; PERIODS]>,
+}
+
+/// A start of an item: cost, item from the job's first, period, class.
+#[derive(Clone, Copy)]
+struct Start {
+    cost: f64,
+    item: usize,
+    start: usize,
+    class: usize,
+}
+
+impl<'a, 'b> Choice<'a, 'b> {
+    /// All jobs, or of many a sample that holds small and large ones in proportion: what is sought is the sum of what they
+    /// take.
+    fn new(instance: &'a Instance<'b>, menu: &'a Menu) -> Self {
+        let work = |job: usize| {
+            let offered = menu.items[menu.of(job)].iter().filter(|item| item.classes != 0);
+            offered.map(|item| item.gpus * item.time).reduce(f64::min).map(|work| (work, job))
+        };
+        let mut jobs: Vec<(f64, usize)> = (0..instance.jobs.len()).filter_map(work).collect();
+        let (all, few) = (jobs.len(), jobs.len().min(SAMPLE + jobs.len() / 16));
+        if few < all {
+            jobs.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+            jobs = (0..few).map(|i| jobs[(2 * i + 1) * all / (2 * few)]).collect();
         }
+        let chooser = |&(_, job): &(f64, usize)| Chooser {
+            job,
+            short: [u16::MAX; SHORTLIST],
+            costs: vec![[f64::NAN; PERIODS]; menu.of(job).len()],
+        };
+        let each = if few > 0 { all as f64 / few as f64 } else { 1.0 };
+        Self { instance, menu, jobs: jobs.iter().map(chooser).collect(), each }
     }
 
-    fn round(&mut self, menu: &Menu, gpu: &mut [Track], watt: &mut Track, full: bool) {
-        for &job in &self.jobs {
-            let mut best = (f64::INFINITY, 0, 0, 0);
+    fn round(&mut self, gpu: &mut [Track], watt: &mut Track, full: bool) {
+        let (instance, menu) = (self.instance, self.menu);
+        for chooser in &mut self.jobs {
+            let items = menu.of(chooser.job);
+            let mut best: Option<Start> = None;
             if full {
-                let mut ranked = [(f64::INFINITY, u32::MAX); SHORTLIST];
-                for i in menu.of(job) {
-                    let found = best_start(menu, job, i, gpu, watt, ranked[SHORTLIST - 1].0);
-                    if found.0 < best.0 {
-                        best = found;
+                let mut ranked = [(f64::INFINITY, u16::MAX); SHORTLIST];
+                for (i, name) in (0..items.len()).zip(0_u16..) {
+                    let limit = ranked[SHORTLIST - 1].0;
+                    let Some(found) = chooser.best_start(instance, menu, i, gpu, watt, limit) else {
+                        continue;
+                    };
+                    if best.is_none_or(|best| found.cost < best.cost) {
+                        best = Some(found);
                     }
-                    let mut entry = (found.0, u32::try_from(i).unwrap_or(u32::MAX));
+                    let mut entry = (found.cost, name);
                     for slot in &mut ranked {
                         if entry.0 < slot.0 {
                             std::mem::swap(slot, &mut entry);
                         }
                     }
                 }
-                self.short[job] = ranked.map(|(_, i)| i);
+                chooser.short = ranked.map(|(_, i)| i);
             } else {
-                for &i in self.short[job].iter().take_while(|i| **i != u32::MAX) {
-                    let found = best_start(menu, job, i as usize, gpu, watt, best.0);
-                    if found.0 < best.0 {
-                        best = found;
+                for i in chooser.short {
+                    if i == u16::MAX {
+                        break;
                     }
+                    let limit = best.map_or(f64::INFINITY, |best| best.cost);
+                    best = chooser.best_start(instance, menu, usize::from(i), gpu, watt, limit).or(best);
                 }
             }
-            let (cost, i, start, class) = best;
-            if cost == f64::INFINITY {
-                continue;
-            }
-            let item = &menu.items[i];
-            let (end, until) =
-                (menu.end(i, start), menu.periods.begins[start].max(menu.delay[job]) + item.time);
-            gpu[class].add(&menu.periods, item.gpus, start, end, until);
-            watt.add(&menu.periods, item.watts, start, end, until);
+            let Some(best) = best else { continue };
+            let item = &menu.items[items.start + best.item];
+            let until = menu.periods.begins[best.start].max(menu.delay[chooser.job]) + item.time;
+            let end = menu.periods.of_moment(until);
+            gpu[best.class].add(&menu.periods, self.each * item.gpus, best.start, end, until);
+            watt.add(&menu.periods, self.each * item.watts, best.start, end, until);
         }
     }
 }
 
-/// Cost, item, start and class of an item's best start, if below a limit.
-fn best_start(
-    menu: &Menu,
-    job: usize,
-    i: usize,
-    gpu: &[Track],
-    watt: &Track,
-    limit: f64,
-) -> (f64, usize, usize, usize) {
-    let mut best = (limit, i, 0, 0);
-    let item = &menu.items[i];
-    if item.classes == 0 {
-        return (f64::INFINITY, i, 0, 0);
-    }
-    let delay = menu.delay[job];
-    for (s, begin) in menu.periods.begins.iter().enumerate() {
-        let base = menu.at(i, s);
-        if base >= best.0 {
-            if menu.rising {
-                break;
+impl Chooser {
+    /// An item's best start, if it costs less than a limit.
+    fn best_start(
+        &mut self,
+        instance: &Instance<'_>,
+        menu: &Menu,
+        i: usize,
+        gpu: &[Track],
+        watt: &Track,
+        limit: f64,
+    ) -> Option<Start> {
+        let first = menu.of(self.job).start;
+        let item = &menu.items[first + i];
+        if item.classes == 0 {
+            return None;
+        }
+        let mut best = None;
+        let mut least = limit;
+        let delay = menu.delay[self.job];
+        let costs = &mut self.costs[i];
+        for (s, begin) in menu.periods.begins.iter().enumerate() {
+            if costs[s].is_nan() {
+                costs[s] = menu.at(instance, self.job, first + i, s);
             }
-            continue;
+            if costs[s] >= least {
+                if menu.rising {
+                    break;
+                }
+                continue;
+            }
+            let until = begin.max(delay) + item.time;
+            let end = menu.periods.of_moment(until);
+            let (class, price) = cheapest(|c| &gpu[c].price, item.classes, s, end, until);
+            let watts = watt.price.until(end, until) - watt.price.until_period(s);
+            let cost = costs[s] + item.gpus * price + item.watts * watts;
+            if cost < least {
+                least = cost;
+                best = Some(Start { cost, item: i, start: s, class });
+            }
         }
-        let (end, until) = (menu.end(i, s), begin.max(delay) + item.time);
-        let (class, price) = cheapest(|c| &gpu[c].price, item.classes, s, end, until);
-        let watts = watt.price.until(end, until) - watt.price.until_period(s);
-        let cost = base + item.gpus * price + item.watts * watts;
-        if cost < best.0 {
-            best = (cost, i, s, class);
-        }
+        best
     }
-    if best.0 == limit { (f64::INFINITY, i, 0, 0) } else { best }
 }
 
 /// A scale for prices of GPUs: what a second of waiting costs per GPU, and a part of its energy.

@@ -45,7 +45,8 @@ pub(super) struct Ahead {
 
 impl Ahead {
     pub fn new(instance: &Instance<'_>, menu: &Menu, look: &Look) -> Self {
-        let later: Vec<_> = (0..instance.jobs.len()).map(|job| look.best_later(menu, job)).collect();
+        let later: Vec<_> =
+            (0..instance.jobs.len()).map(|job| look.best_later(instance, menu, job)).collect();
         let mut changing = vec![f64::INFINITY; menu.items.len()];
         for (job, later) in later.iter().enumerate() {
             for i in menu.of(job) {
@@ -146,7 +147,7 @@ impl<'a, 'b> Step<'a, 'b> {
             // It can only go on as it is.
             (None, Some(present)) => {
                 let item = menu.of(job).start + present.config;
-                (menu.at(item, 1), item, 1)
+                (menu.at(instance, job, item, 1), item, 1)
             }
             (None, None) => return 0.0,
         };
@@ -155,7 +156,7 @@ impl<'a, 'b> Step<'a, 'b> {
         }
         let begin = menu.periods.begins[start].max(menu.delay[job]);
         let stopped = menu.cost(instance, data, &menu.items[item], begin, self.lost(job, item));
-        cost + CHANGE * (stopped - menu.at(item, start)).max(0.0)
+        cost + CHANGE * (stopped - menu.at(instance, job, item, start)).max(0.0)
     }
 
     /// Energy, lateness and later prices of a job that runs there from now on.
@@ -200,7 +201,7 @@ impl<'a, 'b> Step<'a, 'b> {
     fn courses(&self, job: usize, config: usize, moved: bool) -> [(f64, f64); 2] {
         let item = self.menu.of(job).start + config;
         let base = self.base(job, config, moved);
-        let paid = base - self.menu.at(item, 0);
+        let paid = base - self.menu.now(item);
         let begin = self.ahead.later[job].as_ref().map_or(0.0, |later| self.menu.periods.begins[later.start]);
         [(base, self.until(job, config, moved)), (self.ahead.changing[item] + paid, begin)]
     }
@@ -222,7 +223,7 @@ impl<'a, 'b> Step<'a, 'b> {
 
     fn base(&self, job: usize, config: usize, moved: bool) -> f64 {
         let item = self.menu.of(job).start + config;
-        let stays = self.menu.at(item, 0);
+        let stays = self.menu.now(item);
         if !moved {
             return stays;
         }
@@ -284,6 +285,7 @@ impl<'a, 'b> Step<'a, 'b> {
                 }
             }
         }
+        options.shrink_to_fit();
         options
     }
 
