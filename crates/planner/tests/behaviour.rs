@@ -420,3 +420,61 @@ fn fixed_requests_ask_for_what_the_user_asked_for_on_the_fastest_type() {
     }
     assert_eq!(counts, [("A100", 1), ("H100", 4)].into());
 }
+
+#[test]
+fn a_job_that_has_time_waits_for_cheap_energy() {
+    // Given energy that is dear for an hour and cheap from then on, and jobs on a free cluster,
+    let price = |per_kwh: f64| EnergyPrice::per_kwh(per_kwh, 1.0);
+    let mut snapshot = cluster(2);
+    snapshot.tariff = Steps::new(vec![(Time(0.0), price(0.4)), (Time(HOUR), price(0.04))]).unwrap();
+    snapshot.jobs = vec![
+        Job { deadline: Some(Time(12.0 * HOUR)), ..job("patient", 8) },
+        Job { deadline: Some(Time(HOUR)), weight: CostRate(0.01), ..job("urgent", 8) },
+    ];
+    for method in [MethodName::RandomizedGreedy, MethodName::Exact] {
+        // then who has time waits for it, and says so, and is looked at again when the price falls;
+        snapshot.now = Time(0.0);
+        let plan = decide(&snapshot, method);
+        assert_eq!(reason(&plan, "team/patient").0, WaitReason::DeferredForEnergy, "{method}");
+        assert!(place(&plan, "team/urgent").is_some(), "{method}");
+        assert_eq!(plan.next_event, Some(Time(HOUR)), "{method}");
+        snapshot.now = Time(HOUR);
+        assert!(place(&decide(&snapshot, method), "team/patient").is_some(), "{method}");
+    }
+    // At a flat price nobody waits beside free GPUs.
+    snapshot.now = Time(0.0);
+    snapshot.tariff = Steps::flat(price(0.4));
+    assert!(place(&decide(&snapshot, MethodName::RandomizedGreedy), "team/patient").is_some());
+}
+
+#[test]
+fn room_that_is_free_is_used_by_a_job_that_means_to_change() {
+    // Given a job that is in time on eight GPUs alone, a node with two free and one that is free in an hour,
+    let mut snapshot = cluster(2);
+    snapshot.restart = Seconds(10.0);
+    let row = |gpus: u32, epoch: f64| Estimate {
+        gpu_type: "A100".into(),
+        gpus: GpuCount(gpus),
+        epoch: Seconds(epoch),
+        power: Watts(300.0 * f64::from(gpus)),
+        rel_std: 0.0,
+    };
+    let never = |job: Job| Job { preemption: Preemption::Never, ..job };
+    snapshot.jobs = vec![
+        running(never(job("short", 8)), &["n0"], 8),
+        running(never(Job { epochs_left: 400.0, ..job("long", 6) }), &["n1"], 6),
+        Job {
+            estimates: [row(2, 4.0 * HOUR / 10.0), row(8, HOUR / 10.0)].into(),
+            deadline: Some(Time(2.1 * HOUR)),
+            weight: CostRate(0.01),
+            ..job("elastic", 2)
+        },
+    ];
+    // then it trains on the two until then.
+    let plan = decide(&snapshot, MethodName::RandomizedGreedy);
+    assert_eq!(place(&plan, "team/elastic"), Some(&on(&["n1"], 2)));
+    assert!(plan.next_event.is_some_and(|at| at <= Time(HOUR)), "{:?}", plan.next_event);
+    // A job that may not be stopped would have to stay there: it waits for the eight.
+    snapshot.jobs[2].preemption = Preemption::Never;
+    assert_eq!(place(&decide(&snapshot, MethodName::RandomizedGreedy), "team/elastic"), None);
+}

@@ -43,3 +43,28 @@ fn a_power_budget_is_kept_all_the_way() {
     assert!(above <= 0.0, "{above} W above the budget");
     assert!(mean_hours > 0.0);
 }
+
+#[test]
+fn a_budget_that_is_lowered_below_the_draw_or_changes_by_windows_is_kept() {
+    // Given a budget that falls to half of what is drawn in the middle, rises, and falls again to little above the idle draw (2200 W),
+    let windows = vec![(3600.0, 3000.0), (7200.0, 9000.0), (10_800.0, 2600.0), (14_400.0, 6000.0)];
+    let load = Load { jobs: 40, gap: 250.0, budget: Some(6000.0), windows, ..Load::default() };
+    for method in [MethodName::RandomizedGreedy, MethodName::Edf] {
+        // then no plan is above it, whoever has to stop for that, and everything is done at last.
+        let bill = replay(&load, &Options { trials: 100, ..with(method) });
+        assert!(bill.above <= 0.0, "{method}: {} W above the budget", bill.above);
+        assert!(bill.mean_hours > 0.0 && bill.mean_hours.is_finite());
+    }
+}
+
+#[test]
+fn wrong_predictions_cost_little_and_break_no_budget() {
+    // Given times that are wrong by 16 % in the mean and never corrected (standard deviation of the logarithm 0.2),
+    let right = Load { jobs: 100, gap: 450.0, budget: Some(9000.0), ..Load::default() };
+    let wrong = Load { error: 0.2, ..right.clone() };
+    let options = with(MethodName::RandomizedGreedy);
+    let (right, wrong) = (replay(&right, &options), replay(&wrong, &options));
+    // then the bill is a little higher, and the budget kept.
+    assert!(wrong.total() <= 1.1 * right.total(), "{} against {}", wrong.total(), right.total());
+    assert!(wrong.above <= 0.0, "{} W above the budget", wrong.above);
+}

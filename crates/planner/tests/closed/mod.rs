@@ -58,6 +58,8 @@ pub struct Load {
     pub deadlines: (f64, f64),
     /// Budget in watts.
     pub budget: Option<f64>,
+    /// From when on the budget is another one, and which.
+    pub windows: Vec<(f64, f64)>,
     /// Clusters of ten nodes.
     pub clusters: usize,
     /// Standard deviation of the logarithm of the error of predicted times.
@@ -79,6 +81,7 @@ impl Default for Load {
             late_fixed: 900.0,
             deadlines: (0.3, 1.5),
             budget: None,
+            windows: Vec::new(),
             clusters: 1,
             error: 0.0,
             pace: 1.0,
@@ -185,7 +188,10 @@ pub fn cluster(load: &Load) -> Snapshot {
         now: Time(0.0),
         tariff: Steps::flat(EnergyPrice::per_kwh(PRICE_PER_KWH, 1.0)),
         budget: load.budget.map(|watts| PowerBudget {
-            watts: Steps::flat(Watts(watts)),
+            watts: {
+                let windows = load.windows.iter().map(|(from, watts)| (Time(*from), Watts(*watts)));
+                Steps::new(std::iter::once((Time(0.0), Watts(watts))).chain(windows).collect()).unwrap()
+            },
             margin: 0.0,
             scope_factor: 1.0,
             look_ahead: Seconds::ZERO,
@@ -264,6 +270,8 @@ pub fn replay(load: &Load, options: &Options) -> Bill {
         let now = snapshot.now;
         let mut next = coming.peek().map_or(f64::INFINITY, |(j, _)| (j.submit - now).0);
         next = next.min(900.0 / load.pace);
+        let edge = snapshot.budget.as_ref().and_then(|b| b.watts.next_edge(now));
+        next = edge.map_or(next, |edge| next.min((edge - now).0));
         let mut watts = (0.0, 0.0, 0.0);
         let mut used: BTreeMap<&str, u32> = BTreeMap::new();
         for job in &mut snapshot.jobs {
