@@ -117,6 +117,7 @@ fn scenario(jobs: &[WorkloadJob], policy: &Value) -> Result<Scenario> {
         tick: None,
         catalogue: None,
         failures: Vec::new(),
+        namespaces: Vec::new(),
         jobs: from::<Vec<Job>>(json!(all))?,
     };
     scenario.sort();
