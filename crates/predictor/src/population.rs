@@ -17,8 +17,16 @@ use crate::ratio::{Level, Levels, Ratios, Size};
 const PSEUDO: f64 = 4.0;
 /// Rounds of weighing.
 const ROUNDS: usize = 12;
-/// A family further than this many standard deviations from the mean weighs less.
-const HUBER: f64 = 1.5;
+/// A family further than this many standard deviations from the mean weighs less: among few namespaces, where an odd family is
+/// rather a rare one, and among many, where it may be a lie.
+const HUBER: (f64, f64) = (1.5, 1.1);
+/// Namespaces from which on one that is like nobody is left out, and how far off (in standard deviations) it then counts less,
+/// and nothing.
+pub(crate) const MANY: usize = 8;
+const ODD: f64 = 2.0;
+const ALIEN: f64 = 3.5;
+/// Variance of a type's level that any family is granted before it is odd.
+const LIKELY_TYPE: f64 = 0.02;
 /// Variance of a type's level beyond the law where the population says nothing (published: off by 38 %).
 const UNKNOWN_TYPE: f64 = 0.17;
 /// Share of the variance that is left between families of one model, before they were compared.
@@ -89,27 +97,59 @@ impl Population {
         if members.is_empty() {
             return it;
         }
-        let weights = shares(members);
-        it.ratios = Ratios::fit(&levels(members, &weights));
+        let mut weights = shares(members, quantity);
+        it.weigh_all(quantity, members, &weights);
+        let namespaces: std::collections::BTreeSet<&str> =
+            members.iter().map(|m| m.namespace.as_str()).collect();
+        if namespaces.len() >= MANY {
+            // With many to compare it is seen who is like nobody: those do not count at all.
+            for (member, weight) in members.iter().zip(&mut weights) {
+                *weight *= ((ALIEN - it.oddness(quantity, member)) / (ALIEN - ODD)).clamp(0.0, 1.0);
+            }
+            it = Self::new(quantity);
+            it.weigh_all(quantity, members, &weights);
+        }
+        it.siblings = it.sibling_share(members);
+        it
+    }
+
+    fn weigh_all(&mut self, quantity: Quantity, members: &[&Member], weights: &[f64]) {
+        let namespaces: std::collections::BTreeSet<&str> =
+            members.iter().map(|m| m.namespace.as_str()).collect();
+        let huber = if namespaces.len() < MANY { HUBER.0 } else { HUBER.1 };
+        self.ratios = Ratios::fit(&levels(members, weights));
         for p in (0..P).filter(|p| *p != LEVEL || quantity == Quantity::Power) {
             let found: Vec<(f64, Found)> =
-                members.iter().zip(&weights).map(|(m, w)| (*w, m.found[p])).collect();
-            (it.prior.mean[p], it.prior.own[p]) = weigh(it.prior.mean[p], it.prior.own[p], &found);
+                members.iter().zip(weights).map(|(m, w)| (*w, m.found[p])).collect();
+            (self.prior.mean[p], self.prior.own[p]) =
+                weigh(self.prior.mean[p], self.prior.own[p], &found, huber);
         }
-        let mut squares = (PSEUDO * it.type_variance, PSEUDO);
-        for (family, weight) in levels(members, &weights).iter().zip(&weights).filter(|(f, _)| f.on.len() > 1)
-        {
+        let mut squares = (PSEUDO * self.type_variance, PSEUDO);
+        for (family, weight) in levels(members, weights).iter().zip(weights).filter(|(f, _)| f.on.len() > 1) {
             let n = family.on.len() as f64;
-            let residuals = it.ratios.residuals(family);
+            let residuals = self.ratios.residuals(family);
             let squares_here =
                 residuals.iter().zip(family.on).map(|(r, l)| (r * r - l.variance).clamp(0.0, 0.5));
-            let told = family.on.iter().map(|l| l.told(it.type_variance)).sum::<f64>() / n;
+            let told = family.on.iter().map(|l| l.told(self.type_variance)).sum::<f64>() / n;
             let square: f64 = squares_here.sum();
             squares = (squares.0 + weight * told * square, squares.1 + weight * told * (n - 1.0));
         }
-        it.type_variance = (squares.0 / squares.1).clamp(0.004, 0.5);
-        it.siblings = it.sibling_share(members);
-        it
+        self.type_variance = (squares.0 / squares.1).clamp(0.004, 0.5);
+    }
+
+    /// How far a family is from the others at most, in standard deviations.
+    fn oddness(&self, quantity: Quantity, member: &Member) -> f64 {
+        let first = if quantity == Quantity::Power { 0 } else { 1 };
+        let odd = |p: usize| {
+            let f = member.found[p];
+            let spread = self.prior.own[p] + f.variance;
+            if spread > 0.0 { (f.mean - self.prior.mean[p]).abs() / libm::sqrt(spread) } else { 0.0 }
+        };
+        let family = Levels { size: member.size, weight: 1.0, on: &member.on };
+        let residuals = self.ratios.residuals(&family).into_iter().zip(&member.on);
+        let on =
+            residuals.map(|(r, l)| r.abs() / libm::sqrt(self.type_variance.max(LIKELY_TYPE) + l.variance));
+        (first..P).map(odd).chain(on).fold(0.0, f64::max)
     }
 
     /// How near families of one model are to each other: the variance among siblings over that among all.
@@ -200,20 +240,29 @@ fn levels<'a>(members: &[&'a Member], weights: &[f64]) -> Vec<Levels<'a>> {
     members.iter().zip(weights).map(|(m, w)| Levels { size: m.size, weight: *w, on: &m.on }).collect()
 }
 
-/// No namespace weighs more than the middle one does.
-fn shares(members: &[&Member]) -> Vec<f64> {
-    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+/// How much a family's rows say, of its parameters and of types.
+fn information(member: &Member, quantity: Quantity) -> f64 {
+    let between = quantity.between();
+    let told =
+        |p: usize| if between[p] > 0.0 { between[p] / (between[p] + member.found[p].variance) } else { 0.0 };
+    let on = member.on.iter().map(|l| l.told(UNKNOWN_TYPE)).sum::<f64>();
+    (1..P).map(told).sum::<f64>() + on
+}
+
+/// No namespace weighs more than the middle one does, however many rows it has and however sure they are.
+fn shares(members: &[&Member], quantity: Quantity) -> Vec<f64> {
+    let mut by_namespace: BTreeMap<&str, f64> = BTreeMap::new();
     for m in members {
-        *counts.entry(&m.namespace).or_default() += 1;
+        *by_namespace.entry(&m.namespace).or_default() += information(m, quantity);
     }
-    let mut sizes: Vec<usize> = counts.values().copied().collect();
-    sizes.sort_unstable();
-    let middle = sizes[sizes.len() / 2] as f64;
-    members.iter().map(|m| (middle / counts[m.namespace.as_str()] as f64).min(1.0)).collect()
+    let mut sizes: Vec<f64> = by_namespace.values().copied().collect();
+    sizes.sort_by(f64::total_cmp);
+    let middle = sizes[sizes.len() / 2];
+    members.iter().map(|m| (middle / by_namespace[m.namespace.as_str()].max(1e-9)).min(1.0)).collect()
 }
 
 /// Mean and variance of a parameter over families that are each known with uncertainty: expectation and maximisation.
-fn weigh(start: f64, start_variance: f64, found: &[(f64, Found)]) -> (f64, f64) {
+fn weigh(start: f64, start_variance: f64, found: &[(f64, Found)], furthest: f64) -> (f64, f64) {
     if start_variance <= 0.0 {
         return (start, start_variance);
     }
@@ -224,7 +273,7 @@ fn weigh(start: f64, start_variance: f64, found: &[(f64, Found)]) -> (f64, f64) 
         for (share, f) in found {
             let spread = variance + f.variance;
             let off = (f.mean - mean).abs() / libm::sqrt(spread);
-            let huber = if off > HUBER { HUBER / off } else { 1.0 };
+            let huber = if off > furthest { furthest / off } else { 1.0 };
             (sum, total) = (sum + share * huber * f.mean / spread, total + share * huber / spread);
             // The family's own value given all: nearer to the mean the less it says.
             let told = variance / spread;

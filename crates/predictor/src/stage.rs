@@ -9,13 +9,15 @@ use andreas_core::GpuType;
 
 use crate::conformal::{Factors, calibrate};
 use crate::physics::{Kinds, LEVEL, Quantity, Setting, Theta};
-use crate::population::{Expected, Member, Population};
+use crate::population::{Expected, MANY, Member, Population};
 use crate::posterior::{Found, Posterior, Prior, Row, Texture};
 use crate::ratio::{Level, Size};
 
 /// Families that textures are compared on, and cells of each.
 const COMPARED: usize = 16;
 const COMPARED_CELLS: usize = 64;
+/// How much one family's rows may say for or against a texture, among many.
+const MOST_EVIDENCE: f64 = 6.0;
 /// A family with fewer cells has the population's texture.
 const OWN_TEXTURE: usize = 10;
 /// Cells on a type from which on its curve speaks for itself between them.
@@ -259,8 +261,15 @@ impl Stage {
     fn compare_textures(&self, families: &[Family]) -> Texture {
         let mut most: Vec<&Family> = families.iter().filter(|f| f.spots.len() >= 4).collect();
         most.sort_by(|a, b| b.spots.len().cmp(&a.spots.len()).then(a.name.cmp(&b.name)));
+        // One family of each namespace: no namespace decides how smooth the others' curves are.
+        let mut namespaces: Vec<&str> = Vec::new();
+        most.retain(|f| {
+            let first = !namespaces.contains(&f.namespace.as_str());
+            namespaces.push(&f.namespace);
+            first
+        });
         most.truncate(COMPARED);
-        if most.is_empty() {
+        if most.len() < 3 {
             return Texture::USUAL;
         }
         let start = |family: &&Family| {
@@ -268,13 +277,14 @@ impl Stage {
             let expected = self.population.expect(self.quantity, family.size, &[]);
             let level = self.free_level(&spots, &expected);
             let curve = self.curve_of(&spots, expected.clone(), level, Texture::USUAL);
-            (spots, expected, level, curve.posterior.thetas())
+            (spots, expected, level, curve.posterior.thetas(), curve.posterior.evidence)
         };
         let starts: Vec<_> = most.iter().map(start).collect();
+        let most_evidence = if starts.len() < MANY { f64::INFINITY } else { MOST_EVIDENCE };
         let evidence = |texture: Texture| {
-            let of = starts.iter().map(|(spots, expected, level, start)| {
+            let of = starts.iter().map(|(spots, expected, level, start, usual)| {
                 let curve = self.curve_from(spots, expected.clone(), *level, texture, start.clone());
-                curve.posterior.evidence
+                (curve.posterior.evidence - usual).clamp(-most_evidence, most_evidence)
             });
             of.sum::<f64>()
         };

@@ -1,0 +1,114 @@
+//! A namespace that lies moves the others' predictions by at most 2 %; what cannot be true is refused and counted; what a job
+//! says of itself stays with it.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod common;
+
+use andreas_core::{Seconds, Time, Watts};
+use andreas_predictor::{Observation, Predictor, Profile, Refusal};
+use common::{every, family, gpus, on, prior};
+use proptest::prelude::*;
+
+/// Twenty namespaces with four families each, as their clusters came to know them.
+fn honest() -> Vec<Profile> {
+    (0..80)
+        .map(|i| Profile { name: format!("lab-{:02}/family-{i:03}", i / 4), ..family(i).observed() })
+        .collect()
+}
+
+/// What the honest think: of families seen on one configuration, on all others.
+fn predictions(predictor: &Predictor) -> Vec<f64> {
+    let families = (300..312).map(|i| {
+        let f = family(i);
+        let seen = vec![f.seen(on("A100", 2, 1), 6.0)];
+        Profile { name: format!("lab-01/new-{i}"), observations: seen, features: f.features(), ..f.profile() }
+    });
+    families
+        .flat_map(|p| predictor.predict(&p, &prior(), &every()))
+        .flat_map(|p| [p.epoch.median, p.power.median])
+        .collect()
+}
+
+fn largest_move(before: &[f64], after: &[f64]) -> f64 {
+    before.iter().zip(after).map(|(a, b)| (b / a - 1.0).abs()).fold(0.0, f64::max)
+}
+
+/// A family of the liar: times that go as it likes over types and GPUs.
+fn lies(n: usize, by_type: [f64; 3], over_gpus: f64, watts: f64) -> Profile {
+    let observations = every().into_iter().enumerate().map(|(i, c)| {
+        let t = common::TYPES.iter().position(|t| t.0 == c.gpu_type.as_str()).unwrap();
+        let g = f64::from(c.total_gpus().0);
+        Observation {
+            epoch: Some(Seconds(100.0 * by_type[t] * g.powf(over_gpus))),
+            watts_per_gpu: Some(Watts(watts)),
+            epochs: 1e5,
+            at: Time(1e6 + i as f64),
+            configuration: c,
+            gpus: None,
+            batch: None,
+            claimed: false,
+        }
+    });
+    Profile { name: format!("liar/{n}"), observations: observations.collect(), ..Profile::default() }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn one_namespace_of_lies_moves_the_others_by_two_per_cent_at_most(
+        by_type in prop::array::uniform3(0.01..100.0f64),
+        over_gpus in -3.0..3.0f64,
+        watts in 1.0..5_000.0f64,
+        families in 1..60usize,
+    ) {
+        let mut population = honest();
+        let before = predictions(&Predictor::fit(&gpus(), &population));
+        population.extend((0..families).map(|n| lies(n, by_type, over_gpus, watts)));
+        let after = predictions(&Predictor::fit(&gpus(), &population));
+        let moved = largest_move(&before, &after);
+        prop_assert!(moved <= 0.02, "moved by {:.4}", moved);
+    }
+}
+
+#[test]
+fn what_cannot_be_true_is_counted_and_changes_nothing() {
+    let mut population = honest();
+    let before = predictions(&Predictor::fit(&gpus(), &population));
+    let mut liar = lies(0, [1.0; 3], 1.0, 100.0);
+    for (i, row) in liar.observations.iter_mut().enumerate() {
+        match i % 5 {
+            0 => row.epoch = Some(Seconds(-1.0)),
+            1 => row.epoch = Some(Seconds(f64::NAN)),
+            2 => row.epoch = Some(Seconds(1e12)),
+            3 => row.at = Time(f64::NEG_INFINITY),
+            _ => row.watts_per_gpu = Some(Watts(0.0)),
+        }
+    }
+    population.push(liar);
+    let predictor = Predictor::fit(&gpus(), &population);
+    let counts = &predictor.refused()["liar"];
+    let all = [(Refusal::NotANumber, 6), (Refusal::NotPositive, 6), (Refusal::OutOfBounds, 3)];
+    assert_eq!(counts.iter().map(|(r, n)| (*r, *n)).collect::<Vec<_>>(), all);
+    assert_eq!(predictions(&predictor), before);
+}
+
+#[test]
+fn what_a_job_says_of_itself_stays_with_it() {
+    let mut population = honest();
+    let before = predictions(&Predictor::fit(&gpus(), &population));
+    let mut claims = lies(0, [1.0, 50.0, 0.1], 1.0, 1_000.0);
+    claims.observations.iter_mut().for_each(|o| o.claimed = true);
+    population.push(claims.clone());
+    let predictor = Predictor::fit(&gpus(), &population);
+    assert_eq!(predictions(&predictor), before);
+    let own = predictor.predict(&claims, &prior(), &[on("A100", 1, 1)]).remove(0);
+    assert!((own.epoch.median / 100.0 - 1.0).abs() < 0.2, "{own:?}");
+}
+
+#[test]
+fn rows_of_one_namespace_are_bounded() {
+    let population: Vec<Profile> = (0..100).map(|n| lies(n, [1.0; 3], -0.5, 100.0)).collect();
+    let predictor = Predictor::fit(&gpus(), &population);
+    assert!(predictor.refused()["liar"][&Refusal::TooMany] >= 900, "{:?}", predictor.refused());
+}
