@@ -19,12 +19,12 @@ const PSEUDO: f64 = 4.0;
 const ROUNDS: usize = 12;
 /// A family further than this many standard deviations from the mean weighs less: among few namespaces, where an odd family is
 /// rather a rare one, and among many, where it may be a lie.
-const HUBER: (f64, f64) = (1.5, 1.1);
+const HUBER: (f64, f64) = (1.5, 0.7);
 /// Namespaces from which on one that is like nobody is left out, and how far off (in standard deviations) it then counts less,
 /// and nothing.
 pub(crate) const MANY: usize = 8;
 const ODD: f64 = 2.0;
-const ALIEN: f64 = 3.5;
+const ALIEN: f64 = 3.0;
 /// Variance of a type's level that any family is granted before it is odd.
 const LIKELY_TYPE: f64 = 0.02;
 /// Variance of a type's level beyond the law where the population says nothing (published: off by 38 %).

@@ -53,7 +53,7 @@ fn lies(n: usize, by_type: [f64; 3], over_gpus: f64, watts: f64) -> Profile {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn one_namespace_of_lies_moves_the_others_by_two_per_cent_at_most(
