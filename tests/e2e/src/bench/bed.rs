@@ -134,8 +134,9 @@ pub(super) async fn until_idle(cluster: &Cluster, limit: Duration) -> Result<()>
     }
 }
 
-/// A job of this shape.
-fn job(system: System, shape: &Shape, name: &str) -> Value {
+/// A job of this shape. What is learnt of one family does not change plans for another.
+fn job(system: System, shape: &Shape, family: &str, index: usize) -> Value {
+    let name = format!("{family}{index:05}");
     let mut annotations = json!({});
     if let Some(seconds) = shape.run_seconds {
         annotations["testbed.andreas.dev/run-seconds"] = json!(seconds.to_string());
@@ -149,7 +150,7 @@ fn job(system: System, shape: &Shape, name: &str) -> Value {
         System::Andreas => json!({
             "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "metadata": metadata,
             "spec": {
-                "epochs": 10, "profile": "bench",
+                "epochs": 10, "profile": family,
                 "gpus": {"min": shape.pods * shape.gpus, "max": shape.pods * shape.gpus, "maxNodes": shape.pods},
                 "template": {"metadata": {"annotations": annotations}, "spec": {"containers": [container]}},
             },
@@ -171,12 +172,12 @@ fn job(system: System, shape: &Shape, name: &str) -> Value {
 }
 
 /// Creates all jobs, from [`CLIENTS`] clients at a time.
-pub(super) async fn submit(cluster: &Cluster, system: System, shape: &Shape, prefix: &str) -> Result<()> {
+pub(super) async fn submit(cluster: &Cluster, system: System, shape: &Shape, family: &str) -> Result<()> {
     let resource = match system {
         System::Plain => resource("batch", "v1", "Job", "jobs"),
         System::Andreas => resource("andreas.dev", "v1alpha1", "TrainingJob", "trainingjobs"),
     };
-    let jobs = (0..shape.jobs).map(|i| job(system, shape, &format!("{prefix}{i:05}")));
+    let jobs = (0..shape.jobs).map(|i| job(system, shape, family, i));
     create(&cluster.testbed.client(), &resource, jobs).await
 }
 

@@ -93,7 +93,7 @@ pub(super) async fn run(args: &WaitingArgs, out: &mut Output) -> Result<()> {
     ]);
     report.notes = vec![
         "Every node is filled by one running job; the others wait for room. At rest nothing happens in the cluster; the operator plans \
-         every 30 s, which is where its CPU goes."
+         every 30 s at least, and sooner where the last plan expected an end."
             .into(),
         "One plan: the mean of `andreas_plan_duration_seconds` over the plans at rest, or of the plan after start where there was none; \
          start-up: from the process's start, after an orderly end of the one before, until `andreas_plans_total` is 1."
