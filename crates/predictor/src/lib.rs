@@ -7,26 +7,22 @@
 //! spread (log-normal) and the [`Source`] it rests on; the probability of being on time; the pace of a running job
 //! from its progress reports ([`progress`]).
 //!
-//! How a configuration's time is found, in this order:
+//! How a configuration's time is found:
 //!
-//! 1. The user's table has it: that value ([`Source::UserGiven`]). Observations of *exactly* that configuration
-//!    correct it, by `tau^2 / (tau^2 + sigma^2 / k)` of the difference after `k` epochs; then it is
-//!    [`Source::Observed`]. Entries that were not observed stay as given, but their interval widens by as much as the
-//!    observed ones were off.
-//! 2. It was observed: the median of its observations.
-//! 3. The family is known on other configurations: interpolated on the same GPU type, else carried over from other
-//!    types. Shape and ratio of types come from the analytic law ([`law`]) plus what a linfa elastic net found
-//!    the population to deviate from it ([`Source::Regression`]).
-//! 4. Nothing was measured, but [`Features`] describe the family, samples of an epoch among them: a second elastic net,
-//!    over the families that share these features, gives the time per sample ([`Source::Regression`]).
-//! 5. Nothing is known: the prior run time, with an interval of a factor 3 each way ([`Source::Prior`]).
+//! * The user's table has it and nothing was observed to the contrary: that value ([`Source::UserGiven`]).
+//! * Else the family's curve: physics whose parameters are drawn towards what other families have, bent by the family's own
+//!   rows, observed and given (`posterior`, `physics`, `population`). One row moves the whole curve, one on another GPU type fixes the
+//!   ratio of types; how types compare otherwise is a linfa elastic net over all families (`ratio`).
+//! * Nothing was measured: the level comes from families of the same model, or from [`Features`] by a second elastic net (`level`)
+//!   ([`Source::Regression`]), else from the prior run time with a factor of 3 each way ([`Source::Prior`]).
 //!
-//! Power goes the same way, between idle and maximum of the type; there the population's mean level is known to all.
+//! Power goes the same way, between idle and maximum of the type; a power limit cuts it and stretches the time. Intervals are
+//! calibrated on families held out whole (`conformal`). [`evaluation`] measures all of it on a [`table`].
 //!
-//! Guards: speed-up never above the ratio of GPUs and more GPUs never slower, except where the user's table or
-//! an observation says so itself; features clamped to their observed range; rows, iterations and values bounded;
-//! whatever is not finite or not positive is left out. The same input gives the same output on every machine
-//! (transcendental functions from `libm`, no hash order).
+//! Guards: speed-up never above the ratio of GPUs and more GPUs never slower, except where the user's table, an
+//! observation or ten settings seen around say so; rows, rounds and values bounded; what cannot be true is refused and
+//! counted ([`screen`]). The same input gives the same output on every machine (transcendental functions from `libm`, no hash
+//! order).
 //!
 //! **Must never be here**: Kubernetes, clocks, files, planning. linfa lives in this room and nowhere else.
 
