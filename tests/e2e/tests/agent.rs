@@ -124,7 +124,9 @@ async fn gpus_wake_for_a_job_and_what_it_used_is_measured() -> Result<()> {
         let drawn = after - before;
         ensure!(record.joules > 1_000 && (record.joules as f64) < drawn, "{record:?}, drawn {drawn} J");
         until("the family learns its draw", SOON, async || {
-            let profile: Value = serde_json::from_str(&c.kubectl("get trainingprofile two -o json").await?)?;
+            // It is made with the first lesson, up to a second after the run.
+            let profile = c.kubectl("get trainingprofile two -o json").await.unwrap_or_default();
+            let profile: Value = serde_json::from_str(&profile).unwrap_or_default();
             Ok(profile["status"]["observations"][0]["watts"].as_i64().is_some_and(|watts| watts > 200))
         })
         .await?;
