@@ -156,7 +156,6 @@ fn allocate(d: &mut Draft<'_>) {
         watts: watts.max(0),
     };
     let text = allocation_text(&allocation);
-    d.event(false, Reason::PodsStarting, format!("attempt {attempt} gets {text}"));
     d.say(condition::SCHEDULED, Truth::True, Reason::AsExpected, &text);
     d.status.attempts = attempt;
     d.status.not_before = None;
