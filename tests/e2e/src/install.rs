@@ -1,5 +1,6 @@
 //! A real installation: `helm upgrade --install` of the chart, whose pods the pretend kubelets run as processes.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -151,21 +152,33 @@ async fn rolled_out(testbed: &Testbed) -> Result<()> {
     Ok(())
 }
 
-/// SIGKILL for the processes of a container, in every running pod whose name begins so; how many there were.
+/// SIGKILL for the processes of a container, in every pod whose name begins so; how many there were. One that is just being
+/// started again is waited for.
 ///
 /// # Errors
-/// When the pretend kubelets do not answer or a process cannot be killed.
+/// When the pretend kubelets do not answer, or a container does not run within a minute.
 pub async fn kill(testbed: &Testbed, pod_prefix: &str, container: &str) -> Result<usize> {
-    let pods = crate::nodes::client(testbed).pods().await?;
-    let mut killed = 0;
-    for pod in pods.iter().filter(|pod| pod.name.starts_with(pod_prefix) && !pod.ended) {
-        if let Some(pid) = pod.pids.get(container).and_then(|pid| Pid::from_raw(*pid)) {
-            kill_process(pid, Signal::KILL)
-                .with_context(|| format!("killing {container} of {}", pod.name))?;
-            killed += 1;
+    let nodes = crate::nodes::client(testbed);
+    let until = Instant::now() + Duration::from_secs(60);
+    let mut killed = BTreeSet::new();
+    loop {
+        let pods = nodes.pods().await?;
+        let ours: Vec<_> = pods.iter().filter(|pod| pod.name.starts_with(pod_prefix) && !pod.ended).collect();
+        for pod in &ours {
+            let pid = pod.pids.get(container).and_then(|pid| Pid::from_raw(*pid));
+            // A process that has just gone is no error: its successor is the one to be killed.
+            if !killed.contains(&pod.uid) && pid.is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok()) {
+                killed.insert(pod.uid.clone());
+            }
         }
+        if ours.iter().all(|pod| killed.contains(&pod.uid)) {
+            return Ok(killed.len());
+        }
+        if Instant::now() > until {
+            bail!("{container} of {pod_prefix}... does not run");
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    Ok(killed)
 }
 
 /// The end of the log of every container of the chart's pods.
