@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use andreas_api::{TrainingProfile, TrainingProfileStatus};
-use andreas_core::{Configuration, GpuCount, Seconds, Time, Watts};
-use andreas_predictor::{Features, Given, Observation, Profile};
+use andreas_predictor::Profile;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::json;
@@ -128,48 +127,14 @@ pub fn import(args: &ImportArgs) -> Result<()> {
 
 /// A TrainingProfile as the predictor reads it.
 pub(super) fn family(profile: &TrainingProfile) -> Profile {
-    let count = |value: i32| u32::try_from(value).unwrap_or(1).max(1);
-    let seconds = |millis: i64| Seconds(millis as f64 / 1_000.0);
-    let given = profile.spec.measurements.iter().map(|m| Given {
-        gpu_type: m.gpu_type.as_str().into(),
-        gpus: GpuCount(count(m.gpus)),
-        nodes: Some(count(m.nodes)),
-        epoch: Some(seconds(m.millis_per_epoch)),
-        power: m.watts.map(|w| Watts(f64::from(w))),
-    });
-    let observations = profile.status.as_ref().map(|s| s.observations.as_slice()).unwrap_or_default();
-    let observations = observations.iter().map(|o| Observation {
-        configuration: Configuration {
-            gpu_type: o.gpu_type.as_str().into(),
-            nodes: count(o.nodes),
-            gpus_per_node: GpuCount((count(o.gpus) / count(o.nodes)).max(1)),
-            limit: o.power_limit_watts.map(|w| Watts(f64::from(w))),
-        },
-        epoch: Some(seconds(o.millis_per_epoch)),
-        watts_per_gpu: o.watts.map(|w| Watts(f64::from(w) / f64::from(count(o.gpus)))),
-        epochs: o.milli_epochs as f64 / 1_000.0,
-        at: Time(o.at.0.as_second() as f64),
-        gpus: Some(GpuCount(count(o.gpus))),
-        batch: None,
-        claimed: false,
-    });
-    let features = profile.spec.features.as_ref();
-    Profile {
-        name: profile.metadata.name.clone().unwrap_or_default(),
-        given: given.collect(),
-        features: Features {
-            model_family: features.and_then(|f| f.model_family.clone()),
-            parameters: features.and_then(|f| f.parameters_million).map(f64::from),
-            batch: features.and_then(|f| f.batch_size).map(f64::from),
-            samples: features.and_then(|f| f.dataset_samples).map(|s| s as f64),
-            precision: None,
-        },
-        observations: observations.collect(),
-    }
+    let name = profile.metadata.name.clone().unwrap_or_default();
+    andreas_profiles::family(name, &profile.spec, profile.status.as_ref())
 }
 
 #[cfg(test)]
 mod tests {
+    use andreas_core::Seconds;
+
     use super::*;
 
     const PROFILE: &str = "

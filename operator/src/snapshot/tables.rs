@@ -5,12 +5,9 @@ use std::sync::Arc;
 
 use andreas_api::EnergyPolicySpec;
 use andreas_api::slim::{SlimTrainingJob, SlimTrainingProfile};
-use andreas_api::training_profile::Precision;
-use andreas_core::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
+use andreas_core::{Configuration, GpuCount, GpuType, Seconds};
 use andreas_planner as planner;
-use andreas_predictor::{
-    Estimate, Features, Given, GpuModel, Observation, Predictor, Prior, Profile, Source, prior_run_time,
-};
+use andreas_predictor::{Estimate, GpuModel, Predictor, Prior, Profile, Source, prior_run_time};
 use andreas_runtime::watch::ObjectKey;
 use kube::ResourceExt;
 
@@ -249,53 +246,5 @@ pub fn profile_key(job: &SlimTrainingJob) -> ObjectKey {
 
 /// A TrainingProfile as the predictor reads it.
 fn family(key: &ObjectKey, profile: &SlimTrainingProfile) -> Profile {
-    let seconds = |millis: i64| Seconds(millis as f64 / 1_000.0);
-    let given = profile.spec.measurements.iter().map(|m| Given {
-        gpu_type: m.gpu_type.as_str().into(),
-        gpus: GpuCount(count(m.gpus)),
-        nodes: Some(count(m.nodes)),
-        epoch: Some(seconds(m.millis_per_epoch)),
-        power: m.watts.map(|watts| Watts(f64::from(watts))),
-    });
-    let features = profile.spec.features.as_ref();
-    let status = profile.status.as_ref();
-    let observations = status.map(|status| status.observations.as_slice()).unwrap_or_default();
-    let observations = observations.iter().map(|o| Observation {
-        configuration: Configuration {
-            gpu_type: o.gpu_type.as_str().into(),
-            nodes: count(o.nodes),
-            gpus_per_node: GpuCount((count(o.gpus) / count(o.nodes)).max(1)),
-            limit: o.power_limit_watts.map(|watts| Watts(f64::from(watts))),
-        },
-        epoch: Some(seconds(o.millis_per_epoch)),
-        watts_per_gpu: o.watts.map(|watts| Watts(f64::from(watts) / f64::from(count(o.gpus)))),
-        epochs: o.milli_epochs as f64 / 1_000.0,
-        at: Time(o.at.0.as_second() as f64),
-        gpus: None,
-        batch: None,
-        claimed: false,
-    });
-    Profile {
-        name: key.to_string(),
-        given: given.collect(),
-        features: Features {
-            model_family: features.and_then(|f| f.model_family.clone()),
-            precision: features.and_then(|f| f.precision).map(precision),
-            parameters: features.and_then(|f| f.parameters_million).map(f64::from),
-            batch: features.and_then(|f| f.batch_size).map(f64::from),
-            samples: features.and_then(|f| f.dataset_samples).map(|samples| samples as f64),
-        },
-        observations: observations.collect(),
-    }
-}
-
-fn precision(precision: Precision) -> String {
-    match precision {
-        Precision::Fp32 => "fp32",
-        Precision::Tf32 => "tf32",
-        Precision::Bf16 => "bf16",
-        Precision::Fp16 => "fp16",
-        Precision::Fp8 => "fp8",
-    }
-    .to_owned()
+    andreas_profiles::family(key.to_string(), &profile.spec, profile.status.as_ref())
 }

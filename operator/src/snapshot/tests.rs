@@ -487,30 +487,3 @@ fn a_job_that_stops_for_another_reason_than_a_move_has_no_target() {
     memory.keep_target(&Claim::Stopping { gone_by: None, goes_on: true }, held.as_ref(), at(100));
     assert_eq!(memory.target, None);
 }
-
-/// Not a test of speed (machines differ): prints what a large snapshot costs. `cargo test --release -- --ignored --nocapture`
-#[test]
-#[ignore = "measures, asserts nothing"]
-fn prints_what_gathering_a_large_cluster_costs() {
-    let mut world = World::default();
-    for n in 0..1_000 {
-        world.node(&format!("n{n}"), json!({}), json!({}));
-    }
-    world.profile("bert", json!(null));
-    for n in 0..10_000 {
-        world.job(&format!("j{n}"), json!({"profile": "bert"}), json!(null), waiting());
-    }
-    let ledger = world.ledger.take().expect("a ledger");
-    let mut tables = Tables::default();
-    for round in 0..3 {
-        let started = std::time::Instant::now();
-        let (index, ledger) = (world.index.for_plan(), ledger.clone());
-        let copied = started.elapsed();
-        let built = build(&index, &ledger, &mut tables, None, at(100));
-        println!(
-            "round {round}: copied in {copied:?}, {} jobs built in {:?}",
-            built.snapshot.jobs.len(),
-            started.elapsed()
-        );
-    }
-}

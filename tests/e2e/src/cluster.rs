@@ -1,7 +1,9 @@
 //! The whole product on a test bed: control plane, chart, operator, extender, scheduler profile, GPU nodes.
 //!
-//! The operator and the extender run as plain processes with service-account tokens under the RBAC that the chart
-//! renders, never as administrator. What [`Cluster::start`] starts ends with it.
+//! Our programs run under the RBAC that the chart renders, never as administrator: either helm installs the chart and the pretend
+//! kubelets run its pods ([`Options::install`], see [`crate::install`]), or operator and extender are plain processes with
+//! service-account tokens, which is quicker and lets a story stop and start them. What [`Cluster::start`] starts ends
+//! with it.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,6 +16,7 @@ use andreas_testbed::{
     Component, Kubelets, PortLease, Process, ProcessSpec, SchedulerConfig, Testbed, workspace_binary,
 };
 use anyhow::{Context as _, Result, bail};
+use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::{Api, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use serde_json::{Value, json};
 
@@ -300,6 +303,19 @@ impl Cluster {
             names: vec![PROGRESS_HOST.into()],
         };
         Ok(crate::nodes::client(&self.testbed).forward(forward).await?)
+    }
+
+    /// A namespace whose pods can be made: with its account, which the controller manager makes a moment later.
+    ///
+    /// # Errors
+    /// What the API server says.
+    pub async fn make_namespace(&self, name: &str) -> Result<()> {
+        self.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})).await?;
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.testbed.client(), name);
+        while accounts.get_opt("default").await?.is_none() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
     }
 
     /// Server-side apply of any object, as administrator.

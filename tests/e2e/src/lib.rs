@@ -1,10 +1,10 @@
 //! Scenarios on the real control plane, and the demo.
 //!
 //! [`cluster`] starts the whole product on a test bed: control plane, the chart's objects, operator, extender,
-//! scheduler profile, GPU nodes. [`observer`] watches from outside what must never happen. [`scenario`] is the frame
+//! scheduler profile, GPU nodes. [`install`] does what a platform team does with helm. [`observer`] watches from outside what must never happen. [`scenario`] is the frame
 //! of a story, [`job`] its words, [`summary`] a run's figures. [`workload`] turns rows of a production trace into
-//! TrainingJobs, and [`demo`] runs them. [`scrape`] points a Prometheus at a cluster. [`api`] asks the API server alone, without our programs.
-//! [`bench`] measures.
+//! TrainingJobs, and [`demo`] runs them. [`scrape`] points a Prometheus at a cluster. [`api`] asks the API server alone,
+//! without our programs. [`bench`] measures.
 //!
 //! What must never be here: a shortcut around the API server, a figure that was not measured.
 

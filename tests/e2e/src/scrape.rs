@@ -3,9 +3,11 @@
 //! In: a cluster, with the addresses at which its programs answer `/metrics`. Out: a file that a Prometheus reads, and on
 //! request the programs of `tests/tools/build prometheus`. What must never be here: metrics of our own making.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use andreas_test_nodes::Forward;
 use andreas_testbed::PortLease;
@@ -14,6 +16,9 @@ use serde_json::{Value, json};
 
 use crate::chart;
 use crate::cluster::Cluster;
+
+/// How long an answer may take.
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// A program, and where its processes answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -100,6 +105,30 @@ impl Scrape {
             format!("  dashboards for Grafana: {}", dashboards.canonicalize().unwrap_or(dashboards).display()),
         ])
     }
+}
+
+/// What `/metrics` at an address says, in the older text format. An address that a forward is about to listen on is waited for.
+///
+/// # Errors
+/// When nobody answers within ten seconds.
+pub async fn text(address: SocketAddr) -> Result<String> {
+    let ask = move || -> Result<String> {
+        let config = ureq::Agent::config_builder().timeout_global(Some(LIMIT)).build();
+        let agent = ureq::Agent::new_with_config(config);
+        let until = Instant::now() + LIMIT;
+        loop {
+            match agent.get(format!("http://{address}/metrics")).call() {
+                Ok(mut answer) => return Ok(answer.body_mut().read_to_string()?),
+                Err(ureq::Error::Io(error))
+                    if error.kind() == ErrorKind::ConnectionRefused && Instant::now() < until =>
+                {
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+                Err(error) => return Err(error).with_context(|| format!("metrics at {address}")),
+            }
+        }
+    };
+    tokio::task::spawn_blocking(ask).await?
 }
 
 /// The configuration of a Prometheus that scrapes them every `seconds` and evaluates the alerts of the chart.

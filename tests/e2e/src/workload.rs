@@ -22,6 +22,7 @@
 use std::collections::BTreeMap;
 
 use andreas_api::names;
+use andreas_test_nodes::ANNOTATIONS;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -352,7 +353,7 @@ fn training_job(job: &WorkloadJob) -> Value {
             "profile": job.profile,
             "checkpoint": {"claimName": job.name, "path": "/checkpoint", "graceSeconds": 10},
             "template": {
-                "metadata": {"annotations": {"testbed.andreas.dev/gpu-watts": gpu_watts(job)}},
+                "metadata": {"annotations": {format!("{ANNOTATIONS}/gpu-watts"): gpu_watts(job)}},
                 "spec": {
                     "containers": [{
                         "name": "trainer",

@@ -130,13 +130,13 @@ pub struct Image {
     pub replace_command: bool,
 }
 
-/// An address inside that leads outside.
+/// An address inside that leads to the machine, or one of the machine that leads to a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Forward {
-    /// Address and port inside.
+    /// Address and port to listen on.
     pub listen: SocketAddr,
-    /// Address and port on the machine.
+    /// Where connections go.
     pub to: SocketAddr,
     /// Names for the address in every container's `/etc/hosts`.
     #[serde(default)]

@@ -1,4 +1,4 @@
-//! Carries connections from addresses inside (Services, forwards) to where they lead.
+//! Carries connections from addresses inside (Services, forwards) to where they lead, and from the machine to pods.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

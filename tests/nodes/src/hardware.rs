@@ -85,8 +85,7 @@ impl Hardware {
         let group = &node.group;
         let uuids: Vec<String> = node.devices.lock().gpus().iter().map(|gpu| gpu.uuid.clone()).collect();
         let gpus = uuids.iter().map(|uuid| GpuSpec::of_product(&group.gpu, uuid, group.gpu_memory_mib));
-        let spec = Spec { gpus: gpus.collect(), ..Spec::of(&[]) };
-        let spec = Spec { settings_need_admin: true, ..spec };
+        let spec = Spec { gpus: gpus.collect(), settings_need_admin: true, ..Spec::of(&[]) };
         let path = folder.join(SPEC);
         spec.write(&path)?;
         let first = spec.gpus.first().cloned().unwrap_or_default();

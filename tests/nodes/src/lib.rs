@@ -1,10 +1,10 @@
 //! Pretend kubelets: GPU nodes whose containers are processes, against a real kube-apiserver.
 //!
 //! *What it holds.* `node`: Node objects as GPU feature discovery labels them, Leases, heartbeats. [`config`]: which
-//! nodes. `devices`: who holds which GPU of a node. `hardware`: what NVML and
-//! the PodResources socket say of them. `pod`: a pod from binding to its end. [`sandbox`]: the network
-//! namespace in which containers run as processes, each in its own mounts. `cluster`, `forward`: names and addresses
-//! of Services inside. [`control`] and [`NodesClient`]: what a tester can do to nodes and pods.
+//! nodes. `devices`: who holds which GPU of a node. `hardware`: what NVML and the PodResources socket say of
+//! them. `pod`: a pod from binding to its end. [`sandbox`]: the private network in which containers run as processes, each
+//! pod in a network namespace and each container in mounts of its own. `cluster`, `forward`: names and addresses of
+//! Services inside, and ways from the machine to pods. [`control`] and [`NodesClient`]: what a tester can do to nodes and pods.
 //!
 //! *What flows in and out.* Pods bound to our nodes, Services and EndpointSlices come by watch; ConfigMaps, Secrets
 //! and tokens are fetched when a pod needs them. Status patches, Events, Leases and last deletions go out.

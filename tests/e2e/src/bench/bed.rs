@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::say;
 use super::trace::Trace;
 use super::usage::cpu_seconds;
-use crate::cluster::{A100, Cluster, Group, Options, apply};
+use crate::cluster::{A100, Cluster, Group, Options};
 
 /// Where all load goes.
 pub(super) const NAMESPACE: &str = "bench";
@@ -86,14 +86,7 @@ pub(super) async fn start(system: System, shape: &Shape, policy: Value) -> Resul
     let began = Instant::now();
     let cluster = Cluster::start(options).await?;
     cluster.testbed.set_scheduler_config(&unlimited()).await?;
-    let client = cluster.testbed.client();
-    apply(&client, &json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}))
-        .await?;
-    let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> =
-        Api::namespaced(client.clone(), NAMESPACE);
-    while accounts.get_opt("default").await?.is_none() {
-        tokio::time::sleep(LOOK).await;
-    }
+    cluster.make_namespace(NAMESPACE).await?;
     until_idle(&cluster, Duration::from_secs(60)).await?;
     let warm = Shape { jobs: 1, run_seconds: Some(0.1), ..*shape };
     let mut trace = Trace::start(&cluster.testbed)?;

@@ -17,7 +17,7 @@ use super::trace::Trace;
 use super::usage::{Cpu, cpu_seconds};
 use super::{Output, say};
 use crate::chart;
-use crate::cluster::{A100, Cluster, Group, Options, SYSTEM, apply};
+use crate::cluster::{A100, Cluster, Group, Options, SYSTEM};
 
 /// Members of one gang: more jobs than one, and none too long for its status.
 const MEMBERS: usize = 100;
@@ -142,14 +142,7 @@ async fn start(nodes: usize) -> Result<Cluster> {
     cluster.testbed.kill(Component::Kubelets)?;
     // Pods and allocations are made by hand here, which the chart's policies are there to refuse.
     cluster.testbed.kubectl(["delete", "validatingadmissionpolicybindings", "--all"]).await?.checked()?;
-    let client = cluster.testbed.client();
-    apply(&client, &json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}))
-        .await?;
-    let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> =
-        Api::namespaced(client.clone(), NAMESPACE);
-    while accounts.get_opt("default").await?.is_none() {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    cluster.make_namespace(NAMESPACE).await?;
     bed::until_idle(&cluster, Duration::from_secs(60)).await?;
     Ok(cluster)
 }

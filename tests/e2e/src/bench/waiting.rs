@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use serde_json::json;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::bed::{self, Shape, System};
 use super::report::Report;
@@ -14,6 +13,7 @@ use super::trace::Trace;
 use super::usage::{Cpu, memory_mib};
 use super::{Output, say};
 use crate::cluster::{Cluster, Operator};
+use crate::scrape;
 
 /// GPUs of a node: one job fills it.
 const NODE_GPUS: usize = 8;
@@ -222,10 +222,7 @@ async fn plans_or_none(operator: &Operator) -> Option<(u64, f64)> {
 
 /// Plans made since the operator's start, and the time they took, seconds; by its metrics.
 async fn plans(operator: &Operator) -> Result<(u64, f64)> {
-    let mut stream = tokio::net::TcpStream::connect(operator.admin).await?;
-    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text).await?;
+    let text = scrape::text(operator.admin).await?;
     let value = |name: &str| -> Result<f64> {
         let line = text.lines().find_map(|line| line.strip_prefix(name));
         line.with_context(|| format!("no {name} in the operator's metrics"))?

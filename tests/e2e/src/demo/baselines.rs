@@ -14,7 +14,13 @@ use serde_json::{Value, json};
 use crate::workload::{CLUSTER, WorkloadJob, nodes_for};
 
 /// Methods that a run is set beside.
-pub const METHODS: [&str; 5] = ["fifo", "fifo-fixed", "edf", "andreas", "randomized-greedy"];
+pub const METHODS: [MethodName; 5] = [
+    MethodName::Fifo,
+    MethodName::FifoFixed,
+    MethodName::Edf,
+    MethodName::Andreas,
+    MethodName::RandomizedGreedy,
+];
 /// Prices that hold where the policy names none: currency per kWh, PUE, currency per second late and unit of weight.
 const PRICE_PER_KWH: f64 = 0.2;
 const PUE: f64 = 1.3;
@@ -47,16 +53,14 @@ pub struct Baseline {
 /// When the workload cannot be replayed.
 pub fn all(jobs: &[WorkloadJob], policy: &Value) -> Result<BTreeMap<String, Baseline>> {
     let scenario = scenario(jobs, policy)?;
-    METHODS.iter().map(|name| Ok(((*name).to_owned(), one(&scenario, jobs, name)?))).collect()
+    METHODS.iter().map(|method| Ok((method.to_string(), one(&scenario, jobs, *method)?))).collect()
 }
 
-fn one(scenario: &Scenario, jobs: &[WorkloadJob], name: &str) -> Result<Baseline> {
-    let method: MethodName = serde_json::from_value(json!(name)).with_context(|| format!("method {name}"))?;
-    let options =
-        Options { method, seed: 0, trials: Options::default().trials, accounting: scenario.accounting() };
+fn one(scenario: &Scenario, jobs: &[WorkloadJob], method: MethodName) -> Result<Baseline> {
+    let options = Options { method, accounting: scenario.accounting(), ..Options::default() };
     let conditions = Conditions { error: PredictionError::default(), memoryless: false };
     let replayed = replay(scenario, &conditions, &mut |snapshot| plan(snapshot, &options), &mut |_| {})
-        .with_context(|| format!("replaying under {name}"))?;
+        .with_context(|| format!("replaying under {method}"))?;
     Ok(figures(&replayed, jobs))
 }
 

@@ -11,26 +11,23 @@ mod power;
 mod screen;
 
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Write as _};
-use std::net::SocketAddr;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use andreas_api::names;
 use andreas_api::phase::Phase;
 use andreas_api::training_job::Allocation;
+use andreas_planner::MethodName;
 use andreas_testbed::Component;
 use anyhow::{Context as _, Result, bail};
-use k8s_openapi::api::core::v1::ServiceAccount;
-use kube::{Api, ResourceExt as _};
+use kube::ResourceExt as _;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 
 use crate::cluster::{self, Cluster, Group, Options};
 use crate::observer::{Seen, describe};
 use crate::scenario::Bindings;
-use crate::scrape::Scrape;
+use crate::scrape::{self, Scrape};
 use crate::summary::Summary;
 use power::Meter;
 use screen::{Head, Screen};
@@ -55,9 +52,9 @@ pub struct DemoArgs {
     /// How many jobs of the trace.
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u16).range(1..=40))]
     pub jobs: u16,
-    /// Planning method of the operator.
+    /// Planning method of the operator; its default when absent.
     #[arg(long)]
-    pub method: Option<String>,
+    pub method: Option<MethodName>,
     /// Kill a program (SIGKILL) while jobs run, which its node (for the API server, the demo) starts again; may be given several
     /// times.
     #[arg(long, value_name = "PROGRAM", value_parser = ["operator", "extender", "scheduler", "agent", "api-server"])]
@@ -155,7 +152,7 @@ pub async fn run(args: &DemoArgs) -> Result<Summary> {
             memory_mib,
         })
         .collect();
-    let values = json!({"operator": {"method": args.method.clone().unwrap_or_default()}});
+    let values = json!({"operator": {"method": args.method.map_or("", MethodName::as_str)}});
     let options = Options {
         name: "demo".into(),
         groups,
@@ -204,13 +201,8 @@ pub async fn run(args: &DemoArgs) -> Result<Summary> {
 
 /// Submits as the trace does, tells what happens, waits for the end, and checks it.
 async fn train(cluster: &mut Cluster, jobs: &[WorkloadJob], args: &DemoArgs) -> Result<Summary> {
-    cluster.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})).await?;
+    cluster.make_namespace(NAMESPACE).await?;
     let client = cluster.testbed.client();
-    // Pods need their namespace's account, which the controller manager makes a moment later.
-    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
-    while accounts.get_opt("default").await?.is_none() {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
     let began = Instant::now();
     let mut teller = Teller::new(began);
     let mut screen = if args.plain { None } else { Screen::open() };
@@ -337,36 +329,15 @@ async fn apply_until_taken(client: &kube::Client, object: &Value) -> Result<()> 
 
 /// Sum of what the agents' metrics say that rest saved, J.
 async fn saved_by_rest(cluster: &Cluster) -> Result<f64> {
-    let scrape = Scrape::of(cluster).await?;
-    let agents = scrape.jobs.iter().filter(|job| job.name == "andreas-node-agent");
+    let found = Scrape::of(cluster).await?;
+    let agents = found.jobs.iter().filter(|job| job.name == "andreas-node-agent");
     let mut joules = 0.0;
     for (place, _) in agents.flat_map(|job| &job.targets) {
-        let text = get(*place, "/metrics").await?;
+        let text = scrape::text(*place).await?;
         let values = text.lines().filter(|line| line.starts_with("andreas_gpu_rest_saved_joules_total{"));
         joules += values.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>();
     }
     Ok(joules)
-}
-
-/// A plain GET.
-async fn get(place: SocketAddr, path: &str) -> Result<String> {
-    let answer = async {
-        // A forward begins to listen a moment after it was asked for.
-        let mut stream = loop {
-            match TcpStream::connect(place).await {
-                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-                other => break other?,
-            }
-        };
-        let request = format!("GET {path} HTTP/1.1\r\nHost: {place}\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await?;
-        anyhow::Ok(answer)
-    };
-    tokio::time::timeout(Duration::from_secs(10), answer).await.with_context(|| format!("{place}{path}"))?
 }
 
 async fn kill_and_restart(cluster: &Cluster, program: &str, began: Instant) -> Result<()> {
@@ -400,7 +371,7 @@ async fn keep(cluster: &Cluster) -> Result<()> {
     println!("    kubectl get trainingjobs --namespace {NAMESPACE}");
     println!("    kubectl describe trainingjob NAME --namespace {NAMESPACE}");
     println!("  Logs: {}", cluster.testbed.data_dir().join("logs").display());
-    let scrape = crate::scrape::Scrape::of(cluster).await?;
+    let scrape = Scrape::of(cluster).await?;
     for line in scrape.hints(cluster)? {
         println!("  {line}");
     }

@@ -1,0 +1,81 @@
+//! Which rows a fit over all families takes: bounded by family, by namespace and in all, what cannot be true left out and
+//! counted, so that no namespace can crowd the others out.
+
+use std::collections::BTreeMap;
+
+use crate::cells::{Cell, observed};
+use crate::physics::Quantity;
+use crate::screen::{Refusal, Refused, screen};
+use crate::{Observation, Profile};
+
+/// Families read in one fit; more than that teach nothing new.
+const MAX_FAMILIES: usize = 2048;
+/// Cells of one family, of one namespace and of all that a pooled fit takes, the newest families first.
+const FAMILY_CELLS: usize = 64;
+const NAMESPACE_CELLS: usize = 512;
+const ALL_CELLS: usize = 4096;
+
+/// One profile as a pooled fit takes it.
+pub(crate) struct Pooled<'a> {
+    pub profile: &'a Profile,
+    pub namespace: &'a str,
+    pub times: Vec<Cell>,
+    pub watts: Vec<Cell>,
+}
+
+/// The namespace of `namespace/name`; a name without one stands for itself.
+pub(crate) fn namespace(name: &str) -> &str {
+    name.split_once('/').map_or(name, |(namespace, _)| namespace)
+}
+
+/// What a pooled fit takes of the profiles, by name; the rest is counted.
+pub(crate) fn pool<'a>(
+    population: &'a [Profile],
+    refused: &mut BTreeMap<String, Refused>,
+) -> Vec<Pooled<'a>> {
+    let mut families: Vec<&Profile> = population.iter().collect();
+    families.sort_by(|a, b| a.name.cmp(&b.name));
+    families.dedup_by(|a, b| a.name == b.name);
+    let mut pooled: Vec<(f64, Pooled<'a>)> = Vec::new();
+    for profile in families {
+        let namespace = namespace(&profile.name);
+        for row in &profile.observations {
+            if let Err(refusal) = screen(row) {
+                *refused.entry(namespace.to_owned()).or_default().entry(refusal).or_default() += 1;
+            }
+        }
+        let measured = || profile.observations.iter().filter(|o: &&Observation| !o.claimed);
+        let of = |quantity| few(observed(measured(), quantity, profile.features.batch));
+        let (times, watts) = (of(Quantity::Time), of(Quantity::Power));
+        let newest = times.iter().chain(&watts).map(|c| c.at).fold(f64::NEG_INFINITY, f64::max);
+        if newest > f64::NEG_INFINITY {
+            pooled.push((newest, Pooled { profile, namespace, times, watts }));
+        }
+    }
+    pooled.sort_by(|(a, x), (b, y)| b.total_cmp(a).then(x.profile.name.cmp(&y.profile.name)));
+    let (mut by_namespace, mut all): (BTreeMap<&str, usize>, usize) = (BTreeMap::new(), 0);
+    let mut kept: Vec<Pooled<'a>> = Vec::new();
+    for (_, family) in pooled {
+        let cells = family.times.len().max(family.watts.len());
+        let taken = by_namespace.entry(family.namespace).or_default();
+        if *taken + cells > NAMESPACE_CELLS || all + cells > ALL_CELLS || kept.len() >= MAX_FAMILIES {
+            let count = refused.entry(family.namespace.to_owned()).or_default();
+            *count.entry(Refusal::TooMany).or_default() += cells as u64;
+            continue;
+        }
+        *taken += cells;
+        all += cells;
+        kept.push(family);
+    }
+    kept.sort_by(|a, b| a.profile.name.cmp(&b.profile.name));
+    kept
+}
+
+/// Evenly spread over what there is.
+fn few(cells: Vec<Cell>) -> Vec<Cell> {
+    let n = cells.len();
+    if n <= FAMILY_CELLS {
+        return cells;
+    }
+    (0..FAMILY_CELLS).map(|i| cells[i * n / FAMILY_CELLS].clone()).collect()
+}

@@ -1,0 +1,103 @@
+//! A `TrainingProfile` as the predictor reads it: the one place where the two meet, so that what the operator plans with
+//! and what `kubectl andreas profile` shows are the same.
+//!
+//! **In**: spec and status of the resource. **Out**: the predictor's [`Profile`]. **Never here**: a client, a fit.
+
+use andreas_api::training_profile::Precision;
+use andreas_api::{TrainingProfileSpec, TrainingProfileStatus};
+use andreas_core::{Configuration, GpuCount, Seconds, Time, Watts};
+use andreas_predictor::{Features, Given, Observation, Profile};
+
+/// What is known of a family: `name` is how the predictor tells families apart, `namespace/name` within a cluster. Rows that the
+/// schema would have refused are read as near as they make sense.
+#[must_use]
+pub fn family(name: String, spec: &TrainingProfileSpec, status: Option<&TrainingProfileStatus>) -> Profile {
+    let seconds = |millis: i64| Seconds(millis as f64 / 1_000.0);
+    let given = spec.measurements.iter().map(|m| Given {
+        gpu_type: m.gpu_type.as_str().into(),
+        gpus: GpuCount(count(m.gpus)),
+        nodes: Some(count(m.nodes)),
+        epoch: Some(seconds(m.millis_per_epoch)),
+        power: m.watts.map(|watts| Watts(f64::from(watts))),
+    });
+    let observations = status.map(|status| status.observations.as_slice()).unwrap_or_default();
+    let observations = observations.iter().map(|o| {
+        let (gpus, nodes) = (count(o.gpus), count(o.nodes));
+        Observation {
+            configuration: Configuration {
+                gpu_type: o.gpu_type.as_str().into(),
+                nodes,
+                gpus_per_node: GpuCount((gpus / nodes).max(1)),
+                limit: o.power_limit_watts.map(|watts| Watts(f64::from(watts))),
+            },
+            epoch: Some(seconds(o.millis_per_epoch)),
+            watts_per_gpu: o.watts.map(|watts| Watts(f64::from(watts) / f64::from(gpus))),
+            epochs: o.milli_epochs as f64 / 1_000.0,
+            at: Time(o.at.0.as_second() as f64),
+            gpus: (gpus % nodes != 0).then_some(GpuCount(gpus)),
+            batch: None,
+            claimed: false,
+        }
+    });
+    let features = spec.features.as_ref();
+    Profile {
+        name,
+        given: given.collect(),
+        features: Features {
+            model_family: features.and_then(|f| f.model_family.clone()),
+            precision: features.and_then(|f| f.precision).map(precision),
+            parameters: features.and_then(|f| f.parameters_million).map(f64::from),
+            batch: features.and_then(|f| f.batch_size).map(f64::from),
+            samples: features.and_then(|f| f.dataset_samples).map(|samples| samples as f64),
+        },
+        observations: observations.collect(),
+    }
+}
+
+/// A count of GPUs or nodes: at least one.
+fn count(value: i32) -> u32 {
+    u32::try_from(value).unwrap_or(1).max(1)
+}
+
+fn precision(precision: Precision) -> String {
+    match precision {
+        Precision::Fp32 => "fp32",
+        Precision::Tf32 => "tf32",
+        Precision::Bf16 => "bf16",
+        Precision::Fp16 => "fp16",
+        Precision::Fp8 => "fp8",
+    }
+    .to_owned()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests fail so")]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn all_that_a_profile_says_reaches_the_predictor() {
+        let spec = serde_json::from_value(json!({
+            "features": {"modelFamily": "bert", "parametersMillion": 110, "batchSize": 32, "precision": "bf16"},
+            "measurements": [{"gpuType": "T4", "gpus": 2, "millisPerEpoch": 60_000, "watts": 130}],
+        }));
+        let observed = |gpus: i32, nodes: i32| {
+            json!({
+                "run": "a-1", "gpuType": "T4", "gpus": gpus, "nodes": nodes, "millisPerEpoch": 35_000, "milliEpochs": 3_000,
+                "watts": 240, "powerLimitWatts": 60, "at": "2026-01-02T03:04:05Z",
+            })
+        };
+        let status = serde_json::from_value(json!({"observations": [observed(4, 2), observed(5, 2)]}));
+        let family = family("lab/bert".into(), &spec.unwrap(), Some(&status.unwrap()));
+        assert_eq!((family.name.as_str(), family.features.precision.as_deref()), ("lab/bert", Some("bf16")));
+        assert_eq!(family.features.parameters, Some(110.0));
+        assert_eq!((family.given[0].gpus, family.given[0].power), (GpuCount(2), Some(Watts(130.0))));
+        let [even, uneven] = &family.observations[..] else { panic!("two rows") };
+        assert_eq!((even.configuration.gpus_per_node, even.gpus), (GpuCount(2), None));
+        assert_eq!((uneven.configuration.gpus_per_node, uneven.gpus), (GpuCount(2), Some(GpuCount(5))));
+        assert_eq!((even.epoch, even.epochs), (Some(Seconds(35.0)), 3.0));
+        assert_eq!((even.watts_per_gpu, even.configuration.limit), (Some(Watts(60.0)), Some(Watts(60.0))));
+    }
+}
