@@ -72,7 +72,14 @@ fn scrape(index: ClusterIndex, act: impl Fn(&Metrics), now: Timestamp) -> String
 fn everything(metrics: &Metrics) {
     metrics.wrote("status", "ok");
     metrics.decided("Run");
-    metrics.planned(LastPlan { at: at(1), jobs: 2, gap: Some(0.1), budgeted: 10.0, allowed: Some(5.0) });
+    metrics.planned(LastPlan {
+        at: at(1),
+        jobs: 2,
+        gap: Some(0.1),
+        budgeted: 10.0,
+        limited: None,
+        allowed: Some(5.0),
+    });
     metrics.looked_at_budget(5.0, true);
     let before = job("team", "done", running("A", &["n1"], "Running"));
     let mut after: TrainingJobStatus = serde_json::from_value(json!({
