@@ -254,6 +254,7 @@ mod tests {
             rows: vec![row].into(),
             times: vec![Estimate { median: 100.0, sigma: 0.2, source: Source::UserGiven }],
             spread: Vec::new(),
+            limits: Vec::new(),
             prior: false,
             cautious: Some(0),
         }

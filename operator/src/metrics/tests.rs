@@ -107,7 +107,14 @@ fn everything(metrics: &Metrics) {
         sigma: 0.2,
         source: andreas_predictor::Source::Observed,
     }];
-    let table = Table { rows: vec![row].into(), times, spread: Vec::new(), prior: false, cautious: None };
+    let table = Table {
+        rows: vec![row].into(),
+        times,
+        spread: Vec::new(),
+        limits: Vec::new(),
+        prior: false,
+        cautious: None,
+    };
     let seen = serde_json::from_value(json!({"run": "done-1", "gpuType": "A", "gpus": 2, "nodes": 1,
         "millisPerEpoch": 125_000, "milliEpochs": 10_000, "at": at(7_200)}));
     metrics.learned(&table, &[Learned::Observation(seen.expect("an observation"))]);

@@ -129,7 +129,7 @@ mod tests {
         let mut policy = EnergyPolicySpec { limits: Limits::On, ..EnergyPolicySpec::default() };
         assert_eq!(levels("A", Some((100, 400)), &policy), [160, 220, 280, 340]);
         assert_eq!(levels("T", Some((60, 70)), &policy), [60, 65]);
-        assert_eq!(levels("A", None, &policy), []);
+        assert_eq!(levels("A", None, &policy), [0; 0]);
         policy.gpu_types.push(GpuTypePower {
             name: "A".into(),
             idle_watts: 50,
@@ -139,6 +139,6 @@ mod tests {
         });
         assert_eq!(levels("A", Some((100, 400)), &policy), [300, 325, 350, 375]);
         policy.limits = Limits::Off;
-        assert_eq!(levels("A", Some((100, 400)), &policy), []);
+        assert_eq!(levels("A", Some((100, 400)), &policy), [0; 0]);
     }
 }
