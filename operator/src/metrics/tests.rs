@@ -77,7 +77,7 @@ fn everything(metrics: &Metrics) {
         jobs: 2,
         gap: Some(0.1),
         budgeted: 10.0,
-        limited: None,
+        limited: Some(8.0),
         allowed: Some(5.0),
     });
     metrics.looked_at_budget(5.0, true);
