@@ -1,10 +1,12 @@
 //! Methods side by side in a closed loop: `cargo run --release -p andreas-planner --example closed_loop -- [jobs=400]
-//! [gaps=900,450,250] [seeds=1] [methods=...] [share=0.1] [fixed=900] [restart=120] [budget=W] [clusters=1] [error=0] [pace=1] [minrun=0]`.
+//! [gaps=900,450,250] [seeds=1] [methods=...] [share=0.1] [fixed=900] [restart=120] [budget=W] [clusters=1] [error=0] [pace=1] [minrun=0] [limits=0] [trials=1000]
+//! [bound=0]`; `bound` is the number of rounds in which a clairvoyant lower bound is sought.
 
 #[path = "../tests/closed/mod.rs"]
 mod closed;
 
-use andreas_planner::MethodName;
+use andreas_planner::{MethodName, Options};
+use closed::bound::bound;
 use closed::{Bill, Load, replay, with};
 
 fn main() {
@@ -20,6 +22,7 @@ fn main() {
         "  gap method              total  energy  overhd    idle  tardy  misses  turnar  late  hours restarts  ms mean/max   gap"
     );
     for gap in list("gaps", "900,450,250") {
+        let mut least: Vec<f64> = Vec::new();
         for name in &methods {
             let Ok(method) = name.parse::<MethodName>() else {
                 println!("no method is called {name}");
@@ -39,9 +42,15 @@ fn main() {
                     error: number("error", 0.0),
                     pace: number("pace", 1.0),
                     min_run: number("minrun", 0.0),
+                    limits: number("limits", 0.0) > 0.0,
                     ..Load::default()
                 };
-                let bill = replay(&load, &with(method));
+                let options = Options { trials: number("trials", 1000.0) as u64, ..with(method) };
+                let bill = replay(&load, &options);
+                let rounds = number("bound", 0.0) as usize;
+                if rounds > 0 && least.len() < seed as usize {
+                    least.push(bound(&load, rounds));
+                }
                 let n = seeds as f64;
                 sum.energy += bill.energy / n;
                 sum.overhead += bill.overhead / n;
@@ -58,7 +67,7 @@ fn main() {
                 sum.above = sum.above.max(bill.above);
             }
             println!(
-                "{gap:>5} {name:<18} {:7.2} {:7.2} {:7.2} {:7.2} {:6.2} {:7.2} {:7.2} {:5} {:6.2} {:8.2} {:6.2}/{:6.1} {:6.3} %{}",
+                "{gap:>5} {name:<18} {:7.2} {:7.2} {:7.2} {:7.2} {:6.2} {:7.2} {:7.2} {:5} {:6.2} {:8.2} {:6.2}/{:6.1} {:6.3} %{}{}",
                 sum.total(),
                 sum.energy,
                 sum.overhead,
@@ -72,6 +81,12 @@ fn main() {
                 sum.mean_ms,
                 sum.worst_ms,
                 sum.gap * 100.0,
+                if least.is_empty() {
+                    String::new()
+                } else {
+                    let bound = least.iter().sum::<f64>() / least.len() as f64;
+                    format!("  {:+.2} % above the bound {bound:.2}", (sum.total() / bound - 1.0) * 100.0)
+                },
                 if sum.above > 1e-6 { format!(" ABOVE BUDGET by {:.0} W", sum.above) } else { String::new() },
             );
         }

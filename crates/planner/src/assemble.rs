@@ -4,10 +4,11 @@ use andreas_core::{JobId, Joules, Money, Seconds};
 
 use crate::baseline::Outcome;
 use crate::board::Board;
+use crate::budget;
 use crate::cost::Forecast;
 use crate::explain::Explainer;
 use crate::instance::{Holding, Instance, Spot};
-use crate::ledger::{Ledger, Obstacle, shared_power};
+use crate::ledger::{Ledger, Obstacle};
 use crate::method::Options;
 use crate::plan::{Decision, JobPlan, Plan};
 use crate::snapshot::JobState;
@@ -28,7 +29,8 @@ pub(crate) fn assemble(instance: &Instance<'_>, options: &Options, outcome: Outc
         }
     }
     let spots = board.spots.clone();
-    let budgeted = if instance.above_budget { with_leaving(instance, &spots) } else { board.ledger.power() };
+    let budgeted =
+        if instance.above_budget { budget::with_leaving(instance, &spots) } else { board.ledger.power() };
     let mut order = Order::new(instance, &spots);
     let mut explainer = Explainer::new(instance, board, &outcome);
     let asked = outcome.wake.map(|wake| instance.snapshot.now + Seconds(wake));
@@ -191,16 +193,4 @@ impl<'a, 'b> Order<'a, 'b> {
             .map(|&other| instance.jobs[other].job.id.clone())
             .collect()
     }
-}
-
-/// Budgeted power of a plan and of what leaves, where plans are made for the time when it has left.
-fn with_leaving(instance: &Instance<'_>, spots: &[Option<Spot>]) -> i128 {
-    let mut ledger = Ledger::empty(instance);
-    let mut shared = 0;
-    for (job, spot) in spots.iter().enumerate() {
-        let leaving = instance.jobs[job].leaving();
-        leaving.into_iter().chain(spot).for_each(|spot| ledger.take(instance, job, spot));
-        shared += leaving.zip(spot.as_ref()).map_or(0, |spots| shared_power(instance, job, spots));
-    }
-    ledger.power() - shared
 }

@@ -6,24 +6,40 @@
 use crate::board::Board;
 use crate::cost::Forecast;
 use crate::instance::{Instance, Spot};
+use crate::ledger::{Ledger, shared_power};
 use crate::snapshot::Preemption;
 
 /// A stopped job is taken to wait about this long before it goes on.
 const PAUSE_S: f64 = 3600.0;
 
 /// Where more is held than the budget allows and some of it leaves already, plans are made for the time when it has left:
-/// within the budget then, and with no more than what stays now.
+/// within the budget then.
 ///
 /// What leaves draws until it is gone, and nothing else is gone any sooner: to stop others in its place would stop too
-/// many. And nothing begins on its watts, for those are to be saved.
+/// many. And nothing begins on its watts, for those are to be saved, nor on those that a limit will save once it goes on:
+/// only on what is left of the budget with both.
 pub(crate) fn while_leaving(instance: &mut Instance<'_>) {
     let Some(budget) = instance.budget_mw else { return };
     let leaves = instance.jobs.iter().any(|data| data.leaving().is_some());
     if leaves && Board::new(instance, |_, _| true).ledger.power() > budget {
         instance.above_budget = true;
-        let stays = Board::new(instance, |_, _| true).ledger.power();
-        instance.allowed_mw = Some(budget.min(stays));
+        let mut stays = Board::new(instance, |_, _| true);
+        enforce(instance, &mut stays);
+        let left = (budget - with_leaving(instance, &stays.spots)).max(0);
+        instance.allowed_mw = Some(budget.min(stays.ledger.power() + left));
     }
+}
+
+/// Power of a plan and of what leaves, where plans are made for the time when it has left.
+pub(crate) fn with_leaving(instance: &Instance<'_>, spots: &[Option<Spot>]) -> i128 {
+    let mut ledger = Ledger::empty(instance);
+    let mut shared = 0;
+    for (job, spot) in spots.iter().enumerate() {
+        let leaving = instance.jobs[job].leaving();
+        leaving.into_iter().chain(spot).for_each(|spot| ledger.take(instance, job, spot));
+        shared += leaving.zip(spot.as_ref()).map_or(0, |spots| shared_power(instance, job, spots));
+    }
+    ledger.power() - shared
 }
 
 /// Brings the board within the budget by limits and stops; commitments and kept jobs alike. Says who was stopped.

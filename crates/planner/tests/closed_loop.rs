@@ -6,6 +6,7 @@
 mod closed;
 
 use andreas_planner::{MethodName, Options};
+use closed::bound::bound;
 use closed::{Bill, Load, replay, with};
 
 #[test]
@@ -54,6 +55,41 @@ fn a_budget_that_is_lowered_below_the_draw_or_changes_by_windows_is_kept() {
         let bill = replay(&load, &Options { trials: 100, ..with(method) });
         assert!(bill.above <= 0.0, "{method}: {} W above the budget", bill.above);
         assert!(bill.mean_hours > 0.0 && bill.mean_hours.is_finite());
+    }
+}
+
+#[test]
+fn power_limits_on_offer_never_make_the_bill_larger() {
+    // Given GPUs that may be run at power limits, and jobs at low, medium and high load,
+    let mean = |limits: bool, gap: f64| {
+        let one = |seed: u64| {
+            let load = Load { jobs: 200, gap, seed, limits, ..Load::default() };
+            replay(&load, &Options { trials: 100, ..with(MethodName::RandomizedGreedy) }).total()
+        };
+        (1..=4).map(one).sum::<f64>() / 4.0
+    };
+    // then more choices cost no more than noise, and save energy where there is time for it.
+    for (gap, most) in [(900.0, 0.97), (450.0, 1.01), (250.0, 1.02)] {
+        let (with, without) = (mean(true, gap), mean(false, gap));
+        assert!(with <= most * without, "{gap} s: {with} with limits, {without} without");
+    }
+}
+
+#[test]
+fn no_course_costs_less_than_the_bound() {
+    // Given somebody who knows everything from the beginning, with a power budget and without,
+    for budget in [None, Some(6000.0)] {
+        for limits in [false, true] {
+            let load = Load { jobs: 60, gap: 250.0, budget, limits, ..Load::default() };
+            let bound = bound(&load, 60);
+            for method in [MethodName::Edf, MethodName::Srtf, MethodName::RandomizedGreedy] {
+                // then no method does better, and the default is not far above.
+                let total = replay(&load, &Options { trials: 30, ..with(method) }).total();
+                assert!(total >= bound, "{method}: {total} below {bound}");
+                let near = method != MethodName::RandomizedGreedy || total <= 1.5 * bound;
+                assert!(near, "{method}: {total} far above {bound}");
+            }
+        }
     }
 }
 

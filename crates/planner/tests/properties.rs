@@ -5,9 +5,12 @@
 
 mod world;
 
+use std::cell::Cell;
+
 use andreas_core::{GpuCount, Seconds, Time, Watts};
-use andreas_planner::{JobState, MethodName, Options, Placement, Preemption, plan};
+use andreas_planner::{JobState, MethodName, Node, Options, Placement, Preemption, plan};
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 use world::{audit, carried_out, snapshots, spots};
 
 /// Methods that never touch what runs.
@@ -77,13 +80,14 @@ proptest! {
     }
 
     #[test]
-    fn a_snapshot_survives_being_written_down(snapshot in snapshots()) {
+    fn a_snapshot_that_was_written_down_gives_the_same_plan(snapshot in snapshots(), method in methods()) {
         let text = serde_json::to_string(&snapshot).unwrap();
         let read: andreas_planner::Snapshot = serde_json::from_str(&text).unwrap();
         prop_assert_eq!(&read, &snapshot);
-        let plan = plan(&read, &options(MethodName::Andreas)).unwrap();
-        let text = serde_json::to_string(&plan).unwrap();
-        prop_assert_eq!(serde_json::from_str::<andreas_planner::Plan>(&text).unwrap(), plan);
+        let first = plan(&read, &options(method)).unwrap();
+        prop_assert_eq!(&plan(&snapshot, &options(method)).unwrap(), &first);
+        let text = serde_json::to_string(&first).unwrap();
+        prop_assert_eq!(serde_json::from_str::<andreas_planner::Plan>(&text).unwrap(), first);
     }
 
     #[test]
@@ -150,4 +154,41 @@ proptest! {
             }
         }
     }
+}
+
+/// Prices are approximate, and on clusters of a few nodes they differ by this much from what they would be.
+const NOISE: f64 = 0.1;
+
+#[test]
+fn a_free_node_more_never_costs_more() {
+    let (sum, count) = (Cell::new(0.0), Cell::new(0.0));
+    let config = ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() };
+    let outcome = TestRunner::new(config).run(&(snapshots(), 0..7_usize), |(mut snapshot, pick)| {
+        // Given nodes whose overhead is the same for each GPU, for it is billed by their mean,
+        prop_assume!(!snapshot.nodes.is_empty() && !snapshot.jobs.is_empty());
+        snapshot.budget = None;
+        snapshot.nodes.iter_mut().for_each(|node| node.overhead = Watts(30.0 * f64::from(node.gpus.0)));
+        // and jobs that could run before: those that can run nowhere cost nothing,
+        for job in &mut snapshot.jobs {
+            job.spread.clear();
+            job.forbidden.clear();
+        }
+        // when a node comes that is like another,
+        let mut more = snapshot.clone();
+        let node = &snapshot.nodes[pick % snapshot.nodes.len()];
+        more.nodes.push(Node { name: "n99".into(), ..node.clone() });
+        let exact = options(MethodName::Exact);
+        let (with, without) = (plan(&more, &exact).unwrap().cost.0, plan(&snapshot, &exact).unwrap().cost.0);
+        // then the plan is no dearer but for that noise,
+        prop_assert!(with <= without * (1.0 + NOISE) + 1e-9, "{with} instead of {without}");
+        if without > 1e-9 {
+            sum.set(sum.get() + libm::log(with.max(1e-9) / without));
+            count.set(count.get() + 1.0);
+        }
+        Ok(())
+    });
+    outcome.unwrap();
+    // and in the mean it is clearly cheaper.
+    let mean = libm::exp(sum.get() / count.get());
+    assert!(mean < 0.99, "{mean} of the cost in the mean");
 }

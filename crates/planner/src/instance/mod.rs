@@ -63,6 +63,11 @@ impl Config {
     pub fn total_gpus(&self) -> i64 {
         i64::from(self.nodes) * self.gpus
     }
+
+    /// As many GPUs of the same type on as many nodes: the limit aside, the same.
+    pub fn same_hardware(&self, other: &Self) -> bool {
+        self.kind == other.kind && self.nodes == other.nodes && self.gpus == other.gpus
+    }
 }
 
 /// What a job takes of one thing, by worker, GPU and gang.

@@ -19,9 +19,13 @@ const LONELY: f64 = 1.0 / 3.0;
 pub(super) struct Item {
     /// Where it could go; none if it is not offered.
     pub classes: Mask,
+    /// The first of the job's items with the same GPUs and nodes: others of them differ by the power limit alone.
+    pub hardware: u32,
     /// GPUs of the whole gang.
     pub gpus: f64,
     pub time: f64,
+    /// Seconds of it that a power limit adds. As with a later start, nobody knows who will want the GPUs then.
+    slowed: f64,
     /// Watts that it costs the budget: draw and its part of the nodes' overhead less the idle draw it replaces.
     pub watts: f64,
     /// Watts that it is billed: draw and its part of the nodes' overhead.
@@ -87,8 +91,15 @@ impl Menu {
         for data in &instance.jobs {
             let delay = start_delay(instance, data);
             menu.delay.push(delay);
-            for config in &data.configs {
-                let item = menu.item(instance, classes, data, config);
+            let mut last: Option<(&Config, u32)> = None;
+            for (config, at) in data.configs.iter().zip(0..) {
+                let mut item = menu.item(instance, classes, data, config);
+                // Those that differ by the limit follow each other.
+                let first =
+                    last.filter(|(before, _)| config.same_hardware(before)).map_or(at, |(_, first)| first);
+                last = Some((config, first));
+                item.hardware = first;
+                item.slowed = (config.time - data.configs[first as usize].time).max(0.0);
                 menu.now.push(menu.cost(instance, data, &item, delay, 0.0));
                 menu.items.push(item);
             }
@@ -106,8 +117,10 @@ impl Menu {
         let tail = libm::exp(5.0 * config.rel_std);
         Item {
             classes: if config.offered { classes.mask(config.kind, config.gpus, data.admits) } else { 0 },
+            hardware: 0,
             gpus,
             time: config.time,
+            slowed: 0.0,
             watts: config.power + (per_gpu - kind.idle_mw as f64 / 1e3) * gpus,
             billed: config.power + per_gpu * gpus,
             lonely: per_gpu * (size - gpus) * self.lonely,
@@ -167,7 +180,8 @@ impl Menu {
 
     /// As [`Forecast::lateness_cost`](crate::cost::Forecast::lateness_cost), from a table.
     fn lateness(&self, instance: &Instance<'_>, data: &JobData<'_>, item: &Item, delay: f64) -> f64 {
-        let turnaround = data.share * item.time + data.share.max(LAZY) * delay;
+        let turnaround =
+            data.share * (item.time - item.slowed) + data.share.max(LAZY) * (delay + item.slowed);
         data.weight * (self.late(instance, data, item, delay, item.time) + turnaround)
     }
 

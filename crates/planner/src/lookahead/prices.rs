@@ -317,11 +317,18 @@ impl<'a, 'b> Choice<'a, 'b> {
             let mut best: Option<Start> = None;
             if full {
                 let mut ranked = [(f64::INFINITY, u16::MAX); SHORTLIST];
-                for (i, name) in (0..items.len()).zip(0_u16..) {
-                    let limit = ranked[SHORTLIST - 1].0;
-                    let Some(found) = chooser.best_start(instance, menu, i, gpu, watt, limit) else {
-                        continue;
-                    };
+                let alike = menu.items[items.clone()].chunk_by(|a, b| a.hardware == b.hardware);
+                let mut names = 0_u16..;
+                for group in alike {
+                    // Of items that differ by the limit alone, one: else they would fill the list.
+                    let (mut limit, mut found) = (ranked[SHORTLIST - 1].0, None);
+                    for (_, name) in group.iter().zip(&mut names) {
+                        let start = chooser.best_start(instance, menu, usize::from(name), gpu, watt, limit);
+                        if let Some(start) = start {
+                            (limit, found) = (start.cost, Some((start, name)));
+                        }
+                    }
+                    let Some((found, name)) = found else { continue };
                     if best.is_none_or(|best| found.cost < best.cost) {
                         best = Some(found);
                     }

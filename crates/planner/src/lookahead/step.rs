@@ -267,8 +267,7 @@ impl<'a, 'b> Step<'a, 'b> {
                     }
                 }
                 if cost < limit || data.overdue {
-                    let option = self.option(job, (config, class), of, cost);
-                    options.push(option);
+                    self.offer(job, &mut options, self.option(job, (config, class), of, cost));
                 }
             }
         }
@@ -281,12 +280,31 @@ impl<'a, 'b> Step<'a, 'b> {
                 if let (true, Some(node)) = (stays || (limit_only && of.offered), node) {
                     let class = self.classes.of_node[*node as usize];
                     let cost = self.cost(job, &spot);
-                    options.push(Choice { stays: true, ..self.option(job, (config, class), of, cost) });
+                    let option = Choice { stays: true, ..self.option(job, (config, class), of, cost) };
+                    self.offer(job, &mut options, option);
                 }
             }
         }
         options.shrink_to_fit();
         options
+    }
+
+    /// Adds an option. Where watts are not scarce, only the cheapest power limit is worth looking at.
+    fn offer(&self, job: usize, options: &mut Vec<Choice>, option: Choice) {
+        if self.instance.allowed_mw.is_none() {
+            let items = &self.menu.items[self.menu.of(job)];
+            let alike = |o: &Choice| {
+                items[o.config].hardware == items[option.config].hardware && o.stays == option.stays
+            };
+            let mut same = options.iter_mut().rev().take_while(|o| alike(o));
+            if let Some(other) = same.find(|o| o.class == option.class) {
+                if option.cost < other.cost {
+                    *other = option;
+                }
+                return;
+            }
+        }
+        options.push(option);
     }
 
     fn option(&self, job: usize, (config, class): (usize, usize), of: &Config, cost: f64) -> Choice {

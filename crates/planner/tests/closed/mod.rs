@@ -7,13 +7,15 @@
 // Each of the programs that include this file uses a part of it.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod bound;
+
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 use andreas_core::{CostRate, EnergyPrice, GpuCount, JobId, Seconds, Steps, Time, Watts};
 use andreas_planner::{
-    Estimate, GpuTypeInfo, Job, JobState, Lateness, MethodName, Node, Options, Placement, PowerBudget,
-    Preemption, Resources, Snapshot, Worker, plan,
+    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, MethodName, Node, Options, Placement,
+    PowerBudget, Preemption, Resources, Snapshot, Worker, plan,
 };
 
 /// Speed of a GPU against the slowest type, its idle and its training watts.
@@ -26,6 +28,10 @@ const TYPES: [(&str, f64, f64, f64); 4] = [
 /// Type, GPUs and number of the nodes.
 const NODES: [(&str, u32, usize); 5] =
     [("T4", 2, 2), ("V100", 4, 3), ("A100", 4, 2), ("A100", 8, 2), ("H100", 8, 1)];
+/// Power limits as part of the most that a GPU draws, with the factors on time and power: the medians of what Zeus
+/// (You et al., NSDI 2023) measured for BERT on V100s, rounded.
+const LIMITS: [(f64, f64, f64); 4] =
+    [(0.8, 1.03, 0.90), (0.7, 1.045, 0.84), (0.6, 1.09, 0.775), (0.5, 1.185, 0.69)];
 /// Overhead of a busy node, watts.
 const OVERHEAD_W: f64 = 200.0;
 const PRICE_PER_KWH: f64 = 0.20;
@@ -68,6 +74,8 @@ pub struct Load {
     pub pace: f64,
     /// A job is left alone until it has run for this long.
     pub min_run: f64,
+    /// Whether GPUs may be run at power limits.
+    pub limits: bool,
 }
 
 impl Default for Load {
@@ -86,6 +94,7 @@ impl Default for Load {
             error: 0.0,
             pace: 1.0,
             min_run: 0.0,
+            limits: false,
         }
     }
 }
@@ -148,7 +157,7 @@ fn job(i: usize, submit: f64, load: &Load, numbers: &mut Numbers) -> (Job, Vec<f
         epochs_left: 100.0,
         estimates: estimates.into(),
         spread: vec![],
-        limits: vec![],
+        limits: if load.limits { limits() } else { vec![] },
         requested_gpus: Some(GpuCount([1, 1, 2, 4][(numbers.next() * 4.0) as usize])),
         worker: Worker::default(),
         candidates: None,
@@ -160,6 +169,19 @@ fn job(i: usize, submit: f64, load: &Load, numbers: &mut Numbers) -> (Job, Vec<f
         state: JobState::Waiting,
     };
     (job, truth)
+}
+
+fn limits() -> Vec<LimitEffect> {
+    let of = |(name, _, _, watts): &(&str, f64, f64, f64)| {
+        let (name, most) = (*name, watts * 1.1);
+        LIMITS.map(|(part, time_factor, power_factor)| LimitEffect {
+            gpu_type: name.into(),
+            limit: Watts(most * part),
+            time_factor,
+            power_factor,
+        })
+    };
+    TYPES.iter().flat_map(of).collect()
 }
 
 fn normal(numbers: &mut Numbers) -> f64 {
@@ -227,17 +249,22 @@ struct Live {
     on: Option<Placement>,
 }
 
-/// Replays a load with a method.
-pub fn replay(load: &Load, options: &Options) -> Bill {
+/// The jobs of a load in order of submission, with the true seconds of an epoch for each row of their tables.
+pub fn arrivals(load: &Load) -> Vec<(Job, Vec<f64>)> {
     let mut numbers = Numbers(load.seed);
-    let mut snapshot = cluster(load);
     let mut coming = Vec::new();
     let mut submit = 0.0;
     for i in 0..load.jobs {
         coming.push(job(i, submit, load, &mut numbers));
         submit -= load.gap / load.pace / load.clusters as f64 * (1.0 - numbers.next()).ln();
     }
-    let mut coming = coming.into_iter().peekable();
+    coming
+}
+
+/// Replays a load with a method.
+pub fn replay(load: &Load, options: &Options) -> Bill {
+    let mut snapshot = cluster(load);
+    let mut coming = arrivals(load).into_iter().peekable();
     let mut live: BTreeMap<JobId, Live> = BTreeMap::new();
     let mut bill = Bill::default();
     let mut gaps = (0.0, 0.0);
@@ -278,7 +305,15 @@ pub fn replay(load: &Load, options: &Options) -> Bill {
             let at = live.get_mut(&job.id).unwrap();
             let goes = plan.jobs[&job.id].decision.placement();
             let started = job.epochs_left < 100.0;
-            if goes != at.on.as_ref() {
+            if let (Some(goes), Some(on)) = (goes, &mut at.on)
+                && goes.same_gpus(on)
+            {
+                // Another limit costs nothing.
+                on.limit = goes.limit;
+                if let JobState::Running { placement, .. } = &mut job.state {
+                    placement.limit = goes.limit;
+                }
+            } else if goes != at.on.as_ref() {
                 if started && goes.is_some() || at.on.is_some() && goes.is_none() {
                     bill.restarts += if goes.is_some() { 1.0 } else { 0.0 };
                 }
@@ -291,8 +326,9 @@ pub fn replay(load: &Load, options: &Options) -> Bill {
             }
             if let Some(on) = goes {
                 let row = row(job, on);
-                watts.0 += job.estimates[row].power.0;
-                next = next.min(at.restarting + job.epochs_left * at.truth[row]);
+                let (slower, thriftier) = limited(job, on);
+                watts.0 += job.estimates[row].power.0 * thriftier;
+                next = next.min(at.restarting + job.epochs_left * at.truth[row] * slower);
                 for node in &on.nodes {
                     let at = snapshot.nodes.iter().position(|n| n.name == *node).unwrap();
                     *used.entry(snapshot.nodes[at].name.as_str()).or_default() += on.gpus_per_node.0;
@@ -315,7 +351,7 @@ pub fn replay(load: &Load, options: &Options) -> Bill {
             if let Some(on) = &at.on {
                 let trained = (next - at.restarting).max(0.0);
                 at.restarting = (at.restarting - next).max(0.0);
-                job.epochs_left -= trained / at.truth[row(job, on)];
+                job.epochs_left -= trained / (at.truth[row(job, on)] * limited(job, on).0);
             }
         }
         snapshot.jobs.retain(|job| {
@@ -341,6 +377,12 @@ pub fn replay(load: &Load, options: &Options) -> Bill {
 fn row(job: &Job, on: &Placement) -> usize {
     let same = |e: &Estimate| e.gpu_type == on.gpu_type && e.gpus == on.total_gpus();
     job.estimates.iter().position(same).unwrap()
+}
+
+/// Factors on time and power of the limit at which a job runs.
+fn limited(job: &Job, on: &Placement) -> (f64, f64) {
+    let same = |l: &&LimitEffect| l.gpu_type == on.gpu_type && Some(l.limit) == on.limit;
+    job.limits.iter().find(same).map_or((1.0, 1.0), |l| (l.time_factor, l.power_factor))
 }
 
 /// A method with the defaults.

@@ -6,7 +6,6 @@ mod admission;
 mod crashes;
 mod failures;
 mod nodes;
-mod offline;
 mod placement;
 mod runs;
 mod stops;
