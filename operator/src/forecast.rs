@@ -54,7 +54,9 @@ pub fn outlook(
     let allocation = status.and_then(|status| status.allocation.as_ref());
     let held = allocation.and_then(|a| {
         let (_, estimate) = table.row(&a.gpu_type, u32::try_from(a.gpus).ok()?)?;
-        Some(Estimate { median: estimate.median * table.spread_factor(a.nodes.len()), ..*estimate })
+        let slower =
+            table.spread_factor(a.nodes.len()) * table.limit_factor(&a.gpu_type, a.power_limit_watts);
+        Some(Estimate { median: estimate.median * slower, ..*estimate })
     });
     let fastest = || table.times.iter().min_by(|a, b| a.median.total_cmp(&b.median)).copied();
     let cautious = || table.cautious.filter(|_| table.prior).and_then(|at| table.times.get(at).copied());
@@ -252,6 +254,7 @@ mod tests {
             rows: vec![row].into(),
             times: vec![Estimate { median: 100.0, sigma: 0.2, source: Source::UserGiven }],
             spread: Vec::new(),
+            limits: Vec::new(),
             prior: false,
             cautious: Some(0),
         }

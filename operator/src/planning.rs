@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_api::{EnergyPolicySpec, Reason};
-use andreas_core::JobId;
+use andreas_core::{JobId, Watts};
 use andreas_planner::{Decision, JobPlan, Memory, Options, Placement, Plan, Prices, SnapshotError};
 use andreas_runtime::health::Heartbeat;
 use andreas_runtime::watch::ObjectKey;
@@ -137,6 +137,7 @@ fn make(
             Ok(plan) => {
                 let took = started.elapsed();
                 built.starts = queue::expected_starts(&built.snapshot, &plan);
+                built.limited = observed(&mut built, options);
                 return (tables, built, Ok((plan, took)));
             }
             Err(error) => error,
@@ -152,6 +153,16 @@ fn make(
             None => return (tables, built, Err(error)),
         }
     }
+}
+
+/// What a plan with power limits would draw, where the policy wants that looked at and not done.
+fn observed(built: &mut Built, options: &Options) -> Option<Watts> {
+    let limits = built.observed_limits.take()?;
+    let mut snapshot = built.snapshot.clone();
+    for job in &mut snapshot.jobs {
+        job.limits = limits.get(&job.id).cloned().unwrap_or_default();
+    }
+    andreas_planner::plan(&snapshot, options).ok().map(|plan| plan.budgeted_power)
 }
 
 async fn debounce(signal: &tokio::sync::Notify, pace: Pace) {
@@ -222,16 +233,17 @@ fn hand_over(shared: &Shared, built: &Built, plan: &Plan) -> Option<Instant> {
         jobs: built.snapshot.jobs.len(),
         gap: plan.gap,
         budgeted: plan.budgeted_power.0,
+        limited: built.limited.map(|watts| watts.0),
         allowed: plan.allowed_power.map(|watts| watts.0),
     });
-    let watts: BTreeMap<_, _> = built.snapshot.jobs.iter().map(|job| (&job.id, &job.estimates)).collect();
+    let jobs: BTreeMap<_, _> = built.snapshot.jobs.iter().map(|job| (&job.id, job)).collect();
     let mut index = shared.index.lock();
     let mut ledger = shared.ledger.lock();
     let mut changed = Vec::new();
     for (id, job_plan) in &plan.jobs {
-        let (Some(key), Some(estimates)) = (job_key(id), watts.get(id)) else { continue };
+        let (Some(key), Some(job)) = (job_key(id), jobs.get(id)) else { continue };
         let Some(basis) = built.basis.get(&key) else { continue };
-        let Some(verdict) = verdict(job_plan, estimates) else { continue };
+        let Some(verdict) = verdict(job_plan, job) else { continue };
         let reason = match &verdict {
             Planned::Run { .. } => "Run",
             Planned::Wait { reason, .. } => reason.as_str(),
@@ -296,14 +308,14 @@ fn forecasts(
 }
 
 /// The plan's word on one job, in the lifecycle's terms.
-fn verdict(job_plan: &JobPlan, estimates: &[andreas_planner::Estimate]) -> Option<Planned> {
+fn verdict(job_plan: &JobPlan, job: &andreas_planner::Job) -> Option<Planned> {
     match &job_plan.decision {
         Decision::Run(placement) => Some(Planned::Run {
             gpu_type: placement.gpu_type.as_str().to_owned(),
             nodes: placement.nodes.iter().map(|node| node.as_str().to_owned()).collect(),
             gpus_per_worker: i32::try_from(placement.gpus_per_node.0).ok()?,
             limit_watts: placement.limit.map(|watts| watts.0.round() as i32),
-            watts: draw(placement, estimates),
+            watts: draw(placement, job),
         }),
         Decision::Wait { reason, message, blockers } => {
             let reason = Reason::parse(reason.as_str())?;
@@ -321,8 +333,12 @@ fn with_names(message: &str, blockers: &[JobId]) -> String {
     format!("{message}: {}", names.join(", "))
 }
 
-fn draw(placement: &Placement, estimates: &[andreas_planner::Estimate]) -> i32 {
+/// What the plan counts for it: the table's row, less what a limit takes away.
+fn draw(placement: &Placement, job: &andreas_planner::Job) -> i32 {
     let total = placement.total_gpus();
-    let row = estimates.iter().find(|row| row.gpu_type == placement.gpu_type && row.gpus == total);
-    row.map_or(0, |row| row.power.0.round().clamp(0.0, f64::from(i32::MAX)) as i32)
+    let row = job.estimates.iter().find(|row| row.gpu_type == placement.gpu_type && row.gpus == total);
+    let limit =
+        job.limits.iter().find(|l| l.gpu_type == placement.gpu_type && Some(l.limit) == placement.limit);
+    let thriftier = limit.map_or(1.0, |limit| limit.power_factor);
+    row.map_or(0, |row| (row.power.0 * thriftier).round().clamp(0.0, f64::from(i32::MAX)) as i32)
 }

@@ -242,6 +242,10 @@ pub struct GpuTypePower {
     #[serde(default)]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub node_overhead_watts: i32,
+    /// Lowest power limit that may be planned for one GPU, W; the driver's own when absent, and never below four tenths of the highest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub min_limit_watts: Option<i32>,
 }
 
 /// What the operator says of the policy.

@@ -99,6 +99,14 @@ pub struct GpuState {
     /// When the holder took it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_since: Option<Time>,
+    /// Lowest power limit that its driver takes, W; absent where it takes none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub min_limit_watts: Option<i32>,
+    /// Highest power limit that its driver takes, W; absent where it takes none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub max_limit_watts: Option<i32>,
 }
 
 /// What a pod has used of a node's GPUs, by their counters, from when it took them until it let them go.

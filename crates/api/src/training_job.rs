@@ -308,6 +308,9 @@ pub struct Allocation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub power_limit_watts: Option<i32>,
+    /// The limit was changed while it ran: its pace is of no one limit, and teaches nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub limit_changed: bool,
     /// When it was decided.
     pub since: Time,
     /// When all members were bound.

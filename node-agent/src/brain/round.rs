@@ -249,6 +249,8 @@ impl Rounds {
                 }
             }
             self.metrics.state(&label, word(state));
+            let range = eye.facts.as_ref().and_then(|facts| facts.limit_mw);
+            let watts = |milliwatts: u32| i32::try_from(milliwatts / 1000).ok().filter(|watts| *watts >= 1);
             gpus.push(GpuState {
                 uuid: uuid.clone(),
                 state,
@@ -260,6 +262,9 @@ impl Rounds {
                 joules: meter.joules(),
                 held_from: None,
                 held_since: None,
+                // Rounded into the range, so that both can be set.
+                min_limit_watts: range.and_then(|(lowest, _)| watts(lowest.saturating_add(999))),
+                max_limit_watts: range.and_then(|(_, highest)| watts(highest)),
             });
         }
         let unhealthy = unhealthy_verdict(&unhealthy);

@@ -206,6 +206,8 @@ mod tests {
             joules: 0,
             held_from: Some(from),
             held_since: Some(Time(at(0))),
+            min_limit_watts: None,
+            max_limit_watts: None,
         };
         let old = ReleasedEnergy { pod_uid: "u0".into(), joules: 1, seconds: 1, gpus: 1 };
         let status = GpuNodeStatus {

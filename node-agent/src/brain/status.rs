@@ -214,6 +214,8 @@ mod tests {
             joules,
             held_from: None,
             held_since: None,
+            min_limit_watts: None,
+            max_limit_watts: None,
         }
     }
 

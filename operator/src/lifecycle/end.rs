@@ -148,6 +148,7 @@ fn learn(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgement, ende
     let finished = judgement.outcome == Outcome::Finished;
     let progress = d.status.progress.as_ref().filter(|p| p.attempt == allocation.attempt);
     let observed = match progress {
+        _ if allocation.limit_changed => None,
         Some(p) if p.millis_per_epoch > 0 => {
             Some((p.millis_per_epoch, i64::from(p.milli_percent - p.attempt_start).max(0) * epochs / 100))
         }

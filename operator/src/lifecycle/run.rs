@@ -70,6 +70,7 @@ fn limit(d: &mut Draft<'_>, allocation: &Allocation) {
         && let Some(allocation) = &mut d.status.allocation
     {
         allocation.power_limit_watts = limit;
+        allocation.limit_changed |= allocation.running_time.is_some();
         allocation.watts = (*watts).max(0);
     }
 }

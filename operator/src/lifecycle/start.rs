@@ -150,6 +150,7 @@ fn allocate(d: &mut Draft<'_>) {
         placement: status::placement_text(&nodes),
         nodes,
         power_limit_watts: limit_watts.filter(|w| *w >= 1),
+        limit_changed: false,
         since: d.now(),
         bound_time: None,
         running_time: None,

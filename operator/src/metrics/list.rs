@@ -52,6 +52,8 @@ metrics! {
     DRAW = gauge("andreas_power_watts", &[],
         "Draw of the cluster as budgets count it: jobs that start or run, idle GPUs, nodes with a job, GPUs of others");
     BUDGETED = gauge("andreas_budgeted_power_watts", &[], "Budgeted power of the last plan");
+    LIMITED = gauge("andreas_observed_limits_power_watts", &[],
+        "Budgeted power that the last plan would have if power limits were set; not there unless the policy says limits: Observe");
     ALLOWED = gauge("andreas_allowed_power_watts", &[], "What the power budget allows; not there without budget");
     OVER_BUDGET = gauge("andreas_over_budget_watts", &[],
         "Draw of what runs above the power budget, jobs that are asked to stop left out");

@@ -84,6 +84,8 @@ pub struct LastPlan {
     pub gap: Option<f64>,
     /// Power that it budgets, W.
     pub budgeted: f64,
+    /// Power that it would budget with power limits, W, where these are observed only.
+    pub limited: Option<f64>,
     /// What the budget allows, W, where there is one.
     pub allowed: Option<f64>,
 }
@@ -322,7 +324,9 @@ impl Metrics {
                 continue;
             };
             let nodes = usize::try_from(seen.nodes).unwrap_or(1);
-            let predicted = row.median * table.spread_factor(nodes);
+            let slower =
+                table.spread_factor(nodes) * table.limit_factor(&seen.gpu_type, seen.power_limit_watts);
+            let predicted = row.median * slower;
             let error = seen.millis_per_epoch as f64 / 1_000.0 / predicted - 1.0;
             if error.is_finite() {
                 let source = Source { source: row.source.as_str().to_owned() };

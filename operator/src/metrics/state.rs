@@ -234,6 +234,9 @@ fn encode_told(told: Told, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     }
     let Some(plan) = told.plan else { return Ok(()) };
     list::BUDGETED.encode(encoder, |values| values.plain(plan.budgeted))?;
+    if let Some(limited) = plan.limited {
+        list::LIMITED.encode(encoder, |values| values.plain(limited))?;
+    }
     if let Some(allowed) = plan.allowed {
         list::ALLOWED.encode(encoder, |values| values.plain(allowed))?;
     }

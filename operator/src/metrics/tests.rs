@@ -72,7 +72,14 @@ fn scrape(index: ClusterIndex, act: impl Fn(&Metrics), now: Timestamp) -> String
 fn everything(metrics: &Metrics) {
     metrics.wrote("status", "ok");
     metrics.decided("Run");
-    metrics.planned(LastPlan { at: at(1), jobs: 2, gap: Some(0.1), budgeted: 10.0, allowed: Some(5.0) });
+    metrics.planned(LastPlan {
+        at: at(1),
+        jobs: 2,
+        gap: Some(0.1),
+        budgeted: 10.0,
+        limited: Some(8.0),
+        allowed: Some(5.0),
+    });
     metrics.looked_at_budget(5.0, true);
     let before = job("team", "done", running("A", &["n1"], "Running"));
     let mut after: TrainingJobStatus = serde_json::from_value(json!({
@@ -100,7 +107,14 @@ fn everything(metrics: &Metrics) {
         sigma: 0.2,
         source: andreas_predictor::Source::Observed,
     }];
-    let table = Table { rows: vec![row].into(), times, spread: Vec::new(), prior: false, cautious: None };
+    let table = Table {
+        rows: vec![row].into(),
+        times,
+        spread: Vec::new(),
+        limits: Vec::new(),
+        prior: false,
+        cautious: None,
+    };
     let seen = serde_json::from_value(json!({"run": "done-1", "gpuType": "A", "gpus": 2, "nodes": 1,
         "millisPerEpoch": 125_000, "milliEpochs": 10_000, "at": at(7_200)}));
     metrics.learned(&table, &[Learned::Observation(seen.expect("an observation"))]);

@@ -59,6 +59,7 @@ mod tests {
             idle_watts: idle,
             max_watts: max,
             node_overhead_watts: 90,
+            min_limit_watts: None,
         };
         let policy = EnergyPolicySpec { gpu_types: vec![row(80, 20)], ..EnergyPolicySpec::default() };
         assert_eq!(board("X", &policy), Board { idle: Watts(80.0), max: Watts(80.0), overhead: Watts(90.0) });

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use andreas_api::EnergyPolicySpec;
 use andreas_api::TrainingJobStatus;
+use andreas_api::energy_policy::Limits;
 use andreas_api::names::{ANNOTATION_MAX_WEIGHT, LABEL_ATTEMPT};
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use andreas_api::training_job::{self, Allocation};
 use andreas_core::{GpuCount, NamespaceName, NodeName, Seconds, Time, Watts};
-use andreas_planner::{Job, JobState, Placement, Preemption};
+use andreas_planner::{Job, JobState, LimitEffect, Placement, Preemption};
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -213,7 +214,7 @@ fn listed(names: &[NodeName], name: &str) -> bool {
 }
 
 /// The job for the planner.
-pub(super) fn job(given: &Given<'_>, state: JobState, requirements: &mut Requirements) -> Job {
+pub(super) fn job(given: &Given<'_>, mut state: JobState, requirements: &mut Requirements) -> Job {
     let Given { index, policy, key, job, status, table, specs, now, .. } = *given;
     let spec = &job.spec;
     let created = job.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0.min(now));
@@ -234,6 +235,8 @@ pub(super) fn job(given: &Given<'_>, state: JobState, requirements: &mut Require
     // Nothing known: not moved before its first progress or one prior's length.
     let settled = !table.prior || outlook.reported || running_for >= outlook.whole_seconds;
     let avoided = status.map(|status| status.avoid.as_slice()).unwrap_or_default();
+    let offered = if policy.limits == Limits::On { table.limits.as_slice() } else { &[] };
+    only_offered_limits(&mut state, offered);
     Job {
         id: job_id(key),
         namespace: NamespaceName::new(key.namespace.as_str()),
@@ -244,7 +247,7 @@ pub(super) fn job(given: &Given<'_>, state: JobState, requirements: &mut Require
         epochs_left: outlook.epochs_left.max(1e-3),
         estimates,
         spread: table.spread.clone(),
-        limits: Vec::new(),
+        limits: table.limits.clone(),
         requested_gpus: Some(GpuCount(u32::try_from(spec.gpus.most()).unwrap_or(1).max(1))),
         worker: worker::worker(index, key, specs),
         candidates: requirements.candidates(given, held),
@@ -257,6 +260,24 @@ pub(super) fn job(given: &Given<'_>, state: JobState, requirements: &mut Require
         min_run: Seconds(policy.min_run_time.seconds_or(0).max(0) as f64),
         lost: if spec.checkpoint.is_some() { Seconds::ZERO } else { Seconds(running_for) },
         state,
+    }
+}
+
+/// A limit that is not offered (any more) is taken for none: the plan lifts it, and until then the job draws less than is counted.
+fn only_offered_limits(state: &mut JobState, limits: &[LimitEffect]) {
+    let offered = |place: &Placement| {
+        limits.iter().any(|l| l.gpu_type == place.gpu_type && Some(l.limit) == place.limit)
+    };
+    let places = match state {
+        JobState::Waiting => [None, None],
+        JobState::Starting { target, .. } => [Some(target), None],
+        JobState::Running { placement, .. } => [Some(placement), None],
+        JobState::Stopping { holds, target, .. } => [Some(holds), target.as_mut()],
+    };
+    for place in places.into_iter().flatten() {
+        if !offered(place) {
+            place.limit = None;
+        }
     }
 }
 

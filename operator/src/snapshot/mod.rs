@@ -13,6 +13,7 @@
 mod admits;
 pub mod boards;
 pub mod jobs;
+mod limits;
 pub mod nodes;
 mod quota;
 pub mod rules;
@@ -26,9 +27,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use andreas_api::EnergyPolicySpec;
+use andreas_api::energy_policy::Limits;
 use andreas_api::training_job::Allocation;
-use andreas_core::{GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, Time};
-use andreas_planner::{GpuTypeInfo, Namespace, Prices, Snapshot};
+use andreas_core::{GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, Time, Watts};
+use andreas_planner::{GpuTypeInfo, LimitEffect, Namespace, Prices, Snapshot};
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
@@ -53,6 +55,10 @@ pub struct Built {
     pub not_before: Option<Timestamp>,
     /// Nodes of the selector that are left alone (MIG, time slicing), by name.
     pub left_alone: Vec<String>,
+    /// Power limits that each job could run at, where they are looked at and not set.
+    pub observed_limits: Option<BTreeMap<JobId, Vec<LimitEffect>>>,
+    /// What a plan with them draws; known once there is a plan.
+    pub limited: Option<Watts>,
 }
 
 /// The planner's name of a job.
@@ -140,6 +146,9 @@ pub fn build(
         ));
     }
 
+    let observe = policy.limits == Limits::Observe;
+    let observed_limits = observe
+        .then(|| planned.iter_mut().map(|job| (job.id.clone(), std::mem::take(&mut job.limits))).collect());
     cluster.limit(&worker::names(planned.iter().map(|job| &job.worker)));
     let open =
         index.jobs.iter().filter(|(_, job)| !job.status.as_ref().is_some_and(|s| s.phase.is_terminal()));
@@ -169,6 +178,8 @@ pub fn build(
         starts: BTreeMap::new(),
         not_before,
         left_alone: cluster.left_alone,
+        observed_limits,
+        limited: None,
     }
 }
 

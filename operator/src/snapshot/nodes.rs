@@ -14,6 +14,7 @@ use kube::ResourceExt;
 
 use super::boards::board;
 use super::jobs::Holders;
+use super::limits;
 use super::tables::Types;
 use super::{gpus, node_name};
 use crate::index::quantity::HOST_PORT;
@@ -90,6 +91,7 @@ impl Cluster {
 pub fn gather(index: &ClusterIndex, policy: &EnergyPolicySpec, holders: &Holders) -> Cluster {
     let mut cluster = Cluster::default();
     let leftovers = leftovers(index, holders);
+    let mut ranges: BTreeMap<GpuType, Option<(i32, i32)>> = BTreeMap::new();
     for (key, node) in index.nodes.iter() {
         let managed = is_managed(node, policy);
         let alone = left_alone(node).is_some();
@@ -124,6 +126,13 @@ pub fn gather(index: &ClusterIndex, policy: &EnergyPolicySpec, holders: &Holders
         facts.gpus += allocatable.gpus;
         facts.per_node = facts.per_node.max(allocatable.gpus);
         facts.memory_mib = facts.memory_mib.max(gpu_memory(node));
+        let takes = limits::of_node(agent_status(index, key));
+        ranges
+            .entry(gpu_type.clone())
+            .and_modify(|range: &mut Option<_>| {
+                *range = range.zip(takes).and_then(|(a, b)| limits::shared(a, b))
+            })
+            .or_insert(takes);
         let power = board(product, policy);
         // A node that vanished from `allocatable` while jobs run there is as large as what they hold.
         let size = allocatable.gpus.max(held);
@@ -144,6 +153,12 @@ pub fn gather(index: &ClusterIndex, policy: &EnergyPolicySpec, holders: &Holders
         cluster.nodes.insert(key.name.clone(), planned);
         if open {
             cluster.usable.insert(key.name.clone());
+        }
+    }
+    for (gpu_type, range) in ranges {
+        let levels = limits::levels(gpu_type.as_str(), range, policy);
+        if let Some(facts) = cluster.types.get_mut(&gpu_type) {
+            facts.levels = levels;
         }
     }
     cluster

@@ -12,11 +12,12 @@ use andreas_runtime::watch::ObjectKey;
 use kube::ResourceExt;
 
 use super::boards::board;
+use super::limits;
 use super::worker::WorkerSpecs;
 use crate::index::ClusterIndex;
 
 /// A GPU type of the cluster: how many GPUs there are and how much memory each has.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct TypeFacts {
     /// GPUs on managed nodes.
     pub gpus: u64,
@@ -24,6 +25,8 @@ pub struct TypeFacts {
     pub memory_mib: i64,
     /// GPUs of the largest node.
     pub per_node: u64,
+    /// Power limits that a GPU may be run at, beside none, W, lowest first.
+    pub levels: Vec<i32>,
 }
 
 /// Types of the cluster, by name.
@@ -38,6 +41,8 @@ pub struct Table {
     pub times: Vec<Estimate>,
     /// How much slower gangs over several nodes are.
     pub spread: Vec<planner::Spread>,
+    /// What power limits do to it.
+    pub limits: Vec<planner::LimitEffect>,
     /// Nothing is known of the family.
     pub prior: bool,
     /// Index of the row that such a job starts on: `gpus.min` of the commonest allowed type.
@@ -49,6 +54,13 @@ impl Table {
     pub fn row(&self, gpu_type: &str, gpus: u32) -> Option<(&planner::Estimate, &Estimate)> {
         let at = self.rows.iter().position(|row| row.gpu_type.as_str() == gpu_type && row.gpus.0 == gpus)?;
         Some((&self.rows[at], self.times.get(at)?))
+    }
+
+    /// How much slower an epoch is under a power limit; 1 under one that is not offered.
+    pub fn limit_factor(&self, gpu_type: &str, limit: Option<i32>) -> f64 {
+        let Some(watts) = limit.map(f64::from) else { return 1.0 };
+        let same = |l: &&planner::LimitEffect| l.gpu_type.as_str() == gpu_type && l.limit.0 == watts;
+        self.limits.iter().find(same).map_or(1.0, |effect| effect.time_factor)
     }
 
     /// How much slower an epoch is over that many nodes.
@@ -150,8 +162,12 @@ impl Tables {
             .map(|(name, _)| name)
             .collect();
         let version = profile.and_then(|profile| profile.resource_version()).unwrap_or_default();
-        let cache_key =
-            format!("{key} {version} {totals:?} {allowed:?} {} {}", gpus.max_nodes, job.spec.epochs);
+        let levels: Vec<&[i32]> =
+            allowed.iter().filter_map(|name| Some(types.get(*name)?.levels.as_slice())).collect();
+        let cache_key = format!(
+            "{key} {version} {totals:?} {allowed:?} {levels:?} {} {}",
+            gpus.max_nodes, job.spec.epochs
+        );
         if let Some(table) = self.tables.get(&cache_key) {
             return Some(Arc::clone(table));
         }
@@ -164,7 +180,9 @@ impl Tables {
             gpu_type: commonest.map_or_else(|| GpuType::from(""), |name| (*name).clone()),
             gpus: GpuCount(count(gpus.min)),
         };
-        let table = Arc::new(table(predictor, &family, &prior, &allowed, &totals, count(gpus.max_nodes)));
+        let mut table = table(predictor, &family, &prior, &allowed, &totals, count(gpus.max_nodes));
+        table.limits = limits::effects(predictor, &family, &prior, &allowed, types);
+        let table = Arc::new(table);
         if self.tables.len() >= MAX_TABLES {
             self.tables.clear();
         }
@@ -229,6 +247,7 @@ fn table(
     let least = totals.iter().min().map(|total| count(*total));
     Table {
         spread: spread.collect(),
+        limits: Vec::new(),
         prior: predicted.first().is_some_and(|p| p.epoch.source == Source::Prior),
         cautious: rows.iter().position(|row| row.gpu_type == prior.gpu_type && Some(row.gpus.0) == least),
         times: predicted.iter().map(|p| p.epoch).collect(),

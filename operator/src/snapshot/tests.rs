@@ -1,8 +1,8 @@
 //! Given a cluster; when a snapshot is made; then the planner is told the truth.
 
 use andreas_api::slim::{
-    SlimGpuNode, SlimNode, SlimPersistentVolume, SlimPersistentVolumeClaim, SlimPod, SlimQuota,
-    SlimTrainingJob, SlimTrainingProfile,
+    SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPersistentVolume, SlimPersistentVolumeClaim, SlimPod,
+    SlimQuota, SlimTrainingJob, SlimTrainingProfile,
 };
 use andreas_core::GpuCount;
 use andreas_planner::JobState;
@@ -84,6 +84,14 @@ impl World {
         }))
         .expect("a profile");
         self.index.apply(profile);
+        self
+    }
+
+    fn policy(&mut self, spec: Value) -> &mut Self {
+        let version = self.version();
+        let object = json!({"apiVersion": "andreas.dev/v1alpha1", "kind": "EnergyPolicy",
+            "metadata": {"name": "default", "resourceVersion": version}, "spec": spec});
+        self.index.apply(serde_json::from_value::<SlimEnergyPolicy>(object).expect("a policy"));
         self
     }
 
@@ -486,4 +494,71 @@ fn a_job_that_stops_for_another_reason_than_a_move_has_no_target() {
     let memory = ledger.entry(&key, "edited");
     memory.keep_target(&Claim::Stopping { gone_by: None, goes_on: true }, held.as_ref(), at(100));
     assert_eq!(memory.target, None);
+}
+
+#[test]
+fn power_limits_are_offered_where_agents_can_set_them_and_a_held_one_slows_its_job() {
+    let mut world = World::default();
+    let agent = |version: u64, low: i32| -> SlimGpuNode {
+        let gpu = |uuid| json!({"uuid": uuid, "state": "Free", "minLimitWatts": low, "maxLimitWatts": 400});
+        serde_json::from_value(json!({
+            "metadata": {"name": "n1", "resourceVersion": version.to_string()}, "spec": {},
+            "status": {"agentVersion": "1", "gpus": [gpu("a"), gpu("b")]},
+        }))
+        .expect("a gpu node")
+    };
+    let held = |watts: i32| {
+        let mut status = holds(1, "n1", 8);
+        status["allocation"]["powerLimitWatts"] = watts.into();
+        status
+    };
+    let limits = |snapshot: &Snapshot, job: usize| -> Vec<f64> {
+        snapshot.jobs[job].limits.iter().map(|l| l.limit.0).collect()
+    };
+    let running = || Claim::Running { since: at(20) };
+    world
+        .node("n1", json!({}), json!({}))
+        .profile("bert", json!(null))
+        .job("known", json!({"profile": "bert"}), held(220), running())
+        .job("unknown", json!({}), json!(null), waiting());
+    world.index.apply(agent(900, 100));
+    let of_job = |snapshot: &Snapshot| match &snapshot.jobs[0].state {
+        JobState::Running { placement, .. } => placement.limit.map(|watts| watts.0),
+        _ => panic!("it runs"),
+    };
+
+    let snapshot = world.snapshot();
+    assert_eq!((limits(&snapshot, 0), of_job(&snapshot)), (vec![], None), "the policy sets none");
+
+    world.policy(json!({"limits": "On"}));
+    let snapshot = world.snapshot();
+    assert_eq!(
+        limits(&snapshot, 0),
+        [160.0, 220.0, 280.0],
+        "340 W would take nothing away from a draw of 300 W"
+    );
+    assert_eq!(limits(&snapshot, 1), [0.0; 0], "nobody knows what it draws");
+    assert_eq!(of_job(&snapshot), Some(220.0));
+    let effects = &snapshot.jobs[0].limits;
+    assert!(
+        effects
+            .windows(2)
+            .all(|w| w[0].time_factor >= w[1].time_factor && w[0].power_factor < w[1].power_factor)
+    );
+    assert!(effects.iter().all(|l| l.time_factor >= 1.0 && l.power_factor * 300.0 <= l.limit.0 + 1e-6));
+
+    world.policy(json!({"limits": "Observe"}));
+    let built =
+        build(&world.index, world.ledger.as_ref().expect("jobs"), &mut Tables::default(), None, at(100));
+    assert_eq!(limits(&built.snapshot, 0), [0.0; 0], "looked at, not planned");
+    let looked_at = built.observed_limits.expect("some");
+    assert_eq!(looked_at[&built.snapshot.jobs[0].id].len(), 3);
+    world.policy(json!({"limits": "On"}));
+
+    // The node with the narrowest range counts.
+    world.index.apply(agent(901, 300));
+    let snapshot = world.snapshot();
+    assert_eq!(of_job(&snapshot), None, "220 W are not offered any more");
+    world.node("n2", json!({}), json!({}));
+    assert_eq!(limits(&world.snapshot(), 0), [0.0; 0], "nobody would set them on n2");
 }

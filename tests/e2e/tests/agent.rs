@@ -7,7 +7,7 @@ use andreas_api::gpu_node::GpuCondition;
 use andreas_api::phase::Phase;
 use andreas_api::slim::SlimGpuNode;
 use andreas_e2e::api::{patch_status, yaml};
-use andreas_e2e::cluster::{Cluster, Options, a100, short_runs};
+use andreas_e2e::cluster::{A100, Cluster, Options, a100, short_runs};
 use andreas_e2e::install;
 use andreas_e2e::job::job;
 use andreas_e2e::nodes::client;
@@ -201,6 +201,65 @@ fn woken_before_made(c: &Cluster) -> Result<()> {
     let in_order = asked.is_some() && asked < acknowledged && acknowledged < made;
     ensure!(in_order, "asked {asked:?}, acknowledged {acknowledged:?}, made {made:?}");
     Ok(())
+}
+
+/// Given a policy that sets power limits and a family whose draw is known; when a job of it runs, then its GPUs have the limit that
+/// was planned and draw no more; when the policy sets none any more, then they have it no longer, and the job runs on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_planned_power_limit_is_set_and_lifted_under_a_running_job() -> Result<()> {
+    let mut options = one_node("15s");
+    options.policy["limits"] = json!("On");
+    // Energy is what this job costs: no deadline, and a price at which a watt is worth more than a second.
+    options.policy["pricePerKWhMicros"] = json!(100_000_000);
+    scenario(options, async |c| {
+        until("the agent says which limits its GPUs take", SOON, async || {
+            let gpus = gpu_node(c).await?.status.unwrap_or_default().gpus;
+            Ok(gpus.len() == 4 && gpus.iter().all(|gpu| gpu.min_limit_watts < gpu.max_limit_watts))
+        })
+        .await?;
+        c.apply(&json!({
+            "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingProfile",
+            "metadata": {"name": "known", "namespace": "default"},
+            "spec": {"measurements": [{"gpuType": A100, "gpus": 2, "millisPerEpoch": 1_000, "watts": 760}]},
+        }))
+        .await?;
+        let tj = job("thrifty").gpus(2, 1).epochs(60, 1.0).spec("profile", json!("known"));
+        c.submit(&tj).await?;
+        c.reaches(&tj, Phase::Running).await?;
+        let allocation = |c: &Cluster| c.observer.seen().status(&tj.key()).allocation;
+        let planned = allocation(c).context("an allocation")?;
+        let limit = planned.power_limit_watts.context("a limit is worth it")?;
+        ensure!(limit < 400 && planned.watts <= 2 * limit, "{planned:?}");
+        let hardware = async || -> Result<Vec<(f64, f64)>> {
+            let nodes = client(&c.testbed).nodes().await?;
+            let node = nodes.into_iter().find(|node| node.name == NODE).context("the node")?;
+            Ok(node.hardware.iter().map(|gpu| (gpu.limit_watts, gpu.watts)).collect())
+        };
+        let at_work = |(_, watts): &&(f64, f64)| *watts > 100.0;
+        until("both GPUs have the limit and obey it", MINUTE, async || {
+            let gpus = hardware().await?;
+            let at_work: Vec<_> = gpus.iter().filter(at_work).collect();
+            let obeys = |gpu: &&(f64, f64)| gpu.0 == f64::from(limit) && gpu.1 <= f64::from(limit) + 1.0;
+            Ok(at_work.len() == 2 && at_work.iter().all(obeys))
+        })
+        .await?;
+
+        c.kubectl("patch energypolicy default --type merge -p {\"spec\":{\"limits\":\"Off\"}}").await?;
+        until("no GPU that works is limited", MINUTE, async || {
+            let gpus = hardware().await?;
+            let at_work: Vec<_> = gpus.iter().filter(at_work).collect();
+            Ok(at_work.len() == 2 && at_work.iter().all(|gpu| gpu.0 > f64::from(limit)))
+        })
+        .await?;
+        let now = allocation(c).context("an allocation")?;
+        ensure!(now.power_limit_watts.is_none() && now.generation == planned.generation, "{now:?}");
+        c.reaches(&tj, Phase::Succeeded).await?;
+        // Two limits, one pace: it is of neither.
+        let profile: Value = serde_json::from_str(&c.kubectl("get trainingprofile known -o json").await?)?;
+        ensure!(profile["status"]["observations"].as_array().is_none_or(Vec::is_empty), "{profile}");
+        Ok(())
+    })
+    .await
 }
 
 /// Given a node whose GPUs rest; when brain, setter, all of the agent, or the operator's leader goes, then all GPUs are as they were

@@ -25,6 +25,7 @@ fn policy() -> Value {
     let mut policy = short_runs();
     policy["powerBudgetWatts"] = json!(20_000);
     policy["rest"] = json!({"after": "2s"});
+    policy["limits"] = json!("Observe");
     policy["gpuTypes"] = json!([
         {"name": A100, "idleWatts": 54, "maxWatts": 400, "nodeOverheadWatts": 500},
         {"name": T4, "idleWatts": 10, "maxWatts": 70, "nodeOverheadWatts": 150},

@@ -16,6 +16,7 @@ fn allocation(nodes: &[&str], gpus: i32) -> Allocation {
         nodes: nodes.iter().map(|n| (*n).into()).collect(),
         placement: String::new(),
         power_limit_watts: None,
+        limit_changed: false,
         since: Time(at(0)),
         bound_time: None,
         running_time: None,

@@ -98,7 +98,7 @@ fn a_new_power_limit_needs_no_restart() {
         (world.phase(), allocation.power_limit_watts, allocation.watts),
         (Phase::Running, Some(250), 240)
     );
-    assert_eq!(allocation.generation, 1);
+    assert_eq!((allocation.generation, allocation.limit_changed), (1, true));
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod admission;
 mod crashes;
 mod failures;
 mod nodes;
+mod offline;
 mod placement;
 mod runs;
 mod stops;

@@ -1,0 +1,144 @@
+//! Power limits that the planner may run GPUs at: which ones, and what they do to a job.
+//!
+//! Only limits that every GPU of a type can be given are offered, as its nodes' agents report them. A plan counts the draw that a
+//! limit leaves against the budget: one that could not be set would break it.
+
+use andreas_api::energy_policy::Limits;
+use andreas_api::{EnergyPolicySpec, GpuNodeStatus};
+use andreas_core::{Configuration, GpuType, Watts};
+use andreas_planner::LimitEffect;
+use andreas_predictor::{Predictor, Prior, Profile, Source};
+
+use super::tables::Types;
+
+/// Limits offered for a type, beside none. The draw of a job is a smooth function of them: more would only make plans slower.
+const LEVELS: u32 = 4;
+/// Below this part of the highest limit a GPU crawls: what is known of limits there is too little to plan with
+/// (Zeus, NSDI 2023, measured V100 at 40 to 100 %).
+const LEAST_PART: f64 = 0.4;
+/// Limits are told in steps of so many watts.
+const STEP: f64 = 5.0;
+/// A limit that leaves more than this part of the draw is none.
+const WORTH: f64 = 0.98;
+
+/// The lowest and highest limit that all GPUs of a node can be given, W; `None` where one of them takes none or nobody says.
+pub fn of_node(agent: Option<&GpuNodeStatus>) -> Option<(i32, i32)> {
+    let gpus = &agent?.gpus;
+    let shared = gpus.iter().try_fold((1, i32::MAX), |(low, high), gpu| {
+        Some((low.max(gpu.min_limit_watts?), high.min(gpu.max_limit_watts?)))
+    })?;
+    (!gpus.is_empty() && shared.0 < shared.1).then_some(shared)
+}
+
+/// What two nodes' GPUs share.
+pub fn shared(one: (i32, i32), other: (i32, i32)) -> Option<(i32, i32)> {
+    let both = (one.0.max(other.0), one.1.min(other.1));
+    (both.0 < both.1).then_some(both)
+}
+
+/// The limits to offer for a type whose GPUs take limits in `range`, lowest first; none if the policy says `Off`.
+pub fn levels(gpu_type: &str, range: Option<(i32, i32)>, policy: &EnergyPolicySpec) -> Vec<i32> {
+    let Some((low, high)) = range.filter(|_| policy.limits != Limits::Off) else { return Vec::new() };
+    let row = policy.gpu_types.iter().find(|row| row.name == gpu_type);
+    let least = f64::from(row.and_then(|row| row.min_limit_watts).unwrap_or(0));
+    let high = f64::from(high);
+    let low = f64::from(low).max(least).max(LEAST_PART * high);
+    let level = |k: u32| {
+        let watts = low + (high - low) * f64::from(k) / f64::from(LEVELS);
+        let stepped = (watts / STEP).ceil() * STEP;
+        (stepped < high).then_some(stepped.round() as i32)
+    };
+    let mut levels: Vec<i32> = (0..LEVELS).filter_map(level).collect();
+    levels.dedup();
+    levels
+}
+
+/// What the limits of the allowed types do to a family, seen on as many GPUs as its prior has, on one node. Nothing for a family of which nothing
+/// is known: its draw is a guess.
+pub fn effects(
+    predictor: &Predictor,
+    family: &Profile,
+    prior: &Prior,
+    allowed: &[&GpuType],
+    types: &Types,
+) -> Vec<LimitEffect> {
+    let asked = |gpu_type: &GpuType, limit: Option<i32>| Configuration {
+        gpu_type: gpu_type.clone(),
+        nodes: 1,
+        gpus_per_node: prior.gpus,
+        limit: limit.map(|watts| Watts(f64::from(watts))),
+    };
+    let of_type = |gpu_type: &&GpuType| {
+        let levels = types.get(*gpu_type).map(|facts| facts.levels.as_slice()).unwrap_or_default();
+        let all: Vec<Configuration> = std::iter::once(None)
+            .chain(levels.iter().map(|watts| Some(*watts)))
+            .map(|limit| asked(gpu_type, limit))
+            .collect();
+        let predicted = if levels.is_empty() { Vec::new() } else { predictor.predict(family, prior, &all) };
+        let effects = predicted.split_first().map(|(free, limited)| {
+            limited.iter().zip(levels).filter_map(|(limited, watts)| {
+                let time_factor = (limited.epoch.median / free.epoch.median).max(1.0);
+                let power_factor = limited.power.median / free.power.median;
+                let known = free.epoch.source != Source::Prior && time_factor.is_finite();
+                (known && (0.0..WORTH).contains(&power_factor)).then(|| LimitEffect {
+                    gpu_type: (*gpu_type).clone(),
+                    limit: Watts(f64::from(*watts)),
+                    time_factor,
+                    power_factor,
+                })
+            })
+        });
+        effects.into_iter().flatten().collect::<Vec<_>>()
+    };
+    allowed.iter().flat_map(of_type).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use andreas_api::energy_policy::GpuTypePower;
+    use serde_json::{Value, json};
+
+    fn node(gpus: &Value) -> Option<(i32, i32)> {
+        let status = json!({ "agentVersion": "1", "gpus": gpus });
+        of_node(Some(&serde_json::from_value(status).expect("a status")))
+    }
+
+    fn gpu(uuid: &str, range: Option<(i32, i32)>) -> Value {
+        let mut gpu = json!({ "uuid": uuid, "state": "Free" });
+        if let Some((low, high)) = range {
+            gpu["minLimitWatts"] = low.into();
+            gpu["maxLimitWatts"] = high.into();
+        }
+        gpu
+    }
+
+    #[test]
+    fn a_type_is_limited_as_far_as_all_of_its_gpus_can_be() {
+        let (a, b) = (gpu("a", Some((100, 300))), gpu("b", Some((150, 250))));
+        assert_eq!(node(&json!([a, b])), Some((150, 250)));
+        assert_eq!(node(&json!([a, gpu("c", None)])), None, "one GPU takes no limit");
+        assert_eq!(node(&json!([])), None);
+        assert_eq!(of_node(None), None, "no agent, nobody to set it");
+        assert_eq!(shared((100, 300), (150, 400)), Some((150, 300)));
+        assert_eq!(shared((100, 150), (200, 400)), None);
+    }
+
+    #[test]
+    fn limits_are_offered_as_the_policy_says_and_not_below_what_is_sane() {
+        let mut policy = EnergyPolicySpec { limits: Limits::On, ..EnergyPolicySpec::default() };
+        assert_eq!(levels("A", Some((100, 400)), &policy), [160, 220, 280, 340]);
+        assert_eq!(levels("T", Some((60, 70)), &policy), [60, 65]);
+        assert_eq!(levels("A", None, &policy), [0; 0]);
+        policy.gpu_types.push(GpuTypePower {
+            name: "A".into(),
+            idle_watts: 50,
+            max_watts: 400,
+            node_overhead_watts: 0,
+            min_limit_watts: Some(300),
+        });
+        assert_eq!(levels("A", Some((100, 400)), &policy), [300, 325, 350, 375]);
+        policy.limits = Limits::Off;
+        assert_eq!(levels("A", Some((100, 400)), &policy), [0; 0]);
+    }
+}

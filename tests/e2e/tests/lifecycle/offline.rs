@@ -1,0 +1,75 @@
+//! A plan of the live cluster is made again without it.
+
+use std::process::Command;
+
+use andreas_api::phase::Phase;
+use andreas_e2e::cluster::{Cluster, Options, a100, short_runs};
+use andreas_e2e::job::job;
+use andreas_e2e::scenario::{SOON, scenario};
+use andreas_testbed::workspace_binary;
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
+use tokio::time::Instant;
+
+/// What `kubectl andreas` prints.
+fn kubectl_andreas(args: &[&str]) -> Result<Vec<u8>> {
+    let output = Command::new(workspace_binary("kubectl-andreas")?).args(args).output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(output.stdout)
+}
+
+/// Jobs that the offline plan wants elsewhere than the cluster has them, or `None` while the snapshot still has jobs on their way.
+fn differences(c: &Cluster, url: &str) -> Result<Option<Vec<String>>> {
+    let file = c.testbed.data_dir().join("snapshot.json");
+    let name = file.display().to_string();
+    kubectl_andreas(&["snapshot", "--url", url, "--out", &name])?;
+    let saved: Value = serde_json::from_slice(&std::fs::read(&file)?)?;
+    let jobs = saved["jobs"].as_array().context("jobs")?;
+    let settled = |job: &Value| job["state"] == "Waiting" || job["state"]["Running"].is_object();
+    if jobs.len() != 5 || !jobs.iter().all(settled) {
+        return Ok(None);
+    }
+    let plan: Value = serde_json::from_slice(&kubectl_andreas(&["plan", "--snapshot", &name, "--json"])?)?;
+    let planned = plan["jobs"].as_object().with_context(|| plan.to_string())?;
+    let differs = planned.iter().filter_map(|(key, planned)| {
+        let status = c.observer.seen().status(key);
+        let live = status.allocation.map(|a| (a.nodes, i64::from(a.gpus_per_worker)));
+        let run = planned["decision"].get("Run").map(|run| {
+            let nodes = run["nodes"].as_array().into_iter().flatten();
+            let nodes: Vec<String> = nodes.filter_map(|n| Some(n.as_str()?.to_owned())).collect();
+            (nodes, run["gpus_per_node"].as_i64().unwrap_or(0))
+        });
+        (live != run).then(|| format!("{key}: live {live:?}, offline {run:?}"))
+    });
+    Ok(Some(differs.collect()))
+}
+
+/// Given a cluster with more jobs than room; when a snapshot of it is planned on another machine, then each job is where the plan has it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_saved_snapshot_is_planned_as_the_cluster_runs() -> Result<()> {
+    let options = Options { groups: vec![a100(2)], policy: short_runs(), ..Options::default() };
+    scenario(options, async |c| {
+        for number in 0..5 {
+            c.submit(&job(&format!("j{number}")).gpus(4, 1).epochs(60, 1.0)).await?;
+        }
+        c.observer
+            .until("two run", SOON, |seen| {
+                let running = (0..5).filter(|n| seen.phase(&format!("default/j{n}")) == Phase::Running);
+                running.count() == 2
+            })
+            .await?;
+        let url = format!("http://{}", c.operators[0].admin);
+        let since = Instant::now();
+        loop {
+            // The last plan may be older than what runs now, until the next one.
+            match differences(c, &url)? {
+                Some(none) if none.is_empty() => return Ok(()),
+                _ if since.elapsed() < SOON => {
+                    tokio::time::sleep(std::time::Duration::from_millis(500)).await
+                }
+                other => bail!("the plans differ: {other:?}"),
+            }
+        }
+    })
+    .await
+}
