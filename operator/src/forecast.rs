@@ -23,6 +23,12 @@ use crate::snapshot::tables::Table;
 const FURTHEST: f64 = 3.2e8;
 /// Spread of the log between reports of one attempt, where only their mean is known.
 const PACE_SIGMA: f64 = 0.15;
+/// Least spread of the log of one epoch that is seen, as [`blended`] counts it.
+const LEAST_SIGMA: f64 = 0.1;
+/// Standard deviations to the ends of an interval of 90 %.
+const Z95: f64 = 1.644_853_626_951_472_2;
+/// A pace that differs by more than this from what the last plan knew is news for the planner, however wide the interval.
+const OFF_PLAN: f64 = 0.2;
 /// Least spread of the log of an end that lies behind a queue.
 const QUEUE_SIGMA: f64 = 0.4;
 
@@ -37,10 +43,46 @@ pub struct Outlook {
     pub pace_factor: f64,
     /// Its attempt has reported progress.
     pub reported: bool,
+    /// The attempt that holds a configuration that the table has; `epoch` is of that one.
+    pub attempt: Option<i64>,
+    /// What is seen of that attempt's pace.
+    pub seen: Option<Pace>,
     /// Seconds that the whole run takes at that pace.
     pub whole_seconds: f64,
     /// Seconds left at that pace.
     pub seconds_left: f64,
+}
+
+impl Outlook {
+    /// Whether a run is so much unlike what was `planned` with that another plan is due: the epoch that is seen lies outside the
+    /// interval of 90 % that the plan was made with, or the pace is another by a fifth.
+    pub fn has_left(&self, planned: &Outlook) -> bool {
+        let outside = match (self.seen, self.attempt == planned.attempt) {
+            (Some(seen), true) => {
+                let sigma = planned.epoch.sigma.hypot(spread(seen));
+                (seen.epoch.0 / planned.epoch.median).ln().abs() > Z95 * sigma
+            }
+            _ => false,
+        };
+        outside || (self.pace_factor / planned.pace_factor - 1.0).abs() > OFF_PLAN
+    }
+}
+
+/// Standard deviation of the log of a pace that was watched for so many epochs.
+fn spread(seen: Pace) -> f64 {
+    seen.sigma.max(LEAST_SIGMA) / seen.epochs.max(0.1).sqrt()
+}
+
+/// A prediction, as sure as what is seen lets it be: where reality has left it by more than chance explains, its spread is the one
+/// that makes what is seen likeliest. A table that is wrong by a factor of two is not held on to for the sake of its narrow interval.
+fn doubted(predicted: Estimate, seen: Pace) -> Estimate {
+    let off = (seen.epoch.0 / predicted.median).ln();
+    let likeliest = (off * off - spread(seen) * spread(seen)).max(0.0).sqrt();
+    if likeliest.is_finite() {
+        Estimate { sigma: predicted.sigma.max(likeliest), ..predicted }
+    } else {
+        predicted
+    }
 }
 
 /// How much is left of a run.
@@ -70,13 +112,13 @@ pub fn outlook(
     let saved =
         progress.filter(|_| job.spec.checkpoint.is_some()).map_or(0.0, |p| fraction_of(p.milli_percent));
 
-    let mut epoch = predicted;
-    if let Some(p) = present.filter(|p| p.millis_per_epoch > 0) {
-        let watched = (fraction_of(p.milli_percent) - fraction_of(p.attempt_start)).max(0.0) * epochs;
-        let seen =
-            Pace { epoch: Seconds(p.millis_per_epoch as f64 / 1_000.0), epochs: watched, sigma: PACE_SIGMA };
-        epoch = blended(predicted, seen);
-    }
+    let seen = present.filter(|p| p.millis_per_epoch > 0).map(|p| {
+        let since_start = (fraction_of(p.milli_percent) - fraction_of(p.attempt_start)).max(0.0) * epochs;
+        let timed = p.timed_milli_epochs as f64 / 1_000.0;
+        let watched = if timed > 0.0 { timed } else { since_start };
+        Pace { epoch: Seconds(p.millis_per_epoch as f64 / 1_000.0), epochs: watched, sigma: PACE_SIGMA }
+    });
+    let epoch = seen.map_or(predicted, |seen| blended(doubted(predicted, seen), seen));
     let whole = Seconds(epoch.median * epochs);
     let running = allocation.and_then(|a| a.running_time.as_ref());
     let fraction = match (present, running) {
@@ -91,6 +133,8 @@ pub fn outlook(
         epoch,
         pace_factor: if held.is_some() { epoch.median / predicted.median } else { 1.0 },
         reported: present.is_some(),
+        attempt: held.and(allocation).map(|allocation| allocation.attempt),
+        seen,
         whole_seconds: whole.0,
         seconds_left: left,
     }
@@ -146,6 +190,8 @@ pub fn prediction(
     };
     let started = status.and_then(|status| status.start_time.clone());
     let watts = allocation.map_or(0, |allocation| allocation.watts.max(0));
+    let epoch = outlook.attempt.map(|_| outlook.epoch);
+    let millis = |seconds: f64| whole(seconds * 1_000.0).max(1);
     Prediction {
         start_time: started.or_else(|| after(now, wait.filter(|_| allocation.is_none())?.0)),
         finish_time: finish(0.0),
@@ -154,6 +200,9 @@ pub fn prediction(
         on_time_percent: probability.map(|p| (p.clamp(0.0, 1.0) * 100.0).round() as i32),
         risk: risk(probability, late).to_owned(),
         source: outlook.epoch.source.as_str().to_owned(),
+        epoch_millis: epoch.map(|epoch| millis(epoch.median)),
+        epoch_millis_low: epoch.map(|epoch| millis(epoch.low())),
+        epoch_millis_high: epoch.map(|epoch| millis(epoch.high())),
         joules: whole((Watts(f64::from(watts)) * left).0),
     }
 }
@@ -253,6 +302,7 @@ mod tests {
         Table {
             rows: vec![row].into(),
             times: vec![Estimate { median: 100.0, sigma: 0.2, source: Source::UserGiven }],
+            draws: vec![Estimate { median: 300.0, sigma: 0.1, source: Source::UserGiven }],
             spread: Vec::new(),
             limits: Vec::new(),
             prior: false,
@@ -288,6 +338,49 @@ mod tests {
         let shown = prediction(&job, job.status.as_ref(), &table(), at(1_000), Waiting::default());
         assert_eq!((shown.risk.as_str(), shown.source.as_str()), ("Low", "Observed"));
         assert!(shown.finish_p10 < shown.finish_time && shown.finish_time < shown.finish_p90);
+    }
+
+    /// Two epochs of that many seconds, timed, and the table as sure as a user's word.
+    fn after_two_epochs(seconds: i64) -> (Outlook, Outlook, Prediction) {
+        let sure = Table {
+            times: vec![Estimate { median: 100.0, sigma: 0.05, source: Source::UserGiven }],
+            ..table()
+        };
+        let progress = json!({"milliPercent": 20_000, "text": "20%", "attempt": 1, "at": at(2 * seconds),
+            "millisPerEpoch": seconds * 1_000, "timedMilliEpochs": 2_000, "stepwise": true});
+        let before = job(json!({}), running(json!(null)));
+        let after = job(json!({}), running(progress));
+        let outlook = |job: &SlimTrainingJob, second| outlook(job, job.status.as_ref(), &sure, at(second));
+        let shown = prediction(&after, after.status.as_ref(), &sure, at(2 * seconds), Waiting::default());
+        (outlook(&before, 1), outlook(&after, 2 * seconds), shown)
+    }
+
+    #[test]
+    fn two_epochs_put_an_estimate_right_that_is_wrong_by_two() {
+        for truth in [50, 200] {
+            let (planned, seen, shown) = after_two_epochs(truth);
+            let left = 8.0 * truth as f64;
+            assert!((seen.seconds_left / left - 1.0).abs() < 0.1, "{truth}: {seen:?}");
+            assert!(seen.has_left(&planned), "{truth}: {planned:?} {seen:?}");
+            assert!(!seen.has_left(&seen), "the next plan knows");
+            let inside = shown.epoch_millis_low..=shown.epoch_millis_high;
+            assert!(
+                inside.contains(&Some(truth * 1_000)) && inside.contains(&shown.epoch_millis),
+                "{shown:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_goes_as_predicted_asks_for_no_plan_and_is_as_sure_as_before() {
+        for truth in [95, 100, 108] {
+            let (planned, seen, _) = after_two_epochs(truth);
+            assert!(!seen.has_left(&planned), "{truth}");
+            assert!(seen.epoch.sigma <= planned.epoch.sigma * 1.001, "{truth}: {seen:?}");
+        }
+        // Of another attempt the plan knew nothing yet.
+        let (planned, seen, _) = after_two_epochs(115);
+        assert!(!seen.has_left(&Outlook { attempt: None, ..planned }));
     }
 
     #[test]

@@ -12,11 +12,16 @@ use std::sync::Arc;
 use andreas_api::TrainingJobStatus;
 use andreas_api::training_job::Allocation;
 use andreas_runtime::watch::ObjectKey;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
+use crate::forecast::Outlook;
 use crate::lifecycle::{Claim, Creation, DecisionFor, Planned, Verdict};
 use crate::measured::Owed;
 use crate::snapshot::tables::Table;
+
+/// How often jobs may ask for a plan because they are not as the plan thought, all together and each.
+const ASK_EVERY: SignedDuration = SignedDuration::from_secs(2);
+const SAME_ASKS_EVERY: SignedDuration = SignedDuration::from_secs(10);
 
 /// What is remembered of one job.
 #[derive(Clone, Debug)]
@@ -47,8 +52,10 @@ pub struct JobMemory {
     pub on_time: Option<f64>,
     /// When it is expected to start, if it waits, by the last plan.
     pub starts: Option<Timestamp>,
-    /// How its pace compared with its table when the last plan was made.
-    pub pace: f64,
+    /// How far and how fast it was when the last plan was made.
+    pub planned: Option<Outlook>,
+    /// When it last asked for a plan because it is not as the plan thought.
+    pub asked: Option<Timestamp>,
     /// When the status was last written by us.
     pub last_write: Timestamp,
     /// When a report last moved the progress.
@@ -131,6 +138,8 @@ impl JobMemory {
 #[derive(Clone, Debug)]
 pub struct Ledger {
     started: Timestamp,
+    /// When a job last asked for a plan because it is not as the plan thought.
+    asked: Option<Timestamp>,
     jobs: BTreeMap<ObjectKey, JobMemory>,
     /// Decisions that were handed over and not looked at yet.
     handed: BTreeSet<ObjectKey>,
@@ -139,7 +148,7 @@ pub struct Ledger {
 impl Ledger {
     /// An empty ledger of a process that started then.
     pub fn new(started: Timestamp) -> Self {
-        Self { started, jobs: BTreeMap::new(), handed: BTreeSet::new() }
+        Self { started, asked: None, jobs: BTreeMap::new(), handed: BTreeSet::new() }
     }
 
     /// The memory of a job, made where there is none or it is of another UID.
@@ -158,7 +167,8 @@ impl Ledger {
             table: None,
             on_time: None,
             starts: None,
-            pace: 1.0,
+            planned: None,
+            asked: None,
             last_write: self.started,
             last_progress: None,
             owed: None,
@@ -206,6 +216,20 @@ impl Ledger {
     pub fn waiting_for(&self, key: &ObjectKey) -> Vec<ObjectKey> {
         let waits = self.jobs.iter().filter(|(_, memory)| memory.after.iter().any(|(other, _)| other == key));
         waits.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// The run is not as its plan thought. `true`: ask for another plan. A job asks at most once in ten seconds, all of them
+    /// together once in two: what is refused here is planned with at the next plan there is.
+    pub fn may_ask(&mut self, key: &ObjectKey, uid: &str, now: Timestamp) -> bool {
+        let long_ago = |asked: Option<Timestamp>, pause: SignedDuration| {
+            asked.is_none_or(|asked| now < asked || now.duration_since(asked) >= pause)
+        };
+        let Some(memory) = self.jobs.get_mut(key).filter(|memory| memory.uid == uid) else { return false };
+        if !long_ago(self.asked, ASK_EVERY) || !long_ago(memory.asked, SAME_ASKS_EVERY) {
+            return false;
+        }
+        (self.asked, memory.asked) = (Some(now), Some(now));
+        true
     }
 
     /// A step has looked at the job's decision.
@@ -298,6 +322,21 @@ mod tests {
         // The step found that it could not take it.
         memory.taken();
         assert_eq!(memory.target, None);
+    }
+
+    #[test]
+    fn a_storm_of_runs_that_are_not_as_planned_makes_no_storm_of_plans() {
+        let mut ledger = Ledger::new(Timestamp::UNIX_EPOCH);
+        for name in ["a", "b"] {
+            ledger.entry(&key(name), "1");
+        }
+        let at = |second| Timestamp::from_second(second).expect("a time");
+        let mut asks = |name: &str, second| ledger.may_ask(&key(name), "1", at(second));
+        assert!(asks("a", 100), "at once");
+        assert!(!asks("b", 101) && asks("b", 102), "all together once in two seconds");
+        assert!(!asks("a", 109) && asks("a", 110), "each once in ten");
+        assert!(asks("b", 50), "a clock that was set back silences nobody");
+        assert!(!asks("nobody", 200));
     }
 
     #[test]

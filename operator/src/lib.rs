@@ -22,6 +22,7 @@
 //! | [`planning`] | when to plan, and handing decisions over |
 //! | [`executor`] | the workers, writes, refusals |
 //! | [`progress`] | the endpoint that training programs report to |
+//! | [`learner`] | the fit of the predictor, on a thread of its own |
 //! | [`forecast`], [`queue`] | what is expected of each job, and what it cost so far; when waiting ones may start |
 //! | [`measured`] | what attempts have used, by what nodes' agents tell |
 //! | [`profiles`], [`nodes`] | TrainingProfiles and GpuNodes that the operator keeps |
@@ -40,6 +41,7 @@ pub mod events;
 pub mod executor;
 pub mod forecast;
 pub mod index;
+pub mod learner;
 pub mod ledger;
 pub mod lifecycle;
 pub mod measured;

@@ -24,12 +24,13 @@ use crate::executor::Shared;
 use crate::executor::observe::largest_node;
 use crate::forecast;
 use crate::index::ClusterIndex;
+use crate::learner::Learner;
 use crate::ledger::Ledger;
 use crate::lifecycle::{DecisionFor, Planned};
 use crate::metrics::LastPlan;
 use crate::queue;
 use crate::server::Snapshots;
-use crate::snapshot::{self, Built, Tables, job_key};
+use crate::snapshot::{self, Built, Expected, Tables, job_key};
 
 /// How planning is paced.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +62,15 @@ pub async fn run(
     shutdown: CancellationToken,
 ) {
     let signals = shared.index.lock().signals();
-    let mut tables = Tables::default();
+    let learner = match Learner::start(shared.metrics.clone(), Arc::clone(&signals)) {
+        Ok(learner) => learner,
+        Err(error) => {
+            tracing::error!(%error, "no thread to learn on");
+            shutdown.cancel();
+            return;
+        }
+    };
+    let mut tables = Tables::learning(learner.clone());
     // Prices and memory of the last plan.
     let mut left = (None, None);
     let mut wake: Option<Instant> = None;
@@ -71,6 +80,7 @@ pub async fn run(
     .await;
     loop {
         heart.beat();
+        learner.look();
         let tick = Instant::now() + pace.every;
         let until = wake.map_or(tick, |wake| wake.min(tick));
         tokio::select! {
@@ -80,7 +90,8 @@ pub async fn run(
         }
         settled(&shared, HANDED_WITHIN, |_, ledger| ledger.handed() == 0).await;
         let (index, ledger) = look(&shared);
-        let (with, last, wanted) = (std::mem::take(&mut tables), std::mem::take(&mut left), options.clone());
+        let with = std::mem::replace(&mut tables, Tables::learning(learner.clone()));
+        let (last, wanted) = (std::mem::take(&mut left), options.clone());
         let work = move || make(&index, &ledger, with, last, &wanted);
         let Ok((with, built, planned)) = tokio::task::spawn_blocking(work).await else {
             // Snapshot and planner are pure and total; a panic is a bug that a restart does not mend.
@@ -288,12 +299,12 @@ fn forecasts(
     changed: &mut Vec<ObjectKey>,
 ) {
     let now = Timestamp::now();
-    for (key, table) in &built.tables {
+    for Expected { key, table, outlook } in &built.expected {
         let Some(job) = index.jobs.get(key) else { continue };
         let Some(memory) = ledger.get_mut(key, job.metadata.uid.as_deref().unwrap_or_default()) else {
             continue;
         };
-        memory.pace = forecast::outlook(job, job.status.as_ref(), table, now).pace_factor;
+        memory.planned = Some(*outlook);
         memory.table = Some(Arc::clone(table));
         let id = snapshot::job_id(key);
         memory.on_time = plan.jobs.get(&id).map(|job_plan| job_plan.on_time);

@@ -164,6 +164,7 @@ mod tests {
             millis_per_epoch: millis,
             milli_epochs: 1_000,
             watts: None,
+            claimed: false,
             at: Time(Timestamp::UNIX_EPOCH),
         })
     }

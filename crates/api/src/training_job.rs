@@ -371,6 +371,11 @@ pub struct Progress {
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub millis_per_epoch: i64,
+    /// Thousandths of an epoch that the operator's clock has timed, between the first and the last report. 0: the pace is that since
+    /// all members ran, with whatever came before the first step.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub timed_milli_epochs: i64,
     /// The program has said that it is at its end: a plain 100, which says nothing of how far it came.
     #[serde(default)]
     pub ended: bool,
@@ -405,6 +410,18 @@ pub struct Prediction {
     /// Where the times come from: `UserGiven`, `Observed`, `Regression`, `Prior`.
     #[schemars(length(max = 32))]
     pub source: String,
+    /// Milliseconds of one epoch on what it holds (median).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub epoch_millis: Option<i64>,
+    /// Lower end of their interval of 90 %.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub epoch_millis_low: Option<i64>,
+    /// Upper end of their interval of 90 %.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub epoch_millis_high: Option<i64>,
     /// Energy still to be used, J.
     #[serde(default)]
     #[schemars(range(min = 0))]

@@ -157,6 +157,10 @@ pub struct Observation {
     /// Measured draw of all these GPUs together, W.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watts: Option<i32>,
+    /// The time rests on the program's word alone: neither did the operator's clock time it between two counted reports, nor was it a
+    /// whole run. It counts for this family, never for others.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub claimed: bool,
     /// When.
     pub at: Time,
 }

@@ -21,9 +21,9 @@ pub fn family(name: String, spec: &TrainingProfileSpec, status: Option<&Training
         power: m.watts.map(|watts| Watts(f64::from(watts))),
     });
     let observations = status.map(|status| status.observations.as_slice()).unwrap_or_default();
-    let observations = observations.iter().map(|o| {
+    let observations = observations.iter().flat_map(|o| {
         let (gpus, nodes) = (count(o.gpus), count(o.nodes));
-        Observation {
+        let row = Observation {
             configuration: Configuration {
                 gpu_type: o.gpu_type.as_str().into(),
                 nodes,
@@ -36,8 +36,13 @@ pub fn family(name: String, spec: &TrainingProfileSpec, status: Option<&Training
             at: Time(o.at.0.as_second() as f64),
             gpus: (gpus % nodes != 0).then_some(GpuCount(gpus)),
             batch: None,
-            claimed: false,
-        }
+            claimed: o.claimed,
+        };
+        // A time may be the program's word; the draw is always the agents'.
+        let metered = row.watts_per_gpu.filter(|_| o.claimed);
+        let draw = metered.map(|_| Observation { epoch: None, claimed: false, ..row.clone() });
+        let time = Observation { watts_per_gpu: row.watts_per_gpu.filter(|_| !o.claimed), ..row };
+        std::iter::once(time).chain(draw)
     });
     let features = spec.features.as_ref();
     Profile {
@@ -86,7 +91,7 @@ mod tests {
         let observed = |gpus: i32, nodes: i32| {
             json!({
                 "run": "a-1", "gpuType": "T4", "gpus": gpus, "nodes": nodes, "millisPerEpoch": 35_000, "milliEpochs": 3_000,
-                "watts": 240, "powerLimitWatts": 60, "at": "2026-01-02T03:04:05Z",
+                "watts": 240, "powerLimitWatts": 60, "claimed": gpus == 5, "at": "2026-01-02T03:04:05Z",
             })
         };
         let status = serde_json::from_value(json!({"observations": [observed(4, 2), observed(5, 2)]}));
@@ -94,9 +99,17 @@ mod tests {
         assert_eq!((family.name.as_str(), family.features.precision.as_deref()), ("lab/bert", Some("bf16")));
         assert_eq!(family.features.parameters, Some(110.0));
         assert_eq!((family.given[0].gpus, family.given[0].power), (GpuCount(2), Some(Watts(130.0))));
-        let [even, uneven] = &family.observations[..] else { panic!("two rows") };
+        let [even, uneven, metered] = &family.observations[..] else {
+            panic!("two rows, one of them in two parts")
+        };
         assert_eq!((even.configuration.gpus_per_node, even.gpus), (GpuCount(2), None));
         assert_eq!((uneven.configuration.gpus_per_node, uneven.gpus), (GpuCount(2), Some(GpuCount(5))));
+        // What the program says of itself, and what the agents metered meanwhile.
+        assert!(!even.claimed && uneven.claimed && !metered.claimed);
+        assert_eq!(
+            (uneven.watts_per_gpu, metered.epoch, metered.watts_per_gpu),
+            (None, None, Some(Watts(48.0)))
+        );
         assert_eq!((even.epoch, even.epochs), (Some(Seconds(35.0)), 3.0));
         assert_eq!((even.watts_per_gpu, even.configuration.limit), (Some(Watts(60.0)), Some(Watts(60.0))));
     }

@@ -21,9 +21,6 @@ use crate::lifecycle::{
 };
 use crate::measured::{self, Owed};
 
-/// A pace that differs by more than this from what the last plan knew is news for the planner.
-const OFF_PLAN: f64 = 0.2;
-
 /// All that a step looks at, owned: the index is unlocked while the step is made.
 pub struct Seen {
     /// The job.
@@ -122,13 +119,10 @@ impl Seen {
         self.memory.decision.as_ref()
     }
 
-    /// The run goes so much faster or slower than the last plan knew that another plan is due.
+    /// The run is so much unlike what the last plan was made with that another plan is due.
     pub fn is_off_plan(&self) -> bool {
-        let table = self.memory.table.as_ref();
-        table.is_some_and(|table| {
-            let pace = forecast::outlook(&self.job, self.job.status.as_ref(), table, self.now).pace_factor;
-            (pace / self.memory.pace - 1.0).abs() > OFF_PLAN
-        })
+        let (Some(table), Some(planned)) = (&self.memory.table, &self.memory.planned) else { return false };
+        forecast::outlook(&self.job, self.job.status.as_ref(), table, self.now).has_left(planned)
     }
 
     /// Makes the step.

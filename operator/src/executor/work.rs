@@ -33,7 +33,8 @@ pub async fn step(shared: &Arc<Shared>, key: &ObjectKey) -> Again {
 }
 
 async fn step_from(shared: &Arc<Shared>, key: &ObjectKey, mut seen: Seen) -> Again {
-    if seen.is_off_plan() {
+    if seen.is_off_plan() && shared.ledger.lock().may_ask(key, uid(&seen.job), Timestamp::now()) {
+        shared.metrics.left_prediction.inc();
         shared.index.lock().replan();
     }
     let mut step = seen.step();
@@ -86,8 +87,11 @@ fn settle_energy(shared: &Shared, key: &ObjectKey, seen: &Seen, step: &Step) {
     if let Some(late) = seen.late()
         && let Some(paid) = memory.owed.take_if(|owed| owed.attempt == late.attempt)
     {
-        let lesson =
-            paid.observation.map(|run| Learned::Observation(Observation { watts: late.watts, ..run }));
+        let seen_draw = paid.observation.map(|run| Observation { watts: late.watts, ..run });
+        if let (Some(table), Some(run)) = (&memory.table, &seen_draw) {
+            shared.metrics.metered(table, run);
+        }
+        let lesson = seen_draw.map(Learned::Observation);
         shared.lessons.add(&seen.job, lesson.into_iter().collect());
         index.await_energy(key, std::iter::empty());
     }

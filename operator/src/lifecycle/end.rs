@@ -24,6 +24,8 @@ const WITHDRAWN_IN_A_ROW: usize = 6;
 const AFTER_CLUSTER: i64 = 5;
 const AFTER_USER: i64 = 10;
 const AFTER_REFUSAL: i64 = 10;
+/// Thousandths of an epoch that must have been timed for a pace to count as measured.
+const LEAST_TIMED: i64 = 100;
 /// Longest back-off, s.
 const LONGEST_BACK_OFF: i64 = 300;
 
@@ -147,19 +149,26 @@ fn learn(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgement, ende
     let seconds = seconds_between(started.0, ended.0);
     let finished = judgement.outcome == Outcome::Finished;
     let progress = d.status.progress.as_ref().filter(|p| p.attempt == allocation.attempt);
-    let observed = match progress {
+    let timed =
+        progress.filter(|p| p.stepwise && p.millis_per_epoch > 0 && p.timed_milli_epochs >= LEAST_TIMED);
+    // The whole run from its beginning in one attempt: timed by its start and its end.
+    let first = d.status.history.iter().all(|record| record.started.is_none());
+    let whole = finished && judgement.reason != Reason::CompletedEarly && first && seconds > 0;
+    let whole =
+        whole && d.status.progress.as_ref().is_none_or(|p| p.attempt_start == 0 && progress.is_some());
+    // Time of an epoch, how much of it was seen, and whether that is the program's word alone.
+    let observed = match (timed, progress) {
         _ if allocation.limit_changed => None,
-        Some(p) if p.millis_per_epoch > 0 => {
-            Some((p.millis_per_epoch, i64::from(p.milli_percent - p.attempt_start).max(0) * epochs / 100))
-        }
-        // No report, but the whole run from its beginning in one attempt.
-        None if finished && d.status.progress.is_none() && d.status.restarts == 0 && seconds > 0 => {
-            Some(((seconds * 1000 / epochs).max(1), epochs * 1000))
+        (Some(p), _) => Some((p.millis_per_epoch, p.timed_milli_epochs, false)),
+        _ if whole => Some(((seconds * 1000 / epochs).max(1), epochs * 1000, false)),
+        (None, Some(p)) if p.millis_per_epoch > 0 => {
+            let done = i64::from(p.milli_percent - p.attempt_start).max(0) * epochs / 100;
+            Some((p.millis_per_epoch, done, true))
         }
         _ => None,
     };
     let run = format!("{}-{}", d.o.job.metadata.name.as_deref().unwrap_or_default(), allocation.attempt);
-    if let Some((millis_per_epoch, milli_epochs)) = observed.filter(|(_, e)| *e > 0) {
+    if let Some((millis_per_epoch, milli_epochs, claimed)) = observed.filter(|(_, e, _)| *e > 0) {
         d.learned.push(Learned::Observation(Observation {
             run: run.clone(),
             gpu_type: allocation.gpu_type.clone(),
@@ -169,6 +178,7 @@ fn learn(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgement, ende
             millis_per_epoch,
             milli_epochs,
             watts: d.o.energy.measured_watts,
+            claimed,
             at: ended.clone(),
         }));
     }

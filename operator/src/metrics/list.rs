@@ -71,7 +71,23 @@ metrics! {
     DECISIONS = counter("andreas_decisions_total", &["decision"],
         "Decisions handed to TrainingJobs that differ from the one before: Run, or why it waits");
     PREDICTION_ERROR = histogram("andreas_prediction_error_ratio", &["source"],
-        "How far the time of an epoch was from its prediction, as a part of it, for each attempt, by what it rested on");
+        "How far the time of an epoch was from its prediction, as a part of it, for each attempt that was timed, by what it rested on");
+
+    CHECKED = counter("andreas_predictions_checked_total", &["quantity", "gpu_type", "source"],
+        "Predictions that an attempt showed the truth of: the time of an epoch, and the draw where agents metered it");
+    MAPE = gauge("andreas_prediction_mape_ratio", &["quantity", "gpu_type", "source"],
+        "Mean of how far the last 200 of these were off, as a part of the truth");
+    COVERAGE = gauge("andreas_prediction_coverage_ratio", &["quantity", "gpu_type", "source"],
+        "Share of the last 200 of these whose truth lay within their interval of 90 %");
+    LEFT_PREDICTION = counter("andreas_left_predictions_total", &[],
+        "Times that a run left what its plan was made with, the interval of 90 % or a fifth of its pace, and asked for another plan");
+    FITS = counter("andreas_predictor_fits_total", &["result"],
+        "Fits of the predictor: done, failed, or slow: longer than 5 s, while the model before goes on");
+    FIT_TIME = histogram("andreas_predictor_fit_duration_seconds", &[], "Time to fit the predictor");
+    FIT_AT = gauge("andreas_predictor_last_fit_timestamp_seconds", &[], "When the predictor was fitted last, seconds since 1970");
+    FIT_ROWS = gauge("andreas_predictor_rows", &[], "Observations that the last fit read");
+    FIT_REFUSED = gauge("andreas_predictor_refused_rows", &["reason"],
+        "Observations that the last fit did not pool: what cannot be true, too many of one namespace, or Claimed: the program's word alone");
 
     STEPS = counter("andreas_steps_total", &[], "Steps of TrainingJobs");
     STEP_ERRORS = counter("andreas_step_errors_total", &[], "Steps that could not be carried out");

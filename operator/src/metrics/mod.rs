@@ -5,10 +5,12 @@
 //! | [`list`] | every metric: name, type, labels, help |
 //! | [`state`] | gauges, read off the index at each scrape, by the leader alone |
 //! | [`spent`] | energy and money by namespace and GPU type |
+//! | [`learning`] | how well predictions do, and the last fit |
 //!
 //! **In**: what happened, where it happens. **Out**: `/metrics`. **Must never be here**: work per event that grows with the
 //! number of jobs.
 
+pub mod learning;
 pub mod list;
 pub mod spent;
 pub mod state;
@@ -19,7 +21,9 @@ use std::sync::Arc;
 
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::AttemptRecord;
+use andreas_api::training_profile::Observation;
 use andreas_api::{Outcome, Phase, Reason, TrainingJobStatus};
+use andreas_predictor::Estimate;
 use andreas_runtime::metrics::register_process;
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -31,9 +35,11 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use crate::learner::Fit;
 use crate::lifecycle::Learned;
 use crate::lifecycle::status::deadline;
 use crate::snapshot::Table;
+use learning::{Learning, Quantity};
 use spent::Spent;
 use state::State;
 
@@ -112,8 +118,13 @@ pub struct Metrics {
     turnaround: Histogram,
     prediction_error: Family<Source, Histogram, fn() -> Histogram>,
     violations: Counter,
+    fits: Family<Became, Counter>,
+    fit_seconds: Histogram,
     told: Arc<Mutex<Told>>,
     spent: Arc<Mutex<Spent>>,
+    learning: Arc<Mutex<Learning>>,
+    /// Runs that left what their plan was made with.
+    pub left_prediction: Counter,
     /// The gauges of the leader.
     pub state: State,
     /// Steps of jobs.
@@ -149,6 +160,7 @@ impl Metrics {
     /// Makes the metrics and adds them to `registry`.
     pub fn register(registry: &mut Registry) -> Self {
         let (told, spent) = (Arc::<Mutex<Told>>::default(), Arc::<Mutex<Spent>>::default());
+        let learning = Arc::<Mutex<Learning>>::default();
         let this = Self {
             writes: Family::default(),
             decisions: Family::default(),
@@ -161,9 +173,13 @@ impl Metrics {
             turnaround: long(),
             prediction_error: Family::new_with_constructor(errors as fn() -> Histogram),
             violations: Counter::default(),
-            state: State::new(Arc::clone(&told), Arc::clone(&spent)),
+            fits: Family::default(),
+            fit_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
+            state: State::new(Arc::clone(&told), Arc::clone(&spent), Arc::clone(&learning)),
             told,
             spent,
+            learning,
+            left_prediction: Counter::default(),
             steps: Counter::default(),
             step_errors: Counter::default(),
             queue: Gauge::default(),
@@ -185,6 +201,9 @@ impl Metrics {
         list::TURNAROUND.register(registry, this.turnaround.clone());
         list::PREDICTION_ERROR.register(registry, this.prediction_error.clone());
         list::VIOLATIONS.register(registry, this.violations.clone());
+        list::FITS.register(registry, this.fits.clone());
+        list::FIT_TIME.register(registry, this.fit_seconds.clone());
+        list::LEFT_PREDICTION.register(registry, this.left_prediction.clone());
         list::STEPS.register(registry, this.steps.clone());
         list::STEP_ERRORS.register(registry, this.step_errors.clone());
         list::QUEUE.register(registry, this.queue.clone());
@@ -216,6 +235,9 @@ impl Metrics {
         }
         for result in ["written", "refused"] {
             let _ = self.reports.get_or_create(&Became { result });
+        }
+        for result in ["done", "failed", "slow"] {
+            let _ = self.fits.get_or_create(&Became { result });
         }
     }
 
@@ -314,26 +336,60 @@ impl Metrics {
         self.spent.lock().ended(&attempt, more);
     }
 
+    /// A fit of the predictor: `done`, `failed`, `slow`.
+    pub fn fits(&self, result: &'static str) {
+        self.fits.get_or_create(&Became { result }).inc();
+    }
+
+    /// The predictor has been fitted.
+    pub fn fitted(&self, fit: &Fit) {
+        self.fits("done");
+        self.fit_seconds.observe(fit.took.as_secs_f64());
+        self.learning.lock().fitted(Timestamp::now(), fit);
+    }
+
     /// What an attempt taught, beside what `table` predicted for it.
     pub fn learned(&self, table: &Table, learned: &[Learned]) {
         for lesson in learned {
             let Learned::Observation(seen) = lesson else { continue };
-            let Some((_, row)) =
-                u32::try_from(seen.gpus).ok().and_then(|gpus| table.row(&seen.gpu_type, gpus))
-            else {
-                continue;
-            };
+            let Some((at, row)) = predicted(table, seen) else { continue };
             let nodes = usize::try_from(seen.nodes).unwrap_or(1);
             let slower =
                 table.spread_factor(nodes) * table.limit_factor(&seen.gpu_type, seen.power_limit_watts);
-            let predicted = row.median * slower;
-            let error = seen.millis_per_epoch as f64 / 1_000.0 / predicted - 1.0;
+            let row = Estimate { median: row.median * slower, ..*row };
+            self.check_draw(table, at, seen);
+            if seen.claimed {
+                // A program's word about itself must not decide what is thought of the predictor.
+                continue;
+            }
+            let truth = seen.millis_per_epoch as f64 / 1_000.0;
+            let error = truth / row.median - 1.0;
             if error.is_finite() {
                 let source = Source { source: row.source.as_str().to_owned() };
                 self.prediction_error.get_or_create(&source).observe(error.abs());
             }
+            self.learning.lock().check(Quantity::Epoch, &seen.gpu_type, &row, truth);
         }
     }
+
+    /// What agents metered of an attempt after it was closed, beside what `table` predicted for it.
+    pub fn metered(&self, table: &Table, seen: &Observation) {
+        if let Some((at, _)) = predicted(table, seen) {
+            self.check_draw(table, at, seen);
+        }
+    }
+
+    fn check_draw(&self, table: &Table, at: usize, seen: &Observation) {
+        let (Some(draw), Some(watts)) = (table.draws.get(at), seen.watts) else { return };
+        self.learning.lock().check(Quantity::Power, &seen.gpu_type, draw, f64::from(watts));
+    }
+}
+
+/// Which row of the table is of the configuration that was seen, and its time on one node.
+fn predicted<'a>(table: &'a Table, seen: &Observation) -> Option<(usize, &'a Estimate)> {
+    let gpus = u32::try_from(seen.gpus).ok()?;
+    let at = table.at(&seen.gpu_type, gpus)?;
+    Some((at, table.times.get(at)?))
 }
 
 fn seconds(from: Timestamp, to: Timestamp) -> f64 {

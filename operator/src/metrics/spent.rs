@@ -67,7 +67,7 @@ pub struct Spent {
 }
 
 /// `name`, or [`OTHER`] where it is new and `known` has `most` already.
-fn bounded(name: &str, known: &mut BTreeSet<String>, most: usize) -> String {
+pub(super) fn bounded(name: &str, known: &mut BTreeSet<String>, most: usize) -> String {
     if !known.contains(name) {
         if known.len() >= most {
             return OTHER.to_owned();

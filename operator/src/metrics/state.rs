@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
+use super::learning::Learning;
 use super::spent::{Attempt, MOST_TYPES, OTHER, Spent};
 use super::{Told, list, seconds};
 use crate::budget;
@@ -35,6 +36,7 @@ pub struct State {
     shared: Arc<Mutex<Weak<Shared>>>,
     told: Arc<Mutex<Told>>,
     spent: Arc<Mutex<Spent>>,
+    learning: Arc<Mutex<Learning>>,
 }
 
 impl fmt::Debug for State {
@@ -44,8 +46,12 @@ impl fmt::Debug for State {
 }
 
 impl State {
-    pub(super) fn new(told: Arc<Mutex<Told>>, spent: Arc<Mutex<Spent>>) -> Self {
-        Self { shared: Arc::default(), told, spent }
+    pub(super) fn new(
+        told: Arc<Mutex<Told>>,
+        spent: Arc<Mutex<Spent>>,
+        learning: Arc<Mutex<Learning>>,
+    ) -> Self {
+        Self { shared: Arc::default(), told, spent, learning }
     }
 
     /// This process leads from now on.
@@ -57,6 +63,7 @@ impl State {
     pub(super) fn encode_view(&self, view: View, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         view.encode(encoder)?;
         encode_told(*self.told.lock(), encoder)?;
+        self.learning.lock().encode(encoder)?;
         encode_spent(&mut self.spent.lock(), view.running, encoder)
     }
 }

@@ -107,9 +107,11 @@ fn everything(metrics: &Metrics) {
         sigma: 0.2,
         source: andreas_predictor::Source::Observed,
     }];
+    let draws = vec![andreas_predictor::Estimate { median: 300.0, ..times[0] }];
     let table = Table {
         rows: vec![row].into(),
         times,
+        draws,
         spread: Vec::new(),
         limits: Vec::new(),
         prior: false,
@@ -117,7 +119,12 @@ fn everything(metrics: &Metrics) {
     };
     let seen = serde_json::from_value(json!({"run": "done-1", "gpuType": "A", "gpus": 2, "nodes": 1,
         "millisPerEpoch": 125_000, "milliEpochs": 10_000, "at": at(7_200)}));
-    metrics.learned(&table, &[Learned::Observation(seen.expect("an observation"))]);
+    let seen: Observation = seen.expect("an observation");
+    metrics.metered(&table, &Observation { watts: Some(600), ..seen.clone() });
+    metrics.learned(&table, &[Learned::Observation(seen)]);
+    let refused = [("Claimed", 3)].into();
+    metrics.fitted(&Fit { took: std::time::Duration::from_millis(10), families: 1, rows: 7, refused });
+    metrics.left_prediction.inc();
 }
 
 fn small() -> ClusterIndex {
@@ -169,6 +176,14 @@ fn a_scrape_tells_what_there_is_now() {
         "andreas_restarts_total 1",
         r#"andreas_job_lateness_cost_total{job_namespace="team"} 0.5"#,
         r#"andreas_prediction_error_ratio_sum{source="Observed"} 0.25"#,
+        r#"andreas_prediction_mape_ratio{quantity="epoch",gpu_type="A",source="Observed"} 0.19999999999999996"#,
+        r#"andreas_prediction_coverage_ratio{quantity="epoch",gpu_type="A",source="Observed"} 1.0"#,
+        r#"andreas_prediction_mape_ratio{quantity="power",gpu_type="A",source="Observed"} 0.5"#,
+        r#"andreas_prediction_coverage_ratio{quantity="power",gpu_type="A",source="Observed"} 0.0"#,
+        r#"andreas_predictions_checked_total{quantity="power",gpu_type="A",source="Observed"} 1"#,
+        "andreas_predictor_rows 7.0",
+        r#"andreas_predictor_refused_rows{reason="Claimed"} 3.0"#,
+        r#"andreas_predictor_refused_rows{reason="TooMany"} 0.0"#,
     ] {
         let plain = line.strip_suffix(".0").unwrap_or(line);
         assert!(

@@ -2,6 +2,8 @@
 
 use andreas_api::TrainingJobStatus;
 use andreas_api::training_job::Progress;
+use andreas_core::Time;
+use andreas_predictor::progress::{Pace, ProgressWindow, Report};
 use jiff::Timestamp;
 
 use super::wire::Claim;
@@ -23,6 +25,8 @@ pub struct Heard {
     pub written: Option<Timestamp>,
     /// When the first report came, and how far the program was.
     began: (i32, Timestamp),
+    /// The moves, as our clock timed them.
+    window: ProgressWindow,
     ended: bool,
 }
 
@@ -37,6 +41,7 @@ impl Heard {
             best: same.map(|progress| (progress.milli_percent, progress.at.0)),
             written: None,
             began: (from, at),
+            window: ProgressWindow::default(),
             ended: same.is_some_and(|progress| progress.ended),
         }
     }
@@ -54,8 +59,15 @@ impl Heard {
                 self.began.0 = self.began.0.min(claim.milli_percent);
             }
             self.best = Some((claim.milli_percent, at));
+            let fraction = f64::from(claim.milli_percent) / 100_000.0;
+            self.window.push(Report { at: Time(at.as_millisecond() as f64 / 1_000.0), fraction });
         }
         moved || ends
+    }
+
+    /// The pace between the reports, by our clock: what came before the first step does not count. `None` before two reports.
+    pub fn pace(&self, epochs: i32) -> Option<Pace> {
+        self.window.pace(f64::from(epochs.max(1)))
     }
 
     /// Whether a program that says at `at` that it is at its end can have come there, by the speed that it had so far.

@@ -23,6 +23,11 @@ const MANY: usize = 200;
 /// time-out: the replica that judges it may be another one than that which hears of it.
 const ALIVE: Duration = Duration::from_secs(60);
 const ALIVE_PART: u32 = 3;
+/// ... or this much where the pace has left what was predicted: a plan rests on that.
+const NEWS: Duration = Duration::from_secs(1);
+/// A pace is news once it was timed over an epoch, or this part of a shorter run.
+const NEWS_EPOCH: i64 = 1_000;
+const NEWS_PART: i64 = 10;
 
 /// A claim, and when it came.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -79,15 +84,18 @@ pub fn judge(
         return Verdict::Nothing;
     }
     let attempt_start = same.map_or_else(|| start_of(held, milli_percent), |progress| progress.attempt_start);
+    let (millis_per_epoch, timed_milli_epochs) = timed(heard, spec, same)
+        .or_else(|| Some((pace(status, spec.epochs, attempt_start, milli_percent, at)?, 0)))
+        .or(same.map(|progress| (progress.millis_per_epoch, progress.timed_milli_epochs)))
+        .unwrap_or((0, 0));
     let progress = Progress {
         milli_percent,
         text: format!("{}%", milli_percent / 1_000),
         attempt,
         attempt_start,
         at: Time(at),
-        millis_per_epoch: pace(status, spec.epochs, attempt_start, milli_percent, at)
-            .or(same.map(|progress| progress.millis_per_epoch))
-            .unwrap_or(0),
+        millis_per_epoch,
+        timed_milli_epochs,
         ended,
         stepwise: claim.stepwise || same.is_some_and(|progress| progress.stepwise),
     };
@@ -100,7 +108,9 @@ pub fn judge(
         part.clamp(Duration::from_secs(1), ALIVE)
     });
     let every = if running > MANY { EVERY_WHEN_MANY } else { EVERY };
-    let every = if milli_percent - floor >= STEP {
+    let every = if off_prediction(status, spec, &progress) && !off_prediction(status, spec, same) {
+        NEWS
+    } else if milli_percent - floor >= STEP {
         alive.map_or(every, |alive| alive.min(every))
     } else if let Some(alive) = alive {
         alive
@@ -110,6 +120,29 @@ pub fn judge(
     let last = heard.written.map_or(same.at.0, |written| written.max(same.at.0));
     let since = now.duration_since(last).unsigned_abs();
     if since < every { Verdict::Later(every - since) } else { Verdict::Write(progress) }
+}
+
+/// Milliseconds per epoch as our clock timed them between reports, and how many thousandths of an epoch: those that this replica
+/// heard, or those in the status where another one heard much more.
+fn timed(heard: &Heard, spec: &TrainingJobSpec, same: Option<&Progress>) -> Option<(i64, i64)> {
+    let written = same.filter(|progress| progress.timed_milli_epochs > 0 && progress.millis_per_epoch > 0);
+    let written = written.map(|progress| (progress.millis_per_epoch, progress.timed_milli_epochs));
+    let own = heard.pace(spec.epochs).map(|pace| {
+        let millis = (pace.epoch.0 * 1_000.0).clamp(1.0, i64::MAX as f64 / 2.0);
+        (millis.round() as i64, (pace.epochs * 1_000.0).round() as i64)
+    });
+    match (own.filter(|(_, epochs)| *epochs > 0), written) {
+        (Some(own), Some(written)) if own.1.saturating_mul(4) < written.1 => Some(written),
+        (own, written) => own.or(written),
+    }
+}
+
+/// The pace, timed for long enough, lies outside the interval that the status predicts.
+fn off_prediction(status: &TrainingJobStatus, spec: &TrainingJobSpec, progress: &Progress) -> bool {
+    let enough = NEWS_EPOCH.min(i64::from(spec.epochs.max(1)) * 1_000 / NEWS_PART);
+    let interval = status.prediction.as_ref().and_then(|p| Some(p.epoch_millis_low?..=p.epoch_millis_high?));
+    let outside = interval.is_some_and(|interval| !interval.contains(&progress.millis_per_epoch));
+    outside && progress.timed_milli_epochs >= enough
 }
 
 /// Where an attempt began, seen from its first report: at what the last one left, but never above what it reports.

@@ -34,6 +34,7 @@ use andreas_planner::{GpuTypeInfo, LimitEffect, Namespace, Prices, Snapshot};
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
+use crate::forecast::{self, Outlook};
 use crate::index::ClusterIndex;
 use crate::ledger::{Ledger, Target};
 use crate::lifecycle::Claim;
@@ -47,8 +48,8 @@ pub struct Built {
     pub snapshot: Snapshot,
     /// `status.decisions` of each job in the snapshot.
     pub basis: BTreeMap<ObjectKey, i64>,
-    /// Predictions for every job that has not ended.
-    pub tables: Vec<(ObjectKey, Arc<Table>)>,
+    /// What is expected of every job that has not ended.
+    pub expected: Vec<Expected>,
     /// When waiting jobs may start; known once there is a plan.
     pub starts: BTreeMap<JobId, Time>,
     /// The earliest end of a back-off, when to plan again.
@@ -59,6 +60,16 @@ pub struct Built {
     pub observed_limits: Option<BTreeMap<JobId, Vec<LimitEffect>>>,
     /// What a plan with them draws; known once there is a plan.
     pub limited: Option<Watts>,
+}
+
+/// What is expected of one job.
+pub struct Expected {
+    /// The job.
+    pub key: ObjectKey,
+    /// Predictions for it.
+    pub table: Arc<Table>,
+    /// How far it is and how fast, as the snapshot has it.
+    pub outlook: Outlook,
 }
 
 /// The planner's name of a job.
@@ -78,7 +89,7 @@ struct Holding {
     target: Option<Target>,
 }
 
-/// Gathers a snapshot. `tables` is refreshed where profiles or types changed; `prices` are those of the last plan.
+/// Gathers a snapshot. `tables` takes the newest model; `prices` are those of the last plan.
 pub fn build(
     index: &ClusterIndex,
     ledger: &Ledger,
@@ -152,8 +163,12 @@ pub fn build(
     cluster.limit(&worker::names(planned.iter().map(|job| &job.worker)));
     let open =
         index.jobs.iter().filter(|(_, job)| !job.status.as_ref().is_some_and(|s| s.phase.is_terminal()));
-    let all_tables =
-        open.filter_map(|(key, job)| Some((key.clone(), tables.of(index, job, &cluster.types)?))).collect();
+    let expected = open.filter_map(|(key, job)| {
+        let table = tables.of(index, job, &cluster.types)?;
+        let outlook = forecast::outlook(job, job.status.as_ref(), &table, now);
+        Some(Expected { key: key.clone(), table, outlook })
+    });
+    let expected = expected.collect();
     let namespaces: BTreeSet<&str> = planned.iter().map(|job| job.namespace.as_str()).collect();
     let namespaces = namespaces.into_iter().filter_map(|name| namespace(index, name, &holders)).collect();
     let gpu_types = cluster.types.keys().map(|name| info(name, policy)).collect();
@@ -174,7 +189,7 @@ pub fn build(
     Built {
         snapshot,
         basis,
-        tables: all_tables,
+        expected,
         starts: BTreeMap::new(),
         not_before,
         left_alone: cluster.left_alone,

@@ -15,6 +15,7 @@ use super::boards::board;
 use super::limits;
 use super::worker::WorkerSpecs;
 use crate::index::ClusterIndex;
+use crate::learner::{Learner, Model, Wanted};
 
 /// A GPU type of the cluster: how many GPUs there are and how much memory each has.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -39,6 +40,8 @@ pub struct Table {
     pub rows: Arc<[planner::Estimate]>,
     /// The same with intervals and sources, in the same order.
     pub times: Vec<Estimate>,
+    /// Draws with intervals and sources, in the same order.
+    pub draws: Vec<Estimate>,
     /// How much slower gangs over several nodes are.
     pub spread: Vec<planner::Spread>,
     /// What power limits do to it.
@@ -50,9 +53,14 @@ pub struct Table {
 }
 
 impl Table {
+    /// Which row is of that type and total.
+    pub fn at(&self, gpu_type: &str, gpus: u32) -> Option<usize> {
+        self.rows.iter().position(|row| row.gpu_type.as_str() == gpu_type && row.gpus.0 == gpus)
+    }
+
     /// Time of one epoch and draw on one node, for a type and a total.
     pub fn row(&self, gpu_type: &str, gpus: u32) -> Option<(&planner::Estimate, &Estimate)> {
-        let at = self.rows.iter().position(|row| row.gpu_type.as_str() == gpu_type && row.gpus.0 == gpus)?;
+        let at = self.at(gpu_type, gpus)?;
         Some((&self.rows[at], self.times.get(at)?))
     }
 
@@ -70,18 +78,13 @@ impl Table {
     }
 }
 
-/// A predictor and what it was fitted on.
-struct Fitted {
-    versions: Vec<(ObjectKey, Option<String>)>,
-    models: Vec<GpuModel>,
-    predictor: Predictor,
-    run_time: Seconds,
-}
-
-/// Predictions, fitted when profiles or GPU types changed, looked up otherwise.
+/// Predictions, looked up while model, profile and question are the same.
 #[derive(Default)]
 pub struct Tables {
-    fitted: Option<Fitted>,
+    /// Fits beside everything else; without one, models are fitted when they are asked for.
+    learner: Option<Learner>,
+    model: Option<Arc<Model>>,
+    run_times: RunTimes,
     tables: HashMap<String, Arc<Table>>,
     workers: HashMap<(String, i32), Arc<WorkerSpecs>>,
 }
@@ -89,8 +92,47 @@ pub struct Tables {
 /// Tables kept at most; thrown away together.
 const MAX_TABLES: usize = 50_000;
 
+/// What to think of a run of which nothing is known: the median of the finished runs of its own namespace, else the policy's
+/// `defaultRunTime`. Others' runs do not count: nobody may move what is thought of their jobs.
+#[derive(Debug)]
+struct RunTimes {
+    default: Seconds,
+    by_namespace: BTreeMap<String, Seconds>,
+}
+
+impl Default for RunTimes {
+    fn default() -> Self {
+        Self { default: Seconds(14_400.0), by_namespace: BTreeMap::new() }
+    }
+}
+
+impl RunTimes {
+    fn of(index: &ClusterIndex, policy: &EnergyPolicySpec) -> Self {
+        let default = Seconds(policy.default_run_time.seconds_or(14_400).max(1) as f64);
+        let mut finished: BTreeMap<&str, Vec<Seconds>> = BTreeMap::new();
+        for (key, profile) in index.profiles.iter() {
+            let runs = profile.status.iter().flat_map(|status| &status.finished_runs);
+            let times = runs.map(|run| Seconds(run.seconds as f64));
+            finished.entry(&key.namespace).or_default().extend(times);
+        }
+        let median = |(namespace, times): (&str, Vec<Seconds>)| {
+            (namespace.to_owned(), prior_run_time(&times, default))
+        };
+        Self { default, by_namespace: finished.into_iter().map(median).collect() }
+    }
+
+    fn at(&self, namespace: &str) -> Seconds {
+        self.by_namespace.get(namespace).copied().unwrap_or(self.default)
+    }
+}
+
 impl Tables {
-    /// Fits the predictor if profiles, policy or types changed since the last time.
+    /// Tables whose models that learner fits.
+    pub fn learning(learner: Learner) -> Self {
+        Self { learner: Some(learner), ..Self::default() }
+    }
+
+    /// Takes the newest model for the profiles, policy and types as they are.
     pub fn refresh(&mut self, index: &ClusterIndex, policy: &EnergyPolicySpec, types: &Types) {
         let models: Vec<GpuModel> = types
             .keys()
@@ -99,23 +141,17 @@ impl Tables {
                 GpuModel { gpu_type: name.clone(), idle: board.idle, max: board.max }
             })
             .collect();
-        let versions: Vec<_> =
-            index.profiles.iter().map(|(key, profile)| (key.clone(), profile.resource_version())).collect();
-        let default = Seconds(policy.default_run_time.seconds_or(14_400).max(1) as f64);
-        let finished = index.profiles.iter().filter_map(|(_, profile)| profile.status.as_ref());
-        let finished: Vec<Seconds> = finished
-            .flat_map(|status| status.finished_runs.iter().map(|run| Seconds(run.seconds as f64)))
-            .collect();
-        let run_time = prior_run_time(&finished, default);
-        let same = |f: &Fitted| f.versions == versions && f.models == models && f.run_time == run_time;
-        if self.fitted.as_ref().is_some_and(same) {
-            return;
+        self.run_times = RunTimes::of(index, policy);
+        let wanted = Wanted::of(index, models);
+        let model = match &self.learner {
+            Some(learner) => learner.latest(wanted),
+            None if self.model.as_ref().is_some_and(|model| model.is(&wanted)) => return,
+            None => Arc::new(wanted.fit()),
+        };
+        if !self.model.as_ref().is_some_and(|old| Arc::ptr_eq(old, &model)) {
+            self.model = Some(model);
+            self.tables.clear();
         }
-        let population: Vec<Profile> =
-            index.profiles.iter().map(|(key, profile)| family(key, profile)).collect();
-        let predictor = Predictor::fit(&models, &population);
-        self.fitted = Some(Fitted { versions, models, predictor, run_time });
-        self.tables.clear();
     }
 
     /// The specs of a job's worker.
@@ -130,16 +166,12 @@ impl Tables {
         Arc::clone(specs)
     }
 
-    /// The run time assumed for a job of which nothing is known.
-    pub fn prior_run_time(&self) -> Seconds {
-        self.fitted.as_ref().map_or(Seconds(14_400.0), |fitted| fitted.run_time)
-    }
-
     /// The table of a job over the types it may use; call [`Tables::refresh`] first.
     pub fn of(&mut self, index: &ClusterIndex, job: &SlimTrainingJob, types: &Types) -> Option<Arc<Table>> {
-        let Fitted { predictor, run_time, .. } = self.fitted.as_ref()?;
+        let predictor = &self.model.as_ref()?.predictor;
         let key = profile_key(job);
         let profile = index.profiles.get(&key);
+        let run_time = self.run_times.at(&key.namespace);
         let gpus = &job.spec.gpus;
         let held = job.status.as_ref().and_then(|status| status.allocation.as_ref());
         let mut totals = gpus.totals();
@@ -164,10 +196,14 @@ impl Tables {
         let version = profile.and_then(|profile| profile.resource_version()).unwrap_or_default();
         let levels: Vec<&[i32]> =
             allowed.iter().filter_map(|name| Some(types.get(*name)?.levels.as_slice())).collect();
-        let cache_key = format!(
-            "{key} {version} {totals:?} {allowed:?} {levels:?} {} {}",
-            gpus.max_nodes, job.spec.epochs
-        );
+        let known = profile.is_some_and(|profile| {
+            let seen = profile.status.as_ref().is_some_and(|status| !status.observations.is_empty());
+            seen || !profile.spec.measurements.is_empty()
+        });
+        // How long others of the namespace ran matters only where nothing is known of the family.
+        let otherwise = (!known).then_some(run_time.0);
+        let (nodes, epochs) = (gpus.max_nodes, job.spec.epochs);
+        let cache_key = format!("{key} {version} {totals:?} {allowed:?} {levels:?} {nodes} {epochs} {otherwise:?}");
         if let Some(table) = self.tables.get(&cache_key) {
             return Some(Arc::clone(table));
         }
@@ -175,7 +211,7 @@ impl Tables {
             .map_or_else(|| Profile { name: key.to_string(), ..Profile::default() }, |p| family(&key, p));
         let commonest = allowed.iter().max_by_key(|name| types.get(**name).map_or(0, |facts| facts.gpus));
         let prior = Prior {
-            run_time: *run_time,
+            run_time,
             epochs: f64::from(job.spec.epochs.max(1)),
             gpu_type: commonest.map_or_else(|| GpuType::from(""), |name| (*name).clone()),
             gpus: GpuCount(count(gpus.min)),
@@ -251,6 +287,7 @@ fn table(
         prior: predicted.first().is_some_and(|p| p.epoch.source == Source::Prior),
         cautious: rows.iter().position(|row| row.gpu_type == prior.gpu_type && Some(row.gpus.0) == least),
         times: predicted.iter().map(|p| p.epoch).collect(),
+        draws: predicted.iter().map(|p| p.power).collect(),
         rows: rows.into(),
     }
 }

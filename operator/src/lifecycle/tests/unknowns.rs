@@ -15,6 +15,9 @@ fn forecast(finish: i64, percent: Option<i32>, risk: &str) -> Prediction {
         on_time_percent: percent,
         risk: risk.into(),
         source: "Prior".into(),
+        epoch_millis: None,
+        epoch_millis_low: None,
+        epoch_millis_high: None,
         joules: 0,
     }
 }

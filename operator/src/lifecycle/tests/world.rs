@@ -251,6 +251,7 @@ impl World {
             attempt_start: 0,
             at: Time(at(self.now)),
             millis_per_epoch: 60_000,
+            timed_milli_epochs: 0,
             ended: false,
             stepwise: true,
         });

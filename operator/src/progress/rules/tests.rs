@@ -163,3 +163,51 @@ fn the_last_percent_is_written_whenever_it_comes() {
     let verdict = judged(&held, None, claim(100_000), 101, 1);
     assert!(matches!(verdict, Verdict::Write(p) if p.milli_percent == 100_000));
 }
+
+/// What a replica knows that heard a run of ten epochs say those percentages at those seconds.
+fn hears(claims: &[(i32, i64)]) -> Heard {
+    let mut heard = Heard::new(2, None, None, at(0));
+    for (percent, second) in claims {
+        heard.hear(claim(percent * 1_000), at(*second));
+    }
+    heard
+}
+
+#[test]
+fn a_pace_is_timed_between_reports_and_not_from_the_start() {
+    // Given a program that imports for a minute and then takes 10 s for an epoch.
+    let heard = hears(&[(1, 61), (5, 65), (11, 71), (21, 81)]);
+    let report = Report { attempt: 2, claim: claim(21_000), at: at(81) };
+    let judged = |held: &TrainingJobStatus| judge(held, &spec(None), &report, &heard, at(81), 1);
+    let Verdict::Write(written) = judged(&status(json!(null))) else { panic!("not written") };
+    assert_eq!((written.millis_per_epoch, written.timed_milli_epochs), (10_000, 2_000));
+    // Where another replica heard much more, its word stands.
+    let mut held = progress(2, 1_000, 61);
+    held["millisPerEpoch"] = 11_000.into();
+    held["timedMilliEpochs"] = 9_000.into();
+    let Verdict::Write(written) = judged(&status(held)) else { panic!("not written") };
+    assert_eq!((written.millis_per_epoch, written.timed_milli_epochs), (11_000, 9_000));
+}
+
+#[test]
+fn a_pace_outside_of_its_interval_is_written_at_once_and_once() {
+    // Given a prediction of 4.5 to 5.5 s, and epochs of 10 s.
+    let mut held = status(progress(2, 1_000, 61));
+    held.prediction =
+        serde_json::from_value(json!({"risk": "Low", "source": "UserGiven", "epochMillis": 5_000,
+        "epochMillisLow": 4_500, "epochMillisHigh": 5_500}))
+        .ok();
+    let verdict = |held: &TrainingJobStatus, claims: &[(i32, i64)], running| {
+        let (percent, second) = *claims.last().expect("a claim");
+        let report = Report { attempt: 2, claim: claim(percent * 1_000), at: at(second) };
+        judge(held, &spec(None), &report, &hears(claims), at(second), running)
+    };
+    // Half an epoch says little.
+    assert!(matches!(verdict(&held, &[(1, 61), (6, 66)], 500), Verdict::Later(_)));
+    let Verdict::Write(news) = verdict(&held, &[(1, 61), (11, 71)], 500) else { panic!("not written") };
+    assert_eq!(news.millis_per_epoch, 10_000);
+    // The same again is no news, nor is what goes as predicted.
+    let told = TrainingJobStatus { progress: Some(news), ..held.clone() };
+    assert!(matches!(verdict(&told, &[(1, 61), (11, 71), (12, 72)], 500), Verdict::Later(_)));
+    assert!(matches!(verdict(&held, &[(1, 61), (11, 66)], 500), Verdict::Later(_)));
+}

@@ -1,0 +1,291 @@
+//! The fit of the predictor over all profiles, on a thread of its own: what plans ask for is the newest model that there is.
+//!
+//! **In**: [`Wanted`], the families as they are now. **Out**: a [`Model`]. The latest wish counts; until it is fulfilled the model
+//! before goes on, however long that takes. Only the first model is waited for, and not for ever: a plan can be made with one
+//! that knows no family.
+//!
+//! The same families give the same model, whenever and in whatever order they came. Rows are bounded, in all and by namespace.
+//!
+//! **Must never be here**: async, writes, what a single job is told (that is [`crate::snapshot::tables`]).
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use andreas_api::slim::SlimTrainingProfile;
+use andreas_predictor::{GpuModel, Predictor, Profile, Refusal};
+use andreas_runtime::watch::ObjectKey;
+use kube::ResourceExt;
+use parking_lot::{Condvar, Mutex};
+
+use crate::index::{ClusterIndex, Signals};
+use crate::metrics::Metrics;
+
+/// Rows of one namespace, and of all, that a fit reads: the families that were seen last. The fit itself takes fewer.
+const NAMESPACE_ROWS: usize = 1_024;
+const ALL_ROWS: usize = 65_536;
+/// A fit that takes longer than this is worth a word.
+const SLOW: Duration = Duration::from_secs(5);
+/// How long the first plan waits for the first model.
+const FIRST_WITHIN: Duration = Duration::from_secs(10);
+/// After a fit the thread rests, this many times as long as the fit took and at least so long: where runs end all the time, fits
+/// take a tenth of a core at most.
+const REST: u32 = 9;
+const LEAST_REST: Duration = Duration::from_secs(1);
+
+/// Why a row was not pooled that its own family goes on using.
+const CLAIMED: &str = "Claimed";
+
+/// What a model is made from: equal, equal models.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Basis {
+    models: Vec<GpuModel>,
+    versions: Vec<(ObjectKey, Option<String>)>,
+}
+
+/// A model that is wished for.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    basis: Basis,
+    profiles: Vec<(ObjectKey, Arc<SlimTrainingProfile>)>,
+}
+
+/// The families that a fit reads, as it reads them, and how many rows of others were left out.
+struct Population {
+    families: Vec<Profile>,
+    rows: usize,
+    claimed: u64,
+    left_out: u64,
+}
+
+impl Wanted {
+    /// From the profiles as they are, and the GPU types of the cluster. Families of which nothing was observed teach others nothing.
+    pub fn of(index: &ClusterIndex, models: Vec<GpuModel>) -> Self {
+        let seen = |profile: &SlimTrainingProfile| {
+            profile.status.as_ref().is_some_and(|status| !status.observations.is_empty())
+        };
+        let profiles: Vec<_> = index
+            .profiles
+            .iter()
+            .filter(|(_, profile)| seen(profile))
+            .map(|(key, profile)| (key.clone(), Arc::clone(profile)))
+            .collect();
+        let versions =
+            profiles.iter().map(|(key, profile)| (key.clone(), profile.resource_version())).collect();
+        Self { basis: Basis { models, versions }, profiles }
+    }
+
+    /// The same GPU types, and no family.
+    fn bare(&self) -> Self {
+        let basis = Basis { models: self.basis.models.clone(), versions: Vec::new() };
+        Self { basis, profiles: Vec::new() }
+    }
+
+    fn population(&self) -> Population {
+        let newest = |profile: &SlimTrainingProfile| {
+            let rows = profile.status.iter().flat_map(|status| &status.observations);
+            rows.map(|row| row.at.0).max()
+        };
+        let mut order: Vec<_> =
+            self.profiles.iter().map(|(key, profile)| (newest(profile), key, profile)).collect();
+        order.sort_by(|(a, x, _), (b, y, _)| b.cmp(a).then(x.cmp(y)));
+        let mut all = Population { families: Vec::new(), rows: 0, claimed: 0, left_out: 0 };
+        let mut taken: BTreeMap<&str, usize> = BTreeMap::new();
+        for (_, key, profile) in order {
+            let rows = profile.status.as_ref().map_or(0, |status| status.observations.len());
+            let of_namespace = taken.entry(&key.namespace).or_default();
+            if *of_namespace + rows > NAMESPACE_ROWS || all.rows + rows > ALL_ROWS {
+                all.left_out += rows as u64;
+                continue;
+            }
+            *of_namespace += rows;
+            all.rows += rows;
+            let family = andreas_profiles::family(key.to_string(), &profile.spec, profile.status.as_ref());
+            all.claimed += family.observations.iter().filter(|row| row.claimed).count() as u64;
+            all.families.push(family);
+        }
+        all
+    }
+
+    /// Makes the model. Takes a time that grows with the rows, to a bound.
+    pub fn fit(self) -> Model {
+        let began = Instant::now();
+        let population = self.population();
+        let predictor = Predictor::fit(&self.basis.models, &population.families);
+        let mut refused: BTreeMap<&'static str, u64> = BTreeMap::new();
+        for (reason, rows) in predictor.refused().values().flatten() {
+            *refused.entry(reason.as_str()).or_default() += rows;
+        }
+        *refused.entry(Refusal::TooMany.as_str()).or_default() += population.left_out;
+        *refused.entry(CLAIMED).or_default() += population.claimed;
+        let fit = Fit {
+            took: began.elapsed(),
+            families: population.families.len(),
+            rows: population.rows,
+            refused,
+        };
+        Model { basis: self.basis, predictor, fit }
+    }
+}
+
+/// How a fit went.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Fit {
+    /// How long it took.
+    pub took: Duration,
+    /// Families that it read.
+    pub families: usize,
+    /// Their rows.
+    pub rows: usize,
+    /// Rows that it did not pool, by reason.
+    pub refused: BTreeMap<&'static str, u64>,
+}
+
+/// A fitted predictor.
+#[derive(Debug)]
+pub struct Model {
+    /// What it was made from.
+    pub basis: Basis,
+    /// For predictions.
+    pub predictor: Predictor,
+    /// How the fit went.
+    pub fit: Fit,
+}
+
+impl Model {
+    /// It is the one that is wished for.
+    pub fn is(&self, wanted: &Wanted) -> bool {
+        self.basis == wanted.basis
+    }
+}
+
+#[derive(Default)]
+struct State {
+    /// What was asked for last.
+    asked: Option<Basis>,
+    wish: Option<Wanted>,
+    model: Option<Arc<Model>>,
+    /// When the fit in hand began, and whether it was told that it takes long.
+    fitting: Option<(Instant, bool)>,
+}
+
+#[derive(Default)]
+struct Desk {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// What a fit is made with; another one in tests.
+type Fitting = dyn Fn(Wanted) -> Model + Send + Sync;
+
+/// The thread's door. The thread ends with the last door, once the fit in hand is over.
+#[derive(Clone)]
+pub struct Learner {
+    desk: Arc<Desk>,
+    metrics: Metrics,
+}
+
+impl Learner {
+    /// Starts the thread. `signals`: a new model asks for a new plan.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn start(metrics: Metrics, signals: Arc<Signals>) -> std::io::Result<Self> {
+        Self::start_with(metrics, signals, Arc::new(Wanted::fit))
+    }
+
+    fn start_with(metrics: Metrics, signals: Arc<Signals>, fitting: Arc<Fitting>) -> std::io::Result<Self> {
+        let desk = Arc::new(Desk::default());
+        let (door, told) = (Arc::downgrade(&desk), metrics.clone());
+        thread::Builder::new()
+            .name("predictor".into())
+            .spawn(move || work(&door, &told, &signals, &*fitting))?;
+        Ok(Self { desk, metrics })
+    }
+
+    /// The newest model there is, and the wish for that one. Waits only for the first one, on the caller's thread.
+    pub fn latest(&self, wanted: Wanted) -> Arc<Model> {
+        self.latest_within(wanted, FIRST_WITHIN)
+    }
+
+    fn latest_within(&self, wanted: Wanted, first: Duration) -> Arc<Model> {
+        let mut state = self.desk.state.lock();
+        if state.asked.as_ref() != Some(&wanted.basis) {
+            state.asked = Some(wanted.basis.clone());
+            state.wish = Some(wanted.clone());
+            self.desk.changed.notify_all();
+        }
+        let end = Instant::now() + first;
+        while state.model.is_none() && !self.desk.changed.wait_until(&mut state, end).timed_out() {}
+        let model = state.model.clone();
+        drop(state);
+        model.unwrap_or_else(|| Arc::new(wanted.bare().fit()))
+    }
+
+    /// Tells of a fit that takes long, once. To be called now and then.
+    pub fn look(&self) {
+        self.look_for(SLOW);
+    }
+
+    fn look_for(&self, slow: Duration) {
+        let mut state = self.desk.state.lock();
+        let Some((began, told)) = state.fitting.as_mut() else { return };
+        let seconds = began.elapsed();
+        if seconds < slow || std::mem::replace(told, true) {
+            return;
+        }
+        drop(state);
+        self.metrics.fits("slow");
+        let seconds = seconds.as_secs_f64();
+        tracing::warn!(seconds, "a fit of the predictor takes long; the model before goes on");
+    }
+}
+
+/// Fulfils wishes for as long as somebody can ask.
+fn work(door: &Weak<Desk>, metrics: &Metrics, signals: &Signals, fitting: &Fitting) {
+    while let Some(wanted) = next(door) {
+        let began = Instant::now();
+        // The fit is pure and total; a panic is a bug that must not end learning for good.
+        let fitted = catch_unwind(AssertUnwindSafe(|| fitting(wanted)));
+        let took = began.elapsed();
+        let Some(desk) = door.upgrade() else { return };
+        let mut state = desk.state.lock();
+        state.fitting = None;
+        match fitted {
+            Ok(model) => {
+                metrics.fitted(&model.fit);
+                state.model = Some(Arc::new(model));
+                desk.changed.notify_all();
+                signals.plan.notify_one();
+            }
+            Err(_) => {
+                metrics.fits("failed");
+                tracing::error!("a fit of the predictor failed; the model before goes on");
+            }
+        }
+        drop(state);
+        drop(desk);
+        thread::sleep((took * REST).clamp(LEAST_REST, Duration::from_secs(60)));
+    }
+}
+
+/// The next wish; `None`: nobody can ask any more.
+fn next(door: &Weak<Desk>) -> Option<Wanted> {
+    loop {
+        let desk = door.upgrade()?;
+        let mut state = desk.state.lock();
+        if state.wish.is_none() {
+            // Not for ever: the door may be closed meanwhile.
+            desk.changed.wait_for(&mut state, Duration::from_secs(1));
+        }
+        if let Some(wanted) = state.wish.take() {
+            state.fitting = Some((Instant::now(), false));
+            return Some(wanted);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,226 @@
+//! Given families as the API server holds them; when models are asked for; then nobody waits, and no liar is heard far.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use andreas_api::EnergyPolicySpec;
+use andreas_api::slim::SlimTrainingJob;
+use andreas_core::Watts;
+use andreas_runtime::watch::Index;
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::snapshot::tables::{Tables, TypeFacts, Types};
+
+fn boards() -> Vec<GpuModel> {
+    [("A100", 50.0, 400.0), ("T4", 10.0, 70.0), ("V100", 30.0, 300.0)]
+        .into_iter()
+        .map(|(name, idle, max)| GpuModel { gpu_type: name.into(), idle: Watts(idle), max: Watts(max) })
+        .collect()
+}
+
+fn profile(index: &mut ClusterIndex, key: &str, rows: &Value) {
+    let (namespace, name) = key.split_once('/').expect("namespace/name");
+    // Runs of the family took as long as the first of its epochs, in thousands of seconds.
+    let finished: Vec<Value> = (0..8)
+        .map(|n| json!({"run": format!("a-{n}"), "seconds": rows[0]["millisPerEpoch"], "at": "2026-01-02T03:04:05Z"}))
+        .collect();
+    let object = json!({
+        "metadata": {"name": name, "namespace": namespace, "resourceVersion": "1"},
+        "spec": {"features": {"parametersMillion": 100}},
+        "status": {"observations": rows, "finishedRuns": finished},
+    });
+    index.apply(serde_json::from_value::<SlimTrainingProfile>(object).expect("a profile"));
+}
+
+fn row(gpu_type: &str, gpus: u32, millis: i64, claimed: bool) -> Value {
+    json!({"run": "a-1", "gpuType": gpu_type, "gpus": gpus, "nodes": 1, "millisPerEpoch": millis, "milliEpochs": 4_000,
+        "claimed": claimed, "at": "2026-01-02T03:04:05Z"})
+}
+
+fn learner(fitting: impl Fn(Wanted) -> Model + Send + Sync + 'static) -> (Learner, Arc<Mutex<Registry>>) {
+    let mut registry = Registry::default();
+    let metrics = Metrics::register(&mut registry);
+    let learner = Learner::start_with(metrics, Arc::default(), Arc::new(fitting)).expect("a thread");
+    (learner, Arc::new(Mutex::new(registry)))
+}
+
+fn wish(families: usize) -> Wanted {
+    let mut index = ClusterIndex::new();
+    for n in 0..families {
+        profile(&mut index, &format!("lab/f{n}"), &json!([row("A100", 1, 60_000, false)]));
+    }
+    Wanted::of(&index, boards())
+}
+
+fn until(what: &str, holds: impl Fn() -> bool) {
+    for _ in 0..2_000 {
+        if holds() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    panic!("never {what}");
+}
+
+#[test]
+fn a_fit_that_hangs_is_told_of_once_and_the_model_before_goes_on() {
+    // Given a fit that is quick at first and then never comes back.
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let (learner, registry) = learner(move |wanted| {
+        if counted.fetch_add(1, Ordering::SeqCst) > 0 {
+            loop {
+                thread::park();
+            }
+        }
+        wanted.fit()
+    });
+    let first = learner.latest(wish(1));
+    assert!(first.is(&wish(1)) && first.fit.rows == 1);
+    // When others are asked for, then nobody waits: the first one is what there is.
+    assert!(Arc::ptr_eq(&learner.latest(wish(2)), &first));
+    until("in hand", || learner.desk.state.lock().fitting.is_some());
+    assert!(Arc::ptr_eq(&learner.latest(wish(3)), &first));
+    // And it is told of, once.
+    learner.look_for(Duration::from_secs(3_600));
+    learner.look_for(Duration::ZERO);
+    learner.look_for(Duration::ZERO);
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry.lock()).expect("text");
+    assert!(text.contains(r#"andreas_predictor_fits_total{result="slow"} 1"#), "{text}");
+    assert!(text.contains(r#"andreas_predictor_fits_total{result="done"} 1"#), "{text}");
+}
+
+#[test]
+fn before_the_first_model_a_plan_has_one_that_knows_no_family() {
+    let (learner, _registry) = learner(|_| {
+        loop {
+            thread::park();
+        }
+    });
+    let bare = learner.latest_within(wish(2), Duration::from_millis(20));
+    assert_eq!((bare.fit.families, bare.is(&wish(2))), (0, false));
+}
+
+#[test]
+fn the_latest_wish_counts_and_a_panic_does_not_end_learning() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let (learner, _registry) = learner(move |wanted| {
+        assert!(counted.fetch_add(1, Ordering::SeqCst) > 0, "the first fit fails");
+        wanted.fit()
+    });
+    let bare = learner.latest_within(wish(1), Duration::from_millis(200));
+    assert_eq!(bare.fit.families, 0);
+    for families in [2, 3, 4] {
+        learner.latest_within(wish(families), Duration::ZERO);
+    }
+    until("the latest", || learner.desk.state.lock().model.as_ref().is_some_and(|m| m.is(&wish(4))));
+    assert!(calls.load(Ordering::SeqCst) <= 3, "what nobody wants any more is not made");
+}
+
+#[test]
+fn rows_are_bounded_by_namespace_and_what_a_job_says_of_itself_is_not_pooled() {
+    let mut index = ClusterIndex::new();
+    let many: Vec<Value> = (0..64).map(|n| row("A100", 1 + n % 8, 60_000, false)).collect();
+    for n in 0..40 {
+        profile(&mut index, &format!("liar/f{n:02}"), &json!(many));
+    }
+    profile(&mut index, "lab/own", &json!([row("A100", 1, 60_000, false), row("T4", 1, 90_000, true)]));
+    let fit = Wanted::of(&index, boards()).fit().fit;
+    assert_eq!((fit.families, fit.rows), (17, 1_026));
+    assert_eq!(fit.refused["Claimed"], 1);
+    assert!(fit.refused["TooMany"] >= 24 * 64, "{:?}", fit.refused);
+}
+
+/// Twenty namespaces with four families each, seen on three configurations: every family has its own speed and scaling.
+fn honest() -> ClusterIndex {
+    let types = [("A100", 1.0), ("T4", 2.9), ("V100", 1.35)];
+    let mut index = ClusterIndex::new();
+    for family in 0..80_usize {
+        let seconds = 60.0 * (1.0 + (family * 37 % 23) as f64 / 4.0);
+        let serial = 0.1 + 0.01 * (family * 13 % 11) as f64;
+        let rows = (0..3).map(|k| {
+            let at = (family * 5 + k * 7) % 12;
+            let ((gpu_type, slower), gpus) = (types[at % 3], 1_u32 << (at / 3));
+            let wobble = 1.0 + 0.03 * ((family + k * 3) % 3) as f64;
+            let epoch = seconds * slower * (serial + (1.0 - serial) / f64::from(gpus)) * wobble;
+            row(gpu_type, gpus, (epoch * 1_000.0) as i64, false)
+        });
+        let rows: Vec<Value> = rows.collect();
+        profile(&mut index, &format!("lab-{:02}/f{family:02}", family / 4), &json!(rows));
+    }
+    index
+}
+
+/// What is thought of an honest job whose family was seen once, and of one that nobody knows.
+fn rows_of(index: &ClusterIndex) -> Vec<(f64, f64)> {
+    let facts = TypeFacts { gpus: 8, memory_mib: 0, per_node: 8 };
+    let types: Types = boards().into_iter().map(|board| (board.gpu_type, facts)).collect();
+    let mut tables = Tables::default();
+    tables.refresh(index, &EnergyPolicySpec::default(), &types);
+    let job = |name: &str, profile: &str| -> SlimTrainingJob {
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "lab-01", "uid": name},
+            "spec": {"epochs": 10, "profile": profile, "gpus": {"min": 1, "max": 8}, "template": {"spec": {"containers": []}}},
+        }))
+        .expect("a job")
+    };
+    [job("seen", "once"), job("unknown", "never")]
+        .iter()
+        .flat_map(|job| tables.of(index, job, &types).expect("a table").rows.to_vec())
+        .map(|row| (row.epoch.0, row.power.0))
+        .collect()
+}
+
+/// The largest change of a time or a draw, as a part of it.
+fn moved(before: &[(f64, f64)], after: &[(f64, f64)]) -> f64 {
+    assert_eq!((before.len(), after.len()), (24, 24));
+    let part = |a: f64, b: f64| (b / a - 1.0).abs();
+    before.iter().zip(after).map(|(a, b)| part(a.0, b.0).max(part(a.1, b.1))).fold(0.0, f64::max)
+}
+
+#[test]
+fn a_namespace_of_lies_moves_what_is_thought_of_others_jobs_by_two_per_cent_at_most() {
+    let with = |lies: &dyn Fn(&mut ClusterIndex)| {
+        let mut index = honest();
+        profile(&mut index, "lab-01/once", &json!([row("A100", 2, 90_000, false)]));
+        lies(&mut index);
+        rows_of(&index)
+    };
+    let before = with(&|_| {});
+    // Given one namespace whose runs say that an epoch takes a millisecond, a week, or longer on more GPUs; timed or only said.
+    let lie = |index: &mut ClusterIndex, claimed: bool, of: &dyn Fn(u32) -> i64| {
+        for n in 0..40 {
+            let rows: Vec<Value> = ["A100", "T4", "V100"]
+                .into_iter()
+                .flat_map(|gpu_type| [1, 2, 4, 8].map(|gpus| row(gpu_type, gpus, of(gpus), claimed)))
+                .collect();
+            profile(index, &format!("liar/f{n:02}"), &json!(rows));
+        }
+    };
+    let cases: [(&str, &dyn Fn(u32) -> i64); 4] = [
+        ("a millisecond", &|_| 1),
+        ("a week", &|_| 604_800_000),
+        ("slower with more", &|gpus| 60_000 * i64::from(gpus * gpus)),
+        ("beyond belief", &|_| 1_000_000_000_000),
+    ];
+    for (what, of) in cases {
+        let timed = with(&|index| lie(index, false, of));
+        assert!(moved(&before, &timed) <= 0.02, "{what}: {}", moved(&before, &timed));
+        let claimed = with(&|index| lie(index, true, of));
+        assert_eq!(before, claimed, "{what}: what is only said stays where it is said");
+    }
+}
+
+#[test]
+fn the_same_families_give_the_same_model_in_whatever_order_they_came() {
+    let forth = rows_of(&honest());
+    let index = honest();
+    let mut back = ClusterIndex::new();
+    let mut all: Vec<_> = index.profiles.iter().map(|(_, profile)| (**profile).clone()).collect();
+    all.reverse();
+    all.into_iter().for_each(|profile| back.apply(profile));
+    assert_eq!(forth, rows_of(&back));
+}

@@ -1,0 +1,131 @@
+//! How well predictions do, and what the predictor was fitted on.
+//!
+//! **In**: each attempt's truth beside what was predicted for it, and fits. **Out**: rolling error and coverage by quantity, GPU type
+//! and source. Bounded: [`MOST_TYPES`] types, four sources, [`WINDOW`] errors of each.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+
+use andreas_predictor::{Estimate, Refusal};
+use jiff::Timestamp;
+use prometheus_client::encoding::DescriptorEncoder;
+
+use super::list;
+use super::spent::{MOST_TYPES, bounded};
+use crate::learner::Fit;
+
+/// Errors that are kept of each.
+const WINDOW: usize = 200;
+
+/// What is predicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Quantity {
+    /// Time of an epoch.
+    Epoch,
+    /// Draw of the gang.
+    Power,
+}
+
+impl Quantity {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Epoch => "epoch",
+            Self::Power => "power",
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Checked {
+    count: u64,
+    /// Error as a part of the truth, and whether the interval held it.
+    last: VecDeque<(f64, bool)>,
+}
+
+/// Predictions that were checked, and the last fit.
+#[derive(Debug, Default)]
+pub struct Learning {
+    types: BTreeSet<String>,
+    checked: BTreeMap<(Quantity, String, &'static str), Checked>,
+    fit: Option<(Timestamp, Fit)>,
+}
+
+impl Learning {
+    /// The truth of what was predicted has become known.
+    pub fn check(&mut self, quantity: Quantity, gpu_type: &str, predicted: &Estimate, truth: f64) {
+        let error = (predicted.median / truth - 1.0).abs();
+        if !(error.is_finite() && truth > 0.0) {
+            return;
+        }
+        let key = (quantity, bounded(gpu_type, &mut self.types, MOST_TYPES), predicted.source.as_str());
+        let checked = self.checked.entry(key).or_default();
+        checked.count += 1;
+        checked.last.push_back((error, (predicted.low()..=predicted.high()).contains(&truth)));
+        if checked.last.len() > WINDOW {
+            checked.last.pop_front();
+        }
+    }
+
+    /// The predictor has been fitted.
+    pub fn fitted(&mut self, at: Timestamp, fit: &Fit) {
+        self.fit = Some((at, fit.clone()));
+    }
+
+    pub(super) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        fn labels<'a>(key: &'a (Quantity, String, &'static str)) -> [(&'static str, &'a str); 3] {
+            [("quantity", key.0.as_str()), ("gpu_type", &key.1), ("source", key.2)]
+        }
+        let mean = |checked: &Checked, of: fn(&(f64, bool)) -> f64| {
+            checked.last.iter().map(of).sum::<f64>() / checked.last.len().max(1) as f64
+        };
+        list::CHECKED.encode(encoder, |values| {
+            self.checked.iter().try_for_each(|(key, checked)| values.of(&labels(key), checked.count as f64))
+        })?;
+        list::MAPE.encode(encoder, |values| {
+            let each = |(key, checked)| values.of(&labels(key), mean(checked, |(error, _)| *error));
+            self.checked.iter().try_for_each(each)
+        })?;
+        list::COVERAGE.encode(encoder, |values| {
+            let inside = |(_, inside): &(f64, bool)| f64::from(u8::from(*inside));
+            self.checked.iter().try_for_each(|(key, checked)| values.of(&labels(key), mean(checked, inside)))
+        })?;
+        let Some((at, fit)) = &self.fit else { return Ok(()) };
+        list::FIT_AT.encode(encoder, |values| values.plain(at.as_millisecond() as f64 / 1_000.0))?;
+        list::FIT_ROWS.encode(encoder, |values| values.plain(fit.rows as f64))?;
+        list::FIT_REFUSED.encode(encoder, |values| {
+            // Zero is said, too: an alert must see a number rise from somewhere.
+            let usual =
+                [Refusal::OutOfBounds.as_str(), Refusal::NotPositive.as_str(), Refusal::TooMany.as_str()];
+            let none = usual
+                .into_iter()
+                .filter(|reason| !fit.refused.contains_key(reason))
+                .map(|reason| (reason, 0));
+            let some = fit.refused.iter().map(|(reason, rows)| (*reason, *rows));
+            none.chain(some).try_for_each(|(reason, rows)| values.of(&[("reason", reason)], rows as f64))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use andreas_predictor::Source;
+
+    #[test]
+    fn error_and_coverage_roll_and_types_are_bounded() {
+        let mut learning = Learning::default();
+        let predicted = Estimate { median: 100.0, sigma: 0.1, source: Source::Observed };
+        for n in 0..300 {
+            // The first hundred were off by a half, outside of the interval; the rest by a tenth, inside.
+            let truth = if n < 100 { 200.0 } else { 100.0 / 1.1 };
+            learning.check(Quantity::Epoch, "A", &predicted, truth);
+        }
+        let checked = &learning.checked[&(Quantity::Epoch, "A".to_owned(), "Observed")];
+        assert_eq!((checked.count, checked.last.len()), (300, WINDOW));
+        assert!(checked.last.iter().all(|(error, inside)| (error - 0.1).abs() < 1e-9 && *inside));
+        for (n, truth) in [f64::NAN, 0.0, -1.0, 1.0].into_iter().cycle().take(200).enumerate() {
+            learning.check(Quantity::Power, &format!("type-{n}"), &predicted, truth);
+        }
+        assert!(learning.checked.len() <= MOST_TYPES + 2, "{}", learning.checked.len());
+    }
+}
