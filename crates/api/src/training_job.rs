@@ -59,6 +59,9 @@ pub struct TrainingJobSpec {
     /// Whether the run may be stopped in favour of others.
     #[serde(default)]
     pub preemption: Preemption,
+    /// Whether the run may be moved for an epoch to a GPU type that its family is not known on, where knowing is worth more than that costs.
+    #[serde(default)]
+    pub profiling: Profiling,
     /// Attempts made again after a failure of the user's own making.
     #[serde(default = "default_retries")]
     #[schemars(range(min = 0, max = 100))]
@@ -176,6 +179,16 @@ pub enum ResourcesPer {
     Worker,
     /// Those of one GPU: multiplied by the worker's GPUs.
     Gpu,
+}
+
+/// Whether a run may be moved to see how fast it is elsewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Profiling {
+    /// It is moved only for its own good as far as that is known.
+    #[default]
+    Off,
+    /// It may be, if it has a checkpoint, may be stopped, and is on time even if it turns out slow there.
+    Auto,
 }
 
 /// Whether a run may be stopped in favour of others.

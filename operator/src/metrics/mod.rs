@@ -381,7 +381,12 @@ impl Metrics {
 
     fn check_draw(&self, table: &Table, at: usize, seen: &Observation) {
         let (Some(draw), Some(watts)) = (table.draws.get(at), seen.watts) else { return };
-        self.learning.lock().check(Quantity::Power, &seen.gpu_type, draw, f64::from(watts));
+        let same = |l: &&andreas_planner::LimitEffect| {
+            l.gpu_type.as_str() == seen.gpu_type && seen.power_limit_watts.map(f64::from) == Some(l.limit.0)
+        };
+        let lower = table.limits.iter().find(same).map_or(1.0, |effect| effect.power_factor);
+        let draw = Estimate { median: draw.median * lower, ..*draw };
+        self.learning.lock().check(Quantity::Power, &seen.gpu_type, &draw, f64::from(watts));
     }
 }
 

@@ -1,6 +1,6 @@
 //! One job as the planner sees it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use andreas_api::EnergyPolicySpec;
@@ -8,19 +8,20 @@ use andreas_api::TrainingJobStatus;
 use andreas_api::energy_policy::Limits;
 use andreas_api::names::{ANNOTATION_MAX_WEIGHT, LABEL_ATTEMPT};
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
-use andreas_api::training_job::{self, Allocation};
-use andreas_core::{GpuCount, NamespaceName, NodeName, Seconds, Time, Watts};
+use andreas_api::training_job::{self, Allocation, Profiling};
+use andreas_core::{GpuCount, GpuType, NamespaceName, NodeName, Seconds, Time, Watts};
 use andreas_planner::{Job, JobState, LimitEffect, Placement, Preemption};
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 use kube::ResourceExt;
 
+use super::look::{self, Stakes};
 use super::nodes::Cluster;
-use super::tables::Table;
+use super::tables::{Table, profile_key};
 use super::volumes::Volumes;
 use super::worker::{self, WorkerSpecs};
 use super::{Holding, admits, job_id, node_name, nodes, rules};
-use crate::forecast;
+use crate::forecast::Outlook;
 use crate::index::{ClusterIndex, job_label, number};
 use crate::lifecycle::Claim;
 
@@ -162,6 +163,9 @@ pub(super) struct Given<'a> {
     pub job: &'a SlimTrainingJob,
     pub status: Option<&'a TrainingJobStatus>,
     pub table: &'a Table,
+    /// The table as what is seen of the run moves it, where that is far off.
+    pub corrected: Option<&'a Table>,
+    pub outlook: Outlook,
     pub specs: &'a WorkerSpecs,
     pub now: Timestamp,
 }
@@ -214,19 +218,24 @@ fn listed(names: &[NodeName], name: &str) -> bool {
 }
 
 /// The job for the planner.
-pub(super) fn job(given: &Given<'_>, mut state: JobState, requirements: &mut Requirements) -> Job {
-    let Given { index, policy, key, job, status, table, specs, now, .. } = *given;
+pub(super) fn job(
+    given: &Given<'_>,
+    mut state: JobState,
+    requirements: &mut Requirements,
+    looks: &mut BTreeSet<(ObjectKey, GpuType)>,
+) -> Job {
+    let Given { index, policy, key, job, status, table, corrected, outlook, specs, now, .. } = *given;
     let spec = &job.spec;
     let created = job.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0.min(now));
-    let outlook = forecast::outlook(job, status, table, now);
     let held: &[String] =
         status.and_then(|status| status.allocation.as_ref()).map(|a| a.nodes.as_slice()).unwrap_or_default();
     let waiting = matches!(state, JobState::Waiting);
     let estimates = match (table.prior && waiting, table.cautious) {
         (true, Some(at)) => table.rows.get(at).cloned().into_iter().collect(),
-        // What is seen of this run holds for all configurations of it.
-        _ if (outlook.pace_factor - 1.0).abs() > 0.05 => paced(table, outlook.pace_factor),
-        _ => Arc::clone(&table.rows),
+        _ => {
+            let rows = corrected.map_or_else(|| Arc::clone(&table.rows), |found| paced(found, table, job, &outlook));
+            looking(given, rows, looks)
+        }
     };
     let running_for = match &state {
         JobState::Running { since, .. } => (time(now) - *since).0.max(0.0),
@@ -281,12 +290,69 @@ fn only_offered_limits(state: &mut JobState, limits: &[LimitEffect]) {
     }
 }
 
-fn paced(table: &Table, factor: f64) -> Arc<[andreas_planner::Estimate]> {
-    let row = |row: &andreas_planner::Estimate| andreas_planner::Estimate {
+/// Rows of a corrected table, so that what the run holds has the time and the spread that its forecast has. What nodes and limits do
+/// is told by `base`, as it is to the plan.
+fn paced(
+    table: &Table,
+    base: &Table,
+    job: &SlimTrainingJob,
+    outlook: &Outlook,
+) -> Arc<[andreas_planner::Estimate]> {
+    let held = job.status.as_ref().and_then(|status| status.allocation.as_ref());
+    let at = held.and_then(|held| Some((held, table.at(&held.gpu_type, u32::try_from(held.gpus).ok()?)?)));
+    let Some((held, at)) = at else { return Arc::clone(&table.rows) };
+    let slower =
+        base.spread_factor(held.nodes.len()) * base.limit_factor(&held.gpu_type, held.power_limit_watts);
+    let factor = outlook.epoch.median / (table.times[at].median * slower);
+    let factor = if factor.is_finite() && factor > 0.0 { factor } else { 1.0 };
+    let row = |(n, row): (usize, &andreas_planner::Estimate)| andreas_planner::Estimate {
         epoch: row.epoch * factor,
+        rel_std: if n == at { outlook.epoch.sigma.min(row.rel_std) } else { row.rel_std },
         ..row.clone()
     };
-    table.rows.iter().map(row).collect()
+    table.rows.iter().enumerate().map(row).collect()
+}
+
+/// The rows, with a look at a type that the family is not known on where its user lets us and that is worth it. Only what can be
+/// stopped and goes on from where it was is moved to learn something.
+fn looking(
+    given: &Given<'_>,
+    rows: Arc<[andreas_planner::Estimate]>,
+    looks: &mut BTreeSet<(ObjectKey, GpuType)>,
+) -> Arc<[andreas_planner::Estimate]> {
+    let Given { index, policy, key, job, table, corrected, outlook, now, .. } = *given;
+    let spec = &job.spec;
+    if spec.profiling != Profiling::Auto
+        || spec.checkpoint.is_none()
+        || spec.preemption != training_job::Preemption::Allowed
+    {
+        return rows;
+    }
+    let deadline = crate::lifecycle::status::deadline(spec, job.metadata.creation_timestamp.as_ref());
+    let lateness = rules::lateness(policy);
+    // A job without deadline has neither tardiness nor miss; its turnaround counts at least a tenth.
+    let share =
+        if deadline.is_some() { lateness.turnaround_share } else { lateness.turnaround_share.max(0.1) };
+    let stakes = Stakes {
+        per_joule: rules::price_at(policy, now.as_second()).0,
+        per_second: rules::late_rate(policy, bounded_weight(index, key, spec.weight)).0 * share,
+        restart: Seconds(f64::from(policy.restart_seconds.max(0))),
+        epochs: outlook.epochs_left,
+        available: deadline.map(|due| Seconds(due.0.duration_since(now).as_secs_f64())),
+    };
+    let held = job.status.as_ref().and_then(|status| status.allocation.as_ref());
+    let seen = held.filter(|_| outlook.seen.is_some_and(|seen| seen.epochs >= 1.0));
+    let family = profile_key(job);
+    let times = &corrected.unwrap_or(table).times;
+    let held_type = held.map(|held| held.gpu_type.as_str());
+    let may = |name: &str| held_type == Some(name) || !looks.contains(&(family.clone(), name.into()));
+    match look::best(&rows, times, seen.map(|held| held.gpu_type.as_str()), &stakes, may) {
+        Some(found) => {
+            looks.insert((family.clone(), rows[found.row].gpu_type.clone()));
+            look::with(&rows, found)
+        }
+        None => rows,
+    }
 }
 
 /// A namespace may bound its weights.

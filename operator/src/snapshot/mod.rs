@@ -14,6 +14,7 @@ mod admits;
 pub mod boards;
 pub mod jobs;
 mod limits;
+mod look;
 pub mod nodes;
 mod quota;
 pub mod rules;
@@ -83,6 +84,9 @@ pub fn job_key(id: &JobId) -> Option<ObjectKey> {
     Some(ObjectKey { namespace: namespace.to_owned(), name: name.to_owned() })
 }
 
+/// A pace that differs by more than this from its table moves what is thought of all its configurations.
+const OFF: f64 = 0.05;
+
 /// What a job holds, as the snapshot sees it.
 struct Holding {
     allocation: Option<Allocation>,
@@ -126,6 +130,14 @@ pub fn build(
     let mut not_before: Option<Timestamp> = None;
     let mut grace = 0_i64;
     let mut requirements = jobs::Requirements::default();
+    // Where a family runs already nobody need look: one at a time is enough.
+    let mut looks: BTreeSet<(ObjectKey, GpuType)> = claims
+        .iter()
+        .filter_map(|(key, (_, holding))| {
+            let held = holding.allocation.as_ref()?;
+            Some((tables::profile_key(index.jobs.get(key)?), held.gpu_type.as_str().into()))
+        })
+        .collect();
     for (key, (claim, holding)) in &claims {
         if let Claim::Waiting { not_before: Some(at) } = claim
             && *at > now
@@ -139,6 +151,10 @@ pub fn build(
         let specs = tables.worker(job);
         grace = grace.max(crate::lifecycle::pods::grace_seconds(&job.spec));
         let status = ledger.get(key).and_then(|memory| memory.pending.as_ref()).or(job.status.as_ref());
+        let outlook = forecast::outlook(job, status, &table, now);
+        // What goes as predicted keeps its table: nothing moves for a per cent.
+        let off = outlook.seen.filter(|_| (outlook.pace_factor - 1.0).abs() > OFF);
+        let corrected = off.and_then(|seen| tables.corrected(index, job, &cluster.types, seen));
         basis.insert((*key).clone(), status.and_then(|status| status.decisions).unwrap_or(0));
         planned.push(jobs::job(
             &jobs::Given {
@@ -149,11 +165,14 @@ pub fn build(
                 job,
                 status,
                 table: &table,
+                corrected: corrected.as_deref(),
+                outlook,
                 specs: &specs,
                 now,
             },
             state,
             &mut requirements,
+            &mut looks,
         ));
     }
 

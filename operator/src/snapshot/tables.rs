@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use andreas_api::EnergyPolicySpec;
 use andreas_api::slim::{SlimTrainingJob, SlimTrainingProfile};
-use andreas_core::{Configuration, GpuCount, GpuType, Seconds};
+use andreas_api::training_job::Allocation;
+use andreas_core::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
 use andreas_planner as planner;
-use andreas_predictor::{Estimate, GpuModel, Predictor, Prior, Profile, Source, prior_run_time};
+use andreas_predictor::progress::Pace;
+use andreas_predictor::{Estimate, GpuModel, Observation, Predictor, Prior, Profile, Source, prior_run_time};
 use andreas_runtime::watch::ObjectKey;
 use kube::ResourceExt;
 
@@ -168,6 +170,28 @@ impl Tables {
 
     /// The table of a job over the types it may use; call [`Tables::refresh`] first.
     pub fn of(&mut self, index: &ClusterIndex, job: &SlimTrainingJob, types: &Types) -> Option<Arc<Table>> {
+        self.ask(index, job, types, None)
+    }
+
+    /// The same, as what is seen of its present attempt moves it: its other configurations on the same type, and how types compare.
+    pub fn corrected(
+        &mut self,
+        index: &ClusterIndex,
+        job: &SlimTrainingJob,
+        types: &Types,
+        seen: Pace,
+    ) -> Option<Arc<Table>> {
+        let allocation = job.status.as_ref()?.allocation.as_ref()?;
+        self.ask(index, job, types, Some(Seen::of(allocation, seen)?))
+    }
+
+    fn ask(
+        &mut self,
+        index: &ClusterIndex,
+        job: &SlimTrainingJob,
+        types: &Types,
+        seen: Option<Seen>,
+    ) -> Option<Arc<Table>> {
         let predictor = &self.model.as_ref()?.predictor;
         let key = profile_key(job);
         let profile = index.profiles.get(&key);
@@ -207,8 +231,9 @@ impl Tables {
         if let Some(table) = self.tables.get(&cache_key) {
             return Some(Arc::clone(table));
         }
-        let family = profile
+        let mut family = profile
             .map_or_else(|| Profile { name: key.to_string(), ..Profile::default() }, |p| family(&key, p));
+        family.observations.extend(seen.as_ref().map(Seen::row));
         let commonest = allowed.iter().max_by_key(|name| types.get(**name).map_or(0, |facts| facts.gpus));
         let prior = Prior {
             run_time,
@@ -224,6 +249,58 @@ impl Tables {
         }
         self.tables.insert(cache_key, Arc::clone(&table));
         Some(table)
+    }
+}
+
+/// What is seen of a running attempt, in steps: a pace that hardly moves asks for no other table.
+#[derive(Debug)]
+struct Seen {
+    gpu_type: GpuType,
+    gpus: u32,
+    nodes: u32,
+    limit_watts: Option<i32>,
+    /// Log of the seconds of an epoch, in steps of [`PACE_STEP`].
+    pace: i64,
+    /// Log to the base of 2 of the epochs that were watched.
+    epochs: i64,
+    /// When it began to run, seconds since 1970.
+    since: i64,
+}
+
+/// Steps of the log of a pace.
+const PACE_STEP: f64 = 0.02;
+
+impl Seen {
+    fn of(allocation: &Allocation, seen: Pace) -> Option<Self> {
+        let (pace, epochs) = (seen.epoch.0.ln() / PACE_STEP, seen.epochs.max(0.01).log2());
+        (pace.is_finite() && epochs.is_finite()).then(|| Self {
+            gpu_type: allocation.gpu_type.as_str().into(),
+            gpus: count(allocation.gpus),
+            nodes: u32::try_from(allocation.nodes.len()).unwrap_or(1).max(1),
+            limit_watts: allocation.power_limit_watts,
+            pace: pace.round() as i64,
+            epochs: epochs.floor() as i64,
+            since: allocation.running_time.as_ref().unwrap_or(&allocation.since).0.as_second(),
+        })
+    }
+
+    /// As a row of its family, for this job alone.
+    fn row(&self) -> Observation {
+        Observation {
+            configuration: Configuration {
+                gpu_type: self.gpu_type.clone(),
+                nodes: self.nodes,
+                gpus_per_node: GpuCount((self.gpus / self.nodes).max(1)),
+                limit: self.limit_watts.map(|watts| Watts(f64::from(watts))),
+            },
+            epoch: Some(Seconds((self.pace as f64 * PACE_STEP).exp())),
+            watts_per_gpu: None,
+            epochs: (self.epochs as f64).exp2(),
+            at: Time(self.since as f64),
+            gpus: (self.gpus % self.nodes != 0).then_some(GpuCount(self.gpus)),
+            batch: None,
+            claimed: true,
+        }
     }
 }
 

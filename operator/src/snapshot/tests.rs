@@ -561,4 +561,58 @@ fn power_limits_are_offered_where_agents_can_set_them_and_a_held_one_slows_its_j
     assert_eq!(of_job(&snapshot), None, "220 W are not offered any more");
     world.node("n2", json!({}), json!({}));
     assert_eq!(limits(&world.snapshot(), 0), [0.0; 0], "nobody would set them on n2");
+fn what_is_seen_of_a_run_moves_its_other_configurations_and_nobody_elses() {
+    let mut world = World::default();
+    let slow = |timed: i64| {
+        let mut status = holds(1, "n1", 1);
+        status["progress"] = json!({"milliPercent": 20_000, "text": "20%", "attempt": 1, "at": at(100), "stepwise": true,
+            "millisPerEpoch": 200_000, "timedMilliEpochs": timed});
+        status
+    };
+    world
+        .node("n1", json!({}), json!({}))
+        .profile("bert", json!(null))
+        .job("slow", json!({"profile": "bert"}), slow(2_000), Claim::Running { since: at(20) })
+        .job("waits", json!({"profile": "bert"}), json!(null), waiting());
+    let snapshot = world.snapshot();
+    let epoch = |job: usize, gpus: u32| {
+        let rows = &snapshot.jobs[job].estimates;
+        rows.iter()
+            .find(|row| row.gpus == GpuCount(gpus))
+            .map(|row| (row.epoch.0, row.rel_std))
+            .expect("a row")
+    };
+    // Twice as slow as its user said, on one GPU and so on eight.
+    assert!((epoch(0, 1).0 / 200.0 - 1.0).abs() < 0.05, "{:?}", epoch(0, 1));
+    assert!((epoch(0, 8).0 / 40.0 - 1.0).abs() < 0.25, "{:?}", epoch(0, 8));
+    assert!(epoch(0, 1).1 < 0.12 && epoch(0, 8).1 < 0.5, "{:?} {:?}", epoch(0, 1), epoch(0, 8));
+    // What it says of itself stays with it until it has ended.
+    assert!((epoch(1, 1).0 - 100.0).abs() < 1e-6 && (epoch(1, 8).0 - 20.0).abs() < 1e-6);
+}
+
+#[test]
+fn one_run_of_a_family_may_look_at_a_type_that_the_family_is_not_known_on() {
+    const OTHER: &str = "NVIDIA-A100-PCIE-40GB";
+    let times = |profiling: &str| {
+        let mut world = World::default();
+        let seen = json!([{"run": "a-1", "gpuType": GPU, "gpus": 1, "nodes": 1, "millisPerEpoch": 100_000, "milliEpochs": 50_000,
+            "watts": 300, "at": at(0)}]);
+        let spec = json!({"profile": "bert", "profiling": profiling, "epochs": 500, "gpus": {"min": 1}, "checkpoint": {}});
+        world
+            .node("n1", json!({}), json!({}))
+            .node("n2", json!({"nvidia.com/gpu.product": OTHER}), json!({}))
+            .profile("bert", json!({"observations": seen}))
+            .job("first", spec.clone(), json!(null), waiting())
+            .job("second", spec, json!(null), waiting());
+        let snapshot = world.snapshot();
+        let time = |job: usize, gpu_type: &str| {
+            let row = snapshot.jobs[job].estimates.iter().find(|row| row.gpu_type.as_str() == gpu_type);
+            row.expect("a row").epoch.0
+        };
+        [time(0, GPU), time(0, OTHER), time(1, OTHER)]
+    };
+    let (off, auto) = (times("Off"), times("Auto"));
+    assert_eq!((off[0], off[1]), (auto[0], off[2]));
+    assert!(auto[1] < off[1] && auto[1] >= 0.7 * off[1], "{auto:?} {off:?}");
+    assert_eq!(auto[2], off[2], "one look at a time");
 }

@@ -43,7 +43,6 @@ impl Job {
     /// Its length: epochs of so many seconds, whatever the GPUs.
     pub fn epochs(mut self, epochs: i32, seconds: f64) -> Self {
         self.spec.insert("epochs".into(), json!(epochs));
-        self.env.retain(|(k, _)| k != "TRAINER_EPOCHS" && k != "TRAINER_SECONDS_PER_EPOCH");
         self.env("TRAINER_EPOCHS", epochs).env("TRAINER_SECONDS_PER_EPOCH", seconds)
     }
 
@@ -64,8 +63,9 @@ impl Job {
         self.spec("gpus", json!({"min": total, "max": total, "maxNodes": max_nodes}))
     }
 
-    /// An environment variable of the trainer.
+    /// An environment variable of the trainer; the last word on a name counts.
     pub fn env(mut self, name: &str, value: impl ToString) -> Self {
+        self.env.retain(|(k, _)| k != name);
         self.env.push((name.into(), value.to_string()));
         self
     }

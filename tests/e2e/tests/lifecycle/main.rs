@@ -8,5 +8,6 @@ mod failures;
 mod nodes;
 mod offline;
 mod placement;
+mod predictions;
 mod runs;
 mod stops;

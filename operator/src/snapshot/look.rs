@@ -1,0 +1,180 @@
+//! A short look at a GPU type that a family is not known on, where knowing is worth more than looking (`spec.profiling: Auto`).
+//!
+//! **In**: a job's rows, what each rests on, and what is at stake. **Out**: rows in which the best one of an unknown type is made
+//! cheaper by what knowing it is worth, net of what the look costs; the plan weighs that row like any other. There is no state: a
+//! look ends when an epoch was seen there, because the type is then known, and the plan keeps or leaves it for what it is.
+//!
+//! The worth is the expected gain (of the log-normal cost of an epoch there, the part below what the best known row costs) on all
+//! epochs but the first. The look costs that first epoch, at what it is expected to cost more, and a restart to come back; the
+//! restart to go there is the plan's own business.
+
+use std::sync::Arc;
+
+use andreas_core::Seconds;
+use andreas_planner as planner;
+use andreas_predictor::{Estimate, Source, on_time_probability};
+
+/// Epochs of a look.
+const LOOK: f64 = 1.0;
+/// Epochs that must be left: with fewer there is nothing to gain from knowing.
+const LEAST_LEFT: f64 = 4.0;
+/// No row is made cheaper than this part of what it is thought to be.
+const LEAST_FACTOR: f64 = 0.7;
+
+/// What a look is weighed with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stakes {
+    /// Money for a joule, PUE included.
+    pub per_joule: f64,
+    /// Money for a second of the job's time in the system.
+    pub per_second: f64,
+    /// Time that a restart loses.
+    pub restart: Seconds,
+    /// Epochs left.
+    pub epochs: f64,
+    /// Time until the deadline; none without one.
+    pub available: Option<Seconds>,
+}
+
+/// A type that may be looked at, and the row to look with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Look {
+    /// Index of the row.
+    pub row: usize,
+    /// Its time is taken that much smaller.
+    pub factor: f64,
+}
+
+/// What an epoch on a row costs.
+fn cost(row: &planner::Estimate, stakes: &Stakes) -> f64 {
+    row.epoch.0 * (row.power.0 * stakes.per_joule + stakes.per_second)
+}
+
+/// Probability that a log-normal cost is below a limit.
+fn below(median: f64, sigma: f64, limit: f64) -> f64 {
+    on_time_probability(Seconds(median), sigma, Seconds(limit))
+}
+
+/// The look that is worth most, at a type that `may` be looked at; `None`: not worth it, or nothing to compare with. `known`: types
+/// that the run was seen on now.
+pub(super) fn best(
+    rows: &[planner::Estimate],
+    times: &[Estimate],
+    known: Option<&str>,
+    stakes: &Stakes,
+    may: impl Fn(&str) -> bool,
+) -> Option<Look> {
+    if stakes.epochs < LEAST_LEFT {
+        return None;
+    }
+    let is_known = |at: usize| {
+        let source = times.get(at).map(|time| time.source);
+        matches!(source, Some(Source::UserGiven | Source::Observed))
+            || known.is_some_and(|known| known == rows[at].gpu_type.as_str())
+    };
+    let at = |at: &usize| (*at, cost(&rows[*at], stakes));
+    let cheaper = |a: &(usize, f64), b: &(usize, f64)| a.1.total_cmp(&b.1);
+    let (best, least) = (0..rows.len()).filter(|n| is_known(*n)).map(|n| at(&n)).min_by(cheaper)?;
+    let restart = stakes.restart.0 * (rows[best].power.0 * stakes.per_joule + stakes.per_second);
+    let look = |(n, median): (usize, f64)| {
+        let row = &rows[n];
+        let sigma = row.rel_std.clamp(0.0, 3.0);
+        let in_time = stakes.available.is_none_or(|available| {
+            let slowest = Estimate { median: row.epoch.0, sigma, source: Source::Regression }.high();
+            slowest * stakes.epochs + 2.0 * stakes.restart.0 <= available.0
+        });
+        let mean = median * (sigma * sigma / 2.0).exp();
+        let gain =
+            least * below(median, sigma, least) - mean * below(median * (sigma * sigma).exp(), sigma, least);
+        let worth = gain * (stakes.epochs - LOOK) - LOOK * (mean - least).max(0.0) - restart;
+        let factor = ((least - worth / stakes.epochs) / median).max(LEAST_FACTOR);
+        (in_time && worth > 0.0 && factor < 1.0).then_some((worth, Look { row: n, factor }))
+    };
+    // The best row of each unknown type.
+    let mut unknown: Vec<(usize, f64)> = Vec::new();
+    for (n, median) in (0..rows.len()).filter(|n| !is_known(*n)).map(|n| at(&n)) {
+        match unknown.iter_mut().find(|(other, _)| rows[*other].gpu_type == rows[n].gpu_type) {
+            Some(held) if median < held.1 => *held = (n, median),
+            Some(_) => {}
+            None => unknown.push((n, median)),
+        }
+    }
+    let looks = unknown.into_iter().filter(|(n, _)| may(rows[*n].gpu_type.as_str())).filter_map(look);
+    looks.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, look)| look)
+}
+
+/// The rows with that look in them.
+pub(super) fn with(rows: &[planner::Estimate], look: Look) -> Arc<[planner::Estimate]> {
+    let taken = |(n, row): (usize, &planner::Estimate)| {
+        let factor = if n == look.row { look.factor } else { 1.0 };
+        planner::Estimate { epoch: row.epoch * factor, ..row.clone() }
+    };
+    rows.iter().enumerate().map(taken).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use andreas_core::{GpuCount, Watts};
+
+    /// A known type at 100 s, and another one at so many seconds, so unsure.
+    fn rows(other: f64, sigma: f64, source: Source) -> (Vec<planner::Estimate>, Vec<Estimate>) {
+        let row = |gpu_type: &str, epoch: f64, sigma: f64| planner::Estimate {
+            gpu_type: gpu_type.into(),
+            gpus: GpuCount(1),
+            epoch: Seconds(epoch),
+            power: Watts(300.0),
+            rel_std: sigma,
+        };
+        let time = |median, sigma, source| Estimate { median, sigma, source };
+        (
+            vec![row("A", 100.0, 0.05), row("B", other, sigma)],
+            vec![time(100.0, 0.05, Source::Observed), time(other, sigma, source)],
+        )
+    }
+
+    fn stakes(epochs: f64) -> Stakes {
+        Stakes { per_joule: 7.2e-8, per_second: 5.6e-6, restart: Seconds(120.0), epochs, available: None }
+    }
+
+    fn look(other: f64, sigma: f64, epochs: f64) -> Option<f64> {
+        let (rows, times) = rows(other, sigma, Source::Regression);
+        best(&rows, &times, None, &stakes(epochs), |_| true).map(|look| look.factor)
+    }
+
+    #[test]
+    fn a_look_is_worth_it_where_much_is_unknown_and_much_is_left() {
+        let factor = look(105.0, 0.4, 200.0).expect("worth it");
+        // Cheaper than what is known by the net worth, and bounded.
+        assert!((LEAST_FACTOR..0.95).contains(&factor), "{factor}");
+        assert_eq!(look(105.0, 0.4, 6.0), None, "too little is left to pay for it");
+        assert_eq!(look(105.0, 0.02, 200.0), None, "there is nothing to learn");
+        assert_eq!(look(400.0, 0.3, 200.0), None, "it is far too slow to be wrong so far");
+        let more = |epochs| look(120.0, 0.4, epochs).expect("worth it");
+        assert!(more(1_000.0) < more(60.0), "the more is left the more it is worth");
+    }
+
+    #[test]
+    fn what_is_known_what_may_not_be_and_what_could_be_late_is_not_looked_at() {
+        let asked = |source, known, stakes: &Stakes, may| {
+            let (rows, times) = rows(105.0, 0.4, source);
+            best(&rows, &times, known, stakes, |_| may).is_some()
+        };
+        let plenty = stakes(200.0);
+        assert!(asked(Source::Regression, None, &plenty, true));
+        assert!(!asked(Source::UserGiven, None, &plenty, true));
+        assert!(!asked(Source::Regression, Some("B"), &plenty, true), "it was seen there: the look is over");
+        assert!(!asked(Source::Regression, None, &plenty, false));
+        // 200 epochs of 105 s, twice as long in the worst case.
+        let due = |seconds| Stakes { available: Some(Seconds(seconds)), ..plenty };
+        assert!(!asked(Source::Regression, None, &due(25_000.0), true));
+        assert!(asked(Source::Regression, None, &due(60_000.0), true));
+    }
+
+    #[test]
+    fn where_nothing_is_known_there_is_nothing_to_compare_with() {
+        let (rows, mut times) = rows(105.0, 0.4, Source::Prior);
+        times[0].source = Source::Prior;
+        assert_eq!(best(&rows, &times, None, &stakes(200.0), |_| true), None);
+    }
+}

@@ -1,0 +1,134 @@
+//! What is thought of runs while they run: an estimate that is wrong by a factor of two is put right by the first epochs, and plans
+//! follow.
+
+use std::time::Duration;
+
+use andreas_api::phase::{Outcome, Phase};
+use andreas_api::training_job::Prediction;
+use andreas_e2e::cluster::{A100, Cluster, Options, a100};
+use andreas_e2e::job::job;
+use andreas_e2e::scenario::scenario;
+use anyhow::{Context as _, Result, ensure};
+use serde::Deserialize;
+use serde_json::json;
+
+/// One line of the operator's `/forecasts`.
+#[derive(Deserialize)]
+struct Forecast {
+    namespace: String,
+    name: String,
+    prediction: Option<Prediction>,
+}
+
+/// What the operator answers on its admin port.
+async fn ask(c: &Cluster, path: &str) -> Result<String> {
+    let url = format!("http://{}{path}", c.operators.first().context("an operator")?.admin);
+    let answer = move || Ok(ureq::get(&url).call()?.body_mut().read_to_string()?);
+    tokio::task::spawn_blocking(answer).await?
+}
+
+/// What is expected of a job now.
+async fn forecast(c: &Cluster, key: &str) -> Result<Prediction> {
+    let all: Vec<Forecast> = serde_json::from_str(&ask(c, "/forecasts").await?)?;
+    let own = all.into_iter().find(|f| format!("{}/{}", f.namespace, f.name) == key);
+    own.and_then(|own| own.prediction).with_context(|| format!("nothing is forecast for {key}"))
+}
+
+/// A user's table for A100, seconds and watts of one, two and four.
+async fn table(c: &Cluster, name: &str, rows: [(i32, f64, i32); 3]) -> Result<()> {
+    let rows = rows.map(|(gpus, seconds, watts)| {
+        json!({"gpuType": A100, "gpus": gpus, "millisPerEpoch": (seconds * 1_000.0) as i64, "watts": watts})
+    });
+    c.apply(&json!({
+        "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingProfile",
+        "metadata": {"name": name, "namespace": "default"}, "spec": {"measurements": rows},
+    }))
+    .await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_epochs_after_its_start_a_run_that_takes_twice_as_long_as_its_user_said_has_the_right_end()
+-> Result<()> {
+    scenario(Options { groups: vec![a100(1)], ..Options::default() }, async |c| {
+        // given a table that says 2.5 s, and a run of 14 epochs of 5 s
+        table(c, "hopeful", [(1, 2.5, 300), (2, 2.5, 600), (4, 2.5, 1_200)]).await?;
+        let tj = job("slow").epochs(14, 5.0).gpus(1, 1).spec("profile", json!("hopeful"));
+        let key = tj.key();
+        c.submit(&tj).await?;
+        c.reaches(&tj, Phase::Running).await?;
+        let first = forecast(c, &key).await?;
+        ensure!((first.epoch_millis, first.source.as_str()) == (Some(2_500), "UserGiven"), "{first:?}");
+        // when two epochs have passed
+        tokio::time::sleep(Duration::from_millis(2 * 5_000 + 1_500)).await;
+        let seen = forecast(c, &key).await?;
+        let now = jiff::Timestamp::now();
+        // then the time of an epoch is known,
+        let interval = seen.epoch_millis_low..=seen.epoch_millis_high;
+        ensure!(interval.contains(&Some(5_000)), "{seen:?}");
+        ensure!(seen.source == "Observed", "{seen:?}");
+        // another plan was asked for at once,
+        let metrics = ask(c, "/metrics").await?;
+        let asked = metrics.lines().find_map(|line| line.strip_prefix("andreas_left_predictions_total "));
+        ensure!(asked.is_some_and(|count| count.parse::<f64>().is_ok_and(|count| count >= 1.0)), "{asked:?}");
+        // and in the end the end was right, within a tenth of what was left, and the first forecast was not
+        c.observer
+            .until("succeeded", Duration::from_secs(120), |s| s.phase(&key) == Phase::Succeeded)
+            .await?;
+        let status = c.observer.seen().status(&key);
+        ensure!(status.attempts == 1, "{status:?}");
+        let end = status.completion_time.context("no completion")?.0;
+        let left = end.duration_since(now).as_secs_f64();
+        let off = |prediction: &Prediction| -> Result<f64> {
+            let finish = prediction.finish_time.as_ref().context("no finish")?.0;
+            Ok(finish.duration_since(end).as_secs_f64().abs() / left)
+        };
+        ensure!(off(&seen)? <= 0.1, "off by {:.2} of {left:.0} s: {seen:?}, ended {end}", off(&seen)?);
+        ensure!(off(&first)? > 0.3, "the estimate was not wrong: {first:?}, ended {end}");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_would_now_be_late_gets_more_gpus_in_time() -> Result<()> {
+    // Nothing but what happens asks for plans.
+    let operator_args = vec!["--plan-every".into(), "600".into()];
+    scenario(Options { groups: vec![a100(1)], operator_args, ..Options::default() }, async |c| {
+        // given a run for which one GPU is cheapest and enough, if its user is right, and 20 s too slow in truth
+        table(c, "hopeful", [(1, 3.0, 300), (2, 1.7, 640), (4, 1.0, 1_400)]).await?;
+        let truth = json!({A100: {"1": 6.0, "2": 3.4, "4": 2.0}});
+        let tj = job("late")
+            .epochs(12, 6.0)
+            .env("TRAINER_SECONDS_PER_EPOCH", truth)
+            .checkpoint(5)
+            .spec("gpus", json!({"min": 1, "max": 4}))
+            .spec("deadlineAfter", json!("54s"))
+            .spec("weight", json!(1))
+            .spec("profile", json!("hopeful"));
+        let key = tj.key();
+        c.submit(&tj).await?;
+        c.reaches(&tj, Phase::Running).await?;
+        let gpus = c.observer.seen().status(&key).allocation.map(|allocation| allocation.gpus);
+        ensure!(gpus == Some(1), "one GPU is not thought cheapest: {gpus:?}");
+        // when the first epochs show it, then it goes on with more GPUs (as late as that is enough: one is cheapest still)
+        c.observer
+            .until("more GPUs", Duration::from_secs(45), |s| {
+                s.status(&key).allocation.is_some_and(|allocation| allocation.gpus > 1)
+            })
+            .await?;
+        c.reaches(&tj, Phase::Succeeded).await?;
+        // and ends in time; on one GPU it would not have
+        let status = c.observer.seen().status(&key);
+        let first = status.history.first().context("no history")?;
+        ensure!((first.outcome, first.gpus) == (Outcome::Stopped, 1), "{first:?}");
+        ensure!(
+            status.completion_time <= status.deadline,
+            "{:?} > {:?}",
+            status.completion_time,
+            status.deadline
+        );
+        Ok(())
+    })
+    .await
+}
