@@ -297,7 +297,7 @@ impl Seen {
             watts_per_gpu: None,
             epochs: (self.epochs as f64).exp2(),
             at: Time(self.since as f64),
-            gpus: (self.gpus % self.nodes != 0).then_some(GpuCount(self.gpus)),
+            gpus: (!self.gpus.is_multiple_of(self.nodes)).then_some(GpuCount(self.gpus)),
             batch: None,
             claimed: true,
         }
