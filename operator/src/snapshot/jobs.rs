@@ -233,7 +233,8 @@ pub(super) fn job(
     let estimates = match (table.prior && waiting, table.cautious) {
         (true, Some(at)) => table.rows.get(at).cloned().into_iter().collect(),
         _ => {
-            let rows = corrected.map_or_else(|| Arc::clone(&table.rows), |found| paced(found, table, job, &outlook));
+            let rows =
+                corrected.map_or_else(|| Arc::clone(&table.rows), |found| paced(found, table, job, &outlook));
             looking(given, rows, looks)
         }
     };

@@ -561,6 +561,9 @@ fn power_limits_are_offered_where_agents_can_set_them_and_a_held_one_slows_its_j
     assert_eq!(of_job(&snapshot), None, "220 W are not offered any more");
     world.node("n2", json!({}), json!({}));
     assert_eq!(limits(&world.snapshot(), 0), [0.0; 0], "nobody would set them on n2");
+}
+
+#[test]
 fn what_is_seen_of_a_run_moves_its_other_configurations_and_nobody_elses() {
     let mut world = World::default();
     let slow = |timed: i64| {
