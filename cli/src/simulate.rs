@@ -9,7 +9,7 @@ use andreas_core::{Seconds, Steps};
 use andreas_planner::{MethodName, Options};
 use andreas_simulator::readers::{self, Format, Stretch, peak};
 use andreas_simulator::report::{self, Report};
-use andreas_simulator::{Outcome, PredictionError, Scenario, Setup, Watch, run_all};
+use andreas_simulator::{Knowledge, Outcome, PredictionError, Scenario, Setup, Watch, run_all};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -52,6 +52,9 @@ pub struct SimulateArgs {
     /// Whether the first measured epoch corrects wrong predictions
     #[arg(long, value_enum, default_value_t = Correction::On)]
     correction: Correction,
+    /// What the planner knows of times and watts, separated by commas
+    #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',', default_value = "perfect")]
+    knowledge: Vec<Known>,
     /// Power budgets as shares of the cluster's peak, separated by commas; instead of the cluster file's
     #[arg(long, value_name = "SHARES", value_delimiter = ',')]
     budget_share: Vec<f64>,
@@ -88,6 +91,20 @@ enum Correction {
     On,
     Off,
     Both,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum Known {
+    /// The truth, but for --mape, which --correction corrects
+    Perfect,
+    /// What the predictor says: from model and batch alone, or from a table that is off by --mape; then from every epoch and every
+    /// job. --correction says nothing
+    Learning,
+    /// The same, and a job of which nothing is known stays with its request on the commonest type for its first epoch, as in the
+    /// operator
+    Cautious,
+    /// The predictor's first word stands, whatever is observed
+    None,
 }
 
 fn trace(text: &str) -> Result<(Format, PathBuf), String> {
@@ -207,25 +224,52 @@ fn scenario(args: &SimulateArgs, (format, path): &(Format, PathBuf)) -> Result<S
 fn setups(args: &SimulateArgs) -> Vec<Setup> {
     let mut setups = Vec::new();
     for &mape in &args.mape {
-        let corrections: &[bool] = match args.correction {
-            _ if mape <= 0.0 => &[false],
-            Correction::On => &[true],
-            Correction::Off => &[false],
-            Correction::Both => &[false, true],
-        };
-        for &corrected in corrections {
-            for &method in &args.methods {
-                let label = match (mape > 0.0, corrected) {
-                    (false, _) => String::new(),
-                    (true, false) => format!("MAPE {:.0} %", 100.0 * mape),
-                    (true, true) => format!("MAPE {:.0} % corrected", 100.0 * mape),
-                };
-                let error = PredictionError { mape, corrected, stated: true, seed: args.seed };
-                setups.push(Setup { method, seed: args.seed, trials: args.trials, error, label });
+        for &known in &args.knowledge {
+            let corrections: &[bool] = match args.correction {
+                _ if mape <= 0.0 || known != Known::Perfect => &[false],
+                Correction::On => &[true],
+                Correction::Off => &[false],
+                Correction::Both => &[false, true],
+            };
+            for &corrected in corrections {
+                for &method in &args.methods {
+                    let error = PredictionError { mape, corrected, stated: true, seed: args.seed };
+                    let knowledge = match known {
+                        Known::Perfect => Knowledge::Tables,
+                        Known::Learning => Knowledge::Learning,
+                        Known::Cautious => Knowledge::Cautious,
+                        Known::None => Knowledge::Unlearned,
+                    };
+                    let label = label(mape, corrected, known, args.knowledge.len() > 1);
+                    setups.push(Setup {
+                        method,
+                        seed: args.seed,
+                        trials: args.trials,
+                        error,
+                        knowledge,
+                        label,
+                    });
+                }
             }
         }
     }
     setups
+}
+
+/// What tells a variant from the others.
+fn label(mape: f64, corrected: bool, known: Known, several: bool) -> String {
+    let mut words = Vec::new();
+    if mape > 0.0 {
+        words.push(format!("MAPE {:.0} %", 100.0 * mape));
+    }
+    words.extend(match known {
+        Known::Perfect if corrected => Some("corrected".to_owned()),
+        Known::Perfect => (several && mape <= 0.0).then(|| "knowing all".to_owned()),
+        Known::Learning => Some("learning".to_owned()),
+        Known::Cautious => Some("learning, cautious".to_owned()),
+        Known::None => Some("not learning".to_owned()),
+    });
+    words.join(" ")
 }
 
 /// A bar that counts jobs that have ended, on a terminal only.

@@ -1,9 +1,10 @@
 //! `profile evaluate`: how far off predictions are on a table, beside what one would do without them.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use andreas_predictor::evaluation::{
-    Baseline, HoldOut, Outcome, Setting, ask, ask_baseline, median, questions,
+    Baseline, HoldOut, Outcome, Setting, ask, ask_baseline, floor, median, questions,
 };
 use andreas_predictor::table::Sample;
 use anyhow::Result;
@@ -15,7 +16,7 @@ use super::gpu_models;
 /// Measure the predictor on a table: hold back what is known, ask for it, compare.
 ///
 /// Jobs are held out whole. Prints Markdown: median (and mean) absolute errors, how often the truth lay in the interval of
-/// 90 % (the jobs' mean), and the same questions put to simpler methods.
+/// 90 % (the jobs' mean and its standard error: rows of one job are no independent tries), and the same questions put to simpler methods.
 #[derive(Debug, Args)]
 pub struct EvaluateArgs {
     /// Measurements (CSV, see `profile predict --help`)
@@ -33,6 +34,9 @@ pub struct EvaluateArgs {
     /// A line for every job
     #[arg(long)]
     by_job: bool,
+    /// How noisy the table is, in place of questions: what no prediction can be below
+    #[arg(long)]
+    floor: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
@@ -94,12 +98,9 @@ pub fn run(args: &EvaluateArgs) -> Result<()> {
         let hold_out = if args.without_model { HoldOut::Model } else { HoldOut::Job };
         let name = file.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
         println!("\n### {name}: {} rows\n", samples.len());
-        let repeats = repeats(&samples);
-        if repeats.is_finite() {
-            println!(
-                "Rows of one configuration differ by {} % (median): no prediction can be nearer.\n",
-                percent(repeats)
-            );
+        if args.floor {
+            floors(&samples, args.by_job);
+            continue;
         }
         println!(
             "| what is known | asked | time, median | mean | covered | watts | covered | energy | {} |",
@@ -134,8 +135,13 @@ fn baselines() -> String {
 fn line(label: &str, outcome: &Outcome, said: &[&Outcome]) -> String {
     let errors = outcome.epoch_errors();
     let watts = outcome.power_errors();
-    let covered =
-        |power: bool, any: bool| if any { percent(outcome.coverage(power)) } else { "-".to_owned() };
+    let covered = |power: bool, any: bool| match (any, outcome.coverage_error(power)) {
+        (false, _) => "-".to_owned(),
+        (true, error) if error.is_finite() => {
+            format!("{} ± {}", percent(outcome.coverage(power)), percent(error))
+        }
+        (true, _) => percent(outcome.coverage(power)),
+    };
     let mut cells = vec![
         label.to_owned(),
         outcome.answers.len().to_string(),
@@ -153,16 +159,33 @@ fn line(label: &str, outcome: &Outcome, said: &[&Outcome]) -> String {
     format!("| {} |", cells.join(" | "))
 }
 
-/// Half the usual difference between rows of one configuration, where there are such.
-fn repeats(samples: &[Sample]) -> f64 {
-    let key = |s: &Sample| Sample { epoch_s: None, power_w: None, ..s.clone() };
-    let mut off = Vec::new();
-    for (i, a) in samples.iter().enumerate() {
-        for b in samples[i + 1..].iter().take(64).filter(|b| key(a) == key(b)) {
-            if let (Some(x), Some(y)) = (a.epoch_s, b.epoch_s) {
-                off.push((x / y).ln().abs() / std::f64::consts::SQRT_2);
-            }
-        }
+/// The noise of a table: of all of it, and of each model.
+fn floors(samples: &[Sample], by_model: bool) {
+    println!("| rows of | repeats | smooth | impossible steps | ratios of types, time | energy |");
+    println!("|---|---:|---:|---:|---:|---:|");
+    let energy = |s: &Sample| Some(s.epoch_s? * s.power_w?);
+    let line = |name: &str, rows: &[Sample]| {
+        let (time, joules) = (floor(rows, |s| s.epoch_s), floor(rows, energy));
+        let told = |(value, n): (f64, usize)| {
+            if n > 0 { format!("{} ({n})", percent(value)) } else { "-".to_owned() }
+        };
+        let cells = [
+            told(time.repeats),
+            told(time.smooth),
+            format!("{} of {}", time.impossible.0, time.impossible.1),
+            told(time.ratios),
+            told(joules.ratios),
+        ];
+        println!("| {name} | {} |", cells.join(" | "));
+    };
+    line("all", samples);
+    let models: BTreeSet<&str> = samples.iter().map(model).collect();
+    for name in models.into_iter().filter(|_| by_model) {
+        let rows: Vec<Sample> = samples.iter().filter(|s| model(s) == name).cloned().collect();
+        line(&format!("- {name}"), &rows);
     }
-    median(off)
+}
+
+fn model(s: &Sample) -> &str {
+    s.model_family.as_deref().unwrap_or(&s.profile)
 }

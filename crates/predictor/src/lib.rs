@@ -35,6 +35,7 @@ mod law;
 mod level;
 mod linear;
 mod physics;
+mod places;
 mod pool;
 mod population;
 mod posterior;

@@ -19,7 +19,7 @@ pub(crate) const LEVEL: usize = 0;
 /// Time: log of a step's fixed part over the samples of one GPU at the usual batch. Power: slope over doublings of the batch.
 const OVERHEAD: usize = 1;
 /// Time: log of the synchronisation on one node. Power: slope over doublings of GPUs.
-const SYNC: usize = 2;
+pub(crate) const SYNC: usize = 2;
 /// Time: log of what being spread over nodes adds to it, as a multiple. Power: slope over doublings of nodes.
 const ACROSS: usize = 3;
 /// Time: how the synchronisation grows with GPUs, a power. Power: log of the share of a limit that is drawn.
@@ -61,6 +61,8 @@ pub(crate) struct Setting {
     pub depth: f64,
     /// What is known before: log of the type's time or draw.
     pub base: f64,
+    /// Time: what is known before of the synchronisation there (log).
+    pub network: f64,
 }
 
 impl Quantity {
@@ -125,7 +127,7 @@ fn time(theta: &Theta, s: &Setting) -> (f64, Theta) {
         let spread = s.nodes > 0.0;
         let across = if spread { add(0.0, theta[ACROSS]) } else { 0.0 };
         let doublings = (s.gpus - 1.0) * ln2;
-        let sync = theta[SYNC] + across + theta[GROWTH].max(0.0) * doublings;
+        let sync = theta[SYNC] + s.network + across + theta[GROWTH].max(0.0) * doublings;
         let beyond = libm::exp(theta[OVERLAP]);
         let overlap = 1.0 + beyond;
         step = add(overlap * compute, overlap * sync) / overlap;
@@ -188,7 +190,7 @@ mod tests {
     use super::*;
 
     fn on(gpus: f64, nodes: f64) -> Setting {
-        Setting { kind: 0, gpus, nodes, batch: 0.0, limit: 0.0, depth: 0.0, base: 0.0 }
+        Setting { kind: 0, gpus, nodes, batch: 0.0, limit: 0.0, depth: 0.0, base: 0.0, network: 0.0 }
     }
 
     #[test]
@@ -205,7 +207,16 @@ mod tests {
 
     #[test]
     fn slopes_are_the_derivatives() {
-        let s = Setting { gpus: 2.5, nodes: 1.0, batch: 0.7, limit: 0.4, depth: -0.2, kind: 0, base: 0.3 };
+        let s = Setting {
+            gpus: 2.5,
+            nodes: 1.0,
+            batch: 0.7,
+            limit: 0.4,
+            depth: -0.2,
+            kind: 0,
+            base: 0.3,
+            network: 0.0,
+        };
         for quantity in [Quantity::Time, Quantity::Power] {
             let theta = [0.2, -0.5, -1.0, 0.3, 0.25, 0.1, -0.7, 0.05];
             let (at, slopes) = quantity.with_slopes(&theta, &s);

@@ -6,10 +6,12 @@
 //! a family's prior is pulled towards its siblings.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use andreas_core::GpuType;
 
-use crate::physics::{LEVEL, P, Quantity};
+use crate::physics::{LEVEL, P, Quantity, SYNC, Setting};
+use crate::places::{self, Placed, Places};
 use crate::posterior::{Found, Prior};
 use crate::ratio::{Level, Levels, Ratios, Size};
 
@@ -42,6 +44,60 @@ pub(crate) struct Member {
     pub found: [Found; P],
     /// Its levels by type, beyond the law.
     pub on: Vec<Level>,
+    /// Log of its parameters over the time of a step, where both are known; what of its synchronisation was laid to it.
+    pub bulk: Option<f64>,
+    pub network: f64,
+    /// Its rows beside its own physics.
+    pub placed: Vec<Placed>,
+}
+
+/// How synchronisation grows with what a model has to send for each second it computes: slope and origin, of logs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Bulk {
+    slope: f64,
+    mean: f64,
+}
+
+/// Slope before anything was seen and its standard deviation: physics says 1, samples of an epoch that nobody tells make it 0.
+const BULK: (f64, f64) = (0.5, 0.5);
+/// How far a family's bulk may be from the others' to count.
+const BULKIEST: f64 = 4.0;
+
+impl Bulk {
+    /// What is known before of a family's synchronisation.
+    fn of(self, bulk: Option<f64>) -> f64 {
+        bulk.map_or(0.0, |x| self.slope * (x - self.mean).clamp(-BULKIEST, BULKIEST))
+    }
+
+    /// By weighted least squares, rows far off pulled in.
+    fn fit(members: &[&Member], weights: &[f64], variance: f64) -> Self {
+        let told = |(m, w): (&&Member, &f64)| {
+            let (x, found) = (m.bulk.filter(|_| *w > 0.0)?, m.found[SYNC]);
+            Some((x, found.mean + m.network, w / (variance + found.variance), variance + found.variance))
+        };
+        let mut rows: Vec<(f64, f64, f64, f64)> = members.iter().zip(weights).filter_map(told).collect();
+        rows.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let Some(&(mean, ..)) = rows.get(rows.len() / 2) else { return Self::default() };
+        for row in &mut rows {
+            row.0 = (row.0 - mean).clamp(-BULKIEST, BULKIEST);
+        }
+        let total: f64 = rows.iter().map(|r| r.2).sum();
+        let x_mean = rows.iter().map(|r| r.2 * r.0).sum::<f64>() / total;
+        let y_mean = rows.iter().map(|r| r.2 * r.1).sum::<f64>() / total;
+        let (start, sure) = (BULK.0, 1.0 / (BULK.1 * BULK.1));
+        let mut slope = start;
+        for _ in 0..ROUNDS {
+            let (mut sum, mut square) = (start * sure, sure);
+            for (x, y, weight, spread) in &rows {
+                let (x, y) = (x - x_mean, y - y_mean);
+                let off = (y - slope * x).abs() / libm::sqrt(*spread);
+                let weight = if off > 1.0 { weight / off } else { *weight };
+                (sum, square) = (sum + weight * x * y, square + weight * x * x);
+            }
+            slope = (sum / square).clamp(0.0, 1.2);
+        }
+        Self { slope, mean }
+    }
 }
 
 /// What the population says.
@@ -49,6 +105,8 @@ pub(crate) struct Member {
 pub(crate) struct Population {
     prior: Prior,
     ratios: Ratios,
+    bulk: Bulk,
+    places: Arc<Places>,
     /// Share of the variances left between families of one model.
     siblings: f64,
     /// Variance of a type's level where the population covers it.
@@ -60,6 +118,8 @@ pub(crate) struct Population {
 pub(crate) struct Expected {
     pub prior: Prior,
     ratios: Ratios,
+    bulk: Bulk,
+    places: Arc<Places>,
     size: Size,
     /// By type: mean of the siblings' residuals, shrunk.
     siblings: BTreeMap<GpuType, f64>,
@@ -71,6 +131,24 @@ impl Expected {
     /// Log of the type's time or draw relative to others.
     pub fn base(&self, gpu_type: &GpuType, law: f64) -> f64 {
         law + self.ratios.of(gpu_type, law, self.size) + self.siblings.get(gpu_type).copied().unwrap_or(0.0)
+    }
+
+    /// A setting with all that is known before of it.
+    pub fn place(&self, gpu_type: &GpuType, law: f64, level: f64, s: Setting) -> Setting {
+        let base = self.base(gpu_type, law) + level;
+        let network = self.bulk.of(self.size.bulk(base));
+        Setting { base: base + self.shared(gpu_type, &s), network, ..s }
+    }
+
+    /// Nothing shared on any placement.
+    pub fn without_places(mut self) -> Self {
+        self.places = Arc::default();
+        self
+    }
+
+    /// What is shared of times on one node.
+    pub fn shared(&self, gpu_type: &GpuType, s: &Setting) -> f64 {
+        if s.nodes > 0.0 { 0.0 } else { self.places.of(gpu_type, places::at(s.nodes, s.gpus)) }
     }
 
     /// The population, or a family of the same model, ran on this type beside others.
@@ -86,6 +164,8 @@ impl Population {
         Self {
             prior: Prior { mean: quantity.means(), own: quantity.between(), within },
             ratios: Ratios::default(),
+            bulk: Bulk::default(),
+            places: Arc::default(),
             siblings: SIBLINGS,
             type_variance: within[LEVEL],
         }
@@ -118,9 +198,18 @@ impl Population {
             members.iter().map(|m| m.namespace.as_str()).collect();
         let huber = if namespaces.len() < MANY { HUBER.0 } else { HUBER.1 };
         self.ratios = Ratios::fit(&levels(members, weights));
+        if quantity == Quantity::Time {
+            self.bulk = Bulk::fit(members, weights, self.prior.own[SYNC]);
+            let placed: Vec<(f64, &[Placed])> =
+                members.iter().zip(weights).map(|(m, w)| (*w, m.placed.as_slice())).collect();
+            self.places = Arc::new(Places::fit(&placed));
+        }
         for p in (0..P).filter(|p| *p != LEVEL || quantity == Quantity::Power) {
-            let found: Vec<(f64, Found)> =
-                members.iter().zip(weights).map(|(m, w)| (*w, m.found[p])).collect();
+            let bulk = |m: &Member| {
+                if quantity == Quantity::Time && p == SYNC { m.network - self.bulk.of(m.bulk) } else { 0.0 }
+            };
+            let found = |m: &Member| Found { mean: m.found[p].mean + bulk(m), ..m.found[p] };
+            let found: Vec<(f64, Found)> = members.iter().zip(weights).map(|(m, w)| (*w, found(m))).collect();
             (self.prior.mean[p], self.prior.own[p]) =
                 weigh(self.prior.mean[p], self.prior.own[p], &found, huber);
         }
@@ -218,7 +307,15 @@ impl Population {
         }
         // One more pull for a single sibling than for many.
         let siblings = by_type.into_iter().map(|(t, (sum, n))| (t, sum / (n + self.siblings))).collect();
-        Expected { prior, ratios: self.ratios.clone(), size, siblings, level }
+        Expected {
+            prior,
+            ratios: self.ratios.clone(),
+            bulk: self.bulk,
+            places: Arc::clone(&self.places),
+            size,
+            siblings,
+            level,
+        }
     }
 
     /// The variance of a type's level that the law alone knows.
@@ -301,6 +398,9 @@ mod tests {
             size: Size::default(),
             found,
             on: Vec::new(),
+            bulk: None,
+            network: 0.0,
+            placed: Vec::new(),
         }
     }
 

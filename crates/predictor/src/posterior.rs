@@ -268,6 +268,11 @@ impl Posterior {
         at + deviations.map(|(row, alpha)| alpha * self.texture.covariance(s, &row.setting)).sum::<f64>()
     }
 
+    /// The physics alone.
+    pub fn physics(&self, s: &Setting) -> f64 {
+        self.quantity.at(&self.theta(s.kind), s)
+    }
+
     /// Mean and variance of a parameter before the rows; the level's variance between types.
     pub fn prior_mean(&self, p: usize) -> f64 {
         self.prior.mean[p]
@@ -347,7 +352,7 @@ mod tests {
     }
 
     fn on(kind: u16, gpus: f64) -> Setting {
-        Setting { kind, gpus, nodes: 0.0, batch: 0.0, limit: 0.0, depth: 0.0, base: 0.0 }
+        Setting { kind, gpus, nodes: 0.0, batch: 0.0, limit: 0.0, depth: 0.0, base: 0.0, network: 0.0 }
     }
 
     fn row(kind: u16, gpus: f64, log: f64) -> Row {

@@ -18,7 +18,7 @@ use crate::ranges::Ranges;
 use crate::ratio::Size;
 use crate::scale::{Reading, Scale, Usual};
 use crate::screen::Refused;
-use crate::stage::{Curve, Family, Stage, spread};
+use crate::stage::{Curve, Family, Spot, Stage, spread};
 use crate::{Check, Estimate, Features, GpuModel, Prediction, Prior, Profile, Query, Source};
 
 /// Families that the reading of batches is judged by.
@@ -274,16 +274,24 @@ impl Predictor {
         usual: Usual,
         watts: Option<&Curve>,
     ) -> f64 {
-        let raw = |gpus: u32| {
+        let spot = |gpus: u32| {
             let cell = Cell { gpus, ..cell.clone() };
             let draw = cell.limit.and(watts).map(|w| draws(&self.law, &self.scale, w, &cell, usual));
-            let spot = self.scale.spot(&self.law, Quantity::Time, &cell, usual, draw);
-            curve.mean(&spot) + self.scale.offset(Quantity::Time, spot.setting.batch)
+            self.scale.spot(&self.law, Quantity::Time, &cell, usual, draw)
         };
+        let offset = |spot: &Spot| self.scale.offset(Quantity::Time, spot.setting.batch);
         if curve.speaks_for(&cell.gpu_type, cell.gpus) {
-            return raw(cell.gpus);
+            let spot = spot(cell.gpus);
+            return curve.mean(&spot) + offset(&spot);
         }
-        guarded(cell.nodes, cell.gpus, known, raw)
+        // What all families show on a placement is no fault of the curve: the guard walks without it.
+        let shared = |gpus: u32| curve.shared(&spot(gpus));
+        let known: Vec<(u32, f64)> = known.iter().map(|(g, log)| (*g, log - shared(*g))).collect();
+        let plain = |gpus: u32| {
+            let spot = spot(gpus);
+            curve.mean(&spot) - curve.shared(&spot) + offset(&spot)
+        };
+        guarded(cell.nodes, cell.gpus, &known, plain) + shared(cell.gpus)
     }
 
     fn time_of(&self, curves: &Curves, known: &Known<'_>, cell: &Cell) -> Value {
@@ -395,7 +403,11 @@ fn family(profile: &Profile, namespace: &str, usual: Usual) -> Family {
         name: profile.name.clone(),
         namespace: namespace.to_owned(),
         model: profile.features.model_family.clone(),
-        size: Size { parameters: positive(profile.features.parameters), batch },
+        size: Size {
+            parameters: positive(profile.features.parameters),
+            batch,
+            samples: positive(profile.features.samples),
+        },
         spots: Vec::new(),
     }
 }

@@ -54,6 +54,18 @@ pub(crate) struct Levels<'a> {
 pub(crate) struct Size {
     pub parameters: Option<f64>,
     pub batch: Option<f64>,
+    /// Log of the samples of an epoch.
+    pub samples: Option<f64>,
+}
+
+/// Samples of an epoch where nobody says.
+const EPOCH_SAMPLES: f64 = 11.5;
+
+impl Size {
+    /// Log of the parameters over the time of a step, `base` being that of an epoch.
+    pub fn bulk(self, base: f64) -> Option<f64> {
+        Some(self.parameters? - (base - self.samples.unwrap_or(EPOCH_SAMPLES) + self.batch?))
+    }
 }
 
 /// What the families show beyond the law.
@@ -108,6 +120,7 @@ impl Ratios {
         let used = |size: Size| Size {
             parameters: size.parameters.filter(|_| sizes[0].is_some()),
             batch: size.batch.filter(|_| sizes[1].is_some()),
+            ..size
         };
         let width = 2 + types.len();
         let row = |it: &Self, family: &Levels<'_>, level: &Level| {

@@ -126,6 +126,7 @@ impl Scale {
             limit,
             depth,
             base: 0.0,
+            network: 0.0,
         };
         Spot {
             gpu_type: cell.gpu_type.clone(),

@@ -9,6 +9,7 @@ use andreas_core::GpuType;
 
 use crate::conformal::{Factors, calibrate};
 use crate::physics::{Kinds, LEVEL, Quantity, Setting, Theta};
+use crate::places::{Place, Placed, at};
 use crate::population::{Expected, MANY, Member, Population};
 use crate::posterior::{Found, Posterior, Prior, Row, Texture};
 use crate::ratio::{Level, Size};
@@ -66,7 +67,12 @@ impl Curve {
     fn place(&self, spot: &Spot) -> Setting {
         let known = self.kinds.iter().find(|(_, t)| **t == spot.gpu_type).map(|(kind, _)| kind);
         let kind = known.unwrap_or(u16::MAX);
-        Setting { kind, base: self.expected.base(&spot.gpu_type, spot.law) + self.level, ..spot.setting }
+        self.expected.place(&spot.gpu_type, spot.law, self.level, Setting { kind, ..spot.setting })
+    }
+
+    /// What of the mean all families have in common on this placement.
+    pub fn shared(&self, spot: &Spot) -> f64 {
+        self.expected.shared(&spot.gpu_type, &spot.setting)
     }
 
     /// Mean of the log.
@@ -180,8 +186,8 @@ impl Stage {
             let g = spot.setting.gpus;
             let span = spans.entry(spot.gpu_type.clone()).or_insert((g, g));
             *span = (span.0.min(g), span.1.max(g));
-            let base = expected.base(&spot.gpu_type, spot.law);
-            let setting = Setting { kind: kinds.of(&spot.gpu_type), base, ..spot.setting };
+            let setting = Setting { kind: kinds.of(&spot.gpu_type), ..spot.setting };
+            let setting = expected.place(&spot.gpu_type, spot.law, level.mean, setting);
             rows.push(Row { setting, log: spot.log, noise: spot.noise, table: spot.table });
         }
         let mut prior = expected.prior;
@@ -192,9 +198,6 @@ impl Stage {
         if kinds.iter().any(|(_, t)| !expected.covers(t)) || spots.is_empty() {
             prior.within[LEVEL] = prior.within[LEVEL].max(0.5 * Population::unknown_type());
         }
-        for row in &mut rows {
-            row.setting.base += level.mean;
-        }
         let posterior = Posterior::new(self.quantity, prior, texture, &rows, start);
         Curve { posterior, expected, kinds, counts, spans, level: level.mean }
     }
@@ -204,7 +207,8 @@ impl Stage {
             return None;
         }
         let spots = spread(&family.spots, COMPARED_CELLS);
-        let expected = self.population.expect(self.quantity, family.size, &[]);
+        // What is shared is what physics leaves: each family first explains all it can by itself.
+        let expected = self.population.expect(self.quantity, family.size, &[]).without_places();
         let level = self.free_level(&spots, &expected);
         let mut wide = expected.clone();
         // Levels on types are what the ratios are learned from: they are not pulled to the law here.
@@ -231,7 +235,13 @@ impl Stage {
             let law = if self.quantity == Quantity::Power { 0.0 } else { law };
             Level { gpu_type: gpu_type.clone(), law, level: at.mean + expected, variance: at.variance }
         });
+        let mean = |of: fn(Setting) -> f64| {
+            spots.iter().map(|s| of(curve.place(s))).sum::<f64>() / spots.len() as f64
+        };
         Some(Member {
+            bulk: family.size.bulk(mean(|s| s.base)),
+            network: mean(|s| s.network),
+            placed: if self.quantity == Quantity::Time { placed(&spots, &curve) } else { Vec::new() },
             name: family.name.clone(),
             namespace: family.namespace.clone(),
             model: family.model.clone(),
@@ -250,7 +260,8 @@ impl Stage {
         let mut off: Vec<f64> = spots
             .iter()
             .map(|s| {
-                let setting = Setting { base: expected.base(&s.gpu_type, s.law), ..s.setting };
+                let setting = expected.place(&s.gpu_type, s.law, 0.0, s.setting);
+                let setting = Setting { network: 0.0, ..setting };
                 s.log - self.quantity.at(&mean, &setting)
             })
             .collect();
@@ -290,6 +301,23 @@ impl Stage {
         };
         best(Texture::USUAL, evidence)
     }
+}
+
+/// What a family's rows on one node are beside its own physics.
+fn placed(spots: &[Spot], curve: &Curve) -> Vec<Placed> {
+    let place = |spot: &Spot| (spot.gpu_type.clone(), at(spot.setting.nodes, spot.setting.gpus));
+    let here = || spots.iter().filter(|spot| spot.setting.nodes <= 0.0);
+    let mut counts: BTreeMap<(GpuType, Place), f64> = BTreeMap::new();
+    for spot in here() {
+        *counts.entry(place(spot)).or_default() += 1.0;
+    }
+    let row = |spot: &Spot| {
+        let (gpu_type, at) = place(spot);
+        let weight = 1.0 / counts[&(gpu_type.clone(), at)];
+        let residual = spot.log - curve.posterior.physics(&curve.place(spot));
+        Placed { gpu_type, at, residual, weight }
+    };
+    here().map(row).collect()
 }
 
 /// One coordinate after the other, each over a few values.

@@ -3,7 +3,7 @@
 use andreas_planner::{MethodName, Options, plan};
 use rayon::prelude::*;
 
-use crate::engine::{Conditions, PredictionError, SimulationError, replay};
+use crate::engine::{Conditions, Knowledge, PredictionError, SimulationError, replay};
 use crate::outcome::{DecisionTimes, Outcome};
 use crate::scenario::Scenario;
 
@@ -18,6 +18,8 @@ pub struct Setup {
     pub trials: u64,
     /// Errors of predictions.
     pub error: PredictionError,
+    /// What the planner knows.
+    pub knowledge: Knowledge,
     /// What tells this variant from others of the same method; may be empty.
     pub label: String,
 }
@@ -51,6 +53,7 @@ fn run(scenario: &Scenario, setup: &Setup, watch: &dyn Watch) -> Result<Outcome,
     };
     let conditions = Conditions {
         error: setup.error,
+        knowledge: setup.knowledge,
         memoryless: scenario.catalogue.is_some() && setup.method == MethodName::Andreas,
     };
     let mut times = Vec::new();

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use andreas_core::{CostRate, GpuType, NodeName, Seconds, Steps, Tariff, Time, Watts};
+use andreas_core::{CostRate, GpuType, JobId, NodeName, Seconds, Steps, Tariff, Time, Watts};
 use andreas_planner::{Accounting, GpuTypeInfo, Job, Lateness, Namespace, Node};
+use andreas_predictor::Features;
 
 /// What is replayed.
 #[derive(Clone, Debug)]
@@ -35,6 +36,8 @@ pub struct Scenario {
     pub failures: Vec<Failure>,
     /// Jobs in order of submission, waiting, with their true times and powers.
     pub jobs: Vec<Job>,
+    /// What users say of their jobs' models, for replays with predicted times; of a job that is not here, nothing.
+    pub features: BTreeMap<JobId, Features>,
 }
 
 /// A node is gone for a while.

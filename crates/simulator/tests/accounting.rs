@@ -64,6 +64,7 @@ fn scenario(jobs: Vec<Job>) -> Scenario {
         catalogue: None,
         failures: vec![],
         jobs,
+        features: Default::default(),
     }
 }
 
@@ -154,9 +155,9 @@ fn a_job_that_fits_nowhere_ends_the_replay_and_is_said() {
 fn wrong_predictions_change_decisions_and_not_the_truth() {
     let error = PredictionError { mape: 0.4, corrected: true, stated: true, seed: 7 };
     let scenario = scenario(vec![job("a", 0.0, Some(5000.0), 10.0)]);
-    let replayed = run(&scenario, Conditions { error, memoryless: false });
+    let replayed = run(&scenario, Conditions { error, ..Conditions::default() });
     assert_eq!(replayed.jobs[0].finish, Some(Time(1000.0)));
     // One decision at the submission, one when the first epoch has been measured.
     assert_eq!(replayed.summary.decisions, 2);
-    assert_eq!(replayed, run(&scenario, Conditions { error, memoryless: false }));
+    assert_eq!(replayed, run(&scenario, Conditions { error, ..Conditions::default() }));
 }

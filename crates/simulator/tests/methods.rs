@@ -79,6 +79,7 @@ fn scenario(seed: u64) -> Scenario {
         catalogue: None,
         failures: vec![Failure { node: "a-1".into(), at: Time(8000.0), duration: Seconds(4000.0) }],
         jobs: (0..14).map(|i| job(i, &mut dice)).collect(),
+        features: Default::default(),
     };
     // From all of it to what one large job and the idle GPUs need (1,600 + 300 + 240 W), and back.
     let windows =
@@ -91,7 +92,7 @@ fn scenario(seed: u64) -> Scenario {
 fn run(scenario: &Scenario, method: MethodName, error: PredictionError) -> Replayed {
     let options = Options { method, seed: 3, trials: 20, ..Options::default() };
     let mut decide = |snapshot: &Snapshot| plan(snapshot, &options);
-    let conditions = Conditions { error, memoryless: false };
+    let conditions = Conditions { error, ..Conditions::default() };
     replay(scenario, &conditions, &mut decide, &mut |_| {}).unwrap_or_else(|e| panic!("{method}: {e}"))
 }
 

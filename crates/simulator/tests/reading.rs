@@ -10,7 +10,7 @@ use andreas_core::{GpuCount, Seconds, Time};
 use andreas_planner::MethodName;
 use andreas_simulator::readers::{self, ClusterFile, Format, Stretch, TraceJob, read_trace};
 use andreas_simulator::report::{self, Report};
-use andreas_simulator::{PredictionError, Setup, Watch, run_all};
+use andreas_simulator::{Knowledge, PredictionError, Setup, Watch, run_all};
 
 fn file(folder: &Path, name: &str, text: &str) -> PathBuf {
     let path = folder.join(name);
@@ -217,6 +217,7 @@ fn a_report_has_every_method_and_needs_no_network() {
     let trace = file(folder.path(), "<itp>.csv", ITP);
     let scenario = readers::scenario(Format::Itp, &trace, &mixed(), Stretch::default()).unwrap();
     let setup = |method| Setup {
+        knowledge: Knowledge::Tables,
         method,
         seed: 0,
         trials: 10,

@@ -5,6 +5,7 @@
 //! whole; nothing of what is asked is seen by whoever is asked.
 
 mod baselines;
+mod floor;
 mod questions;
 
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use crate::table::{Sample, boards, profiles};
 use crate::{GpuModel, Predictor, Source};
 
 pub use baselines::Baseline;
+pub use floor::{Floor, floor};
 pub use questions::{HoldOut, Question, Setting, questions};
 
 /// One answer beside the truth.
@@ -72,6 +74,19 @@ impl Outcome {
 
     /// How many of a job's truths lay inside, the jobs' mean; of times, or of draws.
     pub fn coverage(&self, power: bool) -> f64 {
+        let jobs = self.coverages(power);
+        jobs.iter().sum::<f64>() / jobs.len().max(1) as f64
+    }
+
+    /// The standard error of [`Self::coverage`], by jobs: rows of one job are right or wrong together. NaN below two.
+    pub fn coverage_error(&self, power: bool) -> f64 {
+        let jobs = self.coverages(power);
+        let (n, mean) = (jobs.len() as f64, self.coverage(power));
+        let square = jobs.iter().map(|c| (c - mean) * (c - mean)).sum::<f64>();
+        if n < 2.0 { f64::NAN } else { (square / (n - 1.0) / n).sqrt() }
+    }
+
+    fn coverages(&self, power: bool) -> Vec<f64> {
         let mut jobs: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
         for a in &self.answers {
             let (asked, inside) =
@@ -81,7 +96,7 @@ impl Outcome {
                 *job = (job.0 + f64::from(u8::from(inside)), job.1 + 1.0);
             }
         }
-        jobs.values().map(|(inside, all)| inside / all).sum::<f64>() / jobs.len().max(1) as f64
+        jobs.values().map(|(inside, all)| inside / all).collect()
     }
 
     /// The jobs' own answers.

@@ -97,7 +97,7 @@ impl Belief {
 }
 
 /// A standard normal number (Box and Muller).
-fn normal(dice: &mut ChaCha8Rng) -> f64 {
+pub(super) fn normal(dice: &mut ChaCha8Rng) -> f64 {
     let (u, v): (f64, f64) = (dice.random(), dice.random());
     libm::sqrt(-2.0 * libm::log(1.0 - u)) * libm::cos(2.0 * std::f64::consts::PI * v)
 }

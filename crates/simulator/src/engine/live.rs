@@ -6,6 +6,7 @@ use andreas_core::{Joules, Seconds, Time};
 use andreas_planner::{Job, Placement};
 
 use super::error::Belief;
+use super::learning::Lessons;
 
 /// What is true of a job at present; the planner sees only its `Job`.
 #[derive(Debug)]
@@ -28,6 +29,10 @@ pub(super) struct Live {
     pub energy: Joules,
     /// What is believed, where predictions are wrong.
     pub belief: Option<Belief>,
+    /// What is observed of it, where times are predicted.
+    pub lessons: Option<Lessons>,
+    /// The fit that its table is of.
+    pub version: u32,
 }
 
 /// A job on its GPUs.
@@ -44,6 +49,9 @@ pub(super) struct Run {
     pub pace: f64,
     /// True watts.
     pub watts: f64,
+    /// Epochs trained there, and how many whole ones were looked at.
+    pub epochs: f64,
+    pub observed: u32,
 }
 
 impl Live {
@@ -79,13 +87,32 @@ impl Live {
         belief.curious(&run.place.gpu_type).then(|| Seconds((run.pace - trained.0).max(0.0)))
     }
 
+    /// When its first whole epoch on a configuration that was never seen is done.
+    pub fn first_epoch(&self, now: Time) -> Option<Time> {
+        let (run, lessons) = (self.run.as_ref()?, self.lessons.as_ref()?);
+        let left = (1.0 - run.epochs).max(0.0) * run.pace;
+        lessons.curious(&run.place).then(|| Time(run.ready.0.max(now.0) + left))
+    }
+
+    /// Looks at the whole epochs that were trained since the last look; the seed is that of their noise.
+    pub fn observe(&mut self, now: Time, seed: u64) {
+        let (Some(run), Some(lessons)) = (&mut self.run, &mut self.lessons) else { return };
+        // An epoch that ends with the event has ended.
+        let whole = (run.epochs + 1e-9) as u32;
+        if whole > run.observed {
+            lessons.observe(run, whole - run.observed, now, (seed, self.index as u64));
+            run.observed = whole;
+        }
+    }
+
     /// Trains from one instant to a later one.
     pub fn train(&mut self, from: Time, to: Time, checkpoint: Seconds) {
-        let Some(run) = &self.run else { return };
+        let Some(run) = &mut self.run else { return };
         self.energy += Joules(run.watts * (to - from).0);
         let trained = to.0 - run.ready.0.max(from.0);
         if trained > 0.0 {
             self.left -= trained / run.pace;
+            run.epochs += trained / run.pace;
             if checkpoint.0 > 0.0 {
                 self.unsaved = Seconds((self.unsaved.0 + trained) % checkpoint.0);
             }

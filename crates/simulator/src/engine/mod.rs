@@ -8,6 +8,7 @@
 //! spent on the new GPUs at the job's full draw, plus the training since the last checkpoint, done again.
 
 mod error;
+mod learning;
 mod live;
 mod meter;
 
@@ -19,6 +20,8 @@ use andreas_planner::{Job, JobState, Placement, Plan, PowerBudget, Snapshot, Sna
 
 use error::Belief;
 pub use error::PredictionError;
+pub use learning::Knowledge;
+use learning::Learner;
 use live::{Live, Run};
 use meter::Meter;
 
@@ -30,6 +33,8 @@ pub type Decider<'a> = dyn FnMut(&Snapshot) -> Result<Plan, SnapshotError> + 'a;
 
 /// Events closer than this are one.
 const TOGETHER: f64 = 1e-6;
+/// Part of an epoch that rounding leaves of a job that is done.
+const NOTHING: f64 = 1e-8;
 /// How far apart decisions are when only waiting is left.
 const PATIENCE: Seconds = Seconds(900.0);
 /// After so many of them in a row, whoever still waits never runs.
@@ -76,8 +81,10 @@ pub enum SimulationError {
 /// How a replay is to be made.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Conditions {
-    /// Errors of predictions.
+    /// Errors of predictions; of the tables that users give, where times are predicted.
     pub error: PredictionError,
+    /// What the planner knows.
+    pub knowledge: Knowledge,
     /// At every decision, running jobs are shown as waiting: the published ANDREAS simulator plans from nothing each time.
     pub memoryless: bool,
 }
@@ -113,6 +120,8 @@ struct Replay<'a> {
     live: Vec<Live>,
     snapshot: Snapshot,
     meter: Meter,
+    /// Where times are predicted.
+    learner: Option<Learner>,
     sum: Summary,
     done: Vec<JobOutcome>,
     segments: Vec<Segment>,
@@ -168,6 +177,7 @@ impl<'a> Replay<'a> {
             live: Vec::new(),
             snapshot,
             meter: Meter::new(scenario),
+            learner: Learner::new(scenario, conditions.knowledge),
             sum: Summary { jobs: scenario.jobs.len(), ..Summary::default() },
             done: Vec::new(),
             segments: Vec::new(),
@@ -213,6 +223,9 @@ impl<'a> Replay<'a> {
             if let Some(belief) = &belief {
                 seen.estimates = belief.table(&job.estimates).into();
             }
+            let table = belief.as_ref().map(|_| seen.estimates.clone());
+            let features = self.scenario.features.get(&job.id);
+            let lessons = self.learner.as_ref().map(|_| Learner::admit(features, table.as_deref()));
             self.snapshot.jobs.push(seen);
             self.live.push(Live {
                 index: self.next_job,
@@ -223,7 +236,9 @@ impl<'a> Replay<'a> {
                 unsaved: Seconds::ZERO,
                 restarts: 0,
                 energy: andreas_core::Joules::ZERO,
-                belief,
+                belief: belief.filter(|_| lessons.is_none()),
+                lessons,
+                version: 0,
             });
             self.next_job += 1;
         }
@@ -258,6 +273,7 @@ impl<'a> Replay<'a> {
     /// Asks for a plan and carries it out. Returns when the planner wants to be asked again.
     fn decide(&mut self, decide: &mut Decider<'_>) -> Result<Option<Time>, SimulationError> {
         self.snapshot.now = self.now;
+        self.tell();
         for (job, live) in self.snapshot.jobs.iter_mut().zip(&self.live) {
             job.epochs_left = live.left;
             job.lost = live.unsaved;
@@ -307,6 +323,19 @@ impl<'a> Replay<'a> {
         Ok(plan.next_event)
     }
 
+    /// Shows the planner what is thought of the jobs by now.
+    fn tell(&mut self) {
+        let Some(learner) = &mut self.learner else { return };
+        learner.refresh(self.live.iter().filter_map(|l| Some((&*l.truth, l.lessons.as_ref()?))));
+        for (job, live) in self.snapshot.jobs.iter_mut().zip(&mut self.live) {
+            let refitted = live.version != learner.version;
+            live.version = learner.version;
+            if let Some(lessons) = &mut live.lessons {
+                learner.tell(&live.truth, lessons, refitted, job);
+            }
+        }
+    }
+
     /// Puts a job there, or changes its limit, or leaves it where it is.
     fn start(&mut self, i: usize, place: Placement) -> Result<(), SimulationError> {
         let impossible =
@@ -319,6 +348,9 @@ impl<'a> Replay<'a> {
         };
         let live = &mut self.live[i];
         if let Some(run) = &mut live.run {
+            if run.place.limit != place.limit {
+                (run.epochs, run.observed) = (0.0, 0);
+            }
             (run.place, run.pace, run.watts) = (place, pace, watts);
             return Ok(());
         }
@@ -329,7 +361,8 @@ impl<'a> Replay<'a> {
         }
         live.start = live.start.or(Some(self.now));
         let ready = if again { self.now + self.scenario.restart } else { self.now };
-        live.run = Some(Run { place, nodes, since: self.now, ready, pace, watts });
+        let since = self.now;
+        live.run = Some(Run { place, nodes, since, ready, pace, watts, epochs: 0.0, observed: 0 });
         Ok(())
     }
 
@@ -383,6 +416,9 @@ impl<'a> Replay<'a> {
     }
 
     fn lesson_at(&self, live: &Live) -> Option<Time> {
+        if let Some(learner) = &self.learner {
+            return live.first_epoch(self.now).filter(|_| learner.learning);
+        }
         if !self.conditions.error.corrected {
             return None;
         }
@@ -393,6 +429,11 @@ impl<'a> Replay<'a> {
 
     /// Whoever has trained a whole epoch on a type for the first time knows better.
     fn learn(&mut self) {
+        if self.learner.as_ref().is_some_and(|learner| learner.learning) {
+            let (now, seed) = (self.now, self.conditions.error.seed);
+            self.live.iter_mut().for_each(|live| live.observe(now, seed));
+            return;
+        }
         if !self.conditions.error.corrected {
             return;
         }
@@ -411,8 +452,8 @@ impl<'a> Replay<'a> {
         let mut i = 0;
         while i < self.live.len() {
             let live = &self.live[i];
-            let done =
-                live.run.as_ref().is_some_and(|r| live.left * r.pace <= TOGETHER && r.ready.0 <= self.now.0);
+            let nothing_left = |run: &Run| live.left <= NOTHING || live.left * run.pace <= TOGETHER;
+            let done = live.run.as_ref().is_some_and(|r| nothing_left(r) && r.ready.0 <= self.now.0);
             if !done {
                 i += 1;
                 continue;
@@ -422,6 +463,9 @@ impl<'a> Replay<'a> {
             self.snapshot.jobs.remove(i);
             if let Some(run) = &live.run {
                 self.record(live.index, run);
+            }
+            if let (Some(learner), Some(lessons)) = (&mut self.learner, &live.lessons) {
+                learner.ended(&live.truth, lessons, self.now - live.start.unwrap_or(self.now));
             }
             let bill = meter::lateness(self.scenario, &live, self.now, &mut self.sum);
             self.turnarounds.push((self.now - live.truth.submit).0);

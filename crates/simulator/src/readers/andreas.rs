@@ -137,6 +137,7 @@ pub fn read(folder: &Path, restart: Seconds) -> Result<Scenario, ReadError> {
         catalogue: Some(catalogue),
         failures: Vec::new(),
         jobs,
+        features: BTreeMap::new(),
     };
     scenario.sort();
     Ok(scenario)

@@ -216,7 +216,14 @@ impl ClusterFile {
             origin_s: rows.first().map_or(0.0, |r| r.submit_s),
             pace,
         };
-        let jobs: Vec<_> = rows.iter().filter_map(|row| self.jobs.job(row, &ground)).collect();
+        let mut features = BTreeMap::new();
+        let mut jobs = Vec::new();
+        for row in rows {
+            if let Some((job, said)) = self.jobs.job(row, &ground) {
+                features.insert(job.id.clone(), said);
+                jobs.push(job);
+            }
+        }
         if jobs.is_empty() {
             return Err(bad("models", "no job of the trace can run on this cluster"));
         }
@@ -248,6 +255,7 @@ impl ClusterFile {
             catalogue: None,
             failures,
             jobs,
+            features,
         };
         scenario.sort();
         Ok(scenario)

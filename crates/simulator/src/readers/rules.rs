@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use andreas_core::{CostRate, GpuCount, Seconds, Time, Watts};
 use andreas_planner::{Estimate, GpuTypeInfo, Job, JobState, LimitEffect, Node, Preemption, Spread, Worker};
+use andreas_predictor::Features;
 use serde::Deserialize;
 
 use super::models::{Family, ModelTables, fingerprint};
@@ -76,8 +77,8 @@ pub(super) struct Ground<'a> {
 }
 
 impl JobRules {
-    /// A job; none if it cannot run on this cluster with the GPUs it asked for.
-    pub(super) fn job(&self, row: &TraceJob, ground: &Ground<'_>) -> Option<Job> {
+    /// A job, and what its user says of its model; none if it cannot run on this cluster with the GPUs it asked for.
+    pub(super) fn job(&self, row: &TraceJob, ground: &Ground<'_>) -> Option<(Job, Features)> {
         let family = ground.models.find(row.model.as_deref(), row.batch, &row.id)?;
         let reference = self.reference.as_deref().or(ground.types.first().map(|t| t.name.as_str()))?;
         let unit = row.duration_s / at(family.seconds.get(reference)?, row.gpus)?;
@@ -126,7 +127,12 @@ impl JobRules {
             (None, None) => None,
         };
         let weight = self.weight_by_gpus.range(..=row.gpus).next_back().map_or(self.weight, |(_, w)| *w);
-        Some(Job {
+        let features = Features {
+            model_family: Some(family.model.clone()).filter(|model| !model.is_empty()),
+            batch: family.batch.map(f64::from),
+            ..Features::default()
+        };
+        let job = Job {
             id: row.id.as_str().into(),
             namespace: row.namespace.as_deref().unwrap_or("trace").into(),
             submit: Time(submit),
@@ -148,7 +154,8 @@ impl JobRules {
             min_run: Seconds::ZERO,
             lost: Seconds::ZERO,
             state: JobState::Waiting,
-        })
+        };
+        Some((job, features))
     }
 
     /// Numbers of GPUs a job may use that asked for so many.

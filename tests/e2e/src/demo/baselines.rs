@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use andreas_planner::{Job, MethodName, Options, plan};
-use andreas_simulator::{Conditions, PredictionError, Replayed, Scenario, replay};
+use andreas_simulator::{Conditions, Replayed, Scenario, replay};
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -58,7 +58,7 @@ pub fn all(jobs: &[WorkloadJob], policy: &Value) -> Result<BTreeMap<String, Base
 
 fn one(scenario: &Scenario, jobs: &[WorkloadJob], method: MethodName) -> Result<Baseline> {
     let options = Options { method, accounting: scenario.accounting(), ..Options::default() };
-    let conditions = Conditions { error: PredictionError::default(), memoryless: false };
+    let conditions = Conditions::default();
     let replayed = replay(scenario, &conditions, &mut |snapshot| plan(snapshot, &options), &mut |_| {})
         .with_context(|| format!("replaying under {method}"))?;
     Ok(figures(&replayed, jobs))
@@ -123,6 +123,7 @@ fn scenario(jobs: &[WorkloadJob], policy: &Value) -> Result<Scenario> {
         failures: Vec::new(),
         namespaces: Vec::new(),
         jobs: from::<Vec<Job>>(json!(all))?,
+        features: std::collections::BTreeMap::new(),
     };
     scenario.sort();
     Ok(scenario)

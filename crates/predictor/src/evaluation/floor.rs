@@ -1,0 +1,190 @@
+//! How noisy a table is, without any model of it: what no prediction of single rows can be below.
+//!
+//! * **Repeats**: rows of one configuration differ by noise alone.
+//! * **Smoothness**: over four neighbouring rows that differ in one thing (GPUs, batch or limit) the third divided difference takes away every
+//!   parabola; what is left is noise, and the little that bends more sharply. Scaled so that it is the median error of whoever knows
+//!   the curve exactly.
+//! * **Impossible steps**: more GPUs on as many nodes that are faster by more than their number, with the batch of all or of one GPU held.
+//! * **Ratios**: how far the ratio of two GPU types in one job is from the middle one of the other jobs. Whoever has nothing from the new
+//!   type and does not know what in a job makes it differ is as far off.
+
+use std::collections::BTreeMap;
+
+use super::median;
+use crate::table::Sample;
+
+/// What a table's noise is; shares, and how many values each rests on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Floor {
+    /// Half the usual difference of two rows of one configuration (log over the root of 2); NaN where there are none.
+    pub repeats: (f64, usize),
+    /// Median error of whoever knows the smooth curve; NaN where no four rows are neighbours.
+    pub smooth: (f64, usize),
+    /// Steps that no law of scaling allows, and all of them.
+    pub impossible: (usize, usize),
+    /// How far jobs' ratios of types are from the others' middle one; NaN for one type or one job.
+    pub ratios: (f64, usize),
+}
+
+/// A row's configuration without one coordinate, and that coordinate (log).
+type Line = (String, u32, u64, u64, u64);
+
+/// GPUs, nodes, batch.
+type Run = (u32, u32, u64);
+
+fn log(x: Option<f64>) -> u64 {
+    x.unwrap_or(0.0).to_bits()
+}
+
+/// The noise of a table in what `value` reads of a row; rows without it are left out.
+pub fn floor(samples: &[Sample], value: impl Fn(&Sample) -> Option<f64>) -> Floor {
+    let rows: Vec<(&Sample, f64)> =
+        samples.iter().filter_map(|s| Some((s, value(s).filter(|v| *v > 0.0)?.ln()))).collect();
+    let key = |s: &Sample| format!("{} {}", s.profile, s.gpu_type);
+    let mut same: BTreeMap<Line, Vec<f64>> = BTreeMap::new();
+    for (s, y) in &rows {
+        let line = (key(s), s.nodes, u64::from(s.gpus), log(s.batch), log(s.power_limit_w));
+        same.entry(line).or_default().push(*y);
+    }
+    let pairs = |ys: &Vec<f64>| ys.windows(2).map(|w| (w[0] - w[1]).abs()).collect::<Vec<_>>();
+    let repeats: Vec<f64> = same.values().flat_map(pairs).map(|d| d / std::f64::consts::SQRT_2).collect();
+
+    let mut lines: [BTreeMap<Line, Vec<(f64, f64)>>; 4] = Default::default();
+    for ((name, nodes, gpus, batch, limit), ys) in &same {
+        let y = ys.iter().sum::<f64>() / ys.len() as f64;
+        let number = |bits: &u64| f64::from_bits(*bits).ln();
+        let mut add = |axis: usize, line: Line, x: f64| {
+            if x.is_finite() {
+                lines[axis].entry(line).or_default().push((x, y));
+            }
+        };
+        let each = (f64::from_bits(*batch) / *gpus as f64).round() as u64;
+        add(0, (name.clone(), *nodes, 0, *batch, *limit), (*gpus as f64).ln());
+        add(1, (name.clone(), *nodes, 0, each, *limit), (*gpus as f64).ln());
+        add(2, (name.clone(), *nodes, *gpus, 0, *limit), number(batch));
+        add(3, (name.clone(), *nodes, *gpus, *batch, 0), number(limit));
+    }
+    let mut smooth = Vec::new();
+    for line in lines.iter_mut().flat_map(BTreeMap::values_mut) {
+        line.sort_by(|a, b| a.0.total_cmp(&b.0));
+        smooth.extend(line.windows(4).filter_map(third_difference));
+    }
+    let (mut impossible, mut steps) = (0, 0);
+    // Where no row says its batch, both ways of holding it are one.
+    let held = if samples.iter().any(|s| s.batch.is_some()) { 2 } else { 1 };
+    for step in lines[..held].iter().flat_map(BTreeMap::values).flat_map(|line| line.windows(2)) {
+        let (gpus, time) = (step[1].0 - step[0].0, step[1].1 - step[0].1);
+        // Two per cent are rounding and chance.
+        impossible += usize::from(time < -gpus - 0.02);
+        steps += 1;
+    }
+    let ratios = ratios(&rows);
+    let told = |values: Vec<f64>| (median(values.clone()), values.len());
+    Floor {
+        repeats: told(repeats),
+        smooth: told(smooth),
+        impossible: (impossible, steps),
+        ratios: told(ratios),
+    }
+}
+
+/// Of four points, over what it would be for noise of size one.
+fn third_difference(points: &[(f64, f64)]) -> Option<f64> {
+    let weight = |i: usize| {
+        let others = (0..4).filter(|j| *j != i);
+        others.map(|j| 1.0 / (points[i].0 - points[j].0)).product::<f64>()
+    };
+    let weights: Vec<f64> = (0..4).map(weight).collect();
+    let sum: f64 = weights.iter().zip(points).map(|(w, p)| w * p.1).sum();
+    let size = weights.iter().map(|w| w * w).sum::<f64>().sqrt();
+    Some(sum.abs() / size).filter(|d| d.is_finite())
+}
+
+/// For each job and pair of types: how far its ratio is from the middle one of the other jobs.
+fn ratios(rows: &[(&Sample, f64)]) -> Vec<f64> {
+    // Where both types were run in the same way.
+    let mut at: BTreeMap<(&str, Run), BTreeMap<&str, f64>> = BTreeMap::new();
+    let mut highest: BTreeMap<(&str, &str), f64> = BTreeMap::new();
+    for (s, _) in rows {
+        let most = highest.entry((&s.profile, &s.gpu_type)).or_default();
+        *most = most.max(s.power_limit_w.unwrap_or(0.0));
+    }
+    for (s, y) in rows {
+        if s.power_limit_w.unwrap_or(0.0) >= highest[&(s.profile.as_str(), s.gpu_type.as_str())] {
+            let place = (s.gpus, s.nodes, log(s.batch));
+            at.entry((&s.profile, place)).or_default().insert(&s.gpu_type, *y);
+        }
+    }
+    let mut found: BTreeMap<(&str, &str), BTreeMap<&str, Vec<f64>>> = BTreeMap::new();
+    for ((job, _), types) in &at {
+        for (a, x) in types {
+            for (b, y) in types.range(*a..).skip(1) {
+                found.entry((a, b)).or_default().entry(job).or_default().push(x - y);
+            }
+        }
+    }
+    let mut off = Vec::new();
+    for jobs in found.values() {
+        let each: Vec<f64> = jobs.values().map(|ratios| median(ratios.clone())).collect();
+        for (i, ratio) in each.iter().enumerate().filter(|_| each.len() > 1) {
+            let others = each.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, r)| *r).collect();
+            off.push((ratio - median(others)).abs());
+        }
+    }
+    off
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Amdahl's law over batches and GPUs, off by a known noise that alternates.
+    fn table(noise: f64) -> Vec<Sample> {
+        let row = |i: u32| Sample {
+            profile: "a".to_owned(),
+            gpu_type: "T4".to_owned(),
+            gpus: 1,
+            nodes: 1,
+            batch: Some(f64::from(1u32 << i)),
+            epoch_s: Some(
+                (1.0 + 8.0 / f64::from(1u32 << i)) * (noise * [1.0, -1.0, 0.3, -0.6][i as usize % 4]).exp(),
+            ),
+            ..Sample::default()
+        };
+        (0..9).map(row).collect()
+    }
+
+    #[test]
+    fn a_smooth_table_has_no_floor_and_a_noisy_one_its_noise() {
+        let of = |noise: f64| floor(&table(noise), |s| s.epoch_s).smooth.0;
+        assert!(of(0.0) < 0.025, "{}", of(0.0));
+        assert!((0.04..0.14).contains(&of(0.1)), "{}", of(0.1));
+    }
+
+    #[test]
+    fn steps_that_no_law_allows_are_counted_and_repeats_found() {
+        let row = |gpus: u32, epoch: f64| Sample { gpus, epoch_s: Some(epoch), ..table(0.0)[0].clone() };
+        let bare = |gpus: u32, epoch: f64| Sample { batch: None, ..row(gpus, epoch) };
+        let found = floor(&[bare(1, 100.0), bare(2, 30.0), bare(4, 40.0), bare(8, 25.0)], |s| s.epoch_s);
+        assert_eq!(found.impossible, (1, 3));
+        let found = floor(&[row(1, 100.0), row(1, 110.0)], |s| s.epoch_s);
+        assert!((found.repeats.0 - 1.1f64.ln() / std::f64::consts::SQRT_2).abs() < 1e-9);
+        assert!(found.smooth.0.is_nan() && found.ratios.0.is_nan());
+    }
+
+    #[test]
+    fn ratios_of_types_are_compared_between_jobs() {
+        let row = |job: &str, gpu_type: &str, epoch: f64| Sample {
+            profile: job.to_owned(),
+            gpu_type: gpu_type.to_owned(),
+            epoch_s: Some(epoch),
+            ..table(0.0)[0].clone()
+        };
+        let jobs = [("a", 2.0), ("b", 2.0), ("c", 3.0)];
+        let rows: Vec<Sample> =
+            jobs.iter().flat_map(|(job, ratio)| [row(job, "T4", *ratio), row(job, "V100", 1.0)]).collect();
+        let found = floor(&rows, |s| s.epoch_s).ratios;
+        assert_eq!(found.1, 3);
+        assert!((found.0 - 1.5f64.ln() / 2.0).abs() < 1e-9, "{}", found.0);
+    }
+}

@@ -1,0 +1,177 @@
+//! What families have in common on one placement beyond what physics says: a link that is slow between two nodes, boards that
+//! share their lanes, a machine of another kind behind the same GPU type.
+//!
+//! Placements on one node only: between nodes it would be a part of the synchronisation, which single families' rows do not
+//! tell from their own. Found from families with several placements on a type, each with a level of its own there; pulled towards
+//! nothing, rows far off pulled in (Huber), what may be chance left out.
+
+use std::collections::BTreeMap;
+
+use andreas_core::GpuType;
+
+/// Standard deviation of what is shared, before anything was seen.
+const USUAL: f64 = 0.15;
+/// Less than this, or than its own standard error, is taken for chance.
+const SMALL: f64 = 0.03;
+/// Nothing shared is larger.
+const LARGEST: f64 = 1.5;
+/// Rows further than this many standard deviations from the others weigh less.
+const HUBER: f64 = 1.0;
+/// Mean square of a standard normal value that is cut off at two.
+const WITHIN_TWO: f64 = 0.92;
+const ROUNDS: usize = 8;
+/// Families that must agree.
+const FAMILIES: f64 = 2.0;
+/// Bounds on the work: placements of a type that are told apart.
+const MAX_PLACES: usize = 64;
+
+/// Nodes and GPUs in all.
+pub(crate) type Place = (u32, u32);
+
+/// A row of a family beside its own physics.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Placed {
+    pub gpu_type: GpuType,
+    pub at: Place,
+    /// Log of the time over what physics says.
+    pub residual: f64,
+    /// One for all rows of a placement together.
+    pub weight: f64,
+}
+
+/// What is shared, by type and placement.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Places(BTreeMap<GpuType, BTreeMap<Place, f64>>);
+
+/// Nodes and GPUs of a setting, from their doublings.
+pub(crate) fn at(nodes: f64, gpus: f64) -> Place {
+    let count = |doublings: f64| libm::round(libm::exp2(doublings.clamp(0.0, 16.0))) as u32;
+    (count(nodes), count(gpus))
+}
+
+impl Places {
+    /// From families with their weights.
+    pub fn fit(families: &[(f64, &[Placed])]) -> Self {
+        let mut types: Vec<&GpuType> =
+            families.iter().flat_map(|(_, rows)| rows.iter().map(|r| &r.gpu_type)).collect();
+        types.sort();
+        types.dedup();
+        let of_type = |gpu_type: &GpuType| {
+            let on = |rows: &'_ [Placed]| {
+                rows.iter().filter(|r| r.gpu_type == *gpu_type).cloned().collect::<Vec<_>>()
+            };
+            let all = families.iter().map(|(weight, rows)| (*weight, on(rows)));
+            // One placement alone cannot be told from the family's level.
+            let several = |rows: &[Placed]| rows.iter().any(|r| r.at != rows[0].at);
+            let telling: Vec<(f64, Vec<Placed>)> =
+                all.filter(|(w, rows)| *w > 0.0 && several(rows)).collect();
+            shared(&telling)
+        };
+        Self(
+            types
+                .into_iter()
+                .map(|t| (t.clone(), of_type(t)))
+                .filter(|(_, shared)| !shared.is_empty())
+                .collect(),
+        )
+    }
+
+    /// What is shared there; between placements of as many nodes a straight line of doublings, beyond them the last.
+    pub fn of(&self, gpu_type: &GpuType, at: Place) -> f64 {
+        let Some(shared) = self.0.get(gpu_type) else { return 0.0 };
+        let below = shared.range((at.0, 0)..=at).next_back();
+        let above = shared.range(at..=(at.0, u32::MAX)).next();
+        match (below, above) {
+            (Some((a, x)), Some((b, y))) if a.1 < b.1 => {
+                let log = |to: u32| libm::log2(f64::from(to) / f64::from(a.1));
+                x + (y - x) * log(at.1) / log(b.1)
+            }
+            (Some((_, x)), _) | (None, Some((_, x))) => *x,
+            (None, None) => 0.0,
+        }
+    }
+}
+
+fn shared(families: &[(f64, Vec<Placed>)]) -> BTreeMap<Place, f64> {
+    let mut weights: BTreeMap<Place, f64> = BTreeMap::new();
+    for (weight, rows) in families {
+        for row in rows {
+            *weights.entry(row.at).or_default() += weight * row.weight;
+        }
+    }
+    let mut found: BTreeMap<Place, f64> = weights.keys().take(MAX_PLACES).map(|at| (*at, 0.0)).collect();
+    let mut spread = USUAL * USUAL;
+    let mut errors: BTreeMap<Place, f64> = BTreeMap::new();
+    for _ in 0..ROUNDS {
+        let mut sums: BTreeMap<Place, (f64, f64)> = BTreeMap::new();
+        let mut squares = (1e-6, 1e-6);
+        for (weight, rows) in families {
+            let of = |row: &Placed| found.get(&row.at).copied().unwrap_or(0.0);
+            let total: f64 = rows.iter().map(|r| r.weight).sum();
+            let level = rows.iter().map(|r| r.weight * (r.residual - of(r))).sum::<f64>() / total.max(1e-9);
+            for row in rows {
+                let off = (row.residual - of(row) - level).abs();
+                let most = HUBER * libm::sqrt(spread);
+                let full = weight * row.weight;
+                let near = off.min(2.0 * most);
+                squares = (squares.0 + full * near * near, squares.1 + WITHIN_TWO * full);
+                let weight = full * if off > most { most / off } else { 1.0 };
+                let sum = sums.entry(row.at).or_default();
+                sum.0 += weight * (row.residual - level);
+                sum.1 += weight;
+            }
+        }
+        spread = (squares.0 / squares.1).clamp(1e-4, 0.25);
+        for (at, value) in &mut found {
+            let (sum, square) = sums.get(at).copied().unwrap_or_default();
+            errors.insert(*at, libm::sqrt(spread / square.max(1e-9)));
+            *value = (sum / (square + spread / (USUAL * USUAL))).clamp(-LARGEST, LARGEST);
+        }
+    }
+    for (at, value) in &mut found {
+        let enough = weights.get(at).is_some_and(|w| *w >= FAMILIES);
+        let chance = (errors.get(at).copied().unwrap_or(1.0)).max(SMALL);
+        *value = if enough { value.signum() * (value.abs() - chance).max(0.0) } else { 0.0 };
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn family(level: f64, off: f64) -> Vec<Placed> {
+        let row = |gpus: u32, residual: f64| Placed {
+            gpu_type: "T4".into(),
+            at: (1, gpus),
+            residual: level + residual,
+            weight: 1.0,
+        };
+        vec![row(1, 0.01), row(2, off), row(4, -0.01), row(8, 0.0)]
+    }
+
+    #[test]
+    fn what_most_families_show_on_a_placement_is_shared_and_one_liar_changes_little() {
+        let mut families: Vec<Vec<Placed>> = (0..8).map(|i| family(f64::from(i), 0.4)).collect();
+        let fit = |families: &[Vec<Placed>]| {
+            let all: Vec<(f64, &[Placed])> = families.iter().map(|rows| (1.0, rows.as_slice())).collect();
+            Places::fit(&all)
+        };
+        let honest = fit(&families);
+        let (two, eight) = (honest.of(&"T4".into(), (1, 2)), honest.of(&"T4".into(), (1, 8)));
+        assert!((0.25..0.42).contains(&(two - eight)), "{two} {eight}");
+        let between = honest.of(&"T4".into(), (1, 3));
+        assert!(between < two && between > honest.of(&"T4".into(), (1, 4)), "{between}");
+        assert_eq!(honest.of(&"T4".into(), (2, 2)), 0.0);
+        families.push(family(0.0, -9.0));
+        let after = fit(&families);
+        let moved = after.of(&"T4".into(), (1, 2)) - after.of(&"T4".into(), (1, 8)) - (two - eight);
+        assert!(moved.abs() < 0.08, "{moved}");
+    }
+
+    #[test]
+    fn one_family_alone_shares_nothing() {
+        let rows = family(0.0, 0.5);
+        assert_eq!(Places::fit(&[(1.0, &rows)]).of(&"T4".into(), (1, 2)), 0.0);
+    }
+}

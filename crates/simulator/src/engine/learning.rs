@@ -1,0 +1,289 @@
+//! Replays in which times and watts are not known but predicted, by the predictor of the product.
+//!
+//! **In**: what the user says of a job (features, perhaps a table that is off), and the epochs that it trains. **Out**: the
+//! table that the planner sees. A job is a family of its own: no two share what is observed, but jobs of one model are known to be.
+//! Nothing but whole epochs is observed; watts as an agent would meter them.
+
+use std::collections::BTreeMap;
+
+use andreas_core::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
+use andreas_planner::{Estimate, Job, Node, Placement, Spread};
+use andreas_predictor::{
+    Features, Given, GpuModel, Observation, Predictor, Prior, Profile, Source, prior_run_time,
+};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use serde::Serialize;
+
+use super::error::normal;
+use super::live::Run;
+use crate::scenario::Scenario;
+
+/// Single epochs of a run differ from its mean by so much (standard deviation of the logarithm), in time and in watts.
+const EPOCH_NOISE: f64 = 0.05;
+/// What an unknown run is thought to take while none has ended: the product's `defaultRunTime`.
+const DEFAULT_RUN: Seconds = Seconds(14_400.0);
+/// Ended jobs that a fit remembers, the newest; the predictor's own bounds come after.
+const REMEMBERED: usize = 512;
+/// A fit is made again when this share of the families is new: early jobs teach most.
+const NEW_SHARE: f64 = 0.05;
+
+/// What the planner knows of times and watts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum Knowledge {
+    /// Times as they are, but for [`super::PredictionError`]; watts as they are.
+    #[default]
+    Tables,
+    /// What the predictor says of what the user gave, at submission and for good.
+    Unlearned,
+    /// What the predictor says, learning from every epoch and from every job.
+    Learning,
+    /// The same with the operator's rule for a job of which nothing is known: it starts on what was asked for, where most
+    /// GPUs are, and stays there for its first epoch.
+    Cautious,
+}
+
+/// What is observed of one job.
+#[derive(Debug, Default)]
+pub(super) struct Lessons {
+    given: Vec<Given>,
+    features: Features,
+    rows: Vec<Row>,
+    /// Configurations and whole epochs when the table was last made; none: it never was.
+    told: Option<(usize, f64)>,
+}
+
+/// One configuration of it.
+#[derive(Debug)]
+struct Row {
+    at: Configuration,
+    pace: f64,
+    watts: f64,
+    epochs: f64,
+    /// Sums of the noise of its epochs.
+    noise: (f64, f64),
+    seen: Time,
+    dice: ChaCha8Rng,
+}
+
+impl Lessons {
+    fn profile(&self, job: &Job) -> Profile {
+        let observations = self.rows.iter().filter(|row| row.epochs >= 1.0);
+        let observations = observations.map(|row| Observation {
+            configuration: row.at.clone(),
+            epoch: Some(Seconds(row.pace * libm::exp(EPOCH_NOISE * row.noise.0 / row.epochs))),
+            watts_per_gpu: Some(Watts(
+                row.watts * libm::exp(EPOCH_NOISE * row.noise.1 / row.epochs)
+                    / f64::from(row.at.total_gpus().0),
+            )),
+            epochs: row.epochs,
+            at: row.seen,
+            gpus: None,
+            batch: None,
+            claimed: false,
+        });
+        Profile {
+            name: format!("{}/{}", job.namespace, job.id),
+            given: self.given.clone(),
+            features: self.features.clone(),
+            observations: observations.collect(),
+        }
+    }
+
+    /// Whether a whole epoch on this configuration would be the first.
+    pub fn curious(&self, place: &Placement) -> bool {
+        let at = configuration(place);
+        !self.rows.iter().any(|row| row.at == at && row.epochs >= 1.0)
+    }
+
+    /// So many more whole epochs were trained there; seed and stream are those of their noise.
+    pub fn observe(&mut self, run: &Run, epochs: u32, now: Time, (seed, stream): (u64, u64)) {
+        let (at, pace, watts) = (configuration(&run.place), run.pace, run.watts);
+        let row = match self.rows.iter().position(|row| row.at == at) {
+            Some(i) => &mut self.rows[i],
+            None => {
+                let mut dice = ChaCha8Rng::seed_from_u64(seed);
+                // Apart from the streams of the jobs' own errors.
+                dice.set_stream((stream + 1) << 16 | self.rows.len() as u64);
+                self.rows.push(Row { at, pace, watts, epochs: 0.0, noise: (0.0, 0.0), seen: now, dice });
+                let last = self.rows.len() - 1;
+                &mut self.rows[last]
+            }
+        };
+        for _ in 0..epochs {
+            row.noise.0 += normal(&mut row.dice);
+            row.noise.1 += normal(&mut row.dice);
+        }
+        row.epochs += f64::from(epochs);
+        row.seen = now;
+    }
+
+    fn seen(&self) -> (usize, f64) {
+        (self.rows.len(), self.rows.iter().map(|row| row.epochs).sum())
+    }
+
+    /// Enough is new for another table: a configuration, or twice as many epochs.
+    fn news(&self) -> bool {
+        let (rows, epochs) = self.seen();
+        self.told.is_none_or(|(told_rows, told)| rows > told_rows || epochs >= 2.0 * told.max(0.5))
+    }
+}
+
+fn configuration(place: &Placement) -> Configuration {
+    Configuration {
+        gpu_type: place.gpu_type.clone(),
+        nodes: u32::try_from(place.nodes.len()).unwrap_or(u32::MAX),
+        gpus_per_node: place.gpus_per_node,
+        limit: place.limit,
+    }
+}
+
+/// The predictor, and what it is fitted on.
+#[derive(Debug)]
+pub(super) struct Learner {
+    /// Whether anything that is observed is used.
+    pub learning: bool,
+    cautious: bool,
+    models: Vec<GpuModel>,
+    /// GPUs of each type.
+    counts: BTreeMap<GpuType, u32>,
+    predictor: Predictor,
+    ended: Vec<Profile>,
+    run_times: Vec<Seconds>,
+    /// Families that are new since the last fit, and those of that fit.
+    news: (usize, usize),
+    /// Counts fits: whoever was shown an older one is shown anew.
+    pub version: u32,
+}
+
+impl Learner {
+    /// None where tables are known.
+    pub fn new(scenario: &Scenario, knowledge: Knowledge) -> Option<Self> {
+        let (learning, cautious) = match knowledge {
+            Knowledge::Tables => return None,
+            Knowledge::Unlearned => (false, false),
+            Knowledge::Learning => (true, false),
+            Knowledge::Cautious => (true, true),
+        };
+        let models: Vec<GpuModel> = scenario
+            .gpu_types
+            .iter()
+            .map(|t| GpuModel { gpu_type: t.name.clone(), idle: t.idle, max: t.max })
+            .collect();
+        let mut counts: BTreeMap<GpuType, u32> = BTreeMap::new();
+        for Node { gpu_type, gpus, .. } in &scenario.nodes {
+            *counts.entry(gpu_type.clone()).or_default() += gpus.0;
+        }
+        let predictor = Predictor::fit(&models, &[]);
+        Some(Self {
+            learning,
+            cautious,
+            models,
+            counts,
+            predictor,
+            ended: Vec::new(),
+            run_times: Vec::new(),
+            news: (0, 0),
+            version: 0,
+        })
+    }
+
+    /// What is known of a job at its submission; `table` is what its user gives of times, if anything.
+    pub fn admit(features: Option<&Features>, table: Option<&[Estimate]>) -> Lessons {
+        let given = table.unwrap_or_default().iter().map(|row| Given {
+            gpu_type: row.gpu_type.clone(),
+            gpus: row.gpus,
+            nodes: Some(1),
+            epoch: Some(row.epoch),
+            power: Some(row.power),
+        });
+        Lessons {
+            given: given.collect(),
+            features: features.cloned().unwrap_or_default(),
+            ..Lessons::default()
+        }
+    }
+
+    /// A job has ended after so long on its GPUs.
+    pub fn ended(&mut self, job: &Job, lessons: &Lessons, run_time: Seconds) {
+        if !self.learning {
+            return;
+        }
+        self.run_times.push(run_time);
+        if self.ended.len() >= REMEMBERED {
+            self.ended.remove(0);
+        }
+        self.ended.push(lessons.profile(job));
+        self.news.0 += 1;
+    }
+
+    /// Fits anew where enough is new.
+    pub fn refresh<'a>(&mut self, live: impl Iterator<Item = (&'a Job, &'a Lessons)>) {
+        let due = (NEW_SHARE * self.news.1 as f64).max(1.0);
+        if (self.news.0 as f64) < due {
+            return;
+        }
+        let mut population = self.ended.clone();
+        population.extend(live.filter(|(_, l)| !l.rows.is_empty()).map(|(job, l)| l.profile(job)));
+        self.predictor = Predictor::fit(&self.models, &population);
+        self.news = (0, population.len());
+        self.version += 1;
+    }
+
+    /// Shows the planner what is thought of a job: its rows, how it spreads, and whether it may be moved.
+    pub fn tell(&self, truth: &Job, lessons: &mut Lessons, refitted: bool, shown: &mut Job) {
+        if lessons.told.is_some() && !(self.learning && (refitted || lessons.news())) {
+            return;
+        }
+        lessons.told = Some(lessons.seen());
+        let profile = lessons.profile(truth);
+        let prior = self.prior(truth);
+        let asked: Vec<Configuration> =
+            truth.estimates.iter().map(|row| on(&row.gpu_type, 1, row.gpus.0)).collect();
+        let predicted = self.predictor.predict(&profile, &prior, &asked);
+        let rows = predicted.iter().zip(truth.estimates.iter()).map(|(p, row)| Estimate {
+            epoch: p.epoch_seconds(),
+            power: p.watts(),
+            rel_std: p.epoch.sigma.min(5.0),
+            ..row.clone()
+        });
+        let rows: Vec<Estimate> = rows.collect();
+        shown.spread = truth.spread.iter().map(|s| self.spread(&profile, &prior, &rows, s)).collect();
+        let unknown = self.cautious && predicted.iter().all(|p| p.epoch.source == Source::Prior);
+        shown.movable = truth.movable && !unknown;
+        let usual = |row: &&Estimate| row.gpu_type == prior.gpu_type && row.gpus == prior.gpus;
+        shown.estimates = match rows.iter().find(usual) {
+            Some(row) if unknown => vec![row.clone()].into(),
+            _ => rows.into(),
+        };
+    }
+
+    /// One factor for a number of nodes: the median over what can be spread so.
+    fn spread(&self, profile: &Profile, prior: &Prior, rows: &[Estimate], spread: &Spread) -> Spread {
+        let over: Vec<&Estimate> = rows.iter().filter(|r| r.gpus.0.is_multiple_of(spread.nodes)).collect();
+        let asked: Vec<Configuration> =
+            over.iter().map(|r| on(&r.gpu_type, spread.nodes, r.gpus.0 / spread.nodes)).collect();
+        let predicted = self.predictor.predict(profile, prior, &asked);
+        let mut factors: Vec<f64> =
+            predicted.iter().zip(&over).map(|(p, row)| p.epoch.median / row.epoch.0).collect();
+        factors.sort_by(f64::total_cmp);
+        Spread { time_factor: factors.get(factors.len() / 2).copied().unwrap_or(1.0), ..spread.clone() }
+    }
+
+    fn prior(&self, job: &Job) -> Prior {
+        let size = |kind: &GpuType| self.counts.get(kind).copied().unwrap_or(0);
+        let mut kinds: Vec<&GpuType> = job.estimates.iter().map(|row| &row.gpu_type).collect();
+        kinds.sort_by(|a, b| size(b).cmp(&size(a)).then(a.cmp(b)));
+        let commonest = kinds.first().map_or_else(|| GpuType::from(""), |kind| (*kind).clone());
+        let counts: Vec<GpuCount> =
+            job.estimates.iter().filter(|row| row.gpu_type == commonest).map(|row| row.gpus).collect();
+        let asked = job.requested_gpus.filter(|gpus| counts.contains(gpus));
+        let gpus = asked.or(counts.into_iter().min()).unwrap_or(GpuCount(1));
+        let run_time = prior_run_time(&self.run_times, DEFAULT_RUN);
+        Prior { run_time, epochs: job.epochs_left, gpu_type: commonest, gpus }
+    }
+}
+
+fn on(gpu_type: &GpuType, nodes: u32, gpus_per_node: u32) -> Configuration {
+    Configuration { gpu_type: gpu_type.clone(), nodes, gpus_per_node: GpuCount(gpus_per_node), limit: None }
+}
