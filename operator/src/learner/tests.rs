@@ -224,3 +224,27 @@ fn the_same_families_give_the_same_model_in_whatever_order_they_came() {
     all.into_iter().for_each(|profile| back.apply(profile));
     assert_eq!(forth, rows_of(&back));
 }
+
+/// How long a fit takes, for `docs/benchmarks.md`: run it with `--release -- --ignored --nocapture`.
+#[test]
+#[ignore = "prints times, which say nothing on a busy machine"]
+fn how_long_a_fit_takes() {
+    for rows in [100_usize, 1_000, 10_000] {
+        let mut index = ClusterIndex::new();
+        for family in 0..rows / 10 {
+            let of = (0..10_u32).map(|n| {
+                let (gpu_type, slower) = [("A100", 1.0), ("T4", 2.9), ("V100", 1.35)][n as usize % 3];
+                let gpus = 1 << (n % 4);
+                let seconds = 60.0 * (1.0 + (family * 37 % 23) as f64 / 4.0) * slower;
+                row(gpu_type, gpus, (seconds * 1_000.0 * (0.1 + 0.9 / f64::from(gpus))) as i64, false)
+            });
+            let of: Vec<Value> = of.collect();
+            profile(&mut index, &format!("lab-{:02}/f{family:04}", family % 12), &json!(of));
+        }
+        let began = Instant::now();
+        let wanted = Wanted::of(&index, boards());
+        let asked = began.elapsed();
+        let fit = wanted.fit().fit;
+        println!("{rows} rows: asked for in {asked:?}, {} read, fitted in {:?}", fit.rows, fit.took);
+    }
+}
