@@ -595,7 +595,7 @@ fn what_is_seen_of_a_run_moves_its_other_configurations_and_nobody_elses() {
 
 #[test]
 fn one_run_of_a_family_may_look_at_a_type_that_the_family_is_not_known_on() {
-    const OTHER: &str = "NVIDIA-A100-PCIE-40GB";
+    const OTHER: &str = "NVIDIA-H100-80GB-HBM3";
     let times = |profiling: &str| {
         let mut world = World::default();
         let seen = json!([{"run": "a-1", "gpuType": GPU, "gpus": 1, "nodes": 1, "millisPerEpoch": 100_000, "milliEpochs": 50_000,
@@ -612,9 +612,16 @@ fn one_run_of_a_family_may_look_at_a_type_that_the_family_is_not_known_on() {
             let row = snapshot.jobs[job].estimates.iter().find(|row| row.gpu_type.as_str() == gpu_type);
             row.expect("a row").epoch.0
         };
-        [time(0, GPU), time(0, OTHER), time(1, OTHER)]
+        let plan = andreas_planner::plan(&snapshot, &andreas_planner::Options::default()).expect("a plan");
+        let on = |job: usize| match &plan.jobs[&snapshot.jobs[job].id].decision {
+            andreas_planner::Decision::Run(placement) => placement.gpu_type.to_string(),
+            wait @ andreas_planner::Decision::Wait { .. } => panic!("{wait:?}"),
+        };
+        ([time(0, GPU), time(0, OTHER), time(1, OTHER)], [on(0), on(1)])
     };
-    let (off, auto) = (times("Off"), times("Auto"));
+    let ((off, stay), (auto, go)) = (times("Off"), times("Auto"));
+    // The plan takes the offer, and no more than one run goes.
+    assert_eq!((stay, go), ([GPU, GPU].map(str::to_owned), [OTHER, GPU].map(str::to_owned)));
     assert_eq!((off[0], off[1]), (auto[0], off[2]));
     assert!(auto[1] < off[1] && auto[1] >= 0.7 * off[1], "{auto:?} {off:?}");
     assert_eq!(auto[2], off[2], "one look at a time");
