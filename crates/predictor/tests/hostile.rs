@@ -4,7 +4,7 @@
 
 mod common;
 
-use andreas_core::{Seconds, Time, Watts};
+use andreas_core::{Configuration, GpuCount, Seconds, Time, Watts};
 use andreas_predictor::{Observation, Predictor, Profile, Refusal};
 use common::{every, family, gpus, on, prior};
 use proptest::prelude::*;
@@ -52,6 +52,42 @@ fn lies(n: usize, by_type: [f64; 3], over_gpus: f64, watts: f64) -> Profile {
     Profile { name: format!("liar/{n}"), observations: observations.collect(), ..Profile::default() }
 }
 
+/// A number as a liar might post it: not a number, nothing, below nothing, 10^12, or nearly right.
+fn any_number() -> impl Strategy<Value = f64> {
+    let odd = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -1.0, -1e12, 1e12, 1e-9, f64::MAX];
+    prop_oneof![1 => prop::sample::select(odd.to_vec()), 1 => 1e-3..1e6f64]
+}
+
+/// Place, time, watts, epochs, limit, GPUs.
+type Wild = (usize, f64, f64, f64, f64, Option<u32>);
+
+/// Rows of every kind of nonsense, on configurations that there are and that there are not, with a clock that runs backwards.
+fn nonsense() -> impl Strategy<Value = Profile> {
+    let row =
+        (0..every().len(), any_number(), any_number(), any_number(), any_number(), prop::option::of(0..9u32));
+    let rows = prop::collection::vec(row, 1..60);
+    (0..40usize, rows).prop_map(|(n, rows)| {
+        let observation = |(i, row): (usize, Wild)| Observation {
+            epoch: Some(Seconds(row.1)),
+            watts_per_gpu: Some(Watts(row.2)),
+            epochs: row.3,
+            at: Time(1e6 - 1e4 * i as f64),
+            configuration: Configuration {
+                limit: (i % 3 == 0).then_some(Watts(row.4)),
+                ..every()[row.0].clone()
+            },
+            gpus: row.5.map(GpuCount),
+            batch: (i % 4 == 0).then_some(row.1),
+            claimed: false,
+        };
+        Profile {
+            name: format!("liar/{n}"),
+            observations: rows.into_iter().enumerate().map(observation).collect(),
+            ..Profile::default()
+        }
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -68,6 +104,19 @@ proptest! {
         let after = predictions(&Predictor::fit(&gpus(), &population));
         let moved = largest_move(&before, &after);
         prop_assert!(moved <= 0.02, "moved by {:.4}", moved);
+    }
+
+    #[test]
+    fn nonsense_of_any_kind_moves_the_others_by_two_per_cent_at_most(liars in prop::collection::vec(nonsense(), 1..8)) {
+        let mut population = honest();
+        let before = predictions(&Predictor::fit(&gpus(), &population));
+        let rows: usize = liars.iter().map(|liar| liar.observations.len()).sum();
+        population.extend(liars);
+        let predictor = Predictor::fit(&gpus(), &population);
+        let moved = largest_move(&before, &predictions(&predictor));
+        prop_assert!(moved <= 0.02, "moved by {:.4}", moved);
+        let refused: u64 = predictor.refused().get("liar").map_or(0, |r| r.values().sum());
+        prop_assert!(refused <= rows as u64);
     }
 }
 
