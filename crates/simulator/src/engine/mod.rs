@@ -276,6 +276,11 @@ impl<'a> Replay<'a> {
         self.tell();
         for (job, live) in self.snapshot.jobs.iter_mut().zip(&self.live) {
             job.epochs_left = live.left;
+            // Whoever goes by predictions is told of a restart that is not over, or a job with no work left seems to end at
+            // once, again and again.
+            if let Some(run) = live.run.as_ref().filter(|_| self.learner.is_some()) {
+                job.epochs_left += (run.ready - self.now).0.max(0.0) / run.pace;
+            }
             job.lost = live.unsaved;
             job.state = match &live.run {
                 Some(run) if !self.conditions.memoryless => {
