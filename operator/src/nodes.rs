@@ -24,8 +24,8 @@ use crate::snapshot::{is_managed, left_alone};
 
 /// How often nodes are looked through.
 const EVERY: Duration = Duration::from_secs(5);
-/// GpuNodes made in one go.
-const AT_ONCE: usize = 100;
+/// GpuNodes made in one go: others write between.
+const AT_ONCE: usize = 32;
 /// Power limits of one node: as many as it may have GPUs.
 const MOST_LIMITS: usize = 64;
 
@@ -33,7 +33,7 @@ const MOST_LIMITS: usize = 64;
 pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     let mut enforcement = Enforcement::default();
     loop {
-        make_gpu_nodes(&shared).await;
+        while make_gpu_nodes(&shared).await == AT_ONCE && !shutdown.is_cancelled() {}
         set_limits(&shared).await;
         let met = look_at_budget(&shared, &mut enforcement);
         tell_policy(&shared, &met).await;
@@ -58,7 +58,8 @@ fn gpu_node(node: &SlimNode) -> GpuNode {
     object
 }
 
-async fn make_gpu_nodes(shared: &Arc<Shared>) {
+/// Makes some of those that are missing; how many.
+async fn make_gpu_nodes(shared: &Arc<Shared>) -> usize {
     let missing: Vec<GpuNode> = {
         let index = shared.index.lock();
         let default = EnergyPolicySpec::default();
@@ -70,7 +71,10 @@ async fn make_gpu_nodes(shared: &Arc<Shared>) {
     };
     let made = missing.iter().map(|object| async move {
         match shared.writer.create::<GpuNode, SlimGpuNode>("node", None, object, false).await {
-            Ok(answer) => shared.index.lock().wrote_gpu_node(answer),
+            Ok(answer) => {
+                shared.index.lock().wrote_gpu_node(answer);
+                return true;
+            }
             Err(error) if error.refusal() == Refusal::Exists => {}
             Err(error) => tracing::warn!(
                 node = object.name_any(),
@@ -78,8 +82,9 @@ async fn make_gpu_nodes(shared: &Arc<Shared>) {
                 "no GpuNode made"
             ),
         }
+        false
     });
-    futures::future::join_all(made).await;
+    futures::future::join_all(made).await.into_iter().filter(|made| *made).count()
 }
 
 /// Power limits of the pods that run under one, by node: what each GpuNode's spec is to say. Only nodes where that is news.

@@ -26,7 +26,7 @@ use crate::forecast;
 use crate::index::ClusterIndex;
 use crate::learner::Learner;
 use crate::ledger::Ledger;
-use crate::lifecycle::{DecisionFor, Planned};
+use crate::lifecycle::{DecisionFor, Planned, Settings};
 use crate::metrics::LastPlan;
 use crate::queue;
 use crate::server::Snapshots;
@@ -220,18 +220,27 @@ fn look(shared: &Shared) -> (ClusterIndex, Ledger) {
     copies
 }
 
-/// What else is read off a look: the size of the largest node.
+/// Jobs without a status for which a job waits a second longer before it says that no plan has seen it yet; longest such wait, s.
+const UNSAID_PER_SECOND: usize = 50;
+const LONGEST_UNSAID: usize = 30;
+
+/// What else is read off a look: the size of the largest node, and how patient steps are with their texts.
 fn look_around(shared: &Shared, index: &ClusterIndex) {
     let default = EnergyPolicySpec::default();
     let policy = index.policy().map_or(&default, |policy| &policy.spec);
     let largest = largest_node(index, policy);
     // Where many jobs wait a plan moves them all: their texts are written less often.
     let quiet = 60.max(i64::try_from(index.jobs.len() / 20).unwrap_or(i64::MAX)).min(3_600);
+    let unsaid = index.jobs.iter().filter(|(_, job)| job.status.is_none()).count();
+    let first_plan = i64::try_from((3 + unsaid / UNSAID_PER_SECOND).min(LONGEST_UNSAID)).unwrap_or(i64::MAX);
     let mut settings = shared.settings.lock();
-    if settings.largest_node_gpus != largest || settings.quiet_seconds != quiet {
-        let mut new = (**settings).clone();
-        new.largest_node_gpus = largest;
-        new.quiet_seconds = quiet;
+    let new = Settings {
+        largest_node_gpus: largest,
+        quiet_seconds: quiet,
+        first_plan_seconds: first_plan,
+        ..(**settings).clone()
+    };
+    if **settings != new {
         *settings = Arc::new(new);
     }
 }

@@ -13,6 +13,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::refusal::Refusal;
+use super::trials::Found;
 use super::work::back_off;
 use super::writer::WriteError;
 use super::{Again, Shared};
@@ -297,20 +298,35 @@ async fn dry_run(
     gpus: i32,
     pod: &Pod,
 ) -> Result<(), Again> {
-    let refusal = match shared.writer.create::<Pod, Value>("dry_run", Some(&key.namespace), pod, true).await {
-        Ok(_) => None,
-        Err(error) => match error.refusal() {
-            // A pod of that name is there: the template was good enough once, and its creation will tell again.
-            Refusal::Exists => None,
-            refusal => match refusal.for_user() {
-                Some(words) => Some(words),
-                None => return failed(shared, key, job, "dry run", &error),
-            },
-        },
+    let accepted = |refusal: &Option<_>| refusal.is_none();
+    let refusal = match shared.trials.find(job, gpus, try_pod(shared, key, pod), accepted).await {
+        Found::Accepted => Ok(None),
+        Found::Tried(answer) => answer,
+        Found::Refused => try_pod(shared, key, pod).await,
+    };
+    let refusal = match refusal {
+        Ok(refusal) => refusal,
+        Err(error) => return failed(shared, key, job, "dry run", &error),
     };
     if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
         memory.verdict = Some(Verdict { gpus, at: Timestamp::now(), refusal });
     }
     shared.index.lock().mark(key.clone());
     Ok(())
+}
+
+/// The API server's refusal of a pod, in its words; an error is no answer.
+async fn try_pod(
+    shared: &Shared,
+    key: &ObjectKey,
+    pod: &Pod,
+) -> Result<Option<(Reason, String)>, WriteError> {
+    match shared.writer.create::<Pod, Value>("dry_run", Some(&key.namespace), pod, true).await {
+        Ok(_) => Ok(None),
+        Err(error) => match error.refusal() {
+            // A pod of that name is there: the template was good enough once, and its creation will tell again.
+            Refusal::Exists => Ok(None),
+            refusal => refusal.for_user().map(Some).ok_or(error),
+        },
+    }
 }

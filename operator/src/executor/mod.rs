@@ -14,6 +14,7 @@
 //! | [`writer`] | writes in flight, patience, leadership |
 //! | [`refusal`] | what an API server's no means |
 //! | [`patch`] | merge patches of what changed |
+//! | [`trials`] | one dry run for workers that are alike |
 //!
 //! **Must never be here**: decisions about jobs (lifecycle's) or plans (planner's).
 
@@ -23,6 +24,7 @@ pub mod patch;
 pub mod refusal;
 #[cfg(test)]
 mod tests;
+pub mod trials;
 pub mod work;
 pub mod writer;
 
@@ -71,6 +73,8 @@ pub struct Shared {
     pub lessons: Lessons,
     /// When reports last moved each job's progress.
     pub reports: crate::progress::LastReports,
+    /// Dry runs that hold for other jobs too.
+    pub trials: trials::Trials,
 }
 
 /// When to look at a job again.
@@ -133,10 +137,12 @@ pub async fn run(shared: Arc<Shared>, heart: Heartbeat, shutdown: CancellationTo
         heart.beat();
         let changed = {
             let mut index = shared.index.lock();
-            waiting.append(&mut index.take_dirty());
+            // Not `append`: that builds the whole set anew, and thousands may wait for one that comes.
+            waiting.extend(index.take_dirty());
             index.take_changed_namespaces()
         };
         for namespace in changed {
+            shared.trials.forget(&namespace);
             shared.ledger.lock().forget_refusals(&namespace, Timestamp::now());
         }
         while in_hand.len() < WORKERS {

@@ -57,6 +57,7 @@ impl World {
             metrics,
             lessons: Lessons::default(),
             reports: Arc::default(),
+            trials: trials::Trials::default(),
         });
         shared.ledger.lock().entry(&key(), "j1");
         Self { shared, server }
@@ -228,4 +229,28 @@ async fn a_status_is_written_with_what_it_was_made_from_and_nothing_follows_a_co
         Some("20")
     );
     assert!(world.server.answers.lock().is_empty());
+}
+
+#[tokio::test]
+async fn a_worker_that_was_accepted_a_moment_ago_is_not_tried_again_until_the_rules_change() {
+    let world = World::new(vec![
+        (Method::POST, "/pods", 201, pod(0, 20, "j1")),
+        (Method::POST, "/pods", 403, failure(403, "no account")),
+    ]);
+    let dry = || {
+        let pod = serde_json::from_value::<Pod>(pod(0, 1, "j1")).expect("a pod");
+        vec![Action::DryRun { gpus: 1, pod: Box::new(pod) }]
+    };
+    let refusal = || {
+        let ledger = world.shared.ledger.lock();
+        ledger.get(&key()).and_then(|memory| memory.verdict.clone()).map(|verdict| verdict.refusal)
+    };
+    for _ in 0..2 {
+        assert_eq!(world.do_all(dry()).await, Ok(()));
+        assert_eq!(refusal(), Some(None));
+    }
+    assert_eq!(world.sent(Method::POST).len(), 1);
+    world.shared.trials.forget("team");
+    assert_eq!(world.do_all(dry()).await, Ok(()));
+    assert_eq!(refusal(), Some(Some((Reason::TemplateRejected, "no account".into()))));
 }

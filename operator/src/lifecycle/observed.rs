@@ -255,6 +255,9 @@ pub struct Settings {
     /// A status is not written again within so many seconds where only texts and forecasts have changed. At least a
     /// minute; more where many jobs wait, because a plan moves them all.
     pub quiet_seconds: i64,
+    /// Seconds after its creation before a job that no plan has seen says so. A few; more where many jobs have come at once, which
+    /// all are placed soon.
+    pub first_plan_seconds: i64,
 }
 
 impl Default for Settings {
@@ -265,6 +268,7 @@ impl Default for Settings {
             progress: None,
             largest_node_gpus: None,
             quiet_seconds: 60,
+            first_plan_seconds: 3,
         }
     }
 }

@@ -18,6 +18,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use ring::digest::{SHA256, digest};
 
 use super::observed::{NodeFact, Settings};
 use super::quantity;
@@ -111,6 +112,16 @@ pub fn unplaced_worker(job: &SlimTrainingJob, attempt: i64, gpus: i32, settings:
         watts: 0,
     };
     worker(job, &allocation, 0, settings)
+}
+
+/// Digest of all that [`unplaced_worker`] makes a worker from but the job's name and UID.
+pub type WorkerDigest = [u8; 32];
+
+/// The digest of a worker with that many GPUs; `None` where the spec cannot be written as JSON.
+pub fn worker_digest(spec: &TrainingJobSpec, gpus: i32) -> Option<WorkerDigest> {
+    let parts = (&spec.template, &spec.container, spec.resources_per, &spec.checkpoint, gpus);
+    let text = serde_json::to_vec(&parts).ok()?;
+    digest(&SHA256, &text).as_ref().try_into().ok()
 }
 
 fn worker(job: &SlimTrainingJob, allocation: &Allocation, index: usize, settings: &Settings) -> Pod {

@@ -16,9 +16,6 @@ use super::observed::{CreationOutcome, Observed, Planned};
 use super::status::{self, Truth, after, allocation_text, duration_text, last_line};
 use super::{pods, run, stop, template};
 
-/// Seconds after its creation before a job that no plan has seen says so.
-const FIRST_PLAN: i64 = 3;
-
 /// An agent that has not answered for so long, ms, is dead, and what it had set has ended: its setter restores when it has not heard
 /// its brain for half a minute.
 const SILENT_AGENT: i64 = 60_000;
@@ -53,7 +50,7 @@ pub(super) fn waiting(d: &mut Draft<'_>) {
     if d.o.job.status.is_none() && d.status.reason.is_none() && d.decision().is_none() {
         // A plan is on its way, as a rule; saying so costs a write that the user hardly sees.
         let created = d.o.job.metadata.creation_timestamp.as_ref().map_or(d.o.now, |t| t.0);
-        let patience = after(created, FIRST_PLAN);
+        let patience = after(created, d.o.settings.first_plan_seconds);
         if d.o.now < patience {
             d.status = Default::default();
             return d.look_at(patience);

@@ -30,6 +30,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::args::{RunArgs, SchedulerMode};
 use crate::events::Events;
+use crate::executor::trials::Trials;
 use crate::executor::writer::Writer;
 use crate::executor::{self, Shared};
 use crate::index::ClusterIndex;
@@ -213,6 +214,7 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
         metrics: with.metrics.clone(),
         lessons: Lessons::default(),
         reports: with.reports,
+        trials: Trials::default(),
     });
     with.forecasts.lead(&shared);
     shared.metrics.state.lead(&shared);

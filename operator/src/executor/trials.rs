@@ -1,0 +1,174 @@
+//! One dry run for all jobs of a namespace whose workers differ in nothing but the job's name.
+//!
+//! Only consent is shared, and only for a while and until the rules of the namespace change; the creation of the pods is the last
+//! word anyway. A refusal may name the pod, so each job hears its own.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use andreas_api::slim::SlimTrainingJob;
+use parking_lot::Mutex;
+use tokio::sync::OnceCell;
+use tokio::time::Instant;
+
+use crate::lifecycle::pods::{WorkerDigest, worker_digest};
+
+/// How long consent holds: changes that nobody tells us of (a LimitRange, an account) are heard of that late.
+const HOLDS: Duration = Duration::from_secs(60);
+/// Kept at most; thrown away together.
+const MOST: usize = 4_096;
+
+/// What was tried lately.
+#[derive(Default)]
+pub struct Trials(Mutex<HashMap<String, HashMap<WorkerDigest, Trial>>>);
+
+#[derive(Clone)]
+struct Trial {
+    since: Instant,
+    /// Whether it was accepted.
+    outcome: Arc<OnceCell<bool>>,
+}
+
+/// What [`Trials::find`] found.
+pub enum Found<T, E> {
+    /// A worker like it was accepted a moment ago, or just now while this call waited.
+    Accepted,
+    /// It was tried by this call.
+    Tried(Result<T, E>),
+    /// A worker like it was refused while this call waited: to be tried by itself.
+    Refused,
+}
+
+impl Trials {
+    /// Finds out whether a worker of the job with that many GPUs is accepted: by what is known, by waiting for another call that
+    /// tries the same, or by `trial`, whose answer `accepted` judges. An error of `trial` is nobody else's.
+    pub async fn find<T, E>(
+        &self,
+        job: &SlimTrainingJob,
+        gpus: i32,
+        trial: impl Future<Output = Result<T, E>>,
+        accepted: impl FnOnce(&T) -> bool,
+    ) -> Found<T, E> {
+        let namespace = job.metadata.namespace.clone().unwrap_or_default();
+        let Some(worker) = worker_digest(&job.spec, gpus) else { return Found::Tried(trial.await) };
+        let outcome = self.join(&namespace, worker);
+        let mut answer = None;
+        let attempt = async {
+            let result = trial.await;
+            let accepted = result.as_ref().map(accepted).map_err(|_| ());
+            answer = Some(result);
+            accepted
+        };
+        let known = outcome.get_or_try_init(|| attempt).await.copied();
+        if known != Ok(true) {
+            self.leave(&namespace, &worker, &outcome);
+        }
+        match (answer, known) {
+            (Some(answer), _) => Found::Tried(answer),
+            (None, Ok(true)) => Found::Accepted,
+            (None, _) => Found::Refused,
+        }
+    }
+
+    fn join(&self, namespace: &str, worker: WorkerDigest) -> Arc<OnceCell<bool>> {
+        let now = Instant::now();
+        let mut all = self.0.lock();
+        if all.values().map(HashMap::len).sum::<usize>() >= MOST {
+            all.clear();
+        }
+        let fresh = || Trial { since: now, outcome: Arc::default() };
+        let trial = all.entry(namespace.to_owned()).or_default().entry(worker).or_insert_with(fresh);
+        if now.duration_since(trial.since) > HOLDS {
+            *trial = fresh();
+        }
+        Arc::clone(&trial.outcome)
+    }
+
+    fn leave(&self, namespace: &str, worker: &WorkerDigest, outcome: &Arc<OnceCell<bool>>) {
+        if let Some(trials) = self.0.lock().get_mut(namespace)
+            && trials.get(worker).is_some_and(|trial| Arc::ptr_eq(&trial.outcome, outcome))
+        {
+            trials.remove(worker);
+        }
+    }
+
+    /// The rules of a namespace changed: what was accepted there may not be any more.
+    pub fn forget(&self, namespace: &str) {
+        self.0.lock().remove(namespace);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures::future::join_all;
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing;
+
+    fn job(namespace: &str, name: &str, image: &str) -> SlimTrainingJob {
+        let mut job = testing::job(1, &json!(null));
+        job["metadata"]["namespace"] = json!(namespace);
+        job["metadata"]["name"] = json!(name);
+        job["metadata"]["uid"] = json!(format!("uid-of-{name}"));
+        job["spec"]["template"]["spec"]["containers"][0]["image"] = json!(image);
+        serde_json::from_value(job).expect("a job")
+    }
+
+    /// Tries workers of these jobs with one GPU at the same time, on a server that says `answer`; how many calls it got, and what
+    /// each came to: `A`ccepted by another's trial, `T`ried, `R`efused to another.
+    async fn find(trials: &Trials, jobs: &[SlimTrainingJob], answer: Result<bool, ()>) -> (usize, String) {
+        let calls = AtomicUsize::new(0);
+        let each = jobs.iter().map(|job| async {
+            let trial = async {
+                calls.fetch_add(1, Ordering::Relaxed);
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                answer
+            };
+            match trials.find(job, 1, trial, |accepted| *accepted).await {
+                Found::Accepted => 'A',
+                Found::Tried(_) => 'T',
+                Found::Refused => 'R',
+            }
+        });
+        let found = join_all(each).await.into_iter().collect();
+        (calls.into_inner(), found)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn jobs_that_differ_in_their_names_only_are_tried_once_a_minute() {
+        let trials = Trials::default();
+        let jobs = ["a", "b", "c"].map(|name| job("team", name, "x"));
+        assert_eq!(find(&trials, &jobs, Ok(true)).await, (1, "TAA".into()));
+        assert_eq!(find(&trials, &jobs, Ok(true)).await, (0, "AAA".into()));
+        // Another image, another namespace, other GPUs: another worker.
+        let others = [job("team", "d", "y"), job("other", "e", "x")];
+        assert_eq!(find(&trials, &others, Ok(true)).await, (2, "TT".into()));
+        let two = trials.find(&jobs[0], 2, async { Ok::<_, ()>(true) }, |accepted| *accepted).await;
+        assert!(matches!(two, Found::Tried(Ok(true))));
+        tokio::time::sleep(HOLDS).await;
+        assert_eq!(find(&trials, &jobs, Ok(true)).await, (1, "TAA".into()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_is_nobody_elses() {
+        let trials = Trials::default();
+        let jobs = ["a", "b", "c"].map(|name| job("team", name, "x"));
+        assert_eq!(find(&trials, &jobs, Ok(false)).await, (1, "TRR".into()));
+        // Nothing is kept of it, nor of a server that did not answer: the next in line tries.
+        assert_eq!(find(&trials, &jobs, Err(())).await, (3, "TTT".into()));
+        assert_eq!(find(&trials, &jobs, Ok(true)).await, (1, "TAA".into()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn new_rules_of_a_namespace_end_consent() {
+        let trials = Trials::default();
+        let jobs = [job("team", "a", "x"), job("other", "a", "x")];
+        find(&trials, &jobs, Ok(true)).await;
+        trials.forget("team");
+        assert_eq!(find(&trials, &jobs, Ok(true)).await, (1, "TA".into()));
+    }
+}
