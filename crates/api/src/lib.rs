@@ -14,6 +14,7 @@ mod gpu_memory;
 pub mod gpu_node;
 pub mod names;
 pub mod phase;
+pub mod shared_template;
 pub mod slim;
 pub mod training_job;
 pub mod training_profile;

@@ -33,12 +33,19 @@ struct SlimMeta {
     deletion_grace_period_seconds: Option<i64>,
 }
 
-/// Decodes metadata without `managedFields`, for `#[serde(deserialize_with)]`.
+/// Annotation in which `kubectl apply` keeps the whole object.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// Decodes metadata without `managedFields` and without what `kubectl apply` keeps, for `#[serde(deserialize_with)]`.
 ///
 /// # Errors
 /// Where a field that is used has the wrong type.
 pub fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    let slim = SlimMeta::deserialize(deserializer)?;
+    let mut slim = SlimMeta::deserialize(deserializer)?;
+    // A copy of the whole object, by `kubectl apply`.
+    if let Some(annotations) = &mut slim.annotations {
+        annotations.remove(LAST_APPLIED);
+    }
     Ok(ObjectMeta {
         name: slim.name,
         generate_name: slim.generate_name,
@@ -464,3 +471,20 @@ pub struct SlimService {
     pub metadata: ObjectMeta,
 }
 resource_like!(SlimService, Service);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_kubectl_apply_keeps_is_not_kept_again() {
+        let node: SlimNode = serde_json::from_value(serde_json::json!({"metadata": {
+            "name": "n", "managedFields": [{"manager": "kubectl"}],
+            "annotations": {LAST_APPLIED: "{\"kind\": \"Node\"}", "example.org/team": "vision"},
+        }}))
+        .expect("a node");
+        let annotations = node.metadata.annotations.unwrap_or_default();
+        assert_eq!(annotations.keys().collect::<Vec<_>>(), ["example.org/team"]);
+        assert_eq!(node.metadata.managed_fields, None);
+    }
+}

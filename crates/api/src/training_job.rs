@@ -1,6 +1,5 @@
 //! `TrainingJob` (`tj`): a deep-learning training run with a deadline and a weight.
 
-use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -8,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::duration::DurationText;
 use crate::phase::{Outcome, Phase};
+use crate::shared_template::SharedTemplate;
 
 /// What a user may say of a training run.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -52,7 +52,7 @@ pub struct TrainingJobSpec {
     #[serde(default)]
     pub resources_per: ResourcesPer,
     /// Pod template of a worker. GPU counts, scheduler and node are ours to set.
-    pub template: PodTemplateSpec,
+    pub template: SharedTemplate,
     /// Where the run saves its state. Without it a stop loses the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,

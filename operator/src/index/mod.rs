@@ -15,6 +15,7 @@
 pub mod foreign;
 pub mod quantity;
 pub mod store;
+mod templates;
 mod watched;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,6 +37,7 @@ pub use foreign::{ForeignPod, SlimNamespace};
 pub use quantity::Amounts;
 pub use store::Seen;
 use store::{Change, Store};
+use templates::Templates;
 
 /// What the index tells the loops that wait for it.
 #[derive(Debug, Default)]
@@ -71,6 +73,7 @@ pub struct ClusterIndex {
     pub claims: Store<SlimPersistentVolumeClaim>,
     /// PersistentVolumes.
     pub volumes: Store<SlimPersistentVolume>,
+    templates: Templates,
     members: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
     gone: BTreeMap<ObjectKey, Vec<Gone>>,
     pods_on: BTreeMap<String, BTreeSet<ObjectKey>>,
@@ -275,8 +278,12 @@ impl ClusterIndex {
         keys.filter_map(|key| self.jobs.get(key).map(|job| (key, job)))
     }
 
-    fn apply_job(&mut self, job: SlimTrainingJob, seen: Seen) {
+    fn apply_job(&mut self, mut job: SlimTrainingJob, seen: Seen) {
         let key = ObjectKey::of(&job);
+        let known = self.jobs.get(&key).map(|held| &held.spec.template);
+        if !known.is_some_and(|known| job.spec.template.share(known)) {
+            self.templates.share(&mut job.spec.template);
+        }
         match self.jobs.apply(job, seen) {
             Change::Nothing => return,
             Change::New { replaced } => {

@@ -1,7 +1,7 @@
 //! Times and watts of every configuration a job may be given, from the predictor, kept between plans.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use andreas_api::EnergyPolicySpec;
 use andreas_api::slim::{SlimTrainingJob, SlimTrainingProfile};
@@ -18,6 +18,7 @@ use super::limits;
 use super::worker::WorkerSpecs;
 use crate::index::ClusterIndex;
 use crate::learner::{Learner, Model, Wanted};
+use crate::lifecycle::pods::{self, WorkerDigest};
 
 /// A GPU type of the cluster: how many GPUs there are and how much memory each has.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -88,7 +89,10 @@ pub struct Tables {
     model: Option<Arc<Model>>,
     run_times: RunTimes,
     tables: HashMap<String, Arc<Table>>,
+    /// By the job's UID and its most GPUs.
     workers: HashMap<(String, i32), Arc<WorkerSpecs>>,
+    /// The same by what they are made of: jobs are often alike.
+    alike: HashMap<WorkerDigest, Weak<WorkerSpecs>>,
 }
 
 /// Tables kept at most; thrown away together.
@@ -158,13 +162,24 @@ impl Tables {
 
     /// The specs of a job's worker.
     pub fn worker(&mut self, job: &SlimTrainingJob) -> Arc<WorkerSpecs> {
-        let uid = job.metadata.uid.clone().unwrap_or_default();
+        let (uid, most) = (job.metadata.uid.clone().unwrap_or_default(), job.spec.gpus.most());
         if self.workers.len() > MAX_TABLES {
             self.workers.clear();
+            self.alike.retain(|_, specs| specs.strong_count() > 0);
         }
         // The template never changes, the range of GPUs may.
-        let specs =
-            self.workers.entry((uid, job.spec.gpus.most())).or_insert_with(|| Arc::new(WorkerSpecs::of(job)));
+        let alike = &mut self.alike;
+        let specs = self.workers.entry((uid, most)).or_insert_with(|| {
+            let Some(digest) = pods::worker_digest(&job.spec, most) else {
+                return Arc::new(WorkerSpecs::of(job));
+            };
+            let known = alike.get(&digest).and_then(Weak::upgrade);
+            known.unwrap_or_else(|| {
+                let specs = Arc::new(WorkerSpecs::of(job));
+                alike.insert(digest, Arc::downgrade(&specs));
+                specs
+            })
+        });
         Arc::clone(specs)
     }
 

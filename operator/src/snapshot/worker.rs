@@ -23,7 +23,7 @@ const MOST_GPUS: i32 = 16;
 /// never below them, and exact at both ends and wherever init containers do not matter.
 #[derive(Debug)]
 pub struct WorkerSpecs {
-    /// With one GPU.
+    /// Where a worker with one GPU may run, and the claims that it mounts; nothing else of it is kept.
     pub one: PodSpec,
     /// Equal for workers that the same nodes admit.
     pub demands: String,
@@ -42,6 +42,7 @@ impl WorkerSpecs {
         let spec = |gpus| pods::unplaced_worker(job, 1, gpus, &Settings::default()).spec.unwrap_or_default();
         let (one, many) = (spec(1), slim(&spec(most)));
         let few = slim(&one);
+        let one = places(one);
         let more = u64::try_from(most - 1).unwrap_or(1);
         let first = quantity::pod(&few);
         let each = quantity::pod(&many).minus(first.clone()).part(more);
@@ -56,6 +57,20 @@ impl WorkerSpecs {
             fixed: resources(fixed),
             per_gpu: resources(each),
         }
+    }
+}
+
+/// What says where a pod may run, without the rest: containers and environment would be most of what is kept of a job.
+fn places(spec: PodSpec) -> PodSpec {
+    let volumes =
+        spec.volumes.into_iter().flatten().filter(|volume| volume.persistent_volume_claim.is_some());
+    let volumes: Vec<_> = volumes.collect();
+    PodSpec {
+        node_selector: spec.node_selector,
+        affinity: spec.affinity,
+        tolerations: spec.tolerations,
+        volumes: (!volumes.is_empty()).then_some(volumes),
+        ..PodSpec::default()
     }
 }
 

@@ -227,7 +227,7 @@ async fn deep_nesting_is_pruned(bed: &Testbed) -> Result<()> {
     let jobs = Api::<TrainingJob>::default_namespaced(bed.client());
     let read = jobs.get("deep").await.context("a full decode of what was pruned")?;
     ensure!(
-        read.spec.template.metadata.is_none_or(|m| m.managed_fields.is_none()),
+        read.spec.template.metadata.as_ref().is_none_or(|m| m.managed_fields.is_none()),
         "managedFields came through"
     );
     Ok(())
