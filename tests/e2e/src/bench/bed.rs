@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use andreas_testbed::{Component, SchedulerConfig};
 use anyhow::{Context as _, Result, bail};
 use futures::{StreamExt as _, TryStreamExt as _};
-use kube::api::{Api, DynamicObject, PostParams};
+use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use kube::discovery::ApiResource;
 use serde_json::{Value, json};
 
@@ -42,6 +42,14 @@ impl System {
             Self::Andreas => "ANDREAS",
         }
     }
+
+    /// For names of files.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Andreas => "andreas",
+        }
+    }
 }
 
 /// Nodes and jobs.
@@ -62,10 +70,21 @@ pub(super) struct Shape {
 }
 
 /// Starts a control plane of its own with simulated nodes whose Leases are not renewed, waits until it is idle, and takes one job
-/// through it: the first write of a kind is slow.
-pub(super) async fn start(system: System, shape: &Shape, policy: Value) -> Result<Cluster> {
+/// through it: the first write of a kind is slow. `api_server`: further flags of that.
+///
+/// # Errors
+/// When a program does not start, or that job is not bound within a minute.
+pub(super) async fn start(
+    system: System,
+    shape: &Shape,
+    policy: Value,
+    api_server: &[&str],
+) -> Result<Cluster> {
     let ours = system == System::Andreas;
     let limits = ["--kube-api-qps=5000", "--kube-api-burst=10000", "--concurrent-job-syncs=20"];
+    let flags = |component, flags: &[&str]| -> Vec<(Component, String)> {
+        flags.iter().map(|flag| (component, (*flag).to_owned())).collect()
+    };
     let options = Options {
         name: "bench".into(),
         groups: vec![Group {
@@ -80,7 +99,11 @@ pub(super) async fn start(system: System, shape: &Shape, policy: Value) -> Resul
         extender: ours,
         node_monitor_grace_period: GRACE,
         simulated: true,
-        control_plane_args: limits.map(|flag| (Component::ControllerManager, flag.to_owned())).to_vec(),
+        control_plane_args: [
+            flags(Component::ControllerManager, &limits),
+            flags(Component::ApiServer, api_server),
+        ]
+        .concat(),
         ..Options::default()
     };
     let began = Instant::now();
@@ -92,7 +115,9 @@ pub(super) async fn start(system: System, shape: &Shape, policy: Value) -> Resul
     let mut trace = Trace::start(&cluster.testbed)?;
     submit(&cluster, system, &warm, "warm").await?;
     until_bound(&mut trace, &warm, Duration::from_secs(60)).await.context("the first job")?;
-    // Whatever is made once per node is made by then.
+    if ours {
+        until_gpu_nodes(&cluster, shape.nodes, Duration::from_secs(240)).await?;
+    }
     until_quiet(&mut trace, Duration::from_secs(3), Duration::from_secs(240)).await?;
     until_idle(&cluster, Duration::from_secs(60)).await?;
     say(&format!(
@@ -103,6 +128,25 @@ pub(super) async fn start(system: System, shape: &Shape, policy: Value) -> Resul
         began.elapsed().as_secs_f64()
     ));
     Ok(cluster)
+}
+
+/// Waits until the operator has made a GpuNode for every node: that happens once in the life of a node, not of a job.
+async fn until_gpu_nodes(cluster: &Cluster, nodes: usize, limit: Duration) -> Result<()> {
+    let kind = resource("andreas.dev", "v1alpha1", "GpuNode", "gpunodes");
+    let api: Api<DynamicObject> = Api::all_with(cluster.testbed.client(), &kind);
+    let end = Instant::now() + limit;
+    loop {
+        let page = api.list_metadata(&ListParams::default().limit(1)).await?;
+        let more = page.metadata.remaining_item_count.unwrap_or(0);
+        let made = page.items.len() + usize::try_from(more).unwrap_or(0);
+        if made >= nodes {
+            return Ok(());
+        }
+        if Instant::now() > end {
+            bail!("{made} GpuNodes of {nodes} within {} s", limit.as_secs());
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
 }
 
 /// The default scheduler without a limit of requests, as the peers' were measured.

@@ -1,6 +1,8 @@
 //! From the first apply to all bound, beside the plain Job controller and default scheduler.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -11,7 +13,7 @@ use super::bed::{self, Shape, System};
 use super::report::{Report, median, quantile, spread};
 use super::trace::Trace;
 use super::usage::{Cpu, peak_mib};
-use super::{Output, say};
+use super::{Output, profile, say};
 use crate::cluster::Cluster;
 
 /// Flags of `bench bind`.
@@ -41,6 +43,9 @@ pub(super) struct BindArgs {
     /// Give up when a run takes longer, seconds.
     #[arg(long, default_value_t = 300)]
     limit: u64,
+    /// Save CPU profiles of the API server during each run into this folder, for `go tool pprof`. They cost some per cent.
+    #[arg(long, value_name = "DIR")]
+    profile: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -62,6 +67,7 @@ impl BindArgs {
             rounds: 3,
             cases: vec![Case::Single, Case::Gang, Case::Large],
             limit: 300,
+            profile: None,
         };
         if quick {
             Self { jobs: 200, nodes: 100, gangs: 50, gang_nodes: 200, many_nodes: 500, rounds: 1, ..full }
@@ -179,7 +185,8 @@ pub(super) async fn run(args: &BindArgs, out: &mut Output) -> Result<()> {
 }
 
 async fn once(args: &BindArgs, shape: &Shape, system: System) -> Result<Run> {
-    let cluster = bed::start(system, shape, json!({})).await?;
+    let args_of_api_server: &[&str] = if args.profile.is_some() { &["--profiling=true"] } else { &[] };
+    let cluster = bed::start(system, shape, json!({}), args_of_api_server).await?;
     let measured = measure(args, shape, system, &cluster).await;
     let measured = measured.map_err(|error| error.context(cluster.logs()));
     cluster.stop().await;
@@ -190,11 +197,22 @@ async fn measure(args: &BindArgs, shape: &Shape, system: System, cluster: &Clust
     let mut trace = Trace::start(&cluster.testbed)?;
     let before = Cpu::of(cluster);
     let limit = Duration::from_secs(args.limit);
-    let (submitted, bound) =
-        tokio::join!(bed::submit(cluster, system, shape, "b"), bed::until_bound(&mut trace, shape, limit));
-    let cpu = Cpu::of(cluster).since(&before);
+    let done = AtomicBool::new(false);
+    let until_bound = async {
+        let bound = bed::until_bound(&mut trace, shape, limit).await;
+        done.store(true, Ordering::Relaxed);
+        (bound, Cpu::of(cluster).since(&before))
+    };
+    let profile = async {
+        let Some(folder) = &args.profile else { return Ok(()) };
+        let name = format!("{}-{}x{}-{}", system.key(), shape.jobs, shape.pods, shape.nodes);
+        profile::take(&cluster.testbed, folder, &name, &done).await
+    };
+    let (submitted, (bound, cpu), profiled) =
+        tokio::join!(bed::submit(cluster, system, shape, "b"), until_bound, profile);
     submitted?;
     bound?;
+    profiled?;
     bed::until_quiet(&mut trace, Duration::from_secs(3), Duration::from_secs(60)).await?;
     let (_, last) = trace.first_and_last_bind();
     let latencies = trace.latencies();

@@ -6,6 +6,7 @@
 //! | `bed` | test beds for measuring, jobs and load |
 //! | `trace` | the audit log as figures: who wrote what, when each job was bound |
 //! | `usage` | CPU time and memory of processes, from `/proc` |
+//! | `profile` | what the API server spends its CPU time on |
 //! | `report` | tables, and the machine that they were taken on |
 //! | `bind`, `overload`, `waiting` | the operator under load and at rest |
 //! | `extender`, `filter` | the extender through the real scheduler, and called directly |
@@ -19,6 +20,7 @@ mod bind;
 mod extender;
 mod filter;
 mod overload;
+mod profile;
 mod report;
 mod trace;
 mod usage;

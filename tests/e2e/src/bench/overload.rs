@@ -55,7 +55,7 @@ pub(super) async fn run(args: &OverloadArgs, out: &mut Output) -> Result<()> {
     say(&format!("overload: {} gangs of {} s on {} nodes", shape.jobs, args.seconds, shape.nodes));
     // What nothing is known of is taken to run as long as it does.
     let policy = json!({"defaultRunTime": format!("{}s", args.seconds.ceil().max(1.0))});
-    let cluster = bed::start(System::Andreas, &shape, policy).await?;
+    let cluster = bed::start(System::Andreas, &shape, policy, &[]).await?;
     let measured = measure(args, &shape, &cluster).await;
     let measured = measured.map_err(|error| error.context(cluster.logs()));
     cluster.stop().await;

@@ -57,7 +57,7 @@ pub(super) async fn run(args: &WaitingArgs, out: &mut Output) -> Result<()> {
         gpus: NODE_GPUS,
         run_seconds: None,
     };
-    let cluster = bed::start(System::Andreas, &full, json!({})).await?;
+    let cluster = bed::start(System::Andreas, &full, json!({}), &[]).await?;
     let measured = measure(args, &full, &cluster).await;
     let measured = measured.map_err(|error| error.context(cluster.logs()));
     cluster.stop().await;
