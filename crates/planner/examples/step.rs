@@ -1,5 +1,5 @@
 //! How long one decision takes: `cargo run --release -p andreas-planner --example step -- METHOD JOBS NODES [REPEATS]
-//! [INSTANCES] [TRIALS]`.
+//! [INSTANCES] [TRIALS] [GAP]`.
 //!
 //! A third of the GPUs is held by running jobs; the rest of the jobs waits. Prints milliseconds per decision, the
 //! cost and how many jobs run.
@@ -132,7 +132,8 @@ fn main() {
     let number = |i: usize, or: usize| args.get(i).and_then(|a| a.parse().ok()).unwrap_or(or);
     let method: MethodName = args.first().and_then(|a| a.parse().ok()).unwrap_or_default();
     let trials = number(5, 1000) as u64;
-    let options = Options { method, trials, ..Options::default() };
+    let gap = args.get(6).and_then(|a| a.parse().ok()).unwrap_or(0.0);
+    let options = Options { method, trials, gap, ..Options::default() };
     let (mut gaps, mut worst, mut proven, mut times) = (0.0, 0.0_f64, 0, Vec::new());
     let seeds = number(4, 1);
     for seed in 0..seeds {

@@ -129,6 +129,10 @@ pub struct Options {
     /// What energy costs while deciding.
     #[serde(default)]
     pub accounting: Accounting,
+    /// How far above its bound a plan of the randomised methods may be, as part of its cost, 0 <= gap < 1: the more, the less
+    /// work is done. 0 asks for as little as the trials reach.
+    #[serde(default)]
+    pub gap: f64,
 }
 
 /// What energy costs while deciding.
@@ -149,6 +153,12 @@ fn thousand() -> u64 {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { method: MethodName::default(), seed: 0, trials: thousand(), accounting: Accounting::default() }
+        Self {
+            method: MethodName::default(),
+            seed: 0,
+            trials: thousand(),
+            accounting: Accounting::default(),
+            gap: 0.0,
+        }
     }
 }

@@ -102,7 +102,7 @@ fn adapt(request: &Value) -> (Snapshot, Options) {
         Some(other) => panic!("no sample uses {other}"),
     };
     let accounting = Accounting::Catalogue(rates);
-    (snapshot, Options { method, seed: 4010, trials: 1000, accounting })
+    (snapshot, Options { method, seed: 4010, trials: 1000, accounting, ..Options::default() })
 }
 
 fn adapt_job(id: &str, job: &Value, current: Option<&Value>) -> Job {

@@ -99,7 +99,7 @@ fn simulate(instance: &Instance, method: MethodName, trials: u64, seed: u64) -> 
         MethodName::RandomizedGreedy => Accounting::Predicted,
         _ => Accounting::Catalogue(instance.costs.clone()),
     };
-    let options = Options { method, seed, trials, accounting };
+    let options = Options { method, seed, trials, accounting, ..Options::default() };
     let mut coming = instance.jobs.iter().cloned().peekable();
     let (mut gpu_cost, mut late_cost) = (0.0, 0.0);
     loop {

@@ -50,6 +50,7 @@ fn run(scenario: &Scenario, setup: &Setup, watch: &dyn Watch) -> Result<Outcome,
         seed: setup.seed,
         trials: setup.trials,
         accounting: scenario.accounting(),
+        ..Options::default()
     };
     let conditions = Conditions {
         error: setup.error,

@@ -101,7 +101,13 @@ fn totals_are_within_a_thousandth_of_the_printed_ones() {
         let scenario = readers::andreas::read(&folder, Seconds::ZERO).unwrap();
         for (name, method) in methods {
             // One trial is the greedy pass alone. It plans from nothing every time, on nodes in order of their names.
-            let options = Options { method, seed: 4010, trials: 1, accounting: scenario.accounting() };
+            let options = Options {
+                method,
+                seed: 4010,
+                trials: 1,
+                accounting: scenario.accounting(),
+                ..Options::default()
+            };
             let memoryless = method == MethodName::Andreas;
             let mut ties = PublishedTies::default();
             let mut decide = |snapshot: &Snapshot| {

@@ -65,7 +65,7 @@ struct Context<'a, 'b> {
 pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
     let classes = Classes::new(instance);
     let menu = Menu::new(instance, &classes);
-    let look = Look::new(instance, &classes, &menu);
+    let look = Look::new(instance, &classes, &menu, options.gap);
     let ahead = Ahead::new(instance, &menu, &look);
     let context = Context { instance, options, classes: &classes, menu: &menu, look: &look, ahead: &ahead };
     let mut present: Vec<Option<Spot>> = instance.jobs.iter().map(|d| d.present().cloned()).collect();
@@ -151,7 +151,7 @@ impl<'b> Context<'_, 'b> {
         if let Some(kept) = &kept {
             base.ledger.release(instance, kept.job, &kept.spot);
         }
-        let step = self.step(present, &base).weigh(&base);
+        let step = self.step(present, &base).weigh(&base, self.options.gap);
         if let Some(kept) = &kept {
             base.ledger.take(instance, kept.job, &kept.spot);
         }
@@ -176,7 +176,8 @@ impl<'b> Context<'_, 'b> {
         let limit = self.tree(jobs.len());
         let threshold = if limit > 0 { TIE } else { HYSTERESIS };
         // Nothing costs so much less that it would be preferred: there is nothing to look for.
-        let enough = |cost: f64| cost - step.bound <= threshold * cost.abs();
+        let near = threshold.max(self.options.gap);
+        let enough = |cost: f64| cost - step.bound <= near * cost.abs();
         if enough(stay.cost) {
             let bound = step.bound;
             return Found {
@@ -213,7 +214,8 @@ impl<'b> Context<'_, 'b> {
         trials += improver.run(moves, &enough);
         best.fill(&queue, kept.as_ref());
         let mut bound = step.bound;
-        if limit > 0 && kept.is_none() && exact::applies(&step) {
+        let asked = self.options.gap > 0.0 && enough(best.cost);
+        if limit > 0 && !asked && kept.is_none() && exact::applies(&step) {
             let proof = exact::finish(&step, &base, &open, &mut best, limit);
             bound = proof.bound;
             trials += proof.nodes;

@@ -26,6 +26,8 @@ const SHORTLIST: usize = 4;
 const DEAR: f64 = 0.1;
 /// Of more jobs than this, and a sixteenth of all, a sample sets the prices.
 const SAMPLE: usize = 256;
+/// From this gap on prices may be rough.
+const ROUGH: f64 = 1e-3;
 /// Name of the watts' price; no class can be called like this.
 const WATTS: &str = "watts";
 
@@ -101,7 +103,9 @@ impl Track {
 }
 
 impl Look {
-    pub fn new(instance: &Instance<'_>, classes: &Classes, menu: &Menu) -> Self {
+    /// Finds prices; with half the work where so large a gap is good enough.
+    pub fn new(instance: &Instance<'_>, classes: &Classes, menu: &Menu, gap: f64) -> Self {
+        let part = if gap >= ROUGH { 2 } else { 1 };
         let periods = &menu.periods;
         let old = Old::of(instance, periods);
         let step = first_step(instance, menu);
@@ -113,8 +117,8 @@ impl Look {
         if watts.is_none() {
             watt.price = Price::default();
         }
-        let rounds = if old.known { WARM } else { COLD };
-        let mut choice = Choice::new(instance, menu);
+        let rounds = if old.known { WARM } else { COLD } / part;
+        let mut choice = Choice::new(instance, menu, SAMPLE / part);
         let mut counted = 0.0;
         for round in 0..rounds {
             choice.round(&mut gpu, &mut watt, round % FULL == 0);
@@ -290,13 +294,13 @@ struct Start {
 impl<'a, 'b> Choice<'a, 'b> {
     /// All jobs, or of many a sample that holds small and large ones in proportion: what is sought is the sum of what they
     /// take.
-    fn new(instance: &'a Instance<'b>, menu: &'a Menu) -> Self {
+    fn new(instance: &'a Instance<'b>, menu: &'a Menu, sample: usize) -> Self {
         let work = |job: usize| {
             let offered = menu.items[menu.of(job)].iter().filter(|item| item.classes != 0);
             offered.map(|item| item.gpus * item.time).reduce(f64::min).map(|work| (work, job))
         };
         let mut jobs: Vec<(f64, usize)> = (0..instance.jobs.len()).filter_map(work).collect();
-        let (all, few) = (jobs.len(), jobs.len().min(SAMPLE + jobs.len() / 16));
+        let (all, few) = (jobs.len(), jobs.len().min(sample + jobs.len() / 16));
         if few < all {
             jobs.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
             jobs = (0..few).map(|i| jobs[(2 * i + 1) * all / (2 * few)]).collect();

@@ -17,6 +17,8 @@ const ROUNDS: usize = 80;
 /// It ends after so many rounds that gained less than this part of the bound.
 const PATIENCE: usize = 10;
 const CLOSE: f64 = 1e-7;
+/// Where a gap is good enough, rounds that gain less than this part of it.
+const ENOUGH: f64 = 0.02;
 
 /// A configuration of a job on a class of nodes, now.
 #[derive(Clone, Copy, Debug)]
@@ -120,14 +122,14 @@ impl<'a, 'b> Step<'a, 'b> {
         step
     }
 
-    /// Finds what is worth looking at, in order, and the bound.
-    pub fn weigh(mut self, base: &Board) -> Self {
+    /// Finds what is worth looking at, in order, and the bound; the less exactly, the larger the gap that is good enough.
+    pub fn weigh(mut self, base: &Board, gap: f64) -> Self {
         for job in 0..self.present.len() {
             if base.spots[job].is_none() {
                 self.options[job] = self.worth(job);
             }
         }
-        self.price(base);
+        self.price(base, CLOSE.max(gap * ENOUGH));
         self
     }
 
@@ -322,7 +324,7 @@ impl<'a, 'b> Step<'a, 'b> {
     }
 
     /// The dual of the step: prices of what is left, the bound, and options in order.
-    fn price(&mut self, base: &Board) {
+    fn price(&mut self, base: &Board, close: f64) {
         let instance = self.instance;
         let mut room = vec![0.0; self.classes.list.len()];
         for (node, class) in self.classes.of_node.iter().enumerate() {
@@ -338,7 +340,7 @@ impl<'a, 'b> Step<'a, 'b> {
         for _ in 0..ROUNDS {
             let value = dual.round(self, &room, watts);
             let gained = value - best.0;
-            idle = if gained > CLOSE * value.abs() { 0 } else { idle + 1 };
+            idle = if gained > close * value.abs() { 0 } else { idle + 1 };
             if gained > 0.0 {
                 best = (value, dual.at.0.clone(), dual.at.1);
             }

@@ -43,7 +43,7 @@ fn decision<T>(snapshot: &Snapshot, then: impl FnOnce(&Context<'_, '_>, &[Option
     let options = Options { method: MethodName::Exact, ..Options::default() };
     let classes = Classes::new(&instance);
     let menu = Menu::new(&instance, &classes);
-    let look = Look::new(&instance, &classes, &menu);
+    let look = Look::new(&instance, &classes, &menu, 0.0);
     let ahead = Ahead::new(&instance, &menu, &look);
     let present: Vec<Option<Spot>> = instance.jobs.iter().map(|d| d.present().cloned()).collect();
     let touchable = |d: &crate::instance::JobData<'_>| match d.holding {
@@ -120,7 +120,7 @@ proptest! {
             // when every plan is looked at,
             let mut base = Board::after(instance, present, touchable);
             budget::enforce(instance, &mut base);
-            let step = context.step(present, &base).weigh(&base);
+            let step = context.step(present, &base).weigh(&base, 0.0);
             let open: Vec<bool> = base.spots.iter().map(Option::is_none).collect();
             let mut desk = Desk::new(&step, base, &open);
             // Jobs that go on where they stop give room back once they are placed: they come first.

@@ -167,7 +167,7 @@ fn the_optimum_is_that_of_a_mixed_integer_program() {
                 return Ok(());
             }
             // when the program is solved,
-            let step = context.step(present, &base).weigh(&base);
+            let step = context.step(present, &base).weigh(&base, 0.0);
             let open: Vec<bool> = base.spots.iter().map(Option::is_none).collect();
             let spots = solve(&step, &base.spots);
             let mut theirs = Desk::new(&step, base, &open);
