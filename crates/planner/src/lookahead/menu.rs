@@ -25,7 +25,7 @@ pub(super) struct Item {
     pub gpus: f64,
     pub time: f64,
     /// Seconds of it that a power limit adds. As with a later start, nobody knows who will want the GPUs then.
-    slowed: f64,
+    pub slowed: f64,
     /// Watts that it costs the budget: draw and its part of the nodes' overhead less the idle draw it replaces.
     pub watts: f64,
     /// Watts that it is billed: draw and its part of the nodes' overhead.

@@ -16,6 +16,9 @@ const PART: f64 = 0.125;
 /// It is halved at most so often.
 const HALVINGS: i32 = 12;
 
+/// The mean of so many periods is what a thing is worth at the moment.
+const SOON: usize = 3;
+
 /// Where periods begin: 0, 1, 2, 4, ... units.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Periods {
@@ -124,6 +127,11 @@ impl Price {
     /// Up to a moment within a period that is known.
     pub fn until(&self, p: usize, seconds: f64) -> f64 {
         self.base[p] + self.rate[p] * seconds
+    }
+
+    /// Mean over the first periods.
+    pub fn soon(&self, periods: &Periods) -> f64 {
+        self.sum[SOON] / periods.begins[SOON]
     }
 
     /// From the end of the first period up to a moment.

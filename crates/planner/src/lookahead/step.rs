@@ -4,7 +4,7 @@
 //! per GPU of a class and one per watt, gives a lower bound on every plan, and the order in which jobs are placed.
 
 use super::classes::Classes;
-use super::menu::Menu;
+use super::menu::{Item, Menu};
 use super::prices::{Later, Look};
 use crate::board::Board;
 use crate::instance::{Config, Instance, Spot};
@@ -168,8 +168,7 @@ impl<'a, 'b> Step<'a, 'b> {
         let item = &self.menu.items[self.menu.of(job).start + spot.config];
         let per_node = item.gpus / nodes.len().max(1) as f64;
         let gpus = |until: f64| -> f64 {
-            let price =
-                |n: &u32| self.look.gpu[self.classes.of_node[*n as usize]].later(&self.menu.periods, until);
+            let price = |n: &u32| self.gpu(item, self.classes.of_node[*n as usize], until);
             nodes.iter().map(|n| per_node * price(n)).sum()
         };
         let mut least = f64::INFINITY;
@@ -179,6 +178,14 @@ impl<'a, 'b> Step<'a, 'b> {
             }
         }
         least
+    }
+
+    /// Price of a GPU after the first period. Who is slow by choice pays for the time he adds as much as it is worth now: the
+    /// queue of today is what is known of that of tomorrow, and the jobs that are to come are in no price yet.
+    fn gpu(&self, item: &Item, class: usize, until: f64) -> f64 {
+        let (price, periods) = (&self.look.gpu[class], &self.menu.periods);
+        let later = price.later(periods, until);
+        if item.slowed > 0.0 { later + item.slowed * price.soon(periods) } else { later }
     }
 
     /// When something is to begin or to change that is not to do so now, in seconds.
@@ -264,8 +271,7 @@ impl<'a, 'b> Step<'a, 'b> {
                 let mut cost = f64::INFINITY;
                 for ((base, until), watts) in courses.iter().zip(watts) {
                     if *base < cost {
-                        let gpus = self.look.gpu[class].later(&self.menu.periods, *until);
-                        cost = cost.min(base + watts + item.gpus * gpus);
+                        cost = cost.min(base + watts + item.gpus * self.gpu(item, class, *until));
                     }
                 }
                 if cost < limit || data.overdue {
