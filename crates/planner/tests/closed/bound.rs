@@ -79,8 +79,14 @@ struct Problem {
     late_fixed: f64,
 }
 
-/// The bound, after so many rounds.
+/// The bound, after so many rounds. One without the budget holds with it as well.
 pub fn bound(load: &Load, rounds: usize) -> f64 {
+    let free = Load { budget: None, ..load.clone() };
+    let found = if load.budget.is_some() { search(load, rounds) } else { 0.0 };
+    search(&free, rounds).max(found)
+}
+
+fn search(load: &Load, rounds: usize) -> f64 {
     let problem = Problem::new(load);
     let mut prices = Prices { rows: vec![vec![0.0; problem.slices]; problem.classes.len() + 1] };
     let (mut best, mut scale, mut idle) = (0.0_f64, 1.0, 0);
