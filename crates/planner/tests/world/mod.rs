@@ -8,7 +8,7 @@ use andreas_core::{
 };
 use andreas_planner::{
     Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, Namespace, Node, Placement, Plan,
-    PowerBudget, Preemption, Resources, Snapshot, Spread, Worker,
+    PowerBudget, Preemption, Resources, Snapshot, Spread, WaitReason, Worker,
 };
 use proptest::prelude::*;
 
@@ -363,6 +363,29 @@ pub fn carried_out(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
         };
     }
     next
+}
+
+/// What leaves and what stays draw more than the budget: plans save the watts of what leaves. Once others have been stopped
+/// for that, and the budget is kept again, the next plan may give them away.
+pub fn saves_for_the_budget(snapshot: &Snapshot, plan: &Plan) -> bool {
+    let mut kept = plan.clone();
+    for job in &snapshot.jobs {
+        let place = match &job.state {
+            JobState::Running { placement, .. } => Some(placement),
+            JobState::Starting { target, .. } => Some(target),
+            JobState::Stopping { target, .. } => target.as_ref(),
+            JobState::Waiting => None,
+        };
+        let waits = || Decision::Wait {
+            reason: WaitReason::PowerBudget,
+            message: String::new(),
+            blockers: Vec::new(),
+        };
+        let decided = kept.jobs.get_mut(&job.id).unwrap();
+        decided.decision = place.map_or_else(waits, |place| Decision::Run(place.clone()));
+    }
+    let leaves = snapshot.jobs.iter().any(|job| matches!(job.state, JobState::Stopping { .. }));
+    leaves && plan.allowed_power.is_some_and(|allowed| budgeted(snapshot, &kept) > allowed.0)
 }
 
 /// Where everybody runs.
