@@ -18,10 +18,10 @@ use crate::ratio::{Level, Levels, Ratios, Size};
 /// How many families the values we start from count for.
 const PSEUDO: f64 = 4.0;
 /// Rounds of weighing.
-const ROUNDS: usize = 12;
+const ROUNDS: usize = 24;
 /// A family further than this many standard deviations from the mean weighs less: among few namespaces, where an odd family is
 /// rather a rare one, and among many, where it may be a lie.
-const HUBER: (f64, f64) = (1.5, 0.7);
+const HUBER: (f64, f64) = (1.5, 0.5);
 /// Namespaces from which on one that is like nobody is left out, and how far off (in standard deviations) it then counts less,
 /// and nothing.
 pub(crate) const MANY: usize = 8;
@@ -412,7 +412,7 @@ mod tests {
             Population::fit(Quantity::Time, &members).expect(Quantity::Time, Size::default(), &[]).prior
         };
         let honest = fit(&members);
-        assert!(honest.mean[1] > 0.2 && honest.own[1] < Quantity::Time.between()[1], "{honest:?}");
+        assert!(honest.mean[1] > 0.15 && honest.own[1] < Quantity::Time.between()[1], "{honest:?}");
         for _ in 0..50 {
             members.push(Member { namespace: "liar".into(), ..member(99, -5.0) });
         }

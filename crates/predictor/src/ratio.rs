@@ -17,8 +17,8 @@ const MAX_TYPES: usize = 24;
 /// Sizes are told less than types: small columns, dear coefficients.
 const SIZES: f64 = 0.2;
 /// Residuals beyond this many median deviations are pulled in, this many times over.
-const HUBER: f64 = 1.0;
-const PULLS: usize = 3;
+const HUBER: f64 = 0.7;
+const PULLS: usize = 6;
 
 /// A family's level on a type beyond the law (log), and what may bear on it.
 #[derive(Clone, Debug, PartialEq)]
