@@ -35,6 +35,9 @@ pub type Decider<'a> = dyn FnMut(&Snapshot) -> Result<Plan, SnapshotError> + 'a;
 const TOGETHER: f64 = 1e-6;
 /// Part of an epoch that rounding leaves of a job that is done.
 const NOTHING: f64 = 1e-8;
+/// What a plan has in view is never looked at sooner than this: a job that seems to end while its restart is not over must not
+/// make decisions follow each other without a pause. The operator waits as long.
+const IN_VIEW: Seconds = Seconds(5.0);
 /// How far apart decisions are when only waiting is left.
 const PATIENCE: Seconds = Seconds(900.0);
 /// After so many of them in a row, whoever still waits never runs.
@@ -403,20 +406,21 @@ impl<'a> Replay<'a> {
         ];
         let coming = ends.chain(submission).chain(outage).chain(lessons);
         let next = coming.reduce(|a, b| if b.0 < a.0 { b } else { a });
+        let planned =
+            planned.filter(|at| at.0 > now.0 + TOGETHER).map(|at| Time(at.0.max((now + IN_VIEW).0)));
         let waiting = !self.live.is_empty();
         let edge =
             edges.into_iter().flatten().filter(|_| waiting).reduce(|a, b| if b.0 < a.0 { b } else { a });
         if let Some(next) = next {
             self.waits = 0;
             // A plan may have something in view for a certain time.
-            let planned = planned.filter(|at| at.0 > now.0 + TOGETHER);
             let edge = edge.into_iter().chain(planned).reduce(|a, b| if b.0 < a.0 { b } else { a });
             return Some(edge.map_or(next, |edge| if edge.0 < next.0 { edge } else { next }));
         }
         // Everybody waits, and nobody is to come: ask again after a while, but not for ever.
         self.waits += 1;
-        let asked = planned.filter(|at| at.0 > now.0 + TOGETHER);
-        let again = asked.into_iter().chain(edge).fold(now + PATIENCE, |a, b| if b.0 < a.0 { b } else { a });
+        let again =
+            planned.into_iter().chain(edge).fold(now + PATIENCE, |a, b| if b.0 < a.0 { b } else { a });
         (self.waits <= MOST_PATIENCE).then_some(again)
     }
 
