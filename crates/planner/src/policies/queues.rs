@@ -6,6 +6,7 @@ use super::{Policy, View, Wish, runs};
 use crate::candidates;
 use crate::instance::Instance;
 use crate::memory::Memory;
+use crate::snapshot::JobState;
 
 /// Tiresias with two-dimensional least attained service (Gu et al., NSDI 2019; SymbioticLab/Tiresias at 959f9b08, `simulator/`).
 ///
@@ -13,7 +14,8 @@ use crate::memory::Memory;
 /// in order, who does not fit is skipped, and inside a queue nobody who runs is stopped for one who does not (first started, first
 /// served). Who has waited eight times as long as it has run starts again in the first queue. The length of jobs is not used.
 ///
-/// Departures: GPUs are of several types here and were of one there: a job takes the fastest type that has room and stays on it. Where
+/// Departures: nobody is stopped before it has trained for as long as its start took, or gangs that fall a queue within the time of a
+/// start take turns in starting for ever. GPUs are of several types here and were of one there: a job takes the fastest type that has room and stays on it. Where
 /// a model's tensors are skewed, the original packs it on few nodes and spreads the others; here all are packed. The Gittins index is
 /// not here.
 pub(super) struct Tiresias;
@@ -22,6 +24,12 @@ pub(super) struct Tiresias;
 const THRESHOLDS: [f64; 3] = [3250.0, 7200.0, 18_000.0];
 /// Waiting so many times as long as it ran makes a job new again (the paper's PROMOTEKNOB, with Voda's value).
 const PROMOTE: f64 = 8.0;
+
+/// It has not trained for as long as its start took.
+fn starts_still(instance: &Instance<'_>, job: usize) -> bool {
+    let JobState::Running { since, .. } = &instance.jobs[job].job.state else { return false };
+    (instance.snapshot.now - *since).0 < 2.0 * instance.snapshot.restart.0
+}
 
 /// Who has starved is taken as new.
 fn forget_the_starved(memory: &mut Memory) {
@@ -41,6 +49,9 @@ impl Policy for Tiresias {
 
     fn wishes(&self, view: &View<'_, '_>) -> Vec<Wish> {
         in_order(view, |job| {
+            if starts_still(view.instance, job) {
+                return -1.0;
+            }
             let had = view.memory.job(view.instance, job).map_or(0.0, |m| m.service.0);
             THRESHOLDS.iter().filter(|t| had >= **t).count() as f64
         })
