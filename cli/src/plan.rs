@@ -38,7 +38,7 @@ pub struct PlanArgs {
     trials: Option<u64>,
     /// How far above its proven bound a plan may be, as part of its cost, from 0 (as near as the trials reach) to below 1: the
     /// more, the less time it takes. 0.003 is 0.3 %
-    #[arg(long, value_parser = gap)]
+    #[arg(long, value_parser = gap, allow_negative_numbers = true)]
     gap: Option<f64>,
     /// With --stdio: add "_plan" with cost, bound, gap, and a reason for each job
     #[arg(long, requires = "stdio")]

@@ -63,6 +63,11 @@ fn an_error_names_the_file_and_the_field() {
         assert_eq!(output.status.code(), Some(1));
         assert!(error.starts_with(&format!("error: {file}: {field}: ")), "{error}");
     }
+    for gap in ["-1", "1", "much"] {
+        let output = andreas(&["plan", "--snapshot", "FILE", "--gap", gap]);
+        let told = text(&output.stderr);
+        assert!(!output.status.success() && told.contains("--gap") && told.contains(gap), "{told}");
+    }
     let output = andreas(&["plan", "--snapshot", "/nowhere/at/all"]);
     assert!(text(&output.stderr).contains("/nowhere/at/all"));
 }

@@ -5,8 +5,8 @@
 //! carried out), and the nodes that are left alone.
 //!
 //! What is judged here and not by the planner: which nodes are managed and usable ([`nodes`]), which of them admit a
-//! job's worker ([`admits`]), what foreign pods and leftovers of ours take, what quotas leave ([`quota`]), prices and
-//! budget over time ([`rules`]).
+//! job's worker ([`admits`]), what foreign pods and leftovers of ours take, what quotas leave ([`quota`]), which power limits
+//! there are to choose from ([`limits`]), what a look at an unknown GPU type is worth ([`look`]), prices and budget over time ([`rules`]).
 //!
 //! **Must never be here**: I/O, policy.
 

@@ -1,0 +1,169 @@
+//! Given what is known of a family; then the planner is told times, draws and choices that follow from it.
+
+use super::*;
+
+#[test]
+fn tables_hold_what_the_user_knows_and_leave_out_types_that_are_too_small() {
+    let mut world = World::default();
+    world
+        .node("n1", json!({}), json!({}))
+        .node(
+            "small",
+            json!({"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.memory": "15360"}),
+            json!({}),
+        )
+        .profile("bert", json!(null))
+        .job(
+            "known",
+            json!({"profile": "bert", "gpus": {"min": 1, "max": 8, "memoryGiB": 80}}),
+            json!(null),
+            waiting(),
+        )
+        .job("unknown", json!({}), json!(null), waiting());
+    let snapshot = world.snapshot();
+    let known = &snapshot.jobs[0];
+    assert!(
+        known.estimates.iter().all(|row| row.gpu_type.as_str() == GPU),
+        "80 GB boards report 79.3 GiB, T4 have 15"
+    );
+    let one = known.estimates.iter().find(|row| row.gpus == GpuCount(1)).expect("a row");
+    assert!((one.epoch.0 - 100.0).abs() < 1e-6 && (one.power.0 - 300.0).abs() < 1e-6);
+    assert_eq!(known.worker.fixed.cpu_milli, Some(4_000));
+    // Of which nothing is known starts on one configuration: fewest GPUs of the commonest type.
+    assert_eq!(snapshot.jobs[1].estimates.len(), 1);
+
+    world.profile("bert", json!({"outOfMemoryTypes": [GPU]}));
+    let snapshot = world.snapshot();
+    assert!(snapshot.jobs[0].estimates.is_empty());
+}
+
+#[test]
+fn power_limits_are_offered_where_agents_can_set_them_and_a_held_one_slows_its_job() {
+    let mut world = World::default();
+    let agent = |version: u64, low: i32| -> SlimGpuNode {
+        let gpu = |uuid| json!({"uuid": uuid, "state": "Free", "minLimitWatts": low, "maxLimitWatts": 400});
+        serde_json::from_value(json!({
+            "metadata": {"name": "n1", "resourceVersion": version.to_string()}, "spec": {},
+            "status": {"agentVersion": "1", "gpus": [gpu("a"), gpu("b")]},
+        }))
+        .expect("a gpu node")
+    };
+    let held = |watts: i32| {
+        let mut status = holds(1, "n1", 8);
+        status["allocation"]["powerLimitWatts"] = watts.into();
+        status
+    };
+    let limits = |snapshot: &Snapshot, job: usize| -> Vec<f64> {
+        snapshot.jobs[job].limits.iter().map(|l| l.limit.0).collect()
+    };
+    let running = || Claim::Running { since: at(20) };
+    world
+        .node("n1", json!({}), json!({}))
+        .profile("bert", json!(null))
+        .job("known", json!({"profile": "bert"}), held(220), running())
+        .job("unknown", json!({}), json!(null), waiting());
+    world.index.apply(agent(900, 100));
+    let of_job = |snapshot: &Snapshot| match &snapshot.jobs[0].state {
+        JobState::Running { placement, .. } => placement.limit.map(|watts| watts.0),
+        _ => panic!("it runs"),
+    };
+
+    let snapshot = world.snapshot();
+    assert_eq!((limits(&snapshot, 0), of_job(&snapshot)), (vec![], None), "the policy sets none");
+
+    world.policy(json!({"limits": "On"}));
+    let snapshot = world.snapshot();
+    assert_eq!(
+        limits(&snapshot, 0),
+        [160.0, 220.0, 280.0],
+        "340 W would take nothing away from a draw of 300 W"
+    );
+    assert_eq!(limits(&snapshot, 1), [0.0; 0], "nobody knows what it draws");
+    assert_eq!(of_job(&snapshot), Some(220.0));
+    let effects = &snapshot.jobs[0].limits;
+    assert!(
+        effects
+            .windows(2)
+            .all(|w| w[0].time_factor >= w[1].time_factor && w[0].power_factor < w[1].power_factor)
+    );
+    assert!(effects.iter().all(|l| l.time_factor >= 1.0 && l.power_factor * 300.0 <= l.limit.0 + 1e-6));
+
+    world.policy(json!({"limits": "Observe"}));
+    let built =
+        build(&world.index, world.ledger.as_ref().expect("jobs"), &mut Tables::default(), None, at(100));
+    assert_eq!(limits(&built.snapshot, 0), [0.0; 0], "looked at, not planned");
+    let looked_at = built.observed_limits.expect("some");
+    assert_eq!(looked_at[&built.snapshot.jobs[0].id].len(), 3);
+    world.policy(json!({"limits": "On"}));
+
+    // The node with the narrowest range counts.
+    world.index.apply(agent(901, 300));
+    let snapshot = world.snapshot();
+    assert_eq!(of_job(&snapshot), None, "220 W are not offered any more");
+    world.node("n2", json!({}), json!({}));
+    assert_eq!(limits(&world.snapshot(), 0), [0.0; 0], "nobody would set them on n2");
+}
+
+#[test]
+fn what_is_seen_of_a_run_moves_its_other_configurations_and_nobody_elses() {
+    let mut world = World::default();
+    let slow = |timed: i64| {
+        let mut status = holds(1, "n1", 1);
+        status["progress"] = json!({"milliPercent": 20_000, "text": "20%", "attempt": 1, "at": at(100), "stepwise": true,
+            "millisPerEpoch": 200_000, "timedMilliEpochs": timed});
+        status
+    };
+    world
+        .node("n1", json!({}), json!({}))
+        .profile("bert", json!(null))
+        .job("slow", json!({"profile": "bert"}), slow(2_000), Claim::Running { since: at(20) })
+        .job("waits", json!({"profile": "bert"}), json!(null), waiting());
+    let snapshot = world.snapshot();
+    let epoch = |job: usize, gpus: u32| {
+        let rows = &snapshot.jobs[job].estimates;
+        rows.iter()
+            .find(|row| row.gpus == GpuCount(gpus))
+            .map(|row| (row.epoch.0, row.rel_std))
+            .expect("a row")
+    };
+    // Twice as slow as its user said, on one GPU and so on eight.
+    assert!((epoch(0, 1).0 / 200.0 - 1.0).abs() < 0.05, "{:?}", epoch(0, 1));
+    assert!((epoch(0, 8).0 / 40.0 - 1.0).abs() < 0.25, "{:?}", epoch(0, 8));
+    assert!(epoch(0, 1).1 < 0.12 && epoch(0, 8).1 < 0.5, "{:?} {:?}", epoch(0, 1), epoch(0, 8));
+    // What it says of itself stays with it until it has ended.
+    assert!((epoch(1, 1).0 - 100.0).abs() < 1e-6 && (epoch(1, 8).0 - 20.0).abs() < 1e-6);
+}
+
+#[test]
+fn one_run_of_a_family_may_look_at_a_type_that_the_family_is_not_known_on() {
+    const OTHER: &str = "NVIDIA-H100-80GB-HBM3";
+    let times = |profiling: &str| {
+        let mut world = World::default();
+        let seen = json!([{"run": "a-1", "gpuType": GPU, "gpus": 1, "nodes": 1, "millisPerEpoch": 100_000, "milliEpochs": 50_000,
+            "watts": 300, "at": at(0)}]);
+        let spec = json!({"profile": "bert", "profiling": profiling, "epochs": 500, "gpus": {"min": 1}, "checkpoint": {}});
+        world
+            .node("n1", json!({}), json!({}))
+            .node("n2", json!({"nvidia.com/gpu.product": OTHER}), json!({}))
+            .profile("bert", json!({"observations": seen}))
+            .job("first", spec.clone(), json!(null), waiting())
+            .job("second", spec, json!(null), waiting());
+        let snapshot = world.snapshot();
+        let time = |job: usize, gpu_type: &str| {
+            let row = snapshot.jobs[job].estimates.iter().find(|row| row.gpu_type.as_str() == gpu_type);
+            row.expect("a row").epoch.0
+        };
+        let plan = andreas_planner::plan(&snapshot, &andreas_planner::Options::default()).expect("a plan");
+        let on = |job: usize| match &plan.jobs[&snapshot.jobs[job].id].decision {
+            andreas_planner::Decision::Run(placement) => placement.gpu_type.to_string(),
+            wait @ andreas_planner::Decision::Wait { .. } => panic!("{wait:?}"),
+        };
+        ([time(0, GPU), time(0, OTHER), time(1, OTHER)], [on(0), on(1)])
+    };
+    let ((off, stay), (auto, go)) = (times("Off"), times("Auto"));
+    // The plan takes the offer, and no more than one run goes.
+    assert_eq!((stay, go), ([GPU, GPU].map(str::to_owned), [OTHER, GPU].map(str::to_owned)));
+    assert_eq!((off[0], off[1]), (auto[0], off[2]));
+    assert!(auto[1] < off[1] && auto[1] >= 0.7 * off[1], "{auto:?} {off:?}");
+    assert_eq!(auto[2], off[2], "one look at a time");
+}
