@@ -29,6 +29,9 @@ const LEAST_SIGMA: f64 = 0.1;
 const Z95: f64 = 1.644_853_626_951_472_2;
 /// A pace that differs by more than this from what the last plan knew is news for the planner, however wide the interval.
 const OFF_PLAN: f64 = 0.2;
+/// Epochs that an attempt must have come for the time since its start to say how fast it is: start-up is in it. Two reports that we
+/// timed ourselves tell sooner.
+const LEAST_UNTIMED: f64 = 1.0;
 /// Least spread of the log of an end that lies behind a queue.
 const QUEUE_SIGMA: f64 = 0.4;
 
@@ -112,11 +115,13 @@ pub fn outlook(
     let saved =
         progress.filter(|_| job.spec.checkpoint.is_some()).map_or(0.0, |p| fraction_of(p.milli_percent));
 
-    let seen = present.filter(|p| p.millis_per_epoch > 0).map(|p| {
+    let seen = present.filter(|p| p.millis_per_epoch > 0).and_then(|p| {
         let since_start = (fraction_of(p.milli_percent) - fraction_of(p.attempt_start)).max(0.0) * epochs;
         let timed = p.timed_milli_epochs as f64 / 1_000.0;
         let watched = if timed > 0.0 { timed } else { since_start };
-        Pace { epoch: Seconds(p.millis_per_epoch as f64 / 1_000.0), epochs: watched, sigma: PACE_SIGMA }
+        let epoch = Seconds(p.millis_per_epoch as f64 / 1_000.0);
+        let tells = timed > 0.0 || since_start >= LEAST_UNTIMED;
+        tells.then_some(Pace { epoch, epochs: watched, sigma: PACE_SIGMA })
     });
     let epoch = seen.map_or(predicted, |seen| blended(doubted(predicted, seen), seen));
     let whole = Seconds(epoch.median * epochs);
@@ -340,12 +345,14 @@ mod tests {
         assert!(shown.finish_p10 < shown.finish_time && shown.finish_time < shown.finish_p90);
     }
 
-    /// Two epochs of that many seconds, timed, and the table as sure as a user's word.
+    /// The table, as sure as a user's word.
+    fn sure() -> Table {
+        Table { times: vec![Estimate { median: 100.0, sigma: 0.05, source: Source::UserGiven }], ..table() }
+    }
+
+    /// Two epochs of that many seconds, timed, and such a table.
     fn after_two_epochs(seconds: i64) -> (Outlook, Outlook, Prediction) {
-        let sure = Table {
-            times: vec![Estimate { median: 100.0, sigma: 0.05, source: Source::UserGiven }],
-            ..table()
-        };
+        let sure = sure();
         let progress = json!({"milliPercent": 20_000, "text": "20%", "attempt": 1, "at": at(2 * seconds),
             "millisPerEpoch": seconds * 1_000, "timedMilliEpochs": 2_000, "stepwise": true});
         let before = job(json!({}), running(json!(null)));
@@ -369,6 +376,26 @@ mod tests {
                 "{shown:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_first_report_soon_after_the_start_tells_nothing_of_the_pace() {
+        // given a program that imports for 40 s and then takes as long as was thought
+        let report = |milli: i32, elapsed: i64, epoch: i64, timed: i64| {
+            let progress = json!({"milliPercent": milli, "text": "", "attempt": 1, "at": at(elapsed), "stepwise": true,
+                "millisPerEpoch": epoch * 1_000, "timedMilliEpochs": timed});
+            let job = job(json!({}), running(progress));
+            outlook(&job, job.status.as_ref(), &sure(), at(elapsed))
+        };
+        let before = job(json!({}), running(json!(null)));
+        let planned = outlook(&before, before.status.as_ref(), &sure(), at(1));
+        // 41 s for a hundredth of an epoch, by its own word and our clock since the start
+        let first = report(100, 41, 4_100, 0);
+        assert_eq!((first.seen, first.epoch), (None, planned.epoch));
+        assert!(!first.has_left(&planned), "{first:?}");
+        // A second report, timed from the first one, tells; and so does a whole epoch.
+        assert!(report(1_100, 51, 200, 500).has_left(&planned));
+        assert!(report(10_000, 400, 400, 0).has_left(&planned));
     }
 
     #[test]

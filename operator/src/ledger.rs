@@ -218,18 +218,23 @@ impl Ledger {
         waits.map(|(key, _)| key.clone()).collect()
     }
 
-    /// The run is not as its plan thought. `true`: ask for another plan. A job asks at most once in ten seconds, all of them
-    /// together once in two: what is refused here is planned with at the next plan there is.
-    pub fn may_ask(&mut self, key: &ObjectKey, uid: &str, now: Timestamp) -> bool {
-        let long_ago = |asked: Option<Timestamp>, pause: SignedDuration| {
-            asked.is_none_or(|asked| now < asked || now.duration_since(asked) >= pause)
+    /// The run is not as its plan thought: may it ask for another one now? A job asks at most once in ten seconds, all of them
+    /// together once in two; any plan that is made meanwhile knows of all of them.
+    ///
+    /// # Errors
+    /// When it may ask, if no plan was made by then.
+    pub fn may_ask(&mut self, key: &ObjectKey, uid: &str, now: Timestamp) -> Result<(), Timestamp> {
+        let free = |asked: Option<Timestamp>, pause: SignedDuration| {
+            // A clock that was set back silences nobody.
+            let free = asked.filter(|asked| *asked <= now)?.checked_add(pause).ok()?;
+            (free > now).then_some(free)
         };
-        let Some(memory) = self.jobs.get_mut(key).filter(|memory| memory.uid == uid) else { return false };
-        if !long_ago(self.asked, ASK_EVERY) || !long_ago(memory.asked, SAME_ASKS_EVERY) {
-            return false;
+        let Some(memory) = self.jobs.get_mut(key).filter(|memory| memory.uid == uid) else { return Ok(()) };
+        if let Some(free) = free(self.asked, ASK_EVERY).max(free(memory.asked, SAME_ASKS_EVERY)) {
+            return Err(free);
         }
         (self.asked, memory.asked) = (Some(now), Some(now));
-        true
+        Ok(())
     }
 
     /// A step has looked at the job's decision.
@@ -332,11 +337,18 @@ mod tests {
         }
         let at = |second| Timestamp::from_second(second).expect("a time");
         let mut asks = |name: &str, second| ledger.may_ask(&key(name), "1", at(second));
-        assert!(asks("a", 100), "at once");
-        assert!(!asks("b", 101) && asks("b", 102), "all together once in two seconds");
-        assert!(!asks("a", 109) && asks("a", 110), "each once in ten");
-        assert!(asks("b", 50), "a clock that was set back silences nobody");
-        assert!(!asks("nobody", 200));
+        assert_eq!(asks("a", 100), Ok(()), "at once");
+        assert_eq!(
+            (asks("b", 101), asks("b", 102)),
+            (Err(at(102)), Ok(())),
+            "all together once in two seconds"
+        );
+        assert_eq!(
+            (asks("a", 103), asks("a", 110)),
+            (Err(at(110)), Ok(())),
+            "each once in ten, and then it does"
+        );
+        assert_eq!(asks("b", 50), Ok(()), "a clock that was set back silences nobody");
     }
 
     #[test]

@@ -74,6 +74,7 @@ pub async fn run(
     // Prices and memory of the last plan.
     let mut left = (None, None);
     let mut wake: Option<Instant> = None;
+    let mut number: u64 = 0;
     settled(&shared, FIRST_WITHIN, |index, ledger| {
         index.jobs.iter().all(|(key, _)| ledger.get(key).is_some_and(|memory| memory.claim.is_some()))
     })
@@ -89,6 +90,9 @@ pub async fn run(
             () = shutdown.cancelled() => return,
         }
         settled(&shared, HANDED_WITHIN, |_, ledger| ledger.handed() == 0).await;
+        number += 1;
+        // What is logged before this line, the plan knows.
+        tracing::debug!(plan = number, "looks");
         let (index, ledger) = look(&shared);
         let with = std::mem::replace(&mut tables, Tables::learning(learner.clone()));
         let (last, wanted) = (std::mem::take(&mut left), options.clone());
@@ -106,7 +110,7 @@ pub async fn run(
                 shared.metrics.plans.inc();
                 shared.metrics.plan_seconds.observe(took.as_secs_f64());
                 let (jobs, seconds) = (built.snapshot.jobs.len(), took.as_secs_f64());
-                tracing::debug!(jobs, seconds, trials = plan.trials, gap = ?plan.gap, "planned");
+                tracing::debug!(plan = number, jobs, seconds, trials = plan.trials, gap = ?plan.gap, "planned");
                 if took > SLOW {
                     tracing::warn!(
                         jobs,
@@ -115,7 +119,7 @@ pub async fn run(
                         "a plan took long: fewer --trials make it faster"
                     );
                 }
-                wake = hand_over(&shared, &built, &plan);
+                wake = hand_over(&shared, &built, &plan, number);
                 left = (plan.prices, plan.memory);
                 snapshots.keep(built.snapshot, options.clone());
             }
@@ -246,7 +250,7 @@ fn look_around(shared: &Shared, index: &ClusterIndex) {
 }
 
 /// Hands a plan over; says when to plan again at the latest.
-fn hand_over(shared: &Shared, built: &Built, plan: &Plan) -> Option<Instant> {
+fn hand_over(shared: &Shared, built: &Built, plan: &Plan, number: u64) -> Option<Instant> {
     let metrics = &shared.metrics;
     metrics.planned(LastPlan {
         at: Timestamp::now(),
@@ -275,6 +279,8 @@ fn hand_over(shared: &Shared, built: &Built, plan: &Plan) -> Option<Instant> {
         let after = job_plan.after.iter().filter_map(|id| attempt(&job_key(id)?)).collect();
         if ledger.decide(&key, DecisionFor { basis: *basis, verdict }, after) {
             metrics.decided(reason);
+            let decision = ledger.get(&key).and_then(|memory| memory.decision.as_ref()).map(|d| &d.verdict);
+            tracing::debug!(plan = number, job = %key, ?decision, "decided");
             changed.push(key);
         }
     }

@@ -12,7 +12,7 @@ use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use crate::forecast;
+use crate::forecast::{self, Outlook};
 use crate::index::{Amounts, ClusterIndex, Gone, job_label, number, quantity, takes};
 use crate::ledger::{JobMemory, Ledger};
 use crate::lifecycle::{
@@ -119,10 +119,11 @@ impl Seen {
         self.memory.decision.as_ref()
     }
 
-    /// The run is so much unlike what the last plan was made with that another plan is due.
-    pub fn is_off_plan(&self) -> bool {
-        let (Some(table), Some(planned)) = (&self.memory.table, &self.memory.planned) else { return false };
-        forecast::outlook(&self.job, self.job.status.as_ref(), table, self.now).has_left(planned)
+    /// The run is so much unlike what the last plan was made with that another plan is due: what that was, and what is seen.
+    pub fn off_plan(&self) -> Option<(Outlook, Outlook)> {
+        let (table, planned) = (self.memory.table.as_ref()?, self.memory.planned?);
+        let seen = forecast::outlook(&self.job, self.job.status.as_ref(), table, self.now);
+        seen.has_left(&planned).then_some((planned, seen))
     }
 
     /// Makes the step.

@@ -33,10 +33,7 @@ pub async fn step(shared: &Arc<Shared>, key: &ObjectKey) -> Again {
 }
 
 async fn step_from(shared: &Arc<Shared>, key: &ObjectKey, mut seen: Seen) -> Again {
-    if seen.is_off_plan() && shared.ledger.lock().may_ask(key, uid(&seen.job), Timestamp::now()) {
-        shared.metrics.left_prediction.inc();
-        shared.index.lock().replan();
-    }
+    let asks_again = ask_for_plan(shared, key, &seen);
     let mut step = seen.step();
     shared.metrics.steps.inc();
     if blames_user(&seen.job, &step.status) && look_at_nodes(shared, &seen.job).await {
@@ -71,10 +68,23 @@ async fn step_from(shared: &Arc<Shared>, key: &ObjectKey, mut seen: Seen) -> Aga
             if let Some(memory) = shared.ledger.lock().get_mut(key, uid(&seen.job)) {
                 memory.failures = 0;
             }
-            step.next.map_or(Again::OnEvent, Again::At)
+            step.next.into_iter().chain(asks_again).min().map_or(Again::OnEvent, Again::At)
         }
         Err(again) => again,
     }
+}
+
+/// Asks for another plan where the run is not as the last one thought; says when to look again where it may not ask yet.
+fn ask_for_plan(shared: &Shared, key: &ObjectKey, seen: &Seen) -> Option<Timestamp> {
+    let (planned, found) = seen.off_plan()?;
+    if let Err(then) = shared.ledger.lock().may_ask(key, uid(&seen.job), Timestamp::now()) {
+        return Some(then);
+    }
+    let (planned_s, seen_s) = (planned.epoch.median, found.epoch.median);
+    tracing::info!(job = %key, planned_s, seen_s, "an epoch takes another time than planned with: plans again");
+    shared.metrics.left_prediction.inc();
+    shared.index.lock().replan();
+    None
 }
 
 /// Keeps in mind what agents still have to tell of an attempt that ended by this step, and takes what they told late to the

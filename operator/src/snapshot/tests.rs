@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
+mod late;
 mod predictions;
 
 const GPU: &str = "NVIDIA-A100-SXM4-80GB";

@@ -79,6 +79,8 @@ pub struct Options {
     pub operators: usize,
     /// Further flags of the operator.
     pub operator_args: Vec<String>,
+    /// What the operator logs, as its flag `--log` takes it.
+    pub operator_log: &'static str,
     /// `EnergyPolicy.spec`; time-outs suited to short runs when absent.
     pub policy: Value,
     /// With the extender and our scheduler profile, or in affinity mode with the cluster's own scheduler.
@@ -103,6 +105,7 @@ impl Default for Options {
             groups: vec![a100(2)],
             operators: 1,
             operator_args: Vec::new(),
+            operator_log: "info,kube=warn",
             policy: short_runs(),
             extender: true,
             node_monitor_grace_period: Duration::from_secs(50),
@@ -233,7 +236,8 @@ impl Cluster {
         let mut spec = ProcessSpec::new(format!("operator-{index}"), workspace_binary("andreas-operator")?)
             .arg("--kubeconfig")
             .arg(kubeconfig)
-            .args(["--namespace", SYSTEM, "--log-format", "text", "--log", "info,kube=warn"])
+            .args(["--namespace", SYSTEM, "--log-format", "text", "--log", self.options.operator_log])
+            .env("NO_COLOR", "1")
             .args(["--identity", &format!("operator-{index}")])
             .args(["--admin-listen", &admin.to_string()])
             .args(["--progress-listen", &progress.to_string()])

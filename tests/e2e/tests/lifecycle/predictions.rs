@@ -1,6 +1,7 @@
 //! What is thought of runs while they run: an estimate that is wrong by a factor of two is put right by the first epochs, and plans
 //! follow.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use andreas_api::phase::{Outcome, Phase};
@@ -8,7 +9,7 @@ use andreas_api::training_job::Prediction;
 use andreas_e2e::cluster::{A100, Cluster, Options, a100};
 use andreas_e2e::job::job;
 use andreas_e2e::scenario::scenario;
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -85,6 +86,81 @@ async fn two_epochs_after_its_start_a_run_that_takes_twice_as_long_as_its_user_s
         };
         ensure!(off(&seen)? <= 0.1, "off by {:.2} of {left:.0} s: {seen:?}, ended {end}", off(&seen)?);
         ensure!(off(&first)? > 0.3, "the estimate was not wrong: {first:?}, ended {end}");
+        Ok(())
+    })
+    .await
+}
+
+/// The operator's log from a job's first news on: which plan was the next that could know of it, and which one gave the job
+/// more GPUs than one, and how many.
+#[derive(Debug, Default, PartialEq)]
+struct News {
+    told: bool,
+    next_plan: Option<u64>,
+    given: Option<(u64, i32)>,
+}
+
+impl News {
+    fn read(log: &str, key: &str) -> Self {
+        fn number<T: FromStr>(line: &str, field: &str) -> Option<T> {
+            let (_, rest) = line.split_once(field)?;
+            rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+        }
+        let mut news = Self::default();
+        let of_job = format!(" job={key} ");
+        for line in log.lines() {
+            if line.contains("plans again") && line.contains(&of_job) {
+                news.told = true;
+            }
+            if line.contains("planning: looks ") && news.told && news.next_plan.is_none() {
+                news.next_plan = number(line, "plan=");
+            }
+            if line.contains("planning: decided ") && line.contains(&of_job) && news.given.is_none() {
+                let gpus = number(line, "gpus_per_worker: ").filter(|gpus| *gpus > 1);
+                news.given = number(line, "plan=").zip(gpus);
+            }
+        }
+        news
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_plan_gives_more_gpus_to_a_run_that_would_be_late_as_it_is() -> Result<()> {
+    // Nothing but what happens asks for plans, and the operator says what each one knew.
+    let options = Options {
+        groups: vec![a100(1)],
+        operator_args: vec!["--plan-every".into(), "600".into()],
+        operator_log: "info,kube=warn,andreas_operator::planning=debug",
+        ..Options::default()
+    };
+    scenario(options, async |c| {
+        // given a run that its user thinks done in 80 s on one GPU, 30 s before its deadline; in truth it takes twice as long, and
+        // has time for that on four GPUs only, and only if it gets them soon
+        table(c, "hopeful", [(1, 4.0, 300), (2, 2.4, 640), (4, 1.8, 1_400)]).await?;
+        let truth = json!({A100: {"1": 8.0, "2": 4.8, "4": 3.6}});
+        let tj = job("late")
+            .epochs(20, 8.0)
+            .env("TRAINER_SECONDS_PER_EPOCH", truth)
+            .checkpoint(5)
+            .spec("gpus", json!({"min": 1, "max": 4}))
+            .spec("deadlineAfter", json!("110s"))
+            .spec("profile", json!("hopeful"));
+        let key = tj.key();
+        c.submit(&tj).await?;
+        c.reaches(&tj, Phase::Running).await?;
+        let gpus = |c: &Cluster| c.observer.seen().status(&key).allocation.map_or(0, |held| held.gpus);
+        ensure!(gpus(c) == 1, "one GPU is not thought cheapest: {}", gpus(c));
+        // when a report tells how long its epochs take, then it gets more GPUs,
+        c.observer
+            .until("more GPUs", Duration::from_secs(60), |s| {
+                s.status(&key).allocation.is_some_and(|allocation| allocation.gpus > 1)
+            })
+            .await?;
+        // by the next plan there is
+        let log = c.operators.first().context("an operator")?.process.log();
+        let news = News::read(&log, &key);
+        let (Some(next), Some((plan, given))) = (news.next_plan, news.given) else { bail!("{news:?}") };
+        ensure!(plan <= next && given == gpus(c), "not by the next plan: {news:?}, {} GPUs", gpus(c));
         Ok(())
     })
     .await

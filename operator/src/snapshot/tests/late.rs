@@ -1,0 +1,157 @@
+//! Given a run that takes twice as long as its user said; when its reports tell so, from plan to plan; then it is in time where that
+//! is possible and its lateness would cost more than GPUs.
+
+use andreas_planner::{Decision, Options, Plan};
+use jiff::SignedDuration;
+use proptest::prelude::*;
+
+use super::*;
+
+/// Longest time between two plans, s.
+const PLAN_EVERY: f64 = 30.0;
+/// What a stop and a start take, s: as planned with.
+const RESTART: f64 = 2.0;
+/// When the first attempt begins to run, s.
+const BEGINS: f64 = 20.0;
+
+/// A run as its user described it, on a node of eight GPUs that are free.
+#[derive(Clone, Debug)]
+struct Story {
+    /// Seconds of one epoch on one GPU, by its user.
+    epoch: f64,
+    /// It is that power of its GPUs as fast.
+    scales: f64,
+    epochs: i32,
+    /// Its deadline, in lengths of the run on one GPU as its user thinks it.
+    deadline: f64,
+    weight: i32,
+}
+
+/// An attempt.
+#[derive(Clone, Copy, Debug)]
+struct Attempt {
+    number: i64,
+    gpus: i32,
+    /// When it began to run, and how many epochs were done then.
+    began: f64,
+    base: f64,
+}
+
+fn stamp(seconds: f64) -> Timestamp {
+    at(0) + SignedDuration::from_secs_f64(seconds)
+}
+
+impl Story {
+    fn said(&self, gpus: i32) -> f64 {
+        self.epoch / f64::from(gpus).powf(self.scales)
+    }
+
+    fn truth(&self, gpus: i32) -> f64 {
+        2.0 * self.said(gpus)
+    }
+
+    fn due(&self) -> f64 {
+        (self.epoch * f64::from(self.epochs) * self.deadline).floor()
+    }
+
+    /// The cluster, with what was observed of earlier attempts.
+    fn world(&self, observations: &[Value]) -> World {
+        let row = |gpus: i32| {
+            let millis = (self.said(gpus) * 1_000.0) as i64;
+            json!({"gpuType": GPU, "gpus": gpus, "millisPerEpoch": millis, "watts": 300 * gpus})
+        };
+        let rows = [1, 2, 4, 8].map(row);
+        let mut world = World::default();
+        world
+            .node("n1", json!({}), json!({}))
+            .policy(json!({"restartSeconds": RESTART as i64, "minRunTime": "3s"}));
+        let version = world.version();
+        let profile: SlimTrainingProfile = serde_json::from_value(json!({
+            "metadata": {"name": "hopeful", "namespace": "team", "resourceVersion": version},
+            "spec": {"measurements": rows}, "status": {"observations": observations},
+        }))
+        .expect("a profile");
+        world.index.apply(profile);
+        world
+    }
+
+    /// The plan at an instant, and the GPUs that it gives.
+    fn plan(&self, mut world: World, status: Value, claim: Claim, now: f64) -> (Plan, i32) {
+        let spec = json!({"profile": "hopeful", "epochs": self.epochs, "weight": self.weight, "checkpoint": {},
+            "gpus": {"min": 1, "max": 8}, "deadlineAfter": format!("{}s", self.due())});
+        world.job("late", spec, status, claim);
+        let ledger = world.ledger.expect("a job");
+        let built = build(&world.index, &ledger, &mut Tables::default(), None, stamp(now));
+        let plan = andreas_planner::plan(&built.snapshot, &Options::default()).expect("a plan");
+        let gpus = plan.jobs.values().next().map_or(0, |job| match &job.decision {
+            Decision::Run(placement) => i32::try_from(placement.total_gpus().0).expect("GPUs"),
+            Decision::Wait { .. } => 0,
+        });
+        (plan, gpus)
+    }
+
+    /// The status of an attempt that has come to so many epochs.
+    fn status(&self, run: Attempt, done: f64, now: f64) -> Value {
+        let milli = |done: f64| (done / f64::from(self.epochs) * 100_000.0) as i64;
+        let mut status = holds(run.number, "n1", run.gpus);
+        status["allocation"]["since"] = json!(stamp(run.began));
+        status["allocation"]["runningTime"] = json!(stamp(run.began));
+        status["progress"] = json!({"milliPercent": milli(done), "text": "", "attempt": run.number, "at": stamp(now),
+            "attemptStart": milli(run.base), "stepwise": true, "millisPerEpoch": (self.truth(run.gpus) * 1_000.0) as i64,
+            "timedMilliEpochs": ((done - run.base) * 1_000.0) as i64});
+        status
+    }
+
+    /// Seconds to spare at the first news if nothing changes, and if it got all GPUs at once; GPUs at first.
+    fn at_the_news(&self) -> (f64, f64, i32) {
+        let (_, first) = self.plan(self.world(&[]), json!(null), waiting(), 5.0);
+        let now = BEGINS + self.truth(first.max(1));
+        let left = f64::from(self.epochs) - 1.0;
+        let spare = |gpus: i32| self.due() - now - left * self.truth(gpus);
+        (spare(first.max(1)), spare(8) - RESTART, first)
+    }
+
+    /// From the first news to the end with plans as they come: seconds to spare.
+    fn lives(&self, first: i32) -> f64 {
+        let epochs = f64::from(self.epochs);
+        let mut run = Attempt { number: 1, gpus: first, began: BEGINS, base: 0.0 };
+        let mut now = BEGINS + self.truth(first);
+        let mut seen: Vec<Value> = Vec::new();
+        loop {
+            let truth = self.truth(run.gpus);
+            let done = run.base + (now - run.began) / truth;
+            if done >= epochs {
+                return self.due() - run.began - (epochs - run.base) * truth;
+            }
+            let claim = Claim::Running { since: stamp(run.began) };
+            let (plan, gpus) = self.plan(self.world(&seen), self.status(run, done, now), claim, now);
+            assert!(gpus > 0, "stopped: {plan:?}");
+            if gpus == run.gpus {
+                let wake =
+                    plan.next_event.map_or(f64::INFINITY, |event| event.0 - stamp(0.0).as_second() as f64);
+                now = wake.max(now + 5.0).min(now + PLAN_EVERY).min(now + (epochs - done) * truth + 0.001);
+                continue;
+            }
+            seen.push(json!({"run": format!("late-{}", run.number), "gpuType": GPU, "gpus": run.gpus, "nodes": 1,
+                "millisPerEpoch": (truth * 1_000.0) as i64, "milliEpochs": ((done - run.base) * 1_000.0) as i64, "at": stamp(now)}));
+            run = Attempt { number: run.number + 1, gpus, began: now + RESTART, base: done };
+            // Its first reports.
+            now = run.began + 0.4 * self.truth(gpus);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, max_global_rejects: 20_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_run_that_takes_twice_as_long_as_its_user_said_is_in_time_where_it_can_be(
+        epoch in 1.0..10.0_f64, scales in 0.6..0.95_f64, epochs in 12..100_i32, deadline in 0.6..1.9_f64, weight in 10..50_i32,
+    ) {
+        let story = Story { epoch, scales, epochs, deadline, weight };
+        let (stays, moves, first) = story.at_the_news();
+        prop_assume!(first > 0 && stays < 0.0 && moves > 0.15 * story.due());
+        let spare = story.lives(first);
+        prop_assert!(spare >= 0.0, "late by {:.1} s of {}, {moves:.1} s to spare at the news, {first} GPUs first", -spare, story.due());
+    }
+}
