@@ -5,6 +5,7 @@
 mod admission;
 mod crashes;
 mod failures;
+mod looks;
 mod nodes;
 mod offline;
 mod placement;

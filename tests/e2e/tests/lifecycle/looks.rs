@@ -1,0 +1,102 @@
+//! What `spec.profiling` does: a run takes a short look at a GPU type that its family was not seen on, where knowing is worth more
+//! than looking costs, and never without being told to.
+
+use std::time::Duration;
+
+use andreas_api::phase::{Outcome, Phase};
+use andreas_e2e::cluster::{A100, Cluster, Group, Options, a100};
+use andreas_e2e::job::{Job, job};
+use andreas_e2e::observer::Seen;
+use andreas_e2e::scenario::{SOON, scenario};
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+
+/// H100 of 80 GB.
+const H100: &str = "NVIDIA-H100-80GB-HBM3";
+
+/// A run of so many epochs, of a family that its user knows on A100 alone, 1 s on one; on H100 it takes more than twice as long, and
+/// nobody knows.
+async fn run(c: &Cluster, name: &str, epochs: i32, profiling: &str) -> Result<Job> {
+    let row = json!({"gpuType": A100, "gpus": 1, "millisPerEpoch": 1_000, "watts": 300});
+    c.apply(&json!({
+        "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingProfile",
+        "metadata": {"name": name, "namespace": "default"}, "spec": {"measurements": [row]},
+    }))
+    .await?;
+    let run = job(name)
+        .epochs(epochs, 1.0)
+        .env("TRAINER_SECONDS_PER_EPOCH", json!({A100: {"1": 1.0}, H100: {"1": 2.5}}))
+        .checkpoint(5)
+        .spec("profile", json!(name))
+        .spec("profiling", json!(profiling));
+    c.submit(&run).await?;
+    Ok(run)
+}
+
+/// The GPU type that a run holds.
+fn on(seen: &Seen, run: &Job) -> String {
+    seen.status(&run.key()).allocation.map_or_else(String::new, |held| held.gpu_type)
+}
+
+/// Thousandths of an epoch that a family was seen for on H100.
+async fn known_on_h100(c: &Cluster, profile: &str) -> Result<i64> {
+    let profile: Value =
+        serde_json::from_str(&c.kubectl(&format!("get trainingprofile {profile} -o json")).await?)?;
+    let rows = profile["status"]["observations"].as_array().cloned().unwrap_or_default();
+    let there = rows.iter().filter(|row| row["gpuType"] == H100);
+    Ok(there.filter_map(|row| row["milliEpochs"].as_i64()).sum())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_family_looks_at_an_unknown_type_for_a_moment_where_that_is_worth_it() -> Result<()> {
+    let h100 = Group { prefix: "h100-", count: 1, gpu: H100, gpus: 4, memory_mib: 81_920 };
+    scenario(Options { groups: vec![a100(1), h100], ..Options::default() }, async |c| {
+        // given three runs of new families: one that may look and has much to gain, one with too little left to gain, one that may not
+        let curious = run(c, "curious", 300, "Auto").await?;
+        let brief = run(c, "brief", 5, "Auto").await?;
+        let settled = run(c, "settled", 300, "Off").await?;
+        // then the first of them is given an H100,
+        c.reaches(&curious, Phase::Running).await?;
+        ensure!(
+            on(&c.observer.seen(), &curious) == H100,
+            "it does not look: {}",
+            on(&c.observer.seen(), &curious)
+        );
+        // and leaves it again when it knows, after a few epochs, for it is dearer there
+        let key = curious.key();
+        c.observer
+            .until("back on an A100", SOON, |s| s.phase(&key) == Phase::Running && on(s, &curious) == A100)
+            .await?;
+        let status = c.observer.seen().status(&key);
+        let look = status.history.first().cloned();
+        let short = look.as_ref().is_some_and(|look| (1..=15_000).contains(&look.milli_percent));
+        ensure!(short && status.attempts == 2, "no short look: {status:?}");
+        ensure!(look.is_some_and(|look| (look.outcome, look.gpu_type.as_str()) == (Outcome::Stopped, H100)));
+        // what it saw is kept for its family,
+        let mut seen = 0;
+        for _ in 0..40 {
+            seen = known_on_h100(c, "curious").await?;
+            if seen > 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        ensure!(seen >= 1_000, "{seen} thousandths of an epoch are known");
+        // so nobody looks again; and the others never did
+        c.stays("where it is", Duration::from_secs(10), |s| on(s, &curious) == A100).await?;
+        c.reaches(&brief, Phase::Succeeded).await?;
+        for other in [&brief, &settled] {
+            let status = c.observer.seen().status(&other.key());
+            let places: Vec<_> = status.history.iter().map(|attempt| attempt.gpu_type.clone()).collect();
+            ensure!(
+                status.attempts == 1 && !places.contains(&H100.to_owned()),
+                "{}: {status:?}",
+                other.key()
+            );
+        }
+        ensure!(on(&c.observer.seen(), &settled) == A100, "{}", on(&c.observer.seen(), &settled));
+        ensure!(known_on_h100(c, "brief").await? + known_on_h100(c, "settled").await? == 0);
+        Ok(())
+    })
+    .await
+}
