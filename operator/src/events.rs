@@ -1,4 +1,5 @@
-//! Events for users: sent in the background, a few at a time. One that is lost changes nothing; none ever holds up a pod.
+//! Events for users: sent in the background, a few at a time, after the starts of a crowd. One that is lost changes nothing; none
+//! ever holds up a pod.
 
 use std::sync::Arc;
 
@@ -8,8 +9,10 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
 use kube::runtime::events::{Event, EventType, Recorder};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::executor::crowd::Crowd;
 use crate::lifecycle::EventNote;
 
 /// Events that wait to be sent at most; more are dropped.
@@ -22,13 +25,13 @@ const LONGEST: usize = 1_000;
 /// Where events are put.
 #[derive(Clone)]
 pub struct Events {
-    queue: mpsc::Sender<(Event, ObjectReference)>,
+    queue: mpsc::Sender<(Event, ObjectReference, Instant)>,
     last: CancellationToken,
 }
 
 impl Events {
     /// A queue, and the loop that empties it: until [`Events::finish`], and then what is left.
-    pub fn new(recorder: Recorder) -> (Self, impl Future<Output = ()> + Send) {
+    pub fn new(recorder: Recorder, crowd: Crowd) -> (Self, impl Future<Output = ()> + Send) {
         let (queue, waiting) = mpsc::channel(QUEUE);
         let last = CancellationToken::new();
         let state: (mpsc::Receiver<_>, _) = (waiting, last.clone());
@@ -43,14 +46,18 @@ impl Events {
             next.map(|next| (next, (waiting, last)))
         });
         let recorder = Arc::new(recorder);
-        let send = waiting.for_each_concurrent(IN_FLIGHT, move |(event, about): (Event, ObjectReference)| {
-            let recorder = Arc::clone(&recorder);
-            async move {
-                if let Err(error) = recorder.publish(&event, &about).await {
-                    tracing::debug!(%error, "event not published");
+        let send = waiting.for_each_concurrent(
+            IN_FLIGHT,
+            move |(event, about, told): (Event, ObjectReference, Instant)| {
+                let (recorder, crowd) = (Arc::clone(&recorder), crowd.clone());
+                async move {
+                    crowd.has_gone(told).await;
+                    if let Err(error) = recorder.publish(&event, &about).await {
+                        tracing::debug!(%error, "event not published");
+                    }
                 }
-            }
-        });
+            },
+        );
         (Self { queue, last }, send)
     }
 
@@ -68,7 +75,7 @@ impl Events {
             action: "Scheduling".to_owned(),
             secondary: None,
         };
-        if self.queue.try_send((event, job.object_ref(&()))).is_err() {
+        if self.queue.try_send((event, job.object_ref(&()), Instant::now())).is_err() {
             tracing::debug!("event dropped: too many wait");
         }
     }
@@ -90,7 +97,7 @@ mod tests {
     async fn what_was_told_before_the_end_is_sent_and_then_the_loop_ends() {
         let server = ApiServer::new(Vec::new());
         let reporter = Reporter { controller: "test".into(), instance: None };
-        let (events, send) = Events::new(Recorder::new(server.client(), reporter));
+        let (events, send) = Events::new(Recorder::new(server.client(), reporter), Crowd::default());
         let job: SlimTrainingJob =
             serde_json::from_value(testing::job(1, &json!({"phase": "Running"}))).expect("a job");
         let reasons = [Reason::Running, Reason::Preempted, Reason::Completed];

@@ -80,6 +80,19 @@ fn everything_that_has_a_size_is_bounded() {
 }
 
 #[test]
+fn what_is_written_as_a_whole_has_one_owner() {
+    for crd in crd::all() {
+        let status = &schema(&crd).properties.as_ref().expect("properties")["status"];
+        assert_eq!(status.x_kubernetes_map_type.as_deref(), Some("atomic"), "{}", crd.spec.names.kind);
+    }
+    let jobs = crd::all().into_iter().find(|crd| crd.spec.names.kind == "TrainingJob").expect("TrainingJob");
+    let spec = &schema(&jobs).properties.as_ref().expect("properties")["spec"];
+    let fields = spec.properties.as_ref().expect("fields of the spec");
+    assert_eq!(fields["template"].x_kubernetes_map_type.as_deref(), Some("atomic"));
+    assert_eq!(spec.x_kubernetes_map_type, None, "other fields may have an owner each");
+}
+
+#[test]
 fn a_plain_kubectl_apply_can_hold_each_definition_in_its_annotation() {
     for crd in crd::all() {
         let size = serde_json::to_vec(&crd).unwrap().len();

@@ -15,10 +15,12 @@
 //! | [`refusal`] | what an API server's no means |
 //! | [`patch`] | merge patches of what changed |
 //! | [`trials`] | one dry run for workers that are alike |
+//! | [`crowd`] | starts go first, records wait |
 //!
 //! **Must never be here**: decisions about jobs (lifecycle's) or plans (planner's).
 
 pub mod actions;
+pub mod crowd;
 pub mod observe;
 pub mod patch;
 pub mod refusal;
@@ -75,6 +77,8 @@ pub struct Shared {
     pub reports: crate::progress::LastReports,
     /// Dry runs that hold for other jobs too.
     pub trials: trials::Trials,
+    /// Whether many jobs are being started.
+    pub crowd: crowd::Crowd,
 }
 
 /// When to look at a job again.

@@ -126,6 +126,15 @@ impl Seen {
         seen.has_left(&planned).then_some((planned, seen))
     }
 
+    /// A member has ended, is going, or is gone: somebody may wait for its GPUs.
+    pub fn has_endings(&self) -> bool {
+        let ends = |pod: &SlimPod| {
+            pod.metadata.deletion_timestamp.is_some()
+                || matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")
+        };
+        !self.gone.is_empty() || self.pods.iter().any(|pod| ends(pod))
+    }
+
     /// Makes the step.
     pub fn step(&self) -> crate::lifecycle::Step {
         let pods: Vec<&SlimPod> = self.pods.iter().map(Arc::as_ref).collect();

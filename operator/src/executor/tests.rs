@@ -11,6 +11,7 @@ use kube::runtime::events::{Recorder, Reporter};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 
+use super::crowd::Crowd;
 use super::*;
 use crate::lifecycle::{Action, CreationOutcome, DeleteReason};
 use crate::testing::{self, Answer, ApiServer, Call, failure, pod};
@@ -48,16 +49,18 @@ impl World {
         let client = server.client();
         let metrics = Metrics::register(&mut Registry::default());
         let recorder = Recorder::new(client.clone(), Reporter { controller: "test".into(), instance: None });
+        let crowd = Crowd::default();
         let shared = Arc::new(Shared {
             index: Arc::default(),
             ledger: Mutex::new(Ledger::new(Timestamp::UNIX_EPOCH)),
             writer: Writer::new(client, 4, Leadership::unopposed(), metrics.clone()),
-            events: Events::new(recorder).0,
+            events: Events::new(recorder, crowd.clone()).0,
             settings: Mutex::default(),
             metrics,
             lessons: Lessons::default(),
             reports: Arc::default(),
             trials: trials::Trials::default(),
+            crowd,
         });
         shared.ledger.lock().entry(&key(), "j1");
         Self { shared, server }

@@ -16,7 +16,7 @@ use super::observe::Seen;
 use super::refusal::Refusal;
 use super::{Again, Shared, actions, patch};
 use crate::index::number;
-use crate::lifecycle::{Claim, Learned, Step};
+use crate::lifecycle::{Action, Claim, Learned, Step};
 
 /// Longest wait after failures in a row.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
@@ -42,6 +42,12 @@ async fn step_from(shared: &Arc<Shared>, key: &ObjectKey, mut seen: Seen) -> Aga
         step = seen.step();
     }
 
+    if !seen.has_endings()
+        && let Some(wait) = shared.crowd.puts_off(&seen.job, &step, Timestamp::now())
+    {
+        return Again::After(wait);
+    }
+    let _starting = starts(&seen.job, &step).then(|| shared.crowd.enter());
     let changed = difference(seen.job.status.as_ref(), &step.status);
     let written = match changed {
         None => Ok(()),
@@ -85,6 +91,13 @@ fn ask_for_plan(shared: &Shared, key: &ObjectKey, seen: &Seen) -> Option<Timesta
     shared.metrics.left_prediction.inc();
     shared.index.lock().replan();
     None
+}
+
+/// The step gives the job GPUs, or makes its pods.
+fn starts(job: &SlimTrainingJob, step: &Step) -> bool {
+    let before = job.status.as_ref().map(|status| status.phase).unwrap_or_default();
+    step.status.phase == Phase::Starting
+        && (before != Phase::Starting || step.actions.iter().any(|a| matches!(a, Action::CreatePods { .. })))
 }
 
 /// Keeps in mind what agents still have to tell of an attempt that ended by this step, and takes what they told late to the

@@ -30,6 +30,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::args::{RunArgs, SchedulerMode};
 use crate::events::Events;
+use crate::executor::crowd::Crowd;
 use crate::executor::trials::Trials;
 use crate::executor::writer::Writer;
 use crate::executor::{self, Shared};
@@ -203,7 +204,8 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
     let writer =
         Writer::new(with.client.clone(), usize::from(args.writes), leadership.clone(), with.metrics.clone());
     let reporter = Reporter { controller: "andreas-operator".into(), instance: Some(with.identity.clone()) };
-    let (events, send_events) = Events::new(Recorder::new(with.client.clone(), reporter));
+    let crowd = Crowd::default();
+    let (events, send_events) = Events::new(Recorder::new(with.client.clone(), reporter), crowd.clone());
     let sending = tokio::spawn(send_events);
     let shared = Arc::new(Shared {
         index: Arc::clone(&with.index),
@@ -215,6 +217,7 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
         lessons: Lessons::default(),
         reports: with.reports,
         trials: Trials::default(),
+        crowd,
     });
     with.forecasts.lead(&shared);
     shared.metrics.state.lead(&shared);

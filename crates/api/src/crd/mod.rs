@@ -1,8 +1,8 @@
 //! The CustomResourceDefinitions, generated from the types.
 //!
 //! What flows in: the schemas that the types derive. What is added here, each in one file: bounds for everything that
-//! has a size ([`bounds`]), the rules across fields in CEL ([`rules`]), the columns of `kubectl get` and the fields
-//! that can be selected on ([`columns`]). What flows out: the definitions, and the same as YAML for
+//! has a size ([`bounds`]), the rules across fields in CEL ([`rules`]), parts that have one owner as a whole
+//! ([`ownership`]), the columns of `kubectl get` and the fields that can be selected on ([`columns`]). What flows out: the definitions, and the same as YAML for
 //! `andreas-operator crds`, for `deploy/crds` and for the chart. A test fails when the committed files are stale.
 //!
 //! What must never be here: anything that a user of the objects needs at run time, and hand-written schemas. Where a
@@ -10,6 +10,7 @@
 
 pub mod bounds;
 pub mod columns;
+pub mod ownership;
 pub mod rules;
 mod text;
 
@@ -58,6 +59,7 @@ fn complete(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
         if let Some(schema) = schema_of(version) {
             bounds::apply(schema);
             rules::apply(&kind, schema);
+            ownership::apply(schema);
         }
     }
     crd
