@@ -123,7 +123,7 @@ fn running(instance: &Instance<'_>, job: usize, spot: &Spot, run: Forecast, afte
 
 fn best_chance(instance: &Instance<'_>, job: usize) -> f64 {
     let data = &instance.jobs[job];
-    let fastest = data.configs.iter().filter(|c| c.offered).min_by(|a, b| a.time.total_cmp(&b.time));
+    let fastest = data.configs.iter().filter(|c| c.listed).min_by(|a, b| a.time.total_cmp(&b.time));
     fastest.map_or(0.0, |c| {
         Forecast { delay: 0.0, time: c.time, rel_std: c.rel_std }.within(data.deadline - instance.now)
     })

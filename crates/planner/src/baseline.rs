@@ -71,7 +71,7 @@ pub(crate) fn fill(
             } else if let Some(kept) = reserved {
                 placed |= backfill(instance, board, job, configs, kept);
             } else if instance.jobs[job].overdue {
-                *reserved = reserve::reserve(instance, board, job);
+                *reserved = reserve::reserve(instance, board, job, configs);
             }
         }
         if !placed {

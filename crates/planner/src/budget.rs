@@ -2,10 +2,18 @@
 //!
 //! Power limits first, then stops, each by least cost per watt saved; jobs with `preemption: Never` last. What turns
 //! out not to have been necessary is taken back.
+//!
+//! **Who is stopped waits from then on**, in the eyes of every method: in the same decision it is offered what is left of
+//! the budget as anybody who waits, in its turn, and gets there what the next decision would give it. Were it left out once,
+//! the next decision would start it after all, and a plan that is carried out would be changed at once. For a job it is a
+//! move: it stops and goes on elsewhere or on fewer GPUs, and where changes have a price it pays that of a restart.
+//!
+//! A job that may not be moved ([`Job::movable`](crate::Job::movable)) is never given another configuration for it: it goes on
+//! with as many GPUs of the same type on nodes where they fit the budget, else it is stopped and waits until it has left.
 
 use crate::board::Board;
 use crate::cost::Forecast;
-use crate::instance::{Instance, Spot};
+use crate::instance::{Holding, Instance, Spot};
 use crate::ledger::{Ledger, shared_power};
 use crate::snapshot::Preemption;
 
@@ -17,7 +25,8 @@ const PAUSE_S: f64 = 3600.0;
 ///
 /// What leaves draws until it is gone, and nothing else is gone any sooner: to stop others in its place would stop too
 /// many. And nothing begins on its watts, for those are to be saved, nor on those that a limit will save once it goes on:
-/// only on what is left of the budget with both.
+/// only on what is left of the budget with both. While one leaves for good nobody is moved either: who was to move did so when
+/// it was told to leave, and anything better is found as soon as it is gone.
 pub(crate) fn while_leaving(instance: &mut Instance<'_>) {
     let Some(budget) = instance.budget_mw else { return };
     let leaves = instance.jobs.iter().any(|data| data.leaving().is_some());
@@ -27,6 +36,13 @@ pub(crate) fn while_leaving(instance: &mut Instance<'_>) {
         enforce(instance, &mut stays);
         let left = (budget - with_leaving(instance, &stays.spots)).max(0);
         instance.allowed_mw = Some(budget.min(stays.ledger.power() + left));
+        if instance.jobs.iter().any(|data| matches!(data.holding, Holding::Leaving { .. })) {
+            for data in &mut instance.jobs {
+                if let Holding::Running { free_to_move, .. } = &mut data.holding {
+                    *free_to_move = false;
+                }
+            }
+        }
     }
 }
 

@@ -61,6 +61,11 @@ impl<'a, 'b> Explainer<'a, 'b> {
         let instance = self.instance;
         let data = &instance.jobs[job];
         let none = Vec::new();
+        let in_vain = instance.budget_mw.is_some_and(|allowed| instance.floor_mw > allowed);
+        if self.stopped.contains(&job) && !in_vain {
+            let message = "it was stopped to keep the power budget".to_owned();
+            return (WaitReason::PowerBudget, self.heaviest(job), message);
+        }
         let offered = || data.configs.iter().enumerate().filter(|(_, c)| c.offered);
         if !offered().any(|(_, c)| self.nodes_ever(job, c, false)) {
             return (
@@ -92,10 +97,6 @@ impl<'a, 'b> Explainer<'a, 'b> {
                 instance.in_scope(allowed)
             );
             return (WaitReason::BudgetInfeasible, none, message);
-        }
-        if self.stopped.contains(&job) {
-            let message = "it was stopped to keep the power budget".to_owned();
-            return (WaitReason::PowerBudget, self.heaviest(job), message);
         }
         let first =
             instance.jobs[job].configs.iter().position(|c| c.offered && self.nodes_ever(job, c, true));

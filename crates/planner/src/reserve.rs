@@ -16,19 +16,26 @@ pub(crate) struct Reservation {
     pub ready: f64,
 }
 
-/// Takes the room a job is to wait for, if the cluster could ever hold it.
-pub(crate) fn reserve(instance: &Instance<'_>, board: &mut Board, job: usize) -> Option<Reservation> {
-    let (ready, spot) = earliest(instance, board, job)?;
+/// Takes the room a job is to wait for, if the cluster could ever hold it in one of the configurations that it asks for.
+pub(crate) fn reserve(
+    instance: &Instance<'_>,
+    board: &mut Board,
+    job: usize,
+    configs: &[usize],
+) -> Option<Reservation> {
+    let (ready, spot) = earliest(instance, board, job, configs)?;
     board.ledger.take(instance, job, &spot);
     Some(Reservation { job, spot, ready })
 }
 
 /// The spot of a job that is free first, by the expected ends of what runs.
-fn earliest(instance: &Instance<'_>, board: &Board, job: usize) -> Option<(f64, Spot)> {
+fn earliest(instance: &Instance<'_>, board: &Board, job: usize, configs: &[usize]) -> Option<(f64, Spot)> {
     let data = &instance.jobs[job];
     let holders = holders(instance, board);
     let mut best: Option<(f64, i64, Spot)> = None;
-    for (i, config) in data.configs.iter().enumerate().filter(|(_, c)| c.offered) {
+    let mut asked = configs.to_vec();
+    asked.sort_unstable();
+    for (i, config) in asked.into_iter().map(|i| (i, &data.configs[i])).filter(|(_, c)| c.offered) {
         if data.quota_demand.iter().any(|d| d.of_job(config) > instance.quotas[d.what]) {
             continue;
         }

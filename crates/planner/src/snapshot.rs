@@ -193,7 +193,9 @@ pub struct Job {
     /// Whether it may be stopped for others.
     #[serde(default)]
     pub preemption: Preemption,
-    /// Whether a running job may get another configuration at all (it may still be stopped for the power budget).
+    /// Whether a job that holds something may get another configuration. If not it keeps what it holds or is committed to,
+    /// the power limit aside. The power budget may still stop it: then it waits until it has left, and is placed like
+    /// any other that waits from then on.
     #[serde(default = "yes")]
     pub movable: bool,
     /// It is left alone until it has run for this long, >= 0.

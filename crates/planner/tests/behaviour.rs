@@ -201,6 +201,55 @@ fn room_that_is_kept_is_used_until_it_is_needed() {
 }
 
 #[test]
+fn nobody_is_stopped_for_the_watts_of_room_that_is_kept() {
+    // Given a job that may not be stopped, one that may not be moved, and an overdue one that needs all GPUs and, with
+    // the 1500 W of the others, more watts than there are,
+    let mut snapshot = cluster(1);
+    snapshot.now = Time(1000.0 * HOUR);
+    let since = Time(999.0 * HOUR);
+    let there =
+        |job: Job, gpus| Job { state: JobState::Running { placement: on(&["n0"], gpus), since }, ..job };
+    snapshot.jobs = vec![
+        there(Job { preemption: Preemption::Never, ..job("never", 2) }, 2),
+        there(Job { movable: false, ..job("fixed", 2) }, 2),
+        Job { deadline: Some(Time(0.0)), ..job("large", 8) },
+    ];
+    snapshot.budget = budget(2500.0);
+    for method in MethodName::ALL {
+        // then both go on, and it waits until they are done.
+        let plan = decide(&snapshot, method);
+        assert_eq!(place(&plan, "team/never"), Some(&on(&["n0"], 2)), "{method}");
+        assert_eq!(place(&plan, "team/fixed"), Some(&on(&["n0"], 2)), "{method}");
+        assert_eq!(reason(&plan, "team/large").0, WaitReason::WaitingForCapacity);
+    }
+}
+
+#[test]
+fn fixed_requests_have_room_kept_that_is_enough_for_them() {
+    // Given an overdue job that can run on one GPU, but whose user asked for eight, and four of them taken for a while,
+    let mut snapshot = cluster(1);
+    snapshot.now = Time(1000.0 * HOUR);
+    let since = Time(999.0 * HOUR);
+    let row = |gpus: u32| Estimate { gpus: GpuCount(gpus), ..job("large", 8).estimates[0].clone() };
+    snapshot.jobs = vec![
+        Job { state: JobState::Running { placement: on(&["n0"], 4), since }, ..job("there", 4) },
+        Job {
+            deadline: Some(Time(0.0)),
+            estimates: [row(1), row(8)].into(),
+            requested_gpus: Some(GpuCount(8)),
+            ..job("large", 8)
+        },
+        Job { submit: since, epochs_left: 100.0, ..job("later", 4) },
+    ];
+    for method in [MethodName::FifoFixed, MethodName::EdfFixed, MethodName::PriorityFixed] {
+        // then nobody takes the other four for longer than that.
+        let plan = decide(&snapshot, method);
+        let kept = (WaitReason::WaitingForCapacity, vec!["team/large".to_owned()]);
+        assert_eq!(reason(&plan, "team/later"), kept, "{method}");
+    }
+}
+
+#[test]
 fn a_gang_takes_the_same_number_of_gpus_on_several_nodes() {
     for method in MethodName::ALL {
         let mut snapshot = cluster(3);

@@ -11,7 +11,8 @@ use andreas_core::{GpuCount, Seconds, Time, Watts};
 use andreas_planner::{JobState, MethodName, Node, Options, Placement, Preemption, plan};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use world::{audit, carried_out, saves_for_the_budget, snapshots, spots};
+use world::lowered::{draws_too_much, lowered, saves_for_the_budget};
+use world::{audit, carried_out, snapshots, spots};
 
 /// Methods that never touch what runs.
 const FIRST_PRINCIPLE: [MethodName; 6] = [
@@ -62,9 +63,37 @@ proptest! {
     }
 
     #[test]
-    fn only_the_budget_touches_a_job_that_may_not_be_touched(mut snapshot in snapshots(), method in methods()) {
-        snapshot.budget = None;
+    fn who_is_stopped_for_a_lower_budget_gets_what_the_next_plan_would_give_it(snapshot in lowered(), method in methods()) {
+        let first = plan(&snapshot, &options(method)).unwrap();
+        audit(&snapshot, &first)?;
+        prop_assume!(!saves_for_the_budget(&snapshot, &first));
+        let second = plan(&carried_out(&snapshot, &first), &options(method)).unwrap();
+        prop_assert_eq!(spots(&first), spots(&second));
+    }
+
+    #[test]
+    fn who_may_not_be_moved_is_stopped_for_a_lower_budget_or_keeps_its_gpus(snapshot in lowered(), method in methods()) {
         let plan = plan(&snapshot, &options(method)).unwrap();
+        for job in snapshot.jobs.iter().filter(|job| !job.movable) {
+            let (held, promised) = match &job.state {
+                JobState::Waiting => continue,
+                JobState::Starting { target: held, .. } | JobState::Running { placement: held, .. } => (held, None),
+                JobState::Stopping { holds, target, .. } => (holds, target.as_ref()),
+            };
+            let hardware = |p: &Placement| (p.gpu_type.clone(), p.nodes.len(), p.gpus_per_node);
+            let goes = plan.jobs[&job.id].decision.placement().map(hardware);
+            let kept = goes.is_none() || goes == Some(hardware(held)) || goes == promised.map(hardware);
+            prop_assert!(kept, "{} got {:?}", job.id, plan.jobs[&job.id].decision);
+        }
+    }
+
+    #[test]
+    fn only_the_budget_touches_a_job_that_may_not_be_touched(mut snapshot in snapshots(), method in methods()) {
+        let mut plan = plan(&snapshot, &options(method)).unwrap();
+        if draws_too_much(&snapshot, &plan) {
+            snapshot.budget = None;
+            plan = andreas_planner::plan(&snapshot, &options(method)).unwrap();
+        }
         for job in &snapshot.jobs {
             let (now, since) = match &job.state {
                 JobState::Running { placement, since } => (placement, *since),

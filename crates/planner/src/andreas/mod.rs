@@ -221,7 +221,7 @@ impl<'a, 'b> Search<'a, 'b> {
             let asked = &self.asked[job].order;
             let fits = asked.iter().any(|&c| self.base.ledger.find(self.instance, job, c).is_ok());
             if !fits {
-                self.reserved = reserve::reserve(self.instance, &mut self.base, job);
+                self.reserved = reserve::reserve(self.instance, &mut self.base, job, asked);
             }
             if self.reserved.is_some() {
                 break;
@@ -237,7 +237,14 @@ impl<'a, 'b> Search<'a, 'b> {
                 board.put(self.instance, job, spot.clone());
             }
         }
+        // Room that is kept draws nothing yet: nobody is stopped for its watts.
+        if let Some(kept) = &self.reserved {
+            board.ledger.release(self.instance, kept.job, &kept.spot);
+        }
         let stopped = budget::enforce(self.instance, &mut board);
+        if let Some(kept) = &self.reserved {
+            board.ledger.take(self.instance, kept.job, &kept.spot);
+        }
         self.stopped.extend(stopped);
         self.finish(board);
     }

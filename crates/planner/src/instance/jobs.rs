@@ -26,10 +26,30 @@ pub(super) struct JobContext<'a, 'b> {
     pub names: &'b Names,
 }
 
+/// Who may not be moved is offered nothing else as long as it holds something: the same GPUs, at any power limit. Once it
+/// has left, for whatever reason, it waits like others and is offered all that is listed.
+fn keep_to_what_is_held(holding: &Holding, configs: &mut [Config]) {
+    let held: Vec<Config> = match holding {
+        Holding::Nothing => return,
+        Holding::Running { spot, .. }
+        | Holding::Leaving { spot }
+        | Holding::Committed { target: spot, leaving: None } => vec![configs[spot.config].clone()],
+        Holding::Committed { target, leaving: Some(leaving) } => {
+            vec![configs[target.config].clone(), configs[leaving.config].clone()]
+        }
+    };
+    for config in configs {
+        config.offered &= held.iter().any(|held| config.same_hardware(held));
+    }
+}
+
 impl<'a> JobContext<'a, '_> {
     pub fn compile(&self, job: &'a Job, admits: usize) -> JobData<'a> {
         let mut configs = self.configs(job);
         let holding = self.holding(job, &mut configs);
+        if !job.movable {
+            keep_to_what_is_held(&holding, &mut configs);
+        }
         let lateness = &self.snapshot.lateness;
         let (age, overdue) = self.age(job);
         let weight = job.weight.0 * age;
@@ -38,9 +58,9 @@ impl<'a> JobContext<'a, '_> {
             None => lateness.turnaround_share.max(0.1),
         };
         let lost = self.snapshot.restart.0 + job.lost.0;
-        let offered = configs.iter().filter(|c| c.offered);
-        let least_power = offered.map(|c| c.power).reduce(f64::min).unwrap_or(0.0);
-        let times = || configs.iter().filter(|c| c.offered).map(|c| c.time);
+        let listed = || configs.iter().filter(|c| c.listed);
+        let least_power = listed().map(|c| c.power).reduce(f64::min).unwrap_or(0.0);
+        let times = || listed().map(|c| c.time);
         let (fastest, slowest) = (times().fold(f64::INFINITY, f64::min), times().fold(0.0, f64::max));
         // A late job pays for every second lost, any other for its time in the system. The same for every target,
         // so that one change never costs more than two.
@@ -106,6 +126,7 @@ impl<'a> JobContext<'a, '_> {
                         power,
                         power_mw: milliwatts(power),
                         rel_std: row.rel_std,
+                        listed: true,
                         offered: true,
                     });
                 }
@@ -186,6 +207,7 @@ impl<'a> JobContext<'a, '_> {
             power,
             power_mw: milliwatts(power),
             rel_std: nearest.map_or(1.0, |row| row.rel_std),
+            listed: false,
             offered: false,
         }
     }

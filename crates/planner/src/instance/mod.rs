@@ -55,7 +55,9 @@ pub(crate) struct Config {
     pub power: f64,
     pub power_mw: i128,
     pub rel_std: f64,
-    /// Whether the job may be given it (false: only because it holds it now).
+    /// Whether it is in the job's table and nodes are large enough (false: only because the job holds it now).
+    pub listed: bool,
+    /// Whether the job may be given it now: it is listed, and nothing that the job holds bars it.
     pub offered: bool,
 }
 

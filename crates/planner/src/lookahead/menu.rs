@@ -17,7 +17,7 @@ const LONELY: f64 = 1.0 / 3.0;
 /// A configuration of a job.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
-    /// Where it could go; none if it is not offered.
+    /// Where it could go; none if it is not listed.
     pub classes: Mask,
     /// The first of the job's items with the same GPUs and nodes: others of them differ by the power limit alone.
     pub hardware: u32,
@@ -116,7 +116,7 @@ impl Menu {
         let most = self.most[config.kind];
         let tail = libm::exp(5.0 * config.rel_std);
         Item {
-            classes: if config.offered { classes.mask(config.kind, config.gpus, data.admits) } else { 0 },
+            classes: if config.listed { classes.mask(config.kind, config.gpus, data.admits) } else { 0 },
             hardware: 0,
             gpus,
             time: config.time,

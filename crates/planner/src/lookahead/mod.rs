@@ -152,6 +152,7 @@ impl<'b> Context<'_, 'b> {
             base.ledger.release(instance, kept.job, &kept.spot);
         }
         let step = self.step(present, &base).weigh(&base, self.options.gap);
+        let mut stay = base.clone();
         if let Some(kept) = &kept {
             base.ledger.take(instance, kept.job, &kept.spot);
         }
@@ -161,7 +162,6 @@ impl<'b> Context<'_, 'b> {
         // On room that is kept for somebody even those may run who would rather wait.
         queue.extend((0..open.len()).filter(|j| kept.is_some() && open[*j] && step.options[*j].is_empty()));
 
-        let mut stay = base.clone();
         for (job, spot) in present.iter().enumerate() {
             if let (Some(spot), None) = (spot, &stay.spots[job]) {
                 // What is held is a fact, unless somebody who goes before has just been given it.
@@ -171,6 +171,10 @@ impl<'b> Context<'_, 'b> {
             }
         }
         stopped.extend(budget::enforce(instance, &mut stay));
+        // Room that is kept draws nothing yet: nobody is stopped for its watts.
+        if let Some(kept) = &kept {
+            stay.ledger.take(instance, kept.job, &kept.spot);
+        }
         let mut stay = Desk::new(&step, stay, &open);
         stay.fill(&queue, kept.as_ref());
         let limit = self.tree(jobs.len());
@@ -241,10 +245,11 @@ impl<'b> Context<'_, 'b> {
             if stays {
                 continue;
             }
-            if base.place_first(instance, job, &candidates::cheapest(instance, job)) {
+            let asked = candidates::cheapest(instance, job);
+            if base.place_first(instance, job, &asked) {
                 displaced = true;
             } else if kept.is_none() {
-                kept = reserve::reserve(instance, base, job);
+                kept = reserve::reserve(instance, base, job, &asked);
             }
         }
         (kept, displaced)

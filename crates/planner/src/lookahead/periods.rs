@@ -41,8 +41,8 @@ impl Periods {
     /// Periods that suit the jobs there are: by the median of their times on what takes least energy.
     pub fn of(instance: &Instance<'_>) -> Self {
         let thriftiest = |configs: &[crate::instance::Config]| {
-            let offered = configs.iter().filter(|c| c.offered);
-            offered
+            let listed = configs.iter().filter(|c| c.listed);
+            listed
                 .map(|c| (c.power * c.time, c.time))
                 .min_by(|a, b| a.0.total_cmp(&b.0))
                 .map(|(_, time)| time)

@@ -256,7 +256,7 @@ impl<'a, 'b> Step<'a, 'b> {
         for (config, of) in data.configs.iter().enumerate() {
             let item = &self.menu.items[self.menu.of(job).start + config];
             let mut mask = item.classes;
-            if mask == 0 {
+            if mask == 0 || !of.offered {
                 continue;
             }
             let courses = self.courses(job, config, moved);

@@ -14,6 +14,12 @@ pub(super) fn carried_out(instance: &Instance<'_>, spots: &[Option<Spot>]) -> Sn
             (JobState::Stopping { holds, gone_by, .. }, target) => {
                 JobState::Stopping { holds: holds.clone(), target, gone_by: *gone_by }
             }
+            // Until it has left, it is offered nothing but what it holds.
+            (JobState::Running { placement: holds, .. } | JobState::Starting { target: holds, .. }, None)
+                if !job.movable =>
+            {
+                JobState::Stopping { holds: holds.clone(), target: None, gone_by: now }
+            }
             (_, None) => JobState::Waiting,
             (JobState::Running { placement, since }, Some(goes)) if placement.same_gpus(&goes) => {
                 JobState::Running { placement: goes, since: *since }

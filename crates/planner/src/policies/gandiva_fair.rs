@@ -117,7 +117,7 @@ fn asked_for(instance: &Instance<'_>, job: usize, kind: usize) -> Option<usize> 
 fn by_speed(instance: &Instance<'_>) -> Vec<usize> {
     let slowness = |kind: usize| {
         let relative = instance.jobs.iter().filter_map(|data| {
-            let times = || data.configs.iter().filter(|c| c.offered && c.total_gpus() > 0);
+            let times = || data.configs.iter().filter(|c| c.listed && c.total_gpus() > 0);
             let of_kind = times().filter(|c| c.kind == kind).map(|c| c.time).reduce(f64::min)?;
             let best = times().map(|c| c.time).reduce(f64::min)?;
             (best > 0.0).then_some(of_kind / best)

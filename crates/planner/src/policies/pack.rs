@@ -127,7 +127,7 @@ fn assign(
                 placed |= give(instance, &mut board, present, job, &short);
                 board.ledger.take(instance, kept.job, &kept.spot);
             } else if instance.jobs[job].overdue {
-                reserved = reserve::reserve(instance, &mut board, job);
+                reserved = reserve::reserve(instance, &mut board, job, configs);
             }
         }
         if !placed {

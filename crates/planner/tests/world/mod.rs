@@ -1,5 +1,7 @@
 //! Random clusters for property tests, carrying a plan out, and an audit that counts everything again by name.
 
+pub mod lowered;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -8,7 +10,7 @@ use andreas_core::{
 };
 use andreas_planner::{
     Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, Namespace, Node, Placement, Plan,
-    PowerBudget, Preemption, Resources, Snapshot, Spread, WaitReason, Worker,
+    PowerBudget, Preemption, Resources, Snapshot, Spread, Worker,
 };
 use proptest::prelude::*;
 
@@ -198,11 +200,11 @@ fn held(snapshot: &Snapshot) -> Held {
     snapshot.jobs.iter().enumerate().filter_map(of).collect()
 }
 
-/// What is taken once a plan is carried out; a stopping job's larger part where it goes on where it was.
-fn taken(snapshot: &Snapshot, plan: &Plan) -> Held {
+/// What is taken once jobs are there; a stopping job's larger part where it goes on where it was.
+fn taken(snapshot: &Snapshot, spots: &Spots) -> Held {
     let mut taken = Held::new();
     for (i, job) in snapshot.jobs.iter().enumerate() {
-        let goes = plan.jobs[&job.id].decision.placement();
+        let goes = spots[&job.id].as_ref();
         let stays = match &job.state {
             JobState::Stopping { holds, .. } => Some(holds),
             _ => None,
@@ -257,9 +259,9 @@ fn draw(job: &Job, place: &Placement) -> f64 {
     nearest.map_or(400.0 * total, |row| row.power.0 / f64::from(row.gpus.0) * total) * factor
 }
 
-/// Budgeted power in the scope of the budget, as the contract defines it.
-pub fn budgeted(snapshot: &Snapshot, plan: &Plan) -> f64 {
-    let taken = taken(snapshot, plan);
+/// Budgeted power in the scope of the budget with jobs there, as the contract defines it.
+pub fn budgeted(snapshot: &Snapshot, spots: &Spots) -> f64 {
+    let taken = taken(snapshot, spots);
     let mut watts = 0.0;
     for node in &snapshot.nodes {
         let on = |p: &Placement| p.nodes.contains(&node.name);
@@ -275,7 +277,7 @@ pub fn budgeted(snapshot: &Snapshot, plan: &Plan) -> f64 {
             JobState::Stopping { holds, .. } => Some(holds),
             _ => None,
         };
-        let both = [holds, plan.jobs[&job.id].decision.placement()];
+        let both = [holds, spots[&job.id].as_ref()];
         // Of a job that goes on where it stops, the larger draw counts.
         let same = both.into_iter().flatten().filter(|p| p.nodes == place.nodes);
         watts += same.map(|p| draw(job, p)).fold(0.0, f64::max);
@@ -286,7 +288,8 @@ pub fn budgeted(snapshot: &Snapshot, plan: &Plan) -> f64 {
 /// Everything a plan must never do.
 pub fn audit(snapshot: &Snapshot, plan: &Plan) -> Result<(), TestCaseError> {
     prop_assert_eq!(plan.jobs.len(), snapshot.jobs.len());
-    prop_assert!(fits(snapshot, &taken(snapshot, plan), true), "over capacity or quota: {:#?}", plan.jobs);
+    let goes = spots(plan);
+    prop_assert!(fits(snapshot, &taken(snapshot, &goes), true), "over capacity or quota: {:#?}", plan.jobs);
     for job in &snapshot.jobs {
         let decided = &plan.jobs[&job.id];
         for number in [decided.energy.0, decided.on_time, decided.cost.0, decided.finish.map_or(0.0, |t| t.0)]
@@ -316,7 +319,7 @@ pub fn audit(snapshot: &Snapshot, plan: &Plan) -> Result<(), TestCaseError> {
         }
     }
     if let Some(allowed) = plan.allowed_power {
-        let power = budgeted(snapshot, plan);
+        let power = budgeted(snapshot, &goes);
         prop_assert!((power - plan.budgeted_power.0).abs() < 1.0, "{power} W, not {}", plan.budgeted_power);
         // What is leaving cannot be hastened: without it the budget is kept, or nothing runs.
         let mut left = snapshot.clone();
@@ -325,7 +328,7 @@ pub fn audit(snapshot: &Snapshot, plan: &Plan) -> Result<(), TestCaseError> {
                 job.state = JobState::Waiting;
             }
         });
-        let settled = budgeted(&left, plan);
+        let settled = budgeted(&left, &goes);
         let runs = plan.jobs.values().any(|j| j.decision.placement().is_some());
         prop_assert!(!runs || settled <= allowed.0 + 1e-6, "{settled} W of {allowed} when all have left");
         // And nothing new begins on its watts.
@@ -351,6 +354,12 @@ pub fn carried_out(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
             (JobState::Stopping { holds, gone_by, .. }, target) => {
                 JobState::Stopping { holds, target, gone_by }
             }
+            // Who may not be moved takes its time to leave, as in a cluster: until then it is nobody who waits.
+            (JobState::Running { placement: holds, .. } | JobState::Starting { target: holds, .. }, None)
+                if !job.movable =>
+            {
+                JobState::Stopping { holds, target: None, gone_by: now + Seconds(60.0) }
+            }
             (_, None) => JobState::Waiting,
             (JobState::Running { placement, since }, Some(goes)) => {
                 let since = if placement.same_gpus(&goes) { since } else { now };
@@ -365,30 +374,10 @@ pub fn carried_out(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
     next
 }
 
-/// What leaves and what stays draw more than the budget: plans save the watts of what leaves. Once others have been stopped
-/// for that, and the budget is kept again, the next plan may give them away.
-pub fn saves_for_the_budget(snapshot: &Snapshot, plan: &Plan) -> bool {
-    let mut kept = plan.clone();
-    for job in &snapshot.jobs {
-        let place = match &job.state {
-            JobState::Running { placement, .. } => Some(placement),
-            JobState::Starting { target, .. } => Some(target),
-            JobState::Stopping { target, .. } => target.as_ref(),
-            JobState::Waiting => None,
-        };
-        let waits = || Decision::Wait {
-            reason: WaitReason::PowerBudget,
-            message: String::new(),
-            blockers: Vec::new(),
-        };
-        let decided = kept.jobs.get_mut(&job.id).unwrap();
-        decided.decision = place.map_or_else(waits, |place| Decision::Run(place.clone()));
-    }
-    let leaves = snapshot.jobs.iter().any(|job| matches!(job.state, JobState::Stopping { .. }));
-    leaves && plan.allowed_power.is_some_and(|allowed| budgeted(snapshot, &kept) > allowed.0)
-}
+/// Where everybody runs, or is to run.
+pub type Spots = BTreeMap<JobId, Option<Placement>>;
 
-/// Where everybody runs.
-pub fn spots(plan: &Plan) -> BTreeMap<JobId, Option<Placement>> {
+/// Where a plan has everybody run.
+pub fn spots(plan: &Plan) -> Spots {
     plan.jobs.iter().map(|(id, job)| (id.clone(), job.decision.placement().cloned())).collect()
 }

@@ -1,0 +1,58 @@
+//! Clusters that draw more than they may.
+
+use andreas_core::{Seconds, Steps, Time, Watts};
+use andreas_planner::{Job, JobState, Plan, PowerBudget, Snapshot};
+use proptest::prelude::*;
+
+use super::{NOW, Spots, budgeted, snapshots};
+
+/// What leaves and what stays draw more than the budget: plans save the watts of what leaves. Once others have been stopped
+/// for that, and the budget is kept again, the next plan may give them away.
+pub fn saves_for_the_budget(snapshot: &Snapshot, plan: &Plan) -> bool {
+    let leaves = snapshot.jobs.iter().any(|job| matches!(job.state, JobState::Stopping { .. }));
+    leaves && draws_too_much(snapshot, plan)
+}
+
+/// More is held than the budget of the plan allows.
+pub fn draws_too_much(snapshot: &Snapshot, plan: &Plan) -> bool {
+    plan.allowed_power.is_some_and(|allowed| budgeted(snapshot, &present(snapshot)) > allowed.0)
+}
+
+/// Where jobs are or are committed to be.
+fn present(snapshot: &Snapshot) -> Spots {
+    let of = |job: &Job| match &job.state {
+        JobState::Running { placement: p, .. } | JobState::Starting { target: p, .. } => Some(p.clone()),
+        JobState::Stopping { target, .. } => target.clone(),
+        JobState::Waiting => None,
+    };
+    snapshot.jobs.iter().map(|job| (job.id.clone(), of(job))).collect()
+}
+
+/// Clusters whose budget has just been lowered below what is drawn.
+pub fn lowered() -> impl Strategy<Value = Snapshot> {
+    (snapshots(), 0.1..1.0_f64, 0..5_u8).prop_map(|(mut snapshot, part, leaves)| {
+        if leaves > 0 {
+            // Mostly nobody leaves already.
+            for job in &mut snapshot.jobs {
+                if let JobState::Stopping { holds: placement, .. } = &job.state {
+                    job.state = JobState::Running { placement: placement.clone(), since: Time(NOW - 5000.0) };
+                }
+            }
+        }
+        let budget = |watts: f64| PowerBudget {
+            watts: Steps::flat(Watts(watts)),
+            margin: 0.05,
+            scope_factor: 1.2,
+            look_ahead: Seconds(120.0),
+        };
+        snapshot.budget = Some(budget(1.0));
+        let drawn = budgeted(&snapshot, &present(&snapshot));
+        // The part above what idle nodes draw is what can be saved.
+        let nothing = snapshot.jobs.iter().map(|job| (job.id.clone(), None)).collect();
+        let mut empty = snapshot.clone();
+        empty.jobs.iter_mut().for_each(|job| job.state = JobState::Waiting);
+        let idle = budgeted(&empty, &nothing);
+        snapshot.budget = Some(budget(((drawn - idle) * part + idle).max(1.0) / 0.95));
+        snapshot
+    })
+}
