@@ -1,5 +1,5 @@
 //! Methods side by side in a closed loop: `cargo run --release -p andreas-planner --example closed_loop -- [jobs=400]
-//! [gaps=900,450,250] [seeds=1] [methods=...] [share=0.1] [fixed=900] [restart=120] [budget=W] [clusters=1] [error=0] [pace=1] [minrun=0] [limits=0] [trials=1000]
+//! [gaps=900,450,250] [seeds=1] [methods=...] [share=0.1] [fixed=900] [restart=120] [budget=W] [clusters=1] [error=0] [pace=1] [minrun=0] [limits=0] [weights=1] [trials=1000]
 //! [bound=0]`; `bound` is the number of rounds in which a clairvoyant lower bound is sought.
 
 #[path = "../tests/closed/mod.rs"]
@@ -43,6 +43,7 @@ fn main() {
                     pace: number("pace", 1.0),
                     min_run: number("minrun", 0.0),
                     limits: number("limits", 0.0) > 0.0,
+                    weights: number("weights", 1.0),
                     ..Load::default()
                 };
                 let options = Options { trials: number("trials", 1000.0) as u64, ..with(method) };

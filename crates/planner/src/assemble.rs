@@ -51,6 +51,7 @@ pub(crate) fn assemble(instance: &Instance<'_>, options: &Options, outcome: Outc
         memory: outcome.memory.clone(),
     };
     let mut total = Money::ZERO;
+    let mut jobs = Vec::with_capacity(spots.len());
     for (job, data) in instance.jobs.iter().enumerate() {
         let expected = match &spots[job] {
             Some(spot) => {
@@ -69,8 +70,10 @@ pub(crate) fn assemble(instance: &Instance<'_>, options: &Options, outcome: Outc
             },
         };
         total += expected.cost;
-        plan.jobs.insert(data.job.id.clone(), expected);
+        jobs.push((data.job.id.clone(), expected));
     }
+    // In order of their names already: the map is built in one go.
+    plan.jobs = jobs.into_iter().collect();
     plan.cost = outcome.objective.map_or(total, Money);
     plan.gap = plan.bound.and_then(|bound| gap(plan.cost, bound));
     plan

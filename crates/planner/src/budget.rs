@@ -146,7 +146,7 @@ fn next_limit(instance: &Instance<'_>, job: usize, spot: &Spot) -> Option<(f64, 
         .enumerate()
         .filter(|(_, c)| {
             let same = c.kind == now.kind && c.nodes == now.nodes && c.gpus == now.gpus;
-            c.offered && same && c.power_mw < now.power_mw
+            c.offered && same && c.power_mw() < now.power_mw()
         })
         .map(|(i, c)| {
             let dearer = cost(c.time, c.power) - cost(now.time, now.power);

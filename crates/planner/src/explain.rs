@@ -173,7 +173,7 @@ impl<'a, 'b> Explainer<'a, 'b> {
     fn heaviest(&self, job: usize) -> Vec<usize> {
         let power = |j: usize| {
             let spot = self.board.spots[j].as_ref()?;
-            Some(self.instance.jobs[j].configs[spot.config].power_mw)
+            Some(self.instance.jobs[j].configs[spot.config].power_mw())
         };
         self.largest(job, &power)
     }

@@ -67,7 +67,7 @@ pub(crate) fn shared_power(instance: &Instance<'_>, job: usize, (leaving, target
     let both = i128::from(old.gpus.min(new.gpus));
     let kinds = leaving.nodes.as_slice().iter().map(|node| instance.nodes[*node as usize].kind);
     let idle: i128 = kinds.map(|kind| instance.types[kind].idle_mw * both).sum();
-    old.power_mw.min(new.power_mw) - idle
+    old.power_mw().min(new.power_mw()) - idle
 }
 
 impl Ledger {
@@ -178,7 +178,7 @@ impl Ledger {
             self.power -=
                 wide * instance.types[instance.nodes[node as usize].kind].idle_mw * i128::from(config.gpus);
         }
-        self.power += wide * config.power_mw;
+        self.power += wide * config.power_mw();
     }
 
     fn change(&mut self, instance: &Instance<'_>, job: usize, spot: &Spot, sign: i64) {
@@ -246,7 +246,7 @@ impl Ledger {
 
     /// What the power becomes when a job starts there.
     fn power_with(&self, instance: &Instance<'_>, config: &Config, nodes: &[u32]) -> i128 {
-        let mut power = self.power + config.power_mw;
+        let mut power = self.power + config.power_mw();
         for &node in nodes {
             let data = &instance.nodes[node as usize];
             power -= instance.types[data.kind].idle_mw * i128::from(config.gpus);

@@ -22,6 +22,7 @@ pub(super) fn compile_types(snapshot: &Snapshot) -> Vec<TypeData> {
         .map(|t| TypeData {
             name: t.name.clone(),
             idle_mw: milliwatts(t.idle.0),
+            idle: milliwatts(t.idle.0) as f64 / 1e3,
             max: t.max.0,
             nodes: Vec::new(),
             widest: 0,
@@ -32,7 +33,7 @@ pub(super) fn compile_types(snapshot: &Snapshot) -> Vec<TypeData> {
     // One more for placements on GPUs of which nothing is known: no idle draw to save, the most to spend.
     let max = types.iter().map(|t| t.max).fold(0.0, f64::max);
     let name = GpuType::from("");
-    types.push(TypeData { name, idle_mw: 0, max, nodes: Vec::new(), widest: 0, overhead: 0.0 });
+    types.push(TypeData { name, idle_mw: 0, idle: 0.0, max, nodes: Vec::new(), widest: 0, overhead: 0.0 });
     types
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use andreas_core::{GpuType, NodeName, Seconds};
 
 use super::cluster::{CPU, MEMORY, Names, PODS};
-use super::{Config, Demand, Holding, JobData, Nodes, Spot, TypeData, milliwatts};
+use super::{Config, Demand, Holding, JobData, Nodes, Spot, TypeData, whole_milliwatts};
 use crate::cost::PriceOverTime;
 use crate::snapshot::{Job, JobState, Placement, Preemption, Resources, Snapshot};
 
@@ -93,7 +93,8 @@ impl<'a> JobContext<'a, '_> {
     }
 
     fn configs(&self, job: &Job) -> Vec<Config> {
-        let mut configs = Vec::new();
+        // One more for what it holds.
+        let mut configs = Vec::with_capacity(job.estimates.len() + 1);
         let mut last: Option<(&GpuType, Option<usize>)> = None;
         for row in job.estimates.iter() {
             // Rows of a type follow each other.
@@ -124,7 +125,7 @@ impl<'a> JobContext<'a, '_> {
                         limit,
                         time: job.epochs_left * row.epoch.0 * spread * slower,
                         power,
-                        power_mw: milliwatts(power),
+                        milliwatts: whole_milliwatts(power),
                         rel_std: row.rel_std,
                         listed: true,
                         offered: true,
@@ -205,7 +206,7 @@ impl<'a> JobContext<'a, '_> {
             limit: place.limit.map(|l| l.0),
             time,
             power,
-            power_mw: milliwatts(power),
+            milliwatts: whole_milliwatts(power),
             rel_std: nearest.map_or(1.0, |row| row.rel_std),
             listed: false,
             offered: false,
@@ -215,13 +216,13 @@ impl<'a> JobContext<'a, '_> {
     fn node_demand(&self, job: &Job) -> Vec<Demand> {
         let (fixed, per_gpu) = (&job.worker.fixed, &job.worker.per_gpu);
         let amount = |pick: fn(&Resources) -> Option<u64>| {
-            let of = |r| i128::from(pick(r).unwrap_or(0));
+            let of = |r| pick(r).unwrap_or(0);
             (of(fixed), of(per_gpu))
         };
         let (cpu, memory) = (amount(|r| r.cpu_milli), amount(|r| r.memory_bytes));
         let mut demand = vec![(CPU, cpu), (MEMORY, memory), (PODS, (1, 0))];
         for (key, &kind) in &self.names.others {
-            let of = |r: &Resources| i128::from(r.others.get(key).copied().unwrap_or(0));
+            let of = |r: &Resources| r.others.get(key).copied().unwrap_or(0);
             demand.push((kind, (of(fixed), of(per_gpu))));
         }
         let limits = |kind: usize| kind != PODS || self.names.pods_limited;
@@ -242,7 +243,7 @@ impl<'a> JobContext<'a, '_> {
                 .into_iter()
                 .flat_map(|m| m.keys())
                 .collect();
-        let of = |m: &BTreeMap<Arc<str>, u64>, key| i128::from(m.get(key).copied().unwrap_or(0));
+        let of = |m: &BTreeMap<Arc<str>, u64>, key| m.get(key).copied().unwrap_or(0);
         keys.into_iter()
             .filter_map(|key| {
                 let what = *self.quota_of.get(&(job.namespace.as_str().to_owned(), key.clone()))?;

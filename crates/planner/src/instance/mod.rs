@@ -16,7 +16,14 @@ use jobs::JobContext;
 
 /// Power in whole milliwatts. Integers make adding and taking off exact, so a ledger never drifts.
 pub(crate) fn milliwatts(watts: f64) -> i128 {
-    libm::ceil(watts * 1e3) as i128
+    i128::from(whole_milliwatts(watts))
+}
+
+/// The same as it is stored: amounts beyond what fits are beyond every budget.
+fn whole_milliwatts(watts: f64) -> i64 {
+    let milliwatts = watts * 1e3;
+    let below = milliwatts as i64;
+    if (below as f64) < milliwatts { below.saturating_add(1) } else { below }
 }
 
 pub(crate) struct NodeData {
@@ -32,6 +39,8 @@ pub(crate) struct NodeData {
 pub(crate) struct TypeData {
     pub name: GpuType,
     pub idle_mw: i128,
+    /// The same in watts.
+    pub idle: f64,
     pub max: f64,
     /// Its nodes, by name.
     pub nodes: Vec<u32>,
@@ -53,7 +62,7 @@ pub(crate) struct Config {
     pub time: f64,
     /// Watts of all its GPUs.
     pub power: f64,
-    pub power_mw: i128,
+    milliwatts: i64,
     pub rel_std: f64,
     /// Whether it is in the job's table and nodes are large enough (false: only because the job holds it now).
     pub listed: bool,
@@ -62,6 +71,11 @@ pub(crate) struct Config {
 }
 
 impl Config {
+    /// Watts of all its GPUs, in whole milliwatts.
+    pub fn power_mw(&self) -> i128 {
+        i128::from(self.milliwatts)
+    }
+
     pub fn total_gpus(&self) -> i64 {
         i64::from(self.nodes) * self.gpus
     }
@@ -75,19 +89,19 @@ impl Config {
 /// What a job takes of one thing, by worker, GPU and gang.
 pub(crate) struct Demand {
     pub what: usize,
-    pub fixed: i128,
-    pub per_gpu: i128,
-    pub per_gang: i128,
+    pub fixed: u64,
+    pub per_gpu: u64,
+    pub per_gang: u64,
 }
 
 impl Demand {
     pub fn of_worker(&self, gpus: i64) -> i128 {
-        self.fixed + self.per_gpu * i128::from(gpus)
+        i128::from(self.fixed) + i128::from(self.per_gpu) * i128::from(gpus)
     }
 
     pub fn of_job(&self, config: &Config) -> i128 {
         self.of_worker(config.gpus) * i128::from(config.nodes)
-            + if config.nodes > 1 { self.per_gang } else { 0 }
+            + if config.nodes > 1 { i128::from(self.per_gang) } else { 0 }
     }
 }
 

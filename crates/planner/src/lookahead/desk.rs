@@ -199,7 +199,7 @@ impl<'s, 'a, 'b> Desk<'s, 'a, 'b> {
         // Nobody else can use it until then: its price does not count.
         let items = step.menu.of(job).start;
         let mut short: Vec<(f64, usize)> = (0..step.menu.of(job).len())
-            .filter(|c| instance.jobs[job].configs[*c].offered && step.menu.items[items + c].classes != 0)
+            .filter(|c| instance.jobs[job].configs[*c].offered && step.menu.items[items + c].possible())
             .filter(|c| crate::candidates::run(instance, job, *c) <= kept.ready)
             .map(|c| (step.menu.now(items + c), c))
             .filter(|(cost, _)| *cost < step.wait[job])

@@ -3,6 +3,8 @@
 //! Everything here is a matter of the job and the cluster alone, never of where the job is at the moment: so a plan
 //! that has been carried out is looked at with the same eyes as before.
 
+use std::collections::BTreeMap;
+
 use super::classes::{Classes, Mask};
 use super::periods::Periods;
 use crate::instance::{Config, Instance, JobData, TypeData};
@@ -17,8 +19,10 @@ const LONELY: f64 = 1.0 / 3.0;
 /// A configuration of a job.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
-    /// Where it could go; none if it is not listed.
-    pub classes: Mask,
+    /// Number of the set of classes where it could go; the first is that of nowhere.
+    classes: u32,
+    /// Number of the spread of its time.
+    spread: u32,
     /// The first of the job's items with the same GPUs and nodes: others of them differ by the power limit alone.
     pub hardware: u32,
     /// GPUs of the whole gang.
@@ -34,14 +38,61 @@ pub(super) struct Item {
     pub lonely: f64,
     /// The most that it could save by filling up nodes that are half empty.
     pub fills: f64,
+}
+
+impl Item {
+    /// Whether there is any class where it could go, at this moment or another.
+    pub fn possible(&self) -> bool {
+        self.classes != 0
+    }
+}
+
+/// How uncertain a time is.
+#[derive(Clone, Copy, Debug)]
+struct Spread {
+    rel_std: f64,
     /// The tail beyond which lateness is out of the question, or, the other way, sure.
     tail: f64,
-    rel_std: f64,
+}
+
+/// Sets of classes, each kept once: there are few, and many items.
+struct Sets<'a> {
+    classes: &'a Classes,
+    list: Vec<Mask>,
+    known: BTreeMap<Mask, u32>,
+    /// What was asked for last at each place of a table: tables are alike.
+    recent: Vec<((usize, i64, usize), u32)>,
+}
+
+impl<'a> Sets<'a> {
+    fn new(classes: &'a Classes) -> Self {
+        Self { classes, list: vec![0], known: BTreeMap::from([(0, 0)]), recent: Vec::new() }
+    }
+
+    /// The set of those with nodes that could take a worker of so many GPUs; `at` is its place in the job's table.
+    fn of(&mut self, at: usize, kind: usize, gpus: i64, set: usize) -> u32 {
+        let asked = (kind, gpus, set);
+        if let Some((_, found)) = self.recent.get(at).filter(|(before, _)| *before == asked) {
+            return *found;
+        }
+        let next = self.list.len() as u32;
+        let found = *self.known.entry(self.classes.mask(kind, gpus, set)).or_insert_with_key(|mask| {
+            self.list.push(*mask);
+            next
+        });
+        match self.recent.get_mut(at) {
+            Some(slot) => *slot = (asked, found),
+            None => self.recent.push((asked, found)),
+        }
+        found
+    }
 }
 
 pub(super) struct Menu {
     /// By job, then by configuration.
     pub items: Vec<Item>,
+    sets: Vec<Mask>,
+    spreads: Vec<Spread>,
     first: Vec<usize>,
     /// By item: energy and lateness of a start now.
     now: Vec<f64>,
@@ -76,12 +127,16 @@ impl Menu {
         };
         let most = instance.types.iter().map(most).collect();
         let periods = Periods::of(instance);
+        let count = instance.jobs.iter().map(|j| j.configs.len()).sum();
+        let mut sets = Sets::new(classes);
         let mut menu = Self {
             lonely: instance.prices.integral(periods.unit() * LONELY),
             periods,
-            items: Vec::with_capacity(instance.jobs.iter().map(|j| j.configs.len()).sum()),
+            items: Vec::with_capacity(count),
+            sets: Vec::new(),
+            spreads: Vec::new(),
             first: vec![0],
-            now: Vec::new(),
+            now: Vec::with_capacity(count),
             delay: Vec::with_capacity(instance.jobs.len()),
             rising: instance.snapshot.tariff.windows().len() == 1,
             share,
@@ -93,7 +148,11 @@ impl Menu {
             menu.delay.push(delay);
             let mut last: Option<(&Config, u32)> = None;
             for (config, at) in data.configs.iter().zip(0..) {
-                let mut item = menu.item(instance, classes, data, config);
+                let set = match config.listed {
+                    true => sets.of(at as usize, config.kind, config.gpus, data.admits),
+                    false => 0,
+                };
+                let mut item = menu.item(instance, config, set);
                 // Those that differ by the limit follow each other.
                 let first =
                     last.filter(|(before, _)| config.same_hardware(before)).map_or(at, |(_, first)| first);
@@ -105,34 +164,42 @@ impl Menu {
             }
             menu.first.push(menu.items.len());
         }
+        menu.sets = sets.list;
         menu
     }
 
-    fn item(&self, instance: &Instance<'_>, classes: &Classes, data: &JobData<'_>, config: &Config) -> Item {
+    fn item(&mut self, instance: &Instance<'_>, config: &Config, classes: u32) -> Item {
         let kind = &instance.types[config.kind];
         let gpus = config.total_gpus() as f64;
         let per_gpu = self.share[config.kind];
         let size = kind.widest.max(config.gpus) as f64 * f64::from(config.nodes);
         let most = self.most[config.kind];
-        let tail = libm::exp(5.0 * config.rel_std);
+        if self.spreads.last().is_none_or(|last| last.rel_std != config.rel_std) {
+            let tail = libm::exp(5.0 * config.rel_std);
+            self.spreads.push(Spread { rel_std: config.rel_std, tail });
+        }
         Item {
-            classes: if config.listed { classes.mask(config.kind, config.gpus, data.admits) } else { 0 },
+            classes,
+            spread: (self.spreads.len() - 1) as u32,
             hardware: 0,
             gpus,
             time: config.time,
             slowed: 0.0,
-            watts: config.power + (per_gpu - kind.idle_mw as f64 / 1e3) * gpus,
+            watts: config.power + (per_gpu - kind.idle) * gpus,
             billed: config.power + per_gpu * gpus,
             lonely: per_gpu * (size - gpus) * self.lonely,
             fills: most * f64::from(config.nodes) * self.lonely,
-            tail,
-            rel_std: config.rel_std,
         }
     }
 
     /// Items of a job; their order is that of its configurations.
     pub fn of(&self, job: usize) -> std::ops::Range<usize> {
         self.first[job]..self.first[job + 1]
+    }
+
+    /// Classes where an item could go; none if it is not listed.
+    pub fn classes(&self, item: &Item) -> Mask {
+        self.sets[item.classes as usize]
     }
 
     /// Energy and lateness of an item that starts now.
@@ -189,13 +256,14 @@ impl Menu {
     fn late(&self, instance: &Instance<'_>, data: &JobData<'_>, item: &Item, delay: f64, time: f64) -> f64 {
         let rules = &instance.snapshot.lateness;
         let left = data.deadline - instance.now - delay;
-        if left >= time * item.tail {
+        let Spread { rel_std, tail } = self.spreads[item.spread as usize];
+        if left >= time * tail {
             0.0
-        } else if left * item.tail <= time {
+        } else if left * tail <= time {
             time - left + rules.late_fixed.0
         } else {
-            let d = libm::log(time / left) / item.rel_std;
-            let half = item.rel_std / 2.0;
+            let d = libm::log(time / left) / rel_std;
+            let half = rel_std / 2.0;
             let missed = self.phi.at(d - half);
             (time * self.phi.at(d + half) - left * missed).max(0.0) + missed * rules.late_fixed.0
         }
@@ -235,7 +303,8 @@ impl Phi {
 
     fn at(&self, x: f64) -> f64 {
         let at = ((x + Self::REACH) * Self::STEPS).clamp(0.0, (self.0.len() - 2) as f64);
-        let (i, part) = (at as usize, at - libm::floor(at));
+        let i = at as usize;
+        let part = at - i as f64;
         self.0[i] + (self.0[i + 1] - self.0[i]) * part
     }
 }

@@ -165,7 +165,7 @@ impl Look {
         let mut best: Option<Later> = None;
         for i in menu.of(job) {
             let item = &menu.items[i];
-            if item.classes == 0 {
+            if !item.possible() {
                 continue;
             }
             // Later it costs no less than now.
@@ -182,7 +182,7 @@ impl Look {
                 }
                 let until = begin.max(menu.delay[job]) + item.time;
                 let end = menu.periods.of_moment(until);
-                let (class, gpu) = self.cheapest(item.classes, s, end, until);
+                let (class, gpu) = self.cheapest(menu.classes(item), s, end, until);
                 let watt = self.watt.until(end, until) - self.watt.until_period(s);
                 let cost = base + item.gpus * gpu + item.watts * watt;
                 if best.as_ref().is_none_or(|best| cost < best.cost) {
@@ -296,7 +296,7 @@ impl<'a, 'b> Choice<'a, 'b> {
     /// take.
     fn new(instance: &'a Instance<'b>, menu: &'a Menu, sample: usize) -> Self {
         let work = |job: usize| {
-            let offered = menu.items[menu.of(job)].iter().filter(|item| item.classes != 0);
+            let offered = menu.items[menu.of(job)].iter().filter(|item| item.possible());
             offered.map(|item| item.gpus * item.time).reduce(f64::min).map(|work| (work, job))
         };
         let mut jobs: Vec<(f64, usize)> = (0..instance.jobs.len()).filter_map(work).collect();
@@ -376,12 +376,13 @@ impl Chooser {
     ) -> Option<Start> {
         let first = menu.of(self.job).start;
         let item = &menu.items[first + i];
-        if item.classes == 0 {
+        if !item.possible() {
             return None;
         }
         let mut best = None;
         let mut least = limit;
         let delay = menu.delay[self.job];
+        let classes = menu.classes(item);
         let costs = &mut self.costs[i];
         for (s, begin) in menu.periods.begins.iter().enumerate() {
             if costs[s].is_nan() {
@@ -395,7 +396,7 @@ impl Chooser {
             }
             let until = begin.max(delay) + item.time;
             let end = menu.periods.of_moment(until);
-            let (class, price) = cheapest(|c| &gpu[c].price, item.classes, s, end, until);
+            let (class, price) = cheapest(|c| &gpu[c].price, classes, s, end, until);
             let watts = watt.price.until(end, until) - watt.price.until_period(s);
             let cost = costs[s] + item.gpus * price + item.watts * watts;
             if cost < least {
@@ -411,7 +412,7 @@ impl Chooser {
 fn first_step(instance: &Instance<'_>, menu: &Menu) -> f64 {
     let (mut sum, mut count) = (0.0, 0.0);
     for (job, data) in instance.jobs.iter().enumerate() {
-        let offered = || menu.items[menu.of(job)].iter().filter(|i| i.classes != 0);
+        let offered = || menu.items[menu.of(job)].iter().filter(|i| i.possible());
         if let Some(item) = offered().min_by(|a, b| a.gpus.total_cmp(&b.gpus)) {
             let energy = instance.prices.energy_cost(item.billed, item.time.min(1e9)) / item.time.min(1e9);
             sum += (0.1 * energy + 0.3 * data.weight * data.share.max(0.05)) / item.gpus;

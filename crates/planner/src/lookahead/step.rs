@@ -255,7 +255,7 @@ impl<'a, 'b> Step<'a, 'b> {
         let moved = self.present[job].is_some();
         for (config, of) in data.configs.iter().enumerate() {
             let item = &self.menu.items[self.menu.of(job).start + config];
-            let mut mask = item.classes;
+            let mut mask = self.menu.classes(item);
             if mask == 0 || !of.offered {
                 continue;
             }
@@ -317,7 +317,7 @@ impl<'a, 'b> Step<'a, 'b> {
 
     fn option(&self, job: usize, (config, class): (usize, usize), of: &Config, cost: f64) -> Choice {
         let kind = self.classes.list[class].kind;
-        let idle = self.instance.types[kind].idle_mw as f64 / 1e3;
+        let idle = self.instance.types[kind].idle;
         let (mut gpus, mut watts) = (of.total_gpus() as f64, 0.0);
         let data = &self.instance.jobs[job];
         // A job that stops and goes on where it was gives back what it holds there.

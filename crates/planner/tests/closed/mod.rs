@@ -76,6 +76,8 @@ pub struct Load {
     pub min_run: f64,
     /// Whether GPUs may be run at power limits.
     pub limits: bool,
+    /// Weights are this many times as large: money for a second late, and with it for a share of time in the system.
+    pub weights: f64,
 }
 
 impl Default for Load {
@@ -95,6 +97,7 @@ impl Default for Load {
             pace: 1.0,
             min_run: 0.0,
             limits: false,
+            weights: 1.0,
         }
     }
 }
@@ -153,7 +156,7 @@ fn job(i: usize, submit: f64, load: &Load, numbers: &mut Numbers) -> (Job, Vec<f
         namespace: "team".into(),
         submit: Time(submit),
         deadline: Some(Time(submit + hours * 3600.0 * late)),
-        weight: CostRate(numbers.between(0.1, 10.0) * 0.02 / 3600.0 * 10.0),
+        weight: CostRate(numbers.between(0.1, 10.0) * 0.02 / 3600.0 * 10.0 * load.weights),
         epochs_left: 100.0,
         estimates: estimates.into(),
         spread: vec![],
