@@ -14,32 +14,41 @@ pub(crate) const Z95: f64 = 1.644_853_626_951_472_2;
 /// Families that are held out, and cells of each.
 const HELD_OUT: usize = 40;
 const CELLS: usize = 48;
+/// Parts that the families are held out in: of many, and of few.
+const FOLDS: (usize, usize) = (3, 6);
+const FEW_FAMILIES: usize = 64;
 /// Settings asked of one family in one situation.
 const ASKED: usize = 12;
-const FOLDS: usize = 3;
 /// How many families the factor 1 counts for.
 const PSEUDO: f64 = 2.0;
 const BOUNDS: (f64, f64) = (0.35, 3.0);
 
-/// What is known of the family on the type that is asked.
+/// What is known of the family on the type that is asked, and elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Situation {
     /// Nothing there; other types, or nothing at all.
     New,
-    /// One or two settings.
+    /// One or two settings, and others on other types.
     One,
-    /// Up to nine.
+    /// Up to nine, and others on other types.
     Few,
     /// Ten and more.
     Many,
+    /// One or two settings, and nothing on any other type: its first runs.
+    First,
+    /// Up to nine, and nothing on any other type.
+    Early,
 }
 
 impl Situation {
-    pub fn of(cells: usize) -> Self {
-        match cells {
-            0 => Self::New,
-            1..=2 => Self::One,
-            3..=9 => Self::Few,
+    /// From the settings seen on the type and in all.
+    pub fn of(here: usize, all: usize) -> Self {
+        match (here, all > here) {
+            (0, _) => Self::New,
+            (1..=2, true) => Self::One,
+            (1..=2, false) => Self::First,
+            (3..=9, true) => Self::Few,
+            (3..=9, false) => Self::Early,
             _ => Self::Many,
         }
     }
@@ -47,11 +56,13 @@ impl Situation {
 
 /// Factors on the standard deviation, by situation.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Factors([f64; 4]);
+pub(crate) struct Factors([f64; SITUATIONS]);
+
+const SITUATIONS: usize = 6;
 
 impl Default for Factors {
     fn default() -> Self {
-        Self([1.0; 4])
+        Self([1.0; SITUATIONS])
     }
 }
 
@@ -81,8 +92,9 @@ impl Errors {
             return 1.0;
         }
         self.rows.sort_by(|a, b| a.0.total_cmp(&b.0));
-        // A little above nine in ten: the families are few.
-        let wanted = (0.9 * (self.families + 0.3)).min(0.96 * self.families.max(1.0));
+        // As if one more family lay beyond them all: the one that is asked is none of them. With too few for that, nine in ten.
+        let n = self.families;
+        let wanted = (0.9 * (n + 1.0)).min((0.9 * n).max(n - 1.0));
         let mut below = 0.0;
         let mut at = 0.0;
         for (error, weight) in &self.rows {
@@ -101,23 +113,23 @@ pub(crate) fn calibrate(stage: &Stage, families: &[Family]) -> Factors {
     let mut most: Vec<&Family> = families.iter().filter(|f| f.spots.len() > 1).collect();
     most.sort_by(|a, b| b.spots.len().cmp(&a.spots.len()).then(a.name.cmp(&b.name)));
     most.truncate(HELD_OUT);
-    let mut errors: [Errors; 4] = Default::default();
-    for fold in 0..FOLDS {
-        let held = |name: &str| most.iter().position(|f| f.name == name).is_some_and(|i| i % FOLDS == fold);
+    let mut errors: [Errors; SITUATIONS] = Default::default();
+    // Among few families it matters how many the others are.
+    let folds = if stage.members.len() <= FEW_FAMILIES { FOLDS.1 } else { FOLDS.0 }.min(most.len().max(1));
+    for fold in 0..folds {
+        let held = |name: &str| most.iter().position(|f| f.name == name).is_some_and(|i| i % folds == fold);
         let others: Vec<&Member> = stage.members.iter().filter(|m| !held(&m.name)).collect();
         let population = Population::fit(stage.quantity, &others);
-        for family in most.iter().enumerate().filter(|(i, _)| i % FOLDS == fold).map(|(_, f)| f) {
-            let [new, one, few, many] = ask(stage, &population, family);
-            errors[0].add(new);
-            errors[1].add(one);
-            errors[2].add(few);
-            errors[3].add(many);
+        for family in most.iter().enumerate().filter(|(i, _)| i % folds == fold).map(|(_, f)| f) {
+            for (errors, found) in errors.iter_mut().zip(ask(stage, &population, family)) {
+                errors.add(found);
+            }
         }
     }
     Factors(errors.map(Errors::factor))
 }
 
-fn ask(stage: &Stage, population: &Population, family: &Family) -> [Vec<f64>; 4] {
+fn ask(stage: &Stage, population: &Population, family: &Family) -> [Vec<f64>; SITUATIONS] {
     let spots = spread(&family.spots, CELLS);
     let siblings: Vec<&Member> = stage
         .members
@@ -125,7 +137,7 @@ fn ask(stage: &Stage, population: &Population, family: &Family) -> [Vec<f64>; 4]
         .filter(|m| family.model.is_some() && m.model == family.model && m.name != family.name)
         .take(16)
         .collect();
-    let expected = population.expect(stage.quantity, family.size, &siblings);
+    let expected = stage.expect_beside(population, family.size, &siblings);
     let level = |rows: &[Spot]| match stage.quantity {
         Quantity::Time => stage.free_level(rows, &expected),
         Quantity::Power => Found::default(),
@@ -141,32 +153,70 @@ fn ask(stage: &Stage, population: &Population, family: &Family) -> [Vec<f64>; 4]
     let mut types: Vec<_> = spots.iter().map(|s| s.gpu_type.clone()).collect();
     types.sort();
     types.dedup();
-    let mut found: [Vec<f64>; 4] = Default::default();
+    let mut found: [Vec<f64>; SITUATIONS] = Default::default();
     for gpu_type in types.iter().take(4) {
         let (here, others): (Vec<Spot>, Vec<Spot>) =
             spots.iter().cloned().partition(|s| s.gpu_type == *gpu_type);
         if !others.is_empty() {
-            found[0].extend(errors(&others, &spread(&here, ASKED)));
+            found[Situation::New as usize].extend(errors(&others, &spread(&here, ASKED)));
         }
-        for (situation, known) in [(1, 1), (2, 4)] {
+        for (elsewhere, alone, known) in [
+            (Situation::One, Situation::First, 1),
+            (Situation::One, Situation::First, 2),
+            (Situation::Few, Situation::Early, 4),
+        ] {
             // Short curves tell of three known what longer ones tell of four.
             let known = if known == here.len() { known - 1 } else { known };
-            if here.len() <= known || situation == 2 && known < 3 {
+            if here.len() <= known || known == 0 || elsewhere == Situation::Few && known < 3 {
                 continue;
             }
+            let mut ask = |situation: Situation, others: &[Spot], is_known: &dyn Fn(usize) -> bool| {
+                let of = |wanted: bool| {
+                    let picked = here.iter().enumerate().filter(move |(i, _)| is_known(*i) == wanted);
+                    picked.map(|(_, s)| s.clone()).collect::<Vec<Spot>>()
+                };
+                let rows: Vec<Spot> = others.iter().cloned().chain(of(true)).collect();
+                found[situation as usize].extend(errors(&rows, &spread(&of(false), ASKED)));
+            };
             // Known are some of every part, asked are the rest.
             let n = here.len();
-            let is_known = |i: usize| (0..known).any(|k| (2 * k + 1) * n / (2 * known) == i);
-            let mut rows = others.clone();
-            rows.extend(here.iter().enumerate().filter(|(i, _)| is_known(*i)).map(|(_, s)| s.clone()));
-            let asked: Vec<Spot> =
-                here.iter().enumerate().filter(|(i, _)| !is_known(*i)).map(|(_, s)| s.clone()).collect();
-            found[situation].extend(errors(&rows, &spread(&asked, ASKED)));
+            if !others.is_empty() && known != 2 {
+                ask(elsewhere, &others, &|i| (0..known).any(|k| (2 * k + 1) * n / (2 * known) == i));
+            }
+            let first = first(&here, known);
+            ask(alone, &[], &|i| first.contains(&i));
         }
     }
     if spots.len() > 9 {
         let curve = stage.curve_of(&spots, expected.clone(), level(&spots), stage.texture);
-        found[3] = curve.posterior.left_out();
+        found[Situation::Many as usize] = curve.posterior.left_out();
+    }
+    found
+}
+
+/// The rows a family starts with: the middle batch on the fewest GPUs without a limit, then more GPUs, then the smallest and the
+/// largest batch on the fewest.
+fn first(here: &[Spot], known: usize) -> Vec<usize> {
+    let by = |key: &dyn Fn(&Spot) -> [f64; 3]| {
+        let mut order: Vec<(usize, [f64; 3])> = here.iter().map(key).enumerate().collect();
+        order.sort_by(|(i, a), (j, b)| {
+            let differ = a.iter().zip(b).map(|(a, b)| a.total_cmp(b)).find(|o| o.is_ne());
+            differ.unwrap_or(std::cmp::Ordering::Equal).then(i.cmp(j))
+        });
+        order.into_iter().map(|(i, _)| i).collect::<Vec<usize>>()
+    };
+    let fewest = here.iter().map(|s| s.setting.gpus).fold(f64::INFINITY, f64::min);
+    let start = by(&|s| [s.setting.gpus, -s.setting.depth, s.setting.batch.abs()]);
+    let per_gpu = |s: &Spot| (s.setting.batch - s.setting.gpus * std::f64::consts::LN_2).abs();
+    let next =
+        by(&|s| [if s.setting.gpus > fewest { s.setting.gpus } else { 1e9 }, -s.setting.depth, per_gpu(s)]);
+    let small = by(&|s| [s.setting.gpus, -s.setting.depth, s.setting.batch]);
+    let large = by(&|s| [s.setting.gpus, -s.setting.depth, -s.setting.batch]);
+    let mut found: Vec<usize> = Vec::new();
+    for i in [start[0], next[0], small[0], large[0]].into_iter().chain(start) {
+        if found.len() < known && !found.contains(&i) {
+            found.push(i);
+        }
     }
     found
 }

@@ -31,6 +31,7 @@ mod conformal;
 mod estimate;
 pub mod evaluation;
 mod guard;
+mod kin;
 mod law;
 mod level;
 mod linear;

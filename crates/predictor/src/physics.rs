@@ -20,12 +20,12 @@ pub(crate) const LEVEL: usize = 0;
 const OVERHEAD: usize = 1;
 /// Time: log of the synchronisation on one node. Power: slope over doublings of GPUs.
 pub(crate) const SYNC: usize = 2;
-/// Time: log of what being spread over nodes adds to it, as a multiple. Power: slope over doublings of nodes.
-const ACROSS: usize = 3;
+/// Time: log of what the network between nodes adds to the synchronisation. Power: slope over doublings of nodes.
+pub(crate) const ACROSS: usize = 3;
 /// Time: how the synchronisation grows with GPUs, a power. Power: log of the share of a limit that is drawn.
 const GROWTH: usize = 4;
 /// Time: log of (overlap - 1); 1 is none.
-const OVERLAP: usize = 5;
+pub(crate) const OVERLAP: usize = 5;
 /// Time: log of the exponent of what a limit takes away.
 pub(crate) const LIMITED: usize = 6;
 /// Time: power of the batch that the rest does not explain.
@@ -61,8 +61,11 @@ pub(crate) struct Setting {
     pub depth: f64,
     /// What is known before: log of the type's time or draw.
     pub base: f64,
-    /// Time: what is known before of the synchronisation there (log).
+    /// Time: what is known before of the synchronisation on one node and between nodes (logs).
     pub network: f64,
+    pub between: f64,
+    /// Time: what is known before of how a limit stretches it on this type (log of the exponent, beyond the mean).
+    pub bent: f64,
 }
 
 impl Quantity {
@@ -83,7 +86,7 @@ impl Quantity {
     pub fn means(self) -> Theta {
         match self {
             // ElasticFlow's, Pollux' and Zeus' tables lie within a standard deviation of these.
-            Self::Time => [0.0, -1.6, -2.3, 0.3, 0.27, 0.2, -0.8, 0.0],
+            Self::Time => [0.0, -1.6, -2.3, -2.0, 0.27, 0.2, -0.8, 0.0],
             Self::Power => [0.0, 0.05, -0.03, -0.05, DRAWN, 0.0, 0.0, 0.0],
         }
     }
@@ -125,21 +128,24 @@ fn time(theta: &Theta, s: &Setting) -> (f64, Theta) {
     let mut step = compute;
     if s.gpus > 0.0 {
         let spread = s.nodes > 0.0;
-        let across = if spread { add(0.0, theta[ACROSS]) } else { 0.0 };
+        let node = theta[SYNC] + s.network;
+        // Between nodes is another network: what a model waits for on one node says little of it.
+        let across = if spread { theta[ACROSS] + s.between } else { f64::NEG_INFINITY };
         let doublings = (s.gpus - 1.0) * ln2;
-        let sync = theta[SYNC] + s.network + across + theta[GROWTH].max(0.0) * doublings;
+        let sync = if spread { add(node, across) } else { node } + theta[GROWTH].max(0.0) * doublings;
         let beyond = libm::exp(theta[OVERLAP]);
         let overlap = 1.0 + beyond;
         step = add(overlap * compute, overlap * sync) / overlap;
         let waiting = share(overlap * (sync - compute));
         slopes[OVERHEAD] *= 1.0 - waiting;
-        slopes[SYNC] = waiting;
-        slopes[ACROSS] = if spread { waiting * share(theta[ACROSS]) } else { 0.0 };
+        let between = if spread { share(across - node) } else { 0.0 };
+        slopes[SYNC] = waiting * (1.0 - between);
+        slopes[ACROSS] = waiting * between;
         slopes[GROWTH] = if theta[GROWTH] > 0.0 { waiting * doublings } else { 0.0 };
         slopes[OVERLAP] = ((1.0 - waiting) * compute + waiting * sync - step) * beyond / overlap;
     }
     slopes[OVERHEAD] -= share(theta[OVERHEAD]);
-    slopes[LIMITED] = libm::exp(theta[LIMITED]) * s.limit;
+    slopes[LIMITED] = libm::exp(theta[LIMITED] + s.bent) * s.limit;
     slopes[BATCH] = s.batch;
     let origin = add(0.0, theta[OVERHEAD]);
     let at = s.base + theta[LEVEL] + step - origin - s.batch + theta[BATCH] * s.batch + slopes[LIMITED];
@@ -169,6 +175,11 @@ fn power(theta: &Theta, s: &Setting) -> (f64, Theta) {
 pub(crate) struct Kinds(Vec<GpuType>);
 
 impl Kinds {
+    /// Types that have their numbers already.
+    pub fn starting(types: &[GpuType]) -> Self {
+        Self(types.to_vec())
+    }
+
     /// The number of a type.
     pub fn of(&mut self, gpu_type: &GpuType) -> u16 {
         let found = self.0.iter().position(|t| t == gpu_type);
@@ -190,7 +201,18 @@ mod tests {
     use super::*;
 
     fn on(gpus: f64, nodes: f64) -> Setting {
-        Setting { kind: 0, gpus, nodes, batch: 0.0, limit: 0.0, depth: 0.0, base: 0.0, network: 0.0 }
+        Setting {
+            kind: 0,
+            gpus,
+            nodes,
+            batch: 0.0,
+            limit: 0.0,
+            depth: 0.0,
+            base: 0.0,
+            network: 0.0,
+            between: 0.0,
+            bent: 0.0,
+        }
     }
 
     #[test]
@@ -215,7 +237,9 @@ mod tests {
             depth: -0.2,
             kind: 0,
             base: 0.3,
-            network: 0.0,
+            network: 0.1,
+            between: -0.2,
+            bent: 0.3,
         };
         for quantity in [Quantity::Time, Quantity::Power] {
             let theta = [0.2, -0.5, -1.0, 0.3, 0.25, 0.1, -0.7, 0.05];

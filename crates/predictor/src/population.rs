@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use andreas_core::GpuType;
 
-use crate::physics::{LEVEL, P, Quantity, SYNC, Setting};
+use crate::kin::{Kin, Rows};
+use crate::physics::{ACROSS, LEVEL, LIMITED, OVERLAP, P, Quantity, SYNC, Setting};
 use crate::places::{self, Placed, Places};
 use crate::posterior::{Found, Prior};
 use crate::ratio::{Level, Levels, Ratios, Size};
@@ -31,6 +32,8 @@ const ALIEN: f64 = 3.0;
 const LIKELY_TYPE: f64 = 0.02;
 /// Variance of a type's level beyond the law where the population says nothing (published: off by 38 %).
 const UNKNOWN_TYPE: f64 = 0.17;
+/// A parameter with this variance was not told of.
+const UNTOLD: f64 = 1e3;
 /// Share of the variance that is left between families of one model, before they were compared.
 const SIBLINGS: f64 = 0.4;
 
@@ -46,9 +49,11 @@ pub(crate) struct Member {
     pub on: Vec<Level>,
     /// Log of its parameters over the time of a step, where both are known; what of its synchronisation was laid to it.
     pub bulk: Option<f64>,
-    pub network: f64,
+    pub network: [f64; 2],
     /// Its rows beside its own physics.
     pub placed: Vec<Placed>,
+    /// The same as families of its model are told of them.
+    pub rows: Rows,
 }
 
 /// How synchronisation grows with what a model has to send for each second it computes: slope and origin, of logs.
@@ -58,6 +63,8 @@ struct Bulk {
     mean: f64,
 }
 
+/// The synchronisations that are told from it: on one node and between nodes.
+const NETWORKS: [usize; 2] = [SYNC, ACROSS];
 /// Slope before anything was seen and its standard deviation: physics says 1, samples of an epoch that nobody tells make it 0.
 const BULK: (f64, f64) = (0.5, 0.5);
 /// How far a family's bulk may be from the others' to count.
@@ -70,10 +77,15 @@ impl Bulk {
     }
 
     /// By weighted least squares, rows far off pulled in.
-    fn fit(members: &[&Member], weights: &[f64], variance: f64) -> Self {
+    fn fit(which: usize, members: &[&Member], weights: &[f64], variance: f64) -> Self {
         let told = |(m, w): (&&Member, &f64)| {
-            let (x, found) = (m.bulk.filter(|_| *w > 0.0)?, m.found[SYNC]);
-            Some((x, found.mean + m.network, w / (variance + found.variance), variance + found.variance))
+            let (x, found) = (m.bulk.filter(|_| *w > 0.0)?, m.found[NETWORKS[which]]);
+            Some((
+                x,
+                found.mean + m.network[which],
+                w / (variance + found.variance),
+                variance + found.variance,
+            ))
         };
         let mut rows: Vec<(f64, f64, f64, f64)> = members.iter().zip(weights).filter_map(told).collect();
         rows.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -105,7 +117,9 @@ impl Bulk {
 pub(crate) struct Population {
     prior: Prior,
     ratios: Ratios,
-    bulk: Bulk,
+    bulk: [Bulk; 2],
+    /// By type: how a power limit stretches times beyond the mean of all (log of the exponent).
+    bent: Arc<BTreeMap<GpuType, f64>>,
     places: Arc<Places>,
     /// Share of the variances left between families of one model.
     siblings: f64,
@@ -118,9 +132,13 @@ pub(crate) struct Population {
 pub(crate) struct Expected {
     pub prior: Prior,
     ratios: Ratios,
-    bulk: Bulk,
+    bulk: [Bulk; 2],
+    /// By type: how a power limit stretches times beyond the mean of all (log of the exponent).
+    bent: Arc<BTreeMap<GpuType, f64>>,
     places: Arc<Places>,
     size: Size,
+    /// What the siblings' shapes have in common.
+    pub kin: Option<Arc<Kin>>,
     /// By type: mean of the siblings' residuals, shrunk.
     siblings: BTreeMap<GpuType, f64>,
     /// The siblings' level, its variance, and how many there are.
@@ -136,8 +154,15 @@ impl Expected {
     /// A setting with all that is known before of it.
     pub fn place(&self, gpu_type: &GpuType, law: f64, level: f64, s: Setting) -> Setting {
         let base = self.base(gpu_type, law) + level;
-        let network = self.bulk.of(self.size.bulk(base));
-        Setting { base: base + self.shared(gpu_type, &s), network, ..s }
+        let bulk = self.size.bulk(base);
+        let [network, between] = self.bulk.map(|b| b.of(bulk));
+        let bent = self.bent(gpu_type);
+        Setting { base: base + self.shared(gpu_type, &s), network, between, bent, ..s }
+    }
+
+    /// How a power limit stretches times on a type beyond the mean of all (log of the exponent).
+    pub fn bent(&self, gpu_type: &GpuType) -> f64 {
+        self.bent.get(gpu_type).copied().unwrap_or(0.0)
     }
 
     /// Nothing shared on any placement.
@@ -164,7 +189,8 @@ impl Population {
         Self {
             prior: Prior { mean: quantity.means(), own: quantity.between(), within },
             ratios: Ratios::default(),
-            bulk: Bulk::default(),
+            bulk: [Bulk::default(); 2],
+            bent: Arc::default(),
             places: Arc::default(),
             siblings: SIBLINGS,
             type_variance: within[LEVEL],
@@ -199,14 +225,19 @@ impl Population {
         let huber = if namespaces.len() < MANY { HUBER.0 } else { HUBER.1 };
         self.ratios = Ratios::fit(&levels(members, weights));
         if quantity == Quantity::Time {
-            self.bulk = Bulk::fit(members, weights, self.prior.own[SYNC]);
+            self.bulk = [0, 1].map(|i| Bulk::fit(i, members, weights, self.prior.own[NETWORKS[i]]));
+            self.bent = Arc::new(bent(members, weights, self.prior, huber));
             let placed: Vec<(f64, &[Placed])> =
                 members.iter().zip(weights).map(|(m, w)| (*w, m.placed.as_slice())).collect();
             self.places = Arc::new(Places::fit(&placed));
         }
-        for p in (0..P).filter(|p| *p != LEVEL || quantity == Quantity::Power) {
+        // How far computing and waiting overlap stays what physics says: rows hardly tell it from growth, and who claims to know
+        // would move all.
+        let told = |p: &usize| quantity == Quantity::Power || ![LEVEL, OVERLAP].contains(p);
+        for p in (0..P).filter(told) {
             let bulk = |m: &Member| {
-                if quantity == Quantity::Time && p == SYNC { m.network - self.bulk.of(m.bulk) } else { 0.0 }
+                let which = NETWORKS.iter().position(|n| *n == p && quantity == Quantity::Time);
+                which.map_or(0.0, |i| m.network[i] - self.bulk[i].of(m.bulk))
             };
             let found = |m: &Member| Found { mean: m.found[p].mean + bulk(m), ..m.found[p] };
             let found: Vec<(f64, Found)> = members.iter().zip(weights).map(|(m, w)| (*w, found(m))).collect();
@@ -311,11 +342,18 @@ impl Population {
             prior,
             ratios: self.ratios.clone(),
             bulk: self.bulk,
+            bent: Arc::clone(&self.bent),
             places: Arc::clone(&self.places),
             size,
+            kin: None,
             siblings,
             level,
         }
+    }
+
+    /// What families share on a placement.
+    pub fn places(&self) -> &Places {
+        &self.places
     }
 
     /// The variance of a type's level that the law alone knows.
@@ -331,6 +369,32 @@ fn level_of(siblings: &[&Member]) -> Found {
         siblings.iter().map(|m| (m.found[LEVEL].mean - mean) * (m.found[LEVEL].mean - mean)).sum();
     // Half a sibling of a factor 2: the same model may have other data.
     Found { mean, variance: (square + 0.5) / n * (1.0 + 1.0 / n) }
+}
+
+/// How limits stretch times by type: a board's clocks follow its power in their own way, whatever runs. Drawn towards the mean
+/// of all types.
+fn bent(members: &[&Member], weights: &[f64], prior: Prior, furthest: f64) -> BTreeMap<GpuType, f64> {
+    let mut types: BTreeMap<&GpuType, Vec<(f64, Found)>> = BTreeMap::new();
+    for (member, weight) in members.iter().zip(weights) {
+        for level in member.on.iter().filter(|l| l.limited.variance < UNTOLD) {
+            types.entry(&level.gpu_type).or_default().push((*weight, level.limited));
+        }
+    }
+    let of = |found: Vec<(f64, Found)>| {
+        let mut mean = 0.0;
+        for _ in 0..ROUNDS {
+            let (mut sum, mut total) = (0.0, 1.0 / prior.within[LIMITED]);
+            for (weight, f) in &found {
+                let spread = prior.own[LIMITED] + f.variance;
+                let off = (f.mean - mean).abs() / libm::sqrt(spread);
+                let weight = weight * if off > furthest { furthest / off } else { 1.0 } / spread;
+                (sum, total) = (sum + weight * f.mean, total + weight);
+            }
+            mean = sum / total;
+        }
+        mean
+    };
+    types.into_iter().map(|(t, found)| (t.clone(), of(found))).collect()
 }
 
 fn levels<'a>(members: &[&'a Member], weights: &[f64]) -> Vec<Levels<'a>> {
@@ -399,8 +463,9 @@ mod tests {
             found,
             on: Vec::new(),
             bulk: None,
-            network: 0.0,
+            network: [0.0; 2],
             placed: Vec::new(),
+            rows: Rows { prior: Population::new(Quantity::Time).prior, sites: Vec::new() },
         }
     }
 

@@ -8,7 +8,11 @@
 //! Rows far from what the others say weigh less (Huber). Nothing iterates without bound.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use andreas_core::GpuType;
+
+use crate::kin::{Kin, Rows, Site};
 use crate::linear::Cholesky;
 use crate::physics::{LEVEL, P, Quantity, Setting, Theta};
 
@@ -54,7 +58,7 @@ pub(crate) struct Texture {
 impl Texture {
     pub const USUAL: Self = Self { deviation: 0.08, scatter: 0.05, length: 2.0 };
 
-    fn covariance(&self, a: &Setting, b: &Setting) -> f64 {
+    pub fn covariance(&self, a: &Setting, b: &Setting) -> f64 {
         let square = |x: f64| x * x;
         let (batch, depth) = ((a.batch - b.batch) / std::f64::consts::LN_2, (a.depth - b.depth) * 4.0);
         let far =
@@ -63,6 +67,13 @@ impl Texture {
         let d = libm::sqrt(3.0 * far) / self.length;
         let shared = if a.kind == b.kind { 1.0 } else { 0.5 };
         self.deviation * self.deviation * shared * (1.0 + d) * libm::exp(-d)
+    }
+
+    /// Covariance of what single rows on one placement are off by, where they share it: less for other batches and limits.
+    pub fn nearby(&self, a: &Setting, b: &Setting) -> f64 {
+        let (batch, depth) = ((a.batch - b.batch) / std::f64::consts::LN_2, (a.depth - b.depth) * 4.0);
+        let d = libm::sqrt(batch * batch + depth * depth) / (2.0 * self.length);
+        self.scatter * self.scatter * libm::exp(-d)
     }
 }
 
@@ -75,7 +86,14 @@ pub(crate) struct Posterior {
     both: Theta,
     texture: Texture,
     rows: Vec<Row>,
+    /// What each row is off by from the prior's mean, where the physics is linear.
+    off: Vec<f64>,
     slopes: Vec<Theta>,
+    /// What families of the same model share; of each row the mean, and what is told of it.
+    kin: Option<Arc<Kin>>,
+    common: Vec<(f64, Vec<f64>)>,
+    /// What the rows take back of it, by weights of the siblings' rows.
+    taken: Vec<f64>,
     thetas: BTreeMap<u16, Theta>,
     alpha: Vec<f64>,
     factor: Option<Cholesky>,
@@ -109,13 +127,25 @@ impl Posterior {
         texture: Texture,
         rows: &[Row],
         thetas: BTreeMap<u16, Theta>,
+        kin: Option<Arc<Kin>>,
     ) -> Self {
+        let common = |kin: &Arc<Kin>| {
+            let of = |row: &Row| {
+                let with = kin.with(&row.setting);
+                (kin.mean(&with), kin.told(with))
+            };
+            rows.iter().map(of).collect()
+        };
         let mut it = Self {
             quantity,
             prior,
             both: std::array::from_fn(|p| prior.own[p] + prior.within[p]),
             texture,
+            common: kin.as_ref().map_or_else(Vec::new, common),
+            kin,
+            taken: Vec::new(),
             rows: rows.to_vec(),
+            off: vec![0.0; rows.len()],
             slopes: vec![[0.0; P]; rows.len()],
             thetas,
             alpha: vec![0.0; rows.len()],
@@ -124,8 +154,29 @@ impl Posterior {
         };
         if !rows.is_empty() {
             it.condition();
+            it.take_back();
         }
         it
+    }
+
+    /// What the siblings say that the rows already said.
+    fn take_back(&mut self) {
+        let Some(kin) = &self.kin else { return };
+        let mut sum = vec![0.0; self.common.first().map_or(0, |(_, told)| told.len())];
+        for ((_, told), alpha) in self.common.iter().zip(&self.alpha) {
+            for (sum, t) in sum.iter_mut().zip(told) {
+                *sum += alpha * t;
+            }
+        }
+        self.taken = kin.weights(sum);
+    }
+
+    /// Covariance of the deviations at two settings before any row.
+    fn deviation(&self, a: &Setting, b: &Setting) -> f64 {
+        match &self.kin {
+            Some(kin) => kin.covariance(self.texture, a, b),
+            None => self.texture.covariance(a, b),
+        }
     }
 
     fn condition(&mut self) {
@@ -135,13 +186,13 @@ impl Posterior {
         let mut noise: Vec<f64> = self.rows.iter().map(|r| self.noise(r)).collect();
         let (mut part, mut before) = (1.0f64, f64::INFINITY);
         for round in 0..ROUNDS {
-            let mut off = vec![0.0; n];
             for (i, row) in self.rows.iter().enumerate() {
                 let theta = self.theta(row.setting.kind);
                 let (at, slopes) = self.quantity.with_slopes(&theta, &row.setting);
                 let moved: f64 = (0..P).map(|p| slopes[p] * (theta[p] - self.prior.mean[p])).sum();
                 self.slopes[i] = slopes;
-                off[i] = row.log - at + moved;
+                let common = self.common.get(i).map_or(0.0, |(mean, _)| *mean);
+                self.off[i] = row.log - common - at + moved;
             }
             let mut covariance = vec![0.0; n * n];
             let mut at = 0;
@@ -155,10 +206,10 @@ impl Posterior {
                 covariance[i * n + i] += noise[i];
             }
             let Some(factor) = Cholesky::new(n, covariance) else { break };
-            self.alpha.clone_from(&off);
+            self.alpha.clone_from(&self.off);
             factor.solve(&mut self.alpha);
-            self.evidence =
-                -0.5 * off.iter().zip(&self.alpha).map(|(r, a)| r * a).sum::<f64>() - 0.5 * factor.log_det();
+            self.evidence = -0.5 * self.off.iter().zip(&self.alpha).map(|(r, a)| r * a).sum::<f64>()
+                - 0.5 * factor.log_det();
             self.factor = Some(factor);
             let change = self.step(part);
             // Steps that do not get smaller go to and fro.
@@ -186,14 +237,18 @@ impl Posterior {
     }
 
     fn noise(&self, row: &Row) -> f64 {
-        row.noise * row.noise + self.texture.scatter * self.texture.scatter
+        row.noise * row.noise + self.scatter()
     }
 
     /// What of two rows' covariance does not depend on the parameters.
     fn fixed(&self, i: usize, j: usize) -> f64 {
         let (a, b) = (&self.rows[i], &self.rows[j]);
         let table = if a.table && b.table { TABLE * TABLE } else { 0.0 };
-        self.texture.covariance(&a.setting, &b.setting) + table
+        let told = match (self.common.get(i), self.common.get(j)) {
+            (Some((_, a)), Some((_, b))) => a.iter().zip(b).map(|(x, y)| x * y).sum(),
+            _ => 0.0,
+        };
+        self.deviation(&a.setting, &b.setting) - told + table
     }
 
     fn linear(&self, same_kind: bool, a: &Theta, b: &Theta) -> f64 {
@@ -247,12 +302,20 @@ impl Posterior {
     pub fn at(&self, s: &Setting) -> (f64, f64) {
         let theta = self.theta(s.kind);
         let (at, slopes) = self.quantity.with_slopes(&theta, s);
-        let mut variance = self.linear(true, &slopes, &slopes) + self.texture.covariance(s, s);
-        let Some(factor) = &self.factor else { return (at, variance) };
+        let mut variance = self.linear(true, &slopes, &slopes) + self.deviation(s, s);
         let mut mean = at;
+        let mut here = Vec::new();
+        if let Some(kin) = &self.kin {
+            let with = kin.with(s);
+            mean += kin.mean(&with);
+            here = kin.told(with);
+            variance -= here.iter().map(|x| x * x).sum::<f64>();
+        }
+        let Some(factor) = &self.factor else { return (mean, variance.max(1e-6)) };
         let mut with: Vec<f64> = Vec::with_capacity(self.rows.len());
-        for ((row, other), alpha) in self.rows.iter().zip(&self.slopes).zip(&self.alpha) {
-            let deviation = self.texture.covariance(s, &row.setting);
+        for (i, ((row, other), alpha)) in self.rows.iter().zip(&self.slopes).zip(&self.alpha).enumerate() {
+            let told = self.common.get(i).map_or(0.0, |(_, t)| t.iter().zip(&here).map(|(x, y)| x * y).sum());
+            let deviation = self.deviation(s, &row.setting) - told;
             mean += deviation * alpha;
             with.push(deviation + self.linear(row.setting.kind == s.kind, &slopes, other));
         }
@@ -265,7 +328,23 @@ impl Posterior {
     pub fn mean(&self, s: &Setting) -> f64 {
         let at = self.quantity.at(&self.theta(s.kind), s);
         let deviations = self.rows.iter().zip(&self.alpha);
-        at + deviations.map(|(row, alpha)| alpha * self.texture.covariance(s, &row.setting)).sum::<f64>()
+        let own = deviations.map(|(row, alpha)| alpha * self.deviation(s, &row.setting)).sum::<f64>();
+        let Some(kin) = &self.kin else { return at + own };
+        let with = kin.with(s);
+        at + own + kin.mean(&with) - with.iter().zip(&self.taken).map(|(w, t)| w * t).sum::<f64>()
+    }
+
+    /// The rows as siblings are told of them, `gpu_type` naming their types.
+    pub fn sites(&self, gpu_type: impl Fn(usize) -> GpuType) -> Rows {
+        let rows = self.rows.iter().zip(&self.slopes).zip(&self.off).enumerate();
+        let site = |(i, ((row, slopes), off)): (usize, ((&Row, &Theta), &f64))| Site {
+            gpu_type: gpu_type(i),
+            setting: row.setting,
+            off: *off,
+            slopes: *slopes,
+            noise: row.noise,
+        };
+        Rows { prior: self.prior, sites: rows.map(site).collect() }
     }
 
     /// The physics alone.
@@ -293,7 +372,10 @@ impl Posterior {
 
     /// The scatter of single rows around the curve (variance).
     pub fn scatter(&self) -> f64 {
-        self.texture.scatter * self.texture.scatter
+        match &self.kin {
+            Some(kin) => kin.scatter(self.texture),
+            None => self.texture.scatter * self.texture.scatter,
+        }
     }
 
     /// The family's own parameters, the types' set aside.
@@ -309,6 +391,16 @@ impl Posterior {
         let mut found = self.weigh(slope, |p| self.prior.within[p]);
         found[LEVEL].mean -= self.prior.mean[LEVEL];
         found[LEVEL]
+    }
+
+    /// A parameter on a type, the family's own and the type's together, as the rows alone have it.
+    pub fn on(&self, kind: u16, p: usize) -> Found {
+        let slope = |q: usize, i: usize| {
+            let here = if self.rows[i].setting.kind == kind { self.both[p] } else { self.prior.own[p] };
+            if q == p { self.slopes[i][p] * here / self.both[p] } else { 0.0 }
+        };
+        let found = self.weigh(slope, |q| if q == p { self.both[p] } else { 0.0 });
+        found[p].alone(self.prior.mean[p], self.both[p])
     }
 
     fn weigh(&self, slope: impl Fn(usize, usize) -> f64, prior: impl Fn(usize) -> f64) -> [Found; P] {
@@ -352,7 +444,18 @@ mod tests {
     }
 
     fn on(kind: u16, gpus: f64) -> Setting {
-        Setting { kind, gpus, nodes: 0.0, batch: 0.0, limit: 0.0, depth: 0.0, base: 0.0, network: 0.0 }
+        Setting {
+            kind,
+            gpus,
+            nodes: 0.0,
+            batch: 0.0,
+            limit: 0.0,
+            depth: 0.0,
+            base: 0.0,
+            network: 0.0,
+            between: 0.0,
+            bent: 0.0,
+        }
     }
 
     fn row(kind: u16, gpus: f64, log: f64) -> Row {
@@ -362,7 +465,7 @@ mod tests {
     #[test]
     fn one_row_moves_every_other_setting_and_says_most_nearby() {
         let at = |rows: &[Row], s: Setting| {
-            Posterior::new(Quantity::Time, prior(), Texture::USUAL, rows, BTreeMap::new()).at(&s)
+            Posterior::new(Quantity::Time, prior(), Texture::USUAL, rows, BTreeMap::new(), None).at(&s)
         };
         let rows = [row(0, 0.0, 5.0)];
         let (here, there, other) = (at(&rows, on(0, 0.0)), at(&rows, on(0, 3.0)), at(&rows, on(1, 0.0)));
@@ -375,11 +478,11 @@ mod tests {
     fn one_row_that_is_nonsense_does_not_bend_the_curve() {
         let mut rows: Vec<Row> =
             (0..6).map(|i| row(0, f64::from(i) / 2.0, 5.0 - 0.3 * f64::from(i))).collect();
-        let honest = Posterior::new(Quantity::Time, prior(), Texture::USUAL, &rows, BTreeMap::new())
+        let honest = Posterior::new(Quantity::Time, prior(), Texture::USUAL, &rows, BTreeMap::new(), None)
             .at(&on(0, 1.25))
             .0;
         rows.push(row(0, 1.25, 9.0));
-        let off = Posterior::new(Quantity::Time, prior(), Texture::USUAL, &rows, BTreeMap::new())
+        let off = Posterior::new(Quantity::Time, prior(), Texture::USUAL, &rows, BTreeMap::new(), None)
             .at(&on(0, 1.25))
             .0;
         assert!((off - honest).abs() < 0.25, "{honest} {off}");
@@ -391,7 +494,7 @@ mod tests {
         let mut rows: Vec<Row> =
             (0..4).map(|i| Row { table: true, ..row(0, f64::from(i), 4.0 - 0.6 * f64::from(i)) }).collect();
         rows.push(row(0, 2.0, 2.8 + std::f64::consts::LN_2));
-        let curve = Posterior::new(Quantity::Time, prior(), Texture::USUAL, &rows, BTreeMap::new());
+        let curve = Posterior::new(Quantity::Time, prior(), Texture::USUAL, &rows, BTreeMap::new(), None);
         for i in [0, 1, 3] {
             let moved = curve.at(&on(0, f64::from(i))).0 - (4.0 - 0.6 * f64::from(i));
             assert!((0.55..0.75).contains(&moved), "{i}: {moved}");

@@ -342,7 +342,7 @@ impl Predictor {
     }
 
     fn sigma(&self, stage: &Stage, curve: &Curve, gpu_type: &GpuType, variance: f64, own: f64) -> f64 {
-        let situation = Situation::of(curve.count(gpu_type));
+        let situation = Situation::of(curve.count(gpu_type), curve.counts.values().sum());
         let factor = if situation == Situation::Many { own } else { stage.factors.of(situation) };
         (factor * libm::sqrt(variance)).clamp(0.01, 3.0)
     }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use andreas_core::GpuType;
 
+use crate::posterior::Found;
 use crate::regression::elastic_net;
 
 /// Bounds on the work: rows of one fit, types told apart.
@@ -29,6 +30,8 @@ pub(crate) struct Level {
     pub level: f64,
     /// Of what its own rows say.
     pub variance: f64,
+    /// Time: how a limit stretches it there, beyond the mean of all.
+    pub limited: Found,
 }
 
 /// A level of this variance counts half.
@@ -186,7 +189,13 @@ mod tests {
     use super::*;
 
     fn levels(fast: f64, slow: f64) -> Vec<Level> {
-        let on = |t: &str, law, level| Level { gpu_type: t.into(), law, level, variance: 0.01 };
+        let on = |t: &str, law, level| Level {
+            gpu_type: t.into(),
+            law,
+            level,
+            variance: 0.01,
+            limited: Found::default(),
+        };
         vec![on("fast", -0.2, fast), on("slow", 0.8, slow)]
     }
 

@@ -127,6 +127,8 @@ impl Scale {
             depth,
             base: 0.0,
             network: 0.0,
+            between: 0.0,
+            bent: 0.0,
         };
         Spot {
             gpu_type: cell.gpu_type.clone(),

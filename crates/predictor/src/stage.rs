@@ -4,11 +4,13 @@
 //! The work is bounded: cells of a family, of a namespace, of all together.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use andreas_core::GpuType;
 
 use crate::conformal::{Factors, calibrate};
-use crate::physics::{Kinds, LEVEL, Quantity, Setting, Theta};
+use crate::kin::{Kin, Parts, Rows};
+use crate::physics::{Kinds, LEVEL, LIMITED, Quantity, Setting, Theta};
 use crate::places::{Place, Placed, at};
 use crate::population::{Expected, MANY, Member, Population};
 use crate::posterior::{Found, Posterior, Prior, Row, Texture};
@@ -70,9 +72,10 @@ impl Curve {
         self.expected.place(&spot.gpu_type, spot.law, self.level, Setting { kind, ..spot.setting })
     }
 
-    /// What of the mean all families have in common on this placement.
+    /// What of the mean all families, or those of its model, have in common on this placement.
     pub fn shared(&self, spot: &Spot) -> f64 {
-        self.expected.shared(&spot.gpu_type, &spot.setting)
+        let common = self.expected.kin.as_ref().map_or(0.0, |kin| kin.mean(&kin.with(&self.place(spot))));
+        self.expected.shared(&spot.gpu_type, &spot.setting) + common
     }
 
     /// Mean of the log.
@@ -106,6 +109,8 @@ pub(crate) struct Stage {
     pub population: Population,
     pub members: Vec<Member>,
     pub texture: Texture,
+    /// What families of one model have in common of what the texture says.
+    parts: Parts,
     pub factors: Factors,
 }
 
@@ -117,6 +122,7 @@ impl Stage {
             population: Population::new(quantity),
             members: Vec::new(),
             texture: Texture::USUAL,
+            parts: Parts::default(),
             factors: Factors::default(),
         };
         for round in 0..2 {
@@ -127,6 +133,7 @@ impl Stage {
                 stage.texture = stage.compare_textures(families);
             }
         }
+        stage.parts = Parts::fit(&stage.models(), stage.texture, stage.population.places());
         stage.factors = calibrate(&stage, families);
         stage
     }
@@ -139,7 +146,26 @@ impl Stage {
             .filter(|m| family.model.is_some() && m.model == family.model && m.name != family.name)
             .take(64)
             .collect();
-        self.population.expect(self.quantity, family.size, &siblings)
+        self.expect_beside(&self.population, family.size, &siblings)
+    }
+
+    /// What a population and its siblings say of a family.
+    pub fn expect_beside(&self, population: &Population, size: Size, siblings: &[&Member]) -> Expected {
+        let mut expected = population.expect(self.quantity, size, siblings);
+        let rows: Vec<(&str, &Rows)> = siblings.iter().map(|m| (m.namespace.as_str(), &m.rows)).collect();
+        expected.kin = Kin::of(&rows, self.texture, self.parts, population.places()).map(Arc::new);
+        expected
+    }
+
+    /// Families by model.
+    fn models(&self) -> Vec<Vec<(&str, &Rows)>> {
+        let mut models: BTreeMap<&str, Vec<(&str, &Rows)>> = BTreeMap::new();
+        for m in &self.members {
+            if let Some(model) = &m.model {
+                models.entry(model).or_default().push((&m.namespace, &m.rows));
+            }
+        }
+        models.into_values().collect()
     }
 
     /// A family's curve; `level` is what is thought of its level where it has no rows.
@@ -177,8 +203,8 @@ impl Stage {
         texture: Texture,
         start: BTreeMap<u16, Theta>,
     ) -> Curve {
-        let mut kinds = Kinds::default();
-        let mut counts = BTreeMap::new();
+        let mut kinds = expected.kin.as_ref().map_or_else(Kinds::default, |kin| Kinds::starting(kin.types()));
+        let mut counts: BTreeMap<GpuType, usize> = BTreeMap::new();
         let mut spans: BTreeMap<GpuType, (f64, f64)> = BTreeMap::new();
         let mut rows: Vec<Row> = Vec::with_capacity(spots.len());
         for spot in spots {
@@ -195,10 +221,10 @@ impl Stage {
             prior.own[LEVEL] = level.variance;
         }
         // Rows of types that nobody compared differ by what the law is off.
-        if kinds.iter().any(|(_, t)| !expected.covers(t)) || spots.is_empty() {
+        if counts.keys().any(|t| !expected.covers(t)) || spots.is_empty() {
             prior.within[LEVEL] = prior.within[LEVEL].max(0.5 * Population::unknown_type());
         }
-        let posterior = Posterior::new(self.quantity, prior, texture, &rows, start);
+        let posterior = Posterior::new(self.quantity, prior, texture, &rows, start, expected.kin.clone());
         Curve { posterior, expected, kinds, counts, spans, level: level.mean }
     }
 
@@ -233,14 +259,18 @@ impl Stage {
             let law = spots.iter().find(|s| s.gpu_type == *gpu_type).map_or(0.0, |s| s.law);
             let expected = curve.expected.base(gpu_type, law) - law;
             let law = if self.quantity == Quantity::Power { 0.0 } else { law };
-            Level { gpu_type: gpu_type.clone(), law, level: at.mean + expected, variance: at.variance }
+            let mut limited = curve.posterior.on(kind, LIMITED);
+            limited.mean += curve.expected.bent(gpu_type) - curve.posterior.prior_mean(LIMITED);
+            let (level, variance) = (at.mean + expected, at.variance);
+            Level { gpu_type: gpu_type.clone(), law, level, variance, limited }
         });
         let mean = |of: fn(Setting) -> f64| {
             spots.iter().map(|s| of(curve.place(s))).sum::<f64>() / spots.len() as f64
         };
         Some(Member {
             bulk: family.size.bulk(mean(|s| s.base)),
-            network: mean(|s| s.network),
+            network: [mean(|s| s.network), mean(|s| s.between)],
+            rows: curve.posterior.sites(|i| spots[i].gpu_type.clone()),
             placed: if self.quantity == Quantity::Time { placed(&spots, &curve) } else { Vec::new() },
             name: family.name.clone(),
             namespace: family.namespace.clone(),
@@ -261,7 +291,7 @@ impl Stage {
             .iter()
             .map(|s| {
                 let setting = expected.place(&s.gpu_type, s.law, 0.0, s.setting);
-                let setting = Setting { network: 0.0, ..setting };
+                let setting = Setting { network: 0.0, between: 0.0, ..setting };
                 s.log - self.quantity.at(&mean, &setting)
             })
             .collect();

@@ -1,0 +1,321 @@
+//! What families of one model share beyond their parameters: a placement that is slow for all of them, a bend no law has.
+//!
+//! A Gaussian process over the siblings' rows together. Each sibling keeps parameters and levels of its own, so it tells of nothing
+//! but the shape they leave over; of that shape a part is common to all of the model, the rest its own. How large the parts are is
+//! found over all models by evidence. On one node only: between nodes it would be a part of the synchronisation. The next family's curve starts from what is common, given the siblings' rows, with the
+//! variance that is left. Rows far off what the others say weigh less (Huber), and no namespace has more rows than another.
+
+use std::collections::BTreeMap;
+
+use andreas_core::GpuType;
+
+use crate::linear::Cholesky;
+use crate::physics::{Setting, Theta};
+use crate::places::{Places, at};
+use crate::posterior::{Prior, Texture};
+
+/// Bounds on the work: siblings' rows for one family, and for finding the parts; models that the parts are found from.
+const MAX_SITES: usize = 64;
+const COMPARED_SITES: usize = 40;
+const COMPARED_MODELS: usize = 12;
+/// Rows further off than this many standard deviations of their noise weigh less, this many times over.
+const HUBER: f64 = 2.5;
+const ROUNDS: usize = 5;
+/// How much one model's rows may say for or against a part.
+const MOST_EVIDENCE: f64 = 6.0;
+/// Parts that are tried; they start at nothing.
+const PARTS: [f64; 4] = [0.25, 0.5, 0.75, 0.9];
+
+/// A row of a family beside the physics it is expected to have.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Site {
+    pub gpu_type: GpuType,
+    pub setting: Setting,
+    /// Log of the value over the expected, its derivatives by the parameters, its own noise (standard deviation).
+    pub off: f64,
+    pub slopes: Theta,
+    pub noise: f64,
+}
+
+/// A family's rows with what its parameters may be.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Rows {
+    pub prior: Prior,
+    pub sites: Vec<Site>,
+}
+
+/// Which parts of the smooth deviation, and of the scatter on one placement, all families of a model share.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Parts {
+    deviation: f64,
+    scatter: f64,
+}
+
+/// What the siblings of a family say of its shape.
+#[derive(Clone, Debug)]
+pub(crate) struct Kin {
+    types: Vec<GpuType>,
+    settings: Vec<Setting>,
+    texture: Texture,
+    parts: Parts,
+    factor: Cholesky,
+    alpha: Vec<f64>,
+}
+
+/// Siblings by namespace.
+pub(crate) type Siblings<'a> = [(&'a str, &'a Rows)];
+
+impl Parts {
+    /// By evidence over the models, each with its families.
+    pub fn fit(models: &[Vec<(&str, &Rows)>], texture: Texture, places: &Places) -> Self {
+        let mut several: Vec<&Vec<(&str, &Rows)>> = models.iter().filter(|m| m.len() > 1).collect();
+        several.sort_by_key(|m| std::cmp::Reverse(m.iter().map(|(_, r)| r.sites.len()).sum::<usize>()));
+        several.truncate(COMPARED_MODELS);
+        let systems: Vec<System> =
+            several.iter().map(|m| System::new(m, texture, places, COMPARED_SITES)).collect();
+        let alone: Vec<f64> = systems.iter().map(|s| s.evidence(Self::default())).collect();
+        let evidence = |parts: Self| {
+            let beyond = systems.iter().zip(&alone);
+            beyond.map(|(s, alone)| (s.evidence(parts) - alone).clamp(-MOST_EVIDENCE, MOST_EVIDENCE)).sum()
+        };
+        let mut best: (f64, Self) = (0.0, Self::default());
+        let moves: [fn(Self, f64) -> Self; 3] = [
+            |p, x| Self { scatter: x, ..p },
+            |p, x| Self { deviation: x, ..p },
+            |p, x| Self { scatter: x, ..p },
+        ];
+        for with in moves {
+            let from = best.1;
+            for part in PARTS {
+                let found: f64 = evidence(with(from, part));
+                if found > best.0 {
+                    best = (found, with(from, part));
+                }
+            }
+        }
+        best.1
+    }
+
+    fn shared(self, texture: Texture, a: &Setting, b: &Setting) -> f64 {
+        let smooth = self.deviation * texture.covariance(a, b);
+        let here = a.kind == b.kind && a.gpus == b.gpus && a.nodes == b.nodes;
+        if a.nodes > 0.0 || b.nodes > 0.0 {
+            return 0.0;
+        }
+        if here { smooth + self.scatter * texture.nearby(a, b) } else { smooth }
+    }
+}
+
+/// The rows of several families together.
+struct System<'a> {
+    types: Vec<GpuType>,
+    settings: Vec<Setting>,
+    rows: Vec<(usize, &'a Site)>,
+    off: Vec<f64>,
+    priors: Vec<Prior>,
+    texture: Texture,
+}
+
+impl<'a> System<'a> {
+    fn new(siblings: &[(&'a str, &'a Rows)], texture: Texture, places: &Places, most: usize) -> Self {
+        let mut namespaces: BTreeMap<&str, Vec<(usize, &Site)>> = BTreeMap::new();
+        for (i, (namespace, rows)) in siblings.iter().enumerate() {
+            namespaces.entry(namespace).or_default().extend(rows.sites.iter().map(|s| (i, s)));
+        }
+        let each = (most / namespaces.len().max(1)).max(2);
+        let few = |all: Vec<(usize, &'a Site)>| {
+            let n = all.len();
+            (0..n.min(each)).map(|i| all[i * n / n.min(each)]).collect::<Vec<_>>()
+        };
+        let mut rows: Vec<(usize, &Site)> = namespaces.into_values().flat_map(few).collect();
+        rows.truncate(most);
+        let mut types: Vec<GpuType> = rows.iter().map(|(_, s)| s.gpu_type.clone()).collect();
+        types.sort();
+        types.dedup();
+        let kind = |t: &GpuType| types.iter().position(|k| k == t).unwrap_or(types.len());
+        let settings: Vec<Setting> = rows
+            .iter()
+            .map(|(_, s)| Setting { kind: u16::try_from(kind(&s.gpu_type)).unwrap_or(u16::MAX), ..s.setting })
+            .collect();
+        let beyond = |s: &Site| {
+            if s.setting.nodes > 0.0 {
+                return s.off;
+            }
+            s.off - places.of(&s.gpu_type, at(s.setting.nodes, s.setting.gpus))
+        };
+        let off = rows.iter().map(|(_, s)| beyond(s)).collect();
+        let priors = siblings.iter().map(|(_, rows)| rows.prior).collect();
+        Self { types, settings, rows, off, priors, texture }
+    }
+
+    fn noise(&self) -> Vec<f64> {
+        let scatter = self.texture.scatter * self.texture.scatter;
+        self.rows.iter().map(|(_, s)| s.noise * s.noise + scatter).collect()
+    }
+
+    fn factor(&self, parts: Parts, noise: &[f64]) -> Option<Cholesky> {
+        let n = self.rows.len();
+        let mut covariance = vec![0.0; n * n];
+        for i in 0..n {
+            let (a, (of, site)) = (&self.settings[i], self.rows[i]);
+            for j in 0..=i {
+                let (b, (other, mate)) = (&self.settings[j], self.rows[j]);
+                let mut at = parts.shared(self.texture, a, b);
+                if of == other {
+                    let prior = &self.priors[of];
+                    let within = if a.kind == b.kind { 1.0 } else { 0.0 };
+                    let slopes = site.slopes.iter().zip(&mate.slopes).enumerate();
+                    at += slopes
+                        .map(|(p, (x, y))| x * y * (prior.own[p] + within * prior.within[p]))
+                        .sum::<f64>();
+                    at += (1.0 - parts.deviation) * self.texture.covariance(a, b);
+                }
+                covariance[i * n + j] = at;
+            }
+            covariance[i * n + i] += noise[i] - parts.scatter * self.texture.scatter * self.texture.scatter;
+        }
+        Cholesky::new(n, covariance)
+    }
+
+    fn evidence(&self, parts: Parts) -> f64 {
+        let Some((factor, alpha, _)) = self.solved(parts) else { return f64::NEG_INFINITY };
+        let square: f64 = self.off.iter().zip(&alpha).map(|(r, a)| r * a).sum();
+        -0.5 * square - 0.5 * factor.log_det()
+    }
+
+    fn solved(&self, parts: Parts) -> Option<(Cholesky, Vec<f64>, Vec<f64>)> {
+        let usual = self.noise();
+        let mut noise = usual.clone();
+        for round in 0.. {
+            let factor = self.factor(parts, &noise)?;
+            let mut alpha = self.off.clone();
+            factor.solve(&mut alpha);
+            let mut reweighed = false;
+            for ((noise, usual), alpha) in noise.iter_mut().zip(&usual).zip(&alpha) {
+                let left = (alpha * *noise).abs() / (HUBER * libm::sqrt(*usual));
+                // Half the way: what an odd row does to its neighbours must not cost them their weight.
+                let wanted = libm::sqrt(usual * left.clamp(1.0, 1e4) * *noise).max(*usual);
+                reweighed |= (wanted / *noise - 1.0).abs() > 0.1;
+                *noise = wanted;
+            }
+            if round + 1 >= ROUNDS || !reweighed {
+                return Some((factor, alpha, noise));
+            }
+        }
+        None
+    }
+}
+
+impl Kin {
+    /// From a family's siblings; `None` where they have nothing in common, or there are none.
+    pub fn of(siblings: &Siblings<'_>, texture: Texture, parts: Parts, places: &Places) -> Option<Self> {
+        if siblings.is_empty() || parts == Parts::default() {
+            return None;
+        }
+        let system = System::new(siblings, texture, places, MAX_SITES);
+        let (factor, alpha, _) = system.solved(parts)?;
+        let System { types, settings, .. } = system;
+        Some(Self { types, settings, texture, parts, factor, alpha })
+    }
+
+    /// The siblings' GPU types; a setting's `kind` is its place here.
+    pub fn types(&self) -> &[GpuType] {
+        &self.types
+    }
+
+    /// Covariances of what is common, with the siblings' rows.
+    pub fn with(&self, s: &Setting) -> Vec<f64> {
+        self.settings.iter().map(|at| self.parts.shared(self.texture, s, at)).collect()
+    }
+
+    /// What is common at a setting with these covariances (log).
+    pub fn mean(&self, with: &[f64]) -> f64 {
+        with.iter().zip(&self.alpha).map(|(w, a)| w * a).sum()
+    }
+
+    /// The covariances in units that are independent of each other: products of two are what the siblings' rows take away.
+    pub fn told(&self, mut with: Vec<f64>) -> Vec<f64> {
+        self.factor.forward(&mut with);
+        with
+    }
+
+    /// Back from such units to a weight of each sibling's row.
+    pub fn weights(&self, mut told: Vec<f64>) -> Vec<f64> {
+        self.factor.backward(&mut told);
+        told
+    }
+
+    /// Covariance of a family's deviation at two settings before the siblings' rows; `own` is the family's texture.
+    pub fn covariance(&self, own: Texture, a: &Setting, b: &Setting) -> f64 {
+        self.parts.shared(self.texture, a, b) + (1.0 - self.parts.deviation) * own.covariance(a, b)
+    }
+
+    /// Scatter of the family's rows that no sibling has (variance).
+    pub fn scatter(&self, own: Texture) -> f64 {
+        (1.0 - self.parts.scatter) * own.scatter * own.scatter
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::physics::{P, Quantity};
+
+    const HERE: Setting = Setting {
+        kind: 0,
+        gpus: 1.0,
+        nodes: 0.0,
+        batch: 0.0,
+        limit: 0.0,
+        depth: 0.0,
+        base: 0.0,
+        network: 0.0,
+        between: 0.0,
+        bent: 0.0,
+    };
+
+    /// A family that is `bump` off on two GPUs, at a level of its own.
+    fn family(level: f64, bump: f64) -> Rows {
+        let q = Quantity::Time;
+        let site = |gpus: u32| {
+            let off = level + if gpus == 1 { bump } else { 0.0 };
+            let mut slopes = [0.0; P];
+            slopes[0] = 1.0;
+            let setting = Setting { gpus: f64::from(gpus), ..HERE };
+            Site { gpu_type: "T4".into(), setting, off, slopes, noise: 0.01 }
+        };
+        let prior = Prior { mean: q.means(), own: q.between(), within: q.within() };
+        Rows { prior, sites: (0..4).map(site).collect() }
+    }
+
+    fn found(bumps: &[f64], parts: Option<Parts>) -> (Parts, f64) {
+        let families: Vec<(String, Rows)> =
+            bumps.iter().enumerate().map(|(i, b)| (format!("n{i}"), family(i as f64, *b))).collect();
+        let siblings: Vec<(&str, &Rows)> = families.iter().map(|(n, rows)| (n.as_str(), rows)).collect();
+        let (texture, places) = (Texture::USUAL, Places::default());
+        let fitted = || Parts::fit(&vec![siblings.clone(); 3], texture, &places);
+        let parts = parts.unwrap_or_else(fitted);
+        let kin = Kin::of(&siblings, texture, parts, &places);
+        (
+            parts,
+            kin.map_or(0.0, |kin| {
+                kin.mean(&kin.with(&HERE)) - kin.mean(&kin.with(&Setting { gpus: 3.0, ..HERE }))
+            }),
+        )
+    }
+
+    #[test]
+    fn what_siblings_agree_on_is_expected_of_the_next_one_and_nothing_else() {
+        let (parts, bump) = found(&[0.2, 0.22, 0.18, 0.2], None);
+        assert!(parts != Parts::default() && (0.1..0.25).contains(&bump), "{parts:?} {bump}");
+        let (parts, bump) = found(&[0.2, -0.22, 0.18, -0.2], None);
+        assert!(bump.abs() < 0.03, "{parts:?} {bump}");
+    }
+
+    #[test]
+    fn one_sibling_that_is_far_off_changes_little() {
+        let (parts, honest) = found(&[0.2, 0.22, 0.18, 0.2, 0.21, 0.19], None);
+        let lied = found(&[0.2, 0.22, 0.18, 0.2, 0.21, 0.19, -5.0], Some(parts)).1;
+        assert!((lied - honest).abs() < 0.06, "{honest} {lied}");
+    }
+}
