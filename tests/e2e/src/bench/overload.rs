@@ -1,5 +1,8 @@
 //! More gangs than GPUs: how long until the last has ended, and how much of the cluster was used.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use andreas_api::slim::SlimTrainingJob;
@@ -13,7 +16,7 @@ use super::bind::lasting;
 use super::report::{Report, quantile};
 use super::trace::Trace;
 use super::usage::{Cpu, peak_mib};
-use super::{Output, say};
+use super::{Output, profile, say};
 use crate::cluster::Cluster;
 
 /// Flags of `bench overload`.
@@ -31,15 +34,18 @@ pub(super) struct OverloadArgs {
     /// Give up after this time, seconds.
     #[arg(long, default_value_t = 400)]
     limit: u64,
+    /// Save CPU profiles of the API server into this folder, for `go tool pprof`. They cost some per cent.
+    #[arg(long, value_name = "DIR")]
+    profile: Option<PathBuf>,
 }
 
 impl OverloadArgs {
     /// As `bench all` runs it.
     pub fn sized(quick: bool) -> Self {
         if quick {
-            Self { gangs: 100, nodes: 200, seconds: 10.0, limit: 120 }
+            Self { gangs: 100, nodes: 200, seconds: 10.0, limit: 120, profile: None }
         } else {
-            Self { gangs: 1000, nodes: 2000, seconds: 30.0, limit: 400 }
+            Self { gangs: 1000, nodes: 2000, seconds: 30.0, limit: 400, profile: None }
         }
     }
 
@@ -55,7 +61,8 @@ pub(super) async fn run(args: &OverloadArgs, out: &mut Output) -> Result<()> {
     say(&format!("overload: {} gangs of {} s on {} nodes", shape.jobs, args.seconds, shape.nodes));
     // What nothing is known of is taken to run as long as it does.
     let policy = json!({"defaultRunTime": format!("{}s", args.seconds.ceil().max(1.0))});
-    let cluster = bed::start(System::Andreas, &shape, policy, &[]).await?;
+    let flags: &[&str] = if args.profile.is_some() { &["--profiling=true"] } else { &[] };
+    let cluster = bed::start(System::Andreas, &shape, policy, flags).await?;
     let measured = measure(args, &shape, &cluster).await;
     let measured = measured.map_err(|error| error.context(cluster.logs()));
     cluster.stop().await;
@@ -99,9 +106,15 @@ pub(super) async fn run(args: &OverloadArgs, out: &mut Output) -> Result<()> {
             .into(),
         "Nodes have 2 GPUs, so that each gang has 4 pods; Leases are not renewed; all gangs are submitted at once by 16 clients.".into(),
     ];
+    let shares = told.cpu.0.iter().filter(|(name, _)| *name != "load");
+    let shares = shares.map(|(name, seconds)| format!("{name} {:.1}", 1000.0 * seconds / jobs));
+    report.notes.push(format!("CPU ms per gang: {}.", shares.collect::<Vec<_>>().join(", ")));
+    let writes = told.writes.iter().filter(|(_, count)| **count as f64 >= jobs / 100.0);
+    let writes = writes.map(|(what, count)| format!("{what} {:.2}", *count as f64 / jobs));
+    report.notes.push(format!("Writes per gang: {}.", writes.collect::<Vec<_>>().join(", ")));
     report.figures = json!({
         "makespan_s": told.makespan, "bound_s": told.least, "gpu_use": told.gpu_use, "own_writes": told.own,
-        "cpu_s": told.cpu.0, "operator_peak_mib": told.operator_mib,
+        "writes_by": told.writes, "cpu_s": told.cpu.0, "operator_peak_mib": told.operator_mib,
     });
     out.add(&report)
 }
@@ -112,6 +125,7 @@ struct Told {
     gpu_use: f64,
     latencies: Vec<f64>,
     own: u64,
+    writes: BTreeMap<String, u64>,
     cpu: Cpu,
     operator_mib: f64,
 }
@@ -120,14 +134,27 @@ async fn measure(args: &OverloadArgs, shape: &Shape, cluster: &Cluster) -> Resul
     let mut trace = Trace::start(&cluster.testbed)?;
     let before = Cpu::of(cluster);
     let limit = Duration::from_secs(args.limit);
-    let (submitted, bound) = tokio::join!(
-        bed::submit(cluster, System::Andreas, shape, "b"),
-        bed::until_bound(&mut trace, shape, limit)
-    );
-    submitted?;
-    bound?;
-    tokio::time::sleep(Duration::from_secs_f64(args.seconds)).await;
-    until_succeeded(cluster, shape, limit).await?;
+    let done = AtomicBool::new(false);
+    let profiled = async {
+        let Some(folder) = &args.profile else { return Ok(()) };
+        profile::take(&cluster.testbed, folder, "overload", &done).await
+    };
+    let run = async {
+        let until_bound = bed::until_bound(&mut trace, shape, limit);
+        let outcome = tokio::try_join!(bed::submit(cluster, System::Andreas, shape, "b"), until_bound);
+        let outcome = match outcome {
+            Ok(_) => {
+                tokio::time::sleep(Duration::from_secs_f64(args.seconds)).await;
+                until_succeeded(cluster, shape, limit).await
+            }
+            Err(error) => Err(error),
+        };
+        done.store(true, Ordering::Relaxed);
+        outcome
+    };
+    let (run, profiled) = tokio::join!(run, profiled);
+    run?;
+    profiled?;
     let cpu = Cpu::of(cluster).since(&before);
     trace.read()?;
 
@@ -142,6 +169,7 @@ async fn measure(args: &OverloadArgs, shape: &Shape, cluster: &Cluster) -> Resul
         gpu_use: held * shape.gpus as f64 / (gpus * (last_bind - began)),
         latencies: trace.latencies(),
         own: lasting(&trace.written_by("operator")),
+        writes: trace.writes.iter().map(|((who, what), n)| (format!("{who}: {what}"), *n)).collect(),
         cpu,
         operator_mib: cluster.operators.first().map_or(0.0, |operator| peak_mib(&operator.process)),
     })
