@@ -66,22 +66,22 @@ impl<'a, 'b> Explainer<'a, 'b> {
             let message = "it was stopped to keep the power budget".to_owned();
             return (WaitReason::PowerBudget, self.heaviest(job), message);
         }
-        let offered = || data.configs.iter().enumerate().filter(|(_, c)| c.offered);
-        if !offered().any(|(_, c)| self.nodes_ever(job, c, false)) {
+        let listed = || data.configs.iter().enumerate().filter(|(_, c)| c.listed);
+        if !listed().any(|(_, c)| self.nodes_ever(job, c, false)) {
             return (
                 WaitReason::NoFeasibleGpuType,
                 none,
                 "no node has GPUs of a type and number it can use".into(),
             );
         }
-        if !offered().any(|(_, c)| self.nodes_ever(job, c, true)) {
+        if !listed().any(|(_, c)| self.nodes_ever(job, c, true)) {
             let message = "nodes with such GPUs do not admit its workers (CPU, memory, other resources, pods, taints, \
                            selectors, or it just failed to be placed there)";
             return (WaitReason::NoFeasibleNode, none, message.into());
         }
         let ever_quota =
             |c: &Config| data.quota_demand.iter().all(|d| d.of_job(c) <= instance.quotas[d.what]);
-        if !offered().any(|(_, c)| ever_quota(c) && self.nodes_ever(job, c, true)) {
+        if !listed().any(|(_, c)| ever_quota(c) && self.nodes_ever(job, c, true)) {
             return (
                 WaitReason::QuotaExceeded,
                 none,
@@ -98,8 +98,7 @@ impl<'a, 'b> Explainer<'a, 'b> {
             );
             return (WaitReason::BudgetInfeasible, none, message);
         }
-        let first =
-            instance.jobs[job].configs.iter().position(|c| c.offered && self.nodes_ever(job, c, true));
+        let first = instance.jobs[job].configs.iter().position(|c| c.listed && self.nodes_ever(job, c, true));
         self.for_the_moment(job, first)
     }
 
@@ -127,6 +126,10 @@ impl<'a, 'b> Explainer<'a, 'b> {
         if power {
             let message = "its GPUs are there, the watts are not".to_owned();
             return (WaitReason::PowerBudget, self.heaviest(job), message);
+        }
+        if !data.job.movable && matches!(data.holding, Holding::Leaving { .. }) {
+            let message = "it may not be moved: it goes on once it has left".to_owned();
+            return (WaitReason::WaitingForCapacity, Vec::new(), message);
         }
         if quota {
             let message = "other jobs of its namespace use up the quota".to_owned();

@@ -225,6 +225,26 @@ fn nobody_is_stopped_for_the_watts_of_room_that_is_kept() {
 }
 
 #[test]
+fn who_may_not_be_moved_goes_on_elsewhere_only_once_it_has_left() {
+    // Given a job that stops on four GPUs and could go on on eight of a free node, but not on four,
+    let mut snapshot = cluster(2);
+    let state = JobState::Stopping { holds: on(&["n0"], 4), target: None, gone_by: Time(60.0) };
+    snapshot.jobs = vec![Job { movable: false, state, ..job("fixed", 8) }];
+    for method in MethodName::ALL {
+        // then it waits until it has left,
+        let plan = decide(&snapshot, method);
+        assert_eq!(reason(&plan, "team/fixed"), (WaitReason::WaitingForCapacity, vec![]), "{method}");
+        // and is one of those that wait from then on; one that may be moved gets its place at once.
+        let gone = Job { state: JobState::Waiting, ..snapshot.jobs[0].clone() };
+        let free = Job { movable: true, ..snapshot.jobs[0].clone() };
+        for job in [gone, free] {
+            let plan = decide(&Snapshot { jobs: vec![job], ..snapshot.clone() }, method);
+            assert!(place(&plan, "team/fixed").is_some(), "{method}");
+        }
+    }
+}
+
+#[test]
 fn fixed_requests_have_room_kept_that_is_enough_for_them() {
     // Given an overdue job that can run on one GPU, but whose user asked for eight, and four of them taken for a while,
     let mut snapshot = cluster(1);
