@@ -39,8 +39,10 @@ test: control-plane prometheus lint build ## Everything that must hold: lints, u
 .PHONY: bench-build
 bench-build: control-plane
 	$(CARGO) build --release --workspace --bins --locked
+	$(CARGO) build --profile small -p andreas-node-agent --bins --locked
 
 .PHONY: bench
+bench bench-quick: export ANDREAS_BIN_DIR := $(CURDIR)/target/small
 bench: bench-build ## Every benchmark at full size on an otherwise idle machine, into docs/benchmarks.md (one alone: BENCH_ARGS=bind)
 	$(CARGO) run -q --release --locked -p andreas-e2e --bin bench -- $(BENCH_ARGS) --markdown docs/benchmarks.md --json target/bench.json
 

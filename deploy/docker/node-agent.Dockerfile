@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# The node agent: brain and setter are one program.
+# The node agent: the brain, and the setter, which its containers name as their command.
 #   docker build -f deploy/docker/node-agent.Dockerfile -t andreas/andreas-node-agent:$(git describe --always) .
 # Not static: it loads NVIDIA's libnvidia-ml.so.1 at run time, which the container runtime mounts from the node and which is linked
 # against glibc, and a static binary cannot load a library. So it stands on glibc alone. Build on no newer a Debian than it runs on.
@@ -7,11 +7,11 @@ FROM docker.io/library/rust:1.95.0-bookworm AS build
 WORKDIR /src
 COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/src/target,sharing=locked \
-    cargo build --release --locked --package andreas-node-agent --bin andreas-node-agent \
-    && install -D --strip target/release/andreas-node-agent /out/andreas-node-agent
+    cargo build --profile small --locked --package andreas-node-agent --bins \
+    && install -D --strip -t /out target/small/andreas-node-agent target/small/andreas-node-setter
 
 # glibc and libgcc, no shell. Root, because the kubelet's socket is root's and capabilities reach no other user; the chart drops every
 # capability but the setter's one.
 FROM gcr.io/distroless/cc-debian12:latest
-COPY --from=build /out/andreas-node-agent /andreas-node-agent
-ENTRYPOINT ["/andreas-node-agent"]
+COPY --from=build /out/ /usr/local/bin/
+ENTRYPOINT ["/usr/local/bin/andreas-node-agent"]

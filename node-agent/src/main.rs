@@ -1,17 +1,17 @@
-//! The agent's processes: flags, confinement, wiring, and an orderly end.
+//! The brain's process: flags, confinement, wiring, and an orderly end.
 
 use std::sync::Arc;
 
 use andreas_node_agent::brain::{self, BrainArgs};
 use andreas_node_agent::gpu::Library;
 use andreas_node_agent::gpu::nvml::NvmlLibrary;
-use andreas_node_agent::setter::{self, SetterArgs, confine};
+use andreas_node_agent::setter::confine;
 use andreas_runtime::telemetry::{self, TelemetryArgs};
 use andreas_runtime::{admin::AdminArgs, client::ClientArgs, shutdown};
 use clap::{Parser, Subcommand};
 use rustix::thread::CapabilitySet;
 
-/// Node agent of ANDREAS: reads GPUs, rests idle ones, applies power limits, reports.
+/// Node agent of ANDREAS: reads GPUs, decides which of them rest, reports. What sets them is `andreas-node-setter`.
 #[derive(Debug, Parser)]
 #[command(name = "andreas-node-agent", version)]
 struct Args {
@@ -21,13 +21,6 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Role {
-    /// Sets and restores power limits and clocks; needs CAP_SYS_ADMIN, and neither network nor token.
-    Setter {
-        #[command(flatten)]
-        own: SetterArgs,
-        #[command(flatten)]
-        telemetry: TelemetryArgs,
-    },
     /// Sees, decides and reports; needs the API server and the kubelet's PodResources socket, and no capability.
     Brain {
         #[command(flatten)]
@@ -42,34 +35,15 @@ enum Role {
 }
 
 fn main() -> anyhow::Result<()> {
-    let role = Args::parse().role;
+    let Role::Brain { own, admin, client, telemetry } = Args::parse().role;
+    telemetry::init(&telemetry)?;
     // Confinement belongs to threads, so it comes before there is a second one.
-    match &role {
-        Role::Setter { own, telemetry } => {
-            telemetry::init(telemetry)?;
-            if !own.keep_network {
-                confine::leave_network();
-            }
-            confine::keep_only(CapabilitySet::SYS_ADMIN);
-        }
-        Role::Brain { telemetry, .. } => {
-            telemetry::init(telemetry)?;
-            confine::keep_only(CapabilitySet::empty());
-        }
-    }
+    confine::keep_only(CapabilitySet::empty());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(async {
         let shutdown = shutdown::on_signals()?;
-        match role {
-            Role::Setter { own, .. } => {
-                let library: Arc<dyn Library> = Arc::new(NvmlLibrary::new(&own.nvml_library));
-                setter::run(own, library, shutdown).await
-            }
-            Role::Brain { own, admin, client, .. } => {
-                let library: Arc<dyn Library> = Arc::new(NvmlLibrary::new(&own.nvml_library));
-                brain::run(*own, admin, client, library, shutdown).await
-            }
-        }
+        let library: Arc<dyn Library> = Arc::new(NvmlLibrary::new(&own.nvml_library));
+        brain::run(*own, admin, client, library, shutdown).await
     });
     // A thread that hangs in the driver must not keep the process.
     runtime.shutdown_background();

@@ -108,11 +108,11 @@ impl Stage {
         Self { folder, sim, api, pods, admin }
     }
 
-    fn command(&self, role: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_andreas-node-agent"));
+    fn command(&self, program: &str, role: Option<&str>) -> Command {
+        let mut command = Command::new(program);
         let library = std::env::current_exe().expect("a test has a path").with_file_name("libnvidia_ml.so");
         command
-            .arg(role)
+            .args(role)
             .args(["--log-format", "text", "--nvml-library"])
             .arg(library)
             .env(ENV_SPEC, self.path("node.json"))
@@ -125,7 +125,7 @@ impl Stage {
     }
 
     pub fn setter(&self) -> Process {
-        let mut command = self.command("setter");
+        let mut command = self.command(env!("CARGO_BIN_EXE_andreas-node-setter"), None);
         command.arg("--socket").arg(self.path("setter.sock")).arg("--state").arg(self.path("state"));
         command.args(["--ttl", "2"]);
         Process(command.spawn().expect("the setter starts"))
@@ -144,7 +144,7 @@ impl Stage {
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
         });
         std::fs::write(&kubeconfig, config.to_string()).expect("a file");
-        let mut command = self.command("brain");
+        let mut command = self.command(env!("CARGO_BIN_EXE_andreas-node-agent"), Some("brain"));
         command.arg("--kubeconfig").arg(kubeconfig).arg("--setter-socket").arg(self.path("setter.sock"));
         command.arg("--pod-resources").arg(self.path("kubelet.sock"));
         command.args(["--node-name", "node-0", "--lease-ttl", "2", "--interval", "100"]);

@@ -27,6 +27,8 @@ pub fn images(testbed: &Testbed) -> Result<Vec<Value>> {
         image("andreas/andreas-operator", workspace_binary("andreas-operator")?),
         image("andreas/andreas-extender", workspace_binary("andreas-extender")?),
         image("andreas/andreas-node-agent", workspace_binary("andreas-node-agent")?),
+        // The other program of that image; containers name it, and find what stands for any image on their search path.
+        image("andreas/andreas-node-agent/setter", workspace_binary("andreas-node-setter")?),
         image("registry.k8s.io/kube-scheduler", testbed.programs().path("kube-scheduler")),
     ])
 }

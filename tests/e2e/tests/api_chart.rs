@@ -194,7 +194,6 @@ async fn our_programs_know_the_flags(bed: &Testbed, objects: &[Value]) -> Result
     let mut tried = 0;
     for container in containers.filter(|container| text(container, "/name") != "kube-scheduler") {
         let name = text(container, "/name");
-        // All containers of the node agent are one program.
         let program = if matches!(name, "operator" | "extender") { name } else { "node-agent" };
         // Neither does a setter speak with an API server, nor does it end by itself.
         if name.starts_with("setter") {
@@ -225,7 +224,7 @@ async fn our_programs_know_the_flags(bed: &Testbed, objects: &[Value]) -> Result
 /// It ends because the folder for its record cannot be made, not for a flag.
 async fn the_setter_knows_its_flags(container: &Value) -> Result<()> {
     let args = words(&container["args"]).into_iter().filter(|arg| !arg.starts_with("--state="));
-    let ended = Command::new(workspace_binary("andreas-node-agent")?)
+    let ended = Command::new(workspace_binary(words(&container["command"]).first().context("a command")?)?)
         .args(args)
         .args(["--keep-network", "--state=/dev/null/none"])
         .output()

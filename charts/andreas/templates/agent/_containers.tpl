@@ -16,8 +16,8 @@ imagePullPolicy: {{ .Values.image.pullPolicy }}
 {{/* A setter; two of them run, and the lock on the record says which one works. */}}
 {{- define "andreas.agentSetter" -}}
 {{ include "andreas.agentCommon" . }}
+command: [andreas-node-setter]
 args:
-  - setter
   - --socket=/run/andreas/setter.sock
   - --state=/var/lib/andreas
   - --ttl={{ .Values.agent.setterTtl }}

@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::report::Report;
-use super::usage::{cpu_seconds, memory_mib, tree};
+use super::usage::{cpu_seconds, memory_mib, proportional_mib, tree};
 use super::{Output, say};
 use crate::cluster::{A100, Cluster, Group, Options, short_runs};
 use crate::job::job;
@@ -41,6 +41,13 @@ impl AgentArgs {
 struct Used {
     cpu: f64,
     rss: f64,
+    pss: f64,
+}
+
+impl Used {
+    fn and(self, other: Self) -> Self {
+        Self { cpu: self.cpu + other.cpu, rss: self.rss + other.rss, pss: self.pss + other.pss }
+    }
 }
 
 /// Runs `bench agent`.
@@ -69,22 +76,26 @@ pub(super) async fn run(args: &AgentArgs, out: &mut Output) -> Result<()> {
     let mut report = Report::new(
         "agent",
         format!("agent --gpus {} --seconds {}", args.gpus, args.seconds),
-        &["GPUs", "state", "container", "CPU, % of a core", "resident MiB"],
+        &["GPUs", "state", "container", "CPU, % of a core", "resident MiB", "proportional MiB"],
     );
     for (state, containers) in &told {
-        let mut sum = Used::default();
         for (container, used) in containers {
-            sum = Used { cpu: sum.cpu + used.cpu, rss: sum.rss + used.rss };
             report.rows.push(row(args, state, container, *used));
         }
-        report.rows.push(row(args, state, "all", sum));
+        let brain = containers.get("brain").copied().unwrap_or_default();
+        // Which of the setters works is chance; one that only waits has touched less.
+        let setters = containers.iter().filter(|(name, _)| name.starts_with("setter")).map(|(_, used)| *used);
+        let works = setters.max_by(|a, b| a.rss.total_cmp(&b.rss)).unwrap_or_default();
+        report.rows.push(row(args, state, "brain + the setter that works", brain.and(works)));
+        let all = containers.values().fold(Used::default(), |sum, used| sum.and(*used));
+        report.rows.push(row(args, state, "all", all));
     }
     report.notes = vec![
-        "Installed by helm with the chart's values: a look per second, a simulated `libnvidia-ml`. Resident memory counts shared pages in \
-         each process."
+        "Installed by helm with the chart's values: a look per second, a simulated `libnvidia-ml`. Resident memory counts pages that \
+         processes share in each of them, proportional memory (`Pss`) in equal parts: its sum is what the node has to give."
             .into(),
     ];
-    let figures = |used: &Used| json!({"cpu_percent": used.cpu, "resident_mib": used.rss});
+    let figures = |used: &Used| json!({"cpu_percent": used.cpu, "resident_mib": used.rss, "proportional_mib": used.pss});
     report.figures = told
         .iter()
         .flat_map(|(state, all)| all.iter().map(move |(name, used)| (state, name, used)))
@@ -100,6 +111,7 @@ fn row(args: &AgentArgs, state: &str, container: &str, used: Used) -> Vec<String
         container.into(),
         format!("{:.2}", used.cpu),
         format!("{:.1}", used.rss),
+        format!("{:.1}", used.pss),
     ]
 }
 
@@ -137,7 +149,8 @@ async fn used(cluster: &Cluster, seconds: u64) -> Result<BTreeMap<String, Used>>
         let earlier = before.get(&name).filter(|(old, _)| *old == pid).map(|(_, cpu)| cpu);
         let earlier = earlier.with_context(|| format!("{name} was started again"))?;
         let rss = tree(pid).into_iter().filter_map(memory_mib).map(|(now, _)| now).sum();
-        told.insert(name, Used { cpu: 100.0 * (cpu - earlier) / elapsed, rss });
+        let pss = tree(pid).into_iter().filter_map(proportional_mib).sum();
+        told.insert(name, Used { cpu: 100.0 * (cpu - earlier) / elapsed, rss, pss });
     }
     Ok(told)
 }

@@ -68,6 +68,13 @@ pub(super) fn memory_mib(pid: u32) -> Option<(f64, f64)> {
     Some((field("VmRSS:")? / 1024.0, field("VmHWM:")? / 1024.0))
 }
 
+/// Proportional set size, MiB: a page that several processes map counts in equal parts.
+pub(super) fn proportional_mib(pid: u32) -> Option<f64> {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    Some(line.trim().trim_end_matches("kB").trim().parse::<f64>().ok()? / 1024.0)
+}
+
 /// Peak memory of a process, MiB; 0 when it is gone.
 pub(super) fn peak_mib(process: &Process) -> f64 {
     process.pid().and_then(memory_mib).map_or(0.0, |(_, peak)| peak)
@@ -104,6 +111,8 @@ mod tests {
         assert!(cpu_seconds(std::process::id()).unwrap() > before, "{sum}");
         let (now, peak) = memory_mib(std::process::id()).unwrap();
         assert!(now > 0.5 && peak >= now, "{now} {peak}");
+        let share = proportional_mib(std::process::id()).unwrap();
+        assert!(share > 0.1 && share <= peak * 1.5, "{share} of {peak}");
     }
 
     #[test]

@@ -1,0 +1,53 @@
+//! The setter's process: flags, confinement, wiring, and an orderly end.
+//!
+//! A program of its own: what has CAP_SYS_ADMIN holds no HTTP, TLS or gRPC, and is a third as large.
+
+use std::sync::Arc;
+
+use andreas_node_agent::gpu::Library;
+use andreas_node_agent::gpu::nvml::NvmlLibrary;
+use andreas_node_agent::setter::{self, SetterArgs, confine};
+use andreas_runtime::shutdown;
+use andreas_runtime::telemetry::{self, TelemetryArgs};
+use clap::Parser;
+use rustix::thread::CapabilitySet;
+
+/// Setter of ANDREAS: sets and restores power limits and clocks. Needs CAP_SYS_ADMIN, and neither network nor token.
+#[derive(Debug, Parser)]
+#[command(name = "andreas-node-setter", version)]
+struct Args {
+    #[command(flatten)]
+    own: SetterArgs,
+    #[command(flatten)]
+    telemetry: TelemetryArgs,
+}
+
+fn main() -> anyhow::Result<()> {
+    let Args { own, telemetry } = Args::parse();
+    telemetry::init(&telemetry)?;
+    // Confinement belongs to threads, so it comes before there is a second one.
+    if !own.keep_network {
+        confine::leave_network();
+    }
+    confine::keep_only(CapabilitySet::SYS_ADMIN);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let ended = runtime.block_on(async {
+        let shutdown = shutdown::on_signals()?;
+        let library: Arc<dyn Library> = Arc::new(NvmlLibrary::new(&own.nvml_library));
+        setter::run(own, library, shutdown).await
+    });
+    // A thread that hangs in the driver must not keep the process.
+    runtime.shutdown_background();
+    ended
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_flags_do_not_contradict_each_other() {
+        Args::command().debug_assert();
+    }
+}
