@@ -180,10 +180,12 @@ fn ask(stage: &Stage, population: &Population, family: &Family) -> [Vec<f64>; SI
             };
             // Known are some of every part, asked are the rest.
             let n = here.len();
-            if !others.is_empty() && known != 2 {
-                ask(elsewhere, &others, &|i| (0..known).any(|k| (2 * k + 1) * n / (2 * known) == i));
-            }
             let first = first(&here, known);
+            if elsewhere == Situation::Few && !others.is_empty() {
+                ask(elsewhere, &others, &|i| (0..known).any(|k| (2 * k + 1) * n / (2 * known) == i));
+            } else if !others.is_empty() {
+                ask(elsewhere, &others, &|i| first.contains(&i));
+            }
             ask(alone, &[], &|i| first.contains(&i));
         }
     }
