@@ -14,6 +14,8 @@ pub(crate) const Z95: f64 = 1.644_853_626_951_472_2;
 /// Families that are held out, and cells of each.
 const HELD_OUT: usize = 40;
 const CELLS: usize = 48;
+/// Families of one model that are asked for one that is held out.
+const SIBLINGS: usize = 16;
 /// Parts that the families are held out in: of many, and of few.
 const FOLDS: (usize, usize) = (3, 6);
 const FEW_FAMILIES: usize = 64;
@@ -131,13 +133,7 @@ pub(crate) fn calibrate(stage: &Stage, families: &[Family]) -> Factors {
 
 fn ask(stage: &Stage, population: &Population, family: &Family) -> [Vec<f64>; SITUATIONS] {
     let spots = spread(&family.spots, CELLS);
-    let siblings: Vec<&Member> = stage
-        .members
-        .iter()
-        .filter(|m| family.model.is_some() && m.model == family.model && m.name != family.name)
-        .take(16)
-        .collect();
-    let expected = stage.expect_beside(population, family.size, &siblings);
+    let expected = stage.expect_beside(population, family, SIBLINGS);
     let level = |rows: &[Spot]| match stage.quantity {
         Quantity::Time => stage.free_level(rows, &expected),
         Quantity::Power => Found::default(),

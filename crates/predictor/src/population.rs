@@ -284,18 +284,24 @@ impl Population {
         for family in by_model.values().filter(|f| f.len() > 1) {
             for p in 1..P {
                 let total = self.prior.own[p];
-                let known: Vec<f64> = family
-                    .iter()
-                    .map(|m| m.found[p])
-                    .filter(|f| f.variance < 0.5 * total)
-                    .map(|f| f.mean)
-                    .collect();
+                let known: Vec<&&Member> =
+                    family.iter().filter(|m| m.found[p].variance < 0.5 * total).collect();
                 if known.len() < 2 || total <= 0.0 {
                     continue;
                 }
-                let n = known.len() as f64;
-                let mean = known.iter().sum::<f64>() / n;
-                let square = known.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>();
+                // Every namespace is one voice, as where siblings are asked.
+                let voice = |m: &Member| {
+                    1.0 / known.iter().filter(|k| k.namespace == m.namespace).count().max(1) as f64
+                };
+                let n: f64 = known.iter().map(|m| voice(m)).sum();
+                if n <= 1.5 {
+                    continue;
+                }
+                let mean = known.iter().map(|m| voice(m) * m.found[p].mean).sum::<f64>() / n;
+                let square: f64 = known
+                    .iter()
+                    .map(|m| voice(m) * (m.found[p].mean - mean) * (m.found[p].mean - mean))
+                    .sum();
                 among += (square / total).min(4.0 * (n - 1.0));
                 all += n - 1.0;
             }
@@ -303,41 +309,48 @@ impl Population {
         (among / all).clamp(0.1, 1.0)
     }
 
-    /// What to think of a family; `siblings` are those of the same model but itself.
-    pub fn expect(&self, quantity: Quantity, size: Size, siblings: &[&Member]) -> Expected {
+    /// What to think of a family; `siblings` are those of the same model but itself, with their weights.
+    pub fn expect(&self, quantity: Quantity, size: Size, siblings: &[(f64, &Member)]) -> Expected {
         let mut prior = self.prior;
         prior.within[LEVEL] =
             if self.ratios == Ratios::default() { UNKNOWN_TYPE } else { self.type_variance };
-        let mut by_type: BTreeMap<GpuType, (f64, f64)> = BTreeMap::new();
+        let mut by_type: BTreeMap<GpuType, Vec<(f64, f64, f64)>> = BTreeMap::new();
         let mut level = None;
+        let voices: f64 = siblings.iter().map(|(w, _)| w).sum();
+        // Among many an odd one may be a lie.
+        let huber = if voices < MANY as f64 { f64::INFINITY } else { HUBER.1 };
         if !siblings.is_empty() {
             let first = if quantity == Quantity::Power { 0 } else { 1 };
             for p in first..P {
                 let among = self.siblings * prior.own[p];
-                let (mut sum, mut total) =
-                    (prior.mean[p] / prior.own[p].max(1e-9), 1.0 / prior.own[p].max(1e-9));
-                for found in siblings.iter().map(|m| m.found[p]) {
-                    let weight = 1.0 / (found.variance + among).max(1e-9);
-                    (sum, total) = (sum + weight * found.mean, total + weight);
-                }
-                prior.mean[p] = sum / total;
+                let (start, sure) = (prior.mean[p], 1.0 / prior.own[p].max(1e-9));
+                let found = siblings.iter().map(|(w, m)| {
+                    (
+                        m.found[p].mean,
+                        w / (m.found[p].variance + among).max(1e-9),
+                        m.found[p].variance + among,
+                    )
+                });
+                let (mean, total) = pulled(start, sure, &found.collect::<Vec<_>>(), huber);
+                prior.mean[p] = mean;
                 prior.own[p] = among + 1.0 / total;
             }
-            for member in siblings.iter().filter(|m| m.on.len() > 1) {
+            for (weight, member) in siblings.iter().filter(|(_, m)| m.on.len() > 1) {
                 let family = Levels { size: member.size, weight: 1.0, on: &member.on };
                 for (l, residual) in member.on.iter().zip(self.ratios.residuals(&family)) {
-                    let sum = by_type.entry(l.gpu_type.clone()).or_default();
-                    let told = l.told(self.type_variance);
-                    *sum = (sum.0 + told * residual, sum.1 + told);
+                    let told = weight * l.told(self.type_variance);
+                    let spread = self.type_variance + l.variance;
+                    by_type.entry(l.gpu_type.clone()).or_default().push((residual, told, spread));
                 }
             }
             level = Some(level_of(siblings));
             if by_type.len() > 1 {
-                prior.within[LEVEL] *= (self.siblings + 1.0 / (1.0 + siblings.len() as f64)).min(1.0);
+                prior.within[LEVEL] *= (self.siblings + 1.0 / (1.0 + voices)).min(1.0);
             }
         }
         // One more pull for a single sibling than for many.
-        let siblings = by_type.into_iter().map(|(t, (sum, n))| (t, sum / (n + self.siblings))).collect();
+        let of_type = |found: Vec<(f64, f64, f64)>| pulled(0.0, self.siblings, &found, huber).0;
+        let siblings = by_type.into_iter().map(|(t, found)| (t, of_type(found))).collect();
         Expected {
             prior,
             ratios: self.ratios.clone(),
@@ -362,11 +375,30 @@ impl Population {
     }
 }
 
-fn level_of(siblings: &[&Member]) -> Found {
-    let n = siblings.len() as f64;
-    let mean = siblings.iter().map(|m| m.found[LEVEL].mean).sum::<f64>() / n;
-    let square: f64 =
-        siblings.iter().map(|m| (m.found[LEVEL].mean - mean) * (m.found[LEVEL].mean - mean)).sum();
+/// Mean of values with their weights and variances, drawn to `start`; those further off than `furthest` standard deviations weigh
+/// less. And the weight of all.
+fn pulled(start: f64, sure: f64, found: &[(f64, f64, f64)], furthest: f64) -> (f64, f64) {
+    let mut at = (start, sure);
+    for round in 0..ROUNDS {
+        let (mut sum, mut total) = (sure * start, sure);
+        for (value, weight, spread) in found {
+            let off = (value - at.0).abs() / libm::sqrt(spread.max(1e-9));
+            let weight = weight * if round > 0 && off > furthest { furthest / off } else { 1.0 };
+            (sum, total) = (sum + weight * value, total + weight);
+        }
+        at = (sum / total, total);
+        if furthest.is_infinite() {
+            break;
+        }
+    }
+    at
+}
+
+fn level_of(siblings: &[(f64, &Member)]) -> Found {
+    let n: f64 = siblings.iter().map(|(w, _)| w).sum();
+    let mean = siblings.iter().map(|(w, m)| w * m.found[LEVEL].mean).sum::<f64>() / n;
+    let off = |m: &Member| m.found[LEVEL].mean - mean;
+    let square: f64 = siblings.iter().map(|(w, m)| w * off(m) * off(m)).sum();
     // Half a sibling of a factor 2: the same model may have other data.
     Found { mean, variance: (square + 0.5) / n * (1.0 + 1.0 / n) }
 }

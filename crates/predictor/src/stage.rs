@@ -16,6 +16,8 @@ use crate::population::{Expected, MANY, Member, Population};
 use crate::posterior::{Found, Posterior, Prior, Row, Texture};
 use crate::ratio::{Level, Size};
 
+/// Families of one model that are asked for another.
+const SIBLINGS: usize = 64;
 /// Families that textures are compared on, and cells of each.
 const COMPARED: usize = 16;
 const COMPARED_CELLS: usize = 64;
@@ -140,21 +142,37 @@ impl Stage {
 
     /// What to think of a family; its own earlier self is not its sibling.
     pub fn expect(&self, family: &Family) -> Expected {
-        let siblings: Vec<&Member> = self
-            .members
-            .iter()
-            .filter(|m| family.model.is_some() && m.model == family.model && m.name != family.name)
-            .take(64)
-            .collect();
-        self.expect_beside(&self.population, family.size, &siblings)
+        self.expect_beside(&self.population, family, SIBLINGS)
     }
 
-    /// What a population and its siblings say of a family.
-    pub fn expect_beside(&self, population: &Population, size: Size, siblings: &[&Member]) -> Expected {
-        let mut expected = population.expect(self.quantity, size, siblings);
-        let rows: Vec<(&str, &Rows)> = siblings.iter().map(|m| (m.namespace.as_str(), &m.rows)).collect();
+    /// What a population and its siblings, at most so many, say of a family.
+    pub fn expect_beside(&self, population: &Population, family: &Family, most: usize) -> Expected {
+        let siblings = self.siblings(family, most);
+        let mut expected = population.expect(self.quantity, family.size, &siblings);
+        let rows: Vec<(&str, &Rows)> =
+            siblings.iter().map(|(_, m)| (m.namespace.as_str(), &m.rows)).collect();
         expected.kin = Kin::of(&rows, self.texture, self.parts, population.places()).map(Arc::new);
         expected
+    }
+
+    /// Families of the same model with their weights: each of its own namespace counts, of any other all together count as one.
+    fn siblings(&self, family: &Family, most: usize) -> Vec<(f64, &Member)> {
+        let mut namespaces: BTreeMap<&str, Vec<&Member>> = BTreeMap::new();
+        if family.model.is_some() {
+            let others = self.members.iter().filter(|m| m.model == family.model && m.name != family.name);
+            for m in others {
+                namespaces.entry(&m.namespace).or_default().push(m);
+            }
+        }
+        let each = (most / namespaces.len().max(1)).max(1);
+        let mut found: Vec<(f64, &Member)> = Vec::new();
+        for (namespace, members) in namespaces {
+            let taken = members.len().min(each);
+            let weight = if namespace == family.namespace { 1.0 } else { 1.0 / taken as f64 };
+            found.extend(members.into_iter().take(taken).map(|m| (weight, m)));
+        }
+        found.truncate(most);
+        found
     }
 
     /// Families by model.

@@ -29,6 +29,12 @@ fn predictions(predictor: &Predictor) -> Vec<f64> {
         .collect()
 }
 
+/// The same of one of two models.
+fn modelled(mut profile: Profile, model: usize) -> Profile {
+    profile.features.model_family = Some(format!("model-{}", model % 2));
+    profile
+}
+
 fn largest_move(before: &[f64], after: &[f64]) -> f64 {
     before.iter().zip(after).map(|(a, b)| (b / a - 1.0).abs()).fold(0.0, f64::max)
 }
@@ -119,6 +125,31 @@ proptest! {
         population.extend((0..families).map(|n| lies(n, by_type, over_gpus, watts)));
         let moved = largest_move(&before, &predictions(&Predictor::fit(&gpus(), &population)));
         prop_assert!(moved <= 0.02, "moved by {:.4}", moved);
+    }
+
+    /// As if it ran the models that the others run: families of one model say more of each other than of the rest.
+    #[test]
+    fn lies_of_the_same_model_move_the_others_by_an_eighth_at_most(
+        by_type in (20.0..45.0f64, 50.0..100.0f64, 27.0..75.0f64).prop_map(|(a, b, c)| [a, b, c]),
+        over_gpus in -1.1..-0.4f64,
+        families in 1..60usize,
+    ) {
+        let mut population: Vec<Profile> =
+            honest().into_iter().enumerate().map(|(i, profile)| modelled(profile, i)).collect();
+        let asked = |predictor: &Predictor| -> Vec<f64> {
+            let family = |i: usize| {
+                let f = family(i);
+                let seen = vec![f.seen(on("A100", 2, 1), 6.0)];
+                let new = Profile { name: format!("lab-01/new-{i}"), observations: seen, ..f.profile() };
+                modelled(Profile { features: f.features(), ..new }, i)
+            };
+            let all = (300..306).map(family).flat_map(|p| predictor.predict(&p, &prior(), &every()));
+            all.flat_map(|p| [p.epoch.median, p.power.median]).collect()
+        };
+        let before = asked(&Predictor::fit(&gpus(), &population));
+        population.extend((0..families).map(|n| modelled(lies(n, by_type, over_gpus, 300.0), n)));
+        let moved = largest_move(&before, &asked(&Predictor::fit(&gpus(), &population)));
+        prop_assert!(moved <= 0.125, "moved by {:.4}", moved);
     }
 
     #[test]
