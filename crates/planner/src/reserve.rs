@@ -23,6 +23,11 @@ pub(crate) fn reserve(
     job: usize,
     configs: &[usize],
 ) -> Option<Reservation> {
+    let data = &instance.jobs[job];
+    if !data.job.movable && !matches!(data.holding, Holding::Nothing) {
+        // Until it has left it is offered what it held alone; then it may need other room, or none.
+        return None;
+    }
     let (ready, spot) = earliest(instance, board, job, configs)?;
     board.ledger.take(instance, job, &spot);
     Some(Reservation { job, spot, ready })
