@@ -11,6 +11,7 @@ use std::time::Duration;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::{Phase, TrainingJobStatus};
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 use crate::lifecycle::Step;
@@ -21,11 +22,14 @@ const MANY: usize = 8;
 const LONGEST: Duration = Duration::from_secs(10);
 /// How often it is looked whether the crowd has gone.
 const LOOK: Duration = Duration::from_secs(1);
+/// For so long nothing came after a crowd before it has gone: between two plans of a burst nobody starts, and the next are many.
+const LULL: Duration = Duration::from_secs(2);
 
 /// How many jobs are being started. Clones count together.
 #[derive(Clone, Debug, Default)]
 pub struct Crowd {
     starting: Arc<AtomicUsize>,
+    last: Arc<Mutex<Option<Instant>>>,
 }
 
 /// A job is being started for as long as this lives.
@@ -43,12 +47,15 @@ impl Drop for Starting {
 impl Crowd {
     /// Counts a job while it is being started: its allocation is written, its pods are made.
     pub fn enter(&self) -> Starting {
-        self.starting.fetch_add(1, Ordering::Relaxed);
+        if self.starting.fetch_add(1, Ordering::Relaxed) + 1 >= MANY {
+            *self.last.lock() = Some(Instant::now());
+        }
         Starting { starting: Arc::clone(&self.starting) }
     }
 
     fn is_here(&self) -> bool {
-        self.starting.load(Ordering::Relaxed) >= MANY
+        let just_now = || self.last.lock().is_some_and(|last| last.elapsed() < LULL);
+        self.starting.load(Ordering::Relaxed) >= MANY || just_now()
     }
 
     /// When to look again, where the step does nothing but record that a job runs, and others wait to be started.
@@ -111,8 +118,8 @@ mod tests {
         )
     }
 
-    #[test]
-    fn that_a_job_runs_is_recorded_at_once_unless_many_are_being_started() {
+    #[tokio::test(start_paused = true)]
+    async fn that_a_job_runs_is_recorded_at_once_unless_many_are_being_started() {
         let (job, step) = begins();
         let crowd = Crowd::default();
         assert_eq!(crowd.puts_off(&job, &step, at(101)), None, "nobody waits");
@@ -120,6 +127,8 @@ mod tests {
         assert_eq!(crowd.puts_off(&job, &step, at(101)), Some(LOOK));
         assert_eq!(crowd.puts_off(&job, &step, at(110)), None, "it has waited for long enough");
         here.pop();
+        assert_eq!(crowd.puts_off(&job, &step, at(101)), Some(LOOK), "more may come");
+        sleep(LULL).await;
         assert_eq!(crowd.puts_off(&job, &step, at(101)), None, "the crowd has gone");
     }
 
