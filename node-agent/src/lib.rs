@@ -8,6 +8,7 @@
 //! | [`setting`] | what can be set on a GPU, and how it is asked for over the socket |
 //! | [`setter`] | the process with CAP_SYS_ADMIN: sets, remembers what was before, restores |
 //! | [`brain`] | the process with a token: sees, decides, reports |
+//! | [`process`] | what both begin and end with |
 //!
 //! # What flows in and out
 //!
@@ -33,6 +34,7 @@
 
 pub mod brain;
 pub mod gpu;
+pub mod process;
 pub mod setter;
 pub mod setting;
 

@@ -1,13 +1,10 @@
 //! The brain's process: flags, confinement, wiring, and an orderly end.
 
-use std::sync::Arc;
-
 use andreas_node_agent::brain::{self, BrainArgs};
-use andreas_node_agent::gpu::Library;
-use andreas_node_agent::gpu::nvml::NvmlLibrary;
+use andreas_node_agent::process;
 use andreas_node_agent::setter::confine;
 use andreas_runtime::telemetry::{self, TelemetryArgs};
-use andreas_runtime::{admin::AdminArgs, client::ClientArgs, shutdown};
+use andreas_runtime::{admin::AdminArgs, client::ClientArgs};
 use clap::{Parser, Subcommand};
 use rustix::thread::CapabilitySet;
 
@@ -39,15 +36,8 @@ fn main() -> anyhow::Result<()> {
     telemetry::init(&telemetry)?;
     // Confinement belongs to threads, so it comes before there is a second one.
     confine::keep_only(CapabilitySet::empty());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let ended = runtime.block_on(async {
-        let shutdown = shutdown::on_signals()?;
-        let library: Arc<dyn Library> = Arc::new(NvmlLibrary::new(&own.nvml_library));
-        brain::run(*own, admin, client, library, shutdown).await
-    });
-    // A thread that hangs in the driver must not keep the process.
-    runtime.shutdown_background();
-    ended
+    let library = own.nvml_library.clone();
+    process::run(&library, |library, shutdown| brain::run(*own, admin, client, library, shutdown))
 }
 
 #[cfg(test)]

@@ -229,7 +229,10 @@ impl Ledger {
             let free = asked.filter(|asked| *asked <= now)?.checked_add(pause).ok()?;
             (free > now).then_some(free)
         };
-        let Some(memory) = self.jobs.get_mut(key).filter(|memory| memory.uid == uid) else { return Ok(()) };
+        let Some(memory) = self.jobs.get_mut(key).filter(|memory| memory.uid == uid) else {
+            // Nobody could say later when it asked last.
+            return Err(now.checked_add(SAME_ASKS_EVERY).unwrap_or(Timestamp::MAX));
+        };
         if let Some(free) = free(self.asked, ASK_EVERY).max(free(memory.asked, SAME_ASKS_EVERY)) {
             return Err(free);
         }
@@ -349,6 +352,7 @@ mod tests {
             "each once in ten, and then it does"
         );
         assert_eq!(asks("b", 50), Ok(()), "a clock that was set back silences nobody");
+        assert_eq!(asks("nobody", 200), Err(at(210)));
     }
 
     #[test]

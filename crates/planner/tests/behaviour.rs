@@ -5,118 +5,15 @@
 
 use std::collections::BTreeMap;
 
-use andreas_core::{CostRate, EnergyPrice, GpuCount, NodeName, Seconds, Steps, Time, Watts};
+use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, Steps, Time, Watts};
 use andreas_planner::{
-    Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, MethodName, Namespace, Node,
-    Options, Placement, Plan, PowerBudget, Preemption, Resources, Snapshot, Spread, WaitReason, Worker, plan,
+    Estimate, GpuTypeInfo, Job, JobState, MethodName, Namespace, Node, Plan, Preemption, Resources, Snapshot,
+    Spread, WaitReason, Worker,
 };
 
-const HOUR: f64 = 3600.0;
+mod stories;
 
-/// `n` nodes with eight GPUs (idle 50 W, training 300 W each) and an overhead of 100 W.
-fn cluster(n: usize) -> Snapshot {
-    let node = |i: usize| Node {
-        name: format!("n{i}").into(),
-        gpu_type: "A100".into(),
-        gpus: GpuCount(8),
-        free_gpus: GpuCount(8),
-        overhead: Watts(100.0),
-        foreign_power: None,
-        free: Resources::default(),
-    };
-    Snapshot {
-        now: Time(0.0),
-        tariff: Steps::flat(EnergyPrice::per_kwh(0.2, 1.3)),
-        budget: None,
-        lateness: Lateness {
-            turnaround_share: 0.1,
-            late_fixed: Seconds(900.0),
-            aging: Some(Seconds(24.0 * HOUR)),
-        },
-        restart: Seconds(120.0),
-        horizon: None,
-        gpu_types: vec![GpuTypeInfo { name: "A100".into(), idle: Watts(50.0), max: Watts(400.0) }],
-        nodes: (0..n).map(node).collect(),
-        namespaces: vec![],
-        jobs: vec![],
-        prices: None,
-        memory: None,
-    }
-}
-
-/// A job that takes an hour on `gpus` GPUs and can run on nothing else.
-fn job(name: &str, gpus: u32) -> Job {
-    Job {
-        id: format!("team/{name}").into(),
-        namespace: "team".into(),
-        submit: Time(-HOUR),
-        deadline: None,
-        weight: CostRate(10.0 * 0.02 / HOUR),
-        epochs_left: 10.0,
-        estimates: [Estimate {
-            gpu_type: "A100".into(),
-            gpus: GpuCount(gpus),
-            epoch: Seconds(HOUR / 10.0),
-            power: Watts(300.0 * f64::from(gpus)),
-            rel_std: 0.0,
-        }]
-        .into(),
-        spread: vec![],
-        limits: vec![],
-        requested_gpus: None,
-        worker: Worker::default(),
-        candidates: None,
-        forbidden: vec![],
-        preemption: Preemption::Allowed,
-        movable: true,
-        min_run: Seconds::ZERO,
-        lost: Seconds::ZERO,
-        state: JobState::Waiting,
-    }
-}
-
-fn on(nodes: &[&str], gpus: u32) -> Placement {
-    Placement {
-        gpu_type: "A100".into(),
-        nodes: nodes.iter().map(|n| NodeName::from(*n)).collect(),
-        gpus_per_node: GpuCount(gpus),
-        limit: None,
-    }
-}
-
-fn running(job: Job, nodes: &[&str], gpus: u32) -> Job {
-    Job { state: JobState::Running { placement: on(nodes, gpus), since: Time(-HOUR) }, ..job }
-}
-
-fn with(method: MethodName) -> Options {
-    Options { method, ..Options::default() }
-}
-
-fn decide(snapshot: &Snapshot, method: MethodName) -> Plan {
-    plan(snapshot, &with(method)).unwrap()
-}
-
-fn place<'a>(plan: &'a Plan, job: &str) -> Option<&'a Placement> {
-    plan.jobs[job].decision.placement()
-}
-
-fn reason(plan: &Plan, job: &str) -> (WaitReason, Vec<String>) {
-    match &plan.jobs[job].decision {
-        Decision::Wait { reason, blockers, .. } => {
-            (*reason, blockers.iter().map(ToString::to_string).collect())
-        }
-        Decision::Run(place) => panic!("{job} runs on {place:?}"),
-    }
-}
-
-fn budget(watts: f64) -> Option<PowerBudget> {
-    Some(PowerBudget {
-        watts: Steps::flat(Watts(watts)),
-        margin: 0.0,
-        scope_factor: 1.0,
-        look_ahead: Seconds::ZERO,
-    })
-}
+use stories::{HOUR, cluster, decide, job, on, place, reason, running};
 
 /// Two full nodes of eight GPUs and, every ten minutes, two heavy jobs of four GPUs and half an hour: more than the
 /// cluster can do. In the beginning a light job waits that needs a whole node. Says in which step it starts.
@@ -196,30 +93,6 @@ fn room_that_is_kept_is_used_until_it_is_needed() {
             reason(&plan, "team/long"),
             (WaitReason::WaitingForCapacity, vec!["team/large".to_owned()])
         );
-        assert_eq!(reason(&plan, "team/large").0, WaitReason::WaitingForCapacity);
-    }
-}
-
-#[test]
-fn nobody_is_stopped_for_the_watts_of_room_that_is_kept() {
-    // Given a job that may not be stopped, one that may not be moved, and an overdue one that needs all GPUs and, with
-    // the 1500 W of the others, more watts than there are,
-    let mut snapshot = cluster(1);
-    snapshot.now = Time(1000.0 * HOUR);
-    let since = Time(999.0 * HOUR);
-    let there =
-        |job: Job, gpus| Job { state: JobState::Running { placement: on(&["n0"], gpus), since }, ..job };
-    snapshot.jobs = vec![
-        there(Job { preemption: Preemption::Never, ..job("never", 2) }, 2),
-        there(Job { movable: false, ..job("fixed", 2) }, 2),
-        Job { deadline: Some(Time(0.0)), ..job("large", 8) },
-    ];
-    snapshot.budget = budget(2500.0);
-    for method in MethodName::ALL {
-        // then both go on, and it waits until they are done.
-        let plan = decide(&snapshot, method);
-        assert_eq!(place(&plan, "team/never"), Some(&on(&["n0"], 2)), "{method}");
-        assert_eq!(place(&plan, "team/fixed"), Some(&on(&["n0"], 2)), "{method}");
         assert_eq!(reason(&plan, "team/large").0, WaitReason::WaitingForCapacity);
     }
 }
@@ -307,120 +180,6 @@ fn why_a_job_waits_is_always_said() {
         assert_eq!(reason(&plan, "team/greedy").0, WaitReason::NoFeasibleNode);
         assert_eq!(reason(&plan, "team/unlucky").0, WaitReason::NoFeasibleNode);
         assert_eq!(reason(&plan, "team/poor").0, WaitReason::QuotaExceeded);
-    }
-}
-
-#[test]
-fn a_job_costs_the_budget_its_draw_minus_the_idle_watts_it_replaces() {
-    // Given 400 W of idle GPUs, a job of four GPUs adds 100 W overhead and 4 x (300 - 50) W: 1500 W.
-    let mut snapshot = cluster(1);
-    snapshot.jobs = vec![job("four", 4)];
-    for (watts, runs) in [(1500.0, true), (1499.0, false)] {
-        snapshot.budget = budget(watts);
-        let plan = decide(&snapshot, MethodName::Andreas);
-        assert_eq!(place(&plan, "team/four").is_some(), runs);
-        assert_eq!(plan.budgeted_power, Watts(if runs { 1500.0 } else { 400.0 }));
-        if !runs {
-            assert_eq!(reason(&plan, "team/four").0, WaitReason::PowerBudget);
-        }
-    }
-    snapshot.budget = budget(399.0);
-    assert_eq!(reason(&decide(&snapshot, MethodName::Fifo), "team/four").0, WaitReason::BudgetInfeasible);
-}
-
-#[test]
-fn a_lower_budget_first_lowers_limits_then_stops_the_cheapest_and_never_last() {
-    let limit =
-        LimitEffect { gpu_type: "A100".into(), limit: Watts(200.0), time_factor: 1.05, power_factor: 0.7 };
-    let mut snapshot = cluster(3);
-    snapshot.jobs = vec![
-        running(Job { limits: vec![limit], ..job("limited", 8) }, &["n0"], 8),
-        running(Job { weight: CostRate(1e-6), preemption: Preemption::Never, ..job("never", 8) }, &["n1"], 8),
-        running(Job { weight: CostRate(1e-3), ..job("dear", 8) }, &["n2"], 8),
-    ];
-    // Given three nodes at 2500 W each,
-    for method in MethodName::ALL {
-        // a little less is reached by a limit alone,
-        snapshot.budget = budget(7000.0);
-        let plan = decide(&snapshot, method);
-        assert_eq!(place(&plan, "team/limited").unwrap().limit, Some(Watts(200.0)), "{method}");
-        assert!(["team/never", "team/dear"].iter().all(|j| place(&plan, j).is_some()));
-        // much less by stops, of jobs that may be stopped first,
-        snapshot.budget = budget(3500.0);
-        let plan = decide(&snapshot, method);
-        let runs: Vec<_> =
-            plan.jobs.iter().filter(|j| j.1.decision.placement().is_some()).map(|j| j.0.as_str()).collect();
-        assert_eq!(runs, ["team/never"], "{method}");
-        assert_eq!(reason(&plan, "team/dear").0, WaitReason::PowerBudget);
-        // and nothing at all by stopping everything.
-        snapshot.budget = budget(1300.0);
-        let plan = decide(&snapshot, method);
-        assert!(plan.jobs.values().all(|j| j.decision.placement().is_none()), "{method}");
-    }
-}
-
-#[test]
-fn while_some_leave_for_a_lower_budget_nobody_is_stopped_in_their_place() {
-    let mut snapshot = cluster(4);
-    let leaving = |name: &str, node: &str| Job {
-        state: JobState::Stopping {
-            holds: Placement {
-                gpu_type: "A100".into(),
-                nodes: vec![node.into()],
-                gpus_per_node: GpuCount(8),
-                limit: None,
-            },
-            target: None,
-            gone_by: Time(60.0),
-        },
-        ..job(name, 8)
-    };
-    // Given four nodes (400 W idle, 2500 W each with a job): two run, one leaves, one waits, 8300 W are held now
-    snapshot.jobs = vec![
-        running(job("dear", 8), &["n0"], 8),
-        running(Job { weight: CostRate(1e-6), ..job("cheap", 8) }, &["n1"], 8),
-        leaving("leaves", "n2"),
-        job("waits", 8),
-    ];
-    let runs = |plan: &Plan| -> Vec<String> {
-        let placed = plan.jobs.iter().filter(|j| j.1.decision.placement().is_some());
-        placed.map(|j| j.0.as_str().to_owned()).collect()
-    };
-    for method in MethodName::ALL {
-        // and a budget that is met as soon as that one has left: it stays at that, and nothing starts meanwhile.
-        snapshot.budget = budget(5_800.0);
-        let plan = decide(&snapshot, method);
-        assert_eq!(runs(&plan), ["team/cheap", "team/dear"], "{method}");
-        assert_eq!(plan.allowed_power, Some(Watts(5_800.0)), "the budget is said as it is");
-        // One that asks for another stop gets that one.
-        snapshot.budget = budget(3_700.0);
-        assert_eq!(runs(&decide(&snapshot, method)), ["team/dear"], "{method}");
-        // What leaves for other reasons under a budget that is kept frees nothing before it is gone.
-        snapshot.budget = budget(8_299.0);
-        assert_eq!(runs(&decide(&snapshot, method)), ["team/cheap", "team/dear"], "{method}");
-    }
-}
-
-#[test]
-fn a_lower_budget_window_is_seen_ahead() {
-    let mut snapshot = cluster(1);
-    snapshot.jobs = vec![job("four", 4)];
-    let windows = vec![(Time(0.0), Watts(3000.0)), (Time(300.0), Watts(1000.0))];
-    for (look_ahead, runs) in [(600.0, false), (60.0, true)] {
-        snapshot.budget = Some(PowerBudget {
-            watts: Steps::new(windows.clone()).unwrap(),
-            look_ahead: Seconds(look_ahead),
-            ..budget(0.0).unwrap()
-        });
-        let plan = decide(&snapshot, MethodName::Edf);
-        assert_eq!(place(&plan, "team/four").is_some(), runs);
-        if runs {
-            assert_eq!(
-                plan.next_event,
-                Some(Time(240.0)),
-                "planned again before the window by the look-ahead"
-            );
-        }
     }
 }
 

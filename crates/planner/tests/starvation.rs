@@ -11,6 +11,8 @@ use andreas_planner::{
     Preemption, Resources, Snapshot, Spread, Worker, plan,
 };
 use proptest::prelude::*;
+use rand::SeedableRng as _;
+use rand_chacha::ChaCha8Rng;
 
 /// Name, speed and watts of a GPU that trains.
 const TYPES: [(&str, f64, f64); 2] = [("slow", 1.0, 200.0), ("fast", 2.5, 400.0)];
@@ -51,28 +53,6 @@ fn cases() -> impl Strategy<Value = Case> {
         error,
         aging: true,
     })
-}
-
-/// A small generator: the stream is as long as it has to be.
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> f64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    fn between(&mut self, low: f64, high: f64) -> f64 {
-        low + (high - low) * self.next()
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() * end as f64) as usize
-    }
-
-    fn often(&mut self, part: f64) -> bool {
-        self.next() < part
-    }
 }
 
 impl Case {
@@ -141,17 +121,18 @@ impl Case {
     }
 
     /// The next job of the stream, how many times longer than predicted it takes, and until when nodes refuse it.
-    fn job(&self, i: usize, submit: Time, numbers: &mut Numbers) -> (Job, f64, Time) {
-        let seconds = numbers.between(5.0, 40.0) * 60.0;
-        let scaling = numbers.between(0.7, 1.0);
-        let spans: &[u32] = if numbers.often(0.4) { &[1, 2] } else { &[1] };
+    fn job(&self, i: usize, submit: Time, numbers: &mut ChaCha8Rng) -> (Job, f64, Time) {
+        let seconds = numbers.random_range(5.0..40.0) * 60.0;
+        let scaling = numbers.random_range(0.7..1.0);
+        let spans: &[u32] = if numbers.random_bool(0.4) { &[1, 2] } else { &[1] };
         let possible: Vec<u32> = [1, 2, 4, 8, 16]
             .into_iter()
             .filter(|g| (0..2).any(|kind| spans.iter().any(|span| self.fits(kind, *g, *span))))
             .collect();
         // As many as one could ever get, or a range of numbers, of which that is one.
-        let requested = if possible.is_empty() { 1 } else { possible[numbers.below(possible.len())] };
-        let counts: Vec<u32> = if numbers.often(0.5) { vec![requested] } else { vec![1, 2, 4, 8, 16] };
+        let requested =
+            if possible.is_empty() { 1 } else { possible[numbers.random_range(0..possible.len())] };
+        let counts: Vec<u32> = if numbers.random_bool(0.5) { vec![requested] } else { vec![1, 2, 4, 8, 16] };
         let rows = TYPES.into_iter().flat_map(|(name, speed, watts)| {
             let row = move |gpus: &u32| Estimate {
                 gpu_type: name.into(),
@@ -162,21 +143,22 @@ impl Case {
             };
             counts.iter().map(row).collect::<Vec<_>>()
         });
-        let deadline = submit + Seconds(seconds * numbers.between(0.2, 1.5));
-        let refused = numbers.often(0.3);
-        let part = numbers.between(0.3, 1.3);
+        let deadline = submit + Seconds(seconds * numbers.random_range(0.2..1.5));
+        let refused = numbers.random_bool(0.3);
+        let part = numbers.random_range(0.3_f64..1.3).min(1.0);
         let forbidden: Vec<NodeName> = (0..self.nodes.len())
-            .filter(|_| numbers.often(part) && refused)
+            .filter(|_| numbers.random_bool(part) && refused)
             .map(|n| NodeName::from(format!("n{n}")))
             .collect();
-        let longer = libm::pow(self.error, numbers.between(-1.0, 1.0));
-        let until = submit + Seconds(numbers.between(60.0, 3600.0));
+        let longer = libm::pow(self.error, numbers.random_range(-1.0..1.0));
+        let until = submit + Seconds(numbers.random_range(60.0..3600.0));
+        let namespace = if numbers.random_bool(0.5) { "ns0" } else { "ns1" };
         let job = Job {
-            id: format!("ns{}/job{i:04}", numbers.below(2)).into(),
-            namespace: "ns0".into(),
+            id: format!("{namespace}/job{i:04}").into(),
+            namespace: namespace.into(),
             submit,
-            deadline: numbers.often(0.7).then_some(deadline),
-            weight: CostRate(1e-6 * 10_000.0_f64.powf(numbers.next())),
+            deadline: numbers.random_bool(0.7).then_some(deadline),
+            weight: CostRate(1e-6 * 10_000.0_f64.powf(numbers.random::<f64>())),
             epochs_left: 1.0,
             estimates: rows.collect(),
             spread: if spans.len() > 1 { vec![Spread { nodes: 2, time_factor: 1.1 }] } else { vec![] },
@@ -185,9 +167,9 @@ impl Case {
             worker: Worker::default(),
             candidates: None,
             forbidden,
-            preemption: if numbers.often(0.2) { Preemption::Never } else { Preemption::Allowed },
-            movable: !numbers.often(0.2),
-            min_run: Seconds(if numbers.often(0.2) { 600.0 } else { 0.0 }),
+            preemption: if numbers.random_bool(0.2) { Preemption::Never } else { Preemption::Allowed },
+            movable: !numbers.random_bool(0.2),
+            min_run: Seconds(if numbers.random_bool(0.2) { 600.0 } else { 0.0 }),
             lost: Seconds::ZERO,
             state: JobState::Waiting,
         };
@@ -217,7 +199,7 @@ struct Run {
 
 /// Lets a method plan until the watched jobs have ended, or ought to have. Says who has not started, and who has not ended.
 fn left_over(case: &Case, method: MethodName) -> (BTreeSet<JobId>, BTreeSet<JobId>) {
-    let mut numbers = Numbers(case.seed);
+    let mut numbers = ChaCha8Rng::seed_from_u64(case.seed);
     let mut snapshot = case.cluster();
     let options =
         Options { method, trials: if method == MethodName::Exact { 1 } else { 10 }, ..Options::default() };
@@ -244,7 +226,7 @@ fn left_over(case: &Case, method: MethodName) -> (BTreeSet<JobId>, BTreeSet<JobI
             refused.insert(job.id.clone(), until);
             snapshot.jobs.push(job);
             count += 1;
-            arrival = arrival - Seconds(case.gap() * libm::log(1.0 - numbers.next()));
+            arrival = arrival - Seconds(case.gap() * libm::log(1.0 - numbers.random::<f64>()));
         }
         for job in &mut snapshot.jobs {
             if refused[&job.id] <= snapshot.now {

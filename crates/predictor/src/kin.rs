@@ -2,8 +2,10 @@
 //!
 //! A Gaussian process over the siblings' rows together. Each sibling keeps parameters and levels of its own, so it tells of nothing
 //! but the shape they leave over; of that shape a part is common to all of the model, the rest its own. How large the parts are is
-//! found over all models by evidence. On one node only: between nodes it would be a part of the synchronisation. The next family's curve starts from what is common, given the siblings' rows, with the
-//! variance that is left. Rows far off what the others say weigh less (Huber), and no namespace has more rows than another.
+//! found over all models by evidence. On one node only: between nodes it would be a part of the synchronisation.
+//!
+//! The next family's curve starts from what is common, given the siblings' rows, with the variance that is left. Rows far off what
+//! the others say weigh less (Huber), and no namespace has more rows than another.
 
 use std::collections::BTreeMap;
 
@@ -97,11 +99,11 @@ impl Parts {
     }
 
     fn shared(self, texture: Texture, a: &Setting, b: &Setting) -> f64 {
-        let smooth = self.deviation * texture.covariance(a, b);
-        let here = a.kind == b.kind && a.gpus == b.gpus && a.nodes == b.nodes;
         if a.nodes > 0.0 || b.nodes > 0.0 {
             return 0.0;
         }
+        let smooth = self.deviation * texture.covariance(a, b);
+        let here = a.kind == b.kind && a.gpus == b.gpus;
         if here { smooth + self.scatter * texture.nearby(a, b) } else { smooth }
     }
 }
@@ -261,18 +263,9 @@ mod tests {
     use super::*;
     use crate::physics::{P, Quantity};
 
-    const HERE: Setting = Setting {
-        kind: 0,
-        gpus: 1.0,
-        nodes: 0.0,
-        batch: 0.0,
-        limit: 0.0,
-        depth: 0.0,
-        base: 0.0,
-        network: 0.0,
-        between: 0.0,
-        bent: 0.0,
-    };
+    fn here() -> Setting {
+        Setting { gpus: 1.0, ..Setting::default() }
+    }
 
     /// A family that is `bump` off on two GPUs, at a level of its own.
     fn family(level: f64, bump: f64) -> Rows {
@@ -281,7 +274,7 @@ mod tests {
             let off = level + if gpus == 1 { bump } else { 0.0 };
             let mut slopes = [0.0; P];
             slopes[0] = 1.0;
-            let setting = Setting { gpus: f64::from(gpus), ..HERE };
+            let setting = Setting { gpus: f64::from(gpus), ..here() };
             Site { gpu_type: "T4".into(), setting, off, slopes, noise: 0.01 }
         };
         let prior = Prior { mean: q.means(), own: q.between(), within: q.within() };
@@ -299,7 +292,7 @@ mod tests {
         (
             parts,
             kin.map_or(0.0, |kin| {
-                kin.mean(&kin.with(&HERE)) - kin.mean(&kin.with(&Setting { gpus: 3.0, ..HERE }))
+                kin.mean(&kin.with(&here())) - kin.mean(&kin.with(&Setting { gpus: 3.0, ..here() }))
             }),
         )
     }

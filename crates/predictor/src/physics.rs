@@ -45,8 +45,8 @@ pub(crate) enum Quantity {
     Power,
 }
 
-/// A setting as the curve sees it.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// A setting as the curve sees it; by default one GPU without a limit, of which nothing is known before.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Setting {
     /// Which GPU type: its place in a list.
     pub kind: u16,
@@ -201,18 +201,7 @@ mod tests {
     use super::*;
 
     fn on(gpus: f64, nodes: f64) -> Setting {
-        Setting {
-            kind: 0,
-            gpus,
-            nodes,
-            batch: 0.0,
-            limit: 0.0,
-            depth: 0.0,
-            base: 0.0,
-            network: 0.0,
-            between: 0.0,
-            bent: 0.0,
-        }
+        Setting { gpus, nodes, ..Setting::default() }
     }
 
     #[test]

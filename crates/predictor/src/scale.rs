@@ -119,16 +119,12 @@ impl Scale {
             Quantity::Time => draw.map_or(0.0, |(free, limited)| law.taken(&cell.gpu_type, free, limited)),
         };
         let setting = Setting {
-            kind: 0,
             gpus: libm::log2(f64::from(cell.gpus.max(1))),
             nodes: libm::log2(f64::from(cell.nodes.max(1))),
             batch,
             limit,
             depth,
-            base: 0.0,
-            network: 0.0,
-            between: 0.0,
-            bent: 0.0,
+            ..Setting::default()
         };
         Spot {
             gpu_type: cell.gpu_type.clone(),

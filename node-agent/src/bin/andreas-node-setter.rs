@@ -2,12 +2,8 @@
 //!
 //! A program of its own: what has CAP_SYS_ADMIN holds no HTTP, TLS or gRPC, and is a third as large.
 
-use std::sync::Arc;
-
-use andreas_node_agent::gpu::Library;
-use andreas_node_agent::gpu::nvml::NvmlLibrary;
+use andreas_node_agent::process;
 use andreas_node_agent::setter::{self, SetterArgs, confine};
-use andreas_runtime::shutdown;
 use andreas_runtime::telemetry::{self, TelemetryArgs};
 use clap::Parser;
 use rustix::thread::CapabilitySet;
@@ -30,15 +26,8 @@ fn main() -> anyhow::Result<()> {
         confine::leave_network();
     }
     confine::keep_only(CapabilitySet::SYS_ADMIN);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let ended = runtime.block_on(async {
-        let shutdown = shutdown::on_signals()?;
-        let library: Arc<dyn Library> = Arc::new(NvmlLibrary::new(&own.nvml_library));
-        setter::run(own, library, shutdown).await
-    });
-    // A thread that hangs in the driver must not keep the process.
-    runtime.shutdown_background();
-    ended
+    let library = own.nvml_library.clone();
+    process::run(&library, |library, shutdown| setter::run(own, library, shutdown))
 }
 
 #[cfg(test)]

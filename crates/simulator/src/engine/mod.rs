@@ -8,6 +8,7 @@
 //! spent on the new GPUs at the job's full draw, plus the training since the last checkpoint, done again.
 
 mod error;
+mod fault;
 mod learning;
 mod live;
 mod meter;
@@ -20,6 +21,7 @@ use andreas_planner::{Job, JobState, Placement, Plan, PowerBudget, Snapshot, Sna
 
 use error::Belief;
 pub use error::PredictionError;
+pub use fault::SimulationError;
 pub use learning::Knowledge;
 use learning::Learner;
 use live::{Live, Run};
@@ -42,44 +44,6 @@ const IN_VIEW: Seconds = Seconds(5.0);
 const PATIENCE: Seconds = Seconds(900.0);
 /// After so many of them in a row, whoever still waits never runs.
 const MOST_PATIENCE: u32 = 200;
-
-/// Why a replay ended early. All are faults of the scenario or of the method, never of the replay's course.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum SimulationError {
-    /// The planner refused the snapshot.
-    #[error("the planner refused a snapshot at {at}: {source}")]
-    Refused {
-        /// When.
-        at: Time,
-        /// Why.
-        source: SnapshotError,
-    },
-    /// The plan puts a job where it cannot run.
-    #[error("at {at}, {job} was put on {nodes:?}, where it cannot run")]
-    Impossible {
-        /// When.
-        at: Time,
-        /// Which.
-        job: JobId,
-        /// Where.
-        nodes: Vec<NodeName>,
-    },
-    /// The plan uses more GPUs than a node has.
-    #[error("at {at}, {used} GPUs of {node} were given out, and it has {has}")]
-    OverCapacity {
-        /// When.
-        at: Time,
-        /// Where.
-        node: NodeName,
-        /// GPUs given out.
-        used: u32,
-        /// GPUs there.
-        has: u32,
-    },
-    /// A failure names a node that there is not.
-    #[error("failures: no node is called {0}")]
-    NoSuchNode(NodeName),
-}
 
 /// How a replay is to be made.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,0 +1,305 @@
+//! What the operator knows of a training run.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::phase::{Outcome, Phase};
+
+/// What the operator knows of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TrainingJobStatus {
+    /// Generation of `spec` that this status has seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Where the run is in its life.
+    pub phase: Phase,
+    /// Why the run waits, in a word: the reason of the condition `Scheduled` when it is not `True`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub reason: Option<String>,
+    /// `Scheduled`, `Running`, `Finished`, `OnTime`, `Progressing`, `TemplateAccepted`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub conditions: Vec<Condition>,
+    /// The deadline as an instant, also where the user gave a duration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Time>,
+    /// What the run has been given. Written before anything else happens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allocation: Option<Allocation>,
+    /// Counter of decisions about this run; an allocation's `generation` is its value at that time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub decisions: Option<i64>,
+    /// A stop that was asked for and has not ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop: Option<StopRequest>,
+    /// Attempts started so far.
+    #[schemars(range(min = 0))]
+    pub attempts: i64,
+    /// Attempts that ended by the user's own failure.
+    #[schemars(range(min = 0))]
+    pub user_failures: i32,
+    /// Attempts that ended by the cluster's failure.
+    #[schemars(range(min = 0))]
+    pub cluster_failures: i32,
+    /// Times that a run was stopped and went on later.
+    #[schemars(range(min = 0))]
+    pub restarts: i32,
+    /// How far the run is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
+    /// What is expected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prediction: Option<Prediction>,
+    /// Joules and money so far.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub consumption: Option<Consumption>,
+    /// When the first attempt ran as a whole gang.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<Time>,
+    /// When the run ended for good.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completion_time: Option<Time>,
+    /// The last attempts, oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub history: Vec<AttemptRecord>,
+    /// Nodes left out for a while because placing or starting there failed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub avoid: Vec<AvoidedNode>,
+    /// No new attempt before this instant (back-off).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<Time>,
+}
+
+/// What a run has been given.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Allocation {
+    /// Number of the attempt, from 1.
+    #[schemars(range(min = 1))]
+    pub attempt: i64,
+    /// Counter of decisions about this run when this one was made.
+    #[schemars(range(min = 1))]
+    pub generation: i64,
+    /// GPU type (value of the product label).
+    #[schemars(length(max = 253))]
+    pub gpu_type: String,
+    /// GPUs in total.
+    #[schemars(range(min = 1))]
+    pub gpus: i32,
+    /// GPUs of each worker.
+    #[schemars(range(min = 1))]
+    pub gpus_per_worker: i32,
+    /// Nodes in order of the members' index.
+    #[schemars(length(min = 1, max = 512), inner(length(min = 1, max = 253)))]
+    pub nodes: Vec<String>,
+    /// The nodes as one text, for people.
+    #[schemars(length(max = 1024))]
+    pub placement: String,
+    /// Power limit of each GPU, W; the GPU's default when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub power_limit_watts: Option<i32>,
+    /// The limit was changed while it ran: its pace is of no one limit, and teaches nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub limit_changed: bool,
+    /// When it was decided.
+    pub since: Time,
+    /// When all members were bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound_time: Option<Time>,
+    /// When all members ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running_time: Option<Time>,
+    /// Predicted draw of the whole gang, W.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub watts: i32,
+}
+
+/// A stop that was asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StopRequest {
+    /// The attempt that is to end.
+    pub attempt: i64,
+    /// Why: a reason of the closed set.
+    #[schemars(length(max = 64))]
+    pub reason: String,
+    /// For people: in favour of whom, for example.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub message: String,
+    /// When it was asked.
+    pub since: Time,
+    /// What the attempt came to, where that was known when the stop was asked (a member failed, a time-out); judged
+    /// at the end otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Outcome>,
+    /// Exit code of the member that failed first, where one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+}
+
+/// How far a run is. A claim of the training program, bounded and never taken back within an attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Progress {
+    /// Thousandths of a percent done, 0 to 100000.
+    #[schemars(range(min = 0, max = 100_000))]
+    pub milli_percent: i32,
+    /// The same for people: `42%`.
+    #[schemars(length(max = 8))]
+    pub text: String,
+    /// Attempt that reported it.
+    pub attempt: i64,
+    /// Milli-percent that this attempt started from.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 100_000))]
+    pub attempt_start: i32,
+    /// When it was reported (the operator's clock).
+    pub at: Time,
+    /// Milliseconds per epoch observed in this attempt, 0 when not known.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub millis_per_epoch: i64,
+    /// Thousandths of an epoch that the operator's clock has timed, between the first and the last report. 0: the pace is that since
+    /// all members ran, with whatever came before the first step.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub timed_milli_epochs: i64,
+    /// The program has said that it is at its end: a plain 100, which says nothing of how far it came.
+    #[serde(default)]
+    pub ended: bool,
+    /// The figure is counted, by steps or epochs. Otherwise it is a percentage of which nobody knows how it came about.
+    #[serde(default)]
+    pub stepwise: bool,
+}
+
+/// What is expected of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Prediction {
+    /// When it will start, or started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<Time>,
+    /// When it will be done (median).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finish_time: Option<Time>,
+    /// Done by then with 10 % probability.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finish_p10: Option<Time>,
+    /// Done by then with 90 % probability.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finish_p90: Option<Time>,
+    /// Probability of being done by the deadline, percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100))]
+    pub on_time_percent: Option<i32>,
+    /// `Low` (90 % or more on time), `Medium` (50 %), `High`, `Late` (the deadline has passed), `None` (no deadline).
+    #[schemars(length(max = 16))]
+    pub risk: String,
+    /// Where the times come from: `UserGiven`, `Observed`, `Regression`, `Prior`.
+    #[schemars(length(max = 32))]
+    pub source: String,
+    /// Milliseconds of one epoch on what it holds (median).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub epoch_millis: Option<i64>,
+    /// Lower end of their interval of 90 %.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub epoch_millis_low: Option<i64>,
+    /// Upper end of their interval of 90 %.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub epoch_millis_high: Option<i64>,
+    /// Energy still to be used, J.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub joules: i64,
+}
+
+/// Joules and money so far.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Consumption {
+    /// Energy of ended attempts and of the present one up to `at`, J.
+    #[schemars(range(min = 0))]
+    pub joules: i64,
+    /// `Measured` by the GPUs' counters, `Predicted` from the power model, or `Mixed`: some attempts so, some so.
+    #[schemars(length(max = 16))]
+    pub source: String,
+    /// The same for people: `1.24 kWh`.
+    #[schemars(length(max = 32))]
+    pub energy: String,
+    /// Price of that energy, millionths of the currency.
+    #[schemars(range(min = 0))]
+    pub energy_micros: i64,
+    /// Price of lateness and turnaround so far, millionths of the currency.
+    #[schemars(range(min = 0))]
+    pub lateness_micros: i64,
+    /// Sum for people: `0.31`.
+    #[schemars(length(max = 32))]
+    pub cost: String,
+}
+
+/// How an attempt went.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AttemptRecord {
+    /// Number of the attempt, from 1.
+    pub attempt: i64,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Why: a reason of the closed set.
+    #[schemars(length(max = 64))]
+    pub reason: String,
+    /// Exit code of the member that failed first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// Last line of that member.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub message: String,
+    /// GPU type.
+    #[schemars(length(max = 253))]
+    pub gpu_type: String,
+    /// GPUs in total.
+    pub gpus: i32,
+    /// Nodes as one text.
+    #[schemars(length(max = 1024))]
+    pub placement: String,
+    /// When all members ran; absent when they never did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<Time>,
+    /// When the last member ended.
+    pub ended: Time,
+    /// Milli-percent of the run when it ended.
+    #[serde(default)]
+    pub milli_percent: i32,
+    /// Energy of the attempt, J.
+    #[serde(default)]
+    pub joules: i64,
+    /// That energy was measured by the GPUs' counters; else it is from the power model.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub measured: bool,
+}
+
+/// A node left out for a while.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AvoidedNode {
+    /// Name of the node.
+    #[schemars(length(max = 253))]
+    pub node: String,
+    /// How often in a row.
+    pub times: i32,
+    /// Until then.
+    pub until: Time,
+}

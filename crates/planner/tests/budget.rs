@@ -1,0 +1,150 @@
+//! Stories: what the planner does where watts are scarce.
+
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
+
+mod stories;
+
+use andreas_core::{CostRate, GpuCount, Seconds, Steps, Time, Watts};
+use andreas_planner::{
+    Job, JobState, LimitEffect, MethodName, Placement, Plan, PowerBudget, Preemption, WaitReason,
+};
+use stories::{HOUR, budget, cluster, decide, job, on, place, reason, running};
+
+#[test]
+fn nobody_is_stopped_for_the_watts_of_room_that_is_kept() {
+    // Given a job that may not be stopped, one that may not be moved, and an overdue one that needs all GPUs and, with
+    // the 1500 W of the others, more watts than there are,
+    let mut snapshot = cluster(1);
+    snapshot.now = Time(1000.0 * HOUR);
+    let since = Time(999.0 * HOUR);
+    let there =
+        |job: Job, gpus| Job { state: JobState::Running { placement: on(&["n0"], gpus), since }, ..job };
+    snapshot.jobs = vec![
+        there(Job { preemption: Preemption::Never, ..job("never", 2) }, 2),
+        there(Job { movable: false, ..job("fixed", 2) }, 2),
+        Job { deadline: Some(Time(0.0)), ..job("large", 8) },
+    ];
+    snapshot.budget = budget(2500.0);
+    for method in MethodName::ALL {
+        // then both go on, and it waits until they are done.
+        let plan = decide(&snapshot, method);
+        assert_eq!(place(&plan, "team/never"), Some(&on(&["n0"], 2)), "{method}");
+        assert_eq!(place(&plan, "team/fixed"), Some(&on(&["n0"], 2)), "{method}");
+        assert_eq!(reason(&plan, "team/large").0, WaitReason::WaitingForCapacity);
+    }
+}
+
+#[test]
+fn a_job_costs_the_budget_its_draw_minus_the_idle_watts_it_replaces() {
+    // Given 400 W of idle GPUs, a job of four GPUs adds 100 W overhead and 4 x (300 - 50) W: 1500 W.
+    let mut snapshot = cluster(1);
+    snapshot.jobs = vec![job("four", 4)];
+    for (watts, runs) in [(1500.0, true), (1499.0, false)] {
+        snapshot.budget = budget(watts);
+        let plan = decide(&snapshot, MethodName::Andreas);
+        assert_eq!(place(&plan, "team/four").is_some(), runs);
+        assert_eq!(plan.budgeted_power, Watts(if runs { 1500.0 } else { 400.0 }));
+        if !runs {
+            assert_eq!(reason(&plan, "team/four").0, WaitReason::PowerBudget);
+        }
+    }
+    snapshot.budget = budget(399.0);
+    assert_eq!(reason(&decide(&snapshot, MethodName::Fifo), "team/four").0, WaitReason::BudgetInfeasible);
+}
+
+#[test]
+fn a_lower_budget_first_lowers_limits_then_stops_the_cheapest_and_never_last() {
+    let limit =
+        LimitEffect { gpu_type: "A100".into(), limit: Watts(200.0), time_factor: 1.05, power_factor: 0.7 };
+    let mut snapshot = cluster(3);
+    snapshot.jobs = vec![
+        running(Job { limits: vec![limit], ..job("limited", 8) }, &["n0"], 8),
+        running(Job { weight: CostRate(1e-6), preemption: Preemption::Never, ..job("never", 8) }, &["n1"], 8),
+        running(Job { weight: CostRate(1e-3), ..job("dear", 8) }, &["n2"], 8),
+    ];
+    // Given three nodes at 2500 W each,
+    for method in MethodName::ALL {
+        // a little less is reached by a limit alone,
+        snapshot.budget = budget(7000.0);
+        let plan = decide(&snapshot, method);
+        assert_eq!(place(&plan, "team/limited").unwrap().limit, Some(Watts(200.0)), "{method}");
+        assert!(["team/never", "team/dear"].iter().all(|j| place(&plan, j).is_some()));
+        // much less by stops, of jobs that may be stopped first,
+        snapshot.budget = budget(3500.0);
+        let plan = decide(&snapshot, method);
+        let runs: Vec<_> =
+            plan.jobs.iter().filter(|j| j.1.decision.placement().is_some()).map(|j| j.0.as_str()).collect();
+        assert_eq!(runs, ["team/never"], "{method}");
+        assert_eq!(reason(&plan, "team/dear").0, WaitReason::PowerBudget);
+        // and nothing at all by stopping everything.
+        snapshot.budget = budget(1300.0);
+        let plan = decide(&snapshot, method);
+        assert!(plan.jobs.values().all(|j| j.decision.placement().is_none()), "{method}");
+    }
+}
+
+#[test]
+fn while_some_leave_for_a_lower_budget_nobody_is_stopped_in_their_place() {
+    let mut snapshot = cluster(4);
+    let leaving = |name: &str, node: &str| Job {
+        state: JobState::Stopping {
+            holds: Placement {
+                gpu_type: "A100".into(),
+                nodes: vec![node.into()],
+                gpus_per_node: GpuCount(8),
+                limit: None,
+            },
+            target: None,
+            gone_by: Time(60.0),
+        },
+        ..job(name, 8)
+    };
+    // Given four nodes (400 W idle, 2500 W each with a job): two run, one leaves, one waits, 8300 W are held now
+    snapshot.jobs = vec![
+        running(job("dear", 8), &["n0"], 8),
+        running(Job { weight: CostRate(1e-6), ..job("cheap", 8) }, &["n1"], 8),
+        leaving("leaves", "n2"),
+        job("waits", 8),
+    ];
+    let runs = |plan: &Plan| -> Vec<String> {
+        let placed = plan.jobs.iter().filter(|j| j.1.decision.placement().is_some());
+        placed.map(|j| j.0.as_str().to_owned()).collect()
+    };
+    for method in MethodName::ALL {
+        // and a budget that is met as soon as that one has left: it stays at that, and nothing starts meanwhile.
+        snapshot.budget = budget(5_800.0);
+        let plan = decide(&snapshot, method);
+        assert_eq!(runs(&plan), ["team/cheap", "team/dear"], "{method}");
+        assert_eq!(plan.allowed_power, Some(Watts(5_800.0)), "the budget is said as it is");
+        // One that asks for another stop gets that one.
+        snapshot.budget = budget(3_700.0);
+        assert_eq!(runs(&decide(&snapshot, method)), ["team/dear"], "{method}");
+        // What leaves for other reasons under a budget that is kept frees nothing before it is gone.
+        snapshot.budget = budget(8_299.0);
+        assert_eq!(runs(&decide(&snapshot, method)), ["team/cheap", "team/dear"], "{method}");
+    }
+}
+
+#[test]
+fn a_lower_budget_window_is_seen_ahead() {
+    let mut snapshot = cluster(1);
+    snapshot.jobs = vec![job("four", 4)];
+    let windows = vec![(Time(0.0), Watts(3000.0)), (Time(300.0), Watts(1000.0))];
+    for (look_ahead, runs) in [(600.0, false), (60.0, true)] {
+        snapshot.budget = Some(PowerBudget {
+            watts: Steps::new(windows.clone()).unwrap(),
+            look_ahead: Seconds(look_ahead),
+            ..budget(0.0).unwrap()
+        });
+        let plan = decide(&snapshot, MethodName::Edf);
+        assert_eq!(place(&plan, "team/four").is_some(), runs);
+        if runs {
+            assert_eq!(
+                plan.next_event,
+                Some(Time(240.0)),
+                "planned again before the window by the look-ahead"
+            );
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! A small cluster and its jobs, for stories: eight GPUs of one type on every node, jobs of an hour.
+
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
+#![allow(dead_code, reason = "each file of stories uses its part of it")]
+
+use andreas_core::{CostRate, EnergyPrice, GpuCount, NodeName, Seconds, Steps, Time, Watts};
+use andreas_planner::{
+    Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, MethodName, Node, Options, Placement, Plan,
+    PowerBudget, Preemption, Resources, Snapshot, WaitReason, Worker, plan,
+};
+
+pub const HOUR: f64 = 3600.0;
+
+/// `n` nodes with eight GPUs (idle 50 W, training 300 W each) and an overhead of 100 W.
+pub fn cluster(n: usize) -> Snapshot {
+    let node = |i: usize| Node {
+        name: format!("n{i}").into(),
+        gpu_type: "A100".into(),
+        gpus: GpuCount(8),
+        free_gpus: GpuCount(8),
+        overhead: Watts(100.0),
+        foreign_power: None,
+        free: Resources::default(),
+    };
+    Snapshot {
+        now: Time(0.0),
+        tariff: Steps::flat(EnergyPrice::per_kwh(0.2, 1.3)),
+        budget: None,
+        lateness: Lateness {
+            turnaround_share: 0.1,
+            late_fixed: Seconds(900.0),
+            aging: Some(Seconds(24.0 * HOUR)),
+        },
+        restart: Seconds(120.0),
+        horizon: None,
+        gpu_types: vec![GpuTypeInfo { name: "A100".into(), idle: Watts(50.0), max: Watts(400.0) }],
+        nodes: (0..n).map(node).collect(),
+        namespaces: vec![],
+        jobs: vec![],
+        prices: None,
+        memory: None,
+    }
+}
+
+/// A job that takes an hour on `gpus` GPUs and can run on nothing else.
+pub fn job(name: &str, gpus: u32) -> Job {
+    Job {
+        id: format!("team/{name}").into(),
+        namespace: "team".into(),
+        submit: Time(-HOUR),
+        deadline: None,
+        weight: CostRate(10.0 * 0.02 / HOUR),
+        epochs_left: 10.0,
+        estimates: [Estimate {
+            gpu_type: "A100".into(),
+            gpus: GpuCount(gpus),
+            epoch: Seconds(HOUR / 10.0),
+            power: Watts(300.0 * f64::from(gpus)),
+            rel_std: 0.0,
+        }]
+        .into(),
+        spread: vec![],
+        limits: vec![],
+        requested_gpus: None,
+        worker: Worker::default(),
+        candidates: None,
+        forbidden: vec![],
+        preemption: Preemption::Allowed,
+        movable: true,
+        min_run: Seconds::ZERO,
+        lost: Seconds::ZERO,
+        state: JobState::Waiting,
+    }
+}
+
+pub fn on(nodes: &[&str], gpus: u32) -> Placement {
+    Placement {
+        gpu_type: "A100".into(),
+        nodes: nodes.iter().map(|n| NodeName::from(*n)).collect(),
+        gpus_per_node: GpuCount(gpus),
+        limit: None,
+    }
+}
+
+pub fn running(job: Job, nodes: &[&str], gpus: u32) -> Job {
+    Job { state: JobState::Running { placement: on(nodes, gpus), since: Time(-HOUR) }, ..job }
+}
+
+fn with(method: MethodName) -> Options {
+    Options { method, ..Options::default() }
+}
+
+pub fn decide(snapshot: &Snapshot, method: MethodName) -> Plan {
+    plan(snapshot, &with(method)).unwrap()
+}
+
+pub fn place<'a>(plan: &'a Plan, job: &str) -> Option<&'a Placement> {
+    plan.jobs[job].decision.placement()
+}
+
+pub fn reason(plan: &Plan, job: &str) -> (WaitReason, Vec<String>) {
+    match &plan.jobs[job].decision {
+        Decision::Wait { reason, blockers, .. } => {
+            (*reason, blockers.iter().map(ToString::to_string).collect())
+        }
+        Decision::Run(place) => panic!("{job} runs on {place:?}"),
+    }
+}
+
+pub fn budget(watts: f64) -> Option<PowerBudget> {
+    Some(PowerBudget {
+        watts: Steps::flat(Watts(watts)),
+        margin: 0.0,
+        scope_factor: 1.0,
+        look_ahead: Seconds::ZERO,
+    })
+}
