@@ -22,8 +22,6 @@ use crate::executor::writer::WriteError;
 use crate::lifecycle::Learned;
 use crate::snapshot::tables::profile_key;
 
-/// Observations that are kept, newest last.
-const MAX_OBSERVATIONS: usize = 64;
 /// Run times that are kept, newest last.
 const MAX_FINISHED: usize = 16;
 /// GPU types that are kept as too small.
@@ -33,15 +31,15 @@ const MAX_WAITING: usize = 256;
 /// How often lessons are written.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Adds what was learned. Of each run there is one observation and one end, so doing it twice does no harm: a write
+/// Adds what was learned. Of each attempt there is one observation and one end, so doing it twice does no harm: a write
 /// whose answer was lost is made again.
 pub fn merge(status: &mut TrainingProfileStatus, learned: &[Learned]) {
     for lesson in learned {
         match lesson {
             Learned::Observation(new) => {
-                status.observations.retain(|old| old.run != new.run);
+                status.observations.retain(|old| !andreas_profiles::same_run(old, new));
                 status.observations.push(new.clone());
-                trim(&mut status.observations, MAX_OBSERVATIONS);
+                andreas_profiles::bound(&mut status.observations);
             }
             Learned::OutOfMemory { gpu_type } => {
                 if !status.out_of_memory_types.contains(gpu_type) {
@@ -211,5 +209,20 @@ mod tests {
         assert_eq!(status.observations.last().map(|o| o.millis_per_epoch), Some(7));
         assert_eq!(status.observations[0].run, "a-36");
         assert_eq!(status.out_of_memory_types, ["T4"]);
+    }
+
+    #[test]
+    fn a_job_made_again_under_its_name_does_not_take_away_what_the_one_before_taught() {
+        let on = |gpu_type: &str, second: i64, watts: Option<i32>| {
+            let Learned::Observation(seen) = observation("bert-1", 1_000) else { panic!("an observation") };
+            let at = Time(Timestamp::from_second(second).expect("a time"));
+            Learned::Observation(Observation { gpu_type: gpu_type.into(), at, watts, ..seen })
+        };
+        let mut status = TrainingProfileStatus::default();
+        merge(&mut status, &[on("A100", 1_000, None), on("T4", 2_000, None)]);
+        // What the agents metered is told later, and is of the run it belongs to.
+        merge(&mut status, &[on("A100", 1_000, Some(300))]);
+        let kept: Vec<_> = status.observations.iter().map(|o| (o.gpu_type.as_str(), o.watts)).collect();
+        assert_eq!(kept, [("T4", None), ("A100", Some(300))]);
     }
 }

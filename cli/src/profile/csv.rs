@@ -30,6 +30,15 @@ const MAX_GPUS: f64 = 65_536.0;
 /// GPUs of one node where a row does not say how many nodes there were.
 const USUAL_NODE: u32 = 8;
 
+/// What a table is read for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum For {
+    /// What it says of times and watts.
+    Measurements,
+    /// Its configurations: what it says of times and watts is not looked at.
+    Questions,
+}
+
 /// A file as it is: its header and its rows, to be written again with more columns.
 #[derive(Debug)]
 pub(super) struct Table {
@@ -44,44 +53,73 @@ pub(super) struct Table {
 /// # Errors
 /// A file that cannot be read, a column that is missing or twice there, a cell that makes no sense: with file, line and
 /// column.
-pub(super) fn read(file: &Path) -> Result<Table> {
+pub(super) fn read(file: &Path, wanted: For) -> Result<Table> {
     let name = file.display();
     let bytes = std::fs::read(file).with_context(|| format!("{name}"))?;
-    parse(&bytes).with_context(|| format!("{name}"))
+    parse(&bytes, wanted).with_context(|| format!("{name}"))
 }
 
-fn parse(bytes: &[u8]) -> Result<Table> {
+pub(super) fn parse(bytes: &[u8], wanted: For) -> Result<Table> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    let mut reader =
-        csv::ReaderBuilder::new().has_headers(false).flexible(true).trim(csv::Trim::All).from_reader(bytes);
+    let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(bytes);
     let mut header: Option<Vec<String>> = None;
     let (mut rows, mut samples) = (Vec::new(), Vec::new());
+    let mut lines = Lines { bytes, at: 0, line: 1 };
     for record in reader.byte_records() {
         let record = record.map_err(|e| anyhow!("{e}"))?;
-        let line = record.position().map_or(0, csv::Position::line);
+        let line = lines.of(record.position().map_or(0, csv::Position::byte));
         let mut cells: Vec<String> = Vec::with_capacity(record.len());
-        for cell in &record {
-            let cell = std::str::from_utf8(cell).map_err(|_| anyhow!("line {line}: not UTF-8"))?;
+        for (at, cell) in record.iter().enumerate() {
+            let column = || match header.as_ref().and_then(|names| names.get(at)) {
+                Some(name) => name.clone(),
+                None => (at + 1).to_string(),
+            };
+            let cell = std::str::from_utf8(cell)
+                .map_err(|_| anyhow!("line {line}, column {}: not UTF-8", column()))?;
             cells.push(cell.to_owned());
         }
         let Some(header) = &header else {
-            header = Some(checked_header(cells, line)?);
+            header = Some(checked_header(&cells, line)?);
             continue;
         };
-        if cells.iter().all(String::is_empty) {
+        if cells.iter().all(|cell| cell.trim().is_empty()) {
             continue;
         }
         if cells.len() != header.len() {
             bail!("line {line}: {} cells under {} columns", cells.len(), header.len());
         }
-        samples.push(Row { header, cells: &cells, line }.sample()?);
+        samples.push(Row { header, cells: &cells, line }.sample(wanted)?);
         rows.push(cells);
     }
     let header = header.ok_or_else(|| anyhow!("line 1: no header; wanted {}", COLUMNS.join(",")))?;
     Ok(Table { header, rows, samples })
 }
 
-fn checked_header(cells: Vec<String>, line: u64) -> Result<Vec<String>> {
+/// Counts lines: the reader's own count takes empty lines, and the second half of a CRLF, for the record that follows.
+struct Lines<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    line: u64,
+}
+
+impl Lines<'_> {
+    /// The line of the record whose bytes begin at `byte`, or behind the line ends that are there. Goes forward only.
+    fn of(&mut self, byte: u64) -> u64 {
+        let begins = usize::try_from(byte).unwrap_or(usize::MAX).min(self.bytes.len());
+        let ends = |c: &u8| matches!(c, b'\r' | b'\n');
+        while self.at < begins || self.bytes.get(self.at).is_some_and(ends) {
+            let lone = |at: usize| self.bytes.get(at + 1) != Some(&b'\n');
+            if self.bytes[self.at] == b'\n' || (self.bytes[self.at] == b'\r' && lone(self.at)) {
+                self.line += 1;
+            }
+            self.at += 1;
+        }
+        self.line
+    }
+}
+
+fn checked_header(cells: &[String], line: u64) -> Result<Vec<String>> {
+    let cells: Vec<String> = cells.iter().map(|c| c.trim().to_owned()).collect();
     for name in NEEDED {
         if !cells.iter().any(|c| c == name) {
             bail!("line {line}, column {name}: not in the header; wanted {}", COLUMNS.join(","));
@@ -104,7 +142,7 @@ struct Row<'a> {
 impl Row<'_> {
     fn cell(&self, column: &str) -> Option<&str> {
         let at = self.header.iter().position(|c| c == column)?;
-        self.cells.get(at).map(String::as_str).filter(|c| !c.is_empty())
+        self.cells.get(at).map(|c| c.trim()).filter(|c| !c.is_empty())
     }
 
     fn bad(&self, column: &str, why: &str) -> anyhow::Error {
@@ -136,7 +174,11 @@ impl Row<'_> {
         Ok(Some(value as u32))
     }
 
-    fn sample(&self) -> Result<Sample> {
+    fn sample(&self, wanted: For) -> Result<Sample> {
+        let measured = |column: &str, low: f64, high: f64| match wanted {
+            For::Measurements => self.number(column, low, high),
+            For::Questions => Ok(None),
+        };
         let text = |column: &str| self.cell(column).map(ToOwned::to_owned);
         let needed = |column: &str| text(column).ok_or_else(|| self.bad(column, "is needed in every row"));
         let gpus = self.count("gpus")?.ok_or_else(|| self.bad("gpus", "is needed in every row"))?;
@@ -153,8 +195,8 @@ impl Row<'_> {
             gpus,
             nodes: nodes.unwrap_or(gpus.div_ceil(USUAL_NODE)),
             power_limit_w: self.number("power_limit_w", 1.0, MAX_GPU_W)?,
-            epoch_s: self.number("epoch_s", MIN_EPOCH_S, MAX_EPOCH_S)?,
-            power_w: self.number("power_w", 0.1, MAX_GPU_W * f64::from(gpus))?,
+            epoch_s: measured("epoch_s", MIN_EPOCH_S, MAX_EPOCH_S)?,
+            power_w: measured("power_w", 0.1, MAX_GPU_W * f64::from(gpus))?,
         })
     }
 }
@@ -165,6 +207,10 @@ mod tests {
 
     const HEADER: &str =
         "profile,model_family,params_m,batch,gpu_type,gpus,nodes,power_limit_w,epoch_s,power_w\n";
+
+    fn parse(bytes: &[u8]) -> Result<Table> {
+        super::parse(bytes, For::Measurements)
+    }
 
     #[test]
     fn columns_may_be_anywhere_cells_quoted_lines_end_as_they_like() {
@@ -199,7 +245,33 @@ mod tests {
             parse(b"profile,gpu_type,gpus\n\xff,T4,1\n")
                 .unwrap_err()
                 .to_string()
-                .contains("line 2: not UTF-8")
+                .contains("line 2, column profile: not UTF-8")
         );
+    }
+
+    #[test]
+    fn lines_are_counted_as_an_editor_counts_them() {
+        let bad = "a,,,,T4,1,1,,-5,";
+        let quoted = "a,\"of two\nlines\",,,T4,1,1,,5,";
+        let cases = [
+            (format!("{HEADER}{bad}"), 2),
+            (format!("\n\n{HEADER}\n\n{bad}\n"), 6),
+            (format!("{HEADER}{quoted}\n{bad}\n"), 4),
+            (format!("{HEADER}{}\n{bad}\n", bad.replace("-5", "5")).replace('\n', "\r\n"), 3),
+            (format!("\u{feff}{HEADER}\n{bad}\n").replace('\n', "\r\n"), 3),
+            (format!("{HEADER}{bad}\n").replace('\n', "\r"), 2),
+        ];
+        for (text, line) in cases {
+            let error = parse(text.as_bytes()).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("line {line}, column epoch_s")), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn of_questions_the_times_and_watts_are_not_looked_at() {
+        let text = format!("{HEADER}a,,,,T4,1,1,, ?,-7\n");
+        let table = super::parse(text.as_bytes(), For::Questions).unwrap();
+        assert_eq!((table.samples[0].epoch_s, table.samples[0].power_w), (None, None));
+        assert_eq!(table.rows[0][8..], [" ?", "-7"]);
     }
 }

@@ -10,7 +10,7 @@ use andreas_predictor::table::Sample;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 
-use super::csv::read;
+use super::csv::{For, read};
 use super::gpu_models;
 
 /// Measure the predictor on a table: hold back what is known, ask for it, compare.
@@ -92,7 +92,7 @@ fn mean(values: &[f64]) -> f64 {
 /// Does it.
 pub fn run(args: &EvaluateArgs) -> Result<()> {
     for file in &args.data {
-        let mut samples = read(file)?.samples;
+        let mut samples = read(file, For::Measurements)?.samples;
         samples.retain(|s| args.max_nodes.is_none_or(|most| s.nodes <= most));
         let gpus = gpu_models(&samples);
         let hold_out = if args.without_model { HoldOut::Model } else { HoldOut::Job };

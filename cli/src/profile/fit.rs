@@ -1,15 +1,17 @@
 //! `profile fit`: the curves that a table gives, and how well they meet it.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use andreas_predictor::Query;
 use andreas_predictor::evaluation::median;
 use andreas_predictor::table::Sample;
 use anyhow::Result;
 use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
 
-use super::csv::read;
+use super::csv::{For, read};
+use super::usual::Usual;
 use super::{gpu_models, learned};
 
 /// Fit the curves of every profile of a table and say how far off they are.
@@ -26,7 +28,7 @@ const COUNTS: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 
 /// Does it.
 pub fn run(args: &FitArgs) -> Result<()> {
-    let samples = read(&args.data)?.samples;
+    let samples = read(&args.data, For::Measurements)?.samples;
     let (predictor, profiles) = learned(&samples, &gpu_models(&samples));
     let mut table = Table::new();
     table.load_preset(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
@@ -35,29 +37,19 @@ pub fn run(args: &FitArgs) -> Result<()> {
     header.extend(COUNTS.iter().map(|g| format!("{g} GPU")));
     header.extend(["TIME OFF".to_owned(), "WATTS OFF".to_owned()]);
     table.set_header(header);
-    for (name, profile) in &profiles {
-        let own: Vec<&Sample> = samples.iter().filter(|s| s.profile == *name).collect();
-        let types: BTreeSet<&str> = own.iter().map(|s| s.gpu_type.as_str()).collect();
+    let mut by_profile: BTreeMap<&str, BTreeMap<&str, Vec<&Sample>>> = BTreeMap::new();
+    for sample in &samples {
+        by_profile.entry(&sample.profile).or_default().entry(&sample.gpu_type).or_default().push(sample);
+    }
+    for (name, types) in by_profile {
+        let Some(profile) = profiles.get(name) else { continue };
         let checks = predictor.check(profile);
-        for gpu_type in types {
-            let here: Vec<&&Sample> = own.iter().filter(|s| s.gpu_type == gpu_type).collect();
-            let mut batches: Vec<f64> = here.iter().filter_map(|s| s.batch).collect();
-            batches.sort_by(f64::total_cmp);
-            let batch = batches.get(batches.len() / 2).copied();
-            // The usual number of GPUs of a node, from where it was used fully.
-            let per_node = here.iter().map(|s| s.gpus.div_ceil(s.nodes)).max().unwrap_or(1);
-            let query = |gpus: u32| Sample {
-                gpu_type: gpu_type.to_owned(),
-                gpus,
-                nodes: gpus.div_ceil(per_node),
-                batch,
-                ..Sample::default()
-            };
-            let queries: Vec<_> = COUNTS.iter().map(|g| query(*g).query()).collect();
-            let predicted = predictor.answer(profile, None, &queries);
+        let queries: Vec<_> = types.iter().flat_map(|(gpu_type, rows)| queries(gpu_type, rows)).collect();
+        let predicted = predictor.answer(profile, None, &queries);
+        for ((gpu_type, rows), predicted) in types.iter().zip(predicted.chunks(COUNTS.len())) {
             let check = checks
                 .iter()
-                .find(|(t, _)| t.as_str() == gpu_type)
+                .find(|(t, _)| t.as_str() == *gpu_type)
                 .map(|(_, c)| c.clone())
                 .unwrap_or_default();
             let off = |errors: Vec<f64>| match median(errors) {
@@ -65,10 +57,10 @@ pub fn run(args: &FitArgs) -> Result<()> {
                 _ => "-".to_owned(),
             };
             let mut row = vec![
-                name.clone(),
-                gpu_type.to_owned(),
-                here.len().to_string(),
-                batch.map_or("-".to_owned(), |b| format!("{b:.0}")),
+                name.to_owned(),
+                (*gpu_type).to_owned(),
+                rows.len().to_string(),
+                usual(rows).told().unwrap_or_else(|| "-".to_owned()),
                 predicted.first().map_or("-".to_owned(), |p| format!("{:.0}", p.power.median)),
             ];
             row.extend(predicted.iter().map(|p| seconds(p.epoch.median)));
@@ -83,6 +75,23 @@ pub fn run(args: &FitArgs) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The counts of the table's columns, with batch and nodes as the rows mostly have them.
+fn queries(gpu_type: &str, rows: &[&Sample]) -> Vec<Query> {
+    let usual = usual(rows);
+    let sample = |gpus: &u32| Sample {
+        gpu_type: gpu_type.to_owned(),
+        gpus: *gpus,
+        nodes: usual.nodes(*gpus),
+        batch: usual.batch(*gpus),
+        ..Sample::default()
+    };
+    COUNTS.iter().map(|gpus| sample(gpus).query()).collect()
+}
+
+fn usual(rows: &[&Sample]) -> Usual {
+    Usual::of(rows.iter().map(|s| (s.gpus, s.nodes, s.batch)))
 }
 
 /// Three digits are enough for the eye.

@@ -38,7 +38,8 @@ impl Cluster {
             }
         }
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().context("kubectl, which reaches the cluster")?;
+        let mut child =
+            command.spawn().context("kubectl is needed to reach the cluster, and cannot be run")?;
         if let Some(mut stdin) = child.stdin.take() {
             // A kubectl that fails at once closes its end: what it says then counts.
             let _ = stdin.write_all(input.unwrap_or_default());

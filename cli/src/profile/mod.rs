@@ -12,6 +12,7 @@ mod plot;
 mod predict;
 mod show;
 mod transfer;
+mod usual;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -86,3 +87,12 @@ fn number(x: f64) -> String {
     let digits = if x > 0.0 && x.is_finite() { 5 - x.log10().floor().clamp(-9.0, 15.0) as i32 } else { 0 };
     format!("{x:.*}", usize::try_from(digits).unwrap_or(0))
 }
+
+/// The same without zeros that say nothing.
+fn number_of(x: f64) -> String {
+    let text = number(x);
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,17 +1,60 @@
-//! Curves and points over the number of GPUs, for the terminal and as SVG. Both axes are logarithmic.
+//! Curves and points over the number of GPUs, for the terminal and as SVG. All axes are logarithmic.
+
+mod picture;
 
 use std::fmt::Write;
 
 use super::fit::seconds;
 
+pub(super) use picture::svg;
+
+/// What was measured of one configuration.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Point {
+    pub gpus: u32,
+    pub value: f64,
+    /// With the batch, the nodes and the limit that the curve is drawn for.
+    pub on_curve: bool,
+}
+
 /// One GPU type: the curve with its interval, and what was measured.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Series {
     pub name: String,
-    /// GPUs, seconds per epoch: median and interval of 90 %.
+    /// GPUs, value: median and interval of 90 %.
     pub curve: Vec<(u32, [f64; 3])>,
-    /// GPUs and seconds per epoch.
-    pub points: Vec<(u32, f64)>,
+    pub points: Vec<Point>,
+}
+
+/// What a chart is of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Measure {
+    Epoch,
+    Power,
+}
+
+impl Measure {
+    fn title(self) -> &'static str {
+        match self {
+            Self::Epoch => "seconds per epoch",
+            Self::Power => "watts of all GPUs",
+        }
+    }
+
+    fn label(self, value: f64) -> String {
+        match self {
+            Self::Epoch => seconds(value),
+            Self::Power if value >= 10_000.0 => format!("{:.0} kW", value / 1_000.0),
+            Self::Power => format!("{value:.0} W"),
+        }
+    }
+}
+
+/// Series that share two axes.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Chart {
+    pub measure: Measure,
+    pub series: Vec<Series>,
 }
 
 struct Scale {
@@ -19,18 +62,31 @@ struct Scale {
     y: (f64, f64),
 }
 
+/// How much of an interval is drawn beyond what is measured and predicted: this factor.
+const BEYOND: f64 = 3.0;
+
 fn log(gpus: u32) -> f64 {
     f64::from(gpus.max(1)).log2()
 }
 
 impl Scale {
-    fn of(series: &[Series]) -> Self {
+    /// Holds every point and every curve, and of the intervals as much as leaves these readable.
+    fn of(series: &[Series], intervals: bool) -> Self {
         let mut it = Self { x: (0.0, 1.0), y: (f64::INFINITY, f64::NEG_INFINITY) };
+        let mut take = |gpus: u32, value: f64| {
+            it.x.1 = it.x.1.max(log(gpus));
+            if value > 0.0 && value.is_finite() {
+                it.y = (it.y.0.min(value.ln()), it.y.1.max(value.ln()));
+            }
+        };
         for s in series {
-            let curve = s.curve.iter().map(|(g, at)| (*g, at[0]));
-            for (gpus, time) in curve.chain(s.points.iter().copied()) {
-                it.x.1 = it.x.1.max(log(gpus));
-                it.y = (it.y.0.min(time.ln()), it.y.1.max(time.ln()));
+            s.curve.iter().for_each(|(gpus, at)| take(*gpus, at[0]));
+            s.points.iter().for_each(|point| take(point.gpus, point.value));
+        }
+        if intervals && it.y.0.is_finite() {
+            let (least, most) = (it.y.0 - BEYOND.ln(), it.y.1 + BEYOND.ln());
+            for at in series.iter().flat_map(|s| &s.curve).map(|(_, at)| at) {
+                it.y = (it.y.0.min(at[1].ln().max(least)), it.y.1.max(at[2].ln().min(most)));
             }
         }
         if !(it.y.0.is_finite() && it.y.1 > it.y.0) {
@@ -45,9 +101,14 @@ impl Scale {
         (log(gpus) - self.x.0) / (self.x.1 - self.x.0)
     }
 
-    /// From 0, top, to 1; beyond the drawing it stays at its edge.
-    fn down(&self, time: f64) -> f64 {
-        ((self.y.1 - time.ln()) / (self.y.1 - self.y.0)).clamp(0.0, 1.0)
+    /// From 0, top, to 1; beyond the drawing it is beyond that.
+    fn down(&self, value: f64) -> f64 {
+        (self.y.1 - value.ln()) / (self.y.1 - self.y.0)
+    }
+
+    /// Powers of two that are on the axis.
+    fn counts(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..=16).map(|power| 1_u32 << power).take_while(|gpus| log(*gpus) <= self.x.1 + 1e-9)
     }
 }
 
@@ -56,14 +117,18 @@ const MARKS: [(char, char); 8] =
     [('A', 'a'), ('B', 'b'), ('C', 'c'), ('D', 'd'), ('E', 'e'), ('F', 'f'), ('G', 'g'), ('H', 'h')];
 
 /// As lines of text.
-pub(super) fn text(title: &str, series: &[Series]) -> String {
+pub(super) fn text(title: &str, charts: &[Chart]) -> String {
+    charts.iter().map(|chart| drawn(title, chart)).collect::<Vec<_>>().join("\n")
+}
+
+fn drawn(title: &str, Chart { measure, series }: &Chart) -> String {
     const WIDTH: usize = 72;
     const HEIGHT: usize = 20;
-    let scale = Scale::of(series);
+    let scale = Scale::of(series, false);
     let mut grid = vec![vec![' '; WIDTH]; HEIGHT];
-    let place = |gpus: u32, time: f64| {
+    let place = |gpus: u32, value: f64| {
         let x = (scale.across(gpus) * (WIDTH - 1) as f64).round() as usize;
-        let y = (scale.down(time) * (HEIGHT - 1) as f64).round() as usize;
+        let y = (scale.down(value).clamp(0.0, 1.0) * (HEIGHT - 1) as f64).round() as usize;
         (x.min(WIDTH - 1), y.min(HEIGHT - 1))
     };
     for (s, (_, small)) in series.iter().zip(MARKS) {
@@ -73,31 +138,32 @@ pub(super) fn text(title: &str, series: &[Series]) -> String {
         }
     }
     for (s, (large, _)) in series.iter().zip(MARKS) {
-        for (gpus, time) in &s.points {
-            let (x, y) = place(*gpus, *time);
+        for point in &s.points {
+            let (x, y) = place(point.gpus, point.value);
             grid[y][x] = large;
         }
     }
-    let mut out = format!("{title}: seconds per epoch over GPUs, both logarithmic\n");
+    let mut out = format!("{title}: {} over GPUs, both logarithmic\n", measure.title());
     for (y, row) in grid.iter().enumerate() {
         let label = match y {
-            0 => seconds(scale.y.1.exp()),
-            y if y == HEIGHT - 1 => seconds(scale.y.0.exp()),
-            y if y == HEIGHT / 2 => seconds(f64::midpoint(scale.y.0, scale.y.1).exp()),
+            0 => measure.label(scale.y.1.exp()),
+            y if y == HEIGHT - 1 => measure.label(scale.y.0.exp()),
+            y if y == HEIGHT / 2 => {
+                let part = y as f64 / (HEIGHT - 1) as f64;
+                measure.label((scale.y.1 - part * (scale.y.1 - scale.y.0)).exp())
+            }
             _ => String::new(),
         };
         let _ = writeln!(out, "{label:>10} |{}", row.iter().collect::<String>().trim_end());
     }
     let mut axis = vec![' '; WIDTH + 4];
-    let mut gpus = 1u32;
-    while log(gpus) <= scale.x.1 + 1e-9 {
+    for gpus in scale.counts() {
         let x = (scale.across(gpus) * (WIDTH - 1) as f64).round() as usize;
         for (i, c) in gpus.to_string().chars().enumerate() {
             if let Some(cell) = axis.get_mut(x + i) {
                 *cell = c;
             }
         }
-        gpus = gpus.saturating_mul(2);
     }
     let _ = writeln!(out, "{:>10} +{}", "", "-".repeat(WIDTH));
     let _ = writeln!(out, "{:>10}  {} GPUs", "", axis.iter().collect::<String>().trim_end());
@@ -111,119 +177,40 @@ pub(super) fn text(title: &str, series: &[Series]) -> String {
     out
 }
 
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
-/// Colours that are told apart by most eyes (Okabe and Ito).
-const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
-
-/// As a picture that stands by itself.
-pub(super) fn svg(title: &str, series: &[Series]) -> String {
-    const WIDTH: f64 = 760.0;
-    const HEIGHT: f64 = 440.0;
-    const LEFT: f64 = 80.0;
-    const TOP: f64 = 40.0;
-    let scale = Scale::of(series);
-    let x = |gpus: u32| LEFT + scale.across(gpus) * (WIDTH - LEFT - 20.0);
-    let y = |time: f64| TOP + scale.down(time) * (HEIGHT - TOP - 50.0);
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
-         font-family=\"sans-serif\" font-size=\"12\"><title>{0}</title>\
-         <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"#ffffff\"/>\
-         <text x=\"{LEFT}\" y=\"20\" font-size=\"15\">{0}: seconds per epoch over GPUs</text>\n",
-        escape(title)
-    );
-    let mut gpus = 1u32;
-    while log(gpus) <= scale.x.1 + 1e-9 {
-        let _ = writeln!(
-            out,
-            "<line x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"{TOP}\" y2=\"{1:.1}\" stroke=\"#dddddd\"/>\
-             <text x=\"{0:.1}\" y=\"{2:.1}\" text-anchor=\"middle\">{gpus}</text>",
-            x(gpus),
-            HEIGHT - 50.0,
-            HEIGHT - 34.0
-        );
-        gpus = gpus.saturating_mul(2);
-    }
-    for part in 0..=4 {
-        let time = (scale.y.0 + f64::from(part) / 4.0 * (scale.y.1 - scale.y.0)).exp();
-        let _ = writeln!(
-            out,
-            "<line x1=\"{LEFT}\" x2=\"{0:.1}\" y1=\"{1:.1}\" y2=\"{1:.1}\" stroke=\"#dddddd\"/>\
-             <text x=\"{2:.1}\" y=\"{3:.1}\" text-anchor=\"end\">{4}</text>",
-            WIDTH - 20.0,
-            y(time),
-            LEFT - 6.0,
-            y(time) + 4.0,
-            seconds(time)
-        );
-    }
-    for (i, s) in series.iter().enumerate() {
-        let colour = COLOURS[i % COLOURS.len()];
-        let path = |of: &dyn Fn(&[f64; 3]) -> f64, reverse: bool| {
-            let mut points: Vec<String> =
-                s.curve.iter().map(|(g, at)| format!("{:.1},{:.1}", x(*g), y(of(at)))).collect();
-            if reverse {
-                points.reverse();
-            }
-            points.join(" ")
-        };
-        let _ = writeln!(
-            out,
-            "<polygon points=\"{} {}\" fill=\"{colour}\" fill-opacity=\"0.12\"/>\
-             <polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\"/>",
-            path(&|at| at[1], false),
-            path(&|at| at[2], true),
-            path(&|at| at[0], false)
-        );
-        for (gpus, time) in &s.points {
-            let _ = writeln!(
-                out,
-                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{colour}\"/>",
-                x(*gpus),
-                y(*time)
-            );
-        }
-        let _ = writeln!(
-            out,
-            "<text x=\"{:.1}\" y=\"{:.1}\" fill=\"{colour}\">{} ({} points)</text>",
-            LEFT + 200.0 * (i % 3) as f64,
-            HEIGHT - 16.0 + 14.0 * (i / 3) as f64,
-            escape(&s.name),
-            s.points.len()
-        );
-    }
-    out.push_str("</svg>\n");
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn series() -> Series {
+    pub(super) fn series() -> Series {
         let curve =
             (1..=8).map(|g| (g, [80.0 / f64::from(g), 70.0 / f64::from(g), 90.0 / f64::from(g)])).collect();
-        Series { name: "A<100".to_owned(), curve, points: vec![(1, 80.0), (8, 11.0)] }
+        let points =
+            [(1, 80.0), (8, 11.0)].map(|(gpus, value)| Point { gpus, value, on_curve: gpus == 1 }).to_vec();
+        Series { name: "A<100".to_owned(), curve, points }
+    }
+
+    fn chart(series: Vec<Series>) -> Vec<Chart> {
+        vec![Chart { measure: Measure::Epoch, series }]
     }
 
     #[test]
     fn points_stand_where_they_were_measured_and_names_cannot_break_the_picture() {
-        let drawn = text("bert", &[series()]);
+        let drawn = text("bert", &chart(vec![series()]));
         let lines: Vec<&str> = drawn.lines().collect();
         assert!(lines[1].contains("80.000 s |A"), "{drawn}");
         assert!(drawn.contains("2 points") && drawn.contains('a'), "{drawn}");
-        let drawn = svg("bert & co", &[series()]);
-        assert_eq!(drawn.matches("<circle").count(), 2);
+        let drawn = svg("bert & co", &chart(vec![series()]));
+        assert_eq!(drawn.matches("class=\"measured\"").count(), 2);
         assert!(drawn.contains("A&lt;100") && drawn.contains("bert &amp; co") && !drawn.contains("A<100"));
     }
 
     #[test]
     fn nothing_and_one_point_can_be_drawn() {
-        assert!(text("x", &[]).contains("GPUs"));
-        let one = Series { points: vec![(1, 5.0)], ..Series::default() };
-        assert!(text("x", std::slice::from_ref(&one)).contains('A'));
-        assert!(svg("x", &[one]).contains("<circle"));
+        assert!(text("x", &chart(Vec::new())).contains("GPUs"));
+        assert!(svg("x", &[]).ends_with("</svg>\n"));
+        let point = Point { gpus: 1, value: 5.0, on_curve: true };
+        let one = chart(vec![Series { points: vec![point], ..Series::default() }]);
+        assert!(text("x", &one).contains('A'));
+        assert!(svg("x", &one).contains("<circle"));
     }
 }

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use andreas_predictor::{Prediction, Query};
+use andreas_predictor::table::Sample;
+use andreas_predictor::{GpuModel, Prediction, Profile, Query};
 use anyhow::Result;
 use clap::Args;
 
-use super::csv::{Table, read};
+use super::csv::{For, Table, read};
 use super::{gpu_models, learned, number, write};
 
 /// Predict seconds per epoch and watts of configurations that were not run.
@@ -41,37 +42,67 @@ const FILLED: [(&str, &str); 7] = [
 
 /// Does it.
 pub fn run(args: &PredictArgs) -> Result<()> {
-    let seen = read(&args.data)?;
-    let asked = read(&args.asked)?;
-    let answers = answer(&seen, &asked);
+    let seen = read(&args.data, For::Measurements)?;
+    let asked = read(&args.asked, For::Questions)?;
+    let answers = answer(&seen.samples, &asked.samples);
     write(args.out.as_ref(), &filled(asked, &answers)?)
 }
 
-fn answer(seen: &Table, asked: &Table) -> Vec<Prediction> {
-    // Types that are only asked are known by name at least.
-    let mut everything = seen.samples.clone();
-    everything.extend(asked.samples.iter().map(|s| andreas_predictor::table::Sample {
-        epoch_s: None,
-        power_w: None,
-        ..s.clone()
-    }));
-    let (predictor, profiles) = learned(&seen.samples, &gpu_models(&everything));
-    let mut by_profile: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-    for (at, sample) in asked.samples.iter().enumerate() {
-        by_profile.entry(&sample.profile).or_default().push(at);
+/// One prediction for each sample that is asked, whatever the order of both.
+pub(super) fn answer(seen: &[Sample], asked: &[Sample]) -> Vec<Prediction> {
+    let (predictor, mut profiles) = learned(seen, &asked_models(seen, asked));
+    // What the questions say of a family counts where the measurements say nothing of it.
+    for (name, said) in andreas_predictor::table::profiles(asked) {
+        let features = &mut profiles.entry(name).or_insert_with_key(|name| named(name)).features;
+        features.model_family = features.model_family.take().or(said.features.model_family);
+        features.parameters = features.parameters.or(said.features.parameters);
     }
-    let mut answers: Vec<Option<Prediction>> = vec![None; asked.samples.len()];
-    for (name, rows) in by_profile {
-        let profile = profiles.get(name).cloned().unwrap_or_else(|| asked.samples[rows[0]].unseen());
-        let queries: Vec<Query> = rows.iter().map(|at| asked.samples[*at].query()).collect();
-        for (at, prediction) in rows.into_iter().zip(predictor.answer(&profile, None, &queries)) {
-            answers[at] = Some(prediction);
+    let mut by_profile: BTreeMap<&str, BTreeMap<Place<'_>, Vec<usize>>> = BTreeMap::new();
+    for (at, sample) in asked.iter().enumerate() {
+        by_profile.entry(&sample.profile).or_default().entry(place(sample)).or_default().push(at);
+    }
+    let mut answers: Vec<Option<Prediction>> = vec![None; asked.len()];
+    for (name, places) in by_profile {
+        let Some(profile) = profiles.get(name) else { continue };
+        // A family of which no batch is known is thought to be run with the first one asked: let that be the usual one.
+        let mut places: Vec<(Place<'_>, Vec<usize>)> = places.into_iter().collect();
+        let mut batches: Vec<Option<u64>> = places.iter().map(|(place, _)| place.3).collect();
+        batches.sort_unstable();
+        let usual = batches.get(batches.len() / 2).copied();
+        places.sort_by_key(|(place, _)| Some(place.3) != usual);
+        let queries: Vec<Query> = places.iter().map(|(_, rows)| asked[rows[0]].query()).collect();
+        let predicted = predictor.answer(profile, None, &queries);
+        for ((_, rows), prediction) in places.into_iter().zip(predicted) {
+            rows.into_iter().for_each(|at| answers[at] = Some(prediction.clone()));
         }
     }
     answers.into_iter().flatten().collect()
 }
 
-fn filled(mut table: Table, answers: &[Prediction]) -> Result<Vec<u8>> {
+/// What tells two questions about a family apart: type, GPUs, nodes, and batch and limit as sorted numbers.
+type Place<'a> = (&'a str, u32, u32, Option<u64>, Option<u64>);
+
+fn place(sample: &Sample) -> Place<'_> {
+    // Of positive numbers the bits are in the order of the numbers.
+    let bits = |x: Option<f64>| x.map(f64::to_bits);
+    (&sample.gpu_type, sample.gpus, sample.nodes, bits(sample.batch), bits(sample.power_limit_w))
+}
+
+fn named(name: &str) -> Profile {
+    Profile { name: name.to_owned(), ..Profile::default() }
+}
+
+/// The GPU types of the measurements, and of those that are only asked what their name and limits tell: a limit somebody asks
+/// about says nothing of a board that was measured.
+fn asked_models(seen: &[Sample], asked: &[Sample]) -> Vec<GpuModel> {
+    let mut models = gpu_models(seen);
+    let mut others = gpu_models(asked);
+    others.retain(|other| models.iter().all(|model| model.gpu_type != other.gpu_type));
+    models.append(&mut others);
+    models
+}
+
+pub(super) fn filled(mut table: Table, answers: &[Prediction]) -> Result<Vec<u8>> {
     for (column, behind) in FILLED {
         if table.header.iter().any(|c| c == column) {
             continue;

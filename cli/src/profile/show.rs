@@ -4,15 +4,17 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use andreas_core::{Configuration, GpuCount, GpuType};
-use andreas_predictor::{GpuModel, Predictor, Profile, Query};
+use andreas_predictor::{GpuModel, Observation, Prediction, Predictor, Profile, Query};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
+use super::csv::For;
 use super::kubectl::Cluster;
-use super::plot::{Series, svg, text};
+use super::plot::{Chart, Measure, Point, Series, svg, text};
+use super::usual::Usual;
 use super::{csv, gpu_models, learned, transfer, write};
 
-/// Draw the curves of a profile, and what was measured, over the number of GPUs.
+/// Draw the curves of a profile, seconds per epoch and watts, and what was measured, over the number of GPUs.
 ///
 /// From a table (--data, with the profile's name), from a TrainingProfile in a file (--file), or from the cluster by name.
 #[derive(Debug, Args)]
@@ -35,37 +37,41 @@ pub struct ShowArgs {
 
 /// Does it.
 pub fn run(args: &ShowArgs) -> Result<()> {
-    let (predictor, profile) = match (&args.data, &args.file, &args.name) {
+    let (predictor, profile, types) = match (&args.data, &args.file, &args.name) {
         (Some(data), _, Some(name)) => {
-            let samples = csv::read(data)?.samples;
+            let samples = csv::read(data, For::Measurements)?.samples;
             let (predictor, mut profiles) = learned(&samples, &gpu_models(&samples));
             let known: Vec<String> = profiles.keys().take(20).cloned().collect();
             let found = profiles.remove(name);
             let profile = found.with_context(|| {
                 format!("{}: no profile {name}; it has {}", data.display(), known.join(", "))
             })?;
-            (predictor, profile)
+            let own = samples.iter().filter(|sample| sample.profile == *name);
+            (predictor, profile, own.map(|sample| sample.gpu_type.as_str().into()).collect())
         }
         (_, Some(file), _) => alone(transfer::family(&transfer::read(file)?)),
         (_, None, Some(name)) => alone(transfer::family(&transfer::get(name, &args.cluster)?)),
         (_, None, None) => bail!("a profile's name, or --file"),
     };
-    let series = series(&predictor, &profile);
-    if let Some(file) = &args.svg {
-        write(Some(file), svg(&profile.name, &series).as_bytes())?;
+    if types.is_empty() {
+        bail!("{}: nothing was measured of it, and nothing observed", profile.name);
     }
-    write(None, text(&profile.name, &series).as_bytes())
+    let charts = charts(&predictor, &profile, &types);
+    if let Some(file) = &args.svg {
+        write(Some(file), svg(&profile.name, &charts).as_bytes())?;
+    }
+    write(None, text(&profile.name, &charts).as_bytes())
 }
 
 /// A profile that nothing else is known beside.
-fn alone(profile: Profile) -> (Predictor, Profile) {
+fn alone(profile: Profile) -> (Predictor, Profile, BTreeSet<GpuType>) {
     let types: BTreeSet<GpuType> = types(&profile);
     let model = |gpu_type: &GpuType| {
         let (idle, max) = andreas_core::board_power(gpu_type.as_str())?;
         Some(GpuModel { gpu_type: gpu_type.clone(), idle, max })
     };
     let models: Vec<GpuModel> = types.iter().filter_map(model).collect();
-    (Predictor::fit(&models, std::slice::from_ref(&profile)), profile)
+    (Predictor::fit(&models, std::slice::from_ref(&profile)), profile, types)
 }
 
 fn types(profile: &Profile) -> BTreeSet<GpuType> {
@@ -73,37 +79,68 @@ fn types(profile: &Profile) -> BTreeSet<GpuType> {
     given.chain(profile.observations.iter().map(|o| o.configuration.gpu_type.clone())).collect()
 }
 
-fn series(predictor: &Predictor, profile: &Profile) -> Vec<Series> {
-    let of = |gpu_type: GpuType| {
-        let observed = profile.observations.iter().filter(|o| o.configuration.gpu_type == gpu_type);
-        let mut points: Vec<(u32, f64)> = observed
-            .clone()
-            .filter_map(|o| Some((o.gpus.unwrap_or(o.configuration.total_gpus()).0, o.epoch?.0)))
-            .collect();
-        let given = profile.given.iter().filter(|g| g.gpu_type == gpu_type);
-        points.extend(given.clone().filter_map(|g| Some((g.gpus.0, g.epoch?.0))));
-        points.retain(|(gpus, time)| *gpus > 0 && time.is_finite() && *time > 0.0);
-        let mut batches: Vec<f64> = observed.clone().filter_map(|o| o.batch).collect();
-        batches.sort_by(f64::total_cmp);
-        let batch = batches.get(batches.len() / 2).copied();
-        let per_node = observed.map(|o| o.configuration.gpus_per_node.0).max().unwrap_or(8).max(1);
-        let most = points.iter().map(|(g, _)| *g).max().unwrap_or(1).clamp(8, 4096);
-        let counts: Vec<u32> = (1..=most).filter(|g| *g <= 16 || g % (most / 16).max(1) == 0).collect();
-        let query = |gpus: &u32| Query {
-            configuration: Configuration {
-                gpu_type: gpu_type.clone(),
-                nodes: gpus.div_ceil(per_node),
-                gpus_per_node: GpuCount((*gpus).min(per_node)),
-                limit: None,
-            },
-            gpus: Some(GpuCount(*gpus)),
-            batch,
-        };
-        let queries: Vec<Query> = counts.iter().map(query).collect();
-        let answers = predictor.answer(profile, None, &queries);
-        let curve =
-            counts.iter().zip(answers).map(|(g, p)| (*g, [p.epoch.median, p.epoch.low(), p.epoch.high()]));
-        Series { name: gpu_type.to_string(), curve: curve.collect(), points }
+/// Time, and watts where there are any.
+fn charts(predictor: &Predictor, profile: &Profile, types: &BTreeSet<GpuType>) -> Vec<Chart> {
+    let both: Vec<[Series; 2]> = types.iter().map(|gpu_type| series(predictor, profile, gpu_type)).collect();
+    let [times, watts] = [0, 1].map(|at| both.iter().map(|pair| pair[at].clone()).collect::<Vec<Series>>());
+    let metered = watts.iter().any(|s| !s.points.is_empty());
+    let mut charts = vec![Chart { measure: Measure::Epoch, series: times }];
+    charts.extend(metered.then_some(Chart { measure: Measure::Power, series: watts }));
+    charts
+}
+
+/// The curves of one GPU type and what was measured on it: times and watts.
+fn series(predictor: &Predictor, profile: &Profile, gpu_type: &GpuType) -> [Series; 2] {
+    let rows: Vec<&Observation> =
+        profile.observations.iter().filter(|o| o.configuration.gpu_type == *gpu_type).collect();
+    let count = |o: &Observation| o.gpus.unwrap_or(o.configuration.total_gpus()).0;
+    let usual = Usual::of(rows.iter().map(|o| (count(o), o.configuration.nodes, o.batch)));
+    let mut points: [Vec<Point>; 2] = Default::default();
+    let mut take = |gpus: u32, on_curve: bool, time: Option<f64>, watts: Option<f64>| {
+        for (points, value) in points.iter_mut().zip([time, watts]) {
+            let sane = value.filter(|value| gpus > 0 && value.is_finite() && *value > 0.0);
+            points.extend(sane.map(|value| Point { gpus, value, on_curve }));
+        }
     };
-    types(profile).into_iter().map(of).collect()
+    for o in rows {
+        let (gpus, c) = (count(o), &o.configuration);
+        let on_curve = c.limit.is_none() && usual.is_of(gpus, c.nodes, o.batch);
+        let watts = o.watts_per_gpu.map(|w| w.0 * f64::from(gpus));
+        take(gpus, on_curve, o.epoch.map(|s| s.0), watts);
+    }
+    for g in profile.given.iter().filter(|g| g.gpu_type == *gpu_type) {
+        let on_curve = usual.is_of(g.gpus.0, g.nodes.unwrap_or(1), None);
+        take(g.gpus.0, on_curve, g.epoch.map(|s| s.0), g.power.map(|w| w.0));
+    }
+    let most = points.iter().flatten().map(|p| p.gpus).max().unwrap_or(1).clamp(8, 4096);
+    // Steps that look alike on the axis, and where something was measured.
+    let next = |gpus: &u32| (*gpus < most).then(|| (gpus + (gpus / 8).max(1)).min(most));
+    let measured = points.iter().flatten().map(|p| p.gpus).filter(|gpus| *gpus <= most);
+    let counts: BTreeSet<u32> = std::iter::successors(Some(1), next).chain(measured).collect();
+    let query = |gpus: &u32| Query {
+        configuration: Configuration {
+            gpu_type: gpu_type.clone(),
+            nodes: usual.nodes(*gpus),
+            gpus_per_node: GpuCount(gpus.div_ceil(usual.nodes(*gpus))),
+            limit: None,
+        },
+        gpus: Some(GpuCount(*gpus)),
+        batch: usual.batch(*gpus),
+    };
+    let queries: Vec<Query> = counts.iter().map(query).collect();
+    let answers = predictor.answer(profile, None, &queries);
+    let name = match usual.told() {
+        Some(batch) => format!("{gpu_type}, batch {batch}"),
+        None => gpu_type.to_string(),
+    };
+    let curve = |of: fn(&Prediction) -> [f64; 3]| {
+        counts.iter().copied().zip(answers.iter().map(of)).collect::<Vec<(u32, [f64; 3])>>()
+    };
+    let times = curve(|p| [p.epoch.median, p.epoch.low(), p.epoch.high()]);
+    let watts = curve(|p| [p.power.median, p.power.low(), p.power.high()]);
+    let [seen, metered] = points;
+    [
+        Series { name: name.clone(), curve: times, points: seen },
+        Series { name, curve: watts, points: metered },
+    ]
 }

@@ -6,6 +6,7 @@ use andreas_api::{TrainingProfile, TrainingProfileStatus};
 use andreas_predictor::Profile;
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use serde::Deserialize;
 use serde_json::json;
 
 use super::kubectl::Cluster;
@@ -35,12 +36,32 @@ pub struct ImportArgs {
     cluster: Cluster,
 }
 
-/// As the custom resource bounds them.
-const MAX_OBSERVATIONS: usize = 64;
+/// Writes of one import: a run that ends meanwhile writes too.
+const TRIES: usize = 4;
+/// What the API server says to a write of a version that is no more.
+const CONFLICT: &str = "the object has been modified";
+const API_VERSION: &str = "andreas.dev/v1alpha1";
+const KIND: &str = "TrainingProfile";
 const RESOURCE: &str = "trainingprofiles.andreas.dev";
+
+/// What an object says that it is.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Typed {
+    api_version: String,
+    kind: String,
+}
 
 /// A profile from text, YAML or JSON.
 pub(super) fn parse(text: &str, name: &str) -> Result<TrainingProfile> {
+    let typed: Typed = serde_saphyr::from_str(text).map_err(|e| anyhow::anyhow!("{name}: {e}"))?;
+    if (typed.kind.as_str(), typed.api_version.as_str()) != (KIND, API_VERSION) {
+        bail!(
+            "{name}: kind: a {KIND} of {API_VERSION} is wanted, not a {} of {}",
+            typed.kind,
+            typed.api_version
+        );
+    }
     let profile: TrainingProfile =
         serde_saphyr::from_str(text).map_err(|e| anyhow::anyhow!("{name}: {e}"))?;
     if profile.metadata.name.is_none() {
@@ -68,7 +89,7 @@ fn exported(profile: &TrainingProfile) -> serde_json::Value {
         metadata["labels"] = json!(labels);
     }
     json!({
-        "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingProfile", "metadata": metadata,
+        "apiVersion": API_VERSION, "kind": KIND, "metadata": metadata,
         "spec": profile.spec, "status": status,
     })
 }
@@ -80,17 +101,16 @@ pub fn export(args: &ExportArgs) -> Result<()> {
     write(args.out.as_ref(), text.as_bytes())
 }
 
-/// The observations of both, each run once, the newest kept.
+/// The observations of both, each run once; what is known here counts.
 fn joined(here: TrainingProfileStatus, brought: TrainingProfileStatus) -> TrainingProfileStatus {
     let mut all = here;
     for o in brought.observations {
-        if !all.observations.contains(&o) {
+        if !all.observations.iter().any(|known| andreas_profiles::same_run(known, &o)) {
             all.observations.push(o);
         }
     }
     all.observations.sort_by(|a, b| a.at.0.cmp(&b.at.0).then(a.run.cmp(&b.run)));
-    let over = all.observations.len().saturating_sub(MAX_OBSERVATIONS);
-    all.observations.drain(..over);
+    andreas_profiles::bound(&mut all.observations);
     for run in brought.finished_runs {
         if !all.finished_runs.contains(&run) && all.finished_runs.len() < 16 {
             all.finished_runs.push(run);
@@ -115,13 +135,24 @@ pub fn import(args: &ImportArgs) -> Result<()> {
         fields.remove("status");
     }
     args.cluster.run(&["apply", "--filename=-"], Some(object.to_string().as_bytes()))?;
-    let here = get(&name, &args.cluster)?;
-    let status = joined(here.status.unwrap_or_default(), brought.status.unwrap_or_default());
-    // The version read here: a run that taught something meanwhile is not written over.
-    let patch = json!({"metadata": {"resourceVersion": here.metadata.resource_version}, "status": status});
-    let patch = format!("--patch={patch}");
-    args.cluster.run(&["patch", RESOURCE, &name, "--subresource=status", "--type=merge", &patch], None)?;
-    println!("{name}: {} observations", status.observations.len());
+    let brought = brought.status.unwrap_or_default();
+    for round in 1.. {
+        let here = get(&name, &args.cluster)?;
+        let status = joined(here.status.unwrap_or_default(), brought.clone());
+        // The version read here: a run that taught something meanwhile is not written over.
+        let patch =
+            json!({"metadata": {"resourceVersion": here.metadata.resource_version}, "status": status});
+        let patch = format!("--patch={patch}");
+        let write = ["patch", RESOURCE, &name, "--subresource=status", "--type=merge", &patch];
+        match args.cluster.run(&write, None) {
+            Err(error) if round < TRIES && error.to_string().contains(CONFLICT) => {}
+            Err(error) => return Err(error),
+            Ok(_) => {
+                println!("{name}: {} observations", status.observations.len());
+                break;
+            }
+        }
+    }
     Ok(())
 }
 
@@ -171,7 +202,23 @@ status:
             o.run = format!("b-{n}");
             many.observations.push(o);
         }
-        assert_eq!(joined(once, many).observations.len(), MAX_OBSERVATIONS);
-        assert!(parse("spec: {}", "x").is_err());
+        assert_eq!(joined(once.clone(), many).observations.len(), andreas_profiles::MAX_OBSERVATIONS);
+        // What became known here since it was exported stays.
+        let mut metered = once;
+        metered.observations[0].watts = Some(250);
+        assert_eq!(joined(metered.clone(), status), metered);
+    }
+
+    #[test]
+    fn what_is_no_profile_is_refused() {
+        for text in [
+            "spec: {}",
+            "apiVersion: v1\nkind: Pod\nmetadata: {name: mine}\nspec: {}\n",
+            "apiVersion: example.org/v1\nkind: TrainingProfile\nmetadata: {name: mine}\nspec: {}\n",
+            "apiVersion: andreas.dev/v1alpha1\nkind: TrainingProfile\nmetadata: {}\nspec: {}\n",
+        ] {
+            let error = parse(text, "x.yaml").map(|_| ()).unwrap_err().to_string();
+            assert!(error.starts_with("x.yaml"), "{error}");
+        }
     }
 }

@@ -81,17 +81,42 @@ impl Sample {
     }
 }
 
-/// The rows' profiles, by name; rows without a value only describe.
+/// The rows' profiles, by name; rows without a value only describe. Where rows of one profile say different things of its
+/// model, what most of them say counts: their order does not.
 pub fn profiles<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> BTreeMap<String, Profile> {
-    let mut profiles: BTreeMap<String, Profile> = BTreeMap::new();
+    let mut profiles: BTreeMap<&str, (Profile, Said<'a>)> = BTreeMap::new();
     for sample in samples {
-        let profile = profiles.entry(sample.profile.clone()).or_insert_with(|| sample.unseen());
-        let features = &mut profile.features;
-        features.model_family = features.model_family.take().or_else(|| sample.model_family.clone());
-        features.parameters = features.parameters.or(sample.params_m);
+        let (profile, said) = profiles.entry(&sample.profile).or_default();
+        if let Some(model) = &sample.model_family {
+            *said.models.entry(model).or_default() += 1;
+        }
+        if let Some(parameters) = sample.params_m {
+            // Of positive numbers the bits are in the order of the numbers.
+            *said.parameters.entry(parameters.max(0.0).to_bits()).or_default() += 1;
+        }
         profile.observations.extend(sample.observation());
     }
-    profiles
+    let whole = |(name, (profile, said)): (&str, (Profile, Said<'_>))| {
+        let features = Features {
+            model_family: most(said.models).map(ToOwned::to_owned),
+            parameters: most(said.parameters).map(f64::from_bits),
+            ..Features::default()
+        };
+        (name.to_owned(), Profile { name: name.to_owned(), features, ..profile })
+    };
+    profiles.into_iter().map(whole).collect()
+}
+
+/// What the rows of a profile say of its model, and how many of them.
+#[derive(Default)]
+struct Said<'a> {
+    models: BTreeMap<&'a str, usize>,
+    parameters: BTreeMap<u64, usize>,
+}
+
+/// What is said most often; of several the least.
+fn most<T: Ord>(said: BTreeMap<T, usize>) -> Option<T> {
+    said.into_iter().max_by(|(a, n), (b, m)| n.cmp(m).then(b.cmp(a))).map(|(what, _)| what)
 }
 
 /// The GPU types of the rows. `board` gives idle and maximum watts of a type it knows; of others the largest limit or

@@ -1,9 +1,13 @@
 //! A `TrainingProfile` as the predictor reads it: the one place where the two meet, so that what the operator plans with
 //! and what `kubectl andreas profile` shows are the same.
 //!
-//! **In**: spec and status of the resource. **Out**: the predictor's [`Profile`]. **Never here**: a client, a fit.
+//! **In**: spec and status of the resource. **Out**: the predictor's [`Profile`]; which observations are kept where there are too many.
+//! **Never here**: a client, a fit.
 
-use andreas_api::training_profile::Precision;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use andreas_api::training_profile::{Observation as Seen, Precision};
 use andreas_api::{TrainingProfileSpec, TrainingProfileStatus};
 use andreas_core::{Configuration, GpuCount, Seconds, Time, Watts};
 use andreas_predictor::{Features, Given, Observation, Profile};
@@ -59,6 +63,33 @@ pub fn family(name: String, spec: &TrainingProfileSpec, status: Option<&Training
     }
 }
 
+/// Observations that a profile keeps, as the schema bounds them.
+pub const MAX_OBSERVATIONS: usize = 64;
+
+/// Both are of one attempt: a job that was made again under its name has attempts of the same names, at other times.
+#[must_use]
+pub fn same_run(a: &Seen, b: &Seen) -> bool {
+    a.run == b.run && a.at.0.as_second() == b.at.0.as_second()
+}
+
+/// Keeps at most [`MAX_OBSERVATIONS`] of a list whose newest are last: the configuration that has most rows loses its oldest one,
+/// so that a hundred runs on one do not push out the only one on another.
+pub fn bound(rows: &mut Vec<Seen>) {
+    while rows.len() > MAX_OBSERVATIONS {
+        // Rows of each configuration, and where its oldest is.
+        let mut known: BTreeMap<_, (usize, usize)> = BTreeMap::new();
+        for (at, row) in rows.iter().enumerate() {
+            let place = (row.gpu_type.as_str(), row.gpus, row.nodes, row.power_limit_watts);
+            known.entry(place).or_insert((0, at)).0 += 1;
+        }
+        let Some((_, oldest)) = known.into_values().max_by_key(|(rows, oldest)| (*rows, Reverse(*oldest)))
+        else {
+            return;
+        };
+        rows.remove(oldest);
+    }
+}
+
 /// A count of GPUs or nodes: at least one.
 fn count(value: i32) -> u32 {
     u32::try_from(value).unwrap_or(1).max(1)
@@ -81,6 +112,38 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_configuration_seen_once_outlasts_a_hundred_runs_of_another() {
+        let row = |run: i64, gpu_type: &str, gpus: i32| -> Seen {
+            serde_json::from_value(
+                json!({"run": format!("a-{run}"), "gpuType": gpu_type, "gpus": gpus, "nodes": 1,
+                "millisPerEpoch": 1_000, "milliEpochs": 1_000, "at": instant(run)}),
+            )
+            .unwrap()
+        };
+        let mut rows = vec![row(0, "T4", 1), row(1, "A100", 2)];
+        for run in 2..200 {
+            rows.push(row(run, "A100", 1));
+            bound(&mut rows);
+        }
+        assert_eq!(rows.len(), MAX_OBSERVATIONS);
+        assert_eq!((rows[0].run.as_str(), rows[1].run.as_str()), ("a-0", "a-1"));
+        let newest: Vec<String> = (138..200).map(|run| format!("a-{run}")).collect();
+        assert!(rows[2..].iter().map(|row| &row.run).eq(&newest));
+        // Where all are of different ones the oldest goes.
+        let mut rows: Vec<_> = (0..65).map(|run| row(run, "A100", run as i32 + 1)).collect();
+        bound(&mut rows);
+        assert_eq!((rows.len(), rows[0].run.as_str()), (64, "a-1"));
+        // One attempt is one; one of the same name at another time is another.
+        assert!(same_run(&row(3, "A", 1), &row(3, "B", 1)));
+        let later = Seen { at: row(4, "A", 1).at, ..row(3, "A", 1) };
+        assert!(!same_run(&row(3, "A", 1), &later));
+    }
+
+    fn instant(second: i64) -> String {
+        format!("2026-01-02T03:{:02}:{:02}Z", second / 60, second % 60)
+    }
 
     #[test]
     fn all_that_a_profile_says_reaches_the_predictor() {

@@ -1,0 +1,99 @@
+//! What a curve over the number of GPUs is drawn for: the batch and the GPUs of a node as most rows have them.
+
+/// The batch that goes with a number of GPUs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Batch {
+    Unknown,
+    /// The same over all GPUs together.
+    Global(f64),
+    /// The same on each.
+    PerGpu(f64),
+}
+
+/// How a family was mostly run on a GPU type.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Usual {
+    batch: Batch,
+    per_node: u32,
+}
+
+/// The number that is there most often, and how often; of several the one in the middle.
+fn most(mut numbers: Vec<f64>) -> Option<(f64, usize)> {
+    numbers.sort_by(f64::total_cmp);
+    let same = |a: &f64, b: &f64| (a - b).abs() <= 1e-9 * b.abs();
+    let groups: Vec<(f64, usize)> = numbers.chunk_by(same).map(|group| (group[0], group.len())).collect();
+    let often = groups.iter().map(|(_, count)| *count).max()?;
+    let groups: Vec<(f64, usize)> = groups.into_iter().filter(|(_, count)| *count == often).collect();
+    groups.get(groups.len() / 2).copied()
+}
+
+impl Usual {
+    /// Of rows on GPUs, nodes, with a batch.
+    pub fn of(rows: impl Iterator<Item = (u32, u32, Option<f64>)>) -> Self {
+        let rows: Vec<(u32, u32, Option<f64>)> = rows.collect();
+        let batches = |of: fn(f64, f64) -> f64| {
+            most(
+                rows.iter()
+                    .filter_map(|(gpus, _, batch)| Some(of((*batch)?, f64::from((*gpus).max(1)))))
+                    .collect(),
+            )
+        };
+        let batch = match (batches(|batch, _| batch), batches(|batch, gpus| batch / gpus)) {
+            (Some((_, all)), Some((each, count))) if count > all => Batch::PerGpu(each),
+            (Some((all, _)), _) => Batch::Global(all),
+            _ => Batch::Unknown,
+        };
+        // From where a node was used fully.
+        let per_node = rows.iter().map(|(gpus, nodes, _)| gpus.div_ceil((*nodes).max(1))).max();
+        Self { batch, per_node: per_node.unwrap_or(8).max(1) }
+    }
+
+    /// With so many GPUs.
+    pub fn batch(&self, gpus: u32) -> Option<f64> {
+        match self.batch {
+            Batch::Unknown => None,
+            Batch::Global(batch) => Some(batch),
+            Batch::PerGpu(batch) => Some(batch * f64::from(gpus)),
+        }
+    }
+
+    /// That so many GPUs are on.
+    pub fn nodes(&self, gpus: u32) -> u32 {
+        gpus.div_ceil(self.per_node).max(1)
+    }
+
+    /// Whether a row is of the curve.
+    pub fn is_of(&self, gpus: u32, nodes: u32, batch: Option<f64>) -> bool {
+        let same = |a: f64, b: f64| (a - b).abs() <= 1e-9 * b.abs();
+        let alike = batch.zip(self.batch(gpus)).is_none_or(|(a, b)| same(a, b));
+        alike && nodes == self.nodes(gpus)
+    }
+
+    /// The batch in words.
+    pub fn told(&self) -> Option<String> {
+        match self.batch {
+            Batch::Unknown => None,
+            Batch::Global(batch) => Some(super::number_of(batch)),
+            Batch::PerGpu(batch) => Some(format!("{} per GPU", super::number_of(batch))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_that_of_all_gpus_or_of_each_as_most_rows_have_it() {
+        let usual = |rows: &[(u32, u32, Option<f64>)]| Usual::of(rows.iter().copied());
+        let weak = usual(&[(1, 1, Some(16.0)), (2, 1, Some(32.0)), (8, 2, Some(128.0)), (8, 1, Some(64.0))]);
+        assert_eq!((weak.batch(4), weak.told().as_deref()), (Some(64.0), Some("16 per GPU")));
+        assert!(
+            weak.is_of(2, 1, Some(32.0)) && !weak.is_of(8, 1, Some(64.0)) && !weak.is_of(8, 2, Some(128.0))
+        );
+        let strong = usual(&[(1, 1, Some(64.0)), (2, 1, Some(64.0)), (4, 1, Some(64.0)), (4, 1, Some(12.5))]);
+        assert_eq!((strong.batch(4), strong.nodes(6), strong.told().as_deref()), (Some(64.0), 2, Some("64")));
+        assert_eq!(usual(&[(1, 1, None)]).told(), None);
+        assert_eq!(usual(&[]).nodes(9), 2);
+    }
+}
