@@ -242,8 +242,9 @@ impl Tables {
         // How long others of the namespace ran matters only where nothing is known of the family.
         let otherwise = (!known).then_some(run_time.0);
         let (nodes, epochs) = (gpus.max_nodes, job.spec.epochs);
-        let cache_key =
-            format!("{key} {version} {totals:?} {allowed:?} {levels:?} {nodes} {epochs} {otherwise:?}");
+        let cache_key = format!(
+            "{key} {version} {totals:?} {allowed:?} {levels:?} {nodes} {epochs} {otherwise:?} {seen:?}"
+        );
         if let Some(table) = self.tables.get(&cache_key) {
             return Some(Arc::clone(table));
         }

@@ -135,6 +135,35 @@ fn what_is_seen_of_a_run_moves_its_other_configurations_and_nobody_elses() {
 }
 
 #[test]
+fn a_run_that_is_slow_on_a_type_it_looks_at_says_nothing_of_the_type_its_family_is_known_on() {
+    const OTHER: &str = "NVIDIA-H100-80GB-HBM3";
+    // Given a family that ran for long on one type, 100 s an epoch, and a run of it that takes six times as long on another.
+    let mut world = World::default();
+    let seen = json!([{"run": "a-1", "gpuType": GPU, "gpus": 1, "nodes": 1, "millisPerEpoch": 100_000, "milliEpochs": 500_000,
+        "watts": 300, "at": at(0)}]);
+    let mut looks = holds(1, "n2", 1);
+    looks["allocation"]["gpuType"] = OTHER.into();
+    looks["progress"] = json!({"milliPercent": 20_000, "text": "20%", "attempt": 1, "at": at(100), "stepwise": true,
+        "millisPerEpoch": 600_000, "timedMilliEpochs": 4_000});
+    let spec = json!({"profile": "bert", "epochs": 20, "gpus": {"min": 1, "max": 8}, "checkpoint": {}});
+    world
+        .node("n1", json!({}), json!({}))
+        .node("n2", json!({"nvidia.com/gpu.product": OTHER}), json!({}))
+        .profile("bert", json!({"observations": seen}))
+        .job("looks", spec, looks, Claim::Running { since: at(20) });
+    let snapshot = world.snapshot();
+    let epoch = |gpu_type: &str, gpus: u32| {
+        let mut rows = snapshot.jobs[0].estimates.iter();
+        let row = rows.find(|row| row.gpu_type.as_str() == gpu_type && row.gpus == GpuCount(gpus));
+        row.expect("a row").epoch.0
+    };
+    // Then the one type is as slow as it is seen to be, on more GPUs too, and the other one as fast as it is known to be.
+    assert!((epoch(OTHER, 1) / 600.0 - 1.0).abs() < 0.1, "{}", epoch(OTHER, 1));
+    assert!(epoch(OTHER, 8) > epoch(GPU, 8), "{} {}", epoch(OTHER, 8), epoch(GPU, 8));
+    assert!((epoch(GPU, 1) / 100.0 - 1.0).abs() < 0.15, "{}", epoch(GPU, 1));
+}
+
+#[test]
 fn one_run_of_a_family_may_look_at_a_type_that_the_family_is_not_known_on() {
     const OTHER: &str = "NVIDIA-H100-80GB-HBM3";
     let times = |profiling: &str| {
