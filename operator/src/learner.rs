@@ -53,11 +53,13 @@ pub struct Wanted {
 }
 
 /// The families that a fit reads, as it reads them, and how many rows of others were left out.
+#[derive(Default)]
 struct Population {
     families: Vec<Profile>,
     rows: usize,
-    claimed: u64,
-    left_out: u64,
+    /// Rows that are the program's word alone, and those that are too many, by namespace.
+    claimed: BTreeMap<String, u64>,
+    left_out: BTreeMap<String, u64>,
 }
 
 impl Wanted {
@@ -91,19 +93,22 @@ impl Wanted {
         let mut order: Vec<_> =
             self.profiles.iter().map(|(key, profile)| (newest(profile), key, profile)).collect();
         order.sort_by(|(a, x, _), (b, y, _)| b.cmp(a).then(x.cmp(y)));
-        let mut all = Population { families: Vec::new(), rows: 0, claimed: 0, left_out: 0 };
+        let mut all = Population::default();
         let mut taken: BTreeMap<&str, usize> = BTreeMap::new();
         for (_, key, profile) in order {
             let rows = profile.status.as_ref().map_or(0, |status| status.observations.len());
             let of_namespace = taken.entry(&key.namespace).or_default();
             if *of_namespace + rows > NAMESPACE_ROWS || all.rows + rows > ALL_ROWS {
-                all.left_out += rows as u64;
+                *all.left_out.entry(key.namespace.clone()).or_default() += rows as u64;
                 continue;
             }
             *of_namespace += rows;
             all.rows += rows;
             let family = andreas_profiles::family(key.to_string(), &profile.spec, profile.status.as_ref());
-            all.claimed += family.observations.iter().filter(|row| row.claimed).count() as u64;
+            let claimed = family.observations.iter().filter(|row| row.claimed).count() as u64;
+            if claimed > 0 {
+                *all.claimed.entry(key.namespace.clone()).or_default() += claimed;
+            }
             all.families.push(family);
         }
         all
@@ -115,16 +120,25 @@ impl Wanted {
         let population = self.population();
         let predictor = Predictor::fit(&self.basis.models, &population.families);
         let mut refused: BTreeMap<&'static str, u64> = BTreeMap::new();
-        for (reason, rows) in predictor.refused().values().flatten() {
-            *refused.entry(reason.as_str()).or_default() += rows;
+        let mut refused_of: BTreeMap<String, u64> = BTreeMap::new();
+        let mut count = |namespace: &str, reason: &'static str, rows: u64| {
+            *refused.entry(reason).or_default() += rows;
+            *refused_of.entry(namespace.to_owned()).or_default() += rows;
+        };
+        for (namespace, reasons) in predictor.refused() {
+            reasons.iter().for_each(|(reason, rows)| count(namespace, reason.as_str(), *rows));
         }
-        *refused.entry(Refusal::TooMany.as_str()).or_default() += population.left_out;
-        *refused.entry(CLAIMED).or_default() += population.claimed;
+        for (reason, by_namespace) in
+            [(Refusal::TooMany.as_str(), &population.left_out), (CLAIMED, &population.claimed)]
+        {
+            by_namespace.iter().for_each(|(namespace, rows)| count(namespace, reason, *rows));
+        }
         let fit = Fit {
             took: began.elapsed(),
             families: population.families.len(),
             rows: population.rows,
             refused,
+            refused_of,
         };
         Model { basis: self.basis, predictor, fit }
     }
@@ -141,6 +155,8 @@ pub struct Fit {
     pub rows: usize,
     /// Rows that it did not pool, by reason.
     pub refused: BTreeMap<&'static str, u64>,
+    /// The same by namespace.
+    pub refused_of: BTreeMap<String, u64>,
 }
 
 /// A fitted predictor.

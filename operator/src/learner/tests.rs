@@ -132,6 +132,8 @@ fn rows_are_bounded_by_namespace_and_what_a_job_says_of_itself_is_not_pooled() {
     assert_eq!((fit.families, fit.rows), (17, 1_026));
     assert_eq!(fit.refused["Claimed"], 1);
     assert!(fit.refused["TooMany"] >= 24 * 64, "{:?}", fit.refused);
+    assert_eq!(fit.refused_of["lab"], 1);
+    assert_eq!(fit.refused_of["liar"], fit.refused["TooMany"]);
 }
 
 /// Twenty namespaces with four families each, seen on three configurations: every family has its own speed and scaling.

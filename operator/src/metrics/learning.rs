@@ -1,7 +1,8 @@
 //! How well predictions do, and what the predictor was fitted on.
 //!
 //! **In**: each attempt's truth beside what was predicted for it, and fits. **Out**: rolling error and coverage by quantity, GPU type
-//! and source. Bounded: [`MOST_TYPES`] types, four sources, [`WINDOW`] errors of each.
+//! and source, and whose rows the last fit refused. Bounded: [`MOST_TYPES`] types, four sources, [`WINDOW`] errors of each,
+//! [`MOST_REFUSED`] namespaces.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -11,11 +12,14 @@ use jiff::Timestamp;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use super::list;
-use super::spent::{MOST_TYPES, bounded};
+use super::spent::{MOST_TYPES, OTHER, bounded};
 use crate::learner::Fit;
 
 /// Errors that are kept of each.
 const WINDOW: usize = 200;
+
+/// Namespaces that are told apart in what was refused: those with most rows.
+const MOST_REFUSED: usize = 20;
 
 /// What is predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -102,6 +106,16 @@ impl Learning {
                 .map(|reason| (reason, 0));
             let some = fit.refused.iter().map(|(reason, rows)| (*reason, *rows));
             none.chain(some).try_for_each(|(reason, rows)| values.of(&[("reason", reason)], rows as f64))
+        })?;
+        list::FIT_REFUSED_OF.encode(encoder, |values| {
+            let mut most: Vec<(&str, u64)> =
+                fit.refused_of.iter().map(|(namespace, rows)| (namespace.as_str(), *rows)).collect();
+            most.sort_by(|(a, n), (b, m)| m.cmp(n).then(a.cmp(b)));
+            let others = most.split_off(most.len().min(MOST_REFUSED));
+            most.extend((!others.is_empty()).then(|| (OTHER, others.iter().map(|(_, rows)| rows).sum())));
+            let each =
+                |(namespace, rows): (&str, u64)| values.of(&[("job_namespace", namespace)], rows as f64);
+            most.into_iter().try_for_each(each)
         })
     }
 }

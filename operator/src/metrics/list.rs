@@ -88,6 +88,8 @@ metrics! {
     FIT_ROWS = gauge("andreas_predictor_rows", &[], "Observations that the last fit read");
     FIT_REFUSED = gauge("andreas_predictor_refused_rows", &["reason"],
         "Observations that the last fit did not pool: what cannot be true, too many of one namespace, or Claimed: the program's word alone");
+    FIT_REFUSED_OF = gauge("andreas_predictor_refused_namespace_rows", &["job_namespace"],
+        "The same by namespace: the 20 with most of them, the rest together as _other");
 
     STEPS = counter("andreas_steps_total", &[], "Steps of TrainingJobs");
     STEP_ERRORS = counter("andreas_step_errors_total", &[], "Steps that could not be carried out");

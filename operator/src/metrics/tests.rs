@@ -123,7 +123,11 @@ fn everything(metrics: &Metrics) {
     metrics.metered(&table, &Observation { watts: Some(600), ..seen.clone() });
     metrics.learned(&table, &[Learned::Observation(seen)]);
     let refused = [("Claimed", 3)].into();
-    metrics.fitted(&Fit { took: std::time::Duration::from_millis(10), families: 1, rows: 7, refused });
+    let mut refused_of: std::collections::BTreeMap<String, u64> =
+        (0..30).map(|n| (format!("lab-{n:02}"), 1)).collect();
+    refused_of.insert("liar".into(), 9);
+    let took = std::time::Duration::from_millis(10);
+    metrics.fitted(&Fit { took, families: 1, rows: 7, refused, refused_of });
     metrics.left_prediction.inc();
 }
 
@@ -184,6 +188,9 @@ fn a_scrape_tells_what_there_is_now() {
         "andreas_predictor_rows 7.0",
         r#"andreas_predictor_refused_rows{reason="Claimed"} 3.0"#,
         r#"andreas_predictor_refused_rows{reason="TooMany"} 0.0"#,
+        r#"andreas_predictor_refused_namespace_rows{job_namespace="liar"} 9.0"#,
+        r#"andreas_predictor_refused_namespace_rows{job_namespace="lab-18"} 1.0"#,
+        r#"andreas_predictor_refused_namespace_rows{job_namespace="_other"} 11.0"#,
     ] {
         let plain = line.strip_suffix(".0").unwrap_or(line);
         assert!(
