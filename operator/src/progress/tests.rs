@@ -131,3 +131,39 @@ async fn bodies_are_small_and_well_formed() {
     let large = json!({"trainerStatus": {"lastUpdatedTime": "x".repeat(100_000)}});
     assert_eq!(world.post(Some("t"), large).await, StatusCode::PAYLOAD_TOO_LARGE);
 }
+
+/// What no run can be: below nothing, beyond the end, no number, or more than any number; and a clock that runs backwards.
+#[tokio::test]
+async fn what_cannot_be_true_is_taken_for_nothing_said() {
+    let metric = |name: &str, value: &str| json!({"name": name, "value": value});
+    let steps = |done: &str, all: &str| json!({"metrics": [metric("current_step", done), metric("total_steps", all)]});
+    let answers = vec![
+        (Method::POST, "/tokenreviews", 201, review("bert-1-0", "p0")),
+        (Method::PATCH, "/bert/status", 200, testing::job(12, &running(1))),
+    ];
+    let world = World::new(running(1), answers);
+    for said in [
+        json!({"progressPercentage": -5}),
+        json!({"progressPercentage": 100.001}),
+        json!({"progressPercentage": 1e12}),
+        json!({"progressPercentage": -1e300}),
+        steps("NaN", "10"),
+        steps("-1", "10"),
+        steps("1", "0"),
+        steps("1", "-10"),
+        steps("inf", "inf"),
+        steps("1e400", "1"),
+        json!({"metrics": [metric("current_epoch", "-1e12")]}),
+        json!({"metrics": vec![metric("loss", "nan"); 300]}),
+        json!({"estimatedRemainingSeconds": -1e12, "lastUpdatedTime": "1970-01-01T00:00:00Z"}),
+    ] {
+        assert_eq!(world.post(Some("t"), json!({"trainerStatus": said})).await, StatusCode::OK, "{said}");
+        assert!(world.server.sent(&Method::PATCH).is_empty(), "{said}");
+    }
+    // After all that an honest report counts, whatever its own clock says.
+    let mut honest = steps("3", "10");
+    honest["lastUpdatedTime"] = "0001-01-01T00:00:00Z".into();
+    assert_eq!(world.post(Some("t"), json!({"trainerStatus": honest})).await, StatusCode::OK);
+    let written = world.server.sent(&Method::PATCH);
+    assert_eq!(written[0].body["status"]["progress"]["milliPercent"], 30_000);
+}

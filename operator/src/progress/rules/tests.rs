@@ -1,8 +1,12 @@
 //! Given what the status holds; when a report comes; then it is worth a write, or not, or later.
 
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::progress::wire::ReportBody;
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).expect("a time")
@@ -210,4 +214,56 @@ fn a_pace_outside_of_its_interval_is_written_at_once_and_once() {
     let told = TrainingJobStatus { progress: Some(news), ..held.clone() };
     assert!(matches!(verdict(&told, &[(1, 61), (11, 71), (12, 72)], 500), Verdict::Later(_)));
     assert!(matches!(verdict(&held, &[(1, 61), (11, 66)], 500), Verdict::Later(_)));
+}
+
+/// What a program may post: numbers that a run has, and such as none can have.
+fn posted() -> impl Strategy<Value = Value> {
+    let percent = prop_oneof![
+        3 => (0..1_000_i32).prop_map(|tenths| json!(f64::from(tenths) / 10.0)),
+        1 => select(vec![json!(-1e12), json!(-3), json!(0), json!(100), json!(1e12), json!(null)]),
+    ];
+    let number = prop_oneof![
+        3 => (0..50_i32).prop_map(|number| number.to_string()),
+        1 => select(vec!["NaN", "-1", "0", "1e12", "-1e12", "1e-300", "1e400", "inf", "", "x"]).prop_map(str::to_owned),
+    ];
+    let name = select(vec!["current_step", "total_steps", "current_epoch", "total_epochs", "loss"]);
+    (percent, vec((name, number), 0..4)).prop_map(|(percent, metrics)| {
+        let metrics: Vec<Value> =
+            metrics.into_iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
+        json!({"trainerStatus": {"progressPercentage": percent, "metrics": metrics}})
+    })
+}
+
+/// Seconds to the next report; now and then the clock is set, also back.
+fn wait() -> impl Strategy<Value = i64> {
+    prop_oneof![5 => 0..30_i64, 1 => -600..600_i64]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Given a program that posts anything, and a clock that is set back now and then.
+    #[test]
+    fn progress_never_goes_back_and_its_pace_is_a_time_whatever_is_posted(
+        posts in vec((posted(), wait()), 1..40),
+    ) {
+        let mut held = status(json!(null));
+        let mut second: i64 = 10;
+            let mut heard: Option<Heard> = None;
+        for (body, wait) in posts {
+            second += wait;
+            let body: ReportBody = serde_json::from_value(body).expect("a report");
+            let claim = body.trainer_status.expect("a status").claim(10);
+            let heard = heard.get_or_insert_with(|| Heard::new(2, claim, None, at(second)));
+            let Some(claim) = claim.filter(|claim| heard.hear(*claim, at(second))) else { continue };
+            let report = Report { attempt: 2, claim, at: at(second) };
+            let Verdict::Write(written) = judge(&held, &spec(None), &report, heard, at(second), 1) else { continue };
+            let before = held.progress.as_ref().map_or(0, |progress| progress.milli_percent);
+            prop_assert!((before..=100_000).contains(&written.milli_percent), "{:?}", written);
+            prop_assert!(written.millis_per_epoch >= 0 && written.timed_milli_epochs >= 0, "{:?}", written);
+            prop_assert!(written.timed_milli_epochs <= 10_000, "{:?}", written);
+            prop_assert!((0..=written.milli_percent).contains(&written.attempt_start), "{:?}", written);
+            held.progress = Some(written);
+        }
+    }
 }
