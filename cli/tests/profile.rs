@@ -160,3 +160,65 @@ fn the_evaluation_runs_on_any_table() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(shown.contains("| known settings, 5-fold |") && shown.contains("| Amdahl |"), "{shown}");
 }
+
+#[cfg(unix)]
+#[test]
+fn a_profile_goes_from_one_cluster_to_another_with_all_that_both_observed() {
+    // A file that was written a moment ago cannot always be run: the script is a file of its own.
+    let fake = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let path = format!("{}:{}", fake.display(), std::env::var("PATH").unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let call = |args: &[&str]| {
+        let program = env!("CARGO_BIN_EXE_kubectl-andreas");
+        Command::new(program)
+            .args(args)
+            .env("PATH", &path)
+            .env("FAKE_KUBECTL", folder.path())
+            .output()
+            .unwrap()
+    };
+    let object = |run: &str, version: &str| {
+        format!(
+            r#"{{"apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingProfile", "metadata": {{"name": "bert",
+            "namespace": "lab", "uid": "1-2", "resourceVersion": "{version}"}},
+            "spec": {{"measurements": [{{"gpuType": "T4", "gpus": 2, "millisPerEpoch": 60000}}]}},
+            "status": {{"observations": [{{"run": "{run}", "gpuType": "T4", "gpus": 4, "nodes": 1, "millisPerEpoch": 35000,
+            "milliEpochs": 3000, "watts": 250, "at": "2026-01-02T03:04:05Z"}}]}}}}"#
+        )
+    };
+    // Given what one cluster knows, exported,
+    saved(folder.path(), "object.json", &object("there-1", "77"));
+    let file = folder.path().join("bert.yaml");
+    let output = call(&["profile", "export", "bert", "-n", "lab", "--out", file.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let exported = std::fs::read_to_string(&file).unwrap();
+    assert!(!exported.contains("uid") && !exported.contains("resourceVersion"), "{exported}");
+    // when another cluster, which knows another run, takes it in, and its operator writes meanwhile,
+    saved(folder.path(), "object.json", &object("here-1", "5"));
+    let output = call(&["profile", "import", file.to_str().unwrap(), "--context", "other"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "bert: 2 observations\n");
+    // then the table is there, and both runs are, of the version that was read.
+    let read = |name: &str| -> serde_json::Value {
+        serde_json::from_str(&std::fs::read_to_string(folder.path().join(name)).unwrap()).unwrap()
+    };
+    assert_eq!(read("applied.json")["spec"]["measurements"][0]["millisPerEpoch"], 60_000);
+    assert_eq!(read("applied.json")["status"], serde_json::Value::Null);
+    let patch = read("patch.json");
+    assert_eq!(patch["metadata"]["resourceVersion"], "5");
+    let runs: Vec<_> =
+        patch["status"]["observations"].as_array().unwrap().iter().map(|row| &row["run"]).collect();
+    assert_eq!(runs, ["here-1", "there-1"]);
+    let calls = std::fs::read_to_string(folder.path().join("calls")).unwrap();
+    assert_eq!(calls.matches("patch ").count(), 2, "{calls}");
+    assert!(calls.lines().skip(1).all(|call| call.starts_with("--context=other ")), "{calls}");
+    // What kubectl says when it fails is said.
+    let output = call(&["profile", "show", "nobody"]);
+    assert!(
+        !output.status.success() && text(&output.stderr).contains("the server doesn't have"),
+        "{}",
+        text(&output.stderr)
+    );
+    let output = call(&["profile", "show", "bert"]);
+    assert!(text(&output.stdout).starts_with("bert: seconds per epoch"), "{}", text(&output.stderr));
+}

@@ -99,13 +99,18 @@ pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
             () = tokio::time::sleep(EVERY) => false,
             () = shutdown.cancelled() => true,
         };
-        let lessons = shared.lessons.take();
-        let writes = lessons.into_iter().map(|(key, learned)| learn(&shared, key, learned));
-        futures::future::join_all(writes).await;
+        write(&shared).await;
         if ending {
             return;
         }
     }
+}
+
+/// Writes the lessons that wait; those that could not be written wait again.
+pub(crate) async fn write(shared: &Arc<Shared>) {
+    let lessons = shared.lessons.take();
+    let writes = lessons.into_iter().map(|(key, learned)| learn(shared, key, learned));
+    futures::future::join_all(writes).await;
 }
 
 async fn learn(shared: &Arc<Shared>, key: ObjectKey, learned: Vec<Learned>) {

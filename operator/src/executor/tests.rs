@@ -257,3 +257,41 @@ async fn a_worker_that_was_accepted_a_moment_ago_is_not_tried_again_until_the_ru
     assert_eq!(world.do_all(dry()).await, Ok(()));
     assert_eq!(refusal(), Some(Some((Reason::TemplateRejected, "no account".into()))));
 }
+
+#[tokio::test]
+async fn what_jobs_of_one_profile_teach_is_one_write_and_takes_nothing_from_who_wrote_before() {
+    let row = |run: &str| {
+        json!({"run": run, "gpuType": "A", "gpus": 1, "nodes": 1, "millisPerEpoch": 5_000, "milliEpochs": 3_000,
+            "at": "2026-01-02T03:04:05Z"})
+    };
+    let profile = |version: u64, runs: &[&str]| {
+        let rows: Vec<Value> = runs.iter().map(|run| row(run)).collect();
+        json!({"metadata": {"name": "family", "namespace": "team", "uid": "p", "resourceVersion": version.to_string()},
+            "spec": {}, "status": {"observations": rows}})
+    };
+    // Given a profile that somebody else writes to between our read and our write.
+    let world = World::new(vec![
+        (Method::GET, "/family", 200, profile(1, &["old-1"])),
+        (Method::PATCH, "/family/status", 409, contended()),
+        (Method::GET, "/family", 200, profile(2, &["old-1", "theirs-1"])),
+        (Method::PATCH, "/family/status", 200, profile(3, &[])),
+    ]);
+    let mut job = testing::job(10, &json!(null));
+    job["spec"]["profile"] = "family".into();
+    let job: SlimTrainingJob = serde_json::from_value(job).expect("a job");
+    for run in ["a-1", "b-1"] {
+        let seen = serde_json::from_value(row(run)).expect("an observation");
+        world.shared.lessons.add(&job, vec![crate::lifecycle::Learned::Observation(seen)]);
+    }
+    // When what two jobs taught is written, and what was refused is written again.
+    crate::profiles::write(&world.shared).await;
+    crate::profiles::write(&world.shared).await;
+    crate::profiles::write(&world.shared).await;
+    // Then all four are there.
+    let writes = world.sent(Method::PATCH);
+    let versions: Vec<_> = writes.iter().map(|call| &call.body["metadata"]["resourceVersion"]).collect();
+    assert_eq!(versions, ["1", "2"]);
+    let rows = writes[1].body["status"]["observations"].as_array().expect("rows");
+    let runs: Vec<_> = rows.iter().map(|row| row["run"].as_str().unwrap_or_default()).collect();
+    assert_eq!(runs, ["old-1", "theirs-1", "a-1", "b-1"]);
+}
