@@ -22,7 +22,8 @@ pub enum Refusal {
     NotANumber,
     /// A time, a draw or a weight that is zero or negative.
     NotPositive,
-    /// An epoch beyond a year or below a microsecond, a board above 10 kW, a gang above 65,536 GPUs.
+    /// An epoch beyond a year or below a microsecond, a board or a limit above 10 kW, a gang above 65,536 GPUs or on more nodes
+    /// than it has GPUs.
     OutOfBounds,
     /// No GPUs, or no nodes.
     NoGpus,
@@ -71,8 +72,51 @@ pub fn screen(row: &Observation) -> Result<(), Refusal> {
         return Err(Refusal::NotPositive);
     }
     let outside = |value: Option<f64>, low: f64, high: f64| value.is_some_and(|v| v < low || v > high);
-    if outside(epoch, MIN_EPOCH, MAX_EPOCH) || outside(watts, 0.1, MAX_WATTS) || gpus > MAX_GPUS {
+    let limit = c.limit.map(|w| w.0);
+    if outside(epoch, MIN_EPOCH, MAX_EPOCH)
+        || outside(watts, 0.1, MAX_WATTS)
+        || outside(limit, 0.1, MAX_WATTS)
+    {
+        return Err(Refusal::OutOfBounds);
+    }
+    if gpus > MAX_GPUS || c.nodes > gpus {
         return Err(Refusal::OutOfBounds);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use andreas_core::{Configuration, GpuCount, Seconds, Time, Watts};
+
+    use super::*;
+
+    fn row(gpus: u32, nodes: u32, limit: Option<f64>) -> Observation {
+        Observation {
+            configuration: Configuration {
+                gpu_type: "A".into(),
+                nodes,
+                gpus_per_node: GpuCount(1),
+                limit: limit.map(Watts),
+            },
+            epoch: Some(Seconds(1.0)),
+            watts_per_gpu: None,
+            epochs: 1.0,
+            at: Time(0.0),
+            gpus: Some(GpuCount(gpus)),
+            batch: None,
+            claimed: false,
+        }
+    }
+
+    #[test]
+    fn a_gang_has_a_gpu_on_each_of_its_nodes_and_limits_are_such_as_boards_have() {
+        assert_eq!(screen(&row(4, 4, Some(150.0))), Ok(()));
+        for odd in [row(1, 2, None), row(4, u32::MAX, None), row(70_000, 1, None), row(4, 1, Some(1e12))] {
+            assert_eq!(screen(&odd), Err(Refusal::OutOfBounds), "{odd:?}");
+        }
+        assert_eq!(screen(&row(0, 1, None)), Err(Refusal::NoGpus));
+        assert_eq!(screen(&row(4, 1, Some(-1.0))), Err(Refusal::NotPositive));
+        assert_eq!(screen(&row(4, 1, Some(f64::NAN))), Err(Refusal::NotANumber));
+    }
 }

@@ -176,6 +176,29 @@ fn rows_of(index: &ClusterIndex) -> Vec<(f64, f64)> {
         .collect()
 }
 
+#[test]
+fn jobs_of_which_nothing_is_known_share_a_table_and_others_do_not() {
+    let facts = TypeFacts { gpus: 8, per_node: 8, ..TypeFacts::default() };
+    let types: Types = boards().into_iter().map(|board| (board.gpu_type, facts.clone())).collect();
+    let mut index = ClusterIndex::new();
+    profile(&mut index, "lab/seen", &json!([row("A100", 2, 90_000, false)]));
+    let mut tables = Tables::default();
+    tables.refresh(&index, &EnergyPolicySpec::default(), &types);
+    let mut table = |namespace: &str, name: &str, epochs: i32| {
+        let job: SlimTrainingJob = serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": namespace, "uid": name},
+            "spec": {"epochs": epochs, "gpus": {"min": 1, "max": 8}, "template": {"spec": {"containers": []}}},
+        }))
+        .expect("a job");
+        tables.of(&index, &job, &types).expect("a table")
+    };
+    let one = table("lab", "one", 10);
+    assert!(Arc::ptr_eq(&one, &table("lab", "other", 10)));
+    for (namespace, name, epochs) in [("lab", "seen", 10), ("lab", "longer", 20), ("else", "one", 10)] {
+        assert!(!Arc::ptr_eq(&one, &table(namespace, name, epochs)), "{namespace}/{name}");
+    }
+}
+
 /// The largest change of a time or a draw, as a part of it.
 fn moved(before: &[(f64, f64)], after: &[(f64, f64)]) -> f64 {
     assert_eq!((before.len(), after.len()), (24, 24));

@@ -242,14 +242,16 @@ impl Tables {
         // How long others of the namespace ran matters only where nothing is known of the family.
         let otherwise = (!known).then_some(run_time.0);
         let (nodes, epochs) = (gpus.max_nodes, job.spec.epochs);
+        // Where there is no profile, all jobs of the namespace that may have the same are told the same.
+        let subject = if profile.is_some() { key.to_string() } else { format!("{}/", key.namespace) };
         let cache_key = format!(
-            "{key} {version} {totals:?} {allowed:?} {levels:?} {nodes} {epochs} {otherwise:?} {seen:?}"
+            "{subject} {version} {totals:?} {allowed:?} {levels:?} {nodes} {epochs} {otherwise:?} {seen:?}"
         );
         if let Some(table) = self.tables.get(&cache_key) {
             return Some(Arc::clone(table));
         }
-        let mut family = profile
-            .map_or_else(|| Profile { name: key.to_string(), ..Profile::default() }, |p| family(&key, p));
+        let mut family =
+            profile.map_or_else(|| Profile { name: subject, ..Profile::default() }, |p| family(&key, p));
         family.observations.extend(seen.as_ref().map(Seen::row));
         let commonest = allowed.iter().max_by_key(|name| types.get(**name).map_or(0, |facts| facts.gpus));
         let prior = Prior {
