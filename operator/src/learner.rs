@@ -183,6 +183,8 @@ struct State {
     asked: Option<Basis>,
     wish: Option<Wanted>,
     model: Option<Arc<Model>>,
+    /// The first model was waited for in vain: nobody waits again.
+    given_up: bool,
     /// When the fit in hand began, and whether it was told that it takes long.
     fitting: Option<(Instant, bool)>,
 }
@@ -234,7 +236,9 @@ impl Learner {
             self.desk.changed.notify_all();
         }
         let end = Instant::now() + first;
-        while state.model.is_none() && !self.desk.changed.wait_until(&mut state, end).timed_out() {}
+        while state.model.is_none() && !state.given_up {
+            state.given_up |= self.desk.changed.wait_until(&mut state, end).timed_out();
+        }
         let model = state.model.clone();
         drop(state);
         model.unwrap_or_else(|| Arc::new(wanted.bare().fit()))
@@ -278,6 +282,8 @@ fn work(door: &Weak<Desk>, metrics: &Metrics, signals: &Signals, fitting: &Fitti
             }
             Err(_) => {
                 metrics.fits("failed");
+                state.given_up = true;
+                desk.changed.notify_all();
                 tracing::error!("a fit of the predictor failed; the model before goes on");
             }
         }
