@@ -119,21 +119,25 @@ fn most<T: Ord>(said: BTreeMap<T, usize>) -> Option<T> {
     said.into_iter().max_by(|(a, n), (b, m)| n.cmp(m).then(b.cmp(a))).map(|(what, _)| what)
 }
 
+/// Of the limits and draws of a type, one in so many may be beyond what its board can: a slip of the pen, or a meter's.
+const ODD: usize = 20;
+
 /// The GPU types of the rows. `board` gives idle and maximum watts of a type it knows; of others the largest limit or
-/// draw seen is taken for the maximum, a tenth of it for idle.
+/// draw seen is taken for the maximum, a tenth of it for idle. The largest but for one in [`ODD`]: one row does not make a
+/// board another.
 pub fn boards<'a>(
     samples: impl IntoIterator<Item = &'a Sample>,
     board: impl Fn(&str) -> Option<(Watts, Watts)>,
 ) -> Vec<GpuModel> {
-    let mut seen: BTreeMap<&str, f64> = BTreeMap::new();
+    let mut seen: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for sample in samples {
         let draw = sample.power_w.map(|w| w / f64::from(sample.gpus.max(1)));
-        let most = seen.entry(&sample.gpu_type).or_default();
-        for watts in [sample.power_limit_w, draw].into_iter().flatten().filter(|w| w.is_finite()) {
-            *most = most.max(watts);
-        }
+        let all = seen.entry(&sample.gpu_type).or_default();
+        all.extend([sample.power_limit_w, draw].into_iter().flatten().filter(|w| w.is_finite()));
     }
-    let model = |(name, most): (&str, f64)| {
+    let model = |(name, mut all): (&str, Vec<f64>)| {
+        all.sort_by(|a, b| b.total_cmp(a));
+        let most = all.get(all.len() / ODD).copied().unwrap_or_default();
         let known = board(name);
         // A limit above what the table has says that the board is another.
         let (idle, max) = match known {
@@ -145,4 +149,47 @@ pub fn boards<'a>(
         Some(GpuModel { gpu_type: name.into(), idle, max })
     };
     seen.into_iter().filter_map(model).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(model: Option<&str>, gpus: u32, watts: f64) -> Sample {
+        Sample {
+            profile: "a".to_owned(),
+            model_family: model.map(ToOwned::to_owned),
+            gpu_type: "X".to_owned(),
+            gpus,
+            nodes: 1,
+            power_w: Some(watts),
+            ..Sample::default()
+        }
+    }
+
+    #[test]
+    fn what_most_rows_say_of_a_model_counts_in_whatever_order_they_come() {
+        let mut samples =
+            [Some("b"), None, Some("a"), Some("b"), None, None].map(|m| sample(m, 1, 100.0)).to_vec();
+        for _ in 0..6 {
+            samples.rotate_left(1);
+            assert_eq!(profiles(&samples)["a"].features.model_family.as_deref(), Some("b"));
+        }
+        samples[0].model_family = Some("c".to_owned());
+        assert_eq!(profiles(&samples)["a"].observations.len(), 6);
+    }
+
+    #[test]
+    fn one_odd_row_in_many_does_not_make_a_board_another() {
+        let mut samples: Vec<Sample> =
+            (1..=40).map(|gpus| sample(None, gpus, 250.0 * f64::from(gpus))).collect();
+        samples.push(sample(None, 1, 9_999.0));
+        let known = |_: &str| Some((Watts(30.0), Watts(300.0)));
+        assert_eq!(boards(&samples, known)[0].max, Watts(300.0));
+        assert_eq!(boards(&samples, |_| None)[0].max, Watts(250.0));
+        // Of few rows each counts: here is a board that nobody knew.
+        let few = [sample(None, 2, 1_000.0), sample(None, 1, 450.0)];
+        assert_eq!(boards(&few, known)[0].max, Watts(500.0));
+        assert!(boards(&[Sample::default()], |_| None).is_empty());
+    }
 }
