@@ -28,7 +28,7 @@ const MIN_EPOCH_S: f64 = 1e-6;
 const MAX_GPU_W: f64 = 10_000.0;
 const MAX_GPUS: f64 = 65_536.0;
 /// GPUs of one node where a row does not say how many nodes there were.
-const USUAL_NODE: u32 = 8;
+pub(super) const USUAL_NODE: u32 = 8;
 
 /// What a table is read for.
 #[derive(Clone, Copy, Debug, PartialEq)]

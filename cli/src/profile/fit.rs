@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use andreas_predictor::Query;
 use andreas_predictor::evaluation::median;
 use andreas_predictor::table::Sample;
+use andreas_predictor::{Query, Refusal, Refused};
 use anyhow::Result;
 use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
@@ -69,12 +69,28 @@ pub fn run(args: &FitArgs) -> Result<()> {
         }
     }
     println!("{table}");
-    for (namespace, refused) in predictor.refused() {
-        for (reason, count) in refused {
-            println!("{namespace}: {count} rows refused: {}", reason.as_str());
+    print!("{}", told(predictor.refused()));
+    Ok(())
+}
+
+/// What was left out, by reason, and whose rows these were.
+fn told(refused: &BTreeMap<String, Refused>) -> String {
+    const NAMES: usize = 5;
+    let mut by_reason: BTreeMap<Refusal, (u64, Vec<&str>)> = BTreeMap::new();
+    for (namespace, reasons) in refused {
+        for (reason, rows) in reasons {
+            let of = by_reason.entry(*reason).or_default();
+            of.0 += rows;
+            of.1.push(namespace);
         }
     }
-    Ok(())
+    let line = |(reason, (rows, names)): (Refusal, (u64, Vec<&str>))| {
+        let more = names.len().saturating_sub(NAMES);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let names = names.iter().take(NAMES).copied().collect::<Vec<_>>().join(", ");
+        format!("{rows} rows not pooled: {}, of {names}{more}\n", reason.as_str())
+    };
+    by_reason.into_iter().map(line).collect()
 }
 
 /// The counts of the table's columns, with batch and nodes as the rows mostly have them.
@@ -101,5 +117,23 @@ pub(super) fn seconds(s: f64) -> String {
         s if s >= 7_200.0 => format!("{:.1} h", s / 3_600.0),
         s if s >= 100.0 => format!("{s:.0} s"),
         s => format!("{s:.3} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_left_out_is_a_line_for_each_reason() {
+        let many = |n: u64| -> Refused { [(Refusal::TooMany, n)].into() };
+        let mut refused: BTreeMap<String, Refused> = (0..7).map(|n| (format!("lab-{n}"), many(10))).collect();
+        refused.insert("other".to_owned(), [(Refusal::NotPositive, 2)].into());
+        assert_eq!(
+            told(&refused),
+            "2 rows not pooled: NotPositive, of other\n\
+             70 rows not pooled: TooMany, of lab-0, lab-1, lab-2, lab-3, lab-4 and 2 more\n"
+        );
+        assert_eq!(told(&BTreeMap::new()), "");
     }
 }

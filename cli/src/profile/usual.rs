@@ -1,5 +1,7 @@
 //! What a curve over the number of GPUs is drawn for: the batch and the GPUs of a node as most rows have them.
 
+use super::csv::USUAL_NODE;
+
 /// The batch that goes with a number of GPUs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Batch {
@@ -43,9 +45,11 @@ impl Usual {
             (Some((all, _)), _) => Batch::Global(all),
             _ => Batch::Unknown,
         };
-        // From where a node was used fully.
-        let per_node = rows.iter().map(|(gpus, nodes, _)| gpus.div_ceil((*nodes).max(1))).max();
-        Self { batch, per_node: per_node.unwrap_or(8).max(1) }
+        // From where a node was used fully; whoever was never on two is not known to need a second one below a usual node.
+        let per_node = rows.iter().map(|(gpus, nodes, _)| gpus.div_ceil((*nodes).max(1))).max().unwrap_or(1);
+        let spread = rows.iter().any(|(_, nodes, _)| *nodes > 1);
+        let least = if spread { 1 } else { USUAL_NODE };
+        Self { batch, per_node: per_node.max(least) }
     }
 
     /// With so many GPUs.
@@ -92,8 +96,9 @@ mod tests {
             weak.is_of(2, 1, Some(32.0)) && !weak.is_of(8, 1, Some(64.0)) && !weak.is_of(8, 2, Some(128.0))
         );
         let strong = usual(&[(1, 1, Some(64.0)), (2, 1, Some(64.0)), (4, 1, Some(64.0)), (4, 1, Some(12.5))]);
-        assert_eq!((strong.batch(4), strong.nodes(6), strong.told().as_deref()), (Some(64.0), 2, Some("64")));
+        assert_eq!((strong.batch(4), strong.nodes(6), strong.told().as_deref()), (Some(64.0), 1, Some("64")));
         assert_eq!(usual(&[(1, 1, None)]).told(), None);
         assert_eq!(usual(&[]).nodes(9), 2);
+        assert_eq!(usual(&[(4, 1, None), (8, 2, None)]).nodes(16), 4);
     }
 }
