@@ -4,6 +4,7 @@ use andreas_core::{Configuration, GpuCount, GpuType};
 
 use crate::physics::Quantity;
 use crate::screen::{MAX_EPOCH, MAX_WATTS, MIN_EPOCH, screen};
+use crate::trust::{Doubt, Trust};
 use crate::{Observation, Profile};
 
 /// Observations of a family that are read, newest first: a bound on the work, far above what a profile keeps.
@@ -14,8 +15,6 @@ const MAX_GIVEN: usize = 256;
 pub(crate) const MAX_CELLS: usize = 240;
 /// How far one epoch is from the mean of its run: warm-up, shared storage, neighbours (standard deviation of the log).
 pub(crate) const EPOCH_SPREAD: f64 = 0.15;
-/// How far a table's single entries are from its own trend.
-pub(crate) const GIVEN_SPREAD: f64 = 0.03;
 
 /// One configuration of a family with its value.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,7 +31,7 @@ pub(crate) struct Cell {
     /// Standard deviation of the log, by how little was watched.
     pub noise: f64,
     /// From the user's table.
-    pub table: bool,
+    pub table: Option<Doubt>,
     /// Epochs watched.
     pub epochs: f64,
     /// Newest row.
@@ -50,7 +49,7 @@ impl Cell {
             limit: c.limit.map(|w| w.0).filter(|w| w.is_finite() && *w > 0.0),
             log: 0.0,
             noise: 0.0,
-            table: false,
+            table: None,
             epochs: 0.0,
             at: 0.0,
         }
@@ -111,7 +110,7 @@ fn cell(row: &Observation, quantity: Quantity, batch: Option<f64>) -> Option<Cel
         limit: c.limit.map(|w| w.0),
         log: value(row, quantity)?,
         noise: 0.0,
-        table: false,
+        table: None,
         epochs: row.epochs.min(1e6),
         at: row.at.0,
     })
@@ -166,6 +165,7 @@ fn thinned(mut cells: Vec<Cell>) -> Vec<Cell> {
 
 /// The cells of the user's table; of rows for one configuration the first counts.
 pub(crate) fn given(profile: &Profile, quantity: Quantity) -> Vec<Cell> {
+    let usual = Trust::default();
     let mut cells: Vec<Cell> = Vec::new();
     for row in profile.given.iter().take(MAX_GIVEN) {
         let (gpus, nodes) = (row.gpus.0, row.nodes.unwrap_or(1));
@@ -184,8 +184,8 @@ pub(crate) fn given(profile: &Profile, quantity: Quantity) -> Vec<Cell> {
             batch: profile.features.batch.filter(|b| b.is_finite() && *b > 0.0),
             limit: None,
             log: libm::log(value.clamp(low, high)),
-            noise: GIVEN_SPREAD,
-            table: true,
+            noise: libm::sqrt(usual.row),
+            table: Some(usual.doubt),
             epochs: 0.0,
             at: f64::NEG_INFINITY,
         };

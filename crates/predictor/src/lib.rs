@@ -32,6 +32,7 @@ mod estimate;
 pub mod evaluation;
 mod guard;
 mod kin;
+mod known;
 mod law;
 mod level;
 mod linear;
@@ -49,6 +50,7 @@ mod scale;
 mod screen;
 mod stage;
 pub mod table;
+mod trust;
 mod types;
 
 pub use estimate::{Estimate, on_time_probability};

@@ -15,6 +15,7 @@ use andreas_core::GpuType;
 use crate::kin::{Kin, Rows, Site};
 use crate::linear::Cholesky;
 use crate::physics::{LEVEL, P, Quantity, Setting, Theta};
+use crate::trust::Doubt;
 
 /// Rounds of Gauss-Newton.
 const ROUNDS: usize = 14;
@@ -24,8 +25,6 @@ const MOVE: f64 = 1.0;
 const FURTHEST: f64 = 4.0;
 /// A row further off than this many standard deviations of its noise weighs less.
 const HUBER: f64 = 2.5;
-/// Standard deviation of the error that all rows of a user's table share (log): wrong by a factor 1.6 is usual.
-const TABLE: f64 = 0.5;
 
 /// A row: where, log of the value, its own noise (standard deviation of the log) beyond the family's scatter.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,8 +32,8 @@ pub(crate) struct Row {
     pub setting: Setting,
     pub log: f64,
     pub noise: f64,
-    /// From the user's table.
-    pub table: bool,
+    /// From the user's table: what its rows are thought to have in common.
+    pub table: Option<Doubt>,
 }
 
 /// What is thought of the parameters before the family's own rows.
@@ -243,7 +242,11 @@ impl Posterior {
     /// What of two rows' covariance does not depend on the parameters.
     fn fixed(&self, i: usize, j: usize) -> f64 {
         let (a, b) = (&self.rows[i], &self.rows[j]);
-        let table = if a.table && b.table { TABLE * TABLE } else { 0.0 };
+        let table = match (a.table, b.table) {
+            (Some(doubt), Some(_)) if a.setting.kind == b.setting.kind => doubt.table + doubt.kind,
+            (Some(doubt), Some(_)) => doubt.table,
+            _ => 0.0,
+        };
         let told = match (self.common.get(i), self.common.get(j)) {
             (Some((_, a)), Some((_, b))) => a.iter().zip(b).map(|(x, y)| x * y).sum(),
             _ => 0.0,
@@ -378,6 +381,13 @@ impl Posterior {
         }
     }
 
+    /// What a row says of its very setting beyond the curve: mean and variance (a new row there has all the scatter).
+    pub fn detail(&self, row: usize) -> Option<(f64, f64)> {
+        let (at, alpha) = (self.rows.get(row)?, self.alpha.get(row)?);
+        let (noise, scatter) = (at.noise * at.noise, self.scatter());
+        Some((scatter * alpha, scatter * noise / (scatter + noise).max(1e-12)))
+    }
+
     /// The family's own parameters, the types' set aside.
     pub fn found(&self) -> [Found; P] {
         self.weigh(|p, i| self.slopes[i][p], |p| self.prior.own[p])
@@ -426,11 +436,12 @@ impl Posterior {
         self.alpha.iter().zip(factor.inverse_diagonal()).map(|(alpha, q)| alpha / q.max(1e-12)).collect()
     }
 
-    /// Errors of each row as the others predict it (leave one out), over their standard deviations.
+    /// Errors of each row that was measured as the others predict it (leave one out), over their standard deviations.
     pub fn left_out(&self) -> Vec<f64> {
         let Some(factor) = &self.factor else { return Vec::new() };
-        let inverse = factor.inverse_diagonal();
-        self.alpha.iter().zip(inverse).map(|(alpha, q)| alpha / libm::sqrt(q.max(1e-12))).collect()
+        let rows = self.rows.iter().zip(&self.alpha).zip(factor.inverse_diagonal());
+        let measured = rows.filter(|((row, _), _)| row.table.is_none());
+        measured.map(|((_, alpha), q)| alpha / libm::sqrt(q.max(1e-12))).collect()
     }
 }
 

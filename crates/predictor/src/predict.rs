@@ -8,27 +8,25 @@ use crate::cells::{Cell, given, observed};
 use crate::conformal::{Situation, own};
 use crate::estimate::FACTOR_THREE;
 use crate::guard::guarded;
+use crate::known::{Known, Value};
 use crate::law::{LOG_TIME, LOG_WATTS, Law};
 use crate::level::Levels;
 use crate::physics::{LEVEL, Quantity};
 use crate::pool::{Pooled, namespace, pool};
-use crate::population::Member;
+use crate::population::{Expected, Member};
 use crate::posterior::Found;
 use crate::ranges::Ranges;
 use crate::ratio::Size;
 use crate::scale::{Reading, Scale, Usual};
 use crate::screen::Refused;
 use crate::stage::{Curve, Family, Spot, Stage, spread};
+use crate::trust::Trusts;
 use crate::{Check, Estimate, Features, GpuModel, Prediction, Prior, Profile, Query, Source};
 
 /// Families that the reading of batches is judged by.
 const READ_FAMILIES: usize = 12;
 /// How much likelier another reading must be than the API's.
 const READING_EVIDENCE: f64 = 5.0;
-/// A table taken as given.
-const GIVEN_SIGMA: f64 = 0.05;
-/// How far a user's table tends to be from the truth (standard deviation of the log).
-const TABLE_SPREAD: f64 = 0.25;
 
 /// What was learned from the population. Cheap to keep, fitted anew when an attempt has ended.
 #[derive(Clone, Debug)]
@@ -40,6 +38,9 @@ pub struct Predictor {
     levels: Levels,
     ranges: Ranges,
     refused: BTreeMap<String, Refused>,
+    /// How far users' tables are to be trusted, times and watts.
+    trusted_times: Trusts,
+    trusted_watts: Trusts,
 }
 
 /// Draws of one GPU of a family at a cell: without a limit and under the cell's (logs).
@@ -50,18 +51,11 @@ struct Curves {
     usual: Usual,
     time: Curve,
     watts: Curve,
-    own_time: f64,
-    own_watts: f64,
+    /// Factors of intervals: the family's own with many rows, and what its prior has of the one for new types.
+    of_time: (f64, f64),
+    of_watts: (f64, f64),
     /// Where the level comes from when the family has no rows.
     level: (f64, Source),
-}
-
-/// One quantity of one answer (log).
-#[derive(Clone, Copy, Debug)]
-struct Value {
-    log: f64,
-    sigma: f64,
-    source: Source,
 }
 
 fn positive(x: Option<f64>) -> Option<f64> {
@@ -116,7 +110,9 @@ impl Predictor {
         };
         let seen: Vec<(Features, f64)> = time.members.iter().filter_map(level).collect();
         let levels = Levels::fit(&seen.iter().map(|(f, y)| (f, *y)).collect::<Vec<_>>());
-        Self { law, scale, time, power, levels, ranges, refused }
+        let trusted = |quantity| Trusts::learn(&pooled, quantity);
+        let (trusted_times, trusted_watts) = (trusted(Quantity::Time), trusted(Quantity::Power));
+        Self { law, scale, time, power, levels, ranges, refused, trusted_times, trusted_watts }
     }
 
     /// Whether families were compared over GPU types or settings.
@@ -142,14 +138,16 @@ impl Predictor {
         let batch = profile.features.batch;
         let seen = observed(&profile.observations, Quantity::Time, batch);
         let seen_watts = observed(&profile.observations, Quantity::Power, batch);
-        let (table, table_watts) = (given(profile, Quantity::Time), given(profile, Quantity::Power));
+        let (mut table, mut table_watts) = (given(profile, Quantity::Time), given(profile, Quantity::Power));
+        let trust = self.trusted_times.of(&profile.name).read(&mut table, &seen);
+        let trust_watts = self.trusted_watts.of(&profile.name).read(&mut table_watts, &seen_watts);
         let cells: Vec<Cell> = table.iter().chain(&seen).cloned().collect();
         let watts: Vec<Cell> = table_watts.iter().chain(&seen_watts).cloned().collect();
         let first = asked.first().and_then(|q| q.batch).or(batch);
         let curves = self.curves(profile, prior, &cells, &watts, first);
         let ranges = self.ranges.with(cells.iter().chain(&watts));
-        let known = Known { table: &table, seen: &seen };
-        let known_watts = Known { table: &table_watts, seen: &seen_watts };
+        let known = Known { table: &table, seen: &seen, trust };
+        let known_watts = Known { table: &table_watts, seen: &seen_watts, trust: trust_watts };
         let answer = |query: &Query| {
             let c = &query.configuration;
             let cell = Cell::asked(c, query.gpus, query.batch.or(batch));
@@ -178,8 +176,11 @@ impl Predictor {
     pub fn check(&self, profile: &Profile) -> BTreeMap<GpuType, Check> {
         let batch = profile.features.batch;
         let of = |quantity| -> Vec<Cell> {
-            let cells = given(profile, quantity).into_iter();
-            cells.chain(observed(&profile.observations, quantity, batch)).collect()
+            let (mut table, seen) =
+                (given(profile, quantity), observed(&profile.observations, quantity, batch));
+            let trusted = if quantity == Quantity::Time { &self.trusted_times } else { &self.trusted_watts };
+            trusted.of(&profile.name).read(&mut table, &seen);
+            table.into_iter().chain(seen).collect()
         };
         let (times, watts) = (of(Quantity::Time), of(Quantity::Power));
         let curves = self.curves(profile, None, &times, &watts, batch);
@@ -205,7 +206,8 @@ impl Predictor {
         let mut family = family(profile, namespace(&profile.name), usual);
         let spot = |c: &Cell| self.scale.spot(&self.law, Quantity::Power, c, usual, None);
         family.spots = watts.iter().map(spot).collect();
-        let expected = self.power.expect(&family);
+        let mut expected = self.power.expect(&family);
+        let proven_watts = proven(&self.power, &mut expected, &family);
         let watts = self.power.curve(&family, expected, Found::default());
         let own_watts = own(self.power.factors.of(Situation::Many), watts.posterior.left_out());
         let spot = |c: &Cell| {
@@ -213,7 +215,8 @@ impl Predictor {
             self.scale.spot(&self.law, Quantity::Time, c, usual, draw)
         };
         family.spots = cells.iter().map(spot).collect();
-        let expected = self.time.expect(&family);
+        let mut expected = self.time.expect(&family);
+        let proven_time = proven(&self.time, &mut expected, &family);
         let (level, source) = if family.spots.is_empty() {
             self.unseen_level(&family, &profile.features, prior, &expected, usual)
         } else {
@@ -222,7 +225,8 @@ impl Predictor {
         let sigma = libm::sqrt(level.variance);
         let time = self.time.curve(&family, expected, level);
         let own_time = own(self.time.factors.of(Situation::Many), time.posterior.left_out());
-        Curves { usual, time, watts, own_time, own_watts, level: (sigma, source) }
+        let (of_time, of_watts) = ((own_time, proven_time), (own_watts, proven_watts));
+        Curves { usual, time, watts, of_time, of_watts, level: (sigma, source) }
     }
 
     /// What to think of the level of a family without rows.
@@ -231,7 +235,7 @@ impl Predictor {
         family: &Family,
         features: &Features,
         prior: Option<&Prior>,
-        expected: &crate::population::Expected,
+        expected: &Expected,
         usual: Usual,
     ) -> (Found, Source) {
         if prior.is_none() || positive(features.samples).is_some() {
@@ -300,18 +304,26 @@ impl Predictor {
         }
         let draw = cell.limit.map(|_| draws(&self.law, &self.scale, &curves.watts, cell, curves.usual));
         let spot = self.scale.spot(&self.law, Quantity::Time, cell, curves.usual, draw);
+        let offset = self.scale.offset(Quantity::Time, spot.setting.batch);
+        if let Some(value) = known.as_corrected(&curves.time, &spot, offset, cell) {
+            return value;
+        }
         let stand = |c: &Cell| {
             let draw = c.limit.map(|_| draws(&self.law, &self.scale, &curves.watts, c, curves.usual));
             let spot = self.scale.spot(&self.law, Quantity::Time, c, curves.usual, draw);
-            let curve = || curves.time.mean(&spot) + self.scale.offset(Quantity::Time, spot.setting.batch);
-            (c.gpus, if known.seen.is_empty() { c.log } else { curve() })
+            let offset = self.scale.offset(Quantity::Time, spot.setting.batch);
+            if known.stands() {
+                return (c.gpus, c.log);
+            }
+            let corrected = known.as_corrected(&curves.time, &spot, offset, c);
+            (c.gpus, corrected.map_or_else(|| curves.time.mean(&spot) + offset, |value| value.log))
         };
         let mut standing: Vec<(u32, f64)> = known.beside(cell).map(stand).collect();
         standing.sort_by_key(|(gpus, _)| *gpus);
         standing.dedup_by_key(|(gpus, _)| *gpus);
         let log = self.walk(&curves.time, cell, &standing, curves.usual, Some(&curves.watts));
         let (_, variance) = curves.time.at(&spot);
-        let sigma = self.sigma(&self.time, &curves.time, &cell.gpu_type, variance, curves.own_time);
+        let sigma = self.sigma(&self.time, &curves.time, &cell.gpu_type, variance, curves.of_time);
         if curves.time.counts.is_empty() {
             let sigma =
                 if curves.level.1 == Source::Prior { curves.level.0 } else { sigma.max(curves.level.0) };
@@ -325,8 +337,11 @@ impl Predictor {
             return value;
         }
         let spot = self.scale.spot(&self.law, Quantity::Power, cell, curves.usual, None);
+        if let Some(value) = known.as_corrected(&curves.watts, &spot, 0.0, cell) {
+            return value;
+        }
         let (mut log, variance) = curves.watts.at(&spot);
-        let sigma = self.sigma(&self.power, &curves.watts, &cell.gpu_type, variance, curves.own_watts);
+        let sigma = self.sigma(&self.power, &curves.watts, &cell.gpu_type, variance, curves.of_watts);
         let source = if curves.watts.counts.is_empty() {
             if curves.watts.expected.covers(&cell.gpu_type) { Source::Regression } else { Source::Prior }
         } else {
@@ -341,51 +356,26 @@ impl Predictor {
         Value { log, sigma, source }
     }
 
-    fn sigma(&self, stage: &Stage, curve: &Curve, gpu_type: &GpuType, variance: f64, own: f64) -> f64 {
+    fn sigma(&self, stage: &Stage, curve: &Curve, gpu_type: &GpuType, variance: f64, of: (f64, f64)) -> f64 {
         let situation = Situation::of(curve.count(gpu_type), curve.counts.values().sum());
-        let factor = if situation == Situation::Many { own } else { stage.factors.of(situation) };
+        let factor = match situation {
+            Situation::Many => of.0,
+            Situation::New => stage.factors.of(situation) / of.1,
+            _ => stage.factors.of(situation),
+        };
         (factor * libm::sqrt(variance)).clamp(0.01, 3.0)
     }
 }
 
-/// A family's cells by where they come from.
-struct Known<'a> {
-    table: &'a [Cell],
-    seen: &'a [Cell],
-}
-
-impl Known<'_> {
-    /// The user's word, where nothing was observed to the contrary.
-    fn as_given(&self, cell: &Cell) -> Option<Value> {
-        if !self.seen.is_empty() {
-            return None;
-        }
-        let given = self.table.iter().find(|c| c.is(cell))?;
-        Some(Value { log: given.log, sigma: GIVEN_SIGMA, source: Source::UserGiven })
+/// How sure it is how types compare, as far as that was proven on families held out, where a table has to be weighed against it: a factor on
+/// the interval alone comes too late. That factor, at most 1.
+fn proven(stage: &Stage, expected: &mut Expected, family: &Family) -> f64 {
+    if family.spots.iter().all(|spot| spot.table.is_none()) {
+        return 1.0;
     }
-
-    /// Cells that differ in GPUs alone.
-    fn beside<'b>(&'b self, cell: &'b Cell) -> impl Iterator<Item = &'b Cell> {
-        self.seen.iter().chain(self.table).filter(|c| c.is_beside(cell))
-    }
-
-    fn source(&self, cell: &Cell, count: usize) -> Source {
-        if let Some(seen) = self.seen.iter().find(|s| s.is(cell)) {
-            let trust = TABLE_SPREAD * TABLE_SPREAD / (TABLE_SPREAD * TABLE_SPREAD + seen.noise * seen.noise);
-            if trust >= 0.5 || !self.table.iter().any(|t| t.is(cell)) {
-                return Source::Observed;
-            }
-        }
-        let on_type = |cells: &[Cell]| cells.iter().any(|s| s.gpu_type == cell.gpu_type);
-        if self.table.iter().any(|t| t.is(cell)) {
-            return Source::UserGiven;
-        }
-        match count {
-            0 => Source::Regression,
-            _ if on_type(self.seen) => Source::Observed,
-            _ => Source::UserGiven,
-        }
-    }
+    let factor = stage.factors.of(Situation::New).min(1.0);
+    expected.prior.within[LEVEL] *= factor * factor;
+    factor
 }
 
 /// Logs of the draw of one GPU without a limit and under the cell's.

@@ -15,6 +15,7 @@ use crate::places::{Place, Placed, at};
 use crate::population::{Expected, MANY, Member, Population};
 use crate::posterior::{Found, Posterior, Prior, Row, Texture};
 use crate::ratio::{Level, Size};
+use crate::trust::Doubt;
 
 /// Families of one model that are asked for another.
 const SIBLINGS: usize = 64;
@@ -40,7 +41,7 @@ pub(crate) struct Spot {
     pub setting: Setting,
     pub log: f64,
     pub noise: f64,
-    pub table: bool,
+    pub table: Option<Doubt>,
 }
 
 /// One family's cells of one quantity.

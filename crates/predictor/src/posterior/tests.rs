@@ -10,7 +10,7 @@ fn on(kind: u16, gpus: f64) -> Setting {
 }
 
 fn row(kind: u16, gpus: f64, log: f64) -> Row {
-    Row { setting: on(kind, gpus), log, noise: 0.02, table: false }
+    Row { setting: on(kind, gpus), log, noise: 0.02, table: None }
 }
 
 #[test]
@@ -40,9 +40,11 @@ fn one_row_that_is_nonsense_does_not_bend_the_curve() {
 
 #[test]
 fn a_table_that_is_off_is_off_everywhere() {
-    // given: a table that says half of what is true, and one observation
-    let mut rows: Vec<Row> =
-        (0..4).map(|i| Row { table: true, ..row(0, f64::from(i), 4.0 - 0.6 * f64::from(i)) }).collect();
+    // given: a table that says half of what is true and is in doubt, and one observation
+    let doubt = Doubt { table: 0.25, kind: 0.0 };
+    let mut rows: Vec<Row> = (0..4)
+        .map(|i| Row { table: Some(doubt), ..row(0, f64::from(i), 4.0 - 0.6 * f64::from(i)) })
+        .collect();
     rows.push(row(0, 2.0, 2.8 + std::f64::consts::LN_2));
     let curve = Posterior::new(Quantity::Time, prior(), Texture::USUAL, &rows, BTreeMap::new(), None);
     for i in [0, 1, 3] {
