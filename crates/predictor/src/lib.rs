@@ -9,7 +9,8 @@
 //!
 //! How a configuration's time is found:
 //!
-//! * The user's table has it and nothing was observed to the contrary: that value ([`Source::UserGiven`]).
+//! * The user's table has it, nothing was observed of the family, and no table of its namespace was compared with what ran: that value
+//!   ([`Source::UserGiven`]). Later tables are trusted as far as those before were right (`trust`).
 //! * Else the family's curve: physics whose parameters are drawn towards what other families have, bent by the family's own
 //!   rows, observed and given (`posterior`, `physics`, `population`). One row moves the whole curve, one on another GPU type fixes the
 //!   ratio of types; how types compare otherwise is a linfa elastic net over all families (`ratio`).

@@ -3,7 +3,7 @@
 //! A Gaussian process whose mean is the physics of [`Quantity`] and whose prior over the physics' parameters comes from
 //! the population: `cov(i, j) = J_i (own + [same type] within) J_j' + k(i, j) + noise`, with J the physics' slopes at the
 //! parameters found so far (Gauss-Newton, a fixed number of rounds), `k` a smooth deviation that no parameter
-//! explains, and one error shared by all rows of a user's table. So a single epoch on one configuration moves all others as far
+//! explains, and errors that rows of a user's table share ([`Doubt`]). So a single epoch on one configuration moves all others as far
 //! as families usually go together, one on a new type fixes the ratio of types, and many rows are followed closely.
 //! Rows far from what the others say weigh less (Huber). Nothing iterates without bound.
 
