@@ -84,14 +84,21 @@ fn read_text(file: &Path) -> Result<String> {
 
 /// Six significant digits: what is read back is what was meant.
 fn number(x: f64) -> String {
-    let digits = if x > 0.0 && x.is_finite() { 5 - x.log10().floor().clamp(-9.0, 15.0) as i32 } else { 0 };
+    if x > 0.0 && x.is_finite() && !(1e-6..1e15).contains(&x) {
+        return format!("{x:.5e}");
+    }
+    let digits = if x > 0.0 && x.is_finite() { 5 - x.log10().floor() as i32 } else { 0 };
     format!("{x:.*}", usize::try_from(digits).unwrap_or(0))
 }
 
 /// The same without zeros that say nothing.
 fn number_of(x: f64) -> String {
     let text = number(x);
-    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+    if text.contains('.') && !text.contains('e') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
+    }
 }
 
 #[cfg(test)]

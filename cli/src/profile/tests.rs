@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use proptest::sample::{SizeRange, select};
 
 use super::csv::{For, parse};
+use super::number;
 use super::predict::{answer, filled};
 
 const COLUMNS: [&str; 11] = [
@@ -101,6 +102,12 @@ fn predicted(seen: &[u8], asked: &[u8]) -> Vec<BTreeMap<String, String>> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_number_is_read_back_to_six_digits_whatever_its_size(x in size(1e-300, 1e300)) {
+        let again: f64 = number(x).parse().unwrap();
+        prop_assert!((again / x - 1.0).abs() < 1e-5, "{} {}", x, again);
+    }
 
     #[test]
     fn every_question_has_its_answer_and_its_row_as_it_was(seen in rows(0..40), asked in rows(0..12)) {
