@@ -161,8 +161,10 @@ fn line(label: &str, outcome: &Outcome, said: &[&Outcome]) -> String {
 
 /// The noise of a table: of all of it, and of each model.
 fn floors(samples: &[Sample], by_model: bool) {
-    println!("| rows of | repeats | smooth | impossible steps | ratios of types, time | energy |");
-    println!("|---|---:|---:|---:|---:|---:|");
+    println!(
+        "| rows of | repeats | smooth | impossible steps | ratios of types, time | energy | across nodes |"
+    );
+    println!("|---|---:|---:|---:|---:|---:|---:|");
     let energy = |s: &Sample| Some(s.epoch_s? * s.power_w?);
     let line = |name: &str, rows: &[Sample]| {
         let (time, joules) = (floor(rows, |s| s.epoch_s), floor(rows, energy));
@@ -175,6 +177,7 @@ fn floors(samples: &[Sample], by_model: bool) {
             format!("{} of {}", time.impossible.0, time.impossible.1),
             told(time.ratios),
             told(joules.ratios),
+            told(time.across),
         ];
         println!("| {name} | {} |", cells.join(" | "));
     };

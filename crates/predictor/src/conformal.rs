@@ -2,12 +2,17 @@
 //!
 //! The curve's own variance is right only if the model is. Here each family in turn is predicted from the others and a part of
 //! its own rows, and the errors over their predicted standard deviations give the factor that makes 90 % of them
-//! fall inside. Every family counts the same, however many rows it has: rows of one family are not independent.
+//! fall inside. Every family counts the same, however many rows it has: rows of one family are not independent. A namespace's own
+//! families count whole, those of strangers as much as strangers are heard in anything.
+
+use std::collections::BTreeMap;
 
 use crate::physics::Quantity;
-use crate::population::{Member, Population};
+use crate::pool::owner;
+use crate::population::{Member, Populations};
 use crate::posterior::Found;
 use crate::stage::{Family, Spot, Stage, spread};
+use crate::voices::{Hearing, Voice, heard, shares};
 
 /// Standard normal quantile of 95 %: the interval of 90 %.
 pub(crate) const Z95: f64 = 1.644_853_626_951_472_2;
@@ -82,10 +87,10 @@ struct Errors {
 }
 
 impl Errors {
-    fn add(&mut self, mut errors: Vec<f64>) {
+    fn add(&mut self, mut errors: Vec<f64>, voice: f64) {
         errors.retain(|e| e.is_finite());
-        let weight = 1.0 / errors.len().max(1) as f64;
-        self.families += if errors.is_empty() { 0.0 } else { 1.0 };
+        let weight = voice / errors.len().max(1) as f64;
+        self.families += if errors.is_empty() { 0.0 } else { voice };
         self.rows.extend(errors.into_iter().map(|e| (e.abs(), weight)));
     }
 
@@ -110,36 +115,88 @@ impl Errors {
     }
 }
 
-/// Factors from the families.
-pub(crate) fn calibrate(stage: &Stage, families: &[Family]) -> Factors {
-    let mut most: Vec<&Family> = families.iter().filter(|f| f.spots.len() > 1).collect();
-    most.sort_by(|a, b| b.spots.len().cmp(&a.spots.len()).then(a.name.cmp(&b.name)));
-    most.truncate(HELD_OUT);
-    let mut errors: [Errors; SITUATIONS] = Default::default();
-    // Among few families it matters how many the others are.
-    let folds = if stage.members.len() <= FEW_FAMILIES { FOLDS.1 } else { FOLDS.0 }.min(most.len().max(1));
-    for fold in 0..folds {
-        let held = |name: &str| most.iter().position(|f| f.name == name).is_some_and(|i| i % folds == fold);
-        let others: Vec<&Member> = stage.members.iter().filter(|m| !held(&m.name)).collect();
-        let population = Population::fit(stage.quantity, &others);
-        for family in most.iter().enumerate().filter(|(i, _)| i % folds == fold).map(|(_, f)| f) {
-            for (errors, found) in errors.iter_mut().zip(ask(stage, &population, family)) {
-                errors.add(found);
-            }
-        }
-    }
-    Factors(errors.map(Errors::factor))
+/// Factors by owner.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Calibration {
+    strangers: Factors,
+    homes: BTreeMap<String, Factors>,
 }
 
-fn ask(stage: &Stage, population: &Population, family: &Family) -> [Vec<f64>; SITUATIONS] {
+impl Calibration {
+    /// Of a family by its name.
+    pub fn of(&self, name: &str) -> Factors {
+        *self.homes.get(owner(name)).unwrap_or(&self.strangers)
+    }
+
+    /// From the families.
+    pub fn fit(stage: &Stage, families: &[Family]) -> Self {
+        let mut most: Vec<&Family> = families.iter().filter(|f| f.spots.len() > 1).collect();
+        most.sort_by(|a, b| b.spots.len().cmp(&a.spots.len()).then(a.name.cmp(&b.name)));
+        let most = fair(most);
+        let mut found: Vec<(&Family, [Vec<f64>; SITUATIONS])> = Vec::with_capacity(most.len());
+        // Among few families it matters how many the others are.
+        let folds =
+            if stage.members.len() <= FEW_FAMILIES { FOLDS.1 } else { FOLDS.0 }.min(most.len().max(1));
+        for fold in 0..folds {
+            let held =
+                |name: &str| most.iter().position(|f| f.name == name).is_some_and(|i| i % folds == fold);
+            let others: Vec<&Member> = stage.members.iter().filter(|m| !held(&m.name)).collect();
+            let asks = |who: &str| most.iter().any(|f| owner(&f.name) == who && held(&f.name));
+            let populations = Populations::of_some(stage.quantity, &others, asks);
+            let asked = most.iter().enumerate().filter(|(i, _)| i % folds == fold);
+            found.extend(asked.map(|(_, family)| (*family, ask(stage, &populations, family))));
+        }
+        let voices = shares(&found.iter().map(|(f, _)| (f.namespace.as_str(), 1.0)).collect::<Vec<_>>());
+        let owners: BTreeMap<&str, ()> = found.iter().map(|(f, _)| (owner(&f.name), ())).collect();
+        let homes = owners.into_keys().map(|home| (home.to_owned(), factors(&found, &voices, Some(home))));
+        Self { homes: homes.collect(), strangers: factors(&found, &voices, None) }
+    }
+}
+
+/// Factors for an owner's families, or for those of somebody of whom nothing is known.
+fn factors(found: &[(&Family, [Vec<f64>; SITUATIONS])], voices: &[Voice], home: Option<&str>) -> Factors {
+    let mine = |family: &Family| home == Some(owner(&family.name));
+    Factors(std::array::from_fn(|situation| {
+        let all = found.iter().zip(voices).filter(|((_, errors), _)| !errors[situation].is_empty());
+        let (own, others): (Vec<_>, Vec<_>) = all.partition(|((family, _), _)| mine(family));
+        // A table needs nobody else's word.
+        let others = if home.is_some_and(str::is_empty) { Vec::new() } else { others };
+        let said: Vec<(Voice, f64)> = others.iter().map(|(_, voice)| (**voice, voice.weight)).collect();
+        let heard = heard(&said, own.len() as f64 + PSEUDO, Hearing::of_strangers());
+        let mut errors = Errors::default();
+        for ((_, of), _) in own {
+            errors.add(of[situation].clone(), 1.0);
+        }
+        for (((_, of), voice), heard) in others.into_iter().zip(heard) {
+            errors.add(of[situation].clone(), voice.weight * heard);
+        }
+        errors.factor()
+    }))
+}
+
+/// So many that are held out: the first of every namespace, then the second of each, and so on.
+fn fair(families: Vec<&Family>) -> Vec<&Family> {
+    let mut taken: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut turns: Vec<(usize, &Family)> = Vec::with_capacity(families.len());
+    for family in families {
+        let turn = taken.entry(&family.namespace).or_default();
+        turns.push((*turn, family));
+        *turn += 1;
+    }
+    turns.sort_by_key(|(turn, _)| *turn);
+    turns.truncate(HELD_OUT);
+    turns.into_iter().map(|(_, family)| family).collect()
+}
+
+fn ask(stage: &Stage, populations: &Populations, family: &Family) -> [Vec<f64>; SITUATIONS] {
     let spots = spread(&family.spots, CELLS);
-    let expected = stage.expect_beside(population, family, SIBLINGS);
+    let expected = stage.expect_beside(populations, family, SIBLINGS);
     let level = |rows: &[Spot]| match stage.quantity {
         Quantity::Time => stage.free_level(rows, &expected),
         Quantity::Power => Found::default(),
     };
     let errors = |rows: &[Spot], asked: &[Spot]| -> Vec<f64> {
-        let curve = stage.curve_of(rows, expected.clone(), level(rows), stage.texture);
+        let curve = stage.curve_of(rows, expected.clone(), level(rows), stage.texture(family));
         let error = |spot: &Spot| {
             let (mean, variance) = curve.at(spot);
             (spot.log - mean) / libm::sqrt(variance)
@@ -186,7 +243,7 @@ fn ask(stage: &Stage, population: &Population, family: &Family) -> [Vec<f64>; SI
         }
     }
     if spots.len() > 9 {
-        let curve = stage.curve_of(&spots, expected.clone(), level(&spots), stage.texture);
+        let curve = stage.curve_of(&spots, expected.clone(), level(&spots), stage.texture(family));
         found[Situation::Many as usize] = curve.posterior.left_out();
     }
     found

@@ -2,12 +2,10 @@
 //!
 //! A Gaussian process over the siblings' rows together. Each sibling keeps parameters and levels of its own, so it tells of nothing
 //! but the shape they leave over; of that shape a part is common to all of the model, the rest its own. How large the parts are is
-//! found over all models by evidence. On one node only: between nodes it would be a part of the synchronisation.
+//! found over the owner's models by evidence. On one node only: between nodes it would be a part of the synchronisation.
 //!
 //! The next family's curve starts from what is common, given the siblings' rows, with the variance that is left. Rows far off what
-//! the others say weigh less (Huber), and no namespace has more rows than another.
-
-use std::collections::BTreeMap;
+//! the others say weigh less (Huber), and no sibling has more rows than another.
 
 use andreas_core::GpuType;
 
@@ -64,14 +62,14 @@ pub(crate) struct Kin {
     alpha: Vec<f64>,
 }
 
-/// Siblings by namespace.
-pub(crate) type Siblings<'a> = [(&'a str, &'a Rows)];
+/// Families of one model.
+pub(crate) type Siblings<'a> = [&'a Rows];
 
 impl Parts {
     /// By evidence over the models, each with its families.
-    pub fn fit(models: &[Vec<(&str, &Rows)>], texture: Texture, places: &Places) -> Self {
-        let mut several: Vec<&Vec<(&str, &Rows)>> = models.iter().filter(|m| m.len() > 1).collect();
-        several.sort_by_key(|m| std::cmp::Reverse(m.iter().map(|(_, r)| r.sites.len()).sum::<usize>()));
+    pub fn fit(models: &[Vec<&Rows>], texture: Texture, places: &Places) -> Self {
+        let mut several: Vec<&Vec<&Rows>> = models.iter().filter(|m| m.len() > 1).collect();
+        several.sort_by_key(|m| std::cmp::Reverse(m.iter().map(|r| r.sites.len()).sum::<usize>()));
         several.truncate(COMPARED_MODELS);
         let systems: Vec<System> =
             several.iter().map(|m| System::new(m, texture, places, COMPARED_SITES)).collect();
@@ -119,17 +117,14 @@ struct System<'a> {
 }
 
 impl<'a> System<'a> {
-    fn new(siblings: &[(&'a str, &'a Rows)], texture: Texture, places: &Places, most: usize) -> Self {
-        let mut namespaces: BTreeMap<&str, Vec<(usize, &Site)>> = BTreeMap::new();
-        for (i, (namespace, rows)) in siblings.iter().enumerate() {
-            namespaces.entry(namespace).or_default().extend(rows.sites.iter().map(|s| (i, s)));
-        }
-        let each = (most / namespaces.len().max(1)).max(2);
-        let few = |all: Vec<(usize, &'a Site)>| {
-            let n = all.len();
-            (0..n.min(each)).map(|i| all[i * n / n.min(each)]).collect::<Vec<_>>()
+    fn new(siblings: &Siblings<'a>, texture: Texture, places: &Places, most: usize) -> Self {
+        let each = (most / siblings.len().max(1)).max(2);
+        let few = |(family, all): (usize, &&'a Rows)| {
+            let n = all.sites.len();
+            let sites = &all.sites;
+            (0..n.min(each)).map(move |i| (family, &sites[i * n / n.min(each)])).collect::<Vec<_>>()
         };
-        let mut rows: Vec<(usize, &Site)> = namespaces.into_values().flat_map(few).collect();
+        let mut rows: Vec<(usize, &Site)> = siblings.iter().enumerate().flat_map(few).collect();
         rows.truncate(most);
         let mut types: Vec<GpuType> = rows.iter().map(|(_, s)| s.gpu_type.clone()).collect();
         types.sort();
@@ -146,7 +141,7 @@ impl<'a> System<'a> {
             s.off - places.of(&s.gpu_type, at(s.setting.nodes, s.setting.gpus))
         };
         let off = rows.iter().map(|(_, s)| beyond(s)).collect();
-        let priors = siblings.iter().map(|(_, rows)| rows.prior).collect();
+        let priors = siblings.iter().map(|rows| rows.prior).collect();
         Self { types, settings, rows, off, priors, texture }
     }
 
@@ -282,9 +277,8 @@ mod tests {
     }
 
     fn found(bumps: &[f64], parts: Option<Parts>) -> (Parts, f64) {
-        let families: Vec<(String, Rows)> =
-            bumps.iter().enumerate().map(|(i, b)| (format!("n{i}"), family(i as f64, *b))).collect();
-        let siblings: Vec<(&str, &Rows)> = families.iter().map(|(n, rows)| (n.as_str(), rows)).collect();
+        let families: Vec<Rows> = bumps.iter().enumerate().map(|(i, b)| family(i as f64, *b)).collect();
+        let siblings: Vec<&Rows> = families.iter().collect();
         let (texture, places) = (Texture::USUAL, Places::default());
         let fitted = || Parts::fit(&vec![siblings.clone(); 3], texture, &places);
         let parts = parts.unwrap_or_else(fitted);

@@ -27,6 +27,7 @@
 //!
 //! **Must never be here**: Kubernetes, clocks, files, planning. linfa lives in this room and nowhere else.
 
+mod bulk;
 mod cells;
 mod conformal;
 mod estimate;
@@ -53,6 +54,7 @@ mod stage;
 pub mod table;
 mod trust;
 mod types;
+mod voices;
 
 pub use estimate::{Estimate, on_time_probability};
 pub use predict::Predictor;

@@ -6,13 +6,18 @@
 //! nothing, rows far off pulled in (Huber), what may be chance left out.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use andreas_core::GpuType;
+
+use crate::voices::{Hearing, Voice, heard};
 
 /// Standard deviation of what is shared, before anything was seen.
 const USUAL: f64 = 0.15;
 /// Less than this, or than its own standard error, is taken for chance.
 const SMALL: f64 = 0.03;
+/// Families that what is thought without any counts for, where namespaces are held to their part.
+const BEFORE: f64 = 2.0;
 /// Nothing shared is larger.
 const LARGEST: f64 = 1.5;
 /// Rows further than this many standard deviations from the others weigh less.
@@ -41,7 +46,11 @@ pub(crate) struct Placed {
 
 /// What is shared, by type and placement.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Places(BTreeMap<GpuType, BTreeMap<Place, f64>>);
+pub(crate) struct Places {
+    /// What was thought before; the rest is beyond it.
+    before: Option<Arc<Places>>,
+    found: BTreeMap<GpuType, BTreeMap<Place, f64>>,
+}
 
 /// Nodes and GPUs of a setting, from their doublings.
 pub(crate) fn at(nodes: f64, gpus: f64) -> Place {
@@ -50,69 +59,85 @@ pub(crate) fn at(nodes: f64, gpus: f64) -> Place {
 }
 
 impl Places {
-    /// From families with their weights.
-    pub fn fit(families: &[(f64, &[Placed])]) -> Self {
+    /// From families with their voices, beyond what was thought before.
+    pub fn fit(before: &Arc<Self>, families: &[(Voice, &[Placed])], hearing: Hearing) -> Self {
         let mut types: Vec<&GpuType> =
             families.iter().flat_map(|(_, rows)| rows.iter().map(|r| &r.gpu_type)).collect();
         types.sort();
         types.dedup();
         let of_type = |gpu_type: &GpuType| {
             let on = |rows: &'_ [Placed]| {
-                rows.iter().filter(|r| r.gpu_type == *gpu_type).cloned().collect::<Vec<_>>()
+                let here = rows.iter().filter(|r| r.gpu_type == *gpu_type);
+                let beyond =
+                    |r: &Placed| Placed { residual: r.residual - before.of(gpu_type, r.at), ..r.clone() };
+                here.map(beyond).collect::<Vec<_>>()
             };
-            let all = families.iter().map(|(weight, rows)| (*weight, on(rows)));
+            let all = families.iter().map(|(voice, rows)| (*voice, on(rows)));
             // One placement alone cannot be told from the family's level.
             let several = |rows: &[Placed]| rows.iter().any(|r| r.at != rows[0].at);
-            let telling: Vec<(f64, Vec<Placed>)> =
-                all.filter(|(w, rows)| *w > 0.0 && several(rows)).collect();
-            shared(&telling)
+            let telling: Vec<(Voice, Vec<Placed>)> =
+                all.filter(|(voice, rows)| voice.weight > 0.0 && several(rows)).collect();
+            shared(&telling, hearing)
         };
-        Self(
-            types
-                .into_iter()
-                .map(|t| (t.clone(), of_type(t)))
-                .filter(|(_, shared)| !shared.is_empty())
-                .collect(),
-        )
+        let found =
+            types.into_iter().map(|t| (t.clone(), of_type(t))).filter(|(_, shared)| !shared.is_empty());
+        Self { found: found.collect(), before: Some(Arc::clone(before)).filter(|b| **b != Self::default()) }
     }
 
     /// What is shared there; between placements of as many nodes a straight line of doublings, beyond them the last.
     pub fn of(&self, gpu_type: &GpuType, at: Place) -> f64 {
-        let Some(shared) = self.0.get(gpu_type) else { return 0.0 };
-        let below = shared.range((at.0, 0)..=at).next_back();
-        let above = shared.range(at..=(at.0, u32::MAX)).next();
-        match (below, above) {
-            (Some((a, x)), Some((b, y))) if a.1 < b.1 => {
-                let log = |to: u32| libm::log2(f64::from(to) / f64::from(a.1));
-                x + (y - x) * log(at.1) / log(b.1)
-            }
-            (Some((_, x)), _) | (None, Some((_, x))) => *x,
-            (None, None) => 0.0,
-        }
+        let before = self.before.as_ref().map_or(0.0, |b| b.of(gpu_type, at));
+        before + self.found.get(gpu_type).map_or(0.0, |shared| between(shared, at))
     }
 }
 
-fn shared(families: &[(f64, Vec<Placed>)]) -> BTreeMap<Place, f64> {
-    let mut weights: BTreeMap<Place, f64> = BTreeMap::new();
-    for (weight, rows) in families {
+fn between(shared: &BTreeMap<Place, f64>, at: Place) -> f64 {
+    let below = shared.range((at.0, 0)..=at).next_back();
+    let above = shared.range(at..=(at.0, u32::MAX)).next();
+    match (below, above) {
+        (Some((a, x)), Some((b, y))) if a.1 < b.1 => {
+            let log = |to: u32| libm::log2(f64::from(to) / f64::from(a.1));
+            x + (y - x) * log(at.1) / log(b.1)
+        }
+        (Some((_, x)), _) | (None, Some((_, x))) => *x,
+        (None, None) => 0.0,
+    }
+}
+
+fn shared(families: &[(Voice, Vec<Placed>)], hearing: Hearing) -> BTreeMap<Place, f64> {
+    // What each family says of a placement, and what it is heard with.
+    let mut said: BTreeMap<Place, Vec<(Voice, f64)>> = BTreeMap::new();
+    for (voice, rows) in families {
         for row in rows {
-            *weights.entry(row.at).or_default() += weight * row.weight;
+            said.entry(row.at).or_default().push((*voice, voice.weight * row.weight));
         }
     }
+    let mut louds: BTreeMap<Place, std::vec::IntoIter<f64>> = BTreeMap::new();
+    let mut weights: BTreeMap<Place, f64> = BTreeMap::new();
+    for (at, said) in said {
+        let heard = heard(&said, BEFORE, hearing);
+        let full: Vec<f64> = heard.iter().zip(&said).map(|(heard, (_, words))| heard * words).collect();
+        weights.insert(at, full.iter().sum());
+        louds.insert(at, full.into_iter());
+    }
+    // By family and row, in their order.
+    let mut full = |row: &Placed| louds.get_mut(&row.at).and_then(Iterator::next).unwrap_or(0.0);
+    let families: Vec<Vec<(f64, &Placed)>> =
+        families.iter().map(|(_, rows)| rows.iter().map(|row| (full(row), row)).collect()).collect();
     let mut found: BTreeMap<Place, f64> = weights.keys().take(MAX_PLACES).map(|at| (*at, 0.0)).collect();
     let mut spread = USUAL * USUAL;
     let mut errors: BTreeMap<Place, f64> = BTreeMap::new();
     for _ in 0..ROUNDS {
         let mut sums: BTreeMap<Place, (f64, f64)> = BTreeMap::new();
         let mut squares = (1e-6, 1e-6);
-        for (weight, rows) in families {
+        for rows in &families {
             let of = |row: &Placed| found.get(&row.at).copied().unwrap_or(0.0);
-            let total: f64 = rows.iter().map(|r| r.weight).sum();
-            let level = rows.iter().map(|r| r.weight * (r.residual - of(r))).sum::<f64>() / total.max(1e-9);
-            for row in rows {
+            let total: f64 = rows.iter().map(|(_, r)| r.weight).sum();
+            let level =
+                rows.iter().map(|(_, r)| r.weight * (r.residual - of(r))).sum::<f64>() / total.max(1e-9);
+            for (full, row) in rows {
                 let off = (row.residual - of(row) - level).abs();
                 let most = HUBER * libm::sqrt(spread);
-                let full = weight * row.weight;
                 let near = off.min(2.0 * most);
                 squares = (squares.0 + full * near * near, squares.1 + WITHIN_TWO * full);
                 let weight = full * if off > most { most / off } else { 1.0 };
@@ -154,8 +179,10 @@ mod tests {
     fn what_most_families_show_on_a_placement_is_shared_and_one_liar_changes_little() {
         let mut families: Vec<Vec<Placed>> = (0..8).map(|i| family(f64::from(i), 0.4)).collect();
         let fit = |families: &[Vec<Placed>]| {
-            let all: Vec<(f64, &[Placed])> = families.iter().map(|rows| (1.0, rows.as_slice())).collect();
-            Places::fit(&all)
+            let voice = |of| Voice { of, among: families.len(), weight: 1.0 };
+            let all: Vec<(Voice, &[Placed])> =
+                families.iter().enumerate().map(|(of, rows)| (voice(of), rows.as_slice())).collect();
+            Places::fit(&Arc::default(), &all, Hearing::at_home(families.len(), false))
         };
         let honest = fit(&families);
         let (two, eight) = (honest.of(&"T4".into(), (1, 2)), honest.of(&"T4".into(), (1, 8)));
@@ -172,6 +199,10 @@ mod tests {
     #[test]
     fn one_family_alone_shares_nothing() {
         let rows = family(0.0, 0.5);
-        assert_eq!(Places::fit(&[(1.0, &rows)]).of(&"T4".into(), (1, 2)), 0.0);
+        assert_eq!(
+            Places::fit(&Arc::default(), &[(Voice::ONE, &rows)], Hearing::at_home(1, false))
+                .of(&"T4".into(), (1, 2)),
+            0.0
+        );
     }
 }

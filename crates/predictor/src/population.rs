@@ -2,7 +2,7 @@
 //!
 //! Each family gives its parameters with their uncertainty ([`Member`]); the population's means and variances are found
 //! from them by a few rounds of weighing, with the published tables' values as pseudo-families, Huber's weights against those
-//! far off, and equal shares for namespaces. Families of the same model are nearer to each other than to the rest:
+//! far off, and equal shares for namespaces. An owner's families of one model are nearer to each other than to the rest:
 //! a family's prior is pulled towards its siblings.
 
 use std::collections::BTreeMap;
@@ -10,24 +10,24 @@ use std::sync::Arc;
 
 use andreas_core::GpuType;
 
+use crate::bulk::{Bulk, Told};
 use crate::kin::{Kin, Rows};
 use crate::physics::{ACROSS, LEVEL, LIMITED, OVERLAP, P, Quantity, SYNC, Setting};
 use crate::places::{self, Placed, Places};
+use crate::pool::owner;
 use crate::posterior::{Found, Prior};
 use crate::ratio::{Level, Levels, Ratios, Size};
+use crate::voices::{Hearing, MANY, Voice, believed, heard, shares};
 
 /// How many families the values we start from count for.
 const PSEUDO: f64 = 4.0;
 /// Rounds of weighing.
 const ROUNDS: usize = 24;
-/// A family further than this many standard deviations from the mean weighs less: among few namespaces, where an odd family is
-/// rather a rare one, and among many, where it may be a lie.
-const HUBER: (f64, f64) = (1.5, 0.5);
-/// Namespaces from which on one that is like nobody is left out, and how far off (in standard deviations) it then counts less,
-/// and nothing.
-pub(crate) const MANY: usize = 8;
+/// With many namespaces: how far off one counts less, and nothing (in standard deviations).
 const ODD: f64 = 2.0;
 const ALIEN: f64 = 3.0;
+/// A square counts so many times the variance at most.
+const FAR: f64 = 4.0;
 /// Variance of a type's level that any family is granted before it is odd.
 const LIKELY_TYPE: f64 = 0.02;
 /// Variance of a type's level beyond the law where the population says nothing (published: off by 38 %).
@@ -56,61 +56,8 @@ pub(crate) struct Member {
     pub rows: Rows,
 }
 
-/// How synchronisation grows with what a model has to send for each second it computes: slope and origin, of logs.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Bulk {
-    slope: f64,
-    mean: f64,
-}
-
-/// The synchronisations that are told from it: on one node and between nodes.
+/// The synchronisations that are told from a model's bulk: on one node and between nodes.
 const NETWORKS: [usize; 2] = [SYNC, ACROSS];
-/// Slope before anything was seen and its standard deviation: physics says 1, samples of an epoch that nobody tells make it 0.
-const BULK: (f64, f64) = (0.5, 0.5);
-/// How far a family's bulk may be from the others' to count.
-const BULKIEST: f64 = 4.0;
-
-impl Bulk {
-    /// What is known before of a family's synchronisation.
-    fn of(self, bulk: Option<f64>) -> f64 {
-        bulk.map_or(0.0, |x| self.slope * (x - self.mean).clamp(-BULKIEST, BULKIEST))
-    }
-
-    /// By weighted least squares, rows far off pulled in.
-    fn fit(which: usize, members: &[&Member], weights: &[f64], variance: f64) -> Self {
-        let told = |(m, w): (&&Member, &f64)| {
-            let (x, found) = (m.bulk.filter(|_| *w > 0.0)?, m.found[NETWORKS[which]]);
-            Some((
-                x,
-                found.mean + m.network[which],
-                w / (variance + found.variance),
-                variance + found.variance,
-            ))
-        };
-        let mut rows: Vec<(f64, f64, f64, f64)> = members.iter().zip(weights).filter_map(told).collect();
-        rows.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let Some(&(mean, ..)) = rows.get(rows.len() / 2) else { return Self::default() };
-        for row in &mut rows {
-            row.0 = (row.0 - mean).clamp(-BULKIEST, BULKIEST);
-        }
-        let total: f64 = rows.iter().map(|r| r.2).sum();
-        let x_mean = rows.iter().map(|r| r.2 * r.0).sum::<f64>() / total;
-        let y_mean = rows.iter().map(|r| r.2 * r.1).sum::<f64>() / total;
-        let (start, sure) = (BULK.0, 1.0 / (BULK.1 * BULK.1));
-        let mut slope = start;
-        for _ in 0..ROUNDS {
-            let (mut sum, mut square) = (start * sure, sure);
-            for (x, y, weight, spread) in &rows {
-                let (x, y) = (x - x_mean, y - y_mean);
-                let off = (y - slope * x).abs() / libm::sqrt(*spread);
-                let weight = if off > 1.0 { weight / off } else { *weight };
-                (sum, square) = (sum + weight * x * y, square + weight * x * x);
-            }
-            slope = (sum / square).clamp(0.0, 1.2);
-        }
-        Self { slope, mean }
-    }
-}
 
 /// What the population says.
 #[derive(Clone, Debug, PartialEq)]
@@ -182,7 +129,78 @@ impl Expected {
     }
 }
 
+/// What all namespaces say together, and what each owner's own families say beyond that.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Populations {
+    world: Population,
+    homes: BTreeMap<String, Population>,
+}
+
+impl Populations {
+    /// Nothing but what we start from.
+    pub fn new(quantity: Quantity) -> Self {
+        Self { world: Population::new(quantity), homes: BTreeMap::new() }
+    }
+
+    /// From all families, for the next of whomever.
+    pub fn fit(quantity: Quantity, members: &[&Member]) -> Self {
+        Self::of_some(quantity, members, |_| true)
+    }
+
+    /// From all families, for the next of some owners.
+    pub fn of_some(quantity: Quantity, members: &[&Member], asks: impl Fn(&str) -> bool) -> Self {
+        let start = Population::new(quantity);
+        let strangers: Vec<&Member> =
+            members.iter().copied().filter(|m| !owner(&m.name).is_empty()).collect();
+        // Who is alone has heard from nobody yet, and need not hear himself twice.
+        let several = strangers.windows(2).any(|pair| pair[0].namespace != pair[1].namespace);
+        let heard = if several { strangers.as_slice() } else { &[] };
+        let world = Population::fit(quantity, &start, heard, |m| &m.namespace, |_| Hearing::of_strangers());
+        let homes = by_owner(members).into_iter().filter(|(owner, _)| asks(owner)).map(|(owner, own)| {
+            // A table that somebody brought needs nobody else's word.
+            let table = owner.is_empty();
+            let before = if table { &start } else { &world };
+            (owner.to_owned(), Population::at_home(quantity, before, &own, !table))
+        });
+        Self { homes: homes.collect(), world }
+    }
+
+    /// What each owner's families say by themselves.
+    pub fn alone(quantity: Quantity, members: &[&Member]) -> Self {
+        let start = Population::new(quantity);
+        let homes = by_owner(members).into_iter();
+        let homes =
+            homes.map(|(owner, own)| (owner.to_owned(), Population::at_home(quantity, &start, &own, false)));
+        Self { homes: homes.collect(), world: start }
+    }
+
+    /// What is thought of an owner's next family.
+    pub fn of(&self, owner: &str) -> &Population {
+        self.homes.get(owner).unwrap_or(&self.world)
+    }
+
+    /// What is thought of somebody of whom nothing is known.
+    pub fn world(&self) -> &Population {
+        &self.world
+    }
+}
+
+fn by_owner<'a>(members: &[&'a Member]) -> BTreeMap<&'a str, Vec<&'a Member>> {
+    let mut owners: BTreeMap<&str, Vec<&Member>> = BTreeMap::new();
+    for m in members {
+        owners.entry(owner(&m.name)).or_default().push(m);
+    }
+    owners
+}
+
 impl Population {
+    /// Of one owner's families, each speaking for itself.
+    fn at_home(quantity: Quantity, before: &Self, own: &[&Member], known: bool) -> Self {
+        let mut it = Self::fit(quantity, before, own, |m| &m.name, |among| Hearing::at_home(among, known));
+        it.siblings = it.sibling_share(own);
+        it
+    }
+
     /// Nothing but what we start from.
     pub fn new(quantity: Quantity) -> Self {
         let within = quantity.within();
@@ -197,64 +215,129 @@ impl Population {
         }
     }
 
-    /// From the families.
-    pub fn fit(quantity: Quantity, members: &[&Member]) -> Self {
-        let mut it = Self::new(quantity);
-        if members.is_empty() {
-            return it;
-        }
-        let mut weights = shares(members, quantity);
-        it.weigh_all(quantity, members, &weights);
-        let namespaces: std::collections::BTreeSet<&str> =
-            members.iter().map(|m| m.namespace.as_str()).collect();
-        if namespaces.len() >= MANY {
-            // With many to compare it is seen who is like nobody: those do not count at all.
-            for (member, weight) in members.iter().zip(&mut weights) {
-                *weight *= ((ALIEN - it.oddness(quantity, member)) / (ALIEN - ODD)).clamp(0.0, 1.0);
+    /// From families and what was thought before them; `speaks` names who a family speaks for.
+    fn fit(
+        quantity: Quantity,
+        before: &Self,
+        members: &[&Member],
+        speaks: fn(&Member) -> &str,
+        hearing: impl Fn(usize) -> Hearing,
+    ) -> Self {
+        let known: Vec<(&str, f64)> = members.iter().map(|m| (speaks(m), information(m, quantity))).collect();
+        let mut voices = shares(&known);
+        let Some(among) = voices.first().map(|v| v.among) else { return before.clone() };
+        let hearing = hearing(among);
+        let mut it = before.clone();
+        it.weigh_all(quantity, members, &voices, hearing);
+        if among >= MANY || hearing.strangers {
+            // Who is like nobody does not count at all: among strangers, and where there are many to compare.
+            for (member, voice) in members.iter().zip(&mut voices) {
+                voice.weight *= ((ALIEN - it.oddness(quantity, member)) / (ALIEN - ODD)).clamp(0.0, 1.0);
             }
-            it = Self::new(quantity);
-            it.weigh_all(quantity, members, &weights);
+            it = before.clone();
+            it.weigh_all(quantity, members, &voices, hearing);
         }
-        it.siblings = it.sibling_share(members);
         it
     }
 
-    fn weigh_all(&mut self, quantity: Quantity, members: &[&Member], weights: &[f64]) {
-        let namespaces: std::collections::BTreeSet<&str> =
-            members.iter().map(|m| m.namespace.as_str()).collect();
-        let huber = if namespaces.len() < MANY { HUBER.0 } else { HUBER.1 };
-        self.ratios = Ratios::fit(&levels(members, weights));
+    /// `self` is what was thought before.
+    fn weigh_all(&mut self, quantity: Quantity, members: &[&Member], voices: &[Voice], hearing: Hearing) {
+        self.ratios = Ratios::fit(&self.ratios, &levels(members, voices), hearing);
         if quantity == Quantity::Time {
-            self.bulk = [0, 1].map(|i| Bulk::fit(i, members, weights, self.prior.own[NETWORKS[i]]));
-            self.bent = Arc::new(bent(members, weights, self.prior, huber));
-            let placed: Vec<(f64, &[Placed])> =
-                members.iter().zip(weights).map(|(m, w)| (*w, m.placed.as_slice())).collect();
-            self.places = Arc::new(Places::fit(&placed));
+            self.bulk =
+                [0, 1].map(|which| self.bulk[which].fit(&self.bulky(which, members, voices), hearing));
+            self.bent = Arc::new(self.bent(members, voices, hearing));
+            let placed: Vec<(Voice, &[Placed])> =
+                members.iter().zip(voices).map(|(m, v)| (*v, m.placed.as_slice())).collect();
+            self.places = Arc::new(Places::fit(&self.places, &placed, hearing));
         }
-        // How far computing and waiting overlap stays what physics says: rows hardly tell it from growth, and who claims to know
-        // would move all.
-        let told = |p: &usize| quantity == Quantity::Power || ![LEVEL, OVERLAP].contains(p);
+        // How far computing and waiting overlap stays what physics says where strangers speak: rows hardly tell it from growth, and
+        // who claims to know would move all.
+        let told =
+            |p: &usize| quantity == Quantity::Power || *p != LEVEL && (*p != OVERLAP || !hearing.strangers);
         for p in (0..P).filter(told) {
             let bulk = |m: &Member| {
                 let which = NETWORKS.iter().position(|n| *n == p && quantity == Quantity::Time);
                 which.map_or(0.0, |i| m.network[i] - self.bulk[i].of(m.bulk))
             };
             let found = |m: &Member| Found { mean: m.found[p].mean + bulk(m), ..m.found[p] };
-            let found: Vec<(f64, Found)> = members.iter().zip(weights).map(|(m, w)| (*w, found(m))).collect();
+            let found: Vec<(Voice, Found)> =
+                members.iter().zip(voices).map(|(m, v)| (*v, found(m))).collect();
             (self.prior.mean[p], self.prior.own[p]) =
-                weigh(self.prior.mean[p], self.prior.own[p], &found, huber);
+                weigh(self.prior.mean[p], self.prior.own[p], &found, hearing);
         }
-        let mut squares = (PSEUDO * self.type_variance, PSEUDO);
-        for (family, weight) in levels(members, weights).iter().zip(weights).filter(|(f, _)| f.on.len() > 1) {
-            let n = family.on.len() as f64;
-            let residuals = self.ratios.residuals(family);
-            let squares_here =
-                residuals.iter().zip(family.on).map(|(r, l)| (r * r - l.variance).clamp(0.0, 0.5));
-            let told = family.on.iter().map(|l| l.told(self.type_variance)).sum::<f64>() / n;
-            let square: f64 = squares_here.sum();
-            squares = (squares.0 + weight * told * square, squares.1 + weight * told * (n - 1.0));
+        self.type_variance = self.type_spread(&levels(members, voices), hearing);
+    }
+
+    /// How limits stretch times by type: a board's clocks follow its power in their own way, whatever runs. Drawn towards what was
+    /// thought before.
+    fn bent(&self, members: &[&Member], voices: &[Voice], hearing: Hearing) -> BTreeMap<GpuType, f64> {
+        let mut types: BTreeMap<&GpuType, Vec<(Voice, Found)>> = BTreeMap::new();
+        for (member, voice) in members.iter().zip(voices) {
+            for level in member.on.iter().filter(|l| l.limited.variance < UNTOLD) {
+                types.entry(&level.gpu_type).or_default().push((*voice, level.limited));
+            }
         }
-        self.type_variance = (squares.0 / squares.1).clamp(0.004, 0.5);
+        let usual = 1.0 / self.prior.within[LIMITED];
+        let mut all = BTreeMap::clone(&self.bent);
+        for (gpu_type, found) in types {
+            let before = all.get(gpu_type).copied().unwrap_or(0.0);
+            let spread = |f: &Found| self.prior.own[LIMITED] + f.variance;
+            let said: Vec<(Voice, f64)> = found.iter().map(|(v, f)| (*v, v.weight / spread(f))).collect();
+            let heard = heard(&said, usual, hearing);
+            let mut mean = before;
+            for _ in 0..ROUNDS {
+                let off: Vec<(Voice, f64, f64)> =
+                    found.iter().zip(&said).map(|((_, f), (v, words))| (*v, *words, f.mean - mean)).collect();
+                let (mut sum, mut total) = (usual * before, usual);
+                for (i, believed) in believed(&off, hearing).into_iter().enumerate() {
+                    let weight = said[i].1 * heard[i] * believed;
+                    (sum, total) = (sum + weight * found[i].1.mean, total + weight);
+                }
+                mean = sum / total;
+            }
+            all.insert(gpu_type.clone(), mean);
+        }
+        all
+    }
+
+    /// What families tell of a synchronisation that goes with their bulk.
+    fn bulky(&self, which: usize, members: &[&Member], voices: &[Voice]) -> Vec<Told> {
+        let told = |(m, voice): (&&Member, &Voice)| {
+            let found = m.found[NETWORKS[which]];
+            Some(Told {
+                voice: *voice,
+                bulk: m.bulk?,
+                synchronisation: found.mean + m.network[which],
+                variance: self.prior.own[NETWORKS[which]] + found.variance,
+            })
+        };
+        members.iter().zip(voices).filter_map(told).collect()
+    }
+
+    /// Variance of a type's level between families; squares that are far beyond the others' count as if they were at the edge.
+    fn type_spread(&self, families: &[Levels<'_>], hearing: Hearing) -> f64 {
+        let comparing: Vec<&Levels<'_>> =
+            families.iter().filter(|f| f.on.len() > 1 && f.voice.weight > 0.0).collect();
+        let words = |f: &Levels<'_>| {
+            let told = f.on.iter().map(|l| l.told(self.type_variance)).sum::<f64>();
+            f.voice.weight * told / f.on.len() as f64
+        };
+        let said: Vec<(Voice, f64)> = comparing.iter().map(|f| (f.voice, words(f))).collect();
+        let heard = heard(&said, PSEUDO, hearing);
+        let residuals: Vec<Vec<f64>> = comparing.iter().map(|f| self.ratios.residuals(f)).collect();
+        let mut found = self.type_variance;
+        for _ in 0..ROUNDS {
+            let mut squares = (PSEUDO * self.type_variance, PSEUDO);
+            for (i, family) in comparing.iter().enumerate() {
+                let rows = residuals[i].iter().zip(family.on);
+                let square: f64 = rows.map(|(r, l)| (r * r - l.variance).clamp(0.0, FAR * found)).sum();
+                let told = said[i].1 * heard[i];
+                squares = (squares.0 + told * square, squares.1 + told * (family.on.len() as f64 - 1.0));
+            }
+            found = (squares.0 / squares.1).clamp(0.004, 0.5);
+        }
+        found
     }
 
     /// How far a family is from the others at most, in standard deviations.
@@ -265,7 +348,7 @@ impl Population {
             let spread = self.prior.own[p] + f.variance;
             if spread > 0.0 { (f.mean - self.prior.mean[p]).abs() / libm::sqrt(spread) } else { 0.0 }
         };
-        let family = Levels { size: member.size, weight: 1.0, on: &member.on };
+        let family = Levels { size: member.size, voice: Voice::ONE, on: &member.on };
         let residuals = self.ratios.residuals(&family).into_iter().zip(&member.on);
         let on =
             residuals.map(|(r, l)| r.abs() / libm::sqrt(self.type_variance.max(LIKELY_TYPE) + l.variance));
@@ -274,14 +357,14 @@ impl Population {
 
     /// How near families of one model are to each other: the variance among siblings over that among all.
     fn sibling_share(&self, members: &[&Member]) -> f64 {
-        let mut by_model: BTreeMap<&str, Vec<&Member>> = BTreeMap::new();
+        let mut models: BTreeMap<&str, Vec<&Member>> = BTreeMap::new();
         for member in members {
             if let Some(model) = &member.model {
-                by_model.entry(model).or_default().push(member);
+                models.entry(model).or_default().push(member);
             }
         }
         let (mut among, mut all) = (SIBLINGS * 6.0, 6.0);
-        for family in by_model.values().filter(|f| f.len() > 1) {
+        for family in models.values().filter(|f| f.len() > 1) {
             for p in 1..P {
                 let total = self.prior.own[p];
                 let known: Vec<&&Member> =
@@ -289,19 +372,10 @@ impl Population {
                 if known.len() < 2 || total <= 0.0 {
                     continue;
                 }
-                // Every namespace is one voice, as where siblings are asked.
-                let voice = |m: &Member| {
-                    1.0 / known.iter().filter(|k| k.namespace == m.namespace).count().max(1) as f64
-                };
-                let n: f64 = known.iter().map(|m| voice(m)).sum();
-                if n <= 1.5 {
-                    continue;
-                }
-                let mean = known.iter().map(|m| voice(m) * m.found[p].mean).sum::<f64>() / n;
-                let square: f64 = known
-                    .iter()
-                    .map(|m| voice(m) * (m.found[p].mean - mean) * (m.found[p].mean - mean))
-                    .sum();
+                let n = known.len() as f64;
+                let mean = known.iter().map(|m| m.found[p].mean).sum::<f64>() / n;
+                let square: f64 =
+                    known.iter().map(|m| (m.found[p].mean - mean) * (m.found[p].mean - mean)).sum();
                 among += (square / total).min(4.0 * (n - 1.0));
                 all += n - 1.0;
             }
@@ -309,47 +383,37 @@ impl Population {
         (among / all).clamp(0.1, 1.0)
     }
 
-    /// What to think of a family; `siblings` are those of the same model but itself, with their weights.
-    pub fn expect(&self, quantity: Quantity, size: Size, siblings: &[(f64, &Member)]) -> Expected {
+    /// What to think of a family; `siblings` are its owner's others of the same model.
+    pub fn expect(&self, quantity: Quantity, size: Size, siblings: &[&Member]) -> Expected {
         let mut prior = self.prior;
-        prior.within[LEVEL] =
-            if self.ratios == Ratios::default() { UNKNOWN_TYPE } else { self.type_variance };
-        let mut by_type: BTreeMap<GpuType, Vec<(f64, f64, f64)>> = BTreeMap::new();
+        prior.within[LEVEL] = if self.ratios.is_empty() { UNKNOWN_TYPE } else { self.type_variance };
+        let mut by_type: BTreeMap<GpuType, Vec<(f64, f64)>> = BTreeMap::new();
         let mut level = None;
-        let voices: f64 = siblings.iter().map(|(w, _)| w).sum();
-        // Among many an odd one may be a lie.
-        let huber = if voices < MANY as f64 { f64::INFINITY } else { HUBER.1 };
         if !siblings.is_empty() {
             let first = if quantity == Quantity::Power { 0 } else { 1 };
             for p in first..P {
                 let among = self.siblings * prior.own[p];
                 let (start, sure) = (prior.mean[p], 1.0 / prior.own[p].max(1e-9));
-                let found = siblings.iter().map(|(w, m)| {
-                    (
-                        m.found[p].mean,
-                        w / (m.found[p].variance + among).max(1e-9),
-                        m.found[p].variance + among,
-                    )
-                });
-                let (mean, total) = pulled(start, sure, &found.collect::<Vec<_>>(), huber);
+                let found =
+                    siblings.iter().map(|m| (m.found[p].mean, 1.0 / (m.found[p].variance + among).max(1e-9)));
+                let (mean, total) = pulled(start, sure, &found.collect::<Vec<_>>());
                 prior.mean[p] = mean;
                 prior.own[p] = among + 1.0 / total;
             }
-            for (weight, member) in siblings.iter().filter(|(_, m)| m.on.len() > 1) {
-                let family = Levels { size: member.size, weight: 1.0, on: &member.on };
+            for member in siblings.iter().filter(|m| m.on.len() > 1) {
+                let family = Levels { size: member.size, voice: Voice::ONE, on: &member.on };
                 for (l, residual) in member.on.iter().zip(self.ratios.residuals(&family)) {
-                    let told = weight * l.told(self.type_variance);
-                    let spread = self.type_variance + l.variance;
-                    by_type.entry(l.gpu_type.clone()).or_default().push((residual, told, spread));
+                    let told = l.told(self.type_variance);
+                    by_type.entry(l.gpu_type.clone()).or_default().push((residual, told));
                 }
             }
             level = Some(level_of(siblings));
             if by_type.len() > 1 {
-                prior.within[LEVEL] *= (self.siblings + 1.0 / (1.0 + voices)).min(1.0);
+                prior.within[LEVEL] *= (self.siblings + 1.0 / (1.0 + siblings.len() as f64)).min(1.0);
             }
         }
         // One more pull for a single sibling than for many.
-        let of_type = |found: Vec<(f64, f64, f64)>| pulled(0.0, self.siblings, &found, huber).0;
+        let of_type = |found: Vec<(f64, f64)>| pulled(0.0, self.siblings, &found).0;
         let siblings = by_type.into_iter().map(|(t, found)| (t, of_type(found))).collect();
         Expected {
             prior,
@@ -375,62 +439,24 @@ impl Population {
     }
 }
 
-/// Mean of values with their weights and variances, drawn to `start`; those further off than `furthest` standard deviations weigh
-/// less. And the weight of all.
-fn pulled(start: f64, sure: f64, found: &[(f64, f64, f64)], furthest: f64) -> (f64, f64) {
-    let mut at = (start, sure);
-    for round in 0..ROUNDS {
-        let (mut sum, mut total) = (sure * start, sure);
-        for (value, weight, spread) in found {
-            let off = (value - at.0).abs() / libm::sqrt(spread.max(1e-9));
-            let weight = weight * if round > 0 && off > furthest { furthest / off } else { 1.0 };
-            (sum, total) = (sum + weight * value, total + weight);
-        }
-        at = (sum / total, total);
-        if furthest.is_infinite() {
-            break;
-        }
-    }
-    at
+/// Mean of values with their weights, drawn to `start`; and the weight of all.
+fn pulled(start: f64, sure: f64, found: &[(f64, f64)]) -> (f64, f64) {
+    let total = sure + found.iter().map(|(_, weight)| weight).sum::<f64>();
+    let sum = sure * start + found.iter().map(|(value, weight)| weight * value).sum::<f64>();
+    (sum / total, total)
 }
 
-fn level_of(siblings: &[(f64, &Member)]) -> Found {
-    let n: f64 = siblings.iter().map(|(w, _)| w).sum();
-    let mean = siblings.iter().map(|(w, m)| w * m.found[LEVEL].mean).sum::<f64>() / n;
+fn level_of(siblings: &[&Member]) -> Found {
+    let n = siblings.len() as f64;
+    let mean = siblings.iter().map(|m| m.found[LEVEL].mean).sum::<f64>() / n;
     let off = |m: &Member| m.found[LEVEL].mean - mean;
-    let square: f64 = siblings.iter().map(|(w, m)| w * off(m) * off(m)).sum();
+    let square: f64 = siblings.iter().map(|m| off(m) * off(m)).sum();
     // Half a sibling of a factor 2: the same model may have other data.
     Found { mean, variance: (square + 0.5) / n * (1.0 + 1.0 / n) }
 }
 
-/// How limits stretch times by type: a board's clocks follow its power in their own way, whatever runs. Drawn towards the mean
-/// of all types.
-fn bent(members: &[&Member], weights: &[f64], prior: Prior, furthest: f64) -> BTreeMap<GpuType, f64> {
-    let mut types: BTreeMap<&GpuType, Vec<(f64, Found)>> = BTreeMap::new();
-    for (member, weight) in members.iter().zip(weights) {
-        for level in member.on.iter().filter(|l| l.limited.variance < UNTOLD) {
-            types.entry(&level.gpu_type).or_default().push((*weight, level.limited));
-        }
-    }
-    let of = |found: Vec<(f64, Found)>| {
-        let mut mean = 0.0;
-        for _ in 0..ROUNDS {
-            let (mut sum, mut total) = (0.0, 1.0 / prior.within[LIMITED]);
-            for (weight, f) in &found {
-                let spread = prior.own[LIMITED] + f.variance;
-                let off = (f.mean - mean).abs() / libm::sqrt(spread);
-                let weight = weight * if off > furthest { furthest / off } else { 1.0 } / spread;
-                (sum, total) = (sum + weight * f.mean, total + weight);
-            }
-            mean = sum / total;
-        }
-        mean
-    };
-    types.into_iter().map(|(t, found)| (t.clone(), of(found))).collect()
-}
-
-fn levels<'a>(members: &[&'a Member], weights: &[f64]) -> Vec<Levels<'a>> {
-    members.iter().zip(weights).map(|(m, w)| Levels { size: m.size, weight: *w, on: &m.on }).collect()
+fn levels<'a>(members: &[&'a Member], voices: &[Voice]) -> Vec<Levels<'a>> {
+    members.iter().zip(voices).map(|(m, v)| Levels { size: m.size, voice: *v, on: &m.on }).collect()
 }
 
 /// How much a family's rows say, of its parameters and of types.
@@ -442,31 +468,24 @@ fn information(member: &Member, quantity: Quantity) -> f64 {
     (1..P).map(told).sum::<f64>() + on
 }
 
-/// No namespace weighs more than the middle one does, however many rows it has and however sure they are.
-fn shares(members: &[&Member], quantity: Quantity) -> Vec<f64> {
-    let mut by_namespace: BTreeMap<&str, f64> = BTreeMap::new();
-    for m in members {
-        *by_namespace.entry(&m.namespace).or_default() += information(m, quantity);
-    }
-    let mut sizes: Vec<f64> = by_namespace.values().copied().collect();
-    sizes.sort_by(f64::total_cmp);
-    let middle = sizes[sizes.len() / 2];
-    members.iter().map(|m| (middle / by_namespace[m.namespace.as_str()].max(1e-9)).min(1.0)).collect()
-}
-
 /// Mean and variance of a parameter over families that are each known with uncertainty: expectation and maximisation.
-fn weigh(start: f64, start_variance: f64, found: &[(f64, Found)], furthest: f64) -> (f64, f64) {
+fn weigh(start: f64, start_variance: f64, found: &[(Voice, Found)], hearing: Hearing) -> (f64, f64) {
     if start_variance <= 0.0 {
         return (start, start_variance);
     }
     let (mut mean, mut variance) = (start, start_variance);
     for _ in 0..ROUNDS {
-        let (mut sum, mut total) = (PSEUDO * start / (2.0 * variance), PSEUDO / (2.0 * variance));
+        let usual = PSEUDO / (2.0 * variance);
+        let (mut sum, mut total) = (start * usual, usual);
         let (mut square, mut count) = (PSEUDO * start_variance, PSEUDO);
-        for (share, f) in found {
+        let said: Vec<(Voice, f64)> =
+            found.iter().map(|(voice, f)| (*voice, voice.weight / (variance + f.variance))).collect();
+        let off: Vec<(Voice, f64, f64)> =
+            found.iter().zip(&said).map(|((_, f), (voice, words))| (*voice, *words, f.mean - mean)).collect();
+        let heard = heard(&said, usual, hearing);
+        for (((voice, f), heard), huber) in found.iter().zip(heard).zip(believed(&off, hearing)) {
             let spread = variance + f.variance;
-            let off = (f.mean - mean).abs() / libm::sqrt(spread);
-            let huber = if off > furthest { furthest / off } else { 1.0 };
+            let share = voice.weight * heard;
             (sum, total) = (sum + share * huber * f.mean / spread, total + share * huber / spread);
             // The family's own value given all: nearer to the mean the less it says.
             let told = variance / spread;

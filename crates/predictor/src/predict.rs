@@ -5,19 +5,19 @@ use std::collections::BTreeMap;
 use andreas_core::{Configuration, GpuType};
 
 use crate::cells::{Cell, given, observed};
-use crate::conformal::{Situation, own};
+use crate::conformal::{Factors, Situation, own};
 use crate::estimate::FACTOR_THREE;
 use crate::guard::guarded;
 use crate::known::{Known, Value};
 use crate::law::{LOG_TIME, LOG_WATTS, Law};
 use crate::level::Levels;
 use crate::physics::{LEVEL, Quantity};
-use crate::pool::{Pooled, namespace, pool};
+use crate::pool::{Pooled, namespace, owner, pool};
 use crate::population::{Expected, Member};
 use crate::posterior::Found;
 use crate::ranges::Ranges;
 use crate::ratio::Size;
-use crate::scale::{Reading, Scale, Usual};
+use crate::scale::{Model, Reading, Scale, Usual};
 use crate::screen::Refused;
 use crate::stage::{Curve, Family, Spot, Stage, spread};
 use crate::trust::Trusts;
@@ -35,7 +35,8 @@ pub struct Predictor {
     scale: Scale,
     time: Stage,
     power: Stage,
-    levels: Levels,
+    /// By owner.
+    levels: BTreeMap<String, Levels>,
     ranges: Ranges,
     refused: BTreeMap<String, Refused>,
     /// How far users' tables are to be trusted, times and watts.
@@ -51,7 +52,9 @@ struct Curves {
     usual: Usual,
     time: Curve,
     watts: Curve,
-    /// Factors of intervals: the family's own with many rows, and what its prior has of the one for new types.
+    /// Factors on the standard deviations of times and watts.
+    factors: [Factors; 2],
+    /// The family's own factor with many rows, and what its prior has of the one for new types.
     of_time: (f64, f64),
     of_watts: (f64, f64),
     /// Where the level comes from when the family has no rows.
@@ -74,7 +77,7 @@ impl Predictor {
         let families = |quantity: Quantity, draws: &Draws<'_>| {
             let family = |p: &Pooled<'_>| {
                 let cells = if quantity == Quantity::Time { &p.times } else { &p.watts };
-                let usual = scale.usual(p.profile.features.model_family.as_deref(), &p.times, None);
+                let usual = scale.usual(model(p.profile), &p.times, None);
                 let mut family = family(p.profile, p.namespace, usual);
                 let spot = |c: &Cell| scale.spot(&law, quantity, c, usual, draws(&family, c, usual));
                 family.spots = cells.iter().map(spot).collect();
@@ -87,10 +90,13 @@ impl Predictor {
         let curves: BTreeMap<&str, Curve> = watts
             .iter()
             .map(|f| {
-                (f.name.as_str(), power.curve_of(&f.spots, power.expect(f), Found::default(), power.texture))
+                (
+                    f.name.as_str(),
+                    power.curve_of(&f.spots, power.expect(f), Found::default(), power.texture(f)),
+                )
             })
             .collect();
-        let unseen = |f: &Family| power.curve_of(&[], power.expect(f), Found::default(), power.texture);
+        let unseen = |f: &Family| power.curve_of(&[], power.expect(f), Found::default(), power.texture(f));
         let times = families(Quantity::Time, &|family, cell, usual| {
             cell.limit?;
             let made;
@@ -104,12 +110,16 @@ impl Predictor {
             Some(draws(&law, &scale, curve, cell, usual))
         });
         let time = Stage::fit(Quantity::Time, &times);
-        let level = |m: &Member| {
-            let profile = pooled.iter().find(|p| p.profile.name == m.name)?.profile;
-            Some((profile.features.clone(), m.found[LEVEL].mean))
-        };
-        let seen: Vec<(Features, f64)> = time.members.iter().filter_map(level).collect();
-        let levels = Levels::fit(&seen.iter().map(|(f, y)| (f, *y)).collect::<Vec<_>>());
+        // Sorted by name both, and members are some of the pooled: what a family says of itself teaches its owner's others.
+        let mut described: BTreeMap<&str, Vec<(&Features, f64)>> = BTreeMap::new();
+        let mut profiles = pooled.iter().map(|p| p.profile);
+        for m in &time.members {
+            if let Some(profile) = profiles.by_ref().find(|p| p.name == m.name) {
+                described.entry(owner(&m.name)).or_default().push((&profile.features, m.found[LEVEL].mean));
+            }
+        }
+        let levels =
+            described.into_iter().map(|(owner, seen)| (owner.to_owned(), Levels::fit(&seen))).collect();
         let trusted = |quantity| Trusts::learn(&pooled, quantity);
         let (trusted_times, trusted_watts) = (trusted(Quantity::Time), trusted(Quantity::Power));
         Self { law, scale, time, power, levels, ranges, refused, trusted_times, trusted_watts }
@@ -202,14 +212,15 @@ impl Predictor {
         watts: &[Cell],
         batch: Option<f64>,
     ) -> Curves {
-        let usual = self.scale.usual(profile.features.model_family.as_deref(), cells, batch);
+        let usual = self.scale.usual(model(profile), cells, batch);
         let mut family = family(profile, namespace(&profile.name), usual);
         let spot = |c: &Cell| self.scale.spot(&self.law, Quantity::Power, c, usual, None);
         family.spots = watts.iter().map(spot).collect();
         let mut expected = self.power.expect(&family);
         let proven_watts = proven(&self.power, &mut expected, &family);
         let watts = self.power.curve(&family, expected, Found::default());
-        let own_watts = own(self.power.factors.of(Situation::Many), watts.posterior.left_out());
+        let own_watts =
+            own(self.power.calibration.of(&family.name).of(Situation::Many), watts.posterior.left_out());
         let spot = |c: &Cell| {
             let draw = c.limit.map(|_| draws(&self.law, &self.scale, &watts, c, usual));
             self.scale.spot(&self.law, Quantity::Time, c, usual, draw)
@@ -224,9 +235,11 @@ impl Predictor {
         };
         let sigma = libm::sqrt(level.variance);
         let time = self.time.curve(&family, expected, level);
-        let own_time = own(self.time.factors.of(Situation::Many), time.posterior.left_out());
+        let own_time =
+            own(self.time.calibration.of(&family.name).of(Situation::Many), time.posterior.left_out());
+        let factors = [&self.time, &self.power].map(|stage| stage.calibration.of(&family.name));
         let (of_time, of_watts) = ((own_time, proven_time), (own_watts, proven_watts));
-        Curves { usual, time, watts, of_time, of_watts, level: (sigma, source) }
+        Curves { usual, time, watts, factors, of_time, of_watts, level: (sigma, source) }
     }
 
     /// What to think of the level of a family without rows.
@@ -242,13 +255,15 @@ impl Predictor {
             if let (Some(level), true) = (expected.level, positive(features.samples).is_none()) {
                 return (level, Source::Regression);
             }
-            if let Some((mean, sigma)) = self.levels.at(features) {
+            if let Some((mean, sigma)) = self.levels.get(owner(&family.name)).and_then(|l| l.at(features)) {
                 return (Found { mean, variance: sigma * sigma }, Source::Regression);
             }
         }
         let sigma = FACTOR_THREE * FACTOR_THREE;
         let Some(prior) = prior else {
-            let mut levels: Vec<f64> = self.time.members.iter().map(|m| m.found[LEVEL].mean).collect();
+            let mine = |m: &&Member| owner(&m.name) == owner(&family.name);
+            let mut levels: Vec<f64> =
+                self.time.members.iter().filter(mine).map(|m| m.found[LEVEL].mean).collect();
             levels.sort_by(f64::total_cmp);
             let mean = levels.get(levels.len() / 2).copied().unwrap_or(libm::log(600.0));
             let spread = levels.last().zip(levels.first()).map_or(0.0, |(b, a)| (b - a) * (b - a) / 12.0);
@@ -323,7 +338,7 @@ impl Predictor {
         standing.dedup_by_key(|(gpus, _)| *gpus);
         let log = self.walk(&curves.time, cell, &standing, curves.usual, Some(&curves.watts));
         let (_, variance) = curves.time.at(&spot);
-        let sigma = self.sigma(&self.time, &curves.time, &cell.gpu_type, variance, curves.of_time);
+        let sigma = sigma(curves.factors[0], &curves.time, &cell.gpu_type, variance, curves.of_time);
         if curves.time.counts.is_empty() {
             let sigma =
                 if curves.level.1 == Source::Prior { curves.level.0 } else { sigma.max(curves.level.0) };
@@ -341,7 +356,7 @@ impl Predictor {
             return value;
         }
         let (mut log, variance) = curves.watts.at(&spot);
-        let sigma = self.sigma(&self.power, &curves.watts, &cell.gpu_type, variance, curves.of_watts);
+        let sigma = sigma(curves.factors[1], &curves.watts, &cell.gpu_type, variance, curves.of_watts);
         let source = if curves.watts.counts.is_empty() {
             if curves.watts.expected.covers(&cell.gpu_type) { Source::Regression } else { Source::Prior }
         } else {
@@ -355,16 +370,16 @@ impl Predictor {
         }
         Value { log, sigma, source }
     }
+}
 
-    fn sigma(&self, stage: &Stage, curve: &Curve, gpu_type: &GpuType, variance: f64, of: (f64, f64)) -> f64 {
-        let situation = Situation::of(curve.count(gpu_type), curve.counts.values().sum());
-        let factor = match situation {
-            Situation::Many => of.0,
-            Situation::New => stage.factors.of(situation) / of.1,
-            _ => stage.factors.of(situation),
-        };
-        (factor * libm::sqrt(variance)).clamp(0.01, 3.0)
-    }
+fn sigma(factors: Factors, curve: &Curve, gpu_type: &GpuType, variance: f64, of: (f64, f64)) -> f64 {
+    let situation = Situation::of(curve.count(gpu_type), curve.counts.values().sum());
+    let factor = match situation {
+        Situation::Many => of.0,
+        Situation::New => factors.of(situation) / of.1,
+        _ => factors.of(situation),
+    };
+    (factor * libm::sqrt(variance)).clamp(0.01, 3.0)
 }
 
 /// How sure it is how types compare, as far as that was proven on families held out, where a table has to be weighed against it: a factor on
@@ -373,7 +388,7 @@ fn proven(stage: &Stage, expected: &mut Expected, family: &Family) -> f64 {
     if family.spots.iter().all(|spot| spot.table.is_none()) {
         return 1.0;
     }
-    let factor = stage.factors.of(Situation::New).min(1.0);
+    let factor = stage.calibration.of(&family.name).of(Situation::New).min(1.0);
     expected.prior.within[LEVEL] *= factor * factor;
     factor
 }
@@ -385,6 +400,10 @@ fn draws(law: &Law, scale: &Scale, watts: &Curve, cell: &Cell, usual: Usual) -> 
     };
     let free = at(None);
     (free, at(cell.limit).min(free))
+}
+
+fn model(profile: &Profile) -> Model<'_> {
+    (owner(&profile.name), profile.features.model_family.as_deref())
 }
 
 fn family(profile: &Profile, namespace: &str, usual: Usual) -> Family {
@@ -402,7 +421,7 @@ fn family(profile: &Profile, namespace: &str, usual: Usual) -> Family {
     }
 }
 
-/// How the families' batches and epochs are to be read.
+/// How a table's batches and epochs are to be read.
 fn read(law: &Law, pooled: &[Pooled<'_>]) -> Scale {
     let telling = |p: &&Pooled<'_>| {
         let mut batches: Vec<f64> = p.times.iter().filter_map(|c| c.batch).collect();
@@ -410,9 +429,11 @@ fn read(law: &Law, pooled: &[Pooled<'_>]) -> Scale {
         batches.dedup();
         batches.len() > 1
     };
-    let all: Vec<(Option<&str>, &[Cell])> =
-        pooled.iter().map(|p| (p.profile.features.model_family.as_deref(), p.times.as_slice())).collect();
-    let mut telling: Vec<&Pooled<'_>> = pooled.iter().filter(telling).collect();
+    let all: Vec<(Model<'_>, &[Cell])> =
+        pooled.iter().map(|p| (model(p.profile), p.times.as_slice())).collect();
+    // What has a namespace is of a cluster, where the API says what is meant, and nobody else may.
+    let of_a_table = |p: &&Pooled<'_>| owner(&p.profile.name).is_empty();
+    let mut telling: Vec<&Pooled<'_>> = pooled.iter().filter(of_a_table).filter(telling).collect();
     telling.sort_by(|a, b| b.times.len().cmp(&a.times.len()).then(a.profile.name.cmp(&b.profile.name)));
     telling.truncate(READ_FAMILIES);
     let mut best = (f64::NEG_INFINITY, Scale::new(&all, Reading::default()));
@@ -424,7 +445,7 @@ fn read(law: &Law, pooled: &[Pooled<'_>]) -> Scale {
         let scale = Scale::new(&all, reading);
         let mut evidence = if reading == Reading::default() { READING_EVIDENCE } else { 0.0 };
         for p in &telling {
-            let usual = scale.usual(p.profile.features.model_family.as_deref(), &p.times, None);
+            let usual = scale.usual(model(p.profile), &p.times, None);
             let mut family = family(p.profile, p.namespace, usual);
             // One limit tells enough: what limits do is not known yet.
             let unlimited = |c: &&Cell| c.limit == p.times.iter().map(|c| c.limit).fold(None, highest);
@@ -433,7 +454,7 @@ fn read(law: &Law, pooled: &[Pooled<'_>]) -> Scale {
             let spots = spread(&family.spots, 32);
             let expected = stage.expect(&family);
             let level = stage.free_level(&spots, &expected);
-            evidence += stage.curve_of(&spots, expected, level, stage.texture).posterior.evidence;
+            evidence += stage.curve_of(&spots, expected, level, stage.texture(&family)).posterior.evidence;
         }
         if evidence > best.0 {
             best = (evidence, scale);

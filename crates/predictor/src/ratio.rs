@@ -6,17 +6,23 @@
 //! namespace weighs more than its share.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use andreas_core::GpuType;
 
 use crate::posterior::Found;
-use crate::regression::elastic_net;
+use crate::regression::{elastic_net, weighted_median};
+use crate::voices::{Hearing, Voice, heard};
 
 /// Bounds on the work: rows of one fit, types told apart.
 const MAX_ROWS: usize = 800;
 const MAX_TYPES: usize = 24;
 /// Sizes are told less than types: small columns, dear coefficients.
 const SIZES: f64 = 0.2;
+/// Families, by weight, that a trend over sizes takes at least.
+const FEWEST_SIZES: f64 = 6.0;
+/// Sizes further than so many median distances from the middle one count as if they were there.
+const SPREADS: f64 = 3.0;
 /// Residuals beyond this many median deviations are pulled in, this many times over.
 const HUBER: f64 = 0.7;
 const PULLS: usize = 6;
@@ -48,7 +54,7 @@ impl Level {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Levels<'a> {
     pub size: Size,
-    pub weight: f64,
+    pub voice: Voice,
     pub on: &'a [Level],
 }
 
@@ -74,52 +80,103 @@ impl Size {
 /// What the families show beyond the law.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Ratios {
+    /// What was thought before them; the rest is beyond it.
+    before: Option<Arc<Ratios>>,
     by_type: BTreeMap<GpuType, f64>,
     size: [f64; 2],
-    means: [f64; 2],
+    /// The middle size and how far from it counts, of those that were compared: beyond them a trend is a guess, and one family far
+    /// out would be the trend.
+    sizes: [Sizes; 2],
+}
+
+/// Where sizes lie that a trend is found over (logs).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Sizes {
+    middle: f64,
+    furthest: f64,
+}
+
+impl Sizes {
+    /// Of sizes with their weights; `None` where fewer tell than asked: no trend is told from chance then.
+    pub fn of(known: Vec<(f64, f64)>, fewest: f64) -> Option<Self> {
+        if known.iter().map(|(_, weight)| weight).sum::<f64>() < fewest {
+            return None;
+        }
+        let middle = weighted_median(known.clone())?;
+        let away =
+            weighted_median(known.into_iter().map(|(v, weight)| ((v - middle).abs(), weight)).collect())?;
+        Some(Self { middle, furthest: SPREADS * away })
+    }
+
+    /// How far a size is from the middle one.
+    pub fn off(self, size: f64) -> f64 {
+        (size - self.middle).clamp(-self.furthest, self.furthest)
+    }
 }
 
 impl Ratios {
     /// Whether families ran on this type beside others.
     pub fn covers(&self, gpu_type: &GpuType) -> bool {
-        self.by_type.contains_key(gpu_type)
+        self.by_type.contains_key(gpu_type) || self.before.as_ref().is_some_and(|b| b.covers(gpu_type))
+    }
+
+    /// Whether nobody compared any types.
+    pub fn is_empty(&self) -> bool {
+        self.by_type.is_empty() && self.before.as_ref().is_none_or(|b| b.is_empty())
     }
 
     fn sizes(&self, size: Size, law: f64) -> [f64; 2] {
-        let off =
-            |value: Option<f64>, mean: f64| value.map_or(0.0, |v| SIZES * (v - mean).clamp(-4.0, 4.0) * law);
-        [off(size.parameters, self.means[0]), off(size.batch, self.means[1])]
+        let off = |value: Option<f64>, among: Sizes| value.map_or(0.0, |v| SIZES * among.off(v) * law);
+        [off(size.parameters, self.sizes[0]), off(size.batch, self.sizes[1])]
     }
 
     /// What to add to the law's log for a type.
     pub fn of(&self, gpu_type: &GpuType, law: f64, size: Size) -> f64 {
         let sizes = self.sizes(size, law);
-        let by_size =
-            if self.covers(gpu_type) { self.size[0] * sizes[0] + self.size[1] * sizes[1] } else { 0.0 };
-        self.by_type.get(gpu_type).copied().unwrap_or(0.0) + by_size
+        let by_size = if self.by_type.contains_key(gpu_type) {
+            self.size[0] * sizes[0] + self.size[1] * sizes[1]
+        } else {
+            0.0
+        };
+        let before = self.before.as_ref().map_or(0.0, |b| b.of(gpu_type, law, size));
+        before + self.by_type.get(gpu_type).copied().unwrap_or(0.0) + by_size
     }
 
-    /// From families on at least two types each; empty where there are none.
-    pub fn fit(families: &[Levels<'_>]) -> Self {
+    /// From families on at least two types each, beyond what was thought before; that alone where there are none.
+    pub fn fit(before: &Self, families: &[Levels<'_>], hearing: Hearing) -> Self {
+        let before =
+            Self { before: (!before.is_empty()).then(|| Arc::new(before.clone())), ..Self::default() };
+        before.beyond(families, hearing).unwrap_or(before)
+    }
+
+    fn beyond(&self, families: &[Levels<'_>], hearing: Hearing) -> Option<Self> {
         let mut comparing: Vec<&Levels<'_>> = families.iter().filter(|f| f.on.len() > 1).collect();
+        // Who has many families has them weigh little: those go first.
+        comparing.sort_by(|a, b| b.voice.weight.total_cmp(&a.voice.weight));
         while comparing.iter().map(|f| f.on.len()).sum::<usize>() > MAX_ROWS {
             comparing.pop();
         }
-        let mut seen: BTreeMap<&GpuType, usize> = BTreeMap::new();
-        for level in comparing.iter().flat_map(|f| f.on) {
-            *seen.entry(&level.gpu_type).or_default() += 1;
+        let mut seen: BTreeMap<&GpuType, f64> = BTreeMap::new();
+        for (weight, level) in comparing.iter().flat_map(|f| f.on.iter().map(|l| (f.voice.weight, l))) {
+            *seen.entry(&level.gpu_type).or_default() += weight;
         }
-        let types: Vec<&GpuType> = seen.into_keys().take(MAX_TYPES).collect();
+        // Types that hardly anybody has go first.
+        let mut types: Vec<(&GpuType, f64)> = seen.into_iter().collect();
+        types.sort_by(|a, b| b.1.total_cmp(&a.1));
+        types.truncate(MAX_TYPES);
+        let mut types: Vec<&GpuType> = types.into_iter().map(|(t, _)| t).collect();
+        types.sort();
         if types.len() < 2 {
-            return Self::default();
+            return None;
         }
-        let mean = |of: fn(&Size) -> Option<f64>| {
-            let known: Vec<f64> = comparing.iter().filter_map(|f| of(&f.size)).collect();
-            // Too few sizes tell no trend from chance.
-            (known.len() >= 6).then(|| known.iter().sum::<f64>() / known.len() as f64)
+        let among = |of: fn(&Size) -> Option<f64>| {
+            Sizes::of(
+                comparing.iter().filter_map(|f| Some((of(&f.size)?, f.voice.weight))).collect(),
+                FEWEST_SIZES,
+            )
         };
-        let sizes = [mean(|s| s.parameters), mean(|s| s.batch)];
-        let mut it = Self { means: sizes.map(|m| m.unwrap_or(0.0)), ..Self::default() };
+        let sizes = [among(|s| s.parameters), among(|s| s.batch)].map(|s| s.filter(|_| !hearing.strangers));
+        let mut it = Self { sizes: sizes.map(Option::unwrap_or_default), ..self.clone() };
         let used = |size: Size| Size {
             parameters: size.parameters.filter(|_| sizes[0].is_some()),
             batch: size.batch.filter(|_| sizes[1].is_some()),
@@ -134,11 +191,24 @@ impl Ratios {
             }
             x
         };
-        let mut targets: Vec<Vec<f64>> =
-            comparing.iter().map(|f| f.on.iter().map(|l| l.level).collect()).collect();
-        for pull in 0..PULLS {
+        let mut targets: Vec<Vec<f64>> = comparing.iter().map(|f| self.rests(f)).collect();
+        let words = |f: &Levels<'_>| f.voice.weight * f.on.iter().map(|l| l.told(HALF)).sum::<f64>();
+        let said: Vec<(Voice, f64)> = comparing.iter().map(|f| (f.voice, words(f))).collect();
+        let known = hearing.anchor * types.len() as f64;
+        let heard = heard(&said, known, hearing);
+        let weights: Vec<f64> =
+            heard.iter().zip(&comparing).map(|(heard, f)| heard * f.voice.weight).collect();
+        // The penalty is for a mean over the rows: rows that hardly weigh must not make it dearer.
+        let anchors = if hearing.anchor > 0.0 { types.len() } else { 0 };
+        let count = comparing.iter().map(|f| f.on.len()).sum::<usize>() + anchors;
+        let heavy: f64 =
+            weights.iter().zip(&comparing).map(|(w, f)| w * f.on.len() as f64).sum::<f64>() + known;
+        let scale = count as f64 / heavy.max(1e-9);
+        // Of one or two nobody is the odd one.
+        let pulls = if comparing.len() < 3 && !hearing.strangers { 1 } else { PULLS };
+        for pull in 0..pulls {
             let (mut xs, mut ys) = (Vec::new(), Vec::new());
-            for (family, targets) in comparing.iter().zip(&targets) {
+            for ((family, heard), targets) in comparing.iter().zip(&weights).zip(&targets) {
                 let rows: Vec<Vec<f64>> = family.on.iter().map(|level| row(&it, family, level)).collect();
                 let weights: Vec<f64> = family.on.iter().map(|l| l.told(HALF)).collect();
                 let n: f64 = weights.iter().sum();
@@ -146,25 +216,36 @@ impl Ratios {
                 let mean = |i: usize| weights.iter().zip(&rows).map(|(w, x)| w * x[i]).sum::<f64>() / n;
                 let mean_x: Vec<f64> = (0..width).map(mean).collect();
                 for ((x, y), weight) in rows.iter().zip(targets).zip(&weights) {
-                    let root = libm::sqrt(family.weight * weight);
+                    let root = libm::sqrt(scale * heard * weight);
                     xs.extend(x.iter().zip(&mean_x).map(|(a, m)| (a - m) * root));
                     ys.push((y - mean_y) * root);
                 }
             }
-            let Some(found) = elastic_net(xs, width, ys) else { return Self::default() };
+            // As if families on all types had shown nothing new.
+            for anchor in 0..anchors {
+                let root = libm::sqrt(scale * hearing.anchor);
+                let at = |i: usize| if i == 2 + anchor { 1.0 } else { 0.0 } - 1.0 / types.len() as f64;
+                xs.extend((0..width).map(|i| if i < 2 { 0.0 } else { at(i) * root }));
+                ys.push(0.0);
+            }
+            let found = elastic_net(xs, width, ys)?;
             it.size = [found[0], found[1]];
             it.by_type = types.iter().map(|t| (**t).clone()).zip(found[2..].iter().copied()).collect();
-            if pull + 1 < PULLS {
-                pull_in(&it, &comparing, &mut targets);
+            if pull + 1 < pulls {
+                pull_in((self, &it), &comparing, &mut targets, hearing);
             }
         }
-        it
+        Some(it)
+    }
+
+    /// A family's levels beyond what is thought of them.
+    fn rests(&self, family: &Levels<'_>) -> Vec<f64> {
+        family.on.iter().map(|l| l.level - self.of(&l.gpu_type, l.law, family.size)).collect()
     }
 
     /// What a family's levels differ by from what is expected of it.
     pub fn residuals(&self, family: &Levels<'_>) -> Vec<f64> {
-        let rest: Vec<f64> =
-            family.on.iter().map(|l| l.level - self.of(&l.gpu_type, l.law, family.size)).collect();
+        let rest = self.rests(family);
         let weights = family.on.iter().map(|l| l.told(HALF));
         let total: f64 = weights.clone().sum();
         let mean = rest.iter().zip(weights).map(|(r, w)| r * w).sum::<f64>() / total.max(1e-12);
@@ -172,14 +253,34 @@ impl Ratios {
     }
 }
 
-fn pull_in(fit: &Ratios, families: &[&Levels<'_>], targets: &mut [Vec<f64>]) {
+/// Namespaces that are off on a type are pulled in, all their families together.
+fn pull_in(
+    (before, fit): (&Ratios, &Ratios),
+    families: &[&Levels<'_>],
+    targets: &mut [Vec<f64>],
+    hearing: Hearing,
+) {
     let residuals: Vec<Vec<f64>> = families.iter().map(|f| fit.residuals(f)).collect();
-    let mut sizes: Vec<f64> = residuals.iter().flatten().map(|r| r.abs()).collect();
+    let mut off: BTreeMap<(usize, &GpuType), (f64, f64)> = BTreeMap::new();
+    for (family, residuals) in families.iter().zip(&residuals) {
+        for (level, residual) in family.on.iter().zip(residuals) {
+            let (sum, weight) = off.entry((family.voice.of, &level.gpu_type)).or_default();
+            *sum += level.told(HALF) * residual;
+            *weight += level.told(HALF);
+        }
+    }
+    let off: BTreeMap<_, f64> =
+        off.into_iter().map(|(at, (sum, weight))| (at, sum / weight.max(1e-12))).collect();
+    let types = fit.by_type.len();
+    // What was thought before is off by nothing: one stranger alone is no measure of itself.
+    let anchors = std::iter::repeat_n(0.0, (hearing.anchor * types as f64) as usize);
+    let mut sizes: Vec<f64> = off.values().map(|r| r.abs()).chain(anchors).collect();
     sizes.sort_by(f64::total_cmp);
     let most = HUBER * sizes.get(sizes.len() / 2).copied().unwrap_or(0.0).max(0.02);
-    for ((family, residuals), targets) in families.iter().zip(&residuals).zip(targets) {
-        for ((level, residual), target) in family.on.iter().zip(residuals).zip(targets) {
-            *target = level.level - residual + residual.clamp(-most, most);
+    for (family, targets) in families.iter().zip(targets) {
+        for ((level, rest), target) in family.on.iter().zip(before.rests(family)).zip(targets) {
+            let off = off[&(family.voice.of, &level.gpu_type)];
+            *target = rest - off + off.clamp(-most, most);
         }
     }
 }
@@ -205,9 +306,13 @@ mod tests {
             (0..20).map(|i| levels(f64::from(i), f64::from(i) + 0.5 + 0.01 * f64::from(i % 3))).collect();
         let fit = |extra: Option<Vec<Level>>| {
             let all: Vec<Vec<Level>> = families.iter().cloned().chain(extra).collect();
-            let all: Vec<Levels<'_>> =
-                all.iter().map(|on| Levels { size: Size::default(), weight: 1.0, on }).collect();
-            let it = Ratios::fit(&all);
+            let voice = |of| Voice { of, among: all.len(), weight: 1.0 };
+            let all: Vec<Levels<'_>> = all
+                .iter()
+                .enumerate()
+                .map(|(of, on)| Levels { size: Size::default(), voice: voice(of), on })
+                .collect();
+            let it = Ratios::fit(&Ratios::default(), &all, Hearing::at_home(all.len(), false));
             it.of(&"slow".into(), 0.8, Size::default()) - it.of(&"fast".into(), -0.2, Size::default())
         };
         let honest = fit(None);
@@ -215,7 +320,11 @@ mod tests {
         assert!((fit(Some(levels(0.0, -8.0))) - honest).abs() < 0.02);
         let one_type = levels(1.0, 1.0).remove(0);
         assert_eq!(
-            Ratios::fit(&[Levels { size: Size::default(), weight: 1.0, on: &[one_type] }]),
+            Ratios::fit(
+                &Ratios::default(),
+                &[Levels { size: Size::default(), voice: Voice::ONE, on: &[one_type] }],
+                Hearing::at_home(1, false),
+            ),
             Ratios::default()
         );
     }

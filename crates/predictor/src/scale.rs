@@ -29,11 +29,15 @@ impl Reading {
     ];
 }
 
+/// A model as its owner names it.
+pub(crate) type Model<'a> = (&'a str, Option<&'a str>);
+
 /// What batches are measured by: each model's usual batch on one GPU.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scale {
     pub reading: Reading,
-    usual: BTreeMap<String, f64>,
+    /// By owner and model.
+    usual: BTreeMap<String, BTreeMap<String, f64>>,
     /// Of families of which no batch is known: one for all, or their levels could not be compared.
     unknown: Option<f64>,
 }
@@ -73,29 +77,33 @@ fn usual(cells: &[Cell], reading: Reading, batch: Option<f64>) -> Usual {
 
 impl Scale {
     /// From each family's model and cells.
-    pub fn new(families: &[(Option<&str>, &[Cell])], reading: Reading) -> Self {
-        let mut by_model: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-        for (model, cells) in families {
+    pub fn new(families: &[(Model<'_>, &[Cell])], reading: Reading) -> Self {
+        let mut by_model: BTreeMap<(&str, &str), Vec<f64>> = BTreeMap::new();
+        for ((owner, model), cells) in families {
             if let Some(model) = model {
                 let usual = usual(cells, reading, None);
                 if usual.known {
-                    by_model.entry(model).or_default().push(usual.per_gpu);
+                    by_model.entry((owner, model)).or_default().push(usual.per_gpu);
                 }
             }
         }
         let all = families.iter().map(|(_, cells)| usual(cells, reading, None));
         let unknown = middle(all.filter(|u| !u.known).map(|u| u.per_gpu).collect());
-        let usual = by_model.into_iter().filter_map(|(model, all)| Some((model.to_owned(), middle(all)?)));
-        Self { reading, usual: usual.collect(), unknown }
+        let mut usual: BTreeMap<String, BTreeMap<String, f64>> = BTreeMap::new();
+        for ((owner, model), all) in by_model {
+            let of_owner = usual.entry(owner.to_owned()).or_default();
+            of_owner.extend(middle(all).map(|middle| (model.to_owned(), middle)));
+        }
+        Self { reading, usual, unknown }
     }
 
     /// The usual batch of a family: its model's, else its own, else the one that is asked.
-    pub fn usual(&self, model: Option<&str>, cells: &[Cell], batch: Option<f64>) -> Usual {
+    pub fn usual(&self, (owner, model): Model<'_>, cells: &[Cell], batch: Option<f64>) -> Usual {
         let own = usual(cells, self.reading, batch);
         if !own.known {
             return Usual { per_gpu: self.unknown.unwrap_or(own.per_gpu), ..own };
         }
-        let of_model = model.filter(|_| own.known).and_then(|m| self.usual.get(m).copied());
+        let of_model = model.filter(|_| own.known).and_then(|m| self.usual.get(owner)?.get(m).copied());
         Usual { per_gpu: of_model.unwrap_or(own.per_gpu), ..own }
     }
 

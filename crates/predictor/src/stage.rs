@@ -8,14 +8,16 @@ use std::sync::Arc;
 
 use andreas_core::GpuType;
 
-use crate::conformal::{Factors, calibrate};
+use crate::conformal::Calibration;
 use crate::kin::{Kin, Parts, Rows};
 use crate::physics::{Kinds, LEVEL, LIMITED, Quantity, Setting, Theta};
 use crate::places::{Place, Placed, at};
-use crate::population::{Expected, MANY, Member, Population};
+use crate::pool::owner;
+use crate::population::{Expected, Member, Population, Populations};
 use crate::posterior::{Found, Posterior, Prior, Row, Texture};
 use crate::ratio::{Level, Size};
 use crate::trust::Doubt;
+use crate::voices::MANY;
 
 /// Families of one model that are asked for another.
 const SIBLINGS: usize = 64;
@@ -109,12 +111,13 @@ impl Curve {
 #[derive(Clone, Debug)]
 pub(crate) struct Stage {
     pub quantity: Quantity,
-    pub population: Population,
+    pub populations: Populations,
     pub members: Vec<Member>,
-    pub texture: Texture,
-    /// What families of one model have in common of what the texture says.
-    parts: Parts,
-    pub factors: Factors,
+    /// Of a table's families.
+    texture: Texture,
+    /// What families of one model have in common of what the texture says, by owner.
+    parts: BTreeMap<String, Parts>,
+    pub calibration: Calibration,
 }
 
 impl Stage {
@@ -122,90 +125,91 @@ impl Stage {
     pub fn fit(quantity: Quantity, families: &[Family]) -> Self {
         let mut stage = Self {
             quantity,
-            population: Population::new(quantity),
+            populations: Populations::new(quantity),
             members: Vec::new(),
             texture: Texture::USUAL,
-            parts: Parts::default(),
-            factors: Factors::default(),
+            parts: BTreeMap::new(),
+            calibration: Calibration::default(),
         };
-        for round in 0..2 {
-            stage.members = families.iter().filter_map(|f| stage.member(f)).collect();
-            let members: Vec<&Member> = stage.members.iter().collect();
-            stage.population = Population::fit(quantity, &members);
-            if round == 0 {
-                stage.texture = stage.compare_textures(families);
-            }
-        }
-        stage.parts = Parts::fit(&stage.models(), stage.texture, stage.population.places());
-        stage.factors = calibrate(&stage, families);
+        let start = Populations::new(quantity);
+        stage.members = families.iter().filter_map(|f| stage.member(start.world(), f)).collect();
+        stage.populations = Populations::fit(quantity, &stage.members.iter().collect::<Vec<_>>());
+        stage.texture = stage.compare_textures(families);
+        // What a family's rows say of it is read by what its owner's others say: read by what all say, a lie would be seen in every
+        // honest family.
+        let alone = Populations::alone(quantity, &stage.members.iter().collect::<Vec<_>>());
+        let member = |f: &Family| stage.member(alone.of(owner(&f.name)), f);
+        stage.members = families.iter().filter_map(member).collect();
+        stage.populations = Populations::fit(quantity, &stage.members.iter().collect::<Vec<_>>());
+        let parts = |(owner, models): (&str, Vec<Vec<&Rows>>)| {
+            (owner.to_owned(), Parts::fit(&models, stage.texture_of(owner), alone.of(owner).places()))
+        };
+        stage.parts = stage.models().into_iter().map(parts).collect();
+        stage.calibration = Calibration::fit(&stage, families);
         stage
     }
 
     /// What to think of a family; its own earlier self is not its sibling.
     pub fn expect(&self, family: &Family) -> Expected {
-        self.expect_beside(&self.population, family, SIBLINGS)
+        self.expect_beside(&self.populations, family, SIBLINGS)
     }
 
-    /// What a population and its siblings, at most so many, say of a family.
-    pub fn expect_beside(&self, population: &Population, family: &Family, most: usize) -> Expected {
+    /// What populations and its siblings, at most so many, say of a family.
+    pub fn expect_beside(&self, populations: &Populations, family: &Family, most: usize) -> Expected {
         let siblings = self.siblings(family, most);
+        let population = populations.of(owner(&family.name));
         let mut expected = population.expect(self.quantity, family.size, &siblings);
-        let rows: Vec<(&str, &Rows)> =
-            siblings.iter().map(|(_, m)| (m.namespace.as_str(), &m.rows)).collect();
-        expected.kin = Kin::of(&rows, self.texture, self.parts, population.places()).map(Arc::new);
+        let rows: Vec<&Rows> = siblings.iter().map(|m| &m.rows).collect();
+        let parts = self.parts.get(owner(&family.name)).copied().unwrap_or_default();
+        expected.kin = Kin::of(&rows, self.texture(family), parts, population.places()).map(Arc::new);
         expected
     }
 
-    /// Families of the same model with their weights: each of its own namespace counts, of any other all together count as one.
-    fn siblings(&self, family: &Family, most: usize) -> Vec<(f64, &Member)> {
-        let mut namespaces: BTreeMap<&str, Vec<&Member>> = BTreeMap::new();
-        if family.model.is_some() {
-            let others = self.members.iter().filter(|m| m.model == family.model && m.name != family.name);
-            for m in others {
-                namespaces.entry(&m.namespace).or_default().push(m);
-            }
+    /// Families of the same model and owner, at most so many: what others call a model is their word.
+    fn siblings(&self, family: &Family, most: usize) -> Vec<&Member> {
+        if family.model.is_none() {
+            return Vec::new();
         }
-        let each = (most / namespaces.len().max(1)).max(1);
-        let mut found: Vec<(f64, &Member)> = Vec::new();
-        for (namespace, members) in namespaces {
-            let taken = members.len().min(each);
-            let weight = if namespace == family.namespace { 1.0 } else { 1.0 / taken as f64 };
-            found.extend(members.into_iter().take(taken).map(|m| (weight, m)));
-        }
-        found.truncate(most);
-        found
+        let mine = owner(&family.name);
+        let is = |m: &&Member| m.model == family.model && m.name != family.name && owner(&m.name) == mine;
+        self.members.iter().filter(is).take(most).collect()
     }
 
-    /// Families by model.
-    fn models(&self) -> Vec<Vec<(&str, &Rows)>> {
-        let mut models: BTreeMap<&str, Vec<(&str, &Rows)>> = BTreeMap::new();
+    /// Families by owner and model.
+    fn models(&self) -> BTreeMap<&str, Vec<Vec<&Rows>>> {
+        let mut models: BTreeMap<(&str, &str), Vec<&Rows>> = BTreeMap::new();
         for m in &self.members {
             if let Some(model) = &m.model {
-                models.entry(model).or_default().push((&m.namespace, &m.rows));
+                models.entry((owner(&m.name), model)).or_default().push(&m.rows);
             }
         }
-        models.into_values().collect()
+        let mut owners: BTreeMap<&str, Vec<Vec<&Rows>>> = BTreeMap::new();
+        for ((owner, _), families) in models.into_iter().filter(|(_, families)| families.len() > 1) {
+            owners.entry(owner).or_default().push(families);
+        }
+        owners
     }
 
     /// A family's curve; `level` is what is thought of its level where it has no rows.
     pub fn curve(&self, family: &Family, expected: Expected, level: Found) -> Curve {
-        let curve = self.curve_of(&family.spots, expected, level, self.texture);
+        let usual = self.texture(family);
+        let curve = self.curve_of(&family.spots, expected, level, usual);
         if family.spots.len() < OWN_TEXTURE {
             return curve;
         }
         // Its own texture, as far as its own rows tell: evidence against the population's.
         let few = spread(&family.spots, COMPARED_CELLS);
         let expected = curve.expected;
-        let start = self.curve_of(&few, expected.clone(), level, self.texture).posterior.thetas();
+        let start = self.curve_of(&few, expected.clone(), level, usual).posterior.thetas();
         let evidence = |texture: Texture| {
             let curve = self.curve_from(&few, expected.clone(), level, texture, start.clone());
             let step = |a: f64, b: f64| libm::log(a / b) * libm::log(a / b);
-            let unlikely = step(texture.deviation, self.texture.deviation)
-                + step(texture.scatter, self.texture.scatter)
-                + step(texture.length, self.texture.length);
+            let unlikely = step(texture.deviation, usual.deviation)
+                + step(texture.scatter, usual.scatter)
+                + step(texture.length, usual.length);
             curve.posterior.evidence - unlikely
         };
-        let texture = best(self.texture, evidence);
+        let texture = best(usual, evidence);
         self.curve_from(&family.spots, expected, level, texture, curve.posterior.thetas())
     }
 
@@ -247,20 +251,20 @@ impl Stage {
         Curve { posterior, expected, kinds, counts, spans, level: level.mean }
     }
 
-    fn member(&self, family: &Family) -> Option<Member> {
+    fn member(&self, home: &Population, family: &Family) -> Option<Member> {
         if family.spots.is_empty() {
             return None;
         }
         let spots = spread(&family.spots, COMPARED_CELLS);
         // What is shared is what physics leaves: each family first explains all it can by itself.
-        let expected = self.population.expect(self.quantity, family.size, &[]).without_places();
+        let expected = home.expect(self.quantity, family.size, &[]).without_places();
         let level = self.free_level(&spots, &expected);
         let mut wide = expected.clone();
         // Levels on types are what the ratios are learned from: they are not pulled to the law here.
         wide.prior.within[LEVEL] = wide.prior.within[LEVEL].max(0.5);
         // Nor is the family's own level, or what all types share would be taken for theirs.
         wide.prior.own[LEVEL] = wide.prior.own[LEVEL].max(FREE);
-        let curve = self.curve_of(&spots, wide, level, self.texture);
+        let curve = self.curve_of(&spots, wide, level, self.texture(family));
         let mut found = curve.posterior.found();
         for (p, found) in found.iter_mut().enumerate() {
             let (mean, own) = (curve.posterior.prior_mean(p), curve.posterior.prior_variance(p));
@@ -318,23 +322,28 @@ impl Stage {
         Found { mean: off.get(off.len() / 2).copied().unwrap_or(0.0), variance: FREE }
     }
 
+    /// How smooth a family's curve is thought to be before its own rows. Namespaces do not tell each other: among a few steps the
+    /// likeliest is taken, and one voice may be enough for another.
+    pub fn texture(&self, family: &Family) -> Texture {
+        self.texture_of(owner(&family.name))
+    }
+
+    fn texture_of(&self, owner: &str) -> Texture {
+        if owner.is_empty() { self.texture } else { Texture::USUAL }
+    }
+
     fn compare_textures(&self, families: &[Family]) -> Texture {
-        let mut most: Vec<&Family> = families.iter().filter(|f| f.spots.len() >= 4).collect();
+        let of_a_table = |f: &&Family| owner(&f.name).is_empty() && f.spots.len() >= 4;
+        let mut most: Vec<&Family> = families.iter().filter(of_a_table).collect();
         most.sort_by(|a, b| b.spots.len().cmp(&a.spots.len()).then(a.name.cmp(&b.name)));
-        // One family of each namespace: no namespace decides how smooth the others' curves are.
-        let mut namespaces: Vec<&str> = Vec::new();
-        most.retain(|f| {
-            let first = !namespaces.contains(&f.namespace.as_str());
-            namespaces.push(&f.namespace);
-            first
-        });
         most.truncate(COMPARED);
         if most.len() < 3 {
             return Texture::USUAL;
         }
         let start = |family: &&Family| {
             let spots = spread(&family.spots, COMPARED_CELLS);
-            let expected = self.population.expect(self.quantity, family.size, &[]);
+            let population = self.populations.of(owner(&family.name));
+            let expected = population.expect(self.quantity, family.size, &[]);
             let level = self.free_level(&spots, &expected);
             let curve = self.curve_of(&spots, expected.clone(), level, Texture::USUAL);
             (spots, expected, level, curve.posterior.thetas(), curve.posterior.evidence)

@@ -7,6 +7,8 @@
 //! * **Impossible steps**: more GPUs on as many nodes that are faster by more than their number, with the batch of all or of one GPU held.
 //! * **Ratios**: how far the ratio of two GPU types in one job is from the middle one of the other jobs. Whoever has nothing from the new
 //!   type and does not know what in a job makes it differ is as far off.
+//! * **Across**: the same of how a job's step on several nodes compares with one on the most GPUs of a node, batch held: who knows all of a
+//!   job within a node and takes the middle of the other jobs' networks is as far off.
 
 use std::collections::BTreeMap;
 
@@ -24,6 +26,8 @@ pub struct Floor {
     pub impossible: (usize, usize),
     /// How far jobs' ratios of types are from the others' middle one; NaN for one type or one job.
     pub ratios: (f64, usize),
+    /// The same of times on several nodes over those on one; NaN where no job has both, or one alone.
+    pub across: (f64, usize),
 }
 
 /// A row's configuration without one coordinate, and that coordinate (log).
@@ -31,6 +35,9 @@ type Line = (String, u32, u64, u64, u64);
 
 /// GPUs, nodes, batch.
 type Run = (u32, u32, u64);
+
+/// Values of each job.
+type ByJob<'a> = BTreeMap<&'a str, Vec<f64>>;
 
 fn log(x: Option<f64>) -> u64 {
     x.unwrap_or(0.0).to_bits()
@@ -78,13 +85,14 @@ pub fn floor(samples: &[Sample], value: impl Fn(&Sample) -> Option<f64>) -> Floo
         impossible += usize::from(time < -gpus - 0.02);
         steps += 1;
     }
-    let ratios = ratios(&rows);
+    let (ratios, across) = (ratios(&rows), across(&rows));
     let told = |values: Vec<f64>| (median(values.clone()), values.len());
     Floor {
         repeats: told(repeats),
         smooth: told(smooth),
         impossible: (impossible, steps),
         ratios: told(ratios),
+        across: told(across),
     }
 }
 
@@ -115,7 +123,7 @@ fn ratios(rows: &[(&Sample, f64)]) -> Vec<f64> {
             at.entry((&s.profile, place)).or_default().insert(&s.gpu_type, *y);
         }
     }
-    let mut found: BTreeMap<(&str, &str), BTreeMap<&str, Vec<f64>>> = BTreeMap::new();
+    let mut found: BTreeMap<(&str, &str), ByJob<'_>> = BTreeMap::new();
     for ((job, _), types) in &at {
         for (a, x) in types {
             for (b, y) in types.range(*a..).skip(1) {
@@ -123,12 +131,39 @@ fn ratios(rows: &[(&Sample, f64)]) -> Vec<f64> {
             }
         }
     }
+    apart(found.values())
+}
+
+/// For each job and placement on several nodes: how far its time there, over that on the most GPUs of one node, is from the middle one
+/// of the other jobs.
+fn across(rows: &[(&Sample, f64)]) -> Vec<f64> {
+    // The most GPUs on one node, by job, type and batch.
+    let mut most: BTreeMap<(&str, &str, u64), (u32, f64)> = BTreeMap::new();
+    for (s, y) in rows.iter().filter(|(s, _)| s.nodes <= 1) {
+        let best = most.entry((&s.profile, &s.gpu_type, log(s.batch))).or_insert((s.gpus, *y));
+        if s.gpus > best.0 {
+            *best = (s.gpus, *y);
+        }
+    }
+    // By type, GPUs, nodes and the GPUs of one node it is compared with.
+    let mut found: BTreeMap<(&str, u32, u32, u32), ByJob<'_>> = BTreeMap::new();
+    for (s, y) in rows.iter().filter(|(s, _)| s.nodes > 1) {
+        if let Some((gpus, within)) = most.get(&(&s.profile, &s.gpu_type, log(s.batch))) {
+            let placement = (s.gpu_type.as_str(), s.gpus, s.nodes, *gpus);
+            found.entry(placement).or_default().entry(&s.profile).or_default().push(y - within);
+        }
+    }
+    apart(found.values())
+}
+
+/// How far the middle of each job's values is from the middle one of the others.
+fn apart<'a>(found: impl Iterator<Item = &'a ByJob<'a>>) -> Vec<f64> {
     let mut off = Vec::new();
-    for jobs in found.values() {
-        let each: Vec<f64> = jobs.values().map(|ratios| median(ratios.clone())).collect();
-        for (i, ratio) in each.iter().enumerate().filter(|_| each.len() > 1) {
+    for jobs in found {
+        let each: Vec<f64> = jobs.values().map(|values| median(values.clone())).collect();
+        for (i, value) in each.iter().enumerate().filter(|_| each.len() > 1) {
             let others = each.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, r)| *r).collect();
-            off.push((ratio - median(others)).abs());
+            off.push((value - median(others)).abs());
         }
     }
     off
@@ -170,6 +205,27 @@ mod tests {
         let found = floor(&[row(1, 100.0), row(1, 110.0)], |s| s.epoch_s);
         assert!((found.repeats.0 - 1.1f64.ln() / std::f64::consts::SQRT_2).abs() < 1e-9);
         assert!(found.smooth.0.is_nan() && found.ratios.0.is_nan());
+    }
+
+    #[test]
+    fn networks_are_compared_between_jobs() {
+        let row = |job: &str, gpus: u32, nodes: u32, epoch: f64| Sample {
+            profile: job.to_owned(),
+            gpus,
+            nodes,
+            epoch_s: Some(epoch),
+            ..table(0.0)[0].clone()
+        };
+        // On two nodes a job takes 1.0, 1.0 and 1.5 times as long as on the four GPUs of one.
+        let job = |name: &'static str, slower: f64| {
+            [row(name, 2, 1, 9.0), row(name, 4, 1, 5.0), row(name, 8, 2, 5.0 * slower)]
+        };
+        let rows: Vec<Sample> = [job("a", 1.0), job("b", 1.0), job("c", 1.5)].concat();
+        let found = floor(&rows, |s| s.epoch_s).across;
+        // Two are off from the middle of the other two by half the difference, one by all of it.
+        assert_eq!(found.1, 3);
+        assert!((found.0 - 1.5f64.ln() / 2.0).abs() < 1e-9, "{}", found.0);
+        assert!(floor(&job("a", 1.0), |s| s.epoch_s).across.0.is_nan());
     }
 
     #[test]

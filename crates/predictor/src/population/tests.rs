@@ -18,17 +18,28 @@ fn member(i: usize, overhead: f64) -> Member {
 }
 
 #[test]
-fn families_teach_the_next_one_and_a_namespace_that_lies_teaches_little() {
-    let mut members: Vec<Member> = (0..12).map(|i| member(i, 0.5 + 0.05 * (i % 3) as f64)).collect();
-    let fit = |members: &[Member]| {
-        let members: Vec<&Member> = members.iter().collect();
-        Population::fit(Quantity::Time, &members).expect(Quantity::Time, Size::default(), &[]).prior
+fn families_teach_their_owners_next_one_and_strangers_little() {
+    let own = |i: usize| Member {
+        name: format!("lab/f{i}"),
+        namespace: "lab".into(),
+        ..member(i, 0.5 + 0.05 * (i % 3) as f64)
     };
-    let honest = fit(&members);
+    let fit = |members: &[Member], asks: &str| {
+        let populations = Populations::fit(Quantity::Time, &members.iter().collect::<Vec<_>>());
+        populations.of(asks).expect(Quantity::Time, Size::default(), &[]).prior
+    };
+    let mut members: Vec<Member> = (0..12).map(own).collect();
+    let honest = fit(&members, "lab");
     assert!(honest.mean[1] > 0.19 && honest.own[1] < Quantity::Time.between()[1], "{honest:?}");
-    for _ in 0..50 {
-        members.push(Member { namespace: "liar".into(), ..member(99, -5.0) });
-    }
-    let off = (fit(&members).mean[1] - honest.mean[1]).abs();
-    assert!(off < 0.2, "{off}");
+    members.extend((0..50).map(|_| Member {
+        namespace: "liar".into(),
+        name: "liar/f".into(),
+        ..member(99, -5.0)
+    }));
+    let off = (fit(&members, "lab").mean[1] - honest.mean[1]).abs();
+    assert!(off < 0.01, "{off}");
+    // Many that agree teach somebody new, one of them next to nothing.
+    let strangers: Vec<Member> = (0..40).map(|i| member(i, 0.5)).collect();
+    let moved = |n: usize| fit(&strangers[..n], "new").mean[1] - Quantity::Time.means()[1];
+    assert!(moved(40) > 0.6 && (0.0..0.05).contains(&moved(1)), "{} {}", moved(40), moved(1));
 }
