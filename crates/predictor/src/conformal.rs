@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 
 use crate::physics::Quantity;
 use crate::pool::owner;
-use crate::population::{Member, Populations};
+use crate::population::Member;
+use crate::populations::Populations;
 use crate::posterior::Found;
 use crate::stage::{Family, Spot, Stage, spread};
 use crate::voices::{Hearing, Voice, heard, shares};

@@ -1,9 +1,9 @@
-//! What all families together say of the next one: empirical Bayes over their curves' parameters.
+//! What families together say of the next one: empirical Bayes over their curves' parameters.
 //!
 //! Each family gives its parameters with their uncertainty ([`Member`]); the population's means and variances are found
-//! from them by a few rounds of weighing, with the published tables' values as pseudo-families, Huber's weights against those
-//! far off, and equal shares for namespaces. An owner's families of one model are nearer to each other than to the rest:
-//! a family's prior is pulled towards its siblings.
+//! from them by a few rounds of weighing, with what was thought before (at first the published tables' values) as pseudo-families,
+//! Huber's weights against those far off, and bounded voices. An owner's families of one model are nearer to each other than to the
+//! rest: a family's prior is pulled towards its siblings.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use std::sync::Arc;
 use andreas_core::GpuType;
 
 use crate::bulk::{Bulk, Told};
-use crate::kin::{Kin, Rows};
-use crate::physics::{ACROSS, LEVEL, LIMITED, OVERLAP, P, Quantity, SYNC, Setting};
-use crate::places::{self, Placed, Places};
-use crate::pool::owner;
+use crate::expected::Expected;
+use crate::kin::Rows;
+use crate::physics::{ACROSS, LEVEL, LIMITED, OVERLAP, P, Quantity, SYNC};
+use crate::places::{Placed, Places};
 use crate::posterior::{Found, Prior};
 use crate::ratio::{Level, Levels, Ratios, Size};
 use crate::voices::{Hearing, MANY, Voice, believed, heard, shares};
@@ -74,128 +74,9 @@ pub(crate) struct Population {
     type_variance: f64,
 }
 
-/// What is thought of one family before its own rows.
-#[derive(Clone, Debug)]
-pub(crate) struct Expected {
-    pub prior: Prior,
-    ratios: Ratios,
-    bulk: [Bulk; 2],
-    /// By type: how a power limit stretches times beyond the mean of all (log of the exponent).
-    bent: Arc<BTreeMap<GpuType, f64>>,
-    places: Arc<Places>,
-    size: Size,
-    /// What the siblings' shapes have in common.
-    pub kin: Option<Arc<Kin>>,
-    /// By type: mean of the siblings' residuals, shrunk.
-    siblings: BTreeMap<GpuType, f64>,
-    /// The siblings' level, its variance, and how many there are.
-    pub level: Option<Found>,
-}
-
-impl Expected {
-    /// Log of the type's time or draw relative to others.
-    pub fn base(&self, gpu_type: &GpuType, law: f64) -> f64 {
-        law + self.ratios.of(gpu_type, law, self.size) + self.siblings.get(gpu_type).copied().unwrap_or(0.0)
-    }
-
-    /// A setting with all that is known before of it.
-    pub fn place(&self, gpu_type: &GpuType, law: f64, level: f64, s: Setting) -> Setting {
-        let base = self.base(gpu_type, law) + level;
-        let bulk = self.size.bulk(base);
-        let [network, between] = self.bulk.map(|b| b.of(bulk));
-        let bent = self.bent(gpu_type);
-        Setting { base: base + self.shared(gpu_type, &s), network, between, bent, ..s }
-    }
-
-    /// How a power limit stretches times on a type beyond the mean of all (log of the exponent).
-    pub fn bent(&self, gpu_type: &GpuType) -> f64 {
-        self.bent.get(gpu_type).copied().unwrap_or(0.0)
-    }
-
-    /// Nothing shared on any placement.
-    pub fn without_places(mut self) -> Self {
-        self.places = Arc::default();
-        self
-    }
-
-    /// What is shared of times on one node.
-    pub fn shared(&self, gpu_type: &GpuType, s: &Setting) -> f64 {
-        if s.nodes > 0.0 { 0.0 } else { self.places.of(gpu_type, places::at(s.nodes, s.gpus)) }
-    }
-
-    /// The population, or a family of the same model, ran on this type beside others.
-    pub fn covers(&self, gpu_type: &GpuType) -> bool {
-        self.ratios.covers(gpu_type)
-    }
-}
-
-/// What all namespaces say together, and what each owner's own families say beyond that.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Populations {
-    world: Population,
-    homes: BTreeMap<String, Population>,
-}
-
-impl Populations {
-    /// Nothing but what we start from.
-    pub fn new(quantity: Quantity) -> Self {
-        Self { world: Population::new(quantity), homes: BTreeMap::new() }
-    }
-
-    /// From all families, for the next of whomever.
-    pub fn fit(quantity: Quantity, members: &[&Member]) -> Self {
-        Self::of_some(quantity, members, |_| true)
-    }
-
-    /// From all families, for the next of some owners.
-    pub fn of_some(quantity: Quantity, members: &[&Member], asks: impl Fn(&str) -> bool) -> Self {
-        let start = Population::new(quantity);
-        let strangers: Vec<&Member> =
-            members.iter().copied().filter(|m| !owner(&m.name).is_empty()).collect();
-        // Who is alone has heard from nobody yet, and need not hear himself twice.
-        let several = strangers.windows(2).any(|pair| pair[0].namespace != pair[1].namespace);
-        let heard = if several { strangers.as_slice() } else { &[] };
-        let world = Population::fit(quantity, &start, heard, |m| &m.namespace, |_| Hearing::of_strangers());
-        let homes = by_owner(members).into_iter().filter(|(owner, _)| asks(owner)).map(|(owner, own)| {
-            // A table that somebody brought needs nobody else's word.
-            let table = owner.is_empty();
-            let before = if table { &start } else { &world };
-            (owner.to_owned(), Population::at_home(quantity, before, &own, !table))
-        });
-        Self { homes: homes.collect(), world }
-    }
-
-    /// What each owner's families say by themselves.
-    pub fn alone(quantity: Quantity, members: &[&Member]) -> Self {
-        let start = Population::new(quantity);
-        let homes = by_owner(members).into_iter();
-        let homes =
-            homes.map(|(owner, own)| (owner.to_owned(), Population::at_home(quantity, &start, &own, false)));
-        Self { homes: homes.collect(), world: start }
-    }
-
-    /// What is thought of an owner's next family.
-    pub fn of(&self, owner: &str) -> &Population {
-        self.homes.get(owner).unwrap_or(&self.world)
-    }
-
-    /// What is thought of somebody of whom nothing is known.
-    pub fn world(&self) -> &Population {
-        &self.world
-    }
-}
-
-fn by_owner<'a>(members: &[&'a Member]) -> BTreeMap<&'a str, Vec<&'a Member>> {
-    let mut owners: BTreeMap<&str, Vec<&Member>> = BTreeMap::new();
-    for m in members {
-        owners.entry(owner(&m.name)).or_default().push(m);
-    }
-    owners
-}
-
 impl Population {
     /// Of one owner's families, each speaking for itself.
-    fn at_home(quantity: Quantity, before: &Self, own: &[&Member], known: bool) -> Self {
+    pub fn at_home(quantity: Quantity, before: &Self, own: &[&Member], known: bool) -> Self {
         let mut it = Self::fit(quantity, before, own, |m| &m.name, |among| Hearing::at_home(among, known));
         it.siblings = it.sibling_share(own);
         it
@@ -216,7 +97,7 @@ impl Population {
     }
 
     /// From families and what was thought before them; `speaks` names who a family speaks for.
-    fn fit(
+    pub fn fit(
         quantity: Quantity,
         before: &Self,
         members: &[&Member],

@@ -9,11 +9,13 @@ use std::sync::Arc;
 use andreas_core::GpuType;
 
 use crate::conformal::Calibration;
+use crate::expected::Expected;
 use crate::kin::{Kin, Parts, Rows};
 use crate::physics::{Kinds, LEVEL, LIMITED, Quantity, Setting, Theta};
 use crate::places::{Place, Placed, at};
 use crate::pool::owner;
-use crate::population::{Expected, Member, Population, Populations};
+use crate::population::{Member, Population};
+use crate::populations::Populations;
 use crate::posterior::{Found, Posterior, Prior, Row, Texture};
 use crate::ratio::{Level, Size};
 use crate::trust::Doubt;

@@ -1,4 +1,5 @@
 use super::*;
+use crate::populations::Populations;
 
 fn member(i: usize, overhead: f64) -> Member {
     let mut found = [Found { mean: 0.0, variance: 0.01 }; P];

@@ -1,0 +1,68 @@
+//! What is thought of one family before its own rows are looked at.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use andreas_core::GpuType;
+
+use crate::bulk::Bulk;
+use crate::kin::Kin;
+use crate::physics::Setting;
+use crate::places::{self, Places};
+use crate::posterior::{Found, Prior};
+use crate::ratio::{Ratios, Size};
+
+/// What is thought of one family before its own rows.
+#[derive(Clone, Debug)]
+pub(crate) struct Expected {
+    pub prior: Prior,
+    pub ratios: Ratios,
+    pub bulk: [Bulk; 2],
+    /// By type: how a power limit stretches times beyond the mean of all (log of the exponent).
+    pub bent: Arc<BTreeMap<GpuType, f64>>,
+    pub places: Arc<Places>,
+    pub size: Size,
+    /// What the siblings' shapes have in common.
+    pub kin: Option<Arc<Kin>>,
+    /// By type: mean of the siblings' residuals, shrunk.
+    pub siblings: BTreeMap<GpuType, f64>,
+    /// The siblings' level, its variance, and how many there are.
+    pub level: Option<Found>,
+}
+
+impl Expected {
+    /// Log of the type's time or draw relative to others.
+    pub fn base(&self, gpu_type: &GpuType, law: f64) -> f64 {
+        law + self.ratios.of(gpu_type, law, self.size) + self.siblings.get(gpu_type).copied().unwrap_or(0.0)
+    }
+
+    /// A setting with all that is known before of it.
+    pub fn place(&self, gpu_type: &GpuType, law: f64, level: f64, s: Setting) -> Setting {
+        let base = self.base(gpu_type, law) + level;
+        let bulk = self.size.bulk(base);
+        let [network, between] = self.bulk.map(|b| b.of(bulk));
+        let bent = self.bent(gpu_type);
+        Setting { base: base + self.shared(gpu_type, &s), network, between, bent, ..s }
+    }
+
+    /// How a power limit stretches times on a type beyond the mean of all (log of the exponent).
+    pub fn bent(&self, gpu_type: &GpuType) -> f64 {
+        self.bent.get(gpu_type).copied().unwrap_or(0.0)
+    }
+
+    /// Nothing shared on any placement.
+    pub fn without_places(mut self) -> Self {
+        self.places = Arc::default();
+        self
+    }
+
+    /// What is shared of times on one node.
+    pub fn shared(&self, gpu_type: &GpuType, s: &Setting) -> f64 {
+        if s.nodes > 0.0 { 0.0 } else { self.places.of(gpu_type, places::at(s.nodes, s.gpus)) }
+    }
+
+    /// The population, or a family of the same model, ran on this type beside others.
+    pub fn covers(&self, gpu_type: &GpuType) -> bool {
+        self.ratios.covers(gpu_type)
+    }
+}
