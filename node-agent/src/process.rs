@@ -1,4 +1,4 @@
-//! A process of the agent, from its confinement to an orderly end.
+//! A process of the agent once it is confined: NVML, one thread, an orderly end.
 
 use std::path::Path;
 use std::sync::Arc;

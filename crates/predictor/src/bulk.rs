@@ -1,4 +1,5 @@
-//! How synchronisation grows with what a model has to send for each second it computes: a slope, found over all families.
+//! How synchronisation grows with what a model has to send for each second it computes: a slope, found over an owner's families.
+//! Strangers tell nothing of it: whoever's model lies far out would be the slope.
 
 use crate::ratio::Sizes;
 use crate::regression::weighted_median;
@@ -74,21 +75,19 @@ impl Bulk {
 mod tests {
     use super::*;
 
-    fn told(namespace: usize, among: usize, bulk: f64, synchronisation: f64) -> Told {
-        Told { voice: Voice { of: namespace, among, weight: 1.0 }, bulk, synchronisation, variance: 0.1 }
+    fn told(namespace: usize, bulk: f64, synchronisation: f64) -> Told {
+        Told { voice: Voice { of: namespace, weight: 1.0 }, bulk, synchronisation, variance: 0.1 }
     }
 
     #[test]
     fn the_slope_is_what_the_families_show_and_a_liar_far_out_is_no_trend() {
-        let honest =
-            || (0..20).map(|i| told(i, 21, 0.1 * i as f64, 0.9 * 0.1 * i as f64)).collect::<Vec<_>>();
+        let honest = || (0..20).map(|i| told(i, 0.1 * i as f64, 0.9 * 0.1 * i as f64)).collect::<Vec<_>>();
         let fit = |told: &[Told]| Bulk::default().fit(told, Hearing::at_home(21, false));
         let slope = |told: &[Told]| fit(told).of(Some(1.5)) - fit(told).of(Some(0.5));
         let before = slope(&honest());
         assert!((0.75..0.95).contains(&before), "{before}");
         let mut all = honest();
-        let lie =
-            || Told { voice: Voice { of: 20, among: 21, weight: 1.0 / 30.0 }, ..told(20, 21, -50.0, 40.0) };
+        let lie = || Told { voice: Voice { of: 20, weight: 1.0 / 30.0 }, ..told(20, -50.0, 40.0) };
         all.extend((0..30).map(|_| lie()));
         assert!((slope(&all) - before).abs() < 0.05, "{} {before}", slope(&all));
     }

@@ -5,7 +5,7 @@
 //! fall inside. Every family counts the same, however many rows it has: rows of one family are not independent. A namespace's own
 //! families count whole, those of strangers as much as strangers are heard in anything.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::physics::Quantity;
 use crate::pool::owner;
@@ -148,8 +148,8 @@ impl Calibration {
             found.extend(asked.map(|(_, family)| (*family, ask(stage, &populations, family))));
         }
         let voices = shares(&found.iter().map(|(f, _)| (f.namespace.as_str(), 1.0)).collect::<Vec<_>>());
-        let owners: BTreeMap<&str, ()> = found.iter().map(|(f, _)| (owner(&f.name), ())).collect();
-        let homes = owners.into_keys().map(|home| (home.to_owned(), factors(&found, &voices, Some(home))));
+        let owners: BTreeSet<&str> = found.iter().map(|(f, _)| owner(&f.name)).collect();
+        let homes = owners.into_iter().map(|home| (home.to_owned(), factors(&found, &voices, Some(home))));
         Self { homes: homes.collect(), strangers: factors(&found, &voices, None) }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Target: log of the time per sample at the curve's origin (of an epoch, where its samples are not known). Regressors: logs
 //! of parameters and batch, one column for each precision and model family that several families share. One fit for
-//! each set of features that occurs.
+//! each set of features that occurs, among the families of one owner.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -12,8 +12,9 @@
 //! * The user's table has it, nothing was observed of the family, and no table of its namespace was compared with what ran: that value
 //!   ([`Source::UserGiven`]). Later tables are trusted as far as those before were right (`trust`).
 //! * Else the family's curve: physics whose parameters are drawn towards what other families have, bent by the family's own
-//!   rows, observed and given (`posterior`, `physics`, `population`; `populations` and `voices` say who is heard). One row moves the whole curve, one on another GPU type fixes the
-//!   ratio of types; how types compare otherwise is a linfa elastic net over families (`ratio`).
+//!   rows, observed and given (`posterior`, `physics`, `population`; `populations` and `voices` say who is heard). One row moves the
+//!   whole curve, one on another GPU type fixes the ratio of types; how types compare otherwise is a linfa elastic net over families
+//!   (`ratio`).
 //! * Nothing was measured: the level comes from families of the same model, or from [`Features`] by a second elastic net (`level`)
 //!   ([`Source::Regression`]), else from the prior run time with a factor of 3 each way ([`Source::Prior`]).
 //!

@@ -105,39 +105,39 @@ fn between(shared: &BTreeMap<Place, f64>, at: Place) -> f64 {
 }
 
 fn shared(families: &[(Voice, Vec<Placed>)], hearing: Hearing) -> BTreeMap<Place, f64> {
-    // What each family says of a placement, and what it is heard with.
     let mut said: BTreeMap<Place, Vec<(Voice, f64)>> = BTreeMap::new();
     for (voice, rows) in families {
         for row in rows {
             said.entry(row.at).or_default().push((*voice, voice.weight * row.weight));
         }
     }
-    let mut louds: BTreeMap<Place, std::vec::IntoIter<f64>> = BTreeMap::new();
-    let mut weights: BTreeMap<Place, f64> = BTreeMap::new();
-    for (at, said) in said {
-        let heard = heard(&said, BEFORE, hearing);
-        let full: Vec<f64> = heard.iter().zip(&said).map(|(heard, (_, words))| heard * words).collect();
-        weights.insert(at, full.iter().sum());
-        louds.insert(at, full.into_iter());
+    // What each is heard with of a placement.
+    let mut parts: BTreeMap<(Place, usize), f64> = BTreeMap::new();
+    for (at, said) in &said {
+        let heard = heard(said, BEFORE, hearing);
+        parts.extend(said.iter().zip(heard).map(|((voice, _), part)| ((*at, voice.of), part)));
     }
-    // By family and row, in their order.
-    let mut full = |row: &Placed| louds.get_mut(&row.at).and_then(Iterator::next).unwrap_or(0.0);
-    let families: Vec<Vec<(f64, &Placed)>> =
-        families.iter().map(|(_, rows)| rows.iter().map(|row| (full(row), row)).collect()).collect();
+    let full = |voice: &Voice, row: &Placed| voice.weight * row.weight * parts[&(row.at, voice.of)];
+    let mut weights: BTreeMap<Place, f64> = BTreeMap::new();
+    for (voice, rows) in families {
+        for row in rows {
+            *weights.entry(row.at).or_default() += full(voice, row);
+        }
+    }
     let mut found: BTreeMap<Place, f64> = weights.keys().take(MAX_PLACES).map(|at| (*at, 0.0)).collect();
     let mut spread = USUAL * USUAL;
     let mut errors: BTreeMap<Place, f64> = BTreeMap::new();
     for _ in 0..ROUNDS {
         let mut sums: BTreeMap<Place, (f64, f64)> = BTreeMap::new();
         let mut squares = (1e-6, 1e-6);
-        for rows in &families {
+        for (voice, rows) in families {
             let of = |row: &Placed| found.get(&row.at).copied().unwrap_or(0.0);
-            let total: f64 = rows.iter().map(|(_, r)| r.weight).sum();
-            let level =
-                rows.iter().map(|(_, r)| r.weight * (r.residual - of(r))).sum::<f64>() / total.max(1e-9);
-            for (full, row) in rows {
+            let total: f64 = rows.iter().map(|r| r.weight).sum();
+            let level = rows.iter().map(|r| r.weight * (r.residual - of(r))).sum::<f64>() / total.max(1e-9);
+            for row in rows {
                 let off = (row.residual - of(row) - level).abs();
                 let most = HUBER * libm::sqrt(spread);
+                let full = full(voice, row);
                 let near = off.min(2.0 * most);
                 squares = (squares.0 + full * near * near, squares.1 + WITHIN_TWO * full);
                 let weight = full * if off > most { most / off } else { 1.0 };
@@ -179,7 +179,7 @@ mod tests {
     fn what_most_families_show_on_a_placement_is_shared_and_one_liar_changes_little() {
         let mut families: Vec<Vec<Placed>> = (0..8).map(|i| family(f64::from(i), 0.4)).collect();
         let fit = |families: &[Vec<Placed>]| {
-            let voice = |of| Voice { of, among: families.len(), weight: 1.0 };
+            let voice = |of| Voice { of, weight: 1.0 };
             let all: Vec<(Voice, &[Placed])> =
                 families.iter().enumerate().map(|(of, rows)| (voice(of), rows.as_slice())).collect();
             Places::fit(&Arc::default(), &all, Hearing::at_home(families.len(), false))

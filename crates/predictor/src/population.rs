@@ -77,7 +77,7 @@ pub(crate) struct Population {
 impl Population {
     /// Of one owner's families, each speaking for itself.
     pub fn at_home(quantity: Quantity, before: &Self, own: &[&Member], known: bool) -> Self {
-        let mut it = Self::fit(quantity, before, own, |m| &m.name, |among| Hearing::at_home(among, known));
+        let mut it = Self::fit(quantity, before, own, |m| &m.name, Hearing::at_home(own.len(), known));
         it.siblings = it.sibling_share(own);
         it
     }
@@ -102,15 +102,16 @@ impl Population {
         before: &Self,
         members: &[&Member],
         speaks: fn(&Member) -> &str,
-        hearing: impl Fn(usize) -> Hearing,
+        hearing: Hearing,
     ) -> Self {
         let known: Vec<(&str, f64)> = members.iter().map(|m| (speaks(m), information(m, quantity))).collect();
         let mut voices = shares(&known);
-        let Some(among) = voices.first().map(|v| v.among) else { return before.clone() };
-        let hearing = hearing(among);
         let mut it = before.clone();
+        if members.is_empty() {
+            return it;
+        }
         it.weigh_all(quantity, members, &voices, hearing);
-        if among >= MANY || hearing.strangers {
+        if hearing.strangers || members.len() >= MANY {
             // Who is like nobody does not count at all: among strangers, and where there are many to compare.
             for (member, voice) in members.iter().zip(&mut voices) {
                 voice.weight *= ((ALIEN - it.oddness(quantity, member)) / (ALIEN - ODD)).clamp(0.0, 1.0);

@@ -36,7 +36,7 @@ impl Populations {
         // Who is alone has heard from nobody yet, and need not hear himself twice.
         let several = strangers.windows(2).any(|pair| pair[0].namespace != pair[1].namespace);
         let heard = if several { strangers.as_slice() } else { &[] };
-        let world = Population::fit(quantity, &start, heard, |m| &m.namespace, |_| Hearing::of_strangers());
+        let world = Population::fit(quantity, &start, heard, |m| &m.namespace, Hearing::of_strangers());
         let homes = by_owner(members).into_iter().filter(|(owner, _)| asks(owner)).map(|(owner, own)| {
             // A table that somebody brought needs nobody else's word.
             let table = owner.is_empty();

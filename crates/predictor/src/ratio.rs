@@ -2,8 +2,9 @@
 //!
 //! Rows are levels of one family on one type against the law, **centred within the family**: an epoch of one family
 //! has nothing to do with an epoch of another. Columns: the type, and how much more a large model or batch gains from a
-//! strong board. The penalty pulls towards the law; rows far off what the others say are pulled in (Huber), and no
-//! namespace weighs more than its share.
+//! strong board. The penalty pulls towards the law; what was thought before counts as so many families,
+//! namespaces far off what the others say are pulled in (Huber), and none is heard more than its part (`voices`). Trends over sizes
+//! are looked for among an owner's families only.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -306,7 +307,7 @@ mod tests {
             (0..20).map(|i| levels(f64::from(i), f64::from(i) + 0.5 + 0.01 * f64::from(i % 3))).collect();
         let fit = |extra: Option<Vec<Level>>| {
             let all: Vec<Vec<Level>> = families.iter().cloned().chain(extra).collect();
-            let voice = |of| Voice { of, among: all.len(), weight: 1.0 };
+            let voice = |of| Voice { of, weight: 1.0 };
             let all: Vec<Levels<'_>> = all
                 .iter()
                 .enumerate()

@@ -2,7 +2,8 @@
 //!
 //! The batch is the global one and an epoch a fixed number of samples; so says the API. Tables made elsewhere may mean the
 //! batch of one GPU, or a fixed number of steps. Where several batches were run the data tell which: the reading under
-//! which the curves are likelier is taken, for all families together.
+//! which a table's curves are likelier is taken, for all its families together. Names with a namespace come from a cluster, where
+//! the API's meaning is the only one: they do not vote.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,7 @@
-//! One quantity over all families: the population, how smooth curves are, how far off predictions turn out to be.
+//! One quantity over all families: the populations, how smooth curves are, how far off predictions turn out to be.
 //!
-//! Fitted twice over: families by the values we start from give a population, the population gives better families.
+//! Fitted twice over: families by the values we start from give populations, each owner's own gives better families, and those the
+//! populations that count.
 //! The work is bounded: cells of a family, of a namespace, of all together.
 
 use std::collections::BTreeMap;

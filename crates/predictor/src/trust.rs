@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use crate::cells::{Cell, given};
 use crate::physics::Quantity;
-use crate::pool::Pooled;
+use crate::pool::{Pooled, owner};
 
 /// Tables that are thought to have been compared before any was.
 const PSEUDO: f64 = 1.0;
@@ -164,34 +164,29 @@ impl Trust {
     }
 }
 
-/// Of one quantity, by namespace.
+/// Of one quantity, by owner.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Trusts(BTreeMap<String, Trust>);
-
-/// Whose tables a family's are; names without a namespace are all one party's.
-fn party(name: &str) -> &str {
-    name.split_once('/').map_or("", |(namespace, _)| namespace)
-}
 
 impl Trusts {
     /// From all families that are pooled: bounded, and nothing in them is a job's own word.
     pub fn learn(pooled: &[Pooled<'_>], quantity: Quantity) -> Self {
-        let mut parties: BTreeMap<&str, Vec<Vec<Gap>>> = BTreeMap::new();
+        let mut owners: BTreeMap<&str, Vec<Vec<Gap>>> = BTreeMap::new();
         for family in pooled.iter().filter(|p| !p.profile.given.is_empty()) {
             let seen = if quantity == Quantity::Time { &family.times } else { &family.watts };
             let gaps = gaps(&given(family.profile, quantity), seen);
             if !gaps.is_empty() {
-                parties.entry(party(&family.profile.name)).or_default().push(gaps);
+                owners.entry(owner(&family.profile.name)).or_default().push(gaps);
             }
         }
         let of =
-            |(party, families): (&str, Vec<Vec<Gap>>)| (party.to_owned(), Trust::default().taught(&families));
-        Self(parties.into_iter().map(of).collect())
+            |(owner, families): (&str, Vec<Vec<Gap>>)| (owner.to_owned(), Trust::default().taught(&families));
+        Self(owners.into_iter().map(of).collect())
     }
 
     /// Of a family's table, before anything was seen of the family.
     pub fn of(&self, name: &str) -> Trust {
-        self.0.get(party(name)).copied().unwrap_or_default()
+        self.0.get(owner(name)).copied().unwrap_or_default()
     }
 }
 

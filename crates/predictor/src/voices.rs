@@ -50,17 +50,16 @@ impl Hearing {
     }
 }
 
-/// A family's namespace (its number among so many), and how much the family weighs.
+/// Who a family speaks for (a number), and how much the family weighs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Voice {
     pub of: usize,
-    pub among: usize,
     pub weight: f64,
 }
 
 impl Voice {
     /// Somebody alone.
-    pub const ONE: Self = Self { of: 0, among: 1, weight: 1.0 };
+    pub const ONE: Self = Self { of: 0, weight: 1.0 };
 }
 
 /// Voices of families, by their namespaces and how much they know in all.
@@ -72,11 +71,10 @@ pub(crate) fn shares(families: &[(&str, f64)]) -> Vec<Voice> {
     let mut sizes: Vec<f64> = by_namespace.values().copied().collect();
     sizes.sort_by(f64::total_cmp);
     let middle = sizes.get(sizes.len() / 2).copied().unwrap_or(0.0);
-    let among = by_namespace.len();
     let numbers: BTreeMap<&str, usize> = by_namespace.keys().copied().zip(0..).collect();
     let voice = |(namespace, _): &(&str, f64)| {
         let weight = (middle / by_namespace[namespace].max(1e-9)).min(1.0);
-        Voice { of: numbers[namespace], among, weight }
+        Voice { of: numbers[namespace], weight }
     };
     families.iter().map(voice).collect()
 }
@@ -118,8 +116,8 @@ pub(crate) fn believed(rows: &[(Voice, f64, f64)], Hearing { furthest, .. }: Hea
 mod tests {
     use super::*;
 
-    fn said(among: usize, words: &[(usize, f64)], hearing: Hearing) -> Vec<f64> {
-        let voice = |(of, words): &(usize, f64)| (Voice { of: *of, among, weight: 1.0 }, *words);
+    fn said(words: &[(usize, f64)], hearing: Hearing) -> Vec<f64> {
+        let voice = |(of, words): &(usize, f64)| (Voice { of: *of, weight: 1.0 }, *words);
         let said: Vec<(Voice, f64)> = words.iter().map(voice).collect();
         heard(&said, 4.0, hearing).iter().zip(&said).map(|(heard, (_, words))| heard * words).collect()
     }
@@ -130,7 +128,7 @@ mod tests {
         for strangers in [0, 3, 20, 100] {
             let mut words: Vec<(usize, f64)> = (0..strangers).map(|of| (of, 1.0)).collect();
             words.extend((0..10).map(|_| (strangers, 100.0)));
-            let said = said(strangers + 1, &words, Hearing::of_strangers());
+            let said = said(&words, Hearing::of_strangers());
             let (honest, loud): (f64, f64) = (said[..strangers].iter().sum(), said[strangers..].iter().sum());
             assert!(loud / (loud + honest + 4.0) < STRANGER + 1e-6, "{strangers}: {loud} {honest}");
         }
@@ -138,15 +136,15 @@ mod tests {
 
     #[test]
     fn at_home_one_is_heard_beside_the_others() {
-        assert!((said(2, &[(0, 3.0)], Hearing::at_home(2, false))[0] - 3.0).abs() < 1e-9);
+        assert!((said(&[(0, 3.0)], Hearing::at_home(2, false))[0] - 3.0).abs() < 1e-9);
         let all: Vec<(usize, f64)> = (0..20).map(|of| (of, if of == 0 { 50.0 } else { 1.0 })).collect();
-        let said = said(20, &all, Hearing::at_home(20, false));
+        let said = said(&all, Hearing::at_home(20, false));
         assert!((said[1] - 1.0).abs() < 1e-9 && (1.0..1.5).contains(&said[0]), "{said:?}");
     }
 
     #[test]
     fn many_families_of_one_mind_are_as_far_off_as_their_namespace() {
-        let voice = |of| Voice { of, among: 2, weight: 1.0 };
+        let voice = |of| Voice { of, weight: 1.0 };
         let mut rows: Vec<(Voice, f64, f64)> = (0..4).map(|_| (voice(0), 1.0, 0.4)).collect();
         rows.push((voice(1), 1.0, 0.4));
         // Four that are off by as much are off by twice as many standard deviations as one.
@@ -160,6 +158,6 @@ mod tests {
             [("a", 1.0), ("b", 1.0), ("c", 1.0)].into_iter().chain((0..50).map(|_| ("z", 8.0))).collect();
         let voices = shares(&families);
         let z: f64 = voices.iter().filter(|v| v.of == 3).map(|v| 8.0 * v.weight).sum();
-        assert!((z - 1.0).abs() < 1e-9 && voices[0].weight == 1.0 && voices[0].among == 4);
+        assert!((z - 1.0).abs() < 1e-9 && voices[0].weight == 1.0);
     }
 }

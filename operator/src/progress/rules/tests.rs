@@ -249,7 +249,7 @@ proptest! {
     ) {
         let mut held = status(json!(null));
         let mut second: i64 = 10;
-            let mut heard: Option<Heard> = None;
+        let mut heard: Option<Heard> = None;
         for (body, wait) in posts {
             second += wait;
             let body: ReportBody = serde_json::from_value(body).expect("a report");
