@@ -4,6 +4,7 @@ use andreas_core::{Configuration, GpuCount, GpuType};
 
 use crate::physics::Quantity;
 use crate::screen::{MAX_EPOCH, MAX_WATTS, MIN_EPOCH, screen};
+use crate::spread::spread;
 use crate::trust::{Doubt, Trust};
 use crate::{Observation, Profile};
 
@@ -149,13 +150,12 @@ fn together(rows: &[(Cell, f64)]) -> Cell {
 
 /// At most [`MAX_CELLS`]: the newest; of cells of one age some of every part.
 fn thinned(mut cells: Vec<Cell>) -> Vec<Cell> {
-    let n = cells.len();
-    if n <= MAX_CELLS {
+    if cells.len() <= MAX_CELLS {
         return cells;
     }
     let newest = cells.iter().map(|c| c.at).fold(f64::NEG_INFINITY, f64::max);
     if cells.iter().all(|c| c.at >= newest) {
-        return (0..MAX_CELLS).map(|i| cells[i * n / MAX_CELLS].clone()).collect();
+        return spread(&cells, MAX_CELLS);
     }
     cells.sort_by(|a, b| b.at.total_cmp(&a.at).then(order(a, b)));
     cells.truncate(MAX_CELLS);

@@ -13,6 +13,7 @@ use crate::linear::Cholesky;
 use crate::physics::{Setting, Theta};
 use crate::places::{Places, at};
 use crate::posterior::{Prior, Texture};
+use crate::spread::spread_over;
 
 /// Bounds on the work: siblings' rows for one family, and for finding the parts; models that the parts are found from.
 const MAX_SITES: usize = 64;
@@ -120,9 +121,7 @@ impl<'a> System<'a> {
     fn new(siblings: &Siblings<'a>, texture: Texture, places: &Places, most: usize) -> Self {
         let each = (most / siblings.len().max(1)).max(2);
         let few = |(family, all): (usize, &&'a Rows)| {
-            let n = all.sites.len();
-            let sites = &all.sites;
-            (0..n.min(each)).map(move |i| (family, &sites[i * n / n.min(each)])).collect::<Vec<_>>()
+            spread_over(all.sites.len(), each).map(move |i| (family, &all.sites[i])).collect::<Vec<_>>()
         };
         let mut rows: Vec<(usize, &Site)> = siblings.iter().enumerate().flat_map(few).collect();
         rows.truncate(most);

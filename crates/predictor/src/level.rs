@@ -16,7 +16,9 @@ const MAX_FAMILIES: usize = 512;
 const MAX_WORDS: usize = 32;
 const MAX_FITS: usize = 16;
 const FOLDS: usize = 5;
+/// Bounds on a spread, and on that of a model that is new: nothing says that it is like the others.
 const SIGMA: (f64, f64) = (0.2, crate::estimate::FACTOR_THREE);
+const MOST_NEW: f64 = 3.0;
 
 /// Which features a family has: bits for parameters, batch, precision, model family, samples.
 type Mask = u8;
@@ -33,10 +35,13 @@ fn mask(f: &Features) -> Mask {
         | u8::from(positive(f.samples).is_some()) << 4
 }
 
+const PRECISION: u8 = 0;
+const MODEL: u8 = 1;
+
 /// The words of a family that its mask names, told apart by kind.
 fn words(f: &Features, mask: Mask) -> impl Iterator<Item = (u8, &str)> {
-    let precision = f.precision.as_deref().filter(|_| mask & 4 != 0).map(|w| (0, w));
-    let family = f.model_family.as_deref().filter(|_| mask & 8 != 0).map(|w| (1, w));
+    let precision = f.precision.as_deref().filter(|_| mask & 4 != 0).map(|w| (PRECISION, w));
+    let family = f.model_family.as_deref().filter(|_| mask & 8 != 0).map(|w| (MODEL, w));
     precision.into_iter().chain(family)
 }
 
@@ -48,7 +53,9 @@ struct Fitted {
     ranges: [(f64, f64); 2],
     coefficients: Vec<f64>,
     intercept: f64,
+    /// Spread around families of models that were seen, and of such that were not.
     sigma: f64,
+    sigma_new: f64,
 }
 
 impl Fitted {
@@ -65,6 +72,13 @@ impl Fitted {
             }
         }
         x
+    }
+
+    /// How far off it may be (standard deviation of the log).
+    fn spread(&self, f: &Features) -> f64 {
+        let is_new = words(f, self.mask)
+            .any(|(kind, word)| kind == MODEL && !self.words.contains_key(&(kind, word.to_owned())));
+        if is_new { self.sigma_new } else { self.sigma }
     }
 
     fn at(&self, f: &Features) -> f64 {
@@ -88,8 +102,15 @@ impl Fitted {
             if low <= high { (low, high) } else { (0.0, 0.0) }
         };
         let ranges = [range(|f| f.parameters), range(|f| f.batch)];
-        let mut fitted =
-            Self { mask, words, ranges, coefficients: Vec::new(), intercept: 0.0, sigma: SIGMA.1 };
+        let mut fitted = Self {
+            mask,
+            words,
+            ranges,
+            coefficients: Vec::new(),
+            intercept: 0.0,
+            sigma: SIGMA.1,
+            sigma_new: MOST_NEW,
+        };
         let rows: Vec<Vec<f64>> = families.iter().map(|(f, _)| fitted.row(f)).collect();
         let (width, n) = (2 + fitted.words.len(), families.len() as f64);
         let means: Vec<f64> = (0..width).map(|i| rows.iter().map(|x| x[i]).sum::<f64>() / n).collect();
@@ -117,7 +138,16 @@ impl Levels {
             let having = families.iter().filter(|(f, _)| mask(f) & wanted == wanted);
             let having: Vec<_> = having.map(|(f, y)| (*f, y - samples(f, wanted))).collect();
             let mut fitted = Fitted::fit(wanted, &having)?;
-            fitted.sigma = cross_validated(wanted, &having).unwrap_or(SIGMA.1).clamp(SIGMA.0, SIGMA.1);
+            let models: BTreeSet<Option<&str>> =
+                having.iter().map(|(f, _)| f.model_family.as_deref()).collect();
+            let model =
+                |f: &Features| models.iter().position(|m| *m == f.model_family.as_deref()).unwrap_or(0);
+            let (by_family, by_model) = (
+                cross_validated(wanted, &having, |i, _| i),
+                cross_validated(wanted, &having, |_, f| model(f)),
+            );
+            fitted.sigma = by_family.unwrap_or(SIGMA.1).clamp(SIGMA.0, SIGMA.1);
+            fitted.sigma_new = by_model.unwrap_or(MOST_NEW).clamp(fitted.sigma, MOST_NEW);
             Some(fitted)
         });
         Self { fits: fits.collect() }
@@ -128,7 +158,7 @@ impl Levels {
         let has = mask(features);
         let usable = self.fits.iter().filter(|f| f.mask & has == f.mask);
         let best = usable.max_by_key(|f| (f.mask.count_ones(), f.mask))?;
-        Some((best.at(features) + samples(features, best.mask), best.sigma))
+        Some((best.at(features) + samples(features, best.mask), best.spread(features)))
     }
 }
 
@@ -137,11 +167,17 @@ fn samples(features: &Features, mask: Mask) -> f64 {
     positive(features.samples).filter(|_| mask & 16 != 0).unwrap_or(0.0)
 }
 
-fn cross_validated(mask: Mask, families: &[(&Features, f64)]) -> Option<f64> {
+/// The spread of families that are left out, those of one `part` together.
+fn cross_validated(
+    mask: Mask,
+    families: &[(&Features, f64)],
+    part: impl Fn(usize, &Features) -> usize,
+) -> Option<f64> {
     let mut errors = Vec::new();
     for fold in 0..FOLDS {
         let split = |held: bool| {
-            let mine = families.iter().enumerate().filter(move |(i, _)| (i % FOLDS == fold) == held);
+            let mine =
+                families.iter().enumerate().filter(|(i, (f, _))| (part(*i, f) % FOLDS == fold) == held);
             mine.map(|(_, f)| *f).collect::<Vec<_>>()
         };
         let Some(fit) = Fitted::fit(mask, &split(false)) else { continue };

@@ -29,12 +29,14 @@
 //! **Must never be here**: Kubernetes, clocks, files, planning. linfa lives in this room and nowhere else.
 
 mod bulk;
+mod calibration;
 mod cells;
 mod conformal;
 mod estimate;
 pub mod evaluation;
 mod expected;
 mod guard;
+mod held_out;
 mod kin;
 mod known;
 mod law;
@@ -53,6 +55,7 @@ mod ratio;
 mod regression;
 mod scale;
 mod screen;
+mod spread;
 mod stage;
 pub mod table;
 mod trust;

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use crate::cells::{Cell, observed};
 use crate::physics::Quantity;
 use crate::screen::{Refusal, Refused, screen};
+use crate::spread::spread;
 use crate::{Observation, Profile};
 
 /// Families read in one fit; more than that teach nothing new.
@@ -51,7 +52,7 @@ pub(crate) fn pool<'a>(
             }
         }
         let measured = || profile.observations.iter().filter(|o: &&Observation| !o.claimed);
-        let of = |quantity| few(observed(measured(), quantity, profile.features.batch));
+        let of = |quantity| spread(&observed(measured(), quantity, profile.features.batch), FAMILY_CELLS);
         let (times, watts) = (of(Quantity::Time), of(Quantity::Power));
         let newest = times.iter().chain(&watts).map(|c| c.at).fold(f64::NEG_INFINITY, f64::max);
         if newest > f64::NEG_INFINITY {
@@ -75,13 +76,4 @@ pub(crate) fn pool<'a>(
     }
     kept.sort_by(|a, b| a.profile.name.cmp(&b.profile.name));
     kept
-}
-
-/// Evenly spread over what there is.
-fn few(cells: Vec<Cell>) -> Vec<Cell> {
-    let n = cells.len();
-    if n <= FAMILY_CELLS {
-        return cells;
-    }
-    (0..FAMILY_CELLS).map(|i| cells[i * n / FAMILY_CELLS].clone()).collect()
 }

@@ -83,7 +83,7 @@ pub(crate) struct Posterior {
     prior: Prior,
     /// Variances between families and types together.
     both: Theta,
-    texture: Texture,
+    pub texture: Texture,
     rows: Vec<Row>,
     /// What each row is off by from the prior's mean, where the physics is linear.
     off: Vec<f64>,
@@ -434,14 +434,6 @@ impl Posterior {
     pub fn errors(&self) -> Vec<f64> {
         let Some(factor) = &self.factor else { return Vec::new() };
         self.alpha.iter().zip(factor.inverse_diagonal()).map(|(alpha, q)| alpha / q.max(1e-12)).collect()
-    }
-
-    /// Errors of each row that was measured as the others predict it (leave one out), over their standard deviations.
-    pub fn left_out(&self) -> Vec<f64> {
-        let Some(factor) = &self.factor else { return Vec::new() };
-        let rows = self.rows.iter().zip(&self.alpha).zip(factor.inverse_diagonal());
-        let measured = rows.filter(|((row, _), _)| row.table.is_none());
-        measured.map(|((_, alpha), q)| alpha / libm::sqrt(q.max(1e-12))).collect()
     }
 }
 

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use andreas_core::{Configuration, GpuType};
 
 use crate::cells::{Cell, given, observed};
-use crate::conformal::{Factors, Situation, own};
+use crate::conformal::{Factors, OWN_ROWS, Situation, own};
 use crate::estimate::FACTOR_THREE;
 use crate::expected::Expected;
 use crate::guard::guarded;
+use crate::held_out::in_turns;
 use crate::known::{Known, Value};
 use crate::law::{LOG_TIME, LOG_WATTS, Law};
 use crate::level::Levels;
@@ -20,7 +21,8 @@ use crate::ranges::Ranges;
 use crate::ratio::Size;
 use crate::scale::{Model, Reading, Scale, Usual};
 use crate::screen::Refused;
-use crate::stage::{Curve, Family, Spot, Stage, spread};
+use crate::spread::spread;
+use crate::stage::{Curve, Family, Spot, Stage};
 use crate::trust::Trusts;
 use crate::{Check, Estimate, Features, GpuModel, Prediction, Prior, Profile, Query, Source};
 
@@ -221,7 +223,7 @@ impl Predictor {
         let proven_watts = proven(&self.power, &mut expected, &family);
         let watts = self.power.curve(&family, expected, Found::default());
         let own_watts =
-            own(self.power.calibration.of(&family.name).of(Situation::Many), watts.posterior.left_out());
+            own(self.power.factors(&family).of(Situation::Many), turns(&self.power, &family, &watts));
         let spot = |c: &Cell| {
             let draw = c.limit.map(|_| draws(&self.law, &self.scale, &watts, c, usual));
             self.scale.spot(&self.law, Quantity::Time, c, usual, draw)
@@ -236,9 +238,8 @@ impl Predictor {
         };
         let sigma = libm::sqrt(level.variance);
         let time = self.time.curve(&family, expected, level);
-        let own_time =
-            own(self.time.calibration.of(&family.name).of(Situation::Many), time.posterior.left_out());
-        let factors = [&self.time, &self.power].map(|stage| stage.calibration.of(&family.name));
+        let own_time = own(self.time.factors(&family).of(Situation::Many), turns(&self.time, &family, &time));
+        let factors = [&self.time, &self.power].map(|stage| stage.factors(&family));
         let (of_time, of_watts) = ((own_time, proven_time), (own_watts, proven_watts));
         Curves { usual, time, watts, factors, of_time, of_watts, level: (sigma, source) }
     }
@@ -389,9 +390,17 @@ fn proven(stage: &Stage, expected: &mut Expected, family: &Family) -> f64 {
     if family.spots.iter().all(|spot| spot.table.is_none()) {
         return 1.0;
     }
-    let factor = stage.calibration.of(&family.name).of(Situation::New).min(1.0);
+    let factor = stage.factors(family).of(Situation::New).min(1.0);
     expected.prior.within[LEVEL] *= factor * factor;
     factor
+}
+
+/// How far off the others of a family's rows say each is, where there are many.
+fn turns(stage: &Stage, family: &Family, curve: &Curve) -> Vec<f64> {
+    if family.spots.iter().filter(|spot| spot.table.is_none()).count() < OWN_ROWS {
+        return Vec::new();
+    }
+    in_turns(stage, &family.spots, &curve.expected, curve.posterior.texture)
 }
 
 /// Logs of the draw of one GPU without a limit and under the cell's.

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use andreas_core::GpuType;
 
-use crate::conformal::Calibration;
+use crate::calibration::Calibration;
+use crate::conformal::Factors;
 use crate::expected::Expected;
 use crate::kin::{Kin, Parts, Rows};
 use crate::physics::{Kinds, LEVEL, LIMITED, Quantity, Setting, Theta};
@@ -19,6 +20,7 @@ use crate::population::{Member, Population};
 use crate::populations::Populations;
 use crate::posterior::{Found, Posterior, Prior, Row, Texture};
 use crate::ratio::{Level, Size};
+use crate::spread::spread;
 use crate::trust::Doubt;
 use crate::voices::MANY;
 
@@ -120,7 +122,7 @@ pub(crate) struct Stage {
     texture: Texture,
     /// What families of one model have in common of what the texture says, by owner.
     parts: BTreeMap<String, Parts>,
-    pub calibration: Calibration,
+    calibration: Calibration,
 }
 
 impl Stage {
@@ -166,6 +168,16 @@ impl Stage {
         let parts = self.parts.get(owner(&family.name)).copied().unwrap_or_default();
         expected.kin = Kin::of(&rows, self.texture(family), parts, population.places()).map(Arc::new);
         expected
+    }
+
+    /// How far off predictions of such families turned out to be.
+    pub fn factors(&self, family: &Family) -> Factors {
+        self.calibration.of(&family.name, self.has_siblings(family))
+    }
+
+    /// Whether its owner ran others of its model.
+    pub fn has_siblings(&self, family: &Family) -> bool {
+        !self.siblings(family, 1).is_empty()
     }
 
     /// Families of the same model and owner, at most so many: what others call a model is their word.
@@ -401,13 +413,4 @@ fn best(start: Texture, evidence: impl Fn(Texture) -> f64) -> Texture {
         }
     }
     best.1
-}
-
-/// At most so many, some of every part.
-pub(crate) fn spread(spots: &[Spot], most: usize) -> Vec<Spot> {
-    let n = spots.len();
-    if n <= most {
-        return spots.to_vec();
-    }
-    (0..most).map(|i| spots[i * n / most].clone()).collect()
 }
