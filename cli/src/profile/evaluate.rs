@@ -15,7 +15,7 @@ use super::gpu_models;
 
 /// Measure the predictor on a table: hold back what is known, ask for it, compare.
 ///
-/// Jobs are held out whole. Prints Markdown: median (and mean) absolute errors, how often the truth lay in the interval of
+/// Jobs are held out whole. Several tables are asked one by one, none knowing the others, and then counted together. Prints Markdown: median (and mean) absolute errors, how often the truth lay in the interval of
 /// 90 % (the jobs' mean and its standard error: rows of one job are no independent tries), and the same questions put to simpler methods.
 #[derive(Debug, Args)]
 pub struct EvaluateArgs {
@@ -91,6 +91,7 @@ fn mean(values: &[f64]) -> f64 {
 
 /// Does it.
 pub fn run(args: &EvaluateArgs) -> Result<()> {
+    let mut together = Name::ALL.map(|_| Asked::default());
     for file in &args.data {
         let mut samples = read(file, For::Measurements)?.samples;
         samples.retain(|s| args.max_nodes.is_none_or(|most| s.nodes <= most));
@@ -102,61 +103,109 @@ pub fn run(args: &EvaluateArgs) -> Result<()> {
             floors(&samples, args.by_job);
             continue;
         }
-        println!(
-            "| what is known | asked | time, median | mean | covered | watts | covered | energy | {} |",
-            baselines()
-        );
-        println!("|---|---:|---:|---:|---:|---:|---:|---:|{}", "---:|".repeat(Baseline::ALL.len()));
-        for wanted in Name::ALL.into_iter().filter(|n| args.setting.is_empty() || args.setting.contains(n)) {
+        header();
+        for (wanted, together) in Name::ALL.into_iter().zip(&mut together) {
+            if !args.setting.is_empty() && !args.setting.contains(&wanted) {
+                continue;
+            }
             let (setting, label) = wanted.setting();
             let questions = questions(&samples, setting, hold_out);
             if questions.is_empty() {
                 continue;
             }
-            let outcome = ask(&questions, &gpus);
-            let said: Vec<Outcome> = Baseline::ALL.iter().map(|b| ask_baseline(&questions, *b)).collect();
-            println!("{}", line(label, &outcome, &said.iter().collect::<Vec<_>>()));
+            let asked = Asked {
+                outcome: ask(&questions, &gpus),
+                said: Baseline::ALL.map(|b| ask_baseline(&questions, b)),
+            };
+            println!("{}", asked.line(label));
             if args.by_job {
-                let parts: Vec<_> = said.iter().map(Outcome::by_job).collect();
-                for (job, outcome) in outcome.by_job() {
-                    let said: Vec<&Outcome> = parts.iter().filter_map(|p| p.get(job)).collect();
-                    println!("{}", line(&format!("- {job}"), &outcome, &said));
-                }
+                asked.by_job().for_each(|(job, asked)| println!("{}", asked.line(&format!("- {job}"))));
+            }
+            together.join(&name, asked);
+        }
+    }
+    if args.data.len() > 1 && !args.floor {
+        let jobs: usize = together.iter().map(|asked| asked.outcome.jobs()).max().unwrap_or(0);
+        println!("\n### all {} tables: at most {jobs} jobs\n", args.data.len());
+        header();
+        for (wanted, asked) in Name::ALL.into_iter().zip(&together) {
+            let jobs = asked.outcome.jobs();
+            if jobs > 0 {
+                println!("{}", asked.line(&format!("{}, {jobs} jobs", wanted.setting().1)));
             }
         }
     }
     Ok(())
 }
 
-fn baselines() -> String {
-    Baseline::ALL.map(Baseline::as_str).join(" | ")
+/// What the predictor and the baselines answered to the same questions.
+#[derive(Default)]
+struct Asked {
+    outcome: Outcome,
+    said: [Outcome; Baseline::ALL.len()],
 }
 
-fn line(label: &str, outcome: &Outcome, said: &[&Outcome]) -> String {
-    let errors = outcome.epoch_errors();
-    let watts = outcome.power_errors();
-    let covered = |power: bool, any: bool| match (any, outcome.coverage_error(power)) {
-        (false, _) => "-".to_owned(),
-        (true, error) if error.is_finite() => {
-            format!("{} ± {}", percent(outcome.coverage(power)), percent(error))
+impl Asked {
+    fn join(&mut self, table: &str, other: Self) {
+        self.outcome.join(table, other.outcome);
+        for (all, one) in self.said.iter_mut().zip(other.said) {
+            all.join(table, one);
         }
-        (true, _) => percent(outcome.coverage(power)),
-    };
-    let mut cells = vec![
-        label.to_owned(),
-        outcome.answers.len().to_string(),
-        percent(median(errors.clone())),
-        percent(mean(&errors)),
-        covered(false, !errors.is_empty()),
-        percent(median(watts.clone())),
-        covered(true, !watts.is_empty()),
-        percent(median(outcome.energy_errors())),
-    ];
-    for one in said {
-        let errors: Vec<f64> = one.epoch_errors().into_iter().filter(|e| e.is_finite()).collect();
-        cells.push(percent(median(errors)));
     }
-    format!("| {} |", cells.join(" | "))
+
+    /// A row of the table.
+    fn line(&self, label: &str) -> String {
+        let outcome = &self.outcome;
+        let errors = outcome.epoch_errors();
+        let watts = outcome.power_errors();
+        let covered = |power: bool, any: bool| match (any, outcome.coverage_error(power)) {
+            (false, _) => "-".to_owned(),
+            (true, error) if error.is_finite() => {
+                format!("{} ± {}", percent(outcome.coverage(power)), percent(error))
+            }
+            (true, _) => percent(outcome.coverage(power)),
+        };
+        let mut cells = vec![
+            label.to_owned(),
+            outcome.answers.len().to_string(),
+            percent(median(errors.clone())),
+            percent(mean(&errors)),
+            covered(false, !errors.is_empty()),
+            percent(median(watts.clone())),
+            covered(true, !watts.is_empty()),
+            percent(median(outcome.energy_errors())),
+        ];
+        for one in &self.said {
+            let errors: Vec<f64> = one.epoch_errors().into_iter().filter(|e| e.is_finite()).collect();
+            cells.push(percent(median(errors)));
+        }
+        format!("| {} |", cells.join(" | "))
+    }
+
+    fn by_job(&self) -> impl Iterator<Item = (&str, Self)> {
+        let said = self.said.each_ref().map(Outcome::by_job);
+        self.outcome.by_job().into_iter().map(move |(job, outcome)| {
+            (
+                job,
+                Self {
+                    outcome,
+                    said: said.each_ref().map(|by_job| by_job.get(job).cloned().unwrap_or_default()),
+                },
+            )
+        })
+    }
+}
+
+fn header() {
+    println!(
+        "| what is known | asked | time, median | mean | covered | watts | covered | energy | {} |",
+        baselines()
+    );
+    println!("|---|---:|---:|---:|---:|---:|---:|---:|{}", "---:|".repeat(Baseline::ALL.len()));
+}
+
+fn baselines() -> String {
+    Baseline::ALL.map(Baseline::as_str).join(" | ")
 }
 
 /// The noise of a table: of all of it, and of each model.

@@ -2,32 +2,13 @@
 //! with a quarter to spare; `kubectl-andreas profile evaluate` prints the figures, `docs/benchmarks.md` has them.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod common;
+
 use andreas_predictor::evaluation::{
     Baseline, HoldOut, Outcome, Setting, ask, ask_baseline, median, questions,
 };
 use andreas_predictor::table::{Sample, boards};
-
-fn table(name: &str, most_nodes: u32) -> Vec<Sample> {
-    let file = format!("{}/tests/fixtures/{name}.csv", env!("CARGO_MANIFEST_DIR"));
-    let text = std::fs::read_to_string(file).unwrap();
-    let sample = |line: &str| {
-        let cells: Vec<&str> = line.split(',').collect();
-        let number = |i: usize| cells[i].parse::<f64>().ok();
-        Sample {
-            profile: cells[0].to_owned(),
-            model_family: (!cells[1].is_empty()).then(|| cells[1].to_owned()),
-            params_m: number(2),
-            batch: number(3),
-            gpu_type: cells[4].to_owned(),
-            gpus: cells[5].parse().unwrap(),
-            nodes: cells[6].parse().unwrap(),
-            power_limit_w: number(7),
-            epoch_s: number(8),
-            power_w: number(9),
-        }
-    };
-    text.lines().skip(1).map(sample).filter(|s| s.nodes <= most_nodes).collect()
-}
+use common::tables::table;
 
 fn asked(samples: &[Sample], setting: Setting) -> (Outcome, Outcome) {
     // Many jobs on many types are many fits: every third question is enough to see them get worse.

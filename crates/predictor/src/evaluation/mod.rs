@@ -99,6 +99,17 @@ impl Outcome {
         jobs.values().map(|(inside, all)| inside / all).collect()
     }
 
+    /// Takes in the answers of another table, whose jobs are others even where their names are the same.
+    pub fn join(&mut self, table: &str, other: Self) {
+        let named = |a: Answer| Answer { profile: format!("{table}: {}", a.profile), ..a };
+        self.answers.extend(other.answers.into_iter().map(named));
+    }
+
+    /// How many jobs were asked.
+    pub fn jobs(&self) -> usize {
+        self.by_job().len()
+    }
+
     /// The jobs' own answers.
     pub fn by_job(&self) -> BTreeMap<&str, Self> {
         let mut jobs: BTreeMap<&str, Self> = BTreeMap::new();
