@@ -93,8 +93,8 @@ impl Asking<'_> {
         let curve = self.stage.curve_of(rows, self.expected.clone(), level, self.texture);
         let error = |spot: &Spot| {
             let (mean, variance) = curve.at(spot);
-            // What was measured is itself not sure.
-            (spot.log - mean) / libm::sqrt(variance + spot.noise * spot.noise)
+            // The interval is for what is seen next: what a measurement itself is off by is in these errors.
+            (spot.log - mean) / libm::sqrt(variance)
         };
         asked.iter().map(error).collect()
     }
