@@ -18,9 +18,10 @@ use crate::voices::{Hearing, Voice, heard, shares};
 const HELD_OUT: usize = 32;
 /// Families of one model that are asked for one that is held out.
 const SIBLINGS: usize = 16;
-/// Parts that the families are held out in: of many, and of few.
-const FOLDS: (usize, usize) = (2, 6);
-const FEW_FAMILIES: usize = 64;
+/// Parts that the families are held out in: of many namespaces, and of few. Among few it matters how many the others are, and each
+/// namespace makes every fit longer. (By namespaces, of which a liar has one, not by families, of which it has what it likes.)
+const PARTS: (usize, usize) = (2, 6);
+const FEW_NAMESPACES: usize = 16;
 
 /// Factors by owner.
 #[derive(Clone, Debug, Default)]
@@ -75,21 +76,30 @@ impl<'a> HeldOut<'a> {
             Some(model) => (owner(name), model),
             None => (name, ""),
         };
-        // Among few families it matters how many the others are.
-        let folds = if stage.members.len() <= FEW_FAMILIES { FOLDS.1 } else { FOLDS.0 };
+        let owners: BTreeSet<&str> = stage.members.iter().map(|m| owner(&m.name)).collect();
+        let count = if owners.len() <= FEW_NAMESPACES { PARTS.1 } else { PARTS.0 };
+        // Owners are counted by themselves: who comes or goes moves nobody else.
+        let mut next: BTreeMap<&str, usize> = BTreeMap::new();
         let mut parts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
         for family in families {
-            let next = parts.len() % folds;
-            parts.entry(held(&family.name, family.model.as_deref())).or_insert(next);
+            let owner = owner(&family.name);
+            parts.entry(held(&family.name, family.model.as_deref())).or_insert_with(|| {
+                let next = next.entry(owner).or_insert_with(|| owner.bytes().map(usize::from).sum());
+                *next += 1;
+                (*next - 1) % count
+            });
         }
         let siblings = if with_model { 0 } else { SIBLINGS };
         let mut found = Vec::with_capacity(families.len());
-        for fold in 0..folds.min(parts.len()) {
-            let is_held = |name, model| parts.get(&held(name, model)) == Some(&fold);
+        for part in 0..count {
+            let is_held = |name, model| parts.get(&held(name, model)) == Some(&part);
             let others: Vec<&Member> =
                 stage.members.iter().filter(|m| !is_held(&m.name, m.model.as_deref())).collect();
             let asked: Vec<&Family> =
                 families.iter().copied().filter(|f| is_held(&f.name, f.model.as_deref())).collect();
+            if asked.is_empty() {
+                continue;
+            }
             let asks = |who: &str| asked.iter().any(|f| owner(&f.name) == who);
             let populations = Populations::of_some(stage.quantity, &others, asks);
             let errors = asked.iter().map(|f| {
