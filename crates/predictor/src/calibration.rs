@@ -21,7 +21,7 @@ const SIBLINGS: usize = 16;
 /// Parts that the families are held out in: of many namespaces, and of few. Among few it matters how many the others are, and each
 /// namespace makes every fit longer. (By namespaces, of which a liar has one, not by families, of which it has what it likes.)
 const PARTS: (usize, usize) = (2, 6);
-const FEW_NAMESPACES: usize = 16;
+const FEW_NAMESPACES: usize = 8;
 
 /// Factors by owner.
 #[derive(Clone, Debug, Default)]
