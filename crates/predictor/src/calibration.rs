@@ -138,7 +138,7 @@ impl<'a> HeldOut<'a> {
                 errors.add(&of[situation], 1.0);
             }
             for (((_, of), voice), heard) in others.into_iter().zip(heard) {
-                errors.add(&of[situation], voice.weight * heard);
+                errors.add_stranger(&of[situation], voice.weight * heard);
             }
             errors.factor().unwrap_or(otherwise.0[situation])
         }))

@@ -74,7 +74,17 @@ pub(crate) struct Errors {
 impl Errors {
     /// One family's; those that are no numbers tell nothing.
     pub fn add(&mut self, errors: &[f64], voice: f64) {
-        let sizes: Vec<f64> = errors.iter().map(|e| e.abs()).filter(|e| e.is_finite()).collect();
+        self.add_up_to(f64::INFINITY, errors, voice);
+    }
+
+    /// A stranger's: an error beyond what any factor covers says no more than that, or a lie of little weight would say anything by its size.
+    pub fn add_stranger(&mut self, errors: &[f64], voice: f64) {
+        self.add_up_to(BOUNDS.1 * Z95, errors, voice);
+    }
+
+    fn add_up_to(&mut self, most: f64, errors: &[f64], voice: f64) {
+        let sizes: Vec<f64> =
+            errors.iter().map(|e| e.abs()).filter(|e| e.is_finite()).map(|e| e.min(most)).collect();
         if !sizes.is_empty() {
             self.families.push((sizes, voice));
         }
@@ -165,6 +175,18 @@ mod tests {
         let factor = |size: f64| (20.0 * size / Z95 + PSEUDO) / (20.0 + PSEUDO);
         assert!((together.factor().unwrap() - factor(1.9)).abs() < 0.02, "{:?}", together.factor());
         assert!((apart.factor().unwrap() - factor(1.8)).abs() < 0.01, "{:?}", apart.factor());
+    }
+
+    #[test]
+    fn a_stranger_of_little_weight_says_little_whatever_it_says() {
+        // given: nobody at home, and among the strangers that are heard a liar who is a fifth of them
+        let told = |lie: f64| {
+            let mut errors = Errors::default();
+            (0..4).for_each(|_| errors.add_stranger(&[1.0; 8], 1.0 / 60.0));
+            errors.add_stranger(&[lie; 8], 1.0 / 60.0);
+            errors.factor().unwrap()
+        };
+        assert!(told(1e9) - told(1.0) < 0.1, "{} {}", told(1.0), told(1e9));
     }
 
     #[test]
