@@ -19,7 +19,7 @@
 //!   ([`Source::Regression`]), else from the prior run time with a factor of 3 each way ([`Source::Prior`]).
 //!
 //! Power goes the same way, between idle and maximum of the type; a power limit cuts it and stretches the time. Intervals are
-//! calibrated on families held out whole (`conformal`). [`evaluation`] measures all of it on a [`table`].
+//! calibrated on families held out whole (`calibration`, `conformal`). [`evaluation`] measures all of it on a [`table`].
 //!
 //! Guards: speed-up never above the ratio of GPUs and more GPUs never slower, except where the user's table, an
 //! observation or ten settings seen around say so; rows, rounds and values bounded; what cannot be true is refused and
