@@ -12,8 +12,9 @@ use serde_json::json;
 #[tokio::test(flavor = "multi_thread")]
 async fn suspend_saves_and_resume_goes_on_even_after_exit_0() -> Result<()> {
     scenario(Options::default(), async |c| {
-        // given a run with a checkpoint that exits 0 when it is told to stop
-        let tj = job("held").epochs(20, 0.4).checkpoint(10).env("TRAINER_TERM_EXIT", 0);
+        // given a run with a checkpoint that exits 0 when it is told to stop, long enough not to end before its progress is seen: in a
+        // burst records of running jobs wait for ten seconds
+        let tj = job("held").epochs(60, 0.4).checkpoint(10).env("TRAINER_TERM_EXIT", 0);
         let key = tj.key();
         c.submit(&tj).await?;
         c.is_done_to(&tj, 25).await?;
