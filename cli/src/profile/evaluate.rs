@@ -15,8 +15,9 @@ use super::gpu_models;
 
 /// Measure the predictor on a table: hold back what is known, ask for it, compare.
 ///
-/// Jobs are held out whole. Several tables are asked one by one, none knowing the others, and then counted together. Prints Markdown: median (and mean) absolute errors, how often the truth lay in the interval of
-/// 90 % (the jobs' mean and its standard error: rows of one job are no independent tries), and the same questions put to simpler methods.
+/// Jobs are held out whole. Several tables are asked one by one, none knowing the others, and then counted together. Prints
+/// Markdown: median (and mean) absolute errors, how often the truth lay in the interval of 90 % (the jobs' mean and its standard
+/// error: rows of one job are no independent tries), and the same questions put to simpler methods.
 #[derive(Debug, Args)]
 pub struct EvaluateArgs {
     /// Measurements (CSV, see `profile predict --help`)
@@ -121,7 +122,8 @@ pub fn run(args: &EvaluateArgs) -> Result<()> {
             if args.by_job {
                 asked.by_job().for_each(|(job, asked)| println!("{}", asked.line(&format!("- {job}"))));
             }
-            together.join(&name, asked);
+            // By its place, not its name: tables of two folders may be called the same.
+            together.join(&file.to_string_lossy(), asked);
         }
     }
     if args.data.len() > 1 && !args.floor {
