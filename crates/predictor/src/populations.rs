@@ -25,11 +25,6 @@ impl Populations {
 
     /// From all families, for the next of whomever.
     pub fn fit(quantity: Quantity, members: &[&Member]) -> Self {
-        Self::of_some(quantity, members, |_| true)
-    }
-
-    /// From all families, for the next of some owners.
-    pub fn of_some(quantity: Quantity, members: &[&Member], asks: impl Fn(&str) -> bool) -> Self {
         let start = Population::new(quantity);
         let strangers: Vec<&Member> =
             members.iter().copied().filter(|m| !owner(&m.name).is_empty()).collect();
@@ -37,13 +32,19 @@ impl Populations {
         let several = strangers.windows(2).any(|pair| pair[0].namespace != pair[1].namespace);
         let heard = if several { strangers.as_slice() } else { &[] };
         let world = Population::fit(quantity, &start, heard, |m| &m.namespace, Hearing::of_strangers());
-        let homes = by_owner(members).into_iter().filter(|(owner, _)| asks(owner)).map(|(owner, own)| {
-            // A table that somebody brought needs nobody else's word.
-            let table = owner.is_empty();
-            let before = if table { &start } else { &world };
-            (owner.to_owned(), Population::at_home(quantity, before, &own, !table))
-        });
-        Self { homes: homes.collect(), world }
+        let mut it = Self { world, homes: BTreeMap::new() };
+        let homes = by_owner(members).into_iter();
+        it.homes = homes.map(|(owner, own)| (owner.to_owned(), it.home(quantity, owner, &own))).collect();
+        it
+    }
+
+    /// What an owner's families say, these alone, beyond what all say.
+    pub fn home(&self, quantity: Quantity, owner: &str, own: &[&Member]) -> Population {
+        // A table that somebody brought needs nobody else's word.
+        if owner.is_empty() {
+            return Population::at_home(quantity, &Population::new(quantity), own, false);
+        }
+        Population::at_home(quantity, &self.world, own, true)
     }
 
     /// What each owner's families say by themselves.

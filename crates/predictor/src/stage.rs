@@ -156,13 +156,12 @@ impl Stage {
 
     /// What to think of a family; its own earlier self is not its sibling.
     pub fn expect(&self, family: &Family) -> Expected {
-        self.expect_beside(&self.populations, family, SIBLINGS)
+        self.expect_beside(self.populations.of(owner(&family.name)), family, SIBLINGS)
     }
 
-    /// What populations and its siblings, at most so many, say of a family.
-    pub fn expect_beside(&self, populations: &Populations, family: &Family, most: usize) -> Expected {
+    /// What a population and a family's siblings, at most so many, say of it.
+    pub fn expect_beside(&self, population: &Population, family: &Family, most: usize) -> Expected {
         let siblings = self.siblings(family, most);
-        let population = populations.of(owner(&family.name));
         let mut expected = population.expect(self.quantity, family.size, &siblings);
         let rows: Vec<&Rows> = siblings.iter().map(|m| &m.rows).collect();
         let parts = self.parts.get(owner(&family.name)).copied().unwrap_or_default();
