@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::conformal::{Errors, Factors, SITUATIONS};
 use crate::held_out;
+use crate::physics::Quantity;
 use crate::pool::owner;
 use crate::population::Member;
 use crate::stage::{Family, Stage};
@@ -31,9 +32,11 @@ fn parts_of(families: usize) -> usize {
     if families < MANY { PARTS.0 } else { PARTS.1 }
 }
 
-/// Factors by owner; of somebody of whom nothing is known they are 1.
-#[derive(Clone, Debug, Default)]
+/// Factors by owner.
+#[derive(Clone, Debug)]
 pub(crate) struct Calibration {
+    /// Of whom nothing is known.
+    start: Factors,
     /// Of families whose owner ran others of the model.
     beside: BTreeMap<String, Factors>,
     /// Of families whose model is new to their owner.
@@ -45,7 +48,12 @@ impl Calibration {
     pub fn of(&self, name: &str, beside: bool) -> Factors {
         let found = |factors: &BTreeMap<String, Factors>| factors.get(owner(name)).copied();
         let beside = if beside { found(&self.beside) } else { None };
-        beside.or_else(|| found(&self.alone)).unwrap_or_default()
+        beside.or_else(|| found(&self.alone)).unwrap_or(self.start)
+    }
+
+    /// Before any family.
+    pub fn new(quantity: Quantity) -> Self {
+        Self { start: Factors::start(quantity), beside: BTreeMap::new(), alone: BTreeMap::new() }
     }
 
     /// From the families.
@@ -61,14 +69,14 @@ impl Calibration {
                 home.own.push(member);
             }
         }
-        let mut it = Self::default();
+        let mut it = Self::new(stage.quantity);
         for (owner, home) in homes {
-            let alone = factors(&home.held_out(stage, owner, true), Factors::default());
+            let alone = factors(&home.held_out(stage, owner, true), it.start, it.start);
             let related = Home {
                 asked: home.asked.into_iter().filter(|(f, _)| stage.has_siblings(f)).collect(),
                 ..home
             };
-            let beside = factors(&related.held_out(stage, owner, false), alone);
+            let beside = factors(&related.held_out(stage, owner, false), it.start, alone);
             it.alone.insert(owner.to_owned(), alone);
             it.beside.insert(owner.to_owned(), beside);
         }
@@ -117,14 +125,14 @@ impl Home<'_> {
     }
 }
 
-/// Factors from what was held out; `otherwise` where nothing was.
-fn factors(found: &[Found], otherwise: Factors) -> Factors {
+/// Factors from what was held out, drawn to `start`; `otherwise` where nothing was.
+fn factors(found: &[Found], start: Factors, otherwise: Factors) -> Factors {
     Factors(std::array::from_fn(|situation| {
         let mut errors = Errors::default();
         for (counts, of) in found {
             errors.add(&of[situation], *counts);
         }
-        errors.factor().unwrap_or(otherwise.0[situation])
+        errors.factor(start.0[situation]).unwrap_or(otherwise.0[situation])
     }))
 }
 

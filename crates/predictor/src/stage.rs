@@ -134,7 +134,7 @@ impl Stage {
             members: Vec::new(),
             texture: Texture::USUAL,
             parts: BTreeMap::new(),
-            calibration: Calibration::default(),
+            calibration: Calibration::new(quantity),
         };
         let start = Populations::new(quantity);
         stage.members = families.iter().filter_map(|f| stage.member(start.world(), f)).collect();
