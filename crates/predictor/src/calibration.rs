@@ -136,32 +136,33 @@ fn factors(found: &[Found], start: Factors, otherwise: Factors) -> Factors {
     }))
 }
 
-/// Who is held out: the first of every namespace, then the second of each, and so on, for as long as it is not too dear. Who counts less
-/// than whole does so little by little: where a namespace comes, the others' factors move by little.
+/// Who is held out: namespaces in turns, each with as much as it costs, for as long as it is not too dear. Who counts less than whole
+/// does so little by little: where a namespace comes, the others' factors move by little.
 fn fair<'a>(families: Vec<&'a Family>, members: &[Member]) -> Vec<Asked<'a>> {
     let mut homes: BTreeMap<&str, usize> = BTreeMap::new();
     for member in members {
         *homes.entry(owner(&member.name)).or_default() += 1;
     }
-    let mut taken: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut turns: Vec<(usize, &Family)> = Vec::with_capacity(families.len());
-    for family in families {
-        let turn = taken.entry(&family.namespace).or_default();
-        turns.push((*turn, family));
-        *turn += 1;
-    }
-    turns.sort_by_key(|(turn, _)| *turn);
-    let mut cost = 0.0;
     let mut fits: BTreeMap<&str, usize> = BTreeMap::new();
-    let asked = turns.into_iter().map(|(_, family)| {
+    let mut spent: BTreeMap<&str, usize> = BTreeMap::new();
+    let turn = |family: &'a Family| {
         let owner = owner(&family.name);
         let own = homes.get(owner).copied().unwrap_or_default();
         let fits = fits.entry(owner).or_default();
         *fits += 1;
         let fit = if *fits <= parts_of(own) { (own * MEMBER).min(FIT) } else { 0 };
         let rows = family.spots.len().min(ROWS);
-        cost += (rows * rows + fit + BESIDES) as f64;
-        (family, ((COST - cost) / (COST - WHOLE)).min(1.0))
+        let cost = rows * rows + fit + BESIDES;
+        let spent = spent.entry(&family.namespace).or_default();
+        *spent += cost;
+        (*spent, cost, family)
+    };
+    let mut turns: Vec<(usize, usize, &Family)> = families.into_iter().map(turn).collect();
+    turns.sort_by_key(|(spent, ..)| *spent);
+    let mut all = 0;
+    let asked = turns.into_iter().map(|(_, cost, family)| {
+        all += cost;
+        (family, ((COST - all as f64) / (COST - WHOLE)).min(1.0))
     });
     asked.take_while(|(_, counts)| *counts > 0.0).collect()
 }

@@ -62,8 +62,8 @@ impl Factors {
     /// them a stranger to all others (`tests/coverage.rs`). What jobs start from is surer of how they scale than they are alike.
     pub fn start(quantity: Quantity) -> Self {
         match quantity {
-            Quantity::Time => Self([1.05, 1.9, 2.25, 2.4, 2.6, 1.75, 1.65]),
-            Quantity::Power => Self([1.2, 0.8, 0.8, 0.8, 1.65, 1.25, 1.0]),
+            Quantity::Time => Self([1.6, 1.9, 2.25, 2.4, 2.6, 1.75, 1.65]),
+            Quantity::Power => Self([1.2, 1.0, 1.0, 1.0, 1.65, 1.25, 1.0]),
         }
     }
 
