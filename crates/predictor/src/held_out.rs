@@ -36,6 +36,10 @@ pub(crate) fn ask(stage: &Stage, expected: Expected, family: &Family) -> [Vec<f6
         if !others.is_empty() {
             ask(Situation::New, &others, &|_| false);
         }
+        // How long a step takes of which nothing ran is a matter of levels; what a board draws goes by the others.
+        if stage.quantity == Quantity::Power {
+            ask(Situation::Nothing, &[], &|_| false);
+        }
         for (alone, known) in
             [(Situation::First, 1), (Situation::Second, 2)].into_iter().filter(|(_, known)| *known < n)
         {

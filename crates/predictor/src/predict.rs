@@ -47,6 +47,9 @@ pub struct Predictor {
     trusted_watts: Trusts,
 }
 
+/// Variance of the log of an epoch's time where nobody ran anything: from seconds to days.
+const UNKNOWN_LEVEL: f64 = 9.0;
+
 /// Draws of one GPU of a family at a cell: without a limit and under the cell's (logs).
 type Draws<'a> = dyn Fn(&Family, &Cell, Usual) -> Option<(f64, f64)> + 'a;
 
@@ -268,7 +271,11 @@ impl Predictor {
                 self.time.members.iter().filter(mine).map(|m| m.found[LEVEL].mean).collect();
             levels.sort_by(f64::total_cmp);
             let mean = levels.get(levels.len() / 2).copied().unwrap_or(libm::log(600.0));
-            let spread = levels.last().zip(levels.first()).map_or(0.0, |(b, a)| (b - a) * (b - a) / 12.0);
+            // One tells nothing of how far they lie apart.
+            let spread = match levels.as_slice() {
+                [first, .., last] => (last - first) * (last - first) / 12.0,
+                _ => UNKNOWN_LEVEL,
+            };
             return (Found { mean, variance: sigma.max(spread) }, Source::Prior);
         };
         let run = Some(prior.run_time.0).filter(|s| s.is_finite() && *s > 0.0).unwrap_or(1.0);
