@@ -136,8 +136,8 @@ fn factors(found: &[Found], start: Factors, otherwise: Factors) -> Factors {
     }))
 }
 
-/// Who is held out: namespaces in turns, each with as much as it costs, for as long as it is not too dear. Who counts less than whole
-/// does so little by little: where a namespace comes, the others' factors move by little.
+/// Who is held out: owners in turns, each with as much as it costs, for as long as it is not too dear. Who counts less than whole
+/// does so little by little: where an owner comes, the others' factors move by little.
 fn fair<'a>(families: Vec<&'a Family>, members: &[Member]) -> Vec<Asked<'a>> {
     let mut homes: BTreeMap<&str, usize> = BTreeMap::new();
     for member in members {
@@ -153,7 +153,7 @@ fn fair<'a>(families: Vec<&'a Family>, members: &[Member]) -> Vec<Asked<'a>> {
         let fit = if *fits <= parts_of(own) { (own * MEMBER).min(FIT) } else { 0 };
         let rows = family.spots.len().min(ROWS);
         let cost = rows * rows + fit + BESIDES;
-        let spent = spent.entry(&family.namespace).or_default();
+        let spent = spent.entry(owner).or_default();
         *spent += cost;
         (*spent, cost, family)
     };
@@ -165,4 +165,47 @@ fn fair<'a>(families: Vec<&'a Family>, members: &[Member]) -> Vec<Asked<'a>> {
         (family, ((COST - all as f64) / (COST - WHOLE)).min(1.0))
     });
     asked.take_while(|(_, counts)| *counts > 0.0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::physics::Setting;
+    use crate::ratio::Size;
+    use crate::stage::Spot;
+
+    fn family(owner: &str, number: usize, rows: usize) -> Family {
+        let spot = |i: usize| Spot {
+            gpu_type: "T4".into(),
+            law: 0.0,
+            setting: Setting { gpus: i as f64 / 4.0, ..Setting::default() },
+            log: 5.0 - 0.1 * i as f64,
+            noise: 0.01,
+            table: None,
+        };
+        let (name, size) = (format!("{owner}/job-{number}"), Size::default());
+        let spots = (0..rows).map(spot).collect();
+        Family { name, namespace: owner.to_owned(), model: None, size, spots }
+    }
+
+    #[test]
+    fn an_owner_of_many_families_crowds_nobody_out() {
+        let honest = (0..10).flat_map(|owner| (0..4).map(move |i| family(&format!("lab-{owner}"), i, 3)));
+        let crowd = (0..60).map(|i| family("crowd", i, 24));
+        let families: Vec<Family> = honest.chain(crowd).collect();
+        let stage = Stage::fit(Quantity::Time, &families);
+        let asked = fair(families.iter().rev().collect(), &stage.members);
+        let whole =
+            |owner: &str| asked.iter().filter(|(f, counts)| f.namespace == owner && *counts >= 1.0).count();
+        assert!((0..10).all(|owner| whole(&format!("lab-{owner}")) == 4));
+        assert!((1..60).contains(&whole("crowd")), "{}", whole("crowd"));
+    }
+
+    #[test]
+    fn of_whom_nothing_ran_is_thought_what_strangers_showed() {
+        let stage = Stage::fit(Quantity::Time, &[family("lab", 0, 1)]);
+        let calibration = Calibration::fit(&stage, &[family("lab", 0, 1)]);
+        assert_eq!(calibration.of("lab/next", false), Factors::start(Quantity::Time));
+        assert_eq!(calibration.of("other/first", true), Factors::start(Quantity::Time));
+    }
 }
