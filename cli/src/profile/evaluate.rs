@@ -42,7 +42,7 @@ pub struct EvaluateArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 enum Name {
-    /// Other settings of the job are known (five turns)
+    /// Other settings of the job are known (a fifth left out at a time, four times over)
     Known,
     /// One measurement of the job
     First1,
@@ -58,6 +58,9 @@ enum Name {
     Nothing,
 }
 
+/// Which rows go together moves the error of known settings by a tenth: so many times over.
+const SHUFFLES: u32 = 4;
+
 impl Name {
     const ALL: [Self; 7] = [
         Self::Known,
@@ -71,7 +74,7 @@ impl Name {
 
     fn setting(self) -> (Setting, &'static str) {
         match self {
-            Self::Known => (Setting::Known, "known settings, 5-fold"),
+            Self::Known => (Setting::Known(SHUFFLES), "known settings, 5-fold"),
             Self::First1 => (Setting::First(1), "first measurement"),
             Self::First2 => (Setting::First(2), "first two"),
             Self::First4 => (Setting::First(4), "first four"),

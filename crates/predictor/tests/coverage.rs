@@ -60,7 +60,7 @@ fn on_a_new_gpu_type_after_one_measurement() {
 
 #[test]
 fn in_known_settings() {
-    covered(Setting::Known, 63);
+    covered(Setting::Known(1), 63);
 }
 
 #[test]
@@ -90,5 +90,5 @@ fn among_strangers_on_a_new_gpu_type_after_one_measurement() {
 
 #[test]
 fn among_strangers_in_known_settings() {
-    covered_among_strangers(Setting::Known, 63);
+    covered_among_strangers(Setting::Known(1), 63);
 }

@@ -20,7 +20,7 @@ fn asked(samples: &[Sample], setting: Setting) -> (Outcome, Outcome) {
 
 #[test]
 fn known_settings_beat_a_plain_physics_fit_on_every_model_and_intervals_hold() {
-    let (outcome, physics) = asked(&table("pollux_t4", 64), Setting::Known);
+    let (outcome, physics) = asked(&table("pollux_t4", 64), Setting::Known(1));
     let error = median(outcome.epoch_errors());
     assert!(error < 0.055, "{error:.3}");
     let physics = physics.by_job();

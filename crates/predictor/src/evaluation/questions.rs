@@ -7,8 +7,8 @@ use crate::table::Sample;
 /// What is known of the job when it is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setting {
-    /// Four fifths of its rows, in five turns.
-    Known,
+    /// Four fifths of its rows, in five turns; so many times over, in other fifths (which rows go together moves an error by a tenth).
+    Known(u32),
     /// Its first measurements on one type, as a user would make them: the smallest number of GPUs first.
     First(usize),
     /// Everything on other types and this many rows on the type that is asked.
@@ -35,6 +35,28 @@ pub struct Question<'a> {
     pub asked: Vec<&'a Sample>,
 }
 
+/// Parts that a job's rows are left out in.
+const FOLDS: usize = 5;
+
+/// The part of each of so many rows, the same in every run: parts of one size, neighbours not together.
+fn folds(rows: usize, shuffle: u32) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..rows).collect();
+    order.sort_by_key(|i| scrambled(*i as u64 + (u64::from(shuffle) << 32)));
+    let mut folds = vec![0; rows];
+    for (at, i) in order.into_iter().enumerate() {
+        folds[i] = at % FOLDS;
+    }
+    folds
+}
+
+/// SplitMix64 (Steele, Lea and Flood, 2014).
+fn scrambled(seed: u64) -> u64 {
+    let mut z = seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
 /// All questions of a setting, in order of the jobs.
 pub fn questions<'a>(samples: &'a [Sample], setting: Setting, hold_out: HoldOut) -> Vec<Question<'a>> {
     let timed: Vec<&Sample> = samples.iter().filter(|s| s.epoch_s.is_some()).collect();
@@ -57,12 +79,11 @@ pub fn questions<'a>(samples: &'a [Sample], setting: Setting, hold_out: HoldOut)
         };
         let types: BTreeSet<&str> = own.iter().map(|s| s.gpu_type.as_str()).collect();
         match setting {
-            Setting::Known => {
-                for turn in 0..5 {
-                    // A fixed shuffle: neighbours do not all go together.
-                    let held = |i: usize| i.wrapping_mul(0x9E37_79B1) / 7 % 5 == turn;
+            Setting::Known(times) => {
+                for (shuffle, turn) in (0..times).flat_map(|s| (0..FOLDS).map(move |turn| (s, turn))) {
+                    let folds = folds(own.len(), shuffle);
                     let (asked, known): (Vec<_>, Vec<_>) =
-                        own.iter().enumerate().partition(|(i, _)| held(*i));
+                        own.iter().enumerate().partition(|(i, _)| folds[*i] == turn);
                     let plain = |rows: Vec<(usize, &&'a Sample)>| {
                         rows.into_iter().map(|(_, s)| *s).collect::<Vec<_>>()
                     };
