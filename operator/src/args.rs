@@ -9,6 +9,8 @@ use andreas_runtime::client::ClientArgs;
 use andreas_runtime::telemetry::TelemetryArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::learner::Trust;
+
 /// The controller of ANDREAS: watches TrainingJobs and nodes, plans, carries plans out.
 #[derive(Debug, Parser)]
 #[command(name = "andreas-operator", version, about, args_conflicts_with_subcommands = true)]
@@ -88,6 +90,9 @@ pub struct RunArgs {
     /// Who binds the pods.
     #[arg(long, env = "ANDREAS_SCHEDULER_MODE", value_enum, default_value_t = SchedulerMode::Extender)]
     pub scheduler_mode: SchedulerMode,
+    /// Whose families teach a job's predictions whole.
+    #[arg(long, env = "ANDREAS_LEARNING_TRUST", value_enum, default_value_t = Trust::Namespace)]
+    pub learning_trust: Trust,
 }
 
 /// Where training programs post their progress.

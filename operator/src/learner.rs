@@ -38,6 +38,27 @@ const LEAST_REST: Duration = Duration::from_secs(1);
 /// Why a row was not pooled that its own family goes on using.
 const CLAIMED: &str = "Claimed";
 
+/// Whose families teach a job's predictions whole. All others decide a small part of anything, and nothing by what they say of themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Trust {
+    /// Those of its namespace: one that lies moves the others' predictions by 2 % at most.
+    #[default]
+    Namespace,
+    /// Those of all namespaces, as if they were one: predictions are better where teams are many and their jobs few, and one that lies
+    /// moves everybody's.
+    Cluster,
+}
+
+impl Trust {
+    /// A profile's name as the predictor is told it.
+    pub fn name(self, profile: &str) -> String {
+        match self {
+            Self::Namespace => profile.to_owned(),
+            Self::Cluster => andreas_predictor::together(profile),
+        }
+    }
+}
+
 /// What a model is made from: equal, equal models.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Basis {
@@ -48,6 +69,7 @@ pub struct Basis {
 /// A model that is wished for.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
+    trust: Trust,
     basis: Basis,
     profiles: Vec<(ObjectKey, Arc<SlimTrainingProfile>)>,
 }
@@ -64,7 +86,7 @@ struct Population {
 
 impl Wanted {
     /// From the profiles as they are, and the GPU types of the cluster. Families of which nothing was observed teach others nothing.
-    pub fn of(index: &ClusterIndex, models: Vec<GpuModel>) -> Self {
+    pub fn of(index: &ClusterIndex, models: Vec<GpuModel>, trust: Trust) -> Self {
         let seen = |profile: &SlimTrainingProfile| {
             profile.status.as_ref().is_some_and(|status| !status.observations.is_empty())
         };
@@ -76,13 +98,13 @@ impl Wanted {
             .collect();
         let versions =
             profiles.iter().map(|(key, profile)| (key.clone(), profile.resource_version())).collect();
-        Self { basis: Basis { models, versions }, profiles }
+        Self { trust, basis: Basis { models, versions }, profiles }
     }
 
     /// The same GPU types, and no family.
     fn bare(&self) -> Self {
         let basis = Basis { models: self.basis.models.clone(), versions: Vec::new() };
-        Self { basis, profiles: Vec::new() }
+        Self { trust: self.trust, basis, profiles: Vec::new() }
     }
 
     fn population(&self) -> Population {
@@ -104,7 +126,11 @@ impl Wanted {
             }
             *of_namespace += rows;
             all.rows += rows;
-            let family = andreas_profiles::family(key.to_string(), &profile.spec, profile.status.as_ref());
+            let family = andreas_profiles::family(
+                self.trust.name(&key.to_string()),
+                &profile.spec,
+                profile.status.as_ref(),
+            );
             let claimed = family.observations.iter().filter(|row| row.claimed).count() as u64;
             if claimed > 0 {
                 *all.claimed.entry(key.namespace.clone()).or_default() += claimed;

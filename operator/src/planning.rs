@@ -24,7 +24,7 @@ use crate::executor::Shared;
 use crate::executor::observe::largest_node;
 use crate::forecast;
 use crate::index::ClusterIndex;
-use crate::learner::Learner;
+use crate::learner::{Learner, Trust};
 use crate::ledger::Ledger;
 use crate::lifecycle::{DecisionFor, Planned, Settings};
 use crate::metrics::LastPlan;
@@ -56,6 +56,7 @@ const FIRST_WITHIN: Duration = Duration::from_secs(10);
 pub async fn run(
     shared: Arc<Shared>,
     options: Options,
+    trust: Trust,
     pace: Pace,
     heart: Heartbeat,
     snapshots: Snapshots,
@@ -70,7 +71,7 @@ pub async fn run(
             return;
         }
     };
-    let mut tables = Tables::learning(learner.clone());
+    let mut tables = Tables::learning(learner.clone(), trust);
     // Prices and memory of the last plan.
     let mut left = (None, None);
     let mut wake: Option<Instant> = None;
@@ -94,7 +95,7 @@ pub async fn run(
         // What is logged before this line, the plan knows.
         tracing::debug!(plan = number, "looks");
         let (index, ledger) = look(&shared);
-        let with = std::mem::replace(&mut tables, Tables::learning(learner.clone()));
+        let with = std::mem::replace(&mut tables, Tables::learning(learner.clone(), trust));
         let (last, wanted) = (std::mem::take(&mut left), options.clone());
         let work = move || make(&index, &ledger, with, last, &wanted);
         let Ok((with, built, planned)) = tokio::task::spawn_blocking(work).await else {

@@ -11,6 +11,7 @@ use crate::held_out;
 use crate::physics::Quantity;
 use crate::pool::owner;
 use crate::population::Member;
+use crate::spread::spread;
 use crate::stage::{Family, Stage};
 
 /// What holding families out may cost in all; from so much on they count less and less. One is about 5 us.
@@ -27,6 +28,8 @@ const SIBLINGS: usize = 16;
 /// Parts that an owner's families are held out in: of a few, and of so many that a fit of them is long and a half says as much.
 const PARTS: (usize, usize) = (6, 2);
 const MANY: usize = 100;
+/// Families that are asked for one that is held out.
+const OTHERS: usize = 256;
 
 fn parts_of(families: usize) -> usize {
     if families < MANY { PARTS.0 } else { PARTS.1 }
@@ -114,7 +117,8 @@ impl Home<'_> {
         let mut found = Vec::with_capacity(self.asked.len());
         for part in 0..parts.len().min(count) {
             let others = self.own.iter().filter(|m| part_of(&m.name, m.model.as_deref()) != Some(part));
-            let home = stage.populations.home(stage.quantity, owner, &others.copied().collect::<Vec<_>>());
+            let others = spread(&others.copied().collect::<Vec<_>>(), OTHERS);
+            let home = stage.populations.home(stage.quantity, owner, &others);
             let held = self.asked.iter().filter(|(f, _)| part_of(&f.name, f.model.as_deref()) == Some(part));
             found.extend(held.map(|(family, counts)| {
                 let expected = stage.expect_beside(&home, family, siblings);

@@ -63,6 +63,7 @@ mod types;
 mod voices;
 
 pub use estimate::{Estimate, on_time_probability};
+pub use pool::together;
 pub use predict::Predictor;
 pub use ranges::OutOfRange;
 pub use screen::{Refusal, Refused, screen};

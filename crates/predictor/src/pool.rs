@@ -24,12 +24,22 @@ pub(crate) struct Pooled<'a> {
     pub watts: Vec<Cell>,
 }
 
+/// Before the names of those that are one party; no namespace is called that.
+const TOGETHER: &str = "*/";
+
+/// The name of a family whose namespace is one party with all others that are named so: each is told all that another's families show and
+/// say of themselves, and believes it. Bounds on rows stay by namespace.
+pub fn together(name: &str) -> String {
+    format!("{TOGETHER}{name}")
+}
+
 /// The namespace of `namespace/name`; a name without one stands for itself.
 pub(crate) fn namespace(name: &str) -> &str {
+    let name = name.strip_prefix(TOGETHER).unwrap_or(name);
     name.split_once('/').map_or(name, |(namespace, _)| namespace)
 }
 
-/// Whose family it is: the namespace's, or, where names have none, of whoever brought the table. Only families of one owner teach
+/// Whose family it is: the namespace's, that of all who are one party, or, where names have none, of whoever brought the table. Only families of one owner teach
 /// each other by what they say of themselves (a model's name, features): anybody may say anything.
 pub(crate) fn owner(name: &str) -> &str {
     name.split_once('/').map_or("", |(namespace, _)| namespace)

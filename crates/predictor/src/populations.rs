@@ -8,7 +8,11 @@ use std::collections::BTreeMap;
 use crate::physics::Quantity;
 use crate::pool::owner;
 use crate::population::{Member, Population};
+use crate::spread::spread;
 use crate::voices::Hearing;
+
+/// Families of one owner that a fit of them takes: more teach nothing new.
+const FAMILIES: usize = 512;
 
 /// What all namespaces say together, and what each owner's own families say beyond that.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,7 +33,7 @@ impl Populations {
         let strangers: Vec<&Member> =
             members.iter().copied().filter(|m| !owner(&m.name).is_empty()).collect();
         // Who is alone has heard from nobody yet, and need not hear himself twice.
-        let several = strangers.windows(2).any(|pair| pair[0].namespace != pair[1].namespace);
+        let several = strangers.windows(2).any(|pair| owner(&pair[0].name) != owner(&pair[1].name));
         let heard = if several { strangers.as_slice() } else { &[] };
         let world = Population::fit(quantity, &start, heard, |m| &m.namespace, Hearing::of_strangers());
         let mut it = Self { world, homes: BTreeMap::new() };
@@ -40,6 +44,7 @@ impl Populations {
 
     /// What an owner's families say, these alone, beyond what all say.
     pub fn home(&self, quantity: Quantity, owner: &str, own: &[&Member]) -> Population {
+        let own = &spread(own, FAMILIES);
         // A table that somebody brought needs nobody else's word.
         if owner.is_empty() {
             return Population::at_home(quantity, &Population::new(quantity), own, false);

@@ -71,7 +71,8 @@ pub struct Features {
 /// A family of runs: same model, data and batch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
-    /// `namespace/name`; only its uniqueness and order count.
+    /// `namespace/name`, unique. Namespaces are strangers to each other, unless named by [`together`](crate::together); names without one are
+    /// one party's.
     pub name: String,
     /// The user's own table. Never changed by us.
     pub given: Vec<Given>,

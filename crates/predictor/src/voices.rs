@@ -90,7 +90,11 @@ pub(crate) fn heard(said: &[(Voice, f64)], known: f64, Hearing { most, .. }: Hea
         return vec![1.0; said.len()];
     }
     for _ in 0..ROUNDS {
+        let before = total;
         total = known + by_namespace.values().map(|words| words.min(most * total)).sum::<f64>();
+        if (before - total).abs() <= 1e-12 * total {
+            break;
+        }
     }
     said.iter().map(|(voice, _)| (most * total / by_namespace[&voice.of].max(1e-12)).min(1.0)).collect()
 }

@@ -5,7 +5,7 @@
 mod common;
 
 use andreas_core::{Configuration, GpuCount, Seconds, Time, Watts};
-use andreas_predictor::{Estimate, Features, Observation, Prediction, Predictor, Profile, Refusal};
+use andreas_predictor::{Estimate, Features, Observation, Prediction, Predictor, Profile, Refusal, together};
 use common::{every, family, gpus, on, prior};
 use proptest::prelude::*;
 
@@ -238,4 +238,30 @@ fn rows_of_one_namespace_are_bounded() {
     let population: Vec<Profile> = (0..100).map(|n| lies(n, [1.0; 3], -0.5, 100.0)).collect();
     let predictor = Predictor::fit(&gpus(), &population);
     assert!(predictor.refused()["liar"][&Refusal::TooMany] >= 900, "{:?}", predictor.refused());
+}
+
+#[test]
+fn namespaces_that_are_one_party_teach_each_other_as_one_does_itself() {
+    // Given twenty namespaces of four families, and one that has none; as strangers, as one party, and as one namespace's.
+    let twenty = honest(20);
+    let asked = |name: fn(&str) -> String| {
+        let named = |p: &Profile| Profile { name: name(&p.name), ..p.clone() };
+        let predictor = Predictor::fit(&gpus(), &twenty.iter().map(named).collect::<Vec<_>>());
+        let (mut off, mut widths) = (Vec::new(), Vec::new());
+        for i in 300..312 {
+            let f = family(i);
+            let seen = vec![f.seen(on("A100", 2, 1), 6.0)];
+            let new = Profile { name: format!("lab-77/new-{i}"), observations: seen, ..f.profile() };
+            for p in predictor.predict(&named(&new), &prior(), &every()) {
+                off.push((p.epoch.median / f.epoch(&p.configuration) - 1.0).abs());
+                widths.push(p.epoch.sigma);
+            }
+        }
+        (common::median(off), common::median(widths))
+    };
+    let strangers = asked(str::to_owned);
+    let party = asked(together);
+    let one = asked(|name| format!("all/{}", name.replace('/', "-")));
+    assert!(party.0 < 0.7 * strangers.0 && party.1 < 0.7 * strangers.1, "{party:?} {strangers:?}");
+    assert!((party.0 / one.0 - 1.0).abs() < 0.1 && (party.1 / one.1 - 1.0).abs() < 0.1, "{party:?} {one:?}");
 }

@@ -50,7 +50,7 @@ fn wish(families: usize) -> Wanted {
     for n in 0..families {
         profile(&mut index, &format!("lab/f{n}"), &json!([row("A100", 1, 60_000, false)]));
     }
-    Wanted::of(&index, boards())
+    Wanted::of(&index, boards(), Trust::Namespace)
 }
 
 fn until(what: &str, holds: impl Fn() -> bool) {
@@ -140,7 +140,7 @@ fn rows_are_bounded_by_namespace_and_what_a_job_says_of_itself_is_not_pooled() {
         profile(&mut index, &format!("liar/f{n:02}"), &json!(many));
     }
     profile(&mut index, "lab/own", &json!([row("A100", 1, 60_000, false), row("T4", 1, 90_000, true)]));
-    let fit = Wanted::of(&index, boards()).fit().fit;
+    let fit = Wanted::of(&index, boards(), Trust::Namespace).fit().fit;
     assert_eq!((fit.families, fit.rows), (17, 1_026));
     assert_eq!(fit.refused["Claimed"], 1);
     assert!(fit.refused["TooMany"] >= 24 * 64, "{:?}", fit.refused);
@@ -170,9 +170,13 @@ fn honest() -> ClusterIndex {
 
 /// What is thought of an honest job whose family was seen once, and of one that nobody knows.
 fn rows_of(index: &ClusterIndex) -> Vec<(f64, f64)> {
+    rows_among(index, Trust::Namespace)
+}
+
+fn rows_among(index: &ClusterIndex, trust: Trust) -> Vec<(f64, f64)> {
     let facts = TypeFacts { gpus: 8, per_node: 8, ..TypeFacts::default() };
     let types: Types = boards().into_iter().map(|board| (board.gpu_type, facts.clone())).collect();
-    let mut tables = Tables::default();
+    let mut tables = Tables::trusting(trust);
     tables.refresh(index, &EnergyPolicySpec::default(), &types);
     let job = |name: &str, profile: &str| -> SlimTrainingJob {
         serde_json::from_value(json!({
@@ -252,6 +256,33 @@ fn a_namespace_of_lies_moves_what_is_thought_of_others_jobs_by_two_per_cent_at_m
 }
 
 #[test]
+fn where_all_namespaces_are_one_party_a_job_that_ran_on_one_type_is_known_on_the_others() {
+    let mut index = honest();
+    profile(&mut index, "lab-99/once", &json!([row("A100", 2, 90_000, false)]));
+    let facts = TypeFacts { gpus: 8, per_node: 8, ..TypeFacts::default() };
+    let types: Types = boards().into_iter().map(|board| (board.gpu_type, facts.clone())).collect();
+    let job: SlimTrainingJob = serde_json::from_value(json!({
+        "metadata": {"name": "once", "namespace": "lab-99", "uid": "once"},
+        "spec": {"epochs": 10, "gpus": {"min": 2, "max": 2}, "template": {"spec": {"containers": []}}},
+    }))
+    .expect("a job");
+    // When the same is asked among strangers and as one party: an epoch on two V100 and T4, and how sure that is.
+    let of = |trust: Trust| {
+        let mut tables = Tables::trusting(trust);
+        tables.refresh(&index, &EnergyPolicySpec::default(), &types);
+        let table = tables.of(&index, &job, &types).expect("a table");
+        let rows = table.rows.iter().zip(&table.times).filter(|(row, _)| row.gpu_type.as_str() != "A100");
+        rows.map(|(_, epoch)| (epoch.median, epoch.sigma)).collect::<Vec<_>>()
+    };
+    let (strangers, party) = (of(Trust::Namespace), of(Trust::Cluster));
+    assert_eq!((strangers.len(), party.len()), (2, 2));
+    for ((stranger, party), slower) in strangers.iter().zip(&party).zip([2.9, 1.35]) {
+        assert!((party.0 / (90.0 * slower) - 1.0).abs() < 0.1, "{party:?} {slower}");
+        assert!(party.1 < 0.5 * stranger.1, "{party:?} {stranger:?}");
+    }
+}
+
+#[test]
 fn the_same_families_give_the_same_model_in_whatever_order_they_came() {
     let forth = rows_of(&honest());
     let index = honest();
@@ -279,7 +310,7 @@ fn how_long_a_fit_takes() {
             profile(&mut index, &format!("lab-{:02}/f{family:04}", family % 12), &json!(of));
         }
         let began = Instant::now();
-        let wanted = Wanted::of(&index, boards());
+        let wanted = Wanted::of(&index, boards(), Trust::Namespace);
         let asked = began.elapsed();
         let fit = wanted.fit().fit;
         println!("{rows} rows: asked for in {asked:?}, {} read, fitted in {:?}", fit.rows, fit.took);

@@ -235,7 +235,15 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
         every: Duration::from_secs(args.plan_every),
     };
     let heart = with.health.heartbeat("planning", pace.every * 2 + Duration::from_secs(120));
-    loops.spawn(planning::run(Arc::clone(&shared), options, pace, heart, with.snapshots, loops_end.clone()));
+    loops.spawn(planning::run(
+        Arc::clone(&shared),
+        options,
+        args.learning_trust,
+        pace,
+        heart,
+        with.snapshots,
+        loops_end.clone(),
+    ));
     loops.spawn(crate::nodes::run(Arc::clone(&shared), loops_end.clone()));
     loops.spawn(profiles::run(Arc::clone(&shared), loops_end.clone()));
     loops.close();

@@ -17,7 +17,7 @@ use super::boards::board;
 use super::limits;
 use super::worker::WorkerSpecs;
 use crate::index::ClusterIndex;
-use crate::learner::{Learner, Model, Wanted};
+use crate::learner::{Learner, Model, Trust, Wanted};
 use crate::lifecycle::pods::{self, WorkerDigest};
 
 /// A GPU type of the cluster: how many GPUs there are and how much memory each has.
@@ -86,6 +86,7 @@ impl Table {
 pub struct Tables {
     /// Fits beside everything else; without one, models are fitted when they are asked for.
     learner: Option<Learner>,
+    trust: Trust,
     model: Option<Arc<Model>>,
     run_times: RunTimes,
     tables: HashMap<String, Arc<Table>>,
@@ -134,8 +135,13 @@ impl RunTimes {
 
 impl Tables {
     /// Tables whose models that learner fits.
-    pub fn learning(learner: Learner) -> Self {
-        Self { learner: Some(learner), ..Self::default() }
+    pub fn learning(learner: Learner, trust: Trust) -> Self {
+        Self { learner: Some(learner), trust, ..Self::default() }
+    }
+
+    /// Tables whose models are fitted when they are asked for.
+    pub fn trusting(trust: Trust) -> Self {
+        Self { trust, ..Self::default() }
     }
 
     /// Takes the newest model for the profiles, policy and types as they are.
@@ -148,7 +154,7 @@ impl Tables {
             })
             .collect();
         self.run_times = RunTimes::of(index, policy);
-        let wanted = Wanted::of(index, models);
+        let wanted = Wanted::of(index, models, self.trust);
         let model = match &self.learner {
             Some(learner) => learner.latest(wanted),
             None if self.model.as_ref().is_some_and(|model| model.is(&wanted)) => return,
@@ -244,14 +250,17 @@ impl Tables {
         let (nodes, epochs) = (gpus.max_nodes, job.spec.epochs);
         // Where there is no profile, all jobs of the namespace that may have the same are told the same.
         let subject = if profile.is_some() { key.to_string() } else { format!("{}/", key.namespace) };
+        let subject = self.trust.name(&subject);
         let cache_key = format!(
             "{subject} {version} {totals:?} {allowed:?} {levels:?} {nodes} {epochs} {otherwise:?} {seen:?}"
         );
         if let Some(table) = self.tables.get(&cache_key) {
             return Some(Arc::clone(table));
         }
-        let mut family =
-            profile.map_or_else(|| Profile { name: subject, ..Profile::default() }, |p| family(&key, p));
+        let mut family = match profile {
+            Some(profile) => family(subject, profile),
+            None => Profile { name: subject, ..Profile::default() },
+        };
         family.observations.extend(seen.as_ref().map(Seen::row));
         let commonest = allowed.iter().max_by_key(|name| types.get(**name).map_or(0, |facts| facts.gpus));
         let prior = Prior {
@@ -396,7 +405,7 @@ pub fn profile_key(job: &SlimTrainingJob) -> ObjectKey {
     }
 }
 
-/// A TrainingProfile as the predictor reads it.
-fn family(key: &ObjectKey, profile: &SlimTrainingProfile) -> Profile {
-    andreas_profiles::family(key.to_string(), &profile.spec, profile.status.as_ref())
+/// A TrainingProfile as the predictor reads it, under the name that the predictor knows.
+fn family(name: String, profile: &SlimTrainingProfile) -> Profile {
+    andreas_profiles::family(name, &profile.spec, profile.status.as_ref())
 }
