@@ -43,6 +43,7 @@ const SETS: [(&str, &[&str]); 8] = [
             "image.registry=registry.example",
             "image.pullSecrets[0].name=pull",
             "operator.lease=power-leader",
+            "operator.learningTrust=cluster",
             "operator.tls.existingSecret=operator-keys",
             "extender.tls.existingSecret=extender-keys",
             "agent.namespace=gpu-agents",
