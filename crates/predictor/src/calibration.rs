@@ -1,7 +1,7 @@
 //! How far off predictions turn out to be, by job: whole families held out, each asked what it would have been asked.
 //!
 //! Each owner by its own families, held out of its home: how sure it may be is nobody else's word, and of what all namespaces say one decides
-//! a sixtieth at most, so that may stay. Twice: alone, others of its model known, and with all of its model. Whose model is new is told
+//! a sixty-fourth at most, so that may stay. Twice: alone, others of its model known, and with all of its model. Whose model is new is told
 //! by the second: what others of a model show is much of what is known of the next.
 
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 //!
 //! Two bounds. Over all, a namespace weighs what the middle one does, however many families it has and however sure they are
 //! ([`shares`]). And of each single thing that is learnt, however few know of it, it says its part at most ([`heard`]): among
-//! strangers a sixtieth, so that what few namespaces know stays near to what is thought without them; at home, and in a table that
+//! strangers a sixty-fourth, so that what few namespaces know stays near to what is thought without them; at home, and in a table that
 //! somebody brought, as much as it knows beside the others.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ pub(crate) const MANY: usize = 8;
 /// How many times its part a family of a table may say of one thing: among few, and among many.
 const LOUDEST: (f64, f64) = (2.0, 1.0);
 /// What a strange namespace may decide of one thing: several things come together in one prediction.
-const STRANGER: f64 = 1.0 / 60.0;
+const STRANGER: f64 = 1.0 / 64.0;
 /// Who is further off than this many standard deviations counts less: among few, where an odd one is rather a rare one, and among
 /// many or strangers, where it may be a lie.
 const FURTHEST: (f64, f64) = (1.5, 0.5);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_that_speaks_loudly_decides_a_sixtieth() {
+    fn a_stranger_that_speaks_loudly_decides_a_sixty_fourth() {
         // Namespaces that say one each, and one that says a thousand in ten families.
         for strangers in [0, 3, 20, 100] {
             let mut words: Vec<(usize, f64)> = (0..strangers).map(|of| (of, 1.0)).collect();
