@@ -219,7 +219,7 @@ fn left_over(case: &Case, method: MethodName) -> (BTreeSet<JobId>, BTreeSet<JobI
                 // there is, and then they do so one after the other.
                 let slowest = job.estimates.iter().map(|e| e.epoch.0).fold(0.0, f64::max) * 1.1 * case.error;
                 overdue = overdue.max(job.deadline.unwrap_or(arrival).max(until) + Seconds(OVERDUE_S));
-                work = work + Seconds(slowest + 10.0 * RESTART_S);
+                work += Seconds(slowest + 10.0 * RESTART_S);
                 give_up = overdue + work;
             }
             truth.insert(job.id.clone(), longer);
