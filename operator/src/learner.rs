@@ -62,6 +62,7 @@ impl Trust {
 /// What a model is made from: equal, equal models.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Basis {
+    trust: Trust,
     models: Vec<GpuModel>,
     versions: Vec<(ObjectKey, Option<String>)>,
 }
@@ -69,7 +70,6 @@ pub struct Basis {
 /// A model that is wished for.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
-    trust: Trust,
     basis: Basis,
     profiles: Vec<(ObjectKey, Arc<SlimTrainingProfile>)>,
 }
@@ -85,7 +85,7 @@ struct Population {
 }
 
 impl Wanted {
-    /// From the profiles as they are, and the GPU types of the cluster. Families of which nothing was observed teach others nothing.
+    /// From the profiles as they are, the GPU types of the cluster, and who trusts whom. Families of which nothing was observed teach others nothing.
     pub fn of(index: &ClusterIndex, models: Vec<GpuModel>, trust: Trust) -> Self {
         let seen = |profile: &SlimTrainingProfile| {
             profile.status.as_ref().is_some_and(|status| !status.observations.is_empty())
@@ -98,13 +98,13 @@ impl Wanted {
             .collect();
         let versions =
             profiles.iter().map(|(key, profile)| (key.clone(), profile.resource_version())).collect();
-        Self { trust, basis: Basis { models, versions }, profiles }
+        Self { basis: Basis { trust, models, versions }, profiles }
     }
 
     /// The same GPU types, and no family.
     fn bare(&self) -> Self {
-        let basis = Basis { models: self.basis.models.clone(), versions: Vec::new() };
-        Self { trust: self.trust, basis, profiles: Vec::new() }
+        let basis = Basis { versions: Vec::new(), ..self.basis.clone() };
+        Self { basis, profiles: Vec::new() }
     }
 
     fn population(&self) -> Population {
@@ -126,11 +126,8 @@ impl Wanted {
             }
             *of_namespace += rows;
             all.rows += rows;
-            let family = andreas_profiles::family(
-                self.trust.name(&key.to_string()),
-                &profile.spec,
-                profile.status.as_ref(),
-            );
+            let name = self.basis.trust.name(&key.to_string());
+            let family = andreas_profiles::family(name, &profile.spec, profile.status.as_ref());
             let claimed = family.observations.iter().filter(|row| row.claimed).count() as u64;
             if claimed > 0 {
                 *all.claimed.entry(key.namespace.clone()).or_default() += claimed;

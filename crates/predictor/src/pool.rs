@@ -39,8 +39,8 @@ pub(crate) fn namespace(name: &str) -> &str {
     name.split_once('/').map_or(name, |(namespace, _)| namespace)
 }
 
-/// Whose family it is: the namespace's, that of all who are one party, or, where names have none, of whoever brought the table. Only families of one owner teach
-/// each other by what they say of themselves (a model's name, features): anybody may say anything.
+/// Whose family it is: the namespace's, that of all who are one party, or, where names have none, of whoever brought the table. Only
+/// families of one owner teach each other by what they say of themselves (a model's name, features): anybody may say anything.
 pub(crate) fn owner(name: &str) -> &str {
     name.split_once('/').map_or("", |(namespace, _)| namespace)
 }

@@ -17,8 +17,11 @@ use crate::physics::{ACROSS, LEVEL, LIMITED, OVERLAP, P, Quantity, SYNC};
 use crate::places::{Placed, Places};
 use crate::posterior::{Found, Prior};
 use crate::ratio::{Level, Levels, Ratios, Size};
+use crate::spread::spread;
 use crate::voices::{Hearing, MANY, Voice, believed, heard, shares};
 
+/// Families of one owner that a fit of them takes: more teach nothing new.
+const FAMILIES: usize = 512;
 /// How many families the values we start from count for.
 const PSEUDO: f64 = 4.0;
 /// Rounds of weighing.
@@ -77,6 +80,7 @@ pub(crate) struct Population {
 impl Population {
     /// Of one owner's families, each speaking for itself.
     pub fn at_home(quantity: Quantity, before: &Self, own: &[&Member], known: bool) -> Self {
+        let own = &spread(own, FAMILIES);
         let mut it = Self::fit(quantity, before, own, |m| &m.name, Hearing::at_home(own.len(), known));
         it.siblings = it.sibling_share(own);
         it

@@ -1,18 +1,15 @@
 //! Who is told what: what all namespaces say together (the *world*), and what each owner's own families say beyond it (its *home*).
 //!
 //! To each other namespaces are strangers: of each single thing one decides a small part at most ([`Hearing::of_strangers`]), so
-//! that none can move the others by lies. At home each family counts. A table that somebody brought is one home and needs no world.
+//! that none can move the others by lies. At home each family counts. A table that somebody brought is one home and needs no world, and so are
+//! namespaces that are one party.
 
 use std::collections::BTreeMap;
 
 use crate::physics::Quantity;
 use crate::pool::owner;
 use crate::population::{Member, Population};
-use crate::spread::spread;
 use crate::voices::Hearing;
-
-/// Families of one owner that a fit of them takes: more teach nothing new.
-const FAMILIES: usize = 512;
 
 /// What all namespaces say together, and what each owner's own families say beyond that.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,7 +41,6 @@ impl Populations {
 
     /// What an owner's families say, these alone, beyond what all say.
     pub fn home(&self, quantity: Quantity, owner: &str, own: &[&Member]) -> Population {
-        let own = &spread(own, FAMILIES);
         // A table that somebody brought needs nobody else's word.
         if owner.is_empty() {
             return Population::at_home(quantity, &Population::new(quantity), own, false);

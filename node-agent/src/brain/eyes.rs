@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(8);
 
 /// All GPUs of the node.
 pub struct Eyes {
-    library: Arc<dyn Library>,
+    nvml: Arc<dyn Library>,
     search: Worker<Arc<dyn Library>>,
     searched: Option<Instant>,
     found: Result<(), GpuError>,
@@ -83,7 +83,7 @@ impl Eyes {
         let own = Arc::clone(&library);
         let search = Worker::start("gpu-search", CALL_TIMEOUT, Box::new(move || Ok(Arc::clone(&own))))?;
         let found = Err(GpuError::NoDriver("not looked yet".into()));
-        Ok(Self { library, search, searched: None, found, gpus: BTreeMap::new() })
+        Ok(Self { nvml: library, search, searched: None, found, gpus: BTreeMap::new() })
     }
 
     /// Looks at every GPU, all at the same time; takes as long as the slowest, two seconds at most.
@@ -106,7 +106,7 @@ impl Eyes {
             if self.gpus.contains_key(&uuid) || self.gpus.len() >= MOST_GPUS {
                 continue;
             }
-            let (library, name) = (Arc::clone(&self.library), uuid.clone());
+            let (library, name) = (Arc::clone(&self.nvml), uuid.clone());
             match Worker::start("gpu-look", CALL_TIMEOUT, Box::new(move || library.open(&name))) {
                 Ok(worker) => {
                     tracing::info!(uuid, "a GPU");

@@ -31,7 +31,7 @@ pub struct Floor {
 
 /// What the setter knows of the node's GPUs.
 pub struct Applier {
-    library: Arc<dyn Library>,
+    nvml: Arc<dyn Library>,
     record: Record,
     floor: Floor,
     ttl: Duration,
@@ -60,7 +60,7 @@ impl Applier {
     pub fn new(library: Arc<dyn Library>, record: Record, floor: Floor, ttl: Duration) -> Self {
         let left: Vec<Uuid> = record.gpus().keys().cloned().collect();
         let (heard, slots) = (Instant::now(), BTreeMap::new());
-        let mut this = Self { library, record, floor, ttl, heard, again: AGAIN, slots };
+        let mut this = Self { nvml: library, record, floor, ttl, heard, again: AGAIN, slots };
         for uuid in left {
             if let Some(slot) = this.slot(&uuid) {
                 slot.applied = None;
@@ -111,7 +111,7 @@ impl Applier {
             if self.slots.len() >= MOST_GPUS {
                 return None;
             }
-            let (library, name) = (Arc::clone(&self.library), uuid.to_owned());
+            let (library, name) = (Arc::clone(&self.nvml), uuid.to_owned());
             let worker = Worker::start("gpu-set", CALL_TIMEOUT, Box::new(move || library.open(&name)));
             let worker = worker.inspect_err(|error| tracing::error!(%error, "no thread for a GPU")).ok()?;
             let slot = Slot {

@@ -170,13 +170,9 @@ fn honest() -> ClusterIndex {
 
 /// What is thought of an honest job whose family was seen once, and of one that nobody knows.
 fn rows_of(index: &ClusterIndex) -> Vec<(f64, f64)> {
-    rows_among(index, Trust::Namespace)
-}
-
-fn rows_among(index: &ClusterIndex, trust: Trust) -> Vec<(f64, f64)> {
     let facts = TypeFacts { gpus: 8, per_node: 8, ..TypeFacts::default() };
     let types: Types = boards().into_iter().map(|board| (board.gpu_type, facts.clone())).collect();
-    let mut tables = Tables::trusting(trust);
+    let mut tables = Tables::default();
     tables.refresh(index, &EnergyPolicySpec::default(), &types);
     let job = |name: &str, profile: &str| -> SlimTrainingJob {
         serde_json::from_value(json!({
