@@ -7,6 +7,9 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO := cargo
 DEMO_ARGS ?=
 BENCH_ARGS ?= all
+TARGET ?= scheduler_requests
+MINUTES ?= 10
+ADVISORIES ?=
 
 .PHONY: help
 help: ## Show this list
@@ -33,8 +36,22 @@ demo: control-plane build ## The main job: a real control plane, 12 GPU nodes, 4
 	@$(CARGO) run -q --locked -p andreas-e2e --bin demo -- $(DEMO_ARGS)
 
 .PHONY: test
-test: control-plane prometheus lint build ## Everything that must hold: lints, unit tests, and the suites on a real control plane
+test: control-plane prometheus lint supply-chain build ## Everything that must hold: lints, unit tests, and the suites on a real control plane
 	$(CARGO) test --workspace --locked --no-fail-fast -- --test-threads=2
+
+.PHONY: certificates
+certificates: export RENEWAL_SECONDS := 600
+certificates: export RENEWAL_EVERY := 60
+certificates: control-plane build ## Ten minutes of reports and binds while certificates are renewed every minute
+	$(CARGO) test -p andreas-e2e --locked --test certificates no_report -- --nocapture
+
+.PHONY: faults
+faults: control-plane build ## Scenarios with a failing API server, each write of the operator interrupted (ANDREAS_LONG=1: full length)
+	$(CARGO) test -p andreas-e2e --locked --test faults -- --test-threads=2 --nocapture
+
+.PHONY: soak
+soak: control-plane build ## Everything at random for an hour (SOAK_MINUTES), from a seed (SOAK_SEED): kills, node losses, faults
+	@$(CARGO) run -q --locked -p andreas-e2e --bin soak
 
 .PHONY: bench-build
 bench-build: control-plane
@@ -69,6 +86,15 @@ crds: control-plane build ## Write what is generated: CustomResourceDefinitions 
 metrics-docs: prepare ## Write docs/metrics.md from the lists of metrics in the code
 	UPDATE=1 $(CARGO) test -q -p andreas-e2e --locked --test metrics_files the_documentation
 
-.PHONY: deny
-deny: ## Licences, sources, duplicates and advisories of the dependencies (needs cargo-deny)
-	$(CARGO) deny check bans licenses sources
+.PHONY: supply-chain
+supply-chain: export ADVISORIES := $(ADVISORIES)
+supply-chain: prepare ## Licences, sources, bans, advisories, unused dependencies, pinned base images
+	@hack/supply-chain
+
+.PHONY: sbom
+sbom: prepare ## A bill of materials (CycloneDX) for each program, into target/sbom/
+	@hack/sbom
+
+.PHONY: fuzz
+fuzz: prepare ## Let libFuzzer search one parser: TARGET=scheduler_requests MINUTES=10 (names: tests/fuzz/src/lib.rs)
+	@hack/fuzz "$(TARGET)" "$(MINUTES)"

@@ -2,7 +2,7 @@
 # The scheduler extender.
 #   docker build -f deploy/docker/extender.Dockerfile -t andreas/andreas-extender:$(git describe --always) .
 # A static binary (musl) on nothing: no shell, no libraries, no CA certificates (it trusts the cluster's, which is mounted).
-FROM docker.io/library/rust:1.95.0-bookworm AS build
+FROM docker.io/library/rust:1.95.0-bookworm@sha256:6258907abe69656e41cd992e0b705cdcfabcbbe3db374f92ed2d47121282d4a1 AS build
 RUN apt-get update && apt-get install --yes --no-install-recommends musl-tools \
     && rustup target add "$(uname -m)-unknown-linux-musl"
 WORKDIR /src

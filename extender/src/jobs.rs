@@ -75,11 +75,26 @@ impl Jobs {
         self.by_uid.is_empty()
     }
 
-    /// Takes a job's state unless a newer one is known: a live look may be ahead of the watch.
+    /// Takes what the watch shows of a job unless a newer state is known: a live look may be ahead of the watch.
     pub fn learn(&mut self, job: Job) {
         if self.by_uid.get(&job.uid).is_some_and(|known| is_older(&job.version, &known.version)) {
             return;
         }
+        self.believe(job);
+    }
+
+    /// Takes the answer to a live look that was asked for when `before` was the version known. Older than that, it replaces what
+    /// is known all the same: the API server itself went back to an older state.
+    pub fn look(&mut self, job: Job, before: Option<&str>) {
+        if before.is_some_and(|before| is_older(&job.version, before)) {
+            tracing::warn!(job = job.name, namespace = job.namespace, "the API server went back in time");
+            self.believe(job);
+        } else {
+            self.learn(job);
+        }
+    }
+
+    fn believe(&mut self, job: Job) {
         let key = ObjectKey { namespace: job.namespace.clone(), name: job.name.clone() };
         if let Some(before) = self.uid_of.insert(key, job.uid.clone())
             && before != job.uid
@@ -99,6 +114,10 @@ fn is_older(one: &str, other: &str) -> bool {
 }
 
 impl Index<AllocatedJob> for Jobs {
+    fn rewound(&mut self) {
+        self.by_uid.values_mut().for_each(|job| job.version.clear());
+    }
+
     fn apply(&mut self, object: AllocatedJob) {
         self.learn(object.into());
     }
@@ -168,6 +187,20 @@ mod tests {
         assert!(jobs.get("second").is_some());
         jobs.delete(&key("a"), None);
         assert!(jobs.is_empty());
+    }
+
+    #[test]
+    fn a_restored_server_is_believed_in_a_list_and_in_a_live_look() {
+        let mut jobs = Jobs::default();
+        jobs.learn(job("a", "u", "900", 5));
+        jobs.look(job("a", "u", "899", 4), None);
+        assert_eq!(generation(&jobs, "u"), Some(5), "a look that began before the watch's news");
+        jobs.look(job("a", "u", "300", 3), Some("900"));
+        assert_eq!(generation(&jobs, "u"), Some(3));
+        jobs.learn(job("a", "u", "901", 6));
+        jobs.rewound();
+        jobs.learn(job("a", "u", "310", 4));
+        assert_eq!(generation(&jobs, "u"), Some(4));
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! | [`jobs`] | the allocations of all TrainingJobs, fed by one watch |
 //! | [`seen`] | pods that a filter call has shown us, so that bind need not read them |
 //! | [`cluster`] | the few calls to the API server: one live look, one binding |
+//! | [`certificates`] | of the pod: ours and the scheduler's, with an overlap when they change |
 //! | [`verbs`] | filter, prioritize and bind: the above put together |
 //! | [`routes`] | the HTTP around them: limits, deadlines, metrics |
 //!
@@ -23,6 +24,7 @@
 //! pods or nodes, and any write but the Binding. The scheduler makes one filter call at a time for the whole cluster: what
 //! is slow here is slow for everybody.
 
+pub mod certificates;
 pub mod cluster;
 pub mod decide;
 pub mod jobs;

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_api::slim::AllocatedJob;
+use andreas_extender::certificates::{Given, PodCertificates, SERVING};
 use andreas_extender::cluster::Cluster;
 use andreas_extender::jobs::Jobs;
 use andreas_extender::metrics::Metrics;
 use andreas_extender::verbs::{Config, Extender};
 use andreas_extender::{USER_AGENT, routes};
 use andreas_runtime::admin::{self, AdminArgs};
+use andreas_runtime::certificates::{CertificateMetrics, LivesArgs};
 use andreas_runtime::client::{self, ClientArgs};
 use andreas_runtime::health::Health;
 use andreas_runtime::server::{self, Limits};
@@ -21,6 +23,7 @@ use andreas_runtime::tls::{ClientCertificates, Oldest, RELOAD_EVERY, Tls, TlsFil
 use andreas_runtime::watch::{WatchConfig, WatchMetrics, Watcher, feed};
 use anyhow::Context;
 use clap::Parser;
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
@@ -34,14 +37,35 @@ struct Args {
     #[arg(long, env = "ANDREAS_LISTEN", default_value = "127.0.0.1:9443", value_name = "ADDR")]
     listen: SocketAddr,
     /// Our certificate chain (PEM).
-    #[arg(long, env = "ANDREAS_TLS_CERT", value_name = "FILE")]
-    tls_cert: PathBuf,
+    #[arg(
+        long,
+        env = "ANDREAS_TLS_CERT",
+        required_unless_present = "certificates_folder",
+        requires = "tls_key",
+        requires = "client_ca",
+        value_name = "FILE"
+    )]
+    tls_cert: Option<PathBuf>,
     /// Our private key (PEM).
-    #[arg(long, env = "ANDREAS_TLS_KEY", value_name = "FILE")]
-    tls_key: PathBuf,
+    #[arg(long, env = "ANDREAS_TLS_KEY", requires = "tls_cert", value_name = "FILE")]
+    tls_key: Option<PathBuf>,
     /// Authority of the scheduler's client certificate (PEM). Not the cluster's: it signs every kubelet's.
-    #[arg(long, env = "ANDREAS_CLIENT_CA", value_name = "FILE")]
-    client_ca: PathBuf,
+    #[arg(long, env = "ANDREAS_CLIENT_CA", requires = "tls_cert", value_name = "FILE")]
+    client_ca: Option<PathBuf>,
+    /// Folder of our own in which certificates are kept: made and renewed here, or, with --tls-cert, taken over with an overlap.
+    #[arg(long, env = "ANDREAS_CERTIFICATES_FOLDER", requires = "scheduler_folder", value_name = "FOLDER")]
+    certificates_folder: Option<PathBuf>,
+    /// Folder of kube-scheduler's files: ca.crt and, unless given, client.crt and client.key.
+    #[arg(long, env = "ANDREAS_SCHEDULER_FOLDER", value_name = "FOLDER")]
+    scheduler_folder: Option<PathBuf>,
+    /// Name of our certificate where it is made here.
+    #[arg(long, env = "ANDREAS_SERVER_NAME", default_value = "andreas-extender", value_name = "NAME")]
+    server_name: String,
+    /// Make the certificates before kube-scheduler starts, and end.
+    #[arg(long, requires = "certificates_folder")]
+    prepare_certificates: bool,
+    #[command(flatten)]
+    lives: LivesArgs,
     /// Name in the scheduler's client certificate: common name, DNS or URI name. May be given more than once.
     #[arg(long, env = "ANDREAS_CLIENT_NAME", required = true, value_delimiter = ',', value_name = "NAME")]
     client_name: Vec<String>,
@@ -68,33 +92,40 @@ async fn main() -> anyhow::Result<()> {
     telemetry::init(&args.telemetry)?;
     let shutdown = shutdown::on_signals()?;
 
+    if args.prepare_certificates {
+        let made = pod_certificates(&args).map(|certificates| certificates.renew(Timestamp::now(), true));
+        return Ok(made.transpose().map(drop)?);
+    }
     let client = client::connect(&args.client, USER_AGENT).await?;
-    let tls = Tls::load(TlsFiles {
-        certificate: args.tls_cert,
-        key: args.tls_key,
-        clients: Some(ClientCertificates { authority: args.client_ca, names: args.client_name }),
-        oldest: Oldest::Tls13,
-    })?;
+    let certificates = pod_certificates(&args);
+    let tls = load(&args, certificates.as_ref())?;
     let listener =
         TcpListener::bind(args.listen).await.with_context(|| format!("cannot listen on {}", args.listen))?;
-    let admin_listener = TcpListener::bind(args.admin.listen)
-        .await
-        .with_context(|| format!("cannot listen on {}", args.admin.listen))?;
-    let admin_address = admin_listener.local_addr()?;
+    let admin = admin::bind(&args.admin).await?;
+    let admin_address = admin.address()?;
 
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry);
     let watches = WatchMetrics::register(&mut registry);
+    let certificate_metrics = CertificateMetrics::register(&mut registry);
     let health = Health::new();
     let ready = health.register("jobs cache");
     // The admin port outlives the service: probes that fail while it drains would only hide that.
     let admin_end = CancellationToken::new();
-    let admin = tokio::spawn(admin::serve(admin_listener, Arc::new(registry), health, admin_end.clone()));
+    let admin = tokio::spawn(admin.serve(Arc::new(registry), health, client.clone(), admin_end.clone()));
 
     let jobs = Arc::new(Mutex::new(Jobs::default()));
     let watcher: Watcher<AllocatedJob> = Watcher::new(client.clone(), WatchConfig::default(), &watches);
     tokio::spawn(feed(watcher, Arc::clone(&jobs), ready.clone(), shutdown.clone()));
-    tokio::spawn(tls.clone().keep_fresh(RELOAD_EVERY, shutdown.clone()));
+    match certificates {
+        Some(certificates) => {
+            tokio::spawn(keep_renewed(certificates, tls.clone(), certificate_metrics, shutdown.clone()));
+        }
+        None => {
+            let kept = tls.clone().keep_fresh(RELOAD_EVERY, SERVING, certificate_metrics, shutdown.clone());
+            tokio::spawn(kept);
+        }
+    }
     tokio::spawn(report(Arc::clone(&jobs), ready, metrics.clone(), shutdown.clone()));
 
     let config = Config { binds: args.max_binds as usize, ..Config::default() };
@@ -104,6 +135,7 @@ async fn main() -> anyhow::Result<()> {
         connections: args.max_connections as usize,
         streams: 1024,
         requests: 4096,
+        buffer: 1024 * 1024,
         ..Limits::default()
     };
     tracing::info!(
@@ -116,6 +148,60 @@ async fn main() -> anyhow::Result<()> {
     admin_end.cancel();
     admin.await??;
     Ok(())
+}
+
+fn given(args: &Args) -> Option<Given> {
+    let (certificate, key, authority) =
+        (args.tls_cert.clone()?, args.tls_key.clone()?, args.client_ca.clone()?);
+    Some(Given { certificate, key, authority })
+}
+
+fn pod_certificates(args: &Args) -> Option<PodCertificates> {
+    Some(PodCertificates {
+        own: args.certificates_folder.clone()?,
+        scheduler: args.scheduler_folder.clone()?,
+        server_name: args.server_name.clone(),
+        client_name: args.client_name.first().cloned()?,
+        lives: args.lives.into(),
+        given: given(args),
+    })
+}
+
+fn load(args: &Args, certificates: Option<&PodCertificates>) -> anyhow::Result<Tls> {
+    if let Some(certificates) = certificates {
+        let pem = certificates.renew(Timestamp::now(), false)?;
+        return Ok(Tls::of(pem, Some(args.client_name.clone()), Oldest::Tls13)?);
+    }
+    let Given { certificate, key, authority } =
+        given(args).context("--tls-cert, --tls-key and --client-ca, or --certificates-folder are needed")?;
+    let clients = Some(ClientCertificates { authority, names: args.client_name.clone() });
+    Ok(Tls::load(TlsFiles { certificate, key, clients, oldest: Oldest::Tls13 })?)
+}
+
+/// Renews the pod's certificates until `shutdown`; what cannot be renewed stays in use.
+async fn keep_renewed(
+    certificates: PodCertificates,
+    tls: Tls,
+    metrics: CertificateMetrics,
+    shutdown: CancellationToken,
+) {
+    let every = certificates.lives.look_every(RELOAD_EVERY);
+    while !shutdown.is_cancelled() {
+        let renewed = certificates.renew(Timestamp::now(), false).map_err(anyhow::Error::from);
+        let taken = renewed.and_then(|pem| {
+            tls.replace(pem.clone())?;
+            certificates.report(&pem, &metrics);
+            Ok(())
+        });
+        if let Err(error) = taken {
+            metrics.failed(SERVING);
+            tracing::warn!(error = format!("{error:#}"), "certificates not renewed, the old ones stay");
+        }
+        tokio::select! {
+            () = tokio::time::sleep(every) => {}
+            () = shutdown.cancelled() => {}
+        }
+    }
 }
 
 /// Keeps the gauges of the cache.
@@ -143,5 +229,15 @@ mod tests {
     #[test]
     fn the_flags_do_not_contradict_each_other() {
         Args::command().debug_assert();
+        let parse = |flags: &[&str]| {
+            let all = [&["andreas-extender", "--client-name", "andreas-scheduler"], flags].concat();
+            Args::try_parse_from(all)
+        };
+        let files = ["--tls-cert", "c", "--tls-key", "k", "--client-ca", "a"];
+        let folders = ["--certificates-folder", "own", "--scheduler-folder", "shared"];
+        assert!(parse(&files).is_ok() && parse(&folders).is_ok());
+        assert!(parse(&[files.as_slice(), &folders].concat()).is_ok());
+        assert!(parse(&[]).is_err() && parse(&files[..4]).is_err() && parse(&folders[..2]).is_err());
+        assert!(parse(&[files.as_slice(), &["--prepare-certificates"]].concat()).is_err());
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use andreas_runtime::certificates::CERTIFICATES;
 use andreas_runtime::metrics::{Metric, PROCESS, register_process};
 use andreas_runtime::watch::WATCHES;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -39,7 +40,8 @@ const READY: Metric = Metric::gauge(
 /// Every metric of the extender.
 #[must_use]
 pub fn all() -> Vec<Metric> {
-    [&[REQUESTS, SECONDS, REFUSALS, LOOKS, IN_FLIGHT, WAITING, JOBS, READY], WATCHES, PROCESS].concat()
+    [&[REQUESTS, SECONDS, REFUSALS, LOOKS, IN_FLIGHT, WAITING, JOBS, READY], WATCHES, CERTIFICATES, PROCESS]
+        .concat()
 }
 
 /// The scheduler's verbs.
@@ -199,7 +201,8 @@ mod tests {
         metrics.looked("found");
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
-        let own: Vec<_> = all().into_iter().filter(|metric| !WATCHES.contains(metric)).collect();
+        let elsewhere = [WATCHES, CERTIFICATES].concat();
+        let own: Vec<_> = all().into_iter().filter(|metric| !elsewhere.contains(metric)).collect();
         assert_eq!(deviations(&classic(&text), &own), Vec::<String>::new());
         assert_eq!(ill_named(&all()), Vec::<String>::new());
     }

@@ -186,13 +186,14 @@ impl Extender {
 
     /// The node of a member: from memory, with one live look when memory may be behind the pod.
     async fn placed(&self, member: &Member) -> Result<String, Failure> {
-        {
+        let before = {
             let jobs = self.jobs.lock();
             let known = jobs.get(&member.job_uid);
             if !may_be_behind(member, known) {
                 return place(member, known).map(str::to_owned).map_err(Failure::Refused);
             }
-        }
+            known.map(|job| job.version.clone())
+        };
         let looked = self.cluster.job(member, self.config.look_within).await;
         self.metrics.looked(match &looked {
             Ok(Some(_)) => "found",
@@ -201,7 +202,7 @@ impl Extender {
         });
         let job = looked?;
         if let Some(job) = &job {
-            self.jobs.lock().learn(job.clone());
+            self.jobs.lock().look(job.clone(), before.as_deref());
         }
         place(member, job.as_ref()).map(str::to_owned).map_err(Failure::Refused)
     }

@@ -34,10 +34,16 @@ fn authority() -> Authority {
 }
 
 fn issue(by: &Authority, common_name: &str, dns: &[&str]) -> (String, String) {
+    issue_until(by, common_name, dns, 2100)
+}
+
+/// Valid until the beginning of a year.
+fn issue_until(by: &Authority, common_name: &str, dns: &[&str], year: i32) -> (String, String) {
     let key = KeyPair::generate().unwrap();
     let mut params =
         CertificateParams::new(dns.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap();
     params.distinguished_name.push(DnType::CommonName, common_name);
+    params.not_after = rcgen::date_time_ymd(year, 1, 1);
     (params.signed_by(&key, by).unwrap().pem(), key.serialize_pem())
 }
 
@@ -214,10 +220,11 @@ async fn the_process_serves_the_expected_scheduler_and_nobody_else() {
     let agent = concat!("andreas-extender/", env!("CARGO_PKG_VERSION"));
     assert_eq!(bound, (agent.to_owned(), "POST /api/v1/namespaces/team/pods/run-1-0/binding".to_owned()));
 
-    // no certificate, a wrong name and a wrong authority are not
-    let (wrong_name, stranger) =
+    // no certificate, a wrong name, a wrong authority and an expired certificate are not
+    let (wrong_name, wrong_authority) =
         (issue(&ca, "tenant", &["tenant"]), issue(&authority(), "andreas-scheduler", &[]));
-    for pair in [None, Some(&wrong_name), Some(&stranger)] {
+    let expired = issue_until(&ca, "andreas-scheduler", &[], 2020);
+    for pair in [None, Some(&wrong_name), Some(&wrong_authority), Some(&expired)] {
         let refused = async {
             let mut sender = connect(address, &connector(&ca, pair)).await?;
             post(&mut sender, "/filter", &json!({"Pod": pod, "NodeNames": ["gpu-1"]})).await
@@ -230,6 +237,7 @@ async fn the_process_serves_the_expected_scheduler_and_nobody_else() {
         r#"andreas_extender_requests_total{verb="filter",result="accepted"} 1"#,
         r#"andreas_extender_requests_total{verb="bind",result="accepted"} 1"#,
         r#"andreas_watch_lists_total{kind="TrainingJob"} 1"#,
+        r#"andreas_certificate_expiry_timestamp_seconds{certificate="extender"} 4102444800"#,
     ] {
         assert!(metrics.contains(line), "{line} is not in\n{metrics}");
     }

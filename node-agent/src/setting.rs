@@ -49,6 +49,9 @@ pub struct Wanted {
 pub struct Done {
     /// Without a word from the brain, settings end after this time, ms.
     pub ttl_ms: u64,
+    /// The administrator's lowest power limit, mW: lower ones are refused.
+    #[serde(default)]
+    pub floor_limit_mw: u32,
     /// By GPU that was ever named.
     pub gpus: BTreeMap<Uuid, Outcome>,
 }

@@ -20,7 +20,7 @@ async fn settled() -> (Stage, support::Process, support::Process) {
     let stage = Stage::new(&[FREE, HELD]).await;
     stage.hold("job-1-0", &[HELD]);
     stage.run(HELD, Some(77));
-    stage.api.order(json!({"wake": 0, "limits": [{"podUid": "uid-of-job-1-0", "watts": 250}]}));
+    stage.api.order(json!({"wake": 0, "limits": [{"pod": "team/job-1-0", "watts": 250}]}));
     let (setter, brain) = (stage.setter(), stage.brain());
     until("one rests, one is limited", SLACK, || {
         stage.gpu(FREE).locked_mhz == Some(210) && stage.gpu(HELD).limit_watts == 250.0
@@ -34,7 +34,7 @@ async fn gpus_rest_are_limited_and_are_awake_before_they_are_needed() {
     let (stage, _setter, _brain) = settled().await;
     until("the status says so", SLACK, || {
         stage.api.gpu(FREE) == ("Resting".into(), None)
-            && stage.api.gpu(HELD) == ("Held".into(), Some("uid-of-job-1-0".into()))
+            && stage.api.gpu(HELD) == ("Held".into(), Some("team/job-1-0".into()))
             && stage.api.status()["observedGeneration"] == 2
     })
     .await;
@@ -56,7 +56,7 @@ async fn gpus_rest_are_limited_and_are_awake_before_they_are_needed() {
             seen.lock().push(sim.gpu(FREE).is_ok_and(|gpu| gpu.is_default()));
         }
     });
-    stage.api.order(json!({"wake": 1, "limits": [{"podUid": "uid-of-job-1-0", "watts": 250}]}));
+    stage.api.order(json!({"wake": 1, "limits": [{"pod": "team/job-1-0", "watts": 250}]}));
     let took = until("the wake is acknowledged", SLACK, || stage.api.status()["awake"] == 1).await;
     println!("awake after {took:?}");
     assert_eq!(at_write.lock().first(), Some(&true), "acknowledged before it was true");
@@ -67,7 +67,7 @@ async fn gpus_rest_are_limited_and_are_awake_before_they_are_needed() {
     stage.hold("foreign", &[FREE]);
     let took = until("a GPU that is taken wakes", SLACK, || stage.is_default(FREE)).await;
     println!("woken by a foreign pod after {took:?}");
-    until("its holder is told", SLACK, || stage.api.gpu(FREE).1.as_deref() == Some("uid-of-foreign")).await;
+    until("its holder is told", SLACK, || stage.api.gpu(FREE).1.as_deref() == Some("team/foreign")).await;
     stage.hold("foreign", &[]);
     stage.hold("job-1-0", &[]);
     stage.run(HELD, None);
@@ -92,6 +92,27 @@ async fn gpus_rest_are_limited_and_are_awake_before_they_are_needed() {
     // Nobody leads any more: everything is as it was found.
     stage.api.stop_leading();
     until("the Lease stands still", TTL + SLACK, || stage.is_default(FREE) && stage.is_default(HELD)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_question_for_holders_is_answered_by_what_the_kubelet_and_the_driver_say_after_it() {
+    let (stage, _setter, brain) = settled().await;
+    let held_by = || stage.api.gpu(HELD).1;
+    until("the holder is told", SLACK, || held_by().as_deref() == Some("team/job-1-0")).await;
+    // when the pod is deleted by force: the kubelet drops it, and its process goes on
+    stage.hold("job-1-0", &[]);
+    stage.api.order(json!({"wake": 0, "look": 1}));
+    until("the question is answered", SLACK, || stage.api.status()["looked"] == 1).await;
+    assert_eq!(held_by().as_deref(), Some("team/job-1-0"));
+    // also by an agent that was started again
+    brain.kill();
+    let _brain = stage.brain();
+    stage.api.order(json!({"wake": 0, "look": 2}));
+    until("the next is answered", SLACK, || stage.api.status()["looked"] == 2).await;
+    assert_eq!(held_by().as_deref(), Some("team/job-1-0"));
+    // then the GPU is free once the process has ended
+    stage.run(HELD, None);
+    until("nobody holds it", SLACK, || held_by().is_none()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -180,7 +201,7 @@ async fn what_a_pod_used_is_told_when_it_lets_go_also_by_an_agent_that_was_start
     let begin = || {
         let gpus = stage.api.status()["gpus"].as_array().cloned().unwrap_or_default();
         let gpu = gpus.into_iter().find(|gpu| gpu["uuid"] == HELD).unwrap_or_default();
-        gpu["heldFrom"].as_i64().filter(|_| gpu["holder"] == "uid-of-job-1-0")
+        gpu["heldFrom"].as_i64().filter(|_| gpu["holder"] == "team/job-1-0")
     };
     until("its share has begun", SLACK, || begin().is_some()).await;
     let from = begin();
@@ -194,7 +215,7 @@ async fn what_a_pod_used_is_told_when_it_lets_go_also_by_an_agent_that_was_start
     until("what it used is told", SLACK, || stage.api.status()["released"].is_array()).await;
     let used = stage.gpu(HELD).joules - before;
     let told = stage.api.status()["released"][0].clone();
-    assert_eq!((&told["podUid"], &told["gpus"]), (&json!("uid-of-job-1-0"), &json!(1)));
+    assert_eq!((&told["pod"], &told["gpus"]), (&json!("team/job-1-0"), &json!(1)));
     let joules = told["joules"].as_f64().unwrap();
     assert!(joules > 1_000.0 && joules <= used + 1.0, "{joules} of {used} J");
 }

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use andreas_planner::MethodName;
 use andreas_runtime::admin::AdminArgs;
+use andreas_runtime::certificates::LivesArgs;
 use andreas_runtime::client::ClientArgs;
 use andreas_runtime::telemetry::TelemetryArgs;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 
 use crate::learner::Trust;
 
@@ -97,29 +98,30 @@ pub struct RunArgs {
 
 /// Where training programs post their progress.
 #[derive(Clone, Debug, Args)]
+#[command(group = ArgGroup::new("certificates").args(["certificates_secret", "tls_cert"]).multiple(true))]
 pub struct ProgressArgs {
-    /// Address of the progress endpoint (HTTPS; needs --tls-cert and --tls-key). Off when absent.
-    #[arg(
-        long,
-        env = "ANDREAS_PROGRESS_LISTEN",
-        value_name = "ADDR",
-        requires = "tls_cert",
-        requires = "tls_key"
-    )]
+    /// Address of the progress endpoint (HTTPS; needs --certificates-secret, or --tls-cert and --tls-key). Off when absent.
+    #[arg(long, env = "ANDREAS_PROGRESS_LISTEN", value_name = "ADDR", requires = "certificates")]
     pub progress_listen: Option<SocketAddr>,
     /// Address of the progress endpoint as pods reach it, for example https://andreas-operator.andreas-system.svc:8443.
     /// Pods get no progress address without it.
-    #[arg(long, env = "ANDREAS_PROGRESS_URL", value_name = "URL")]
+    #[arg(long, env = "ANDREAS_PROGRESS_URL", value_name = "URL", requires = "progress_listen")]
     pub progress_url: Option<String>,
+    /// Secret of our namespace in which the leader keeps the endpoint's certificates. Without --tls-cert it makes and renews them.
+    #[arg(long, env = "ANDREAS_CERTIFICATES_SECRET", value_name = "NAME")]
+    pub certificates_secret: Option<String>,
     /// PEM file with the CA of the progress endpoint; given to pods by an annotation and a downward-API volume.
     #[arg(long, env = "ANDREAS_PROGRESS_CA", value_name = "FILE")]
     pub progress_ca: Option<PathBuf>,
     /// PEM file with the certificate chain of the progress endpoint.
-    #[arg(long, env = "ANDREAS_TLS_CERT", value_name = "FILE")]
+    #[arg(long, env = "ANDREAS_TLS_CERT", value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// PEM file with its private key.
-    #[arg(long, env = "ANDREAS_TLS_KEY", value_name = "FILE")]
+    #[arg(long, env = "ANDREAS_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
+    /// For tests of renewal.
+    #[command(flatten)]
+    pub lives: LivesArgs,
 }
 
 #[cfg(test)]
@@ -142,6 +144,13 @@ mod tests {
 
     #[test]
     fn an_endpoint_without_certificate_is_refused() {
-        assert!(Cli::try_parse_from(["andreas-operator", "--progress-listen", "127.0.0.1:8443"]).is_err());
+        let parse = |flags: &[&str]| {
+            let all = [&["andreas-operator", "--progress-listen", "127.0.0.1:8443"], flags].concat();
+            Cli::try_parse_from(all)
+        };
+        assert!(parse(&[]).is_err() && parse(&["--tls-cert", "c"]).is_err());
+        let (secret, files) = (["--certificates-secret", "s"], ["--tls-cert", "c", "--tls-key", "k"]);
+        assert!(parse(&secret).is_ok() && parse(&files).is_ok());
+        assert!(parse(&[secret.as_slice(), &files].concat()).is_ok());
     }
 }

@@ -6,15 +6,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use andreas_api::names::LABEL_GPU_PRODUCT;
+use andreas_api::slim::SlimNode;
+use andreas_api::training_job::Allocation;
 use andreas_api::{EnergyPolicySpec, Phase, Reason};
-use andreas_core::{Seconds, Time};
+use andreas_core::{Seconds, Time, Watts};
+use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
-use kube::ResourceExt;
 
-use crate::index::{Amounts, ClusterIndex};
+use crate::index::{Amounts, ClusterIndex, name_of};
 use crate::snapshot::boards::board;
-use crate::snapshot::{is_managed, left_alone, rules};
+use crate::snapshot::{Inventory, draws, gpu_type, nodes, rules, usable};
 
 /// Power of now, in the scope of the budget.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,26 +30,29 @@ pub struct Draw {
 
 /// The draw and the budget of now; `None`: power is not limited.
 ///
-/// Counted as plans count it: predicted draw of jobs that start or run, idle GPUs, the overhead of nodes with a job, and
-/// GPUs of others as measured, else at their most.
+/// Jobs that start or run draw what their nodes' agents report. Where no agent reports, and in the first minutes of a run, it
+/// is at least what the plan expects of it. To that come idle GPUs, the overhead of nodes with a job, and GPUs of others as
+/// measured, else at their most.
 pub fn draw(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) -> Option<Draw> {
     let budget = rules::budget(policy, now.as_second(), Seconds::ZERO)?;
     let allowed = budget.watts.at(Time(now.as_second() as f64))?.0;
-    let (whole, floor) = counted(index, policy);
+    let (whole, floor) = counted(index, policy, now);
     let scope = budget.scope_factor;
     Some(Draw { whole: whole * scope, floor: floor * scope, allowed })
 }
 
 /// The draw of everything as [`draw`] counts it, without the scope of a budget, and what of it is left when every job has
 /// stopped, W.
-pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec) -> (f64, f64) {
+pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) -> (f64, f64) {
+    let inventory = Inventory::with(index, policy);
+    let policy = inventory.policy();
     let mut held: BTreeMap<&str, u64> = BTreeMap::new();
     let mut jobs = 0.0;
-    for (_, job) in index.jobs.iter() {
+    for (key, job) in index.jobs.iter() {
         let Some(status) = &job.status else { continue };
         let Some(allocation) = &status.allocation else { continue };
         if matches!(status.phase, Phase::Starting | Phase::Running) {
-            jobs += f64::from(allocation.watts.max(0));
+            jobs += of_run(index, key, allocation, policy, now);
             for node in &allocation.nodes {
                 *held.entry(node).or_default() += u64::try_from(allocation.gpus_per_worker).unwrap_or(0);
             }
@@ -57,14 +61,12 @@ pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec) -> (f64, f64) {
     let (mut whole, mut floor) = (jobs, 0.0);
     for (key, node) in index.nodes.iter() {
         let ours = held.get(key.name.as_str()).copied().unwrap_or(0);
-        let open = is_managed(node, policy) && left_alone(node).is_none() && crate::snapshot::usable(node);
-        let Some(product) = node.labels().get(LABEL_GPU_PRODUCT).filter(|_| open || ours > 0) else {
-            continue;
-        };
+        let open = inventory.node_use(node).planned().is_some() && usable(node);
+        let Some(product) = gpu_type(node, policy).filter(|_| open || ours > 0) else { continue };
         let power = board(product, policy);
         let gpus = Amounts::of(&node.status.allocatable).gpus;
         let others = index.foreign_use(&key.name).gpus.min(gpus);
-        let foreign = measured(index, &key.name).unwrap_or(others as f64 * power.max.0);
+        let foreign = measured(index, key, node, power.max).unwrap_or(others as f64 * power.max.0);
         let idle = |ours: u64| gpus.saturating_sub(others).saturating_sub(ours) as f64 * power.idle.0;
         whole += foreign + idle(ours) + if ours > 0 { power.overhead.0 } else { 0.0 };
         floor += foreign + idle(0);
@@ -72,14 +74,29 @@ pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec) -> (f64, f64) {
     (whole, floor)
 }
 
+/// Draw of what a job holds, W.
+fn of_run(
+    index: &ClusterIndex,
+    key: &ObjectKey,
+    allocation: &Allocation,
+    policy: &EnergyPolicySpec,
+    now: Timestamp,
+) -> f64 {
+    let (power, gpus) = (board(&allocation.gpu_type, policy), f64::from(allocation.gpus.max(0)));
+    // What an agent says counts as far as the boards can draw it.
+    let reported = draws::reported(index, key, allocation).map(|watts| watts.min(power.max.0 * gpus));
+    let expected = f64::from(allocation.watts.max(0)).max(power.idle.0 * gpus);
+    match reported {
+        Some(watts) if draws::settled(allocation, now) => watts,
+        Some(watts) => watts.max(expected),
+        None => expected,
+    }
+}
+
 /// Draw of GPUs that pods of others hold, where an agent says.
-fn measured(index: &ClusterIndex, node: &str) -> Option<f64> {
-    let key = andreas_runtime::watch::ObjectKey { namespace: String::new(), name: node.to_owned() };
-    let status = crate::snapshot::agent_status(index, &key)?;
-    let ours: BTreeSet<&str> = index.pods_on(node).filter_map(|pod| pod.metadata.uid.as_deref()).collect();
-    let others =
-        status.gpus.iter().filter(|gpu| gpu.holder.as_deref().is_some_and(|uid| !ours.contains(uid)));
-    Some(others.map(|gpu| f64::from(gpu.watts.max(0))).sum())
+fn measured(index: &ClusterIndex, key: &ObjectKey, node: &SlimNode, max: Watts) -> Option<f64> {
+    let ours: BTreeSet<String> = index.pods_on(&key.name).map(|pod| name_of(&pod.metadata)).collect();
+    nodes::foreign_power(index, key, node, &ours, max).map(|watts| watts.0)
 }
 
 /// Since when the draw is above the budget.
@@ -134,7 +151,7 @@ impl Enforcement {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use andreas_api::slim::{SlimNode, SlimTrainingJob};
+    use andreas_api::slim::SlimTrainingJob;
     use andreas_runtime::watch::Index;
     use serde_json::json;
 

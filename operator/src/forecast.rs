@@ -1,22 +1,21 @@
-//! What is expected of a job, and what it took so far.
+//! What is expected of a job.
 //!
 //! **In**: a job's spec and status, its table of predictions, the instant. **Out**: how much is left
-//! ([`outlook`]: for the planner), the [`Prediction`] that a status shows, joules and money up to now.
+//! ([`outlook`]: for the planner), the [`Prediction`] that a status shows.
 //!
 //! Whether a prediction is worth a write is the lifecycle's rule; all of them are served fresh by `/forecasts`.
 
+use andreas_api::TrainingJobStatus;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::Prediction;
-use andreas_api::{EnergyPolicySpec, TrainingJobStatus};
-use andreas_core::{Joules, Seconds, Watts};
-use andreas_predictor::progress::{Pace, assumed_fraction, blended, remaining};
+use andreas_core::{Seconds, Watts};
+use andreas_predictor::progress::{FASTEST, Pace, blended, furthest, still_left};
 use andreas_predictor::{Estimate, Source, on_time_probability};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::ledger::JobMemory;
 use crate::lifecycle::status::deadline;
-use crate::snapshot::rules;
 use crate::snapshot::tables::Table;
 
 /// How far ahead instants are told: beyond that a forecast says nothing.
@@ -105,7 +104,8 @@ pub fn outlook(
     });
     let fastest = || table.times.iter().min_by(|a, b| a.median.total_cmp(&b.median)).copied();
     let cautious = || table.cautious.filter(|_| table.prior).and_then(|at| table.times.get(at).copied());
-    let unknown = Estimate { median: 14_400.0 / epochs, sigma: 0.857, source: Source::Prior };
+    // No GPU type fits: nothing but the usual length of a run is known.
+    let unknown = Estimate::prior(table.usual_run.0 / epochs);
     let predicted = held.or_else(cautious).or_else(fastest).unwrap_or(unknown);
 
     let progress = status.and_then(|status| status.progress.as_ref());
@@ -123,18 +123,37 @@ pub fn outlook(
         let tells = timed > 0.0 || since_start >= LEAST_UNTIMED;
         tells.then_some(Pace { epoch, epochs: watched, sigma: PACE_SIGMA })
     });
+    // What bounds a program's word: the time that was predicted, where anything is known of the family.
+    let bounds = held.filter(|held| held.source != Source::Prior);
+    let seen = seen.map(|seen| match bounds {
+        Some(held) => Pace { epoch: Seconds(seen.epoch.0.max(held.median / FASTEST)), ..seen },
+        None => seen,
+    });
     let epoch = seen.map_or(predicted, |seen| blended(doubted(predicted, seen), seen));
     let whole = Seconds(epoch.median * epochs);
+    let longest = Seconds(predicted.median.max(epoch.median) * epochs);
     let running = allocation.and_then(|a| a.running_time.as_ref());
-    let fraction = match (present, running) {
-        (Some(p), Some(_)) => assumed_fraction(fraction_of(p.milli_percent), since(p.at.0, now), whole),
-        (None, Some(running)) => assumed_fraction(saved, since(running.0, now), whole),
-        (Some(p), None) => fraction_of(p.milli_percent),
-        (None, None) => saved,
+    let (reported, ago) = match (present, running) {
+        (Some(p), Some(running)) => {
+            let furthest = bounds.map_or(1.0, |held| {
+                let elapsed = since(running.0, now);
+                furthest(fraction_of(p.attempt_start), elapsed, Seconds(held.median * epochs))
+            });
+            (fraction_of(p.milli_percent).min(furthest), since(p.at.0, now))
+        }
+        (None, Some(running)) => (saved, since(running.0, now)),
+        (Some(p), None) => (fraction_of(p.milli_percent), Seconds::ZERO),
+        (None, None) => (saved, Seconds::ZERO),
     };
-    let left = remaining(epochs, fraction, Seconds(epoch.median)).0;
+    let expected = epochs * (1.0 - reported);
+    let in_epochs = |time: Seconds| time.0 / epoch.median;
+    let epochs_left = match running {
+        Some(_) => still_left(expected, in_epochs(ago), epochs, in_epochs(longest)),
+        None => expected,
+    };
+    let left = epochs_left * epoch.median;
     Outlook {
-        epochs_left: epochs * (1.0 - fraction),
+        epochs_left,
         epoch,
         pace_factor: if held.is_some() { epoch.median / predicted.median } else { 1.0 },
         reported: present.is_some(),
@@ -145,7 +164,7 @@ pub fn outlook(
     }
 }
 
-fn since(then: Timestamp, now: Timestamp) -> Seconds {
+pub(crate) fn since(then: Timestamp, now: Timestamp) -> Seconds {
     Seconds(now.duration_since(then).as_secs_f64().max(0.0))
 }
 
@@ -232,48 +251,8 @@ fn risk(probability: Option<f64>, late: bool) -> &'static str {
     }
 }
 
-fn whole(value: f64) -> i64 {
+pub(crate) fn whole(value: f64) -> i64 {
     if value.is_finite() { value.clamp(0.0, 9e18) as i64 } else { 0 }
-}
-
-/// Joules of the present attempt so far from the power model, and their price in millionths (the tariff of each
-/// instant, PUE included).
-pub fn attempt_energy(job: &SlimTrainingJob, policy: &EnergyPolicySpec, now: Timestamp) -> (i64, i64) {
-    let allocation = job.status.as_ref().and_then(|status| status.allocation.as_ref());
-    let Some((watts, running)) = allocation.and_then(|a| Some((a.watts, a.running_time.as_ref()?.0))) else {
-        return (0, 0);
-    };
-    let watts = Watts(f64::from(watts.max(0)));
-    let (from, to) = (running.as_second(), now.as_second().max(running.as_second()));
-    let mut money = 0.0;
-    // Day by day, because tariffs are laid out around an instant.
-    let mut start = from;
-    while start < to {
-        let end = (start + 86_400).min(to);
-        for (a, b, price) in rules::tariff(policy, start)
-            .pieces(andreas_core::Time(start as f64), andreas_core::Time(end as f64))
-        {
-            money += (price * (watts * (b - a))).0;
-        }
-        start = end;
-    }
-    let Joules(joules) = watts * Seconds((to - from) as f64);
-    (whole(joules), whole(money * 1e6))
-}
-
-/// Price of lateness and time in the system so far, millionths, at the plain weight; up to completion where it ended.
-pub fn lateness_micros(job: &SlimTrainingJob, policy: &EnergyPolicySpec, now: Timestamp) -> i64 {
-    let Some(created) = job.metadata.creation_timestamp.as_ref().map(|time| time.0) else { return 0 };
-    let ended = job.status.as_ref().and_then(|status| status.completion_time.as_ref()).map(|time| time.0);
-    let until = ended.unwrap_or(now);
-    let due = deadline(&job.spec, job.metadata.creation_timestamp.as_ref()).map(|deadline| deadline.0);
-    let late = due.map_or(Seconds::ZERO, |due| since(due, until));
-    let lateness = rules::lateness(policy);
-    let missed = if late.0 > 0.0 { lateness.late_fixed } else { Seconds::ZERO };
-    // A job without deadline has neither tardiness nor miss; its turnaround counts at least a tenth.
-    let share = if due.is_some() { lateness.turnaround_share } else { lateness.turnaround_share.max(0.1) };
-    let counted = late + missed + since(created, until) * share;
-    whole((rules::late_rate(policy, job.spec.weight) * counted).0 * 1e6)
 }
 
 #[cfg(test)]
@@ -302,6 +281,7 @@ mod tests {
             gpus: GpuCount(1),
             epoch: Seconds(100.0),
             power: Watts(300.0),
+            draw: None,
             rel_std: 0.2,
         };
         Table {
@@ -312,6 +292,7 @@ mod tests {
             limits: Vec::new(),
             prior: false,
             cautious: Some(0),
+            usual_run: Seconds(14_400.0),
         }
     }
 
@@ -411,23 +392,45 @@ mod tests {
     }
 
     #[test]
+    fn a_program_that_says_it_is_almost_done_for_ever_is_neither_cheap_to_finish_nor_dear_to_stop() {
+        // given a run of 1,000 s that posts 98.9 % after 5 s, a second report makes it look timed
+        let liar = |second: i64| {
+            let progress = json!({"milliPercent": 98_900, "text": "", "attempt": 1, "at": at(5),
+                "millisPerEpoch": 500, "timedMilliEpochs": 9_800, "stepwise": true});
+            let job = job(json!({}), running(progress));
+            outlook(&job, job.status.as_ref(), &sure(), at(second))
+        };
+        // at first no more of it is believed than ten times the predicted pace allows
+        let early = liar(6);
+        assert!(early.epochs_left > 9.0 && early.epoch.median >= 10.0, "{early:?}");
+        // then it is nearly done, and the longer it does not end the more is left, up to a whole run
+        let seconds = |second| liar(second).seconds_left;
+        assert!(seconds(200) > 50.0, "{}", seconds(200));
+        assert!(seconds(600) > seconds(200), "{} {}", seconds(200), seconds(600));
+        assert_eq!(seconds(100_000), 1_000.0);
+    }
+
+    #[test]
+    fn a_job_that_no_gpu_type_fits_is_expected_to_take_the_usual_run_time() {
+        let empty = Table {
+            rows: [].into(),
+            times: Vec::new(),
+            cautious: None,
+            usual_run: Seconds(3_600.0),
+            ..table()
+        };
+        let job = job(json!({}), json!(null));
+        let out = outlook(&job, None, &empty, at(0));
+        assert_eq!((out.seconds_left, out.epoch.source), (3_600.0, Source::Prior));
+    }
+
+    #[test]
     fn only_a_checkpoint_carries_work_over() {
         let status = json!({"progress": {"milliPercent": 40_000, "text": "", "attempt": 1, "at": at(5)}});
         let without = job(json!({}), status.clone());
         assert_eq!(outlook(&without, without.status.as_ref(), &table(), at(9)).epochs_left, 10.0);
         let with = job(json!({"checkpoint": {}}), status);
         assert!((outlook(&with, with.status.as_ref(), &table(), at(9)).epochs_left - 6.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn energy_and_lateness_have_their_price() {
-        let policy = EnergyPolicySpec { pue_milli: 1_000, ..EnergyPolicySpec::default() };
-        let job = job(json!({"deadlineAfter": "30m", "weight": 10}), running(json!(null)));
-        // 300 W for an hour = 0.3 kWh at 0.20.
-        assert_eq!(attempt_energy(&job, &policy, at(3_600)), (1_080_000, 60_000));
-        // 30 min late + 15 min for the miss + a tenth of an hour, at 10 x 0.02 an hour.
-        let lateness = lateness_micros(&job, &policy, at(3_600));
-        assert!((lateness - 170_000).abs() <= 1, "{lateness}");
     }
 
     #[test]

@@ -8,14 +8,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use andreas_api::TrainingJobStatus;
 use andreas_api::training_job::Allocation;
+use andreas_core::same_nodes;
+use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 
+use crate::backoff::Backoffs;
 use crate::forecast::Outlook;
-use crate::lifecycle::{Claim, Creation, DecisionFor, Planned, Verdict};
+use crate::lifecycle::{Claim, Creation, DecisionFor, Planned, Sight, Sights, Verdict};
 use crate::measured::Owed;
 use crate::snapshot::tables::Table;
 
@@ -56,10 +60,14 @@ pub struct JobMemory {
     pub planned: Option<Outlook>,
     /// When it last asked for a plan because it is not as the plan thought.
     pub asked: Option<Timestamp>,
+    /// When the last step first saw the facts that time-outs count from, on a clock that nobody sets.
+    pub sights: BTreeMap<Sight, Instant>,
     /// When the status was last written by us.
     pub last_write: Timestamp,
     /// When a report last moved the progress.
     pub last_progress: Option<Timestamp>,
+    /// Until when reports may not have got through.
+    pub reports_lost: Option<Timestamp>,
     /// What agents have not told yet of an attempt that has ended.
     pub owed: Option<Owed>,
     /// Failures in a row of carrying a step out.
@@ -95,6 +103,23 @@ impl Target {
 }
 
 impl JobMemory {
+    /// First sights as instants of the clock that shows `now` at present.
+    pub fn sights(&self, now: Timestamp) -> Sights {
+        let ago = |seen: &Instant| SignedDuration::try_from(seen.elapsed()).unwrap_or(SignedDuration::ZERO);
+        self.sights
+            .iter()
+            .map(|(sight, seen)| (sight.clone(), now.saturating_sub(ago(seen)).unwrap_or(now)))
+            .collect()
+    }
+
+    /// A step has found that these facts hold, and no others.
+    pub fn saw(&mut self, holding: BTreeSet<Sight>) {
+        self.sights.retain(|sight, _| holding.contains(sight));
+        for sight in holding {
+            self.sights.entry(sight).or_insert_with(Instant::now);
+        }
+    }
+
     /// A step is about to be made from `decision`: what it gives counts as given from here on, also before its status is
     /// on its way.
     pub fn take(&mut self, decision: Option<&DecisionFor>, now: Timestamp) {
@@ -121,7 +146,8 @@ impl JobMemory {
                     let target = self.decision.as_ref().and_then(|d| Target::of(&d.verdict, now));
                     self.target = target.filter(|target| {
                         held.is_none_or(|held| {
-                            target.nodes != held.nodes || target.gpus_per_worker != held.gpus_per_worker
+                            !same_nodes(&target.nodes, &held.nodes)
+                                || target.gpus_per_worker != held.gpus_per_worker
                         })
                     });
                 }
@@ -143,12 +169,23 @@ pub struct Ledger {
     jobs: BTreeMap<ObjectKey, JobMemory>,
     /// Decisions that were handed over and not looked at yet.
     handed: BTreeSet<ObjectKey>,
+    /// Namespaces whose pods the API server does not make.
+    pub backoffs: Backoffs,
+    /// Jobs that wait for others to leave; some that did once may be among them.
+    following: BTreeSet<ObjectKey>,
 }
 
 impl Ledger {
     /// An empty ledger of a process that started then.
     pub fn new(started: Timestamp) -> Self {
-        Self { started, asked: None, jobs: BTreeMap::new(), handed: BTreeSet::new() }
+        Self {
+            started,
+            asked: None,
+            jobs: BTreeMap::new(),
+            handed: BTreeSet::new(),
+            backoffs: Backoffs::default(),
+            following: BTreeSet::new(),
+        }
     }
 
     /// The memory of a job, made where there is none or it is of another UID.
@@ -169,8 +206,10 @@ impl Ledger {
             starts: None,
             planned: None,
             asked: None,
+            sights: BTreeMap::new(),
             last_write: self.started,
             last_progress: None,
+            reports_lost: None,
             owed: None,
             failures: 0,
         };
@@ -200,6 +239,7 @@ impl Ledger {
     pub fn forget(&mut self, key: &ObjectKey) {
         self.jobs.remove(key);
         self.handed.remove(key);
+        self.following.remove(key);
     }
 
     /// The rules of a namespace changed: what was refused there is tried again.
@@ -214,8 +254,10 @@ impl Ledger {
 
     /// Jobs that wait for this one to leave.
     pub fn waiting_for(&self, key: &ObjectKey) -> Vec<ObjectKey> {
-        let waits = self.jobs.iter().filter(|(_, memory)| memory.after.iter().any(|(other, _)| other == key));
-        waits.map(|(key, _)| key.clone()).collect()
+        let waits = |job: &&ObjectKey| {
+            self.jobs.get(job).is_some_and(|memory| memory.after.iter().any(|(other, _)| other == key))
+        };
+        self.following.iter().filter(waits).cloned().collect()
     }
 
     /// The run is not as its plan thought: may it ask for another one now? A job asks at most once in ten seconds, all of them
@@ -267,9 +309,14 @@ impl Ledger {
     /// Hands a plan's word over. `true`: it is another than before.
     pub fn decide(&mut self, key: &ObjectKey, decision: DecisionFor, after: Vec<(ObjectKey, i64)>) -> bool {
         let Some(memory) = self.jobs.get_mut(key) else { return false };
-        let now = Timestamp::now();
+        let now = clock::now();
         let waits = matches!(memory.claim, Some(Claim::Waiting { .. }));
         let new_order = memory.after != after;
+        if after.is_empty() {
+            self.following.remove(key);
+        } else {
+            self.following.insert(key.clone());
+        }
         memory.after = after;
         if memory.decision.as_ref() == Some(&decision) && !new_order {
             return false;
@@ -277,7 +324,7 @@ impl Ledger {
         // A plan that has another idea, or none, ends the commitment.
         let kept = |target: &Target| {
             matches!(&decision.verdict, Planned::Run { gpu_type, nodes, gpus_per_worker, .. }
-                if *gpu_type == target.gpu_type && *nodes == target.nodes && *gpus_per_worker == target.gpus_per_worker)
+                if *gpu_type == target.gpu_type && same_nodes(nodes, &target.nodes) && *gpus_per_worker == target.gpus_per_worker)
         };
         let stopped = matches!(memory.claim, Some(Claim::Stopping { .. } | Claim::Waiting { .. }));
         if stopped && !memory.target.as_ref().is_some_and(kept) {

@@ -4,14 +4,20 @@
 //! held open for that. It is closed with the power model's energy, and put right by one more write.
 
 use andreas_api::EnergyPolicySpec;
+use andreas_api::gpu_node::ReleasedEnergy;
+use andreas_api::slim::SlimPod;
 use andreas_api::training_profile::Observation;
-use andreas_core::{Joules, Time};
+use andreas_core::Joules;
 use andreas_runtime::watch::ObjectKey;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::index::ClusterIndex;
+use crate::index::{ClusterIndex, name_of};
 use crate::lifecycle::LateEnergy;
 use crate::snapshot::rules;
+
+/// Instants of agents and of the API server are compared with this slack: whole seconds, and a moment on the way.
+const SLACK: SignedDuration = SignedDuration::from_secs(5);
 
 /// What the GPUs of a whole gang used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,13 +35,45 @@ impl Used {
     }
 }
 
-/// What these members, by node and pod UID, have used; `None` until agents have told it of every GPU of each.
-pub fn of(index: &ClusterIndex, members: &[(String, String)], gpus_per_worker: i32) -> Option<Used> {
+/// A pod of a gang that was bound.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Member {
+    /// Its node.
+    pub node: String,
+    /// As its agent names it.
+    pub pod: String,
+    /// When it was bound. What began before belongs to an earlier pod of its name.
+    pub bound: Timestamp,
+}
+
+impl Member {
+    /// Of a pod; `None` while it is not bound.
+    pub fn of(pod: &SlimPod) -> Option<Self> {
+        let node = pod.spec.node_name.clone()?;
+        let bound = pod.status.conditions.iter().find(|c| c.type_ == "PodScheduled" && c.status == "True");
+        let bound =
+            bound.and_then(|c| c.last_transition_time.as_ref()).or(pod.metadata.creation_timestamp.as_ref());
+        Some(Self {
+            node,
+            pod: name_of(&pod.metadata),
+            bound: bound.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+        })
+    }
+
+    /// An entry of its agent is of this pod, not of an earlier one of its name.
+    fn owns(&self, entry: &ReleasedEnergy) -> bool {
+        let early = |since: &Time| since.0.checked_add(SLACK).unwrap_or(Timestamp::MAX) < self.bound;
+        entry.pod == self.pod && !entry.since.as_ref().is_some_and(early)
+    }
+}
+
+/// What these members have used; `None` until agents have told it of every GPU of each.
+pub fn of(index: &ClusterIndex, members: &[Member], gpus_per_worker: i32) -> Option<Used> {
     let mut total = Used { joules: 0, seconds: 0 };
-    for (node, pod) in members {
-        let key = ObjectKey { namespace: String::new(), name: node.clone() };
+    for member in members {
+        let key = ObjectKey { namespace: String::new(), name: member.node.clone() };
         let status = index.gpu_nodes.get(&key)?.status.as_ref()?;
-        let own = || status.released.iter().filter(|entry| entry.pod_uid == *pod);
+        let own = || status.released.iter().filter(|entry| member.owns(entry));
         if own().map(|entry| entry.gpus).sum::<i32>() != gpus_per_worker {
             return None;
         }
@@ -51,7 +89,9 @@ pub fn price(policy: &EnergyPolicySpec, micros: i64, predicted: i64, joules: i64
         return (micros as f64 * joules as f64 / predicted as f64) as i64;
     }
     let second = now.as_second() as f64;
-    let now_price = rules::tariff(policy, now.as_second()).pieces(Time(second), Time(second + 1.0)).next();
+    let now_price = rules::tariff(policy, now.as_second())
+        .pieces(andreas_core::Time(second), andreas_core::Time(second + 1.0))
+        .next();
     now_price.map_or(0, |(.., price)| ((price * Joules(joules as f64)).0 * 1e6) as i64)
 }
 
@@ -60,8 +100,8 @@ pub fn price(policy: &EnergyPolicySpec, micros: i64, predicted: i64, joules: i64
 pub struct Owed {
     /// The attempt.
     pub attempt: i64,
-    /// Its members, by node and pod UID.
-    pub members: Vec<(String, String)>,
+    /// Its members.
+    pub members: Vec<Member>,
     /// GPUs of each.
     pub gpus_per_worker: i32,
     /// What was written as its energy, J, and as that energy's price, millionths.
@@ -109,17 +149,30 @@ mod tests {
     fn a_gang_is_measured_when_every_gpu_of_every_member_was_told() {
         let mut index = ClusterIndex::new();
         let job = ObjectKey { namespace: "team".into(), name: "bert".into() };
-        let members = [("n1".to_owned(), "p0".to_owned()), ("n2".to_owned(), "p1".to_owned())];
-        index.await_energy(&job, members.iter().map(|(_, pod)| pod.clone()));
-        let entry =
-            |pod: &str, joules, gpus| json!({"podUid": pod, "joules": joules, "seconds": 10, "gpus": gpus});
+        let bound = Timestamp::from_second(1_000).expect("a time");
+        let member = |node: &str, pod: &str| Member { node: node.into(), pod: format!("team/{pod}"), bound };
+        let members = [member("n1", "p0"), member("n2", "p1")];
+        index.await_energy(&job, members.iter().map(|member| member.pod.clone()));
+        let at = |pod: &str, since: i64, joules, gpus| {
+            let since = Timestamp::from_second(since).expect("a time");
+            json!({"pod": format!("team/{pod}"), "since": since, "joules": joules, "seconds": 10, "gpus": gpus})
+        };
+        let entry = |pod: &str, joules, gpus| at(pod, 1_001, joules, gpus);
         told(&mut index, "n1", 1, json!([entry("other", 5, 2), entry("p0", 4_000, 2)]));
         assert!(index.take_dirty().contains(&job));
         assert_eq!(of(&index, &members, 2), None);
         // One of its GPUs did not answer: what it used is not known.
         told(&mut index, "n2", 2, json!([entry("p1", 2_000, 1)]));
         assert_eq!(of(&index, &members, 2), None);
-        told(&mut index, "n2", 3, json!([entry("p1", 2_000, 1), entry("p1", 1_000, 1)]));
+        // An earlier pod of the name, deleted with its job, used some as well.
+        told(&mut index, "n2", 3, json!([at("p1", 900, 9_000, 1), entry("p1", 2_000, 1)]));
+        assert_eq!(of(&index, &members, 2), None);
+        told(
+            &mut index,
+            "n2",
+            4,
+            json!([at("p1", 900, 9_000, 1), entry("p1", 2_000, 1), entry("p1", 1_000, 1)]),
+        );
         let used = of(&index, &members, 2).expect("all is told");
         assert_eq!((used, used.watts()), (Used { joules: 7_000, seconds: 10 }, Some(700)));
 

@@ -1,14 +1,14 @@
-//! Objects per node and per cluster that the operator keeps: a GpuNode for every managed node, the policy's status.
+//! Objects per node and per cluster that the operator keeps: a GpuNode for every node with GPUs, the policy's status.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use andreas_api::gpu_node::PodPowerLimit;
+use andreas_api::gpu_node::{ExcludedNode, PodPowerLimit};
 use andreas_api::names::{DEFAULT_POLICY, LABEL_ATTEMPT};
 use andreas_api::slim::{SlimEnergyPolicy, SlimGpuNode, SlimNode};
 use andreas_api::{EnergyPolicySpec, GpuNode, GpuNodeSpec, Reason};
-use andreas_runtime::watch::ObjectKey;
+use andreas_runtime::clock;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference, Time};
 use kube::ResourceExt;
@@ -18,9 +18,10 @@ use tokio_util::sync::CancellationToken;
 use crate::budget::{self, Enforcement, Met};
 use crate::executor::Shared;
 use crate::executor::refusal::Refusal;
-use crate::index::{ClusterIndex, number, takes};
+use crate::index::{ClusterIndex, name_of, number, takes};
 use crate::lifecycle::is_member;
-use crate::snapshot::{is_managed, left_alone};
+use crate::snapshot::inventory;
+use crate::snapshot::{Exclusion, Inventory, NodeUse};
 
 /// How often nodes are looked through.
 const EVERY: Duration = Duration::from_secs(5);
@@ -29,24 +30,36 @@ const AT_ONCE: usize = 32;
 /// Power limits of one node: as many as it may have GPUs.
 const MOST_LIMITS: usize = 64;
 
+/// Condition of the policy: there are nodes with GPUs that are not planned.
+const NODES_EXCLUDED: &str = "NodesExcluded";
+
+/// Condition of the policy: somebody knows what the cluster's GPU types draw.
+const POWER_KNOWN: &str = "PowerKnown";
+/// GPU types in one message.
+const TYPES_NAMED: usize = 5;
+
 /// Keeps them until `shutdown`.
 pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     let mut enforcement = Enforcement::default();
+    let signals = shared.index.lock().signals();
     loop {
         while make_gpu_nodes(&shared).await == AT_ONCE && !shutdown.is_cancelled() {}
+        set_exclusions(&shared).await;
         set_limits(&shared).await;
+        ask_for_holders(&shared).await;
         let met = look_at_budget(&shared, &mut enforcement);
         tell_policy(&shared, &met).await;
         tokio::select! {
             () = tokio::time::sleep(EVERY) => {}
+            () = signals.holders.notified() => {}
             () = shutdown.cancelled() => return,
         }
     }
 }
 
 /// Owned by its Node: the garbage collector removes it with the node.
-fn gpu_node(node: &SlimNode) -> GpuNode {
-    let mut object = GpuNode::new(&node.name_any(), GpuNodeSpec::default());
+fn gpu_node(node: &SlimNode, excluded: Option<ExcludedNode>) -> GpuNode {
+    let mut object = GpuNode::new(&node.name_any(), GpuNodeSpec { excluded, ..GpuNodeSpec::default() });
     object.metadata.owner_references = Some(vec![OwnerReference {
         api_version: "v1".into(),
         kind: "Node".into(),
@@ -62,12 +75,15 @@ fn gpu_node(node: &SlimNode) -> GpuNode {
 async fn make_gpu_nodes(shared: &Arc<Shared>) -> usize {
     let missing: Vec<GpuNode> = {
         let index = shared.index.lock();
-        let default = EnergyPolicySpec::default();
-        let policy = index.policy().map_or(&default, |policy| &policy.spec);
-        let managed = index.nodes.iter().filter(|(key, node)| {
-            is_managed(node, policy) && left_alone(node).is_none() && index.gpu_nodes.get(key).is_none()
+        let inventory = Inventory::of(&index);
+        let without = index.nodes.iter().filter(|(key, _)| index.gpu_nodes.get(key).is_none());
+        let with_gpus = without.filter_map(|(_, node)| match inventory.node_use(node) {
+            NodeUse::Planned(_) => Some(gpu_node(node, None)),
+            // Somebody else's.
+            NodeUse::NoGpus | NodeUse::Excluded(Exclusion::NotSelected) => None,
+            NodeUse::Excluded(why) => Some(gpu_node(node, Some(excluded(why, inventory.policy())))),
         });
-        managed.map(|(_, node)| gpu_node(node)).take(AT_ONCE).collect()
+        with_gpus.take(AT_ONCE).collect()
     };
     let made = missing.iter().map(|object| async move {
         match shared.writer.create::<GpuNode, SlimGpuNode>("node", None, object, false).await {
@@ -87,6 +103,42 @@ async fn make_gpu_nodes(shared: &Arc<Shared>) -> usize {
     futures::future::join_all(made).await.into_iter().filter(|made| *made).count()
 }
 
+fn excluded(why: Exclusion, policy: &EnergyPolicySpec) -> ExcludedNode {
+    ExcludedNode { reason: why.as_str().into(), message: why.message(policy) }
+}
+
+/// Why each node with a GpuNode is excluded, `None` where it is not: only nodes where that is news.
+fn exclusions(index: &ClusterIndex) -> Vec<(String, Option<ExcludedNode>)> {
+    let inventory = Inventory::of(index);
+    let mut news = Vec::new();
+    for (key, gpu_node) in index.gpu_nodes.iter() {
+        let Some(node) = index.nodes.get(key) else { continue };
+        let why = match inventory.node_use(node) {
+            NodeUse::Planned(_) => None,
+            NodeUse::NoGpus => Some(Exclusion::NoWholeGpus),
+            NodeUse::Excluded(why) => Some(why),
+        };
+        let wanted = why.map(|why| excluded(why, inventory.policy()));
+        if gpu_node.spec.excluded != wanted {
+            news.push((key.name.clone(), wanted));
+        }
+    }
+    news
+}
+
+async fn set_exclusions(shared: &Arc<Shared>) {
+    let news = exclusions(&shared.index.lock());
+    let writes = news.iter().take(AT_ONCE).map(|(node, excluded)| async move {
+        match shared.writer.patch_gpu_node(node, &json!({ "spec": { "excluded": excluded } })).await {
+            Ok(answer) => shared.index.lock().wrote_gpu_node(answer),
+            Err(error) => {
+                tracing::warn!(node, error = &error as &dyn std::error::Error, "exclusion not written");
+            }
+        }
+    });
+    futures::future::join_all(writes).await;
+}
+
 /// Power limits of the pods that run under one, by node: what each GpuNode's spec is to say. Only nodes where that is news.
 fn limits(index: &ClusterIndex) -> Vec<(String, Vec<PodPowerLimit>)> {
     let mut wanted: BTreeMap<&str, Vec<PodPowerLimit>> = BTreeMap::new();
@@ -100,15 +152,15 @@ fn limits(index: &ClusterIndex) -> Vec<(String, Vec<PodPowerLimit>)> {
                 is_member(&pod, job) && number(&pod.metadata, LABEL_ATTEMPT) == Some(allocation.attempt);
             let node =
                 pod.spec.node_name.as_ref().and_then(|node| allocation.nodes.iter().find(|n| *n == node));
-            if let (true, Some(node), Some(pod_uid), Some(_)) = (own, node, pod.uid(), takes(&pod)) {
-                wanted.entry(node).or_default().push(PodPowerLimit { pod_uid, watts });
+            if let (true, Some(node), Some(_)) = (own, node, takes(&pod)) {
+                wanted.entry(node).or_default().push(PodPowerLimit { pod: name_of(&pod.metadata), watts });
             }
         }
     }
     let mut news = Vec::new();
     for (key, gpu_node) in index.gpu_nodes.iter() {
         let mut limits = wanted.remove(key.name.as_str()).unwrap_or_default();
-        limits.sort_by(|a, b| a.pod_uid.cmp(&b.pod_uid));
+        limits.sort_by(|a, b| a.pod.cmp(&b.pod));
         limits.truncate(MOST_LIMITS);
         if gpu_node.spec.limits != limits {
             news.push((key.name.clone(), limits));
@@ -130,9 +182,39 @@ async fn set_limits(shared: &Arc<Shared>) {
     futures::future::join_all(writes).await;
 }
 
+/// Finds out what pods that went without having ended still hold: of those of others the API server says whether they ended, of the
+/// rest the agents of their nodes are asked.
+async fn ask_for_holders(shared: &Arc<Shared>) {
+    let doubtful = shared.index.lock().take_doubtful();
+    let looks = doubtful.iter().map(|(node, key, uid)| async move {
+        // One that is there has ended, or the watch will show it again; an error proves nothing, and neither does a pod that was made
+        // again under the name.
+        if let Ok(Some(pod)) = shared.writer.get_pod(key).await
+            && pod.uid().as_deref() == Some(uid)
+        {
+            shared.index.lock().holds_nothing_unseen(node, key);
+        }
+    });
+    futures::future::join_all(looks).await;
+    let questions = {
+        let mut index = shared.index.lock();
+        index.expire_vanished();
+        index.holder_questions()
+    };
+    let writes = questions.iter().map(|(node, look)| async move {
+        match shared.writer.patch_gpu_node(node, &json!({ "spec": { "look": look } })).await {
+            Ok(answer) => shared.index.lock().wrote_gpu_node(answer),
+            Err(error) => {
+                tracing::warn!(node, error = &error as &dyn std::error::Error, "agent not asked for holders");
+            }
+        }
+    });
+    futures::future::join_all(writes).await;
+}
+
 /// Whether the stops that the power budget needs have begun in their time.
 fn look_at_budget(shared: &Shared, enforcement: &mut Enforcement) -> Met {
-    let now = Timestamp::now();
+    let now = clock::now();
     let index = shared.index.lock();
     let default = EnergyPolicySpec::default();
     let policy = index.policy().map_or(&default, |policy| &policy.spec);
@@ -143,11 +225,14 @@ fn look_at_budget(shared: &Shared, enforcement: &mut Enforcement) -> Met {
     met
 }
 
-/// Says on the policy which generation is in force, which nodes are left alone and whether the budget is met.
+/// Says on the policy which generation is in force, which nodes are excluded and whether the budget is met.
 async fn tell_policy(shared: &Arc<Shared>, met: &Met) {
     let Some((generation, conditions)) = ({
         let index = shared.index.lock();
-        index.policy().and_then(|policy| wanted(policy, &alone(&index, &policy.spec), met, Timestamp::now()))
+        let inventory = Inventory::of(&index);
+        let excluded = without_plan(&index, &inventory);
+        let policy = index.policy();
+        policy.and_then(|policy| wanted(policy, &excluded, inventory.unknown(), met, clock::now()))
     }) else {
         return;
     };
@@ -160,19 +245,16 @@ async fn tell_policy(shared: &Arc<Shared>, met: &Met) {
     }
 }
 
-fn alone(index: &ClusterIndex, policy: &EnergyPolicySpec) -> Vec<String> {
-    let managed = index.nodes.iter().filter(|(_, node)| is_managed(node, policy));
-    managed
-        .filter_map(|(key, node): (&ObjectKey, _)| {
-            left_alone(node).map(|why| format!("{} ({why})", key.name))
-        })
-        .collect()
+fn without_plan(index: &ClusterIndex, inventory: &Inventory<'_>) -> Vec<(String, Exclusion)> {
+    let nodes = index.nodes.iter();
+    nodes.filter_map(|(key, node)| Some((key.name.clone(), inventory.node_use(node).exclusion()?))).collect()
 }
 
 /// Generation and conditions of the policy's status; `None` where it says so already.
 fn wanted(
     policy: &SlimEnergyPolicy,
-    alone: &[String],
+    excluded: &[(String, Exclusion)],
+    unknown: &BTreeSet<String>,
     met: &Met,
     now: Timestamp,
 ) -> Option<(Option<i64>, Vec<Condition>)> {
@@ -192,26 +274,38 @@ fn wanted(
             observed_generation: generation,
         }
     };
-    let named = alone.iter().take(20).cloned().collect::<Vec<_>>().join(", ");
-    let message = match alone.len() {
-        0 => "all selected nodes have whole GPUs".to_owned(),
-        n @ 1..=20 => format!("{n} selected nodes do not have whole GPUs: {named}"),
-        n => format!("{n} selected nodes do not have whole GPUs: {named} and others"),
-    };
+    // Nodes that the selector leaves out are meant to be.
+    let some = excluded.iter().any(|(_, why)| *why != Exclusion::NotSelected);
+    let message = inventory::summary(excluded, &policy.spec)
+        .unwrap_or_else(|| "every node with GPUs is planned".to_owned());
     let mut conditions = vec![
         condition("Ready", true, Reason::AsExpected, "in force".into()),
-        condition(
-            "NodesLeftAlone",
-            !alone.is_empty(),
-            if alone.is_empty() { Reason::AsExpected } else { Reason::Invalid },
-            message,
-        ),
+        condition(NODES_EXCLUDED, some, if some { Reason::Invalid } else { Reason::AsExpected }, message),
+        power_known(unknown, condition),
         condition("BudgetMet", met.met, met.reason, met.message.clone()),
     ];
-    let ours = ["Ready", "NodesLeftAlone", "BudgetMet"];
+    // Also the name that this condition had once: it goes.
+    let ours = ["Ready", NODES_EXCLUDED, POWER_KNOWN, "NodesLeftAlone", "BudgetMet"];
     conditions.extend(status.conditions.iter().filter(|c| !ours.contains(&c.type_.as_str())).cloned());
     let same = status.observed_generation == generation && status.conditions == conditions;
     (!same).then_some((generation, conditions))
+}
+
+/// Says which GPU types nobody describes: their energy is assumed, and with a budget their nodes are excluded.
+fn power_known(
+    unknown: &BTreeSet<String>,
+    condition: impl Fn(&str, bool, Reason, String) -> Condition,
+) -> Condition {
+    if unknown.is_empty() {
+        return condition(POWER_KNOWN, true, Reason::AsExpected, "of all GPU types".into());
+    }
+    let names: Vec<&str> = unknown.iter().map(String::as_str).take(TYPES_NAMED).collect();
+    let more = if unknown.len() > names.len() { " and others" } else { "" };
+    let message = format!(
+        "nobody knows what {}{more} draw: describe them in spec.gpuTypes, or run the node agent there",
+        names.join(", ")
+    );
+    condition(POWER_KNOWN, false, Reason::Invalid, message)
 }
 
 #[cfg(test)]
@@ -236,34 +330,37 @@ mod tests {
             .expect("a gpu node")
         };
         index.apply(gpu_node("n1", 2, json!({})));
-        index.apply(gpu_node("n2", 3, json!({"limits": [{"podUid": "gone", "watts": 100}]})));
+        index.apply(gpu_node("n2", 3, json!({"limits": [{"pod": "team/gone", "watts": 100}]})));
         index.apply(gpu_node("n3", 4, json!({})));
         let mut pod = testing::pod(0, 5, "j1");
         pod["spec"]["nodeName"] = json!("n1");
         index.apply(serde_json::from_value::<SlimPod>(pod).expect("a pod"));
-        let limit = PodPowerLimit { pod_uid: "p0".into(), watts: 250 };
+        let limit = PodPowerLimit { pod: "team/bert-1-0".into(), watts: 250 };
         // The second pod is not bound yet; what its node said of another one is over.
         assert_eq!(limits(&index), [("n1".to_owned(), vec![limit]), ("n2".to_owned(), vec![])]);
-        index.apply(gpu_node("n1", 6, json!({"limits": [{"podUid": "p0", "watts": 250}]})));
+        index.apply(gpu_node("n1", 6, json!({"limits": [{"pod": "team/bert-1-0", "watts": 250}]})));
         index.apply(gpu_node("n2", 7, json!({})));
         assert_eq!(limits(&index), []);
     }
 
     #[test]
-    fn the_policy_names_nodes_left_alone_once_and_then_keeps_quiet() {
+    fn the_policy_names_excluded_nodes_once_and_then_keeps_quiet() {
         let mut policy: SlimEnergyPolicy =
             serde_json::from_value(json!({"metadata": {"name": "default", "generation": 3}, "spec": {}}))
                 .expect("a policy");
         let now = Timestamp::UNIX_EPOCH;
+        let (none, mig) = (BTreeSet::new(), [("n1".to_owned(), Exclusion::MigInUse)]);
         let met = Met { met: true, reason: Reason::AsExpected, message: "power is not limited".into() };
-        let (generation, conditions) = wanted(&policy, &["n1 (MIG)".into()], &met, now).expect("news");
+        let (generation, conditions) = wanted(&policy, &mig, &none, &met, now).expect("news");
         assert_eq!(generation, Some(3));
-        assert!(conditions[1].status == "True" && conditions[1].message.contains("n1 (MIG)"));
+        assert!(conditions[1].status == "True" && conditions[1].message.contains("1 MigInUse (n1)"));
         policy.status = Some(andreas_api::EnergyPolicyStatus { observed_generation: generation, conditions });
-        assert!(wanted(&policy, &["n1 (MIG)".into()], &met, now).is_none());
+        assert!(wanted(&policy, &mig, &none, &met, now).is_none());
         let over = Met { met: false, reason: Reason::PowerBudget, message: "above".into() };
-        let (_, said) = wanted(&policy, &["n1 (MIG)".into()], &over, now).expect("news");
-        assert_eq!((said[2].type_.as_str(), said[2].status.as_str(), said.len()), ("BudgetMet", "False", 3));
-        assert!(wanted(&policy, &[], &met, now).is_some_and(|(_, c)| c[1].status == "False"));
+        let (_, said) = wanted(&policy, &mig, &none, &over, now).expect("news");
+        assert_eq!((said[3].type_.as_str(), said[3].status.as_str(), said.len()), ("BudgetMet", "False", 4));
+        assert!(wanted(&policy, &[], &none, &met, now).is_some_and(|(_, c)| c[1].status == "False"));
+        let elsewhere = [("n2".to_owned(), Exclusion::NotSelected)];
+        assert!(wanted(&policy, &elsewhere, &none, &met, now).is_some_and(|(_, c)| c[1].status == "False"));
     }
 }

@@ -11,9 +11,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use andreas_api::{EnergyPolicySpec, Reason};
-use andreas_core::{JobId, Watts};
-use andreas_planner::{Decision, JobPlan, Memory, Options, Placement, Plan, Prices, SnapshotError};
+use andreas_api::Reason;
+use andreas_core::{JobId, Watts, same_nodes};
+use andreas_planner::{
+    Decision, JobPlan, Memory, Options, Placement, Plan, Prices, SnapshotError, WaitReason,
+};
+use andreas_runtime::clock;
 use andreas_runtime::health::Heartbeat;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
@@ -144,7 +147,7 @@ fn make(
     (prices, memory): (Option<Prices>, Option<Memory>),
     options: &Options,
 ) -> (Tables, Built, Result<(Plan, Duration), SnapshotError>) {
-    let mut built = snapshot::build(index, ledger, &mut tables, prices, Timestamp::now());
+    let mut built = snapshot::build(index, ledger, &mut tables, prices, clock::now());
     built.snapshot.memory = memory;
     let started = Instant::now();
     let mut left_out = 0;
@@ -216,7 +219,7 @@ fn look(shared: &Shared) -> (ClusterIndex, Ledger) {
         let status = index.jobs.get(key).and_then(|job| job.status.as_ref());
         let Some(held) = status.and_then(|status| status.allocation.as_ref()) else { return false };
         matches!(planned, Planned::Run { nodes, gpus_per_worker, .. }
-            if *nodes == held.nodes && *gpus_per_worker == held.gpus_per_worker)
+            if same_nodes(nodes, &held.nodes) && *gpus_per_worker == held.gpus_per_worker)
     });
     let copies = (index.for_plan(), ledger.clone());
     drop(ledger);
@@ -231,16 +234,15 @@ const LONGEST_UNSAID: usize = 30;
 
 /// What else is read off a look: the size of the largest node, and how patient steps are with their texts.
 fn look_around(shared: &Shared, index: &ClusterIndex) {
-    let default = EnergyPolicySpec::default();
-    let policy = index.policy().map_or(&default, |policy| &policy.spec);
-    let largest = largest_node(index, policy);
+    let largest = largest_node(index);
     // Where many jobs wait a plan moves them all: their texts are written less often.
     let quiet = 60.max(i64::try_from(index.jobs.len() / 20).unwrap_or(i64::MAX)).min(3_600);
     let unsaid = index.jobs.iter().filter(|(_, job)| job.status.is_none()).count();
     let first_plan = i64::try_from((3 + unsaid / UNSAID_PER_SECOND).min(LONGEST_UNSAID)).unwrap_or(i64::MAX);
     let mut settings = shared.settings.lock();
     let new = Settings {
-        largest_node_gpus: largest,
+        // While no node offers GPUs the last size that was seen counts: device plug-ins restart.
+        largest_node_gpus: largest.or(settings.largest_node_gpus),
         quiet_seconds: quiet,
         first_plan_seconds: first_plan,
         ..(**settings).clone()
@@ -254,7 +256,7 @@ fn look_around(shared: &Shared, index: &ClusterIndex) {
 fn hand_over(shared: &Shared, built: &Built, plan: &Plan, number: u64) -> Option<Instant> {
     let metrics = &shared.metrics;
     metrics.planned(LastPlan {
-        at: Timestamp::now(),
+        at: clock::now(),
         jobs: built.snapshot.jobs.len(),
         gap: plan.gap,
         budgeted: plan.budgeted_power.0,
@@ -268,7 +270,7 @@ fn hand_over(shared: &Shared, built: &Built, plan: &Plan, number: u64) -> Option
     for (id, job_plan) in &plan.jobs {
         let (Some(key), Some(job)) = (job_key(id), jobs.get(id)) else { continue };
         let Some(basis) = built.basis.get(&key) else { continue };
-        let Some(verdict) = verdict(job_plan, job) else { continue };
+        let Some(verdict) = verdict(job_plan, job, built.excluded.as_deref()) else { continue };
         let reason = match &verdict {
             Planned::Run { .. } => "Run",
             Planned::Wait { reason, .. } => reason.as_str(),
@@ -285,6 +287,13 @@ fn hand_over(shared: &Shared, built: &Built, plan: &Plan, number: u64) -> Option
             changed.push(key);
         }
     }
+    for (key, basis, place) in &built.queued {
+        let verdict = Planned::Wait { reason: Reason::QueueFull, message: place.message() };
+        if ledger.decide(key, DecisionFor { basis: *basis, verdict }, Vec::new()) {
+            metrics.decided(Reason::QueueFull.as_str());
+            changed.push(key.clone());
+        }
+    }
     forecasts(&index, &mut ledger, plan, built, &mut changed);
     for key in changed {
         index.mark(key);
@@ -296,7 +305,7 @@ fn hand_over(shared: &Shared, built: &Built, plan: &Plan, number: u64) -> Option
 /// the planner expects next. The end of a job is an event by itself when it comes; one that is overdue must not make
 /// plans follow each other without a pause.
 fn next_look(built: &Built, plan: &Plan) -> Option<Instant> {
-    let now = Timestamp::now().as_millisecond() as f64 / 1_000.0;
+    let now = clock::now().as_millisecond() as f64 / 1_000.0;
     let snapshot = &built.snapshot;
     let budget = snapshot.budget.as_ref().and_then(|budget| budget.watts.next_edge(snapshot.now));
     let exact = [snapshot.tariff.next_edge(snapshot.now), budget].into_iter().flatten().map(|at| at.0);
@@ -314,7 +323,7 @@ fn forecasts(
     built: &Built,
     changed: &mut Vec<ObjectKey>,
 ) {
-    let now = Timestamp::now();
+    let now = clock::now();
     for Expected { key, table, outlook } in &built.expected {
         let Some(job) = index.jobs.get(key) else { continue };
         let Some(memory) = ledger.get_mut(key, job.metadata.uid.as_deref().unwrap_or_default()) else {
@@ -335,7 +344,7 @@ fn forecasts(
 }
 
 /// The plan's word on one job, in the lifecycle's terms.
-fn verdict(job_plan: &JobPlan, job: &andreas_planner::Job) -> Option<Planned> {
+fn verdict(job_plan: &JobPlan, job: &andreas_planner::Job, excluded: Option<&str>) -> Option<Planned> {
     match &job_plan.decision {
         Decision::Run(placement) => Some(Planned::Run {
             gpu_type: placement.gpu_type.as_str().to_owned(),
@@ -345,19 +354,49 @@ fn verdict(job_plan: &JobPlan, job: &andreas_planner::Job) -> Option<Planned> {
             watts: draw(placement, job),
         }),
         Decision::Wait { reason, message, blockers } => {
-            let reason = Reason::parse(reason.as_str())?;
-            Some(Planned::Wait { reason, message: with_names(message, blockers) })
+            let reason = condition_reason(*reason);
+            let message = with_blockers(message, blockers, job.namespace.as_str());
+            // Who waits for a GPU type learns of the nodes that have GPUs and are not planned.
+            let message = match excluded.filter(|_| reason == Reason::NoFeasibleGpuType) {
+                Some(excluded) => format!("{message}; {excluded}"),
+                None => message,
+            };
+            Some(Planned::Wait { reason, message })
         }
     }
 }
 
-/// The plan's words, and the jobs in the way by name.
-fn with_names(message: &str, blockers: &[JobId]) -> String {
-    if blockers.is_empty() || blockers.iter().all(|b| message.contains(b.as_str())) {
-        return message.to_owned();
+/// The condition's reason for the planner's.
+fn condition_reason(reason: WaitReason) -> Reason {
+    match reason {
+        WaitReason::WaitingForCapacity => Reason::WaitingForCapacity,
+        WaitReason::DeferredForEnergy => Reason::DeferredForEnergy,
+        WaitReason::PowerBudget => Reason::PowerBudget,
+        WaitReason::BudgetInfeasible => Reason::BudgetInfeasible,
+        WaitReason::NoFeasibleGpuType => Reason::NoFeasibleGpuType,
+        WaitReason::NoFeasibleNode => Reason::NoFeasibleNode,
+        WaitReason::QuotaExceeded => Reason::QuotaExceeded,
+        WaitReason::Preempted => Reason::Preempted,
     }
-    let names: Vec<&str> = blockers.iter().map(JobId::as_str).collect();
-    format!("{message}: {}", names.join(", "))
+}
+
+/// The plan's sentence and the jobs in the way. Jobs of the reader's own namespace are named; jobs of other namespaces
+/// are only counted, because a status is read by people who may not know of them.
+fn with_blockers(message: &str, blockers: &[JobId], namespace: &str) -> String {
+    let mut own = Vec::new();
+    let mut others = 0_usize;
+    for key in blockers.iter().map(job_key) {
+        match key {
+            Some(key) if key.namespace == namespace => own.push(key.name),
+            _ => others += 1,
+        }
+    }
+    match others {
+        0 => {}
+        1 => own.push("1 job of another namespace".to_owned()),
+        n => own.push(format!("{n} jobs of other namespaces")),
+    }
+    if own.is_empty() { message.to_owned() } else { format!("{message}: {}", own.join(", ")) }
 }
 
 /// What the plan counts for it: the table's row, less what a limit takes away.
@@ -368,4 +407,28 @@ fn draw(placement: &Placement, job: &andreas_planner::Job) -> i32 {
         job.limits.iter().find(|l| l.gpu_type == placement.gpu_type && Some(l.limit) == placement.limit);
     let thriftier = limit.map_or(1.0, |limit| limit.power_factor);
     row.map_or(0, |row| (row.power.0 * thriftier).round().clamp(0.0, f64::from(i32::MAX)) as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_of_other_namespaces_are_counted_and_not_named() {
+        let blockers: Vec<JobId> =
+            ["team-a/one", "team-b/secret", "team-c/merger", "team-a/two"].map(JobId::new).into();
+        assert_eq!(
+            with_blockers("other jobs hold what it needs", &blockers, "team-a"),
+            "other jobs hold what it needs: one, two, 2 jobs of other namespaces"
+        );
+        assert_eq!(with_blockers("wait", &blockers[1..2], "team-a"), "wait: 1 job of another namespace");
+        assert_eq!(with_blockers("wait", &[], "team-a"), "wait");
+    }
+
+    #[test]
+    fn every_reason_of_the_planner_is_a_condition_reason_of_the_same_name() {
+        for reason in WaitReason::ALL {
+            assert_eq!(condition_reason(reason).as_str(), reason.as_str());
+        }
+    }
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use andreas_api::names::{FIELD_MANAGER, LABEL_MADE_BY};
 use andreas_api::slim::{SlimTrainingJob, SlimTrainingProfile};
 use andreas_api::{TrainingProfile, TrainingProfileSpec, TrainingProfileStatus};
 use andreas_runtime::watch::ObjectKey;
@@ -22,6 +23,8 @@ use crate::executor::writer::WriteError;
 use crate::lifecycle::Learned;
 use crate::snapshot::tables::profile_key;
 
+mod unused;
+
 /// Run times that are kept, newest last.
 const MAX_FINISHED: usize = 16;
 /// GPU types that are kept as too small.
@@ -30,6 +33,8 @@ const MAX_TYPES: usize = 32;
 const MAX_WAITING: usize = 256;
 /// How often lessons are written.
 const EVERY: Duration = Duration::from_secs(1);
+/// How often profiles are looked for that nobody needs.
+const REMOVE_EVERY: Duration = Duration::from_secs(300);
 
 /// Adds what was learned. Of each attempt there is one observation and one end, so doing it twice does no harm: a write
 /// whose answer was lost is made again.
@@ -94,6 +99,7 @@ impl Lessons {
 /// Writes lessons, one write for each profile and second: a family of a thousand runs has one object, and a thousand
 /// writers of it would mostly get conflicts. What a crash loses is advice, not state.
 pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
+    let mut removal = tokio::time::Instant::now() + REMOVE_EVERY;
     loop {
         let ending = tokio::select! {
             () = tokio::time::sleep(EVERY) => false,
@@ -102,6 +108,10 @@ pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
         write(&shared).await;
         if ending {
             return;
+        }
+        if tokio::time::Instant::now() >= removal {
+            unused::remove(&shared).await;
+            removal = tokio::time::Instant::now() + REMOVE_EVERY;
         }
     }
 }
@@ -132,6 +142,8 @@ async fn try_learn(shared: &Arc<Shared>, key: &ObjectKey, learned: &[Learned]) -
         None => {
             let mut new = TrainingProfile::new(&key.name, TrainingProfileSpec::default());
             new.metadata.namespace = Some(key.namespace.clone());
+            new.metadata.labels =
+                Some(BTreeMap::from([(LABEL_MADE_BY.to_owned(), FIELD_MANAGER.to_owned())]));
             shared.writer.create("profile", Some(&key.namespace), &new, false).await?
         }
     };

@@ -7,8 +7,8 @@ use andreas_core::{
     CostRate, EnergyPrice, GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, Steps, Time, Watts,
 };
 use andreas_planner::{
-    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, Node, Placement, PowerBudget, Preemption,
-    Resources, Snapshot, Spread, Worker,
+    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, LimitsCount, Node, Placement, PowerBudget,
+    Preemption, Resources, Snapshot, Spread, Worker,
 };
 
 use super::MAX_JOBS;
@@ -221,6 +221,7 @@ fn estimates(entry: &JobEntry, rel_std: f64, at: &dyn Fn(&str) -> String) -> Res
                 gpus: GpuCount(total),
                 epoch: Seconds(time),
                 power: Watts(not_negative(*power, || cell("power_w"))?),
+                draw: None,
                 rel_std,
             });
         }
@@ -298,6 +299,7 @@ pub fn jobs(state: &State, known: &dyn Fn(&str) -> Option<Arc<Known>>, ran: &Ran
             estimates: table.estimates.clone(),
             spread: table.spread.clone(),
             limits: table.limits.clone(),
+            limits_count: LimitsCount::AtOnce,
             requested_gpus: table.requested,
             worker: Worker::default(),
             candidates: None,

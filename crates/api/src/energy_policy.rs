@@ -31,7 +31,7 @@ pub struct EnergyPolicySpec {
     #[serde(rename = "pricePerKWhMicros")]
     #[schemars(range(min = 0, max = 1_000_000_000_i64))]
     pub price_per_kwh_micros: i64,
-    /// Price of a kWh by time of day (UTC): the first window that covers an instant counts, the flat price where none does.
+    /// Price of a kWh by time of day, always in UTC (no daylight saving time): the first window that covers an instant counts, the flat price where none does.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 24))]
     pub tariff: Vec<TariffWindow>,
@@ -54,11 +54,12 @@ pub struct EnergyPolicySpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000_000_i64))]
     pub power_budget_watts: Option<i64>,
-    /// Power budget by time of day (UTC): the first window that covers an instant counts, the flat budget where none does.
+    /// Power budget by time of day, always in UTC (no daylight saving time): the first window that covers an instant counts, the flat budget where none does.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 24))]
     pub windows: Vec<BudgetWindow>,
     /// Whether the budget is of IT power or of the facility (IT power x PUE).
+    #[serde(deserialize_with = "crate::known::or_default")]
     pub power_budget_scope: PowerBudgetScope,
     /// Part of the budget that plans leave free, thousandths.
     #[schemars(range(min = 0, max = 900))]
@@ -76,14 +77,18 @@ pub struct EnergyPolicySpec {
     pub restart_seconds: i32,
     /// A run is not moved before it has run this long.
     pub min_run_time: DurationText,
-    /// Nodes that are ours to plan: those with all these labels.
+    /// Nodes that are planned: those with `nvidia.com/gpu` in their allocatable and with all these labels. Empty: all with GPUs.
     #[schemars(length(max = 16))]
     pub node_selector: BTreeMap<String, String>,
+    /// Labels that name the GPU type of a node: the value of the first one that the node has counts.
+    #[schemars(length(min = 1, max = 8), inner(length(min = 1, max = 317)))]
+    pub type_labels: Vec<String>,
     /// What to do for jobs of a silent node.
     pub node_loss: NodeLoss,
     /// When GPUs that hold no job rest.
     pub rest: Rest,
     /// Power limits of GPUs that train.
+    #[serde(deserialize_with = "crate::known::or_default")]
     pub limits: Limits,
     /// Power of GPU types and nodes, where the built-in values do not fit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -111,7 +116,14 @@ impl Default for EnergyPolicySpec {
             default_run_time: DurationText("4h".into()),
             restart_seconds: 120,
             min_run_time: DurationText("5m".into()),
-            node_selector: BTreeMap::from([(crate::names::LABEL_GPU_PRESENT.into(), "true".into())]),
+            node_selector: BTreeMap::new(),
+            type_labels: [
+                crate::names::LABEL_GPU_PRODUCT,
+                crate::names::LABEL_GKE_ACCELERATOR,
+                crate::names::LABEL_INSTANCE_TYPE,
+            ]
+            .map(String::from)
+            .into(),
             node_loss: NodeLoss::default(),
             rest: Rest::default(),
             limits: Limits::default(),
@@ -124,10 +136,10 @@ impl Default for EnergyPolicySpec {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TariffWindow {
-    /// Start, `HH:MM`.
+    /// Start, `HH:MM`, UTC.
     #[schemars(regex(pattern = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"))]
     pub from: String,
-    /// End, `HH:MM`, exclusive.
+    /// End, `HH:MM`, UTC, exclusive.
     #[schemars(regex(pattern = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"))]
     pub to: String,
     /// Price of a kWh, millionths of the currency.
@@ -140,10 +152,10 @@ pub struct TariffWindow {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BudgetWindow {
-    /// Start, `HH:MM`.
+    /// Start, `HH:MM`, UTC.
     #[schemars(regex(pattern = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"))]
     pub from: String,
-    /// End, `HH:MM`, exclusive.
+    /// End, `HH:MM`, UTC, exclusive.
     #[schemars(regex(pattern = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"))]
     pub to: String,
     /// Power the cluster may draw, W.
@@ -168,6 +180,7 @@ pub struct NodeLoss {
     /// How long a node is silent before its jobs are looked at.
     pub after: DurationText,
     /// Wait for proof of death, or start again elsewhere.
+    #[serde(deserialize_with = "crate::known::or_default")]
     pub action: NodeLossAction,
 }
 
@@ -209,7 +222,8 @@ pub enum Switch {
     /// On.
     #[default]
     On,
-    /// Off.
+    /// Off. A word of another release counts as this one.
+    #[serde(other)]
     Off,
 }
 
@@ -229,7 +243,7 @@ pub enum Limits {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuTypePower {
-    /// GPU type (value of the product label).
+    /// GPU type: the value of the node's type label.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
     /// Draw of one GPU without a job, W.
@@ -255,7 +269,7 @@ pub struct EnergyPolicyStatus {
     /// Generation of `spec` that is in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Ready`, `NodesLeftAlone`, `BudgetMet`.
+    /// `Ready`, `NodesExcluded`, `BudgetMet`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub conditions: Vec<Condition>,

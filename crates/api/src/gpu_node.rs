@@ -5,6 +5,11 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// A pod as GpuNodes name it: `namespace/name`. The kubelet tells an agent no UIDs, and an agent may not read pods.
+pub fn pod_name(namespace: &str, name: &str) -> String {
+    format!("{namespace}/{name}")
+}
+
 /// What the operator wants of a node's GPUs.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
@@ -22,19 +27,38 @@ pub struct GpuNodeSpec {
     /// Raised whenever all unheld GPUs of the node must be awake; the agent acknowledges with `status.awake`.
     #[schemars(range(min = 0))]
     pub wake: i64,
+    /// Raised whenever it must be known who holds the node's GPUs now; the agent acknowledges with `status.looked`.
+    #[schemars(range(min = 0))]
+    pub look: i64,
     /// Power limits of pods' GPUs, by pod.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub limits: Vec<PodPowerLimit>,
+    /// Why the node's GPUs are not planned; absent where they are. Its agent reads the GPUs and sets nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub excluded: Option<ExcludedNode>,
+}
+
+/// Why a node's GPUs are not planned.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ExcludedNode {
+    /// `MigInUse`, `SharedGpus`, `NoWholeGpus`, `NoTypeLabel`, `UnknownBoard`, `NotSelected`.
+    #[schemars(length(min = 1, max = 63))]
+    pub reason: String,
+    /// What is wrong, and what to change.
+    #[schemars(length(max = 4096))]
+    pub message: String,
 }
 
 /// Power limit of the GPUs that a pod holds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodPowerLimit {
-    /// UID of the pod.
-    #[schemars(length(min = 1, max = 63))]
-    pub pod_uid: String,
+    /// The pod, as `namespace/name`.
+    #[serde(default)]
+    #[schemars(length(max = 317))]
+    pub pod: String,
     /// Power limit of each of its GPUs, W.
     #[schemars(range(min = 1, max = 100_000))]
     pub watts: i32,
@@ -50,6 +74,9 @@ pub struct GpuNodeStatus {
     /// The last `spec.wake` that was carried out: all unheld GPUs were awake.
     #[schemars(range(min = 0))]
     pub awake: i64,
+    /// The last `spec.look` that was known before the kubelet was asked for what `gpus` says: holders are no older than that.
+    #[schemars(range(min = 0))]
+    pub looked: i64,
     /// The node's GPUs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
@@ -80,9 +107,9 @@ pub struct GpuState {
     pub uuid: String,
     /// Whether it is held, free, resting or broken.
     pub state: GpuCondition,
-    /// UID of the pod that holds it.
+    /// The pod that holds it, as `namespace/name`: by the kubelet, or by processes of it that still run there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 63))]
+    #[schemars(length(max = 317))]
     pub holder: Option<String>,
     /// Draw when the status was written, W.
     #[serde(default)]
@@ -99,11 +126,16 @@ pub struct GpuState {
     /// When the holder took it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_since: Option<Time>,
-    /// Lowest power limit that its driver takes, W; absent where it takes none.
+    /// The most that its board draws, W: the highest power limit that its driver takes, also where nobody may set one. Absent where
+    /// the driver does not say. Counted for types that neither the policy nor the table of boards describes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub board_watts: Option<i32>,
+    /// Lowest power limit that the agent can set on it, W; absent where it can set none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub min_limit_watts: Option<i32>,
-    /// Highest power limit that its driver takes, W; absent where it takes none.
+    /// Highest power limit that the agent can set on it, W; absent where it can set none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_limit_watts: Option<i32>,
@@ -113,9 +145,13 @@ pub struct GpuState {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReleasedEnergy {
-    /// UID of the pod.
-    #[schemars(length(min = 1, max = 63))]
-    pub pod_uid: String,
+    /// The pod, as `namespace/name`.
+    #[serde(default)]
+    #[schemars(length(max = 317))]
+    pub pod: String,
+    /// When it took the first of them. Two pods of one name are told apart by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
     /// Energy of all GPUs that it held here, J.
     #[schemars(range(min = 0))]
     pub joules: i64,
@@ -136,6 +172,7 @@ pub enum GpuCondition {
     Free,
     /// No pod holds it; in low power.
     Resting,
-    /// Must not be used.
+    /// Must not be used. A word of another release counts as this one.
+    #[serde(other)]
     Unhealthy,
 }

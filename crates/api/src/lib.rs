@@ -12,6 +12,7 @@ pub mod duration;
 pub mod energy_policy;
 mod gpu_memory;
 pub mod gpu_node;
+mod known;
 pub mod names;
 pub mod phase;
 pub mod shared_template;

@@ -15,18 +15,32 @@ pub const FIELD_MANAGER: &str = "andreas-operator";
 
 /// Extended resource of whole GPUs, as NVIDIA's device plugin names it.
 pub const GPU_RESOURCE: &str = "nvidia.com/gpu";
-/// Label by which GPU feature discovery marks nodes with GPUs; the default of `EnergyPolicy.spec.nodeSelector`.
+/// What the names of MIG instances begin with, as resources and as labels: `nvidia.com/mig-1g.10gb`.
+pub const MIG_PREFIX: &str = "nvidia.com/mig-";
+/// Label by which NVIDIA's GPU operator marks nodes with GPUs.
 pub const LABEL_GPU_PRESENT: &str = "nvidia.com/gpu.present";
-/// Label of GPU feature discovery: the product, our GPU type.
+/// Label of GPU feature discovery: the product; the first of the default type labels.
 pub const LABEL_GPU_PRODUCT: &str = "nvidia.com/gpu.product";
 /// Label of GPU feature discovery: memory of one GPU, MiB.
 pub const LABEL_GPU_MEMORY: &str = "nvidia.com/gpu.memory";
 /// Label of GPU feature discovery: GPUs on the node.
 pub const LABEL_GPU_COUNT: &str = "nvidia.com/gpu.count";
-/// Label of GPU feature discovery: how many pods share one GPU (time slicing); absent or 0 or 1: whole GPUs.
+/// Label of GPU feature discovery: how many pods share one GPU; 0 where MIG mode is on.
 pub const LABEL_GPU_REPLICAS: &str = "nvidia.com/gpu.replicas";
-/// Label of GPU feature discovery: the MIG strategy (`single`, `mixed`, `none`).
-pub const LABEL_MIG_STRATEGY: &str = "nvidia.com/mig.strategy";
+/// Label of GPU feature discovery: how pods share a GPU: `none`, `time-slicing`, `mps`.
+pub const LABEL_GPU_SHARING: &str = "nvidia.com/gpu.sharing-strategy";
+/// Label of GPU feature discovery: whether one of the GPUs could use MIG.
+pub const LABEL_MIG_CAPABLE: &str = "nvidia.com/mig.capable";
+/// Label of GKE: the GPU type of a node pool.
+pub const LABEL_GKE_ACCELERATOR: &str = "cloud.google.com/gke-accelerator";
+/// Label of GKE: the MIG profile that each GPU of a node pool is cut into.
+pub const LABEL_GKE_PARTITION: &str = "cloud.google.com/gke-gpu-partition-size";
+/// Label of GKE: how pods share a GPU: `time-sharing`, `mps`.
+pub const LABEL_GKE_SHARING: &str = "cloud.google.com/gke-gpu-sharing-strategy";
+/// Label of GKE: how many pods may share one GPU.
+pub const LABEL_GKE_SHARED_CLIENTS: &str = "cloud.google.com/gke-max-shared-clients-per-gpu";
+/// Label of the cloud's machine type; the last of the default type labels.
+pub const LABEL_INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
 
 /// Pod label: name of the TrainingJob.
 pub const LABEL_JOB: &str = "andreas.dev/job";
@@ -39,12 +53,20 @@ pub const LABEL_INDEX: &str = "andreas.dev/index";
 /// Pod label: generation of the allocation that the pod carries out.
 pub const LABEL_ALLOCATION: &str = "andreas.dev/allocation";
 
+/// TrainingProfile label: who made it. Those that the operator made are removed when no job has used them for long.
+pub const LABEL_MADE_BY: &str = "andreas.dev/made-by";
+
 /// Annotation written with the Binding: generation of the allocation.
 pub const ANNOTATION_ALLOCATION: &str = "andreas.dev/allocation";
 /// Pod annotation that carries the operator's CA certificate (PEM) to the container by a downward-API volume.
 pub const ANNOTATION_PROGRESS_CA: &str = "andreas.dev/progress-ca";
 /// Namespace annotation: largest `spec.weight` of its TrainingJobs.
 pub const ANNOTATION_MAX_WEIGHT: &str = "andreas.dev/max-weight";
+
+/// Pod annotations that keep node autoscalers from evicting a run to save a node, with the value that a pod of ours gets
+/// unless its template says otherwise: Cluster Autoscaler's, Karpenter's.
+pub const ANNOTATIONS_DO_NOT_EVICT: [(&str, &str); 2] =
+    [("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"), ("karpenter.sh/do-not-disrupt", "true")];
 
 /// Audience of progress tokens: `andreas.dev/progress/<uid of the TrainingJob>`.
 pub const PROGRESS_AUDIENCE_PREFIX: &str = "andreas.dev/progress/";

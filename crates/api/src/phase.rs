@@ -96,6 +96,8 @@ reasons! {
     NoFeasibleNode,
     /// The namespace's quota leaves no room.
     QuotaExceeded,
+    /// So many jobs of the namespace wait that only the oldest are planned.
+    QueueFull,
     /// Stopped in favour of others.
     Preempted,
     /// Even the fastest configuration started now would be late.

@@ -4,51 +4,106 @@ use std::borrow::Cow;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+/// Largest template that is kept and used, bytes as JSON. What is larger belongs into a ConfigMap or into the image.
+pub const LARGEST_TEMPLATE: usize = 64 << 10;
+
 /// A `PodTemplateSpec` that clones cheaply; in JSON and in the schema it is nothing else.
 #[derive(Clone, Debug, PartialEq)]
-pub struct SharedTemplate(Arc<PodTemplateSpec>);
+pub struct SharedTemplate {
+    template: Arc<PodTemplateSpec>,
+    /// Its size, where it was too large to be kept.
+    left_out: Option<usize>,
+}
 
 impl SharedTemplate {
     /// Holds what `other` holds, where both are equal: the memory of this one is free then. `true`: they were equal.
     pub fn share(&mut self, other: &Self) -> bool {
-        let equal = Arc::ptr_eq(&self.0, &other.0) || self == other;
+        let equal = self.is_shared_with(other) || self == other;
         if equal {
-            self.0 = Arc::clone(&other.0);
+            self.template = Arc::clone(&other.template);
         }
         equal
     }
 
     /// Holds the very same memory as `other`.
     pub fn is_shared_with(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        Arc::ptr_eq(&self.template, &other.template)
     }
 
     /// How many hold it.
     pub fn holders(&self) -> usize {
-        Arc::strong_count(&self.0)
+        Arc::strong_count(&self.template)
     }
+
+    /// Its size as JSON, bytes, where it was too large to be kept: of the template only the names of its containers are left.
+    pub fn left_out(&self) -> Option<usize> {
+        self.left_out
+    }
+
+    /// Gives a template up whose JSON has more than [`LARGEST_TEMPLATE`] bytes. `true`: it was too large.
+    pub fn leave_out_if_too_large(&mut self) -> bool {
+        let mut size = Size(0);
+        // Writing to a counter cannot fail.
+        if self.left_out.is_none()
+            && serde_json::to_writer(&mut size, &*self.template).is_ok()
+            && size.0 > LARGEST_TEMPLATE
+        {
+            self.template = Arc::new(names_only(&self.template));
+            self.left_out = Some(size.0);
+        }
+        self.left_out.is_some()
+    }
+}
+
+/// Counts what is written.
+struct Size(usize);
+
+impl std::io::Write for Size {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What a run of an earlier release is still judged by.
+fn names_only(template: &PodTemplateSpec) -> PodTemplateSpec {
+    let names = |containers: &[Container]| {
+        containers
+            .iter()
+            .map(|c| Container { name: c.name.clone(), ..Container::default() })
+            .collect::<Vec<_>>()
+    };
+    let spec = template.spec.as_ref().map(|spec| PodSpec {
+        containers: names(&spec.containers),
+        init_containers: spec.init_containers.as_deref().map(names),
+        ..PodSpec::default()
+    });
+    PodTemplateSpec { metadata: None, spec }
 }
 
 impl Deref for SharedTemplate {
     type Target = PodTemplateSpec;
     fn deref(&self) -> &PodTemplateSpec {
-        &self.0
+        &self.template
     }
 }
 
 impl From<PodTemplateSpec> for SharedTemplate {
     fn from(template: PodTemplateSpec) -> Self {
-        Self(Arc::new(template))
+        Self { template: Arc::new(template), left_out: None }
     }
 }
 
 impl Serialize for SharedTemplate {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
+        self.template.serialize(serializer)
     }
 }
 
@@ -88,5 +143,20 @@ mod tests {
         assert!(second.share(&first) && second.is_shared_with(&first));
         assert!(!other.share(&first) && !other.is_shared_with(&first));
         assert_eq!(serde_json::to_string(&first).ok(), serde_json::to_string(&template("x")).ok());
+    }
+
+    #[test]
+    fn a_template_that_is_too_large_leaves_the_names_of_its_containers() {
+        let mut small = template("x");
+        assert!(!small.leave_out_if_too_large() && small == template("x"));
+        let mut large = template(&"x".repeat(LARGEST_TEMPLATE));
+        assert!(large.leave_out_if_too_large());
+        assert!(
+            large.left_out().is_some_and(|size| (LARGEST_TEMPLATE..LARGEST_TEMPLATE + 100).contains(&size))
+        );
+        let containers = large.spec.as_ref().map(|spec| spec.containers.clone()).unwrap_or_default();
+        assert_eq!((containers.len(), containers[0].name.as_str(), &containers[0].image), (1, "t", &None));
+        // Given up is given up: it does not become small again.
+        assert!(large.leave_out_if_too_large());
     }
 }

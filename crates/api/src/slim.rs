@@ -9,60 +9,10 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota, Service};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{energy_policy, gpu_node, training_job, training_profile};
-
-/// The parts of an object's metadata that are used; everything else is skipped, `managedFields` above all.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct SlimMeta {
-    name: Option<String>,
-    generate_name: Option<String>,
-    namespace: Option<String>,
-    uid: Option<String>,
-    resource_version: Option<String>,
-    generation: Option<i64>,
-    labels: Option<BTreeMap<String, String>>,
-    annotations: Option<BTreeMap<String, String>>,
-    owner_references: Option<Vec<OwnerReference>>,
-    finalizers: Option<Vec<String>>,
-    creation_timestamp: Option<Time>,
-    deletion_timestamp: Option<Time>,
-    deletion_grace_period_seconds: Option<i64>,
-}
-
-/// Annotation in which `kubectl apply` keeps the whole object.
-const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-
-/// Decodes metadata without `managedFields` and without what `kubectl apply` keeps, for `#[serde(deserialize_with)]`.
-///
-/// # Errors
-/// Where a field that is used has the wrong type.
-pub fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    let mut slim = SlimMeta::deserialize(deserializer)?;
-    // A copy of the whole object, by `kubectl apply`.
-    if let Some(annotations) = &mut slim.annotations {
-        annotations.remove(LAST_APPLIED);
-    }
-    Ok(ObjectMeta {
-        name: slim.name,
-        generate_name: slim.generate_name,
-        namespace: slim.namespace,
-        uid: slim.uid,
-        resource_version: slim.resource_version,
-        generation: slim.generation,
-        labels: slim.labels,
-        annotations: slim.annotations,
-        owner_references: slim.owner_references,
-        finalizers: slim.finalizers,
-        creation_timestamp: slim.creation_timestamp,
-        deletion_timestamp: slim.deletion_timestamp,
-        deletion_grace_period_seconds: slim.deletion_grace_period_seconds,
-        ..ObjectMeta::default()
-    })
-}
 
 /// Implements [`kube::Resource`] for a slim view with a field `metadata: ObjectMeta`, as the full type has it:
 /// `resource_like!(SlimPod, Pod)`. For views beside those of this module.
@@ -94,8 +44,10 @@ macro_rules! resource_like {
     };
 }
 
+mod meta;
 mod volumes;
 
+pub use meta::{metadata, own_metadata};
 pub use volumes::{
     SlimPersistentVolume, SlimPersistentVolumeClaim, SlimPersistentVolumeClaimSpec, SlimPersistentVolumeSpec,
 };
@@ -106,7 +58,7 @@ macro_rules! slim_custom_resource {
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         pub struct $slim {
             /// Name, UID, versions, labels, owners; no `managedFields`.
-            #[serde(deserialize_with = "metadata")]
+            #[serde(deserialize_with = "own_metadata")]
             pub metadata: ObjectMeta,
             /// As in the full object.
             pub spec: $spec,
@@ -151,7 +103,7 @@ slim_custom_resource!(
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AllocatedJob {
     /// Name, UID, versions.
-    #[serde(deserialize_with = "metadata")]
+    #[serde(deserialize_with = "own_metadata")]
     pub metadata: ObjectMeta,
     /// The allocation only.
     #[serde(default)]
@@ -164,14 +116,25 @@ resource_like!(AllocatedJob, training_job::TrainingJob);
 pub struct AllocatedJobStatus {
     /// What the run has been given.
     #[serde(default)]
-    pub allocation: Option<training_job::Allocation>,
+    pub allocation: Option<AllocatedTo>,
+}
+
+/// The part of an allocation that says which pods may be bound where: fields of other releases are not read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AllocatedTo {
+    /// Number of the attempt, from 1.
+    pub attempt: i64,
+    /// Counter of decisions about this run when this one was made.
+    pub generation: i64,
+    /// Nodes in order of the members' index.
+    pub nodes: Vec<String>,
 }
 
 /// A pod: what it asks for, where it is, how its containers fare.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SlimPod {
     /// Name, UID, versions, labels, owners; no `managedFields`.
-    #[serde(deserialize_with = "metadata")]
+    #[serde(deserialize_with = "own_metadata")]
     pub metadata: ObjectMeta,
     /// Node, requests.
     pub spec: SlimPodSpec,
@@ -384,7 +347,7 @@ pub struct SlimTaint {
 pub struct SlimNodeStatus {
     /// What pods may ask for.
     pub allocatable: BTreeMap<String, Quantity>,
-    /// What there is: of GPUs only, where the device plug-in takes broken ones out of what pods may ask for.
+    /// What there is: of GPUs and MIG instances only. The device plug-in takes broken GPUs out of what pods may ask for.
     #[serde(deserialize_with = "gpus_only")]
     pub capacity: BTreeMap<String, Quantity>,
     /// `Ready` and others.
@@ -395,7 +358,8 @@ pub struct SlimNodeStatus {
 
 fn gpus_only<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Quantity>, D::Error> {
     let mut capacity = Option::<BTreeMap<String, Quantity>>::deserialize(deserializer)?.unwrap_or_default();
-    capacity.retain(|name, _| name == crate::names::GPU_RESOURCE);
+    capacity
+        .retain(|name, _| name == crate::names::GPU_RESOURCE || name.starts_with(crate::names::MIG_PREFIX));
     Ok(capacity)
 }
 
@@ -412,7 +376,7 @@ pub struct SlimNodeInfo {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SlimQuota {
     /// Name, versions; no `managedFields`.
-    #[serde(deserialize_with = "metadata")]
+    #[serde(deserialize_with = "own_metadata")]
     pub metadata: ObjectMeta,
     /// Scopes.
     #[serde(default)]
@@ -467,24 +431,7 @@ pub struct SlimQuotaStatus {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SlimService {
     /// Name, UID, owners; no `managedFields`.
-    #[serde(deserialize_with = "metadata")]
+    #[serde(deserialize_with = "own_metadata")]
     pub metadata: ObjectMeta,
 }
 resource_like!(SlimService, Service);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_kubectl_apply_keeps_is_not_kept_again() {
-        let node: SlimNode = serde_json::from_value(serde_json::json!({"metadata": {
-            "name": "n", "managedFields": [{"manager": "kubectl"}],
-            "annotations": {LAST_APPLIED: "{\"kind\": \"Node\"}", "example.org/team": "vision"},
-        }}))
-        .expect("a node");
-        let annotations = node.metadata.annotations.unwrap_or_default();
-        assert_eq!(annotations.keys().collect::<Vec<_>>(), ["example.org/team"]);
-        assert_eq!(node.metadata.managed_fields, None);
-    }
-}

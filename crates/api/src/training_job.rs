@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::duration::DurationText;
+use crate::known;
 use crate::shared_template::SharedTemplate;
 
 pub use status::*;
@@ -47,12 +48,12 @@ pub struct TrainingJobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub profile: Option<String>,
-    /// Name of the container that trains; the first one when absent.
+    /// Name of the container that trains; the first one of the template when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub container: Option<String>,
     /// Whether the template's requests are those of a whole worker or of one of its GPUs.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "known::or_default")]
     pub resources_per: ResourcesPer,
     /// Pod template of a worker. GPU counts, scheduler and node are ours to set.
     pub template: SharedTemplate,
@@ -63,13 +64,13 @@ pub struct TrainingJobSpec {
     #[serde(default)]
     pub preemption: Preemption,
     /// Whether the run may be moved for an epoch to a GPU type that its family is not known on, where knowing is worth more than that costs.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "known::or_default")]
     pub profiling: Profiling,
     /// Attempts made again after a failure of the user's own making.
     #[serde(default = "default_retries")]
     #[schemars(range(min = 0, max = 100))]
     pub retries: i32,
-    /// Longest time from bound to running (image, volume).
+    /// Longest time from bound to running (image, volume), at most 4h.
     #[serde(default = "default_start_timeout")]
     pub start_timeout: DurationText,
     /// Longest time without progress of a running attempt; off when absent.
@@ -152,6 +153,16 @@ impl Default for GpuRequest {
     }
 }
 
+impl TrainingJobSpec {
+    /// Name of the container that trains: `container`, else the first of the template. A pod may have others before it,
+    /// which admission put there.
+    pub fn training_container(&self) -> Option<&str> {
+        let first =
+            || self.template.spec.as_ref()?.containers.first().map(|container| container.name.as_str());
+        self.container.as_deref().or_else(first)
+    }
+}
+
 impl GpuRequest {
     /// Most GPUs in total.
     pub fn most(&self) -> i32 {
@@ -200,7 +211,8 @@ pub enum Preemption {
     /// It may.
     #[default]
     Allowed,
-    /// Only its user, a drain or a power emergency stops it.
+    /// Only its user, a drain or a power emergency stops it. A word of another release counts as this one.
+    #[serde(other)]
     Never,
 }
 

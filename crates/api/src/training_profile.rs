@@ -77,7 +77,7 @@ pub struct Features {
     #[schemars(range(min = 1))]
     pub dataset_samples: Option<i64>,
     /// Numeric precision of the training.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "crate::known::optional", skip_serializing_if = "Option::is_none")]
     pub precision: Option<Precision>,
 }
 
@@ -102,7 +102,7 @@ pub enum Precision {
 #[serde(rename_all = "camelCase", default)]
 pub struct TrainingProfileStatus {
     /// Observed times and watts, newest last, bounded.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "crate::known::items", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub observations: Vec<Observation>,
     /// GPU types whose memory was exhausted by a run of this family: left out.

@@ -21,11 +21,13 @@
 mod boards;
 mod configuration;
 mod names;
+mod nodes;
 mod steps;
 mod units;
 
 pub use boards::board_power;
 pub use configuration::Configuration;
 pub use names::{GpuType, JobId, NamespaceName, NodeName};
+pub use nodes::same_nodes;
 pub use steps::{Steps, StepsError, Tariff};
 pub use units::{CostRate, EnergyPrice, GpuCount, Joules, Money, Seconds, Time, Watts};

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, Steps, Time, Watts};
 use andreas_planner::{
-    Estimate, GpuTypeInfo, Job, JobState, Lateness, MethodName, Node, Options, Placement, Preemption,
-    Resources, Snapshot, Worker, plan,
+    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, MethodName, Node, Options, Placement,
+    Preemption, Resources, Snapshot, Worker, plan,
 };
 
 /// Speed of a GPU against the slowest type, its idle and its training watts, GPUs per node.
@@ -43,6 +43,7 @@ fn job(i: usize, now: f64, numbers: &mut Numbers) -> Job {
             gpus: GpuCount(gpus),
             epoch: Seconds(base / speed / f64::from(gpus).powf(scaling)),
             power: Watts(watts * f64::from(gpus)),
+            draw: None,
             rel_std: 0.1,
         })
     });
@@ -57,6 +58,7 @@ fn job(i: usize, now: f64, numbers: &mut Numbers) -> Job {
         estimates: estimates.collect(),
         spread: vec![],
         limits: vec![],
+        limits_count: LimitsCount::AtOnce,
         requested_gpus: Some(GpuCount(1 << (numbers.next() * 4.0) as u32)),
         worker: Worker {
             per_gpu: Resources { cpu_milli: Some(8000), ..Resources::default() },

@@ -6,12 +6,12 @@ use crate::baseline::Outcome;
 use crate::board::Board;
 use crate::budget;
 use crate::cost::Forecast;
-use crate::explain::Explainer;
-use crate::instance::{Holding, Instance, Spot};
+use crate::explain::{BLOCKERS, Explainer};
+use crate::instance::{Holding, Instance, JobData, Spot};
 use crate::ledger::{Ledger, Obstacle};
 use crate::method::Options;
-use crate::plan::{Decision, JobPlan, Plan};
-use crate::snapshot::JobState;
+use crate::plan::{Decision, JobPlan, Plan, WaitReason};
+use crate::snapshot::{JobState, LimitsCount};
 
 pub(crate) fn assemble(instance: &Instance<'_>, options: &Options, outcome: Outcome) -> Plan {
     let mut board = Board::new(instance, |_, _| false);
@@ -55,19 +55,20 @@ pub(crate) fn assemble(instance: &Instance<'_>, options: &Options, outcome: Outc
     for (job, data) in instance.jobs.iter().enumerate() {
         let expected = match &spots[job] {
             Some(spot) => {
+                let (spot, after) = match order.carry_out(job, spot) {
+                    Carry::Out { after } => (spot, after),
+                    Carry::Stay(present) => (present, Vec::new()),
+                    Carry::Wait => {
+                        jobs.push((data.job.id.clone(), waiting(instance, job, order.wait())));
+                        continue;
+                    }
+                };
                 let run = forecast(instance, job, spot);
                 let end = instance.snapshot.now + Seconds(run.mean_end());
                 plan.next_event = Some(plan.next_event.map_or(end, |next| next.min(end)));
-                running(instance, job, spot, run, order.after(job, spot))
+                running(instance, job, spot, run, after)
             }
-            None => JobPlan {
-                decision: explainer.wait(job),
-                after: Vec::new(),
-                finish: None,
-                energy: Joules::ZERO,
-                on_time: best_chance(instance, job),
-                cost: Money::ZERO,
-            },
+            None => waiting(instance, job, explainer.wait(job)),
         };
         total += expected.cost;
         jobs.push((data.job.id.clone(), expected));
@@ -124,6 +125,17 @@ fn running(instance: &Instance<'_>, job: usize, spot: &Spot, run: Forecast, afte
     }
 }
 
+fn waiting(instance: &Instance<'_>, job: usize, decision: Decision) -> JobPlan {
+    JobPlan {
+        decision,
+        after: Vec::new(),
+        finish: None,
+        energy: Joules::ZERO,
+        on_time: best_chance(instance, job),
+        cost: Money::ZERO,
+    }
+}
+
 fn best_chance(instance: &Instance<'_>, job: usize) -> f64 {
     let data = &instance.jobs[job];
     let fastest = data.configs.iter().filter(|c| c.listed).min_by(|a, b| a.time.total_cmp(&b.time));
@@ -132,7 +144,18 @@ fn best_chance(instance: &Instance<'_>, job: usize) -> f64 {
     })
 }
 
-/// Who must leave before whom: what is held now is held until its pods have ended.
+/// How much of a decision can be carried out now.
+enum Carry<'a> {
+    /// All of it, once these jobs have left.
+    Out { after: Vec<JobId> },
+    /// It stays as it is: a higher limit has to wait for watts that lower limits of others will save.
+    Stay(&'a Spot),
+    /// It does not start yet, for the same reason.
+    Wait,
+}
+
+/// Who must leave before whom: what is held now is held until its pods have ended, and draws what it draws until a lower
+/// limit is in force.
 struct Order<'a, 'b> {
     instance: &'a Instance<'b>,
     spots: &'a [Option<Spot>],
@@ -140,14 +163,74 @@ struct Order<'a, 'b> {
     held: Ledger,
     /// Jobs that leave where they are.
     leaving: Vec<usize>,
+    /// Limits are waited for: the same as `held` once those have left.
+    left: Option<Ledger>,
 }
 
 impl<'a, 'b> Order<'a, 'b> {
     fn new(instance: &'a Instance<'b>, spots: &'a [Option<Spot>]) -> Self {
-        let held = Board::new(instance, |_, _| true).ledger;
-        let mut order = Self { instance, spots, held, leaving: Vec::new() };
+        let mut held = Board::new(instance, |_, _| true).ledger;
+        held.draw_more(instance.jobs.iter().map(JobData::unset_mw).sum());
+        let mut order = Self { instance, spots, held, leaving: Vec::new(), left: None };
         order.leaving = (0..spots.len()).filter(|job| order.leaves(*job).is_some()).collect();
+        if (0..spots.len()).any(|job| order.will_draw_less(job)) {
+            let mut left = order.held.clone();
+            for job in &order.leaving {
+                order.leaves(*job).into_iter().for_each(|spot| left.release(instance, *job, spot));
+            }
+            order.left = Some(left);
+        }
         order
+    }
+
+    /// A lower limit of what it holds is decided and not in force yet.
+    fn will_draw_less(&self, job: usize) -> bool {
+        let data = &self.instance.jobs[job];
+        let draw = |spot: &Spot| data.configs[spot.config].draw_mw();
+        let lowered = || {
+            let spots = data.present().zip(self.spots[job].as_ref()).filter(|_| self.leaves(job).is_none());
+            spots.is_some_and(|(present, spot)| draw(spot) < draw(present))
+        };
+        data.job.limits_count != LimitsCount::AtOnce && (data.unset_mw() > 0 || lowered())
+    }
+
+    /// Whether a decision can be carried out as it is, or waits for limits that are not in force yet.
+    fn carry_out(&mut self, job: usize, spot: &Spot) -> Carry<'a> {
+        let instance = self.instance;
+        let present = instance.jobs[job].present();
+        let stays = present.filter(|_| self.leaves(job).is_none());
+        let Some(left) = &mut self.left else { return Carry::Out { after: self.after(job, spot) } };
+        match stays {
+            Some(present) => {
+                let draw = |spot: &Spot| instance.jobs[job].configs[spot.config].draw_mw();
+                let more = draw(spot) - draw(present);
+                if more <= 0 {
+                    return Carry::Out { after: Vec::new() };
+                }
+                if !left.may_draw_more(instance, more) {
+                    return Carry::Stay(present);
+                }
+                left.draw_more(more);
+                self.held.draw_more(more);
+                Carry::Out { after: Vec::new() }
+            }
+            // Who moves gives back its own watts first, and takes longer for it than a limit.
+            None if present.is_none() && !left.within_power(instance, job, spot) => Carry::Wait,
+            None => {
+                left.take(instance, job, spot);
+                Carry::Out { after: self.after(job, spot) }
+            }
+        }
+    }
+
+    /// Why a start waits for limits, with the jobs whose limits are lowered.
+    fn wait(&self) -> Decision {
+        let blockers = (0..self.spots.len()).filter(|job| self.will_draw_less(*job)).take(BLOCKERS);
+        Decision::Wait {
+            reason: WaitReason::PowerBudget,
+            blockers: blockers.map(|job| self.instance.jobs[job].job.id.clone()).collect(),
+            message: "it starts once lower power limits of others are in force".to_owned(),
+        }
     }
 
     fn leaves(&self, job: usize) -> Option<&'a Spot> {

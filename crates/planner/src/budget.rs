@@ -93,7 +93,7 @@ pub(crate) fn enforce(instance: &Instance<'_>, board: &mut Board) -> Vec<usize> 
 }
 
 fn saved_by_stop(instance: &Instance<'_>, job: usize, spot: &Spot) -> f64 {
-    instance.jobs[job].configs[spot.config].power
+    instance.jobs[job].configs[spot.config].draw
 }
 
 /// Work done again, and the lateness of a pause.
@@ -146,11 +146,11 @@ fn next_limit(instance: &Instance<'_>, job: usize, spot: &Spot) -> Option<(f64, 
         .enumerate()
         .filter(|(_, c)| {
             let same = c.kind == now.kind && c.nodes == now.nodes && c.gpus == now.gpus;
-            c.offered && same && c.power_mw() < now.power_mw()
+            c.offered && same && c.draw_mw() < now.draw_mw()
         })
         .map(|(i, c)| {
             let dearer = cost(c.time, c.power) - cost(now.time, now.power);
-            (dearer / (now.power - c.power).max(1e-3), job, i)
+            (dearer / (now.draw - c.draw).max(1e-3), job, i)
         })
         .min_by(|a, b| a.0.total_cmp(&b.0).then(a.2.cmp(&b.2)))
 }

@@ -225,6 +225,7 @@ fn check_estimate(row: &Estimate, at: &dyn Fn(&str) -> String) -> Check {
     }
     positive(row.epoch.0, || at("epoch"))?;
     not_negative(row.power.0, || at("power"))?;
+    row.draw.map_or(Ok(()), |draw| not_negative(draw.0, || at("draw")))?;
     within(row.rel_std, 0.0, 10.0, || at("rel_std"))
 }
 

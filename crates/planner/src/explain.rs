@@ -1,4 +1,4 @@
-//! Why a job waits: always answerable, with the jobs in the way by name.
+//! Why a job waits: always answerable, with the jobs in the way as a list.
 
 use andreas_core::JobId;
 
@@ -9,7 +9,7 @@ use crate::ledger::Obstacle;
 use crate::plan::{Decision, WaitReason};
 
 /// Most jobs named as being in the way.
-const BLOCKERS: usize = 8;
+pub(crate) const BLOCKERS: usize = 8;
 
 pub(crate) struct Explainer<'a, 'b> {
     instance: &'a Instance<'b>,
@@ -116,7 +116,7 @@ impl<'a, 'b> Explainer<'a, 'b> {
             }
         }
         if room && let Some(longest) = self.reserved_for {
-            let message = format!("room is kept for {}, which has waited longest", self.id(longest));
+            let message = "room is kept for the job that has waited longest".to_owned();
             return (WaitReason::WaitingForCapacity, vec![longest], message);
         }
         if room && self.deferred {
@@ -176,7 +176,7 @@ impl<'a, 'b> Explainer<'a, 'b> {
     fn heaviest(&self, job: usize) -> Vec<usize> {
         let power = |j: usize| {
             let spot = self.board.spots[j].as_ref()?;
-            Some(self.instance.jobs[j].configs[spot.config].power_mw())
+            Some(self.instance.jobs[j].configs[spot.config].draw_mw())
         };
         self.largest(job, &power)
     }

@@ -67,7 +67,7 @@ pub(crate) fn shared_power(instance: &Instance<'_>, job: usize, (leaving, target
     let both = i128::from(old.gpus.min(new.gpus));
     let kinds = leaving.nodes.as_slice().iter().map(|node| instance.nodes[*node as usize].kind);
     let idle: i128 = kinds.map(|kind| instance.types[kind].idle_mw * both).sum();
-    old.power_mw().min(new.power_mw()) - idle
+    old.draw_mw().min(new.draw_mw()) - idle
 }
 
 impl Ledger {
@@ -178,7 +178,7 @@ impl Ledger {
             self.power -=
                 wide * instance.types[instance.nodes[node as usize].kind].idle_mw * i128::from(config.gpus);
         }
-        self.power += wide * config.power_mw();
+        self.power += wide * config.draw_mw();
     }
 
     fn change(&mut self, instance: &Instance<'_>, job: usize, spot: &Spot, sign: i64) {
@@ -244,9 +244,25 @@ impl Ledger {
             && data.node_demand.iter().all(|d| d.of_worker(config.gpus) <= self.resources[at + d.what])
     }
 
+    /// What is drawn beside what is held: by limits that are not in force yet.
+    pub fn draw_more(&mut self, milliwatts: i128) {
+        self.power += milliwatts;
+    }
+
+    /// Whether the budget leaves so much more.
+    pub fn may_draw_more(&self, instance: &Instance<'_>, milliwatts: i128) -> bool {
+        instance.allowed_mw.is_none_or(|allowed| self.power + milliwatts <= allowed)
+    }
+
+    /// Whether a start there keeps the budget, whatever else it lacks.
+    pub fn within_power(&self, instance: &Instance<'_>, job: usize, spot: &Spot) -> bool {
+        let config = &instance.jobs[job].configs[spot.config];
+        self.power_fits(instance, config, spot.nodes.as_slice())
+    }
+
     /// What the power becomes when a job starts there.
     fn power_with(&self, instance: &Instance<'_>, config: &Config, nodes: &[u32]) -> i128 {
-        let mut power = self.power + config.power_mw();
+        let mut power = self.power + config.draw_mw();
         for &node in nodes {
             let data = &instance.nodes[node as usize];
             power -= instance.types[data.kind].idle_mw * i128::from(config.gpus);

@@ -38,8 +38,8 @@ pub use memory::{JobMemory, Memory};
 pub use method::{Accounting, MethodName, Options, UnknownMethod};
 pub use plan::{Decision, JobPlan, Plan, Prices, WaitReason};
 pub use snapshot::{
-    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, Namespace, Node, Placement, PowerBudget,
-    Preemption, Resources, Snapshot, Spread, Worker,
+    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, LimitsCount, Namespace, Node, Placement,
+    PowerBudget, Preemption, Resources, Snapshot, Spread, Worker,
 };
 
 /// Decides: who runs where, who waits and why.

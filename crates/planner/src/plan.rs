@@ -73,7 +73,7 @@ pub enum Decision {
         reason: WaitReason,
         /// Jobs in the way, the largest holders first; at most eight.
         blockers: Vec<JobId>,
-        /// One sentence for people.
+        /// One sentence for people. It names no job: readers of one namespace may not know the jobs of another.
         message: String,
     },
 }
@@ -110,6 +110,18 @@ pub enum WaitReason {
 }
 
 impl WaitReason {
+    /// Every reason.
+    pub const ALL: [Self; 8] = [
+        Self::WaitingForCapacity,
+        Self::DeferredForEnergy,
+        Self::PowerBudget,
+        Self::BudgetInfeasible,
+        Self::NoFeasibleGpuType,
+        Self::NoFeasibleNode,
+        Self::QuotaExceeded,
+        Self::Preempted,
+    ];
+
     /// The spelling of conditions and metric labels.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -160,5 +160,5 @@ pub(crate) fn power_could_fit(instance: &Instance<'_>, job: usize, spot: &Spot) 
             node.overhead_mw - instance.types[node.kind].idle_mw * i128::from(config.gpus)
         })
         .sum();
-    instance.floor_mw + config.power_mw() + alone <= allowed
+    instance.floor_mw + config.draw_mw() + alone <= allowed
 }

@@ -177,6 +177,9 @@ pub struct Job {
     /// Power limits its GPUs may be run at, beside none.
     #[serde(default)]
     pub limits: Vec<LimitEffect>,
+    /// From when on the lower draw of a power limit counts against the budget.
+    #[serde(default)]
+    pub limits_count: LimitsCount,
     /// GPUs the user would ask for from a scheduler with fixed requests; the `-fixed` methods use it.
     /// None means the smallest allowed number.
     #[serde(default)]
@@ -221,8 +224,12 @@ pub struct Estimate {
     pub gpus: GpuCount,
     /// Seconds per epoch on one node, > 0.
     pub epoch: Seconds,
-    /// Draw of all its GPUs together while it trains, >= 0.
+    /// Draw of all its GPUs together while it trains, >= 0: what energy and cost are counted with.
     pub power: Watts,
+    /// What it counts for against the power budget without a power limit; none: `power`. A caller that does not know the
+    /// real draw gives a bound here, so that a guess never lets more start than the budget carries. >= 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draw: Option<Watts>,
     /// Standard deviation of the logarithm of the time, >= 0; 0 = taken as exact.
     #[serde(default)]
     pub rel_std: f64,
@@ -248,6 +255,18 @@ pub struct LimitEffect {
     pub time_factor: f64,
     /// The draw is this many times what it is without limit, >= 0.
     pub power_factor: f64,
+}
+
+/// From when on the lower draw of a job's power limit counts against the budget.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LimitsCount {
+    /// With the decision.
+    #[default]
+    AtOnce,
+    /// Once the limit is in force; the limit of what the job holds is. A job that starts draws as without a limit at first.
+    WhenSet,
+    /// The same, and the limit of what it holds is not in force yet: until then nothing starts on what it saves.
+    NotYetSet,
 }
 
 /// What a worker with g GPUs takes: `fixed + g x per_gpu`, from its node and from its namespace's quotas.
@@ -302,7 +321,7 @@ impl Placement {
 
     /// Same GPUs on the same nodes, the limit aside: going from one to the other needs no restart.
     pub fn same_gpus(&self, other: &Self) -> bool {
-        self.gpus_per_node == other.gpus_per_node && self.nodes == other.nodes
+        self.gpus_per_node == other.gpus_per_node && andreas_core::same_nodes(&self.nodes, &other.nodes)
     }
 }
 

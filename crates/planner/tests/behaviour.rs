@@ -228,6 +228,7 @@ fn fixed_requests_ask_for_what_the_user_asked_for_on_the_fastest_type() {
         gpus: GpuCount(gpus),
         epoch: Seconds(epoch),
         power: Watts(300.0 * f64::from(gpus)),
+        draw: None,
         rel_std: 0.0,
     };
     let rows = [row("A100", 2, 100.0), row("A100", 4, 60.0), row("H100", 2, 50.0), row("H100", 4, 40.0)];
@@ -285,6 +286,7 @@ fn room_that_is_free_is_used_by_a_job_that_means_to_change() {
         gpus: GpuCount(gpus),
         epoch: Seconds(epoch),
         power: Watts(300.0 * f64::from(gpus)),
+        draw: None,
         rel_std: 0.0,
     };
     let never = |job: Job| Job { preemption: Preemption::Never, ..job };

@@ -7,7 +7,8 @@ mod stories;
 
 use andreas_core::{CostRate, GpuCount, Seconds, Steps, Time, Watts};
 use andreas_planner::{
-    Job, JobState, LimitEffect, MethodName, Placement, Plan, PowerBudget, Preemption, WaitReason,
+    Estimate, Job, JobState, LimitEffect, LimitsCount, MethodName, Placement, Plan, PowerBudget, Preemption,
+    WaitReason,
 };
 use stories::{HOUR, budget, cluster, decide, job, on, place, reason, running};
 
@@ -146,5 +147,104 @@ fn a_lower_budget_window_is_seen_ahead() {
                 "planned again before the window by the look-ahead"
             );
         }
+    }
+}
+
+/// The job, counted at `watts` for each GPU against the budget whatever its table says.
+fn counted(job: Job, watts: f64) -> Job {
+    let rows = job
+        .estimates
+        .iter()
+        .map(|row| Estimate { draw: Some(Watts(watts * f64::from(row.gpus.0))), ..row.clone() });
+    Job { estimates: rows.collect(), ..job }
+}
+
+#[test]
+fn the_budget_counts_the_draw_and_the_cost_counts_the_power_of_the_table() {
+    // Given jobs whose table says 1 W for each GPU, which draw up to 400 W each,
+    let cheap = |name: &str| {
+        let job = job(name, 8);
+        let rows = job.estimates.iter().map(|row| Estimate { power: Watts(8.0), ..row.clone() });
+        Job { estimates: rows.collect(), ..job }
+    };
+    let mut snapshot = cluster(4);
+    let names = ["a", "b", "c", "d"];
+    snapshot.jobs = names.map(|name| counted(cheap(name), 400.0)).into();
+    // and a budget for two of them: 100 W overhead and 3200 W each, 800 W of idle GPUs,
+    snapshot.budget = budget(7_400.0);
+    for method in MethodName::ALL {
+        // then two run, and their energy is the table's.
+        let plan = decide(&snapshot, method);
+        let run: Vec<_> = plan.jobs.values().filter(|j| j.decision.placement().is_some()).collect();
+        assert_eq!(run.len(), 2, "{method}");
+        assert_eq!(plan.budgeted_power, Watts(7_400.0), "{method}");
+        assert!((run[0].energy.0 - 8.0 * HOUR).abs() < 1.0, "{method}: {:?}", run[0].energy);
+    }
+    // A limit bounds what is counted.
+    let limit =
+        LimitEffect { gpu_type: "A100".into(), limit: Watts(200.0), time_factor: 1.0, power_factor: 0.7 };
+    for job in &mut snapshot.jobs {
+        job.limits = vec![limit.clone()];
+    }
+    let plan = decide(&snapshot, MethodName::Fifo);
+    assert!(plan.budgeted_power.0 <= 7_400.0);
+    let limited = |name: &str| place(&plan, &format!("team/{name}")).and_then(|place| place.limit);
+    assert!(names.iter().filter(|name| limited(name) == Some(Watts(200.0))).count() >= 2, "{plan:?}");
+}
+
+#[test]
+fn nothing_starts_on_watts_that_a_limit_has_not_saved_yet() {
+    let limit =
+        LimitEffect { gpu_type: "A100".into(), limit: Watts(200.0), time_factor: 1.05, power_factor: 0.6 };
+    let limited = |job: Job, count| Job { limits: vec![limit.clone()], limits_count: count, ..job };
+    let mut snapshot = cluster(2);
+    // Given a job that runs under a limit (100 + 8 x 180 W), one that waits (2500 W without), and a budget for both:
+    let with_limit = |count| {
+        let job = running(limited(job("runs", 8), count), &["n0"], 8);
+        let JobState::Running { mut placement, since } = job.state.clone() else { unreachable!() };
+        placement.limit = Some(Watts(200.0));
+        Job { preemption: Preemption::Never, state: JobState::Running { placement, since }, ..job }
+    };
+    snapshot.budget = budget(1_540.0 + 2_500.0);
+    for method in MethodName::ALL {
+        // while the limit is not in force the other one waits, and the first is neither stopped nor let go,
+        snapshot.jobs =
+            vec![with_limit(LimitsCount::NotYetSet), limited(job("waits", 8), LimitsCount::WhenSet)];
+        let plan = decide(&snapshot, method);
+        assert_eq!(
+            reason(&plan, "team/waits"),
+            (WaitReason::PowerBudget, vec!["team/runs".into()]),
+            "{method}"
+        );
+        assert_eq!(place(&plan, "team/runs").and_then(|place| place.limit), Some(Watts(200.0)), "{method}");
+        // and once it is, the other one starts.
+        snapshot.jobs =
+            vec![with_limit(LimitsCount::WhenSet), limited(job("waits", 8), LimitsCount::WhenSet)];
+        let plan = decide(&snapshot, method);
+        assert!(place(&plan, "team/waits").is_some(), "{method}");
+    }
+    // A start counts without its limit: with less than 2500 W for it there is none.
+    snapshot.budget = budget(1_540.0 + 2_499.0);
+    for method in MethodName::ALL {
+        assert!(place(&decide(&snapshot, method), "team/waits").is_none(), "{method}");
+    }
+}
+
+#[test]
+fn a_lower_budget_lowers_limits_and_starts_nothing_on_them_in_the_same_plan() {
+    let limit =
+        LimitEffect { gpu_type: "A100".into(), limit: Watts(200.0), time_factor: 1.05, power_factor: 0.6 };
+    let limited = |job: Job| Job { limits: vec![limit.clone()], limits_count: LimitsCount::WhenSet, ..job };
+    let mut snapshot = cluster(2);
+    snapshot.jobs = vec![
+        running(Job { preemption: Preemption::Never, ..limited(job("runs", 8)) }, &["n0"], 8),
+        limited(Job { estimates: job("small", 1).estimates, ..job("small", 1) }),
+    ];
+    // 2500 W run, 400 W are idle; under a limit 1540 W, and with the small one 350 W more.
+    snapshot.budget = budget(2_600.0);
+    for method in MethodName::ALL {
+        let plan = decide(&snapshot, method);
+        assert!(place(&plan, "team/runs").is_some_and(|place| place.limit == Some(Watts(200.0))), "{method}");
+        assert!(place(&plan, "team/small").is_none(), "{method}");
     }
 }

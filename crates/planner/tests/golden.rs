@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 
 use andreas_core::{CostRate, EnergyPrice, GpuCount, GpuType, NodeName, Seconds, Steps, Time, Watts};
 use andreas_planner::{
-    Accounting, Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, MethodName, Node, Options,
-    Placement, Plan, Preemption, Resources, Snapshot, Worker, plan,
+    Accounting, Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, MethodName, Node,
+    Options, Placement, Plan, Preemption, Resources, Snapshot, Worker, plan,
 };
 use jiff::{civil::DateTime, tz::TimeZone};
 use serde_json::Value;
@@ -113,6 +113,7 @@ fn adapt_job(id: &str, job: &Value, current: Option<&Value>) -> Job {
             gpus: gpus(count),
             epoch: Seconds(number(epoch)),
             power: Watts::ZERO,
+            draw: None,
             rel_std: 0.0,
         })
     });
@@ -127,6 +128,7 @@ fn adapt_job(id: &str, job: &Value, current: Option<&Value>) -> Job {
         estimates: rows.collect(),
         spread: vec![],
         limits: vec![],
+        limits_count: LimitsCount::AtOnce,
         requested_gpus: None,
         worker: Worker::default(),
         candidates: None,

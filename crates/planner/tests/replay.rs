@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use andreas_core::{CostRate, EnergyPrice, GpuCount, GpuType, JobId, Seconds, Steps, Time, Watts};
 use andreas_planner::{
-    Accounting, Estimate, GpuTypeInfo, Job, JobState, Lateness, MethodName, Node, Options, Placement,
-    Preemption, Resources, Snapshot, Worker, plan,
+    Accounting, Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, MethodName, Node, Options,
+    Placement, Preemption, Resources, Snapshot, Worker, plan,
 };
 
 fn rows(text: &str) -> impl Iterator<Item = Vec<&str>> {
@@ -38,6 +38,7 @@ fn load(jobs: &str, times: &str, nodes: &str, costs: &str) -> Instance {
             epoch: Seconds(number(row[4])),
             // At a price of 1 per joule what a GPU costs per second is its watts: for methods that know no catalogue.
             power: Watts(by_type[row[1]][row[2].parse::<usize>().unwrap() - 1].0),
+            draw: None,
             rel_std: 0.0,
         });
     }
@@ -51,6 +52,7 @@ fn load(jobs: &str, times: &str, nodes: &str, costs: &str) -> Instance {
         estimates: tables[row[0]].clone().into(),
         spread: vec![],
         limits: vec![],
+        limits_count: LimitsCount::AtOnce,
         requested_gpus: None,
         worker: Worker::default(),
         candidates: None,

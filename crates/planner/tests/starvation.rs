@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use andreas_core::{CostRate, EnergyPrice, GpuCount, JobId, NodeName, Seconds, Steps, Time, Watts};
 use andreas_planner::{
-    Estimate, GpuTypeInfo, Job, JobState, Lateness, MethodName, Node, Options, Placement, PowerBudget,
-    Preemption, Resources, Snapshot, Spread, Worker, plan,
+    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, MethodName, Node, Options, Placement,
+    PowerBudget, Preemption, Resources, Snapshot, Spread, Worker, plan,
 };
 use proptest::prelude::*;
 use rand::SeedableRng as _;
@@ -139,6 +139,7 @@ impl Case {
                 gpus: GpuCount(*gpus),
                 epoch: Seconds(seconds / speed / f64::from(*gpus).powf(scaling)),
                 power: Watts(watts * f64::from(*gpus)),
+                draw: None,
                 rel_std: 0.0,
             };
             counts.iter().map(row).collect::<Vec<_>>()
@@ -163,6 +164,7 @@ impl Case {
             estimates: rows.collect(),
             spread: if spans.len() > 1 { vec![Spread { nodes: 2, time_factor: 1.1 }] } else { vec![] },
             limits: vec![],
+            limits_count: LimitsCount::AtOnce,
             requested_gpus: Some(GpuCount(requested)),
             worker: Worker::default(),
             candidates: None,

@@ -24,6 +24,11 @@ pub struct Estimate {
 }
 
 impl Estimate {
+    /// Of a quantity of which nothing is known but its usual size: wrong by a factor of 3 each way (p10 and p90).
+    pub fn prior(median: f64) -> Self {
+        Self { median, sigma: FACTOR_THREE, source: Source::Prior }
+    }
+
     /// Below this with 10 % probability.
     pub fn p10(&self) -> f64 {
         self.median * libm::exp(-Z90 * self.sigma)
@@ -80,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_factor_of_three_each_way_is_what_the_prior_promises() {
-        let prior = Estimate { median: 4.0, sigma: FACTOR_THREE, source: Source::Prior };
+        let prior = Estimate::prior(4.0);
         assert!((prior.p10() - 4.0 / 3.0).abs() < 1e-9);
         assert!((prior.p90() - 12.0).abs() < 1e-9);
         assert!(prior.mean() > prior.median);

@@ -104,12 +104,25 @@ pub fn remaining(epochs: f64, fraction: f64, epoch: Seconds) -> Seconds {
     Seconds((epochs * (1.0 - fraction.clamp(0.0, 1.0)) * epoch.0).max(0.0))
 }
 
-/// How far a run is thought to be that reports nothing: elapsed over predicted, from where the attempt began, never
-/// beyond 0.99.
-pub fn assumed_fraction(began_at: f64, elapsed: Seconds, predicted_whole: Seconds) -> f64 {
-    let done = elapsed.0.max(0.0) / predicted_whole.0;
-    let done = if done.is_finite() && done > 0.0 { done } else { 0.0 };
-    (began_at.clamp(0.0, 1.0) + done).min(0.99)
+/// A run is not believed to be faster than predicted by more than this factor.
+pub const FASTEST: f64 = 10.0;
+
+/// How far a run can be at most, 0 to 1: `elapsed` after its attempt began at `began_at`, at [`FASTEST`] times the pace
+/// that predicts `predicted_whole` for the whole run. A report beyond that is believed as time passes.
+pub fn furthest(began_at: f64, elapsed: Seconds, predicted_whole: Seconds) -> f64 {
+    let done = FASTEST * elapsed.0.max(0.0) / predicted_whole.0;
+    if done.is_finite() { (began_at.clamp(0.0, 1.0) + done).min(1.0) } else { 1.0 }
+}
+
+/// Epochs that are left of a run which had `expected` left `since` ago; all in epochs, and time in epochs of its pace.
+///
+/// As long as the run is not overdue that is the rest of it, but never less than a hundredth of the `whole`. Once it is
+/// overdue nobody knows when it ends: it is expected to take as long again as it is overdue, and at most `longest`, the time
+/// that was predicted for a whole run. A program that is for ever almost done gains nothing by saying so.
+pub fn still_left(expected: f64, since: f64, whole: f64, longest: f64) -> f64 {
+    let overdue = (since - expected).min(longest);
+    let left = (expected - since).max(0.01 * whole).max(overdue);
+    if left.is_finite() { left.max(0.0) } else { 0.0 }
 }
 
 /// Time of one epoch of a running job on the configuration it runs on: what was predicted, corrected by what is seen.
@@ -187,9 +200,32 @@ mod tests {
             assert!(!w.push(Report { at: Time(at), fraction }));
         }
         assert_eq!(w.pace(10.0), None);
-        assert_eq!(assumed_fraction(0.25, Seconds(50.0), Seconds(200.0)), 0.5);
-        assert_eq!(assumed_fraction(0.0, Seconds(f64::INFINITY), Seconds(0.0)), 0.0);
-        assert_eq!(assumed_fraction(0.9, Seconds(1e9), Seconds(1.0)), 0.99);
+    }
+
+    #[test]
+    fn a_claim_is_believed_as_far_as_the_clock_makes_it_plausible() {
+        let hour = Seconds(3_600.0);
+        assert_eq!(furthest(0.0, Seconds(36.0), hour), 0.1);
+        assert_eq!(furthest(0.5, Seconds(36.0), hour), 0.6);
+        assert_eq!(furthest(0.0, hour, hour), 1.0);
+        assert_eq!(furthest(0.2, Seconds(-5.0), hour), 0.2);
+        assert_eq!(furthest(0.2, Seconds(5.0), Seconds(0.0)), 1.0, "nothing is predicted: nothing bounds it");
+    }
+
+    #[test]
+    fn a_run_that_is_almost_done_for_ever_has_more_and_more_left() {
+        let left = |since: f64| still_left(11.0, since, 1_000.0, 4_000.0);
+        assert_eq!(left(0.0), 11.0);
+        assert_eq!(left(5.0), 10.0, "a hundredth of the run at least");
+        assert_eq!(left(111.0), 100.0);
+        assert_eq!(left(3_611.0), 3_600.0);
+        assert_eq!(left(1e9), 4_000.0, "never more than a whole run");
+        let mut last = 0.0;
+        for since in (20..5_000).step_by(10) {
+            assert!(left(f64::from(since)) >= last);
+            last = left(f64::from(since));
+        }
+        assert!(still_left(f64::NAN, 1.0, 1.0, 1.0).is_finite());
     }
 
     #[test]

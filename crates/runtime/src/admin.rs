@@ -1,21 +1,27 @@
-//! The port for machines that look after us: `/metrics`, `/livez`, `/readyz`.
+//! The ports for machines that look after us: `/metrics` for Prometheus, `/livez` and `/readyz` for the kubelet.
 //!
-//! Plain HTTP on a port of its own, so that probes and scrapes need no client certificate and a NetworkPolicy can tell them
-//! from the service. Nothing here changes anything.
+//! Plain HTTP on ports of their own, so that probes and scrapes need no client certificate and a NetworkPolicy can tell them
+//! from the service. Probes have a port for themselves: whoever fills the places of another one makes no probe fail. Nothing here
+//! changes anything.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::{Router, middleware};
 use clap::Args;
 use http::{HeaderMap, StatusCode, header};
+use kube::Client;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::access::{Access, guard};
 use crate::health::Health;
 use crate::metrics::classic;
 use crate::server::{self, Limits};
@@ -24,11 +30,13 @@ use crate::server::{self, Limits};
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Media type of the text format before it, for whoever does not ask for OpenMetrics (curl, promtool).
 const CLASSIC: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// Metrics are not collected more often than this.
+const METRICS_EVERY: Duration = Duration::from_millis(200);
 
-/// Flag for the admin server; flatten it into a server's own.
+/// Flags for the admin servers; flatten them into a server's own.
 #[derive(Clone, Debug, Args)]
 pub struct AdminArgs {
-    /// Address for /metrics, /livez and /readyz (plain HTTP).
+    /// Address for /metrics (plain HTTP). /livez and /readyz are answered there too.
     #[arg(
         id = "admin-listen",
         long = "admin-listen",
@@ -37,45 +45,132 @@ pub struct AdminArgs {
         value_name = "ADDR"
     )]
     pub listen: SocketAddr,
+    /// Address for /livez and /readyz alone (plain HTTP): the kubelet's probes belong here. Off when absent.
+    #[arg(id = "probe-listen", long = "probe-listen", env = "ANDREAS_PROBE_LISTEN", value_name = "ADDR")]
+    pub probe_listen: Option<SocketAddr>,
+    /// Answer /metrics only to bearer tokens whose owner has the right to `get` the non-resource URL /metrics.
+    #[arg(id = "metrics-auth", long = "metrics-auth", env = "ANDREAS_METRICS_AUTH")]
+    pub metrics_auth: bool,
 }
 
-#[derive(Clone)]
-struct Admin {
-    registry: Arc<Registry>,
-    health: Health,
+/// The admin ports, taken.
+pub struct Listeners {
+    metrics: TcpListener,
+    probes: Option<TcpListener>,
+    metrics_auth: bool,
 }
 
-/// The admin routes, for a server that is not started through [`serve`].
-pub fn router(registry: Arc<Registry>, health: Health) -> Router {
-    Router::new()
-        .route("/metrics", get(metrics))
-        .route("/livez", get(|State(admin): State<Admin>| async move { verdict(&admin.health.overdue()) }))
-        .route("/readyz", get(|State(admin): State<Admin>| async move { verdict(&admin.health.not_ready()) }))
-        .with_state(Admin { registry, health })
-}
-
-/// Serves the admin routes on `listener` until `shutdown`.
-///
-/// Keep it running while the process drains: a probe that fails in that time only hides what goes on.
+/// Takes the ports.
 ///
 /// # Errors
-/// When the listener fails for good.
-pub async fn serve(
-    listener: TcpListener,
-    registry: Arc<Registry>,
-    health: Health,
-    shutdown: CancellationToken,
-) -> std::io::Result<()> {
-    server::serve(listener, None, router(registry, health), Limits::default(), shutdown).await
+/// When one cannot be listened on; the address is in the message.
+pub async fn bind(args: &AdminArgs) -> std::io::Result<Listeners> {
+    let bind = async |address: SocketAddr| {
+        TcpListener::bind(address).await.map_err(|error| {
+            std::io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"))
+        })
+    };
+    let probes = match args.probe_listen {
+        Some(address) => Some(bind(address).await?),
+        None => None,
+    };
+    Ok(Listeners { metrics: bind(args.listen).await?, probes, metrics_auth: args.metrics_auth })
 }
 
-async fn metrics(State(admin): State<Admin>, headers: HeaderMap) -> Response {
-    let mut text = String::new();
+impl Listeners {
+    /// Where `/metrics` is.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.metrics.local_addr()
+    }
+
+    /// Serves until `shutdown`. `client` reviews tokens, with `--metrics-auth`.
+    ///
+    /// Keep it running while the process drains: a probe that fails in that time only hides what goes on.
+    ///
+    /// # Errors
+    /// When a listener fails for good.
+    pub async fn serve(
+        self,
+        registry: Arc<Registry>,
+        health: Health,
+        client: Client,
+        shutdown: CancellationToken,
+    ) -> std::io::Result<()> {
+        let access = self.metrics_auth.then(|| Access::new(client));
+        let routes = metrics_router(registry, access).merge(probe_router(health.clone()));
+        let metrics = server::serve(self.metrics, None, routes, Limits::default(), shutdown.clone());
+        let probes = async {
+            match self.probes {
+                Some(listener) => {
+                    server::serve(listener, None, probe_router(health), probe_limits(), shutdown).await
+                }
+                None => Ok(()),
+            }
+        };
+        tokio::try_join!(metrics, probes).map(|_| ())
+    }
+}
+
+/// A probe connects, asks and leaves; whoever does not is soon gone.
+fn probe_limits() -> Limits {
+    Limits {
+        header: Duration::from_secs(2),
+        request: Duration::from_secs(2),
+        idle_unknown: Duration::from_secs(5),
+        streams: 1,
+        buffer: 8 * 1024,
+        ..Limits::default()
+    }
+}
+
+/// `/livez` and `/readyz`.
+pub fn probe_router(health: Health) -> Router {
+    Router::new()
+        .route("/livez", get(|State(health): State<Health>| async move { verdict(&health.overdue()) }))
+        .route("/readyz", get(|State(health): State<Health>| async move { verdict(&health.not_ready()) }))
+        .with_state(health)
+}
+
+/// `/metrics`, for everybody or for those whom `access` lets through.
+pub fn metrics_router(registry: Arc<Registry>, access: Option<Arc<Access>>) -> Router {
+    let exposed = Arc::new(Exposed { registry, text: Mutex::new(None) });
+    let router = Router::new().route("/metrics", get(metrics)).with_state(exposed);
+    match access {
+        Some(access) => router.layer(middleware::from_fn_with_state(access, guard)),
+        None => router,
+    }
+}
+
+struct Exposed {
+    registry: Arc<Registry>,
+    /// What was collected last, and when: collecting takes the locks that others work under.
+    text: Mutex<Option<(Instant, Arc<str>)>>,
+}
+
+impl Exposed {
+    /// The metrics as text, collected by one request at a time.
+    async fn text(&self) -> Result<Arc<str>, std::fmt::Error> {
+        let mut held = self.text.lock().await;
+        if let Some((_, text)) = held.as_ref().filter(|(at, _)| at.elapsed() < METRICS_EVERY) {
+            return Ok(Arc::clone(text));
+        }
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
+        let text: Arc<str> = text.into();
+        *held = Some((Instant::now(), Arc::clone(&text)));
+        Ok(text)
+    }
+}
+
+async fn metrics(State(exposed): State<Arc<Exposed>>, headers: HeaderMap) -> Response {
     let accepts = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let openmetrics = accepts.into_iter().any(|value| value.contains("application/openmetrics-text"));
-    match prometheus_client::encoding::text::encode(&mut text, &admin.registry) {
-        Ok(()) if openmetrics => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
-        Ok(()) => ([(header::CONTENT_TYPE, CLASSIC)], classic(&text)).into_response(),
+    match exposed.text().await {
+        Ok(text) if openmetrics => ([(header::CONTENT_TYPE, OPENMETRICS)], text.to_string()).into_response(),
+        Ok(text) => ([(header::CONTENT_TYPE, CLASSIC)], classic(&text)).into_response(),
         Err(error) => {
             tracing::error!(%error, "metrics could not be encoded");
             StatusCode::INTERNAL_SERVER_ERROR.into_response()
@@ -119,7 +214,7 @@ mod tests {
         counter.inc();
         let health = Health::new();
         let jobs = health.register("jobs cache");
-        let router = router(Arc::new(registry), health);
+        let router = metrics_router(Arc::new(registry), None).merge(probe_router(health));
 
         assert_eq!(
             ask(&router, "/readyz").await,

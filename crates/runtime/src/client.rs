@@ -19,6 +19,8 @@ use kube::{Client, Config};
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use tower::{BoxError, Layer, Service};
 
+use crate::clock;
+
 /// Flags that say which API server to talk to; flatten them into a server's own.
 #[derive(Clone, Debug, Args)]
 pub struct ClientArgs {
@@ -135,11 +137,14 @@ where
         let per_call = self.per_call;
         let deadline = Instant::now() + per_call;
         let streams = is_watch(&request);
+        let sent = std::time::Instant::now();
         let answer = self.inner.call(request);
         Box::pin(async move {
             let response = timeout_at(deadline, answer).await.map_err(|_| DeadlineExceeded(per_call))?;
+            let response = response.map_err(Into::into)?;
+            clock::observe(response.headers(), sent);
             let timer = (!streams).then(|| Box::pin(sleep_until(deadline)));
-            Ok(response.map_err(Into::into)?.map(|body| DeadlineBody { body, timer, per_call }))
+            Ok(response.map(|body| DeadlineBody { body, timer, per_call }))
         })
     }
 }

@@ -170,10 +170,11 @@ const STARTED: Metric =
     Metric::gauge("process_start_time_seconds", &[], "When the process started, seconds since 1970");
 
 /// Metrics that every program has, by [`register_process`].
-pub const PROCESS: &[Metric] = &[BUILD_INFO, CPU, MEMORY, FILES, STARTED];
+pub const PROCESS: &[Metric] = &[BUILD_INFO, CPU, MEMORY, FILES, STARTED, crate::clock::SKEW];
 
 /// Adds what every program says of itself to `registry`.
 pub fn register_process(registry: &mut Registry, version: &'static str) {
+    crate::clock::register(registry);
     registry.register_collector(Box::new(Process { version, started: SystemTime::now() }));
 }
 

@@ -15,6 +15,8 @@ use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
+use crate::certificates::{CertificateMetrics, Validity, validity};
+
 mod names;
 
 /// How often the files are read again.
@@ -78,12 +80,23 @@ pub enum TlsError {
     Authority(String),
 }
 
+/// PEM texts of a server.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct TlsPem {
+    /// Certificate chain, leaf first.
+    pub certificate: Vec<u8>,
+    /// Private key of the leaf.
+    pub key: Vec<u8>,
+    /// Authorities of client certificates; ignored where none are asked for.
+    pub authority: Vec<u8>,
+}
+
 /// A TLS configuration that can be replaced while connections are served. Clones share it.
 #[derive(Clone)]
 pub struct Tls {
     files: Arc<TlsFiles>,
     current: Arc<ArcSwap<ServerConfig>>,
-    read: Arc<parking_lot::Mutex<Content>>,
+    read: Arc<parking_lot::Mutex<TlsPem>>,
 }
 
 impl Tls {
@@ -92,12 +105,26 @@ impl Tls {
     /// # Errors
     /// When a file is missing, is not PEM, or key and certificate do not match.
     pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
-        let content = Content::read(&files)?;
-        let config = content.configure(&files)?;
+        Self::with(TlsPem::read(&files)?, files)
+    }
+
+    /// From PEM texts that are kept elsewhere than in files: replace them with [`Tls::replace`]. `clients` are the expected names of
+    /// client certificates; `None` asks for none.
+    ///
+    /// # Errors
+    /// When a text is not PEM, or key and certificate do not match.
+    pub fn of(pem: TlsPem, clients: Option<Vec<String>>, oldest: Oldest) -> Result<Self, TlsError> {
+        let clients = clients.map(|names| ClientCertificates { authority: "ca.crt".into(), names });
+        let files = TlsFiles { certificate: "tls.crt".into(), key: "tls.key".into(), clients, oldest };
+        Self::with(pem, files)
+    }
+
+    fn with(pem: TlsPem, files: TlsFiles) -> Result<Self, TlsError> {
+        let config = pem.configure(&files)?;
         Ok(Self {
             files: Arc::new(files),
             current: Arc::new(ArcSwap::from_pointee(config)),
-            read: Arc::new(parking_lot::Mutex::new(content)),
+            read: Arc::new(parking_lot::Mutex::new(pem)),
         })
     }
 
@@ -113,19 +140,41 @@ impl Tls {
     /// # Errors
     /// As [`Tls::load`].
     pub fn reload(&self) -> Result<bool, TlsError> {
-        let content = Content::read(&self.files)?;
+        self.replace(TlsPem::read(&self.files)?)
+    }
+
+    /// Takes other PEM texts if they differ; says whether they do. What cannot be used is not taken.
+    ///
+    /// # Errors
+    /// As [`Tls::of`].
+    pub fn replace(&self, pem: TlsPem) -> Result<bool, TlsError> {
         let mut read = self.read.lock();
-        if *read == content {
+        if *read == pem {
             return Ok(false);
         }
-        self.current.store(Arc::new(content.configure(&self.files)?));
-        *read = content;
+        self.current.store(Arc::new(pem.configure(&self.files)?));
+        *read = pem;
         Ok(true)
     }
 
-    /// Calls [`Tls::reload`] every `every` until `shutdown`.
-    pub async fn keep_fresh(self, every: Duration, shutdown: CancellationToken) {
+    /// From when until when the certificate in use is valid.
+    #[must_use]
+    pub fn validity(&self) -> Option<Validity> {
+        validity(&String::from_utf8_lossy(&self.read.lock().certificate))
+    }
+
+    /// Calls [`Tls::reload`] every `every` until `shutdown`, and tells `metrics` of the certificate in use, by that name.
+    pub async fn keep_fresh(
+        self,
+        every: Duration,
+        name: &'static str,
+        metrics: CertificateMetrics,
+        shutdown: CancellationToken,
+    ) {
         loop {
+            if let Some(validity) = self.validity() {
+                metrics.uses(name, validity);
+            }
             tokio::select! {
                 () = tokio::time::sleep(every) => {}
                 () = shutdown.cancelled() => return,
@@ -136,6 +185,7 @@ impl Tls {
                 }
                 Ok(false) => {}
                 Err(error) => {
+                    metrics.failed(name);
                     tracing::warn!(
                         error = &error as &dyn std::error::Error,
                         "certificates not reloaded, the old ones stay"
@@ -146,15 +196,7 @@ impl Tls {
     }
 }
 
-/// What the files held.
-#[derive(PartialEq, Eq)]
-struct Content {
-    certificate: Vec<u8>,
-    key: Vec<u8>,
-    authority: Vec<u8>,
-}
-
-impl Content {
+impl TlsPem {
     fn read(files: &TlsFiles) -> Result<Self, TlsError> {
         let read = |path: &Path| {
             std::fs::read(path).map_err(|source| TlsError::Read { path: path.to_owned(), source })

@@ -6,10 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use andreas_runtime::server::{self, Limits};
-use andreas_runtime::tls::{ClientCertificates, Oldest, Tls, TlsFiles};
-use axum::Router;
+use andreas_runtime::admin::{self, AdminArgs};
+use andreas_runtime::certificates::{Ask, Kept, LivesArgs, Subject, Usage, renew};
+use andreas_runtime::health::Health;
+use andreas_runtime::server::{self, Limits, Overload, Via};
+use andreas_runtime::tls::{ClientCertificates, Oldest, Tls, TlsFiles, TlsPem};
 use axum::routing::get;
+use axum::{Extension, Router};
 use http::{Request, Version};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
@@ -179,6 +182,67 @@ async fn new_certificates_are_taken_and_useless_ones_are_not() {
     assert!(fetch(address, &connector(&old, Some(&client), "h2"), "h2").await.is_err());
 }
 
+/// Given clients that know only the first of many authorities, or only the last; when leaves and authorities are renewed as fast as the
+/// machine can; then no connection is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_client_is_refused_while_certificates_and_authorities_are_renewed() {
+    let subject = Subject { names: vec!["localhost".into()], usage: Usage::Server };
+    let mut now = jiff::Timestamp::now();
+    let hurried = LivesArgs { renew_certificates_every: Some(60), renew_authority_every: Some(180) };
+    let step = |kept: &Kept, now| {
+        let clients = &Vec::new;
+        renew(kept, &Ask { subject: &subject, lives: hurried.into(), now, given: None, clients })
+            .unwrap()
+            .kept
+    };
+    let mut kept = step(&Kept::default(), now);
+    let pem = |kept: &Kept| TlsPem {
+        certificate: kept.chain.clone().into_bytes(),
+        key: kept.key.clone().into_bytes(),
+        authority: Vec::new(),
+    };
+    let tls = Tls::of(pem(&kept), None, Oldest::Tls12).unwrap();
+    let (address, ..) = start(Some(tls.clone()), Limits::default()).await;
+    let trusting = |bundle: &str| {
+        let mut roots = rustls::RootCertStore::empty();
+        for root in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
+            roots.add(root.unwrap()).unwrap();
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        TlsConnector::from(Arc::new(config))
+    };
+    let stop = CancellationToken::new();
+    let first = trusting(&kept.bundle);
+    let asking = tokio::spawn({
+        let stop = stop.clone();
+        async move {
+            let mut served = 0;
+            while !stop.is_cancelled() {
+                fetch(address, &first, "http/1.1").await.expect("a client of the first authority");
+                served += 1;
+            }
+            served
+        }
+    });
+    let mut renewals = 0;
+    for _ in 0..12 {
+        now += jiff::SignedDuration::from_secs(61);
+        kept = step(&kept, now);
+        renewals += usize::from(tls.replace(pem(&kept)).unwrap());
+        // A client that was started now, and knows the newest authorities.
+        fetch(address, &trusting(&kept.bundle), "http/1.1").await.expect("a client of the newest");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    stop.cancel();
+    let served = asking.await.unwrap();
+    assert!(renewals == 12 && served > 12, "{renewals} renewals, {served} answers");
+}
+
 #[tokio::test]
 async fn dawdlers_and_the_superfluous_are_sent_away() {
     let limits = Limits {
@@ -197,14 +261,115 @@ async fn dawdlers_and_the_superfluous_are_sent_away() {
         let closed = tokio::time::timeout(Duration::from_secs(4), stream.read_to_end(&mut rest)).await;
         assert!(closed.is_ok(), "still open after {beginning:?}");
     }
-    // one more than allowed
-    let _first = TcpStream::connect(address).await.unwrap();
+    // one more than allowed: the oldest goes, and the newest is served
+    let mut first = TcpStream::connect(address).await.unwrap();
     let _second = TcpStream::connect(address).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    let mut third = TcpStream::connect(address).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(get_plain(address, "/").await.unwrap().starts_with("HTTP/1.1 200"));
     let mut rest = Vec::new();
-    let closed = tokio::time::timeout(Duration::from_millis(200), third.read_to_end(&mut rest)).await;
-    assert!(closed.is_ok(), "the third connection was kept");
+    let closed = tokio::time::timeout(Duration::from_millis(200), first.read_to_end(&mut rest)).await;
+    assert!(closed.is_ok(), "the first connection was kept");
+}
+
+/// One GET without TLS, within the time-out of the chart's probes.
+async fn get_plain(address: SocketAddr, path: &str) -> Result<String, String> {
+    let ask = async {
+        let mut stream = TcpStream::connect(address).await?;
+        let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok::<_, std::io::Error>(answer)
+    };
+    let answer = tokio::time::timeout(Duration::from_secs(3), ask).await;
+    answer.map_err(|_| "no answer in 3 s".to_owned())?.map_err(|error| error.to_string())
+}
+
+/// Sockets on which nothing is ever said.
+async fn silent(address: SocketAddr, count: usize) -> Vec<TcpStream> {
+    let mut sockets = Vec::with_capacity(count);
+    for _ in 0..count {
+        sockets.push(TcpStream::connect(address).await.unwrap());
+    }
+    sockets
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_sockets_on_every_admin_port_make_no_probe_and_no_scrape_fail() {
+    let own = SocketAddr::from(([127, 0, 0, 1], 0));
+    let probes = std::net::TcpListener::bind(own).unwrap().local_addr().unwrap();
+    let args = AdminArgs { listen: own, probe_listen: Some(probes), metrics_auth: false };
+    let listeners = admin::bind(&args).await.unwrap();
+    let metrics = listeners.address().unwrap();
+    let nobody = tower::service_fn(async |_: Request<kube::client::Body>| {
+        Ok::<_, std::io::Error>(http::Response::new(axum::body::Body::empty()))
+    });
+    let client = kube::Client::new(nobody, "default");
+    let registry = Arc::new(prometheus_client::registry::Registry::default());
+    tokio::spawn(listeners.serve(registry, Health::new(), client, CancellationToken::new()));
+
+    for count in [64, 1_024, 2_000] {
+        let (on_metrics, on_probes) = (silent(metrics, count).await, silent(probes, count).await);
+        for _ in 0..10 {
+            for (address, path) in [(probes, "/livez"), (probes, "/readyz"), (metrics, "/metrics")] {
+                let answer = get_plain(address, path).await;
+                let good = answer.as_ref().is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"));
+                assert!(good, "{count} silent sockets: {path}: {answer:?}");
+            }
+        }
+        drop((on_metrics, on_probes));
+    }
+    assert!(get_plain(probes, "/metrics").await.unwrap().starts_with("HTTP/1.1 404"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_sockets_on_a_tls_port_keep_no_client_out_and_cut_off_none_that_is_known() {
+    let ours = authority();
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), &ours, &issue(&ours, "server", &["localhost"]));
+    let tls = Tls::load(TlsFiles { clients: None, ..files(dir.path(), &[]) }).unwrap();
+    let router = Router::new().route(
+        "/",
+        get(|Extension(via): Extension<Via>| async move {
+            via.authenticated("team");
+            "hello"
+        }),
+    );
+    let overload = Overload::default();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let limits = Limits { connections: 1_024, ..Limits::default() };
+    let serving =
+        server::serve_noting(listener, Some(tls), router, limits, overload.clone(), CancellationToken::new());
+    tokio::spawn(serving);
+    // given a client that has shown who it is, and stays
+    let stays = connector(&ours, None, "h2");
+    let stream = TcpStream::connect(address).await.unwrap();
+    let stream = stays.connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap();
+    let (mut known, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let comes_and_goes = connector(&ours, None, "http/1.1");
+    let request = || Request::get("http://localhost/").body(Empty::<Bytes>::new()).unwrap();
+    let answer = known.send_request(request()).await.unwrap();
+    assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "hello");
+    assert_eq!(overload.last(), None);
+
+    for count in [64, 1_024, 2_000] {
+        let sockets = silent(address, count).await;
+        // when others hold every place, then new clients are served,
+        for _ in 0..5 {
+            let answer = fetch(address, &comes_and_goes, "http/1.1");
+            let answer =
+                tokio::time::timeout(Duration::from_secs(5), answer).await.expect("an answer in 5 s");
+            assert_eq!(answer.unwrap().1, "hello", "{count} silent sockets");
+        }
+        // and the known one goes on
+        known.ready().await.unwrap();
+        assert!(known.send_request(request()).await.is_ok(), "{count} silent sockets");
+        drop(sockets);
+    }
+    assert!(overload.last().is_some(), "some were cut off right after they had come");
 }
 
 #[tokio::test]

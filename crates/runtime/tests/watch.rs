@@ -126,6 +126,7 @@ fn said(event: &Event<Thing>) -> String {
         Event::Undecodable { key, .. } => {
             format!("undecodable {}", key.as_ref().map_or("?".into(), |k| k.to_string()))
         }
+        Event::Rewound => "rewound".into(),
         Event::Reset(present) => {
             let mut names: Vec<_> = present.iter().map(|key| key.name.as_str()).collect();
             names.sort_unstable();
@@ -300,4 +301,72 @@ async fn dropping_a_wait_loses_nothing() {
     assert_eq!(said, ["applied a 1", "applied b 1", "reset a,b", "applied c 1", "deleted n/a last Some(1)"]);
     assert_eq!(seen[2], Event::Reset(HashSet::from([key("a"), key("b")])));
     assert_eq!(api.requests().len(), 2);
+}
+
+/// `limit=` of each request; 0 without.
+fn limits(asked: &[(String, Instant)]) -> Vec<u32> {
+    let limit = |uri: &str| uri.split("limit=").nth(1)?.split('&').next()?.parse().ok();
+    asked.iter().map(|(uri, _)| limit(uri).unwrap_or(0)).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_objects_make_pages_small_and_small_ones_make_them_large_again() {
+    let large = |name: &str| {
+        let text = "x".repeat(20 << 20);
+        format!(
+            r#"{{"metadata":{{"name":"{name}","namespace":"n","resourceVersion":"3"}},"size":1,"text":"{text}"}}"#
+        )
+    };
+    let mut api = api(vec![
+        page(10, "more", &[large("a"), large("b")]),
+        page(10, "rest", &[thing("c", 4, 1)]),
+        page(10, "", &[thing("d", 5, 1)]),
+    ]);
+    assert_eq!(api.events(5).await.last().map(String::as_str), Some("reset a,b,c,d"));
+    assert_eq!(limits(&api.requests()), [2, 1, 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_that_takes_too_long_is_asked_for_again_and_smaller() {
+    let mut api = api(vec![
+        page(10, "more", &[thing("a", 3, 1), thing("b", 4, 1)]),
+        Reply::Silence,
+        page(10, "rest", &[thing("c", 5, 1)]),
+        page(10, "", &[thing("d", 6, 1)]),
+    ]);
+    assert_eq!(api.events(5).await.last().map(String::as_str), Some("reset a,b,c,d"));
+    let asked = api.requests();
+    assert_eq!(limits(&asked), [2, 2, 1, 2], "{asked:?}");
+    assert!(asked[1].0.contains("continue=more") && asked[2].0.contains("continue=more"), "{asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_page_that_breaks_off_leaves_nothing_behind() {
+    let whole = r#"{"metadata":{"resourceVersion":"10","continue":""},"items":["#;
+    let mut api = api(vec![
+        // It breaks off after an object that is gone when it is asked for again.
+        Reply::Text(200, format!("{whole}{},", thing("gone", 3, 1))),
+        page(11, "", &[thing("a", 4, 1)]),
+    ]);
+    assert_eq!(api.events(3).await, ["applied gone 1", "applied a 1", "reset a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_restored_from_a_backup_is_believed_whatever_its_versions() {
+    let gone = r#"{"kind":"Status","status":"Failure","reason":"Timeout","code":504,
+        "message":"Timeout: Too large resource version: 1000, current: 400"}"#;
+    let mut api = api(vec![
+        page(900, "", &[thing("a", 800, 1)]),
+        Reply::Lines(vec![line("MODIFIED", &thing("a", 1_000, 2))], false),
+        Reply::Text(504, gone.to_owned()),
+        page(400, "", &[thing("a", 300, 7)]),
+        page(400, "", &[thing("a", 300, 7)]),
+        Reply::Lines(vec![line("MODIFIED", &thing("a", 401, 8))], true),
+    ]);
+    let events = api.events(7).await;
+    assert_eq!(
+        events,
+        ["applied a 1", "reset a", "applied a 2", "applied a 7", "rewound", "applied a 7", "reset a"]
+    );
+    assert_eq!(api.events(1).await, ["applied a 8"]);
 }

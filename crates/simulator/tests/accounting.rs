@@ -5,8 +5,8 @@
 
 use andreas_core::{CostRate, EnergyPrice, GpuCount, Joules, Seconds, Steps, Time, Watts};
 use andreas_planner::{
-    Estimate, GpuTypeInfo, Job, JobState, Lateness, MethodName, Node, Options, Preemption, Resources,
-    Snapshot, Worker, plan,
+    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, MethodName, Node, Options, Preemption,
+    Resources, Snapshot, Worker, plan,
 };
 use andreas_simulator::{Conditions, Failure, PredictionError, Replayed, Scenario, replay};
 
@@ -23,11 +23,13 @@ fn job(id: &str, submit: f64, deadline: Option<f64>, epochs: f64) -> Job {
             gpus: GpuCount(2),
             epoch: Seconds(100.0),
             power: Watts(140.0),
+            draw: None,
             rel_std: 0.0,
         }]
         .into(),
         spread: vec![],
         limits: vec![],
+        limits_count: LimitsCount::AtOnce,
         requested_gpus: None,
         worker: Worker::default(),
         candidates: None,

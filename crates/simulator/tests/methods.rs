@@ -5,8 +5,8 @@
 
 use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, Steps, Time, Watts};
 use andreas_planner::{
-    Estimate, GpuTypeInfo, Job, JobState, Lateness, MethodName, Node, Options, Preemption, Resources,
-    Snapshot, Worker, plan,
+    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, MethodName, Node, Options, Preemption,
+    Resources, Snapshot, Worker, plan,
 };
 use andreas_simulator::{Conditions, Failure, PredictionError, Replayed, Scenario, replay};
 use rand::{RngExt, SeedableRng};
@@ -21,6 +21,7 @@ fn job(i: usize, dice: &mut ChaCha8Rng) -> Job {
             gpus: GpuCount(gpus),
             epoch: Seconds(length * slower / f64::from(gpus).powf(0.8)),
             power: Watts(watts * f64::from(gpus) / slower),
+            draw: None,
             rel_std: 0.0,
         })
     });
@@ -35,6 +36,7 @@ fn job(i: usize, dice: &mut ChaCha8Rng) -> Job {
         estimates: rows.collect(),
         spread: vec![],
         limits: vec![],
+        limits_count: LimitsCount::AtOnce,
         requested_gpus: Some(GpuCount(dice.random_range(0..3_u32).pow(2).max(1))),
         worker: Worker::default(),
         candidates: None,

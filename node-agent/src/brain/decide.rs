@@ -24,8 +24,8 @@ pub enum Holder {
     /// No pod.
     #[default]
     Nobody,
-    /// A pod; its UID once that is known.
-    Pod(Option<String>),
+    /// A pod, as `namespace/name`.
+    Pod(String),
     /// The kubelet cannot be asked, or speaks of devices that cannot be told apart (MIG, time slices, claims).
     Unknown,
 }
@@ -65,7 +65,7 @@ pub struct Orders {
     pub generation: i64,
     /// `spec.wake`.
     pub wake: i64,
-    /// Power limit by UID of the pod, W.
+    /// Power limit by pod, W.
     pub limits: BTreeMap<String, u32>,
 }
 
@@ -135,7 +135,7 @@ pub fn decide(memory: Memory, observed: &Observed, now: Duration) -> (Memory, De
             && now.saturating_sub(memory.woken_at) >= policy.awake_for
             && since.is_some_and(|since| now.saturating_sub(*since) >= policy.rest_after);
         let setting = match &seen.holder {
-            Holder::Pod(Some(uid)) if policy.limits => limit(orders, uid, facts),
+            Holder::Pod(pod) if policy.limits => limit(orders, pod, facts),
             Holder::Nobody if rests => rest(facts),
             _ => Setting::default(),
         };
@@ -150,8 +150,8 @@ pub fn decide(memory: Memory, observed: &Observed, now: Duration) -> (Memory, De
     (memory, decision)
 }
 
-fn limit(orders: &Orders, uid: &str, facts: &Facts) -> Setting {
-    let (Some(watts), Some((lowest, highest))) = (orders.limits.get(uid), facts.limit_mw) else {
+fn limit(orders: &Orders, pod: &str, facts: &Facts) -> Setting {
+    let (Some(watts), Some((lowest, highest))) = (orders.limits.get(pod), facts.limit_mw) else {
         return Setting::default();
     };
     let limit = watts.saturating_mul(1000).clamp(lowest, highest.max(lowest));

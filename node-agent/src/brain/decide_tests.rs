@@ -25,7 +25,7 @@ fn policy() -> Policy {
 /// Two GPUs, `a` free and `b` held by pod `p`, and a minute and more in which nothing happens.
 fn idle_node() -> Observed {
     let free = Seen { facts: Some(facts()), healthy: true, ..Seen::default() };
-    let held = Seen { holder: Holder::Pod(Some("p".into())), processes: 1, ..free.clone() };
+    let held = Seen { holder: Holder::Pod("p".into()), processes: 1, ..free.clone() };
     Observed {
         gpus: BTreeMap::from([("a".to_owned(), free), ("b".to_owned(), held)]),
         orders: Some(Orders { generation: 1, wake: 0, limits: BTreeMap::from([("p".to_owned(), 250)]) }),
@@ -51,7 +51,7 @@ fn an_unheld_gpu_rests_after_a_while_and_a_held_one_has_its_limit() {
 
     // A pod takes it, unannounced: awake in the same step.
     let mut taken = node.clone();
-    taken.gpus.get_mut("a").unwrap().holder = Holder::Pod(None);
+    taken.gpus.get_mut("a").unwrap().holder = Holder::Pod("other".to_owned());
     let (memory, decision) = after(memory, &taken, 121);
     assert!(!decision.wanted.contains_key("a"));
     // And it has to be free for as long again.
@@ -106,8 +106,8 @@ fn seen() -> impl Strategy<Value = Seen> {
     let holder = prop_oneof![
         Just(Holder::Nobody),
         Just(Holder::Unknown),
-        Just(Holder::Pod(None)),
-        Just(Holder::Pod(Some("p".to_owned()))),
+        Just(Holder::Pod("other".to_owned())),
+        Just(Holder::Pod("p".to_owned())),
     ];
     (holder, 0..2_u32, any::<bool>(), any::<bool>()).prop_map(|(holder, processes, healthy, known)| Seen {
         facts: known.then(facts),
@@ -166,7 +166,7 @@ proptest! {
                     prop_assert!(now - unused[uuid] >= seen.policy.rest_after);
                     prop_assert!(now - wake.1 >= seen.policy.awake_for);
                 } else {
-                    prop_assert!(gpu.holder == Holder::Pod(Some("p".to_owned())) && seen.policy.limits);
+                    prop_assert!(gpu.holder == Holder::Pod("p".to_owned()) && seen.policy.limits);
                     prop_assert!(setting.clock_mhz.is_none());
                 }
             }

@@ -1,28 +1,17 @@
 //! Which pod holds which GPU, by what the kubelet says.
 //!
-//! The kubelet tells pods by namespace and name; the operator speaks of UIDs, because names are used again. UIDs are read from
-//! the API server once per pod, beside the loop, and again when the pod's GPUs change or some minutes have passed.
+//! The kubelet tells pods by namespace and name, and so does the agent: which object that is, the operator knows, which sees all
+//! pods. An agent has no right to read any.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use andreas_podresources::messages::PodResources;
-use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Resource;
-use kube::core::Request;
-use parking_lot::Mutex;
-use serde::Deserialize;
 
 use crate::setting::Uuid;
 
-/// A UID is read again after this time.
-const TRUSTED: Duration = Duration::from_secs(300);
-/// A failed look-up is tried again after this time.
-const RETRY: Duration = Duration::from_secs(2);
-/// Look-ups on their way at a time.
-const AT_ONCE: usize = 8;
+/// The longest grace of a pod: processes that are there for longer are not what is left of it.
+const LINGERS: Duration = Duration::from_secs(3_600);
 
 /// Namespace and name of a pod.
 pub type PodKey = (String, String);
@@ -63,78 +52,50 @@ pub fn held(pods: &[PodResources], known: &BTreeSet<Uuid>) -> Held {
     held
 }
 
-/// UIDs of the pods that hold GPUs.
-#[derive(Clone, Default)]
-pub struct Uids {
-    known: Arc<Mutex<BTreeMap<PodKey, Entry>>>,
+/// Goes on naming the pod that held a GPU for as long as processes of it run there.
+///
+/// The kubelet drops a pod that was deleted by force from its answers at once, and kills its containers only when their grace is over
+/// (kubelet, `GetActivePods`). The driver still sees them.
+#[derive(Clone, Debug, Default)]
+pub struct Lingering {
+    gpus: BTreeMap<Uuid, Last>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Entry {
-    gpus: BTreeSet<Uuid>,
-    uid: Option<String>,
-    asked: Option<Instant>,
-    asking: bool,
+struct Last {
+    /// Who held it last, and until when.
+    holder: Option<(PodKey, Duration)>,
+    /// Processes that were there while nobody held it: they are of no pod.
+    idle: u32,
 }
 
-#[derive(Deserialize)]
-struct PodIdentity {
-    #[serde(deserialize_with = "andreas_api::slim::metadata")]
-    metadata: ObjectMeta,
-}
-
-impl Uids {
-    /// Starts look-ups for what is not known yet, and forgets pods that hold nothing any more.
-    pub fn refresh(&self, held: &Held, client: &kube::Client) {
-        let mut pods: BTreeMap<&PodKey, BTreeSet<Uuid>> = BTreeMap::new();
-        for (uuid, key) in &held.gpus {
-            pods.entry(key).or_default().insert(uuid.clone());
+impl Lingering {
+    /// Goes on with the holders that an earlier life of ours reported.
+    pub fn resume(&mut self, holders: impl Iterator<Item = (Uuid, PodKey)>, now: Duration) {
+        for (uuid, key) in holders {
+            let last = self.gpus.entry(uuid).or_default();
+            last.holder.get_or_insert((key, now));
         }
-        let mut known = self.known.lock();
-        known.retain(|key, _| pods.contains_key(key));
-        let mut asking = known.values().filter(|entry| entry.asking).count();
-        for (key, gpus) in pods {
-            let entry = known.entry(key.clone()).or_default();
-            if entry.gpus != gpus {
-                // Other GPUs under the same name: it may be another pod.
-                *entry = Entry { gpus, asking: entry.asking, ..Entry::default() };
-            }
-            let patience = if entry.uid.is_some() { TRUSTED } else { RETRY };
-            if entry.asking || asking >= AT_ONCE || entry.asked.is_some_and(|at| at.elapsed() < patience) {
+    }
+
+    /// Adds those that linger to what the kubelet says. `processes` has each GPU that answers, with the processes on it; `now` is
+    /// of any clock that never goes back.
+    pub fn add_to(&mut self, held: &mut Held, processes: &BTreeMap<Uuid, u32>, now: Duration) {
+        self.gpus.retain(|uuid, _| processes.contains_key(uuid));
+        for (uuid, processes) in processes {
+            let last = self.gpus.entry(uuid.clone()).or_default();
+            if let Some(key) = held.gpus.get(uuid) {
+                last.holder = Some((key.clone(), now));
                 continue;
             }
-            (entry.asking, entry.asked) = (true, Some(Instant::now()));
-            asking += 1;
-            let (this, client, key) = (self.clone(), client.clone(), key.clone());
-            tokio::spawn(async move {
-                let uid = uid_of(&client, &key).await;
-                let mut known = this.known.lock();
-                let Some(entry) = known.get_mut(&key) else { return };
-                entry.asking = false;
-                match uid {
-                    Ok(uid) => entry.uid = uid,
-                    Err(error) => tracing::warn!(namespace = key.0, pod = key.1, %error, "no UID"),
-                }
-            });
+            let lingers = |(_, until): &&(PodKey, Duration)| {
+                !held.unclear && *processes > last.idle && now.saturating_sub(*until) < LINGERS
+            };
+            match last.holder.as_ref().filter(lingers) {
+                Some((key, _)) => drop(held.gpus.insert(uuid.clone(), key.clone())),
+                None => *last = Last { holder: None, idle: *processes },
+            }
         }
-    }
-
-    /// UID of a pod that holds GPUs, once it is known.
-    #[must_use]
-    pub fn get(&self, key: &PodKey) -> Option<String> {
-        self.known.lock().get(key)?.uid.clone()
-    }
-}
-
-async fn uid_of(client: &kube::Client, key: &PodKey) -> Result<Option<String>, kube::Error> {
-    let request = Request::new(Pod::url_path(&(), Some(&key.0)))
-        .get(&key.1, &kube::api::GetParams::default())
-        .map_err(kube::Error::BuildRequest)?;
-    match client.request::<PodIdentity>(request).await {
-        Ok(pod) => Ok(pod.metadata.uid),
-        // Gone already, or a static pod without its mirror.
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-        Err(error) => Err(error),
     }
 }
 
@@ -174,5 +135,32 @@ mod tests {
             ..DynamicResource::default()
         });
         assert!(held(&[claim], &known).unclear);
+    }
+
+    #[test]
+    fn a_pod_that_the_kubelet_drops_holds_its_gpus_until_its_processes_end() {
+        let at = Duration::from_secs;
+        let known = BTreeSet::from(["GPU-a".to_owned(), "GPU-b".to_owned()]);
+        let on = |a: u32, b: u32| BTreeMap::from([("GPU-a".to_owned(), a), ("GPU-b".to_owned(), b)]);
+        let mut lingering = Lingering::default();
+        // A process of no pod is on the second GPU before anybody takes it.
+        lingering.add_to(&mut Held::default(), &on(0, 1), at(0));
+        let mut both = held(&[pod("x", "nvidia.com/gpu", &["GPU-a", "GPU-b"])], &known);
+        lingering.add_to(&mut both, &on(1, 2), at(1));
+        let mut dropped = Held::default();
+        lingering.add_to(&mut dropped, &on(1, 1), at(2));
+        assert_eq!(dropped.gpus.keys().collect::<Vec<_>>(), ["GPU-a"]);
+        let mut ended = Held::default();
+        lingering.add_to(&mut ended, &on(0, 1), at(30));
+        assert_eq!(ended, Held::default());
+        // What an earlier agent reported goes on as well, but not for ever.
+        let mut next = Lingering::default();
+        next.resume([("GPU-a".to_owned(), ("team".to_owned(), "x".to_owned()))].into_iter(), at(0));
+        let mut resumed = Held::default();
+        next.add_to(&mut resumed, &on(1, 0), at(3_599));
+        assert_eq!(resumed.gpus.len(), 1);
+        let mut late = Held::default();
+        next.add_to(&mut late, &on(1, 0), at(3_600));
+        assert_eq!(late, Held::default());
     }
 }

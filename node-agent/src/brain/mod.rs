@@ -45,12 +45,10 @@ use andreas_runtime::admin::{self, AdminArgs};
 use andreas_runtime::client::{self, ClientArgs};
 use andreas_runtime::health::Health;
 use andreas_runtime::watch::{Index, WatchConfig, WatchMetrics, Watcher, feed};
-use anyhow::Context;
 use clap::Args;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use serde::de::DeserializeOwned;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -123,9 +121,7 @@ pub async fn run(
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let client = client::connect(&client_args, USER_AGENT).await?;
-    let listener = TcpListener::bind(admin_args.listen)
-        .await
-        .with_context(|| format!("cannot listen on {}", admin_args.listen))?;
+    let admin = admin::bind(&admin_args).await?;
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry);
     let watches = WatchMetrics::register(&mut registry);
@@ -146,7 +142,7 @@ pub async fn run(
     let (gpus_ready, kubelet_ready) = (health.register("GPUs"), health.register("kubelet"));
     let heart = health.heartbeat("round", HUNG);
     let admin_end = CancellationToken::new();
-    let admin = tokio::spawn(admin::serve(listener, Arc::new(registry), health, admin_end.clone()));
+    let admin = tokio::spawn(admin.serve(Arc::new(registry), health, client.clone(), admin_end.clone()));
 
     let (reports, latest) = watch::channel(None);
     let writer = Writer::new(client.clone());
@@ -156,7 +152,6 @@ pub async fn run(
         eyes: Eyes::new(library)?,
         kubelet: Kubelet::new(&args.pod_resources, Duration::from_secs(2)),
         link: (!args.observe).then(|| Link::new(&args.setter_socket)),
-        client,
         world,
         metrics,
         lease_ttl: Duration::from_secs(args.lease_ttl),
@@ -183,7 +178,10 @@ pub async fn run(
         } else {
             kubelet_ready.unset()
         }
-        reports.send_replace(Some(report));
+        // What an earlier life of ours reported is read before it is written over.
+        if rounds.knows_the_past() {
+            reports.send_replace(Some(report));
+        }
     }
     if let Some(link) = &mut rounds.link {
         link.ask(&Wanted::default()).await;
@@ -192,7 +190,7 @@ pub async fn run(
         let _ = writes.await;
         let node = rounds.world.lock().node().cloned();
         match node {
-            Some(node) => status::farewell(&rounds.client, &node).await,
+            Some(node) => status::farewell(&client, &node).await,
             None => Ok(()),
         }
     };

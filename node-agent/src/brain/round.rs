@@ -4,16 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use andreas_api::gpu_node::{GpuCondition, GpuState};
+use andreas_api::gpu_node::{GpuCondition, GpuState, pod_name};
 use andreas_podresources::Kubelet;
-use jiff::Timestamp;
+use andreas_runtime::clock;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use parking_lot::Mutex;
 
 use super::decide::{Decision, Holder, Memory, Observed, Seen, decide};
 use super::energy::{Meter, Use};
 use super::eyes::{Eye, Eyes};
-use super::holders::{Held, Uids, held};
+use super::holders::{Held, Lingering, held};
 use super::link::Link;
 use super::metrics::{Metrics, OfGpu};
 use super::shares::{Look, Shares};
@@ -37,10 +37,6 @@ pub struct Rounds {
     pub kubelet: Kubelet,
     /// The setter; `None` in an agent that only observes.
     pub link: Option<Link>,
-    /// UIDs of pods.
-    pub uids: Uids,
-    /// For UIDs.
-    pub client: kube::Client,
     /// The API server's objects.
     pub world: Arc<Mutex<World>>,
     /// What is counted.
@@ -53,8 +49,17 @@ pub struct Rounds {
     pub started: Instant,
     memory: Memory,
     held: Held,
+    lingering: Lingering,
+    /// The last `spec.look` that was known before the kubelet was asked.
+    looked: Option<i64>,
     kubelet_failing: Option<Instant>,
     outcomes: BTreeMap<Uuid, Outcome>,
+    /// The lowest power limit that the setter takes, mW; `None` before its first answer.
+    floor_mw: Option<u32>,
+    /// GPUs whose power limit the setter refused for good.
+    unlimitable: BTreeSet<Uuid>,
+    /// The setter was refused for lack of permission, and has set nothing since.
+    denied: bool,
     meters: BTreeMap<Uuid, Meter>,
     shares: Shares,
     resumed: bool,
@@ -69,8 +74,6 @@ pub struct Parts {
     pub kubelet: Kubelet,
     /// See [`Rounds`].
     pub link: Option<Link>,
-    /// See [`Rounds`].
-    pub client: kube::Client,
     /// See [`Rounds`].
     pub world: Arc<Mutex<World>>,
     /// See [`Rounds`].
@@ -89,8 +92,6 @@ impl Rounds {
             eyes: parts.eyes,
             kubelet: parts.kubelet,
             link: parts.link,
-            uids: Uids::default(),
-            client: parts.client,
             world: parts.world,
             metrics: parts.metrics,
             lease_ttl: parts.lease_ttl,
@@ -98,8 +99,13 @@ impl Rounds {
             started: Instant::now(),
             memory: Memory::default(),
             held: Held::default(),
+            lingering: Lingering::default(),
+            looked: None,
             kubelet_failing: Some(Instant::now()),
             outcomes: BTreeMap::new(),
+            floor_mw: None,
+            unlimitable: BTreeSet::new(),
+            denied: false,
             meters: BTreeMap::new(),
             shares: Shares::default(),
             resumed: false,
@@ -113,25 +119,41 @@ impl Rounds {
         self.kubelet_failing.is_none()
     }
 
+    /// Whether it is known what an earlier life of ours reported.
+    #[must_use]
+    pub fn knows_the_past(&self) -> bool {
+        self.resumed
+    }
+
     /// One round.
     pub async fn round(&mut self) -> Report {
         let began = Instant::now();
+        // Before the kubelet is asked: its answer is no older than that.
+        let look = self.world.lock().node().map(|node| node.spec.look);
+        self.resume();
         let ((), pods) = tokio::join!(self.eyes.look(), self.kubelet.list());
         self.metrics.asked(pods.is_ok());
         match pods {
             Ok(pods) => {
                 let known: BTreeSet<Uuid> = self.eyes.gpus().keys().cloned().collect();
                 self.held = held(&pods, &known);
+                let processes = self.eyes.gpus().iter();
+                let processes =
+                    processes.filter_map(|(uuid, eye)| Some((uuid.clone(), eye.sample.as_ref()?.processes)));
+                if self.resumed {
+                    self.lingering.add_to(&mut self.held, &processes.collect(), self.started.elapsed());
+                }
                 self.kubelet_failing = None;
+                self.looked = look.filter(|_| !self.held.unclear);
             }
             Err(error) => {
                 if self.kubelet_failing.is_none() {
                     tracing::warn!(error = error.to_string(), "the kubelet cannot be asked");
                 }
                 self.kubelet_failing.get_or_insert_with(Instant::now);
+                self.looked = None;
             }
         }
-        self.uids.refresh(&self.held, &self.client);
         let observed = self.observe();
         let (memory, decision) = decide(std::mem::take(&mut self.memory), &observed, self.started.elapsed());
         self.memory = memory;
@@ -148,7 +170,7 @@ impl Rounds {
         let seen = |(uuid, eye): (&Uuid, &Eye)| {
             let holder = match self.held.gpus.get(uuid) {
                 _ if self.kubelet_failing.is_some() => Holder::Unknown,
-                Some(key) => Holder::Pod(self.uids.get(key)),
+                Some((namespace, name)) => Holder::Pod(pod_name(namespace, name)),
                 None if self.held.unclear => Holder::Unknown,
                 None => Holder::Nobody,
             };
@@ -170,6 +192,22 @@ impl Rounds {
         let done = link.ask(&Wanted { settings: decision.wanted.clone() }).await;
         self.metrics.setter_up.set(i64::from(done.is_some()));
         if let Some(done) = done {
+            self.floor_mw = Some(done.floor_limit_mw);
+            let sets = |outcome: &Outcome| outcome.setting.is_some_and(|setting| !setting.is_default());
+            let denied = |outcome: &Outcome| outcome.refused.as_deref() == Some("no_permission");
+            self.denied = done.gpus.values().any(denied) || self.denied && !done.gpus.values().any(sets);
+            for (uuid, outcome) in &done.gpus {
+                let asked = decision.wanted.get(uuid).is_some_and(|wanted| wanted.limit_mw.is_some());
+                match &outcome.refused {
+                    Some(reason) if asked && is_final(reason) => {
+                        self.unlimitable.insert(uuid.clone());
+                    }
+                    None if asked => {
+                        self.unlimitable.remove(uuid);
+                    }
+                    _ => {}
+                }
+            }
             self.outcomes = done.gpus;
             let refusals = self.outcomes.values().filter_map(|outcome| outcome.refused.as_deref());
             refusals.for_each(|reason| self.metrics.setter_refused(reason));
@@ -191,6 +229,7 @@ impl Rounds {
 
     fn report(&mut self, observed: &Observed, decision: &Decision) -> Report {
         let (mut woken, mut carried_out) = (true, true);
+        let setter = self.setter();
         let mut gpus = Vec::with_capacity(observed.gpus.len());
         let mut unhealthy: Vec<(&Uuid, &GpuError)> = Vec::new();
         let mut looks = BTreeMap::new();
@@ -199,8 +238,7 @@ impl Rounds {
             let actual = self.actual(uuid);
             let wanted = decision.wanted.get(uuid).copied().unwrap_or_default();
             let refused = self.outcomes.get(uuid).and_then(|outcome| outcome.refused.as_deref());
-            let for_good =
-                refused.is_some_and(|reason| !matches!(reason, "hung" | "driver_error" | "no_driver"));
+            let for_good = refused.is_some_and(is_final);
             let holder = self.held.gpus.get(uuid);
             let state = match eye.broken() {
                 Some(error) => {
@@ -239,8 +277,7 @@ impl Rounds {
                 let parked = if holder.is_none() { sample.processes } else { 0 };
                 self.metrics.looked(&label, sample, &interval, parked);
                 if seen.holder != Holder::Unknown {
-                    let holder = holder.map(|key| (key.clone(), self.uids.get(key)));
-                    looks.insert(uuid.clone(), Look { holder, joules: meter.joules() });
+                    looks.insert(uuid.clone(), Look { holder: holder.cloned(), joules: meter.joules() });
                 }
             } else {
                 self.metrics.unseen(&label);
@@ -249,12 +286,12 @@ impl Rounds {
                 }
             }
             self.metrics.state(&label, word(state));
-            let range = eye.facts.as_ref().and_then(|facts| facts.limit_mw);
-            let watts = |milliwatts: u32| i32::try_from(milliwatts / 1000).ok().filter(|watts| *watts >= 1);
+            let driver = eye.facts.as_ref().and_then(|facts| facts.limit_mw);
+            let range = limits(driver, setter, self.unlimitable.contains(uuid));
             gpus.push(GpuState {
                 uuid: uuid.clone(),
                 state,
-                holder: holder.and_then(|key| self.uids.get(key)),
+                holder: holder.map(|(namespace, name)| pod_name(namespace, name)),
                 watts: eye
                     .sample
                     .as_ref()
@@ -262,9 +299,12 @@ impl Rounds {
                 joules: meter.joules(),
                 held_from: None,
                 held_since: None,
-                // Rounded into the range, so that both can be set.
-                min_limit_watts: range.and_then(|(lowest, _)| watts(lowest.saturating_add(999))),
-                max_limit_watts: range.and_then(|(_, highest)| watts(highest)),
+                // Rounded up: no limit is cut off.
+                board_watts: driver.and_then(|(_, highest)| {
+                    i32::try_from(highest.saturating_add(999) / 1000).ok().filter(|watts| *watts >= 1)
+                }),
+                min_limit_watts: range.map(|(lowest, _)| lowest),
+                max_limit_watts: range.map(|(_, highest)| highest),
             });
         }
         let unhealthy = unhealthy_verdict(&unhealthy);
@@ -274,6 +314,7 @@ impl Rounds {
         let report = Report {
             generation: orders.filter(|_| carried_out).map(|orders| orders.0),
             awake: orders.filter(|_| woken).map(|orders| orders.1),
+            looked: self.looked,
             empty: sees.then_some(self.held.gpus.is_empty() && !self.held.unclear),
             verdicts: vec![self.ready(), unhealthy],
             released: self.resumed.then(|| self.shares.released().to_vec()),
@@ -283,21 +324,36 @@ impl Rounds {
         report
     }
 
+    /// Goes on with what an earlier life of ours reported, once the API server has told.
+    fn resume(&mut self) {
+        if self.resumed {
+            return;
+        }
+        let Some(node) = self.world.lock().node().cloned() else { return };
+        let status = node.status.unwrap_or_default();
+        self.shares.resume(&status);
+        let holder = |gpu: &GpuState| {
+            let (namespace, name) = gpu.holder.as_ref()?.split_once('/')?;
+            Some((gpu.uuid.clone(), (namespace.to_owned(), name.to_owned())))
+        };
+        self.lingering.resume(status.gpus.iter().filter_map(holder), self.started.elapsed());
+        self.resumed = true;
+    }
+
     /// What each pod has used, and where the shares that go on began.
     fn share_out(&mut self, looks: &BTreeMap<Uuid, Look>, gpus: &mut [GpuState]) {
-        if !self.resumed {
-            let world = self.world.lock();
-            if let Some(node) = world.node() {
-                self.shares.resume(&node.status.clone().unwrap_or_default());
-                self.resumed = true;
-            }
-        }
-        self.shares.look(looks, whole_seconds(Timestamp::now()));
+        self.shares.look(looks, whole_seconds(clock::now()));
         for gpu in gpus.iter_mut().filter(|gpu| gpu.holder.is_some()) {
             if let Some(begin) = self.shares.begin(&gpu.uuid) {
                 (gpu.held_from, gpu.held_since) = (Some(begin.joules), Some(Time(begin.at)));
             }
         }
+    }
+
+    /// The lowest power limit of a setter that can set limits, mW; `None` where none lives that may.
+    fn setter(&self) -> Option<u32> {
+        let link = self.link.as_ref()?;
+        self.floor_mw.filter(|_| link.down_for() < SETTER_PATIENCE && !self.denied)
     }
 
     fn ready(&self) -> Verdict {
@@ -331,6 +387,21 @@ impl Rounds {
     }
 }
 
+/// Whether the setter will not do it however often it is asked.
+fn is_final(refusal: &str) -> bool {
+    !matches!(refusal, "hung" | "driver_error" | "no_driver" | "record")
+}
+
+/// The power limits that a GPU can be given, W: the driver's range, in mW, from the administrator's floor, which the `setter`
+/// has told. `None` where the driver takes none, where no setter may set one, and after one was `refused` for good.
+fn limits(driver: Option<(u32, u32)>, setter: Option<u32>, refused: bool) -> Option<(i32, i32)> {
+    let ((lowest, highest), floor) = driver.zip(setter.filter(|_| !refused))?;
+    let watts = |milliwatts: u32| i32::try_from(milliwatts / 1000).ok().filter(|watts| *watts >= 1);
+    // Rounded into the range, so that both can be set.
+    let range = (watts(lowest.max(floor).max(1).saturating_add(999))?, watts(highest)?);
+    (range.0 <= range.1).then_some(range)
+}
+
 fn word(state: GpuCondition) -> &'static str {
     match state {
         GpuCondition::Held => "held",
@@ -350,4 +421,28 @@ fn unhealthy_verdict(gpus: &[(&Uuid, &GpuError)]) -> Verdict {
     };
     let said: Vec<String> = gpus.iter().map(|(uuid, error)| format!("{uuid}: {error}")).collect();
     Verdict { kind: "Unhealthy", holds: !gpus.is_empty(), reason, message: said.join("; ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_of_limits_is_reported_only_where_a_setter_may_set_them_and_from_the_floor_on() {
+        let driver = Some((99_500, 400_200));
+        assert_eq!(limits(driver, Some(0), false), Some((100, 400)));
+        assert_eq!(limits(driver, Some(150_000), false), Some((150, 400)));
+        assert_eq!(limits(driver, Some(500_000), false), None, "the floor leaves nothing");
+        assert_eq!(limits(driver, None, false), None, "nobody may set one");
+        assert_eq!(limits(driver, Some(0), true), None, "one was refused for good");
+        assert_eq!(limits(None, Some(0), false), None, "the driver takes none");
+    }
+
+    #[test]
+    fn a_refusal_that_may_pass_is_not_final() {
+        for passing in ["hung", "driver_error", "no_driver", "record"] {
+            assert!(!is_final(passing));
+        }
+        assert!(["no_permission", "not_supported", "out_of_range"].iter().all(|reason| is_final(reason)));
+    }
 }

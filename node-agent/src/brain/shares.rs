@@ -7,8 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use andreas_api::GpuNodeStatus;
-use andreas_api::gpu_node::ReleasedEnergy;
+use andreas_api::gpu_node::{ReleasedEnergy, pod_name};
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::holders::PodKey;
 use crate::setting::Uuid;
@@ -28,8 +29,8 @@ pub struct Begin {
 /// A GPU as seen now.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Look {
-    /// The pod that holds it, and its UID once that is known.
-    pub holder: Option<(PodKey, Option<String>)>,
+    /// The pod that holds it.
+    pub holder: Option<PodKey>,
     /// The GPU's counter, J.
     pub joules: i64,
 }
@@ -37,7 +38,6 @@ pub struct Look {
 #[derive(Clone, Debug)]
 struct Share {
     key: PodKey,
-    uid: Option<String>,
     begin: Begin,
     /// The counter as last seen.
     joules: i64,
@@ -49,7 +49,7 @@ struct Share {
 #[derive(Clone, Debug, Default)]
 pub struct Shares {
     open: BTreeMap<Uuid, Share>,
-    /// Where shares began by the status of an earlier life of ours, with the UID of the pod.
+    /// Where shares began by the status of an earlier life of ours, with the pod.
     earlier: BTreeMap<Uuid, (String, Begin)>,
     released: Vec<ReleasedEnergy>,
 }
@@ -58,8 +58,8 @@ impl Shares {
     /// Goes on with what an earlier life of ours wrote.
     pub fn resume(&mut self, status: &GpuNodeStatus) {
         for gpu in &status.gpus {
-            if let (Some(uid), Some(joules), Some(at)) = (&gpu.holder, gpu.held_from, &gpu.held_since) {
-                self.earlier.insert(gpu.uuid.clone(), (uid.clone(), Begin { joules, at: at.0 }));
+            if let (Some(pod), Some(joules), Some(at)) = (&gpu.holder, gpu.held_from, &gpu.held_since) {
+                self.earlier.insert(gpu.uuid.clone(), (pod.clone(), Begin { joules, at: at.0 }));
             }
         }
         let mut released = status.released.clone();
@@ -78,20 +78,12 @@ impl Shares {
                 share.whole &= share.joules <= look.joules;
                 share.joules = look.joules;
             }
-            let same = |share: &Share| {
-                look.holder.as_ref().is_some_and(|(key, uid)| {
-                    share.key == *key && (share.uid.is_none() || uid.is_none() || share.uid == *uid)
-                })
-            };
-            if let Some(share) = self.open.get_mut(uuid).filter(|share| same(share)) {
-                share.uid =
-                    share.uid.take().or_else(|| look.holder.as_ref().and_then(|(_, uid)| uid.clone()));
-            } else {
+            let same = |share: &Share| look.holder.as_ref() == Some(&share.key);
+            if !self.open.get(uuid).is_some_and(same) {
                 ended.extend(self.open.remove(uuid).filter(|share| share.whole));
-                if let Some((key, uid)) = look.holder.clone() {
+                if let Some(key) = look.holder.clone() {
                     let begin = Begin { joules: look.joules, at: now };
-                    self.open
-                        .insert(uuid.clone(), Share { key, uid, begin, joules: look.joules, whole: true });
+                    self.open.insert(uuid.clone(), Share { key, begin, joules: look.joules, whole: true });
                 }
             }
             self.go_on(uuid);
@@ -99,28 +91,28 @@ impl Shares {
         self.release(ended, now);
     }
 
-    /// The share began in an earlier life, once it is known that it is the same pod's.
+    /// The share began in an earlier life, if it is the same pod's. A pod that was made again under its name meanwhile looks the
+    /// same; the operator tells the two apart by when the share began.
     fn go_on(&mut self, uuid: &Uuid) {
-        let Some((uid, begin)) = self.earlier.get(uuid) else { return };
-        match self.open.get_mut(uuid) {
-            Some(share) if share.uid.is_none() => return,
-            Some(share) if share.uid.as_ref() == Some(uid) && begin.joules <= share.begin.joules => {
-                share.begin = begin.clone();
-            }
-            // It ended while nobody looked: what it used is not known.
-            _ => {}
+        let Some((pod, begin)) = self.earlier.remove(uuid) else { return };
+        // Else it ended while nobody looked: what it used is not known.
+        if let Some(share) = self.open.get_mut(uuid)
+            && pod_name(&share.key.0, &share.key.1) == pod
+            && begin.joules <= share.begin.joules
+        {
+            share.begin = begin;
         }
-        self.earlier.remove(uuid);
     }
 
     fn release(&mut self, ended: Vec<Share>, now: Timestamp) {
-        let pods: BTreeSet<String> = ended.iter().filter_map(|share| share.uid.clone()).collect();
-        for uid in pods {
-            let own: Vec<&Share> = ended.iter().filter(|share| share.uid.as_ref() == Some(&uid)).collect();
+        let pods: BTreeSet<PodKey> = ended.iter().map(|share| share.key.clone()).collect();
+        for key in pods {
+            let own: Vec<&Share> = ended.iter().filter(|share| share.key == key).collect();
             let joules = own.iter().map(|share| share.joules - share.begin.joules).sum();
             let since = own.iter().map(|share| share.begin.at).min().unwrap_or(now);
             self.released.push(ReleasedEnergy {
-                pod_uid: uid,
+                pod: pod_name(&key.0, &key.1),
+                since: Some(Time(since)),
                 joules,
                 seconds: now.duration_since(since).as_secs().max(0),
                 gpus: i32::try_from(own.len()).unwrap_or(i32::MAX),
@@ -137,7 +129,7 @@ impl Shares {
     /// Where the share of a GPU's holder began.
     #[must_use]
     pub fn begin(&self, uuid: &str) -> Option<&Begin> {
-        // While it may have begun earlier, nothing is said.
+        // Until a look has shown whose it is, what was said is said again.
         if self.earlier.contains_key(uuid) {
             return self.earlier.get(uuid).map(|(_, begin)| begin);
         }
@@ -155,45 +147,51 @@ impl Shares {
 mod tests {
     use super::*;
     use andreas_api::gpu_node::{GpuCondition, GpuState};
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(1_000 + seconds).unwrap()
     }
 
-    fn key(name: &str) -> PodKey {
-        ("team".into(), name.into())
-    }
-
-    fn gpus(
-        a: (Option<(&str, Option<&str>)>, i64),
-        b: (Option<(&str, Option<&str>)>, i64),
-    ) -> BTreeMap<Uuid, Look> {
-        let look = |(holder, joules): (Option<(&str, Option<&str>)>, i64)| Look {
-            holder: holder.map(|(name, uid)| (key(name), uid.map(str::to_owned))),
+    fn gpus(a: (Option<&str>, i64), b: (Option<&str>, i64)) -> BTreeMap<Uuid, Look> {
+        let look = |(holder, joules): (Option<&str>, i64)| Look {
+            holder: holder.map(|name| ("team".to_owned(), name.to_owned())),
             joules,
         };
         BTreeMap::from([("GPU-a".to_owned(), look(a)), ("GPU-b".to_owned(), look(b))])
+    }
+
+    fn released(pod: &str, since: i64, joules: i64, seconds: i64, gpus: i32) -> ReleasedEnergy {
+        ReleasedEnergy { pod: pod.into(), since: Some(Time(at(since))), joules, seconds, gpus }
     }
 
     #[test]
     fn a_pods_share_is_what_the_counters_moved_while_it_held_the_gpus() {
         let mut shares = Shares::default();
         shares.look(&gpus((None, 100), (None, 200)), at(0));
-        // The UID comes a moment later.
-        shares.look(&gpus((Some(("x-1-0", None)), 110), (Some(("x-1-0", None)), 210)), at(1));
-        shares.look(&gpus((Some(("x-1-0", Some("u1"))), 400), (Some(("x-1-0", Some("u1"))), 500)), at(2));
+        shares.look(&gpus((Some("x-1-0"), 110), (Some("x-1-0"), 210)), at(1));
+        shares.look(&gpus((Some("x-1-0"), 400), (Some("x-1-0"), 500)), at(2));
         assert_eq!(shares.begin("GPU-a"), Some(&Begin { joules: 110, at: at(1) }));
         assert!(shares.released().is_empty());
-        // Another pod of the same name follows at once.
-        shares.look(&gpus((Some(("x-1-0", Some("u2"))), 1_110), (None, 2_210)), at(11));
-        let first = ReleasedEnergy { pod_uid: "u1".into(), joules: 3_000, seconds: 10, gpus: 2 };
+        // Another pod follows at once.
+        shares.look(&gpus((Some("y-1-0"), 1_110), (None, 2_210)), at(11));
+        let first = released("team/x-1-0", 1, 3_000, 10, 2);
         assert_eq!(shares.released(), std::slice::from_ref(&first));
         assert_eq!(shares.begin("GPU-a"), Some(&Begin { joules: 1_110, at: at(11) }));
         // The driver is loaded anew: what the second used is not known.
-        shares.look(&gpus((Some(("x-1-0", Some("u2"))), 5), (None, 5)), at(20));
+        shares.look(&gpus((Some("y-1-0"), 5), (None, 5)), at(20));
         shares.look(&gpus((None, 7), (None, 7)), at(21));
         assert_eq!(shares.released(), [first]);
+    }
+
+    #[test]
+    fn a_pod_made_again_under_its_name_has_a_share_of_its_own() {
+        let mut shares = Shares::default();
+        shares.look(&gpus((Some("web-0"), 100), (None, 0)), at(0));
+        shares.look(&gpus((None, 300), (None, 0)), at(10));
+        shares.look(&gpus((Some("web-0"), 310), (None, 0)), at(11));
+        shares.look(&gpus((None, 400), (None, 0)), at(12));
+        let both = [released("team/web-0", 0, 200, 10, 1), released("team/web-0", 11, 90, 1, 1)];
+        assert_eq!(shares.released(), both);
     }
 
     #[test]
@@ -206,28 +204,25 @@ mod tests {
             joules: 0,
             held_from: Some(from),
             held_since: Some(Time(at(0))),
+            board_watts: None,
             min_limit_watts: None,
             max_limit_watts: None,
         };
-        let old = ReleasedEnergy { pod_uid: "u0".into(), joules: 1, seconds: 1, gpus: 1 };
+        let old = released("team/w", 0, 1, 1, 1);
         let status = GpuNodeStatus {
-            gpus: vec![gpu("GPU-a", "u1", 100), gpu("GPU-b", "u2", 100)],
+            gpus: vec![gpu("GPU-a", "team/x", 100), gpu("GPU-b", "team/y", 100)],
             released: vec![old.clone()],
             ..GpuNodeStatus::default()
         };
         let mut shares = Shares::default();
         // The first look comes before the API server has answered.
-        shares.look(&gpus((Some(("x", None)), 500), (Some(("y", None)), 500)), at(50));
+        shares.look(&gpus((Some("x"), 500), (Some("z"), 500)), at(50));
         shares.resume(&status);
-        shares.look(&gpus((Some(("x", Some("u1"))), 510), (Some(("y", Some("u3"))), 510)), at(51));
+        shares.look(&gpus((Some("x"), 510), (Some("z"), 510)), at(51));
         assert_eq!(shares.begin("GPU-a"), Some(&Begin { joules: 100, at: at(0) }));
         assert_eq!(shares.begin("GPU-b").map(|begin| begin.joules), Some(500));
         shares.look(&gpus((None, 600), (None, 600)), at(60));
-        let of =
-            |uid: &str| shares.released().iter().find(|e| e.pod_uid == uid).map(|e| (e.joules, e.seconds));
-        assert_eq!(
-            (of("u0"), of("u1"), of("u2"), of("u3")),
-            (Some((1, 1)), Some((500, 60)), None, Some((100, 10)))
-        );
+        let rest = [old, released("team/x", 0, 500, 60, 1), released("team/z", 50, 100, 10, 1)];
+        assert_eq!(shares.released(), rest);
     }
 }

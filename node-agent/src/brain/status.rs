@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use andreas_api::GpuNodeStatus;
 use andreas_api::gpu_node::{GpuCondition, GpuState, ReleasedEnergy};
 use andreas_api::slim::SlimGpuNode;
+use andreas_runtime::clock;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::Resource;
@@ -58,6 +59,8 @@ pub struct Report {
     pub generation: Option<i64>,
     /// Wake carried out; `None`: as before.
     pub awake: Option<i64>,
+    /// The last `spec.look` that was known before the kubelet was asked; `None`: as before.
+    pub looked: Option<i64>,
     /// The GPUs.
     pub gpus: Vec<GpuState>,
     /// What pods that let their GPUs go have used; `None`: as before.
@@ -76,6 +79,7 @@ pub fn next(old: &GpuNodeStatus, report: Report, now: Timestamp) -> GpuNodeStatu
     GpuNodeStatus {
         observed_generation: generation,
         awake: report.awake.unwrap_or(old.awake),
+        looked: report.looked.unwrap_or(old.looked),
         gpus: report.gpus,
         released: report.released.unwrap_or_else(|| old.released.clone()),
         empty_since: match report.empty {
@@ -148,7 +152,7 @@ impl Writer {
             Some((_, status, at)) => (status.clone(), at.elapsed()),
             None => (node.status.clone().unwrap_or_default(), FIGURES),
         };
-        let new = next(&old, report, Timestamp::now());
+        let new = next(&old, report, clock::now());
         let waits = self.not_before.is_some_and(|until| Instant::now() < until);
         if waits || !differs(&old, &new, age) {
             return None;
@@ -195,7 +199,7 @@ async fn patch_status(client: &kube::Client, name: &str, body: &Value) -> Result
 pub async fn farewell(client: &kube::Client, node: &SlimGpuNode) -> Result<(), kube::Error> {
     let old = node.status.clone().unwrap_or_default();
     let verdict = Verdict { kind: "Ready", holds: false, reason: "AgentEnded", message: String::new() };
-    let ready = verdict.condition(&old.conditions, old.observed_generation, whole_seconds(Timestamp::now()));
+    let ready = verdict.condition(&old.conditions, old.observed_generation, whole_seconds(clock::now()));
     let body = json!({ "agentVersion": null, "emptySince": null, "conditions": [ready] });
     let name = node.metadata.name.as_deref().unwrap_or_default();
     patch_status(client, name, &body).await.map(|_| ())
@@ -214,6 +218,7 @@ mod tests {
             joules,
             held_from: None,
             held_since: None,
+            board_watts: None,
             min_limit_watts: None,
             max_limit_watts: None,
         }
@@ -224,6 +229,7 @@ mod tests {
         Report {
             generation: Some(1),
             awake: Some(0),
+            looked: None,
             gpus: vec![gpu(state, watts, i64::from(watts))],
             released: None,
             empty: Some(state != GpuCondition::Held),

@@ -106,7 +106,7 @@ impl World {
         Some(Orders {
             generation: node.metadata.generation.unwrap_or(0),
             wake: node.spec.wake,
-            limits: limits.map(|limit| (limit.pod_uid.clone(), limit.watts.max(0).unsigned_abs())).collect(),
+            limits: limits.map(|limit| (limit.pod.clone(), limit.watts.max(0).unsigned_abs())).collect(),
         })
     }
 
@@ -118,11 +118,13 @@ impl World {
         let seconds = |text: &andreas_api::DurationText, default| {
             Duration::from_secs(u64::try_from(text.seconds_or(default)).unwrap_or(0))
         };
+        // GPUs that are not planned belong to others.
+        let excluded = self.node.as_ref().is_some_and(|node| node.spec.excluded.is_some());
         let off = self.node.as_ref().and_then(|node| node.metadata.annotations.as_ref());
         let off = off.and_then(|all| all.get(ANNOTATION_REST)).is_some_and(|mode| mode == "Off");
         let rest_after = seconds(&spec.rest.after, 60);
         Policy {
-            rest: spec.rest.mode == Switch::On && !off,
+            rest: spec.rest.mode == Switch::On && !off && !excluded,
             rest_after,
             // A pod may take as long as its placement may.
             awake_for: rest_after.max(seconds(&spec.placement_timeout, 120)),
@@ -195,6 +197,18 @@ mod tests {
             "spec": {"holderIdentity": holder, "renewTime": renewed, "leaseTransitions": 1},
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn no_gpu_rests_on_a_node_that_is_excluded() {
+        let mut world = World::default();
+        let node = |spec: serde_json::Value| -> SlimGpuNode {
+            serde_json::from_value(serde_json::json!({"metadata": {"name": "n1"}, "spec": spec})).unwrap()
+        };
+        world.apply(node(serde_json::json!({})));
+        assert!(world.policy(false).rest);
+        world.apply(node(serde_json::json!({"excluded": {"reason": "MigInUse", "message": ""}})));
+        assert!(!world.policy(false).rest);
     }
 
     #[test]

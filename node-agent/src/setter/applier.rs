@@ -93,6 +93,7 @@ impl Applier {
         let outcome = |slot: &Slot| Outcome { setting: slot.applied, refused: slot.refused.clone() };
         Done {
             ttl_ms: u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX),
+            floor_limit_mw: self.floor.limit_mw,
             gpus: self.slots.iter().map(|(uuid, slot)| (uuid.clone(), outcome(slot))).collect(),
         }
     }

@@ -43,7 +43,6 @@ impl Api {
             .route("/apis/andreas.dev/v1alpha1/{plural}", get(collection))
             .route("/apis/andreas.dev/v1alpha1/{plural}/{name}/status", patch(status))
             .route("/apis/coordination.k8s.io/v1/namespaces/{namespace}/{plural}", get(namespaced))
-            .route("/api/v1/namespaces/{namespace}/pods/{name}", get(pod))
             .with_state(Arc::clone(&store));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("it is bound");
@@ -173,11 +172,6 @@ async fn collection(
         }
     });
     Body::from_stream(lines).into_response()
-}
-
-async fn pod(Path((namespace, name)): Path<(String, String)>) -> Response {
-    let metadata = json!({"name": name, "namespace": namespace, "uid": format!("uid-of-{name}")});
-    axum::Json(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})).into_response()
 }
 
 async fn status(

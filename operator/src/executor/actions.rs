@@ -5,20 +5,22 @@ use std::sync::Arc;
 use andreas_api::names::LABEL_ATTEMPT;
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use andreas_api::{Reason, TrainingJob};
+use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
 use futures::future::join_all;
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::refusal::Refusal;
 use super::trials::Found;
 use super::work::back_off;
 use super::writer::WriteError;
 use super::{Again, Shared};
+use crate::backoff::Cause;
 use crate::index::{number, owner};
-use crate::lifecycle::{Action, Creation, CreationOutcome, DeleteReason, Verdict};
+use crate::lifecycle::{Action, Admitted, CreationOutcome, DeleteReason, Verdict};
+use crate::snapshot::worker;
 
 /// Carries actions out in their order; stops at the first that has to be tried again.
 ///
@@ -58,6 +60,10 @@ async fn one(
         }
         Action::Wake { node, value } => wake(shared, key, job, &node, value).await,
         Action::DryRun { gpus, pod } => dry_run(shared, key, job, gpus, &pod).await,
+        Action::BackOff { words } => {
+            back_off_namespace(shared, Cause::Creation, &key.namespace, &words);
+            Ok(())
+        }
         Action::DeleteJob { uid } => {
             let deleted = shared.writer.delete::<TrainingJob>(key, &uid, None, None).await;
             deleted.map(|_| ()).or_else(|error| failed(shared, key, job, "delete job", &error))
@@ -93,9 +99,42 @@ fn report(
     outcome: CreationOutcome,
 ) {
     if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
-        memory.creation = Creation { generation, outcome };
+        let creation = memory.creation.of(generation);
+        (creation.outcome, creation.trouble) = (outcome, None);
     }
     shared.index.lock().mark(key.clone());
+}
+
+/// The pods, or what they need, were not made, and the API server gave no verdict: tried again, its words are kept.
+fn not_made(
+    shared: &Shared,
+    key: &ObjectKey,
+    job: &SlimTrainingJob,
+    generation: i64,
+    what: &str,
+    error: &WriteError,
+) -> Result<(), Again> {
+    if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
+        memory.creation.of(generation).trouble = Some(error.words());
+    }
+    failed(shared, key, job, what, error)
+}
+
+/// A dry run or a creation in the namespace got no verdict: its jobs are held.
+fn back_off_namespace(shared: &Shared, cause: Cause, namespace: &str, words: &str) {
+    let mut index = shared.index.lock();
+    if shared.ledger.lock().backoffs.failed(cause, namespace, words, clock::now()) {
+        tracing::warn!(namespace, words, "the API server does not make pods of this namespace");
+        index.mark_namespace(namespace);
+    }
+}
+
+/// It got one: its jobs are held no longer.
+fn end_backoff(shared: &Shared, cause: Cause, namespace: &str) {
+    let mut index = shared.index.lock();
+    if shared.ledger.lock().backoffs.done(cause, namespace) {
+        index.mark_namespace(namespace);
+    }
 }
 
 async fn create_service(
@@ -120,7 +159,7 @@ async fn create_service(
                 report(shared, key, job, generation, CreationOutcome::Refused { reason, message });
                 Err(Again::Now)
             }
-            None => failed(shared, key, job, "create service", &error),
+            None => not_made(shared, key, job, generation, "create service", &error),
         },
     }
 }
@@ -181,8 +220,9 @@ async fn create_pods(
         return Err(Again::Now);
     }
     if let Some(error) = later {
-        return failed(shared, key, job, "create pods", &error);
+        return not_made(shared, key, job, generation, "create pods", &error);
     }
+    end_backoff(shared, Cause::Creation, &key.namespace);
     report(shared, key, job, generation, CreationOutcome::Made);
     Ok(())
 }
@@ -298,35 +338,51 @@ async fn dry_run(
     gpus: i32,
     pod: &Pod,
 ) -> Result<(), Again> {
-    let accepted = |refusal: &Option<_>| refusal.is_none();
-    let refusal = match shared.trials.find(job, gpus, try_pod(shared, key, pod), accepted).await {
-        Found::Accepted => Ok(None),
+    let refused_before =
+        shared.ledger.lock().get(key).and_then(|memory| memory.verdict.as_ref()?.refusal.as_ref()).is_some();
+    if refused_before {
+        shared.brakes.try_again(&key.namespace).map_err(Again::After)?;
+    }
+    let accepted = |answer: &Answer| answer.clone().ok();
+    let answer = match shared.trials.find(job, gpus, try_pod(shared, key, pod), accepted).await {
+        Found::Accepted(admitted) => Ok(Ok(admitted)),
         Found::Tried(answer) => answer,
         Found::Refused => try_pod(shared, key, pod).await,
     };
-    let refusal = match refusal {
-        Ok(refusal) => refusal,
-        Err(error) => return failed(shared, key, job, "dry run", &error),
+    let (refusal, admitted) = match answer {
+        Ok(Ok(admitted)) => (None, admitted),
+        Ok(Err(refusal)) => (Some(refusal), None),
+        Err(error) => {
+            if matches!(error.refusal(), Refusal::Busy(_)) {
+                back_off_namespace(shared, Cause::DryRun, &key.namespace, &error.words());
+            }
+            return failed(shared, key, job, "dry run", &error);
+        }
     };
+    end_backoff(shared, Cause::DryRun, &key.namespace);
+    let more = admitted.is_some();
     if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
-        memory.verdict = Some(Verdict { gpus, at: Timestamp::now(), refusal });
+        memory.verdict = Some(Verdict { gpus, at: clock::now(), refusal, admitted });
     }
-    shared.index.lock().mark(key.clone());
+    let mut index = shared.index.lock();
+    index.mark(key.clone());
+    if more {
+        index.replan();
+    }
     Ok(())
 }
 
-/// The API server's refusal of a pod, in its words; an error is no answer.
-async fn try_pod(
-    shared: &Shared,
-    key: &ObjectKey,
-    pod: &Pod,
-) -> Result<Option<(Reason, String)>, WriteError> {
-    match shared.writer.create::<Pod, Value>("dry_run", Some(&key.namespace), pod, true).await {
-        Ok(_) => Ok(None),
+/// What the API server makes of a worker where that asks for more, or its refusal in its words.
+type Answer = Result<Option<Arc<Admitted>>, (Reason, String)>;
+
+/// Tries a pod; an error is no answer.
+async fn try_pod(shared: &Shared, key: &ObjectKey, pod: &Pod) -> Result<Answer, WriteError> {
+    match shared.writer.create::<Pod, SlimPod>("dry_run", Some(&key.namespace), pod, true).await {
+        Ok(kept) => Ok(Ok(worker::admitted(pod.spec.as_ref(), kept.spec))),
         Err(error) => match error.refusal() {
             // A pod of that name is there: the template was good enough once, and its creation will tell again.
-            Refusal::Exists => Ok(None),
-            refusal => refusal.for_user().map(Some).ok_or(error),
+            Refusal::Exists => Ok(Ok(None)),
+            refusal => refusal.for_user().map(Err).ok_or(error),
         },
     }
 }

@@ -16,11 +16,15 @@
 //! | [`patch`] | merge patches of what changed |
 //! | [`trials`] | one dry run for workers that are alike |
 //! | [`crowd`] | starts go first, records wait |
+//! | [`fair`] | namespaces take turns |
+//! | [`brakes`] | edits and conflicts are slowed down |
 //!
 //! **Must never be here**: decisions about jobs (lifecycle's) or plans (planner's).
 
 pub mod actions;
+pub mod brakes;
 pub mod crowd;
+pub mod fair;
 pub mod observe;
 pub mod patch;
 pub mod refusal;
@@ -34,6 +38,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use andreas_runtime::clock;
 use andreas_runtime::health::Heartbeat;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
@@ -48,10 +53,13 @@ use crate::ledger::Ledger;
 use crate::lifecycle::Settings;
 use crate::metrics::Metrics;
 use crate::profiles::Lessons;
+use fair::FairQueue;
 use writer::Writer;
 
 /// Jobs in hand at a time. More than writes in flight: while one waits for its write, others think.
 const WORKERS: usize = 64;
+/// Of these, jobs of one namespace: what makes its steps slow (a webhook, a quota) holds nobody else up.
+const OF_ONE_NAMESPACE: usize = WORKERS * 3 / 4;
 /// An own creation that no watch has shown for this long is looked up.
 const CONFIRM_AFTER: Duration = Duration::from_secs(15);
 /// How often such are looked for.
@@ -75,10 +83,14 @@ pub struct Shared {
     pub lessons: Lessons,
     /// When reports last moved each job's progress.
     pub reports: crate::progress::LastReports,
+    /// Until when reports may not have got through.
+    pub turned_away: Arc<crate::progress::TurnedAway>,
     /// Dry runs that hold for other jobs too.
     pub trials: trials::Trials,
     /// Whether many jobs are being started.
     pub crowd: crowd::Crowd,
+    /// What slows edits and conflicts down.
+    pub brakes: brakes::Brakes,
 }
 
 /// When to look at a job again.
@@ -131,8 +143,7 @@ impl Timers {
 /// Steps dirty jobs until `shutdown`, then lets the steps in hand end.
 pub async fn run(shared: Arc<Shared>, heart: Heartbeat, shutdown: CancellationToken) {
     let signals = shared.index.lock().signals();
-    let mut waiting: BTreeSet<ObjectKey> = BTreeSet::new();
-    let mut in_hand: BTreeSet<ObjectKey> = BTreeSet::new();
+    let mut queue = FairQueue::new(OF_ONE_NAMESPACE);
     let mut timers = Timers::default();
     let mut workers: JoinSet<(ObjectKey, Again)> = JoinSet::new();
     let mut confirm = Instant::now() + CONFIRM_EVERY;
@@ -141,18 +152,15 @@ pub async fn run(shared: Arc<Shared>, heart: Heartbeat, shutdown: CancellationTo
         heart.beat();
         let changed = {
             let mut index = shared.index.lock();
-            // Not `append`: that builds the whole set anew, and thousands may wait for one that comes.
-            waiting.extend(index.take_dirty());
+            queue.extend(index.take_dirty());
             index.take_changed_namespaces()
         };
         for namespace in changed {
             shared.trials.forget(&namespace);
-            shared.ledger.lock().forget_refusals(&namespace, Timestamp::now());
+            shared.ledger.lock().forget_refusals(&namespace, clock::now());
         }
-        while in_hand.len() < WORKERS {
-            let Some(job) = waiting.iter().find(|job| !in_hand.contains(*job)).cloned() else { break };
-            waiting.remove(&job);
-            in_hand.insert(job.clone());
+        while queue.in_hand() < WORKERS {
+            let Some(job) = queue.take() else { break };
             timers.set(job.clone(), None);
             let shared = Arc::clone(&shared);
             workers.spawn(async move {
@@ -160,16 +168,16 @@ pub async fn run(shared: Arc<Shared>, heart: Heartbeat, shutdown: CancellationTo
                 (job, again)
             });
         }
-        shared.metrics.queue.set(i64::try_from(waiting.len()).unwrap_or(i64::MAX));
-        shared.metrics.in_hand.set(i64::try_from(in_hand.len()).unwrap_or(i64::MAX));
+        shared.metrics.queue.set(i64::try_from(queue.waiting()).unwrap_or(i64::MAX));
+        shared.metrics.in_hand.set(i64::try_from(queue.in_hand()).unwrap_or(i64::MAX));
         let next = timers.next().unwrap_or(confirm).min(confirm);
         tokio::select! {
             () = signals.dirty.notified() => {}
-            () = sleep_until(next) => waiting.extend(timers.due(Instant::now())),
+            () = sleep_until(next) => queue.extend(timers.due(Instant::now())),
             Some(done) = workers.join_next() => match done {
                 Ok((job, again)) => {
-                    in_hand.remove(&job);
-                    settle(&mut waiting, &mut timers, job, again);
+                    queue.done(&job);
+                    settle(&mut queue, &mut timers, job, again);
                 }
                 Err(error) => {
                     // A worker never panics on input; if one did, nobody knows which job it had in hand.
@@ -192,14 +200,12 @@ pub async fn run(shared: Arc<Shared>, heart: Heartbeat, shutdown: CancellationTo
     let _ = drained.await;
 }
 
-fn settle(waiting: &mut BTreeSet<ObjectKey>, timers: &mut Timers, job: ObjectKey, again: Again) {
+fn settle(queue: &mut FairQueue, timers: &mut Timers, job: ObjectKey, again: Again) {
     match again {
         Again::OnEvent => {}
-        Again::Now => {
-            waiting.insert(job);
-        }
+        Again::Now => queue.push(job),
         Again::At(at) => {
-            let wait = at.duration_since(Timestamp::now());
+            let wait = at.duration_since(clock::now());
             let wait = Duration::try_from(wait).unwrap_or(Duration::ZERO).min(Duration::from_secs(86_400));
             timers.set(job, Some(Instant::now() + wait.max(Duration::from_millis(10))));
         }

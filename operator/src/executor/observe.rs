@@ -2,24 +2,28 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use andreas_api::EnergyPolicySpec;
 use andreas_api::gpu_node::GpuCondition;
 use andreas_api::names::{LABEL_ATTEMPT, LABEL_GPU_MEMORY, LABEL_JOB_UID};
 use andreas_api::slim::{SlimGpuNode, SlimNode, SlimPod, SlimTrainingJob};
-use andreas_api::training_job::Prediction;
+use andreas_api::training_job::{Allocation, Prediction};
 use andreas_runtime::watch::ObjectKey;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
+use crate::bill;
 use crate::forecast::{self, Outlook};
-use crate::index::{Amounts, ClusterIndex, Gone, job_label, number, quantity, takes};
+use crate::index::{Amounts, ClusterIndex, Gone, job_label, name_of, number, takes};
 use crate::ledger::{JobMemory, Ledger};
 use crate::lifecycle::{
-    AgentFact, Claim, DecisionFor, EnergyView, GonePod, LateEnergy, NodeFact, Observed, Planned, PolicyView,
-    Settings, is_member,
+    AgentFact, Backoff, Claim, DecisionFor, EnergyView, GonePod, LateEnergy, NodeFact, Observed, Planned,
+    PolicyView, Settings, Sights, is_member,
 };
 use crate::measured::{self, Owed};
+use crate::snapshot::inventory::{Inventory, whole_gpus};
+use crate::snapshot::rules;
 
 /// All that a step looks at, owned: the index is unlocked while the step is made.
 pub struct Seen {
@@ -32,9 +36,12 @@ pub struct Seen {
     now: Timestamp,
     memory: JobMemory,
     energy: EnergyView,
-    members: Vec<(String, String)>,
+    members: Vec<measured::Member>,
     forecast: Option<Prediction>,
+    backoff: Option<Backoff>,
+    single_node_claim: Option<String>,
     settings: Arc<Settings>,
+    sights: Sights,
 }
 
 impl Seen {
@@ -61,8 +68,13 @@ impl Seen {
         let members = own_pods(&job, &pods, &gone);
         let energy = energy(index, &job, &spec, &members, memory.owed.as_ref(), now);
         let forecast = forecast::of(&job, &memory, now);
+        let over_nodes = job.spec.gpus.max_nodes > 1;
+        let single_node_claim = over_nodes
+            .then(|| crate::snapshot::single_node_claim(index, &key.namespace, &job.spec))
+            .flatten();
         Some(Self {
             policy: PolicyView::of(&spec),
+            sights: memory.sights(now),
             job,
             pods,
             gone,
@@ -72,13 +84,19 @@ impl Seen {
             energy,
             members,
             forecast,
+            backoff: None,
+            single_node_claim,
             settings,
         })
     }
 
     /// Where the plan has others leave first, the job waits until they have: it needs their GPUs, quota or watts, and what
     /// starts counts against the budget from its allocation on. Its target stays a commitment meanwhile.
+    ///
+    /// So it does where the API server does not make pods of its namespace.
     pub fn hold_back(&mut self, index: &ClusterIndex, ledger: &Ledger) {
+        let namespace = self.job.metadata.namespace.as_deref().unwrap_or_default();
+        self.backoff = ledger.backoffs.get(namespace);
         let waits = matches!(self.memory.claim, None | Some(Claim::Waiting { .. }));
         if waits
             && self.memory.after.iter().any(|(other, attempt)| still_holds(index, ledger, other, *attempt))
@@ -92,9 +110,9 @@ impl Seen {
         let allocation = self.job.status.as_ref()?.allocation.as_ref()?;
         let record = step.status.history.last().filter(|record| record.attempt == allocation.attempt)?;
         let told = record.measured || allocation.nodes.len() != self.members.len();
-        let agents = self.members.iter().all(|(node, _)| {
-            crate::snapshot::agent_status(index, &ObjectKey { namespace: String::new(), name: node.clone() })
-                .is_some()
+        let agents = self.members.iter().all(|member| {
+            let node = ObjectKey { namespace: String::new(), name: member.node.clone() };
+            crate::snapshot::agent_status(index, &node).is_some()
         });
         (!told && agents).then(|| Owed {
             attempt: allocation.attempt,
@@ -138,8 +156,11 @@ impl Seen {
     /// Makes the step.
     pub fn step(&self) -> crate::lifecycle::Step {
         let pods: Vec<&SlimPod> = self.pods.iter().map(Arc::as_ref).collect();
-        let gone: Vec<GonePod<'_>> =
-            self.gone.iter().map(|gone| GonePod { last: &gone.last, at: gone.at }).collect();
+        let gone: Vec<GonePod<'_>> = self
+            .gone
+            .iter()
+            .map(|gone| GonePod { last: &gone.last, at: ago(self.now, gone.at), look: gone.look })
+            .collect();
         crate::lifecycle::step(&Observed {
             job: &self.job,
             pods: &pods,
@@ -147,14 +168,19 @@ impl Seen {
             nodes: &self.nodes,
             policy: &self.policy,
             now: self.now,
+            sights: &self.sights,
             decision: self.memory.decision.as_ref(),
             creation: &self.memory.creation,
+            backoff: self.backoff.as_ref(),
+            single_node_claim: self.single_node_claim.as_deref(),
             verdict: self.memory.verdict.as_ref(),
+            failing: self.memory.failures > 0,
             rules_changed: self.memory.rules_changed,
             forecast: self.forecast.as_ref(),
             energy: &self.energy,
             last_write: self.memory.last_write,
             last_progress: self.memory.last_progress,
+            reports_lost: self.memory.reports_lost,
             settings: &self.settings,
         })
     }
@@ -172,8 +198,14 @@ fn still_holds(index: &ClusterIndex, ledger: &Ledger, job: &ObjectKey, attempt: 
     holds && allocation.is_some_and(|allocation| allocation.attempt == attempt)
 }
 
-/// Node and UID of the pods of the present attempt that were bound, there or gone.
-fn own_pods(job: &SlimTrainingJob, pods: &[Arc<SlimPod>], gone: &[Gone]) -> Vec<(String, String)> {
+/// That long before `now` by the clock that nobody sets.
+fn ago(now: Timestamp, then: Instant) -> Timestamp {
+    let passed = SignedDuration::try_from(then.elapsed()).unwrap_or(SignedDuration::ZERO);
+    now.checked_sub(passed).unwrap_or(now)
+}
+
+/// The pods of the present attempt that were bound, there or gone.
+fn own_pods(job: &SlimTrainingJob, pods: &[Arc<SlimPod>], gone: &[Gone]) -> Vec<measured::Member> {
     let Some(allocation) = job.status.as_ref().and_then(|status| status.allocation.as_ref()) else {
         return Vec::new();
     };
@@ -181,23 +213,24 @@ fn own_pods(job: &SlimTrainingJob, pods: &[Arc<SlimPod>], gone: &[Gone]) -> Vec<
     let own = all.filter(|pod| {
         is_member(pod, job) && number(&pod.metadata, LABEL_ATTEMPT) == Some(allocation.attempt)
     });
-    let bound = own.filter_map(|pod| Some((pod.spec.node_name.clone()?, pod.uid()?)));
-    bound.collect::<BTreeSet<_>>().into_iter().collect()
+    own.filter_map(|pod| measured::Member::of(pod)).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 fn energy(
     index: &ClusterIndex,
     job: &SlimTrainingJob,
     policy: &EnergyPolicySpec,
-    members: &[(String, String)],
+    members: &[measured::Member],
     owed: Option<&Owed>,
     now: Timestamp,
 ) -> EnergyView {
-    let (joules, micros) = forecast::attempt_energy(job, policy, now);
+    let (joules, micros) = bill::attempt_energy(job, policy, now);
+    let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
+    let weight = rules::bounded_weight(index, namespace, job.spec.weight);
     let mut view = EnergyView {
         attempt_joules: joules,
         attempt_micros: micros,
-        lateness_micros: forecast::lateness_micros(job, policy, now),
+        lateness_micros: bill::lateness_micros(job, weight, policy, now),
         ..EnergyView::default()
     };
     let allocation = job.status.as_ref().and_then(|status| status.allocation.as_ref());
@@ -239,7 +272,9 @@ fn node_facts(
                 let agent = index.gpu_nodes.get(&node_key).and_then(|gpu_node| agent(gpu_node));
                 let free_gpus = free_gpus(index, node, key, job);
                 let open_gpus = open_gpus(index, node, &node_key);
-                facts.insert(name.clone(), fact(node, agent, free_gpus, open_gpus));
+                let mut fact = fact(node, agent, free_gpus, open_gpus);
+                fact.lost = index.lost_in_boot(name, pods.iter().map(Arc::as_ref), gone);
+                facts.insert(name.clone(), fact);
             }
             // It is there, only unreadable: nothing is proven.
             None if index.is_unreadable_node(name) => {
@@ -257,12 +292,23 @@ fn fact(node: &SlimNode, agent: Option<AgentFact>, free_gpus: i32, open_gpus: i3
         ready: ready.is_some_and(|condition| condition.status == "True"),
         ready_changed: ready.and_then(|condition| condition.last_transition_time.as_ref()).map(|time| time.0),
         boot_id: node.status.node_info.boot_id.clone(),
+        leaving: is_leaving(node),
+        lost: BTreeSet::new(),
         out_of_service: node.spec.taints.iter().any(|taint| taint.key == "node.kubernetes.io/out-of-service"),
         free_gpus,
         open_gpus,
         gpu_memory_mib: node.labels().get(LABEL_GPU_MEMORY).and_then(|text| text.parse().ok()),
         agent,
     }
+}
+
+/// Taints by which autoscalers take nodes out of use.
+const LEAVING: [&str; 3] =
+    ["karpenter.sh/disrupted", "karpenter.sh/disruption", "ToBeDeletedByClusterAutoscaler"];
+
+fn is_leaving(node: &SlimNode) -> bool {
+    let tainted = node.spec.taints.iter().any(|taint| LEAVING.contains(&taint.key.as_str()));
+    tainted || node.spec.unschedulable || node.metadata.deletion_timestamp.is_some()
 }
 
 /// What the agent says; `None`: no agent lives there.
@@ -275,6 +321,7 @@ fn agent(node: &SlimGpuNode) -> Option<AgentFact> {
         wake: node.spec.wake,
         awake: status.awake,
         holders: status.gpus.iter().filter_map(|gpu| gpu.holder.clone()).collect(),
+        looked: status.looked,
         unhealthy_since: since.filter(|_| broken).map(|condition| condition.last_transition_time.0),
     })
 }
@@ -285,20 +332,26 @@ fn free_gpus(index: &ClusterIndex, node: &SlimNode, key: &ObjectKey, job: &SlimT
     let name = node.name_any();
     let own = job.status.as_ref().and_then(|status| status.allocation.as_ref());
     let uid = job.metadata.uid.as_deref();
-    let mut used = index.foreign_use(&name).gpus;
+    let present = |pod: &SlimPod| {
+        pod.labels().get(LABEL_JOB_UID).map(String::as_str) == uid
+            && number(&pod.metadata, LABEL_ATTEMPT) == own.map(|own| own.attempt)
+    };
+    let mut used = index.foreign_use(&name).gpus + index.vanished_use(&name, present).gpus;
     for pod in index.pods_on(&name) {
-        let present = pod.labels().get(LABEL_JOB_UID).map(String::as_str) == uid
-            && number(&pod.metadata, LABEL_ATTEMPT) == own.map(|own| own.attempt);
         // Orphans are in the foreign use already.
-        if !present && crate::index::owner(&pod.metadata).is_some() {
+        if !present(pod) && crate::index::owner(&pod.metadata).is_some() {
             used += takes(pod).map_or(0, |(_, amounts)| amounts.gpus);
         }
     }
     for (other, their) in index.allocated_on(&name).filter(|(other, _)| *other != key) {
+        // What is being deleted holds what its pods hold, and is given nothing any more.
+        if their.metadata.deletion_timestamp.is_some() {
+            continue;
+        }
         let Some(allocation) = their.status.as_ref().and_then(|status| status.allocation.as_ref()) else {
             continue;
         };
-        let first = own.is_none_or(|own| (allocation.since.0, other) < (own.since.0, key));
+        let first = own.is_none_or(|own| rank(their, allocation) < rank(job, own));
         let carried_out = index.pods_on(&name).any(|pod| {
             job_label(&pod.metadata).as_ref() == Some(other)
                 && number(&pod.metadata, LABEL_ATTEMPT) == Some(allocation.attempt)
@@ -313,22 +366,33 @@ fn free_gpus(index: &ClusterIndex, node: &SlimNode, key: &ObjectKey, job: &SlimT
     i32::try_from(has).unwrap_or(i32::MAX) - i32::try_from(used).unwrap_or(i32::MAX)
 }
 
+/// Which of two allocations came first. Their stamps are whole seconds: within one the older job comes first. The name,
+/// which its user chooses, decides nothing.
+fn rank<'a>(
+    job: &'a SlimTrainingJob,
+    allocation: &Allocation,
+) -> (Timestamp, Option<Timestamp>, Option<&'a str>) {
+    let created = job.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    (allocation.since.0, created, job.metadata.uid.as_deref())
+}
+
 /// GPUs of a node that are neither held by foreign pods nor broken.
 fn open_gpus(index: &ClusterIndex, node: &SlimNode, key: &ObjectKey) -> i32 {
     let has = Amounts::of(&node.status.allocatable).gpus;
     // Orphans count as foreign.
-    let of_jobs = |uid: &str| {
+    let of_jobs = |name: &str| {
         let mut pods = index.pods_on(&key.name).filter(|pod| crate::index::owner(&pod.metadata).is_some());
-        pods.any(|pod| pod.metadata.uid.as_deref() == Some(uid))
+        pods.any(|pod| name_of(&pod.metadata) == name)
     };
     let broken = crate::snapshot::broken_gpus(index, key, node, of_jobs);
-    let lost = index.foreign_use(&key.name).gpus.saturating_add(broken);
+    let foreign = index.foreign_use(&key.name).gpus.saturating_add(index.vanished_foreign_gpus(&key.name));
+    let lost = foreign.saturating_add(broken);
     i32::try_from(has).unwrap_or(i32::MAX) - i32::try_from(lost).unwrap_or(i32::MAX)
 }
 
-/// GPUs of the largest managed node.
-pub fn largest_node(index: &ClusterIndex, policy: &EnergyPolicySpec) -> Option<i32> {
-    let managed = index.nodes.iter().filter(|(_, node)| crate::snapshot::is_managed(node, policy));
-    let gpus = managed.filter_map(|(_, node)| node.status.allocatable.get(andreas_api::names::GPU_RESOURCE));
-    gpus.map(|gpus| i32::try_from(quantity::units(gpus)).unwrap_or(i32::MAX)).max()
+/// GPUs of the largest planned node.
+pub fn largest_node(index: &ClusterIndex) -> Option<i32> {
+    let inventory = Inventory::of(index);
+    let planned = index.nodes.iter().filter(|(_, node)| inventory.node_use(node).planned().is_some());
+    planned.map(|(_, node)| i32::try_from(whole_gpus(node)).unwrap_or(i32::MAX)).max()
 }

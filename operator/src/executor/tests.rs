@@ -16,6 +16,8 @@ use super::*;
 use crate::lifecycle::{Action, CreationOutcome, DeleteReason};
 use crate::testing::{self, Answer, ApiServer, Call, failure, pod};
 
+mod room;
+
 struct World {
     shared: Arc<Shared>,
     server: ApiServer,
@@ -59,8 +61,10 @@ impl World {
             metrics,
             lessons: Lessons::default(),
             reports: Arc::default(),
+            turned_away: Arc::default(),
             trials: trials::Trials::default(),
             crowd,
+            brakes: brakes::Brakes::default(),
         });
         shared.ledger.lock().entry(&key(), "j1");
         Self { shared, server }
@@ -294,4 +298,74 @@ async fn what_jobs_of_one_profile_teach_is_one_write_and_takes_nothing_from_who_
     let rows = writes[1].body["status"]["observations"].as_array().expect("rows");
     let runs: Vec<_> = rows.iter().map(|row| row["run"].as_str().unwrap_or_default()).collect();
     assert_eq!(runs, ["old-1", "theirs-1", "a-1", "b-1"]);
+}
+
+#[tokio::test]
+async fn pods_of_a_deleted_job_end_though_its_status_cannot_be_written() {
+    let live = |phase: &str| {
+        let mut live = pod(0, 20, "j1");
+        live["spec"]["nodeName"] = "n1".into();
+        live["metadata"]["labels"]["andreas.dev/index"] = "0".into();
+        live["status"]["phase"] = phase.into();
+        live
+    };
+    let world = World::new(vec![
+        (Method::PATCH, "/bert/status", 500, failure(500, "etcdserver: request is too large")),
+        (Method::GET, "/bert-1-0", 200, live("Running")),
+        (Method::DELETE, "/bert-1-0", 200, json!({"kind": "Status", "status": "Success"})),
+    ]);
+    let mut job = testing::job(
+        10,
+        &json!({"phase": "Running", "decisions": 1, "allocation": {"attempt": 1, "generation": 1,
+        "gpuType": "A", "gpus": 1, "gpusPerWorker": 1, "nodes": ["n1"], "placement": "n1", "since": "2026-01-01T00:00:00Z",
+        "runningTime": "2026-01-01T00:00:00Z", "watts": 0}}),
+    );
+    job["metadata"]["deletionTimestamp"] = "2026-01-02T00:00:00Z".into();
+    job["metadata"]["finalizers"] = json!(["x.example/y"]);
+    {
+        let mut index = world.shared.index.lock();
+        index.apply(serde_json::from_value::<SlimTrainingJob>(job).expect("a job"));
+        index.apply(serde_json::from_value::<andreas_api::slim::SlimPod>(live("Running")).expect("a pod"));
+        let node = json!({"metadata": {"name": "n1", "resourceVersion": "1"}});
+        index.apply(serde_json::from_value::<andreas_api::slim::SlimNode>(node).expect("a node"));
+    }
+    assert!(matches!(work::step(&world.shared, &key()).await, Again::After(_)));
+    assert_eq!(world.sent(Method::DELETE)[0].body["preconditions"]["uid"], "p0");
+    let ledger = world.shared.ledger.lock();
+    let claim = ledger.get(&key()).and_then(|memory| memory.claim.clone());
+    assert!(matches!(claim, Some(crate::lifecycle::Claim::Stopping { goes_on: false, .. })), "{claim:?}");
+}
+
+#[tokio::test]
+async fn what_the_api_server_gives_no_verdict_on_is_remembered_in_its_words_and_holds_the_namespace() {
+    let words = "Internal error occurred: failed calling webhook \"w\": connection refused";
+    // A pod of a gang: tried again, the other stays; the step that withdraws it says so.
+    let world = World::new(vec![
+        (Method::POST, "/pods", 201, pod(0, 20, "j1")),
+        (Method::POST, "/pods", 500, failure(500, words)),
+    ]);
+    assert!(matches!(world.create_two().await, Err(Again::After(_))));
+    let creation =
+        world.shared.ledger.lock().get(&key()).map(|memory| memory.creation.clone()).expect("kept");
+    assert_eq!((creation.generation, creation.trouble.as_deref()), (7, Some(words)));
+    assert_eq!(creation.outcome, CreationOutcome::NotTried);
+    assert!(world.sent(Method::DELETE).is_empty());
+    let held = |world: &World| world.shared.ledger.lock().backoffs.get("team").map(|held| held.words);
+    assert_eq!(held(&world), None);
+    assert_eq!(world.do_all(vec![Action::BackOff { words: words.into() }]).await, Ok(()));
+    assert_eq!(held(&world).as_deref(), Some(words));
+
+    // A dry run; one that is answered ends it.
+    let dry = || {
+        let pod = serde_json::from_value::<Pod>(pod(0, 1, "j1")).expect("a pod");
+        vec![Action::DryRun { gpus: 1, pod: Box::new(pod) }]
+    };
+    let world = World::new(vec![
+        (Method::POST, "/pods", 500, failure(500, words)),
+        (Method::POST, "/pods", 201, pod(0, 20, "j1")),
+    ]);
+    assert!(matches!(world.do_all(dry()).await, Err(Again::After(_))));
+    assert_eq!(held(&world).as_deref(), Some(words));
+    assert_eq!(world.do_all(dry()).await, Ok(()));
+    assert_eq!(held(&world), None);
 }

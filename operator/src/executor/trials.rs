@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
+use crate::lifecycle::Admitted;
 use crate::lifecycle::pods::{WorkerDigest, worker_digest};
 
 /// How long consent holds: changes that nobody tells us of (a LimitRange, an account) are heard of that late.
@@ -26,14 +27,17 @@ pub struct Trials(Mutex<HashMap<String, HashMap<WorkerDigest, Trial>>>);
 #[derive(Clone)]
 struct Trial {
     since: Instant,
-    /// Whether it was accepted.
-    outcome: Arc<OnceCell<bool>>,
+    /// What admission adds to it, if it was accepted.
+    outcome: Arc<OnceCell<Option<Added>>>,
 }
+
+/// An accepted worker as admission left it, where that asks for more.
+pub type Added = Option<Arc<Admitted>>;
 
 /// What [`Trials::find`] found.
 pub enum Found<T, E> {
     /// A worker like it was accepted a moment ago, or just now while this call waited.
-    Accepted,
+    Accepted(Added),
     /// It was tried by this call.
     Tried(Result<T, E>),
     /// A worker like it was refused while this call waited: to be tried by itself.
@@ -48,7 +52,7 @@ impl Trials {
         job: &SlimTrainingJob,
         gpus: i32,
         trial: impl Future<Output = Result<T, E>>,
-        accepted: impl FnOnce(&T) -> bool,
+        accepted: impl FnOnce(&T) -> Option<Added>,
     ) -> Found<T, E> {
         let namespace = job.metadata.namespace.clone().unwrap_or_default();
         let Some(worker) = worker_digest(&job.spec, gpus) else { return Found::Tried(trial.await) };
@@ -60,18 +64,18 @@ impl Trials {
             answer = Some(result);
             accepted
         };
-        let known = outcome.get_or_try_init(|| attempt).await.copied();
-        if known != Ok(true) {
+        let known = outcome.get_or_try_init(|| attempt).await.cloned().ok().flatten();
+        if known.is_none() {
             self.leave(&namespace, &worker, &outcome);
         }
         match (answer, known) {
             (Some(answer), _) => Found::Tried(answer),
-            (None, Ok(true)) => Found::Accepted,
-            (None, _) => Found::Refused,
+            (None, Some(added)) => Found::Accepted(added),
+            (None, None) => Found::Refused,
         }
     }
 
-    fn join(&self, namespace: &str, worker: WorkerDigest) -> Arc<OnceCell<bool>> {
+    fn join(&self, namespace: &str, worker: WorkerDigest) -> Arc<OnceCell<Option<Added>>> {
         let now = Instant::now();
         let mut all = self.0.lock();
         if all.values().map(HashMap::len).sum::<usize>() >= MOST {
@@ -85,7 +89,7 @@ impl Trials {
         Arc::clone(&trial.outcome)
     }
 
-    fn leave(&self, namespace: &str, worker: &WorkerDigest, outcome: &Arc<OnceCell<bool>>) {
+    fn leave(&self, namespace: &str, worker: &WorkerDigest, outcome: &Arc<OnceCell<Option<Added>>>) {
         if let Some(trials) = self.0.lock().get_mut(namespace)
             && trials.get(worker).is_some_and(|trial| Arc::ptr_eq(&trial.outcome, outcome))
         {
@@ -128,8 +132,8 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 answer
             };
-            match trials.find(job, 1, trial, |accepted| *accepted).await {
-                Found::Accepted => 'A',
+            match trials.find(job, 1, trial, |accepted| accepted.then_some(None)).await {
+                Found::Accepted(_) => 'A',
                 Found::Tried(_) => 'T',
                 Found::Refused => 'R',
             }
@@ -147,7 +151,8 @@ mod tests {
         // Another image, another namespace, other GPUs: another worker.
         let others = [job("team", "d", "y"), job("other", "e", "x")];
         assert_eq!(find(&trials, &others, Ok(true)).await, (2, "TT".into()));
-        let two = trials.find(&jobs[0], 2, async { Ok::<_, ()>(true) }, |accepted| *accepted).await;
+        let two =
+            trials.find(&jobs[0], 2, async { Ok::<_, ()>(true) }, |accepted| accepted.then_some(None)).await;
         assert!(matches!(two, Found::Tried(Ok(true))));
         tokio::time::sleep(HOLDS).await;
         assert_eq!(find(&trials, &jobs, Ok(true)).await, (1, "TAA".into()));

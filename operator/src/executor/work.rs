@@ -7,15 +7,17 @@ use andreas_api::names::LABEL_ATTEMPT;
 use andreas_api::slim::{SlimNode, SlimTrainingJob};
 use andreas_api::training_job::Allocation;
 use andreas_api::training_profile::Observation;
-use andreas_api::{Outcome, Phase, TrainingJobStatus};
+use andreas_api::{Outcome, Phase, Reason, TrainingJobStatus};
+use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value};
 
 use super::observe::Seen;
 use super::refusal::Refusal;
 use super::{Again, Shared, actions, patch};
-use crate::index::number;
+use crate::index::{ClusterIndex, number};
+use crate::ledger::Ledger;
 use crate::lifecycle::{Action, Claim, Learned, Step};
 
 /// Longest wait after failures in a row.
@@ -23,6 +25,11 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
 
 /// Makes one step of a job and carries it out.
 pub async fn step(shared: &Arc<Shared>, key: &ObjectKey) -> Again {
+    if let Some(wait) = shared.brakes.hold(key, unseen_edit(shared, key)) {
+        // Plans do not wait for a job that waits by itself.
+        shared.ledger.lock().looked_at(key);
+        return Again::After(wait);
+    }
     let Some(seen) = look(shared, key) else { return Again::OnEvent };
     let job = Arc::clone(&seen.job);
     let again = step_from(shared, key, seen).await;
@@ -42,8 +49,11 @@ async fn step_from(shared: &Arc<Shared>, key: &ObjectKey, mut seen: Seen) -> Aga
         step = seen.step();
     }
 
+    if let Some(memory) = shared.ledger.lock().get_mut(key, uid(&seen.job)) {
+        memory.saw(std::mem::take(&mut step.sights));
+    }
     if !seen.has_endings()
-        && let Some(wait) = shared.crowd.puts_off(&seen.job, &step, Timestamp::now())
+        && let Some(wait) = shared.crowd.puts_off(&seen.job, &step, clock::now())
     {
         return Again::After(wait);
     }
@@ -54,11 +64,14 @@ async fn step_from(shared: &Arc<Shared>, key: &ObjectKey, mut seen: Seen) -> Aga
         Some(changes) => write_status(shared, key, &seen.job, &step, changes).await,
     };
     if let Err(again) = written {
+        if seen.job.metadata.deletion_timestamp.is_some() {
+            // Its pods end whether or not its status can still be written.
+            remember_claim(shared, key, &seen.job, step.claim.clone());
+            let _ = actions::carry_out(shared, key, &seen.job, step.actions).await;
+        }
         return again;
     }
-    if remember_claim(shared, key, &seen.job, step.claim.clone()) {
-        shared.index.lock().replan();
-    }
+    remember_claim(shared, key, &seen.job, step.claim.clone());
     settle_energy(shared, key, &seen, &step);
     forget_judged(shared, key, &step.status);
     step.events.iter().for_each(|note| shared.events.tell(&seen.job, note));
@@ -69,6 +82,7 @@ async fn step_from(shared: &Arc<Shared>, key: &ObjectKey, mut seen: Seen) -> Aga
         }
         shared.lessons.add(&seen.job, step.learned);
     }
+    note_room(shared, key, &seen.job, &step.status);
     match actions::carry_out(shared, key, &seen.job, step.actions).await {
         Ok(()) => {
             if let Some(memory) = shared.ledger.lock().get_mut(key, uid(&seen.job)) {
@@ -76,14 +90,48 @@ async fn step_from(shared: &Arc<Shared>, key: &ObjectKey, mut seen: Seen) -> Aga
             }
             step.next.into_iter().chain(asks_again).min().map_or(Again::OnEvent, Again::At)
         }
-        Err(again) => again,
+        Err(again) => earlier(again, step.next),
     }
+}
+
+/// A failed action is tried again, but the step is not looked at later than it asks for.
+fn earlier(again: Again, next: Option<Timestamp>) -> Again {
+    let Some(next) = next else { return again };
+    match again {
+        Again::After(wait) => {
+            let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
+            let then = clock::now().checked_add(wait).unwrap_or(Timestamp::MAX);
+            if next < then { Again::At(next) } else { again }
+        }
+        Again::At(at) => Again::At(at.min(next)),
+        Again::OnEvent => Again::At(next),
+        Again::Now => again,
+    }
+}
+
+/// Keeps in mind since when there has been room for the job's allocation.
+fn note_room(shared: &Shared, key: &ObjectKey, job: &SlimTrainingJob, status: &TrainingJobStatus) {
+    let starts =
+        status.phase == Phase::Starting && status.reason.as_deref() == Some(Reason::PodsStarting.as_str());
+    let Some(allocation) = status.allocation.as_ref().filter(|_| starts) else { return };
+    if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
+        memory.creation.of(allocation.generation).since.get_or_insert_with(clock::now);
+    }
+}
+
+/// The generation of a `spec` that a user changed since the last step; a job that was just made is no edit.
+fn unseen_edit(shared: &Shared, key: &ObjectKey) -> Option<i64> {
+    let index = shared.index.lock();
+    // A cancelled job never waits.
+    let job = index.jobs.get(key).filter(|job| job.metadata.deletion_timestamp.is_none())?;
+    let seen = job.status.as_ref()?.observed_generation?;
+    job.metadata.generation.filter(|generation| *generation != seen)
 }
 
 /// Asks for another plan where the run is not as the last one thought; says when to look again where it may not ask yet.
 fn ask_for_plan(shared: &Shared, key: &ObjectKey, seen: &Seen) -> Option<Timestamp> {
     let (planned, found) = seen.off_plan()?;
-    if let Err(then) = shared.ledger.lock().may_ask(key, uid(&seen.job), Timestamp::now()) {
+    if let Err(then) = shared.ledger.lock().may_ask(key, uid(&seen.job), clock::now()) {
         return Some(then);
     }
     let (planned_s, seen_s) = (planned.epoch.median, found.epoch.median);
@@ -119,7 +167,7 @@ fn settle_energy(shared: &Shared, key: &ObjectKey, seen: &Seen, step: &Step) {
         index.await_energy(key, std::iter::empty());
     }
     if let Some(owed) = owed {
-        index.await_energy(key, owed.members.iter().map(|(_, pod)| pod.clone()));
+        index.await_energy(key, owed.members.iter().map(|member| member.pod.clone()));
         memory.owed = Some(owed);
         // They may have told since we looked.
         index.mark(key.clone());
@@ -135,18 +183,22 @@ fn look(shared: &Shared, key: &ObjectKey) -> Option<Seen> {
     let remembered = |uid: &str| {
         let memory = ledger.entry(key, uid);
         memory.last_progress = reports.get(uid).copied().or(memory.last_progress);
+        memory.reports_lost = shared.turned_away.until(uid);
         memory.clone()
     };
-    let mut seen = Seen::gather(&index, remembered, key, settings, Timestamp::now());
+    let mut seen = Seen::gather(&index, remembered, key, settings, clock::now());
     match &mut seen {
         Some(seen) => {
             ledger.looked_at(key);
             seen.hold_back(&index, &ledger);
             if let Some(memory) = ledger.get_mut(key, uid(&seen.job)) {
-                memory.take(seen.decision(), Timestamp::now());
+                memory.take(seen.decision(), clock::now());
             }
         }
-        None => ledger.forget(key),
+        None => {
+            ledger.forget(key);
+            shared.brakes.forget(key);
+        }
     }
     seen
 }
@@ -183,7 +235,7 @@ fn uid(job: &SlimTrainingJob) -> &str {
     job.metadata.uid.as_deref().unwrap_or_default()
 }
 
-/// The part of the status that changed; `progress` is never written here: it belongs to whoever got the report.
+/// The part of the status that changed. `progress` belongs to whoever got the report; only the end of a run is written here.
 fn difference(old: Option<&TrainingJobStatus>, new: &TrainingJobStatus) -> Option<Value> {
     // A job that no plan has seen yet says nothing: that is worth no write.
     if old.is_none() && *new == TrainingJobStatus::default() {
@@ -194,7 +246,9 @@ fn difference(old: Option<&TrainingJobStatus>, new: &TrainingJobStatus) -> Optio
     };
     let mut changes = patch::diff(&old.map_or_else(|| Value::Object(Map::new()), json), &json(new))?;
     if let Some(fields) = changes.as_object_mut() {
-        fields.remove("progress");
+        if new.phase != Phase::Succeeded {
+            fields.remove("progress");
+        }
         if fields.is_empty() {
             return None;
         }
@@ -214,7 +268,7 @@ async fn write_status(
         let mut ledger = shared.ledger.lock();
         let Some(memory) = ledger.get_mut(key, uid(job)) else { return Err(Again::Now) };
         memory.pending = Some(step.status.clone());
-        memory.keep_target(&step.claim, held(job), Timestamp::now());
+        memory.keep_target(&step.claim, held(job), clock::now());
         let before = memory.claim.replace(step.claim.clone());
         before.map(|before| (before, step.claim.clone()))
     };
@@ -252,12 +306,10 @@ fn written(
     let mut ledger = shared.ledger.lock();
     let Some(memory) = ledger.get_mut(key, uid(job)) else { return Err(Again::Now) };
     memory.pending = None;
-    memory.last_write = Timestamp::now();
+    memory.last_write = clock::now();
+    shared.brakes.written(key);
     if claims.is_none_or(|(before, after)| differs(&before, &after)) {
-        index.replan();
-        for waits in ledger.waiting_for(key) {
-            index.mark(waits);
-        }
+        tell_dependents(&mut index, &ledger, key);
     }
     shared.metrics.wrote_status(job, &step.status);
     let before = job.status.as_ref().map(|status| status.phase).unwrap_or_default();
@@ -271,14 +323,20 @@ fn written(
 
 /// Reads the job live: what we know of it is old.
 async fn refresh(shared: &Arc<Shared>, key: &ObjectKey) -> Again {
+    let wait = shared.brakes.conflict(key);
+    let before = shared.index.lock().jobs.version(key);
     match shared.writer.get::<SlimTrainingJob>(key).await {
         Ok(Some(job)) => {
-            shared.index.lock().wrote_job(job);
-            Again::Now
+            let mut index = shared.index.lock();
+            if !index.read_job(job, before) {
+                tracing::error!(job = %key, "the API server is in an older state than before: starting afresh");
+                index.signals().rewound.notify_one();
+            }
+            if wait.is_zero() { Again::Now } else { Again::After(wait) }
         }
         // Its deletion will be seen.
-        Ok(None) => Again::After(Duration::from_secs(1)),
-        Err(_) => Again::After(Duration::from_secs(1)),
+        Ok(None) => Again::After(wait.max(Duration::from_secs(1))),
+        Err(_) => Again::After(wait.max(Duration::from_secs(1))),
     }
 }
 
@@ -299,13 +357,24 @@ fn differs(before: &Claim, after: &Claim) -> bool {
     }
 }
 
-/// Keeps the claim; `true`: plans depend on the difference.
-fn remember_claim(shared: &Shared, key: &ObjectKey, job: &SlimTrainingJob, claim: Claim) -> bool {
+/// Keeps the claim. Where plans depend on the difference, another is made, and jobs that wait for this one look again.
+fn remember_claim(shared: &Shared, key: &ObjectKey, job: &SlimTrainingJob, claim: Claim) {
+    let mut index = shared.index.lock();
     let mut ledger = shared.ledger.lock();
-    let Some(memory) = ledger.get_mut(key, uid(job)) else { return false };
-    memory.keep_target(&claim, held(job), Timestamp::now());
+    let Some(memory) = ledger.get_mut(key, uid(job)) else { return };
+    memory.keep_target(&claim, held(job), clock::now());
     let before = memory.claim.replace(claim.clone());
-    before.is_none_or(|before| differs(&before, &claim))
+    if before.is_none_or(|before| differs(&before, &claim)) {
+        tell_dependents(&mut index, &ledger, key);
+    }
+}
+
+/// What a job holds has changed: plans are made from it, and jobs may wait for it to leave.
+fn tell_dependents(index: &mut ClusterIndex, ledger: &Ledger, key: &ObjectKey) {
+    index.replan();
+    for waits in ledger.waiting_for(key) {
+        index.mark(waits);
+    }
 }
 
 /// Pods that went are of no use once their attempt has its record.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use andreas_api::names::FIELD_MANAGER;
 use andreas_api::slim::{SlimGpuNode, SlimPod, SlimTrainingJob, SlimTrainingProfile};
+use andreas_runtime::client::DeadlineExceeded;
 use andreas_runtime::lease::Leadership;
 use andreas_runtime::watch::ObjectKey;
 use k8s_openapi::api::core::v1::Service;
@@ -15,12 +16,16 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use super::refusal::{Refusal, classify};
 use crate::metrics::Metrics;
 
 /// How often an answer "not now" is tried again before the caller hears of it.
 const PATIENCE: u32 = 4;
+
+/// Longest time for one write.
+const LONGEST_WRITE: Duration = Duration::from_secs(15);
 
 /// Why nothing was written.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +47,14 @@ impl WriteError {
         match self {
             Self::Api(error) => classify(error),
             Self::NotLeader | Self::Request(_) => Refusal::Busy(None),
+        }
+    }
+
+    /// For people: the API server's words, where it answered.
+    pub fn words(&self) -> String {
+        match self {
+            Self::Api(Error::Api(status)) => status.message.clone(),
+            error => error.to_string(),
         }
     }
 }
@@ -74,10 +87,10 @@ impl Writer {
         let mut tries = 0;
         loop {
             let permit = self.permits.acquire().await;
-            if !self.leadership.is_current() {
+            let Some(deadline) = self.leadership.write_deadline() else {
                 return Err(WriteError::NotLeader);
-            }
-            let result = self.client.request::<T>(build()?).await;
+            };
+            let result = self.send_by(deadline, build()?).await;
             drop(permit);
             let error = match result {
                 Ok(answer) => {
@@ -97,6 +110,23 @@ impl Writer {
                 }
                 _ => return Err(error.into()),
             }
+        }
+    }
+
+    /// Sends a request that must not take effect later than `deadline`: another leader may write by then. The API server is told
+    /// too, so that it gives up what a slow webhook or a slow disk holds up.
+    async fn send_by<T: DeserializeOwned>(
+        &self,
+        deadline: Instant,
+        mut request: http::Request<Vec<u8>>,
+    ) -> Result<T, Error> {
+        let left = deadline.saturating_duration_since(Instant::now()).min(LONGEST_WRITE);
+        *request.uri_mut() = with_timeout(request.uri(), left);
+        tokio::select! {
+            // First: after a pause of this process nothing is sent that is too late.
+            biased;
+            () = tokio::time::sleep(left) => Err(Error::Service(Box::new(DeadlineExceeded(left)))),
+            result = self.client.request::<T>(request) => result,
         }
     }
 
@@ -186,6 +216,23 @@ impl Writer {
         self.send(kind, || Request::new(url.as_str()).create(&params, body.clone())).await
     }
 
+    /// Server-side apply of a namespaced object, which makes it where there is none; fields of others are taken over.
+    ///
+    /// # Errors
+    /// [`WriteError`]; a conflict where the object has another version than this one names.
+    pub async fn apply<T>(&self, namespace: &str, name: &str, object: &T) -> Result<(), WriteError>
+    where
+        T: Resource<DynamicType = ()> + Serialize + std::fmt::Debug,
+    {
+        let url = T::url_path(&(), Some(namespace));
+        let params = PatchParams::apply(FIELD_MANAGER).force();
+        self.send::<serde::de::IgnoredAny>("secret", || {
+            Request::new(url.as_str()).patch(name, &params, &Patch::Apply(object))
+        })
+        .await
+        .map(drop)
+    }
+
     /// Deletes an object that has that UID (and that version, where given). `true`: it was there.
     ///
     /// # Errors
@@ -273,6 +320,84 @@ pub async fn get<T: DeserializeOwned>(client: &Client, url: &str, name: &str) ->
     }
 }
 
+/// The address with the time after which the API server gives the request up.
+fn with_timeout(uri: &http::Uri, left: Duration) -> http::Uri {
+    let join = if uri.query().is_some_and(|query| !query.is_empty()) { "&" } else { "?" };
+    let text = uri.to_string();
+    let text = text.trim_end_matches(['?', '&']);
+    format!("{text}{join}timeout={}ms", left.as_millis().max(1)).parse().unwrap_or_else(|_| uri.clone())
+}
+
 fn manager() -> PatchParams {
     PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use andreas_runtime::lease::{LeaseConfig, LeaseError, LeaseRecord, LeaseStore, campaign};
+    use k8s_openapi::api::coordination::v1::LeaseSpec;
+    use kube::client::Body;
+    use parking_lot::Mutex;
+    use prometheus_client::registry::Registry;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+
+    /// A Lease that can be taken once and never be renewed.
+    struct Once;
+
+    impl LeaseStore for Once {
+        async fn get(&self) -> Result<LeaseRecord, LeaseError> {
+            Err(LeaseError::NotFound)
+        }
+
+        async fn create(&self, spec: LeaseSpec) -> Result<LeaseRecord, LeaseError> {
+            Ok(LeaseRecord { spec, ..LeaseRecord::default() })
+        }
+
+        async fn replace(&self, _: &LeaseRecord) -> Result<LeaseRecord, LeaseError> {
+            std::future::pending().await
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_hangs_ends_before_another_leader_may_begin() {
+        // given a leader whose Lease is not renewed any more, and an API server that says nothing
+        let asked: Arc<Mutex<Vec<http::Uri>>> = Arc::default();
+        let seen = Arc::clone(&asked);
+        let hangs = tower::service_fn(move |request: http::Request<Body>| {
+            seen.lock().push(request.uri().clone());
+            std::future::pending::<Result<http::Response<Body>, Infallible>>()
+        });
+        let began = Instant::now();
+        let held = campaign(Once, LeaseConfig::new("a"), CancellationToken::new()).await;
+        let held = held.expect("valid").expect("leads");
+        let metrics = Metrics::register(&mut Registry::default());
+        let writer = Writer::new(Client::new(hangs, "default"), 4, held.leadership.clone(), metrics);
+        let write = async || {
+            let key = ObjectKey { namespace: "team".into(), name: "bert".into() };
+            writer.patch_job_status(&key, &Value::Null).await
+        };
+        // when it writes in the last moment before it gives up
+        tokio::time::sleep_until(began + Duration::from_millis(9_900)).await;
+        assert!(write().await.is_err());
+        // then it waits no longer than to a second before others may lead,
+        assert_eq!(began.elapsed().as_secs(), 14);
+        // the API server knows how long it may try,
+        let query = asked.lock()[0].query().map(str::to_owned).unwrap_or_default();
+        assert!(query.contains("timeout=4") && query.ends_with("ms"), "{query}");
+        // and nothing more is sent
+        assert!(matches!(write().await, Err(WriteError::NotLeader)));
+        assert_eq!(asked.lock().len(), 1);
+    }
+
+    #[test]
+    fn a_time_out_joins_what_else_is_asked() {
+        let join = |uri: &str| with_timeout(&uri.parse().expect("a URI"), Duration::from_secs(2)).to_string();
+        assert_eq!(join("/api/v1/pods"), "/api/v1/pods?timeout=2000ms");
+        assert_eq!(join("/api/v1/pods?"), "/api/v1/pods?timeout=2000ms");
+        assert_eq!(join("/api/v1/pods?&dryRun=All"), "/api/v1/pods?&dryRun=All&timeout=2000ms");
+    }
 }

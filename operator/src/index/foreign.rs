@@ -1,19 +1,51 @@
 //! Slim views of objects that only the operator watches.
 
-use andreas_api::slim::{SlimPodSpec, metadata};
+use andreas_api::slim::{SlimPodSpec, metadata, own_metadata};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::ObjectMeta;
 use serde::Deserialize;
 
-/// A pod that is not ours: where it is and what it takes there. Watched without the ended ones.
+use super::quantity::{self, Amounts};
+
+/// Resources beside GPUs, CPU, memory and places that are kept of one pod.
+const MOST_OTHERS: usize = 256;
+
+/// A pod that is not ours: where it is and what it takes there. Watched without the ended ones. Its containers are added up while it
+/// is read: tenants may fill pods up to the API server's limit.
 #[derive(Clone, Debug, Deserialize)]
+#[serde(from = "Read")]
 pub struct ForeignPod {
     /// Name and versions.
-    #[serde(deserialize_with = "metadata")]
     pub metadata: ObjectMeta,
-    /// Node and requests.
+    /// Node and requests; none where it is bound to no node.
+    pub takes: Option<(String, Amounts)>,
+    /// Its grace period, s; none where it does not say.
+    pub grace: Option<i64>,
+}
+
+/// As it is read.
+#[derive(Deserialize)]
+struct Read {
+    #[serde(deserialize_with = "own_metadata")]
+    metadata: ObjectMeta,
     #[serde(default)]
-    pub spec: SlimPodSpec,
+    spec: SlimPodSpec,
+}
+
+impl From<Read> for ForeignPod {
+    fn from(read: Read) -> Self {
+        let grace = read.spec.termination_grace_period_seconds;
+        Self { metadata: read.metadata, takes: takes(read.spec), grace }
+    }
+}
+
+fn takes(mut spec: SlimPodSpec) -> Option<(String, Amounts)> {
+    let node = spec.node_name.take()?;
+    let mut amounts = quantity::pod(&spec);
+    while amounts.others.len() > MOST_OTHERS {
+        amounts.others.pop_last();
+    }
+    Some((node, amounts))
 }
 
 /// A namespace: its labels and annotations (pod security, largest weight).

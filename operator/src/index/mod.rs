@@ -13,31 +13,36 @@
 //! **Must never be here**: I/O, decisions; the clock only notes when something was seen.
 
 pub mod foreign;
+mod holding;
 pub mod quantity;
 pub mod store;
 mod templates;
+mod vanished;
 mod watched;
+mod written;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::Instant;
 
-use andreas_api::names;
+use andreas_api::energy_policy::Limits;
 use andreas_api::slim::{
     SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPersistentVolume, SlimPersistentVolumeClaim, SlimPod,
     SlimQuota, SlimTrainingJob, SlimTrainingProfile,
 };
+use andreas_api::{TrainingJobStatus, names};
 use andreas_runtime::watch::ObjectKey;
-use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use tokio::sync::Notify;
 
 pub use foreign::{ForeignPod, SlimNamespace};
+pub use holding::name_of;
 pub use quantity::Amounts;
 pub use store::Seen;
 use store::{Change, Store};
 use templates::Templates;
+use vanished::AllVanished;
 
 /// What the index tells the loops that wait for it.
 #[derive(Debug, Default)]
@@ -46,6 +51,10 @@ pub struct Signals {
     pub dirty: Notify,
     /// Something changed that a plan depends on.
     pub plan: Notify,
+    /// The API server went back to an older state: memory is not to be trusted.
+    pub rewound: Notify,
+    /// Agents are to be asked who holds GPUs.
+    pub holders: Notify,
 }
 
 /// All that is known.
@@ -81,6 +90,11 @@ pub struct ClusterIndex {
     foreign_use: BTreeMap<String, Amounts>,
     unreadable_nodes: BTreeSet<String>,
     owed: BTreeMap<String, ObjectKey>,
+    vanished: AllVanished,
+    /// When each pod, by UID, was first seen with a container that had started.
+    started: HashMap<String, Instant>,
+    /// Boot ID of each node, and when it was seen to change.
+    boots: HashMap<String, (String, Option<Instant>)>,
     dirty: BTreeSet<ObjectKey>,
     changed_namespaces: BTreeSet<String>,
     signals: Arc<Signals>,
@@ -92,7 +106,11 @@ pub struct Gone {
     /// The last that was seen of it.
     pub last: Arc<SlimPod>,
     /// When its deletion was seen.
-    pub at: Timestamp,
+    pub at: Instant,
+    /// With which number its node's agent was last asked then.
+    pub look: i64,
+    /// When it was first seen started.
+    pub started: Option<Instant>,
 }
 
 /// Most pods of one job that are remembered after they went.
@@ -137,6 +155,7 @@ impl ClusterIndex {
             volumes: self.volumes.clone(),
             pods_on: self.pods_on.clone(),
             foreign_use: self.foreign_use.clone(),
+            vanished: self.vanished.clone(),
             ..Self::default()
         }
     }
@@ -168,6 +187,13 @@ impl ClusterIndex {
         self.signals.dirty.notify_one();
     }
 
+    /// Look at every job of a namespace again.
+    pub fn mark_namespace(&mut self, namespace: &str) {
+        let jobs = self.jobs.iter().filter(|(key, _)| key.namespace == namespace).map(|(key, _)| key.clone());
+        self.dirty.extend(jobs);
+        self.signals.dirty.notify_one();
+    }
+
     /// Plan again.
     pub fn replan(&self) {
         self.signals.plan.notify_one();
@@ -194,62 +220,12 @@ impl ClusterIndex {
         self.policies.get(&ObjectKey { namespace: String::new(), name: names::DEFAULT_POLICY.into() })
     }
 
-    /// The answer to a write of ours, or a live read: the index is never older than that.
-    pub fn wrote_job(&mut self, job: SlimTrainingJob) {
-        self.apply_job(job, Seen::Written);
-    }
-
-    /// The answer to a write of ours, or a live read: the index is never older than that.
-    pub fn wrote_pod(&mut self, pod: SlimPod) {
-        self.apply_pod(pod, Seen::Written);
-    }
-
-    /// A live read of a node; `true`: it is newer than what was known.
-    pub fn wrote_node(&mut self, node: SlimNode) -> bool {
-        !matches!(self.nodes.apply(node, Seen::Written), Change::Nothing)
-    }
-
-    /// The answer to a write of ours.
-    pub fn wrote_gpu_node(&mut self, node: SlimGpuNode) {
-        let name = node.name_any();
-        if !matches!(self.gpu_nodes.apply(node, Seen::Written), Change::Nothing) {
-            self.mark_jobs_on(&name);
-            self.mark_told(&ObjectKey { namespace: String::new(), name });
-        }
-    }
-
-    /// Look at the job again when a node's agent tells what one of these pods has used.
-    pub fn await_energy(&mut self, job: &ObjectKey, pods: impl Iterator<Item = String>) {
-        self.owed.retain(|_, owner| owner != job);
-        self.owed.extend(pods.map(|pod| (pod, job.clone())));
-    }
-
-    fn mark_told(&mut self, node: &ObjectKey) {
-        if self.owed.is_empty() {
-            return;
-        }
-        let Some(status) = self.gpu_nodes.get(node).and_then(|node| node.status.as_ref()) else { return };
-        let told: Vec<ObjectKey> =
-            status.released.iter().filter_map(|entry| self.owed.get(&entry.pod_uid).cloned()).collect();
-        for job in told {
-            self.mark(job);
-        }
-    }
-
-    /// The answer to a write of ours.
-    pub fn wrote_profile(&mut self, profile: SlimTrainingProfile) {
-        self.profiles.apply(profile, Seen::Written);
-        self.replan();
-    }
-
-    /// A live read found no such object any more.
-    pub fn gone_pod(&mut self, key: &ObjectKey) {
-        self.delete_pod(key, None);
-    }
-
-    /// Pods that only our own creation has shown for longer than `age`.
-    pub fn unconfirmed_pods(&self, age: Duration) -> Vec<ObjectKey> {
-        self.pods.unconfirmed(age)
+    /// The policy limits the cluster's power, or the GPUs'.
+    fn limits_power(&self) -> bool {
+        self.policy().is_some_and(|policy| {
+            let spec = &policy.spec;
+            spec.power_budget_watts.is_some() || !spec.windows.is_empty() || spec.limits != Limits::Off
+        })
     }
 
     /// Pods of that job that went, the latest last.
@@ -280,6 +256,7 @@ impl ClusterIndex {
 
     fn apply_job(&mut self, mut job: SlimTrainingJob, seen: Seen) {
         let key = ObjectKey::of(&job);
+        job.status = job.status.map(TrainingJobStatus::with_a_known_phase);
         let known = self.jobs.get(&key).map(|held| &held.spec.template);
         if !known.is_some_and(|known| job.spec.template.share(known)) {
             self.templates.share(&mut job.spec.template);
@@ -338,6 +315,7 @@ impl ClusterIndex {
             }
         }
         let Some(pod) = self.pods.get(&key).cloned() else { return };
+        self.pod_seen(&pod);
         if was_on.is_some() && takes(&pod).is_none() {
             self.release_of(&pod);
         }
@@ -379,12 +357,15 @@ impl ClusterIndex {
     }
 
     fn remember(&mut self, pod: &Arc<SlimPod>) {
+        self.pod_went(pod);
+        let started = pod.metadata.uid.as_ref().and_then(|uid| self.started.remove(uid));
         if owner(&pod.metadata).is_none() {
             return;
         }
         if let Some(job) = job_label(&pod.metadata).filter(|job| self.jobs.get(job).is_some()) {
+            let look = pod.spec.node_name.as_ref().map_or(0, |node| self.look_of(node));
             let gone = self.gone.entry(job).or_default();
-            gone.push(Gone { last: Arc::clone(pod), at: Timestamp::now() });
+            gone.push(Gone { last: Arc::clone(pod), at: Instant::now(), look, started });
             if gone.len() > MAX_GONE {
                 gone.remove(0);
             }

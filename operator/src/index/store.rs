@@ -113,6 +113,19 @@ impl<T: Resource<DynamicType = ()>> Store<T> {
         }
     }
 
+    /// The server went back to an older state: what it says from now on replaces what is held, whatever its version.
+    pub fn rewound(&mut self) {
+        self.graves.clear();
+        for entry in self.items.values_mut() {
+            (entry.version, entry.unconfirmed) = (0, None);
+        }
+    }
+
+    /// The version that is held; 0 where there is none.
+    pub fn version(&self, key: &ObjectKey) -> u64 {
+        self.items.get(key).map_or(0, |entry| entry.version)
+    }
+
     /// The object is gone; its last state where that is known. Says what was held.
     pub fn delete(&mut self, key: &ObjectKey, last: Option<&ObjectMeta>) -> Option<Arc<T>> {
         let gone = last.map_or(0, version);
@@ -238,5 +251,22 @@ mod tests {
         store.apply(object("a", "2", 30), Seen::Written);
         assert!(store.delete(&key("a"), Some(&object("a", "1", 20).metadata)).is_none());
         assert_eq!(store.len(), 1);
+    }
+
+    #[test]
+    fn a_list_of_a_restored_server_replaces_what_was_newer() {
+        let mut store = Store::default();
+        store.apply(object("kept", "1", 900), Seen::Watched);
+        store.apply(object("lost", "2", 950), Seen::Written);
+        store.apply(object("deleted", "3", 800), Seen::Watched);
+        store.delete(&key("deleted"), Some(&object("deleted", "3", 990).metadata));
+        store.rewound();
+        assert!(matches!(store.apply(object("kept", "1", 300), Seen::Watched), Change::Newer { .. }));
+        assert!(matches!(store.apply(object("deleted", "3", 200), Seen::Watched), Change::New { .. }));
+        let gone = store.reset(&HashSet::from([key("kept"), key("deleted")]));
+        assert_eq!(gone.iter().map(|(key, _)| key.name.as_str()).collect::<Vec<_>>(), ["lost"]);
+        assert_eq!(held(&store, "kept").as_deref(), Some("300"));
+        // From here on versions count again.
+        assert!(matches!(store.apply(object("kept", "1", 299), Seen::Watched), Change::Nothing));
     }
 }

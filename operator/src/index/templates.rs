@@ -17,8 +17,11 @@ pub struct Templates {
 }
 
 impl Templates {
-    /// Makes the template one with an equal one that is held already, if there is one.
+    /// Makes the template one with an equal one that is held already, if there is one; one that is too large is given up.
     pub fn share(&mut self, template: &mut SharedTemplate) {
+        if template.leave_out_if_too_large() {
+            return;
+        }
         let Ok(text) = serde_json::to_vec(template) else { return };
         let Ok(digest) = <[u8; 32]>::try_from(digest(&SHA256, &text).as_ref()) else { return };
         if let Some(known) = self.known.get(&digest) {

@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use andreas_api::GpuNodeStatus;
+use andreas_api::gpu_node::GpuState;
 use andreas_api::slim::{
     SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPersistentVolume, SlimPersistentVolumeClaim, SlimPod,
     SlimQuota, SlimTrainingJob, SlimTrainingProfile,
@@ -10,9 +12,13 @@ use andreas_runtime::watch::{Index, ObjectKey};
 
 use super::foreign::{ForeignPod, SlimNamespace};
 use super::store::{Change, Seen};
-use super::{ClusterIndex, quantity, same_node};
+use super::{ClusterIndex, same_node};
 
 impl Index<SlimTrainingJob> for ClusterIndex {
+    fn rewound(&mut self) {
+        self.jobs.rewound();
+    }
+
     fn apply(&mut self, job: SlimTrainingJob) {
         self.apply_job(job, Seen::Watched);
     }
@@ -29,6 +35,10 @@ impl Index<SlimTrainingJob> for ClusterIndex {
 }
 
 impl Index<SlimPod> for ClusterIndex {
+    fn rewound(&mut self) {
+        self.pods.rewound();
+    }
+
     fn apply(&mut self, pod: SlimPod) {
         self.apply_pod(pod, Seen::Watched);
     }
@@ -47,6 +57,10 @@ impl Index<SlimPod> for ClusterIndex {
 }
 
 impl Index<ForeignPod> for ClusterIndex {
+    fn rewound(&mut self) {
+        self.foreign.rewound();
+    }
+
     fn apply(&mut self, pod: ForeignPod) {
         let key = ObjectKey::of(&pod);
         let old = match self.foreign.apply(pod, Seen::Watched) {
@@ -55,8 +69,8 @@ impl Index<ForeignPod> for ClusterIndex {
             Change::Newer { old } => Some(old),
         };
         let new = self.foreign.get(&key).cloned();
-        let takes =
-            |pod: &ForeignPod| pod.spec.node_name.clone().map(|node| (node, quantity::pod(&pod.spec)));
+        self.vanished.appeared(&super::holding::name_of_key(&key));
+        let takes = |pod: &ForeignPod| pod.takes.clone();
         let (before, after) = (old.as_deref().and_then(takes), new.as_deref().and_then(takes));
         if before == after {
             return;
@@ -71,16 +85,18 @@ impl Index<ForeignPod> for ClusterIndex {
 
     fn delete(&mut self, key: &ObjectKey, last: Option<ForeignPod>) {
         if let Some(old) = self.foreign.delete(key, last.as_ref().map(|pod| &pod.metadata))
-            && let Some(node) = old.spec.node_name.clone()
+            && let Some((node, amounts)) = &old.takes
         {
-            self.drop_use(&node, quantity::pod(&old.spec));
+            self.foreign_went(&old);
+            self.drop_use(node, amounts.clone());
         }
     }
 
     fn reset(&mut self, present: &HashSet<ObjectKey>) {
         for (_, pod) in self.foreign.reset(present) {
-            if let Some(node) = pod.spec.node_name.clone() {
-                self.drop_use(&node, quantity::pod(&pod.spec));
+            self.foreign_went(&pod);
+            if let Some((node, amounts)) = &pod.takes {
+                self.drop_use(node, amounts.clone());
             }
         }
         self.replan();
@@ -88,10 +104,16 @@ impl Index<ForeignPod> for ClusterIndex {
 }
 
 impl Index<SlimNode> for ClusterIndex {
+    fn rewound(&mut self) {
+        self.nodes.rewound();
+    }
+
     fn apply(&mut self, node: SlimNode) {
         let key = ObjectKey::of(&node);
         self.unreadable_nodes.remove(&key.name);
-        match self.nodes.apply(node, Seen::Watched) {
+        let change = self.nodes.apply(node, Seen::Watched);
+        self.node_seen(&key);
+        match change {
             Change::Nothing => return,
             Change::Newer { old } if self.nodes.get(&key).is_some_and(|new| same_node(&old, new)) => return,
             Change::Newer { .. } | Change::New { .. } => {}
@@ -103,6 +125,7 @@ impl Index<SlimNode> for ClusterIndex {
     fn delete(&mut self, key: &ObjectKey, last: Option<SlimNode>) {
         self.nodes.delete(key, last.as_ref().map(|node| &node.metadata));
         self.unreadable_nodes.remove(&key.name);
+        self.node_went(key);
         self.mark_jobs_on(&key.name);
         self.replan();
     }
@@ -114,18 +137,46 @@ impl Index<SlimNode> for ClusterIndex {
     fn reset(&mut self, present: &HashSet<ObjectKey>) {
         self.unreadable_nodes.retain(|name| present.iter().any(|key| key.name == *name));
         for (key, _) in self.nodes.reset(present) {
+            self.node_went(&key);
             self.mark_jobs_on(&key.name);
         }
         self.replan();
     }
 }
 
+/// What plans within a power budget read of an agent's report: the generation that is in force, and of each GPU who holds
+/// it, what it draws while it is held, and the power limits that it takes.
+fn power_of(status: Option<&GpuNodeStatus>) -> Option<(Option<i64>, Vec<GpuPower<'_>>)> {
+    let status = status.filter(|status| status.agent_version.is_some())?;
+    let of = |gpu: &'_ GpuState| gpu.holder.is_some().then_some(gpu.watts);
+    let gpus = status.gpus.iter().map(|gpu| {
+        (gpu.uuid.as_str(), gpu.holder.as_deref(), of(gpu), gpu.min_limit_watts, gpu.max_limit_watts)
+    });
+    Some((status.observed_generation, gpus.collect()))
+}
+
+/// UUID, UID of the pod that holds it, draw, and the range of limits.
+type GpuPower<'a> = (&'a str, Option<&'a str>, Option<i32>, Option<i32>, Option<i32>);
+
 impl Index<SlimGpuNode> for ClusterIndex {
+    fn rewound(&mut self) {
+        self.gpu_nodes.rewound();
+    }
+
     fn apply(&mut self, node: SlimGpuNode) {
         let key = ObjectKey::of(&node);
-        if !matches!(self.gpu_nodes.apply(node, Seen::Watched), Change::Nothing) {
-            self.mark_jobs_on(&key.name);
-            self.mark_told(&key);
+        let old = match self.gpu_nodes.apply(node, Seen::Watched) {
+            Change::Nothing => return,
+            Change::New { .. } => None,
+            Change::Newer { old } => Some(old),
+        };
+        self.mark_jobs_on(&key.name);
+        self.mark_reported(&key);
+        self.agent_reported(&key);
+        let new = self.gpu_nodes.get(&key).and_then(|node| node.status.as_ref());
+        let old = old.as_ref().and_then(|node| node.status.as_ref());
+        if power_of(old) != power_of(new) && self.limits_power() {
+            self.replan();
         }
     }
 
@@ -145,6 +196,10 @@ impl Index<SlimGpuNode> for ClusterIndex {
 macro_rules! planned_from {
     ($kind:ty, $store:ident, $same:expr, $each:expr) => {
         impl Index<$kind> for ClusterIndex {
+            fn rewound(&mut self) {
+                self.$store.rewound();
+            }
+
             fn apply(&mut self, object: $kind) {
                 let key = ObjectKey::of(&object);
                 match self.$store.apply(object, Seen::Watched) {
@@ -177,11 +232,7 @@ macro_rules! planned_from {
 /// Jobs of a namespace may be refused for another reason now, or none.
 fn mark_namespace(index: &mut ClusterIndex, namespace: &str) {
     index.changed_namespaces.insert(namespace.to_owned());
-    let jobs: Vec<ObjectKey> =
-        index.jobs.iter().filter(|(key, _)| key.namespace == namespace).map(|(key, _)| key.clone()).collect();
-    for job in jobs {
-        index.mark(job);
-    }
+    index.mark_namespace(namespace);
 }
 
 planned_from!(
@@ -211,6 +262,10 @@ planned_from!(
     |index: &mut ClusterIndex, _: &ObjectKey| index.mark_all()
 );
 impl Index<SlimQuota> for ClusterIndex {
+    fn rewound(&mut self) {
+        self.quotas.rewound();
+    }
+
     fn apply(&mut self, quota: SlimQuota) {
         let key = ObjectKey::of(&quota);
         let allowed = match self.quotas.apply(quota, Seen::Watched) {

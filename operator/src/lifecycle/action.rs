@@ -1,16 +1,20 @@
 //! What a step wants done. The executor writes the status first and carries out nothing of a step whose status could
 //! not be written; then the actions, in order.
 
+use std::collections::BTreeSet;
+
 use andreas_api::training_profile::{FinishedRun, Observation};
 use andreas_api::{Reason, TrainingJobStatus};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
 
+use super::sight::Sight;
+
 /// What a step comes to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
     /// The whole new status; equal to the old one where nothing changed (then nothing is written). `progress` is
-    /// never touched here: it belongs to the replica that got the report. Write the changed fields as a merge patch.
+    /// touched only by success: it belongs to the replica that got the report. Write the changed fields as a merge patch.
     pub status: TrainingJobStatus,
     /// What to do once the status is written, in this order.
     pub actions: Vec<Action>,
@@ -22,6 +26,8 @@ pub struct Step {
     pub learned: Vec<Learned>,
     /// What the job holds, for the planner's next snapshot.
     pub claim: Claim,
+    /// Facts that hold and that time-outs count from: to be kept with the instant of their first step, all others forgotten.
+    pub sights: BTreeSet<Sight>,
 }
 
 /// Something to do.
@@ -61,6 +67,11 @@ pub enum Action {
         gpus: i32,
         /// The pod.
         pod: Box<Pod>,
+    },
+    /// Plan no job of this namespace for a while: the API server does not make its pods.
+    BackOff {
+        /// The API server's words.
+        words: String,
     },
     /// Delete the TrainingJob: its time after the end is over.
     DeleteJob {

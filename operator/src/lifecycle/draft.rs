@@ -1,5 +1,7 @@
 //! A step in the making: the new status and everything that goes with it.
 
+use std::collections::BTreeSet;
+
 use andreas_api::phase::condition;
 use andreas_api::training_job::{Allocation, AvoidedNode, StopRequest};
 use andreas_api::{Outcome, Phase, Reason, TrainingJobStatus};
@@ -8,8 +10,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::action::{Action, Claim, DeleteReason, EventNote, Learned, Step};
 use super::judge::Judgement;
-use super::member::{Members, pod_in_use};
+use super::member::Members;
 use super::observed::Observed;
+use super::sight::{self, Sight};
 use super::status::{self, Saying, Truth};
 
 /// Seconds for which the words to a waiting reason stay as they are.
@@ -18,6 +21,8 @@ const WORDS_STAY: i64 = 60;
 /// Seconds that a node is left out the first time, and at most.
 const FIRST_AVOIDANCE: i64 = 60;
 const LONGEST_AVOIDANCE: i64 = 3600;
+/// Failures of the cluster in a row without a fault that was seen, the last of which counts as the user's.
+const MOST_UNEXPLAINED: i32 = 10;
 /// Nodes that a status may name as left out.
 const MOST_AVOIDED: usize = 32;
 
@@ -28,6 +33,7 @@ pub(super) struct Draft<'a> {
     pub events: Vec<EventNote>,
     pub learned: Vec<Learned>,
     next: Option<Timestamp>,
+    sights: BTreeSet<Sight>,
     /// The template has been refused: no GPUs are to be planned.
     pub unfit: bool,
     /// The template was accepted, in these words: to be said with the next write.
@@ -43,6 +49,7 @@ impl<'a> Draft<'a> {
             events: Vec::new(),
             learned: Vec::new(),
             next: None,
+            sights: sight::holding(o),
             unfit: false,
             accepted: None,
         }
@@ -59,6 +66,13 @@ impl<'a> Draft<'a> {
             // Instants in the status are whole seconds; a timer must not fire before the second it stands for is over.
             self.next = Some(self.next.map_or(at, |n| n.min(at)));
         }
+    }
+
+    /// When this process first saw a fact that holds now: what time-outs count from.
+    pub fn first_seen(&mut self, sight: Sight) -> Timestamp {
+        let first = self.o.sights.get(&sight).copied().unwrap_or(self.o.now);
+        self.sights.insert(sight);
+        first
     }
 
     pub fn event(&mut self, warning: bool, reason: Reason, message: impl Into<String>) {
@@ -116,8 +130,29 @@ impl<'a> Draft<'a> {
 
     /// Stops what is left of an attempt whose end has been judged.
     pub fn stop_judged(&mut self, judgement: &Judgement) {
+        let judgement = &self.braked(judgement.clone());
         self.avoid(&judgement.avoid);
         self.stop(judgement.reason, judgement.message.clone(), Some(judgement.outcome), judgement.exit_code);
+    }
+
+    /// The cluster's failure costs no retry. One that nobody but the program and its user speaks of may be of their making:
+    /// after so many in a row it counts as theirs.
+    fn braked(&mut self, mut judgement: Judgement) -> Judgement {
+        if judgement.outcome != Outcome::ClusterFailure {
+            return judgement;
+        }
+        if judgement.fault_seen {
+            self.status.unexplained_failures = 0;
+            return judgement;
+        }
+        let times = self.status.unexplained_failures.saturating_add(1);
+        self.status.unexplained_failures = times;
+        if times >= MOST_UNEXPLAINED {
+            judgement.outcome = Outcome::UserFailure;
+            let words = format!("{}; failure {times} in a row without a fault of a node", judgement.message);
+            judgement.message = status::bounded(&words);
+        }
+        judgement
     }
 
     fn stop(&mut self, reason: Reason, message: String, outcome: Option<Outcome>, exit_code: Option<i32>) {
@@ -190,6 +225,18 @@ impl<'a> Draft<'a> {
         self.status.allocation.clone()
     }
 
+    /// An attempt that ended otherwise ends a row of failures that nothing explains.
+    pub fn end_unexplained(&mut self, outcome: Outcome) {
+        let ends = match outcome {
+            Outcome::Finished | Outcome::Stopped => true,
+            Outcome::UserFailure => self.status.unexplained_failures < MOST_UNEXPLAINED,
+            Outcome::ClusterFailure | Outcome::Withdrawn => false,
+        };
+        if ends {
+            self.status.unexplained_failures = 0;
+        }
+    }
+
     fn changed(&self) -> bool {
         match &self.o.job.status {
             Some(old) => *old != self.status,
@@ -217,6 +264,7 @@ impl<'a> Draft<'a> {
             next: self.next,
             learned: self.learned,
             claim,
+            sights: self.sights,
         }
     }
 
@@ -300,16 +348,17 @@ impl<'a> Draft<'a> {
     }
 
     fn claim(&self) -> Claim {
-        if let Some(deleted) = &self.o.job.metadata.deletion_timestamp {
-            return self.claim_of_deleted(deleted.0);
+        if self.o.job.metadata.deletion_timestamp.is_some() {
+            return self.claim_of_deleted();
         }
         let since = |t: Option<&Time>| t.map_or(self.o.now, |t| t.0);
         let allocation = self.status.allocation.as_ref();
         match self.status.phase {
             Phase::Pending if self.unfit => Claim::Nothing,
             Phase::Pending => {
-                let until = self.status.not_before.as_ref().map(|t| t.0).filter(|t| *t > self.o.now);
-                Claim::Waiting { not_before: until }
+                let own = self.status.not_before.as_ref().map(|t| t.0);
+                let until = own.max(self.o.backoff.map(|backoff| backoff.until));
+                Claim::Waiting { not_before: until.filter(|t| *t > self.o.now) }
             }
             Phase::Suspended | Phase::Succeeded | Phase::Failed => Claim::Nothing,
             Phase::Starting => Claim::Starting { since: since(allocation.map(|a| &a.since)) },
@@ -325,15 +374,15 @@ impl<'a> Draft<'a> {
     }
 
     /// A job that is being deleted holds what its pods hold, and asks for nothing.
-    fn claim_of_deleted(&self, at: Timestamp) -> Claim {
-        let allocation = self.allocation();
-        let members = Members::of(self.o, allocation.as_ref());
-        let alive = |m: &super::member::Member<'_>| m.live.is_some_and(|p| pod_in_use(p, self.o.nodes));
-        if !members.gang.iter().any(alive) {
+    fn claim_of_deleted(&self) -> Claim {
+        let Some(allocation) = self.allocation() else { return Claim::Nothing };
+        let members = Members::of(self.o, Some(&allocation));
+        let known_bound = allocation.bound_time.is_some() || allocation.running_time.is_some();
+        let since = self.status.stop.as_ref().map_or(self.o.now, |stop| stop.since.0);
+        if members.gang.iter().all(|member| member.has_ended(self.o, known_bound, since)) {
             return Claim::Nothing;
         }
-        let gone_by = status::after(at, super::pods::grace_seconds(&self.o.job.spec)).max(self.o.now);
-        Claim::Stopping { gone_by: Some(gone_by), goes_on: false }
+        Claim::Stopping { gone_by: self.gone_by(), goes_on: false }
     }
 
     /// When the pods will have ended at the latest; unknown where a node is silent.

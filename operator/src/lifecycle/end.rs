@@ -41,6 +41,7 @@ pub(super) fn conclude(
     remember(d, allocation, judgement, ended.clone());
     account(d);
     d.avoid(&judgement.avoid);
+    d.end_unexplained(judgement.outcome);
     d.status.allocation = None;
     d.status.stop = None;
     d.status.reason = None;
@@ -61,7 +62,7 @@ pub(super) fn conclude(
 
 /// When the last member ended: by its containers where they said so, else now.
 fn ended_at(d: &Draft<'_>, members: &Members<'_>, allocation: &Allocation) -> Time {
-    let container = d.o.job.spec.container.as_deref();
+    let container = d.o.training_container();
     let all: Option<Vec<_>> = members.gang.iter().map(|m| m.ending(container)?.at).collect();
     let last = all.and_then(|all| all.into_iter().max()).unwrap_or(d.o.now);
     let from = allocation.running_time.as_ref().unwrap_or(&allocation.since).0;
@@ -203,6 +204,10 @@ fn succeed(d: &mut Draft<'_>, judgement: &Judgement, ended: Time) {
         d.say(condition::PROGRESSING, Truth::False, Reason::CompletedEarly, &judgement.message);
     } else {
         d.unsay(condition::PROGRESSING);
+        if let Some(progress) = &mut d.status.progress {
+            progress.milli_percent = 100_000;
+            progress.text = status::percent_text(100_000);
+        }
     }
     d.unsay(condition::SCHEDULED);
     d.say(condition::RUNNING, Truth::False, Reason::Completed, &judgement.message);

@@ -9,11 +9,11 @@
 //! the kubelet reported: nothing asked that program to leave.
 
 use andreas_api::slim::{SlimPod, SlimTerminated};
-use andreas_api::training_job::{Allocation, StopRequest};
+use andreas_api::training_job::{Allocation, Progress, StopRequest};
 use andreas_api::{Outcome, Reason};
 use jiff::Timestamp;
 
-use super::member::{Member, Members, containers_seen_ended, is_over, proof_of_death};
+use super::member::{Member, Members, booted_since, containers_seen_ended, is_over, proof_of_death};
 use super::observed::Observed;
 use super::status::{after, last_line, percent_text};
 
@@ -37,16 +37,31 @@ pub struct Judgement {
     pub avoid: Vec<String>,
     /// The memory of the GPUs was exhausted.
     pub gpu_memory_exhausted: bool,
+    /// A fault of the cluster explains it that others than the program and its user reported: of a node, a GPU, a kubelet.
+    pub fault_seen: bool,
 }
 
 impl Judgement {
     pub(super) fn new(outcome: Outcome, reason: Reason, message: impl Into<String>) -> Self {
         let message = super::status::bounded(&message.into());
-        Self { outcome, reason, message, exit_code: None, avoid: Vec::new(), gpu_memory_exhausted: false }
+        Self {
+            outcome,
+            reason,
+            message,
+            exit_code: None,
+            avoid: Vec::new(),
+            gpu_memory_exhausted: false,
+            fault_seen: false,
+        }
     }
 
     pub(super) fn avoiding(mut self, node: &str) -> Self {
         self.avoid.push(node.to_owned());
+        self
+    }
+
+    pub(super) fn explained(mut self, fault_seen: bool) -> Self {
+        self.fault_seen = fault_seen;
         self
     }
 }
@@ -75,8 +90,10 @@ impl<'a> Case<'a> {
     /// cluster took one away. None while all is well or a stop is under way that has not ended.
     pub fn judge(&self) -> Option<Judgement> {
         let decided = self.stop.and_then(|s| self.decided_before(s));
+        // What began as the cluster's failure and counts as the user's stays so.
+        let firm = [Reason::MaxRunTime, Reason::ClusterFailure, Reason::Vanished];
         if let Some(kept) = &decided
-            && (kept.outcome != Outcome::UserFailure || kept.reason == Reason::MaxRunTime)
+            && (kept.outcome != Outcome::UserFailure || firm.contains(&kept.reason))
         {
             return decided;
         }
@@ -112,7 +129,7 @@ impl<'a> Case<'a> {
     }
 
     fn container(&self) -> Option<&'a str> {
-        self.o.job.spec.container.as_deref()
+        self.o.training_container()
     }
 
     pub fn all_ended(&self) -> bool {
@@ -169,11 +186,20 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// How far this attempt says it is.
-    fn nearly_done(&self) -> bool {
-        self.o.job.status.as_ref().and_then(|s| s.progress.as_ref()).is_some_and(|p| {
-            p.attempt == self.allocation.attempt && (p.milli_percent >= NEARLY_DONE || p.ended)
-        })
+    /// The attempt's last report, if there is one.
+    fn progress(&self) -> Option<&'a Progress> {
+        let progress = self.o.job.status.as_ref()?.progress.as_ref()?;
+        (progress.attempt == self.allocation.attempt).then_some(progress)
+    }
+
+    /// The attempt reported so much, in thousandths of a percent.
+    fn is_at(&self, milli_percent: i32) -> bool {
+        self.progress().is_some_and(|p| p.milli_percent >= milli_percent)
+    }
+
+    /// The attempt reported that it was done, be it with the 100 % that programs post at any orderly end.
+    fn said_done(&self) -> bool {
+        self.is_at(NEARLY_DONE) || self.progress().is_some_and(|p| p.ended)
     }
 
     /// The cluster's failure.
@@ -184,8 +210,9 @@ impl<'a> Case<'a> {
         let came_before = |at: Option<Timestamp>, end: Option<Timestamp>| {
             at.is_some_and(|at| end.is_some_and(|end| after(end, SKEW) <= at))
         };
+        // What a program posts when it is asked to leave may be 100 %: only counted steps say that it was done.
         let too_late = |at: Option<Timestamp>| {
-            finished.is_some_and(|end| came_before(at, end) || self.nearly_done())
+            finished.is_some_and(|end| came_before(at, end) || self.is_at(NEARLY_DONE))
                 || bad.first().is_some_and(|b| came_before(at, b.at))
         };
         let failure = |message: String, node: &str| {
@@ -199,19 +226,25 @@ impl<'a> Case<'a> {
                 && !too_late(c.last_transition_time.as_ref().map(|t| t.0))
             {
                 let words = if c.message.is_empty() { &c.reason } else { &c.message };
-                return Some(failure(format!("{worker} was disrupted: {words}"), member.node));
+                // Whoever may delete a pod may evict it; a drain cordons the node first.
+                let seen = c.reason != "EvictionByEvictionAPI" || self.leaves_use(member.node);
+                return Some(
+                    failure(format!("{worker} was disrupted: {words}"), member.node).explained(seen),
+                );
             }
             if let Some(at) = foreign_deletion(pod, self.stop)
                 && !too_late(at)
             {
                 // Nothing is wrong with the node.
                 let message = format!("{worker} was deleted by somebody else");
-                return Some(Judgement::new(Outcome::ClusterFailure, Reason::ClusterFailure, message));
+                let judgement = Judgement::new(Outcome::ClusterFailure, Reason::ClusterFailure, message);
+                return Some(judgement.explained(self.leaves_use(member.node)));
             }
             if let Some(t) = self.unknown_status(pod)
                 && !too_late(t.finished_at.as_ref().map(|t| t.0))
             {
-                return Some(failure(format!("{worker} was lost: {}", last_line(&t.message)), member.node));
+                let message = format!("{worker} was lost: {}", last_line(&t.message));
+                return Some(failure(message, member.node).explained(true));
             }
             // Of one that we asked to leave before it started the kubelet says Failed too, but gives no reason.
             let asked = self.stop.is_some() && pod.status.reason.is_empty();
@@ -223,9 +256,9 @@ impl<'a> Case<'a> {
             let clean = member.ending(self.container()).is_some_and(|e| e.exit_code == 0);
             if let Some(how) = proof_of_death(pod, self.o.nodes)
                 && !clean
-                && !too_late(self.o.nodes.get(member.node).and_then(|f| f.ready_changed))
+                && !too_late(self.o.ready_changed(member.node))
             {
-                return Some(failure(format!("the node of {worker} {how}"), member.node));
+                return Some(failure(format!("the node of {worker} {how}"), member.node).explained(true));
             }
         }
         if bad.is_empty() {
@@ -233,15 +266,19 @@ impl<'a> Case<'a> {
         }
         for member in &self.members.gang {
             let Some(fact) = self.o.nodes.get(member.node) else { continue };
-            if fact.ready_changed.is_some_and(|at| at >= self.allocation.since.0 && !self.settled(at))
-                && member.bound()
-            {
-                let message = format!("node {} was not Ready during the attempt", member.node);
+            if member.pod().is_some_and(|pod| booted_since(pod, fact)) {
+                let message = format!("node {} was booted again during the attempt", member.node);
                 return Some(failure(message, member.node));
+            }
+            let changed = self.o.ready_changed_during(member.node, self.allocation);
+            if changed.is_some_and(|at| !self.settled(at)) && member.bound() {
+                let message = format!("node {} was not Ready during the attempt", member.node);
+                return Some(failure(message, member.node).explained(true));
             }
             let broken = fact.agent.as_ref().and_then(|a| a.unhealthy_since);
             if broken.is_some_and(|at| at >= self.allocation.since.0) {
-                return Some(failure(format!("a GPU of node {} is unhealthy", member.node), member.node));
+                let message = format!("a GPU of node {} is unhealthy", member.node);
+                return Some(failure(message, member.node).explained(true));
             }
         }
         let broken = bad.iter().find(|b| b.terminated.is_some_and(|t| speaks_of_broken_gpu(&t.message)));
@@ -249,6 +286,11 @@ impl<'a> Case<'a> {
             let words = b.terminated.map(|t| last_line(&t.message)).unwrap_or_default();
             failure(format!("GPU error on {}: {words}", b.member.node), b.member.node)
         })
+    }
+
+    /// The node is being taken out of use, or is not Ready: pods on it are moved away.
+    fn leaves_use(&self, node: &str) -> bool {
+        self.o.nodes.get(node).is_none_or(|fact| fact.leaving || !fact.ready)
     }
 
     /// A container that the kubelet lost sight of. Of one that was never started when we asked its pod to leave the kubelet
@@ -299,7 +341,7 @@ impl<'a> Case<'a> {
         })?;
         let what = format!("worker {} on {} vanished", member.index, member.node);
         let others_well = self.bad().is_empty();
-        Some(if self.nearly_done() && others_well {
+        Some(if self.said_done() && others_well {
             Judgement::new(
                 Outcome::Finished,
                 Reason::Completed,

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::observed::{GonePod, NodeFact, Observed};
 use super::pods::ANNOTATION_BOOT_ID;
-use super::status::after;
+use super::status::{after, seconds_between};
 
 /// A pod is ours with our label **and** a controller reference to that very object (UID); a label alone is forged, an
 /// owner alone was orphaned or relabelled.
@@ -44,31 +44,51 @@ pub(super) fn number(pod: &SlimPod, key: &str) -> Option<i64> {
     label(pod, key)?.parse().ok()
 }
 
-/// The pod's phase says that none of its containers will run again.
+/// None of the pod's containers runs or will run: its phase says so, or it is being deleted and was never bound. The API
+/// server refuses to bind such a pod, and its object may stay for as long as it has a finalizer.
 pub(super) fn is_over(pod: &SlimPod) -> bool {
-    matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")
+    let never_bound = pod.spec.node_name.is_none() && pod.metadata.deletion_timestamp.is_some();
+    never_bound || matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")
 }
 
-/// Proof that the node a pod is bound to no longer runs it: the Node was deleted, is declared out of service, or has
-/// booted since the pod was made.
+/// Proof that the node a pod is bound to no longer runs it: the Node was deleted, is declared out of service, or was booted again
+/// after the pod had started. Another boot ID alone proves nothing: a pod that was bound before a boot and not started yet runs
+/// after it.
 pub(super) fn proof_of_death(pod: &SlimPod, nodes: &BTreeMap<String, NodeFact>) -> Option<&'static str> {
     let node = pod.spec.node_name.as_ref()?;
     let Some(fact) = nodes.get(node) else { return Some("was deleted") };
     if fact.out_of_service {
         return Some("is out of service");
     }
+    let lost = pod.metadata.uid.as_ref().is_some_and(|uid| fact.lost.contains(uid));
+    lost.then_some("was booted again")
+}
+
+/// The node of a pod was booted since the pod was made: what failed then is not the program's doing.
+pub(super) fn booted_since(pod: &SlimPod, fact: &NodeFact) -> bool {
     let made_under = pod.metadata.annotations.as_ref().and_then(|a| a.get(ANNOTATION_BOOT_ID));
-    match made_under {
-        Some(boot) if !boot.is_empty() && !fact.boot_id.is_empty() && *boot != fact.boot_id => {
-            Some("was booted again")
-        }
-        _ => None,
-    }
+    made_under.is_some_and(|boot| !boot.is_empty() && !fact.boot_id.is_empty() && *boot != fact.boot_id)
 }
 
 /// The pod holds the GPUs it asks for: it is bound and nothing shows that its containers are gone.
 pub fn pod_in_use(pod: &SlimPod, nodes: &BTreeMap<String, NodeFact>) -> bool {
     pod.spec.node_name.is_some() && !is_over(pod) && proof_of_death(pod, nodes).is_none()
+}
+
+/// Seconds by which the clock of a pod's node is behind the API server's, as far as the pod shows it: its kubelet says that it
+/// took the pod before the API server had bound it. 0 where the two agree.
+pub(super) fn clock_behind(pod: &SlimPod) -> i64 {
+    let bound = scheduled_at(pod);
+    let taken = pod.status.start_time.as_ref();
+    let behind = bound.zip(taken).map_or(0, |(bound, taken)| seconds_between(taken.0, bound));
+    if behind > super::judge::SKEW { behind } else { 0 }
+}
+
+/// When the API server bound a pod, by its own clock.
+fn scheduled_at(pod: &SlimPod) -> Option<Timestamp> {
+    let mut conditions = pod.status.conditions.iter();
+    let bound = conditions.find(|c| c.type_ == "PodScheduled" && c.status == "True")?;
+    bound.last_transition_time.as_ref().map(|t| t.0)
 }
 
 /// One place in the gang.
@@ -97,25 +117,13 @@ impl<'a> Member<'a> {
     pub fn bound_at(&self) -> Option<Timestamp> {
         let pod = self.pod()?;
         pod.spec.node_name.as_ref()?;
-        pod.status
-            .conditions
-            .iter()
-            .find(|c| c.type_ == "PodScheduled" && c.status == "True")
-            .and_then(|c| c.last_transition_time.as_ref())
-            .or(pod.metadata.creation_timestamp.as_ref())
-            .map(|t| t.0)
+        scheduled_at(pod).or(pod.metadata.creation_timestamp.as_ref().map(|t| t.0))
     }
 
-    /// State of the container that trains: the named one, else the first of the spec.
+    /// State of the container of that name, the one that trains. Admission may have put others before it.
     pub fn training(&self, container: Option<&str>) -> Option<&'a SlimContainerState> {
-        let pod = self.pod()?;
-        let name = container.or(pod.spec.containers.first().map(|c| c.name.as_str()));
-        let statuses = &pod.status.container_statuses;
-        match name {
-            Some(name) => statuses.iter().find(|s| s.name == name),
-            None => statuses.first(),
-        }
-        .map(|s| &s.state)
+        let name = container?;
+        self.pod()?.status.container_statuses.iter().find(|s| s.name == name).map(|s| &s.state)
     }
 
     /// When its training container started.
@@ -137,7 +145,7 @@ impl<'a> Member<'a> {
         if let Some(terminated) = self.training(container).and_then(|s| s.terminated.as_ref()) {
             return Some(Ending {
                 exit_code: terminated.exit_code,
-                at: terminated.finished_at.as_ref().map(|t| t.0),
+                at: terminated.finished_at.as_ref().map(|t| after(t.0, clock_behind(pod))),
                 terminated: Some(terminated),
             });
         }
@@ -177,7 +185,7 @@ impl<'a> Member<'a> {
                     || is_over(pod)
                     || proof_of_death(pod, o.nodes).is_some()
                     || containers_seen_ended(pod)
-                    || agent_sees_unheld(pod, o)
+                    || agent_sees_unheld(&gone, o)
                 {
                     return None;
                 }
@@ -200,20 +208,20 @@ pub(super) struct Ending<'a> {
 }
 
 /// Every container that was started was seen terminated.
-pub(super) fn containers_seen_ended(pod: &SlimPod) -> bool {
+pub fn containers_seen_ended(pod: &SlimPod) -> bool {
     let all = || pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses);
     all().next().is_some()
         && all().all(|s| s.state.running.is_none())
         && pod.status.container_statuses.iter().any(|s| s.state.terminated.is_some())
 }
 
-/// The agent of its node lives and no longer sees the pod hold a GPU.
-fn agent_sees_unheld(pod: &SlimPod, o: &Observed<'_>) -> bool {
+/// The agent of its node, asked after the deletion was seen, does not see the pod hold a GPU.
+fn agent_sees_unheld(gone: &GonePod<'_>, o: &Observed<'_>) -> bool {
+    let pod = gone.last;
     let agent = pod.spec.node_name.as_ref().and_then(|n| o.nodes.get(n)).and_then(|f| f.agent.as_ref());
-    match (agent, &pod.metadata.uid) {
-        (Some(agent), Some(uid)) => !agent.holders.contains(uid),
-        _ => false,
-    }
+    agent.is_some_and(|agent| {
+        agent.looked > gone.look && !agent.holders.contains(&crate::index::name_of(&pod.metadata))
+    })
 }
 
 /// The pods of a job, sorted by what they are to it.

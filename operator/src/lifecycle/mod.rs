@@ -35,19 +35,23 @@
 //! 3. *An unchanged world changes nothing.* A step from its own result writes nothing and does nothing new: no
 //!    timestamp moves by itself.
 //!
-//! Where to look: `template` whether it can become a pod; `start` Pending to Starting to Running; `run` what ends a running attempt; `stop` until the
-//! pods have ended; [`judge`] what an attempt came to; `end` what follows from that; [`pods`] the manifests;
-//! [`status`] conditions and texts. What a report of progress is worth is judged beside the progress server.
+//! Where to look: `template` whether it can become a pod; `start` Pending to Starting to Running, `late` a
+//! start that takes too long; `run` what ends a running attempt; `stop` until the
+//! pods have ended; `cancel` a job that is being deleted; [`judge`] what an attempt came to; `end` what follows from that; [`pods`] the manifests;
+//! [`sight`] what time-outs count from; [`status`] conditions and texts. What a report of progress is worth is judged beside the progress server.
 
 pub mod action;
+mod cancel;
 mod draft;
 mod end;
 pub mod judge;
+mod late;
 mod member;
 pub mod observed;
 pub mod pods;
 mod quantity;
 mod run;
+pub mod sight;
 mod start;
 pub mod status;
 mod step;
@@ -57,9 +61,10 @@ mod template;
 mod tests;
 
 pub use action::{Action, Claim, DeleteReason, EventNote, Learned, Step};
-pub use member::{is_member, pod_in_use};
+pub use member::{containers_seen_ended, is_member, pod_in_use};
 pub use observed::{
-    AgentFact, Creation, CreationOutcome, DecisionFor, EnergyView, GonePod, LateEnergy, NodeFact, Observed,
-    Planned, PolicyView, ProgressEndpoint, Settings, Verdict,
+    Admitted, AgentFact, Backoff, Creation, CreationOutcome, DecisionFor, EnergyView, GonePod, LateEnergy,
+    NodeFact, Observed, Planned, PolicyView, ProgressEndpoint, Settings, Verdict,
 };
+pub use sight::{Sight, Sights};
 pub use step::step;

@@ -2,9 +2,10 @@
 //! this job; a step never asks for more.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use andreas_api::Reason;
-use andreas_api::slim::{SlimPod, SlimTrainingJob};
+use andreas_api::slim::{SlimPod, SlimPodSpec, SlimTrainingJob};
 use andreas_api::training_job::Prediction;
 use jiff::Timestamp;
 
@@ -26,12 +27,20 @@ pub struct Observed<'a> {
     pub policy: &'a PolicyView,
     /// The instant of this step.
     pub now: Timestamp,
+    /// When this process first saw the facts that time-outs count from.
+    pub sights: &'a super::Sights,
     /// What the newest plan says of this job.
     pub decision: Option<&'a DecisionFor>,
     /// What the last attempt to make the pods came to.
     pub creation: &'a Creation,
+    /// The API server does not make pods of this namespace, for reasons that are no verdict on them.
+    pub backoff: Option<&'a Backoff>,
+    /// The job may have several nodes and names a claim that only one at a time can mount: which, with its field.
+    pub single_node_claim: Option<&'a str>,
     /// What the last server-side dry run of a worker came to.
     pub verdict: Option<&'a Verdict>,
+    /// Carrying out the last step failed: a dry run among others.
+    pub failing: bool,
     /// When the rules of its namespace (labels, annotations, quotas) last changed, as far as this process has seen: what was
     /// refused before may be good now.
     pub rules_changed: Option<Timestamp>,
@@ -43,8 +52,18 @@ pub struct Observed<'a> {
     pub last_write: Timestamp,
     /// When a report of the present attempt last moved its progress, where this process knows better than the status.
     pub last_progress: Option<Timestamp>,
+    /// Until this time reports of the job may not have got through: the endpoint was not served here yet, turned connections away, or
+    /// could not check a report of this job.
+    pub reports_lost: Option<Timestamp>,
     /// How pods are made.
     pub settings: &'a Settings,
+}
+
+impl<'a> Observed<'a> {
+    /// Name of the container that trains.
+    pub(super) fn training_container(&self) -> Option<&'a str> {
+        self.job.spec.training_container()
+    }
 }
 
 /// A pod that is no more.
@@ -54,6 +73,8 @@ pub struct GonePod<'a> {
     pub last: &'a SlimPod,
     /// When its deletion was seen.
     pub at: Timestamp,
+    /// With which number its node's agent had been asked who holds GPUs by then. Its answer to a higher one is newer.
+    pub look: i64,
 }
 
 /// What is known of a Node.
@@ -65,8 +86,12 @@ pub struct NodeFact {
     pub ready_changed: Option<Timestamp>,
     /// Its boot ID; empty where the kubelet gives none.
     pub boot_id: String,
+    /// UIDs of pods that ran there before it was booted again.
+    pub lost: BTreeSet<String>,
     /// It has the taint `node.kubernetes.io/out-of-service`.
     pub out_of_service: bool,
+    /// It is being taken out of use: cordoned, deleted, or tainted by an autoscaler.
+    pub leaving: bool,
     /// GPUs of it that no pod uses but those of this job's present attempt: not counted are GPUs of pods of others
     /// and of earlier attempts that are bound and can still run ([`super::pod_in_use`]), and broken ones.
     pub free_gpus: i32,
@@ -84,7 +109,9 @@ impl Default for NodeFact {
             ready: true,
             ready_changed: None,
             boot_id: String::new(),
+            lost: BTreeSet::new(),
             out_of_service: false,
+            leaving: false,
             free_gpus: i32::MAX,
             open_gpus: i32::MAX,
             gpu_memory_mib: None,
@@ -100,8 +127,10 @@ pub struct AgentFact {
     pub wake: i64,
     /// `GpuNode.status.awake`.
     pub awake: i64,
-    /// UIDs of the pods that hold GPUs.
+    /// Pods that hold GPUs, as `namespace/name`.
     pub holders: BTreeSet<String>,
+    /// The number of the question that `holders` answers.
+    pub looked: i64,
     /// Since when a GPU of the node is unhealthy.
     pub unhealthy_since: Option<Timestamp>,
 }
@@ -174,8 +203,33 @@ pub enum Planned {
 pub struct Creation {
     /// Generation of the allocation it was for; an outcome for another generation is not looked at.
     pub generation: i64,
+    /// When this process first saw room for that allocation, so that its pods could be made.
+    pub since: Option<Timestamp>,
+    /// Why the last try made no pods, or not all, where the API server gave no verdict.
+    pub trouble: Option<String>,
     /// How it went.
     pub outcome: CreationOutcome,
+}
+
+impl Creation {
+    /// That of an allocation; a new one where another was kept.
+    pub fn of(&mut self, generation: i64) -> &mut Self {
+        if self.generation != generation {
+            *self = Self { generation, ..Self::default() };
+        }
+        self
+    }
+}
+
+/// Until when no job of a namespace is planned because the API server does not make its pods.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Backoff {
+    /// Not before this instant; it may have passed.
+    pub until: Timestamp,
+    /// The API server's words.
+    pub words: String,
+    /// The last dry run in the namespace got no verdict: what has not been tried is not planned.
+    pub untried: bool,
 }
 
 /// How making the pods went. After a refusal those that were made have been deleted by the executor.
@@ -209,6 +263,17 @@ pub struct Verdict {
     pub at: Timestamp,
     /// None: accepted. Else `QuotaExceeded` or `TemplateRejected`, and the server's words.
     pub refusal: Option<(Reason, String)>,
+    /// The worker as admission left it; none where that asks for no more than what was sent, and where nobody knows.
+    pub admitted: Option<Arc<Admitted>>,
+}
+
+/// A worker before and after admission (defaults of a LimitRange, injected containers), as far as quantities are read from it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Admitted {
+    /// As it was sent.
+    pub sent: SlimPodSpec,
+    /// As the API server would have kept it.
+    pub kept: SlimPodSpec,
 }
 
 /// Energy and money of the job, for the edges of attempts.

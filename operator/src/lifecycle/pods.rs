@@ -133,6 +133,9 @@ fn worker(job: &SlimTrainingJob, allocation: &Allocation, index: usize, settings
     labels.insert(names::LABEL_INDEX.into(), index.to_string());
     labels.insert(names::LABEL_ALLOCATION.into(), allocation.generation.to_string());
     let mut annotations = template.metadata.as_ref().and_then(|m| m.annotations.clone()).unwrap_or_default();
+    for (key, value) in names::ANNOTATIONS_DO_NOT_EVICT {
+        annotations.entry(key.to_owned()).or_insert_with(|| value.to_owned());
+    }
 
     let mut spec = template.spec.clone().unwrap_or_default();
     spec.restart_policy = Some("Never".into());
@@ -161,7 +164,8 @@ fn worker(job: &SlimTrainingJob, allocation: &Allocation, index: usize, settings
         annotations.insert(names::ANNOTATION_PROGRESS_CA.into(), progress.ca_pem.clone());
         spec.volumes.get_or_insert_default().push(progress_volume(job));
     }
-    if let Some(container) = training_container(&mut spec, job.spec.container.as_deref()) {
+    let trains = job.spec.training_container();
+    if let Some(container) = spec.containers.iter_mut().find(|c| Some(c.name.as_str()) == trains) {
         request_gpus(container, allocation.gpus_per_worker);
         mount(container, job, settings);
         let ours = environment(job, allocation, index, settings);
@@ -211,14 +215,6 @@ fn owner(job: &SlimTrainingJob) -> OwnerReference {
         kind: "TrainingJob".into(),
         name: job_name(job),
         uid: uid(job),
-    }
-}
-
-/// The container that trains: the named one, else the first.
-fn training_container<'a>(spec: &'a mut PodSpec, name: Option<&str>) -> Option<&'a mut Container> {
-    match name {
-        Some(name) => spec.containers.iter_mut().find(|c| c.name == name),
-        None => spec.containers.first_mut(),
     }
 }
 

@@ -6,9 +6,10 @@ use andreas_api::{Outcome, Phase, Reason};
 use jiff::Timestamp;
 
 use super::draft::Draft;
-use super::judge::{Case, Judgement};
+use super::judge::{Case, Judgement, SKEW};
 use super::member::{Member, Members, is_over, proof_of_death};
 use super::observed::Planned;
+use super::sight::Sight;
 use super::status::{self, Truth, after, allocation_text, duration_text};
 use super::{start, stop};
 
@@ -21,8 +22,12 @@ const FIRST_REPORT: i64 = 600;
 pub(super) fn begin(d: &mut Draft<'_>, started: Timestamp, bound: Option<Timestamp>) {
     let now = d.o.now;
     let Some(allocation) = &mut d.status.allocation else { return };
-    // Containers start by their node's clock.
-    let started = status::time(started.clamp(allocation.since.0, now.max(allocation.since.0)));
+    // Containers start by their node's clock. What it says is taken where that can be: after the pods were bound, and not later
+    // than it is seen.
+    let earliest = bound.map_or(allocation.since.0, |bound| bound.max(allocation.since.0));
+    let can_be = (after(earliest, -SKEW)..=after(now, SKEW)).contains(&started);
+    let started = if can_be { started.clamp(earliest.min(now), now) } else { now };
+    let started = status::time(started.max(allocation.since.0));
     allocation.running_time = Some(started.clone());
     if allocation.bound_time.is_none() {
         allocation.bound_time = bound.map(status::time);
@@ -97,7 +102,11 @@ fn progress_timeout(d: &mut Draft<'_>, allocation: &Allocation, members: &Member
         return None;
     }
     let reported = d.status.progress.as_ref().filter(|p| p.attempt == allocation.attempt).map(|p| p.at.0);
-    let last = [Some(running_since(allocation)), reported, d.o.last_progress].into_iter().flatten().max()?;
+    // Nor is a program blamed for reports that we may have turned away.
+    let reported = reported.map(|at| at.min(d.o.now));
+    let running = d.first_seen(Sight::Running { attempt: allocation.attempt });
+    let last = [Some(running), reported, d.o.last_progress, d.o.reports_lost];
+    let last = last.into_iter().flatten().max()?;
     let due = after(last, seconds);
     if d.o.now < due {
         d.look_at(due);
@@ -109,15 +118,15 @@ fn progress_timeout(d: &mut Draft<'_>, allocation: &Allocation, members: &Member
 
 /// One member has finished and others go on: they wait for one another for ever.
 fn finished_apart(d: &mut Draft<'_>, members: &Members<'_>) -> Option<Judgement> {
-    let container = d.o.job.spec.container.as_deref();
+    let container = d.o.training_container();
     let ending =
         |m: &Member<'_>| m.ending(container).map(|e| (m.index, e.at.unwrap_or(Timestamp::UNIX_EPOCH)));
-    let (index, at) = members.gang.iter().filter_map(ending).min_by_key(|(_, at)| *at)?;
+    let (index, _) = members.gang.iter().filter_map(ending).min_by_key(|(_, at)| *at)?;
     let others = members.gang.iter().filter(|m| m.ending(container).is_none()).count();
-    let due = after(at, FINISHED_APART);
     if others == 0 {
         return None;
     }
+    let due = after(d.first_seen(Sight::FirstEnd { attempt: d.status.attempts }), FINISHED_APART);
     if d.o.now < due {
         d.look_at(due);
         return None;
@@ -154,7 +163,7 @@ pub(super) fn silent(d: &mut Draft<'_>, allocation: &Allocation, members: &Membe
         else {
             continue;
         };
-        let due = after(since, d.o.policy.node_loss_after);
+        let due = after(d.o.readiness_seen(member.node), d.o.policy.node_loss_after);
         if d.o.now < due { d.look_at(due) } else { silent.push((member.node.to_owned(), since)) }
     }
     if silent.is_empty() {
@@ -172,7 +181,7 @@ pub(super) fn silent(d: &mut Draft<'_>, allocation: &Allocation, members: &Membe
         .collect();
     let text = texts.join(", ");
     if stop::may_restart(d.o) && d.status.phase != Phase::Stopping {
-        let mut judgement = Judgement::new(Outcome::ClusterFailure, Reason::NodeSilent, text);
+        let mut judgement = Judgement::new(Outcome::ClusterFailure, Reason::NodeSilent, text).explained(true);
         judgement.avoid = silent.into_iter().map(|(node, _)| node).collect();
         d.stop_judged(&judgement);
         return Silence::GivenUp;

@@ -11,10 +11,11 @@ use jiff::Timestamp;
 use super::action::Action;
 use super::draft::Draft;
 use super::judge::{Case, Judgement};
-use super::member::{Member, Members, number};
+use super::member::{Member, Members, is_over, number, proof_of_death};
 use super::observed::{CreationOutcome, Observed, Planned};
-use super::status::{self, Truth, after, allocation_text, duration_text, last_line};
-use super::{pods, run, stop, template};
+use super::sight::Sight;
+use super::status::{self, Truth, after, allocation_text};
+use super::{late, pods, run, stop, template};
 
 /// An agent that has not answered for so long, ms, is dead, and what it had set has ended: its setter restores when it has not heard
 /// its brain for half a minute.
@@ -37,11 +38,20 @@ pub(super) fn waiting(d: &mut Draft<'_>) {
         d.status.phase = Phase::Pending;
         d.wait_for(Reason::NotPlannedYet, "no longer suspended");
     }
+    if let Some(backoff) = d.o.backoff.filter(|backoff| backoff.until > d.o.now) {
+        if matches!(d.reason(), None | Some(Reason::NotPlannedYet)) {
+            d.wait_for(Reason::NotPlannedYet, &backoff_text(&backoff.words));
+        }
+        return d.look_at(backoff.until);
+    }
     if !template::fits(d) {
         return;
     }
     if refused_under_older_rules(d) {
         d.status.not_before = None;
+    }
+    if waits_for_older(d) {
+        return;
     }
     let until = d.status.not_before.clone().filter(|t| t.0 > d.o.now);
     if let Some(until) = until {
@@ -70,6 +80,37 @@ pub(super) fn waiting(d: &mut Draft<'_>) {
         None if d.status.reason.is_none() => d.wait_for(Reason::NotPlannedYet, "waits for the next plan"),
         None => {}
     }
+}
+
+/// Pods that a deleted job of this name left can still run, and write its checkpoint, or have the names that this one's
+/// would have. Nothing is planned meanwhile: on a silent node that may take for ever.
+fn waits_for_older(d: &mut Draft<'_>) -> bool {
+    let members = Members::of(d.o, None);
+    let next = d.status.attempts.saturating_add(1);
+    let runs = |pod: &SlimPod| {
+        !is_over(pod) && proof_of_death(pod, d.o.nodes).is_none() && !stop::given_up(d.o, pod)
+    };
+    let blocks = |p: &&&SlimPod| runs(p) || number(p, names::LABEL_ATTEMPT) == Some(next);
+    let Some(pod) = members.older.iter().find(blocks) else { return false };
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let node = pod.spec.node_name.as_ref().filter(|_| runs(pod));
+    let silent = node.and_then(|node| Some((node, d.o.nodes.get(node).filter(|fact| !fact.ready)?)));
+    let (reason, message) = match silent {
+        Some((node, fact)) => {
+            if let Some(since) = fact.ready_changed {
+                d.look_at(after(since, d.o.policy.node_loss_after));
+            }
+            let message = format!("{name} of a deleted job of this name is on node {node}, which is silent");
+            (Reason::NodeSilent, message)
+        }
+        None if runs(pod) => {
+            (Reason::WaitingForRoom, format!("{name} of a deleted job of this name has not ended"))
+        }
+        None => (Reason::WaitingForRoom, format!("{name} of a deleted job of this name is still there")),
+    };
+    d.unfit = true;
+    d.wait_for(reason, &message);
+    true
 }
 
 /// The pods were refused, and the rules of the namespace have changed since: there is nothing to wait for.
@@ -166,7 +207,7 @@ fn allocate(d: &mut Draft<'_>) {
 pub(super) fn starting(d: &mut Draft<'_>) {
     let Some(allocation) = d.allocation() else { return lost_allocation(d) };
     let members = Members::of(d.o, Some(&allocation));
-    let container = d.o.job.spec.container.as_deref();
+    let container = d.o.training_container();
     let started: Option<Vec<_>> = members.gang.iter().map(|m| m.started_at(container)).collect();
     if let Some(started) = started.and_then(|s| s.into_iter().max()) {
         let bound = members.gang.iter().filter_map(Member::bound_at).max();
@@ -189,6 +230,10 @@ pub(super) fn starting(d: &mut Draft<'_>) {
     if run::silent(d, &allocation, &members) == run::Silence::None {
         watch(d, &allocation, &members);
     }
+}
+
+fn backoff_text(words: &str) -> String {
+    format!("the API server does not make pods of this namespace; tried again later: {words}")
 }
 
 /// A status whose allocation was taken away by somebody else: wait for the next plan. Pods that live are strays.
@@ -222,6 +267,9 @@ fn make(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
         let judgement = Judgement::new(Outcome::Withdrawn, Reason::ClusterFailure, message).avoiding(node);
         return d.stop_judged(&judgement);
     }
+    if late::room_since(d, allocation).is_some() && late::is_late(d, allocation) {
+        return late::withdraw_unmade(d, members);
+    }
     let taken = |n: &&String| d.o.nodes.get(*n).is_some_and(|f| f.open_gpus < allocation.gpus_per_worker);
     if let Some(node) = allocation.nodes.iter().find(taken) {
         // Nobody of ours could leave to make room; only another plan helps.
@@ -237,6 +285,7 @@ fn make(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
         return d.say(condition::RUNNING, Truth::False, Reason::WaitingForRoom, &why);
     }
     say_starting(d);
+    late::is_late(d, allocation);
     if d.o.creation.generation == allocation.generation && d.o.creation.outcome == CreationOutcome::Made {
         return;
     }
@@ -307,80 +356,15 @@ fn asleep(d: &mut Draft<'_>, allocation: &Allocation) -> Option<String> {
 
 /// Watches binding and start.
 fn watch(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
-    let bound: Option<Vec<_>> = members.gang.iter().map(Member::bound_at).collect();
-    let bound = bound.and_then(|b| b.into_iter().max());
-    d.status.reason = Some(Reason::PodsStarting.as_str().into());
-    d.say(
-        condition::RUNNING,
-        Truth::False,
-        Reason::PodsStarting,
-        "the pods are being made, bound and started",
-    );
+    say_starting(d);
     let now = d.o.now;
-    let Some(bound) = bound else {
-        let first = members.gang.iter().filter_map(|m| m.pod()?.metadata.creation_timestamp.as_ref()).min();
-        let due = after(first.map_or(allocation.since.0, |t| t.0), d.o.policy.placement_timeout);
-        if now < due {
-            return d.look_at(due);
+    if !members.gang.iter().all(Member::bound) {
+        if late::is_late(d, allocation) {
+            late::withdraw_unbound(d, members);
         }
-        return withdraw_unbound(d, members);
-    };
-    let due = after(bound, d.o.job.spec.start_timeout.seconds_or(900));
-    if now < due { d.look_at(due) } else { start_timeout(d, members) }
-}
-
-/// A gang not wholly bound in time goes back as a whole; nodes that were not reached are left out for a while.
-fn withdraw_unbound(d: &mut Draft<'_>, members: &Members<'_>) {
-    let unbound: Vec<&Member<'_>> = members.gang.iter().filter(|m| !m.bound()).collect();
-    let words = unbound.iter().find_map(|m| {
-        let conditions = &m.pod()?.status.conditions;
-        let said = conditions.iter().find(|c| c.type_ == "PodScheduled" && c.status != "True")?;
-        (!said.message.is_empty()).then(|| said.message.clone())
-    });
-    let message = format!(
-        "{} of {} workers not bound within {}: {}",
-        unbound.len(),
-        members.gang.len(),
-        duration_text(d.o.policy.placement_timeout),
-        words.unwrap_or_else(|| "the scheduler has said nothing".into()),
-    );
-    let mut judgement = Judgement::new(Outcome::Withdrawn, Reason::PlacementTimeout, message);
-    judgement.avoid = unbound.iter().map(|m| m.node.to_owned()).collect();
-    d.stop_judged(&judgement);
-}
-
-/// Image and configuration are the user's; any other reason for not starting is the cluster's.
-fn start_timeout(d: &mut Draft<'_>, members: &Members<'_>) {
-    const OF_THE_USER: [&str; 5] = [
-        "ErrImagePull",
-        "ImagePullBackOff",
-        "ErrImageNeverPull",
-        "InvalidImageName",
-        "CreateContainerConfigError",
-    ];
-    let container = d.o.job.spec.container.as_deref();
-    let late: Vec<&Member<'_>> = members.gang.iter().filter(|m| m.started_at(container).is_none()).collect();
-    let waiting = |m: &Member<'_>| -> Vec<(String, String)> {
-        let statuses = m.pod().map(|p| &p.status);
-        statuses
-            .into_iter()
-            .flat_map(|s| s.init_container_statuses.iter().chain(&s.container_statuses))
-            .filter_map(|s| s.state.waiting.as_ref())
-            .map(|w| (w.reason.clone(), w.message.clone()))
-            .collect()
-    };
-    let all: Vec<_> = late.iter().flat_map(|m| waiting(m)).collect();
-    let users = all.iter().find(|(reason, _)| OF_THE_USER.contains(&reason.as_str()));
-    let shown = users.or(all.first());
-    let words = shown.map_or_else(String::new, |(reason, message)| {
-        if message.is_empty() { format!(": {reason}") } else { format!(": {reason}: {}", last_line(message)) }
-    });
-    let limit = duration_text(d.o.job.spec.start_timeout.seconds_or(900));
-    let message = format!("bound but not running within {limit}{words}");
-    let outcome = if users.is_some() { Outcome::UserFailure } else { Outcome::ClusterFailure };
-    let mut judgement = Judgement::new(outcome, Reason::StartTimeout, message);
-    if outcome == Outcome::ClusterFailure {
-        judgement.avoid = late.iter().map(|m| m.node.to_owned()).collect();
+        return;
     }
-    d.stop_judged(&judgement);
+    let bound = d.first_seen(Sight::Bound { attempt: allocation.attempt });
+    let due = after(bound, late::start_limit(d));
+    if now < due { d.look_at(due) } else { late::start_timeout(d, members) }
 }

@@ -5,7 +5,7 @@ use andreas_api::Phase;
 use super::action::Step;
 use super::draft::Draft;
 use super::observed::Observed;
-use super::{end, run, start, status, stop};
+use super::{cancel, end, run, start, status, stop};
 
 /// Phases that one step may pass through: Pending, Starting, Running, Stopping, Pending again, Suspended.
 const MOST_PHASES: usize = 8;
@@ -15,7 +15,7 @@ pub fn step(observed: &Observed<'_>) -> Step {
     let mut d = Draft::new(observed);
     let metadata = &observed.job.metadata;
     if metadata.deletion_timestamp.is_some() {
-        // Cancelled: the garbage collector deletes the pods with their grace, or orphans them where the user says so.
+        cancel::cancelled(&mut d);
         return d.finish();
     }
     d.status.observed_generation = metadata.generation;

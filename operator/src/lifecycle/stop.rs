@@ -3,6 +3,7 @@
 use andreas_api::Reason;
 use andreas_api::slim::SlimPod;
 use andreas_api::training_job::Allocation;
+use andreas_core::same_nodes;
 
 use super::action::DeleteReason;
 use super::draft::Draft;
@@ -32,12 +33,7 @@ pub(super) fn asked_by_plan(d: &mut Draft<'_>, allocation: &Allocation) -> bool 
     match d.decision().cloned() {
         None => false,
         Some(Planned::Run { gpu_type, nodes, gpus_per_worker, .. }) => {
-            let sorted = |nodes: &[String]| {
-                let mut nodes = nodes.to_vec();
-                nodes.sort_unstable();
-                nodes
-            };
-            if gpus_per_worker == allocation.gpus_per_worker && sorted(&nodes) == sorted(&allocation.nodes) {
+            if gpus_per_worker == allocation.gpus_per_worker && same_nodes(&nodes, &allocation.nodes) {
                 return false;
             }
             let to = nodes.join(", ");
@@ -71,11 +67,9 @@ pub(super) fn may_restart(o: &Observed<'_>) -> bool {
 
 /// The pod is on a node that has been silent for so long that its job goes on without it. Its GPUs stay in use.
 pub(super) fn given_up(o: &Observed<'_>, pod: &SlimPod) -> bool {
-    let node = pod.spec.node_name.as_ref().and_then(|n| o.nodes.get(n));
+    let node = pod.spec.node_name.as_ref().filter(|n| o.nodes.get(*n).is_some_and(|fact| !fact.ready));
     may_restart(o)
-        && node.is_some_and(|f| {
-            !f.ready && f.ready_changed.is_some_and(|at| after(at, o.policy.node_loss_after) <= o.now)
-        })
+        && node.is_some_and(|node| after(o.readiness_seen(node), o.policy.node_loss_after) <= o.now)
 }
 
 /// Stopping.
@@ -86,7 +80,7 @@ pub(super) fn stopping(d: &mut Draft<'_>) {
     let members = Members::of(d.o, Some(&allocation));
     let known_bound = allocation.bound_time.is_some() || allocation.running_time.is_some();
     let case = Case { o: d.o, allocation: &allocation, members: &members, stop: Some(&stop), known_bound };
-    let container = d.o.job.spec.container.as_deref();
+    let container = d.o.training_container();
     for member in &members.gang {
         if let Some(pod) = member.live.filter(|p| !is_over(p)) {
             let left_over = member.ending(container).is_some();

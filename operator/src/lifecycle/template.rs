@@ -2,6 +2,7 @@
 
 use andreas_api::Reason;
 use andreas_api::phase::condition;
+use andreas_api::shared_template::LARGEST_TEMPLATE;
 use jiff::Timestamp;
 
 use super::action::Action;
@@ -12,6 +13,8 @@ use super::status::{self, Truth, after};
 /// Seconds between dry runs of a refused template: at first, and at most.
 const FIRST_RETRY: i64 = 1;
 const LONGEST_RETRY: i64 = 300;
+/// Seconds between looks at a claim that keeps the job from being planned.
+const LOOK_AT_CLAIMS: i64 = 60;
 
 /// Sees that the API server would take a worker. False while the template is refused.
 ///
@@ -19,7 +22,7 @@ const LONGEST_RETRY: i64 = 300;
 /// worker may fit. The planner knows the quota.
 pub(super) fn fits(d: &mut Draft<'_>) -> bool {
     let spec = &d.o.job.spec;
-    if let Some(words) = unknown_container(d) {
+    if let Some(words) = too_large(d).or_else(|| unknown_container(d)).or_else(|| single_node_claim(d)) {
         d.say(condition::TEMPLATE_ACCEPTED, Truth::False, Reason::TemplateRejected, &words);
         d.wait_for(Reason::TemplateRejected, &words);
         d.unfit = true;
@@ -27,27 +30,34 @@ pub(super) fn fits(d: &mut Draft<'_>) -> bool {
     }
     let most = spec.gpus.totals().last().copied().unwrap_or(1);
     let gpus = d.o.settings.largest_node_gpus.map_or(most, |largest| most.min(largest.max(1)));
-    let accepted =
-        format!("the API server admits a worker with {gpus} GPU{}", if gpus == 1 { "" } else { "s" });
     let shown = status::condition(&d.status.conditions, condition::TEMPLATE_ACCEPTED);
-    let holds = shown.is_some_and(|c| c.status == "True" && c.message == accepted);
+    // Nodes without GPUs for a moment, as while a device plug-in restarts, cost no dry run: a larger worker was admitted.
+    let enough = |tried: i32| (gpus..=most).contains(&tried);
+    let holds = shown.is_some_and(|c| c.status == "True" && admitted(&c.message).is_some_and(enough));
     let shown_true = shown.is_some_and(|c| c.status == "True");
     let was_refused = shown.is_some_and(|c| c.status == "False");
     let refused_since = shown.map_or(d.o.now, |c| c.last_transition_time.0);
     if holds {
+        // What admission adds is remembered by one process only.
+        if d.o.verdict.is_none() {
+            try_worker(d, gpus);
+        }
         return true;
     }
-    let verdict = d.o.verdict.filter(|v| v.gpus == gpus);
+    let verdict = d.o.verdict.filter(|v| v.gpus == gpus || v.refusal.is_none() && enough(v.gpus));
     let Some(verdict) = verdict else {
         try_worker(d, gpus);
-        // Not known yet. What was refused before stays refused until it is known.
-        if was_refused {
-            d.unfit = true;
-        }
-        return !was_refused;
+        // Not known yet. What was refused before stays refused until it is known, and where dry runs get no verdict
+        // nothing is planned that has none.
+        let refused = was_refused || d.o.backoff.is_some_and(|backoff| backoff.untried);
+        // What was never tried waits a moment for what admission adds to it, unless nobody answers.
+        let untried = d.o.verdict.is_none() && !shown_true && d.o.backoff.is_none() && !d.o.failing;
+        d.unfit = refused || untried;
+        return !refused;
     };
     match &verdict.refusal {
         None => {
+            let accepted = accepted(verdict.gpus);
             if was_refused || shown_true {
                 d.unsay(condition::TEMPLATE_ACCEPTED);
                 d.say(condition::TEMPLATE_ACCEPTED, Truth::True, Reason::AsExpected, &accepted);
@@ -82,6 +92,27 @@ pub(super) fn fits(d: &mut Draft<'_>) -> bool {
     }
 }
 
+const ADMITS: &str = "the API server admits a worker with ";
+
+fn accepted(gpus: i32) -> String {
+    format!("{ADMITS}{gpus} GPU{}", if gpus == 1 { "" } else { "s" })
+}
+
+/// GPUs of the worker that [`accepted`] speaks of.
+fn admitted(message: &str) -> Option<i32> {
+    message.strip_prefix(ADMITS)?.split(' ').next()?.parse().ok()
+}
+
+/// The API server takes objects of 1.5 MB; a template of that size for each of a thousand jobs would be more than there is room for.
+fn too_large(d: &Draft<'_>) -> Option<String> {
+    let size = d.o.job.spec.template.left_out()?;
+    Some(format!(
+        "spec.template: {} kB are more than the {} kB that a template may have: keep what is large in a ConfigMap, a Secret or the image",
+        size.div_ceil(1024),
+        LARGEST_TEMPLATE / 1024
+    ))
+}
+
 /// The API server would take a pod whose training container is not there, and it would hold no GPU.
 fn unknown_container(d: &Draft<'_>) -> Option<String> {
     let spec = &d.o.job.spec;
@@ -89,6 +120,14 @@ fn unknown_container(d: &Draft<'_>) -> Option<String> {
     let containers = spec.template.spec.as_ref().map(|s| s.containers.as_slice()).unwrap_or_default();
     (!containers.iter().any(|c| c.name == name))
         .then(|| format!("spec.container: the template has no container named {name}"))
+}
+
+/// The API server would take the pods of a gang whose claim can be mounted on one node only, and all but one would wait for
+/// it with their GPUs. Claims change seldom; the job is looked at again now and then.
+fn single_node_claim(d: &mut Draft<'_>) -> Option<String> {
+    let words = d.o.single_node_claim?;
+    d.look_at(after(d.o.now, LOOK_AT_CLAIMS));
+    Some(format!("{words}; use a ReadWriteMany claim, or set gpus.maxNodes to 1"))
 }
 
 /// Waits as long again as it has been refused, 1 s at least and 5 min at most: what is refused in a namespace just made, whose

@@ -1,12 +1,13 @@
 //! Every metric of the operator.
 
+use andreas_runtime::certificates::CERTIFICATES;
 use andreas_runtime::metrics::{Metric, PROCESS};
 use andreas_runtime::watch::WATCHES;
 
 /// All that `/metrics` may show, those of every program included.
 #[must_use]
 pub fn all() -> Vec<Metric> {
-    [OWN, WATCHES, PROCESS].concat()
+    [OWN, WATCHES, CERTIFICATES, PROCESS].concat()
 }
 
 macro_rules! metrics {
@@ -49,16 +50,22 @@ metrics! {
 
     GPUS = gauge("andreas_gpus", &["gpu_type", "state"],
         "GPUs of managed nodes, by type and state: held (by TrainingJobs), foreign, free, resting, unhealthy, unavailable");
+    USABLE_NODES = gauge("andreas_usable_nodes", &[],
+        "Nodes whose GPUs are planned and that take workers now: ready, not cordoned");
+    EXCLUDED_NODES = gauge("andreas_excluded_nodes", &["reason"],
+        "Nodes with GPUs that are not planned, by reason: MigInUse, SharedGpus, NoWholeGpus, NoTypeLabel, UnknownBoard, NotSelected");
+    UNKNOWN_BOARDS = gauge("andreas_unknown_board_nodes", &[],
+        "Planned nodes of whose GPUs nobody knows what they draw, so that their energy is assumed; none where a power budget is set");
     DRAW = gauge("andreas_power_watts", &[],
-        "Draw of the cluster as budgets count it: jobs that start or run, idle GPUs, nodes with a job, GPUs of others");
+        "Draw of the cluster as budgets count it: jobs that start or run (measured where agents report), idle GPUs, nodes with a job, GPUs of others");
     BUDGETED = gauge("andreas_budgeted_power_watts", &[], "Budgeted power of the last plan");
     LIMITED = gauge("andreas_observed_limits_power_watts", &[],
         "Budgeted power that the last plan would have if power limits were set; not there unless the policy says limits: Observe");
     ALLOWED = gauge("andreas_allowed_power_watts", &[], "What the power budget allows; not there without budget");
     OVER_BUDGET = gauge("andreas_over_budget_watts", &[],
-        "Draw of what runs above the power budget, jobs that are asked to stop left out");
+        "Draw of what runs above the power budget, measured where agents report; jobs that are asked to stop are left out");
     BUDGET_MET = gauge("andreas_budget_met", &[],
-        "0 when what runs is above the power budget for longer than enforceWithin");
+        "0 when what runs draws more than the power budget for longer than enforceWithin, measured where agents report");
     VIOLATIONS = counter("andreas_planned_budget_violations_total", &[], "Plans above the power budget");
 
     PLANS = counter("andreas_plans_total", &[], "Plans made");

@@ -24,6 +24,7 @@ use andreas_api::training_job::AttemptRecord;
 use andreas_api::training_profile::Observation;
 use andreas_api::{Outcome, Phase, Reason, TrainingJobStatus};
 use andreas_predictor::Estimate;
+use andreas_runtime::clock;
 use andreas_runtime::metrics::register_process;
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -291,7 +292,7 @@ impl Metrics {
     }
 
     fn job_ended(&self, job: &SlimTrainingJob, after: &TrainingJobStatus, created: Option<Timestamp>) {
-        let end = after.completion_time.as_ref().map_or_else(Timestamp::now, |time| time.0);
+        let end = after.completion_time.as_ref().map_or_else(clock::now, |time| time.0);
         let due = deadline(&job.spec, job.metadata.creation_timestamp.as_ref()).map(|due| due.0);
         let well = after.phase == Phase::Succeeded;
         let deadline = match due {
@@ -345,7 +346,7 @@ impl Metrics {
     pub fn fitted(&self, fit: &Fit) {
         self.fits("done");
         self.fit_seconds.observe(fit.took.as_secs_f64());
-        self.learning.lock().fitted(Timestamp::now(), fit);
+        self.learning.lock().fitted(clock::now(), fit);
     }
 
     /// What an attempt taught, beside what `table` predicted for it.

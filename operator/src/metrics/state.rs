@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use andreas_api::gpu_node::GpuCondition;
-use andreas_api::names::LABEL_GPU_PRODUCT;
 use andreas_api::slim::{SlimNode, SlimTrainingJob};
 use andreas_api::{EnergyPolicySpec, Phase, Reason, TrainingJobStatus};
+use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -18,12 +18,12 @@ use prometheus_client::encoding::DescriptorEncoder;
 use super::learning::Learning;
 use super::spent::{Attempt, MOST_TYPES, OTHER, Spent};
 use super::{Told, list, seconds};
+use crate::bill::attempt_energy;
 use crate::budget;
 use crate::executor::Shared;
-use crate::forecast::attempt_energy;
 use crate::index::{Amounts, ClusterIndex};
 use crate::lifecycle::status::deadline;
-use crate::snapshot::{is_managed, left_alone, usable};
+use crate::snapshot::{Exclusion, Inventory, NodeUse, gpu_type, usable};
 
 /// Risks of a job, as they stand in its prediction; `Unknown` before the first one.
 const RISKS: [&str; 6] = ["None", "Low", "Medium", "High", "Late", "Unknown"];
@@ -56,7 +56,7 @@ impl State {
 
     /// This process leads from now on.
     pub fn lead(&self, shared: &Arc<Shared>) {
-        self.spent.lock().lead(Timestamp::now());
+        self.spent.lock().lead(clock::now());
         *self.shared.lock() = Arc::downgrade(shared);
     }
 
@@ -71,7 +71,7 @@ impl State {
 impl Collector for State {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let Some(shared) = self.shared.lock().upgrade() else { return Ok(()) };
-        let view = View::of(&shared.index.lock(), Timestamp::now());
+        let view = View::of(&shared.index.lock(), clock::now());
         self.encode_view(view, &mut encoder)
     }
 }
@@ -84,6 +84,9 @@ pub(super) struct View {
     tardiness: f64,
     oldest_waiting: f64,
     gpus: BTreeMap<String, [u64; STATES.len()]>,
+    usable_nodes: u64,
+    unknown_boards: u64,
+    excluded: BTreeMap<Exclusion, u64>,
     draw: f64,
     /// Attempts that run, and what they have used.
     running: Vec<(Attempt, (i64, i64))>,
@@ -104,8 +107,8 @@ fn usual(phase: Phase) -> Reason {
 
 impl View {
     pub(super) fn of(index: &ClusterIndex, now: Timestamp) -> Self {
-        let default = EnergyPolicySpec::default();
-        let policy = index.policy().map_or(&default, |policy| &policy.spec);
+        let inventory = Inventory::of(index);
+        let policy = inventory.policy();
         let mut view = Self::default();
         let mut held: BTreeMap<&str, u64> = BTreeMap::new();
         for (key, job) in index.jobs.iter() {
@@ -118,10 +121,10 @@ impl View {
             }
         }
         for (key, node) in index.nodes.iter() {
-            view.add_node(index, key, node, held.get(key.name.as_str()).copied().unwrap_or(0), policy);
+            view.add_node(index, key, node, held.get(key.name.as_str()).copied().unwrap_or(0), &inventory);
         }
         view.draw = budget::draw(index, policy, now)
-            .map_or_else(|| budget::counted(index, policy).0, |draw| draw.whole);
+            .map_or_else(|| budget::counted(index, policy, now).0, |draw| draw.whole);
         view
     }
 
@@ -170,21 +173,25 @@ impl View {
         key: &ObjectKey,
         node: &SlimNode,
         held: u64,
-        policy: &EnergyPolicySpec,
+        inventory: &Inventory<'_>,
     ) {
-        let managed = is_managed(node, policy);
-        let Some(product) = node.labels().get(LABEL_GPU_PRODUCT).filter(|_| managed || held > 0) else {
-            return;
-        };
+        let of_node = inventory.node_use(node);
+        let open = of_node.planned().is_some() && usable(node);
+        self.usable_nodes += u64::from(open);
+        self.unknown_boards += u64::from(of_node.planned().is_some_and(|t| inventory.unknown().contains(t)));
+        if let Some(why) = of_node.exclusion() {
+            *self.excluded.entry(why).or_default() += 1;
+        }
+        let ours = !matches!(of_node, NodeUse::NoGpus | NodeUse::Excluded(Exclusion::NotSelected));
+        let Some(product) = gpu_type(node, inventory.policy()).filter(|_| ours || held > 0) else { return };
         let known = self.gpus.contains_key(product) || self.gpus.len() < MOST_TYPES;
-        let name = if known { product.as_str() } else { OTHER };
+        let name = if known { product } else { OTHER };
         let counts = self.gpus.entry(name.to_owned()).or_default();
         let mut left = Amounts::of(&node.status.allocatable).gpus.max(held);
         let agent = index.gpu_nodes.get(key).and_then(|gpu_node| gpu_node.status.as_ref());
         let seen = |state: GpuCondition| {
             agent.map_or(0, |status| status.gpus.iter().filter(|gpu| gpu.state == state).count() as u64)
         };
-        let open = managed && left_alone(node).is_none() && usable(node);
         let rest = if open { "free" } else { "unavailable" };
         let resting = if open { seen(GpuCondition::Resting) } else { 0 };
         for (state, wanted) in [
@@ -226,6 +233,13 @@ impl View {
                 STATES.into_iter().zip(counts).try_for_each(|(state, count)| {
                     values.of(&[("gpu_type", gpu_type.as_str()), ("state", state)], *count as f64)
                 })
+            })
+        })?;
+        list::USABLE_NODES.encode(encoder, |values| values.plain(self.usable_nodes as f64))?;
+        list::UNKNOWN_BOARDS.encode(encoder, |values| values.plain(self.unknown_boards as f64))?;
+        list::EXCLUDED_NODES.encode(encoder, |values| {
+            Exclusion::ALL.into_iter().try_for_each(|why| {
+                values.of(&[("reason", why.as_str())], self.excluded.get(&why).copied().unwrap_or(0) as f64)
             })
         })?;
         list::TARDINESS.encode(encoder, |values| values.plain(self.tardiness))?;

@@ -100,6 +100,7 @@ fn everything(metrics: &Metrics) {
         gpus: andreas_core::GpuCount(2),
         epoch: andreas_core::Seconds(100.0),
         power: andreas_core::Watts(300.0),
+        draw: None,
         rel_std: 0.2,
     };
     let times = vec![andreas_predictor::Estimate {
@@ -116,6 +117,7 @@ fn everything(metrics: &Metrics) {
         limits: Vec::new(),
         prior: false,
         cautious: None,
+        usual_run: andreas_core::Seconds(14_400.0),
     };
     let seen = serde_json::from_value(json!({"run": "done-1", "gpuType": "A", "gpus": 2, "nodes": 1,
         "millisPerEpoch": 125_000, "milliEpochs": 10_000, "at": at(7_200)}));
@@ -148,8 +150,8 @@ fn has(text: &str, line: &str) {
 
 #[test]
 fn the_list_holds_what_is_exposed_and_nothing_else() {
-    let watches: Vec<&str> = andreas_runtime::watch::WATCHES.iter().map(|metric| metric.name).collect();
-    let listed: Vec<_> = list::all().into_iter().filter(|metric| !watches.contains(&metric.name)).collect();
+    let elsewhere = [andreas_runtime::watch::WATCHES, andreas_runtime::certificates::CERTIFICATES].concat();
+    let listed: Vec<_> = list::all().into_iter().filter(|metric| !elsewhere.contains(metric)).collect();
     let text = scrape(small(), everything, at(4_000));
     assert_eq!(deviations(&text, &listed), Vec::<String>::new(), "{text}");
     assert_eq!(ill_named(&list::all()), Vec::<String>::new());

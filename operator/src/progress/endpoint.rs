@@ -1,26 +1,23 @@
 //! The one route: who asks, for which job, and what became of the report.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use andreas_api::names::{LABEL_ATTEMPT, progress_audience};
-use andreas_api::slim::SlimPod;
+use andreas_api::names::progress_audience;
+use andreas_runtime::access::bearer;
+use andreas_runtime::clock;
+use andreas_runtime::server::Via;
 use andreas_runtime::watch::ObjectKey;
 use axum::Router;
-use axum::body::Bytes;
-use axum::extract::{ConnectInfo, DefaultBodyLimit, Path, State};
+use axum::extract::{ConnectInfo, Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use http::{HeaderMap, StatusCode, header};
-use jiff::Timestamp;
-use kube::Resource;
+use http::{StatusCode, header};
 use serde_json::json;
 
 use super::Progress;
-use super::token::{self, ReviewError, bearer};
+use super::token::ReviewError;
 use super::wire::ReportBody;
-use crate::executor::writer::get;
-use crate::index::{number, owner};
 
 /// Largest body: 256 metrics of some hundred bytes.
 const MAX_BODY: usize = 64 * 1024;
@@ -30,7 +27,7 @@ const DENIED: &str = "the token does not belong to a pod of this job's present a
 /// The routes.
 pub fn router(progress: Arc<Progress>) -> Router {
     const PATH: &str = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/{namespace}/trainjobs/{name}/status";
-    Router::new().route(PATH, post(report)).layer(DefaultBodyLimit::max(MAX_BODY)).with_state(progress)
+    Router::new().route(PATH, post(report)).with_state(progress)
 }
 
 fn refuse(progress: &Progress, code: StatusCode, message: &'static str) -> Response {
@@ -63,10 +60,10 @@ async fn report(
     State(progress): State<Arc<Progress>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     Path((namespace, name)): Path<(String, String)>,
-    headers: HeaderMap,
-    body: Bytes,
+    request: Request,
 ) -> Response {
-    let Some(token) = headers.get(header::AUTHORIZATION).and_then(bearer) else {
+    let (parts, body) = request.into_parts();
+    let Some(token) = parts.headers.get(header::AUTHORIZATION).and_then(bearer) else {
         return refuse(&progress, StatusCode::UNAUTHORIZED, "a bearer token is needed");
     };
     let key = ObjectKey { namespace, name };
@@ -77,21 +74,29 @@ async fn report(
             Err(error) => unreviewed(&progress, &error),
         };
     };
-    let pod = match progress.tokens.review(token, &progress_audience(&uid), peer.ip()).await {
-        Ok(Some(pod)) if pod.namespace == key.namespace => pod,
-        Ok(_) => return refuse(&progress, StatusCode::FORBIDDEN, DENIED),
-        Err(error) => return unreviewed(&progress, &error),
+    let attempt = match attempt(&progress, token, &key, &uid, peer.ip()).await {
+        Ok(attempt) => attempt,
+        Err(error) => {
+            progress.turned_away.note(&uid, clock::now());
+            return unreviewed(&progress, &error);
+        }
     };
     let present = job.status.as_ref().and_then(|status| status.allocation.as_ref()).map(|a| a.attempt);
-    let Some(attempt) = member(&progress, &key, &uid, &pod).await.filter(|attempt| Some(*attempt) == present)
-    else {
+    let Some(attempt) = attempt.filter(|attempt| Some(*attempt) == present) else {
         return refuse(&progress, StatusCode::FORBIDDEN, DENIED);
+    };
+    if let Some(via) = parts.extensions.get::<Via>() {
+        via.authenticated(&key.namespace);
+    }
+    // Nothing is kept of those who have shown no good token.
+    let Ok(body) = axum::body::to_bytes(body, MAX_BODY).await else {
+        return refuse(&progress, StatusCode::PAYLOAD_TOO_LARGE, "the body is too large or was cut off");
     };
     let Ok(body) = serde_json::from_slice::<ReportBody>(&body) else {
         return refuse(&progress, StatusCode::BAD_REQUEST, "the body is not a status report");
     };
     let claim = body.trainer_status.as_ref().and_then(|status| status.claim(job.spec.epochs));
-    match progress.take(&key, &job, attempt, claim, Timestamp::now()).await {
+    match progress.take(&key, &job, attempt, claim, clock::now()).await {
         Ok(became) => progress.metrics.reported(became),
         Err(error) => {
             tracing::warn!(job = %key, %error, "progress not written");
@@ -101,18 +106,17 @@ async fn report(
     (StatusCode::OK, axum::Json(body)).into_response()
 }
 
-/// The attempt that a pod is a member of; looked up live where the cache does not know the pod yet.
-async fn member(progress: &Progress, job: &ObjectKey, uid: &str, pod: &token::PodIdentity) -> Option<i64> {
-    let key = ObjectKey { namespace: pod.namespace.clone(), name: pod.name.clone() };
-    let held = progress.index.lock().pods.get(&key).cloned();
-    let found = match held.filter(|held| held.metadata.uid.as_deref() == Some(&pod.uid)) {
-        Some(found) => found,
-        None => {
-            let url = SlimPod::url_path(&(), Some(&key.namespace));
-            Arc::new(get::<SlimPod>(&progress.client, &url, &key.name).await.ok().flatten()?)
-        }
-    };
-    let same = found.metadata.uid.as_deref() == Some(&pod.uid);
-    let ours = owner(&found.metadata).is_some_and(|(name, owner)| owner == uid && name == *job);
-    if same && ours { number(&found.metadata, LABEL_ATTEMPT) } else { None }
+/// The attempt of the job that the token's pod is a member of; `None`: it is not, or the token is not good.
+async fn attempt(
+    progress: &Progress,
+    token: &str,
+    job: &ObjectKey,
+    uid: &str,
+    peer: IpAddr,
+) -> Result<Option<i64>, ReviewError> {
+    let pod = progress.tokens.review(token, &progress_audience(uid), peer).await?;
+    match pod.filter(|pod| pod.namespace == job.namespace) {
+        Some(pod) => progress.members.attempt(job, uid, &pod).await,
+        None => Ok(None),
+    }
 }

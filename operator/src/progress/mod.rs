@@ -6,18 +6,19 @@
 //! `progressTimeout` is measured from.
 //!
 //! Who may report: a token of the job's own audience ([`token`]), issued to a pod that is a member of the job's present
-//! attempt. What a program says is a claim: bounded, never taken back within an attempt ([`rules`]), and weighed by what
+//! attempt ([`members`]). What a program says is a claim: bounded, never taken back within an attempt ([`rules`]), and weighed by what
 //! was heard before ([`heard`]).
 //!
 //! **Must never be here**: trust in anything a container says beyond its own progress.
 
 pub mod endpoint;
 pub mod heard;
-mod peers;
+mod members;
 pub mod rules;
 #[cfg(test)]
 mod tests;
 pub mod token;
+mod turned_away;
 pub mod wire;
 
 use std::collections::HashMap;
@@ -27,6 +28,7 @@ use std::time::Duration;
 use andreas_api::Phase;
 use andreas_api::names::FIELD_MANAGER;
 use andreas_api::slim::SlimTrainingJob;
+use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
@@ -42,11 +44,13 @@ use crate::executor::writer::get;
 use crate::index::ClusterIndex;
 use crate::metrics::Metrics;
 use heard::Heard;
+use members::Members;
 use rules::{Report, Verdict};
 use token::Tokens;
 use wire::Claim;
 
 pub use endpoint::router;
+pub use turned_away::TurnedAway;
 
 /// Progress writes in flight.
 const WRITES: usize = 8;
@@ -67,6 +71,8 @@ pub struct Progress {
     client: Client,
     index: Arc<Mutex<ClusterIndex>>,
     tokens: Tokens,
+    members: Members,
+    turned_away: Arc<TurnedAway>,
     metrics: Metrics,
     last: LastReports,
     /// What was heard of each job (by UID) in its newest attempt.
@@ -98,9 +104,12 @@ impl Progress {
         index: Arc<Mutex<ClusterIndex>>,
         metrics: Metrics,
         last: LastReports,
+        turned_away: Arc<TurnedAway>,
     ) -> Arc<Self> {
         Arc::new(Self {
             tokens: Tokens::new(client.clone()),
+            members: Members::new(client.clone(), Arc::clone(&index)),
+            turned_away,
             client,
             index,
             metrics,
@@ -119,7 +128,7 @@ impl Progress {
                 () = shutdown.cancelled() => return,
             }
             self.tidy();
-            self.write_due(Timestamp::now()).await;
+            self.write_due(clock::now()).await;
         }
     }
 
@@ -264,6 +273,7 @@ impl Progress {
         self.last.lock().retain(|uid, _| known.contains(uid));
         self.heard.lock().retain(|uid, _| known.contains(uid));
         self.later.lock().retain(|_, deferred| known.contains(&deferred.uid));
+        self.turned_away.keep(&known);
     }
 }
 

@@ -40,7 +40,7 @@ impl World {
         index.lock().apply(job);
         index.lock().apply(serde_json::from_value::<SlimPod>(testing::pod(0, 11, "j1")).expect("a pod"));
         let metrics = Metrics::register(&mut Registry::default());
-        let progress = Progress::new(server.client(), index, metrics, LastReports::default());
+        let progress = Progress::new(server.client(), index, metrics, LastReports::default(), Arc::default());
         Self { server, progress }
     }
 
@@ -103,6 +103,63 @@ async fn who_is_not_a_member_of_the_present_attempt_is_refused() {
     let world = World::new(running(1), Vec::new());
     assert_eq!(world.post(None, percent(42)).await, StatusCode::UNAUTHORIZED);
     assert!(world.server.calls.lock().is_empty(), "nobody is asked for a report without token");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_no_member_is_read_once_a_minute_however_much_it_posts() {
+    // given a pod of the namespace that is no member, with a token for the job
+    let bystander = json!({"metadata": {"name": "other", "namespace": "team", "uid": "o", "resourceVersion": "9"},
+        "spec": {"containers": []}, "status": {"phase": "Running"}});
+    let mut answers: Vec<Answer> =
+        (0..2_000).map(|_| (Method::POST, "/tokenreviews", 201, review("other", "o"))).collect();
+    answers.extend((0..5).map(|_| (Method::GET, "/pods/other", 200, bystander.clone())));
+    let world = World::new(running(1), answers);
+    // when it posts a thousand times, with one token and with many
+    for n in 0..1_000 {
+        let token = if n % 4 == 0 { format!("t{n}") } else { "t".to_owned() };
+        let code = world.post(Some(&token), percent(42)).await;
+        assert!(matches!(code, StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS), "{code}");
+    }
+    // then it was read once,
+    assert_eq!(world.server.sent(&Method::GET).len(), 1);
+    // and again a minute later
+    tokio::time::advance(Duration::from_secs(60)).await;
+    assert_eq!(world.post(Some("t"), percent(42)).await, StatusCode::FORBIDDEN);
+    assert_eq!(world.server.sent(&Method::GET).len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_cannot_cause_live_reads_without_bound() {
+    // given as many pods as it likes, none of them a member
+    let world = World::new(running(1), Vec::new());
+    let mut refused = 0;
+    for n in 0..200 {
+        let pod =
+            token::PodIdentity { namespace: "team".into(), name: format!("o{n}"), uid: format!("u{n}") };
+        let key = ObjectKey { namespace: "team".into(), name: "bert".into() };
+        refused += usize::from(world.progress.members.attempt(&key, "j1", &pod).await.is_err());
+    }
+    assert_eq!((world.server.sent(&Method::GET).len(), refused), (32, 168));
+}
+
+#[tokio::test]
+async fn a_report_that_could_not_be_checked_is_remembered_as_turned_away() {
+    // given an API server that does not review
+    let world = World::new(running(1), vec![(Method::POST, "/tokenreviews", 500, failure(500, "etcd"))]);
+    let before = world.progress.turned_away.until("j1");
+    assert_eq!(world.post(Some("t"), percent(42)).await, StatusCode::SERVICE_UNAVAILABLE);
+    // then a time-out of that job counts from now, and of no other job
+    assert!(world.progress.turned_away.until("j1") > before);
+    assert_eq!(world.progress.turned_away.until("j2"), before);
+    // and a pod that cannot be read is no verdict on its report
+    let world = World::new(
+        running(1),
+        vec![
+            (Method::POST, "/tokenreviews", 201, review("other", "o")),
+            (Method::GET, "/pods/other", 500, failure(500, "etcd")),
+        ],
+    );
+    assert_eq!(world.post(Some("t"), percent(42)).await, StatusCode::SERVICE_UNAVAILABLE);
 }
 
 #[tokio::test]

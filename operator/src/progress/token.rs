@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use andreas_runtime::access::{Digest, digest};
+use andreas_runtime::buckets::Reviews;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use kube::Client;
 use kube::api::{Api, PostParams};
@@ -11,14 +13,10 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::peers::Peers;
-
 /// How long an answer is remembered.
 const REMEMBERED: Duration = Duration::from_secs(60);
 /// Answers kept at most.
 const MAX_KEPT: usize = 20_000;
-/// Longest token that is looked at; projected tokens have about 1,200 characters.
-const MAX_TOKEN: usize = 8 * 1024;
 /// Reviews in flight.
 const REVIEWS: usize = 8;
 
@@ -36,22 +34,19 @@ pub struct PodIdentity {
 /// Why nothing is known of a token. The sender tries again.
 #[derive(Debug, thiserror::Error)]
 pub enum ReviewError {
-    /// The sender's address has asked too much.
-    #[error("too many unknown tokens from one address")]
+    /// The sender's address or namespace has asked too much.
+    #[error("too many unknown tokens from one address, or too many unknown pods of one namespace")]
     TooMany,
     /// The API server refused or failed.
     #[error("the API server did not review a token: {0}")]
     Api(#[from] kube::Error),
 }
 
-/// Digest of a token and the audience asked for.
-type Digest = [u8; 32];
-
 /// Reviews tokens and remembers the answers. Only digests are kept.
 pub struct Tokens {
     client: Client,
     reviews: Semaphore,
-    peers: Peers,
+    peers: Reviews,
     kept: Mutex<HashMap<Digest, (Option<PodIdentity>, Instant)>>,
 }
 
@@ -59,7 +54,7 @@ impl Tokens {
     /// Nothing is remembered yet.
     pub fn new(client: Client) -> Self {
         let reviews = Semaphore::new(REVIEWS);
-        Self { client, reviews, peers: Peers::default(), kept: Mutex::new(HashMap::new()) }
+        Self { client, reviews, peers: Reviews::by_address(), kept: Mutex::new(HashMap::new()) }
     }
 
     /// The pod that `token`, sent from `peer`, was issued to for `audience`; `None`: it was not.
@@ -126,16 +121,6 @@ impl Tokens {
     }
 }
 
-fn digest(token: &str, audience: &str) -> Digest {
-    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
-    context.update(&(audience.len() as u64).to_be_bytes());
-    context.update(audience.as_bytes());
-    context.update(token.as_bytes());
-    let mut out = Digest::default();
-    out.copy_from_slice(context.finish().as_ref());
-    out
-}
-
 /// The pod in an answer that says yes, for that audience, of a service account's token bound to a pod.
 fn identity(answer: &TokenReview, audience: &str) -> Option<PodIdentity> {
     let status = answer.status.as_ref()?;
@@ -149,13 +134,6 @@ fn identity(answer: &TokenReview, audience: &str) -> Option<PodIdentity> {
         values.first().cloned()
     };
     Some(PodIdentity { namespace: namespace.to_owned(), name: extra("pod-name")?, uid: extra("pod-uid")? })
-}
-
-/// The bearer token of an Authorization header.
-pub fn bearer(value: &http::HeaderValue) -> Option<&str> {
-    let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
-    let token = token.trim();
-    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty() && token.len() <= MAX_TOKEN).then_some(token)
 }
 
 #[cfg(test)]
@@ -184,21 +162,5 @@ mod tests {
             "an API server that ignores audiences is not believed"
         );
         assert_eq!(identity(&answer(json!(["x"]), json!({})), "x"), None);
-    }
-
-    #[test]
-    fn a_token_for_one_job_is_not_remembered_for_another() {
-        assert_ne!(digest("t", "ab"), digest("t", "ac"));
-        assert_ne!(digest("bt", "a"), digest("t", "ab"));
-    }
-
-    #[test]
-    fn headers_are_read_with_care() {
-        let read = |text: &'static str| bearer(&http::HeaderValue::from_static(text)).map(str::to_owned);
-        assert_eq!(read("Bearer abc"), Some("abc".into()));
-        assert_eq!(read("bearer  abc "), Some("abc".into()));
-        assert_eq!(read("Basic abc"), None);
-        assert_eq!(read("Bearer"), None);
-        assert_eq!(read("Bearer  "), None);
     }
 }

@@ -9,8 +9,7 @@ use andreas_api::slim::{
     SlimQuota, SlimTrainingJob, SlimTrainingProfile,
 };
 use andreas_runtime::health::{Health, ReadyHandle};
-use andreas_runtime::watch::{Index, WatchConfig, WatchMetrics, Watcher, feed};
-use kube::api::{Api, ListParams};
+use andreas_runtime::watch::{Event, Index, WatchConfig, WatchMetrics, Watcher, feed};
 use kube::{Client, Resource};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
@@ -84,33 +83,65 @@ impl Feeding<'_> {
     }
 }
 
-/// One consistent list of jobs and of their pods: whoever takes over sees all that the leader before wrote.
+/// One consistent list of jobs and of their pods: whoever takes over sees all that the leader before wrote. Read in pages, object
+/// by object: one that cannot be read is left out, and a list that fails is tried again until it succeeds.
 pub async fn catch_up(client: &Client, index: &Arc<Mutex<ClusterIndex>>) {
-    let mut page = ListParams::default().limit(500);
-    let jobs: Api<SlimTrainingJob> = Api::all(client.clone());
+    let jobs = list::<SlimTrainingJob>(client, WatchConfig::default(), |job| index.lock().wrote_job(job));
+    let pods =
+        list::<SlimPod>(client, WatchConfig::default().labels(LABEL_JOB), |pod| index.lock().wrote_pod(pod));
+    tokio::join!(jobs, pods);
+}
+
+/// Lists once, object by object.
+async fn list<T>(client: &Client, config: WatchConfig, mut each: impl FnMut(T))
+where
+    T: Resource<DynamicType = ()> + DeserializeOwned + Send + 'static,
+{
+    let mut watcher = Watcher::<T>::new(client.clone(), config, &WatchMetrics::default());
     loop {
-        match jobs.list(&page).await {
-            Ok(list) => {
-                let mut index = index.lock();
-                list.items.into_iter().for_each(|job| index.wrote_job(job));
-                match list.metadata.continue_.filter(|next| !next.is_empty()) {
-                    Some(next) => page.continue_token = Some(next),
-                    None => break,
-                }
-            }
-            Err(error) => {
-                // The watches will show it; writes carry the version they were made from, so nothing is overwritten.
-                tracing::warn!(%error, "jobs not listed at take-over");
-                break;
-            }
+        match watcher.next().await {
+            Event::Applied(object) => each(object),
+            Event::Reset(_) => return,
+            Event::Deleted { .. } | Event::Undecodable { .. } | Event::Rewound => {}
         }
     }
-    let pods: Api<SlimPod> = Api::all(client.clone());
-    match pods.list(&ListParams::default().labels(LABEL_JOB)).await {
-        Ok(list) => {
-            let mut index = index.lock();
-            list.items.into_iter().for_each(|pod| index.wrote_pod(pod));
-        }
-        Err(error) => tracing::warn!(%error, "pods not listed at take-over"),
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::testing::{self, ApiServer, failure};
+
+    fn page(items: &[Value], next: &str) -> Value {
+        json!({"metadata": {"resourceVersion": "50", "continue": next}, "items": items})
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_takes_over_reads_everything_whatever_one_object_or_one_answer_is_like() {
+        // given a job that cannot be read among others, over two pages, and an API server that fails first
+        let mut unreadable = testing::job(40, &json!(null));
+        unreadable["metadata"]["name"] = json!("unreadable");
+        unreadable["spec"] = json!("text");
+        let mut other = testing::job(41, &json!(null));
+        other["metadata"]["name"] = json!("other");
+        let server = ApiServer::new(vec![
+            (Method::GET, "/trainingjobs", 500, failure(500, "etcd")),
+            (Method::GET, "/trainingjobs", 200, page(&[unreadable, testing::job(42, &json!(null))], "more")),
+            (Method::GET, "/trainingjobs", 200, page(&[other], "")),
+            (Method::GET, "/pods", 500, failure(500, "etcd")),
+            (Method::GET, "/pods", 200, page(&[testing::pod(0, 43, "j1")], "")),
+        ]);
+        let index: Arc<Mutex<ClusterIndex>> = Arc::default();
+        // when a replica takes over
+        catch_up(&server.client(), &index).await;
+        // then it knows all the others
+        let index = index.lock();
+        let mut names: Vec<&str> = index.jobs.iter().map(|(key, _)| key.name.as_str()).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["bert", "other"]);
+        assert_eq!(index.pods.iter().count(), 1);
     }
 }

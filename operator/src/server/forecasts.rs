@@ -1,16 +1,16 @@
-//! `GET /forecasts` on the admin port: what is expected of every job, fresh, for the command line and dashboards.
+//! `GET /forecasts`: what is expected of every job, fresh, for the command line and dashboards.
 //!
-//! Like `/metrics` it is plain HTTP on the port that a NetworkPolicy keeps to the platform's own: it names jobs of all
-//! namespaces. Only the leader knows; a follower answers 503.
+//! It names jobs of all namespaces, so it is behind [`super::pages`]. Only the leader knows; a follower answers 503.
 
 use std::sync::{Arc, Weak};
 
 use andreas_api::training_job::Prediction;
+use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
+use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Json, Router};
 use http::StatusCode;
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -18,6 +18,9 @@ use serde::Serialize;
 
 use crate::executor::Shared;
 use crate::lifecycle::Planned;
+
+/// Jobs that are looked at under one lock.
+const AT_ONCE: usize = 64;
 
 /// The door to the leader's ledger, open once this process leads.
 #[derive(Clone, Default)]
@@ -62,33 +65,38 @@ async fn forecasts(State(door): State<Forecasts>) -> Response {
     let Some(shared) = door.shared.lock().upgrade() else {
         return (StatusCode::SERVICE_UNAVAILABLE, "this replica does not lead\n").into_response();
     };
+    let keys: Vec<ObjectKey> = shared.index.lock().jobs.iter().map(|(key, _)| key.clone()).collect();
+    let mut all = Vec::with_capacity(keys.len());
+    for some in keys.chunks(AT_ONCE) {
+        all.extend(of(&shared, some));
+        tokio::task::yield_now().await;
+    }
+    super::pages::json(&all)
+}
+
+/// What is expected of a few jobs: the locks are held for these alone, for the loops work under them.
+fn of(shared: &Shared, keys: &[ObjectKey]) -> Vec<Forecast> {
+    let now = clock::now();
     let index = shared.index.lock();
     let ledger = shared.ledger.lock();
-    let now = Timestamp::now();
-    let all: Vec<Forecast> = index
-        .jobs
-        .iter()
-        .map(|(ObjectKey { namespace, name }, job)| {
-            let key = ObjectKey { namespace: namespace.clone(), name: name.clone() };
-            let memory = ledger.get(&key);
-            let status = job.status.as_ref();
-            let waits = memory.and_then(|memory| memory.decision.as_ref()).and_then(|d| match &d.verdict {
-                Planned::Wait { reason, message } => {
-                    Some(Waits { reason: reason.as_str(), message: message.clone() })
-                }
-                Planned::Run { .. } => None,
-            });
-            Forecast {
-                namespace: key.namespace,
-                name: key.name,
-                phase: status.map(|status| status.phase).unwrap_or_default().as_str(),
-                deadline: status.and_then(|status| status.deadline.as_ref()).map(|deadline| deadline.0),
-                prediction: memory.and_then(|memory| crate::forecast::of(job, memory, now)),
-                waits,
+    let expected = keys.iter().filter_map(|key| {
+        let job = index.jobs.get(key)?;
+        let memory = ledger.get(key);
+        let status = job.status.as_ref();
+        let waits = memory.and_then(|memory| memory.decision.as_ref()).and_then(|d| match &d.verdict {
+            Planned::Wait { reason, message } => {
+                Some(Waits { reason: reason.as_str(), message: message.clone() })
             }
+            Planned::Run { .. } => None,
+        });
+        Some(Forecast {
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+            phase: status.map(|status| status.phase).unwrap_or_default().as_str(),
+            deadline: status.and_then(|status| status.deadline.as_ref()).map(|deadline| deadline.0),
+            prediction: memory.and_then(|memory| crate::forecast::of(job, memory, now)),
+            waits,
         })
-        .collect();
-    drop(ledger);
-    drop(index);
-    Json(all).into_response()
+    });
+    expected.collect()
 }

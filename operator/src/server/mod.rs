@@ -5,21 +5,25 @@
 
 mod caches;
 mod forecasts;
+mod pages;
 mod snapshot;
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_planner::Options;
+use andreas_runtime::access::Access;
+use andreas_runtime::certificates::CertificateMetrics;
+use andreas_runtime::clock;
 use andreas_runtime::health::Health;
 use andreas_runtime::lease::{Held, KubeLeases, LeaseConfig, campaign};
-use andreas_runtime::server::{Limits, serve};
-use andreas_runtime::tls::{Oldest, RELOAD_EVERY, Tls, TlsFiles};
+use andreas_runtime::server::{Limits, Overload, serve_noting};
 use andreas_runtime::watch::WatchMetrics;
 use andreas_runtime::{admin, client, install_crypto, shutdown, telemetry};
 use anyhow::{Context, bail};
-use jiff::Timestamp;
+use axum::Router;
 use kube::runtime::events::{Recorder, Reporter};
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
@@ -29,23 +33,28 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::args::{RunArgs, SchedulerMode};
+use crate::certificates::Certificates;
 use crate::events::Events;
+use crate::executor::brakes::Brakes;
 use crate::executor::crowd::Crowd;
 use crate::executor::trials::Trials;
 use crate::executor::writer::Writer;
 use crate::executor::{self, Shared};
 use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
-use crate::lifecycle::{ProgressEndpoint, Settings};
+use crate::lifecycle::Settings;
 use crate::metrics::Metrics;
 use crate::planning::{self, Pace};
 use crate::profiles::{self, Lessons};
-use crate::progress::{self, LastReports, Progress};
+use crate::progress::{self, LastReports, Progress, TurnedAway};
 use forecasts::Forecasts;
 pub use snapshot::Snapshots;
 
 /// Connections to the progress endpoint: one per training program for a moment, every few seconds.
 const PROGRESS_CONNECTIONS: usize = 1_024;
+
+/// Requests at a time on one of them: a program posts one report at a time.
+const PROGRESS_STREAMS: u32 = 4;
 
 /// How long the last events may take to be sent.
 const LAST_EVENTS: Duration = Duration::from_secs(2);
@@ -69,6 +78,7 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry);
     let watch_metrics = WatchMetrics::register(&mut registry);
+    let certificate_metrics = CertificateMetrics::register(&mut registry);
     let health = Health::new();
     let user_agent = concat!("andreas-operator/", env!("CARGO_PKG_VERSION"));
     let client = client::connect(&args.client, user_agent).await?;
@@ -82,18 +92,39 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
     let tasks = TaskTracker::new();
     let cached = caches::feed_all(&client, &index, &watch_metrics, &health, &tasks, &servers_end);
 
-    let listener = TcpListener::bind(args.admin.listen)
-        .await
-        .with_context(|| format!("cannot listen on {}", args.admin.listen))?;
-    let routes =
-        admin::router(Arc::new(registry), health.clone()).merge(forecasts.router()).merge(snapshots.router());
-    tasks
-        .spawn(logged("admin server", serve(listener, None, routes, Limits::default(), servers_end.clone())));
-    if args.progress.progress_listen.is_some() {
-        let endpoint =
-            Progress::new(client.clone(), Arc::clone(&index), metrics.clone(), Arc::clone(&reports));
-        serve_progress(&args, endpoint, &tasks, &servers_end).await?;
-    }
+    let admin = admin::bind(&args.admin).await?.serve(
+        Arc::new(registry),
+        health.clone(),
+        client.clone(),
+        servers_end.clone(),
+    );
+    tasks.spawn(logged("admin server", admin));
+    let overload = Overload::default();
+    let turned_away = Arc::new(TurnedAway::new(clock::now(), overload.clone()));
+    let certificates = match args.progress.progress_listen {
+        Some(listen) => {
+            let certificates = Certificates::new(
+                &args.progress,
+                &args.namespace,
+                client.clone(),
+                Arc::clone(&index),
+                certificate_metrics,
+                health.register("certificates"),
+            );
+            let endpoint = Progress::new(
+                client.clone(),
+                Arc::clone(&index),
+                metrics.clone(),
+                Arc::clone(&reports),
+                Arc::clone(&turned_away),
+            );
+            let pages = forecasts.router().merge(snapshots.router());
+            let pages = pages::protected(pages, Access::new(client.clone()));
+            serve_tls(listen, endpoint, pages, overload, &certificates, &tasks, &servers_end).await?;
+            Some(certificates)
+        }
+        None => None,
+    };
 
     let settings = settings(&args)?;
     let identity = identity(&args)?;
@@ -105,7 +136,19 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
         lead(
             &args,
             &stop,
-            Leading { client, index, metrics, health, settings, identity, reports, forecasts, snapshots },
+            Leading {
+                client,
+                index,
+                metrics,
+                health,
+                settings,
+                identity,
+                reports,
+                turned_away,
+                forecasts,
+                snapshots,
+                certificates,
+            },
         )
         .await
     } else {
@@ -123,43 +166,52 @@ async fn logged(what: &'static str, server: impl Future<Output = std::io::Result
     }
 }
 
-async fn serve_progress(
-    args: &RunArgs,
+/// The port with certificates: reports of training programs, and pages for those who may read about all namespaces. Listens at once;
+/// serves as soon as there is a certificate.
+async fn serve_tls(
+    listen: SocketAddr,
     endpoint: Arc<Progress>,
+    pages: Router,
+    overload: Overload,
+    certificates: &Arc<Certificates>,
     tasks: &TaskTracker,
     end: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let flags = &args.progress;
-    let (Some(listen), Some(certificate), Some(key)) =
-        (flags.progress_listen, flags.tls_cert.clone(), flags.tls_key.clone())
-    else {
-        bail!("--progress-listen needs --tls-cert and --tls-key");
-    };
-    let tls = Tls::load(TlsFiles { certificate, key, clients: None, oldest: Oldest::Tls12 })?;
     let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
-    let limits = Limits { connections: PROGRESS_CONNECTIONS, ..Limits::default() };
-    let router = progress::router(Arc::clone(&endpoint));
-    tasks.spawn(tls.clone().keep_fresh(RELOAD_EVERY, end.clone()));
-    tasks.spawn(logged("progress server", serve(listener, Some(tls), router, limits, end.clone())));
+    let limits = Limits {
+        connections: PROGRESS_CONNECTIONS,
+        streams: PROGRESS_STREAMS,
+        // Never the bound: one connection's requests must not be another one's 503.
+        requests: PROGRESS_CONNECTIONS * PROGRESS_STREAMS as usize,
+        ..Limits::default()
+    };
+    let router = progress::router(Arc::clone(&endpoint)).merge(pages);
+    tasks.spawn(Arc::clone(certificates).follow(end.clone()));
+    let (certificates, ended) = (Arc::clone(certificates), end.clone());
+    tasks.spawn(async move {
+        let tls = tokio::select! {
+            tls = certificates.tls() => tls,
+            () = ended.cancelled() => None,
+        };
+        if let Some(tls) = tls {
+            let serving = serve_noting(listener, Some(tls), router, limits, overload, ended);
+            logged("progress server", serving).await;
+        }
+    });
     tasks.spawn(endpoint.flush(end.clone()));
     Ok(())
 }
 
 fn settings(args: &RunArgs) -> anyhow::Result<Settings> {
-    let progress = match (&args.progress.progress_url, &args.progress.progress_ca) {
-        (Some(url), Some(ca)) => {
-            let ca_pem =
-                std::fs::read_to_string(ca).with_context(|| format!("cannot read {}", ca.display()))?;
-            Some(ProgressEndpoint { base_url: url.trim_end_matches('/').to_owned(), ca_pem })
-        }
-        (Some(_), None) => bail!("--progress-url needs --progress-ca: pods must know whom to trust"),
-        (None, _) => None,
-    };
+    let flags = &args.progress;
+    if flags.progress_url.is_some() && flags.certificates_secret.is_none() && flags.progress_ca.is_none() {
+        bail!("--progress-url needs --certificates-secret or --progress-ca: pods must know whom to trust");
+    }
     let scheduler = match args.scheduler_mode {
         SchedulerMode::Extender => Settings::default().scheduler,
         SchedulerMode::Affinity => None,
     };
-    Ok(Settings { scheduler, progress, ..Settings::default() })
+    Ok(Settings { scheduler, ..Settings::default() })
 }
 
 /// The flag, else the host's name with a random part: two processes on one host are two candidates.
@@ -184,8 +236,10 @@ struct Leading {
     settings: Settings,
     identity: String,
     reports: LastReports,
+    turned_away: Arc<TurnedAway>,
     forecasts: Forecasts,
     snapshots: Snapshots,
+    certificates: Option<Arc<Certificates>>,
 }
 
 /// Waits for leadership, then steps and plans until it ends.
@@ -200,30 +254,52 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
     with.metrics.leader.set(1);
 
     // The leader before may have written what our watches have not shown yet.
-    caches::catch_up(&with.client, &with.index).await;
+    let caught_up = tokio::select! {
+        () = caches::catch_up(&with.client, &with.index) => true,
+        () = leadership.lost() => false,
+        () = stop.cancelled() => false,
+    };
+    if !caught_up {
+        let lost = !leadership.is_current();
+        with.metrics.leader.set(0);
+        lease_end.cancel();
+        let ended = tokio::time::timeout(Duration::from_secs(5), renewing).await;
+        return if lost { Err(anyhow::anyhow!("leadership is lost: {ended:?}")) } else { Ok(()) };
+    }
     let writer =
         Writer::new(with.client.clone(), usize::from(args.writes), leadership.clone(), with.metrics.clone());
+    let mut settings = with.settings;
+    if let Some(certificates) = &with.certificates {
+        tokio::select! {
+            () = certificates.begin(&writer) => {}
+            () = stop.cancelled() => {}
+        }
+        settings.progress = certificates.endpoint();
+    }
     let reporter = Reporter { controller: "andreas-operator".into(), instance: Some(with.identity.clone()) };
     let crowd = Crowd::default();
     let (events, send_events) = Events::new(Recorder::new(with.client.clone(), reporter), crowd.clone());
     let sending = tokio::spawn(send_events);
     let shared = Arc::new(Shared {
         index: Arc::clone(&with.index),
-        ledger: Mutex::new(Ledger::new(Timestamp::now())),
+        ledger: Mutex::new(Ledger::new(clock::now())),
         writer,
         events,
-        settings: Mutex::new(Arc::new(with.settings)),
+        settings: Mutex::new(Arc::new(settings)),
         metrics: with.metrics.clone(),
         lessons: Lessons::default(),
         reports: with.reports,
+        turned_away: with.turned_away,
         trials: Trials::default(),
         crowd,
+        brakes: Brakes::default(),
     });
     with.forecasts.lead(&shared);
     shared.metrics.state.lead(&shared);
     shared.index.lock().mark_all();
     shared.index.lock().replan();
 
+    let signals = shared.index.lock().signals();
     let loops_end = CancellationToken::new();
     let loops = TaskTracker::new();
     let heart = with.health.heartbeat("executor", Duration::from_secs(60));
@@ -246,11 +322,16 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
     ));
     loops.spawn(crate::nodes::run(Arc::clone(&shared), loops_end.clone()));
     loops.spawn(profiles::run(Arc::clone(&shared), loops_end.clone()));
+    if let Some(certificates) = with.certificates {
+        loops.spawn(certificates.lead(Arc::clone(&shared), loops_end.clone()));
+    }
     loops.close();
 
     let lost = tokio::select! {
         () = stop.cancelled() => false,
         () = leadership.lost() => true,
+        // As after a lost leadership: what was kept in memory is not to be trusted.
+        () = signals.rewound.notified() => true,
         () = loops_end.cancelled() => true,
     };
     loops_end.cancel();
@@ -267,7 +348,7 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
         tracing::warn!("the last events are lost: the API server did not take them in time");
     }
     if lost {
-        bail!("leadership is lost: {ended:?}");
+        bail!("leadership or what was known is lost: {ended:?}");
     }
     tracing::info!(?ended, "ended in order");
     Ok(())

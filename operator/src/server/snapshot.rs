@@ -1,15 +1,14 @@
-//! `GET /snapshot` on the admin port: what the last plan was made from, so that it can be made again anywhere.
+//! `GET /snapshot`: what the last plan was made from, so that it can be made again anywhere.
 //!
-//! Like `/forecasts` it names jobs of all namespaces and stays behind the NetworkPolicy of the admin port. Only the leader plans; a
-//! follower answers 503.
+//! It names jobs of all namespaces, so it is behind [`super::pages`]. Only the leader plans; a follower answers 503.
 
 use std::sync::Arc;
 
 use andreas_planner::{Options, Snapshot};
+use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Json, Router};
 use http::StatusCode;
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -45,7 +44,7 @@ async fn snapshot(State(door): State<Snapshots>) -> Response {
     // Not under the lock: it may be large.
     let last = door.last.lock().clone();
     match last {
-        Some(saved) => Json(&*saved).into_response(),
+        Some(saved) => super::pages::json(&*saved),
         None => (StatusCode::SERVICE_UNAVAILABLE, "this replica has made no plan\n").into_response(),
     }
 }
@@ -67,7 +66,7 @@ mod tests {
         (response.status(), response.into_body().collect().await.unwrap().to_bytes().to_vec())
     }
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread")]
     async fn what_is_served_plans_as_the_operator_planned() {
         let door = Snapshots::default();
         assert_eq!(ask(&door).await.0, StatusCode::SERVICE_UNAVAILABLE);

@@ -1,6 +1,7 @@
-//! Idle and maximum power of GPU types by product name, for those the administrator does not describe.
+//! Idle and maximum power of GPU types, for those the administrator does not describe.
 //!
-//! The table is `andreas_core::board_power`; `EnergyPolicy.spec.gpuTypes` goes before.
+//! `EnergyPolicy.spec.gpuTypes` goes before the table `andreas_core::board_power`. Types in neither are described by what agents
+//! read ([`super::inventory`]).
 
 use andreas_api::EnergyPolicySpec;
 use andreas_core::Watts;
@@ -16,10 +17,21 @@ pub struct Board {
     pub overhead: Watts,
 }
 
-/// Of a type that nobody described: one in the middle of the field.
-const UNKNOWN: (Watts, Watts) = (Watts(30.0), Watts(300.0));
+/// Assumed for the cost of energy of a type that nobody describes. Never counted against a budget: with one such nodes are
+/// excluded.
+const ASSUMED: (Watts, Watts) = (Watts(30.0), Watts(300.0));
+/// The most that an agent may say one GPU draws, W: above every board that is sold or announced.
+pub const HIGHEST: i32 = 3_000;
+/// Idle draw of a board of which only the maximum is known: this part of it, which few boards
+/// exceed.
+pub const IDLE_PART: i32 = 5;
 
-/// Power of a GPU type: the policy's word, else the table's by product name, else a middling board.
+/// The policy or the table says what a GPU type draws.
+pub fn described(gpu_type: &str, policy: &EnergyPolicySpec) -> bool {
+    policy.gpu_types.iter().any(|row| row.name == gpu_type) || andreas_core::board_power(gpu_type).is_some()
+}
+
+/// Power of a GPU type: the policy's word, else the table's by the type's name, else what is assumed for costs.
 pub fn board(gpu_type: &str, policy: &EnergyPolicySpec) -> Board {
     if let Some(row) = policy.gpu_types.iter().find(|row| row.name == gpu_type) {
         let idle = f64::from(row.idle_watts.max(0));
@@ -29,7 +41,7 @@ pub fn board(gpu_type: &str, policy: &EnergyPolicySpec) -> Board {
             overhead: Watts(f64::from(row.node_overhead_watts.max(0))),
         };
     }
-    let (idle, max) = andreas_core::board_power(gpu_type).unwrap_or(UNKNOWN);
+    let (idle, max) = andreas_core::board_power(gpu_type).unwrap_or(ASSUMED);
     Board { idle, max, overhead: Watts::ZERO }
 }
 
@@ -48,7 +60,7 @@ mod tests {
         assert_eq!(max("Tesla-T4"), 70.0);
         assert_eq!(max("NVIDIA-L4"), 72.0);
         assert_eq!(max("NVIDIA-L40S"), 350.0);
-        assert_eq!(max("NVIDIA-GH200-480GB"), 700.0);
+        assert_eq!(max("NVIDIA-GH200-480GB"), 900.0, "the default limit of some machines");
         assert_eq!(max("Something-A2000X"), 300.0, "A2 is not part of A2000X");
     }
 

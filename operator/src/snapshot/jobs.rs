@@ -6,24 +6,23 @@ use std::sync::Arc;
 use andreas_api::EnergyPolicySpec;
 use andreas_api::TrainingJobStatus;
 use andreas_api::energy_policy::Limits;
-use andreas_api::names::{ANNOTATION_MAX_WEIGHT, LABEL_ATTEMPT};
+use andreas_api::names::LABEL_ATTEMPT;
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use andreas_api::training_job::{self, Allocation, Profiling};
 use andreas_core::{GpuCount, GpuType, NamespaceName, NodeName, Seconds, Time, Watts};
-use andreas_planner::{Job, JobState, LimitEffect, Placement, Preemption};
+use andreas_planner::{Job, JobState, LimitEffect, LimitsCount, Placement, Preemption};
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
-use kube::ResourceExt;
 
 use super::look::{self, Stakes};
 use super::nodes::Cluster;
 use super::tables::{Table, profile_key};
 use super::volumes::Volumes;
 use super::worker::{self, WorkerSpecs};
-use super::{Holding, admits, job_id, node_name, nodes, rules};
+use super::{Holding, admits, draws, job_id, node_name, nodes, rules};
 use crate::forecast::Outlook;
 use crate::index::{ClusterIndex, job_label, number};
-use crate::lifecycle::Claim;
+use crate::lifecycle::{Admitted, Claim};
 
 /// Which jobs hold what, so that their pods are not counted twice.
 #[derive(Default)]
@@ -31,12 +30,18 @@ pub struct Holders {
     /// Attempt and GPUs per node of jobs that the planner accounts for.
     attempts: BTreeMap<ObjectKey, i64>,
     on: BTreeMap<String, u64>,
+    types: BTreeMap<String, String>,
 }
 
 impl Holders {
     /// GPUs of a node that jobs of the snapshot hold.
     pub fn gpus_on(&self, node: &str) -> u64 {
         self.on.get(node).copied().unwrap_or(0)
+    }
+
+    /// The GPU type that these jobs were placed on there.
+    pub fn type_on(&self, node: &str) -> Option<&str> {
+        self.types.get(node).map(String::as_str)
     }
 
     /// The planner takes this pod off by itself: it is a member of the attempt that its job holds now.
@@ -48,8 +53,9 @@ impl Holders {
     }
 }
 
-/// The claims that hold GPUs in the snapshot. One that is stopping for good is not among them: its pods count as leftovers.
-pub(super) fn holders(claims: &BTreeMap<&ObjectKey, (&Claim, Holding)>) -> Holders {
+/// The claims that hold GPUs in the snapshot. Not among them, so that their pods count as leftovers: one that is stopping for
+/// good, and one that the planner cannot place, because a node of it is gone or is held as another GPU type.
+pub(super) fn holders(claims: &BTreeMap<&ObjectKey, (&Claim, Holding)>, index: &ClusterIndex) -> Holders {
     let mut holders = Holders::default();
     for (key, (claim, holding)) in claims {
         let holds = match claim {
@@ -58,6 +64,17 @@ pub(super) fn holders(claims: &BTreeMap<&ObjectKey, (&Claim, Holding)>) -> Holde
             Claim::Waiting { .. } | Claim::Nothing => false,
         };
         if let Some(allocation) = holding.allocation.as_ref().filter(|_| holds) {
+            let placed = |name: &String| {
+                let key = ObjectKey { namespace: String::new(), name: name.clone() };
+                index.nodes.get(&key).is_some()
+                    && holders.types.get(name).is_none_or(|held| *held == allocation.gpu_type)
+            };
+            if !allocation.nodes.iter().all(placed) {
+                continue;
+            }
+            for node in &allocation.nodes {
+                holders.types.insert(node.clone(), allocation.gpu_type.clone());
+            }
             holders.attempts.insert((*key).clone(), allocation.attempt);
             for node in &allocation.nodes {
                 *holders.on.entry(node.clone()).or_default() +=
@@ -167,6 +184,14 @@ pub(super) struct Given<'a> {
     pub corrected: Option<&'a Table>,
     pub outlook: Outlook,
     pub specs: &'a WorkerSpecs,
+    /// Epochs that a stop costs where a checkpoint is kept.
+    pub lost_epochs: f64,
+    /// Measured draw of one GPU of what it holds, W.
+    pub measured: Option<f64>,
+    /// From when on its power limits count; `None`: it is offered none.
+    pub limits: Option<LimitsCount>,
+    /// What admission adds to a worker.
+    pub admitted: Option<&'a Admitted>,
     pub now: Timestamp,
 }
 
@@ -224,7 +249,8 @@ pub(super) fn job(
     requirements: &mut Requirements,
     looks: &mut BTreeSet<(ObjectKey, GpuType)>,
 ) -> Job {
-    let Given { index, policy, key, job, status, table, corrected, outlook, specs, now, .. } = *given;
+    let Given { index, policy, cluster, key, job, status, table, corrected, outlook, specs, now, .. } =
+        *given;
     let spec = &job.spec;
     let created = job.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0.min(now));
     let held: &[String] =
@@ -245,21 +271,33 @@ pub(super) fn job(
     // Nothing known: not moved before its first progress or one prior's length.
     let settled = !table.prior || outlook.reported || running_for >= outlook.whole_seconds;
     let avoided = status.map(|status| status.avoid.as_slice()).unwrap_or_default();
-    let offered = if policy.limits == Limits::On { table.limits.as_slice() } else { &[] };
+    let limits = if given.limits.is_some() { table.limits.clone() } else { Vec::new() };
+    let offered = if policy.limits == Limits::On { limits.as_slice() } else { &[] };
     only_offered_limits(&mut state, offered);
+    let held_type =
+        status.and_then(|status| status.allocation.as_ref()).map(|a| GpuType::new(a.gpu_type.as_str()));
+    let known = given.measured.zip(held_type).and_then(|(each, name)| {
+        let draw = cluster.types.get(&name)?.draw?;
+        Some((name, draw, each))
+    });
+    let estimates = match known {
+        Some((name, draw, each)) => draws::with_measured(&estimates, &name, draw, each).into(),
+        None => estimates,
+    };
     Job {
         id: job_id(key),
         namespace: NamespaceName::new(key.namespace.as_str()),
         submit: time(created),
         deadline: crate::lifecycle::status::deadline(spec, job.metadata.creation_timestamp.as_ref())
             .map(|d| time(d.0)),
-        weight: rules::late_rate(policy, bounded_weight(index, key, spec.weight)),
+        weight: rules::late_rate(policy, rules::bounded_weight(index, &key.namespace, spec.weight)),
         epochs_left: outlook.epochs_left.max(1e-3),
         estimates,
         spread: table.spread.clone(),
-        limits: table.limits.clone(),
+        limits,
+        limits_count: given.limits.unwrap_or_default(),
         requested_gpus: Some(GpuCount(u32::try_from(spec.gpus.most()).unwrap_or(1).max(1))),
-        worker: worker::worker(index, key, specs),
+        worker: worker::worker(index, key, specs, given.admitted),
         candidates: requirements.candidates(given, held),
         forbidden: avoided.iter().filter(|a| a.until.0 > now).map(|a| node_name(&a.node)).collect(),
         preemption: match spec.preemption {
@@ -268,7 +306,11 @@ pub(super) fn job(
         },
         movable: settled,
         min_run: Seconds(policy.min_run_time.seconds_or(0).max(0) as f64),
-        lost: if spec.checkpoint.is_some() { Seconds::ZERO } else { Seconds(running_for) },
+        // No more is lost than the attempt has done.
+        lost: match spec.checkpoint {
+            Some(_) => Seconds((given.lost_epochs * outlook.epoch.median).clamp(0.0, running_for)),
+            None => Seconds(running_for),
+        },
         state,
     }
 }
@@ -336,7 +378,8 @@ fn looking(
         if deadline.is_some() { lateness.turnaround_share } else { lateness.turnaround_share.max(0.1) };
     let stakes = Stakes {
         per_joule: rules::price_at(policy, now.as_second()).0,
-        per_second: rules::late_rate(policy, bounded_weight(index, key, spec.weight)).0 * share,
+        per_second: rules::late_rate(policy, rules::bounded_weight(index, &key.namespace, spec.weight)).0
+            * share,
         restart: Seconds(f64::from(policy.restart_seconds.max(0))),
         epochs: outlook.epochs_left,
         available: deadline.map(|due| Seconds(due.0.duration_since(now).as_secs_f64())),
@@ -354,13 +397,4 @@ fn looking(
         }
         None => rows,
     }
-}
-
-/// A namespace may bound its weights.
-fn bounded_weight(index: &ClusterIndex, key: &ObjectKey, weight: i32) -> i32 {
-    let namespace =
-        index.namespaces.get(&ObjectKey { namespace: String::new(), name: key.namespace.clone() });
-    let bound =
-        namespace.and_then(|n| n.annotations().get(ANNOTATION_MAX_WEIGHT)).and_then(|text| text.parse().ok());
-    bound.map_or(weight, |bound: i32| weight.min(bound.max(1)))
 }

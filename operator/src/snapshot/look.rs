@@ -124,6 +124,7 @@ mod tests {
             gpus: GpuCount(1),
             epoch: Seconds(epoch),
             power: Watts(300.0),
+            draw: None,
             rel_std: sigma,
         };
         let time = |median, sigma, source| Estimate { median, sigma, source };

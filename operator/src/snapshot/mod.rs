@@ -2,27 +2,32 @@
 //!
 //! **In**: [`ClusterIndex`], [`Ledger`] (claims, statuses being written), predictions ([`tables`]), the instant.
 //! **Out**: [`Built`]: the Snapshot, the state of each job that it was made from (decisions for another state are not
-//! carried out), and the nodes that are left alone.
+//! carried out), and the nodes that are excluded.
 //!
-//! What is judged here and not by the planner: which nodes are managed and usable ([`nodes`]), which of them admit a
+//! What is judged here and not by the planner: which nodes are planned ([`inventory`]) and usable ([`nodes`]), which of them admit a
 //! job's worker ([`admits`]), what foreign pods and leftovers of ours take, what quotas leave ([`quota`]), which power limits
-//! there are to choose from ([`limits`]), what a look at an unknown GPU type is worth ([`look`]), prices and budget over time ([`rules`]).
+//! there are to choose from ([`limits`]), what a look at an unknown GPU type is worth ([`look`]), what a
+//! stop would lose ([`lost`]), prices and budget over time ([`rules`]).
 //!
 //! **Must never be here**: I/O, policy.
 
 mod admits;
 pub mod boards;
+pub mod draws;
+pub mod inventory;
 pub mod jobs;
 mod limits;
 mod look;
+mod lost;
 pub mod nodes;
+pub mod places;
 mod quota;
 pub mod rules;
 pub mod tables;
 #[cfg(test)]
 mod tests;
 mod volumes;
-mod worker;
+pub mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -40,8 +45,10 @@ use crate::index::ClusterIndex;
 use crate::ledger::{Ledger, Target};
 use crate::lifecycle::Claim;
 
-pub use nodes::{agent_status, broken_gpus, is_managed, left_alone, usable};
+pub use inventory::{Exclusion, Inventory, NodeUse, gpu_type};
+pub use nodes::{agent_status, broken_gpus, usable};
 pub use tables::{Table, Tables};
+pub use volumes::single_node_claim;
 
 /// A Snapshot and what it was made from.
 pub struct Built {
@@ -49,14 +56,16 @@ pub struct Built {
     pub snapshot: Snapshot,
     /// `status.decisions` of each job in the snapshot.
     pub basis: BTreeMap<ObjectKey, i64>,
+    /// Waiting jobs that have no place in the snapshot, with their `status.decisions`.
+    pub queued: Vec<(ObjectKey, i64, places::Queued)>,
     /// What is expected of every job that has not ended.
     pub expected: Vec<Expected>,
     /// When waiting jobs may start; known once there is a plan.
     pub starts: BTreeMap<JobId, Time>,
     /// The earliest end of a back-off, when to plan again.
     pub not_before: Option<Timestamp>,
-    /// Nodes of the selector that are left alone (MIG, time slicing), by name.
-    pub left_alone: Vec<String>,
+    /// For people: which nodes with GPUs are not planned, and why; `None` where all are.
+    pub excluded: Option<String>,
     /// Power limits that each job could run at, where they are looked at and not set.
     pub observed_limits: Option<BTreeMap<JobId, Vec<LimitEffect>>>,
     /// What a plan with them draws; known once there is a plan.
@@ -101,8 +110,8 @@ pub fn build(
     prices: Option<Prices>,
     now: Timestamp,
 ) -> Built {
-    let default = EnergyPolicySpec::default();
-    let policy = index.policy().map_or(&default, |policy| &policy.spec);
+    let inventory = Inventory::of(index);
+    let policy = inventory.policy();
     let second = now.as_second();
 
     // What each job holds: by the status being written, else the one last seen.
@@ -121,15 +130,33 @@ pub fn build(
         claims.insert(key, (claim, holding));
     }
 
-    let holders = jobs::holders(&claims);
-    let mut cluster = nodes::gather(index, policy, &holders);
+    let holders = jobs::holders(&claims, index);
+    let mut cluster = nodes::gather(index, &inventory, &holders);
+    let mut measured: BTreeMap<&ObjectKey, f64> = BTreeMap::new();
+    let mut by_type: Vec<(&str, f64)> = Vec::new();
+    for (key, (_, holding)) in &claims {
+        let (Some(job), Some(held)) = (index.jobs.get(key), &holding.allocation) else { continue };
+        if let Some(each) = tables.seen.measured(index, key, job, held, now) {
+            measured.insert(key, each);
+            by_type.push((held.gpu_type.as_str(), each));
+        }
+    }
+    draws::fill(index, policy, &by_type, &mut cluster.types);
     tables.refresh(index, policy, &cluster.types);
 
+    let waiting = claims.iter().filter_map(|(key, (claim, holding))| {
+        let waits = matches!(claim, Claim::Waiting { not_before } if not_before.is_none_or(|at| at <= now));
+        let made = index.jobs.get(key)?.metadata.creation_timestamp.as_ref().map_or(now, |made| made.0);
+        (waits && holding.target.is_none()).then_some((*key, made))
+    });
+    let without_place = places::without_place(waiting, places::MOST_OF_ONE_NAMESPACE, places::MOST);
+    let mut queued = Vec::new();
     let mut basis = BTreeMap::new();
     let mut planned = Vec::new();
     let mut not_before: Option<Timestamp> = None;
     let mut grace = 0_i64;
     let mut requirements = jobs::Requirements::default();
+    let lost = lost::LostWork::seen(index);
     // Where a family runs already nobody need look: one at a time is enough.
     let mut looks: BTreeSet<(ObjectKey, GpuType)> = claims
         .iter()
@@ -146,6 +173,11 @@ pub fn build(
             continue;
         }
         let Some(job) = index.jobs.get(key) else { continue };
+        if let Some(place) = without_place.get(key) {
+            let status = ledger.get(key).and_then(|memory| memory.pending.as_ref()).or(job.status.as_ref());
+            queued.push(((*key).clone(), status.and_then(|status| status.decisions).unwrap_or(0), *place));
+            continue;
+        }
         let Some(state) = jobs::state(job, claim, holding, now, &cluster) else { continue };
         let Some(table) = tables.of(index, job, &cluster.types) else { continue };
         let specs = tables.worker(job);
@@ -156,6 +188,8 @@ pub fn build(
         let off = outlook.seen.filter(|_| (outlook.pace_factor - 1.0).abs() > OFF);
         let corrected = off.and_then(|seen| tables.corrected(index, job, &cluster.types, seen));
         basis.insert((*key).clone(), status.and_then(|status| status.decisions).unwrap_or(0));
+        let allocation = status.and_then(|status| status.allocation.as_ref());
+        let limits = tables.seen.limits_count(index, key, job, allocation, policy, now);
         planned.push(jobs::job(
             &jobs::Given {
                 index,
@@ -168,6 +202,10 @@ pub fn build(
                 corrected: corrected.as_deref(),
                 outlook,
                 specs: &specs,
+                lost_epochs: lost.epochs(status, job.spec.epochs, &tables::profile_key(job)),
+                measured: measured.get(key).copied(),
+                limits,
+                admitted: ledger.get(key).and_then(|memory| memory.verdict.as_ref()?.admitted.as_deref()),
                 now,
             },
             state,
@@ -182,6 +220,7 @@ pub fn build(
     cluster.limit(&worker::names(planned.iter().map(|job| &job.worker)));
     let open =
         index.jobs.iter().filter(|(_, job)| !job.status.as_ref().is_some_and(|s| s.phase.is_terminal()));
+    let open = open.filter(|(key, _)| !without_place.contains_key(key));
     let expected = open.filter_map(|(key, job)| {
         let table = tables.of(index, job, &cluster.types)?;
         let outlook = forecast::outlook(job, job.status.as_ref(), &table, now);
@@ -208,10 +247,11 @@ pub fn build(
     Built {
         snapshot,
         basis,
+        queued,
         expected,
         starts: BTreeMap::new(),
         not_before,
-        left_alone: cluster.left_alone,
+        excluded: inventory::summary(&cluster.excluded, policy),
         observed_limits,
         limited: None,
     }

@@ -3,40 +3,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use andreas_api::GpuNodeStatus;
 use andreas_api::gpu_node::GpuCondition;
-use andreas_api::names::{LABEL_GPU_MEMORY, LABEL_GPU_PRODUCT, LABEL_GPU_REPLICAS, LABEL_MIG_STRATEGY};
+use andreas_api::names::LABEL_GPU_MEMORY;
 use andreas_api::slim::SlimNode;
-use andreas_api::{EnergyPolicySpec, GpuNodeStatus};
 use andreas_core::{GpuType, Watts};
 use andreas_planner::{Node, Resources};
 use andreas_runtime::watch::ObjectKey;
 use kube::ResourceExt;
 
-use super::boards::board;
+use super::boards::{Board, board};
+use super::inventory::{Exclusion, Inventory, gpu_type, whole_gpus};
 use super::jobs::Holders;
 use super::limits;
 use super::tables::Types;
 use super::{gpus, node_name};
 use crate::index::quantity::HOST_PORT;
-use crate::index::{Amounts, ClusterIndex, owner, takes};
-
-/// The node has all the labels of the policy's selector.
-pub fn is_managed(node: &SlimNode, policy: &EnergyPolicySpec) -> bool {
-    let labels = node.labels();
-    policy.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value))
-}
-
-/// Why a node's GPUs are not whole ones, so that it is left alone: MIG, or time slicing.
-pub fn left_alone(node: &SlimNode) -> Option<&'static str> {
-    let labels = node.labels();
-    let product = labels.get(LABEL_GPU_PRODUCT).map(String::as_str).unwrap_or_default();
-    let strategy = labels.get(LABEL_MIG_STRATEGY).map(String::as_str).unwrap_or_default();
-    let replicas: u64 = labels.get(LABEL_GPU_REPLICAS).and_then(|text| text.parse().ok()).unwrap_or(0);
-    if product.contains("-MIG-") || matches!(strategy, "single" | "mixed") {
-        return Some("MIG");
-    }
-    (product.ends_with("-SHARED") || replicas > 1).then_some("time slicing")
-}
+use crate::index::{Amounts, ClusterIndex, name_of, owner, takes};
 
 /// Memory of one of its GPUs, MiB; 0 where no label says.
 pub fn gpu_memory(node: &SlimNode) -> i64 {
@@ -60,8 +43,8 @@ pub struct Cluster {
     others: BTreeMap<String, [Others; 2]>,
     /// Those of them that may take new workers.
     pub usable: BTreeSet<String>,
-    /// Nodes of the selector that are left alone.
-    pub left_alone: Vec<String>,
+    /// Nodes with GPUs that are not planned, and why.
+    pub excluded: Vec<(String, Exclusion)>,
 }
 
 type Others = BTreeMap<Arc<str>, u64>;
@@ -88,32 +71,34 @@ impl Cluster {
 }
 
 /// Gathers the managed nodes, and any others that hold jobs of ours.
-pub fn gather(index: &ClusterIndex, policy: &EnergyPolicySpec, holders: &Holders) -> Cluster {
+pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders) -> Cluster {
+    let policy = inventory.policy();
     let mut cluster = Cluster::default();
+    let mut powers: BTreeMap<&str, Board> = BTreeMap::new();
     let leftovers = leftovers(index, holders);
     let mut ranges: BTreeMap<GpuType, Option<(i32, i32)>> = BTreeMap::new();
     for (key, node) in index.nodes.iter() {
-        let managed = is_managed(node, policy);
-        let alone = left_alone(node).is_some();
-        if managed && alone {
-            cluster.left_alone.push(key.name.clone());
-        }
+        let of_node = inventory.node_use(node);
+        cluster.excluded.extend(of_node.exclusion().map(|why| (key.name.clone(), why)));
         let held = holders.gpus_on(&key.name);
-        let open = managed && !alone && usable(node);
+        // A node is of the type that its jobs were placed on, whatever its labels say now, and takes no others meanwhile.
+        let product = holders.type_on(&key.name).filter(|_| held > 0).or_else(|| gpu_type(node, policy));
+        let Some(product) = product else { continue };
+        let open = of_node.planned() == Some(product) && usable(node);
         if !open && held == 0 {
             continue;
         }
-        let Some(product) = node.labels().get(LABEL_GPU_PRODUCT) else { continue };
         let allocatable = Amounts::of(&node.status.allocatable);
-        let ours: BTreeSet<&str> = index
+        let ours: BTreeSet<String> = index
             .pods_on(&key.name)
             .filter(|pod| holders.accounts_for(pod))
-            .filter_map(|pod| pod.metadata.uid.as_deref())
+            .map(|pod| name_of(&pod.metadata))
             .collect();
         let foreign = index.foreign_use(&key.name);
-        let taken = foreign.plus(leftovers.get(&key.name).cloned().unwrap_or_default());
+        let vanished = index.vanished_use(&key.name, |pod| holders.accounts_for(pod));
+        let taken = foreign.plus(leftovers.get(&key.name).cloned().unwrap_or_default()).plus(vanished);
         cluster.others.insert(key.name.clone(), [allocatable.others.clone(), taken.others.clone()]);
-        let accounted = |uid: &str| ours.contains(uid);
+        let accounted = |pod: &str| ours.contains(pod);
         let broken = broken_gpus(index, key, node, accounted);
         let mut free = allocatable.clone().minus(taken);
         free.gpus = free.gpus.saturating_sub(broken);
@@ -121,7 +106,7 @@ pub fn gather(index: &ClusterIndex, policy: &EnergyPolicySpec, holders: &Holders
         if !open {
             free.gpus = free.gpus.min(held);
         }
-        let gpu_type = GpuType::new(product.as_str());
+        let gpu_type = GpuType::new(product);
         let facts = cluster.types.entry(gpu_type.clone()).or_default();
         facts.gpus += allocatable.gpus;
         facts.per_node = facts.per_node.max(allocatable.gpus);
@@ -133,7 +118,7 @@ pub fn gather(index: &ClusterIndex, policy: &EnergyPolicySpec, holders: &Holders
                 *range = range.zip(takes).and_then(|(a, b)| limits::shared(a, b))
             })
             .or_insert(takes);
-        let power = board(product, policy);
+        let power = *powers.entry(product).or_insert_with(|| board(product, policy));
         // A node that vanished from `allocatable` while jobs run there is as large as what they hold.
         let size = allocatable.gpus.max(held);
         let planned = Node {
@@ -142,7 +127,7 @@ pub fn gather(index: &ClusterIndex, policy: &EnergyPolicySpec, holders: &Holders
             gpus: gpus(size),
             free_gpus: gpus(free.gpus.max(held).min(size)),
             overhead: power.overhead,
-            foreign_power: foreign_power(index, key, &ours),
+            foreign_power: foreign_power(index, key, node, &ours, power.max),
             free: Resources {
                 cpu_milli: Some(free.cpu_milli),
                 memory_bytes: Some(free.memory),
@@ -186,7 +171,7 @@ pub fn agent_status<'a>(index: &'a ClusterIndex, key: &ObjectKey) -> Option<&'a 
     status.agent_version.is_some().then_some(status)
 }
 
-/// GPUs that must not be used and are still among those that pods may ask for. `ours` says of a pod's UID whether the caller counts its
+/// GPUs that must not be used and are still among those that pods may ask for. `ours` says of a pod's name whether the caller counts its
 /// GPUs as free or held by jobs; GPUs of all others are in use anyway, broken or not.
 ///
 /// The device plug-in takes broken GPUs out of `allocatable` and leaves them in `capacity`; the agent names them too, sooner or
@@ -200,17 +185,27 @@ pub fn broken_gpus(
     let gpus = agent_status(index, key).map(|status| status.gpus.as_slice()).unwrap_or_default();
     let broken = gpus.iter().filter(|gpu| gpu.state == GpuCondition::Unhealthy);
     let (of_others, open): (Vec<_>, Vec<_>) =
-        broken.partition(|gpu| gpu.holder.as_deref().is_some_and(|uid| !ours(uid)));
+        broken.partition(|gpu| gpu.holder.as_deref().is_some_and(|pod| !ours(pod)));
     let capacity = Amounts::of(&node.status.capacity).gpus;
     let taken_out = capacity.saturating_sub(Amounts::of(&node.status.allocatable).gpus);
     let taken_out_of_ours = taken_out.saturating_sub(of_others.len() as u64);
     (open.len() as u64).saturating_sub(taken_out_of_ours)
 }
 
-/// Draw of GPUs that pods of others hold, where an agent says.
-fn foreign_power(index: &ClusterIndex, key: &ObjectKey, ours: &BTreeSet<&str>) -> Option<Watts> {
+/// Draw of GPUs that pods of others hold, where an agent says: of as many GPUs as the node offers, and of each at most what its
+/// board can draw. A broken or taken-over agent cannot use up the power budget of the cluster.
+pub fn foreign_power(
+    index: &ClusterIndex,
+    key: &ObjectKey,
+    node: &SlimNode,
+    ours: &BTreeSet<String>,
+    max: Watts,
+) -> Option<Watts> {
     let status = agent_status(index, key)?;
-    let foreign =
-        status.gpus.iter().filter(|gpu| gpu.holder.as_deref().is_some_and(|uid| !ours.contains(uid)));
-    Some(Watts(foreign.map(|gpu| f64::from(gpu.watts.max(0))).sum()))
+    let foreign = status.gpus.iter().filter(|gpu| gpu.holder.as_ref().is_some_and(|pod| !ours.contains(pod)));
+    let mut draws: Vec<f64> = foreign.map(|gpu| f64::from(gpu.watts.max(0)).min(max.0)).collect();
+    draws.sort_by(|a, b| b.total_cmp(a));
+    let there = whole_gpus(node).max(index.foreign_use(&key.name).gpus);
+    let most = usize::try_from(there).unwrap_or(usize::MAX);
+    Some(Watts(draws.into_iter().take(most).sum()))
 }

@@ -2,8 +2,13 @@
 
 use andreas_api::EnergyPolicySpec;
 use andreas_api::energy_policy::PowerBudgetScope;
+use andreas_api::names::ANNOTATION_MAX_WEIGHT;
 use andreas_core::{CostRate, EnergyPrice, Seconds, Steps, Tariff, Time, Watts};
 use andreas_planner::{Lateness, PowerBudget};
+use andreas_runtime::watch::ObjectKey;
+use kube::ResourceExt;
+
+use crate::index::ClusterIndex;
 
 const DAY: i64 = 86_400;
 /// How far ahead windows are laid out: past the planner's longest period.
@@ -96,6 +101,15 @@ pub fn lateness(policy: &EnergyPolicySpec) -> Lateness {
     }
 }
 
+/// The weight that counts for a job of a namespace, in plans and in the bill: the job's own, bounded by the namespace's
+/// annotation `andreas.dev/max-weight`. An annotation that is not a whole number bounds nothing.
+pub fn bounded_weight(index: &ClusterIndex, namespace: &str, weight: i32) -> i32 {
+    let key = ObjectKey { namespace: String::new(), name: namespace.to_owned() };
+    let annotations = index.namespaces.get(&key).map(|namespace| namespace.annotations());
+    let bound = annotations.and_then(|all| all.get(ANNOTATION_MAX_WEIGHT)).and_then(|text| text.parse().ok());
+    bound.map_or(weight, |bound: i32| weight.min(bound.max(1)))
+}
+
 /// What a second of lateness of a job of that weight costs.
 pub fn late_rate(policy: &EnergyPolicySpec, weight: i32) -> CostRate {
     let hour = policy.lateness_price_per_hour_micros.max(0) as f64 / 1e6;
@@ -133,5 +147,25 @@ mod tests {
         assert_eq!(budget.watts.at(Time(NOON as f64)), Some(Watts(5_000.0)));
         assert!(budget.watts.at(Time((NOON + 3_600) as f64)).is_some_and(|w| w.0 > 1e9));
         assert_eq!((budget.margin, budget.scope_factor), (0.05, 1.0));
+    }
+
+    #[test]
+    fn a_namespace_bounds_the_weight_of_its_jobs_in_plans_and_in_the_bill() {
+        use crate::index::SlimNamespace;
+        use andreas_runtime::watch::Index;
+
+        let mut index = ClusterIndex::new();
+        let mut namespace = |version: u32, bound: &str| {
+            let object: SlimNamespace = serde_json::from_value(serde_json::json!({
+                "metadata": {"name": "team", "resourceVersion": version.to_string(),
+                    "annotations": {"andreas.dev/max-weight": bound}}}))
+            .expect("a namespace");
+            index.apply(object);
+            [5, 500].map(|weight| bounded_weight(&index, "team", weight))
+        };
+        assert_eq!(namespace(1, "20"), [5, 20]);
+        assert_eq!(namespace(2, "0"), [1, 1]);
+        assert_eq!(namespace(3, "a lot"), [5, 500]);
+        assert_eq!(bounded_weight(&index, "other", 500), 500);
     }
 }

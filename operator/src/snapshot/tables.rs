@@ -14,6 +14,7 @@ use andreas_runtime::watch::ObjectKey;
 use kube::ResourceExt;
 
 use super::boards::board;
+use super::draws::{self, TypeDraw};
 use super::limits;
 use super::worker::WorkerSpecs;
 use crate::index::ClusterIndex;
@@ -31,6 +32,8 @@ pub struct TypeFacts {
     pub per_node: u64,
     /// Power limits that a GPU may be run at, beside none, W, lowest first.
     pub levels: Vec<i32>,
+    /// What a GPU counts for against the power budget.
+    pub draw: Option<TypeDraw>,
 }
 
 /// Types of the cluster, by name.
@@ -53,6 +56,8 @@ pub struct Table {
     pub prior: bool,
     /// Index of the row that such a job starts on: `gpus.min` of the commonest allowed type.
     pub cautious: Option<usize>,
+    /// How long a run takes of which nothing is known, by the namespace's finished runs or the policy.
+    pub usual_run: Seconds,
 }
 
 impl Table {
@@ -92,6 +97,8 @@ pub struct Tables {
     tables: HashMap<String, Arc<Table>>,
     /// By the job's UID and its most GPUs.
     workers: HashMap<(String, i32), Arc<WorkerSpecs>>,
+    /// What was seen of the draw of runs.
+    pub(super) seen: draws::Seen,
     /// The same by what they are made of: jobs are often alike.
     alike: HashMap<WorkerDigest, Weak<WorkerSpecs>>,
 }
@@ -245,14 +252,16 @@ impl Tables {
             let seen = profile.status.as_ref().is_some_and(|status| !status.observations.is_empty());
             seen || !profile.spec.measurements.is_empty()
         });
-        // How long others of the namespace ran matters only where nothing is known of the family.
-        let otherwise = (!known).then_some(run_time.0);
+        // How long others of the namespace ran matters only where nothing is known of the family, or no type fits.
+        let otherwise = (!known || allowed.is_empty()).then_some(run_time.0);
+        let draws: Vec<Option<f64>> =
+            allowed.iter().map(|name| Some(types.get(*name)?.draw?.unmeasured)).collect();
         let (nodes, epochs) = (gpus.max_nodes, job.spec.epochs);
         // Where there is no profile, all jobs of the namespace that may have the same are told the same.
         let subject = if profile.is_some() { key.to_string() } else { format!("{}/", key.namespace) };
         let subject = self.trust.name(&subject);
         let cache_key = format!(
-            "{subject} {version} {totals:?} {allowed:?} {levels:?} {nodes} {epochs} {otherwise:?} {seen:?}"
+            "{subject} {version} {totals:?} {allowed:?} {levels:?} {nodes} {epochs} {otherwise:?} {seen:?} {draws:?}"
         );
         if let Some(table) = self.tables.get(&cache_key) {
             return Some(Arc::clone(table));
@@ -269,7 +278,7 @@ impl Tables {
             gpu_type: commonest.map_or_else(|| GpuType::from(""), |name| (*name).clone()),
             gpus: GpuCount(count(gpus.min)),
         };
-        let mut table = table(predictor, &family, &prior, &allowed, &totals, count(gpus.max_nodes));
+        let mut table = table(predictor, &family, &prior, &allowed, &totals, count(gpus.max_nodes), types);
         table.limits = limits::effects(predictor, &family, &prior, &allowed, types);
         let table = Arc::new(table);
         if self.tables.len() >= MAX_TABLES {
@@ -343,6 +352,7 @@ fn table(
     allowed: &[&GpuType],
     totals: &[i32],
     max_nodes: u32,
+    types: &Types,
 ) -> Table {
     let configuration = |gpu_type: &GpuType, nodes: u32, gpus: u32| Configuration {
         gpu_type: gpu_type.clone(),
@@ -362,6 +372,10 @@ fn table(
             gpus: p.configuration.total_gpus(),
             epoch: p.epoch_seconds(),
             power: p.watts(),
+            draw: types
+                .get(&p.configuration.gpu_type)
+                .and_then(|facts| facts.draw)
+                .map(|draw| Watts(draw.of_predicted(p.watts().0, p.configuration.total_gpus().0))),
             rel_std: p.epoch.sigma.min(5.0),
         })
         .collect();
@@ -391,6 +405,7 @@ fn table(
         limits: Vec::new(),
         prior: predicted.first().is_some_and(|p| p.epoch.source == Source::Prior),
         cautious: rows.iter().position(|row| row.gpu_type == prior.gpu_type && Some(row.gpus.0) == least),
+        usual_run: prior.run_time,
         times: predicted.iter().map(|p| p.epoch).collect(),
         draws: predicted.iter().map(|p| p.power).collect(),
         rows: rows.into(),

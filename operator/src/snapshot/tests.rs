@@ -11,6 +11,10 @@ use serde_json::{Value, json};
 
 use super::*;
 
+mod boards;
+mod draws;
+mod held;
+mod labels;
 mod late;
 mod predictions;
 
@@ -67,7 +71,7 @@ impl World {
         let name = format!("{job}-{attempt}-0");
         let pod: SlimPod = serde_json::from_value(json!({
             "metadata": {"name": name, "namespace": "team", "uid": name, "resourceVersion": self.version(),
-                "labels": {"andreas.dev/job": job, "andreas.dev/attempt": attempt.to_string()},
+                "labels": {"andreas.dev/job": job, "andreas.dev/job-uid": job, "andreas.dev/attempt": attempt.to_string()},
                 "ownerReferences": [{"apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "name": job, "uid": job, "controller": true}]},
             "spec": {"nodeName": node, "containers": [{"name": "t", "resources": {"requests": {"cpu": "4", "nvidia.com/gpu": gpus.to_string()}}}]},
             "status": {"phase": phase},
@@ -120,16 +124,27 @@ fn holds(attempt: i64, node: &str, gpus: i32) -> Value {
 #[test]
 fn only_usable_managed_nodes_with_whole_gpus_are_offered() {
     let mut world = World::default();
+    let training = |labels: Value| {
+        let mut all = json!({"team": "training"});
+        all.as_object_mut().expect("object").extend(labels.as_object().expect("object").clone());
+        all
+    };
     world
-        .node("good", json!({}), json!({}))
-        .node("mig", json!({"nvidia.com/mig.strategy": "single"}), json!({}))
-        .node("shared", json!({"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB-SHARED"}), json!({}))
-        .node("other", json!({"nvidia.com/gpu.present": "false"}), json!({}))
-        .node("cordoned", json!({}), json!({"spec": {"unschedulable": true}}))
-        .node("silent", json!({}), json!({"status": {"allocatable": {"nvidia.com/gpu": "8"}, "conditions": [{"type": "Ready", "status": "Unknown"}]}}));
+        .policy(json!({"nodeSelector": {"team": "training"}}))
+        .node("good", training(json!({"nvidia.com/mig.strategy": "single"})), json!({}))
+        .node("mig", training(json!({"nvidia.com/mig-1g.10gb.count": "7"})), json!({}))
+        .node("shared", training(json!({"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB-SHARED"})), json!({}))
+        .node("other", json!({}), json!({}))
+        .node("cordoned", training(json!({})), json!({"spec": {"unschedulable": true}}))
+        .node("silent", training(json!({})), json!({"status": {"allocatable": {"nvidia.com/gpu": "8"}, "conditions": [{"type": "Ready", "status": "Unknown"}]}}));
     let built = build(&world.index, &Ledger::new(at(0)), &mut Tables::default(), None, at(1));
     assert_eq!(built.snapshot.nodes.iter().map(|n| n.name.as_str()).collect::<Vec<_>>(), ["good"]);
-    assert_eq!(built.left_alone, ["mig", "shared"]);
+    let excluded = built.excluded.expect("some");
+    assert!(excluded.starts_with("3 nodes with GPUs are excluded: 1 MigInUse (mig): "), "{excluded}");
+    assert!(
+        excluded.contains("1 SharedGpus (shared): ") && excluded.contains("1 NotSelected (other): "),
+        "{excluded}"
+    );
 }
 
 #[test]
@@ -225,7 +240,7 @@ fn what_is_planned_for_its_gpu_memory_is_what_a_step_allows_node_by_node() {
     };
     let mut memory = world.ledger.as_mut().expect("a ledger").entry(&key, "asks").clone();
     memory.decision = Some(crate::lifecycle::DecisionFor { basis: 0, verdict });
-    memory.verdict = Some(crate::lifecycle::Verdict { gpus: 1, at: at(90), refusal: None });
+    memory.verdict = Some(crate::lifecycle::Verdict { gpus: 1, at: at(90), refusal: None, admitted: None });
     let seen =
         crate::executor::observe::Seen::gather(&world.index, |_| memory, &key, Arc::default(), at(100));
     let status = seen.expect("the job").step().status;
@@ -395,11 +410,11 @@ fn a_broken_gpu_is_left_out_exactly_once_whoever_says_so() {
         "the agent knows one more"
     );
     assert_eq!(
-        free(0, json!([broken("a", Some("foreign"))]), 2, true),
+        free(0, json!([broken("a", Some("other/x"))]), 2, true),
         6,
         "foreign pods hold it: in use already"
     );
-    assert_eq!(free(1, json!([broken("a", Some("foreign")), broken("b", None)]), 2, true), 4);
+    assert_eq!(free(1, json!([broken("a", Some("other/x")), broken("b", None)]), 2, true), 4);
     assert_eq!(free(0, json!([broken("a", None)]), 0, false), 8, "an agent that has ended knows nothing");
 }
 

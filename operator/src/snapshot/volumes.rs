@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use andreas_api::slim::{SlimNode, SlimPersistentVolume};
+use andreas_api::training_job::TrainingJobSpec;
 use andreas_runtime::watch::ObjectKey;
 use k8s_openapi::api::core::v1::PodSpec;
 use kube::ResourceExt;
@@ -59,6 +60,25 @@ impl<'a> Volumes<'a> {
     pub fn names(&self) -> String {
         self.0.iter().map(|volume| volume.name_any()).collect::<Vec<_>>().join(" ")
     }
+}
+
+/// A claim of the job's workers that one node at a time can mount: a gang over several nodes could never start with it. In words
+/// that name its field.
+pub fn single_node_claim(index: &ClusterIndex, namespace: &str, spec: &TrainingJobSpec) -> Option<String> {
+    let checkpoint =
+        spec.checkpoint.iter().filter_map(|c| Some(("checkpoint.claimName", c.claim_name.as_ref()?)));
+    let volumes = spec.template.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let others = volumes
+        .filter_map(|volume| volume.persistent_volume_claim.as_ref())
+        .map(|claim| ("template.spec.volumes", &claim.claim_name));
+    let narrow = |name: &String| {
+        let key = ObjectKey { namespace: namespace.to_owned(), name: name.clone() };
+        let modes =
+            index.claims.get(&key).map(|claim| claim.spec.access_modes.as_slice()).unwrap_or_default();
+        !modes.is_empty() && modes.iter().all(|mode| mode.starts_with("ReadWriteOnce"))
+    };
+    let (field, name) = checkpoint.chain(others).find(|(_, name)| narrow(name))?;
+    Some(format!("{field}: claim {name} is ReadWriteOnce, so only one node at a time can mount it"))
 }
 
 /// A node without any such label is in all zones.
@@ -123,6 +143,34 @@ mod tests {
             "made where the worker goes"
         );
         assert!(admitted(&index, "not-there", json!({})), "the scheduler says what is missing");
+    }
+
+    #[test]
+    fn a_claim_that_one_node_can_mount_is_named_with_its_field() {
+        let mut index = index(json!({"metadata": {"name": "pv", "resourceVersion": "1"}, "spec": {}}));
+        for (name, modes) in
+            [("shared", json!(["ReadWriteOnce", "ReadWriteMany"])), ("pod", json!(["ReadWriteOncePod"]))]
+        {
+            let claim = json!({"metadata": {"name": name, "namespace": "team", "resourceVersion": "2"}, "spec": {"accessModes": modes}});
+            index.apply(serde_json::from_value::<SlimPersistentVolumeClaim>(claim).expect("a claim"));
+        }
+        let said = |checkpoint: &str, volume: &str| {
+            let spec = json!({"checkpoint": {"claimName": checkpoint}, "template": {"spec": {"containers": [],
+                "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": volume}}]}}});
+            single_node_claim(&index, "team", &serde_json::from_value(spec).expect("a spec"))
+        };
+        let words = said("data", "shared");
+        assert_eq!(
+            words.as_deref(),
+            Some(
+                "checkpoint.claimName: claim data is ReadWriteOnce, so only one node at a time can mount it"
+            )
+        );
+        assert!(
+            said("shared", "pod").is_some_and(|words| words.starts_with("template.spec.volumes: claim pod"))
+        );
+        // Of claims that are not there, or say nothing, nothing is known.
+        assert_eq!((said("shared", "missing"), said("unbound", "shared")), (None, None));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
 use super::quota;
 use crate::index::ClusterIndex;
 use crate::index::quantity::{self, Amounts};
-use crate::lifecycle::{Settings, pods};
+use crate::lifecycle::{Admitted, Settings, pods};
 
 /// Most GPUs of a worker that its needs are looked up for.
 const MOST_GPUS: i32 = 16;
@@ -83,8 +83,32 @@ fn resources(amounts: Amounts) -> Resources {
     }
 }
 
-/// What a worker takes.
-pub(super) fn worker(index: &ClusterIndex, key: &ObjectKey, specs: &WorkerSpecs) -> Worker {
+/// A worker as admission left it, where that asks its node or a quota for more than what was `sent`.
+pub fn admitted(sent: Option<&PodSpec>, kept: SlimPodSpec) -> Option<Arc<Admitted>> {
+    let sent = sent.map(slim).unwrap_or_default();
+    let limits = |spec: &SlimPodSpec| {
+        let limits =
+            |r: &SlimResources| SlimResources { requests: r.limits.clone(), ..SlimResources::default() };
+        let of = |c: &SlimContainer| SlimContainer { resources: limits(&c.resources), ..c.clone() };
+        quantity::pod(&SlimPodSpec {
+            containers: spec.containers.iter().map(of).collect(),
+            init_containers: spec.init_containers.iter().map(of).collect(),
+            resources: spec.resources.as_ref().map(limits),
+            ..spec.clone()
+        })
+    };
+    let same = quantity::pod(&sent) == quantity::pod(&kept) && limits(&sent) == limits(&kept);
+    (!same).then(|| Arc::new(Admitted { sent, kept }))
+}
+
+/// What a worker takes, with what admission was seen to add to it. That is the same for every number of GPUs: defaults and
+/// injected containers know nothing of them.
+pub(super) fn worker(
+    index: &ClusterIndex,
+    key: &ObjectKey,
+    specs: &WorkerSpecs,
+    admitted: Option<&Admitted>,
+) -> Worker {
     let quotas: Vec<_> = index
         .quotas
         .iter()
@@ -101,17 +125,39 @@ pub(super) fn worker(index: &ClusterIndex, key: &ObjectKey, specs: &WorkerSpecs)
         })
         .filter(some)
         .collect();
-    let quota_fixed: quota::Amounts = first
+    let mut quota_fixed: quota::Amounts = first
         .iter()
         .map(|(key, amount)| (Arc::clone(key), amount.saturating_sub(of(&quota_per_gpu, key))))
         .filter(some)
         .collect();
+    let mut fixed = specs.fixed.clone();
+    if let Some(Admitted { sent, kept }) = admitted {
+        let more = quantity::pod(kept).minus(quantity::pod(sent));
+        add(&mut fixed, more);
+        let before = quota::pod_takes(&quotas, sent);
+        for (key, amount) in quota::pod_takes(&quotas, kept) {
+            let more = amount.saturating_sub(of(&before, &key));
+            if more > 0 {
+                *quota_fixed.entry(key).or_default() += more;
+            }
+        }
+    }
     Worker {
-        fixed: specs.fixed.clone(),
+        fixed,
         per_gpu: specs.per_gpu.clone(),
         quota_fixed,
         quota_per_gpu,
         quota_per_gang: quota::gang_takes(&quotas),
+    }
+}
+
+fn add(to: &mut Resources, more: Amounts) {
+    let sum = |old: Option<u64>, more: u64| Some(old.unwrap_or(0).saturating_add(more));
+    to.cpu_milli = sum(to.cpu_milli, more.cpu_milli);
+    to.memory_bytes = sum(to.memory_bytes, more.memory);
+    for (name, amount) in more.others {
+        let old = to.others.entry(name).or_default();
+        *old = old.saturating_add(amount);
     }
 }
 
@@ -153,4 +199,55 @@ fn slim(spec: &PodSpec) -> SlimPodSpec {
 pub(super) fn names<'a>(workers: impl Iterator<Item = &'a Worker>) -> std::collections::BTreeSet<Arc<str>> {
     let of = |resources: &'a Resources| -> &'a BTreeMap<Arc<str>, u64> { &resources.others };
     workers.flat_map(|w| of(&w.fixed).keys().chain(of(&w.per_gpu).keys())).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use andreas_api::slim::SlimQuota;
+    use andreas_runtime::watch::Index;
+    use serde_json::{Value, json};
+
+    fn spec<T: serde::de::DeserializeOwned>(requests: &Value, sidecar: bool) -> T {
+        let container =
+            |name: &str, requests: &Value| json!({"name": name, "resources": {"requests": requests}});
+        let mut all = vec![container("train", requests)];
+        if sidecar {
+            all.push(container("proxy", &json!({"cpu": "500m", "memory": "256Mi", "rdma/hca": "1"})));
+        }
+        serde_json::from_value(json!({ "containers": all })).expect("a spec")
+    }
+
+    #[test]
+    fn what_admission_adds_is_taken_from_the_node_and_from_quotas() {
+        let sent: PodSpec = spec(&json!({"cpu": "4"}), false);
+        assert_eq!(
+            admitted(Some(&sent), spec(&json!({"cpu": "4000m"}), false)),
+            None,
+            "the same, otherwise said"
+        );
+        // A LimitRange gives the container a default request, and a webhook another container.
+        let kept = spec(&json!({"cpu": "4", "memory": "2Gi"}), true);
+        let admitted = admitted(Some(&sent), kept).expect("it asks for more");
+        let job: SlimTrainingJob =
+            serde_json::from_value(json!({"metadata": {"name": "a", "namespace": "team"},
+            "spec": {"gpus": {"max": 4}, "template": {"spec": serde_json::to_value(&sent).expect("JSON")}}}))
+            .expect("a job");
+        let mut index = ClusterIndex::new();
+        let hard = json!({"requests.cpu": "100", "requests.memory": "100Gi"});
+        let quota: SlimQuota = serde_json::from_value(json!({
+            "metadata": {"name": "q", "namespace": "team", "resourceVersion": "1"}, "status": {"hard": hard, "used": {}}}))
+        .expect("a quota");
+        index.apply(quota);
+        let key = ObjectKey { namespace: "team".into(), name: "a".into() };
+        let specs = WorkerSpecs::of(&job);
+        let (plain, more) =
+            (worker(&index, &key, &specs, None), worker(&index, &key, &specs, Some(&admitted)));
+        assert_eq!((plain.fixed.cpu_milli, more.fixed.cpu_milli), (Some(4_000), Some(4_500)));
+        let memory = (2 << 30) + (256 << 20);
+        assert_eq!((plain.fixed.memory_bytes, more.fixed.memory_bytes), (Some(0), Some(memory)));
+        assert_eq!(more.fixed.others.get("rdma/hca"), Some(&1));
+        assert_eq!(more.quota_fixed.get("q/requests.cpu"), Some(&4_500));
+        assert_eq!(more.quota_fixed.get("q/requests.memory"), Some(&memory));
+    }
 }

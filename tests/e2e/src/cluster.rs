@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use andreas_api::slim::SlimTrainingJob;
 use andreas_test_nodes::Forward;
+use andreas_testbed::faults::FaultProxy;
 use andreas_testbed::{
     Component, Kubelets, PortLease, Process, ProcessSpec, SchedulerConfig, Testbed, workspace_binary,
 };
@@ -24,9 +25,12 @@ use crate::chart;
 use crate::install;
 use crate::observer::Observer;
 use crate::storage::Storage;
+use crate::wrong_clock;
 
 /// Namespace of our own programs.
 pub const SYSTEM: &str = "andreas-system";
+/// Address inside the pod network of the API server's Service.
+const API_SERVICE: &str = "10.96.0.1:443";
 /// Address inside the pod network at which training programs reach the operator.
 const PROGRESS_ADDRESS: &str = "10.96.200.1:8443";
 /// Its name.
@@ -75,6 +79,8 @@ pub struct Options {
     pub name: String,
     /// GPU nodes.
     pub groups: Vec<Group>,
+    /// One node more for each of these recorded label sets (`tests/nodes/labels`), named `<set>-0`.
+    pub recorded: Vec<String>,
     /// Replicas of the operator.
     pub operators: usize,
     /// Further flags of the operator.
@@ -96,6 +102,13 @@ pub struct Options {
     pub simulated: bool,
     /// Further flags of the control plane's programs.
     pub control_plane_args: Vec<(Component, String)>,
+    /// Our programs reach the API server through a fault proxy, see [`Cluster::faults`]. Its callers are `operator-0`,
+    /// `operator-1`..., `extender`, and `pods` for everything that runs as a pod.
+    pub fault_proxy: bool,
+    /// By how many seconds the wall clock of the operator's machine is ahead.
+    pub operator_clock: i64,
+    /// The same of all GPU nodes.
+    pub kubelets_clock: i64,
 }
 
 impl Default for Options {
@@ -103,6 +116,7 @@ impl Default for Options {
         Self {
             name: "e2e".into(),
             groups: vec![a100(2)],
+            recorded: Vec::new(),
             operators: 1,
             operator_args: Vec::new(),
             operator_log: "info,kube=warn",
@@ -113,6 +127,9 @@ impl Default for Options {
             data_dir: None,
             simulated: false,
             control_plane_args: Vec::new(),
+            fault_proxy: false,
+            operator_clock: 0,
+            kubelets_clock: 0,
         }
     }
 }
@@ -125,12 +142,14 @@ pub fn short_runs() -> Value {
 /// One replica of the operator.
 pub struct Operator {
     /// The process.
-    pub process: Process,
-    /// Its metrics and probes.
+    pub process: Arc<Process>,
+    /// Its metrics.
     pub admin: SocketAddr,
+    /// Its probes.
+    pub probes: SocketAddr,
     /// Its progress endpoint on the machine.
     pub progress: SocketAddr,
-    _ports: [Arc<PortLease>; 2],
+    _ports: [Arc<PortLease>; 3],
 }
 
 /// Everything that runs.
@@ -145,8 +164,13 @@ pub struct Cluster {
     pub scheduler: Option<Process>,
     /// What is seen from outside.
     pub observer: Observer,
-    /// Metrics and probes of the extender that is a plain process.
+    /// Metrics of the extender that is a plain process.
     pub extender_admin: Option<SocketAddr>,
+    /// Its probes.
+    pub extender_probes: Option<SocketAddr>,
+    /// Where it answers the scheduler.
+    pub extender_listen: Option<SocketAddr>,
+    faults: Option<FaultProxy>,
     options: Options,
     _storage: Storage,
     _ports: Vec<Arc<PortLease>>,
@@ -172,13 +196,21 @@ impl Cluster {
             builder = builder.extra_arg(*component, arg);
         }
         let testbed = builder.start().await.context("starting the control plane")?;
+        let faults = options.fault_proxy.then(|| testbed.fault_proxy()).transpose()?;
         if let Some(values) = &options.install {
             start_kubelets(&testbed, &options, &[]).await?;
+            if let Some(faults) = &faults {
+                let listen = API_SERVICE.parse().context("the API server's Service")?;
+                let forward = Forward { listen, to: faults.address("pods")?, names: vec![] };
+                crate::nodes::client(&testbed).forward(forward).await?;
+            }
             install::upgrade(&testbed, values).await?;
         } else {
             chart::install(&testbed).await.context("installing the chart's objects")?;
         }
-        let observer = if options.simulated { Observer::idle() } else { Observer::start(&testbed.client()) };
+        let kubelets = crate::nodes::client(&testbed);
+        let observer =
+            if options.simulated { Observer::idle() } else { Observer::start(&testbed.client(), kubelets) };
         let storage = Storage::start(&testbed.client()).await?;
         let mut cluster = Self {
             testbed,
@@ -187,6 +219,9 @@ impl Cluster {
             scheduler: None,
             observer,
             extender_admin: None,
+            extender_probes: None,
+            extender_listen: None,
+            faults,
             options,
             _storage: storage,
             _ports: vec![],
@@ -213,11 +248,30 @@ impl Cluster {
         for operator in &cluster.operators {
             operator
                 .process
-                .wait_for_http(&operator.admin.to_string(), "/readyz", READY_LIMIT)
+                .wait_for_http(&operator.probes.to_string(), "/readyz", READY_LIMIT)
                 .await
                 .context("waiting for the operator")?;
         }
         Ok(cluster)
+    }
+
+    /// The proxy between our programs and the API server.
+    ///
+    /// # Errors
+    /// When the cluster was started without [`Options::fault_proxy`].
+    pub fn faults(&self) -> Result<&FaultProxy> {
+        self.faults.as_ref().context("this cluster has no fault proxy")
+    }
+
+    /// A kubeconfig of one of our programs, through the fault proxy where there is one.
+    async fn kubeconfig(&self, account: &str, caller: &str) -> Result<PathBuf> {
+        let bed = &self.testbed;
+        Ok(match &self.faults {
+            Some(faults) => {
+                bed.kubeconfig_through_proxy(&faults.endpoint(caller)?, caller, SYSTEM, account).await?
+            }
+            None => bed.kubeconfig_for_service_account(SYSTEM, account).await?,
+        })
     }
 
     /// Whether our extender binds the training pods.
@@ -228,11 +282,12 @@ impl Cluster {
     async fn start_operator(&self, index: usize) -> Result<Operator> {
         let bed = &self.testbed;
         let account = chart::operator_account();
-        let kubeconfig = bed.kubeconfig_for_service_account(SYSTEM, account).await?;
+        let kubeconfig = self.kubeconfig(account, &format!("operator-{index}")).await?;
         let certificate =
             bed.pki().server("andreas-operator", &[PROGRESS_HOST, "10.96.200.1", "127.0.0.1"])?;
-        let ports = [Arc::new(PortLease::take()?), Arc::new(PortLease::take()?)];
-        let (admin, progress) = (loopback(&ports[0]), loopback(&ports[1]));
+        let ports =
+            [Arc::new(PortLease::take()?), Arc::new(PortLease::take()?), Arc::new(PortLease::take()?)];
+        let [admin, progress, probes] = [0, 1, 2].map(|n: usize| loopback(&ports[n]));
         let mut spec = ProcessSpec::new(format!("operator-{index}"), workspace_binary("andreas-operator")?)
             .arg("--kubeconfig")
             .arg(kubeconfig)
@@ -240,6 +295,7 @@ impl Cluster {
             .env("NO_COLOR", "1")
             .args(["--identity", &format!("operator-{index}")])
             .args(["--admin-listen", &admin.to_string()])
+            .args(["--probe-listen", &probes.to_string()])
             .args(["--progress-listen", &progress.to_string()])
             .args(["--progress-url", &format!("https://{PROGRESS_HOST}:8443")])
             .arg("--progress-ca")
@@ -249,12 +305,16 @@ impl Cluster {
             .arg("--tls-key")
             .arg(&certificate.key_file)
             .holding(ports[0].clone())
-            .holding(ports[1].clone());
+            .holding(ports[1].clone())
+            .holding(ports[2].clone());
         if !self.options.extender {
             spec = spec.args(["--scheduler-mode", "affinity"]);
         }
         spec = spec.args(&self.options.operator_args);
-        Ok(Operator { process: bed.spawn(spec)?, admin, progress, _ports: ports })
+        for (name, value) in wrong_clock::environment(self.options.operator_clock)? {
+            spec = spec.env(name, value);
+        }
+        Ok(Operator { process: Arc::new(bed.spawn(spec)?), admin, probes, progress, _ports: ports })
     }
 
     async fn start_scheduler(&mut self) -> Result<()> {
@@ -262,13 +322,15 @@ impl Cluster {
         let kubeconfig = bed.kubeconfig_for_service_account(SYSTEM, chart::scheduler_account()).await?;
         let server = bed.pki().server("andreas-extender", &["127.0.0.1", "localhost"])?;
         let client = bed.pki().client("andreas-scheduler", None)?;
-        let ports = [Arc::new(PortLease::take()?), Arc::new(PortLease::take()?)];
-        let (listen, admin) = (loopback(&ports[0]), loopback(&ports[1]));
+        let ports =
+            [Arc::new(PortLease::take()?), Arc::new(PortLease::take()?), Arc::new(PortLease::take()?)];
+        let [listen, admin, probes] = [0, 1, 2].map(|n: usize| loopback(&ports[n]));
         let spec = ProcessSpec::new("extender", workspace_binary("andreas-extender")?)
             .arg("--kubeconfig")
-            .arg(&kubeconfig)
+            .arg(self.kubeconfig(chart::scheduler_account(), "extender").await?)
             .args(["--log-format", "text", "--listen", &listen.to_string()])
             .args(["--admin-listen", &admin.to_string()])
+            .args(["--probe-listen", &probes.to_string()])
             .arg("--tls-cert")
             .arg(&server.certificate_file)
             .arg("--tls-key")
@@ -277,7 +339,7 @@ impl Cluster {
             .arg(bed.pki().ca_file())
             .args(["--client-name", "andreas-scheduler"]);
         let extender = bed.spawn(spec)?;
-        extender.wait_for_http(&admin.to_string(), "/readyz", READY_LIMIT).await.context("the extender")?;
+        extender.wait_for_http(&probes.to_string(), "/readyz", READY_LIMIT).await.context("the extender")?;
         let config = chart::scheduler_configuration(
             bed,
             &format!("https://{listen}"),
@@ -291,6 +353,8 @@ impl Cluster {
         self.extender = Some(extender);
         self.scheduler = Some(scheduler);
         self.extender_admin = Some(admin);
+        self.extender_probes = Some(probes);
+        self.extender_listen = Some(listen);
         self._ports.extend(ports);
         Ok(())
     }
@@ -361,7 +425,7 @@ impl Cluster {
     /// The end of every program's log, for a message.
     pub fn logs(&self) -> String {
         let mut text = String::new();
-        for process in self.operators.iter().map(|o| &o.process).chain(&self.extender) {
+        for process in self.operators.iter().map(|o| &*o.process).chain(&self.extender) {
             text += &format!("--- {} ---\n{}\n", process.name(), process.log_tail(40));
         }
         if self.options.install.is_some() {
@@ -386,6 +450,8 @@ async fn start_kubelets(testbed: &Testbed, options: &Options, operators: &[Opera
         }
         nodes.push(group);
     }
+    let recorded = options.recorded.iter();
+    nodes.extend(recorded.map(|set| json!({"namePrefix": format!("{set}-"), "count": 1, "recorded": set})));
     let mut images =
         vec![json!({"image": "andreas.dev/trainer", "program": workspace_binary("andreas-trainer")?})];
     let mut config = json!({
@@ -409,10 +475,9 @@ async fn start_kubelets(testbed: &Testbed, options: &Options, operators: &[Opera
     config["images"] = json!(images);
     let path = testbed.data_dir().join("nodes.json");
     std::fs::write(&path, serde_json::to_vec_pretty(&config)?)?;
-    let kubelets = Kubelets {
-        program: workspace_binary("pretend-kubelets")?,
-        args: vec!["--config".into(), path.into()],
-    };
+    let program = workspace_binary("pretend-kubelets")?;
+    let program = wrong_clock::wrapped(program, options.kubelets_clock, testbed.data_dir())?;
+    let kubelets = Kubelets { program, args: vec!["--config".into(), path.into()] };
     Ok(testbed.start_kubelets(&kubelets).await?)
 }
 

@@ -3,8 +3,9 @@
 //! [`cluster`] starts the whole product on a test bed: control plane, the chart's objects, operator, extender,
 //! scheduler profile, GPU nodes. [`install`] does what a platform team does with helm. [`observer`] watches from outside what must never happen. [`scenario`] is the frame
 //! of a story, [`job`] its words, [`summary`] a run's figures. [`workload`] turns rows of a production trace into
-//! TrainingJobs, and [`demo`] runs them. [`scrape`] points a Prometheus at a cluster. [`api`] asks the API server alone,
-//! without our programs. [`bench`] measures.
+//! TrainingJobs, and [`demo`] runs them. [`pages`] reads the operator's pages. [`scrape`] points a Prometheus at a cluster. [`api`] asks the API server alone,
+//! without our programs. [`bench`] measures. [`keeper`] starts programs again that ended, and [`soak`] lets everything
+//! happen at random.
 //!
 //! What must never be here: a shortcut around the API server, a figure that was not measured.
 
@@ -13,12 +14,17 @@ pub mod bench;
 pub mod chart;
 pub mod cluster;
 pub mod demo;
+pub mod devices;
 pub mod install;
 pub mod job;
+pub mod keeper;
 pub mod nodes;
 pub mod observer;
+pub mod pages;
 pub mod scenario;
 pub mod scrape;
+pub mod soak;
 pub mod storage;
 pub mod summary;
 pub mod workload;
+pub mod wrong_clock;

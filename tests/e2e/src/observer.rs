@@ -2,7 +2,7 @@
 //!
 //! It knows nothing of the operator's state: it sees TrainingJobs and pods as any client does, and checks after every
 //! event that no node has more GPUs in use than it has, that a job never has two attempts alive, and that no gang is
-//! half placed for longer than its limit.
+//! half placed for longer than its limit. What the devices say beside that is in [`crate::devices`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,6 +17,9 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, ResourceExt as _};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+
+use crate::devices::{self, Devices};
+use crate::nodes::NodesClient;
 
 /// How long a gang may be half placed: the placement time-out of short runs (20 s), the longest grace used (30 s), and
 /// some seconds for a busy machine.
@@ -80,8 +83,25 @@ pub struct Seen {
     pub node_gpus: BTreeMap<String, i64>,
     /// What must never happen and did.
     pub violations: BTreeSet<String>,
+    /// What the pretend kubelets say of containers and GPUs.
+    pub devices: Devices,
     silent_nodes: BTreeSet<String>,
     half_since: BTreeMap<(String, String), Instant>,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self {
+            started: Instant::now(),
+            jobs: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            node_gpus: BTreeMap::new(),
+            violations: BTreeSet::new(),
+            devices: Devices::default(),
+            silent_nodes: BTreeSet::new(),
+            half_since: BTreeMap::new(),
+        }
+    }
 }
 
 impl Seen {
@@ -170,19 +190,11 @@ impl Observer {
     }
 
     fn nothing() -> Arc<Mutex<Seen>> {
-        Arc::new(Mutex::new(Seen {
-            started: Instant::now(),
-            jobs: BTreeMap::new(),
-            pods: BTreeMap::new(),
-            node_gpus: BTreeMap::new(),
-            violations: BTreeSet::new(),
-            silent_nodes: BTreeSet::new(),
-            half_since: BTreeMap::new(),
-        }))
+        Arc::default()
     }
 
-    /// Starts watching TrainingJobs, pods and nodes.
-    pub fn start(client: &kube::Client) -> Self {
+    /// Starts watching TrainingJobs, pods and nodes, and what the pretend kubelets say of devices.
+    pub fn start(client: &kube::Client, kubelets: NodesClient) -> Self {
         let seen = Self::nothing();
         let (changed, changes) = watch::channel(0);
         let changed = Arc::new(changed);
@@ -195,6 +207,7 @@ impl Observer {
         ));
         tasks.spawn(follow(Api::<SlimPod>::all(client.clone()), seen.clone(), changed.clone(), see_pod));
         tasks.spawn(follow(Api::<SlimNode>::all(client.clone()), seen.clone(), changed.clone(), see_node));
+        tasks.spawn(devices::watch(kubelets, seen.clone()));
         let ticking = (seen.clone(), changed);
         tasks.spawn(async move {
             loop {
@@ -244,7 +257,7 @@ impl Observer {
     }
 }
 
-fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+pub(crate) fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
     seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 

@@ -251,8 +251,13 @@ async fn a_planned_power_limit_is_set_and_lifted_under_a_running_job() -> Result
             Ok(at_work.len() == 2 && at_work.iter().all(|gpu| gpu.0 > f64::from(limit)))
         })
         .await?;
-        let now = allocation(c).context("an allocation")?;
-        ensure!(now.power_limit_watts.is_none() && now.generation == planned.generation, "{now:?}");
+        // The GPUs may be free of it before that is recorded.
+        until("the allocation has no limit", MINUTE, async || {
+            let now = allocation(c).context("an allocation")?;
+            ensure!(now.generation == planned.generation, "{now:?}");
+            Ok(now.power_limit_watts.is_none())
+        })
+        .await?;
         c.reaches(&tj, Phase::Succeeded).await?;
         // Two limits, one pace: it is of neither.
         let profile: Value = serde_json::from_str(&c.kubectl("get trainingprofile known -o json").await?)?;

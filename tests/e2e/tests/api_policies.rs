@@ -62,13 +62,15 @@ impl Stage {
         let early = job("team", "early", "spec: {deadline: '2001-01-01T00:00:00Z'}")?;
         let forged = pod("team", "forged", "metadata: {labels: {andreas.dev/job: a}}")?;
         let normal = job("team", "normal", "")?;
+        let queued = pod("team", "queued", "spec: {schedulerName: andreas}")?;
         let heavy = job("bounded", "heavy", "spec: {weight: 9}")?;
         for _ in 0..100 {
             let in_force = matches!(create(&self.tenant, &early, true).await?, Verdict::Refused(s) if s.code == 422)
                 && matches!(create(&self.tenant, &forged, true).await?, Verdict::Refused(_))
                 && matches!(create(&self.tenant, &normal, true).await?, Verdict::Accepted(_))
                 && matches!(create(&self.submitter, &normal, true).await?, Verdict::Refused(_))
-                && matches!(create(&self.admin, &heavy, true).await?, Verdict::Refused(_));
+                && matches!(create(&self.admin, &heavy, true).await?, Verdict::Refused(_))
+                && matches!(create(&self.tenant, &queued, true).await?, Verdict::Refused(_));
             if in_force {
                 return Ok(());
             }
@@ -110,6 +112,7 @@ async fn each_policy_accepts_and_refuses() {
     only_those_who_may_make_pods_submit(&stage).await.context("creator").unwrap();
     only_the_operator_makes_our_pods(&stage).await.context("pods, create").unwrap();
     nobody_else_says_whose_pod_it_is(&stage).await.context("pods, update").unwrap();
+    only_training_pods_use_our_scheduler(&stage).await.context("scheduling").unwrap();
     an_orphaning_delete_ends(&stage).await.context("pods, garbage collector").unwrap();
     a_node_speaks_for_itself(&stage).await.context("gpunode-status").unwrap();
     status_belongs_to_the_operator(&stage).await.context("status").unwrap();
@@ -274,6 +277,19 @@ async fn status_belongs_to_the_operator(s: &Stage) -> Result<()> {
     delete(&s.admin, &mine).await
 }
 
+async fn only_training_pods_use_our_scheduler(s: &Stage) -> Result<()> {
+    let words = "are for the pods of TrainingJobs, not for tenant: create a TrainingJob";
+    for change in ["spec: {schedulerName: andreas}", "spec: {priorityClassName: andreas-training}"] {
+        let theirs = pod("team", "queue-filler", change)?;
+        refused_with(create(&s.tenant, &theirs, true).await?, words)?;
+        create(&s.operator, &theirs, true).await?.accepted()?;
+    }
+    // Others' schedulers and priorities are nobody's business here.
+    let theirs = pod("team", "mine", "spec: {schedulerName: another}")?;
+    create(&s.tenant, &theirs, true).await?.accepted()?;
+    Ok(())
+}
+
 /// The API server checks the expressions against the types of what they match.
 async fn no_expression_has_a_type_warning(s: &Stage) -> Result<()> {
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(s.admin.clone());
@@ -284,6 +300,6 @@ async fn no_expression_has_a_type_warning(s: &Stage) -> Result<()> {
         ensure!(warnings.is_empty(), "{:?}: {warnings:#?}", policy.metadata.name);
         checked += 1;
     }
-    ensure!(checked >= 5, "only {checked} policies are checked");
+    ensure!(checked >= 6, "only {checked} policies are checked");
     Ok(())
 }

@@ -11,6 +11,7 @@ use andreas_e2e::api::create;
 use andreas_e2e::cluster::{Cluster, Options, SYSTEM, a100, short_runs};
 use andreas_e2e::install;
 use andreas_e2e::job::job;
+use andreas_e2e::pages;
 use andreas_e2e::scenario::scenario;
 use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
@@ -30,9 +31,11 @@ const ROLES: [(&str, &str, &str, &str); 6] = [
 ];
 
 /// Rights that this story does not use for certain, each with what needs it.
-const ELSEWHERE: [(&str, &str); 4] = [
+const ELSEWHERE: [(&str, &str); 6] = [
     ("update andreas.dev/trainingjobs/finalizers", "asked for by admission, not by a request: shown below"),
     ("get andreas.dev/trainingjobs", "a status that somebody else has written meanwhile is read again"),
+    ("create secrets", "asked for beside the patch that makes the Secret of our certificates"),
+    ("delete andreas.dev/trainingprofiles", "profiles that no job has used for three months go"),
     ("get services", "who owns a Service that is in the way (lifecycle: a name that is taken)"),
     ("patch events.k8s.io/events", "the same event again becomes a series"),
 ];
@@ -193,6 +196,8 @@ async fn our_programs_have_the_rights_they_use_and_need_each_of_them() -> Result
         let tj = job("gang").gpus(8, 2).epochs(8, 0.5).spec("ttlSecondsAfterFinished", json!(1));
         c.submit(&tj).await?;
         c.reaches(&tj, Phase::Running).await?;
+        // Who reads about all namespaces is asked for a token and a right.
+        pages::read_from_pod(c, "/snapshot").await?;
         c.edit(&tj.key(), &json!({"suspend": true})).await?;
         c.reaches(&tj, Phase::Suspended).await?;
         c.edit(&tj.key(), &json!({"suspend": false})).await?;

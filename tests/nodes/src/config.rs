@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::quantity;
+use crate::recorded::Recorded;
 
 /// The file given by `--config`, YAML or JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -81,6 +82,12 @@ pub struct NodeGroup {
     pub name_prefix: String,
     /// How many.
     pub count: usize,
+    /// A recorded label set by its name (a file of `labels`): its labels and GPU resources instead of the default ones.
+    #[serde(default)]
+    pub recorded: Option<String>,
+    /// What is recorded under that name.
+    #[serde(skip)]
+    pub set: Option<Recorded>,
     /// Value of `nvidia.com/gpu.product`, for example `NVIDIA-A100-SXM4-80GB`.
     #[serde(default)]
     pub gpu: String,
@@ -105,6 +112,20 @@ pub struct NodeGroup {
     /// Taints, `key[=value]:effect`.
     #[serde(default)]
     pub taints: Vec<String>,
+}
+
+impl NodeGroup {
+    /// Takes GPUs and product from the recorded set, if the group names one.
+    fn look_up(&mut self) -> Result<(), ConfigError> {
+        let Some(name) = &self.recorded else { return Ok(()) };
+        let set = Recorded::named(name)?;
+        self.gpus = set.gpus();
+        if self.gpu.is_empty() {
+            self.gpu = set.planned.clone().unwrap_or_default();
+        }
+        self.set = Some(set);
+        Ok(())
+    }
 }
 
 fn cpu() -> String {
@@ -180,8 +201,9 @@ impl NodesConfig {
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        let config: Self = serde_saphyr::from_str(&text)
+        let mut config: Self = serde_saphyr::from_str(&text)
             .map_err(|error| ConfigError::Parse { path: path.to_owned(), message: error.to_string() })?;
+        config.nodes.iter_mut().try_for_each(NodeGroup::look_up)?;
         config.check()?;
         Ok(config)
     }

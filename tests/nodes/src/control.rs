@@ -10,7 +10,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::config::Forward;
-use crate::devices::{Gpu, Refusal};
+use crate::devices::{Gpu, Refusal, RefusedForGpus};
 use crate::hardware::{GpuHardware, Hardware};
 use crate::kubelet::{Entry, Shared};
 use crate::node::Node;
@@ -125,6 +125,8 @@ pub struct NodeInfo {
     pub boot_id: String,
     /// Its GPUs and who holds them.
     pub gpus: Vec<Gpu>,
+    /// Pods that it refused for want of GPUs, the latest last.
+    pub refused_for_gpus: Vec<RefusedForGpus>,
     /// What the driver says of them; empty where that is not simulated.
     pub hardware: Vec<GpuHardware>,
 }
@@ -141,6 +143,8 @@ pub struct PodInfo {
     pub uid: String,
     /// Node.
     pub node: String,
+    /// Its labels.
+    pub labels: std::collections::BTreeMap<String, String>,
     /// Its address.
     pub ip: String,
     /// UUIDs of its GPUs.
@@ -296,11 +300,13 @@ fn gpu_fault(shared: &Shared, node: &Node, gpu: &str) -> Result<(), String> {
 }
 
 fn node_info(node: &Node) -> NodeInfo {
+    let devices = node.devices.lock();
     NodeInfo {
         name: node.name.clone(),
         online: node.is_online(),
         boot_id: node.boot_id(),
-        gpus: node.devices.lock().gpus().to_vec(),
+        gpus: devices.gpus().to_vec(),
+        refused_for_gpus: devices.refused().to_vec(),
         hardware: node.hardware.get().map(Hardware::gpus).unwrap_or_default(),
     }
 }
@@ -312,6 +318,7 @@ fn pod_info(entry: &Entry) -> PodInfo {
         name: pod.name().to_owned(),
         uid: pod.uid().to_owned(),
         node: pod.spec.node_name.clone(),
+        labels: pod.metadata.labels.clone().unwrap_or_default(),
         ip: facts.ip,
         gpus: facts.gpus,
         pids: facts.pids,

@@ -3,7 +3,7 @@
 //! Admission follows the kubelet: first the sums of requests against allocatable (`OutOf<resource>`), then the device
 //! manager (`UnexpectedAdmissionError`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +34,19 @@ pub struct Refusal {
     /// For people.
     pub message: String,
 }
+
+/// A pod that was refused because others hold the GPUs that it asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RefusedForGpus {
+    /// Its UID.
+    pub pod_uid: String,
+    /// UIDs of the pods that held GPUs of the node then.
+    pub holders: Vec<String>,
+}
+
+/// Refusals that are remembered.
+const MOST_REFUSED: usize = 1_000;
 
 /// What a pod asks of its node.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -94,17 +107,23 @@ pub(crate) struct Devices {
     memory: f64,
     pods: usize,
     held: BTreeMap<String, Demand>,
+    refused: Vec<RefusedForGpus>,
 }
 
 impl Devices {
     pub fn new(node: &str, gpus: usize, cpu: f64, memory: f64, pods: usize) -> Self {
         let gpus =
             (0..gpus).map(|index| Gpu { uuid: gpu_uuid(node, index), healthy: true, holder: None }).collect();
-        Self { gpus, cpu, memory, pods, held: BTreeMap::new() }
+        Self { gpus, cpu, memory, pods, held: BTreeMap::new(), refused: Vec::new() }
     }
 
     pub fn gpus(&self) -> &[Gpu] {
         &self.gpus
+    }
+
+    /// Pods that were refused for want of GPUs, the latest last.
+    pub fn refused(&self) -> &[RefusedForGpus] {
+        &self.refused
     }
 
     pub fn healthy(&self) -> usize {
@@ -135,6 +154,7 @@ impl Devices {
             return Err(out_of("memory", demand.memory, used.memory, self.memory));
         }
         if used.gpus + demand.gpus > self.healthy() {
+            self.note_refusal(pod_uid);
             return Err(out_of(GPU_RESOURCE, demand.gpus as f64, used.gpus as f64, self.healthy() as f64));
         }
         let free: Vec<usize> =
@@ -142,6 +162,7 @@ impl Devices {
         if free.len() < demand.gpus {
             // A GPU that failed under a pod still counts in the sums above but cannot be given.
             let (requested, available) = (demand.gpus, free.len());
+            self.note_refusal(pod_uid);
             return Err(Refusal {
                 reason: "UnexpectedAdmissionError".to_owned(),
                 message: format!(
@@ -157,6 +178,15 @@ impl Devices {
             uuids.push(self.gpus[index].uuid.clone());
         }
         Ok(uuids)
+    }
+
+    fn note_refusal(&mut self, pod_uid: &str) {
+        let holders: BTreeSet<String> = self.gpus.iter().filter_map(|gpu| gpu.holder.clone()).collect();
+        if self.refused.len() >= MOST_REFUSED {
+            self.refused.remove(0);
+        }
+        self.refused
+            .push(RefusedForGpus { pod_uid: pod_uid.to_owned(), holders: holders.into_iter().collect() });
     }
 
     /// The pod has ended.
@@ -228,6 +258,8 @@ mod tests {
         assert!(first.iter().all(|uuid| !second.contains(uuid)));
         assert_eq!(node.admit("one", &gpus(2)).unwrap(), first, "asked again, the same GPUs");
         assert_eq!(node.admit("three", &gpus(1)).unwrap_err().reason, "OutOfnvidia.com/gpu");
+        let refused = RefusedForGpus { pod_uid: "three".into(), holders: vec!["one".into(), "two".into()] };
+        assert_eq!(node.refused(), [refused]);
         node.release("one");
         assert_eq!(node.admit("three", &gpus(1)).unwrap(), first[..1]);
     }

@@ -28,12 +28,14 @@ mod node;
 mod objects;
 mod pod;
 mod quantity;
+pub mod recorded;
 pub mod sandbox;
 mod start;
 
 pub use client::{ClientError, NodesClient};
 pub use config::{Containers, Forward, NodeGroup, NodesConfig};
-pub use devices::{GPU_RESOURCE, Gpu, Refusal};
+pub use devices::{GPU_RESOURCE, Gpu, Refusal, RefusedForGpus};
 pub use hardware::GpuHardware;
 pub use pod::{ANNOTATIONS, Fault};
+pub use recorded::Recorded;
 pub use start::{Options, run};

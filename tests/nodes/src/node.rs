@@ -119,7 +119,7 @@ impl Node {
         self.state.lock().registered = false;
     }
 
-    /// Labels as a kubelet and GPU feature discovery write them.
+    /// Labels as a kubelet and NVIDIA's GPU operator write them, or as they are recorded.
     pub fn labels(&self) -> BTreeMap<String, String> {
         let group = &self.group;
         let mut labels: BTreeMap<String, String> = [
@@ -131,31 +131,10 @@ impl Node {
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into();
-        if group.gpus > 0 {
-            let (family, major, minor) = architecture(&group.gpu);
-            let found = [
-                ("gpu.present", "true".to_owned()),
-                ("gpu.product", group.gpu.clone()),
-                ("gpu.count", group.gpus.to_string()),
-                ("gpu.memory", group.gpu_memory_mib.to_string()),
-                ("gpu.family", family.to_owned()),
-                ("gpu.machine", "Pretend-Node".to_owned()),
-                ("gpu.mode", "compute".to_owned()),
-                ("gpu.replicas", "1".to_owned()),
-                ("gpu.sharing-strategy", "none".to_owned()),
-                ("gpu.compute.major", major.to_string()),
-                ("gpu.compute.minor", minor.to_string()),
-                ("cuda.driver-version.full", "580.95.05".to_owned()),
-                ("cuda.driver-version.major", "580".to_owned()),
-                ("cuda.driver-version.minor", "95".to_owned()),
-                ("cuda.driver-version.revision", "05".to_owned()),
-                ("cuda.runtime-version.full", "13.0".to_owned()),
-                ("cuda.runtime-version.major", "13".to_owned()),
-                ("cuda.runtime-version.minor", "0".to_owned()),
-                ("mig.capable", ["ampere", "hopper", "blackwell"].contains(&family).to_string()),
-                ("mig.strategy", "none".to_owned()),
-            ];
-            labels.extend(found.map(|(name, value)| (format!("nvidia.com/{name}"), value)));
+        match &group.set {
+            Some(set) => labels.extend(set.labels.clone()),
+            None if group.gpus > 0 => labels.extend(gpu_operator(group)),
+            None => {}
         }
         labels.extend(group.labels.clone());
         labels
@@ -185,6 +164,14 @@ impl Node {
             "ephemeral-storage": "1Ti", "hugepages-1Gi": "0", "hugepages-2Mi": "0",
         });
         let mut allocatable = capacity.clone();
+        for (amounts, recorded) in [
+            (&mut capacity, group.set.as_ref().map(|set| &set.capacity)),
+            (&mut allocatable, group.set.as_ref().map(|set| &set.allocatable)),
+        ] {
+            for (name, amount) in recorded.into_iter().flatten() {
+                amounts[name] = json!(amount);
+            }
+        }
         if group.gpus > 0 {
             let devices = self.devices.lock();
             capacity[GPU_RESOURCE] = json!(devices.gpus().len().to_string());
@@ -318,6 +305,44 @@ pub(crate) fn whole_seconds(time: Timestamp) -> String {
     Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
 }
 
+/// What GPU feature discovery and the GPU operator write with the default values of the operator's chart.
+fn gpu_operator(group: &NodeGroup) -> BTreeMap<String, String> {
+    let (family, major, minor) = architecture(&group.gpu);
+    let cuts = ["A30", "A100", "A800", "H100", "H200", "H800", "H20", "B200", "B300", "GH200"];
+    let capable = group.gpu.split('-').any(|word| cuts.contains(&word));
+    let mut found: BTreeMap<String, String> = [
+        ("gpu.present", "true".to_owned()),
+        ("gpu.product", group.gpu.clone()),
+        ("gpu.count", group.gpus.to_string()),
+        ("gpu.memory", group.gpu_memory_mib.to_string()),
+        ("gpu.family", family.to_owned()),
+        ("gpu.machine", "Pretend-Node".to_owned()),
+        ("gpu.mode", "compute".to_owned()),
+        ("gpu.replicas", "1".to_owned()),
+        ("gpu.sharing-strategy", "none".to_owned()),
+        ("gpu.compute.major", major.to_string()),
+        ("gpu.compute.minor", minor.to_string()),
+        ("cuda.driver-version.full", "580.95.05".to_owned()),
+        ("cuda.driver-version.major", "580".to_owned()),
+        ("cuda.driver-version.minor", "95".to_owned()),
+        ("cuda.driver-version.revision", "05".to_owned()),
+        ("cuda.runtime-version.full", "13.0".to_owned()),
+        ("cuda.runtime-version.major", "13".to_owned()),
+        ("cuda.runtime-version.minor", "0".to_owned()),
+        ("mig.capable", capable.to_string()),
+        ("mig.strategy", "single".to_owned()),
+        ("mps.capable", "false".to_owned()),
+    ]
+    .map(|(name, value)| (format!("nvidia.com/{name}"), value))
+    .into();
+    let parts =
+        ["driver", "device-plugin", "gpu-feature-discovery", "container-toolkit", "dcgm", "dcgm-exporter"];
+    let others = ["node-status-exporter", "operator-validator"];
+    let deployed = parts.into_iter().chain(others).chain(capable.then_some("mig-manager"));
+    found.extend(deployed.map(|part| (format!("nvidia.com/gpu.deploy.{part}"), "true".to_owned())));
+    found
+}
+
 /// Family and compute capability by product, as GPU feature discovery derives them.
 fn architecture(product: &str) -> (&'static str, u32, u32) {
     const KNOWN: [(&str, &str, u32, u32); 18] = [
@@ -349,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_and_resources_are_those_of_gpu_feature_discovery() {
+    fn labels_and_resources_are_those_that_the_gpu_operator_writes_by_default() {
         let group = serde_json::from_value(json!({
             "namePrefix": "t4-", "count": 2, "gpu": "Tesla-T4", "gpus": 4, "gpuMemoryMiB": 15360,
             "labels": {"topology.kubernetes.io/zone": "z1"}, "taints": ["nvidia.com/gpu=present:NoSchedule"],
@@ -362,6 +387,10 @@ mod tests {
             ("nvidia.com/gpu.family", "turing"),
             ("nvidia.com/gpu.memory", "15360"),
             ("topology.kubernetes.io/zone", "z1"),
+            // The default of the GPU operator's chart, on boards without MIG too.
+            ("nvidia.com/mig.strategy", "single"),
+            ("nvidia.com/mig.capable", "false"),
+            ("nvidia.com/gpu.deploy.device-plugin", "true"),
         ] {
             assert_eq!(labels[name], value, "{name}");
         }

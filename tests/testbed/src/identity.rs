@@ -92,10 +92,34 @@ impl Testbed {
         namespace: &str,
         name: &str,
     ) -> Result<PathBuf, IdentityError> {
-        let token = self.service_account_token(namespace, name, &[]).await?;
         let path = self.layout().kubeconfig(&file_name(&format!("{namespace}-{name}")));
-        write_kubeconfig(&path, self.api_server_url(), self.pki().ca(), namespace, &json!({"token": token}))?;
+        self.write_service_account_kubeconfig(&path, self.api_server_url(), namespace, name).await?;
         Ok(path)
+    }
+
+    /// The same, for the endpoint of a [fault proxy](crate::faults::FaultProxy) that this caller uses.
+    pub async fn kubeconfig_through_proxy(
+        &self,
+        url: &str,
+        caller: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Result<PathBuf, IdentityError> {
+        let path = self.layout().kubeconfig(&file_name(&format!("{namespace}-{name}-{caller}")));
+        self.write_service_account_kubeconfig(&path, url, namespace, name).await?;
+        Ok(path)
+    }
+
+    async fn write_service_account_kubeconfig(
+        &self,
+        path: &Path,
+        server: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Result<(), IdentityError> {
+        let token = self.service_account_token(namespace, name, &[]).await?;
+        write_kubeconfig(path, server, self.pki().ca(), namespace, &json!({"token": token}))?;
+        Ok(())
     }
 
     /// A token of a service account for these audiences (none: the API server's own), valid for a day.

@@ -7,7 +7,8 @@
 //!
 //! **What flows in.** The programs of `tests/tools/build` (or of `KUBEBUILDER_ASSETS`), a scheduler configuration, time
 //! limits. **What flows out.** Kubeconfigs for any identity (administrator, node, service account), `kube::Client`s,
-//! the parsed audit log ([`audit`]), the output of kubectl and helm.
+//! the parsed audit log ([`audit`]), the output of kubectl and helm. [`faults`] stands between programs and the
+//! API server and makes calls fail.
 //!
 //! **What must never be here.** Anything that knows ANDREAS' own kinds, and pretend answers: what this crate
 //! starts is the real thing, and its only weak spot is on purpose (`etcd --unsafe-no-fsync`: a crash of the
@@ -29,6 +30,7 @@ mod binaries;
 mod boot;
 mod components;
 pub mod control;
+pub mod faults;
 mod identity;
 mod pki;
 mod ports;

@@ -117,6 +117,14 @@ impl Pki {
         self.server("kube-apiserver", &API_SERVER_NAMES)
     }
 
+    /// A serving certificate for whatever stands before the API server under its names.
+    pub(crate) fn server_in_place_of_the_api_server(
+        &self,
+        name: &str,
+    ) -> Result<KeyAndCertificate, PkiError> {
+        self.server(name, &API_SERVER_NAMES)
+    }
+
     /// A serving certificate for these DNS names and addresses; `name` is the files' name and the common name.
     pub fn server(
         &self,

@@ -44,12 +44,13 @@ extenders:
 {{/* What both entries share. Without a CA kube-scheduler would not check the certificate at all. */}}
 {{- define "andreas.schedulerExtender" -}}
 {{- $config := .Values.scheduler.config -}}
+{{- $client := ternary "/etc/andreas/client" "/etc/andreas/tls" (ne (include "andreas.extenderGiven" .) "") -}}
 enableHTTPS: true
 nodeCacheCapable: true
 ignorable: false
 tlsConfig:
   serverName: {{ $config.serverName | quote }}
   caFile: {{ required "scheduler.config.caFile" $config.caFile | quote }}
-  certFile: {{ $config.certFile | quote }}
-  keyFile: {{ $config.keyFile | quote }}
+  certFile: {{ $config.certFile | default (printf "%s/client.crt" $client) | quote }}
+  keyFile: {{ $config.keyFile | default (printf "%s/client.key" $client) | quote }}
 {{- end -}}

@@ -56,6 +56,13 @@ const ENERGY_POLICY: &[Column] = &[
 ];
 
 const GPU_NODE: &[Column] = &[
+    (
+        "Excluded",
+        "string",
+        ".spec.excluded.reason",
+        false,
+        "Why its GPUs are not planned; empty where they are",
+    ),
     ("Wake", "integer", ".spec.wake", false, "Last wake-up asked for"),
     ("Awake", "integer", ".status.awake", false, "Last wake-up carried out"),
     ("Empty since", "date", ".status.emptySince", false, "Since when no GPU is held"),

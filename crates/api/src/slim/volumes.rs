@@ -4,13 +4,13 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Volume
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
-use super::metadata;
+use super::{metadata, own_metadata};
 
 /// A PersistentVolumeClaim: which volume it is bound to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SlimPersistentVolumeClaim {
     /// Name, UID, versions; no `managedFields`.
-    #[serde(deserialize_with = "metadata")]
+    #[serde(deserialize_with = "own_metadata")]
     pub metadata: ObjectMeta,
     /// Its volume.
     #[serde(default)]
@@ -18,12 +18,14 @@ pub struct SlimPersistentVolumeClaim {
 }
 resource_like!(SlimPersistentVolumeClaim, PersistentVolumeClaim);
 
-/// Which volume a claim is bound to.
+/// Which volume a claim is bound to, and from how many nodes it can be mounted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SlimPersistentVolumeClaimSpec {
     /// The PersistentVolume; empty until it is bound.
     pub volume_name: String,
+    /// How it may be mounted: `ReadWriteOnce` (one node), `ReadWriteMany`, ...
+    pub access_modes: Vec<String>,
 }
 
 /// A PersistentVolume: which nodes can reach it.

@@ -4,7 +4,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::known;
 use crate::phase::{Outcome, Phase};
+
+fn is_zero(number: &i32) -> bool {
+    *number == 0
+}
 
 /// What the operator knows of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -14,6 +19,7 @@ pub struct TrainingJobStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Where the run is in its life.
+    #[serde(deserialize_with = "known::or_default")]
     pub phase: Phase,
     /// Why the run waits, in a word: the reason of the condition `Scheduled` when it is not `True`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,6 +51,11 @@ pub struct TrainingJobStatus {
     /// Attempts that ended by the cluster's failure.
     #[schemars(range(min = 0))]
     pub cluster_failures: i32,
+    /// Attempts in a row that the cluster failed without a fault that the operator saw. From the tenth on such failures count
+    /// as the user's.
+    #[serde(skip_serializing_if = "is_zero")]
+    #[schemars(range(min = 0))]
+    pub unexplained_failures: i32,
     /// Times that a run was stopped and went on later.
     #[schemars(range(min = 0))]
     pub restarts: i32,
@@ -64,7 +75,7 @@ pub struct TrainingJobStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completion_time: Option<Time>,
     /// The last attempts, oldest first.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "known::items", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub history: Vec<AttemptRecord>,
     /// Nodes left out for a while because placing or starting there failed.
@@ -74,6 +85,17 @@ pub struct TrainingJobStatus {
     /// No new attempt before this instant (back-off).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Time>,
+}
+
+impl TrainingJobStatus {
+    /// What a status of another release means here, whose phase is not known: `Pending` never has an allocation, so whatever has
+    /// one is looked at as a run that is starting. Where all its members run it goes on.
+    pub fn with_a_known_phase(mut self) -> Self {
+        if self.phase == Phase::Pending && self.allocation.is_some() {
+            self.phase = Phase::Starting;
+        }
+        self
+    }
 }
 
 /// What a run has been given.
@@ -139,7 +161,7 @@ pub struct StopRequest {
     pub since: Time,
     /// What the attempt came to, where that was known when the stop was asked (a member failed, a time-out); judged
     /// at the end otherwise.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "known::optional", skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
     /// Exit code of the member that failed first, where one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -8,7 +8,7 @@ use andreas_core::{GpuType, NodeName, Seconds};
 use super::cluster::{CPU, MEMORY, Names, PODS};
 use super::{Config, Demand, Holding, JobData, Nodes, Spot, TypeData, whole_milliwatts};
 use crate::cost::PriceOverTime;
-use crate::snapshot::{Job, JobState, Placement, Preemption, Resources, Snapshot};
+use crate::snapshot::{Estimate, Job, JobState, LimitsCount, Placement, Preemption, Resources, Snapshot};
 
 /// Planning weights grow with age at most to this multiple.
 const OLDEST: f64 = 10.0;
@@ -43,12 +43,45 @@ fn keep_to_what_is_held(holding: &Holding, configs: &mut [Config]) {
     }
 }
 
+/// A limit is set when its pods run: until then a job draws as without one, wherever it starts.
+fn starts_without_limit(holding: &Holding, configs: &mut [Config]) {
+    let held = match holding {
+        Holding::Running { spot, .. }
+        | Holding::Committed { target: spot, .. }
+        | Holding::Leaving { spot } => Some(configs[spot.config].clone()),
+        Holding::Nothing => None,
+    };
+    for at in 0..configs.len() {
+        let config = &configs[at];
+        if config.limit.is_none() || held.as_ref().is_some_and(|held| config.same_hardware(held)) {
+            continue;
+        }
+        let without = configs.iter().find(|c| c.limit.is_none() && c.same_hardware(config));
+        if let Some(draw) = without.map(|without| without.draw) {
+            configs[at].count_as(draw);
+        }
+    }
+}
+
+/// What a row counts for against the budget under a limit that leaves `power` of its mean draw. A bound on the draw stays
+/// one: no GPU draws more than its limit.
+fn drawn(row: &Estimate, limit: Option<f64>, power: f64) -> f64 {
+    match (row.draw, limit) {
+        (None, _) => power,
+        (Some(draw), None) => draw.0,
+        (Some(draw), Some(limit)) => draw.0.min(limit * f64::from(row.gpus.0)),
+    }
+}
+
 impl<'a> JobContext<'a, '_> {
     pub fn compile(&self, job: &'a Job, admits: usize) -> JobData<'a> {
         let mut configs = self.configs(job);
         let holding = self.holding(job, &mut configs);
         if !job.movable {
             keep_to_what_is_held(&holding, &mut configs);
+        }
+        if job.limits_count != LimitsCount::AtOnce {
+            starts_without_limit(&holding, &mut configs);
         }
         let lateness = &self.snapshot.lateness;
         let (age, overdue) = self.age(job);
@@ -118,6 +151,7 @@ impl<'a> JobContext<'a, '_> {
                 let limits = limits.map(|l| (Some(l.limit.0), l.time_factor, l.power_factor));
                 for (limit, slower, thriftier) in std::iter::once((None, 1.0, 1.0)).chain(limits) {
                     let power = row.power.0 * thriftier;
+                    let draw = drawn(row, limit, power);
                     configs.push(Config {
                         kind,
                         nodes,
@@ -125,7 +159,8 @@ impl<'a> JobContext<'a, '_> {
                         limit,
                         time: job.epochs_left * row.epoch.0 * spread * slower,
                         power,
-                        milliwatts: whole_milliwatts(power),
+                        draw,
+                        milliwatts: whole_milliwatts(draw),
                         rel_std: row.rel_std,
                         listed: true,
                         offered: true,
@@ -191,14 +226,16 @@ impl<'a> JobContext<'a, '_> {
             .filter(|row| row.gpu_type == place.gpu_type)
             .min_by_key(|row| (row.gpus.0.abs_diff(total.0), row.gpus));
         let slowest = configs.iter().map(|c| c.time).fold(0.0, f64::max);
-        let draw = self.types[kind].max * f64::from(total.0);
+        let most = self.types[kind].max * f64::from(total.0);
+        let scale = |row: &Estimate| f64::from(total.0) / f64::from(row.gpus.0);
         let (time, power) = match nearest {
             Some(row) => {
                 (job.epochs_left * row.epoch.0, row.power.0 / f64::from(row.gpus.0) * f64::from(total.0))
             }
-            None if slowest > 0.0 => (slowest, draw),
-            None => (UNKNOWN_RUN_S, draw),
+            None if slowest > 0.0 => (slowest, most),
+            None => (UNKNOWN_RUN_S, most),
         };
+        let draw = nearest.and_then(|row| Some(row.draw?.0 * scale(row))).unwrap_or(power);
         Config {
             kind,
             nodes: span,
@@ -206,7 +243,8 @@ impl<'a> JobContext<'a, '_> {
             limit: place.limit.map(|l| l.0),
             time,
             power,
-            milliwatts: whole_milliwatts(power),
+            draw,
+            milliwatts: whole_milliwatts(draw),
             rel_std: nearest.map_or(1.0, |row| row.rel_std),
             listed: false,
             offered: false,

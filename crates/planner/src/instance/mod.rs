@@ -10,7 +10,7 @@ use std::sync::Arc;
 use andreas_core::{GpuType, NodeName, Time, Watts};
 
 use crate::cost::PriceOverTime;
-use crate::snapshot::{Job, JobState, Placement, Snapshot};
+use crate::snapshot::{Job, JobState, LimitsCount, Placement, Snapshot};
 use cluster::{Names, Sets, compile_nodes, compile_types};
 use jobs::JobContext;
 
@@ -60,8 +60,10 @@ pub(crate) struct Config {
     pub limit: Option<f64>,
     /// Seconds for all that is left.
     pub time: f64,
-    /// Watts of all its GPUs.
+    /// Watts of all its GPUs, as energy and cost count them.
     pub power: f64,
+    /// Watts of all its GPUs, as the budget counts them.
+    pub draw: f64,
     milliwatts: i64,
     pub rel_std: f64,
     /// Whether it is in the job's table and nodes are large enough (false: only because the job holds it now).
@@ -71,9 +73,14 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Watts of all its GPUs, in whole milliwatts.
-    pub fn power_mw(&self) -> i128 {
+    /// What it counts for against the budget, in whole milliwatts.
+    pub fn draw_mw(&self) -> i128 {
         i128::from(self.milliwatts)
+    }
+
+    /// Counts for another draw against the budget.
+    fn count_as(&mut self, draw: f64) {
+        (self.draw, self.milliwatts) = (draw, whole_milliwatts(draw));
     }
 
     pub fn total_gpus(&self) -> i64 {
@@ -112,8 +119,8 @@ pub(crate) struct Spot {
     pub nodes: Nodes,
 }
 
-/// Nodes of a job; nearly always one.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Nodes of a job; nearly always one. Equal in whatever order they are listed.
+#[derive(Clone, Debug, Eq)]
 pub(crate) enum Nodes {
     One(u32),
     Many(Box<[u32]>),
@@ -124,6 +131,15 @@ impl Nodes {
         match self {
             Self::One(node) => std::slice::from_ref(node),
             Self::Many(nodes) => nodes,
+        }
+    }
+}
+
+impl PartialEq for Nodes {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::One(a), Self::One(b)) => a == b,
+            _ => andreas_core::same_nodes(self.as_slice(), other.as_slice()),
         }
     }
 }
@@ -177,6 +193,19 @@ impl JobData<'_> {
             Holding::Running { spot, .. } | Holding::Committed { target: spot, .. } => Some(spot),
             Holding::Nothing | Holding::Leaving { .. } => None,
         }
+    }
+
+    /// Watts that a limit on what it holds will save, and that it draws until the limit is in force.
+    pub fn unset_mw(&self) -> i128 {
+        if self.job.limits_count != LimitsCount::NotYetSet {
+            return 0;
+        }
+        let saved = |spot: &Spot| {
+            let held = &self.configs[spot.config];
+            let without = self.configs.iter().find(|c| c.limit.is_none() && c.same_hardware(held));
+            without.map_or(0, |without| (without.draw_mw() - held.draw_mw()).max(0))
+        };
+        self.leaving().or(self.present()).map_or(0, saved)
     }
 
     /// What it holds but is giving up.

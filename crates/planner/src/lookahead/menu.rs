@@ -185,7 +185,7 @@ impl Menu {
             gpus,
             time: config.time,
             slowed: 0.0,
-            watts: config.power + (per_gpu - kind.idle) * gpus,
+            watts: config.draw + (per_gpu - kind.idle) * gpus,
             billed: config.power + per_gpu * gpus,
             lonely: per_gpu * (size - gpus) * self.lonely,
             fills: most * f64::from(config.nodes) * self.lonely,

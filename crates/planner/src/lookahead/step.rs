@@ -323,9 +323,9 @@ impl<'a, 'b> Step<'a, 'b> {
         // A job that stops and goes on where it was gives back what it holds there.
         if let Some(old) = data.leaving().map(|spot| &data.configs[spot.config]).filter(|o| o.kind == kind) {
             gpus = (gpus - old.total_gpus() as f64).max(0.0);
-            watts = -old.power.min(of.power);
+            watts = -old.draw.min(of.draw);
         }
-        watts += of.power - idle * gpus;
+        watts += of.draw - idle * gpus;
         Choice { config, class, gpus, watts, cost, reduced: cost, stays: false, span: of.nodes }
     }
 

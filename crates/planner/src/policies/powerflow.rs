@@ -77,7 +77,7 @@ impl Policy for PowerFlow {
 
 /// Milliwatts that a job adds to those of idle GPUs; the overhead of its nodes is left to the ledger.
 fn net(instance: &Instance<'_>, config: &Config) -> i128 {
-    config.power_mw() - instance.types[config.kind].idle_mw * i128::from(config.total_gpus())
+    config.draw_mw() - instance.types[config.kind].idle_mw * i128::from(config.total_gpus())
 }
 
 fn energy(config: &Config) -> f64 {

@@ -3,8 +3,8 @@
 use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, Steps, Time, Watts};
 
 use crate::{
-    Estimate, GpuTypeInfo, Job, JobMemory, JobState, Lateness, LimitEffect, Memory, MethodName, Namespace,
-    Node, Options, Placement, Plan, PowerBudget, Preemption, Resources, Snapshot, Worker, plan,
+    Estimate, GpuTypeInfo, Job, JobMemory, JobState, Lateness, LimitEffect, LimitsCount, Memory, MethodName,
+    Namespace, Node, Options, Placement, Plan, PowerBudget, Preemption, Resources, Snapshot, Worker, plan,
 };
 
 const HOUR: f64 = 3600.0;
@@ -57,6 +57,7 @@ fn job(name: &str, times: &[(u32, f64)]) -> Job {
         estimates: times.iter().map(row).collect(),
         spread: vec![],
         limits: vec![],
+        limits_count: LimitsCount::AtOnce,
         requested_gpus: Some(GpuCount(times[0].0)),
         worker: Worker::default(),
         candidates: None,
@@ -75,6 +76,7 @@ fn row(gpu_type: &str, gpus: u32, time: f64, watts: f64) -> Estimate {
         gpus: GpuCount(gpus),
         epoch: Seconds(time),
         power: Watts(watts * f64::from(gpus)),
+        draw: None,
         rel_std: 0.0,
     }
 }

@@ -14,8 +14,8 @@ use std::time::Instant;
 
 use andreas_core::{CostRate, EnergyPrice, GpuCount, JobId, Seconds, Steps, Time, Watts};
 use andreas_planner::{
-    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, MethodName, Node, Options, Placement,
-    PowerBudget, Preemption, Resources, Snapshot, Worker, plan,
+    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, LimitsCount, MethodName, Node, Options,
+    Placement, PowerBudget, Preemption, Resources, Snapshot, Worker, plan,
 };
 
 /// Speed of a GPU against the slowest type, its idle and its training watts.
@@ -146,6 +146,7 @@ fn job(i: usize, submit: f64, load: &Load, numbers: &mut Numbers) -> (Job, Vec<f
                 gpus: GpuCount(gpus),
                 epoch: Seconds(epoch * wrong),
                 power: Watts(watts * f64::from(gpus)),
+                draw: None,
                 rel_std: load.error,
             });
         }
@@ -161,6 +162,7 @@ fn job(i: usize, submit: f64, load: &Load, numbers: &mut Numbers) -> (Job, Vec<f
         estimates: estimates.into(),
         spread: vec![],
         limits: if load.limits { limits() } else { vec![] },
+        limits_count: LimitsCount::AtOnce,
         requested_gpus: Some(GpuCount([1, 1, 2, 4][(numbers.next() * 4.0) as usize])),
         worker: Worker::default(),
         candidates: None,

@@ -6,8 +6,8 @@
 
 use andreas_core::{CostRate, EnergyPrice, GpuCount, NodeName, Seconds, Steps, Time, Watts};
 use andreas_planner::{
-    Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, MethodName, Node, Options, Placement, Plan,
-    PowerBudget, Preemption, Resources, Snapshot, WaitReason, Worker, plan,
+    Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, MethodName, Node, Options,
+    Placement, Plan, PowerBudget, Preemption, Resources, Snapshot, WaitReason, Worker, plan,
 };
 
 pub const HOUR: f64 = 3600.0;
@@ -57,11 +57,13 @@ pub fn job(name: &str, gpus: u32) -> Job {
             gpus: GpuCount(gpus),
             epoch: Seconds(HOUR / 10.0),
             power: Watts(300.0 * f64::from(gpus)),
+            draw: None,
             rel_std: 0.0,
         }]
         .into(),
         spread: vec![],
         limits: vec![],
+        limits_count: LimitsCount::AtOnce,
         requested_gpus: None,
         worker: Worker::default(),
         candidates: None,

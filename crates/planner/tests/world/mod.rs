@@ -9,8 +9,8 @@ use andreas_core::{
     CostRate, EnergyPrice, GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, Steps, Time, Watts,
 };
 use andreas_planner::{
-    Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, Namespace, Node, Placement, Plan,
-    PowerBudget, Preemption, Resources, Snapshot, Spread, Worker,
+    Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, LimitsCount, Namespace, Node,
+    Placement, Plan, PowerBudget, Preemption, Resources, Snapshot, Spread, Worker,
 };
 use proptest::prelude::*;
 
@@ -46,6 +46,7 @@ fn estimates() -> impl Strategy<Value = Arc<[Estimate]>> {
                 gpus: GpuCount(gpus),
                 epoch: Seconds(epoch / f64::from(gpus).powf(scaling)),
                 power: Watts(watts * f64::from(gpus)),
+                draw: None,
                 rel_std: if rel_std < 0.2 { 0.0 } else { rel_std },
             })
         });
@@ -87,6 +88,7 @@ fn job(i: usize) -> impl Strategy<Value = (Job, u8, usize)> {
             } else {
                 vec![]
             },
+            limits_count: LimitsCount::AtOnce,
             requested_gpus: None,
             worker: Worker {
                 per_gpu: Resources { cpu_milli: Some(cpu), ..Resources::default() },

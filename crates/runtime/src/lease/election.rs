@@ -14,6 +14,9 @@ use tokio_util::sync::CancellationToken;
 use super::{LeaseConfig, LeaseError, LeaseRecord, LeaseStore};
 use crate::jitter::spread;
 
+/// Time for a write of a leader that nobody opposes.
+const UNOPPOSED: Duration = Duration::from_secs(3600);
+
 /// The right to act as the leader, as far as this process may believe in it. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Leadership {
@@ -25,15 +28,18 @@ struct Shared {
     base: Instant,
     /// Milliseconds after `base` until which we are the leader; 0 once lost.
     until: AtomicU64,
+    /// How long after that others take over at the earliest.
+    slack: Duration,
     lost: CancellationToken,
     transitions: i32,
 }
 
 impl Leadership {
-    fn new(until: Instant, transitions: i32) -> Self {
+    fn new(until: Instant, slack: Duration, transitions: i32) -> Self {
         let shared = Shared {
             base: Instant::now(),
             until: AtomicU64::new(0),
+            slack,
             lost: CancellationToken::new(),
             transitions,
         };
@@ -45,7 +51,7 @@ impl Leadership {
     /// A leadership that lasts until its token is cancelled: for processes that run alone, and for tests.
     #[must_use]
     pub fn unopposed() -> Self {
-        let this = Self::new(Instant::now(), 0);
+        let this = Self::new(Instant::now(), Duration::ZERO, 0);
         this.shared.until.store(u64::MAX, Ordering::Release);
         this
     }
@@ -55,6 +61,18 @@ impl Leadership {
     pub fn is_current(&self) -> bool {
         let now = self.shared.base.elapsed().as_millis();
         !self.shared.lost.is_cancelled() && now < u128::from(self.shared.until.load(Ordering::Acquire))
+    }
+
+    /// Until when a write that is sent now may take effect: before others take over, with a fifth of the time between to spare.
+    /// `None` when we are not the leader. A write that cannot end by then must not be waited for, nor be carried out late.
+    #[must_use]
+    pub fn write_deadline(&self) -> Option<Instant> {
+        if !self.is_current() {
+            return None;
+        }
+        let until = Duration::from_millis(self.shared.until.load(Ordering::Acquire));
+        let spare = self.shared.slack * 4 / 5;
+        Some(self.shared.base.checked_add(until + spare).unwrap_or_else(|| Instant::now() + UNOPPOSED))
     }
 
     /// Completes when leadership is lost or given up.
@@ -135,7 +153,9 @@ pub(super) async fn campaign_at<S: LeaseStore>(
             Ok(Ok(Some(record))) => {
                 let transitions = record.spec.lease_transitions.unwrap_or(0);
                 tracing::info!(identity = candidate.config.identity, transitions, "leading");
-                let leadership = Leadership::new(started + candidate.config.renew_deadline, transitions);
+                let slack = candidate.config.duration - candidate.config.renew_deadline;
+                let leadership =
+                    Leadership::new(started + candidate.config.renew_deadline, slack, transitions);
                 let leader = Leader { candidate, record, renewed: started, leadership: leadership.clone() };
                 return Ok(Some(Held { leadership, renewing: tokio::spawn(leader.keep(shutdown)) }));
             }

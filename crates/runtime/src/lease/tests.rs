@@ -169,6 +169,27 @@ async fn a_partitioned_leader_stops_before_another_starts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_write_of_the_old_leader_must_end_before_the_next_one_begins() {
+    // given: a leads, b waits, and a is cut off
+    let server = Server::default();
+    let (a, b) = (server.link(), server.link());
+    let held = lead(&a, "a").await;
+    let challenger = tokio::spawn(async move { (lead(&b, "b").await, Instant::now()) });
+    sleep(Duration::from_secs(30)).await;
+    a.faults.lock().partitioned = true;
+    // when: a asks before each write, as long as it believes to lead
+    let mut last = Instant::now();
+    while let Some(deadline) = held.leadership.write_deadline() {
+        assert!(deadline >= Instant::now() + Duration::from_secs(4), "no time for a write");
+        last = deadline;
+        sleep(Duration::from_millis(10)).await;
+    }
+    // then: even its last write must have taken effect before b leads
+    let (_second, started) = challenger.await.unwrap();
+    assert!(last < started, "{:?} too late", last - started);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_clock_alone_ends_leadership_even_when_the_renewing_task_does_not_run() {
     let server = Server::default();
     let held = lead(&server.link(), "a").await;

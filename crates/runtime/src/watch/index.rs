@@ -22,6 +22,9 @@ pub trait Index<T> {
     /// Everything that is not `present` is gone, without a `delete` for it.
     fn reset(&mut self, present: &HashSet<ObjectKey>);
 
+    /// The server went back to an older state: whatever it says next is newer than anything known, whatever its version.
+    fn rewound(&mut self) {}
+
     /// The object is there but cannot be read. Keeping what was known of it is the default.
     fn undecodable(&mut self, key: Option<&ObjectKey>, error: &str) {
         let _ = (key, error);
@@ -48,6 +51,7 @@ pub async fn feed<T, I>(
             Event::Applied(object) => index.apply(object),
             Event::Deleted { key, last } => index.delete(&key, last),
             Event::Undecodable { key, error } => index.undecodable(key.as_ref(), &error),
+            Event::Rewound => index.rewound(),
             Event::Reset(present) => {
                 index.reset(&present);
                 drop(index);

@@ -11,6 +11,11 @@
 //!   (128 levels); a list decoded as a whole then fails for everybody, for ever. Here each object is first cut out as raw text
 //!   (without recursion) and then decoded by itself. One that does not decode is counted and reported as
 //!   [`Event::Undecodable`]; slim types, which never look into `managedFields`, decode even then.
+//! * **Its memory does not grow with what is listed.** Pages and watch lines are cut into objects while they arrive, and each is
+//!   decoded and handed on before the next. Pages become smaller where objects are large or an answer takes too long; a page that
+//!   failed is asked for again, not the whole list.
+//! * **It notices a restored server.** A list that is older than what was seen before says [`Event::Rewound`] first: versions that
+//!   are known count for nothing then.
 //! * **It resumes.** Busy API servers end watches often (a reader late by some tens of milliseconds is cut off). The watch goes on
 //!   from the last version, without a new list. Only 410 Gone lists again.
 //! * **It notices silence.** Watches are asked to end after [`WatchConfig::watch_for`] and given up a little later; a list has the
@@ -26,7 +31,9 @@ use std::time::Duration;
 
 use kube::Resource;
 
+mod cut;
 mod index;
+mod listing;
 mod metrics;
 mod watcher;
 mod wire;
@@ -44,7 +51,7 @@ pub struct WatchConfig {
     pub labels: Option<String>,
     /// Field selector.
     pub fields: Option<String>,
-    /// Objects per page of a list.
+    /// Most objects in a page of a list; fewer where they are large.
     pub page: u32,
     /// How long one watch call lasts (drawn within +/- 20 %). Also how long a dead connection goes unnoticed. At least 5 s.
     pub watch_for: Duration,
@@ -141,6 +148,8 @@ pub enum Event<T> {
         /// What the decoder said.
         error: String,
     },
+    /// The server is in an older state than before: its database was restored. A list follows that holds, whatever its versions.
+    Rewound,
     /// A complete list has been delivered; whatever is not among these keys is gone. The first one means: the cache is filled.
     Reset(HashSet<ObjectKey>),
 }

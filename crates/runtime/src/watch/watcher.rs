@@ -1,18 +1,21 @@
 //! The loop: list, watch, resume.
 
 use std::collections::{HashSet, VecDeque};
+use std::pin::Pin;
 use std::time::Duration;
 
-use futures::stream::BoxStream;
-use futures::{AsyncBufReadExt, StreamExt};
-use kube::api::{ListParams, WatchParams};
+use futures::AsyncBufReadExt;
+use futures::io::AsyncBufRead;
+use kube::api::WatchParams;
 use kube::core::Request;
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::cut::{Lines, Piece};
+use super::listing::{FIRST_PAGE, Listing, Reading};
 use super::metrics::{KindMetrics, WatchMetrics};
-use super::wire::{Decoded, ErrorStatus, Identity, Line, Page, decode};
+use super::wire::{Decoded, ErrorStatus, Identity, Line, decode};
 use super::{Event, ObjectKey, WatchConfig};
 use crate::jitter::{Backoff, spread};
 
@@ -21,43 +24,47 @@ const GRACE: Duration = Duration::from_secs(5);
 /// A watch that ended sooner than this without an event is treated as a failure, so that it is not called in a tight loop.
 const SHORT: Duration = Duration::from_secs(1);
 
+/// An answer that is read while it arrives.
+pub(super) type Body = Pin<Box<dyn AsyncBufRead + Send>>;
+
 /// Follows one collection for ever. See the [module](super) for what it promises.
 pub struct Watcher<T> {
-    client: Client,
-    url: String,
-    config: WatchConfig,
-    metrics: KindMetrics,
-    backoff: Backoff,
+    pub(super) client: Client,
+    pub(super) url: String,
+    pub(super) config: WatchConfig,
+    pub(super) metrics: KindMetrics,
+    pub(super) backoff: Backoff,
     /// No call before this.
     not_before: Option<Instant>,
-    state: State,
-    pending: VecDeque<Event<T>>,
+    pub(super) state: State,
+    pub(super) pending: VecDeque<Event<T>>,
     /// Keys that exist and do not decode.
-    quarantined: HashSet<ObjectKey>,
+    pub(super) quarantined: HashSet<ObjectKey>,
+    /// Objects to ask for in the next page.
+    pub(super) page: u32,
+    /// The newest version of the collection that was seen.
+    pub(super) newest: u128,
 }
 
-enum State {
+pub(super) enum State {
     /// The next page is to be asked for.
-    Listing { next: Option<String>, whole: bool, present: HashSet<ObjectKey> },
+    Listing(Listing),
+    /// A page is arriving.
+    Reading(Reading),
     /// A watch is to be opened after this version.
     Listed { version: String },
     /// A watch is open.
-    Watching {
-        version: String,
-        lines: BoxStream<'static, std::io::Result<String>>,
-        opened: Instant,
-        events: u64,
-    },
+    Watching { version: String, body: Body, lines: Lines, opened: Instant, events: u64 },
 }
 
 impl State {
-    fn afresh() -> Self {
-        Self::Listing { next: None, whole: false, present: HashSet::new() }
+    pub(super) fn afresh() -> Self {
+        Self::Listing(Listing::default())
     }
 }
 
 /// Why a list or a watch has to be tried again.
-enum Trouble {
+pub(super) enum Trouble {
     /// The version is too old: list again.
     Gone,
     /// Anything else, by a word for the metric.
@@ -65,9 +72,11 @@ enum Trouble {
 }
 
 impl Trouble {
-    fn of(error: &kube::Error) -> Self {
+    pub(super) fn of(error: &kube::Error) -> Self {
         match error {
             kube::Error::Api(status) if status.code == 410 => Self::Gone,
+            // Its database was restored from a backup: our version lies in its future.
+            kube::Error::Api(status) if status.message.contains("Too large resource version") => Self::Gone,
             kube::Error::Api(status) => {
                 let reason = match status.code {
                     401 => "unauthorized",
@@ -92,6 +101,7 @@ where
     #[must_use]
     pub fn new(client: Client, config: WatchConfig, metrics: &WatchMetrics) -> Self {
         let backoff = Backoff::new(Duration::from_millis(100), config.longest_wait);
+        let page = config.page.min(FIRST_PAGE);
         Self {
             client,
             url: T::url_path(&(), config.namespace.as_deref()),
@@ -102,6 +112,8 @@ where
             state: State::afresh(),
             pending: VecDeque::new(),
             quarantined: HashSet::new(),
+            page,
+            newest: 0,
         }
     }
 
@@ -117,7 +129,8 @@ where
             }
             // Each step changes `self` only after its last await, which is what makes dropping this future harmless.
             match &mut self.state {
-                State::Listing { .. } => self.list().await,
+                State::Listing(_) => self.list().await,
+                State::Reading(_) => self.read_page().await,
                 State::Listed { .. } => self.open().await,
                 State::Watching { .. } => self.read().await,
             }
@@ -133,67 +146,6 @@ where
             let event = watcher.next().await;
             Some((event, watcher))
         })
-    }
-
-    async fn list(&mut self) {
-        let State::Listing { next, whole, .. } = &self.state else { return };
-        let (next, whole) = (next.clone(), *whole);
-        let params = ListParams {
-            label_selector: self.config.labels.clone(),
-            field_selector: self.config.fields.clone(),
-            limit: (!whole).then_some(self.config.page),
-            continue_token: next,
-            // No version: a consistent read. "0" may be served from memory by an API server that lost etcd.
-            ..ListParams::default()
-        };
-        let text = match Request::new(&self.url).list(&params) {
-            Ok(request) => timeout(self.config.list_within, self.client.request_text(request)).await,
-            Err(error) => return self.fail(Trouble::Other("request", error.to_string())),
-        };
-        let text = match text {
-            Ok(Ok(text)) => text,
-            Ok(Err(error)) => return self.list_failed(Trouble::of(&error)),
-            Err(_) => return self.list_failed(Trouble::Other("timeout", "list took too long".into())),
-        };
-        let page: Page<'_> = match serde_json::from_str(&text) {
-            Ok(page) => page,
-            Err(error) => return self.list_failed(Trouble::Other("malformed", error.to_string())),
-        };
-        let mut keys = Vec::new();
-        for raw in page.items.into_iter().flatten() {
-            match decode::<T>(raw) {
-                Decoded::Good(object) => {
-                    let key = ObjectKey::of(&object);
-                    self.release(&key);
-                    keys.push(key);
-                    self.pending.push_back(Event::Applied(object));
-                }
-                Decoded::Bad { identity, error } => keys.extend(self.quarantine(identity.as_ref(), error)),
-            }
-        }
-        let State::Listing { next, present, .. } = &mut self.state else { return };
-        present.extend(keys);
-        if !page.metadata.next.is_empty() {
-            *next = Some(page.metadata.next);
-            return;
-        }
-        if page.metadata.resource_version.is_empty() {
-            return self.list_failed(Trouble::Other("malformed", "list without a version".into()));
-        }
-        let present = std::mem::take(present);
-        self.quarantined.retain(|key| present.contains(key));
-        self.count_quarantined();
-        self.pending.push_back(Event::Reset(present));
-        self.metrics.lists.inc();
-        self.backoff.reset();
-        self.state = State::Listed { version: page.metadata.resource_version };
-    }
-
-    /// A list starts over; after a continue token has expired, without pages, so that it cannot expire again.
-    fn list_failed(&mut self, trouble: Trouble) {
-        let whole = matches!(trouble, Trouble::Gone);
-        self.fail(trouble);
-        self.state = State::Listing { next: None, whole, present: HashSet::new() };
     }
 
     async fn open(&mut self) {
@@ -219,8 +171,13 @@ where
         };
         match opened {
             Ok(Ok(body)) => {
-                let lines = body.lines().boxed();
-                self.state = State::Watching { version, lines, opened: Instant::now(), events: 0 };
+                self.state = State::Watching {
+                    version,
+                    body: Box::pin(body),
+                    lines: Lines::default(),
+                    opened: Instant::now(),
+                    events: 0,
+                };
             }
             Ok(Err(error)) => self.watch_failed(Trouble::of(&error), version),
             Err(_) => self.watch_failed(Trouble::Other("timeout", "watch did not open".into()), version),
@@ -229,41 +186,52 @@ where
 
     async fn read(&mut self) {
         let longest = self.config.watch_for.max(GRACE).mul_f64(1.2) + GRACE;
-        let State::Watching { version, lines, opened, events } = &mut self.state else { return };
-        let line = timeout(longest, lines.next()).await;
+        let State::Watching { version, body, lines, opened, events } = &mut self.state else { return };
+        let arrived = timeout(longest, body.fill_buf()).await;
         let (version, short) = (version.clone(), *events == 0 && opened.elapsed() < SHORT);
-        match line {
-            Ok(Some(Ok(line))) => {
-                *events += 1;
-                self.backoff.reset();
-                self.line(&line, version);
+        match arrived {
+            Ok(Ok([])) if short => {
+                self.watch_failed(Trouble::Other("short", "watch ended at once".into()), version);
             }
-            Ok(Some(Err(error))) => self.watch_failed(Trouble::Other("broken", error.to_string()), version),
-            Ok(None) if short => {
-                self.watch_failed(Trouble::Other("short", "watch ended at once".into()), version)
+            Ok(Ok([])) => self.state = State::Listed { version },
+            Ok(Ok(bytes)) => {
+                let (used, piece) = lines.feed(bytes);
+                let event = piece.map(|piece| match piece {
+                    Piece::Object(line) => read_line::<T>(line),
+                    Piece::TooLarge => WatchEvent::TooLarge,
+                });
+                body.as_mut().consume(used);
+                if let Some(event) = event {
+                    lines.clear();
+                    *events += 1;
+                    self.backoff.reset();
+                    self.happened(event, version);
+                }
             }
-            Ok(None) => self.state = State::Listed { version },
+            Ok(Err(error)) => self.watch_failed(Trouble::Other("broken", error.to_string()), version),
             Err(_) => {
-                self.watch_failed(Trouble::Other("silent", "nothing came, not even the end".into()), version)
+                self.watch_failed(Trouble::Other("silent", "nothing came, not even the end".into()), version);
             }
         }
     }
 
-    fn line(&mut self, line: &str, version: String) {
-        let Ok(Line { kind, object: raw }) = serde_json::from_str::<Line<'_>>(line) else {
-            // Cut off in the middle, or a proxy's words: go on from the last version that was understood.
-            return self.watch_failed(Trouble::Other("malformed", "not a watch event".into()), version);
-        };
-        match kind {
-            "ADDED" | "MODIFIED" | "DELETED" => self.object(kind == "DELETED", decode::<T>(raw)),
-            "BOOKMARK" => self.advance(Identity::read(raw).map(|identity| identity.version().to_owned())),
-            "ERROR" => {
-                let status: ErrorStatus = serde_json::from_str(raw.get()).unwrap_or_default();
+    fn happened(&mut self, event: WatchEvent<T>, version: String) {
+        match event {
+            WatchEvent::Object { deleted, decoded } => self.object(deleted, decoded),
+            WatchEvent::Bookmark(version) => self.advance(version),
+            WatchEvent::Error(status) => {
                 let gone = status.code == 410 || matches!(status.reason.as_str(), "Expired" | "Gone");
                 let trouble = if gone { Trouble::Gone } else { Trouble::Other("server", status.message) };
                 self.watch_failed(trouble, version);
             }
-            other => tracing::debug!(kind = other, "a watch event of an unknown type"),
+            // Cut off in the middle, or a proxy's words: go on from the last version that was understood.
+            WatchEvent::Malformed => {
+                self.watch_failed(Trouble::Other("malformed", "not a watch event".into()), version);
+            }
+            WatchEvent::Unknown => tracing::debug!("a watch event of an unknown type"),
+            WatchEvent::TooLarge => {
+                self.quarantine(None, "larger than any object may be".into());
+            }
         }
     }
 
@@ -297,11 +265,12 @@ where
         if let (State::Watching { version, .. }, Some(to)) = (&mut self.state, to)
             && !to.is_empty()
         {
+            self.newest = self.newest.max(to.parse().unwrap_or(0));
             *version = to;
         }
     }
 
-    fn quarantine(&mut self, identity: Option<&Identity>, error: String) -> Option<ObjectKey> {
+    pub(super) fn quarantine(&mut self, identity: Option<&Identity>, error: String) -> Option<ObjectKey> {
         let key = identity.map(Identity::key);
         self.metrics.decode_failures.inc();
         if key.as_ref().is_none_or(|key| self.quarantined.insert(key.clone())) {
@@ -313,13 +282,13 @@ where
         key
     }
 
-    fn release(&mut self, key: &ObjectKey) {
+    pub(super) fn release(&mut self, key: &ObjectKey) {
         if self.quarantined.remove(key) {
             self.count_quarantined();
         }
     }
 
-    fn count_quarantined(&self) {
+    pub(super) fn count_quarantined(&self) {
         self.metrics.quarantined.set(i64::try_from(self.quarantined.len()).unwrap_or(i64::MAX));
     }
 
@@ -331,7 +300,7 @@ where
         self.fail(trouble);
     }
 
-    fn fail(&mut self, trouble: Trouble) {
+    pub(super) fn fail(&mut self, trouble: Trouble) {
         let wait = self.backoff.wait();
         let (reason, message) = match trouble {
             Trouble::Gone => ("gone", "the version is too old, listing again".to_owned()),
@@ -345,5 +314,30 @@ where
             _ => tracing::warn!(%kind, reason, message, wait_ms = wait.as_millis(), "list or watch failed"),
         }
         self.not_before = Some(Instant::now() + wait);
+    }
+}
+
+/// One line of a watch.
+enum WatchEvent<T> {
+    Object { deleted: bool, decoded: Decoded<T> },
+    Bookmark(Option<String>),
+    Error(ErrorStatus),
+    Malformed,
+    Unknown,
+    TooLarge,
+}
+
+fn read_line<T: DeserializeOwned + Resource>(line: &[u8]) -> WatchEvent<T> {
+    let Ok(Line { kind, object }) = serde_json::from_slice::<Line<'_>>(line) else {
+        return WatchEvent::Malformed;
+    };
+    let raw = object.get().as_bytes();
+    match kind {
+        "ADDED" | "MODIFIED" | "DELETED" => {
+            WatchEvent::Object { deleted: kind == "DELETED", decoded: decode::<T>(raw) }
+        }
+        "BOOKMARK" => WatchEvent::Bookmark(Identity::read(raw).map(|identity| identity.version().to_owned())),
+        "ERROR" => WatchEvent::Error(serde_json::from_slice(raw).unwrap_or_default()),
+        _ => WatchEvent::Unknown,
     }
 }

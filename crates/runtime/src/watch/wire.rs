@@ -7,14 +7,11 @@ use serde_json::value::RawValue;
 
 use super::ObjectKey;
 
-/// A page of a list, its items still raw.
+/// A page of a list without its items.
 #[derive(Deserialize)]
-pub(super) struct Page<'a> {
+pub(super) struct Page {
     #[serde(default)]
     pub(super) metadata: PageMeta,
-    // `items: null` is how Go writes an empty slice that was never made.
-    #[serde(borrow, default)]
-    pub(super) items: Option<Vec<&'a RawValue>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -53,8 +50,8 @@ struct IdentityMeta {
 }
 
 impl Identity {
-    pub(super) fn read(raw: &RawValue) -> Option<Self> {
-        serde_json::from_str(raw.get()).ok()
+    pub(super) fn read(raw: &[u8]) -> Option<Self> {
+        serde_json::from_slice(raw).ok()
     }
 
     pub(super) fn key(&self) -> ObjectKey {
@@ -83,8 +80,8 @@ pub(super) enum Decoded<T> {
     Bad { identity: Option<Identity>, error: String },
 }
 
-pub(super) fn decode<T: DeserializeOwned + Resource>(raw: &RawValue) -> Decoded<T> {
-    match serde_json::from_str(raw.get()) {
+pub(super) fn decode<T: DeserializeOwned + Resource>(raw: &[u8]) -> Decoded<T> {
+    match serde_json::from_slice(raw) {
         Ok(object) => Decoded::Good(object),
         Err(error) => Decoded::Bad { identity: Identity::read(raw), error: error.to_string() },
     }

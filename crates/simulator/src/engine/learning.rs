@@ -244,6 +244,7 @@ impl Learner {
         let rows = predicted.iter().zip(truth.estimates.iter()).map(|(p, row)| Estimate {
             epoch: p.epoch_seconds(),
             power: p.watts(),
+            draw: None,
             rel_std: p.epoch.sigma.min(5.0),
             ..row.clone()
         });

@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use andreas_core::{CostRate, EnergyPrice, GpuCount, GpuType, Seconds, Steps, Time, Watts};
-use andreas_planner::{Estimate, GpuTypeInfo, Job, JobState, Lateness, Node, Preemption, Resources, Worker};
+use andreas_planner::{
+    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, Node, Preemption, Resources, Worker,
+};
 use serde::Deserialize;
 
 use super::ReadError;
@@ -80,6 +82,7 @@ pub fn read(folder: &Path, restart: Seconds) -> Result<Scenario, ReadError> {
         };
         times.entry(row.id).or_default().push(Estimate {
             power: Watts(slope * f64::from(row.gpus)),
+            draw: None,
             gpu_type: kind,
             gpus: GpuCount(row.gpus),
             epoch: Seconds(row.time),
@@ -182,6 +185,7 @@ fn job(row: JobRow, table: Vec<Estimate>) -> Job {
         estimates: table.into(),
         spread: Vec::new(),
         limits: Vec::new(),
+        limits_count: LimitsCount::AtOnce,
         requested_gpus: None,
         worker: Worker::default(),
         candidates: None,

@@ -6,7 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use andreas_core::{CostRate, GpuCount, Seconds, Time, Watts};
-use andreas_planner::{Estimate, GpuTypeInfo, Job, JobState, LimitEffect, Node, Preemption, Spread, Worker};
+use andreas_planner::{
+    Estimate, GpuTypeInfo, Job, JobState, LimitEffect, LimitsCount, Node, Preemption, Spread, Worker,
+};
 use andreas_predictor::Features;
 use serde::Deserialize;
 
@@ -108,6 +110,7 @@ impl JobRules {
                     gpus: GpuCount(gpus),
                     epoch: Seconds(unit * time / epochs),
                     power: self.watts(family, kind, gpus),
+                    draw: None,
                     rel_std: 0.0,
                 });
             }
@@ -145,6 +148,7 @@ impl JobRules {
                 .into_iter()
                 .filter_map(|s| Some(Spread { nodes: s, time_factor: *self.spread.get(&s)? }))
                 .collect(),
+            limits_count: LimitsCount::AtOnce,
             requested_gpus: Some(GpuCount(row.gpus)),
             worker: Worker::default(),
             candidates: None,

@@ -1,3 +1,4 @@
+use andreas_api::slim::SlimContainerStatus;
 use andreas_api::{Outcome, Phase};
 use serde_json::json;
 
@@ -189,4 +190,136 @@ fn only_so_many_ended_attempts_keep_their_pods() {
     }
     assert_eq!(world.pods.keys().collect::<Vec<_>>(), ["bert-3-0", "bert-4-0"]);
     assert!(world.deleted.iter().all(|(_, why)| *why == DeleteReason::History));
+}
+
+/// Puts a container that runs before the first of the pod, as admission may.
+fn inject_before(world: &mut World, pod: &str) {
+    let pod = world.pods.get_mut(pod).unwrap();
+    let mut proxy = pod.spec.containers[0].clone();
+    proxy.name = "proxy".into();
+    pod.spec.containers.insert(0, proxy);
+    let running = serde_json::from_value(json!({"running": {"startedAt": at(0).to_string()}})).unwrap();
+    let status =
+        SlimContainerStatus { name: "proxy".into(), state: running, ..SlimContainerStatus::default() };
+    pod.status.container_statuses.insert(0, status);
+    pod.status.phase = "Running".into();
+}
+
+#[test]
+fn the_training_container_is_the_templates_first_whatever_admission_puts_before_it() {
+    for (code, outcome) in [(0, Outcome::Finished), (3, Outcome::UserFailure)] {
+        let mut world = World::new(json!({"retries": 0}));
+        world.plan_run(&["n1"], 1).bind_all();
+        inject_before(&mut world, "bert-1-0");
+        // A proxy that runs is no training that runs.
+        world.settle();
+        assert_eq!(world.phase(), Phase::Starting);
+        let started =
+            |state| SlimContainerStatus { name: "train".into(), state, ..SlimContainerStatus::default() };
+        let state = |text| serde_json::from_value(text).unwrap();
+        let statuses = |world: &mut World, status| {
+            let pod = world.pods.get_mut("bert-1-0").unwrap();
+            pod.status.container_statuses.truncate(1);
+            pod.status.container_statuses.push(status);
+            world.settle();
+        };
+        statuses(&mut world, started(state(json!({"running": {"startedAt": at(0).to_string()}}))));
+        assert_eq!(world.phase(), Phase::Running);
+        // When the training ends and the proxy goes on, then the attempt has ended and its pod is deleted.
+        let ended = json!({"terminated": {"exitCode": code, "reason": "x", "message": "last line",
+            "startedAt": at(0).to_string(), "finishedAt": at(10).to_string()}});
+        world.now = 10;
+        statuses(&mut world, started(state(ended)));
+        assert_eq!(world.deleted, [("bert-1-0".into(), DeleteReason::Leftover)]);
+        world.leave(143);
+        assert_eq!(world.last().0, outcome);
+        let record = world.status().history.last().cloned().unwrap();
+        assert_eq!(
+            (record.exit_code, record.started.map(|t| t.0)),
+            ((code != 0).then_some(code), Some(at(0)))
+        );
+    }
+}
+
+#[test]
+fn a_failure_of_the_cluster_that_nobody_saw_becomes_the_users_after_ten_in_a_row() {
+    // Given a program whose last line says that its GPU is lost, each time, on sound nodes.
+    let mut world = World::new(json!({"retries": 0}));
+    for attempt in 1..=10 {
+        again(&mut world);
+        world.exit(&format!("bert-{attempt}-0"), 1, "CUDA error: GPU is lost");
+        assert_eq!(world.status().cluster_failures, attempt.min(9));
+    }
+    assert_eq!((world.phase(), world.status().user_failures), (Phase::Failed, 1));
+    let message = world.status().history.last().cloned().unwrap().message;
+    assert!(message.ends_with("failure 10 in a row without a fault of a node"), "{message}");
+}
+
+#[test]
+fn a_fault_that_was_seen_or_a_good_attempt_begins_the_count_of_unexplained_failures_anew() {
+    let mut world = World::new(json!({"retries": 0}));
+    let mut attempt = 0;
+    let mut fails = |world: &mut World, times: i32| {
+        for _ in 0..times {
+            again(world);
+            attempt += 1;
+            world.exit(&format!("bert-{attempt}-0"), 1, "CUDA error: GPU is lost");
+        }
+        attempt
+    };
+    fails(&mut world, 9);
+    assert_eq!(world.status().unexplained_failures, 9);
+    // The node was not Ready while it ran: that explains it.
+    again(&mut world);
+    world.now += 1;
+    let fact = world.nodes.get_mut("n1").unwrap();
+    fact.ready_changed = Some(at(world.now));
+    let next = world.members().first().cloned().unwrap();
+    world.exit(&next, 1, "CUDA error: GPU is lost");
+    assert_eq!((world.status().cluster_failures, world.status().unexplained_failures), (10, 0));
+    assert_eq!(world.phase(), Phase::Pending);
+}
+
+#[test]
+fn an_eviction_counts_as_explained_only_where_its_node_is_taken_out_of_use() {
+    for (cordoned, counted) in [(true, 0), (false, 1)] {
+        let mut world = World::running(json!({}), &["n1"], 1);
+        world.nodes.get_mut("n1").unwrap().leaving = cordoned;
+        world.evict_by_api("bert-1-0");
+        world.leave(143);
+        assert_eq!(world.last().0, Outcome::ClusterFailure);
+        assert_eq!(world.status().unexplained_failures, counted);
+    }
+}
+
+#[test]
+fn what_a_program_posts_when_it_is_drained_does_not_make_it_done() {
+    // Given a run at 40 % that is drained while no operator leads. Its callback saves, posts 100 % as at any orderly end, and exits 0.
+    let mut world = World::running(json!({"checkpoint": {"claimName": "ckpt"}}), &["n1"], 1);
+    world.report(0).report(40_000);
+    let progress = world.job.status.as_mut().unwrap().progress.as_mut().unwrap();
+    (progress.ended, progress.stepwise) = (true, false);
+    world.now = 100;
+    world.evict_quietly("bert-1-0");
+    world.now = 103;
+    end(world.pods.get_mut("bert-1-0").unwrap(), 0, "Completed", "", at(103));
+    // When an operator looks again.
+    world.restart_operator();
+    // Then it goes on elsewhere, and no retry was used.
+    assert_eq!((world.phase(), world.last().0), (Phase::Pending, Outcome::ClusterFailure));
+    assert_eq!((world.status().user_failures, world.status().progress.unwrap().milli_percent), (0, 40_000));
+}
+
+#[test]
+fn a_run_that_succeeds_shows_100_percent_unless_it_says_that_it_stopped_early() {
+    for (reported, stepwise, shown, text) in [(99_600, true, 100_000, "100%"), (50_000, true, 50_000, "")] {
+        let mut world = World::running(json!({}), &["n1"], 1);
+        world.report(reported);
+        world.job.status.as_mut().unwrap().progress.as_mut().unwrap().stepwise = stepwise;
+        world.now += 10;
+        world.exit("bert-1-0", 0, "");
+        let progress = world.status().progress.unwrap();
+        assert_eq!(world.phase(), Phase::Succeeded);
+        assert_eq!((progress.milli_percent, progress.text.as_str()), (shown, text));
+    }
 }

@@ -148,3 +148,12 @@ fn containers_beside_the_training_one_do_not_keep_the_gpus() {
     world.wait(40);
     assert_eq!((world.phase(), world.last().0), (Phase::Succeeded, Outcome::Finished));
 }
+
+#[test]
+fn a_plan_that_lists_the_nodes_of_a_gang_in_another_order_stops_nothing() {
+    let mut world = World::running(json!({"gpus": {"min": 2, "maxNodes": 2}}), &["n1", "n2"], 1);
+    let writes = world.writes;
+    world.plan_run(&["n2", "n1"], 1);
+    assert_eq!((world.phase(), world.writes), (Phase::Running, writes));
+    assert_eq!(world.status().allocation.unwrap().nodes, ["n1", "n2"]);
+}

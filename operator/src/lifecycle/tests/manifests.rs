@@ -45,7 +45,8 @@ fn a_plain_worker_is_pinned_owned_and_never_restarted() {
             "name": "bert-3-0", "namespace": "team",
             "labels": {"andreas.dev/job": "bert", "andreas.dev/job-uid": "12345678-job", "andreas.dev/attempt": "3",
                 "andreas.dev/index": "0", "andreas.dev/allocation": "17"},
-            "annotations": {"andreas.dev/boot-id": "boot-1"},
+            "annotations": {"andreas.dev/boot-id": "boot-1", "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+                "karpenter.sh/do-not-disrupt": "true"},
             "ownerReferences": [{"apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "name": "bert",
                 "uid": "12345678-job", "controller": true, "blockOwnerDeletion": true}],
         })
@@ -251,4 +252,14 @@ fn a_mount_of_the_users_own_stays() {
         json["spec"]["containers"][0]["volumeMounts"],
         json!([{"name": "mine", "mountPath": "/save/"}])
     );
+}
+
+#[test]
+fn node_autoscalers_are_asked_to_leave_a_worker_alone_unless_its_template_says_otherwise() {
+    let key = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+    let template = json!({"template": {"metadata": {"annotations": {key: "true"}}, "spec": {"containers": [{"name": "t"}]}}});
+    let (pod, _) = member(&World::new(template), &["n1"], 1, 0);
+    let annotations = pod.metadata.annotations.unwrap_or_default();
+    assert_eq!(annotations.get(key).map(String::as_str), Some("true"));
+    assert_eq!(annotations.get("karpenter.sh/do-not-disrupt").map(String::as_str), Some("true"));
 }

@@ -1,8 +1,11 @@
 //! Stories of jobs: given a world, when something happens in it, then this is the status and these are the pods.
 
+mod happenings;
 mod parts;
 mod world;
 
+mod cancel;
+mod clocks;
 mod edits;
 mod failures;
 mod gangs;

@@ -23,8 +23,10 @@ fn a_job_made_again_under_its_name_waits_for_the_pods_of_the_old_one() {
     world.admit(pod("bert-1-0", "older", owner("older")));
     world.pods.get_mut("bert-1-0").unwrap().status.phase = "Running".into();
     world.plan_run(&["n2"], 1);
-    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Starting, "WaitingForRoom"));
-    assert_eq!(world.condition("Running").message, "bert-1-0 of an earlier attempt has not ended");
+    // Then it waits without holding any GPU.
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "WaitingForRoom"));
+    assert_eq!(world.condition("Scheduled").message, "bert-1-0 of a deleted job of this name has not ended");
+    assert_eq!(world.claim, Some(Claim::Nothing));
     // When it has ended, its name is still taken until the garbage collector has removed it.
     world.pods.get_mut("bert-1-0").unwrap().status.phase = "Succeeded".into();
     world.wait(61);
@@ -38,6 +40,37 @@ fn a_job_made_again_under_its_name_waits_for_the_pods_of_the_old_one() {
         world.pods["bert-1-0"].metadata.labels.as_ref().unwrap()["andreas.dev/job-uid"],
         "12345678-job"
     );
+}
+
+#[test]
+fn a_job_made_again_holds_no_gpus_while_the_old_ones_pod_is_on_a_silent_node() {
+    let mut world = World::new(json!({}));
+    world.admit(pod("bert-1-0", "older", owner("older")));
+    world.pods.get_mut("bert-1-0").unwrap().status.phase = "Running".into();
+    world.silence("n1").plan_run(&["n2"], 1).wait(100_000);
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "NodeSilent"));
+    assert_eq!(
+        world.condition("Scheduled").message,
+        "bert-1-0 of a deleted job of this name is on node n1, which is silent"
+    );
+    assert_eq!(world.claim, Some(Claim::Nothing));
+    // Proof of death, and the object is gone: planned, and made.
+    world.nodes.remove("n1");
+    world.remove("bert-1-0");
+    world.settle();
+    assert_eq!(world.members(), ["bert-1-0"]);
+
+    // Where the administrator lets jobs go on without silent nodes, it goes on after that time.
+    let mut world = World::new(json!({}));
+    world.policy.node_loss_restart = true;
+    let mut old = pod("bert-3-0", "older", owner("older"));
+    old["metadata"]["labels"]["andreas.dev/attempt"] = "3".into();
+    world.admit(old);
+    world.pods.get_mut("bert-3-0").unwrap().status.phase = "Running".into();
+    world.silence("n1").plan_run(&["n2"], 1);
+    assert_eq!((world.phase(), world.next), (Phase::Pending, Some(at(900))));
+    world.wait(900);
+    assert_eq!(world.members(), ["bert-1-0"]);
 }
 
 #[test]

@@ -36,10 +36,7 @@ fn every_proof_of_death_ends_the_attempt() {
     let proofs: [fn(&mut World); 3] = [
         |w| drop(w.nodes.remove("n1")),
         |w| w.nodes.get_mut("n1").unwrap().out_of_service = true,
-        |w| {
-            let fact = w.nodes.get_mut("n1").unwrap();
-            (fact.boot_id, fact.ready, fact.ready_changed) = ("boot-2".into(), true, Some(at(400)));
-        },
+        |w| w.boot("n1", "boot-2"),
     ];
     for proof in proofs {
         let mut world = World::running(json!({}), &["n1"], 1);

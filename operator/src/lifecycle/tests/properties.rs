@@ -33,6 +33,12 @@ enum Happening {
     Report(i32),
     Full(usize, i32),
     Stray(i64, bool),
+    /// Pods from this index on get no verdict from the API server; those of others are made.
+    Unmade(Option<usize>),
+    /// A finalizer keeps the pod's object.
+    Pin(usize),
+    /// The job is deleted, and a finalizer keeps its object; or its pods are orphaned.
+    DeleteJob(bool),
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
@@ -60,6 +66,9 @@ fn happening() -> impl Strategy<Value = Happening> {
         2 => (0i32..100_000).prop_map(Report),
         1 => (0usize..4, 0i32..4).prop_map(|(n, g)| Full(n, g)),
         1 => (1i64..5, any::<bool>()).prop_map(|(a, older)| Stray(a, older)),
+        1 => proptest::option::of(0usize..2).prop_map(Unmade),
+        1 => (0usize..3).prop_map(Pin),
+        1 => any::<bool>().prop_map(DeleteJob),
     ]
 }
 
@@ -133,14 +142,12 @@ fn happen(world: &mut World, happening: &Happening) {
                 world.silence(NODES[*n]);
             }
         }
-        Back(n) | Reboot(n) => {
+        Back(n) => {
             let now = at(world.now);
             let fact = world.nodes.entry(NODES[*n].to_owned()).or_insert_with(node);
             (fact.ready, fact.ready_changed) = (true, Some(now));
-            if matches!(happening, Reboot(_)) {
-                fact.boot_id = format!("boot-{}", now.as_second());
-            }
         }
+        Reboot(n) => world.boot(NODES[*n], &format!("boot-{}", world.now)),
         DeleteNode(n) => drop(world.nodes.remove(NODES[*n])),
         Suspend(held) => {
             world.edit(json!({"suspend": held}));
@@ -158,6 +165,15 @@ fn happen(world: &mut World, happening: &Happening) {
                 }
                 Some(_) => None,
             };
+        }
+        Unmade(from) => world.unmade = from.map(|from| (from, "failed calling webhook")),
+        Pin(n) => {
+            if let Some(pod) = pick(*n) {
+                world.pin(&pod);
+            }
+        }
+        DeleteJob(orphan) => {
+            world.delete_job(if *orphan { &["orphan"] } else { &["x.example/y"] });
         }
         Report(milli) => {
             if world.phase() == Phase::Running {
@@ -214,9 +230,18 @@ proptest! {
                 let wait = (next.as_second() - at(world.now).as_second() - 1).max(0);
                 world.now += wait / 2;
                 let step = world.look();
-                prop_assert!(step.actions.is_empty(), "actions at {}: {:?}", world.now, step.actions.len());
+                // What the API server gave no verdict on is tried again.
+                let tries = |a: &Action| matches!(a, Action::CreatePods { .. } | Action::CreateService(_));
+                let new = step.actions.iter().filter(|a| world.unmade.is_none() || !tries(a)).count();
+                prop_assert!(new == 0, "actions at {}: {:?}", world.now, step.actions.len());
                 prop_assert_eq!(step.status, world.status());
             }
         }
+        // However it went: a deleted job holds nothing once its pods have ended, whatever keeps objects.
+        world.delete_job(&["x.example/y"]);
+        world.nodes.values_mut().for_each(|fact| fact.ready = true);
+        world.leave(143).wait(10_000);
+        prop_assert_eq!(world.claim.clone(), Some(Claim::Nothing));
+        prop_assert!(world.status().allocation.is_none());
     }
 }

@@ -13,11 +13,30 @@ fn the_template_is_tried_once_with_the_largest_worker() {
     // Accepted is said with the next write.
     world.plan_wait(Reason::WaitingForCapacity, "");
     assert_eq!(world.condition("TemplateAccepted").message, "the API server admits a worker with 8 GPUs");
-    // And need not be found out again after a restart.
-    world.restart_operator().wait(10);
-    assert_eq!(world.dry_runs, 1);
+    // After a restart it is tried once more: what admission adds is remembered by one process only.
+    world.restart_operator().wait(10).wait(1000);
+    assert_eq!(world.dry_runs, 2);
     // An edit of the range that asks for another worker is tried again.
     world.edit(json!({"gpus": {"max": 4}}));
+    assert_eq!(world.dry_runs, 3);
+}
+
+#[test]
+fn an_accepted_template_is_not_tried_again_while_the_largest_nodes_offer_no_gpus() {
+    let mut world = World::new(json!({"gpus": {"max": 16}}));
+    world.settings.largest_node_gpus = Some(8);
+    world.wait(10);
+    world.plan_wait(Reason::WaitingForCapacity, "");
+    let said = world.condition("TemplateAccepted").message.clone();
+    for largest in [2, 0, 8] {
+        world.settings.largest_node_gpus = Some(largest);
+        world.wait(10);
+        assert_eq!(world.dry_runs, 1, "{largest}");
+    }
+    assert_eq!(world.condition("TemplateAccepted").message, said);
+    // A larger node is news.
+    world.settings.largest_node_gpus = Some(16);
+    world.wait(10);
     assert_eq!(world.dry_runs, 2);
 }
 
@@ -183,4 +202,24 @@ fn a_training_container_that_the_template_does_not_have_is_named() {
     world.edit(json!({"container": "train"}));
     assert_eq!((world.phase(), world.dry_runs), (Phase::Pending, 1));
     assert_eq!(world.condition("TemplateAccepted").status, "True");
+}
+
+#[test]
+fn a_gang_whose_claim_one_node_can_mount_waits_without_gpus_and_says_which() {
+    let mut world = World::new(json!({"gpus": {"max": 8, "maxNodes": 2}}));
+    world.single_node_claim = Some("checkpoint.claimName: claim ckpt is ReadWriteOnce");
+    world.plan_run(&["n1", "n2"], 1);
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "TemplateRejected"));
+    assert_eq!(
+        world.condition("TemplateAccepted").message,
+        "checkpoint.claimName: claim ckpt is ReadWriteOnce; use a ReadWriteMany claim, or set gpus.maxNodes to 1"
+    );
+    assert_eq!((world.claim.clone(), world.dry_runs), (Some(Claim::Nothing), 0));
+    // Another claim of the name, or one node: it goes on by itself.
+    world.single_node_claim = None;
+    world.wait(60);
+    assert_eq!(
+        (world.condition("TemplateAccepted").status.as_str(), world.phase()),
+        ("True", Phase::Starting)
+    );
 }

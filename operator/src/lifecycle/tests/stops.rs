@@ -159,13 +159,25 @@ fn forced_deletion_keeps_the_gpus_until_the_agent_sees_them_unheld_or_the_grace_
 
     // With an agent: in use while it is seen to hold a GPU, and not longer.
     let mut world = World::running(with_checkpoint(), &["n1"], 1);
-    let uid = world.pods["bert-1-0"].metadata.uid.clone().unwrap();
-    let agent = AgentFact { holders: [uid].into(), ..AgentFact::default() };
+    let agent = AgentFact { holders: ["team/bert-1-0".to_owned()].into(), looked: 1, ..AgentFact::default() };
     world.nodes.get_mut("n1").unwrap().agent = Some(agent);
     world.remove("bert-1-0");
     world.wait(10);
     assert_eq!(world.phase(), Phase::Stopping);
     world.nodes.get_mut("n1").unwrap().agent.as_mut().unwrap().holders.clear();
+    world.wait(1);
+    assert_eq!(world.phase(), Phase::Pending);
+}
+
+#[test]
+fn a_report_that_is_older_than_the_deletion_does_not_end_the_attempt() {
+    // The agent was killed before the pod started: it has seen no holder, and was never asked since.
+    let mut world = World::running(with_checkpoint(), &["n1"], 1);
+    world.nodes.get_mut("n1").unwrap().agent = Some(AgentFact::default());
+    world.now = 100;
+    world.remove("bert-1-0");
+    world.wait(119);
+    assert_eq!(world.phase(), Phase::Stopping);
     world.wait(1);
     assert_eq!(world.phase(), Phase::Pending);
 }
@@ -181,22 +193,4 @@ fn a_member_deleted_by_somebody_else_is_the_clusters_failure_whatever_it_exits_w
     world.now = 130;
     world.leave(0);
     assert_eq!((world.phase(), world.last().0), (Phase::Pending, Outcome::ClusterFailure));
-}
-
-#[test]
-fn a_job_that_is_being_deleted_is_left_to_the_garbage_collector() {
-    let mut world = World::running(json!({}), &["n1"], 1);
-    world.job.metadata.deletion_timestamp =
-        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(10)));
-    let writes = world.writes;
-    world.plan_wait(Reason::Preempted, "");
-    world.exit("bert-1-0", 1, "");
-    assert_eq!((world.writes, world.deleted.len()), (writes, 0));
-    assert_eq!(world.claim, Some(Claim::Nothing));
-    // Its GPUs are its own until the pods have gone, and a commitment that has no pods ends at once.
-    let mut world = World::running(json!({}), &["n1"], 1);
-    world.job.metadata.deletion_timestamp =
-        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(10)));
-    world.settle();
-    assert_eq!(world.claim, Some(Claim::Stopping { gone_by: Some(at(40)), goes_on: false }));
 }

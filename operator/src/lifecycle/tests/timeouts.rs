@@ -2,6 +2,7 @@ use andreas_api::{Outcome, Phase};
 use serde_json::json;
 
 use super::world::*;
+use crate::lifecycle::*;
 
 #[test]
 fn a_gang_not_wholly_bound_in_time_goes_back_and_the_node_is_left_out_ever_longer() {
@@ -44,14 +45,102 @@ fn a_gang_not_wholly_bound_in_time_goes_back_and_the_node_is_left_out_ever_longe
 }
 
 #[test]
-fn the_time_to_bind_counts_from_the_pods_not_from_the_wait_for_room() {
+fn the_time_to_bind_counts_from_the_moment_there_is_room() {
     let mut world = World::new(json!({}));
     world.nodes.get_mut("n1").unwrap().free_gpus = 0;
     world.plan_run(&["n1"], 1).wait(1000);
     assert_eq!((world.phase(), world.reason().as_str()), (Phase::Starting, "WaitingForRoom"));
     world.nodes.get_mut("n1").unwrap().free_gpus = 1;
-    world.wait(1).wait(60);
+    world.wait(1).wait(119);
     assert_eq!((world.phase(), world.members().len()), (Phase::Starting, 1));
+    world.wait(1);
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "PlacementTimeout"));
+}
+
+#[test]
+fn the_time_to_bind_is_counted_by_the_operators_own_clock() {
+    // Given an API server whose clock is an hour behind, or ahead.
+    for skew in [-3600, 3600] {
+        let mut world = World::new(json!({}));
+        world.plan_run(&["n1"], 1);
+        let created = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(skew));
+        world.pods.get_mut("bert-1-0").unwrap().metadata.creation_timestamp = Some(created);
+        world.wait(119);
+        assert_eq!(world.phase(), Phase::Starting);
+        world.wait(1);
+        assert_eq!(world.phase(), Phase::Pending);
+    }
+    // A process that takes over counts from its own first sight.
+    let mut world = World::new(json!({}));
+    world.plan_run(&["n1"], 1).wait(100).restart_operator().wait(119);
+    assert_eq!(world.phase(), Phase::Starting);
+    world.wait(1);
+    assert_eq!(world.phase(), Phase::Pending);
+}
+
+#[test]
+fn a_gang_whose_pods_cannot_be_made_goes_back_as_a_whole_and_its_namespace_waits() {
+    for made in [0, 1] {
+        // Given a webhook that is down: the API server answers 500 for pods from an index on.
+        let words = "Internal error occurred: failed calling webhook \"w\": connection refused";
+        let mut world = World::new(json!({"gpus": {"min": 2, "maxNodes": 2}, "retries": 0}));
+        world.unmade = Some((made, words));
+        world.plan_run(&["n1", "n2"], 1);
+        if made == 1 {
+            world.bind("bert-1-0");
+        }
+        world.wait(119);
+        assert_eq!((world.phase(), world.pods.len()), (Phase::Starting, made));
+        // When its time is over, then nothing of it is left, its GPUs are free, and no retry was used.
+        world.wait(1);
+        world.leave(143);
+        assert_eq!((world.phase(), world.pods.len()), (Phase::Pending, 0));
+        assert_eq!(world.last(), (Outcome::Withdrawn, "PlacementTimeout".into()));
+        let status = world.status();
+        assert_eq!((status.user_failures, status.cluster_failures, status.avoid.len()), (0, 0, 0));
+        let message = world.condition("Scheduled").message;
+        assert_eq!(message, format!("{} of 2 pods could not be made within 2m: {words}", 2 - made));
+        // And it is not planned before the back-off of its namespace ends.
+        let until = world.backoff.as_ref().unwrap().until;
+        assert_eq!(world.claim, Some(Claim::Waiting { not_before: Some(until) }));
+        world.plan_run(&["n1", "n2"], 1);
+        assert_eq!((world.phase(), world.next), (Phase::Pending, Some(until)));
+        world.unmade = None;
+        world.wait(until.as_second() - at(world.now).as_second());
+        world.plan_run(&["n1", "n2"], 1).bind_all().run_all();
+        assert_eq!(world.phase(), Phase::Running);
+    }
+}
+
+#[test]
+fn a_creation_that_succeeds_in_time_goes_on() {
+    let mut world = World::new(json!({"gpus": {"min": 2, "maxNodes": 2}}));
+    world.unmade = Some((1, "timed out"));
+    world.plan_run(&["n1", "n2"], 1).wait(60);
+    world.unmade = None;
+    world.settle();
+    world.bind_all().run_all();
+    assert_eq!((world.phase(), world.backoff.is_none()), (Phase::Running, true));
+}
+
+#[test]
+fn a_namespace_whose_pods_are_not_made_says_so_in_jobs_that_no_plan_has_seen() {
+    let mut world = World::new(json!({}));
+    let held = Backoff { until: at(60), words: "webhook down".into(), untried: true };
+    world.backoff = Some(held);
+    world.wait(10);
+    assert_eq!((world.phase(), world.dry_runs), (Phase::Pending, 0));
+    assert_eq!(
+        world.condition("Scheduled").message,
+        "the API server does not make pods of this namespace; tried again later: webhook down"
+    );
+    // Afterwards its worker is tried; before a verdict nothing is planned.
+    world.now = 60;
+    let step = world.look();
+    assert!(matches!(step.actions[..], [Action::DryRun { .. }]));
+    assert_eq!(step.claim, Claim::Nothing);
+    world.wait(0);
+    assert_eq!(world.claim, Some(Claim::Waiting { not_before: None }));
 }
 
 #[test]
@@ -94,6 +183,22 @@ fn no_progress_in_time_uses_a_retry() {
 }
 
 #[test]
+fn a_program_is_not_blamed_for_reports_that_the_endpoint_may_have_turned_away() {
+    // given a run whose reports do not come, while the endpoint turns clients away until second 900
+    let mut world = World::running(json!({"progressTimeout": "10m", "retries": 0}), &["n1"], 1);
+    world.wait(100);
+    world.reports_lost = Some(at(900));
+    // when its time-out has passed, then it goes on,
+    world.wait(700);
+    assert_eq!((world.phase(), world.next), (Phase::Running, Some(at(1500))));
+    // and only a whole time-out in which the endpoint took reports is its own fault
+    world.wait(699);
+    assert_eq!(world.phase(), Phase::Running);
+    world.wait(1);
+    assert_eq!(world.status().stop.unwrap().reason, "ProgressTimeout");
+}
+
+#[test]
 fn max_run_time_fails_at_once_whatever_is_left_of_retries() {
     let mut world = World::running(json!({"maxRunTime": "1h", "retries": 3}), &["n1"], 1);
     world.wait(3600);
@@ -132,4 +237,47 @@ fn what_the_kubelet_says_of_a_container_that_never_started_does_not_make_it_the_
     world.settle();
     // then it stays the user's failure
     assert_eq!(world.last(), (Outcome::UserFailure, "StartTimeout".into()));
+}
+
+#[test]
+fn what_the_users_own_containers_do_before_the_training_starts_is_the_users_failure() {
+    use andreas_api::slim::SlimContainerStatus;
+    let status = |name: &str, state| SlimContainerStatus {
+        name: name.into(),
+        state: serde_json::from_value(state).unwrap(),
+        ..SlimContainerStatus::default()
+    };
+    let running = || json!({"running": {"startedAt": at(0).to_string()}});
+    let crashing = || json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}});
+    for (name, state, outcome, words) in [
+        ("fetch", running(), Outcome::UserFailure, "init container fetch has not ended"),
+        (
+            "log",
+            crashing(),
+            Outcome::UserFailure,
+            "container log ends again and again: CrashLoopBackOff: back-off 5m0s",
+        ),
+        // A sidecar that runs keeps nothing from starting, and what admission put there is not the user's.
+        ("log", running(), Outcome::ClusterFailure, "bound but not running within 5m"),
+        ("mesh-init", running(), Outcome::ClusterFailure, "bound but not running within 5m"),
+        ("mesh-proxy", crashing(), Outcome::ClusterFailure, "CrashLoopBackOff"),
+    ] {
+        let inits = json!([{"name": "fetch", "image": "x"}, {"name": "log", "image": "x", "restartPolicy": "Always"}]);
+        let mut world =
+            World::new(json!({"startTimeout": "5m", "template": {"spec": {"initContainers": inits}}}));
+        world.plan_run(&["n1"], 1).bind_all();
+        world.pods.get_mut("bert-1-0").unwrap().status.init_container_statuses.push(status(name, state));
+        world.wait(300);
+        world.leave(137);
+        assert_eq!(world.last(), (outcome, "StartTimeout".into()), "{name}");
+        let message = world.status().history.last().cloned().unwrap().message;
+        assert!(message.contains(words), "{message}");
+    }
+}
+
+#[test]
+fn a_start_timeout_beyond_the_bound_of_the_schema_is_cut() {
+    let mut world = World::new(json!({"startTimeout": "99h"}));
+    world.plan_run(&["n1"], 1).bind_all().wait(4 * 3600);
+    assert_eq!(world.status().stop.map(|s| s.reason).as_deref(), Some("StartTimeout"));
 }

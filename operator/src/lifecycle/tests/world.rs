@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use andreas_api::slim::{SlimContainerState, SlimPod, SlimRunning, SlimTrainingJob, SlimWaiting};
-use andreas_api::training_job::{Prediction, Progress};
+use andreas_api::slim::{SlimPod, SlimTrainingJob};
+use andreas_api::training_job::Prediction;
 use andreas_api::{Outcome, Phase, Reason, TrainingJobStatus, names};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -26,8 +26,11 @@ pub struct World {
     pub nodes: BTreeMap<String, NodeFact>,
     pub policy: PolicyView,
     pub now: i64,
+    pub sights: Sights,
     pub decision: Option<DecisionFor>,
     pub creation: Creation,
+    pub backoff: Option<Backoff>,
+    pub single_node_claim: Option<&'static str>,
     pub verdict: Option<Verdict>,
     /// When the rules of the namespace changed.
     pub rules_changed: Option<i64>,
@@ -35,6 +38,8 @@ pub struct World {
     pub dry_run: Option<(Reason, String)>,
     /// What the server says of the next creation.
     pub create: Option<CreationOutcome>,
+    /// Pods from this index on are not made, and the server says this; it is no verdict.
+    pub unmade: Option<(usize, &'static str)>,
     pub forecast: Option<Prediction>,
     pub energy: EnergyView,
     pub settings: Settings,
@@ -45,6 +50,8 @@ pub struct World {
     pub learned: Vec<Learned>,
     pub deleted: Vec<(String, DeleteReason)>,
     pub job_deleted: bool,
+    /// Until when reports may not have got through.
+    pub reports_lost: Option<Timestamp>,
     pub next: Option<Timestamp>,
     pub claim: Option<Claim>,
     pub services: Vec<String>,
@@ -72,12 +79,16 @@ impl World {
             nodes: nodes.into(),
             policy: PolicyView::default(),
             now: 0,
+            sights: Sights::new(),
             decision: None,
             creation: Creation::default(),
+            backoff: None,
+            single_node_claim: None,
             verdict: None,
             rules_changed: None,
             dry_run: None,
             create: None,
+            unmade: None,
             forecast: None,
             energy: EnergyView::default(),
             settings: Settings::default(),
@@ -88,6 +99,7 @@ impl World {
             learned: Vec::new(),
             deleted: Vec::new(),
             job_deleted: false,
+            reports_lost: None,
             next: None,
             claim: None,
             services: Vec::new(),
@@ -105,175 +117,12 @@ impl World {
         world
     }
 
-    // ---- what happens ----
-
-    pub fn wait(&mut self, seconds: i64) -> &mut Self {
-        self.now += seconds;
-        self.settle();
-        self
-    }
-
-    pub fn edit(&mut self, spec: Value) -> &mut Self {
-        let mut now = serde_json::to_value(&self.job.spec).unwrap();
-        json_patch_merge(&mut now, &spec);
-        self.job.spec = serde_json::from_value(now).unwrap();
-        *self.job.metadata.generation.as_mut().unwrap() += 1;
-        self.settle();
-        self
-    }
-
-    pub fn plan_run(&mut self, nodes: &[&str], gpus: i32) -> &mut Self {
-        self.plan(Planned::Run {
-            gpu_type: "A100".into(),
-            nodes: nodes.iter().map(|n| (*n).into()).collect(),
-            gpus_per_worker: gpus,
-            limit_watts: None,
-            watts: 300,
-        })
-    }
-
-    pub fn plan_wait(&mut self, reason: Reason, message: &str) -> &mut Self {
-        self.plan(Planned::Wait { reason, message: message.into() })
-    }
-
-    /// A plan made from the job as it is now.
-    pub fn plan(&mut self, verdict: Planned) -> &mut Self {
-        self.decision = Some(DecisionFor { basis: self.status().decisions.unwrap_or(0), verdict });
-        self.settle();
-        self
-    }
-
-    pub fn bind_all(&mut self) -> &mut Self {
-        for name in self.members() {
-            self.bind(&name);
-        }
-        self.settle();
-        self
-    }
-
-    pub fn bind(&mut self, pod: &str) {
-        let time = Some(Time(at(self.now)));
-        let pod = self.pods.get_mut(pod).unwrap();
-        let index: usize = pod.metadata.labels.as_ref().unwrap()[names::LABEL_INDEX].parse().unwrap();
-        let nodes = &self.job.status.as_ref().unwrap().allocation.as_ref().unwrap().nodes;
-        pod.spec.node_name = Some(nodes[index].clone());
-        condition(pod, "PodScheduled", "True", "", time);
-    }
-
-    pub fn run_all(&mut self) -> &mut Self {
-        let now = Some(Time(at(self.now)));
-        for name in self.members() {
-            let pod = self.pods.get_mut(&name).unwrap();
-            pod.status.phase = "Running".into();
-            let running = SlimRunning { started_at: now.clone() };
-            *container(pod) = SlimContainerState { running: Some(running), ..SlimContainerState::default() };
-        }
-        self.settle();
-        self
-    }
-
-    pub fn waits_with(&mut self, pod: &str, reason: &str, message: &str) -> &mut Self {
-        let waiting = SlimWaiting { reason: reason.into(), message: message.into() };
-        *container(self.pods.get_mut(pod).unwrap()) =
-            SlimContainerState { waiting: Some(waiting), ..SlimContainerState::default() };
-        self.settle();
-        self
-    }
-
-    /// The training container of that pod ends now, and with it the pod.
-    pub fn exit(&mut self, pod: &str, code: i32, message: &str) -> &mut Self {
-        self.exit_quietly(pod, code, message);
-        self.settle();
-        self
-    }
-
-    /// The same, without the operator looking.
-    pub fn exit_quietly(&mut self, pod: &str, code: i32, message: &str) {
-        let now = at(self.now);
-        let reason = if code == 0 { "Completed" } else { "Error" };
-        let ending = self.pods.get_mut(pod).unwrap();
-        end(ending, code, reason, message, now);
-        if ending.metadata.deletion_timestamp.is_some() {
-            self.remove(pod);
-        }
-    }
-
-    /// The object goes, with whatever it last said.
-    pub fn remove(&mut self, pod: &str) {
-        let pod = self.pods.remove(pod).unwrap();
-        self.gone.push((pod, at(self.now)));
-    }
-
-    /// All pods that are being deleted save and leave, with this exit code.
-    pub fn leave(&mut self, code: i32) -> &mut Self {
-        let leaving: Vec<String> = self
-            .pods
-            .values()
-            .filter(|p| p.metadata.deletion_timestamp.is_some())
-            .map(|p| p.metadata.name.clone().unwrap())
-            .collect();
-        for pod in leaving {
-            if self.pods[&pod].status.phase == "Succeeded" || self.pods[&pod].status.phase == "Failed" {
-                self.remove(&pod);
-            } else {
-                self.exit_quietly(&pod, code, "");
-            }
-        }
-        self.settle();
-        self
-    }
-
-    pub fn evict(&mut self, pod: &str) -> &mut Self {
-        let now = at(self.now);
-        let pod = self.pods.get_mut(pod).unwrap();
-        condition(pod, "DisruptionTarget", "True", "Eviction API: evicting", Some(Time(now)));
-        pod.metadata.deletion_timestamp = Some(Time(after(now, 60)));
-        pod.metadata.deletion_grace_period_seconds = Some(60);
-        self.settle();
-        self
-    }
-
-    pub fn silence(&mut self, node: &str) -> &mut Self {
-        let fact = self.nodes.get_mut(node).unwrap();
-        fact.ready = false;
-        fact.ready_changed = Some(at(self.now));
-        self.settle();
-        self
-    }
-
-    pub fn report(&mut self, milli_percent: i32) -> &mut Self {
-        let attempt = self.status().allocation.as_ref().unwrap().attempt;
-        let status = self.job.status.as_mut().unwrap();
-        status.progress = Some(Progress {
-            milli_percent,
-            text: String::new(),
-            attempt,
-            attempt_start: 0,
-            at: Time(at(self.now)),
-            millis_per_epoch: 60_000,
-            timed_milli_epochs: 0,
-            ended: false,
-            stepwise: true,
-        });
-        self.settle();
-        self
-    }
-
-    /// The operator is killed and starts again: nothing but objects is left.
-    pub fn restart_operator(&mut self) -> &mut Self {
-        self.gone.clear();
-        self.decision = None;
-        self.creation = Creation::default();
-        self.verdict = None;
-        self.settle();
-        self
-    }
-
     // ---- the operator ----
 
     pub fn look(&self) -> Step {
         let pods: Vec<&SlimPod> = self.pods.values().collect();
-        let gone: Vec<GonePod<'_>> = self.gone.iter().map(|(last, at)| GonePod { last, at: *at }).collect();
+        let gone: Vec<GonePod<'_>> =
+            self.gone.iter().map(|(last, at)| GonePod { last, at: *at, look: 0 }).collect();
         step(&Observed {
             job: &self.job,
             pods: &pods,
@@ -281,14 +130,19 @@ impl World {
             nodes: &self.nodes,
             policy: &self.policy,
             now: at(self.now),
+            sights: &self.sights,
             decision: self.decision.as_ref(),
             creation: &self.creation,
+            backoff: self.backoff.as_ref(),
+            single_node_claim: self.single_node_claim,
             verdict: self.verdict.as_ref(),
+            failing: false,
             rules_changed: self.rules_changed.map(at),
             forecast: self.forecast.as_ref(),
             energy: &self.energy,
             last_write: at(self.last_write),
             last_progress: None,
+            reports_lost: self.reports_lost,
             settings: &self.settings,
         })
     }
@@ -306,6 +160,8 @@ impl World {
     /// One step carried out. False where nothing was to be done.
     pub fn act(&mut self) -> bool {
         let mut step = self.look();
+        let first = |sight| (self.sights.get(&sight).copied().unwrap_or(at(self.now)), sight);
+        self.sights = step.sights.iter().cloned().map(first).map(|(seen, sight)| (sight, seen)).collect();
         self.next = step.next;
         self.claim = Some(step.claim.clone());
         let mut busy = false;
@@ -321,6 +177,10 @@ impl World {
         }
         self.events.append(&mut step.events);
         self.learned.append(&mut step.learned);
+        let starts = step.status.reason.as_deref() == Some("PodsStarting");
+        if let Some(allocation) = step.status.allocation.filter(|_| starts) {
+            self.creation.of(allocation.generation).since.get_or_insert(at(self.now));
+        }
         for action in step.actions {
             busy |= self.carry_out(action);
         }
@@ -339,6 +199,18 @@ impl World {
             }
             Action::CreatePods { generation, pods } => {
                 self.nothing_else_alive();
+                if let Some((from, words)) = self.unmade {
+                    let number = |pod: &k8s_openapi::api::core::v1::Pod| -> usize {
+                        pod.metadata.labels.as_ref().unwrap()[names::LABEL_INDEX].parse().unwrap()
+                    };
+                    let made: Vec<_> = pods.into_iter().filter(|pod| number(pod) < from).collect();
+                    let any = !made.is_empty();
+                    for pod in made {
+                        self.admit(serde_json::to_value(pod).unwrap());
+                    }
+                    self.creation.of(generation).trouble = Some(words.into());
+                    return any;
+                }
                 let outcome = self.create.clone().unwrap_or(CreationOutcome::Made);
                 let made = outcome == CreationOutcome::Made;
                 let refused = matches!(outcome, CreationOutcome::Refused { .. });
@@ -352,7 +224,7 @@ impl World {
                         self.remove(&name);
                     }
                 }
-                self.creation = Creation { generation, outcome };
+                self.creation.of(generation).outcome = outcome;
                 true
             }
             Action::DeletePod { name, uid, why, .. } => {
@@ -361,10 +233,12 @@ impl World {
                 assert_eq!(pod.metadata.uid.as_ref(), Some(&uid));
                 self.deleted.push((name.clone(), why));
                 let over = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
-                if pod.spec.node_name.is_none() || over {
+                let at_once = pod.spec.node_name.is_none() || over;
+                if at_once && pod.metadata.finalizers.is_none() {
                     self.remove(&name);
                 } else {
                     let grace = pod.spec.termination_grace_period_seconds.unwrap_or(30);
+                    let grace = if at_once { 0 } else { grace };
                     pod.metadata.deletion_timestamp = Some(Time(after(now, grace)));
                     pod.metadata.deletion_grace_period_seconds = Some(grace);
                 }
@@ -376,7 +250,13 @@ impl World {
             }
             Action::DryRun { gpus, .. } => {
                 self.dry_runs += 1;
-                self.verdict = Some(Verdict { gpus, at: at(self.now), refusal: self.dry_run.clone() });
+                let (at, refusal) = (at(self.now), self.dry_run.clone());
+                self.verdict = Some(Verdict { gpus, at, refusal, admitted: None });
+                true
+            }
+            Action::BackOff { words } => {
+                let until = at(self.now + 60);
+                self.backoff = Some(Backoff { until, words, untried: false });
                 true
             }
             Action::DeleteJob { uid } => {
@@ -412,7 +292,8 @@ impl World {
             let labels = pod.metadata.labels.as_ref().unwrap();
             let owner = pod.metadata.owner_references.as_ref().and_then(|o| o.first());
             let mine = owner.is_some_and(|o| Some(&o.uid) == self.job.metadata.uid.as_ref());
-            let over = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
+            let refused = pod.spec.node_name.is_none() && pod.metadata.deletion_timestamp.is_some();
+            let over = refused || matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
             let dead = pod.spec.node_name.is_some() && !pod_in_use(pod, &self.nodes);
             let same = mine && labels.get(names::LABEL_ATTEMPT) == Some(&attempt);
             let name = pod.metadata.name.as_ref().unwrap();

@@ -56,7 +56,8 @@ impl World {
     fn new(given: &SlimTrainingJob, answers: Vec<Answer>) -> Self {
         let server = ApiServer::new(answers);
         let metrics = Metrics::register(&mut Registry::default());
-        let progress = Progress::new(server.client(), Arc::default(), metrics, Arc::default());
+        let progress =
+            Progress::new(server.client(), Arc::default(), metrics, Arc::default(), Arc::default());
         progress.index.lock().apply(given.clone());
         Self { progress, server }
     }

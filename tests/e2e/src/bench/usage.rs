@@ -22,7 +22,7 @@ impl Cpu {
             let used = part.pid.and_then(cpu_seconds).unwrap_or(0.0);
             seconds.insert(part.component.name().to_owned(), used);
         }
-        let ours = cluster.operators.iter().map(|o| ("operator", &o.process));
+        let ours = cluster.operators.iter().map(|o| ("operator", &*o.process));
         let ours = ours.chain(cluster.extender.iter().map(|p| ("extender", p)));
         for (name, process) in ours.chain(cluster.scheduler.iter().map(|p| ("our scheduler", p))) {
             let used = process.pid().and_then(cpu_seconds).unwrap_or(0.0);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use andreas_api::names;
 use andreas_api::phase::{Phase, Reason};
-use andreas_e2e::cluster::Options;
+use andreas_e2e::cluster::{Options, a100};
 use andreas_e2e::job::job;
 use andreas_e2e::scenario::scenario;
 use anyhow::{Result, ensure};
@@ -158,6 +158,70 @@ async fn names_deadlines_and_ranges_are_checked_when_applied() -> Result<()> {
         c.says(&unknown, Reason::NoFeasibleGpuType).await?;
         c.says(&large, Reason::NoFeasibleNode).await?;
         c.stays("waiting", Duration::from_secs(2), |s| s.phase(&unknown.key()) == Phase::Pending).await
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_default_request_of_a_limit_range_is_planned_with() -> Result<()> {
+    scenario(Options::default(), async |c| {
+        // given a namespace whose containers ask for 300 GiB of memory unless they say otherwise, and a node without so much
+        c.make_namespace("defaults").await?;
+        c.apply(&json!({
+            "apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "memory", "namespace": "defaults"},
+            "spec": {"limits": [{"type": "Container", "defaultRequest": {"memory": "300Gi"}}]},
+        }))
+        .await?;
+        c.apply(&json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "large", "namespace": "default"},
+            "spec": {"nodeName": "a100-0", "containers": [{"name": "x", "image": "missing/x",
+                "resources": {"requests": {"memory": "300Gi"}}}]},
+        }))
+        .await?;
+        let tj = job("modest")
+            .namespace("defaults")
+            .epochs(4, 0.3)
+            .container("resources", json!({"requests": {"cpu": "1"}}));
+        // when it says nothing of memory, then the plan knows what it will ask for and takes the other node at once
+        c.submit(&tj).await?;
+        c.reaches(&tj, Phase::Succeeded).await?;
+        let status = c.observer.seen().status(&tj.key());
+        ensure!(status.attempts == 1 && status.history[0].placement == "a100-1", "{:?}", status.history);
+        // and what no node has is said without a single attempt
+        let never = job("greedy")
+            .namespace("defaults")
+            .container("resources", json!({"requests": {"cpu": "1", "memory": "900Gi"}}));
+        c.submit(&never).await?;
+        c.says(&never, Reason::NoFeasibleNode).await
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_status_counts_jobs_of_other_namespaces_and_does_not_name_them() -> Result<()> {
+    scenario(Options { groups: vec![a100(1)], ..Options::default() }, async |c| {
+        // given a job of one namespace that holds all GPUs
+        c.make_namespace("secret-team").await?;
+        let holds = job("merger-model-7")
+            .namespace("secret-team")
+            .gpus(4, 1)
+            .epochs(40, 0.5)
+            .spec("preemption", json!("Never"));
+        c.submit(&holds).await?;
+        c.reaches(&holds, Phase::Running).await?;
+        // when a job of another namespace waits for them
+        let waits = job("curious").gpus(4, 1);
+        c.submit(&waits).await?;
+        c.says(&waits, Reason::WaitingForCapacity).await?;
+        let words = c.observer.seen().message(&waits.key(), Reason::WaitingForCapacity);
+        ensure!(words.contains("1 job of another namespace"), "{words}");
+        // then neither its status nor an event about it names the other job or its namespace
+        let status = c.kubectl("get trainingjob curious -o json").await?;
+        let events = c.kubectl("get events -o json").await?;
+        for text in [&status, &events] {
+            ensure!(!text.contains("merger-model-7") && !text.contains("secret-team"), "{text}");
+        }
+        Ok(())
     })
     .await
 }

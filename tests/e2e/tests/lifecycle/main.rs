@@ -3,8 +3,14 @@
 //! pretend nodes whose containers are processes.
 
 mod admission;
+mod cancel;
+mod clocks;
+mod connections;
 mod crashes;
 mod failures;
+mod floods;
+mod holders;
+mod labels;
 mod looks;
 mod nodes;
 mod offline;
@@ -12,3 +18,4 @@ mod placement;
 mod predictions;
 mod runs;
 mod stops;
+mod webhooks;

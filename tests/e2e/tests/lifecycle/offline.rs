@@ -5,6 +5,7 @@ use std::process::Command;
 use andreas_api::phase::Phase;
 use andreas_e2e::cluster::{Cluster, Options, a100, short_runs};
 use andreas_e2e::job::job;
+use andreas_e2e::pages;
 use andreas_e2e::scenario::{SOON, scenario};
 use andreas_testbed::workspace_binary;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -12,24 +13,26 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 /// What `kubectl andreas` prints.
-fn kubectl_andreas(args: &[&str]) -> Result<Vec<u8>> {
-    let output = Command::new(workspace_binary("kubectl-andreas")?).args(args).output()?;
+fn kubectl_andreas(args: &[&str], path: &str) -> Result<Vec<u8>> {
+    let program = workspace_binary("kubectl-andreas")?;
+    let output = Command::new(program).args(args).env("PATH", path).output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Ok(output.stdout)
 }
 
 /// Jobs that the offline plan wants elsewhere than the cluster has them, or `None` while the snapshot still has jobs on their way.
-fn differences(c: &Cluster, url: &str) -> Result<Option<Vec<String>>> {
+fn differences(c: &Cluster, path: &str) -> Result<Option<Vec<String>>> {
     let file = c.testbed.data_dir().join("snapshot.json");
     let name = file.display().to_string();
-    kubectl_andreas(&["snapshot", "--url", url, "--out", &name])?;
+    kubectl_andreas(&["snapshot", "--out", &name], path)?;
     let saved: Value = serde_json::from_slice(&std::fs::read(&file)?)?;
     let jobs = saved["jobs"].as_array().context("jobs")?;
     let settled = |job: &Value| job["state"] == "Waiting" || job["state"]["Running"].is_object();
     if jobs.len() != 5 || !jobs.iter().all(settled) {
         return Ok(None);
     }
-    let plan: Value = serde_json::from_slice(&kubectl_andreas(&["plan", "--snapshot", &name, "--json"])?)?;
+    let plan: Value =
+        serde_json::from_slice(&kubectl_andreas(&["plan", "--snapshot", &name, "--json"], path)?)?;
     let planned = plan["jobs"].as_object().with_context(|| plan.to_string())?;
     let differs = planned.iter().filter_map(|(key, planned)| {
         let status = c.observer.seen().status(key);
@@ -42,6 +45,28 @@ fn differences(c: &Cluster, url: &str) -> Result<Option<Vec<String>>> {
         (live != run).then(|| format!("{key}: live {live:?}, offline {run:?}"))
     });
     Ok(Some(differs.collect()))
+}
+
+/// A folder with a kubectl that asks the real API server for tokens, and says of the operator what it would say of a pod: the operator
+/// is a plain process here, and pretend kubelets forward no ports.
+fn with_kubectl(c: &Cluster) -> Result<String> {
+    let folder = c.testbed.data_dir().join("bin");
+    std::fs::create_dir_all(&folder)?;
+    let script = folder.join("kubectl");
+    let (real, config) = (c.testbed.programs().path("kubectl"), c.testbed.kubeconfig());
+    let port = c.operators.first().context("an operator")?.progress.port();
+    let text = format!(
+        "#!/bin/sh\ncase $1 in\n\
+         create) exec {} --kubeconfig {} \"$@\" ;;\n\
+         get) echo pod/andreas-operator-0 ;;\n\
+         port-forward) echo \"Forwarding from 127.0.0.1:{port} -> 8443\"; exec sleep 60 ;;\n\
+         *) exit 1 ;;\nesac\n",
+        real.display(),
+        config.display()
+    );
+    std::fs::write(&script, text)?;
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    Ok(format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default()))
 }
 
 /// Given a cluster with more jobs than room; when a snapshot of it is planned on another machine, then each job is where the plan has it.
@@ -58,11 +83,19 @@ async fn a_saved_snapshot_is_planned_as_the_cluster_runs() -> Result<()> {
                 running.count() == 2
             })
             .await?;
-        let url = format!("http://{}", c.operators[0].admin);
+        let path = with_kubectl(c)?;
+        // A token and an authority of one's own do as well.
+        let token = c.testbed.data_dir().join("token");
+        std::fs::write(&token, pages::reader(c).await?)?;
+        let ca = c.testbed.pki().ca_file();
+        let [token, ca] = [token, ca].map(|file| file.display().to_string());
+        let url = pages::url(c)?;
+        kubectl_andreas(&["snapshot", "--url", &url, "--token-file", &token, "--ca-file", &ca], &path)?;
+        ensure!(kubectl_andreas(&["snapshot", "--url", &url, "--ca-file", &ca], &path).is_err(), "no token");
         let since = Instant::now();
         loop {
             // The last plan may be older than what runs now, until the next one.
-            match differences(c, &url)? {
+            match differences(c, &path)? {
                 Some(none) if none.is_empty() => return Ok(()),
                 _ if since.elapsed() < SOON => {
                     tokio::time::sleep(std::time::Duration::from_millis(500)).await

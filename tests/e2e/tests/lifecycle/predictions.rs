@@ -9,6 +9,7 @@ use andreas_api::training_job::Prediction;
 use andreas_e2e::cluster::{A100, Cluster, Options, a100};
 use andreas_e2e::job::job;
 use andreas_e2e::scenario::scenario;
+use andreas_e2e::{pages, scrape};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
 use serde_json::json;
@@ -21,16 +22,9 @@ struct Forecast {
     prediction: Option<Prediction>,
 }
 
-/// What the operator answers on its admin port.
-async fn ask(c: &Cluster, path: &str) -> Result<String> {
-    let url = format!("http://{}{path}", c.operators.first().context("an operator")?.admin);
-    let answer = move || Ok(ureq::get(&url).call()?.body_mut().read_to_string()?);
-    tokio::task::spawn_blocking(answer).await?
-}
-
 /// What is expected of a job now.
 async fn forecast(c: &Cluster, key: &str) -> Result<Prediction> {
-    let all: Vec<Forecast> = serde_json::from_str(&ask(c, "/forecasts").await?)?;
+    let all: Vec<Forecast> = serde_json::from_str(&pages::read(c, "/forecasts").await?)?;
     let own = all.into_iter().find(|f| format!("{}/{}", f.namespace, f.name) == key);
     own.and_then(|own| own.prediction).with_context(|| format!("nothing is forecast for {key}"))
 }
@@ -69,7 +63,7 @@ async fn two_epochs_after_its_start_a_run_that_takes_twice_as_long_as_its_user_s
         ensure!(interval.contains(&Some(5_000)), "{seen:?}");
         ensure!(seen.source == "Observed", "{seen:?}");
         // another plan was asked for at once,
-        let metrics = ask(c, "/metrics").await?;
+        let metrics = scrape::text(c.operators.first().context("an operator")?.admin).await?;
         let asked = metrics.lines().find_map(|line| line.strip_prefix("andreas_left_predictions_total "));
         ensure!(asked.is_some_and(|count| count.parse::<f64>().is_ok_and(|count| count >= 1.0)), "{asked:?}");
         // and in the end the end was right, within a tenth of what was left, and the first forecast was not

@@ -347,7 +347,9 @@ impl Worker {
         };
         self.gone |= gone;
         if gone || pod.is_deleting() {
-            let deadline = Instant::now() + Duration::from_secs(pod.grace_seconds().unsigned_abs());
+            // Of a pod that was removed without being asked first the kubelet knows what it saw last: the grace of its spec.
+            let grace = if gone { self.pod.grace_seconds() } else { pod.grace_seconds() };
+            let deadline = Instant::now() + Duration::from_secs(grace.unsigned_abs());
             self.deadline = Some(self.deadline.map_or(deadline, |earlier| earlier.min(deadline)));
         }
         self.pod = pod;

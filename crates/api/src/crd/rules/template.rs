@@ -108,6 +108,10 @@ pub(super) const RULES: &[Rule] = &[
     refused!("preemptionPolicy": "Never", "preemptionPolicy is set by ANDREAS: use spec.preemption"),
     refused!("schedulerName": "default-scheduler", "schedulerName is set by ANDREAS: remove it"),
     refused!("nodeName": "node-1", "nodeName is chosen by ANDREAS: use nodeSelector or affinity in the template, or spec.gpus.types"),
+    refused!(
+        "resourceClaims": "[{name: gpu, resourceClaimTemplateName: one-gpu}]",
+        "devices of resource claims are not planned: use spec.gpus for GPUs, and extended resources for other devices"
+    ),
     refused!("schedulingGates": "[{name: example.org/wait}]", "schedulingGates would hold members of a gang one by one: use spec.suspend"),
     refused!("schedulingGroup": "{podGroupName: mine}", "schedulingGroup is not needed: ANDREAS starts gangs as a whole; use spec.gpus.maxNodes"),
     refused!("hostname": "trainer", "hostname is set by ANDREAS so that the members of a gang find each other: use the environment variable PET_MASTER_ADDR"),

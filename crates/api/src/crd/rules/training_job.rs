@@ -72,6 +72,15 @@ pub(super) const RULES: &[Rule] = &[
     },
     not_zero!("deadlineAfter"),
     not_zero!("startTimeout"),
+    Rule {
+        kind: KIND,
+        path: "spec.startTimeout",
+        rule: "!self.contains('d') && duration(self) <= duration('4h')",
+        message: "startTimeout must be at most 4h: an attempt that has not started holds its GPUs; large images are better pulled to the nodes before",
+        field_path: None,
+        accepted: Example::create("spec: {startTimeout: 3h60m}"),
+        rejected: Example::create("spec: {startTimeout: 1d}"),
+    },
     not_zero!("progressTimeout"),
     not_zero!("maxRunTime"),
     Rule {

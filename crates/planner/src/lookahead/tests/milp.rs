@@ -122,7 +122,7 @@ fn solve(step: &Step<'_, '_>, base: &[Option<Spot>]) -> Vec<Option<Spot>> {
         // Draw less the idle draw it replaces, in kilowatts; a used node adds its overhead.
         let draw = |job: usize, spot: &Spot| {
             let config = &instance.jobs[job].configs[spot.config];
-            (config.power_mw() - instance.types[config.kind].idle_mw * i128::from(config.total_gpus())) as f64
+            (config.draw_mw() - instance.types[config.kind].idle_mw * i128::from(config.total_gpus())) as f64
                 / 1e6
         };
         let left = (allowed - instance.floor_mw) as f64 / 1e6

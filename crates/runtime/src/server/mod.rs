@@ -1,24 +1,29 @@
 //! An HTTP server with limits: what `axum::serve` leaves out.
 //!
 //! HTTP/1.1 and HTTP/2 on one port, with TLS or without. `TCP_NODELAY` is always set: a TLS server that writes header and body
-//! separately costs 44 ms per call otherwise. Slow, silent and superfluous clients are sent away: see [`Limits`].
+//! separately costs 44 ms per call otherwise. Slow and silent clients are sent away, see [`Limits`]. Full places do not
+//! stop new clients: the longest idle connection of the largest group is closed for them (`places.rs`).
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::ConnectInfo;
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use http::{Request, StatusCode};
+use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -26,24 +31,33 @@ use tower::ServiceExt;
 
 use crate::tls::Tls;
 
+mod overload;
+mod places;
+
+pub use overload::Overload;
+use places::{Place, Places};
+
 /// What one listener allows its clients.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections served at a time; one more is closed after its handshake.
+    /// Connections at a time, those in their TLS handshake included. For one more the longest idle one is closed.
     pub connections: usize,
-    /// TLS handshakes at a time; one more is closed unseen. Separate from `connections`, so that clients without a
-    /// certificate cannot take the places of those with one.
-    pub handshakes: usize,
     /// Time for a TLS handshake.
     pub handshake: Duration,
-    /// Time for the head of an HTTP/1.1 request.
+    /// Time until the first request, and for the head of each HTTP/1.1 request.
     pub header: Duration,
+    /// Time for a request: until its answer begins. One that takes longer is answered with 408.
+    pub request: Duration,
     /// Requests at a time on one HTTP/2 connection.
     pub streams: u32,
     /// Requests at a time in all; one more is answered with 503 before its body is read.
     pub requests: usize,
-    /// A connection without a request for this long is closed.
+    /// A connection of a client that has shown who it is, without a request for this long, is closed.
     pub idle: Duration,
+    /// Every other connection is closed after this long without a request.
+    pub idle_unknown: Duration,
+    /// Bytes of one connection that are kept unread. At least 8 KiB.
+    pub buffer: u32,
     /// Time for requests in flight at shutdown.
     pub drain: Duration,
 }
@@ -51,22 +65,35 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            connections: 64,
-            handshakes: 128,
+            connections: 256,
             handshake: Duration::from_secs(5),
             header: Duration::from_secs(5),
-            streams: 256,
+            request: Duration::from_secs(30),
+            streams: 8,
             requests: 1024,
             idle: Duration::from_secs(120),
+            idle_unknown: Duration::from_secs(30),
+            buffer: 64 * 1024,
             drain: Duration::from_secs(10),
         }
     }
 }
 
+/// The connection that a request came by; in every request's extensions.
+#[derive(Clone)]
+pub struct Via(Arc<places::Connection>);
+
+impl Via {
+    /// Its client has shown who it is: a share of the places is kept for it, among all connections of the same `client`.
+    pub fn authenticated(&self, client: &str) {
+        self.0.authenticated(client);
+    }
+}
+
 /// Serves `router` on `listener` until `shutdown`, then waits for requests in flight, at most [`Limits::drain`].
 ///
-/// The peer's address is in the request's extensions as [`ConnectInfo<SocketAddr>`]. Request bodies are not limited here: use
-/// axum's `DefaultBodyLimit`, and a time-out in the handler.
+/// The peer's address is in the request's extensions as [`ConnectInfo<SocketAddr>`], the connection as [`Via`]. Request bodies are
+/// not limited here: use axum's `DefaultBodyLimit`.
 ///
 /// # Errors
 /// When the listener itself fails; errors of single connections are logged and end only these.
@@ -77,8 +104,23 @@ pub async fn serve(
     limits: Limits,
     shutdown: CancellationToken,
 ) -> std::io::Result<()> {
-    let handshakes = Arc::new(Semaphore::new(limits.handshakes));
-    let places = Arc::new(Semaphore::new(limits.connections));
+    serve_noting(listener, tls, router, limits, Overload::default(), shutdown).await
+}
+
+/// As [`serve`]; `overload` is told of clients that were turned away.
+///
+/// # Errors
+/// As [`serve`].
+pub async fn serve_noting(
+    listener: TcpListener,
+    tls: Option<Tls>,
+    router: Router,
+    limits: Limits,
+    overload: Overload,
+    shutdown: CancellationToken,
+) -> std::io::Result<()> {
+    overload::raise_open_files();
+    let places = Places::new(limits.connections, limits.handshake, overload.clone());
     let requests = Arc::new(Semaphore::new(limits.requests));
     let tasks = TaskTracker::new();
     loop {
@@ -91,25 +133,32 @@ pub async fn serve(
             Err(error) => {
                 // Out of file descriptors, or the peer was gone already: neither is a reason to stop serving.
                 tracing::warn!(%error, "a connection could not be accepted");
+                overload.note();
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }
         };
-        let Ok(handshake) = Arc::clone(&handshakes).try_acquire_owned() else {
-            tracing::debug!(%peer, "closed: too many handshakes at a time");
+        let Some(place) = places.take(peer.ip()) else {
+            tracing::debug!(%peer, "closed: every place is busy");
             continue;
         };
-        let connection = Connection {
+        let connection = Serving {
             peer,
             router: router.clone(),
             limits: limits.clone(),
-            places: Arc::clone(&places),
+            place,
             requests: Arc::clone(&requests),
+            overload: overload.clone(),
             shutdown: shutdown.clone(),
         };
         let tls = tls.clone();
         tasks.spawn(async move {
-            if let Err(reason) = connection.run(stream, tls, handshake).await {
+            let evicted = connection.place.connection.evicted.clone();
+            let ended = tokio::select! {
+                ended = connection.run(stream, tls) => ended,
+                () = evicted.cancelled() => Err("another connection needed its place".to_owned()),
+            };
+            if let Err(reason) = ended {
                 tracing::debug!(%peer, reason, "connection ended");
             }
         });
@@ -121,34 +170,29 @@ pub async fn serve(
     Ok(())
 }
 
-struct Connection {
+struct Serving {
     peer: SocketAddr,
     router: Router,
     limits: Limits,
-    places: Arc<Semaphore>,
+    place: Place,
     requests: Arc<Semaphore>,
+    overload: Overload,
     shutdown: CancellationToken,
 }
 
-impl Connection {
-    async fn run(
-        self,
-        stream: TcpStream,
-        tls: Option<Tls>,
-        handshake: OwnedSemaphorePermit,
-    ) -> Result<(), String> {
+impl Serving {
+    async fn run(self, stream: TcpStream, tls: Option<Tls>) -> Result<(), String> {
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
-        let Some(tls) = tls else {
-            drop(handshake);
-            return self.http(stream).await;
-        };
+        let Some(tls) = tls else { return self.http(stream).await };
         let accept = tls.acceptor().accept(stream);
         let secured = tokio::select! {
             done = timeout(self.limits.handshake, accept) => done.map_err(|_| "handshake took too long".to_owned())?,
             () = self.shutdown.cancelled() => return Ok(()),
         };
         let secured = secured.map_err(|error| format!("handshake failed: {error}"))?;
-        drop(handshake);
+        if secured.get_ref().1.peer_certificates().is_some() {
+            self.place.connection.authenticated("certificate");
+        }
         self.http(secured).await
     }
 
@@ -156,41 +200,57 @@ impl Connection {
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let Ok(_place) = self.places.try_acquire() else { return Err("too many connections".to_owned()) };
-        let activity = Arc::new(Activity::new());
-        let (router, peer, seen) = (self.router.clone(), self.peer, Arc::clone(&activity));
-        let requests = Arc::clone(&self.requests);
+        let connection = Arc::clone(&self.place.connection);
+        let (router, peer, seen) = (self.router.clone(), self.peer, Arc::clone(&connection));
+        let (requests, overload) = (Arc::clone(&self.requests), self.overload.clone());
+        let limit = self.limits.request;
         let service = service_fn(move |request: Request<Incoming>| {
-            let (router, guard) = (router.clone(), seen.begin());
+            let (router, seen, in_flight) = (router.clone(), Arc::clone(&seen), seen.begin());
             let place = Arc::clone(&requests).try_acquire_owned();
+            if place.is_err() {
+                overload.note();
+            }
             async move {
                 let Ok(_place) = place else {
                     return Ok(
                         (StatusCode::SERVICE_UNAVAILABLE, "too many requests at a time\n").into_response()
                     );
                 };
-                let mut request = request.map(axum::body::Body::new);
+                let mut request = request.map(Body::new);
                 request.extensions_mut().insert(ConnectInfo(peer));
-                let response = router.oneshot(request).await;
-                drop(guard);
-                response
+                request.extensions_mut().insert(Via(Arc::clone(&seen)));
+                let answer = timeout(limit, router.oneshot(request)).await;
+                drop(in_flight);
+                let answer = answer.unwrap_or_else(|_| Ok(StatusCode::REQUEST_TIMEOUT.into_response()));
+                answer
+                    .map(|answer: Response| answer.map(|body| Body::new(Watched { body, connection: seen })))
             }
         });
 
         let mut builder = Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(self.limits.header);
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.limits.header)
+            .max_buf_size(self.limits.buffer.max(8 * 1024) as usize);
         builder
             .http2()
             .timer(TokioTimer::new())
             .max_concurrent_streams(self.limits.streams)
+            .initial_stream_window_size(self.limits.buffer)
+            .initial_connection_window_size(self.limits.buffer.max(64 * 1024))
             .keep_alive_interval(Duration::from_secs(20))
             .keep_alive_timeout(Duration::from_secs(10));
         let served = builder.serve_connection(TokioIo::new(io), service);
         tokio::pin!(served);
 
+        let established = Instant::now();
         let mut end: Option<Instant> = None;
         loop {
-            let look = end.unwrap_or_else(|| activity.idle_since() + self.limits.idle);
+            // While a request is in flight it is looked at again when an idle one would be closed.
+            let closes = || connection.closes(established, &self.limits);
+            let look =
+                end.unwrap_or_else(|| closes().unwrap_or_else(|| Instant::now() + self.limits.idle_unknown));
             tokio::select! {
                 result = served.as_mut() => return result.map_err(|error| error.to_string()),
                 () = self.shutdown.cancelled(), if end.is_none() => {
@@ -201,7 +261,7 @@ impl Connection {
                     if end.is_some() {
                         return Err("did not end in time".to_owned());
                     }
-                    if activity.idle_since() + self.limits.idle <= Instant::now() {
+                    if closes().is_some_and(|at| at <= Instant::now()) {
                         end = Some(Instant::now() + Duration::from_secs(2));
                         served.as_mut().graceful_shutdown();
                     }
@@ -211,39 +271,29 @@ impl Connection {
     }
 }
 
-/// When a connection last had something to do.
-struct Activity {
-    start: Instant,
-    in_flight: AtomicUsize,
-    /// Milliseconds after `start`.
-    last: AtomicU64,
+/// An answer's body: its connection is not idle while the client takes it.
+struct Watched {
+    body: Body,
+    connection: Arc<places::Connection>,
 }
 
-impl Activity {
-    fn new() -> Self {
-        Self { start: Instant::now(), in_flight: AtomicUsize::new(0), last: AtomicU64::new(0) }
+impl http_body::Body for Watched {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        self.connection.touch();
+        Pin::new(&mut self.body).poll_frame(cx)
     }
 
-    fn begin(self: &Arc<Self>) -> InFlight {
-        self.in_flight.fetch_add(1, Ordering::AcqRel);
-        InFlight(Arc::clone(self))
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
     }
 
-    /// Now while a request is in flight, else the end of the last one.
-    fn idle_since(&self) -> Instant {
-        if self.in_flight.load(Ordering::Acquire) > 0 {
-            return Instant::now();
-        }
-        self.start + Duration::from_millis(self.last.load(Ordering::Acquire))
-    }
-}
-
-struct InFlight(Arc<Activity>);
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        let since = u64::try_from(self.0.start.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.0.last.store(since, Ordering::Release);
-        self.0.in_flight.fetch_sub(1, Ordering::AcqRel);
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }

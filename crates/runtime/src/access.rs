@@ -1,0 +1,322 @@
+//! Who may read a page: a bearer token (TokenReview), and the right to `get` the page's path (SubjectAccessReview).
+//!
+//! The path is a non-resource URL, as for Kubernetes' own `/metrics`: a ClusterRole with `nonResourceURLs` and the verb `get` grants
+//! it. Answers are remembered for half a minute; how many reviews one address can cause is bounded by [`Reviews`].
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{ConnectInfo, Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
+use k8s_openapi::api::authorization::v1::{
+    NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
+};
+use kube::Client;
+use kube::api::{Api, PostParams};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use crate::buckets::Reviews;
+use crate::server::Via;
+
+/// How long an answer is remembered.
+const REMEMBERED: Duration = Duration::from_secs(30);
+/// Answers kept at most.
+const MAX_KEPT: usize = 4_096;
+/// Reviews in flight.
+const REVIEWS: usize = 4;
+/// Longest token that is looked at; projected tokens have about 1,200 characters.
+const MAX_TOKEN: usize = 8 * 1024;
+
+/// Why a page is not shown.
+#[derive(Debug, thiserror::Error)]
+pub enum Denied {
+    /// No bearer token was sent, or one that no authenticator knows.
+    #[error("a bearer token of this cluster is needed")]
+    Unauthorized,
+    /// The token is good, its owner has not the right.
+    #[error("{user} may not get {path}")]
+    Forbidden {
+        /// Name of the user.
+        user: String,
+        /// Path of the page.
+        path: String,
+    },
+    /// The sender's address has caused too many reviews.
+    #[error("too many unknown tokens from one address: try again")]
+    TooMany,
+    /// The API server refused or failed to review.
+    #[error("the API server did not review the token: try again")]
+    Unavailable(#[source] Box<kube::Error>),
+}
+
+impl IntoResponse for Denied {
+    fn into_response(self) -> Response {
+        let code = match &self {
+            Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::Forbidden { .. } => StatusCode::FORBIDDEN,
+            Self::TooMany => StatusCode::TOO_MANY_REQUESTS,
+            Self::Unavailable(error) => {
+                tracing::warn!(%error, "a token could not be reviewed");
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+        };
+        let mut answer = (code, format!("{self}\n")).into_response();
+        let name = match code {
+            StatusCode::UNAUTHORIZED => (header::WWW_AUTHENTICATE, "Bearer"),
+            _ => (header::RETRY_AFTER, "1"),
+        };
+        if code != StatusCode::FORBIDDEN {
+            answer.headers_mut().insert(name.0, HeaderValue::from_static(name.1));
+        }
+        answer
+    }
+}
+
+#[derive(Clone)]
+enum Answer {
+    Allowed(String),
+    Forbidden(String),
+    Unauthorized,
+}
+
+/// Asks the API server who may read what, and remembers the answers. Only digests of tokens are kept.
+pub struct Access {
+    client: Client,
+    reviews: Semaphore,
+    peers: Reviews,
+    kept: Mutex<HashMap<Digest, (Answer, Instant)>>,
+}
+
+impl Access {
+    /// Nothing is remembered yet.
+    #[must_use]
+    pub fn new(client: Client) -> Arc<Self> {
+        let reviews = Semaphore::new(REVIEWS);
+        Arc::new(Self { client, reviews, peers: Reviews::by_address(), kept: Mutex::default() })
+    }
+
+    /// The user that sent the request, who may `get` the path.
+    ///
+    /// # Errors
+    /// [`Denied`]
+    pub async fn check(&self, headers: &HeaderMap, path: &str, peer: IpAddr) -> Result<String, Denied> {
+        let token = headers.get(header::AUTHORIZATION).and_then(bearer).ok_or(Denied::Unauthorized)?;
+        let digest = digest(token, path);
+        let answer = match self.remembered(&digest) {
+            Some(answer) => answer,
+            None => {
+                if !self.peers.admit(peer, Instant::now()) {
+                    return Err(Denied::TooMany);
+                }
+                let permit = self.reviews.acquire().await;
+                let answer =
+                    self.ask(token, path).await.map_err(|error| Denied::Unavailable(Box::new(error)))?;
+                drop(permit);
+                self.remember(digest, answer.clone());
+                answer
+            }
+        };
+        match answer {
+            Answer::Allowed(user) => Ok(user),
+            Answer::Forbidden(user) => Err(Denied::Forbidden { user, path: path.to_owned() }),
+            Answer::Unauthorized => Err(Denied::Unauthorized),
+        }
+    }
+
+    async fn ask(&self, token: &str, path: &str) -> Result<Answer, kube::Error> {
+        let review = TokenReview {
+            spec: TokenReviewSpec { token: token.to_owned(), audiences: None },
+            ..TokenReview::default()
+        };
+        let reviews = Api::<TokenReview>::all(self.client.clone());
+        let status = reviews.create(&PostParams::default(), &review).await?.status.unwrap_or_default();
+        let Some(user) = status.user.filter(|_| status.authenticated == Some(true)) else {
+            return Ok(Answer::Unauthorized);
+        };
+        let name = user.username.clone().unwrap_or_default();
+        let review = SubjectAccessReview { spec: wish(user, path), ..SubjectAccessReview::default() };
+        let reviews = Api::<SubjectAccessReview>::all(self.client.clone());
+        let status = reviews.create(&PostParams::default(), &review).await?.status.unwrap_or_default();
+        let allowed = status.allowed && status.denied != Some(true);
+        Ok(if allowed { Answer::Allowed(name) } else { Answer::Forbidden(name) })
+    }
+
+    fn remembered(&self, digest: &Digest) -> Option<Answer> {
+        let kept = self.kept.lock();
+        kept.get(digest).filter(|(_, until)| *until > Instant::now()).map(|(answer, _)| answer.clone())
+    }
+
+    fn remember(&self, digest: Digest, answer: Answer) {
+        let now = Instant::now();
+        let mut kept = self.kept.lock();
+        if kept.len() >= MAX_KEPT {
+            kept.retain(|_, (_, until)| *until > now);
+            if kept.len() >= MAX_KEPT {
+                kept.clear();
+            }
+        }
+        kept.insert(digest, (answer, now + REMEMBERED));
+    }
+}
+
+fn wish(user: UserInfo, path: &str) -> SubjectAccessReviewSpec {
+    SubjectAccessReviewSpec {
+        user: user.username,
+        groups: user.groups,
+        uid: user.uid,
+        extra: user.extra,
+        non_resource_attributes: Some(NonResourceAttributes {
+            path: Some(path.to_owned()),
+            verb: Some("get".to_owned()),
+        }),
+        ..SubjectAccessReviewSpec::default()
+    }
+}
+
+/// Middleware: lets a request through whose sender may `get` its path.
+pub async fn guard(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| peer.ip());
+    let peer = peer.unwrap_or(IpAddr::from([0, 0, 0, 0]));
+    match access.check(request.headers(), request.uri().path(), peer).await {
+        Ok(user) => {
+            if let Some(via) = request.extensions().get::<Via>() {
+                via.authenticated(&user);
+            }
+            next.run(request).await
+        }
+        Err(denied) => denied.into_response(),
+    }
+}
+
+/// Digest of a token and what it was shown for.
+pub type Digest = [u8; 32];
+
+/// The digest under which an answer about a token is remembered: of the token and of what it was shown for.
+#[must_use]
+pub fn digest(token: &str, purpose: &str) -> Digest {
+    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+    context.update(&(purpose.len() as u64).to_be_bytes());
+    context.update(purpose.as_bytes());
+    context.update(token.as_bytes());
+    let mut out = Digest::default();
+    out.copy_from_slice(context.finish().as_ref());
+    out
+}
+
+/// The bearer token of an Authorization header.
+#[must_use]
+pub fn bearer(value: &HeaderValue) -> Option<&str> {
+    let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty() && token.len() <= MAX_TOKEN).then_some(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use axum::body::Body;
+    use axum::routing::get;
+    use axum::{Router, middleware};
+    use http_body_util::BodyExt;
+    use serde_json::{Value, json};
+    use tower::{ServiceExt, service_fn};
+
+    use super::*;
+
+    /// An API server that knows the tokens `admin` and `tenant`, and grants `/page` to the first.
+    fn api_server(calls: &Arc<Mutex<Vec<String>>>) -> Client {
+        let calls = Arc::clone(calls);
+        let service = service_fn(move |request: Request<kube::client::Body>| {
+            let calls = Arc::clone(&calls);
+            async move {
+                let path = request.uri().path().to_owned();
+                let body = request.into_body().collect().await.unwrap().to_bytes();
+                let spec = serde_json::from_slice::<Value>(&body).unwrap()["spec"].clone();
+                let status = if path.ends_with("/tokenreviews") {
+                    match spec["token"].as_str() {
+                        Some(name @ ("admin" | "tenant")) => {
+                            json!({"authenticated": true, "user": {"username": name, "groups": ["all"]}})
+                        }
+                        _ => json!({"authenticated": false}),
+                    }
+                } else {
+                    assert_eq!(spec["nonResourceAttributes"], json!({"path": "/page", "verb": "get"}));
+                    assert_eq!(spec["groups"], json!(["all"]));
+                    json!({"allowed": spec["user"] == "admin"})
+                };
+                calls.lock().push(path);
+                let answer = json!({"spec": spec, "status": status});
+                Ok::<_, Infallible>(http::Response::new(Body::from(answer.to_string())))
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    async fn ask(router: &Router, token: Option<&str>) -> StatusCode {
+        let mut request = Request::get("/page");
+        if let Some(token) = token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap().status()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_those_with_the_right_read_a_page_and_answers_are_remembered() {
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let access = Access::new(api_server(&calls));
+        let router = Router::new()
+            .route("/page", get(|| async { "secret" }))
+            .layer(middleware::from_fn_with_state(access, guard));
+
+        assert_eq!(ask(&router, None).await, StatusCode::UNAUTHORIZED);
+        assert!(calls.lock().is_empty(), "nobody is asked for a request without a token");
+        for _ in 0..5 {
+            assert_eq!(ask(&router, Some("admin")).await, StatusCode::OK);
+            assert_eq!(ask(&router, Some("tenant")).await, StatusCode::FORBIDDEN);
+            assert_eq!(ask(&router, Some("forged")).await, StatusCode::UNAUTHORIZED);
+        }
+        assert_eq!(calls.lock().len(), 5, "one review for each token, and one for each right: {calls:?}");
+        tokio::time::advance(REMEMBERED).await;
+        assert_eq!(ask(&router, Some("admin")).await, StatusCode::OK);
+        assert_eq!(calls.lock().len(), 7, "asked again after half a minute");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_cannot_cause_reviews_without_bound() {
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let access = Access::new(api_server(&calls));
+        let peer = IpAddr::from([10, 0, 0, 1]);
+        let mut refused = 0;
+        for n in 0..1_000 {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::AUTHORIZATION, format!("Bearer forged-{n}").parse().unwrap());
+            refused +=
+                usize::from(matches!(access.check(&headers, "/page", peer).await, Err(Denied::TooMany)));
+        }
+        assert_eq!((refused, calls.lock().len()), (744, 256));
+    }
+
+    #[test]
+    fn a_token_for_one_purpose_is_not_remembered_for_another() {
+        assert_ne!(digest("t", "ab"), digest("t", "ac"));
+        assert_ne!(digest("bt", "a"), digest("t", "ab"));
+    }
+
+    #[test]
+    fn headers_are_read_with_care() {
+        let read = |text: &'static str| bearer(&HeaderValue::from_static(text)).map(str::to_owned);
+        assert_eq!(read("Bearer abc"), Some("abc".into()));
+        assert_eq!(read("bearer  abc "), Some("abc".into()));
+        assert_eq!(read("Basic abc"), None);
+        assert_eq!(read("Bearer"), None);
+        assert_eq!(read("Bearer  "), None);
+    }
+}

@@ -1,0 +1,219 @@
+//! A certificate authority of our own: ECDSA P-256, one certificate signed by itself, and one by each authority before it.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData as _,
+};
+use serde::{Deserialize, Serialize};
+use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
+
+use super::pem::{blocks, ders, validity};
+use super::{CertificatesError, Life, Validity};
+
+/// Certificates begin before they are made: clocks of nodes differ.
+const BACKDATED: Duration = Duration::from_secs(3600);
+/// Most certificates by former authorities that are sent with a leaf. Clients build chains of six at least.
+const MOST_CROSS_SIGNED: usize = 4;
+
+/// An authority as text.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuthorityPem {
+    /// Its certificate signed by itself, then those of its key by former authorities.
+    pub certificates: String,
+    /// Its private key.
+    pub key: String,
+}
+
+impl fmt::Debug for AuthorityPem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AuthorityPem").field("certificates", &self.certificates).finish_non_exhaustive()
+    }
+}
+
+/// What a certificate is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Usage {
+    /// A server shows it.
+    Server,
+    /// A client shows it.
+    Client,
+}
+
+/// Whom a certificate is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subject {
+    /// Its DNS names and addresses; the first is the common name too.
+    pub names: Vec<String>,
+    /// What it is for.
+    pub usage: Usage,
+}
+
+/// An authority that can sign.
+pub struct Authority {
+    root: String,
+    cross_signed: Vec<String>,
+    issuer: Issuer<'static, KeyPair>,
+    validity: Validity,
+}
+
+impl Authority {
+    /// A new one that nobody knows yet.
+    ///
+    /// # Errors
+    /// When no key can be made.
+    pub fn make(now: Timestamp, life: Life) -> Result<Self, CertificatesError> {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let params = authority_params(&key, now, life);
+        let root = params.self_signed(&key)?.pem();
+        let validity = validity(&root).ok_or(CertificatesError::Authority("no validity"))?;
+        Ok(Self { root, cross_signed: Vec::new(), issuer: Issuer::new(params, key), validity })
+    }
+
+    /// The next one, which clients of this one trust too: this one signs its key.
+    ///
+    /// # Errors
+    /// When no key can be made.
+    pub fn succeed(&self, now: Timestamp, life: Life) -> Result<Self, CertificatesError> {
+        let mut next = Self::make(now, life)?;
+        let mut params = authority_params(next.issuer.key(), now, life);
+        let end = self.validity.until.as_second();
+        params.not_after = params.not_after.min(at(end));
+        let crossed = params.signed_by(next.issuer.key(), &self.issuer)?.pem();
+        let alive = self
+            .cross_signed
+            .iter()
+            .filter(|pem| validity(pem).is_some_and(|validity| !validity.left(now).is_zero()));
+        next.cross_signed = std::iter::once(&crossed).chain(alive).take(MOST_CROSS_SIGNED).cloned().collect();
+        Ok(next)
+    }
+
+    /// From text.
+    ///
+    /// # Errors
+    /// When it is no certificate of an authority with its key.
+    pub fn read(pem: &AuthorityPem) -> Result<Self, CertificatesError> {
+        let wrong = CertificatesError::Authority;
+        let mut all = blocks(&pem.certificates).into_iter();
+        let root = all.next().ok_or(wrong("no certificate"))?;
+        let der = ders(&root).pop().ok_or(wrong("no certificate"))?;
+        let key = KeyPair::from_pem(&pem.key).map_err(|_| wrong("no private key"))?;
+        let (_, certificate) = X509Certificate::from_der(&der).map_err(|_| wrong("no X.509 certificate"))?;
+        if certificate.public_key().raw != key.subject_public_key_info() {
+            return Err(wrong("the key is another one"));
+        }
+        let validity = validity(&root).ok_or(wrong("no validity"))?;
+        let issuer = Issuer::new(named(&key), key);
+        Ok(Self { root, cross_signed: all.collect(), issuer, validity })
+    }
+
+    /// As text.
+    #[must_use]
+    pub fn pem(&self) -> AuthorityPem {
+        let key = self.issuer.key().serialize_pem();
+        AuthorityPem { certificates: format!("{}{}", self.root, self.cross_signed.concat()), key }
+    }
+
+    /// The certificate that it signed itself, for clients.
+    #[must_use]
+    pub fn root(&self) -> &str {
+        &self.root
+    }
+
+    /// From when until when it is valid.
+    #[must_use]
+    pub fn validity(&self) -> Validity {
+        self.validity
+    }
+
+    /// A certificate for a key, with what clients of former authorities need to verify it.
+    ///
+    /// # Errors
+    /// When a name is none, or signing fails.
+    pub fn issue(
+        &self,
+        subject: &Subject,
+        key: &KeyPair,
+        now: Timestamp,
+        life: Life,
+    ) -> Result<String, CertificatesError> {
+        let mut params = CertificateParams::new(subject.names.clone())?;
+        params.distinguished_name = DistinguishedName::new();
+        if let Some(name) = subject.names.first() {
+            params.distinguished_name.push(DnType::CommonName, name.as_str());
+        }
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![match subject.usage {
+            Usage::Server => ExtendedKeyUsagePurpose::ServerAuth,
+            Usage::Client => ExtendedKeyUsagePurpose::ClientAuth,
+        }];
+        lasting(&mut params, now, life);
+        params.not_after = params.not_after.min(at(self.validity.until.as_second()));
+        let leaf = params.signed_by(key, &self.issuer)?.pem();
+        Ok(format!("{leaf}{}", self.cross_signed.concat()))
+    }
+
+    /// Whether this authority has issued that chain, as it would now, to that subject.
+    #[must_use]
+    pub fn issued(&self, chain: &str, subject: &Subject) -> bool {
+        let issued = || {
+            let leaf = ders(chain).into_iter().next()?;
+            let root = ders(&self.root).pop()?;
+            let (_, leaf) = X509Certificate::from_der(&leaf).ok()?;
+            let (_, root) = X509Certificate::from_der(&root).ok()?;
+            let wanted: BTreeSet<String> = subject.names.iter().cloned().collect();
+            Some(leaf.issuer().as_raw() == root.subject().as_raw() && names(&leaf) == wanted)
+        };
+        issued().unwrap_or(false) && blocks(chain).get(1..) == Some(&self.cross_signed)
+    }
+}
+
+/// DNS names and addresses of a certificate.
+fn names(certificate: &X509Certificate<'_>) -> BTreeSet<String> {
+    let Ok(Some(alternative)) = certificate.subject_alternative_name() else { return BTreeSet::new() };
+    let names = alternative.value.general_names.iter().filter_map(|name| match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress(bytes) => match bytes.len() {
+            4 => <[u8; 4]>::try_from(*bytes).ok().map(|bytes| IpAddr::from(bytes).to_string()),
+            _ => <[u8; 16]>::try_from(*bytes).ok().map(|bytes| IpAddr::from(bytes).to_string()),
+        },
+        _ => None,
+    });
+    names.collect()
+}
+
+/// What an issuer is known by. Each key has a name of its own, so that no client mistakes one authority for another.
+fn named(key: &KeyPair) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    let raw = key.public_key_raw();
+    let mark: String = raw[raw.len().saturating_sub(8)..].iter().map(|byte| format!("{byte:02x}")).collect();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, format!("andreas-ca-{mark}"));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params
+}
+
+fn authority_params(key: &KeyPair, now: Timestamp, life: Life) -> CertificateParams {
+    let mut params = named(key);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    lasting(&mut params, now, life);
+    params
+}
+
+fn lasting(params: &mut CertificateParams, now: Timestamp, life: Life) {
+    let now = at(now.as_second());
+    params.not_before = now - BACKDATED;
+    params.not_after = now + life.total;
+    // Python verifies strictly since 3.13: every certificate names its issuer's key.
+    params.use_authority_key_identifier_extension = true;
+}
+
+/// Seconds since 1970 as rcgen's time.
+fn at(seconds: i64) -> time::OffsetDateTime {
+    rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds.max(0).unsigned_abs())
+}

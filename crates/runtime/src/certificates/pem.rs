@@ -1,0 +1,125 @@
+//! What certificates in PEM text say, and whether a client would take them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rustls::RootCertStore;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier as _;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::sign::CertifiedKey;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use super::CertificatesError;
+
+const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
+const END: &str = "-----END CERTIFICATE-----";
+
+/// From when until when a certificate is valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validity {
+    /// Not before.
+    pub from: Timestamp,
+    /// Not after.
+    pub until: Timestamp,
+}
+
+impl Validity {
+    /// Time until its end; zero after it.
+    #[must_use]
+    pub fn left(&self, now: Timestamp) -> Duration {
+        Duration::try_from(self.until.duration_since(now)).unwrap_or_default()
+    }
+
+    fn holds(&self, now: Timestamp) -> bool {
+        self.from <= now && now < self.until
+    }
+}
+
+/// The certificates of a PEM text, each with its lines.
+pub(super) fn blocks(pem: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut rest = pem;
+    while let Some(start) = rest.find(BEGIN) {
+        let Some(length) = rest[start..].find(END) else { break };
+        let end = start + length + END.len();
+        found.push(format!("{}\n", &rest[start..end]));
+        rest = &rest[end..];
+    }
+    found
+}
+
+/// The certificates of a PEM text that can be decoded.
+pub(super) fn ders(pem: &str) -> Vec<CertificateDer<'static>> {
+    CertificateDer::pem_slice_iter(pem.as_bytes()).filter_map(Result::ok).collect()
+}
+
+fn validity_of(der: &[u8]) -> Option<Validity> {
+    let (_, certificate) = X509Certificate::from_der(der).ok()?;
+    let validity = certificate.validity();
+    Some(Validity {
+        from: Timestamp::from_second(validity.not_before.timestamp()).ok()?,
+        until: Timestamp::from_second(validity.not_after.timestamp()).ok()?,
+    })
+}
+
+/// Validity of the first certificate of a PEM text.
+#[must_use]
+pub fn validity(pem: &str) -> Option<Validity> {
+    validity_of(ders(pem).first()?)
+}
+
+/// The certificates of several bundles that have not expired, each once, the first `most`.
+#[must_use]
+pub fn bundle(bundles: &[&str], now: Timestamp, most: usize) -> String {
+    let (mut text, mut seen) = (String::new(), Vec::new());
+    for block in bundles.iter().flat_map(|bundle| blocks(bundle)) {
+        let Some(der) = ders(&block).pop() else { continue };
+        let alive = validity_of(&der).is_some_and(|validity| now < validity.until);
+        if alive && seen.len() < most && !seen.contains(&der) {
+            text += &block;
+            seen.push(der);
+        }
+    }
+    text
+}
+
+/// Whether a certificate chain and a private key are readable and belong together.
+///
+/// # Errors
+/// [`CertificatesError::Pair`] says what is wrong.
+pub fn usable(chain: &str, key: &str) -> Result<(), CertificatesError> {
+    let wrong = |what: &dyn std::fmt::Display| CertificatesError::Pair(what.to_string());
+    let certificates = ders(chain);
+    if certificates.is_empty() {
+        return Err(wrong(&"no certificate"));
+    }
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|_| wrong(&"no private key"))?;
+    CertifiedKey::from_der(certificates, key, &rustls::crypto::ring::default_provider())
+        .map(drop)
+        .map_err(|error| wrong(&error))
+}
+
+/// Whether a client that trusts `bundle` takes `chain` from a server of this name.
+#[must_use]
+pub fn verifies(chain: &str, bundle: &str, name: &str, now: Timestamp) -> bool {
+    let mut roots = RootCertStore::empty();
+    for der in ders(bundle) {
+        // Others than rustls also look whether the authority itself has expired.
+        if validity_of(&der).is_some_and(|validity| validity.holds(now)) {
+            let _ = roots.add(der);
+        }
+    }
+    let chain = ders(chain);
+    let (Some((leaf, rest)), Ok(name)) = (chain.split_first(), ServerName::try_from(name)) else {
+        return false;
+    };
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let Ok(verifier) = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build() else {
+        return false;
+    };
+    let now = UnixTime::since_unix_epoch(Duration::from_secs(now.as_second().max(0).unsigned_abs()));
+    verifier.verify_server_cert(leaf, rest, &name, &[], now).is_ok()
+}

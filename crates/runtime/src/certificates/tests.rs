@@ -1,0 +1,237 @@
+//! The rules of renewal, with the time as an argument.
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa};
+
+use super::*;
+
+fn hurried(leaf: Option<u64>, authority: Option<u64>) -> Lives {
+    Lives::from(LivesArgs { renew_certificates_every: leaf, renew_authority_every: authority })
+}
+
+const NAME: &str = "operator.system.svc";
+
+fn subject() -> Subject {
+    Subject { names: vec![NAME.into(), "operator.system".into(), "127.0.0.1".into()], usage: Usage::Server }
+}
+
+fn day(days: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + days * 86_400).unwrap()
+}
+
+/// One step of the rule; `clients` are the bundles of running clients.
+fn step(kept: &Kept, given: Option<&Kept>, clients: &[&str], now: Timestamp) -> Renewal {
+    let clients = || clients.iter().map(|bundle| (*bundle).to_owned()).collect();
+    renew(kept, &Ask { subject: &subject(), lives: Lives::default(), now, given, clients: &clients }).unwrap()
+}
+
+type Foreign = CertifiedIssuer<'static, KeyPair>;
+
+/// An authority as cert-manager or the chart's former templates have it.
+fn foreign(name: &str) -> Foreign {
+    let mut params = CertificateParams::new(vec![]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.distinguished_name.push(DnType::CommonName, name);
+    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+}
+
+/// A Secret as cert-manager writes it: `tls.crt`, `tls.key`, `ca.crt`.
+fn issued_by(authority: &Foreign) -> Kept {
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(vec![NAME.to_owned()]).unwrap();
+    let chain = params.signed_by(&key, authority).unwrap().pem();
+    Kept { chain, key: key.serialize_pem(), bundle: authority.pem(), authority: None }
+}
+
+#[test]
+fn the_first_step_makes_an_authority_and_a_leaf_that_its_bundle_verifies() {
+    let made = step(&Kept::default(), None, &[], day(0));
+    assert!(made.leaf && made.authority && !made.held);
+    for name in [NAME, "operator.system", "127.0.0.1"] {
+        assert!(verifies(&made.kept.chain, &made.kept.bundle, name, day(0)), "{name}");
+    }
+    assert!(!verifies(&made.kept.chain, &made.kept.bundle, "other.system.svc", day(0)));
+    assert!(!verifies(&made.kept.chain, &made.kept.bundle, NAME, day(91)), "it expires");
+    usable(&made.kept.chain, &made.kept.key).unwrap();
+    // Clocks of clients may be behind by an hour.
+    let earlier = day(0) - jiff::SignedDuration::from_mins(59);
+    assert!(verifies(&made.kept.chain, &made.kept.bundle, NAME, earlier));
+}
+
+#[test]
+fn nothing_is_renewed_before_two_thirds_of_its_life() {
+    let made = step(&Kept::default(), None, &[], day(0)).kept;
+    for days in [0, 1, 30, 59] {
+        let next = step(&made, None, &[&made.bundle], day(days));
+        assert!(!next.leaf && !next.authority && next.kept == made, "day {days}");
+    }
+    let next = step(&made, None, &[&made.bundle], day(61));
+    assert!(next.leaf && !next.authority && !next.held);
+    assert_eq!(next.kept.bundle, made.bundle, "the authority is the same");
+    assert!(verifies(&next.kept.chain, &made.bundle, NAME, day(120)));
+    assert_ne!(next.kept.key, made.key);
+}
+
+#[test]
+fn clients_of_the_former_authority_verify_what_the_next_one_signs() {
+    let first = step(&Kept::default(), None, &[], day(0)).kept;
+    let mut kept = first.clone();
+    let mut bundles = vec![first.bundle.clone()];
+    // The authority is renewed after 2433 days, that is 6.7 years; its successor's certificate is sent along.
+    for day_of in [2434, 4868] {
+        let known: Vec<&str> = bundles.iter().map(String::as_str).collect();
+        let next = step(&kept, None, &known, day(day_of));
+        assert!(next.authority && next.leaf && !next.held, "day {day_of}");
+        kept = next.kept;
+        for bundle in bundles.iter().filter(|bundle| bundle.as_str() != first.bundle || day_of < 3650) {
+            assert!(verifies(&kept.chain, bundle, NAME, day(day_of)), "day {day_of}");
+        }
+        bundles.push(kept.bundle.clone());
+    }
+    // An expired authority leaves the bundle.
+    assert_eq!(pem::blocks(&kept.bundle).len(), 2);
+}
+
+#[test]
+fn many_authorities_in_a_row_leave_a_bounded_bundle_and_chain() {
+    let lives = hurried(Some(60), Some(60));
+    let mut kept = Kept::default();
+    for minute in 0..12 {
+        let now = day(0) + jiff::SignedDuration::from_secs(minute * 61);
+        let ask = Ask { subject: &subject(), lives, now, given: None, clients: &Vec::new };
+        let next = renew(&kept, &ask).unwrap();
+        assert!(next.leaf && next.authority, "minute {minute}");
+        assert!(verifies(&next.kept.chain, &next.kept.bundle, NAME, now));
+        let last_four: Vec<String> = pem::blocks(&next.kept.bundle);
+        assert!(last_four.iter().all(|root| verifies(&next.kept.chain, root, NAME, now)), "minute {minute}");
+        kept = next.kept;
+    }
+    assert_eq!(pem::blocks(&kept.bundle).len(), MOST_AUTHORITIES);
+    assert!(pem::blocks(&kept.chain).len() <= 5);
+}
+
+#[test]
+fn no_authority_follows_that_a_running_client_could_not_reach() {
+    let lives = hurried(Some(60), Some(60));
+    let first = step(&Kept::default(), None, &[], day(0)).kept;
+    let mut kept = first.clone();
+    let mut authorities = 1;
+    let client = || vec![first.bundle.clone()];
+    let none = Vec::<String>::new;
+    for minute in 1..12 {
+        let now = day(0) + jiff::SignedDuration::from_secs(minute * 61);
+        let next =
+            renew(&kept, &Ask { subject: &subject(), lives, now, given: None, clients: &client }).unwrap();
+        // The leaf is renewed each time, and the client always verifies it.
+        assert!(next.leaf && !next.held, "minute {minute}");
+        assert!(verifies(&next.kept.chain, &first.bundle, NAME, now), "minute {minute}");
+        authorities += usize::from(next.authority);
+        kept = next.kept;
+    }
+    assert_eq!(authorities, 5, "as many as a chain may have");
+    let now = day(0) + jiff::SignedDuration::from_secs(12 * 61);
+    let ask = Ask { subject: &subject(), lives, now, given: None, clients: &none };
+    assert!(renew(&kept, &ask).unwrap().authority, "the client has gone");
+}
+
+#[test]
+fn a_given_leaf_under_the_same_authority_is_taken_at_once() {
+    let authority = foreign("company");
+    let (first, renewed) = (issued_by(&authority), issued_by(&authority));
+    let kept = step(&Kept::default(), Some(&first), &[], day(0)).kept;
+    assert_eq!((&kept.chain, &kept.bundle), (&first.chain, &first.bundle));
+    let next = step(&kept, Some(&renewed), &[&kept.bundle], day(1));
+    assert!(next.leaf && !next.held && next.kept.chain == renewed.chain);
+}
+
+#[test]
+fn a_given_leaf_of_another_authority_waits_until_those_who_know_only_the_former_have_gone() {
+    let (former, latter) = (foreign("former"), foreign("latter"));
+    let kept = step(&Kept::default(), Some(&issued_by(&former)), &[], day(0)).kept;
+    let given = issued_by(&latter);
+    // A running client knows only the former: its leaf stays, and new clients are told of both authorities.
+    let held = step(&kept, Some(&given), &[&kept.bundle], day(1));
+    assert!(held.held && !held.leaf && held.kept.chain == kept.chain && held.kept.key == kept.key);
+    assert!(verifies(&kept.chain, &held.kept.bundle, NAME, day(1)));
+    assert!(verifies(&given.chain, &held.kept.bundle, NAME, day(1)));
+    // It goes on so, also from what was stored.
+    let still = step(&held.kept, Some(&given), &[&kept.bundle, &held.kept.bundle], day(2));
+    assert!(still.held && still.kept == held.kept);
+    // Then only those are left that know both.
+    let taken = step(&held.kept, Some(&given), &[&held.kept.bundle], day(3));
+    assert!(taken.leaf && !taken.held && taken.kept.chain == given.chain);
+}
+
+#[test]
+fn a_secret_of_an_authority_whose_key_is_gone_is_served_until_its_clients_have_gone() {
+    let former = issued_by(&foreign("chart"));
+    let held = step(&former, None, &[&former.bundle], day(0));
+    assert!(held.held && held.authority && held.kept.chain == former.chain);
+    assert_eq!(pem::blocks(&held.kept.bundle).len(), 2, "new clients know both");
+    let again = step(&held.kept, None, &[&former.bundle], day(1));
+    assert!(again.held && !again.authority && again.kept == held.kept, "nothing is written again");
+    let taken = step(&held.kept, None, &[&held.kept.bundle], day(2));
+    assert!(taken.leaf && !taken.held && !taken.authority);
+    assert!(verifies(&taken.kept.chain, &held.kept.bundle, NAME, day(2)));
+}
+
+#[test]
+fn a_leaf_that_has_expired_is_not_held() {
+    let made = step(&Kept::default(), None, &[], day(0)).kept;
+    let given = issued_by(&foreign("company"));
+    assert!(step(&made, Some(&given), &[&made.bundle], day(89)).held);
+    let late = step(&made, Some(&given), &[&made.bundle], day(91));
+    assert!(late.leaf && !late.held);
+}
+
+#[test]
+fn a_pair_that_does_not_match_is_refused_and_what_is_broken_is_made_anew() {
+    let (one, other) = (issued_by(&foreign("a")), issued_by(&foreign("b")));
+    let half = Kept { key: other.key.clone(), ..one.clone() };
+    let ask = Ask {
+        subject: &subject(),
+        lives: Lives::default(),
+        now: day(0),
+        given: Some(&half),
+        clients: &Vec::new,
+    };
+    assert!(matches!(renew(&one, &ask), Err(CertificatesError::Pair(_))));
+    let made = step(&Kept::default(), None, &[], day(0)).kept;
+    for broken in [
+        Kept { key: "rubbish".into(), ..made.clone() },
+        Kept { chain: "rubbish".into(), ..made.clone() },
+        Kept { key: other.key, ..made.clone() },
+    ] {
+        let next = step(&broken, None, &[&made.bundle], day(1));
+        assert!(next.leaf && !next.authority && !next.held);
+        assert!(verifies(&next.kept.chain, &made.bundle, NAME, day(1)));
+    }
+    let orphan = AuthorityPem { key: "rubbish".into(), ..made.authority.clone().unwrap() };
+    let next = step(&Kept { authority: Some(orphan), ..made.clone() }, None, &[], day(1));
+    assert!(next.authority && next.leaf);
+}
+
+#[test]
+fn other_names_ask_for_another_leaf() {
+    let made = step(&Kept::default(), None, &[], day(0)).kept;
+    let subject = Subject { names: vec!["renamed.system.svc".into()], usage: Usage::Server };
+    let lives = Lives::default();
+    let ask = Ask { subject: &subject, lives, now: day(1), given: None, clients: &Vec::new };
+    let next = renew(&made, &ask).unwrap();
+    assert!(next.leaf && !next.authority);
+    assert!(verifies(&next.kept.chain, &made.bundle, "renamed.system.svc", day(1)));
+}
+
+#[test]
+fn the_look_is_more_frequent_than_the_shortest_life() {
+    let usual = Duration::from_secs(10);
+    assert_eq!(Lives::default().look_every(usual), usual);
+    assert_eq!(hurried(Some(4), None).look_every(usual), Duration::from_secs(1));
+    assert_eq!(hurried(None, Some(1)).look_every(usual), Duration::from_millis(250));
+}
+
+#[test]
+fn keys_are_not_in_debug_output() {
+    let made = step(&Kept::default(), None, &[], day(0)).kept;
+    let text = format!("{made:?}{:?}", made.authority);
+    assert!(!text.contains("PRIVATE KEY"), "{text}");
+}

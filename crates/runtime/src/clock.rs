@@ -1,0 +1,194 @@
+//! The time of the API server, whatever this machine's own clock says.
+//!
+//! Objects carry the API server's instants. A process whose wall clock is an hour off would compare them with its own and end
+//! runs that are well. So time is measured: every answer's `Date` header says when the API server sent it, and from the first
+//! answer on [`now`] is that instant plus what the monotonic clock has counted since. The wall clock is never read again for
+//! [`now`]; a step of it changes nothing. How far it is off is the metric [`SKEW`].
+//!
+//! A server behind a load balancer may itself be wrong. One answer therefore moves nothing: the time is set anew only when
+//! several answers in a row, over [`PERSISTS`], contradict it.
+//!
+//! Durations between two events that this process sees belong to [`std::time::Instant`], not here.
+
+use std::sync::LazyLock;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+use http::HeaderMap;
+use http::header::DATE;
+use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use crate::metrics::Metric;
+
+/// How far this machine's wall clock is from the API server's.
+pub const SKEW: Metric = Metric::gauge(
+    "andreas_clock_skew_seconds",
+    &[],
+    "Wall clock of this process's machine less that of the API server, by the Date header of its last answer; positive is ahead",
+);
+
+/// Answers that took longer say too little.
+const SLOWEST: Duration = Duration::from_secs(2);
+/// A contradiction below this is rounding and drift.
+const TOLERANCE: SignedDuration = SignedDuration::from_secs(2);
+/// Answers in a row that must contradict before the time is set anew, and for how long.
+const CONTRADICTIONS: u32 = 3;
+/// See [`CONTRADICTIONS`].
+const PERSISTS: Duration = Duration::from_secs(10);
+
+static CLOCK: LazyLock<Mutex<Clock>> =
+    LazyLock::new(|| Mutex::new(Clock::new(Timestamp::now(), Instant::now())));
+static GAUGE: LazyLock<Gauge<f64, AtomicU64>> = LazyLock::new(Gauge::default);
+
+/// Now, by the API server's clock; by the machine's own before the first answer.
+#[must_use]
+pub fn now() -> Timestamp {
+    CLOCK.lock().now(Instant::now())
+}
+
+/// Takes the `Date` of an answer to a request that was sent at `sent`.
+pub fn observe(headers: &HeaderMap, sent: Instant) {
+    let date = headers.get(DATE).and_then(|value| value.to_str().ok());
+    let Some(date) = date.and_then(|text| jiff::fmt::rfc2822::parse(text).ok()) else { return };
+    let received = Instant::now();
+    let sample = Sample { date: date.timestamp(), round_trip: received.duration_since(sent) };
+    if sample.round_trip > SLOWEST {
+        return;
+    }
+    GAUGE.set(sample.off(Timestamp::now()).as_secs_f64());
+    CLOCK.lock().learn(sample, received);
+}
+
+/// Adds [`SKEW`] to a program's metrics.
+pub fn register(registry: &mut Registry) {
+    SKEW.register(registry, GAUGE.clone());
+}
+
+/// One answer of the API server.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    /// Its `Date`: the whole second in which the answer was sent.
+    date: Timestamp,
+    round_trip: Duration,
+}
+
+impl Sample {
+    /// How far an instant at which the answer was received is outside of what the answer allows; zero inside.
+    fn off(&self, at: Timestamp) -> SignedDuration {
+        let latest = SignedDuration::from_secs(1)
+            .saturating_add(SignedDuration::try_from(self.round_trip).unwrap_or(SignedDuration::ZERO));
+        let ahead = at.duration_since(self.date);
+        if ahead.is_negative() { ahead } else { ahead.saturating_sub(latest).max(SignedDuration::ZERO) }
+    }
+}
+
+/// A time base: an instant of the API server, and when that was by the monotonic clock.
+#[derive(Debug)]
+struct Clock {
+    base: Timestamp,
+    at: Instant,
+    learned: bool,
+    /// Since when answers contradict, and how many did in a row.
+    contradicted: Option<(Instant, u32)>,
+}
+
+impl Clock {
+    fn new(wall: Timestamp, at: Instant) -> Self {
+        Self { base: wall, at, learned: false, contradicted: None }
+    }
+
+    fn now(&self, at: Instant) -> Timestamp {
+        let passed = SignedDuration::try_from(at.saturating_duration_since(self.at));
+        passed.ok().and_then(|passed| self.base.checked_add(passed).ok()).unwrap_or(Timestamp::MAX)
+    }
+
+    fn learn(&mut self, sample: Sample, received: Instant) {
+        if sample.off(self.now(received)).abs() <= TOLERANCE {
+            (self.learned, self.contradicted) = (true, None);
+            return;
+        }
+        let (since, times) = self.contradicted.get_or_insert((received, 0));
+        *times += 1;
+        let persists = *times >= CONTRADICTIONS && received.saturating_duration_since(*since) >= PERSISTS;
+        if self.learned && !persists {
+            return;
+        }
+        let off_seconds = sample.off(self.now(received)).as_secs();
+        tracing::warn!(off_seconds, "the API server's clock differs; its time is taken");
+        let middle = SignedDuration::from_millis(500);
+        (self.base, self.at) = (sample.date.checked_add(middle).unwrap_or(sample.date), received);
+        (self.learned, self.contradicted) = (true, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn second(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn sample(date: i64) -> Sample {
+        Sample { date: second(date), round_trip: Duration::from_millis(20) }
+    }
+
+    #[test]
+    fn a_machine_that_is_an_hour_off_takes_the_servers_time_with_the_first_answer() {
+        for wall in [1_000_000 - 3_600, 1_000_000 + 3_600] {
+            let start = Instant::now();
+            let mut clock = Clock::new(second(wall), start);
+            clock.learn(sample(1_000_000), start);
+            let off = clock.now(start + Duration::from_secs(7)).duration_since(second(1_000_007));
+            assert!(off.abs() <= SignedDuration::from_secs(1), "{off:?}");
+        }
+    }
+
+    #[test]
+    fn a_right_clock_is_left_alone_and_one_wrong_server_of_several_moves_nothing() {
+        let start = Instant::now();
+        let mut clock = Clock::new(second(1_000_000), start);
+        clock.learn(sample(1_000_000), start);
+        assert_eq!(clock.now(start), second(1_000_000));
+        // Answers of a server that is an hour ahead, between those of the others.
+        for tick in 1..60 {
+            let at = start + Duration::from_secs(tick);
+            let ahead = if tick % 2 == 0 { 3_600 } else { 0 };
+            clock.learn(sample(1_000_000 + i64::try_from(tick).unwrap() + ahead), at);
+        }
+        assert_eq!(clock.now(start + Duration::from_secs(60)), second(1_000_060));
+    }
+
+    #[test]
+    fn a_server_whose_clock_was_set_is_followed_after_a_while() {
+        let start = Instant::now();
+        let mut clock = Clock::new(second(1_000_000), start);
+        clock.learn(sample(1_000_000), start);
+        let set = |clock: &mut Clock, tick: u64| {
+            let at = start + Duration::from_secs(tick);
+            clock.learn(sample(1_003_600 + i64::try_from(tick).unwrap()), at);
+            clock.now(at).as_second()
+        };
+        assert_eq!([1, 5, 10].map(|tick| set(&mut clock, tick)), [1_000_001, 1_000_005, 1_000_010]);
+        assert_eq!(set(&mut clock, 11), 1_003_611);
+    }
+
+    #[test]
+    fn the_skew_says_by_how_much_the_wall_clock_is_ahead() {
+        let sample = sample(1_000_000);
+        assert_eq!(sample.off(second(1_003_600)).as_secs(), 3_598);
+        assert_eq!(sample.off(second(996_400)).as_secs(), -3_600);
+        assert_eq!(sample.off(second(1_000_001)), SignedDuration::ZERO);
+    }
+
+    #[test]
+    fn the_date_of_an_answer_is_read() {
+        let mut headers = HeaderMap::new();
+        headers.insert(DATE, "Sun, 22 Nov 2026 21:12:00 GMT".parse().unwrap());
+        let date = headers[DATE].to_str().ok().and_then(|text| jiff::fmt::rfc2822::parse(text).ok());
+        assert_eq!(date.unwrap().timestamp().to_string(), "2026-11-22T21:12:00Z");
+    }
+}

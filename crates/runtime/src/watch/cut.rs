@@ -1,0 +1,329 @@
+//! Cuts a list into its objects while it arrives: what is held at a time is one object, however large the list.
+//!
+//! Nothing is decoded and nothing recurses here: brackets and strings are counted, byte by byte.
+
+/// Largest object that is read, bytes. etcd takes 1.5 MB by default; what is larger is left out.
+pub(super) const LARGEST_OBJECT: usize = 32 << 20;
+/// Most bytes of a list beside its objects.
+const LARGEST_ENVELOPE: usize = 1 << 20;
+/// A buffer larger than this is given back after use.
+const KEPT_BUFFER: usize = 1 << 16;
+
+/// A part of what arrives.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Piece<'a> {
+    /// One object, as JSON.
+    Object(&'a [u8]),
+    /// An object larger than [`LARGEST_OBJECT`], thrown away.
+    TooLarge,
+}
+
+/// The text is no list.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct NoList(pub(super) &'static str);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Place {
+    /// Beside the items.
+    #[default]
+    Envelope,
+    /// Between two items.
+    Between,
+    /// In an item.
+    Item,
+}
+
+/// The state between two chunks of a list.
+#[derive(Debug, Default)]
+pub(super) struct Cutter {
+    place: Place,
+    /// Brackets open in the envelope, and in the item.
+    open: usize,
+    open_in_item: usize,
+    string: bool,
+    escaped: bool,
+    /// All of the list but its items.
+    envelope: Vec<u8>,
+    /// Where the last string of the envelope began and ended, quotes included.
+    last_string: (usize, usize),
+    item: Vec<u8>,
+    too_large: bool,
+    /// Objects so far.
+    pub(super) objects: usize,
+    /// Bytes so far.
+    pub(super) bytes: usize,
+}
+
+impl Cutter {
+    /// Takes the next bytes and hands every object that is whole now to `each`.
+    pub(super) fn feed(&mut self, chunk: &[u8], mut each: impl FnMut(Piece<'_>)) -> Result<(), NoList> {
+        self.bytes += chunk.len();
+        let mut rest = chunk;
+        while !rest.is_empty() {
+            let used = match self.place {
+                Place::Envelope => self.envelope(rest)?,
+                Place::Between => self.between(rest)?,
+                Place::Item => self.item(rest, &mut each),
+            };
+            rest = &rest[used..];
+        }
+        Ok(())
+    }
+
+    /// The list without its items, once all of it has been fed.
+    pub(super) fn end(self) -> Result<Vec<u8>, NoList> {
+        let whole = self.place == Place::Envelope && self.open == 0 && !self.envelope.is_empty();
+        if whole { Ok(self.envelope) } else { Err(NoList("the list ends too early")) }
+    }
+
+    fn envelope(&mut self, bytes: &[u8]) -> Result<usize, NoList> {
+        for (at, &byte) in bytes.iter().enumerate() {
+            if self.envelope.len() >= LARGEST_ENVELOPE {
+                return Err(NoList("too many bytes beside the items"));
+            }
+            self.envelope.push(byte);
+            if self.string {
+                if !self.in_string(byte) {
+                    self.last_string.1 = self.envelope.len();
+                }
+                continue;
+            }
+            match byte {
+                b'"' => {
+                    self.string = true;
+                    self.last_string = (self.envelope.len() - 1, 0);
+                }
+                b'[' if self.open == 1 && self.after_key_items() => {
+                    self.place = Place::Between;
+                    return Ok(at + 1);
+                }
+                b'{' | b'[' => self.open += 1,
+                b'}' | b']' => {
+                    self.open = self.open.checked_sub(1).ok_or(NoList("a bracket closes nothing"))?;
+                }
+                _ => {}
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    /// What comes before the bracket just taken is `"items":`.
+    fn after_key_items(&self) -> bool {
+        let (from, to) = self.last_string;
+        let key = self.envelope.get(from..to) == Some(br#""items""#);
+        let between = self.envelope.get(to..self.envelope.len().saturating_sub(1)).unwrap_or_default();
+        let mut between = between.iter().filter(|byte| !byte.is_ascii_whitespace());
+        key && between.next() == Some(&b':') && between.next().is_none()
+    }
+
+    fn between(&mut self, bytes: &[u8]) -> Result<usize, NoList> {
+        for (at, &byte) in bytes.iter().enumerate() {
+            match byte {
+                b'{' => {
+                    self.place = Place::Item;
+                    return Ok(at);
+                }
+                b']' => {
+                    self.envelope.push(b']');
+                    self.place = Place::Envelope;
+                    return Ok(at + 1);
+                }
+                b',' => {}
+                byte if byte.is_ascii_whitespace() => {}
+                _ => return Err(NoList("an item is no object")),
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn item(&mut self, bytes: &[u8], each: &mut impl FnMut(Piece<'_>)) -> usize {
+        let mut at = 0;
+        while at < bytes.len() {
+            let byte = bytes[at];
+            at += 1;
+            if self.string {
+                if !self.escaped && byte != b'"' && byte != b'\\' {
+                    // Most of a large object is text.
+                    let plain = bytes[at..].iter().position(|byte| matches!(byte, b'"' | b'\\'));
+                    at = plain.map_or(bytes.len(), |plain| at + plain);
+                    continue;
+                }
+                self.in_string(byte);
+                continue;
+            }
+            match byte {
+                b'"' => self.string = true,
+                b'{' | b'[' => self.open_in_item += 1,
+                b'}' | b']' => self.open_in_item -= 1,
+                _ => {}
+            }
+            if self.open_in_item == 0 {
+                self.keep(&bytes[..at]);
+                self.finish(each);
+                return at;
+            }
+        }
+        self.keep(bytes);
+        at
+    }
+
+    /// Follows one byte of a string; whether the string goes on.
+    fn in_string(&mut self, byte: u8) -> bool {
+        match byte {
+            _ if self.escaped => self.escaped = false,
+            b'\\' => self.escaped = true,
+            b'"' => self.string = false,
+            _ => {}
+        }
+        self.string
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        self.too_large |= self.item.len() + bytes.len() > LARGEST_OBJECT;
+        if self.too_large {
+            self.item = Vec::new();
+        } else {
+            self.item.extend_from_slice(bytes);
+        }
+    }
+
+    fn finish(&mut self, each: &mut impl FnMut(Piece<'_>)) {
+        self.objects += 1;
+        each(if self.too_large { Piece::TooLarge } else { Piece::Object(&self.item) });
+        self.too_large = false;
+        self.item.clear();
+        self.item.shrink_to(KEPT_BUFFER);
+        self.place = Place::Between;
+    }
+}
+
+/// Lines of a watch, cut the same way: one at a time, of bounded size.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    line: Vec<u8>,
+    too_large: bool,
+}
+
+impl Lines {
+    /// Takes bytes up to the end of a line; how many were used, and the line where it is whole.
+    pub(super) fn feed(&mut self, bytes: &[u8]) -> (usize, Option<Piece<'_>>) {
+        let end = bytes.iter().position(|byte| *byte == b'\n');
+        let (part, used) = match end {
+            Some(end) => (&bytes[..end], end + 1),
+            None => (bytes, bytes.len()),
+        };
+        self.too_large |= self.line.len() + part.len() > LARGEST_OBJECT;
+        if self.too_large {
+            self.line = Vec::new();
+        } else {
+            self.line.extend_from_slice(part);
+        }
+        let piece = end.map(|_| if self.too_large { Piece::TooLarge } else { Piece::Object(&self.line) });
+        (used, piece)
+    }
+
+    /// The line was read.
+    pub(super) fn clear(&mut self) {
+        self.too_large = false;
+        self.line.clear();
+        self.line.shrink_to(KEPT_BUFFER);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The objects of a list and the rest of it, fed in chunks of `size` bytes.
+    fn cut(list: &str, size: usize) -> Result<(Vec<String>, String), NoList> {
+        let mut cutter = Cutter::default();
+        let mut objects = Vec::new();
+        for chunk in list.as_bytes().chunks(size) {
+            cutter.feed(chunk, |piece| match piece {
+                Piece::Object(object) => objects.push(String::from_utf8_lossy(object).into_owned()),
+                Piece::TooLarge => objects.push("too large".into()),
+            })?;
+        }
+        let envelope = cutter.end()?;
+        Ok((objects, String::from_utf8_lossy(&envelope).into_owned()))
+    }
+
+    #[test]
+    fn a_list_is_cut_into_its_objects_however_it_arrives() {
+        let objects = [
+            r#"{"metadata":{"name":"a","items":["x"]},"text":"a \"quoted\" {[ \\"}"#,
+            r#"{"list":[{},[],{"items":[1]}],"n":-1.5e3,"t":true,"u":"\u00e4ö"}"#,
+            "{}",
+        ];
+        let list = format!(
+            r#"{{"kind":"List","metadata":{{"items":[],"continue":"[{{"}}, "items" : [ {} , {},{} ] ,"more":1}}"#,
+            objects[0], objects[1], objects[2]
+        );
+        for size in [1, 2, 3, 7, 64, 4096] {
+            let (found, envelope) = cut(&list, size).expect("a list");
+            assert_eq!(found, objects, "chunks of {size}");
+            let rest: serde_json::Value = serde_json::from_str(&envelope).expect("JSON");
+            assert_eq!(rest["metadata"]["continue"], "[{");
+            assert_eq!(rest["items"].as_array().map(Vec::len), Some(0));
+            assert_eq!(rest["more"], 1);
+        }
+    }
+
+    #[test]
+    fn lists_without_objects_are_lists() {
+        for list in [r#"{"items":[]}"#, r#"{"items":null,"metadata":{}}"#, r#"{"metadata":{}}"#] {
+            assert_eq!(cut(list, 3), Ok((Vec::new(), list.into())));
+        }
+    }
+
+    #[test]
+    fn what_is_no_list_is_an_error_and_no_panic() {
+        for text in ["", "]", "}}", r#"{"items":[1]}"#, r#"{"items":[{"a":"#, r#"{"items":[{}"#, "{\"a\":\""]
+        {
+            assert!(cut(text, 2).is_err(), "{text}");
+        }
+        let wide = format!(r#"{{"x":"{}"}}"#, "y".repeat(LARGEST_ENVELOPE));
+        assert!(cut(&wide, 4096).is_err());
+    }
+
+    #[test]
+    fn nesting_without_end_is_cut_without_recursion() {
+        let deep = format!("{}1{}", "{\"a\":[".repeat(100_000), "]}".repeat(100_000));
+        let (found, _) = cut(&format!(r#"{{"items":[{deep},{{}}]}}"#), 4096).expect("a list");
+        assert_eq!(found, [deep.as_str(), "{}"]);
+    }
+
+    #[test]
+    fn an_object_that_is_too_large_is_left_out_and_its_memory_given_back() {
+        let mut cutter = Cutter::default();
+        let mut seen = Vec::new();
+        let mut feed = |bytes: &[u8]| {
+            cutter.feed(bytes, |piece| seen.push(matches!(piece, Piece::Object(_)))).expect("a list");
+        };
+        feed(br#"{"items":[{"text":""#);
+        (0..LARGEST_OBJECT / 65_536 + 1).for_each(|_| feed(&[b'x'; 65_536]));
+        feed(br#""},{}]}"#);
+        assert!(cutter.item.capacity() <= KEPT_BUFFER);
+        assert_eq!(seen, [false, true]);
+    }
+
+    #[test]
+    fn lines_are_cut_however_they_arrive() {
+        let text = b"{\"a\":1}\n\n{\"b\":2}\nrest";
+        for size in [1, 2, 5, 100] {
+            let (mut lines, mut found) = (Lines::default(), Vec::new());
+            for chunk in text.chunks(size) {
+                let mut rest = chunk;
+                while !rest.is_empty() {
+                    let (used, piece) = lines.feed(rest);
+                    rest = &rest[used..];
+                    if let Some(Piece::Object(line)) = piece {
+                        found.push(String::from_utf8_lossy(line).into_owned());
+                        lines.clear();
+                    }
+                }
+            }
+            assert_eq!(found, ["{\"a\":1}", "", "{\"b\":2}"], "chunks of {size}");
+        }
+    }
+}

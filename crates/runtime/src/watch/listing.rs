@@ -1,0 +1,195 @@
+//! Lists: page by page, and of each page one object at a time.
+
+use std::collections::HashSet;
+
+use futures::AsyncBufReadExt;
+use kube::Resource;
+use kube::api::ListParams;
+use kube::core::Request;
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::cut::{Cutter, NoList, Piece};
+use super::watcher::{Body, State, Trouble, Watcher};
+use super::wire::{Decoded, Page, PageMeta, decode};
+use super::{Event, ObjectKey};
+
+/// Objects of the first page: how large they are is not known yet.
+pub(super) const FIRST_PAGE: u32 = 50;
+/// Bytes that a page should have at most. A page of them arrives within a second or two.
+const PAGE_BYTES: usize = 32 << 20;
+
+/// A list, between two pages.
+#[derive(Default)]
+pub(super) struct Listing {
+    /// Where the next page begins; none for the first.
+    next: Option<String>,
+    /// Without pages.
+    whole: bool,
+    /// What the pages so far hold.
+    present: HashSet<ObjectKey>,
+}
+
+/// A page that is arriving.
+pub(super) struct Reading {
+    listing: Listing,
+    body: Body,
+    cutter: Cutter,
+    /// When it must be in.
+    until: Instant,
+}
+
+impl<T> Watcher<T>
+where
+    T: Resource<DynamicType = ()> + DeserializeOwned,
+{
+    /// Asks for the next page.
+    pub(super) async fn list(&mut self) {
+        let State::Listing(listing) = &self.state else { return };
+        let params = ListParams {
+            label_selector: self.config.labels.clone(),
+            field_selector: self.config.fields.clone(),
+            limit: (!listing.whole).then_some(self.page),
+            continue_token: listing.next.clone(),
+            // No version: a consistent read. "0" may be served from memory by an API server that lost etcd.
+            ..ListParams::default()
+        };
+        let until = Instant::now() + self.config.list_within;
+        let opened = match Request::new(&self.url).list(&params) {
+            Ok(request) => timeout(self.config.list_within, self.client.request_stream(request)).await,
+            Err(error) => return self.fail(Trouble::Other("request", error.to_string())),
+        };
+        match opened {
+            Ok(Ok(body)) => {
+                let State::Listing(listing) = &mut self.state else { return };
+                let (listing, cutter) = (std::mem::take(listing), Cutter::default());
+                self.state = State::Reading(Reading { listing, body: Box::pin(body), cutter, until });
+            }
+            Ok(Err(error)) => self.list_failed(Trouble::of(&error)),
+            Err(_) => self.list_failed(too_long()),
+        }
+    }
+
+    /// Takes in what has arrived of a page.
+    pub(super) async fn read_page(&mut self) {
+        let State::Reading(Reading { listing, body, cutter, until }) = &mut self.state else { return };
+        let mut arrived = Vec::new();
+        let fed = match timeout_at(*until, body.fill_buf()).await {
+            Err(_) => Err(too_long()),
+            Ok(Err(error)) => Err(Trouble::Other("broken", error.to_string())),
+            Ok(Ok(bytes)) => {
+                let fed = cutter.feed(bytes, |piece| arrived.push(read::<T>(piece)));
+                let used = bytes.len();
+                body.as_mut().consume(used);
+                fed.map(|()| used).map_err(malformed)
+            }
+        };
+        listing.present.extend(arrived.iter().filter_map(key));
+        for decoded in arrived {
+            match decoded {
+                Decoded::Good(object) => {
+                    self.release(&ObjectKey::of(&object));
+                    self.pending.push_back(Event::Applied(object));
+                }
+                Decoded::Bad { identity, error } => {
+                    self.quarantine(identity.as_ref(), error);
+                }
+            }
+        }
+        match fed {
+            Ok(0) => self.page_ended(),
+            Ok(_) => {}
+            Err(trouble) => self.list_failed(trouble),
+        }
+    }
+
+    fn page_ended(&mut self) {
+        let State::Reading(Reading { listing, cutter, .. }) =
+            std::mem::replace(&mut self.state, State::afresh())
+        else {
+            return;
+        };
+        if let Some(object) = cutter.bytes.checked_div(cutter.objects) {
+            let fit = PAGE_BYTES / object.max(1);
+            self.page = u32::try_from(fit).unwrap_or(u32::MAX).clamp(1, self.config.page.max(1));
+        }
+        let page = cutter.end().map_err(malformed).and_then(|envelope| {
+            serde_json::from_slice::<Page>(&envelope)
+                .map_err(|error| Trouble::Other("malformed", error.to_string()))
+        });
+        match page {
+            Ok(Page { metadata }) if metadata.resource_version.is_empty() => {
+                self.list_failed(Trouble::Other("malformed", "list without a version".into()));
+            }
+            Ok(Page { metadata }) => self.page_read(listing, metadata),
+            Err(trouble) => self.list_failed(trouble),
+        }
+    }
+
+    fn page_read(&mut self, mut listing: Listing, page: PageMeta) {
+        let version = page.resource_version.parse().unwrap_or(self.newest);
+        if version < self.newest {
+            // A list is never older than what was seen before it was asked for, but where the server's database was restored. What
+            // is known may be of a future that never came: listed again, and believed whatever it says.
+            tracing::warn!(kind = %T::kind(&()), "the API server went back in time: listing again");
+            self.metrics.failed("rewound");
+            self.newest = version;
+            self.pending.push_back(Event::Rewound);
+            return;
+        }
+        if !page.next.is_empty() {
+            listing.next = Some(page.next);
+            self.state = State::Listing(listing);
+            return;
+        }
+        self.newest = version;
+        self.quarantined.retain(|key| listing.present.contains(key));
+        self.count_quarantined();
+        self.pending.push_back(Event::Reset(listing.present));
+        self.metrics.lists.inc();
+        self.backoff.reset();
+        self.state = State::Listed { version: page.resource_version };
+    }
+
+    /// The page is asked for again, a smaller one where it took too long. After a continue token has expired the list starts over,
+    /// without pages, so that it cannot expire again.
+    fn list_failed(&mut self, trouble: Trouble) {
+        let before = std::mem::replace(&mut self.state, State::afresh());
+        let (State::Listing(listing) | State::Reading(Reading { listing, .. })) = before else {
+            return self.fail(trouble);
+        };
+        let listing = match &trouble {
+            Trouble::Gone => Listing { whole: listing.next.is_some(), ..Listing::default() },
+            // Pages after the first are of the same instant, whenever they are read.
+            Trouble::Other(..) if listing.next.is_some() => listing,
+            Trouble::Other(..) => Listing::default(),
+        };
+        self.state = State::Listing(listing);
+        if matches!(trouble, Trouble::Other("timeout" | "broken" | "connection", _)) {
+            self.page = (self.page / 2).max(1);
+        }
+        self.fail(trouble);
+    }
+}
+
+fn too_long() -> Trouble {
+    Trouble::Other("timeout", "list took too long".into())
+}
+
+fn malformed(error: NoList) -> Trouble {
+    Trouble::Other("malformed", error.0.into())
+}
+
+fn read<T: DeserializeOwned + Resource>(piece: Piece<'_>) -> Decoded<T> {
+    match piece {
+        Piece::Object(raw) => decode(raw),
+        Piece::TooLarge => Decoded::Bad { identity: None, error: "larger than any object may be".into() },
+    }
+}
+
+fn key<T: Resource<DynamicType = ()>>(decoded: &Decoded<T>) -> Option<ObjectKey> {
+    match decoded {
+        Decoded::Good(object) => Some(ObjectKey::of(object)),
+        Decoded::Bad { identity, .. } => identity.as_ref().map(super::wire::Identity::key),
+    }
+}

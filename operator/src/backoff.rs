@@ -1,0 +1,141 @@
+//! Namespaces whose pods the API server does not make, for reasons that are no verdict on the pod: an admission webhook
+//! that is down, a time-out.
+//!
+//! **In**: what dry runs and creations came to. **Out**: until when no job of the namespace is planned
+//! ([`Backoff`]). Other namespaces are not concerned. A restart forgets it, and jobs are tried again sooner.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use crate::lifecycle::Backoff;
+use crate::lifecycle::status::after;
+
+/// What could not be done in a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Dry runs of its pods get no verdict.
+    DryRun,
+    /// A gang was given GPUs, and its pods could not be made in time.
+    Creation,
+}
+
+impl Cause {
+    /// The first pause and the longest, s. Between two pauses a creation holds GPUs for the policy's `placementTimeout`,
+    /// a dry run none.
+    fn pauses(self) -> (i64, i64) {
+        match self {
+            Self::DryRun => (1, 300),
+            Self::Creation => (60, 1_800),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    failures: u32,
+    until: Timestamp,
+    words: String,
+}
+
+/// The namespaces that are planned with a back-off.
+#[derive(Clone, Debug, Default)]
+pub struct Backoffs {
+    dry_runs: BTreeMap<String, Entry>,
+    creations: BTreeMap<String, Entry>,
+}
+
+impl Backoffs {
+    /// Something could not be done in a namespace, in the API server's words. Failures while it is held already say
+    /// nothing new: they began before. `true`: it is held for longer than before.
+    pub fn failed(&mut self, cause: Cause, namespace: &str, words: &str, now: Timestamp) -> bool {
+        let (first, longest) = cause.pauses();
+        let entries = self.of(cause);
+        entries.retain(|_, entry| after(entry.until, longest) > now);
+        let entry = entries.entry(namespace.to_owned()).or_insert_with(|| Entry {
+            failures: 0,
+            until: Timestamp::MIN,
+            words: String::new(),
+        });
+        words.clone_into(&mut entry.words);
+        if entry.until > now {
+            return false;
+        }
+        entry.failures = entry.failures.saturating_add(1);
+        let pause = first.saturating_mul(1 << (entry.failures - 1).min(16)).min(longest);
+        entry.until = after(now, pause);
+        true
+    }
+
+    /// It could be done. `true`: the namespace was held for it.
+    pub fn done(&mut self, cause: Cause, namespace: &str) -> bool {
+        self.of(cause).remove(namespace).is_some()
+    }
+
+    /// What holds the jobs of a namespace.
+    pub fn get(&self, namespace: &str) -> Option<Backoff> {
+        let dry_run = self.dry_runs.get(namespace);
+        let held =
+            dry_run.into_iter().chain(self.creations.get(namespace)).max_by_key(|entry| entry.until)?;
+        Some(Backoff { until: held.until, words: held.words.clone(), untried: dry_run.is_some() })
+    }
+
+    fn of(&mut self, cause: Cause) -> &mut BTreeMap<String, Entry> {
+        match cause {
+            Cause::DryRun => &mut self.dry_runs,
+            Cause::Creation => &mut self.creations,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + second).expect("a time")
+    }
+
+    #[test]
+    fn a_namespace_is_held_ever_longer_and_no_other_is() {
+        let mut all = Backoffs::default();
+        let mut now = 0;
+        let mut pauses = Vec::new();
+        for _ in 0..7 {
+            assert!(all.failed(Cause::Creation, "team", "webhook down", at(now)));
+            // Others of the same burst say nothing new.
+            assert!(!all.failed(Cause::Creation, "team", "webhook down", at(now + 1)));
+            let until = all.get("team").expect("held").until;
+            pauses.push(until.as_second() - at(now).as_second());
+            now = until.as_second() - at(0).as_second();
+        }
+        assert_eq!(pauses, [60, 120, 240, 480, 960, 1_800, 1_800]);
+        assert_eq!(all.get("other"), None);
+        // A gang whose pods were made ends it, and it begins anew.
+        assert!(all.done(Cause::Creation, "team") && !all.done(Cause::Creation, "team"));
+        assert_eq!(all.get("team"), None);
+        all.failed(Cause::Creation, "team", "webhook down", at(now));
+        assert_eq!(all.get("team").expect("held").until, at(now + 60));
+    }
+
+    #[test]
+    fn dry_runs_and_creations_are_held_apart() {
+        let mut all = Backoffs::default();
+        all.failed(Cause::DryRun, "team", "no answer", at(0));
+        all.failed(Cause::Creation, "team", "no pods", at(0));
+        let held = all.get("team").expect("held");
+        assert_eq!((held.until, held.words.as_str(), held.untried), (at(60), "no pods", true));
+        // Dry runs are answered again; pods are not made yet.
+        all.done(Cause::DryRun, "team");
+        assert!(!all.get("team").expect("held").untried);
+    }
+
+    #[test]
+    fn what_failed_long_ago_is_forgotten() {
+        let mut all = Backoffs::default();
+        all.failed(Cause::DryRun, "a", "no answer", at(0));
+        all.failed(Cause::DryRun, "b", "no answer", at(1_000));
+        assert_eq!(all.get("a"), None);
+        assert_eq!(all.get("b").expect("held").until, at(1_001));
+    }
+}

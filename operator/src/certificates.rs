@@ -1,0 +1,428 @@
+//! Certificates of the progress endpoint: one Secret that the leader keeps and every replica serves from.
+//!
+//! **In**: the Secret, files of somebody else's certificate where there are any, the authorities that running pods were given (the
+//! annotation on each member). **Out**: what the endpoint serves with, the bundle for new pods, the next state of the Secret.
+//!
+//! The rule is [`andreas_runtime::certificates::renew`]: a leaf that some running pod could not verify is held back. Without the flag
+//! for the Secret the state is in memory, and a restart takes whatever the files hold.
+//!
+//! **Must never be here**: what the endpoint does with reports (progress').
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use andreas_api::names;
+use andreas_runtime::certificates::{
+    Ask, AuthorityPem, CertificateMetrics, CertificatesError, Kept, Lives, Subject, Usage, renew, validity,
+};
+use andreas_runtime::health::ReadyHandle;
+use andreas_runtime::tls::{Oldest, RELOAD_EVERY, Tls, TlsError, TlsPem};
+use jiff::Timestamp;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{Client, Resource as _};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::args::ProgressArgs;
+use crate::executor::Shared;
+use crate::executor::writer::{WriteError, Writer, get};
+use crate::index::{ClusterIndex, owner};
+use crate::lifecycle::{ProgressEndpoint, Settings};
+
+/// Name of the endpoint's certificate in metrics.
+const SERVING: &str = "progress";
+/// Name of its authority in metrics.
+const AUTHORITY: &str = "progress-authority";
+/// For how long a new leader waits for certificates before it makes pods without a progress address.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Pause after a failure in that time.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Most bundles of running pods that are looked at. A handful exists: one for each authority.
+const MOST_BUNDLES: usize = 64;
+
+/// Keys of a Secret for TLS, as cert-manager and others write it; then our own authority's.
+const KEYS: [&str; 5] = ["tls.crt", "tls.key", "ca.crt", "authority.crt", "authority.key"];
+
+/// Why certificates are as they were.
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    /// A file could not be read.
+    #[error("{path} cannot be read")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The Secret could not be read.
+    #[error("the Secret cannot be read")]
+    Read(#[from] kube::Error),
+    /// The Secret could not be written.
+    #[error("the Secret cannot be written")]
+    Write(#[from] WriteError),
+    /// A certificate could not be used or made.
+    #[error(transparent)]
+    Certificates(#[from] CertificatesError),
+    /// The endpoint cannot serve with it.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+/// Where the state is kept.
+enum Store {
+    Secret { namespace: String, name: String },
+    Memory(Mutex<Kept>),
+}
+
+/// Files of somebody else's certificate.
+struct Files {
+    certificate: PathBuf,
+    key: PathBuf,
+    authority: Option<PathBuf>,
+}
+
+/// The certificates of the progress endpoint.
+pub struct Certificates {
+    store: Store,
+    files: Option<Files>,
+    subject: Subject,
+    url: Option<String>,
+    lives: Lives,
+    client: Client,
+    index: Arc<Mutex<ClusterIndex>>,
+    metrics: CertificateMetrics,
+    ready: ReadyHandle,
+    last: Mutex<Kept>,
+    served: watch::Sender<Option<Tls>>,
+    leads: AtomicBool,
+}
+
+impl Certificates {
+    /// From the flags of the endpoint; `ready` is set once there is something to serve with.
+    pub fn new(
+        flags: &ProgressArgs,
+        namespace: &str,
+        client: Client,
+        index: Arc<Mutex<ClusterIndex>>,
+        metrics: CertificateMetrics,
+        ready: ReadyHandle,
+    ) -> Arc<Self> {
+        let files = flags.tls_cert.clone().zip(flags.tls_key.clone()).map(|(certificate, key)| Files {
+            certificate,
+            key,
+            authority: flags.progress_ca.clone(),
+        });
+        let store = match &flags.certificates_secret {
+            Some(name) => Store::Secret { namespace: namespace.to_owned(), name: name.clone() },
+            None => Store::Memory(Mutex::default()),
+        };
+        Arc::new(Self {
+            store,
+            files,
+            subject: subject(flags.progress_url.as_deref()),
+            url: flags.progress_url.as_ref().map(|url| url.trim_end_matches('/').to_owned()),
+            lives: flags.lives.into(),
+            client,
+            index,
+            metrics,
+            ready,
+            last: Mutex::default(),
+            served: watch::Sender::new(None),
+            leads: AtomicBool::new(false),
+        })
+    }
+
+    /// What to serve with, once there is something.
+    pub async fn tls(&self) -> Option<Tls> {
+        let mut served = self.served.subscribe();
+        served.wait_for(Option::is_some).await.ok().and_then(|tls| tls.clone())
+    }
+
+    /// What pods are told of the endpoint; `None` where it is not known yet whom they should trust.
+    pub fn endpoint(&self) -> Option<ProgressEndpoint> {
+        let ca_pem = self.last.lock().bundle.clone();
+        let base_url = self.url.clone()?;
+        (!ca_pem.is_empty()).then_some(ProgressEndpoint { base_url, ca_pem })
+    }
+
+    /// Serves what the Secret or the files hold, until `shutdown`. A leader does so in [`Certificates::lead`].
+    pub async fn follow(self: Arc<Self>, shutdown: CancellationToken) {
+        while !shutdown.is_cancelled() {
+            if !self.leads.load(Ordering::Relaxed) {
+                self.look(None).await;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(self.every()) => {}
+                () = shutdown.cancelled() => {}
+            }
+        }
+    }
+
+    /// A new leader's first look: tries for a while to have certificates, because a pod keeps for life what it is told.
+    pub async fn begin(&self, writer: &Writer) {
+        self.leads.store(true, Ordering::Relaxed);
+        let tried = async {
+            while !self.look(Some(writer)).await {
+                tokio::time::sleep(PAUSE).await;
+            }
+        };
+        if tokio::time::timeout(PATIENCE, tried).await.is_err() {
+            tracing::error!("no certificates: pods are made without a progress address");
+        }
+    }
+
+    /// Renews what is due and tells new pods of it, until `shutdown`.
+    pub async fn lead(self: Arc<Self>, shared: Arc<Shared>, shutdown: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(self.every()) => {}
+                () = shutdown.cancelled() => return,
+            }
+            self.look(Some(&shared.writer)).await;
+            let progress = self.endpoint();
+            let mut settings = shared.settings.lock();
+            if progress.is_some() && settings.progress != progress {
+                *settings = Arc::new(Settings { progress, ..(**settings).clone() });
+            }
+        }
+    }
+
+    fn every(&self) -> Duration {
+        self.lives.look_every(RELOAD_EVERY)
+    }
+
+    /// One look; whether there is something to serve with and nothing went wrong.
+    async fn look(&self, writer: Option<&Writer>) -> bool {
+        match self.try_look(writer).await {
+            Ok(()) => self.served.borrow().is_some(),
+            Err(error) => {
+                self.metrics.failed(SERVING);
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, "certificates not renewed, the old ones stay");
+                false
+            }
+        }
+    }
+
+    async fn try_look(&self, writer: Option<&Writer>) -> Result<(), CertificateError> {
+        let given = self.files.as_ref().map(Files::read);
+        let (namespace, name) = match &self.store {
+            Store::Secret { namespace, name } => (namespace, name),
+            Store::Memory(kept) => {
+                let given = given.transpose()?;
+                let mut kept = kept.lock();
+                *kept = self.next(&kept, given.as_ref())?;
+                return self.serve(&kept);
+            }
+        };
+        let url = Secret::url_path(&(), Some(namespace));
+        let found: Option<Secret> = get(&self.client, &url, name).await?;
+        let version = found.as_ref().and_then(|secret| secret.metadata.resource_version.clone());
+        let stored = found.map(read).unwrap_or_default();
+        if !stored.chain.is_empty() {
+            self.serve(&stored)?;
+        }
+        let Some(writer) = writer else {
+            // Nobody has led yet.
+            return match given.transpose()? {
+                Some(given) if self.served.borrow().is_none() => self.serve(&given),
+                _ => Ok(()),
+            };
+        };
+        // Somebody may have deleted the Secret; running pods still trust what was in it.
+        let kept = if stored.chain.is_empty() { self.last.lock().clone() } else { stored.clone() };
+        let next = self.next(&kept, given.transpose()?.as_ref())?;
+        if next != stored {
+            writer.apply(namespace, name, &secret(&next, namespace, name, version)).await?;
+            self.serve(&next)?;
+        }
+        Ok(())
+    }
+
+    fn next(&self, kept: &Kept, given: Option<&Kept>) -> Result<Kept, CertificatesError> {
+        let clients = || bundles(&self.index.lock());
+        let now = Timestamp::now();
+        let ask = Ask { subject: &self.subject, lives: self.lives, now, given, clients: &clients };
+        let next = renew(kept, &ask)?;
+        if next.held {
+            tracing::info!(
+                "another certificate waits until pods that know only the former authority have ended"
+            );
+        }
+        if next.authority {
+            tracing::info!("the authority of the progress endpoint is a new one");
+        }
+        Ok(next.kept)
+    }
+
+    fn serve(&self, kept: &Kept) -> Result<(), CertificateError> {
+        let pem = TlsPem {
+            certificate: kept.chain.clone().into_bytes(),
+            key: kept.key.clone().into_bytes(),
+            authority: Vec::new(),
+        };
+        let served = self.served.borrow().clone();
+        match served {
+            Some(tls) => drop(tls.replace(pem)?),
+            None => {
+                let tls = Tls::of(pem, None, Oldest::Tls12)?;
+                self.served.send_if_modified(|served| {
+                    served.get_or_insert(tls);
+                    true
+                });
+            }
+        }
+        self.last.lock().clone_from(kept);
+        self.ready.set();
+        for (name, pem) in [(SERVING, &kept.chain), (AUTHORITY, &kept.bundle)] {
+            if let Some(validity) = validity(pem) {
+                self.metrics.uses(name, validity);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Files {
+    fn read(&self) -> Result<Kept, CertificateError> {
+        let text = |path: &PathBuf| {
+            std::fs::read_to_string(path)
+                .map_err(|source| CertificateError::File { path: path.clone(), source })
+        };
+        Ok(Kept {
+            chain: text(&self.certificate)?,
+            key: text(&self.key)?,
+            bundle: self.authority.as_ref().map(text).transpose()?.unwrap_or_default(),
+            authority: None,
+        })
+    }
+}
+
+/// The names under which pods reach the endpoint: those of its Service from the longest to the shortest, and loopback.
+fn subject(url: Option<&str>) -> Subject {
+    let rest = url.unwrap_or_default().trim_start_matches("https://");
+    let authority = rest.split('/').next().unwrap_or_default();
+    let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
+    let host = if host.is_empty() { "localhost" } else { host };
+    let mut names = vec![host.to_owned()];
+    if let Some(service) = host.strip_suffix(".svc") {
+        names.push(service.to_owned());
+        names.extend(service.split('.').next().map(str::to_owned));
+    }
+    names.push("127.0.0.1".into());
+    names.dedup();
+    Subject { names, usage: Usage::Server }
+}
+
+/// Authorities that members of jobs were given and have for life.
+fn bundles(index: &ClusterIndex) -> Vec<String> {
+    let running = index.pods.iter().filter(|(_, pod)| {
+        owner(&pod.metadata).is_some() && !matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")
+    });
+    let given = running.filter_map(|(_, pod)| {
+        pod.metadata.annotations.as_ref()?.get(names::ANNOTATION_PROGRESS_CA).map(String::as_str)
+    });
+    let distinct: BTreeSet<&str> = given.collect();
+    distinct.into_iter().take(MOST_BUNDLES).map(str::to_owned).collect()
+}
+
+fn read(secret: Secret) -> Kept {
+    let data = secret.data.unwrap_or_default();
+    let [chain, key, bundle, certificates, authority_key] = KEYS.map(|name| {
+        data.get(name).map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned()).unwrap_or_default()
+    });
+    let authority = (!certificates.is_empty()).then_some(AuthorityPem { certificates, key: authority_key });
+    Kept { chain, key, bundle, authority }
+}
+
+/// The Secret for server-side apply; refused where it is not of that version any more.
+fn secret(kept: &Kept, namespace: &str, name: &str, version: Option<String>) -> Secret {
+    let (certificates, authority_key) =
+        kept.authority.as_ref().map(|a| (a.certificates.as_str(), a.key.as_str())).unwrap_or_default();
+    let texts = [kept.chain.as_str(), &kept.key, &kept.bundle, certificates, authority_key];
+    let data = KEYS.into_iter().zip(texts).filter(|(_, text)| !text.is_empty());
+    Secret {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some(namespace.to_owned()),
+            resource_version: version,
+            labels: Some(BTreeMap::from([
+                ("app.kubernetes.io/part-of".to_owned(), "andreas".to_owned()),
+                ("app.kubernetes.io/component".to_owned(), "operator".to_owned()),
+            ])),
+            ..ObjectMeta::default()
+        },
+        data: Some(data.map(|(key, text)| (key.to_owned(), ByteString(text.into()))).collect()),
+        ..Secret::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use andreas_runtime::watch::Index as _;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_names_are_those_of_the_service() {
+        let names = |url| subject(Some(url)).names;
+        let service =
+            ["andreas-operator.andreas-system.svc", "andreas-operator.andreas-system", "andreas-operator"];
+        let all: Vec<String> = service.iter().chain(&["127.0.0.1"]).map(|name| (*name).to_owned()).collect();
+        assert_eq!(names("https://andreas-operator.andreas-system.svc:8443"), all);
+        assert_eq!(names("https://progress.example.com/path"), ["progress.example.com", "127.0.0.1"]);
+        assert_eq!(names("https://127.0.0.1:8443"), ["127.0.0.1"]);
+        assert_eq!(subject(None).names, ["localhost", "127.0.0.1"]);
+    }
+
+    #[test]
+    fn a_secret_keeps_what_is_put_into_it() {
+        let authority = AuthorityPem { certificates: "root".into(), key: "its key".into() };
+        for authority in [None, Some(authority)] {
+            let kept = Kept { chain: "chain".into(), key: "key".into(), bundle: "bundle".into(), authority };
+            let made = secret(&kept, "system", "tls", Some("7".into()));
+            assert_eq!(made.metadata.resource_version.as_deref(), Some("7"));
+            assert_eq!(read(made), kept);
+        }
+        // As cert-manager writes it; more keys of others do not matter.
+        let theirs = json!({"metadata": {"name": "tls"}, "type": "kubernetes.io/tls",
+            "data": {"tls.crt": "Yw==", "tls.key": "aw==", "ca.crt": "YQ==", "tls-combined.pem": "eA=="}});
+        let kept = read(serde_json::from_value(theirs).unwrap());
+        assert_eq!((kept.chain.as_str(), kept.key.as_str(), kept.bundle.as_str()), ("c", "k", "a"));
+        assert_eq!(kept.authority, None);
+    }
+
+    #[test]
+    fn the_bundles_are_those_of_members_that_have_not_ended() {
+        let pod = |name: &str, phase: &str, bundle: &str, owned: bool| {
+            let owners = json!([{"apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "name": "run",
+                "uid": "u", "controller": true}]);
+            let object = json!({
+                "metadata": {"name": name, "namespace": "team", "uid": name, "resourceVersion": "1",
+                    "labels": {"andreas.dev/job": "run", "andreas.dev/job-uid": "u"},
+                    "annotations": {"andreas.dev/progress-ca": bundle},
+                    "ownerReferences": if owned { owners } else { json!([]) }},
+                "spec": {}, "status": {"phase": phase},
+            });
+            serde_json::from_value::<andreas_api::slim::SlimPod>(object).unwrap()
+        };
+        let mut index = ClusterIndex::new();
+        for member in [
+            pod("a", "Running", "former", true),
+            pod("b", "Pending", "former", true),
+            pod("c", "Running", "both", true),
+            pod("d", "Succeeded", "older", true),
+            pod("e", "Running", "forged", false),
+        ] {
+            index.apply(member);
+        }
+        assert_eq!(bundles(&index), ["both", "former"]);
+    }
+}

@@ -1,0 +1,296 @@
+//! What keeps edits and conflicts from becoming a flood of requests.
+//!
+//! * A job that is edited again and again is stepped for its edits at most once in [`EDITS_APART`].
+//! * A write that conflicts is made again at once the first time; after that the job waits, twice as long each time.
+//! * What edits, conflicts and refused templates of one namespace cost together is bounded by buckets of tokens.
+//!
+//! The straight way (a job is made, planned, started, ends) takes no token and never waits here.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use andreas_runtime::watch::ObjectKey;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// Least time between two steps that take in edits of one job.
+const EDITS_APART: Duration = Duration::from_secs(1);
+/// Wait after the second conflict in a row; doubled with each further one.
+const FIRST_WAIT: Duration = Duration::from_millis(250);
+/// Longest wait after conflicts in a row.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// Least wait of a refused template whose namespace has tried too many lately.
+const TRIALS_APART: Duration = Duration::from_secs(60);
+/// Namespaces whose buckets are kept without looking which of them are full.
+const MANY_NAMESPACES: usize = 1_024;
+
+/// Steps that take in edits: a user may release hundreds of held jobs at once.
+const EDITS: Rate = Rate { burst: 200.0, per_second: 20.0 };
+/// Writes made again after a conflict; each costs a read and a write.
+const CONFLICTS: Rate = Rate { burst: 10.0, per_second: 2.0 };
+/// Dry runs of templates that were refused before.
+const TRIALS: Rate = Rate { burst: 100.0, per_second: 10.0 };
+
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    burst: f64,
+    per_second: f64,
+}
+
+/// Tokens that come back at a steady rate.
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    rate: Rate,
+    tokens: f64,
+    at: Instant,
+}
+
+impl Bucket {
+    fn full(rate: Rate, now: Instant) -> Self {
+        Self { rate, tokens: rate.burst, at: now }
+    }
+
+    fn fill(&mut self, now: Instant) {
+        let since = now.duration_since(self.at).as_secs_f64();
+        self.tokens = (self.tokens + since * self.rate.per_second).min(self.rate.burst);
+        self.at = now;
+    }
+
+    /// Takes a token; else says how long until there is one.
+    fn take(&mut self, now: Instant) -> Result<(), Duration> {
+        self.fill(now);
+        if self.tokens >= 1.0 {
+            self.tokens -= 1.0;
+            return Ok(());
+        }
+        Err(Duration::from_secs_f64((1.0 - self.tokens) / self.rate.per_second))
+    }
+
+    /// Takes a token that may not be there yet; how long until it is. Whoever comes next waits longer, [`LONGEST_WAIT`] at most.
+    fn owe(&mut self, now: Instant) -> Duration {
+        self.fill(now);
+        let least = -LONGEST_WAIT.as_secs_f64() * self.rate.per_second;
+        self.tokens = (self.tokens - 1.0).max(least);
+        Duration::from_secs_f64((-self.tokens).max(0.0) / self.rate.per_second)
+    }
+
+    fn is_full(&mut self, now: Instant) -> bool {
+        self.fill(now);
+        self.tokens >= self.rate.burst
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Buckets {
+    edits: Bucket,
+    conflicts: Bucket,
+    trials: Bucket,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct OfJob {
+    /// When an edit was last taken in, and the generation of `spec` that it made.
+    edit: Option<(Instant, i64)>,
+    /// Conflicts in a row.
+    conflicts: u32,
+    /// No step before.
+    not_before: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    jobs: HashMap<ObjectKey, OfJob>,
+    namespaces: HashMap<String, Buckets>,
+}
+
+impl State {
+    fn buckets(&mut self, namespace: &str, now: Instant) -> &mut Buckets {
+        if self.namespaces.len() >= MANY_NAMESPACES && !self.namespaces.contains_key(namespace) {
+            self.namespaces.retain(|_, of| {
+                !(of.edits.is_full(now) && of.conflicts.is_full(now) && of.trials.is_full(now))
+            });
+        }
+        self.namespaces.entry(namespace.to_owned()).or_insert_with(|| Buckets {
+            edits: Bucket::full(EDITS, now),
+            conflicts: Bucket::full(CONFLICTS, now),
+            trials: Bucket::full(TRIALS, now),
+        })
+    }
+}
+
+/// The brakes of all jobs and namespaces.
+#[derive(Debug, Default)]
+pub struct Brakes(Mutex<State>);
+
+impl Brakes {
+    /// How long the job must wait before it is stepped; `None`: step it now. `edit` is the generation of a `spec` that no step has
+    /// taken in yet; with `None` as the answer it counts as taken in.
+    pub fn hold(&self, job: &ObjectKey, edit: Option<i64>) -> Option<Duration> {
+        let now = Instant::now();
+        let mut state = self.0.lock();
+        let known = state.jobs.get(job).copied().unwrap_or_default();
+        if let Some(until) = known.not_before.filter(|until| *until > now) {
+            return Some(until - now);
+        }
+        let generation = edit?;
+        if let Some((last, taken_in)) = known.edit {
+            // The same edit once more, after a conflict: it has waited already.
+            if taken_in == generation {
+                return None;
+            }
+            let next = last + EDITS_APART;
+            if next > now {
+                return Some(next - now);
+            }
+        }
+        if let Err(wait) = state.buckets(&job.namespace, now).edits.take(now) {
+            return Some(wait.max(EDITS_APART));
+        }
+        state.jobs.entry(job.clone()).or_default().edit = Some((now, generation));
+        None
+    }
+
+    /// A write of the job's status conflicted with somebody else's. How long to wait until it is made again; zero the first time.
+    pub fn conflict(&self, job: &ObjectKey) -> Duration {
+        let now = Instant::now();
+        let mut state = self.0.lock();
+        let bucket = state.buckets(&job.namespace, now).conflicts.owe(now);
+        let known = state.jobs.entry(job.clone()).or_default();
+        known.conflicts = known.conflicts.saturating_add(1);
+        let doubled = known.conflicts.checked_sub(2).map(|times| FIRST_WAIT * (1 << times.min(16)));
+        let wait = doubled.unwrap_or_default().max(bucket).min(LONGEST_WAIT);
+        known.not_before = Some(now + wait);
+        wait
+    }
+
+    /// The job's status was written.
+    pub fn written(&self, job: &ObjectKey) {
+        if let Some(known) = self.0.lock().jobs.get_mut(job) {
+            (known.conflicts, known.not_before) = (0, None);
+        }
+    }
+
+    /// A template that was refused before is about to be tried again in that namespace.
+    ///
+    /// # Errors
+    /// How long to wait where too many were tried lately.
+    pub fn try_again(&self, namespace: &str) -> Result<(), Duration> {
+        let now = Instant::now();
+        self.0.lock().buckets(namespace, now).trials.take(now).map_err(|wait| wait.max(TRIALS_APART))
+    }
+
+    /// The job is no more.
+    pub fn forget(&self, job: &ObjectKey) {
+        self.0.lock().jobs.remove(job);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(namespace: &str, name: impl ToString) -> ObjectKey {
+        ObjectKey { namespace: namespace.into(), name: name.to_string() }
+    }
+
+    async fn pass(time: Duration) {
+        tokio::time::advance(time).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_storm_of_edits_of_one_job_is_taken_in_once_a_second() {
+        let brakes = Brakes::default();
+        let mut taken_in = 0;
+        for generation in 0..1_000 {
+            taken_in += u32::from(brakes.hold(&key("a", "x"), Some(generation)).is_none());
+            pass(Duration::from_millis(10)).await;
+        }
+        assert_eq!(taken_in, 10, "in ten seconds");
+        assert_eq!(
+            brakes.hold(&key("b", "y"), Some(7)),
+            None,
+            "an edit of another tenant is taken in at once"
+        );
+        assert_eq!(brakes.hold(&key("a", "z"), None), None, "what is no edit does not wait");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn edits_of_many_jobs_of_a_namespace_share_a_bucket() {
+        let brakes = Brakes::default();
+        let mut taken_in = 0;
+        for second in 0..10 {
+            for job in 0..1_000 {
+                taken_in += u32::from(brakes.hold(&key("a", job), Some(second)).is_none());
+            }
+            pass(Duration::from_secs(1)).await;
+        }
+        assert_eq!(taken_in, 200 + 9 * 20);
+        assert_eq!(brakes.hold(&key("b", 0), Some(1)), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_edit_whose_write_conflicted_is_tried_again_at_once_and_then_ever_later() {
+        let (brakes, job) = (Brakes::default(), key("a", "x"));
+        assert_eq!(brakes.hold(&job, Some(2)), None);
+        let mut waits = Vec::new();
+        for _ in 0..12 {
+            let wait = brakes.conflict(&job);
+            // Whatever happens meanwhile, the job waits.
+            assert_eq!(brakes.hold(&job, None), (!wait.is_zero()).then_some(wait));
+            pass(wait).await;
+            assert_eq!(brakes.hold(&job, Some(2)), None, "the same edit does not wait a second time");
+            waits.push(wait.as_millis());
+        }
+        assert_eq!(waits[..6], [0, 250, 500, 1_000, 2_000, 4_000]);
+        assert_eq!(waits[10..], [30_000, 30_000]);
+        brakes.written(&job);
+        assert_eq!(brakes.conflict(&job), Duration::ZERO);
+    }
+
+    /// A job whose writes conflict every second time, as under an API server at its limits.
+    #[tokio::test(start_paused = true)]
+    async fn when_half_of_all_writes_conflict_a_namespace_retries_twice_a_second_at_most() {
+        let brakes = Brakes::default();
+        let (mut retries, mut tenths) = (0, 0);
+        while tenths < 600 {
+            for job in 0..50 {
+                let job = key("a", job);
+                if brakes.hold(&job, None).is_some() {
+                    continue;
+                }
+                if (tenths + retries) % 2 == 0 {
+                    brakes.conflict(&job);
+                    retries += 1;
+                } else {
+                    brakes.written(&job);
+                }
+            }
+            pass(Duration::from_millis(100)).await;
+            tenths += 1;
+        }
+        assert!(retries < 60 * 5, "{retries} in a minute");
+        assert_eq!(brakes.conflict(&key("b", "y")), Duration::ZERO, "another tenant's first retry is quick");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refused_templates_of_a_namespace_are_tried_again_at_a_bounded_rate() {
+        let brakes = Brakes::default();
+        let mut tried = 0;
+        for _ in 0..60 {
+            tried += (0..500).filter(|_| brakes.try_again("a").is_ok()).count();
+            pass(Duration::from_secs(1)).await;
+        }
+        assert_eq!(tried, 100 + 59 * 10);
+        assert_eq!(brakes.try_again("b"), Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn namespaces_that_are_quiet_are_forgotten() {
+        let brakes = Brakes::default();
+        for namespace in 0..3 * MANY_NAMESPACES {
+            assert_eq!(brakes.try_again(&namespace.to_string()), Ok(()));
+            pass(Duration::from_millis(100)).await;
+        }
+        assert!(brakes.0.lock().namespaces.len() <= MANY_NAMESPACES);
+    }
+}

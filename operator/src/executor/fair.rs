@@ -1,0 +1,186 @@
+//! Whose job is next: namespaces take turns, and within a namespace the job that has waited longest.
+//!
+//! A namespace with ten thousand jobs to look at delays another's by one job, not by ten thousand.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::ops::Bound;
+
+use andreas_runtime::watch::ObjectKey;
+
+/// Jobs to be stepped, and those that are.
+#[derive(Debug)]
+pub struct FairQueue {
+    /// Names by namespace, in the order in which they came.
+    queues: BTreeMap<String, VecDeque<String>>,
+    waiting: HashSet<ObjectKey>,
+    in_hand: HashSet<ObjectKey>,
+    in_hand_of: HashMap<String, usize>,
+    /// The namespace that was served last.
+    last: String,
+    /// Most jobs of one namespace in hand at a time.
+    share: usize,
+}
+
+impl FairQueue {
+    /// Empty; at most `share` jobs of one namespace are in hand at a time.
+    pub fn new(share: usize) -> Self {
+        Self {
+            queues: BTreeMap::new(),
+            waiting: HashSet::new(),
+            in_hand: HashSet::new(),
+            in_hand_of: HashMap::new(),
+            last: String::new(),
+            share,
+        }
+    }
+
+    /// The job has to be stepped; nothing changes where it waits already.
+    pub fn push(&mut self, job: ObjectKey) {
+        if self.waiting.insert(job.clone()) {
+            self.queues.entry(job.namespace).or_default().push_back(job.name);
+        }
+    }
+
+    /// The next job, in hand from now on. None where all that wait are in hand, or their namespaces have their share.
+    pub fn take(&mut self) -> Option<ObjectKey> {
+        let after = (Bound::Excluded(self.last.as_str()), Bound::Unbounded);
+        let up_to = (Bound::Unbounded, Bound::Included(self.last.as_str()));
+        let mut turns = self.queues.range::<str, _>(after).chain(self.queues.range::<str, _>(up_to));
+        let (namespace, at) = turns
+            .find_map(|(namespace, names)| Some((namespace.clone(), self.first_of(namespace, names)?)))?;
+        let names = self.queues.get_mut(&namespace)?;
+        let name = names.remove(at)?;
+        if names.is_empty() {
+            self.queues.remove(&namespace);
+        }
+        let job = ObjectKey { namespace: namespace.clone(), name };
+        self.waiting.remove(&job);
+        self.in_hand.insert(job.clone());
+        *self.in_hand_of.entry(namespace.clone()).or_default() += 1;
+        self.last = namespace;
+        Some(job)
+    }
+
+    /// The first of these that is not in hand, where the namespace may have one more.
+    fn first_of(&self, namespace: &str, names: &VecDeque<String>) -> Option<usize> {
+        let mine = self.in_hand_of.get(namespace).copied().unwrap_or(0);
+        if mine >= self.share {
+            return None;
+        }
+        if mine == 0 {
+            return Some(0);
+        }
+        names.iter().position(|name| {
+            !self.in_hand.contains(&ObjectKey { namespace: namespace.to_owned(), name: name.clone() })
+        })
+    }
+
+    /// The job is in hand no more.
+    pub fn done(&mut self, job: &ObjectKey) {
+        if self.in_hand.remove(job)
+            && let Some(count) = self.in_hand_of.get_mut(&job.namespace)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.in_hand_of.remove(&job.namespace);
+            }
+        }
+    }
+
+    /// How many wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// How many are in hand.
+    pub fn in_hand(&self) -> usize {
+        self.in_hand.len()
+    }
+}
+
+impl Extend<ObjectKey> for FairQueue {
+    fn extend<I: IntoIterator<Item = ObjectKey>>(&mut self, jobs: I) {
+        jobs.into_iter().for_each(|job| self.push(job));
+    }
+}
+
+/// Picks `most` of what namespaces bring, in turns: as many of each as of every other, where it has so many. `counts` is how many
+/// each brings; the answer is how many each may have.
+pub fn shares<'a>(counts: &BTreeMap<&'a str, usize>, each: usize, most: usize) -> BTreeMap<&'a str, usize> {
+    let mut left = most;
+    let mut by_size: BTreeSet<(usize, &str)> =
+        counts.iter().map(|(namespace, count)| ((*count).min(each), *namespace)).collect();
+    let mut shares = BTreeMap::new();
+    while let Some((count, namespace)) = by_size.pop_first() {
+        let share = count.min(left / (by_size.len() + 1));
+        left -= share;
+        shares.insert(namespace, share);
+    }
+    shares
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(namespace: &str, name: impl ToString) -> ObjectKey {
+        ObjectKey { namespace: namespace.into(), name: name.to_string() }
+    }
+
+    fn take(queue: &mut FairQueue) -> Option<String> {
+        queue.take().map(|job| job.to_string())
+    }
+
+    #[test]
+    fn a_namespace_with_ten_thousand_jobs_delays_anothers_by_one() {
+        let mut queue = FairQueue::new(32);
+        queue.extend((0..10_000).map(|n| key("a", n)));
+        assert_eq!(take(&mut queue).as_deref(), Some("a/0"));
+        queue.push(key("z", "urgent"));
+        queue.push(key("m", "other"));
+        let next: Vec<_> = (0..4).filter_map(|_| take(&mut queue)).collect();
+        assert_eq!(next, ["m/other", "z/urgent", "a/1", "a/2"]);
+    }
+
+    #[test]
+    fn within_a_namespace_the_job_that_waited_longest_is_next() {
+        let mut queue = FairQueue::new(32);
+        queue.extend(["z", "a", "m", "a"].map(|name| key("team", name)));
+        let order: Vec<_> = std::iter::from_fn(|| take(&mut queue)).collect();
+        assert_eq!(order, ["team/z", "team/a", "team/m"]);
+    }
+
+    #[test]
+    fn one_namespace_never_has_all_workers() {
+        let mut queue = FairQueue::new(2);
+        queue.extend((0..5).map(|n| key("a", n)));
+        let first: Vec<_> = std::iter::from_fn(|| queue.take()).collect();
+        assert_eq!(first.len(), 2, "its share");
+        queue.push(key("b", 0));
+        assert_eq!(take(&mut queue).as_deref(), Some("b/0"));
+        queue.done(&first[0]);
+        assert_eq!(take(&mut queue).as_deref(), Some("a/2"));
+        assert_eq!((queue.waiting(), queue.in_hand()), (2, 3));
+    }
+
+    #[test]
+    fn a_job_in_hand_is_not_taken_a_second_time_and_not_forgotten() {
+        let mut queue = FairQueue::new(8);
+        queue.push(key("a", "x"));
+        let job = queue.take().expect("a job");
+        queue.push(job.clone());
+        queue.push(key("a", "y"));
+        assert_eq!((take(&mut queue).as_deref(), take(&mut queue)), (Some("a/y"), None));
+        queue.done(&job);
+        assert_eq!(take(&mut queue).as_deref(), Some("a/x"));
+    }
+
+    #[test]
+    fn places_are_shared_evenly_and_what_one_does_not_need_goes_to_the_others() {
+        let counts = BTreeMap::from([("few", 10), ("many", 50_000), ("more", 90_000)]);
+        let of = |each, most| shares(&counts, each, most);
+        assert_eq!(of(10_000, 100_000), BTreeMap::from([("few", 10), ("many", 10_000), ("more", 10_000)]));
+        assert_eq!(of(10_000, 10_000), BTreeMap::from([("few", 10), ("many", 4_995), ("more", 4_995)]));
+        assert_eq!(of(10_000, 0).values().sum::<usize>(), 0);
+    }
+}

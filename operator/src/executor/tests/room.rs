@@ -1,0 +1,89 @@
+//! Given jobs that were given the same GPUs; when each looks for room; then one of them finds it.
+
+use andreas_api::slim::SlimNode;
+
+use super::*;
+use crate::executor::observe::Seen;
+use crate::lifecycle::Verdict;
+
+struct Room {
+    index: ClusterIndex,
+    ledger: Ledger,
+}
+
+fn key(name: &str) -> ObjectKey {
+    ObjectKey { namespace: "team".into(), name: name.into() }
+}
+
+impl Room {
+    /// One node with four GPUs.
+    fn new() -> Self {
+        let mut index = ClusterIndex::new();
+        let node: SlimNode = serde_json::from_value(json!({
+            "metadata": {"name": "n1", "resourceVersion": "1"},
+            "status": {"allocatable": {"nvidia.com/gpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}]}}))
+        .expect("a node");
+        index.apply(node);
+        Self { index, ledger: Ledger::new(Timestamp::UNIX_EPOCH) }
+    }
+
+    /// A job that was given all of it `since` a second, and that is as old as `created` says.
+    fn starts(&mut self, name: &str, created: &str, since: &str, metadata: Value) -> &mut Self {
+        let allocation = json!({"attempt": 1, "generation": 1, "gpuType": "A", "gpus": 4, "gpusPerWorker": 4, "nodes": ["n1"],
+            "placement": "n1", "since": since, "watts": 0});
+        let mut job =
+            testing::job(10, &json!({"phase": "Starting", "decisions": 1, "allocation": allocation}));
+        job["spec"]["gpus"] = json!({"min": 4});
+        job["metadata"]["name"] = name.into();
+        job["metadata"]["uid"] = format!("uid-of-{name}").into();
+        job["metadata"]["creationTimestamp"] = created.into();
+        for (field, value) in metadata.as_object().into_iter().flatten() {
+            job["metadata"][field] = value.clone();
+        }
+        self.index.apply(serde_json::from_value::<SlimTrainingJob>(job).expect("a job"));
+        self
+    }
+
+    fn finds_room(&mut self, name: &str) -> bool {
+        let memory = self.ledger.entry(&key(name), &format!("uid-of-{name}"));
+        memory.verdict = Some(Verdict { gpus: 1, at: Timestamp::UNIX_EPOCH, refusal: None, admitted: None });
+        let memory = memory.clone();
+        let seen = Seen::gather(&self.index, |_| memory, &key(name), Arc::default(), Timestamp::now());
+        let step = seen.expect("the job").step();
+        step.actions.iter().any(|action| matches!(action, Action::CreatePods { .. }))
+    }
+}
+
+const EARLY: &str = "2026-01-01T00:00:00Z";
+const LATE: &str = "2026-01-01T00:00:01Z";
+
+#[test]
+fn of_two_allocations_the_earlier_has_the_gpus() {
+    let mut room = Room::new();
+    room.starts("a", EARLY, LATE, json!({})).starts("b", LATE, EARLY, json!({}));
+    assert_eq!((room.finds_room("a"), room.finds_room("b")), (false, true));
+}
+
+#[test]
+fn of_two_allocations_of_the_same_second_the_older_job_has_the_gpus_whatever_its_name() {
+    for (older, younger) in [("a", "b"), ("b", "a")] {
+        let mut room = Room::new();
+        room.starts(older, EARLY, LATE, json!({})).starts(younger, LATE, LATE, json!({}));
+        assert_eq!((room.finds_room(older), room.finds_room(younger)), (true, false));
+    }
+}
+
+#[test]
+fn a_job_that_is_being_deleted_keeps_no_gpus_without_pods_there() {
+    let mut room = Room::new();
+    let deleted = json!({"deletionTimestamp": LATE, "finalizers": ["x.example/y"]});
+    room.starts("deleted", EARLY, EARLY, deleted).starts("next", LATE, LATE, json!({}));
+    assert!(room.finds_room("next"));
+    // A pod of it that is bound there keeps them until it has ended.
+    let mut bound = pod(0, 20, "uid-of-deleted");
+    bound["metadata"]["labels"]["andreas.dev/job"] = "deleted".into();
+    bound["metadata"]["ownerReferences"][0]["name"] = "deleted".into();
+    bound["spec"] = json!({"nodeName": "n1", "containers": [{"name": "t", "resources": {"requests": {"nvidia.com/gpu": "4"}}}]});
+    room.index.apply(serde_json::from_value::<andreas_api::slim::SlimPod>(bound).expect("a pod"));
+    assert!(!room.finds_room("next"));
+}

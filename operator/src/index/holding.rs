@@ -1,0 +1,227 @@
+//! Who holds a node's GPUs beside the pods that are there, and which pods cannot run any more because their node was booted again.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use andreas_api::gpu_node::pod_name;
+use andreas_api::slim::SlimPod;
+use andreas_runtime::clock;
+use andreas_runtime::watch::ObjectKey;
+use jiff::{SignedDuration, Timestamp};
+use kube::api::ObjectMeta;
+
+use super::foreign::ForeignPod;
+use super::{Amounts, ClusterIndex, Gone, owner, quantity};
+use crate::lifecycle::containers_seen_ended;
+
+/// Grace of a pod that does not say.
+const GRACE: i64 = 30;
+/// A pod that was seen started this long before its node was seen booted again ran before the boot. Less proves nothing: watches of
+/// pods and nodes are not in step, and a pod that was bound before a boot and not started yet runs after it.
+const BEFORE_BOOT: Duration = Duration::from_secs(60);
+
+/// A pod as GpuNodes name it.
+pub fn name_of(meta: &ObjectMeta) -> String {
+    pod_name(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
+}
+
+pub(super) fn name_of_key(key: &ObjectKey) -> String {
+    pod_name(&key.namespace, &key.name)
+}
+
+fn cluster_key(name: &str) -> ObjectKey {
+    ObjectKey { namespace: String::new(), name: name.to_owned() }
+}
+
+impl ClusterIndex {
+    /// What pods without an object take of a node, but for those of ours that `accounted` says.
+    pub fn vanished_use(&self, node: &str, accounted: impl Fn(&SlimPod) -> bool) -> Amounts {
+        let now = Instant::now();
+        let all = self.vanished.on(node).filter(|pod| !pod.ours.as_ref().is_some_and(|ours| accounted(ours)));
+        all.filter_map(|pod| pod.takes(now)).fold(Amounts::default(), Amounts::plus)
+    }
+
+    /// GPUs of a node that pods of others hold without an object.
+    pub fn vanished_foreign_gpus(&self, node: &str) -> u64 {
+        let now = Instant::now();
+        let foreign = self.vanished.on(node).filter(|pod| pod.ours.is_none());
+        foreign.filter_map(|pod| pod.takes(now)).map(|amounts| amounts.gpus).sum()
+    }
+
+    /// With which number the agent of a node was last asked who holds its GPUs.
+    pub(super) fn look_of(&self, node: &str) -> i64 {
+        self.gpu_nodes.get(&cluster_key(node)).map_or(0, |node| node.spec.look)
+    }
+
+    /// A pod with our label is gone, whatever it was.
+    pub(super) fn pod_went(&mut self, pod: &Arc<SlimPod>) {
+        let ended = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed") || containers_seen_ended(pod);
+        let ours = owner(&pod.metadata).is_some().then(|| Arc::clone(pod));
+        let node = pod.spec.node_name.clone();
+        let grace = grace(&pod.metadata, pod.spec.termination_grace_period_seconds);
+        self.went(node, &pod.metadata, ours, quantity::pod(&pod.spec), grace, ended);
+    }
+
+    /// A pod of others is not shown any more: it has ended, or it was deleted.
+    pub(super) fn foreign_went(&mut self, pod: &ForeignPod) {
+        let Some((node, amounts)) = pod.takes.clone() else { return };
+        let grace = grace(&pod.metadata, pod.grace);
+        self.went(Some(node), &pod.metadata, None, amounts, grace, false);
+    }
+
+    fn went(
+        &mut self,
+        node: Option<String>,
+        meta: &ObjectMeta,
+        ours: Option<Arc<SlimPod>>,
+        amounts: Amounts,
+        grace: Duration,
+        ended: bool,
+    ) {
+        let (Some(node), now) = (node, Instant::now()) else { return };
+        let pod = name_of(meta);
+        let lives = self.nodes.get(&cluster_key(&node)).is_some_and(|node| {
+            !node.spec.taints.iter().any(|taint| taint.key == "node.kubernetes.io/out-of-service")
+        });
+        if ended || !lives {
+            self.vanished.ended(&node, &pod, now);
+            return;
+        }
+        let look = self.look_of(&node);
+        let uid = meta.uid.clone().unwrap_or_default();
+        self.vanished.went(&node, super::vanished::Went { pod, uid, ours, amounts, grace, look }, now);
+        self.signals.holders.notify_one();
+    }
+
+    /// An agent has reported: who holds GPUs of its node.
+    pub(super) fn agent_reported(&mut self, key: &ObjectKey) {
+        let Some(gpu_node) = self.gpu_nodes.get(key).cloned() else { return };
+        let Some(status) = gpu_node.status.as_ref().filter(|status| status.agent_version.is_some()) else {
+            return;
+        };
+        let present = |pod: &str| {
+            let Some((namespace, name)) = pod.split_once('/') else { return true };
+            let key = ObjectKey { namespace: namespace.to_owned(), name: name.to_owned() };
+            self.pods.get(&key).is_some() || self.foreign.get(&key).is_some()
+        };
+        let now = Instant::now();
+        let mut vanished = std::mem::take(&mut self.vanished);
+        let changed = vanished.reported(&key.name, status, gpu_node.spec.look, present, now);
+        self.vanished = vanished;
+        if !self.holder_questions().is_empty() {
+            self.signals.holders.notify_one();
+        }
+        if changed {
+            self.freed(&key.name);
+        }
+    }
+
+    fn freed(&mut self, node: &str) {
+        self.mark_jobs_on(node);
+        self.replan();
+    }
+
+    /// Forgets pods without an object whose time is over.
+    pub fn expire_vanished(&mut self) {
+        let mut vanished = std::mem::take(&mut self.vanished);
+        let cut_off = |node: &str| {
+            let node = self.nodes.get(&cluster_key(node));
+            node.is_some_and(|node| {
+                !node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
+            })
+        };
+        let changed = vanished.expire(cut_off, Instant::now());
+        self.vanished = vanished;
+        for node in changed {
+            self.freed(&node);
+        }
+    }
+
+    /// Nodes whose agents are to be asked who holds GPUs, and with which number.
+    pub fn holder_questions(&self) -> Vec<(String, i64)> {
+        let look = |node: &str| Some(self.gpu_nodes.get(&cluster_key(node))?.spec.look);
+        self.vanished.questions(look, Instant::now())
+    }
+
+    /// Pods of others that went, of which only the API server knows whether they ended: node, name and UID.
+    pub fn take_doubtful(&mut self) -> Vec<(String, ObjectKey, String)> {
+        let doubtful = self.vanished.take_doubtful().into_iter();
+        let key = |(node, pod, uid): (String, String, String)| {
+            let (namespace, name) = pod.split_once('/')?;
+            Some((node, ObjectKey { namespace: namespace.to_owned(), name: name.to_owned() }, uid))
+        };
+        doubtful.filter_map(key).collect()
+    }
+
+    /// A pod that went has ended, or is there after all.
+    pub fn holds_nothing_unseen(&mut self, node: &str, pod: &ObjectKey) {
+        if self.vanished.ended(node, &pod_name(&pod.namespace, &pod.name), Instant::now()) {
+            self.freed(node);
+        }
+    }
+
+    /// A pod is there, in this state.
+    pub(super) fn pod_seen(&mut self, pod: &SlimPod) {
+        self.vanished.appeared(&name_of(&pod.metadata));
+        let mut containers = pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses);
+        let started = containers.any(|one| one.state.running.is_some() || one.state.terminated.is_some());
+        if let Some(uid) = pod.metadata.uid.clone().filter(|_| started) {
+            self.started.entry(uid).or_insert_with(Instant::now);
+        }
+    }
+
+    /// A node is there: notes when its boot ID changes under our eyes.
+    pub(super) fn node_seen(&mut self, key: &ObjectKey) {
+        let Some(boot) = self.nodes.get(key).map(|node| node.status.node_info.boot_id.clone()) else {
+            return;
+        };
+        if boot.is_empty() {
+            return;
+        }
+        let known = self.boots.entry(key.name.clone()).or_insert_with(|| (boot.clone(), None));
+        if known.0 != boot {
+            *known = (boot, Some(Instant::now()));
+            // Nothing starts a pod again that has no object.
+            if self.vanished.node_died(&key.name) {
+                self.freed(&key.name);
+            }
+        }
+    }
+
+    /// A node is no more.
+    pub(super) fn node_went(&mut self, key: &ObjectKey) {
+        self.boots.remove(&key.name);
+        self.vanished.node_died(&key.name);
+    }
+
+    /// UIDs of those of these pods that ran on a node before it was booted again, and cannot run any more.
+    pub fn lost_in_boot<'a>(
+        &self,
+        node: &str,
+        pods: impl Iterator<Item = &'a SlimPod>,
+        gone: &[Gone],
+    ) -> BTreeSet<String> {
+        let Some((_, Some(booted))) = self.boots.get(node) else { return BTreeSet::new() };
+        let before = |started: &Instant| *started + BEFORE_BOOT <= *booted;
+        let there = |pod: &SlimPod| pod.spec.node_name.as_deref() == Some(node);
+        let uid = |pod: &SlimPod| pod.metadata.uid.clone();
+        let live = pods.filter(|pod| there(pod)).filter_map(uid);
+        let live = live.filter(|uid| self.started.get(uid).is_some_and(before));
+        let gone = gone.iter().filter(|gone| there(&gone.last));
+        let gone = gone.filter(|gone| gone.at <= *booted || gone.started.as_ref().is_some_and(before));
+        live.chain(gone.filter_map(|gone| uid(&gone.last))).collect()
+    }
+}
+
+/// What is left of a pod's grace: of the deletion that was asked for, else all of it.
+fn grace(meta: &ObjectMeta, of_pod: Option<i64>) -> Duration {
+    let whole = of_pod.unwrap_or(GRACE).max(0);
+    let asked = meta.deletion_timestamp.as_ref().filter(|_| meta.deletion_grace_period_seconds != Some(0));
+    let left = asked.map_or(whole, |until| seconds_until(until.0).clamp(0, whole));
+    Duration::from_secs(left.unsigned_abs())
+}
+
+fn seconds_until(at: Timestamp) -> i64 {
+    at.duration_since(clock::now()).max(SignedDuration::ZERO).as_secs()
+}

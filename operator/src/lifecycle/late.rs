@@ -1,0 +1,132 @@
+//! A start that takes too long: pods that cannot be made or are not bound, containers that do not start.
+
+use andreas_api::slim::SlimContainerStatus;
+use andreas_api::training_job::Allocation;
+use andreas_api::{Outcome, Reason};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Container;
+
+use super::action::Action;
+use super::draft::Draft;
+use super::judge::Judgement;
+use super::member::{Member, Members};
+use super::status::{self, after, duration_text, last_line};
+
+/// Longest `startTimeout`, s; the schema says the same.
+const LONGEST_START: i64 = 4 * 3600;
+
+/// When this process first saw room for the allocation. From then on its gang has the policy's `placementTimeout` to be
+/// wholly bound, whether or not its pods could be made. By the clock of this process alone: others' may be wrong.
+pub(super) fn room_since(d: &Draft<'_>, allocation: &Allocation) -> Option<Timestamp> {
+    let creation = d.o.creation;
+    creation.since.filter(|_| creation.generation == allocation.generation)
+}
+
+/// The time to be wholly bound is over; has the job looked at again when it will be.
+pub(super) fn is_late(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
+    let since = room_since(d, allocation).unwrap_or(d.o.now);
+    let due = after(since, d.o.policy.placement_timeout);
+    d.look_at(due);
+    due <= d.o.now
+}
+
+/// A gang whose pods could not all be made in time goes back as a whole. No node is to blame, and the next job of this
+/// namespace would fare no better.
+pub(super) fn withdraw_unmade(d: &mut Draft<'_>, members: &Members<'_>) {
+    let missing = members.gang.iter().filter(|m| m.pod().is_none()).count();
+    let words = d.o.creation.trouble.as_deref().map(status::bounded);
+    let message = format!(
+        "{missing} of {} pods could not be made within {}: {}",
+        members.gang.len(),
+        duration_text(d.o.policy.placement_timeout),
+        words.as_deref().unwrap_or("their GPUs were in use"),
+    );
+    d.stop_judged(&Judgement::new(Outcome::Withdrawn, Reason::PlacementTimeout, message));
+    d.actions.extend(words.map(|words| Action::BackOff { words }));
+}
+
+/// A gang not wholly bound in time goes back as a whole; nodes that were not reached are left out for a while.
+pub(super) fn withdraw_unbound(d: &mut Draft<'_>, members: &Members<'_>) {
+    let unbound: Vec<&Member<'_>> = members.gang.iter().filter(|m| !m.bound()).collect();
+    let words = unbound.iter().find_map(|m| {
+        let conditions = &m.pod()?.status.conditions;
+        let said = conditions.iter().find(|c| c.type_ == "PodScheduled" && c.status != "True")?;
+        (!said.message.is_empty()).then(|| said.message.clone())
+    });
+    let message = format!(
+        "{} of {} workers not bound within {}: {}",
+        unbound.len(),
+        members.gang.len(),
+        duration_text(d.o.policy.placement_timeout),
+        words.unwrap_or_else(|| "the scheduler has said nothing".into()),
+    );
+    let mut judgement = Judgement::new(Outcome::Withdrawn, Reason::PlacementTimeout, message);
+    judgement.avoid = unbound.iter().map(|m| m.node.to_owned()).collect();
+    d.stop_judged(&judgement);
+}
+
+/// Seconds from bound to running that an attempt may take.
+pub(super) fn start_limit(d: &Draft<'_>) -> i64 {
+    d.o.job.spec.start_timeout.seconds_or(900).min(LONGEST_START)
+}
+
+/// A container of the template that the kubelet did start and that keeps the training from starting: an init container
+/// that does not end, or one that ends again and again.
+fn own_container_in_the_way(d: &Draft<'_>, member: &Member<'_>) -> Option<String> {
+    let template = d.o.job.spec.template.spec.as_ref()?;
+    let inits = template.init_containers.as_deref().unwrap_or_default();
+    let status = &member.pod()?.status;
+    let hanging = status.init_container_statuses.iter().find(|s| {
+        let ends = |c: &&Container| c.restart_policy.as_deref() != Some("Always");
+        s.state.running.is_some() && inits.iter().filter(ends).any(|c| c.name == s.name)
+    });
+    if let Some(hanging) = hanging {
+        return Some(format!("init container {} has not ended", hanging.name));
+    }
+    let own = |name: &str| template.containers.iter().chain(inits).any(|c| c.name == name);
+    let crashing = |s: &&SlimContainerStatus| {
+        s.state.waiting.as_ref().is_some_and(|w| w.reason == "CrashLoopBackOff") && own(&s.name)
+    };
+    let crashes = status.init_container_statuses.iter().chain(&status.container_statuses).find(crashing)?;
+    let message = crashes.state.waiting.as_ref().map(|w| last_line(&w.message)).unwrap_or_default();
+    Some(format!("container {} ends again and again: CrashLoopBackOff: {message}", crashes.name))
+}
+
+/// Image and configuration are the user's, and so is what its own containers do; any other reason for not starting is the cluster's.
+pub(super) fn start_timeout(d: &mut Draft<'_>, members: &Members<'_>) {
+    const OF_THE_USER: [&str; 5] = [
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "ErrImageNeverPull",
+        "InvalidImageName",
+        "CreateContainerConfigError",
+    ];
+    let container = d.o.training_container();
+    let late: Vec<&Member<'_>> = members.gang.iter().filter(|m| m.started_at(container).is_none()).collect();
+    let waiting = |m: &Member<'_>| -> Vec<(String, String)> {
+        let statuses = m.pod().map(|p| &p.status);
+        statuses
+            .into_iter()
+            .flat_map(|s| s.init_container_statuses.iter().chain(&s.container_statuses))
+            .filter_map(|s| s.state.waiting.as_ref())
+            .map(|w| (w.reason.clone(), w.message.clone()))
+            .collect()
+    };
+    let all: Vec<_> = late.iter().flat_map(|m| waiting(m)).collect();
+    let users = all.iter().find(|(reason, _)| OF_THE_USER.contains(&reason.as_str()));
+    let hanging = late.iter().find_map(|m| own_container_in_the_way(d, m));
+    let shown = users.or(all.first());
+    let words = shown.map_or_else(String::new, |(reason, message)| {
+        if message.is_empty() { format!(": {reason}") } else { format!(": {reason}: {}", last_line(message)) }
+    });
+    let words = hanging.as_ref().filter(|_| users.is_none()).map_or(words, |hanging| format!(": {hanging}"));
+    let limit = duration_text(start_limit(d));
+    let message = format!("bound but not running within {limit}{words}");
+    let of_the_user = users.is_some() || hanging.is_some();
+    let outcome = if of_the_user { Outcome::UserFailure } else { Outcome::ClusterFailure };
+    let mut judgement = Judgement::new(outcome, Reason::StartTimeout, message);
+    if outcome == Outcome::ClusterFailure {
+        judgement.avoid = late.iter().map(|m| m.node.to_owned()).collect();
+    }
+    d.stop_judged(&judgement);
+}

@@ -1,0 +1,123 @@
+use andreas_api::{Outcome, Phase};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::json;
+
+use super::world::*;
+
+const HOUR: i64 = 3_600;
+
+/// The kubelet writes its own time, that far from the API server's, into a pod that it has.
+fn kubelet_writes(world: &mut World, pod: &str, off: i64) {
+    let now = world.now;
+    let pod = world.pods.get_mut(pod).unwrap();
+    pod.status.start_time = Some(Time(at(now + off)));
+    let state = container(pod);
+    if let Some(running) = &mut state.running {
+        running.started_at = Some(Time(at(now + off)));
+    }
+    if let Some(terminated) = &mut state.terminated {
+        terminated.finished_at = Some(Time(at(now + off)));
+    }
+}
+
+#[test]
+fn stamps_of_a_clock_that_is_behind_let_nothing_time_out_early() {
+    let mut world = World::new(json!({"startTimeout": "5m", "gpus": {"min": 2, "maxNodes": 2}}));
+    world.now = 2 * HOUR;
+    world.plan_run(&["n1", "n2"], 1);
+    for pod in world.members() {
+        world.pods.get_mut(&pod).unwrap().metadata.creation_timestamp = Some(Time(at(HOUR)));
+    }
+    world.wait(119);
+    assert_eq!(world.phase(), Phase::Starting, "not bound yet, and in time");
+    world.bind_all();
+    for pod in world.members() {
+        condition(world.pods.get_mut(&pod).unwrap(), "PodScheduled", "True", "", Some(Time(at(HOUR))));
+    }
+    world.wait(299);
+    assert_eq!(world.phase(), Phase::Starting, "not started yet, and in time");
+    world.run_all();
+    // A node controller whose clock is behind says that the node is silent.
+    let fact = world.nodes.get_mut("n1").unwrap();
+    (fact.ready, fact.ready_changed) = (false, Some(at(HOUR)));
+    world.policy.node_loss_restart = true;
+    world.settle();
+    world.wait(899);
+    assert_eq!((world.phase(), world.status().attempts), (Phase::Running, 1));
+    world.wait(1);
+    assert_eq!(world.status().stop.unwrap().reason, "NodeSilent");
+}
+
+#[test]
+fn stamps_of_a_clock_that_is_ahead_let_nothing_wait_longer() {
+    let mut world = World::new(json!({"startTimeout": "5m"}));
+    world.plan_run(&["n1"], 1);
+    world.pods.get_mut("bert-1-0").unwrap().metadata.creation_timestamp = Some(Time(at(HOUR)));
+    world.bind_all();
+    condition(world.pods.get_mut("bert-1-0").unwrap(), "PodScheduled", "True", "", Some(Time(at(HOUR))));
+    world.wait(300);
+    assert_eq!(world.status().stop.unwrap().reason, "StartTimeout");
+}
+
+#[test]
+fn a_run_begins_when_it_is_seen_where_the_clock_of_its_node_is_off() {
+    for off in [-HOUR, HOUR] {
+        let mut world = World::new(json!({"maxRunTime": "30m"}));
+        world.now = 2 * HOUR;
+        world.plan_run(&["n1"], 1).bind_all();
+        let pod = world.members().remove(0);
+        let now = Some(Time(at(world.now + off)));
+        let started = andreas_api::slim::SlimRunning { started_at: now };
+        container(world.pods.get_mut(&pod).unwrap()).running = Some(started);
+        kubelet_writes(&mut world, &pod, off);
+        world.settle();
+        let running = world.status().allocation.unwrap().running_time.unwrap().0;
+        assert_eq!((world.phase(), running), (Phase::Running, at(world.now)), "{off}");
+        world.wait(1_799);
+        assert_eq!(world.phase(), Phase::Running);
+    }
+}
+
+#[test]
+fn an_exit_0_after_a_stop_is_a_stop_though_the_clock_of_the_node_is_behind() {
+    let mut world = World::running(json!({"checkpoint": {"claimName": "c"}}), &["n1"], 1);
+    kubelet_writes(&mut world, "bert-1-0", -HOUR);
+    world.report(40_000);
+    world.now = 100;
+    world.edit(json!({"suspend": true}));
+    world.now = 110;
+    world.exit_quietly("bert-1-0", 0, "");
+    if let Some((gone, _)) = world.gone.last_mut() {
+        let finished = container(gone).terminated.as_mut().unwrap();
+        finished.finished_at = Some(Time(at(110 - HOUR)));
+    }
+    world.settle();
+    assert_eq!((world.phase(), world.last().0), (Phase::Suspended, Outcome::Stopped));
+}
+
+#[test]
+fn one_member_that_finished_by_a_clock_that_is_behind_does_not_end_the_others_at_once() {
+    let mut world = World::running(json!({"gpus": {"min": 2, "maxNodes": 2}}), &["n1", "n2"], 1);
+    world.now = 100;
+    world.exit_quietly("bert-1-0", 0, "");
+    let ended = container(world.pods.get_mut("bert-1-0").unwrap()).terminated.as_mut().unwrap();
+    ended.finished_at = Some(Time(at(100 - HOUR)));
+    world.settle();
+    world.wait(599);
+    assert_eq!(world.phase(), Phase::Running);
+    world.wait(1);
+    assert_eq!(world.phase(), Phase::Stopping);
+}
+
+#[test]
+fn a_pod_bound_before_a_boot_and_started_after_it_is_alive() {
+    let mut world = World::new(json!({"checkpoint": {"claimName": "c", "exclusive": true}}));
+    world.plan_run(&["n1"], 1).bind_all().waits_with("bert-1-0", "ContainerCreating", "");
+    world.now = 60;
+    world.boot("n1", "boot-2");
+    world.settle();
+    assert_eq!(world.phase(), Phase::Starting);
+    world.run_all();
+    assert_eq!((world.phase(), world.status().attempts), (Phase::Running, 1));
+    assert!(crate::lifecycle::pod_in_use(&world.pods["bert-1-0"], &world.nodes));
+}

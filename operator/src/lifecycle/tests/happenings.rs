@@ -1,0 +1,231 @@
+//! What happens in a story: users, plans, schedulers, kubelets and nodes act.
+
+use andreas_api::slim::{SlimContainerState, SlimPod, SlimRunning, SlimWaiting};
+use andreas_api::training_job::Progress;
+use andreas_api::{Reason, names};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::Value;
+
+use super::world::*;
+use crate::lifecycle::status::after;
+use crate::lifecycle::*;
+
+impl World {
+    pub fn wait(&mut self, seconds: i64) -> &mut Self {
+        self.now += seconds;
+        self.settle();
+        self
+    }
+
+    pub fn edit(&mut self, spec: Value) -> &mut Self {
+        let mut now = serde_json::to_value(&self.job.spec).unwrap();
+        json_patch_merge(&mut now, &spec);
+        self.job.spec = serde_json::from_value(now).unwrap();
+        *self.job.metadata.generation.as_mut().unwrap() += 1;
+        self.settle();
+        self
+    }
+
+    pub fn plan_run(&mut self, nodes: &[&str], gpus: i32) -> &mut Self {
+        self.plan(Planned::Run {
+            gpu_type: "A100".into(),
+            nodes: nodes.iter().map(|n| (*n).into()).collect(),
+            gpus_per_worker: gpus,
+            limit_watts: None,
+            watts: 300,
+        })
+    }
+
+    pub fn plan_wait(&mut self, reason: Reason, message: &str) -> &mut Self {
+        self.plan(Planned::Wait { reason, message: message.into() })
+    }
+
+    /// A plan made from the job as it is now.
+    pub fn plan(&mut self, verdict: Planned) -> &mut Self {
+        self.decision = Some(DecisionFor { basis: self.status().decisions.unwrap_or(0), verdict });
+        self.settle();
+        self
+    }
+
+    pub fn bind_all(&mut self) -> &mut Self {
+        for name in self.members() {
+            self.bind(&name);
+        }
+        self.settle();
+        self
+    }
+
+    pub fn bind(&mut self, pod: &str) {
+        let time = Some(Time(at(self.now)));
+        let pod = self.pods.get_mut(pod).unwrap();
+        let index: usize = pod.metadata.labels.as_ref().unwrap()[names::LABEL_INDEX].parse().unwrap();
+        let nodes = &self.job.status.as_ref().unwrap().allocation.as_ref().unwrap().nodes;
+        pod.spec.node_name = Some(nodes[index].clone());
+        condition(pod, "PodScheduled", "True", "", time);
+    }
+
+    pub fn run_all(&mut self) -> &mut Self {
+        let now = Some(Time(at(self.now)));
+        for name in self.members() {
+            let pod = self.pods.get_mut(&name).unwrap();
+            pod.status.phase = "Running".into();
+            let running = SlimRunning { started_at: now.clone() };
+            *container(pod) = SlimContainerState { running: Some(running), ..SlimContainerState::default() };
+        }
+        self.settle();
+        self
+    }
+
+    pub fn waits_with(&mut self, pod: &str, reason: &str, message: &str) -> &mut Self {
+        let waiting = SlimWaiting { reason: reason.into(), message: message.into() };
+        *container(self.pods.get_mut(pod).unwrap()) =
+            SlimContainerState { waiting: Some(waiting), ..SlimContainerState::default() };
+        self.settle();
+        self
+    }
+
+    /// The training container of that pod ends now, and with it the pod.
+    pub fn exit(&mut self, pod: &str, code: i32, message: &str) -> &mut Self {
+        self.exit_quietly(pod, code, message);
+        self.settle();
+        self
+    }
+
+    /// The same, without the operator looking.
+    pub fn exit_quietly(&mut self, pod: &str, code: i32, message: &str) {
+        let now = at(self.now);
+        let reason = if code == 0 { "Completed" } else { "Error" };
+        let ending = self.pods.get_mut(pod).unwrap();
+        end(ending, code, reason, message, now);
+        if ending.metadata.deletion_timestamp.is_some() && ending.metadata.finalizers.is_none() {
+            self.remove(pod);
+        }
+    }
+
+    /// The job is deleted; finalizers keep its object.
+    pub fn delete_job(&mut self, finalizers: &[&str]) -> &mut Self {
+        let metadata = &mut self.job.metadata;
+        metadata.finalizers = Some(finalizers.iter().map(|f| (*f).to_owned()).collect());
+        metadata.deletion_timestamp.get_or_insert(Time(at(self.now)));
+        self.settle();
+        self
+    }
+
+    /// Finalizers keep the pod's object.
+    pub fn pin(&mut self, pod: &str) -> &mut Self {
+        let finalizers = Some(vec!["x.example/y".to_owned()]);
+        self.pods.get_mut(pod).unwrap().metadata.finalizers = finalizers;
+        self
+    }
+
+    /// The object goes, with whatever it last said.
+    pub fn remove(&mut self, pod: &str) {
+        let pod = self.pods.remove(pod).unwrap();
+        self.gone.push((pod, at(self.now)));
+    }
+
+    /// All pods that are being deleted save and leave, with this exit code.
+    pub fn leave(&mut self, code: i32) -> &mut Self {
+        let leaving: Vec<String> = self
+            .pods
+            .values()
+            .filter(|p| p.metadata.deletion_timestamp.is_some())
+            .map(|p| p.metadata.name.clone().unwrap())
+            .collect();
+        for pod in leaving {
+            let over = matches!(self.pods[&pod].status.phase.as_str(), "Succeeded" | "Failed");
+            if over || self.pods[&pod].spec.node_name.is_none() {
+                if self.pods[&pod].metadata.finalizers.is_none() {
+                    self.remove(&pod);
+                }
+            } else {
+                self.exit_quietly(&pod, code, "");
+            }
+        }
+        self.settle();
+        self
+    }
+
+    pub fn evict(&mut self, pod: &str) -> &mut Self {
+        self.evict_quietly(pod);
+        self.settle();
+        self
+    }
+
+    /// An eviction as the API server marks it.
+    pub fn evict_by_api(&mut self, pod: &str) -> &mut Self {
+        self.evict_quietly(pod);
+        let conditions = &mut self.pods.get_mut(pod).unwrap().status.conditions;
+        conditions.last_mut().unwrap().reason = "EvictionByEvictionAPI".into();
+        self.settle();
+        self
+    }
+
+    /// The same, without the operator looking.
+    pub fn evict_quietly(&mut self, pod: &str) {
+        let now = at(self.now);
+        let pod = self.pods.get_mut(pod).unwrap();
+        condition(pod, "DisruptionTarget", "True", "Eviction API: evicting", Some(Time(now)));
+        pod.metadata.deletion_timestamp = Some(Time(after(now, 60)));
+        pod.metadata.deletion_grace_period_seconds = Some(60);
+    }
+
+    pub fn silence(&mut self, node: &str) -> &mut Self {
+        let fact = self.nodes.get_mut(node).unwrap();
+        fact.ready = false;
+        fact.ready_changed = Some(at(self.now));
+        self.settle();
+        self
+    }
+
+    /// The node comes back with another boot ID; what had started there is gone, what had not may start now.
+    pub fn boot(&mut self, node: &str, boot: &str) {
+        let now = at(self.now);
+        let started = |pod: &&SlimPod| {
+            pod.spec.node_name.as_deref() == Some(node)
+                && pod.status.container_statuses.iter().any(|s| s.state.waiting.is_none())
+        };
+        let gone = self.gone.iter().map(|(pod, _)| pod);
+        let lost = self
+            .pods
+            .values()
+            .filter(started)
+            .chain(gone.filter(|pod| pod.spec.node_name.as_deref() == Some(node)));
+        let lost: std::collections::BTreeSet<String> =
+            lost.filter_map(|pod| pod.metadata.uid.clone()).collect();
+        let fact = self.nodes.entry(node.to_owned()).or_insert_with(super::parts::node);
+        (fact.ready, fact.ready_changed) = (true, Some(now));
+        fact.boot_id = boot.to_owned();
+        fact.lost.extend(lost);
+    }
+
+    pub fn report(&mut self, milli_percent: i32) -> &mut Self {
+        let attempt = self.status().allocation.as_ref().unwrap().attempt;
+        let status = self.job.status.as_mut().unwrap();
+        status.progress = Some(Progress {
+            milli_percent,
+            text: String::new(),
+            attempt,
+            attempt_start: 0,
+            at: Time(at(self.now)),
+            millis_per_epoch: 60_000,
+            timed_milli_epochs: 0,
+            ended: false,
+            stepwise: true,
+        });
+        self.settle();
+        self
+    }
+
+    /// The operator is killed and starts again: nothing but objects is left.
+    pub fn restart_operator(&mut self) -> &mut Self {
+        self.gone.clear();
+        self.sights.clear();
+        self.decision = None;
+        self.creation = Creation::default();
+        self.backoff = None;
+        self.verdict = None;
+        self.settle();
+        self
+    }
+}

@@ -1,0 +1,57 @@
+//! Pages about jobs of all namespaces: `/forecasts` and `/snapshot`, on the port with certificates.
+//!
+//! Whoever reads them shows a bearer token and has the right to `get` the page's path as a non-resource URL; the chart's
+//! ClusterRole `andreas-plan-reader` grants both. Few are made at a time: they are large.
+
+use std::sync::Arc;
+
+use andreas_runtime::access::{Access, guard};
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use futures::stream;
+use http::{StatusCode, header};
+use serde::Serialize;
+use tokio::sync::Semaphore;
+
+/// Pages made at a time.
+const AT_A_TIME: usize = 2;
+/// A page is sent in pieces of so many bytes, so that the server sees a reader who takes none.
+const PIECE: usize = 64 * 1024;
+
+/// The pages behind authentication and authorization, few at a time.
+pub fn protected(pages: Router, access: Arc<Access>) -> Router {
+    let turns = Arc::new(Semaphore::new(AT_A_TIME));
+    pages.layer(from_fn_with_state(turns, in_turn)).layer(from_fn_with_state(access, guard))
+}
+
+async fn in_turn(State(turns): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
+    let turn = turns.acquire().await;
+    let answer = next.run(request).await;
+    drop(turn);
+    answer
+}
+
+/// A value as JSON, made on a thread that may take its time.
+pub fn json(value: &impl Serialize) -> Response {
+    let text = match tokio::task::block_in_place(|| serde_json::to_vec(value)) {
+        Ok(text) => Bytes::from(text),
+        Err(error) => {
+            tracing::error!(%error, "a page could not be written");
+            return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+        }
+    };
+    let length = text.len();
+    let pieces = stream::unfold(text, |mut rest| async move {
+        if rest.is_empty() {
+            return None;
+        }
+        let piece = rest.split_to(rest.len().min(PIECE));
+        Some((Ok::<_, std::convert::Infallible>(piece), rest))
+    });
+    let headers =
+        [(header::CONTENT_TYPE, "application/json".to_owned()), (header::CONTENT_LENGTH, length.to_string())];
+    (headers, Body::from_stream(pieces)).into_response()
+}

@@ -1,0 +1,268 @@
+//! What jobs count for against the power budget, in watts that GPUs really draw.
+//!
+//! A user's own watts, and what is predicted from them, decide what a run costs. They never decide what fits the budget: a
+//! breaker does not know them. Until a run is measured it counts for at least what measured families draw on the type, and
+//! for the board's maximum where too few are known. A run that agents have measured counts for what they measured.
+//!
+//! **In**: the index, the policy. **Out**: a bound for each GPU type ([`TypeDraw`]), the measured draw of a run
+//! ([`measured`]), and whether the power limit of a run is in force ([`limit_in_force`]).
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use andreas_api::EnergyPolicySpec;
+use andreas_api::energy_policy::Limits;
+use andreas_api::gpu_node::GpuCondition;
+use andreas_api::names::LABEL_ATTEMPT;
+use andreas_api::slim::{SlimPod, SlimTrainingJob};
+use andreas_api::training_job::Allocation;
+use andreas_core::{GpuType, Watts};
+use andreas_planner::{Estimate, LimitsCount};
+use andreas_runtime::watch::ObjectKey;
+use jiff::{SignedDuration, Timestamp};
+
+use super::agent_status;
+use super::boards::board;
+use super::tables::Types;
+use crate::index::{ClusterIndex, name_of, number};
+use crate::lifecycle::is_member;
+
+/// A run is measured once all its workers have run for so long: agents report figures at least once a minute, and the first
+/// ones are of a GPU on which nothing was loaded yet.
+const SETTLED: SignedDuration = SignedDuration::from_secs(120);
+/// Figures of agents may lag by a tenth: a smaller change is not reported.
+const LAG: f64 = 1.1;
+/// So many families must have been measured on a type before what they draw says more than the board's maximum.
+const FEWEST: usize = 3;
+/// Bounds of types move in steps of this part of the board's maximum, so that tables are not made anew for every watt.
+const STEP: f64 = 0.05;
+/// A power limit that is not in force after this time is given up for the attempt.
+const SET_WITHIN: SignedDuration = SignedDuration::from_secs(60);
+/// Runs that are remembered at most; forgotten together.
+const MOST: usize = 50_000;
+
+/// What one GPU of a type counts for, W.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TypeDraw {
+    /// Without a job: nothing counts for less.
+    pub idle: f64,
+    /// At its default power limit: nothing counts for more.
+    pub max: f64,
+    /// In a run that is not measured, at least.
+    pub unmeasured: f64,
+}
+
+impl TypeDraw {
+    /// What `gpus` GPUs count for whose draw is predicted as `predicted` watts, for all of them.
+    pub fn of_predicted(&self, predicted: f64, gpus: u32) -> f64 {
+        self.bounded(predicted.max(self.unmeasured * f64::from(gpus)), gpus)
+    }
+
+    /// What `gpus` GPUs count for where one was measured at `each` watts.
+    pub fn of_measured(&self, each: f64, gpus: u32) -> f64 {
+        self.bounded(each * LAG * f64::from(gpus), gpus)
+    }
+
+    fn bounded(&self, watts: f64, gpus: u32) -> f64 {
+        let all = |each: f64| each * f64::from(gpus);
+        watts.clamp(all(self.idle), all(self.max.max(self.idle)))
+    }
+}
+
+/// Says for every type what its GPUs count for. `running`: measured draw of a GPU of runs, by type.
+pub(super) fn fill(
+    index: &ClusterIndex,
+    policy: &EnergyPolicySpec,
+    running: &[(&str, f64)],
+    types: &mut Types,
+) {
+    let mut families: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for (_, profile) in index.profiles.iter() {
+        let rows = profile.status.iter().flat_map(|status| &status.observations);
+        let mut most: BTreeMap<&str, f64> = BTreeMap::new();
+        // The draw under a limit is not that of a run without one.
+        for row in rows.filter(|row| row.power_limit_watts.is_none() && row.gpus > 0) {
+            let Some(watts) = row.watts else { continue };
+            let each = f64::from(watts) / f64::from(row.gpus);
+            let known = most.entry(row.gpu_type.as_str()).or_insert(0.0);
+            *known = known.max(each);
+        }
+        for (gpu_type, each) in most {
+            families.entry(gpu_type).or_default().push(each);
+        }
+    }
+    for (name, facts) in types.iter_mut() {
+        let board = board(name.as_str(), policy);
+        let (idle, max) = (board.idle.0, board.max.0);
+        let known = families.get(name.as_str()).filter(|known| known.len() >= FEWEST);
+        let highest = known.map_or(max, |known| known.iter().copied().fold(idle, f64::max));
+        let now = running.iter().filter(|(of, _)| *of == name.as_str()).map(|(_, each)| *each);
+        let highest = now.fold(highest, f64::max);
+        let unmeasured = ((highest / max / STEP).ceil() * STEP * max).clamp(idle.min(max), max);
+        facts.draw = Some(TypeDraw { idle, max, unmeasured });
+    }
+}
+
+/// The rows of a run that agents have measured at `each` watts for a GPU of what it holds, by what that type counts for.
+pub(super) fn with_measured(
+    rows: &[Estimate],
+    gpu_type: &GpuType,
+    draw: TypeDraw,
+    each: f64,
+) -> Vec<Estimate> {
+    let row = |row: &Estimate| match row.gpu_type == *gpu_type {
+        true => Estimate { draw: Some(Watts(draw.of_measured(each, row.gpus.0))), ..row.clone() },
+        false => row.clone(),
+    };
+    rows.iter().map(row).collect()
+}
+
+/// Draw of all GPUs that a run holds, W, as the agents of its nodes last reported; `None` where one of them says nothing.
+pub fn reported(index: &ClusterIndex, key: &ObjectKey, allocation: &Allocation) -> Option<f64> {
+    let mut sum = 0.0;
+    for (node, pod) in workers(index, key, allocation)? {
+        let status = agent_status(index, &node_key(node))?;
+        let name = name_of(&pod.metadata);
+        let held = status.gpus.iter().filter(|gpu| gpu.holder.as_ref() == Some(&name));
+        let answering = held.filter(|gpu| gpu.state != GpuCondition::Unhealthy);
+        let watts: Vec<i32> = answering.map(|gpu| gpu.watts.max(0)).collect();
+        if i32::try_from(watts.len()) != Ok(allocation.gpus_per_worker) {
+            return None;
+        }
+        sum += watts.into_iter().map(f64::from).sum::<f64>();
+    }
+    Some(sum)
+}
+
+/// The same once the run is measured: it has run for long enough, and not under another power limit before.
+pub fn measured(
+    index: &ClusterIndex,
+    key: &ObjectKey,
+    allocation: &Allocation,
+    now: Timestamp,
+) -> Option<f64> {
+    let usable = settled(allocation, now) && !allocation.limit_changed;
+    usable.then(|| reported(index, key, allocation)).flatten()
+}
+
+/// Whether a run has gone on for so long that what agents report of it is its draw.
+pub fn settled(allocation: &Allocation, now: Timestamp) -> bool {
+    allocation.running_time.as_ref().is_some_and(|running| now.duration_since(running.0) >= SETTLED)
+}
+
+/// Whether the power limit of what a run holds is in force: its agents take such limits, know this one, and have carried it out.
+pub fn limit_in_force(
+    index: &ClusterIndex,
+    key: &ObjectKey,
+    allocation: &Allocation,
+    policy: &EnergyPolicySpec,
+) -> bool {
+    let Some(watts) = allocation.power_limit_watts else { return true };
+    if policy.limits != Limits::On {
+        return false;
+    }
+    let in_force = |(node, pod): (&str, &SlimPod)| {
+        let node = node_key(node);
+        let (name, gpu_node) = (name_of(&pod.metadata), index.gpu_nodes.get(&node)?);
+        let status = agent_status(index, &node)?;
+        let known = gpu_node.spec.limits.iter().any(|limit| limit.pod == name && limit.watts == watts);
+        let carried_out = gpu_node.metadata.generation.is_some_and(|g| status.observed_generation >= Some(g));
+        let mut held = status.gpus.iter().filter(|gpu| gpu.holder.as_ref() == Some(&name)).peekable();
+        let taken = held.peek().is_some()
+            && held.all(|gpu| {
+                gpu.min_limit_watts.is_some_and(|low| low <= watts)
+                    && gpu.max_limit_watts.is_some_and(|high| watts <= high)
+            });
+        Some(known && carried_out && taken)
+    };
+    workers(index, key, allocation)
+        .is_some_and(|workers| workers.into_iter().all(|(node, pod)| in_force((node, &pod)) == Some(true)))
+}
+
+/// The bound pods of an allocation by node; `None` unless all are there.
+fn workers<'a>(
+    index: &ClusterIndex,
+    key: &ObjectKey,
+    allocation: &'a Allocation,
+) -> Option<Vec<(&'a str, Arc<SlimPod>)>> {
+    let job = index.jobs.get(key)?;
+    let own = |pod: &&Arc<SlimPod>| {
+        is_member(pod, job) && number(&pod.metadata, LABEL_ATTEMPT) == Some(allocation.attempt)
+    };
+    let of_node = |node: &'a String| Some((node.as_str(), Arc::clone(index.pods_on(node).find(own)?)));
+    let workers: Option<Vec<_>> = allocation.nodes.iter().map(of_node).collect();
+    workers.filter(|workers| !workers.is_empty())
+}
+
+fn node_key(node: &str) -> ObjectKey {
+    ObjectKey { namespace: String::new(), name: node.to_owned() }
+}
+
+/// What was seen of runs from plan to plan.
+#[derive(Default)]
+pub struct Seen {
+    /// Highest measured draw of one GPU, W, by run.
+    peaks: HashMap<Run, f64>,
+    /// Since when a power limit is not in force, by run and limit.
+    unset: HashMap<(Run, i32), Timestamp>,
+}
+
+/// UID of the job, its attempt.
+type Run = (String, i64);
+
+impl Seen {
+    /// Highest draw of one GPU of a run so far, W; `None` until it is measured.
+    pub fn measured(
+        &mut self,
+        index: &ClusterIndex,
+        key: &ObjectKey,
+        job: &SlimTrainingJob,
+        allocation: &Allocation,
+        now: Timestamp,
+    ) -> Option<f64> {
+        if self.peaks.len() > MOST {
+            self.peaks.clear();
+        }
+        // What is drawn under a limit says nothing of the run without one.
+        let unlimited = allocation.power_limit_watts.is_none();
+        let watts = measured(index, key, allocation, now).filter(|_| unlimited && allocation.gpus > 0)?;
+        let peak = self.peaks.entry(run(job, allocation)?).or_insert(0.0);
+        *peak = peak.max(watts / f64::from(allocation.gpus));
+        Some(*peak)
+    }
+
+    /// From when on limits of a job count; `None`: none is to be offered to it, for one was not set in time.
+    pub fn limits_count(
+        &mut self,
+        index: &ClusterIndex,
+        key: &ObjectKey,
+        job: &SlimTrainingJob,
+        allocation: Option<&Allocation>,
+        policy: &EnergyPolicySpec,
+        now: Timestamp,
+    ) -> Option<LimitsCount> {
+        if policy.limits != Limits::On {
+            return Some(LimitsCount::AtOnce);
+        }
+        let Some(allocation) = allocation else { return Some(LimitsCount::WhenSet) };
+        let run = run(job, allocation)?;
+        let watts = allocation.power_limit_watts.filter(|_| !limit_in_force(index, key, allocation, policy));
+        // It begins to count with the pods: nothing can be set before.
+        let started = allocation.running_time.is_some();
+        if self.unset.len() > MOST {
+            self.unset.clear();
+        }
+        if let Some(watts) = watts.filter(|_| started) {
+            self.unset.entry((run.clone(), watts)).or_insert(now);
+        } else if let Some(watts) = allocation.power_limit_watts {
+            self.unset.remove(&(run.clone(), watts));
+        }
+        let late = |since: &Timestamp| now.duration_since(*since) >= SET_WITHIN;
+        let given_up = self.unset.iter().any(|((of, _), since)| *of == run && late(since));
+        (!given_up).then_some(if watts.is_some() { LimitsCount::NotYetSet } else { LimitsCount::WhenSet })
+    }
+}
+
+fn run(job: &SlimTrainingJob, allocation: &Allocation) -> Option<Run> {
+    Some((job.metadata.uid.clone()?, allocation.attempt))
+}

@@ -1,0 +1,323 @@
+//! Which nodes are planned, of which GPU type, and why the other nodes with GPUs are excluded.
+//!
+//! A pure function of the nodes, what their agents report, and the policy. Rules, in this order:
+//!
+//! 1. A node without any trace of NVIDIA GPUs is no concern of ours.
+//! 2. `EnergyPolicy.spec.nodeSelector` must select it; the default selects every node.
+//! 3. MIG in use, or GPUs that are shared: a GPU that is counted is not a whole one. The label `nvidia.com/mig.strategy` says
+//!    nothing: GPU feature discovery writes it on every node of a cluster that NVIDIA's GPU operator has set up
+//!    (`internal/lm/mig-strategy.go` of k8s-device-plugin).
+//! 4. `nvidia.com/gpu` must be offered: by the device plug-in, in `allocatable` or `capacity`.
+//! 5. The GPU type is the value of the first of `EnergyPolicy.spec.typeLabels` that the node has.
+//! 6. With a power budget somebody must know what such a GPU draws: the policy, the table of boards, or an agent that reads the
+//!    driver's highest power limit. Without a budget a middling board is assumed for costs, and the policy's status says so.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
+
+use andreas_api::EnergyPolicySpec;
+use andreas_api::energy_policy::GpuTypePower;
+use andreas_api::names::{
+    GPU_RESOURCE, LABEL_GKE_ACCELERATOR, LABEL_GKE_PARTITION, LABEL_GKE_SHARED_CLIENTS, LABEL_GKE_SHARING,
+    LABEL_GPU_COUNT, LABEL_GPU_PRESENT, LABEL_GPU_PRODUCT, LABEL_GPU_REPLICAS, LABEL_GPU_SHARING,
+    LABEL_MIG_CAPABLE, MIG_PREFIX,
+};
+use andreas_api::slim::SlimNode;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::ResourceExt;
+
+use super::boards;
+use super::nodes::agent_status;
+use crate::index::{ClusterIndex, quantity};
+
+/// What the device plug-in calls shared GPUs where it is told to rename them.
+const SHARED_RESOURCE: &str = "nvidia.com/gpu.shared";
+
+/// Labels that only nodes with GPUs have, beside [`LABEL_GPU_PRESENT`], which may be `false`.
+const TRACES: [&str; 5] = [
+    LABEL_GPU_PRODUCT,
+    LABEL_GPU_COUNT,
+    LABEL_GKE_ACCELERATOR,
+    "k8s.amazonaws.com/accelerator",
+    "kubernetes.azure.com/accelerator",
+];
+
+/// Values of a type label that say nothing of the GPUs: these distributions write their own name as the machine type.
+const NO_TYPES: [&str; 3] = ["", "k3s", "rke2"];
+
+/// Names of excluded nodes in one message.
+const NAMED: usize = 3;
+
+/// Why a node with GPUs is excluded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Exclusion {
+    /// MIG instances are handed out instead of whole GPUs, or beside them.
+    MigInUse,
+    /// Several pods share a GPU: time slicing or MPS.
+    SharedGpus,
+    /// No `nvidia.com/gpu`: no device plug-in, or GPUs that dynamic resource allocation alone hands out.
+    NoWholeGpus,
+    /// None of the policy's type labels.
+    NoTypeLabel,
+    /// A power budget is set, and nobody knows what its boards draw.
+    UnknownBoard,
+    /// The policy's node selector leaves it out.
+    NotSelected,
+}
+
+impl Exclusion {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::MigInUse,
+        Self::SharedGpus,
+        Self::NoWholeGpus,
+        Self::NoTypeLabel,
+        Self::UnknownBoard,
+        Self::NotSelected,
+    ];
+
+    /// For objects and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::MigInUse => "MigInUse",
+            Self::SharedGpus => "SharedGpus",
+            Self::NoWholeGpus => "NoWholeGpus",
+            Self::NoTypeLabel => "NoTypeLabel",
+            Self::UnknownBoard => "UnknownBoard",
+            Self::NotSelected => "NotSelected",
+        }
+    }
+
+    /// For people: what is wrong, and what to change.
+    pub fn message(self, policy: &EnergyPolicySpec) -> String {
+        match self {
+            Self::MigInUse => "MIG is in use; only whole GPUs are planned".into(),
+            Self::SharedGpus => "GPUs are shared by time slicing or MPS; only whole GPUs are planned".into(),
+            Self::NoWholeGpus => format!(
+                "no {GPU_RESOURCE} in allocatable: is the device plug-in running? GPUs of DRA alone are not planned"
+            ),
+            Self::NoTypeLabel => {
+                let labels: Vec<&str> = policy.type_labels.iter().map(String::as_str).collect();
+                format!("the node has none of the type labels {}", labels.join(", "))
+            }
+            Self::UnknownBoard => "a power budget is set and the draw of this GPU type is not known: run the node agent there, or \
+                                   describe the type in EnergyPolicy.spec.gpuTypes"
+                .into(),
+            Self::NotSelected => "EnergyPolicy.spec.nodeSelector does not select the node".into(),
+        }
+    }
+}
+
+/// What a node is for us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeUse<'a> {
+    /// It has no GPUs.
+    NoGpus,
+    /// Its GPUs are planned; their type.
+    Planned(&'a str),
+    /// It has GPUs that are not planned.
+    Excluded(Exclusion),
+}
+
+impl<'a> NodeUse<'a> {
+    /// The GPU type, where its GPUs are planned.
+    pub fn planned(self) -> Option<&'a str> {
+        match self {
+            Self::Planned(gpu_type) => Some(gpu_type),
+            Self::NoGpus | Self::Excluded(_) => None,
+        }
+    }
+
+    /// Why it is excluded, if it is.
+    pub fn exclusion(self) -> Option<Exclusion> {
+        match self {
+            Self::Excluded(why) => Some(why),
+            Self::NoGpus | Self::Planned(_) => None,
+        }
+    }
+}
+
+static DEFAULT: LazyLock<EnergyPolicySpec> = LazyLock::new(EnergyPolicySpec::default);
+
+/// The policy in force, and what is known of the boards of the cluster's GPU types.
+pub struct Inventory<'a> {
+    policy: Cow<'a, EnergyPolicySpec>,
+    unknown: BTreeSet<String>,
+}
+
+impl<'a> Inventory<'a> {
+    /// Of all nodes and agents.
+    ///
+    /// Types that neither the policy nor the table of boards describes are described by what their agents read: the highest power
+    /// limit of a board, at most [`boards::HIGHEST`]; idle a fifth of it, more than most boards draw.
+    pub fn of(index: &'a ClusterIndex) -> Self {
+        Self::with(index, index.policy().map_or(&*DEFAULT, |policy| &policy.spec))
+    }
+
+    /// The same under another policy.
+    pub fn with(index: &ClusterIndex, policy: &'a EnergyPolicySpec) -> Self {
+        let mut policy = Cow::Borrowed(policy);
+        // Of each type: None where it is described, else the most that an agent has read.
+        let mut types: BTreeMap<&str, Option<i32>> = BTreeMap::new();
+        for (key, node) in index.nodes.iter() {
+            let Some(gpu_type) = gpu_type(node, &policy).filter(|_| whole_gpus(node) > 0) else { continue };
+            let described = || if boards::described(gpu_type, &policy) { None } else { Some(0) };
+            if let Some(most) = types.entry(gpu_type).or_insert_with(described) {
+                let gpus = agent_status(index, key).map(|status| status.gpus.as_slice()).unwrap_or_default();
+                *most = gpus.iter().filter_map(|gpu| gpu.board_watts).fold(*most, i32::max);
+            }
+        }
+        let mut unknown = BTreeSet::new();
+        let mut read = Vec::new();
+        for (gpu_type, most) in types {
+            match most {
+                None => {}
+                Some(..1) => _ = unknown.insert(gpu_type.to_owned()),
+                Some(most) => read.push((gpu_type.to_owned(), most.min(boards::HIGHEST))),
+            }
+        }
+        for (name, max_watts) in read {
+            let idle_watts = max_watts / boards::IDLE_PART;
+            let row =
+                GpuTypePower { name, idle_watts, max_watts, node_overhead_watts: 0, min_limit_watts: None };
+            policy.to_mut().gpu_types.push(row);
+        }
+        Self { policy, unknown }
+    }
+
+    /// The policy in force, with rows for the types that agents describe.
+    pub fn policy(&self) -> &EnergyPolicySpec {
+        &self.policy
+    }
+
+    /// GPU types in the cluster of which nobody knows what they draw.
+    pub fn unknown(&self) -> &BTreeSet<String> {
+        &self.unknown
+    }
+
+    /// What a node is for us, whether or not it is ready now.
+    pub fn node_use<'n>(&self, node: &'n SlimNode) -> NodeUse<'n> {
+        let limited = self.policy.power_budget_watts.is_some() || !self.policy.windows.is_empty();
+        match node_use(node, &self.policy) {
+            NodeUse::Planned(gpu_type) if limited && self.unknown.contains(gpu_type) => {
+                NodeUse::Excluded(Exclusion::UnknownBoard)
+            }
+            other => other,
+        }
+    }
+}
+
+/// What a node is for us by its labels and resources.
+pub(super) fn node_use<'a>(node: &'a SlimNode, policy: &EnergyPolicySpec) -> NodeUse<'a> {
+    let gpus = whole_gpus(node);
+    let (mig, renamed) = (mig_in_use(node), offers(node, SHARED_RESOURCE));
+    let traces = || {
+        let labels = node.labels();
+        labels.get(LABEL_GPU_PRESENT).is_some_and(|value| value == "true")
+            || TRACES.iter().any(|label| labels.contains_key(*label))
+    };
+    if gpus == 0 && !mig && !renamed && !traces() {
+        return NodeUse::NoGpus;
+    }
+    let why = if !selected(node, policy) {
+        Exclusion::NotSelected
+    } else if mig {
+        Exclusion::MigInUse
+    } else if renamed || shared(node) {
+        Exclusion::SharedGpus
+    } else if gpus == 0 {
+        Exclusion::NoWholeGpus
+    } else if let Some(gpu_type) = gpu_type(node, policy) {
+        return NodeUse::Planned(gpu_type);
+    } else {
+        Exclusion::NoTypeLabel
+    };
+    NodeUse::Excluded(why)
+}
+
+/// The GPU type by the labels alone: the first of the policy's type labels that the node has.
+pub fn gpu_type<'a>(node: &'a SlimNode, policy: &EnergyPolicySpec) -> Option<&'a str> {
+    let labels = node.labels();
+    policy
+        .type_labels
+        .iter()
+        .filter_map(|label| labels.get(label))
+        .map(String::as_str)
+        .find(|value| !NO_TYPES.contains(value))
+}
+
+/// GPUs that the device plug-in offers. While it restarts the kubelet keeps them in `capacity` for five minutes.
+pub fn whole_gpus(node: &SlimNode) -> u64 {
+    let of = |amounts: &BTreeMap<String, Quantity>| amounts.get(GPU_RESOURCE).map_or(0, quantity::units);
+    of(&node.status.allocatable).max(of(&node.status.capacity))
+}
+
+fn selected(node: &SlimNode, policy: &EnergyPolicySpec) -> bool {
+    let labels = node.labels();
+    policy.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+}
+
+fn text<'a>(labels: &'a BTreeMap<String, String>, label: &str) -> &'a str {
+    labels.get(label).map(String::as_str).unwrap_or_default()
+}
+
+fn count(labels: &BTreeMap<String, String>, label: &str) -> Option<u64> {
+    labels.get(label)?.parse().ok()
+}
+
+/// MIG instances are offered, or MIG mode is on. With the strategy `mixed` a node may have whole GPUs too: which of its GPUs
+/// those are is not known, so the node is excluded.
+fn mig_in_use(node: &SlimNode) -> bool {
+    let labels = node.labels();
+    let instances = || {
+        let mig = labels.range(MIG_PREFIX.to_owned()..).take_while(|(name, _)| name.starts_with(MIG_PREFIX));
+        mig.into_iter().any(|(name, value)| name.ends_with(".count") && value != "0")
+    };
+    // Replicas are 0 where every GPU has MIG mode on, sliced or not, and 1 or more elsewhere.
+    let mode_on =
+        || text(labels, LABEL_MIG_CAPABLE) == "true" && count(labels, LABEL_GPU_REPLICAS) == Some(0);
+    text(labels, LABEL_GPU_PRODUCT).contains("-MIG-")
+        || labels.contains_key(LABEL_GKE_PARTITION)
+        || offers(node, MIG_PREFIX)
+        || instances()
+        || mode_on()
+}
+
+/// The node has some of a resource whose name begins so.
+fn offers(node: &SlimNode, prefix: &str) -> bool {
+    let status = &node.status;
+    let all = status.allocatable.iter().chain(&status.capacity);
+    all.into_iter().any(|(name, amount)| name.starts_with(prefix) && quantity::units(amount) > 0)
+}
+
+/// More than one pod may hold a GPU.
+fn shared(node: &SlimNode) -> bool {
+    let labels = node.labels();
+    text(labels, LABEL_GPU_PRODUCT).ends_with("-SHARED")
+        || [LABEL_GPU_REPLICAS, LABEL_GKE_SHARED_CLIENTS]
+            .iter()
+            .any(|label| count(labels, label).is_some_and(|pods| pods > 1))
+        || [LABEL_GPU_SHARING, LABEL_GKE_SHARING]
+            .iter()
+            .any(|label| !matches!(text(labels, label), "" | "none"))
+}
+
+/// Excluded nodes by reason, for one message: how many, why, and the names of a few.
+pub fn summary(excluded: &[(String, Exclusion)], policy: &EnergyPolicySpec) -> Option<String> {
+    let mut by_reason: BTreeMap<Exclusion, Vec<&str>> = BTreeMap::new();
+    for (node, why) in excluded {
+        by_reason.entry(*why).or_default().push(node);
+    }
+    let mut named = 0;
+    let mut parts = Vec::new();
+    for (why, nodes) in by_reason {
+        let names: Vec<&str> = nodes.iter().copied().take(NAMED - named).collect();
+        named += names.len();
+        let more = if nodes.len() > names.len() { ", ..." } else { "" };
+        let names = if names.is_empty() { String::new() } else { format!(" ({}{more})", names.join(", ")) };
+        parts.push(format!("{} {}{names}: {}", nodes.len(), why.as_str(), why.message(policy)));
+    }
+    (!parts.is_empty())
+        .then(|| format!("{} nodes with GPUs are excluded: {}", excluded.len(), parts.join("; ")))
+}

@@ -1,0 +1,96 @@
+//! Work that a stop costs a job with a checkpoint: what it did since it last saved.
+//!
+//! No program says when it saved. It shows when its next attempt goes on from less than the last one had reported: that
+//! much was lost. A family's jobs (same profile) save alike, so what is seen of one is taken for the others of it. Where
+//! nothing was seen, nothing is assumed: the stop itself gives the program its grace to save.
+
+use std::collections::BTreeMap;
+
+use andreas_api::TrainingJobStatus;
+use andreas_runtime::watch::ObjectKey;
+
+use super::tables::profile_key;
+use crate::index::ClusterIndex;
+
+/// Epochs that stops have cost, seen job by job.
+#[derive(Debug, Default)]
+pub(super) struct LostWork {
+    families: BTreeMap<ObjectKey, (f64, u32)>,
+}
+
+impl LostWork {
+    /// What the jobs of the cluster show, those that have ended included.
+    pub fn seen(index: &ClusterIndex) -> Self {
+        let mut families: BTreeMap<ObjectKey, (f64, u32)> = BTreeMap::new();
+        for (_, job) in index.jobs.iter() {
+            let lost = job.status.as_ref().and_then(|status| lost_epochs(status, job.spec.epochs));
+            if let Some(epochs) = lost.filter(|_| job.spec.checkpoint.is_some()) {
+                let (sum, count) = families.entry(profile_key(job)).or_default();
+                *sum += epochs;
+                *count += 1;
+            }
+        }
+        Self { families }
+    }
+
+    /// Epochs that a stop of a job with that many costs: its own last loss, else the mean of its family, else none.
+    pub fn epochs(&self, status: Option<&TrainingJobStatus>, epochs: i32, family: &ObjectKey) -> f64 {
+        let mean = || self.families.get(family).map(|(sum, count)| sum / f64::from((*count).max(1)));
+        status.and_then(|status| lost_epochs(status, epochs)).or_else(mean).unwrap_or(0.0)
+    }
+}
+
+/// By how many epochs the newest attempt that reported began below the end of the one that ran before it; at least 0. The
+/// first report comes some seconds after the start, so it is rather too little.
+fn lost_epochs(status: &TrainingJobStatus, epochs: i32) -> Option<f64> {
+    let progress = status.progress.as_ref()?;
+    let before = status.history.iter().rev().find(|r| r.attempt < progress.attempt && r.started.is_some())?;
+    let lost = before.milli_percent.checked_sub(progress.attempt_start)?.max(0);
+    Some(f64::from(lost) / 100_000.0 * f64::from(epochs.max(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use andreas_api::slim::SlimTrainingJob;
+    use andreas_runtime::watch::Index;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::testing;
+
+    /// A job of 100 epochs whose first attempt had reported `ended` percent when it was stopped, and whose second goes on from `from`.
+    fn stopped(name: &str, profile: &str, checkpoint: Value, ended: i32, from: i32) -> SlimTrainingJob {
+        let at = "2026-01-01T00:00:00Z";
+        let mut job = testing::job(
+            10,
+            &json!({"phase": "Running",
+            "history": [{"attempt": 1, "outcome": "Stopped", "reason": "Preempted", "gpuType": "A", "gpus": 1, "placement": "n1",
+                "message": "", "started": at, "ended": at, "milliPercent": ended * 1_000, "joules": 0}],
+            "progress": {"milliPercent": 90_000, "text": "90%", "attempt": 2, "attemptStart": from * 1_000, "at": at}}),
+        );
+        job["metadata"]["name"] = name.into();
+        job["spec"]["epochs"] = 100.into();
+        job["spec"]["profile"] = profile.into();
+        job["spec"]["checkpoint"] = checkpoint;
+        serde_json::from_value(job).expect("a job")
+    }
+
+    #[test]
+    fn work_lost_by_a_stop_is_learnt_from_where_the_next_attempt_went_on() {
+        let saves = || json!({"claimName": "ckpt"});
+        let mut index = ClusterIndex::new();
+        let own = stopped("a", "bert", saves(), 50, 40);
+        index.apply(own.clone());
+        index.apply(stopped("b", "bert", saves(), 30, 30));
+        // What was not saved at all teaches nothing of checkpoints, nor does another family.
+        index.apply(stopped("c", "bert", Value::Null, 80, 0));
+        index.apply(stopped("d", "gpt", saves(), 70, 10));
+        let lost = LostWork::seen(&index);
+        let family = profile_key(&own);
+        let close = |found: f64, wanted: f64| assert!((found - wanted).abs() < 1e-9, "{found} {wanted}");
+        close(lost.epochs(own.status.as_ref(), 100, &family), 10.0);
+        close(lost.epochs(None, 100, &family), 5.0);
+        let unknown = ObjectKey { namespace: "team".into(), name: "new".into() };
+        close(lost.epochs(None, 100, &unknown), 0.0);
+    }
+}

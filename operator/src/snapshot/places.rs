@@ -1,0 +1,122 @@
+//! Which waiting jobs take part in a plan: of each namespace the oldest, and no more than a plan can hold.
+//!
+//! A job that has, or is about to get, GPUs always takes part. Without a bound one namespace could make plans slow, fill the
+//! operator's memory, or have the planner refuse the snapshot as a whole.
+
+use std::collections::BTreeMap;
+
+use andreas_runtime::watch::ObjectKey;
+use jiff::Timestamp;
+
+use crate::executor::fair::shares;
+
+/// Most waiting jobs of one namespace in a plan.
+pub const MOST_OF_ONE_NAMESPACE: usize = 10_000;
+/// Most waiting jobs in a plan, shared evenly by the namespaces that have more.
+pub const MOST: usize = 20_000;
+
+/// A job that waits for a place in the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queued {
+    /// Jobs of its namespace that were made before it and wait as well.
+    pub before: usize,
+    /// How many of the namespace take part.
+    pub share: usize,
+}
+
+impl Queued {
+    /// For people. Rounded, so that it does not change with every job that ends.
+    pub fn message(self) -> String {
+        format!(
+            "more than {} jobs of this namespace wait that were made before it; the oldest {} are planned",
+            rounded_down(self.before.saturating_sub(1)),
+            self.share
+        )
+    }
+}
+
+/// Two digits are kept.
+fn rounded_down(number: usize) -> usize {
+    let unit = 10_usize.pow(number.checked_ilog10().unwrap_or(0).saturating_sub(1));
+    number / unit * unit
+}
+
+/// The waiting jobs, with the time when they were made, that do not take part in a plan that holds `most`, and `of_one` of a
+/// namespace.
+pub fn without_place<'a>(
+    waiting: impl Iterator<Item = (&'a ObjectKey, Timestamp)>,
+    of_one: usize,
+    most: usize,
+) -> BTreeMap<&'a ObjectKey, Queued> {
+    let mut by_namespace: BTreeMap<&str, Vec<(Timestamp, &ObjectKey)>> = BTreeMap::new();
+    for (key, made) in waiting {
+        by_namespace.entry(&key.namespace).or_default().push((made, key));
+    }
+    let counts = by_namespace.iter().map(|(namespace, jobs)| (*namespace, jobs.len())).collect();
+    let shares = shares(&counts, of_one, most);
+    let mut queued = BTreeMap::new();
+    for (namespace, mut jobs) in by_namespace {
+        let share = shares.get(namespace).copied().unwrap_or(0);
+        if jobs.len() <= share {
+            continue;
+        }
+        jobs.sort_unstable();
+        let beyond = jobs.into_iter().enumerate().skip(share);
+        queued.extend(beyond.map(|(before, (_, key))| (key, Queued { before, share })));
+    }
+    queued
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(namespace: &str, name: usize) -> ObjectKey {
+        ObjectKey { namespace: namespace.into(), name: format!("{name:05}") }
+    }
+
+    fn made(second: usize) -> Timestamp {
+        Timestamp::from_second(second as i64).expect("a time")
+    }
+
+    #[test]
+    fn the_oldest_jobs_of_each_namespace_take_part() {
+        let keys: Vec<_> = (0..6).map(|n| key("a", n)).chain([key("z", 0)]).collect();
+        // Later names were made earlier.
+        let waiting = keys.iter().enumerate().map(|(n, key)| (key, made(100 - n)));
+        let queued = without_place(waiting, 4, 100);
+        assert_eq!(
+            queued.into_iter().collect::<Vec<_>>(),
+            [(&keys[0], Queued { before: 5, share: 4 }), (&keys[1], Queued { before: 4, share: 4 })]
+        );
+    }
+
+    #[test]
+    fn floods_of_two_namespaces_leave_the_third_its_places() {
+        let keys: Vec<_> = ["a", "b", "z"]
+            .iter()
+            .zip([30, 30, 2])
+            .flat_map(|(ns, count)| (0..count).map(move |n| key(ns, n)))
+            .collect();
+        let queued = without_place(keys.iter().map(|key| (key, made(1))), 20, 22);
+        let of = |namespace: &str| queued.keys().filter(|key| key.namespace == namespace).count();
+        assert_eq!((of("a"), of("b"), of("z")), (20, 20, 0));
+    }
+
+    #[test]
+    fn a_plan_never_has_more_waiting_jobs_than_the_planner_takes() {
+        let keys: Vec<_> = (0..30).flat_map(|ns| (0..1_000).map(move |n| key(&ns.to_string(), n))).collect();
+        let queued = without_place(keys.iter().map(|key| (key, made(1))), MOST_OF_ONE_NAMESPACE, MOST);
+        assert!(keys.len() - queued.len() <= MOST);
+    }
+
+    #[test]
+    fn the_message_says_how_many_are_before_it() {
+        let message = Queued { before: 10_431, share: 10_000 }.message();
+        assert_eq!(
+            message,
+            "more than 10000 jobs of this namespace wait that were made before it; the oldest 10000 are planned"
+        );
+        assert_eq!([0, 7, 42, 421, 9_999].map(rounded_down), [0, 7, 42, 420, 9_900]);
+    }
+}

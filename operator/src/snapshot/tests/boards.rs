@@ -1,0 +1,91 @@
+//! What GPUs draw where nobody described them, and how far an agent is believed.
+
+use super::*;
+use crate::snapshot::inventory::{Inventory, NodeUse};
+
+const NEW: &str = "NVIDIA-X900";
+
+/// A node of 4 GPUs of an unknown type, and what its agent says, if there is one.
+fn with_unknown_board(gpus: Option<Value>) -> World {
+    let mut world = World::default();
+    let four = json!({"status": {"allocatable": {"nvidia.com/gpu": "4", "cpu": "64", "memory": "512Gi", "pods": "110"},
+        "conditions": [{"type": "Ready", "status": "True"}]}});
+    world.node("n1", json!({"nvidia.com/gpu.product": NEW}), four);
+    if let Some(gpus) = gpus {
+        world.agent("n1", gpus);
+    }
+    world
+}
+
+impl World {
+    fn agent(&mut self, node: &str, gpus: Value) {
+        let object = json!({"metadata": {"name": node, "resourceVersion": self.version()}, "spec": {},
+            "status": {"agentVersion": "1", "gpus": gpus}});
+        self.index.apply(serde_json::from_value::<SlimGpuNode>(object).expect("a gpu node"));
+    }
+
+    fn use_of(&self, node: &str) -> Option<Exclusion> {
+        let key = ObjectKey { namespace: String::new(), name: node.into() };
+        Inventory::of(&self.index).node_use(self.index.nodes.get(&key).expect("the node")).exclusion()
+    }
+}
+
+#[test]
+fn an_unknown_board_is_excluded_under_a_power_budget_until_somebody_says_what_it_draws() {
+    let mut world = with_unknown_board(None);
+    assert_eq!(world.use_of("n1"), None, "without a budget its energy is assumed");
+    assert!(Inventory::of(&world.index).unknown().contains(NEW));
+    for budget in [
+        json!({"powerBudgetWatts": 5_000}),
+        json!({"windows": [{"from": "17:00", "to": "20:00", "powerBudgetWatts": 8_000}]}),
+    ] {
+        world.policy(budget);
+        assert_eq!(world.use_of("n1"), Some(Exclusion::UnknownBoard));
+    }
+    // The agent reads its driver.
+    world.agent(
+        "n1",
+        json!([{"uuid": "a", "state": "Free", "boardWatts": 900}, {"uuid": "b", "state": "Free"}]),
+    );
+    assert_eq!(world.use_of("n1"), None);
+    let snapshot = world.snapshot();
+    let described = snapshot.gpu_types.iter().find(|info| info.name.as_str() == NEW).expect("the type");
+    assert_eq!((described.idle, described.max), (Watts(180.0), Watts(900.0)));
+    // The administrator goes first.
+    world.policy(
+        json!({"powerBudgetWatts": 5_000, "gpuTypes": [{"name": NEW, "idleWatts": 60, "maxWatts": 800}]}),
+    );
+    let described = world.snapshot().gpu_types;
+    assert_eq!(described.iter().map(|info| info.max).collect::<Vec<_>>(), [Watts(800.0)]);
+}
+
+#[test]
+fn an_agent_cannot_say_that_a_board_draws_more_than_any_board_does() {
+    let world = with_unknown_board(Some(json!([{"uuid": "a", "state": "Free", "boardWatts": 100_000}])));
+    let inventory = Inventory::of(&world.index);
+    assert_eq!(inventory.policy().gpu_types[0].max_watts, 3_000);
+    // Of a board that is known it says nothing.
+    let mut world = World::default();
+    world.node("n1", json!({}), json!({}));
+    world.agent("n1", json!([{"uuid": "a", "state": "Free", "boardWatts": 3_000}]));
+    assert!(Inventory::of(&world.index).policy().gpu_types.is_empty());
+    let key = ObjectKey { namespace: String::new(), name: "n1".into() };
+    let node = world.index.nodes.get(&key).expect("the node");
+    assert_eq!(Inventory::of(&world.index).node_use(node), NodeUse::Planned(GPU));
+}
+
+#[test]
+fn what_an_agent_says_of_others_counts_up_to_the_maxima_of_the_boards_that_are_there() {
+    let mut world = World::default();
+    world.node("n1", json!({}), json!({})).policy(json!({"powerBudgetWatts": 10_000}));
+    let lie = |n: i32| json!({"uuid": format!("{n}"), "state": "Held", "holder": format!("other-{n}"), "watts": i32::MAX});
+    world.agent("n1", (0..64).map(lie).collect());
+    // Eight A100 of at most 400 W.
+    assert_eq!(world.snapshot().nodes[0].foreign_power, Some(Watts(3_200.0)));
+    let policy = world.index.policy().expect("a policy").spec.clone();
+    let (whole, _) = crate::budget::counted(&world.index, &policy, at(100));
+    assert!(whole <= 8.0 * (400.0 + 52.0), "{whole}");
+    // What is possible is believed.
+    world.agent("n1", json!([{"uuid": "0", "state": "Held", "holder": "other", "watts": 250}]));
+    assert_eq!(world.snapshot().nodes[0].foreign_power, Some(Watts(250.0)));
+}

@@ -1,0 +1,158 @@
+//! Given agents that report and users who claim; when plans are made; then the power budget counts real watts.
+
+use andreas_core::{GpuType, Watts};
+use andreas_planner::{Decision, LimitsCount, Options};
+
+use super::*;
+use crate::snapshot::draws::{TypeDraw, limit_in_force, measured};
+
+fn key() -> ObjectKey {
+    ObjectKey { namespace: "team".into(), name: "a".into() }
+}
+
+/// A job that claims 1 W for each GPU, on a node with an agent that reports `watts` for each of its GPUs.
+fn world(status: Value, watts: i64) -> World {
+    let mut world = World::default();
+    let claimed =
+        json!({"measurements": [{"gpuType": GPU, "gpus": 8, "millisPerEpoch": 60_000, "watts": 8}]});
+    let profile: SlimTrainingProfile = serde_json::from_value(json!({
+        "metadata": {"name": "a", "namespace": "team", "resourceVersion": world.version()}, "spec": claimed}))
+    .expect("a profile");
+    world.index.apply(profile);
+    world.node("n1", json!({}), json!({})).policy(json!({"powerBudgetWatts": 100_000, "limits": "On"}));
+    let claim = if status.is_null() { waiting() } else { Claim::Running { since: at(20) } };
+    world.job("a", json!({"gpus": {"min": 8, "max": 8}}), status, claim).pod("a", 1, "n1", 8, "Running");
+    world.report(watts, 1, 1, 100);
+    world
+}
+
+impl World {
+    /// The agent of `n1` says what the GPUs of the job's pod draw, and which generation of limits is in force.
+    fn report(&mut self, watts: i64, generation: i64, observed: i64, lowest: i64) {
+        let gpu = |n: i32| {
+            json!({"uuid": format!("GPU-{n}"), "state": "Held", "holder": "team/a-1-0", "watts": watts, "joules": 0,
+            "minLimitWatts": lowest, "maxLimitWatts": 400})
+        };
+        let gpus: Vec<Value> = (0..8).map(gpu).collect();
+        let node: SlimGpuNode = serde_json::from_value(json!({
+            "metadata": {"name": "n1", "resourceVersion": self.version(), "generation": generation},
+            "spec": {"limits": [{"pod": "team/a-1-0", "watts": 220}]},
+            "status": {"agentVersion": "1", "observedGeneration": observed, "gpus": gpus}}))
+        .expect("a gpu node");
+        self.index.apply(node);
+    }
+
+    fn built(&mut self, tables: &mut Tables, now: i64) -> Snapshot {
+        let ledger = self.ledger.take().expect("a ledger");
+        let built = build(&self.index, &ledger, tables, None, at(now));
+        self.ledger = Some(ledger);
+        built.snapshot
+    }
+}
+
+fn row(snapshot: &Snapshot) -> (f64, f64) {
+    let row = snapshot.jobs[0].estimates.iter().find(|row| row.gpus.0 == 8).expect("a row");
+    (row.power.0, row.draw.expect("a bound").0)
+}
+
+#[test]
+fn a_users_own_watts_never_count_below_the_boards_maximum_before_the_run_is_measured() {
+    let mut waits = world(json!(null), 0);
+    let (power, draw) = row(&waits.snapshot());
+    assert!(power < 100.0, "the cost is counted with what the user says: {power}");
+    assert_eq!(draw, 8.0 * 400.0, "the budget with what the boards may draw");
+    // Running for a minute and a half: what agents report may still be of an idle GPU.
+    let mut young = world(holds(1, "n1", 8), 60);
+    assert_eq!(row(&young.built(&mut Tables::default(), 110)).1, 3_200.0);
+}
+
+#[test]
+fn a_measured_run_counts_for_the_highest_draw_that_its_agents_reported() {
+    let mut runs = world(holds(1, "n1", 8), 250);
+    let mut tables = Tables::default();
+    let counted = 8.0 * 250.0 * 1.1;
+    assert!((row(&runs.built(&mut tables, 200)).1 - counted).abs() < 1e-6);
+    // A lower report later is no news: the next epoch draws as much as the last one.
+    runs.report(100, 1, 1, 100);
+    assert!((row(&runs.built(&mut tables, 300)).1 - counted).abs() < 1e-6);
+    runs.report(390, 1, 1, 100);
+    assert_eq!(row(&runs.built(&mut tables, 400)).1, 3_200.0, "never more than the boards may draw");
+    // Nor less than they draw at rest.
+    runs.report(1, 1, 1, 100);
+    assert_eq!(row(&runs.built(&mut Tables::default(), 500)).1, 8.0 * 52.0);
+}
+
+#[test]
+fn nobody_counts_for_less_than_measured_families_draw_once_enough_are_known() {
+    let mut waits = world(json!(null), 0);
+    let family = |world: &mut World, name: &str, watts: i64, limit: Value| {
+        let seen = json!({"observations": [{"run": "x-1", "gpuType": GPU, "gpus": 4, "nodes": 1, "millisPerEpoch": 1_000,
+            "milliEpochs": 9_000, "watts": watts, "powerLimitWatts": limit, "at": at(0)}]});
+        world.profile(name, seen);
+    };
+    family(&mut waits, "f1", 4 * 200, json!(null));
+    family(&mut waits, "f2", 4 * 290, json!(null));
+    assert_eq!(row(&waits.snapshot()).1, 3_200.0, "two families say too little");
+    family(&mut waits, "limited", 4 * 100, json!(100));
+    assert_eq!(row(&waits.snapshot()).1, 3_200.0, "a draw under a limit is none without one");
+    family(&mut waits, "f3", 4 * 210, json!(null));
+    assert_eq!(row(&waits.snapshot()).1, 8.0 * 300.0, "the highest, in steps of 20 W");
+}
+
+#[test]
+fn a_bound_stays_between_idle_and_maximum() {
+    let draw = TypeDraw { idle: 50.0, max: 400.0, unmeasured: 300.0 };
+    assert_eq!(draw.of_predicted(1.0, 2), 600.0);
+    assert_eq!(draw.of_predicted(700.0, 2), 700.0);
+    assert_eq!(draw.of_predicted(1e9, 2), 800.0);
+    assert_eq!(draw.of_measured(0.0, 2), 100.0);
+    assert_eq!(draw.of_predicted(f64::NAN, 2), 600.0);
+}
+
+#[test]
+fn the_limit_of_a_run_counts_once_its_agent_has_set_it() {
+    let mut status = holds(1, "n1", 8);
+    status["allocation"]["powerLimitWatts"] = json!(220);
+    let policy: EnergyPolicySpec = serde_json::from_value(json!({"limits": "On"})).expect("a policy");
+    let mut runs = world(status, 200);
+    let in_force = |world: &World, policy: &EnergyPolicySpec| {
+        let job = world.index.jobs.get(&key()).expect("the job");
+        let allocation = job.status.as_ref().and_then(|status| status.allocation.as_ref()).expect("one");
+        assert_eq!(measured(&world.index, &key(), allocation, at(30)), None, "it has run for ten seconds");
+        limit_in_force(&world.index, &key(), allocation, policy)
+    };
+    assert!(in_force(&runs, &policy));
+    assert!(!in_force(&runs, &EnergyPolicySpec::default()), "agents set none");
+    runs.report(200, 3, 2, 100);
+    assert!(!in_force(&runs, &policy), "not carried out yet");
+    runs.report(200, 3, 3, 300);
+    assert!(!in_force(&runs, &policy), "out of the range");
+    runs.report(200, 3, 3, 100);
+    assert!(in_force(&runs, &policy));
+}
+
+#[test]
+fn a_limit_that_is_not_set_in_time_is_given_up_and_counts_for_nothing() {
+    let mut status = holds(1, "n1", 8);
+    status["allocation"]["powerLimitWatts"] = json!(220);
+    let seen = json!({"observations": [
+        {"run": "x-1", "gpuType": GPU, "gpus": 8, "nodes": 1, "millisPerEpoch": 60_000, "milliEpochs": 9_000, "watts": 2_400, "at": at(0)}]});
+    let mut runs = world(status, 380);
+    runs.profile("a", seen).report(380, 3, 2, 100);
+    let mut tables = Tables::default();
+    let held = |snapshot: &Snapshot| {
+        let job = &snapshot.jobs[0];
+        let JobState::Running { placement, .. } = &job.state else { panic!("{:?}", job.state) };
+        (job.limits_count, job.limits.is_empty(), placement.limit)
+    };
+    let soon = runs.built(&mut tables, 100);
+    assert_eq!(held(&soon), (LimitsCount::NotYetSet, false, Some(Watts(220.0))));
+    // The plan keeps the limit, and starts nothing on its watts.
+    let plan = andreas_planner::plan(&soon, &Options::default()).expect("a plan");
+    assert!(matches!(&plan.jobs[&soon.jobs[0].id].decision, Decision::Run(place) if place.limit.is_some()));
+    let late = runs.built(&mut tables, 161);
+    assert_eq!(held(&late), (LimitsCount::AtOnce, true, None));
+    let draw =
+        late.jobs[0].estimates.iter().find(|row| row.gpu_type == GpuType::new(GPU)).and_then(|r| r.draw);
+    assert_eq!(draw, Some(Watts(3_200.0)));
+}

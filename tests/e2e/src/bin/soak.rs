@@ -1,0 +1,23 @@
+//! The soak as a command: `make soak`. `SOAK_MINUTES` (60) and `SOAK_SEED` (the clock's) say how long and which.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use andreas_e2e::soak::{Soak, run};
+use anyhow::{Context as _, Result};
+
+fn number(name: &str, default: u64) -> Result<u64> {
+    match std::env::var(name) {
+        Ok(text) => text.trim().parse().with_context(|| format!("{name}={text}: wanted a whole number")),
+        Err(_) => Ok(default),
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let lasts = Duration::from_secs(60 * number("SOAK_MINUTES", 60)?);
+    let seed = number("SOAK_SEED", clock)?;
+    println!("soak: seed {seed}, {} min", lasts.as_secs() / 60);
+    println!("{}", run(Soak { lasts, seed }).await?);
+    Ok(())
+}

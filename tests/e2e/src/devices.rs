@@ -1,0 +1,207 @@
+//! What the devices say: which pods have containers and GPUs on the pretend nodes, whatever the API server shows.
+//!
+//! A pod that was deleted by force has no object any more, and its containers go on until their grace is over. Only the kubelets
+//! know. [`watch`] asks them all the time and notes in [`Seen::violations`]:
+//!
+//! - a GPU with two users,
+//! - containers of two attempts of a job at once, on nodes that reach the API server,
+//! - a training pod that its kubelet refused because another pod, gone from the API server, still held the GPUs,
+//! - a pod that holds GPUs for longer than [`LEFT`] after its object says that it ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use andreas_api::names;
+use andreas_test_nodes::control::{NodeInfo, PodInfo};
+
+use crate::nodes::NodesClient;
+use crate::observer::{Seen, lock};
+
+/// Time between two looks.
+const EVERY: Duration = Duration::from_millis(200);
+/// The kubelet frees GPUs before it says that a pod has ended; what is seen here may be a look older.
+const LEFT: Duration = Duration::from_secs(5);
+
+/// What was seen of the devices so far.
+#[derive(Debug, Default)]
+pub struct Devices {
+    /// Looks that were answered.
+    pub looks: usize,
+    /// UIDs of pods that were seen to run containers after their objects were gone.
+    pub ran_without_object: BTreeSet<String>,
+    /// Since when pods hold GPUs that have ended by their objects.
+    left: BTreeMap<String, Instant>,
+}
+
+/// One look at all kubelets.
+#[derive(Debug, Default)]
+pub struct Look {
+    /// The nodes.
+    pub nodes: Vec<NodeInfo>,
+    /// Pods that have not been forgotten.
+    pub pods: Vec<PodInfo>,
+}
+
+/// Looks for as long as it is polled.
+pub(crate) async fn watch(client: NodesClient, seen: Arc<Mutex<Seen>>) {
+    loop {
+        // Pods first: a holder that ended between the two answers is no second user.
+        let pods = client.pods().await;
+        let nodes = client.nodes().await;
+        if let (Ok(nodes), Ok(pods)) = (nodes, pods) {
+            let mut seen = lock(&seen);
+            let found = seen.check_devices(&Look { nodes, pods }, Instant::now());
+            seen.violations.extend(found);
+        }
+        tokio::time::sleep(EVERY).await;
+    }
+}
+
+impl Seen {
+    /// Takes one look in; what of it must never be.
+    pub fn check_devices(&mut self, look: &Look, now: Instant) -> Vec<String> {
+        self.devices.looks += 1;
+        let mut found = shared_gpus(look);
+        found.extend(attempts_at_once(look));
+        found.extend(self.refused(look));
+        found.extend(self.left_over(look, now));
+        let running = look.pods.iter().filter(|pod| !pod.ended && !pod.pids.is_empty());
+        let objectless = running.filter(|pod| self.pods.get(&pod.uid).is_some_and(|view| view.deleted));
+        let objectless: Vec<String> = objectless.map(|pod| pod.uid.clone()).collect();
+        self.devices.ran_without_object.extend(objectless);
+        found
+    }
+
+    /// Training pods that were refused for GPUs of a pod that the API server no longer shows.
+    fn refused(&self, look: &Look) -> Vec<String> {
+        let ours =
+            |uid: &String| self.pods.get(uid).filter(|pod| !pod.label(names::LABEL_JOB_UID).is_empty());
+        let hidden = |uid: &&String| self.pods.get(*uid).is_some_and(|pod| pod.deleted);
+        let all = look.nodes.iter().flat_map(|node| node.refused_for_gpus.iter().map(move |one| (node, one)));
+        all.filter_map(|(node, refused)| {
+            let pod = ours(&refused.pod_uid)?;
+            let holder = refused.holders.iter().find(hidden)?;
+            let name = pod.pod.metadata.name.clone().unwrap_or_default();
+            Some(format!("{}: {name} was refused, {holder} without object held its GPUs", node.name))
+        })
+        .collect()
+    }
+
+    /// Pods that hold GPUs although their objects have said for a while that they ended.
+    fn left_over(&mut self, look: &Look, now: Instant) -> Vec<String> {
+        let mut left = BTreeMap::new();
+        let mut found = Vec::new();
+        for (node, uid) in holders(look) {
+            let ended = self
+                .pods
+                .get(uid)
+                .is_some_and(|view| matches!(view.pod.status.phase.as_str(), "Succeeded" | "Failed"));
+            if !ended || !node.online {
+                continue;
+            }
+            let since = self.devices.left.get(uid).copied().unwrap_or(now);
+            left.insert(uid.to_owned(), since);
+            if now.duration_since(since) > LEFT {
+                found.push(format!("{}: pod {uid} has ended and holds GPUs", node.name));
+            }
+        }
+        self.devices.left = left;
+        found
+    }
+}
+
+fn holders(look: &Look) -> impl Iterator<Item = (&NodeInfo, &str)> {
+    let gpus = look.nodes.iter().flat_map(|node| node.gpus.iter().map(move |gpu| (node, gpu)));
+    gpus.filter_map(|(node, gpu)| Some((node, gpu.holder.as_deref()?)))
+}
+
+/// GPUs that two pods with running containers were given.
+fn shared_gpus(look: &Look) -> Vec<String> {
+    let mut users: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for pod in look.pods.iter().filter(|pod| !pod.ended) {
+        for gpu in &pod.gpus {
+            users.entry(gpu).or_default().push(&pod.name);
+        }
+    }
+    let shared = users.into_iter().filter(|(_, users)| users.len() > 1);
+    shared.map(|(gpu, users)| format!("{gpu} has {} users: {}", users.len(), users.join(", "))).collect()
+}
+
+/// Jobs of which two attempts have running containers. On a node that is cut off a run may go on while the policy starts another.
+fn attempts_at_once(look: &Look) -> Vec<String> {
+    let online: BTreeSet<&str> = look.nodes.iter().filter(|n| n.online).map(|n| n.name.as_str()).collect();
+    let mut attempts: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let running = look.pods.iter().filter(|pod| !pod.ended && !pod.pids.is_empty());
+    for pod in running.filter(|pod| online.contains(pod.node.as_str())) {
+        let label = |name: &str| pod.labels.get(name).map(String::as_str);
+        if let (Some(uid), Some(attempt)) = (label(names::LABEL_JOB_UID), label(names::LABEL_ATTEMPT)) {
+            attempts.entry(uid).or_default().insert(attempt);
+        }
+    }
+    let twice = attempts.into_iter().filter(|(_, attempts)| attempts.len() > 1);
+    twice
+        .map(|(uid, attempts)| format!("job {uid}: containers of attempts {attempts:?} run at once"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn node(name: &str, holders: &[Option<&str>]) -> serde_json::Value {
+        let gpus: Vec<_> = holders
+            .iter()
+            .enumerate()
+            .map(|(i, holder)| json!({"uuid": format!("GPU-{name}-{i}"), "healthy": true, "holder": holder}))
+            .collect();
+        json!({"name": name, "online": true, "bootId": "b", "gpus": gpus, "refusedForGpus": [], "hardware": []})
+    }
+
+    fn pod(uid: &str, attempt: &str, gpus: &[&str]) -> serde_json::Value {
+        json!({
+            "namespace": "team", "name": format!("x-{attempt}-0"), "uid": uid, "node": "n", "ip": "", "gpus": gpus,
+            "labels": {(names::LABEL_JOB_UID): "j", (names::LABEL_ATTEMPT): attempt},
+            "pids": {"train": 1}, "ended": false,
+        })
+    }
+
+    fn look(node: serde_json::Value, pods: &[serde_json::Value]) -> Look {
+        let nodes = vec![serde_json::from_value(node).unwrap()];
+        Look { nodes, pods: pods.iter().map(|pod| serde_json::from_value(pod.clone()).unwrap()).collect() }
+    }
+
+    #[test]
+    fn one_user_of_each_gpu_and_one_attempt_of_a_job_are_right() {
+        let one = look(node("n", &[Some("a"), None]), &[pod("a", "1", &["GPU-n-0"])]);
+        let mut seen = Seen::default();
+        assert_eq!(seen.check_devices(&one, Instant::now()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn two_users_of_a_gpu_and_two_attempts_at_once_are_noted() {
+        let pods = [pod("a", "1", &["GPU-n-0"]), pod("b", "2", &["GPU-n-0"])];
+        let found = Seen::default().check_devices(&look(node("n", &[Some("b")]), &pods), Instant::now());
+        assert!(found.iter().any(|text| text.contains("GPU-n-0 has 2 users")), "{found:?}");
+        assert!(found.iter().any(|text| text.contains("run at once")), "{found:?}");
+        let mut silent = node("n", &[Some("b")]);
+        silent["online"] = json!(false);
+        let pods = [pod("a", "1", &["GPU-n-0"]), pod("b", "2", &["GPU-n-1"])];
+        assert_eq!(Seen::default().check_devices(&look(silent, &pods), Instant::now()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_refusal_for_gpus_of_a_pod_without_object_is_noted() {
+        let mut seen = Seen::default();
+        for (uid, deleted) in [("hidden", true), ("new", false)] {
+            let pod = json!({"metadata": {"name": uid, "uid": uid, "labels": {(names::LABEL_JOB_UID): "j"}}, "spec": {}});
+            let pod = serde_json::from_value(pod).unwrap();
+            seen.pods.insert(uid.into(), crate::observer::PodView { pod, deleted });
+        }
+        let mut refusing = node("n", &[Some("hidden")]);
+        refusing["refusedForGpus"] = json!([{"podUid": "new", "holders": ["hidden"]}]);
+        let found = seen.check_devices(&look(refusing, &[]), Instant::now());
+        assert_eq!(found.len(), 1, "{found:?}");
+    }
+}

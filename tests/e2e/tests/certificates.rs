@@ -1,0 +1,249 @@
+//! Certificates change while jobs run: renewed leaves, new authorities of our own, and authorities of somebody else. Reports and binds
+//! go on.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use andreas_api::phase::Phase;
+use andreas_e2e::cluster::{Cluster, Options, SYSTEM, a100, short_runs};
+use andreas_e2e::install;
+use andreas_e2e::job::{Job, job};
+use andreas_e2e::scenario::scenario;
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::Api;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use serde_json::{Value, json};
+
+/// Pods of a deleted job go when the garbage collector has seen it; then the operator looks at them.
+const LIMIT: Duration = Duration::from_secs(180);
+const SERVICE: &str = "andreas-operator.andreas-system.svc";
+
+/// A number from the environment: `make certificates` runs the same story for longer.
+fn seconds(variable: &str, otherwise: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
+}
+
+fn options(name: &str, values: Value) -> Options {
+    let groups = vec![a100(1)];
+    // The kubelet starts a killed extender again after 10 s, then 20 s: longer than the time to be bound of short runs.
+    let mut policy = short_runs();
+    policy["placementTimeout"] = "2m".into();
+    Options { name: name.into(), groups, install: Some(values), policy, ..Options::default() }
+}
+
+/// A key of the Secret in which the operator keeps its certificates; empty where there is none.
+async fn kept(c: &Cluster, key: &str) -> Result<String> {
+    let secrets: Api<Secret> = Api::namespaced(c.testbed.client(), SYSTEM);
+    let data = secrets.get("andreas-operator-tls").await?.data.unwrap_or_default();
+    Ok(data.get(key).map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned()).unwrap_or_default())
+}
+
+async fn becomes(what: &str, mut wanted: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
+    let until = Instant::now() + LIMIT;
+    while !wanted().await? {
+        ensure!(Instant::now() < until, "not within {LIMIT:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    Ok(())
+}
+
+/// Lines with one of these words in the logs of containers below a namespace's folder.
+fn log_lines(c: &Cluster, namespace: &str, container: &str, words: &[&str]) -> Result<Vec<String>> {
+    let root = c.testbed.data_dir().join("kubelets/logs").join(namespace);
+    let (mut lines, mut logs) = (Vec::new(), 0);
+    for pod in std::fs::read_dir(&root).with_context(|| root.display().to_string())? {
+        let log = pod?.path().join(format!("{container}.log"));
+        let Ok(text) = std::fs::read_to_string(&log) else { continue };
+        logs += 1;
+        lines.extend(
+            text.lines().filter(|line| words.iter().any(|word| line.contains(word))).map(str::to_owned),
+        );
+    }
+    ensure!(logs > 0, "no log of {container} below {}", root.display());
+    Ok(lines)
+}
+
+/// Reports that did not arrive, those left out that a busy machine did not answer in time.
+fn unsent(c: &Cluster) -> Result<Vec<String>> {
+    let lines = log_lines(c, "default", "train", &["not reported"])?;
+    Ok(lines.into_iter().filter(|line| !line.contains("timeout")).collect())
+}
+
+fn reporter(name: &str, seconds: u64) -> Job {
+    let epochs = i32::try_from(seconds).unwrap_or(i32::MAX);
+    job(name).epochs(epochs.max(30), 1.0).env("TRAINER_REPORT_SECONDS", "0.2")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_report_and_no_bind_is_lost_while_certificates_are_renewed() -> Result<()> {
+    let (every, lasts) = (seconds("RENEWAL_EVERY", 5), seconds("RENEWAL_SECONDS", 45));
+    let flags = json!([
+        format!("--renew-certificates-every={every}"),
+        format!("--renew-authority-every={}", every * 4),
+    ]);
+    let values = json!({
+        "agent": {"enabled": false},
+        "operator": {"replicas": 2, "extraArgs": flags}, "extender": {"extraArgs": flags},
+    });
+    scenario(options("renewal", values), async |c| {
+        // given two jobs that report five times a second, each over a connection of its own
+        let long = [reporter("long-a", lasts * 3 + 120), reporter("long-b", lasts * 3 + 120)];
+        for job in &long {
+            c.submit(job).await?;
+        }
+        for job in &long {
+            c.is_done_to(job, 1).await?;
+        }
+        let (mut leaves, mut roots) = (BTreeSet::new(), BTreeSet::new());
+        let until = Instant::now() + Duration::from_secs(lasts);
+        let mut bound = 0;
+        // when certificates and authorities are renewed under a stream of short jobs, and the extender is killed on the way
+        while Instant::now() < until {
+            let short = job(&format!("short-{bound}")).epochs(2, 0.2);
+            c.submit(&short).await?;
+            c.reaches(&short, Phase::Succeeded).await?;
+            bound += 1;
+            leaves.insert(kept(c, "tls.crt").await?);
+            roots.insert(kept(c, "authority.key").await?);
+            if bound % 5 == 3 {
+                // kube-scheduler must connect anew.
+                install::kill(&c.testbed, "andreas-scheduler-", "extender").await?;
+            }
+        }
+        // then several were in use, the first jobs still report, and nobody complained of a certificate
+        println!("{bound} jobs, {} leaves, {} authorities in {lasts} s", leaves.len(), roots.len());
+        ensure!(leaves.len() > 2 && roots.len() > 1, "{} leaves, {} roots", leaves.len(), roots.len());
+        for job in &long {
+            let done = c.observer.seen().milli_percent(&job.key()) / 1000;
+            c.is_done_to(job, done + 2).await?;
+        }
+        ensure!(unsent(c)?.is_empty(), "reports were lost: {:#?}", unsent(c)?);
+        let refused = ["x509", "tls:", "certificate signed", "certificate has expired", "bad certificate"];
+        let refused = log_lines(c, SYSTEM, "kube-scheduler", &refused)?;
+        ensure!(refused.is_empty(), "kube-scheduler was refused: {refused:#?}");
+        for job in &long {
+            let status = c.observer.seen().status(&job.key());
+            ensure!((status.attempts, status.restarts) == (1, 0), "{status:?}");
+        }
+        Ok(())
+    })
+    .await
+}
+
+type Authority = CertifiedIssuer<'static, KeyPair>;
+
+fn authority(name: &str) -> Result<Authority> {
+    let mut params = CertificateParams::new(vec![])?;
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.distinguished_name.push(DnType::CommonName, name);
+    Ok(CertifiedIssuer::self_signed(params, KeyPair::generate()?)?)
+}
+
+/// Applies a Secret exactly as cert-manager writes it: `tls.crt`, `tls.key`, `ca.crt`, of the type for TLS.
+async fn give(c: &Cluster, name: &str, by: &Authority, names: &[&str]) -> Result<String> {
+    let key = KeyPair::generate()?;
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let certificate = CertificateParams::new(names)?.signed_by(&key, by)?.pem();
+    c.apply(&json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
+        "metadata": {"name": name, "namespace": SYSTEM},
+        "stringData": {"tls.crt": certificate, "tls.key": key.serialize_pem(), "ca.crt": by.pem()},
+    }))
+    .await?;
+    Ok(certificate)
+}
+
+/// The authorities that a job's pod was given.
+async fn authorities_of(c: &Cluster, name: &str) -> Result<usize> {
+    let pods: Api<Pod> = Api::namespaced(c.testbed.client(), "default");
+    let pod = pods.get(&format!("{name}-1-0")).await?;
+    let annotations = pod.metadata.annotations.unwrap_or_default();
+    Ok(annotations.get("andreas.dev/progress-ca").map_or(0, |bundle| bundle.matches("BEGIN CERT").count()))
+}
+
+async fn both_report(c: &mut Cluster, jobs: &[&Job]) -> Result<()> {
+    for job in jobs {
+        let done = c.observer.seen().milli_percent(&job.key()) / 1000;
+        c.is_done_to(job, done + 1).await?;
+    }
+    Ok(())
+}
+
+async fn ends(c: &mut Cluster, job: &Job) -> Result<()> {
+    c.kubectl(&format!(
+        "delete trainingjob {} --wait=false",
+        job.key().rsplit('/').next().unwrap_or_default()
+    ))
+    .await?;
+    let key = job.key();
+    c.observer
+        .until("the job is gone", LIMIT, |seen| seen.jobs.get(&key).is_some_and(|view| view.deleted))
+        .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_authority_is_used_once_all_who_know_only_the_former_have_ended() -> Result<()> {
+    let values = |operator: &str| {
+        json!({
+            "agent": {"enabled": false},
+            "operator": {"tls": {"existingSecret": operator}},
+            "extender": {"tls": {"existingSecret": "given-extender"}},
+            "scheduler": {"tls": {"existingSecret": "given-scheduler"}},
+        })
+    };
+    scenario(options("authorities", json!({"agent": {"enabled": false}})), async |c| {
+        // given an installation that goes over to Secrets of somebody else for all three certificates
+        let (former, latter) = (authority("former")?, authority("latter")?);
+        let first = give(c, "given-former", &former, &[SERVICE, "127.0.0.1"]).await?;
+        give(c, "given-extender", &former, &["andreas-extender", "127.0.0.1"]).await?;
+        give(c, "given-scheduler", &former, &["andreas-scheduler"]).await?;
+        install::upgrade(&c.testbed, &values("given-former")).await?;
+        becomes("the given certificate is served", async || Ok(kept(c, "tls.crt").await? == first)).await?;
+        let old = reporter("old", 600);
+        c.submit(&old).await?;
+        c.is_done_to(&old, 1).await?;
+        ensure!(authorities_of(c, "old").await? == 2, "it knows our first one and the former");
+
+        // when another authority signs
+        let second = give(c, "given-latter", &latter, &[SERVICE, "127.0.0.1"]).await?;
+        install::upgrade(&c.testbed, &values("given-latter")).await?;
+        // then a further job is given that too, and both jobs report to the former certificate
+        let new = reporter("new", 600);
+        c.submit(&new).await?;
+        both_report(c, &[&old, &new]).await?;
+        ensure!(authorities_of(c, "new").await? == 3, "it knows the latter too");
+        ensure!(kept(c, "tls.crt").await? == first, "the former certificate stays while it is needed");
+
+        // when the job that does not know the latter has gone, the other certificate is used
+        ends(c, &old).await?;
+        becomes("the other certificate is served", async || Ok(kept(c, "tls.crt").await? == second)).await?;
+        both_report(c, &[&new]).await?;
+
+        // when nobody gives certificates any more, as after an upgrade from a chart that made them: the key of their authority is gone
+        install::upgrade(&c.testbed, &values("")).await?;
+        let last = reporter("last", 600);
+        c.submit(&last).await?;
+        both_report(c, &[&new, &last]).await?;
+        ensure!(kept(c, "tls.crt").await? == second && authorities_of(c, "last").await? == 4);
+        ends(c, &new).await?;
+        becomes("our own certificate is served", async || {
+            let served = kept(c, "tls.crt").await?;
+            Ok(served != second && !kept(c, "authority.key").await?.is_empty())
+        })
+        .await?;
+        both_report(c, &[&last]).await?;
+
+        // when somebody deletes the Secret, it is made again with the same authority
+        let key = kept(c, "authority.key").await?;
+        c.kubectl("delete secret andreas-operator-tls -n andreas-system").await?;
+        becomes("the Secret is back", async || Ok(kept(c, "authority.key").await.unwrap_or_default() == key))
+            .await?;
+        both_report(c, &[&last]).await?;
+        let refused: Vec<String> =
+            unsent(c)?.into_iter().filter(|line| line.contains("ertificate")).collect();
+        ensure!(refused.is_empty(), "{refused:#?}");
+        Ok(())
+    })
+    .await
+}

@@ -1,0 +1,154 @@
+//! Every write of the operator, interrupted: it is killed once the API server has done the write, or only the answer is lost.
+//!
+//! The writes of four stories are counted on an undisturbed run. Then each story is told again for each of its writes, in a
+//! namespace of its own on one shared cluster. The end must be the same.
+
+mod story;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use andreas_e2e::cluster::{A100, Cluster, Group, Options};
+use andreas_e2e::keeper::at_full_length;
+use andreas_e2e::scenario::{SOON, scenario};
+use andreas_testbed::faults::{Fault, Rule, RuleId, Select, Share};
+use anyhow::{Context as _, Result, ensure};
+
+use story::{Case, Story};
+
+const OPERATOR: &str = "operator-0";
+/// The operator is killed after every so many of a story's writes; at full length after each.
+const EVERY: u64 = 3;
+
+/// The operator's writes in a namespace. Events may be lost: nothing follows from them.
+fn writes_in(namespace: &str) -> Select {
+    Select::writes().without("events").caller(OPERATOR).namespace(namespace)
+}
+
+/// Nodes of one GPU: two GPUs are a gang of two.
+fn options() -> Options {
+    let nodes = Group { prefix: "one-", count: 12, gpu: A100, gpus: 1, memory_mib: 81_920 };
+    Options { fault_proxy: true, groups: vec![nodes], ..Options::default() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_operator_or_a_lost_answer_after_any_write_changes_no_end() -> Result<()> {
+    scenario(options(), async |c| {
+        let _keeper = c.keep_operators_running();
+        c.collect_garbage().await?;
+        let counts = writes_of_undisturbed_runs(c).await?;
+        every_answer_is_lost_once(c, &counts).await?;
+        the_operator_is_killed_after_writes(c, &counts).await?;
+        nothing_is_left(c).await
+    })
+    .await
+}
+
+/// How many writes each story has.
+async fn writes_of_undisturbed_runs(c: &mut Cluster) -> Result<BTreeMap<Story, u64>> {
+    let mut cases: Vec<Case> = Story::ALL.into_iter().map(|story| Case::new(story, "counted", 0)).collect();
+    for case in &cases {
+        case.begin(c).await?;
+    }
+    story::drive(c, &mut cases, 2 * SOON).await?;
+    let mut counts = BTreeMap::new();
+    for case in &cases {
+        case.check(c)?;
+        let select = writes_in(&case.namespace);
+        let writes = c.faults()?.records().only(|r| select.selects_record(r));
+        let words: Vec<String> = writes.0.iter().map(|r| format!("{:?} {}", r.verb, r.resource)).collect();
+        println!("{:?}: {} writes: {}", case.story, words.len(), words.join(", "));
+        ensure!(words.len() >= 3, "{:?} has too few writes: {words:?}", case.story);
+        counts.insert(case.story, u64::try_from(words.len())?);
+    }
+    Ok(counts)
+}
+
+fn interrupt(c: &Cluster, case: &Case, fault: Fault) -> Result<RuleId> {
+    let rule = Rule::new(writes_in(&case.namespace), fault).share(Share::Nth(case.write));
+    Ok(c.faults()?.add(rule))
+}
+
+/// All at once: they do not disturb each other.
+async fn every_answer_is_lost_once(c: &mut Cluster, counts: &BTreeMap<Story, u64>) -> Result<()> {
+    let mut cases = Vec::new();
+    let mut rules = Vec::new();
+    for (&story, &count) in counts {
+        for write in 1..=count {
+            let case = Case::new(story, "lost", write);
+            let fault = if write % 2 == 0 { Fault::LoseAnswer } else { Fault::GatewayTimeout };
+            rules.push(interrupt(c, &case, fault)?);
+            case.begin(c).await?;
+            cases.push(case);
+        }
+    }
+    story::drive(c, &mut cases, 6 * SOON).await?;
+    for case in &cases {
+        case.check(c)?;
+    }
+    let lost = rules.iter().filter(|rule| c.faults().is_ok_and(|faults| faults.met(**rule) == 1)).count();
+    println!("answers lost: {lost} of {}", cases.len());
+    // A story may take a write less where two were made as one.
+    ensure!(lost * 10 >= cases.len() * 9, "only {lost} of {} answers were lost", cases.len());
+    Ok(())
+}
+
+/// One after the other; the earlier ones end meanwhile.
+async fn the_operator_is_killed_after_writes(c: &mut Cluster, counts: &BTreeMap<Story, u64>) -> Result<()> {
+    let every = if at_full_length() { 1 } else { EVERY };
+    let mut cases: Vec<Case> = Vec::new();
+    let mut killed = 0;
+    for (number, (&story, &count)) in counts.iter().enumerate() {
+        let first = 1 + u64::try_from(number)? % every;
+        for write in (first..=count).step_by(usize::try_from(every)?) {
+            let case = Case::new(story, "killed", write);
+            let rule = interrupt(c, &case, Fault::HoldAnswer)?;
+            case.begin(c).await?;
+            cases.push(case);
+            killed += usize::from(held_or_ended(c, &mut cases, rule).await?);
+            c.operators[0].process.kill();
+            c.faults()?.remove(rule);
+        }
+    }
+    story::drive(c, &mut cases, 4 * SOON).await?;
+    for case in &cases {
+        case.check(c)?;
+    }
+    println!("operator killed after {killed} of {} writes", cases.len());
+    ensure!(killed * 10 >= cases.len() * 9, "killed after {killed} of {} writes only", cases.len());
+    Ok(())
+}
+
+/// Waits until the last case's write is done and its answer held; `false` when the case ended without that write.
+async fn held_or_ended(c: &mut Cluster, cases: &mut [Case], rule: RuleId) -> Result<bool> {
+    let end = std::time::Instant::now() + 2 * SOON;
+    loop {
+        if c.faults()?.until_held(rule, 1, Duration::from_millis(50)).await.is_ok() {
+            return Ok(true);
+        }
+        story::act(c, cases).await?;
+        let last = cases.last().context("no case")?;
+        if last.has_ended(&c.observer.seen()) {
+            return Ok(false);
+        }
+        ensure!(std::time::Instant::now() < end, "{}: write {} did not come", last.namespace, last.write);
+    }
+}
+
+/// With the jobs everything of theirs goes.
+async fn nothing_is_left(c: &mut Cluster) -> Result<()> {
+    c.kubectl("delete trainingjobs --all --all-namespaces --wait=true --timeout=120s").await?;
+    c.observer
+        .until("no pod is left", 2 * SOON, |s| {
+            s.pods.values().all(|p| p.deleted || p.label(andreas_api::names::LABEL_JOB).is_empty())
+        })
+        .await?;
+    let mut services = c.kubectl("get services --all-namespaces -o name").await?;
+    let end = std::time::Instant::now() + SOON;
+    while services.contains("-gang-") {
+        ensure!(std::time::Instant::now() < end, "Services are left: {services}");
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        services = c.kubectl("get services --all-namespaces -o name").await?;
+    }
+    Ok(())
+}

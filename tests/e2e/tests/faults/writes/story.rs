@@ -1,0 +1,139 @@
+//! The stories whose writes are interrupted: what is submitted, what is done while it runs, how it must end.
+
+use std::time::{Duration, Instant};
+
+use andreas_api::phase::{Outcome, Phase};
+use andreas_e2e::cluster::Cluster;
+use andreas_e2e::job::{Job, job};
+use andreas_e2e::observer::{Seen, describe};
+use anyhow::{Result, bail, ensure};
+use serde_json::json;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Story {
+    /// A gang that runs from apply to success.
+    Straight,
+    /// A run that is stopped with a checkpoint and goes on as a gang on other nodes.
+    Move,
+    /// A gang of which one member fails once.
+    GangFailure,
+    /// A run that is deleted.
+    Delete,
+}
+
+impl Story {
+    pub const ALL: [Self; 4] = [Self::Straight, Self::Move, Self::GangFailure, Self::Delete];
+
+    fn job(self, namespace: &str) -> Job {
+        // Progress is written when it comes; without it the writes are the same each time.
+        let base = job("j").namespace(namespace).env("TRAINER_NO_PROGRESS", 1);
+        match self {
+            Self::Straight => base.gpus(2, 2).epochs(4, 0.25),
+            Self::Move => base.gpus(1, 1).epochs(16, 0.25).checkpoint(5),
+            Self::GangFailure => {
+                base.gpus(2, 2).epochs(6, 0.25).env("TRAINER_FAIL_AT", 0.4).env("TRAINER_FAIL_ATTEMPTS", 1)
+            }
+            Self::Delete => base.gpus(1, 1).epochs(1000, 0.5),
+        }
+    }
+}
+
+/// One story, told in a namespace of its own.
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub story: Story,
+    pub namespace: String,
+    /// The write that is interrupted, from 1.
+    pub write: u64,
+    acted: bool,
+}
+
+impl Case {
+    pub fn new(story: Story, what: &str, write: u64) -> Self {
+        let story_name = format!("{story:?}").to_lowercase();
+        Self { story, namespace: format!("{story_name}-{what}-{write}"), write, acted: false }
+    }
+
+    fn key(&self) -> String {
+        format!("{}/j", self.namespace)
+    }
+
+    pub async fn begin(&self, c: &Cluster) -> Result<()> {
+        c.make_namespace(&self.namespace).await?;
+        c.submit(&self.story.job(&self.namespace)).await
+    }
+
+    pub fn has_ended(&self, seen: &Seen) -> bool {
+        let Some(view) = seen.jobs.get(&self.key()) else { return false };
+        match self.story {
+            Story::Delete => {
+                let in_namespace = |p: &&andreas_e2e::observer::PodView| {
+                    p.pod.metadata.namespace.as_deref() == Some(self.namespace.as_str())
+                };
+                view.deleted && seen.pods.values().filter(in_namespace).all(|p| !p.is_live())
+            }
+            _ => matches!(seen.phase(&self.key()), Phase::Succeeded | Phase::Failed),
+        }
+    }
+
+    /// The end is that of an undisturbed run.
+    pub fn check(&self, c: &Cluster) -> Result<()> {
+        let seen = c.observer.seen();
+        let status = seen.status(&self.key());
+        let outcomes: Vec<Outcome> = status.history.iter().map(|attempt| attempt.outcome).collect();
+        let expected = match self.story {
+            Story::Delete => return Ok(()),
+            Story::Straight => vec![Outcome::Finished],
+            Story::Move => vec![Outcome::Stopped, Outcome::Finished],
+            Story::GangFailure => vec![Outcome::UserFailure, Outcome::Finished],
+        };
+        ensure!(
+            status.phase == Phase::Succeeded && outcomes == expected,
+            "{}: {:?} with {outcomes:?} instead of {expected:?}",
+            self.namespace,
+            status.phase
+        );
+        ensure!(status.attempts == i64::try_from(expected.len())?, "{}: {status:?}", self.namespace);
+        ensure!(status.cluster_failures == 0, "{}: {:?}", self.namespace, status.history);
+        Ok(())
+    }
+}
+
+/// Does what a story wants done once its job runs.
+pub async fn act(c: &Cluster, cases: &mut [Case]) -> Result<()> {
+    for case in cases.iter_mut().filter(|case| !case.acted) {
+        if c.observer.seen().phase(&case.key()) != Phase::Running {
+            continue;
+        }
+        case.acted = true;
+        match case.story {
+            Story::Straight | Story::GangFailure => {}
+            Story::Move => {
+                c.edit(&case.key(), &json!({"gpus": {"min": 2, "max": 2, "maxNodes": 2}})).await?;
+            }
+            Story::Delete => {
+                c.kubectl(&format!("delete trainingjob j -n {} --wait=false", case.namespace)).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Tells the stories to their ends.
+pub async fn drive(c: &mut Cluster, cases: &mut [Case], limit: Duration) -> Result<()> {
+    let end = Instant::now() + limit;
+    loop {
+        act(c, cases).await?;
+        let open: Vec<String> = {
+            let seen = c.observer.seen();
+            cases.iter().filter(|case| !case.has_ended(&seen)).map(Case::key).collect()
+        };
+        if open.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() > end {
+            bail!("not ended: {open:?}; seen last:\n{}", describe(&c.observer.seen()));
+        }
+        c.observer.changed().await;
+    }
+}

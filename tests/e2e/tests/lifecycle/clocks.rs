@@ -1,0 +1,69 @@
+//! Clocks that are an hour off: runs end, stop and go on as if nothing were, and the clock is reported.
+
+use andreas_api::phase::{Outcome, Phase};
+use andreas_e2e::cluster::{Options, a100};
+use andreas_e2e::job::job;
+use andreas_e2e::scenario::scenario;
+use andreas_e2e::scrape;
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
+
+const HOUR: i64 = 3_600;
+
+/// A run with every time-out there is, stopped once with a checkpoint, under such clocks.
+async fn a_run_is_well(operator_clock: i64, kubelets_clock: i64) -> Result<()> {
+    let options = Options { groups: vec![a100(2)], operator_clock, kubelets_clock, ..Options::default() };
+    scenario(options, async |c| {
+        let tj = job("steady")
+            .gpus(8, 2)
+            .epochs(90, 0.5)
+            .checkpoint(10)
+            .spec("startTimeout", json!("2m"))
+            .spec("progressTimeout", json!("2m"))
+            .spec("maxRunTime", json!("30m"));
+        let key = tj.key();
+        c.submit(&tj).await?;
+        c.is_done_to(&tj, 20).await?;
+        let status = c.observer.seen().status(&key);
+        ensure!(status.attempts == 1 && status.history.is_empty(), "{status:?}");
+        if operator_clock != 0 {
+            let metrics = scrape::text(c.operators[0].admin).await?;
+            let skew = metrics.lines().find_map(|line| line.strip_prefix("andreas_clock_skew_seconds "));
+            let skew: f64 = skew.context("no skew is reported")?.parse()?;
+            ensure!((skew - operator_clock as f64).abs() < 10.0, "{skew} s reported");
+        }
+        // when it is stopped with a checkpoint and goes on
+        c.kubectl("patch tj steady --type=merge -p {\"spec\":{\"suspend\":true}}").await?;
+        c.reaches(&tj, Phase::Suspended).await?;
+        c.kubectl("patch tj steady --type=merge -p {\"spec\":{\"suspend\":false}}").await?;
+        // then the stop is no end of the run, and nothing else ended it
+        c.reaches(&tj, Phase::Succeeded).await?;
+        let status = c.observer.seen().status(&key);
+        let outcomes: Vec<Outcome> = status.history.iter().map(|record| record.outcome).collect();
+        ensure!(outcomes == [Outcome::Stopped, Outcome::Finished], "{:?}", status.history);
+        ensure!(status.user_failures == 0 && status.cluster_failures == 0, "{status:?}");
+        ensure!(status.avoid.is_empty(), "{:?}", status.avoid);
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_an_hour_ahead_withdraws_and_fails_nothing() -> Result<()> {
+    a_run_is_well(HOUR, 0).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_an_hour_behind_keeps_nothing_waiting() -> Result<()> {
+    a_run_is_well(-HOUR, 0).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_an_hour_ahead_restart_nothing() -> Result<()> {
+    a_run_is_well(0, HOUR).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_an_hour_behind_end_no_run_that_was_stopped() -> Result<()> {
+    a_run_is_well(0, -HOUR).await
+}

@@ -1,0 +1,198 @@
+//! Whoever can reach our ports: silent connections, tokens without the right, reports for other pods' jobs.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use andreas_api::names::progress_audience;
+use andreas_api::phase::Phase;
+use andreas_e2e::cluster::{Options, SYSTEM, a100};
+use andreas_e2e::job::job;
+use andreas_e2e::pages;
+use andreas_e2e::scenario::scenario;
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+/// Keeps `count` connections open on which nothing is said; one that is closed is opened again.
+fn attack(tasks: &mut JoinSet<()>, address: SocketAddr, count: usize, opened: &Arc<AtomicUsize>) {
+    for _ in 0..count {
+        let opened = Arc::clone(opened);
+        tasks.spawn(async move {
+            loop {
+                if let Ok(mut stream) = TcpStream::connect(address).await {
+                    opened.fetch_add(1, Ordering::Relaxed);
+                    let _ = stream.read(&mut [0; 64]).await;
+                }
+                tokio::time::sleep(Duration::from_millis(250)).await;
+            }
+        });
+    }
+}
+
+/// A probe as the chart has them: 3 s.
+async fn probe(address: SocketAddr, path: &str) -> Result<()> {
+    let ask = async {
+        let mut stream = TcpStream::connect(address).await?;
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        anyhow::Ok(answer)
+    };
+    let answer = tokio::time::timeout(Duration::from_secs(3), ask).await.context("no answer in 3 s")??;
+    ensure!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    Ok(())
+}
+
+/// Probes until it is stopped; the probes that failed.
+async fn probes(addresses: Vec<SocketAddr>) -> Result<()> {
+    loop {
+        for address in &addresses {
+            for path in ["/livez", "/readyz"] {
+                probe(*address, path).await.with_context(|| format!("{path} of {address}"))?;
+            }
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// Given somebody who holds more silent connections than there are places, on every port of operator and extender; when a job with a
+/// short progressTimeout runs, then it succeeds at its first attempt, others are placed, and no probe fails.
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_connections_on_every_port_fail_no_probe_and_no_job() -> Result<()> {
+    scenario(Options { groups: vec![a100(1)], ..Options::default() }, async |c| {
+        let operator = c.operators.first().context("an operator")?;
+        let listen = c.extender_listen.context("an extender")?;
+        let admin = c.extender_admin.context("an extender")?;
+        let probed = c.extender_probes.context("an extender")?;
+        let addresses = vec![operator.probes, probed];
+        let ports = [
+            (operator.progress, 1_200),
+            (operator.admin, 300),
+            (operator.probes, 300),
+            (listen, 100),
+            (admin, 300),
+            (probed, 300),
+        ];
+        let (mut attackers, opened) = (JoinSet::new(), Arc::new(AtomicUsize::new(0)));
+        for (address, count) in ports {
+            attack(&mut attackers, address, count, &opened);
+        }
+        let probing = tokio::spawn(probes(addresses));
+        let since = Instant::now();
+        while opened.load(Ordering::Relaxed) < 2_500 {
+            ensure!(since.elapsed() < Duration::from_secs(60), "only {opened:?} connections");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+
+        let victim =
+            job("victim").epochs(50, 1.5).spec("progressTimeout", json!("30s")).spec("retries", json!(0));
+        c.submit(&victim).await?;
+        c.reaches(&victim, Phase::Running).await?;
+        c.is_done_to(&victim, 20).await?;
+        let late = job("late").epochs(4, 0.3);
+        c.submit(&late).await?;
+        c.reaches(&late, Phase::Succeeded).await?;
+        let key = victim.key();
+        c.observer
+            .until("the victim ends", Duration::from_secs(240), |seen| {
+                matches!(seen.phase(&key), Phase::Succeeded | Phase::Failed)
+            })
+            .await?;
+        let status = c.observer.seen().status(&key);
+        ensure!(status.phase == Phase::Succeeded && status.attempts == 1, "{status:?}");
+        println!("{} silent connections in {} s", opened.load(Ordering::Relaxed), since.elapsed().as_secs());
+        ensure!(!probing.is_finished(), "a probe failed: {:?}", probing.await);
+        probing.abort();
+        attackers.shutdown().await;
+        Ok(())
+    })
+    .await
+}
+
+/// Given tokens of an administrator, of a tenant, and none; when they ask for what names jobs of all namespaces, then only who has the
+/// right is shown it.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_those_with_the_right_read_about_all_namespaces() -> Result<()> {
+    scenario(Options { groups: vec![a100(1)], ..Options::default() }, async |c| {
+        c.kubectl("create serviceaccount tenant").await?;
+        c.kubectl("create rolebinding tenant --clusterrole=admin --serviceaccount=default:tenant").await?;
+        c.submit(&job("secret").epochs(4, 0.3)).await?;
+        c.reaches(&job("secret"), Phase::Succeeded).await?;
+        let (reader, tenant) = (pages::reader(c).await?, pages::token(c, "default", "tenant").await?);
+        for path in ["/forecasts", "/snapshot"] {
+            let (code, text) = pages::get(c, path, Some(&reader)).await?;
+            ensure!(code == 200, "{path}: {code}: {text}");
+            for (token, expected) in [(Some(tenant.as_str()), 403), (Some("forged"), 401), (None, 401)] {
+                let (code, text) = pages::get(c, path, token).await?;
+                ensure!(code == expected && !text.contains("secret"), "{path}: {code}: {text}");
+            }
+            // and the port without authentication does not know them
+            let admin = c.operators.first().context("an operator")?.admin;
+            let refused = probe(admin, path).await.err().map(|error| error.to_string());
+            ensure!(refused.is_some_and(|text| text.starts_with("HTTP/1.1 404")), "{path} at {admin}");
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// Given a pod that is no member of a job of its namespace, and a token for that job's reports; when it posts without end, then it is
+/// refused, and the API server is hardly asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn reports_of_a_bystander_cost_the_api_server_next_to_nothing() -> Result<()> {
+    scenario(Options { groups: vec![a100(1)], ..Options::default() }, async |c| {
+        let tj = job("busy").epochs(400, 0.5);
+        c.submit(&tj).await?;
+        c.reaches(&tj, Phase::Running).await?;
+        c.kubectl("run bystander --image=missing/x --restart=Never").await?;
+        let uid =
+            c.observer.seen().job(&tj.key()).and_then(|job| job.metadata.uid.clone()).context("a UID")?;
+        let audience = progress_audience(&uid);
+        let token = format!(
+            "create token default --bound-object-kind Pod --bound-object-name bystander --audience {audience}"
+        );
+        let token = c.kubectl(&token).await?.trim().to_owned();
+        let url = format!(
+            "{}/apis/trainer.kubeflow.org/v1alpha1/namespaces/default/trainjobs/busy/status",
+            pages::url(c)?
+        );
+        let until = Instant::now() + Duration::from_secs(10);
+        let mut posts = JoinSet::new();
+        for _ in 0..8 {
+            let (agent, url, token) = (pages::agent(c.testbed.pki().ca_file())?, url.clone(), token.clone());
+            posts.spawn_blocking(move || -> Result<usize> {
+                let mut count = 0;
+                while Instant::now() < until {
+                    let request = agent.post(&url).header("Authorization", format!("Bearer {token}"));
+                    let code = request.send("{}")?.status().as_u16();
+                    ensure!(code == 403, "{code}");
+                    count += 1;
+                }
+                Ok(count)
+            });
+        }
+        let mut sent = 0;
+        while let Some(count) = posts.join_next().await {
+            sent += count??;
+        }
+        ensure!(sent > 1_000, "only {sent} reports in 10 s");
+        // then the pod was read a few times, whatever was posted (the first eight may have come at once)
+        let operator = format!("system:serviceaccount:{SYSTEM}:andreas-operator");
+        let mut reads = 0;
+        for event in c.testbed.audit_log()? {
+            let event = event?;
+            let pod = event.object_ref.resource == "pods" && event.object_ref.name == "bystander";
+            reads += usize::from(event.verb == "get" && pod && event.user.username == operator);
+        }
+        println!("{sent} reports in 10 s, {reads} reads of the pod");
+        ensure!((1..=8).contains(&reads), "{reads} reads for {sent} reports");
+        c.edit(&tj.key(), &json!({"suspend": true})).await?;
+        c.reaches(&tj, Phase::Suspended).await
+    })
+    .await
+}

@@ -1,0 +1,120 @@
+//! Who holds GPUs, by the devices themselves: pods deleted by force, and a boot between binding and start. The observer asks the
+//! kubelets all the time whether a GPU has two users or a job two attempts.
+
+use std::time::{Duration, Instant};
+
+use andreas_api::phase::Phase;
+use andreas_e2e::cluster::{Options, a100};
+use andreas_e2e::job::job;
+use andreas_e2e::nodes::client;
+use andreas_e2e::scenario::{SOON, scenario};
+use anyhow::{Result, ensure};
+use serde_json::json;
+
+const GRACE: Duration = Duration::from_secs(20);
+
+fn one_node() -> Options {
+    Options { groups: vec![a100(1)], ..Options::default() }
+}
+
+/// A job on all GPUs of a node whose program does not leave before it is killed.
+fn stubborn(name: &str) -> andreas_e2e::job::Job {
+    job(name).gpus(4, 1).epochs(1_000, 0.5).env("TRAINER_IGNORE_TERM", "true").checkpoint(20)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gpus_of_a_deleted_job_whose_pod_was_deleted_by_force_are_in_use_for_its_grace() -> Result<()> {
+    scenario(one_node(), async |c| {
+        let first = stubborn("first");
+        c.submit(&first).await?;
+        c.is_done_to(&first, 0).await?;
+        c.reaches(&first, Phase::Running).await?;
+        // when the job is deleted, and its pod by force
+        c.kubectl("delete tj first --wait=false").await?;
+        c.kubectl("delete pod first-1-0 --force --grace-period=0").await?;
+        let deleted = Instant::now();
+        let next = job("next").gpus(4, 1).epochs(4, 0.3);
+        c.submit(&next).await?;
+        // then the next job has the GPUs when the containers are gone: its kubelet refuses nothing
+        c.reaches(&next, Phase::Running).await?;
+        ensure!(deleted.elapsed() >= GRACE - Duration::from_secs(2), "after {:?}", deleted.elapsed());
+        c.reaches(&next, Phase::Succeeded).await?;
+        let status = c.observer.seen().status(&next.key());
+        ensure!(status.history.len() == 1, "{:?}", status.history);
+        ensure!(!c.observer.seen().devices.ran_without_object.is_empty(), "the containers did not go on");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gpus_of_a_foreign_pod_deleted_by_force_are_in_use_for_its_grace() -> Result<()> {
+    scenario(one_node(), async |c| {
+        c.apply(&json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "foreign", "namespace": "default"},
+            "spec": {
+                "nodeName": "a100-0", "restartPolicy": "Never", "terminationGracePeriodSeconds": 20,
+                "containers": [{
+                    "name": "x", "image": "andreas.dev/trainer:dev",
+                    "env": [
+                        {"name": "TRAINER_EPOCHS", "value": "1000"}, {"name": "TRAINER_SECONDS_PER_EPOCH", "value": "1"},
+                        {"name": "TRAINER_IGNORE_TERM", "value": "true"},
+                    ],
+                    "resources": {"limits": {"nvidia.com/gpu": "4"}},
+                }],
+            },
+        }))
+        .await?;
+        c.observer
+            .until("the foreign pod runs", SOON, |seen| {
+                seen.pods.values().any(|pod| pod.pod.status.phase == "Running")
+            })
+            .await?;
+        c.kubectl("delete pod foreign --force --grace-period=0").await?;
+        let deleted = Instant::now();
+        let next = job("next").gpus(4, 1).epochs(4, 0.3);
+        c.submit(&next).await?;
+        c.reaches(&next, Phase::Running).await?;
+        ensure!(deleted.elapsed() >= GRACE - Duration::from_secs(2), "after {:?}", deleted.elapsed());
+        c.reaches(&next, Phase::Succeeded).await
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_deleted_by_force_is_not_made_again_before_its_grace_is_over() -> Result<()> {
+    scenario(Options { groups: vec![a100(2)], ..Options::default() }, async |c| {
+        let tj = stubborn("twice");
+        let key = tj.key();
+        c.submit(&tj).await?;
+        c.reaches(&tj, Phase::Running).await?;
+        c.kubectl("delete pod twice-1-0 --force --grace-period=0").await?;
+        let deleted = Instant::now();
+        // then there is another node, and still no second writer of its checkpoint before the first is gone
+        c.observer.until("a second attempt", SOON, |seen| seen.status(&key).attempts == 2).await?;
+        ensure!(deleted.elapsed() >= GRACE - Duration::from_secs(2), "after {:?}", deleted.elapsed());
+        c.reaches(&tj, Phase::Running).await
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_booted_again_after_a_run_began_there_starts_it_once() -> Result<()> {
+    scenario(one_node(), async |c| {
+        let tj = job("booted").gpus(4, 1).epochs(20, 0.4).checkpoint(10);
+        let key = tj.key();
+        c.submit(&tj).await?;
+        c.observer
+            .until("bound", SOON, |seen| {
+                seen.pods.values().any(|pod| pod.pod.spec.node_name.is_some() && !pod.deleted)
+            })
+            .await?;
+        client(&c.testbed).reboot("a100-0", Duration::from_secs(2)).await?;
+        // then whatever the kubelet makes of the pod, no two attempts run at once
+        c.reaches(&tj, Phase::Succeeded).await?;
+        ensure!(c.observer.seen().status(&key).user_failures == 0);
+        Ok(())
+    })
+    .await
+}

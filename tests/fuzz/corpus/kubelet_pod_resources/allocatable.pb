@@ -1,0 +1,3 @@
+
+$
+nvidia.com/gpuGPU-5b1cGPU-77aa

@@ -1,0 +1,139 @@
+//! What each target does with its bytes.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use andreas_api::slim::{SlimGpuNode, SlimNode, SlimPod, SlimQuota, SlimTrainingJob};
+use andreas_api::{EnergyPolicy, TrainingProfile};
+use andreas_cli::stdio::Session;
+use andreas_extender::wire::{ExtenderArgs, ExtenderBindingArgs};
+use andreas_node_agent::setter::record::Record;
+use andreas_node_agent::setting::{Done, Wanted};
+use andreas_operator::index::quantity;
+use andreas_operator::progress::wire::ReportBody;
+use andreas_podresources::messages::{AllocatableResourcesResponse, ListPodResourcesResponse};
+use andreas_runtime::access::bearer;
+use andreas_runtime::tls::{Oldest, Tls, TlsFiles};
+use andreas_simulator::readers::{Format, read_trace};
+use prost::Message as _;
+use serde::de::DeserializeOwned;
+
+/// Whatever was read can be written.
+fn json<T: DeserializeOwned + serde::Serialize>(bytes: &[u8]) -> Option<T> {
+    let value: T = serde_json::from_slice(bytes).ok()?;
+    serde_json::to_vec(&value).expect("what was read can be written");
+    Some(value)
+}
+
+/// Objects of the API server, as the watches of operator and extender read them.
+pub fn api_objects(bytes: &[u8]) {
+    if let Ok(job) = serde_json::from_slice::<SlimTrainingJob>(bytes) {
+        let gpus = &job.spec.gpus;
+        if gpus.max.is_none_or(|max| max <= 4096) {
+            let _ = gpus.totals();
+        }
+        let _ = job.spec.deadline_after.as_ref().map(|d| d.seconds());
+        let _ = job.spec.start_timeout.seconds_or(900);
+    }
+    if let Ok(pod) = serde_json::from_slice::<SlimPod>(bytes) {
+        let _ = quantity::pod(&pod.spec);
+    }
+    if let Ok(node) = serde_json::from_slice::<SlimNode>(bytes) {
+        let _ = quantity::Amounts::of(&node.status.allocatable);
+    }
+    let _ = serde_json::from_slice::<SlimGpuNode>(bytes);
+    let _ = serde_json::from_slice::<SlimQuota>(bytes);
+    let _ = json::<TrainingProfile>(bytes);
+    let _ = json::<EnergyPolicy>(bytes);
+}
+
+/// PEM files of certificates and keys, and the certificates in them.
+pub fn certificates(bytes: &[u8]) {
+    let Some(folder) = folder() else { return };
+    let [certificate, key, clients] = ["tls.crt", "tls.key", "ca.crt"].map(|name| folder.path().join(name));
+    // The three parts are separated by a zero byte, so that one input holds all of them.
+    let mut parts = bytes.split(|b| *b == 0);
+    for path in [&certificate, &key, &clients] {
+        write(path, parts.next().unwrap_or(bytes));
+    }
+    let _ = Tls::load(TlsFiles { certificate, key, clients: None, oldest: Oldest::Tls12 });
+}
+
+/// Answers of the kubelet's PodResources API.
+pub fn kubelet_pod_resources(bytes: &[u8]) {
+    let _ = ListPodResourcesResponse::decode(bytes);
+    let _ = AllocatableResourcesResponse::decode(bytes);
+}
+
+/// Lines of the planner's protocol: each gets one answer, which is JSON.
+pub fn planner_lines(bytes: &[u8]) {
+    let options = andreas_planner::Options { trials: 1, ..andreas_planner::Options::default() };
+    let mut session = Session::new(options, false);
+    for line in bytes.split(|b| *b == b'\n').take(4) {
+        let answer = session.answer(line);
+        serde_json::from_str::<serde::de::IgnoredAny>(&answer).expect("an answer is JSON");
+    }
+}
+
+/// Bodies and Authorization headers that training programs send.
+pub fn progress_reports(bytes: &[u8]) {
+    if let Some(body) = json::<ReportBody>(bytes)
+        && let Some(status) = body.trainer_status
+    {
+        for epochs in [1, 90, i32::MAX] {
+            if let Some(claim) = status.claim(epochs) {
+                assert!((0..=100_000).contains(&claim.milli_percent), "{claim:?}");
+            }
+        }
+    }
+    if let Ok(value) = http::HeaderValue::from_bytes(bytes) {
+        let _ = bearer(&value);
+    }
+}
+
+/// Quantities of Kubernetes (`1500m`, `2Gi`, `1e3`).
+pub fn quantities(bytes: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        let _ = quantity::milli(text);
+    }
+}
+
+/// Bodies of kube-scheduler's requests.
+pub fn scheduler_requests(bytes: &[u8]) {
+    let _ = json::<ExtenderArgs>(bytes);
+    let _ = json::<ExtenderBindingArgs>(bytes);
+}
+
+/// Lines between the agent and the setter.
+pub fn setter_lines(bytes: &[u8]) {
+    let _ = json::<Wanted>(bytes);
+    let _ = json::<Done>(bytes);
+}
+
+/// The record of what GPUs had, read after a crash.
+pub fn setter_record(bytes: &[u8]) {
+    let Some(folder) = folder() else { return };
+    write(&folder.path().join("before.json"), bytes);
+    let _ = Record::open(folder.path());
+}
+
+/// Traces of the simulator, in every format.
+pub fn trace_files(bytes: &[u8]) {
+    let Some(folder) = folder() else { return };
+    let file = folder.path().join("trace");
+    write(&file, bytes);
+    for format in Format::ALL {
+        let _ = read_trace(format, &file);
+    }
+}
+
+/// A folder in memory where there is one: thousands of inputs are written.
+fn folder() -> Option<tempfile::TempDir> {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { tempfile::tempdir_in(memory).ok() } else { tempfile::tempdir().ok() }
+}
+
+fn write(path: &Path, bytes: &[u8]) {
+    let mut file = std::fs::File::create(path).expect("a folder of our own can be written to");
+    file.write_all(bytes).expect("a folder of our own can be written to");
+}
