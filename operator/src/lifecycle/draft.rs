@@ -34,7 +34,7 @@ pub(super) struct Draft<'a> {
     pub learned: Vec<Learned>,
     next: Option<Timestamp>,
     sights: BTreeSet<Sight>,
-    /// The template has been refused: no GPUs are to be planned.
+    /// The template has been refused, or pods of an older job are in the way: no GPUs are to be planned.
     pub unfit: bool,
     /// The template was accepted, in these words: to be said with the next write.
     pub accepted: Option<String>,
@@ -93,12 +93,16 @@ impl<'a> Draft<'a> {
     /// Waits, and why. The words to a reason that stays (who is in the way, for example) are renewed once a minute at
     /// most: they move with every plan, and a write for each of thousands of waiting jobs would be the plan's price.
     pub fn wait_for(&mut self, reason: Reason, message: &str) {
-        let stays =
-            self.status.conditions.iter().any(|c| {
-                c.type_ == condition::SCHEDULED && c.status == "False" && c.reason == reason.as_str()
-            });
-        let fresh = status::after(self.o.last_write, WORDS_STAY) > self.o.now;
-        if stays && fresh && self.status.reason.as_deref() == Some(reason.as_str()) {
+        let said = status::condition(&self.status.conditions, condition::SCHEDULED);
+        let said = said.filter(|c| c.status == "False" && c.reason == reason.as_str());
+        let renewed = status::after(self.o.last_write, WORDS_STAY);
+        if let Some(said) = said.filter(|_| renewed > self.o.now)
+            && self.status.reason.as_deref() == Some(reason.as_str())
+        {
+            if self.unfit && said.message != status::bounded(message) {
+                // No plan looks at it, so no plan would renew them.
+                self.look_at(renewed);
+            }
             return;
         }
         self.status.reason = Some(reason.as_str().into());

@@ -94,11 +94,11 @@ fn waits_for_older(d: &mut Draft<'_>) -> bool {
     let Some(pod) = members.older.iter().find(blocks) else { return false };
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     let node = pod.spec.node_name.as_ref().filter(|_| runs(pod));
-    let silent = node.and_then(|node| Some((node, d.o.nodes.get(node).filter(|fact| !fact.ready)?)));
+    let silent = node.filter(|node| d.o.nodes.get(*node).is_some_and(|fact| !fact.ready));
     let (reason, message) = match silent {
-        Some((node, fact)) => {
-            if let Some(since) = fact.ready_changed {
-                d.look_at(after(since, d.o.policy.node_loss_after));
+        Some(node) => {
+            if let Some(at) = stop::given_up_at(d.o, pod) {
+                d.look_at(at);
             }
             let message = format!("{name} of a deleted job of this name is on node {node}, which is silent");
             (Reason::NodeSilent, message)
@@ -308,10 +308,13 @@ fn say_starting(d: &mut Draft<'_>) {
 }
 
 /// Why the pods cannot be made yet: earlier ones that can still run, names that are taken, GPUs in use.
-fn no_room(d: &Draft<'_>, allocation: &Allocation, members: &Members<'_>) -> Option<String> {
+fn no_room(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) -> Option<String> {
     let name = |pod: &SlimPod| pod.metadata.name.clone().unwrap_or_default();
     let alive = members.still_alive(d.o, |pod| stop::given_up(d.o, pod));
     if let Some(pod) = alive.first() {
+        if let Some(at) = alive.iter().filter_map(|pod| stop::given_up_at(d.o, pod)).min() {
+            d.look_at(at);
+        }
         return Some(format!("{} of an earlier attempt has not ended", name(pod)));
     }
     // Names are taken until the garbage collector has removed what an older object of this name left behind.

@@ -4,6 +4,7 @@ use andreas_api::Reason;
 use andreas_api::slim::SlimPod;
 use andreas_api::training_job::Allocation;
 use andreas_core::same_nodes;
+use jiff::Timestamp;
 
 use super::action::DeleteReason;
 use super::draft::Draft;
@@ -65,11 +66,16 @@ pub(super) fn may_restart(o: &Observed<'_>) -> bool {
     o.policy.node_loss_restart && !o.job.spec.checkpoint.as_ref().is_some_and(|c| c.exclusive)
 }
 
-/// The pod is on a node that has been silent for so long that its job goes on without it. Its GPUs stay in use.
-pub(super) fn given_up(o: &Observed<'_>, pod: &SlimPod) -> bool {
+/// When a pod on a silent node is given up, so that its job goes on without it. Its GPUs stay in use. None where it never is.
+pub(super) fn given_up_at(o: &Observed<'_>, pod: &SlimPod) -> Option<Timestamp> {
     let node = pod.spec.node_name.as_ref().filter(|n| o.nodes.get(*n).is_some_and(|fact| !fact.ready));
-    may_restart(o)
-        && node.is_some_and(|node| after(o.readiness_seen(node), o.policy.node_loss_after) <= o.now)
+    let node = node.filter(|_| may_restart(o))?;
+    Some(after(o.readiness_seen(node), o.policy.node_loss_after))
+}
+
+/// The pod has been given up: see [`given_up_at`].
+pub(super) fn given_up(o: &Observed<'_>, pod: &SlimPod) -> bool {
+    given_up_at(o, pod).is_some_and(|at| at <= o.now)
 }
 
 /// Stopping.

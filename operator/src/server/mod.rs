@@ -250,12 +250,14 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
         won = campaign(store, LeaseConfig::new(with.identity.as_str()), lease_end.clone()) => won?,
         () = stop.cancelled() => None,
     };
-    let Some(Held { leadership, renewing }) = won else { return Ok(()) };
+    let Some(Held { leadership, renewing, succeeds_itself }) = won else { return Ok(()) };
     with.metrics.leader.set(1);
 
-    // The leader before may have written what our watches have not shown yet.
+    // Another leader may have written what our watches have not shown yet. An earlier process of our own ended before our first
+    // lists, which are consistent: after an outage each kind is listed once.
     let caught_up = tokio::select! {
-        () = caches::catch_up(&with.client, &with.index) => true,
+        () = caches::catch_up(&with.client, &with.index), if !succeeds_itself => true,
+        () = std::future::ready(()), if succeeds_itself => true,
         () = leadership.lost() => false,
         () = stop.cancelled() => false,
     };

@@ -6,10 +6,14 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::core::Status;
 use kube::{Api, Client};
 use serde_json::Value;
+
+/// Requests in flight where many objects are made.
+const AT_A_TIME: usize = 8;
 
 /// What became of a request.
 #[derive(Debug)]
@@ -121,6 +125,20 @@ pub async fn create(client: &Client, object: &Value, dry_run: bool) -> Result<Ve
     let api = endpoint(client, object)?;
     let body: DynamicObject = serde_json::from_value(object.clone())?;
     verdict(api.create(&PostParams { dry_run, ..PostParams::default() }, &body).await)
+}
+
+/// Creates all of these, some at a time; the refusals, in any order.
+///
+/// # Errors
+/// When one is not answered.
+pub async fn create_all(client: &Client, objects: impl Iterator<Item = Value>) -> Result<Vec<Status>> {
+    let answers = objects.map(|object| async move { create(client, &object, false).await });
+    let verdicts: Vec<Verdict> = stream::iter(answers).buffer_unordered(AT_A_TIME).try_collect().await?;
+    let refused = verdicts.into_iter().filter_map(|verdict| match verdict {
+        Verdict::Refused(status) => Some(*status),
+        Verdict::Accepted(_) => None,
+    });
+    Ok(refused.collect())
 }
 
 /// Merge-patches an object, or with `dry_run` only asks. `object` names it.

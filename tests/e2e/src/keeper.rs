@@ -1,12 +1,15 @@
-//! Starts our programs again when they end, as a kubelet would in a cluster.
+//! Starts our programs again, when they end, as a kubelet would in a cluster, or by will; and what memory they took.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use andreas_testbed::Process;
+use anyhow::{Context as _, Result, ensure};
 use tokio::task::JoinHandle;
 
 use crate::cluster::Cluster;
+use crate::scenario::SOON;
+use crate::scrape;
 
 /// How often it is looked whether a program has ended.
 const LOOK: Duration = Duration::from_millis(200);
@@ -30,6 +33,37 @@ impl Cluster {
             }
         }))
     }
+
+    /// Starts the first operator again; how long until all its caches are filled and it has planned.
+    ///
+    /// # Errors
+    /// When it has not within three minutes.
+    pub async fn restart_operator(&self) -> Result<Duration> {
+        let operator = self.operators.first().context("no operator")?;
+        operator.process.stop().await;
+        let started = Instant::now();
+        operator.process.start_again()?;
+        let planned = |text: &str| {
+            let count = text.lines().find_map(|line| line.strip_prefix("andreas_plans_total "));
+            count.is_some_and(|count| count != "0")
+        };
+        while !scrape::text(operator.admin).await.is_ok_and(|text| planned(&text)) {
+            ensure!(started.elapsed() < 3 * SOON, "no plan {:?} after its start", started.elapsed());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(started.elapsed())
+    }
+}
+
+/// Largest memory that a process has had, MiB.
+///
+/// # Errors
+/// When it does not run.
+pub fn peak_mib(process: &Process) -> Result<f64> {
+    let pid = process.pid().context("it does not run")?;
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
+    Ok(line.trim().trim_end_matches("kB").trim().parse::<f64>()? / 1024.0)
 }
 
 impl Drop for Keeper {

@@ -5,7 +5,7 @@
 //! of a story, [`job`] its words, [`summary`] a run's figures. [`workload`] turns rows of a production trace into
 //! TrainingJobs, and [`demo`] runs them. [`pages`] reads the operator's pages. [`scrape`] points a Prometheus at a cluster. [`api`] asks the API server alone,
 //! without our programs. [`bench`] measures. [`keeper`] starts programs again that ended, and [`soak`] lets everything
-//! happen at random.
+//! happen at random. [`tenant`] is an account that means harm.
 //!
 //! What must never be here: a shortcut around the API server, a figure that was not measured.
 
@@ -26,5 +26,6 @@ pub mod scrape;
 pub mod soak;
 pub mod storage;
 pub mod summary;
+pub mod tenant;
 pub mod workload;
 pub mod wrong_clock;

@@ -122,6 +122,9 @@ pub struct Held {
     pub leadership: Leadership,
     /// Renews until shutdown or loss, then says why it ended.
     pub renewing: JoinHandle<Ended>,
+    /// Whenever this process looked, the holder was of its own identity: an earlier process, which ended before this one began. So
+    /// what this process has read is newer than all that the leader before wrote.
+    pub succeeds_itself: bool,
 }
 
 /// Waits until this process holds the Lease, then keeps renewing it in the background. `None` when `shutdown` came first.
@@ -144,7 +147,7 @@ pub(super) async fn campaign_at<S: LeaseStore>(
     wall: fn() -> Timestamp,
 ) -> Result<Option<Held>, LeaseError> {
     config.validate()?;
-    let mut candidate = Candidate { store, config, wall, observed: None };
+    let mut candidate = Candidate { store, config, wall, observed: None, others: false };
     loop {
         let started = Instant::now();
         // A claim in flight at shutdown is finished or times out; it must not be left behind unreleased.
@@ -156,8 +159,10 @@ pub(super) async fn campaign_at<S: LeaseStore>(
                 let slack = candidate.config.duration - candidate.config.renew_deadline;
                 let leadership =
                     Leadership::new(started + candidate.config.renew_deadline, slack, transitions);
+                let succeeds_itself = !candidate.others;
                 let leader = Leader { candidate, record, renewed: started, leadership: leadership.clone() };
-                return Ok(Some(Held { leadership, renewing: tokio::spawn(leader.keep(shutdown)) }));
+                let renewing = tokio::spawn(leader.keep(shutdown));
+                return Ok(Some(Held { leadership, renewing, succeeds_itself }));
             }
             Ok(Ok(None) | Err(LeaseError::Conflict | LeaseError::NotFound)) => {}
             Ok(Err(error)) => {
@@ -181,12 +186,17 @@ struct Candidate<S> {
     wall: fn() -> Timestamp,
     /// The record last seen and when it was seen first, on our own clock.
     observed: Option<(LeaseSpec, Instant)>,
+    /// Nobody or another was the holder at some look. A claim of ours whose answer is lost does not hide that.
+    others: bool,
 }
 
 impl<S: LeaseStore> Candidate<S> {
     /// One look, and one claim if the Lease is free. `None`: another holds it.
     async fn attempt(&mut self) -> Result<Option<LeaseRecord>, LeaseError> {
-        let mut record = match self.store.get().await {
+        let found = self.store.get().await;
+        let holder = found.as_ref().ok().and_then(|record| record.spec.holder_identity.as_deref());
+        self.others |= holder != Some(&self.config.identity) && !matches!(found, Err(LeaseError::Api(_)));
+        let mut record = match found {
             Ok(record) => record,
             Err(LeaseError::NotFound) => return self.store.create(self.claim(None)).await.map(Some),
             Err(error) => return Err(error),

@@ -277,3 +277,34 @@ async fn times_that_contradict_each_other_are_refused() {
     let refused = campaign(Server::default().link(), config, CancellationToken::new()).await;
     assert!(matches!(refused, Err(LeaseError::Config)));
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_succeeds_itself_is_told_so_unless_another_was_ever_seen() {
+    // given: a leads, having found no lease, and dies
+    let server = Server::default();
+    let a = server.link();
+    let first = lead(&a, "a").await;
+    assert!(!first.succeeds_itself);
+    first.renewing.abort();
+    // then: a process of the same identity succeeds itself, and one of another identity does not
+    let again = lead(&server.link(), "a").await;
+    assert!(again.succeeds_itself);
+    again.renewing.abort();
+    let b = lead(&server.link(), "b").await;
+    assert!(!b.succeeds_itself);
+    b.renewing.abort();
+    // nor does one whose first claim took effect although its answer was lost
+    let deaf = server.link();
+    deaf.faults.lock().deaf = true;
+    let claiming = tokio::spawn({
+        let deaf = deaf.clone();
+        async move { lead(&deaf, "c").await }
+    });
+    while server.holder() != "c" {
+        sleep(Duration::from_millis(100)).await;
+    }
+    deaf.faults.lock().deaf = false;
+    let c = claiming.await.unwrap();
+    assert!(!c.succeeds_itself);
+    c.renewing.abort();
+}

@@ -134,3 +134,28 @@ fn no_progress_from_a_node_that_is_cut_off_is_not_a_hang() {
     world.wait(600);
     assert_eq!(world.phase(), Phase::Running);
 }
+
+#[test]
+fn a_start_that_waits_for_a_pod_on_a_silent_node_goes_on_when_that_pod_is_given_up() {
+    // Given a pod of another attempt on a node that is silent, and a plan for another node.
+    let mut world = World::new(json!({}));
+    restart(&mut world);
+    world.policy.node_loss_after = 120;
+    world.now = 100;
+    world.silence("n4");
+    world.admit(json!({"metadata": {"name": "bert-9-0", "namespace": "team",
+        "labels": {"andreas.dev/job": "bert", "andreas.dev/job-uid": "12345678-job", "andreas.dev/attempt": "9",
+            "andreas.dev/index": "0"},
+        "ownerReferences": [{"apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "name": "bert",
+            "uid": "12345678-job", "controller": true}]},
+        "spec": {"nodeName": "n4", "containers": [{"name": "train"}]}}));
+    world.pods.get_mut("bert-9-0").unwrap().status.phase = "Running".into();
+    world.wait(30).plan_run(&["n2"], 1);
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Starting, "WaitingForRoom"));
+    // Then it looks again at the instant of giving up, and makes its pods.
+    assert_eq!(world.next, Some(at(220)));
+    world.now = 220;
+    world.settle();
+    assert_eq!(world.reason(), "PodsStarting");
+    assert_eq!(world.members(), ["bert-1-0"]);
+}

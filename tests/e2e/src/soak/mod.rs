@@ -1,31 +1,38 @@
-//! A long run in which everything happens that may happen: submissions, edits, deletions, killed and frozen programs, silent
-//! and rebooted nodes, forced deletions, and an API server behind a fault proxy.
+//! A long run in which everything happens that may happen: submissions, edits, deletions, pods deleted by force, killed and frozen
+//! programs, silent, rebooted and deleted nodes, clocks that are set, and an API server behind a fault proxy.
 //!
-//! What happens is drawn from one seed; when it happens depends on the machine. [`Observer`](crate::observer::Observer)
-//! checks the objects, [`devices`] what the nodes' device managers and containers say. At the end all is mended: every
-//! job must end, and nothing may be left.
+//! What is drawn depends on one seed and on what is there to draw from; when it happens depends on the machine.
+//! [`Observer`](crate::observer::Observer) checks the objects, [`devices`](crate::devices) what the nodes' device managers, containers
+//! and drivers say: who uses which GPU, and whether all GPUs together draw more than the power budget. At the end all is mended: every
+//! job must end, no job may fail that was not made to, and nothing may be left.
+//!
+//! `actions` draws, `jobs`, `machines` and `faults` do what was drawn, `ending` checks the end.
 
 mod actions;
-mod devices;
+mod ending;
+mod faults;
+mod jobs;
+mod machines;
 mod numbers;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use andreas_api::phase::Phase;
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
 
-use crate::cluster::{Cluster, Options, a100, t4};
-use crate::observer::describe;
-use crate::scenario::{SOON, scenario};
+use crate::cluster::{Cluster, Options, a100, short_runs, t4};
+use crate::scenario::scenario;
 
 use actions::Actor;
-use devices::DeviceCheck;
 
 /// Between two things that happen, ms.
-const PAUSE_MS: (u64, u64) = (300, 2_500);
-/// From the last thing that happens until every job has ended.
-const ALL_END: Duration = Duration::from_secs(300);
+const PAUSE_MS: (u64, u64) = (200, 2_000);
+/// How often it is looked what is to be mended.
+const MEND_EVERY: Duration = Duration::from_millis(200);
+/// Power budget, W: three quarters of what all GPUs draw at work, so that plans have to mind it.
+const BUDGET_WATTS: f64 = 4_000.0;
 
 /// How long, and what is drawn.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +50,9 @@ pub struct Report {
     pub seed: u64,
     /// From the first to the last thing that happened.
     pub lasted: Duration,
-    /// Jobs that were submitted, and how they ended.
+    /// From then until every job had ended.
+    pub all_ended_after: Duration,
+    /// Jobs that were submitted.
     pub submitted: usize,
     /// Jobs that succeeded.
     pub succeeded: usize,
@@ -54,11 +63,15 @@ pub struct Report {
     /// Attempts of all jobs.
     pub attempts: i64,
     /// What was done, by its name.
-    pub done: std::collections::BTreeMap<&'static str, usize>,
+    pub done: BTreeMap<&'static str, usize>,
     /// Calls that a rule of the fault proxy met.
     pub calls_met: u64,
     /// How often devices and containers were looked at.
-    pub looks: u64,
+    pub looks: usize,
+    /// Pods whose containers were seen after their objects were gone.
+    pub ran_without_object: usize,
+    /// The most that all GPUs drew together, W.
+    pub highest_watts: f64,
 }
 
 impl fmt::Display for Report {
@@ -66,10 +79,12 @@ impl fmt::Display for Report {
         let done: Vec<String> = self.done.iter().map(|(what, count)| format!("{what} {count}")).collect();
         write!(
             f,
-            "soak: seed {}, {:.1} min, {} jobs ({} succeeded, {} failed, {} deleted) in {} attempts, {} calls met by \
-             faults, {} looks at devices; {}",
+            "soak: seed {}, {:.1} min and {:.0} s to the end of all jobs, {} jobs ({} succeeded, {} failed, {} deleted) in {} \
+             attempts, {} calls met by faults, {} looks at devices, {} pods seen at work without an object, {:.0} W at most of \
+             {BUDGET_WATTS:.0} W; {}",
             self.seed,
             self.lasted.as_secs_f64() / 60.0,
+            self.all_ended_after.as_secs_f64(),
             self.submitted,
             self.succeeded,
             self.failed,
@@ -77,8 +92,21 @@ impl fmt::Display for Report {
             self.attempts,
             self.calls_met,
             self.looks,
+            self.ran_without_object,
+            self.highest_watts,
             done.join(", ")
         )
+    }
+}
+
+/// A whole number from the environment.
+///
+/// # Errors
+/// When it is none.
+pub fn number(name: &str, default: u64) -> Result<u64> {
+    match std::env::var(name) {
+        Ok(text) => text.trim().parse().with_context(|| format!("{name}={text}: wanted a whole number")),
+        Err(_) => Ok(default),
     }
 }
 
@@ -87,10 +115,17 @@ impl fmt::Display for Report {
 /// # Errors
 /// What was seen that must not be, jobs that did not end, and what was left.
 pub async fn run(soak: Soak) -> Result<Report> {
+    let mut policy = short_runs();
+    policy["powerBudgetWatts"] = json!(BUDGET_WATTS);
+    policy["limits"] = json!("On");
+    policy["rest"] = json!({"mode": "On", "after": "5s"});
     let options = Options {
         name: "soak".into(),
         groups: vec![a100(3), t4(2)],
+        policy,
         fault_proxy: true,
+        clocks_can_be_set: true,
+        agents: true,
         ..Options::default()
     };
     let mut report = Report { seed: soak.seed, ..Report::default() };
@@ -104,79 +139,37 @@ pub async fn run(soak: Soak) -> Result<Report> {
 async fn story(c: &mut Cluster, soak: Soak, report: &mut Report) -> Result<()> {
     let keeper = c.keep_operators_running();
     c.collect_garbage().await?;
-    let devices = DeviceCheck::start(crate::nodes::client(&c.testbed));
+    {
+        let devices = &mut c.observer.seen().devices;
+        devices.budget_watts = Some(BUDGET_WATTS);
+        devices.cut_off_nodes_count = true;
+    }
     let mut actor = Actor::new(c, soak.seed).await?;
     let start = Instant::now();
     while start.elapsed() < soak.lasts {
         actor.act(c).await?;
-        tokio::time::sleep(actor.pause(PAUSE_MS)).await;
-        no_violation(c, &devices)?;
+        let next = Instant::now() + actor.pause(PAUSE_MS);
+        while Instant::now() < next {
+            actor.mend_due(c).await?;
+            no_violation(c)?;
+            tokio::time::sleep(MEND_EVERY).await;
+        }
     }
     report.lasted = start.elapsed();
-    actor.mend(c).await?;
-    all_end(c, &actor).await?;
-    no_violation(c, &devices)?;
+    actor.mend_all(c).await?;
+    let mended = Instant::now();
+    ending::all_end(c, &actor).await?;
+    report.all_ended_after = mended.elapsed();
+    no_violation(c)?;
     actor.fill(c, report);
-    report.looks = devices.looks();
-    nothing_is_left(c).await?;
+    ending::nobody_was_blamed(c, &actor)?;
+    ending::nothing_is_left(c).await?;
     drop(keeper);
     Ok(())
 }
 
-fn no_violation(c: &Cluster, devices: &DeviceCheck) -> Result<()> {
-    let mut all: Vec<String> = c.observer.seen().violations.iter().cloned().collect();
-    all.extend(devices.violations());
+fn no_violation(c: &Cluster) -> Result<()> {
+    let all: Vec<String> = c.observer.seen().violations.iter().cloned().collect();
     ensure!(all.is_empty(), "{}", all.join("; "));
     Ok(())
-}
-
-async fn all_end(c: &mut Cluster, actor: &Actor) -> Result<()> {
-    let keys: Vec<String> = actor.open(c);
-    let end = Instant::now() + ALL_END;
-    loop {
-        let open: Vec<&String> = {
-            let seen = c.observer.seen();
-            let ended = |key: &&String| {
-                let gone = seen.jobs.get(*key).is_none_or(|view| view.deleted);
-                gone || matches!(seen.phase(key), Phase::Succeeded | Phase::Failed)
-            };
-            keys.iter().filter(|key| !ended(key)).collect()
-        };
-        if open.is_empty() {
-            return Ok(());
-        }
-        ensure!(
-            Instant::now() < end,
-            "{} jobs did not end: {open:?}\n{}",
-            open.len(),
-            describe(&c.observer.seen())
-        );
-        c.observer.changed().await;
-    }
-}
-
-/// With the jobs their pods go, and every GPU is free in the device managers' books.
-async fn nothing_is_left(c: &mut Cluster) -> Result<()> {
-    c.kubectl("delete trainingjobs --all --all-namespaces --wait=true --timeout=180s").await?;
-    c.observer
-        .until("no pod is left", 3 * SOON, |s| {
-            s.pods.values().all(|p| p.deleted || p.label(andreas_api::names::LABEL_JOB).is_empty())
-        })
-        .await?;
-    let nodes = crate::nodes::client(&c.testbed);
-    let end = Instant::now() + SOON;
-    loop {
-        let held: Vec<String> = nodes
-            .nodes()
-            .await?
-            .into_iter()
-            .flat_map(|node| node.gpus.into_iter().map(move |gpu| (node.name.clone(), gpu)))
-            .filter_map(|(node, gpu)| gpu.holder.map(|pod| format!("{} on {node} by {pod}", gpu.uuid)))
-            .collect();
-        if held.is_empty() {
-            return Ok(());
-        }
-        ensure!(Instant::now() < end, "GPUs are still held: {held:?}");
-        c.observer.changed().await;
-    }
 }

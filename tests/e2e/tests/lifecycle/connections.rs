@@ -11,27 +11,12 @@ use andreas_e2e::cluster::{Options, SYSTEM, a100};
 use andreas_e2e::job::job;
 use andreas_e2e::pages;
 use andreas_e2e::scenario::scenario;
+use andreas_e2e::tenant::silent_connections;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-
-/// Keeps `count` connections open on which nothing is said; one that is closed is opened again.
-fn attack(tasks: &mut JoinSet<()>, address: SocketAddr, count: usize, opened: &Arc<AtomicUsize>) {
-    for _ in 0..count {
-        let opened = Arc::clone(opened);
-        tasks.spawn(async move {
-            loop {
-                if let Ok(mut stream) = TcpStream::connect(address).await {
-                    opened.fetch_add(1, Ordering::Relaxed);
-                    let _ = stream.read(&mut [0; 64]).await;
-                }
-                tokio::time::sleep(Duration::from_millis(250)).await;
-            }
-        });
-    }
-}
 
 /// A probe as the chart has them: 3 s.
 async fn probe(address: SocketAddr, path: &str) -> Result<()> {
@@ -80,7 +65,7 @@ async fn silent_connections_on_every_port_fail_no_probe_and_no_job() -> Result<(
         ];
         let (mut attackers, opened) = (JoinSet::new(), Arc::new(AtomicUsize::new(0)));
         for (address, count) in ports {
-            attack(&mut attackers, address, count, &opened);
+            silent_connections(&mut attackers, address, count, &opened);
         }
         let probing = tokio::spawn(probes(addresses));
         let since = Instant::now();

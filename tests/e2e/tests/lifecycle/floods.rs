@@ -3,58 +3,13 @@
 use std::time::{Duration, Instant};
 
 use andreas_api::phase::{Phase, Reason};
+use andreas_e2e::api;
 use andreas_e2e::cluster::{Cluster, Options};
 use andreas_e2e::job::{Job, job};
+use andreas_e2e::keeper::peak_mib;
 use andreas_e2e::scenario::{SOON, scenario};
-use andreas_e2e::scrape;
-use andreas_testbed::Process;
-use anyhow::{Context as _, Result, ensure};
-use futures::{StreamExt as _, TryStreamExt as _, stream};
-use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, PostParams};
-use serde_json::{Value, json};
-
-/// Requests in flight of whoever floods.
-const AT_A_TIME: usize = 8;
-
-fn api(c: &Cluster, group: &str, version: &str, kind: &str, namespace: &str) -> Api<DynamicObject> {
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
-    Api::namespaced_with(c.testbed.client(), namespace, &resource)
-}
-
-async fn create_all(api: &Api<DynamicObject>, objects: impl Iterator<Item = Value>) -> Result<()> {
-    let creations = objects.map(|object| async move {
-        let object: DynamicObject = serde_json::from_value(object)?;
-        api.create(&PostParams::default(), &object).await?;
-        anyhow::Ok(())
-    });
-    stream::iter(creations).buffer_unordered(AT_A_TIME).try_collect().await
-}
-
-/// Largest memory that a process has had, MiB.
-fn peak_mib(process: &Process) -> Result<f64> {
-    let pid = process.pid().context("it does not run")?;
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
-    Ok(line.trim().trim_end_matches("kB").trim().parse::<f64>()? / 1024.0)
-}
-
-/// Starts the operator again; how long until all its caches are filled and it plans.
-async fn restart_operator(c: &Cluster) -> Result<Duration> {
-    let operator = c.operators.first().context("no operator")?;
-    operator.process.stop().await;
-    let started = Instant::now();
-    operator.process.start_again()?;
-    let planned = |text: &str| {
-        text.lines()
-            .find_map(|line| line.strip_prefix("andreas_plans_total "))
-            .is_some_and(|count| count != "0")
-    };
-    while !scrape::text(operator.admin).await.is_ok_and(|text| planned(&text)) {
-        ensure!(started.elapsed() < 3 * SOON, "no plan {:?} after its start", started.elapsed());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    Ok(started.elapsed())
-}
+use anyhow::{Result, ensure};
+use serde_json::json;
 
 /// From its creation until it runs.
 async fn time_to_run(c: &mut Cluster, tj: &Job) -> Result<Duration> {
@@ -76,12 +31,11 @@ async fn thousands_of_refused_jobs_of_one_tenant_do_not_delay_anothers() -> Resu
         let refused = |n: usize| {
             job(&format!("flood-{n}")).namespace("flood").pod("serviceAccountName", json!("missing")).build()
         };
-        let jobs = api(c, "andreas.dev", "v1alpha1", "TrainingJob", "flood");
-        create_all(&jobs, (0..FLOOD).map(refused)).await?;
+        api::create_all(&c.testbed.client(), (0..FLOOD).map(refused)).await?;
         // when another tenant submits one, then it runs soon
         let took = time_to_run(c, &job("urgent").namespace("zoo").epochs(4, 0.3)).await?;
         // and so it does when the operator has just been started again
-        restart_operator(c).await?;
+        c.restart_operator().await?;
         let after = time_to_run(c, &job("urgent-too").namespace("zoo").epochs(4, 0.3)).await?;
         eprintln!(
             "runs after {took:?}, after a restart {after:?}; {:.0} MiB",
@@ -103,14 +57,10 @@ async fn a_storm_of_edits_costs_one_status_write_a_second_and_delays_nobody() ->
         c.submit(&stormy).await?;
         c.says(&stormy, Reason::NoFeasibleGpuType).await?;
         // given a tenant that edits its job as fast as it can
-        let client = c.testbed.client();
+        let (client, object) = (c.testbed.client(), stormy.build());
         let storm = tokio::spawn(async move {
-            let resource =
-                ApiResource::from_gvk(&GroupVersionKind::gvk("andreas.dev", "v1alpha1", "TrainingJob"));
-            let api: Api<DynamicObject> = Api::namespaced_with(client, "default", &resource);
             for weight in (1..1_000).cycle() {
-                let patch = kube::api::Patch::Merge(json!({"spec": {"weight": weight}}));
-                let _ = api.patch("stormy", &kube::api::PatchParams::default(), &patch).await;
+                drop(api::patch(&client, &object, &json!({"spec": {"weight": weight}}), false).await);
             }
         });
         let began = Instant::now();

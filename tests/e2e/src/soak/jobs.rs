@@ -1,0 +1,119 @@
+//! What users do in a soak: they submit, edit and delete jobs, and delete pods.
+
+use std::time::{Duration, Instant};
+
+use andreas_api::names;
+use anyhow::{Context as _, Result};
+use serde_json::json;
+
+use super::actions::{Action, Actor, NAMESPACES};
+use crate::cluster::{Cluster, split};
+use crate::job::job;
+use crate::observer::PodView;
+
+/// Jobs that wait or run at a time.
+const OPEN: usize = 14;
+/// Seconds that a job with a checkpoint has to save.
+const GRACE_SECONDS: i32 = 5;
+/// After a forced deletion, until the pod's node may be cut off: a grace of any job here and some seconds. Whoever deletes a pod by
+/// force on a node that does not answer says that it is dead, and takes the consequences.
+const FORCED: Duration = Duration::from_secs(40);
+/// GPUs in total and the most nodes.
+const SIZES: [(i32, i32); 5] = [(1, 1), (1, 1), (2, 1), (4, 1), (8, 2)];
+
+impl Actor {
+    pub(super) async fn submit(&mut self, c: &Cluster) -> Result<bool> {
+        if self.open(c).len() >= OPEN {
+            return Ok(false);
+        }
+        let number = self.jobs.len();
+        let (gpus, max_nodes) = *self.numbers.one_of(&SIZES).context("sizes")?;
+        let namespace = self.numbers.one_of(&NAMESPACES).context("namespaces")?;
+        let epochs = i32::try_from(self.numbers.between(4, 40))?;
+        let weight = self.numbers.between(1, 100);
+        let mut made = job(&format!("job-{number}"))
+            .namespace(namespace)
+            .gpus(gpus, max_nodes)
+            .epochs(epochs, 0.3)
+            .spec("weight", json!(weight))
+            .spec("deadlineAfter", json!(format!("{}s", self.numbers.between(20, 600))));
+        if self.numbers.percent(60) {
+            made = made.checkpoint(GRACE_SECONDS);
+            if self.numbers.percent(20) {
+                made = made.env("TRAINER_IGNORE_TERM", "true");
+            }
+        }
+        if self.numbers.percent(20) {
+            made = made.spec("preemption", json!("Never"));
+        }
+        let fails = self.numbers.percent(15);
+        if fails {
+            let attempts = self.numbers.between(1, 2);
+            made = made.env("TRAINER_FAIL_AT", 0.4).env("TRAINER_FAIL_ATTEMPTS", attempts);
+            made = made.spec("retries", json!(self.numbers.between(0, 2)));
+        }
+        c.submit(&made).await?;
+        if fails {
+            self.failing.insert(made.key());
+        }
+        self.jobs.insert(made.key(), made);
+        Ok(true)
+    }
+
+    pub(super) async fn change(&mut self, c: &Cluster, action: Action) -> Result<bool> {
+        let open = self.open(c);
+        let Some(key) = self.numbers.one_of(&open).cloned() else { return Ok(false) };
+        match action {
+            Action::Reweigh => {
+                let weight = self.numbers.between(1, 1000);
+                c.edit(&key, &json!({"weight": weight})).await?;
+            }
+            Action::Resize => {
+                let (gpus, max_nodes) = *self.numbers.one_of(&SIZES).context("sizes")?;
+                c.edit(&key, &json!({"gpus": {"min": gpus, "max": gpus, "maxNodes": max_nodes}})).await?;
+            }
+            Action::SuspendOrResume => {
+                let suspend = !self.suspended.remove(&key);
+                if suspend {
+                    self.suspended.insert(key.clone());
+                }
+                c.edit(&key, &json!({"suspend": suspend})).await?;
+            }
+            _ => {
+                let (namespace, name) = split(&key)?;
+                c.kubectl(&format!("delete trainingjob {name} -n {namespace} --wait=false")).await?;
+                self.deleted.insert(key);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Pods of jobs that are bound and have not ended: namespace, name, node.
+    fn live_pods(c: &Cluster) -> Vec<(String, String, String)> {
+        let seen = c.observer.seen();
+        let ours = |pod: &&PodView| pod.is_live() && !pod.label(names::LABEL_JOB).is_empty();
+        let words = |pod: &PodView| {
+            let meta = &pod.pod.metadata;
+            Some((meta.namespace.clone()?, meta.name.clone()?, pod.pod.spec.node_name.clone()?))
+        };
+        seen.pods.values().filter(ours).filter_map(words).collect()
+    }
+
+    pub(super) async fn delete_pod(&mut self, c: &Cluster) -> Result<bool> {
+        let live = Self::live_pods(c);
+        let Some((namespace, pod, _)) = self.numbers.one_of(&live) else { return Ok(false) };
+        c.kubectl(&format!("delete pod {pod} -n {namespace} --wait=false --ignore-not-found")).await?;
+        Ok(true)
+    }
+
+    /// The object goes at once, while the containers have their grace.
+    pub(super) async fn delete_pod_by_force(&mut self, c: &Cluster) -> Result<bool> {
+        let mut live = Self::live_pods(c);
+        live.retain(|(_, _, node)| !self.away.contains(node));
+        let Some((namespace, pod, node)) = self.numbers.one_of(&live) else { return Ok(false) };
+        self.forced.insert(node.clone(), Instant::now() + FORCED);
+        let how = "--force --grace-period=0 --wait=false --ignore-not-found";
+        c.kubectl(&format!("delete pod {pod} -n {namespace} {how}")).await?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,116 @@
+//! Somebody who means harm: an account with the cluster's role `edit` in one namespace, and no other right.
+//!
+//! In: a cluster. Out: what such an account can do in bulk. What must never be here: an administrator's right, once the account is
+//! made.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::api::{Api, PostParams};
+use kube::core::Status;
+use kube::{Client, ResourceExt as _};
+use serde_json::Value;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use crate::api;
+use crate::cluster::Cluster;
+
+/// Pause before a connection that was closed is opened again.
+const REOPEN: Duration = Duration::from_millis(250);
+/// How long rights may take until they hold: the controller manager gathers aggregated roles.
+const RIGHTS_WITHIN: Duration = Duration::from_secs(60);
+
+/// The account.
+pub struct Tenant {
+    /// Its namespace, made for it.
+    pub namespace: String,
+    /// Its client.
+    pub client: Client,
+}
+
+impl Tenant {
+    /// Makes the namespace and the account; returns when its rights hold.
+    ///
+    /// # Errors
+    /// When they do not within a minute.
+    pub async fn new(c: &Cluster, namespace: &str) -> Result<Self> {
+        c.make_namespace(namespace).await?;
+        c.kubectl(&format!("create serviceaccount tenant -n {namespace}")).await?;
+        let account = format!("--serviceaccount={namespace}:tenant");
+        c.kubectl(&format!("create rolebinding tenant -n {namespace} --clusterrole=edit {account}")).await?;
+        let kubeconfig = c.testbed.kubeconfig_for_service_account(namespace, "tenant").await?;
+        let this = Self { namespace: namespace.into(), client: c.testbed.client_for(&kubeconfig).await? };
+        let ask = format!(
+            "auth can-i create trainingjobs.andreas.dev -n {namespace} --as=system:serviceaccount:{namespace}:tenant"
+        );
+        let may = async {
+            while !c.kubectl(&ask).await.is_ok_and(|said| said.trim() == "yes") {
+                tokio::time::sleep(REOPEN).await;
+            }
+        };
+        tokio::time::timeout(RIGHTS_WITHIN, may).await.context("the role edit does not hold our kinds")?;
+        Ok(this)
+    }
+
+    /// Creates all of these, some at a time; the refusals, with the API server's words.
+    ///
+    /// # Errors
+    /// When one is not answered.
+    pub async fn create_all(&self, objects: impl Iterator<Item = Value>) -> Result<Vec<Status>> {
+        api::create_all(&self.client, objects).await
+    }
+
+    /// A token of its namespace's default account for that audience, bound to a pod of its own.
+    ///
+    /// # Errors
+    /// What the API server says.
+    pub async fn token_of_pod(&self, pod: &str, audience: &str) -> Result<String> {
+        let pods: Api<k8s_openapi::api::core::v1::Pod> =
+            Api::namespaced(self.client.clone(), &self.namespace);
+        let uid = pods.get(pod).await?.uid();
+        let request = TokenRequest {
+            spec: Some(TokenRequestSpec {
+                audiences: Some(vec![audience.into()]),
+                bound_object_ref: Some(BoundObjectReference {
+                    api_version: Some("v1".into()),
+                    kind: Some("Pod".into()),
+                    name: Some(pod.into()),
+                    uid,
+                }),
+                expiration_seconds: None,
+            }),
+            ..TokenRequest::default()
+        };
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), &self.namespace);
+        let made = accounts.create_token_request("default", &PostParams::default(), &request).await?;
+        made.status.and_then(|status| status.token).context("a token")
+    }
+}
+
+/// Keeps `count` connections open on which nothing is said; one that is closed is opened again. `opened` counts all.
+pub fn silent_connections(
+    tasks: &mut JoinSet<()>,
+    address: SocketAddr,
+    count: usize,
+    opened: &Arc<AtomicUsize>,
+) {
+    for _ in 0..count {
+        let opened = Arc::clone(opened);
+        tasks.spawn(async move {
+            loop {
+                if let Ok(mut stream) = TcpStream::connect(address).await {
+                    opened.fetch_add(1, Ordering::Relaxed);
+                    let _ = stream.read(&mut [0; 64]).await;
+                }
+                tokio::time::sleep(REOPEN).await;
+            }
+        });
+    }
+}

@@ -1,0 +1,369 @@
+//! A tenant with an ordinary `edit` account does its worst, one thing after the other. Each time a job of another namespace runs
+//! within a minute, and is not failed.
+//!
+//! Short forms run in `make test`; `make faults` (`ANDREAS_LONG=1`) runs every attack at full size.
+#![allow(missing_docs)]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use andreas_api::names::progress_audience;
+use andreas_api::phase::{Outcome, Phase, Reason};
+use andreas_e2e::api;
+use andreas_e2e::cluster::{A100, Cluster, Options, a100};
+use andreas_e2e::job::{Job, TRAINER_IMAGE, job};
+use andreas_e2e::keeper::at_full_length;
+use andreas_e2e::pages;
+use andreas_e2e::scenario::{SOON, scenario};
+use andreas_e2e::tenant::{Tenant, silent_connections};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+/// Within this time another namespace's job runs.
+const RUNS_WITHIN: Duration = Duration::from_secs(60);
+const FINALIZER: &str = "example.com/never-removed";
+/// The namespace that is left in peace, as far as our programs can help it.
+const OTHER: &str = "calm";
+
+fn full_or(full: usize, short: usize) -> usize {
+    if at_full_length() { full } else { short }
+}
+
+/// What goes on until it is dropped.
+type Ongoing = JoinSet<()>;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_a_tenant_does_another_namespaces_job_runs_within_a_minute() -> Result<()> {
+    scenario(Options { groups: vec![a100(2)], ..Options::default() }, async |c| {
+        c.collect_garbage().await?;
+        c.make_namespace(OTHER).await?;
+        let mut tenants = Tenants(0);
+        macro_rules! attacks {
+            ($($attack:ident),* $(,)?) => {$(
+                let tenant = tenants.next(c).await?;
+                let ongoing = $attack(c, &tenant).await.context(stringify!($attack))?;
+                anothers_job_runs(c, stringify!($attack)).await.context(stringify!($attack))?;
+                drop(ongoing);
+                tenants.leaves(c, &tenant).await?;
+            )*};
+        }
+        attacks![
+            finalizers_on_jobs_and_pods,
+            an_affinity_that_nothing_meets,
+            watts_of_one,
+            lies_about_progress,
+            labels_of_other_systems,
+            pods_for_our_scheduler,
+            pages_of_all_namespaces,
+            tokens_of_a_bystander,
+            a_storm_of_edits,
+            silence_on_every_port,
+            many_jobs,
+            objects_at_the_limit_of_size,
+        ];
+        Ok(())
+    })
+    .await
+}
+
+/// A tenant for each attack: some leave behind what cannot be removed.
+struct Tenants(usize);
+
+impl Tenants {
+    async fn next(&mut self, c: &Cluster) -> Result<Tenant> {
+        self.0 += 1;
+        Tenant::new(c, &format!("hostile-{}", self.0)).await
+    }
+
+    /// Its jobs go, as far as they do.
+    async fn leaves(&self, c: &Cluster, tenant: &Tenant) -> Result<()> {
+        c.kubectl(&format!("delete trainingjobs --all -n {} --wait=false", tenant.namespace)).await?;
+        Ok(())
+    }
+}
+
+/// A job on the four GPUs of a node.
+async fn anothers_job_runs(c: &mut Cluster, attack: &str) -> Result<()> {
+    let name = format!("beside-{}", attack.replace('_', "-"));
+    let tj = job(&name).namespace(OTHER).gpus(4, 1).epochs(4, 0.3).spec("deadlineAfter", json!("2m"));
+    let (key, began) = (tj.key(), Instant::now());
+    c.submit(&tj).await?;
+    let runs = |phase| matches!(phase, Phase::Running | Phase::Succeeded);
+    c.observer.until(&format!("{key} runs"), RUNS_WITHIN, |s| runs(s.phase(&key))).await?;
+    println!("{attack}: runs after {:.1?}", began.elapsed());
+    c.observer.until(&format!("{key} succeeded"), SOON, |s| s.phase(&key) == Phase::Succeeded).await?;
+    let status = c.observer.seen().status(&key);
+    let failed = [Outcome::UserFailure, Outcome::ClusterFailure];
+    ensure!(status.history.iter().all(|record| !failed.contains(&record.outcome)), "{:?}", status.history);
+    Ok(())
+}
+
+/// Two jobs that hold all GPUs for long.
+async fn hold_all(c: &mut Cluster, tenant: &Tenant, change: impl Fn(Job) -> Job) -> Result<Vec<Job>> {
+    let long = |n| {
+        let tj = job(&format!("long-{n}")).namespace(&tenant.namespace).gpus(4, 1).epochs(2_000, 0.5);
+        change(tj.spec("deadlineAfter", json!("10h")))
+    };
+    let jobs: Vec<Job> = (0..2).map(long).collect();
+    let refused = tenant.create_all(jobs.iter().map(Job::build)).await?;
+    ensure!(refused.is_empty(), "{refused:?}");
+    for tj in &jobs {
+        let key = tj.key();
+        c.observer.until(&format!("{key} has GPUs"), SOON, |s| s.status(&key).allocation.is_some()).await?;
+    }
+    Ok(jobs)
+}
+
+/// All GPUs are held by jobs that are deleted and cannot go, and neither can their pods.
+async fn finalizers_on_jobs_and_pods(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
+    let jobs = hold_all(c, tenant, |tj| tj).await?;
+    for tj in &jobs {
+        c.reaches(tj, Phase::Running).await?;
+        let object = tj.build();
+        let change = json!({"metadata": {"finalizers": [FINALIZER]}});
+        api::patch(&tenant.client, &object, &change, false).await?.accepted()?;
+        let name = format!("{}-1-0", object["metadata"]["name"].as_str().unwrap_or_default());
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": tenant.namespace}});
+        // The policies may forbid that; then it does no harm either.
+        drop(api::patch(&tenant.client, &pod, &change, false).await?);
+    }
+    let account = format!("--as=system:serviceaccount:{0}:tenant -n {0}", tenant.namespace);
+    c.kubectl(&format!("delete trainingjobs --all --wait=false {account}")).await?;
+    Ok(Ongoing::new())
+}
+
+/// All GPUs are held by pods that no scheduler can bind.
+async fn an_affinity_that_nothing_meets(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
+    let nowhere = json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{
+        "topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"no": "such-pod"}}}]}});
+    hold_all(c, tenant, |tj| tj.pod("affinity", nowhere.clone())).await?;
+    Ok(Ongoing::new())
+}
+
+/// Profiles that say that jobs draw 1 W and take no time.
+async fn watts_of_one(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
+    let measurements: Vec<Value> =
+        [1, 2, 4].map(|gpus| json!({"gpuType": A100, "gpus": gpus, "millisPerEpoch": 1, "watts": 1})).into();
+    let profile = json!({
+        "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingProfile",
+        "metadata": {"name": "modest", "namespace": tenant.namespace}, "spec": {"measurements": measurements},
+    });
+    let refused = tenant.create_all(std::iter::once(profile)).await?;
+    ensure!(refused.is_empty(), "{refused:?}");
+    hold_all(c, tenant, |tj| tj.spec("profile", json!("modest"))).await?;
+    Ok(Ongoing::new())
+}
+
+/// Jobs that hold all GPUs and say that they are nearly done, with the tokens of their own pods.
+async fn lies_about_progress(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
+    let jobs = hold_all(c, tenant, |tj| tj.env("TRAINER_NO_PROGRESS", 1)).await?;
+    let mut told = Ongoing::new();
+    for tj in &jobs {
+        c.reaches(tj, Phase::Running).await?;
+        let (url, uid) = (status_url(c, tj)?, uid(c, tj)?);
+        let pod = format!("{}-1-0", tj.key().rsplit('/').next().unwrap_or_default());
+        let token = tenant.token_of_pod(&pod, &progress_audience(&uid)).await?;
+        let agent = pages::agent(c.testbed.pki().ca_file())?;
+        let lie =
+            json!({"trainerStatus": {"progressPercentage": 98, "estimatedRemainingSeconds": 1}}).to_string();
+        let post = move || agent.post(&url).header("Authorization", format!("Bearer {token}")).send(&lie);
+        let code = tokio::task::spawn_blocking(post.clone()).await??.status().as_u16();
+        ensure!(code < 300, "a member's report is not heard: {code}");
+        told.spawn(async move {
+            loop {
+                drop(tokio::task::spawn_blocking(post.clone()).await);
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        });
+    }
+    Ok(told)
+}
+
+fn uid(c: &Cluster, tj: &Job) -> Result<String> {
+    c.observer.seen().job(&tj.key()).and_then(|job| job.metadata.uid.clone()).context("a UID")
+}
+
+fn status_url(c: &Cluster, tj: &Job) -> Result<String> {
+    let key = tj.key();
+    let (namespace, name) = key.split_once('/').context("namespace/name")?;
+    let path = format!("apis/trainer.kubeflow.org/v1alpha1/namespaces/{namespace}/trainjobs/{name}/status");
+    Ok(format!("{}/{path}", pages::url(c)?))
+}
+
+/// A pod of the tenant's own, without GPUs.
+fn pod(tenant: &Tenant, name: &str, labels: &Value, spec: &Value) -> Value {
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": tenant.namespace, "labels": labels},
+        "spec": {"containers": [{"name": "c", "image": TRAINER_IMAGE, "env": [{"name": "TRAINER_EPOCHS", "value": "1"}]}]},
+    });
+    api::merge(&mut pod["spec"], spec);
+    pod
+}
+
+/// Pods and jobs that wear the labels by which the GPU operator and Kueue know theirs.
+async fn labels_of_other_systems(_: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
+    let labels = json!({
+        "app": "nvidia-device-plugin-daemonset", "app.kubernetes.io/part-of": "gpu-operator",
+        "nvidia.com/gpu.product": A100, "nvidia.com/gpu.present": "true", "nvidia.com/mig.config": "all-1g.10gb",
+        "nvidia.com/gpu.deploy.device-plugin": "pod-deletion-required",
+        "kueue.x-k8s.io/queue-name": "team", "kueue.x-k8s.io/managed": "true",
+        "kueue.x-k8s.io/podset": "main", "kueue.x-k8s.io/prebuilt-workload-name": "mine",
+    });
+    let gated = json!({"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]});
+    let mut objects: Vec<Value> =
+        (0..50).map(|n| pod(tenant, &format!("labelled-{n}"), &labels, &json!({}))).collect();
+    objects.extend((0..50).map(|n| pod(tenant, &format!("gated-{n}"), &labels, &gated)));
+    let mut labelled = job("labelled").namespace(&tenant.namespace).epochs(2, 0.3).build();
+    labelled["metadata"]["labels"] = labels.clone();
+    labelled["spec"]["template"]["metadata"] = json!({"labels": labels});
+    objects.push(labelled);
+    tenant.create_all(objects.into_iter()).await?;
+    Ok(Ongoing::new())
+}
+
+/// Thousands of pods in our scheduler's queue, with our priority, and with labels of our pods: none is accepted.
+async fn pods_for_our_scheduler(_: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
+    let many = full_or(6_000, 1_500);
+    let objects = (0..many).map(|n| {
+        let (labels, spec) = match n % 3 {
+            0 => (json!({}), json!({"schedulerName": "andreas"})),
+            1 => (json!({}), json!({"priorityClassName": "andreas-training"})),
+            _ => (json!({"andreas.dev/job": "mine"}), json!({"schedulerName": "andreas"})),
+        };
+        pod(tenant, &format!("pod-{n}"), &labels, &spec)
+    });
+    let refused = tenant.create_all(objects).await?;
+    ensure!(refused.len() == many, "{} of {many} were accepted", many - refused.len());
+    Ok(Ongoing::new())
+}
+
+/// Asks for pages that name jobs of all namespaces, without end, with a token that may not.
+async fn pages_of_all_namespaces(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
+    let token = pages::token(c, &tenant.namespace, "tenant").await?;
+    let asked = Arc::new(AtomicUsize::new(0));
+    let mut asking = Ongoing::new();
+    for path in ["/snapshot", "/forecasts"].into_iter().cycle().take(4) {
+        let (code, text) = pages::get(c, path, Some(&token)).await?;
+        ensure!(code == 403 && !text.contains(OTHER), "{path}: {code}: {text}");
+        let (agent, url) = (pages::agent(c.testbed.pki().ca_file())?, format!("{}{path}", pages::url(c)?));
+        let (token, asked) = (format!("Bearer {token}"), Arc::clone(&asked));
+        let get = move || agent.get(&url).header("Authorization", &token).call().map(|a| a.status().as_u16());
+        asking.spawn(async move {
+            while tokio::task::spawn_blocking(get.clone())
+                .await
+                .is_ok_and(|code| code.is_ok_and(|c| c >= 400))
+            {
+                asked.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    ensure!(asked.load(Ordering::Relaxed) > 20, "no flood: {asked:?}");
+    Ok(asking)
+}
+
+/// A pod that is no member of a job posts reports for it without end, with a good token.
+async fn tokens_of_a_bystander(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
+    let busy = job("busy").namespace(&tenant.namespace).epochs(400, 0.5);
+    let bystander = pod(tenant, "bystander", &json!({}), &json!({"nodeSelector": {"no": "such-node"}}));
+    let refused = tenant.create_all([busy.build(), bystander].into_iter()).await?;
+    ensure!(refused.is_empty(), "{refused:?}");
+    c.reaches(&busy, Phase::Running).await?;
+    let (url, uid) = (status_url(c, &busy)?, uid(c, &busy)?);
+    let token = tenant.token_of_pod("bystander", &progress_audience(&uid)).await?;
+    let mut posting = Ongoing::new();
+    for _ in 0..8 {
+        let agent = pages::agent(c.testbed.pki().ca_file())?;
+        let (url, token) = (url.clone(), format!("Bearer {token}"));
+        let post =
+            move || agent.post(&url).header("Authorization", &token).send("{}").map(|a| a.status().as_u16());
+        let code = tokio::task::spawn_blocking(post.clone()).await??;
+        ensure!(code == 403, "{code}");
+        posting.spawn(async move { while tokio::task::spawn_blocking(post.clone()).await.is_ok() {} });
+    }
+    Ok(posting)
+}
+
+/// Jobs that are edited as fast as the API server takes it.
+async fn a_storm_of_edits(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
+    let waits = |n: usize| {
+        let types = json!({"min": 1, "types": ["NVIDIA-B300"]});
+        job(&format!("stormy-{n}")).namespace(&tenant.namespace).spec("gpus", types)
+    };
+    let jobs: Vec<Job> = (0..4).map(waits).collect();
+    let refused = tenant.create_all(jobs.iter().map(Job::build)).await?;
+    ensure!(refused.is_empty(), "{refused:?}");
+    c.says(&jobs[0], Reason::NoFeasibleGpuType).await?;
+    let mut storm = Ongoing::new();
+    for tj in &jobs {
+        let (client, object) = (tenant.client.clone(), tj.build());
+        storm.spawn(async move {
+            for weight in (1..1_000).cycle() {
+                drop(api::patch(&client, &object, &json!({"spec": {"weight": weight}}), false).await);
+            }
+        });
+    }
+    Ok(storm)
+}
+
+/// More connections than there are places on every port of operator and extender, on which nothing is said.
+async fn silence_on_every_port(c: &mut Cluster, _: &Tenant) -> Result<Ongoing> {
+    let operator = c.operators.first().context("an operator")?;
+    let mut ports: Vec<SocketAddr> = vec![operator.progress, operator.admin, operator.probes];
+    ports.extend([c.extender_listen, c.extender_admin, c.extender_probes].into_iter().flatten());
+    ensure!(ports.len() == 6, "an extender");
+    let (mut silent, opened) = (Ongoing::new(), Arc::new(AtomicUsize::new(0)));
+    for (count, short) in [(64, true), (1_024, true), (2_000, false)] {
+        if !short && !at_full_length() {
+            continue;
+        }
+        silent.shutdown().await;
+        opened.store(0, Ordering::Relaxed);
+        for port in &ports {
+            silent_connections(&mut silent, *port, count, &opened);
+        }
+        let since = Instant::now();
+        while opened.load(Ordering::Relaxed) < count * ports.len() {
+            ensure!(since.elapsed() < SOON, "only {opened:?} connections");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        anothers_job_runs(c, &format!("{count}-silent-connections")).await?;
+    }
+    Ok(silent)
+}
+
+/// Jobs that nobody can run: for a GPU type that is not there, and with an account that is not there.
+async fn many_jobs(_: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
+    let many = full_or(20_000, 2_000);
+    let objects = (0..many).map(|n| {
+        let tj = job(&format!("many-{n}")).namespace(&tenant.namespace);
+        if n % 2 == 0 {
+            tj.pod("serviceAccountName", json!("missing")).build()
+        } else {
+            tj.spec("gpus", json!({"min": 1, "types": ["NVIDIA-B300"]})).build()
+        }
+    });
+    tenant.create_all(objects).await?;
+    Ok(Ongoing::new())
+}
+
+/// Jobs and pods of 1.3 MB.
+async fn objects_at_the_limit_of_size(_: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
+    let many = full_or(300, 20);
+    let text = "x".repeat(130_000);
+    let env: Vec<Value> = (0..10).map(|n| json!({"name": format!("T{n}"), "value": text})).collect();
+    let spec = json!({"schedulerName": "nobody", "containers": [{"name": "c", "image": "x", "env": env}]});
+    let jobs = (0..many).map(|n| {
+        let mut tj = job(&format!("large-{n}")).namespace(&tenant.namespace).build();
+        tj["spec"]["template"]["spec"] = spec.clone();
+        tj
+    });
+    let pods = (0..many).map(|n| pod(tenant, &format!("large-{n}"), &json!({}), &spec));
+    let refused = tenant.create_all(jobs.chain(pods)).await?;
+    println!("large objects: {} of {} refused", refused.len(), 2 * many);
+    Ok(Ongoing::new())
+}
