@@ -7,5 +7,4 @@ mod large_objects;
 mod leaders;
 mod outages;
 mod replica;
-mod soak;
 mod writes;
