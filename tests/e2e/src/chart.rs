@@ -14,6 +14,8 @@ use crate::cluster::SYSTEM;
 
 /// Name of the release.
 const RELEASE: &str = "andreas";
+/// Namespace of the node agents.
+pub const AGENTS: &str = "andreas-node";
 
 /// ServiceAccount of the operator.
 pub fn operator_account() -> &'static str {
@@ -81,6 +83,19 @@ async fn wait_until_served(testbed: &Testbed) -> Result<()> {
         }
         ensure!(served, "{kind} are not served");
     }
+    Ok(())
+}
+
+/// Starts the node agents of a chart that [`install`] applied, and waits until one runs on every GPU node.
+///
+/// # Errors
+/// When the chart does not render or an agent is not ready in time.
+pub async fn start_agents(testbed: &Testbed) -> Result<()> {
+    let agents = render(testbed, &["templates/agent/daemonset.yaml"], &[]).await?;
+    testbed.kubectl_apply(&agents).await?.checked()?;
+    let namespace = format!("--namespace={AGENTS}");
+    let waited = ["rollout", "status", "daemonset", &namespace, "--timeout=120s"];
+    testbed.kubectl(waited).await?.checked()?;
     Ok(())
 }
 

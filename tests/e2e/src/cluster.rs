@@ -109,6 +109,10 @@ pub struct Options {
     pub operator_clock: i64,
     /// The same of all GPU nodes.
     pub kubelets_clock: i64,
+    /// The wall clocks of operator, extender and GPU nodes can be set while they run: [`Cluster::set_clock`].
+    pub clocks_can_be_set: bool,
+    /// The chart's node agents run on every GPU node, beside plain processes. [`Options::install`] brings them by itself.
+    pub agents: bool,
 }
 
 impl Default for Options {
@@ -130,6 +134,8 @@ impl Default for Options {
             fault_proxy: false,
             operator_clock: 0,
             kubelets_clock: 0,
+            clocks_can_be_set: false,
+            agents: false,
         }
     }
 }
@@ -199,11 +205,7 @@ impl Cluster {
         let faults = options.fault_proxy.then(|| testbed.fault_proxy()).transpose()?;
         if let Some(values) = &options.install {
             start_kubelets(&testbed, &options, &[]).await?;
-            if let Some(faults) = &faults {
-                let listen = API_SERVICE.parse().context("the API server's Service")?;
-                let forward = Forward { listen, to: faults.address("pods")?, names: vec![] };
-                crate::nodes::client(&testbed).forward(forward).await?;
-            }
+            pods_behind_proxy(&testbed, faults.as_ref()).await?;
             install::upgrade(&testbed, values).await?;
         } else {
             chart::install(&testbed).await.context("installing the chart's objects")?;
@@ -242,6 +244,10 @@ impl Cluster {
             cluster.operators.push(operator);
         }
         start_kubelets(&cluster.testbed, &cluster.options, &cluster.operators).await?;
+        if cluster.options.agents {
+            pods_behind_proxy(&cluster.testbed, cluster.faults.as_ref()).await?;
+            chart::start_agents(&cluster.testbed).await.context("starting the node agents")?;
+        }
         if cluster.options.extender {
             cluster.start_scheduler().await?;
         }
@@ -279,6 +285,25 @@ impl Cluster {
         self.options.extender
     }
 
+    /// The environment of a program whose clock is so many seconds ahead, or can be set.
+    fn clock(&self, whose: Clock, seconds: i64) -> Result<Vec<(&'static str, String)>> {
+        if self.options.clocks_can_be_set {
+            return wrong_clock::settable(&whose.file(&self.testbed));
+        }
+        wrong_clock::environment(seconds)
+    }
+
+    /// Sets a wall clock so many seconds ahead of the machine's; the programs notice within a second.
+    ///
+    /// # Errors
+    /// When the cluster was started without [`Options::clocks_can_be_set`].
+    pub fn set_clock(&self, whose: Clock, seconds: i64) -> Result<()> {
+        if !self.options.clocks_can_be_set {
+            bail!("the clocks of this cluster cannot be set");
+        }
+        wrong_clock::set(&whose.file(&self.testbed), seconds)
+    }
+
     async fn start_operator(&self, index: usize) -> Result<Operator> {
         let bed = &self.testbed;
         let account = chart::operator_account();
@@ -311,7 +336,7 @@ impl Cluster {
             spec = spec.args(["--scheduler-mode", "affinity"]);
         }
         spec = spec.args(&self.options.operator_args);
-        for (name, value) in wrong_clock::environment(self.options.operator_clock)? {
+        for (name, value) in self.clock(Clock::Operator, self.options.operator_clock)? {
             spec = spec.env(name, value);
         }
         Ok(Operator { process: Arc::new(bed.spawn(spec)?), admin, probes, progress, _ports: ports })
@@ -325,7 +350,7 @@ impl Cluster {
         let ports =
             [Arc::new(PortLease::take()?), Arc::new(PortLease::take()?), Arc::new(PortLease::take()?)];
         let [listen, admin, probes] = [0, 1, 2].map(|n: usize| loopback(&ports[n]));
-        let spec = ProcessSpec::new("extender", workspace_binary("andreas-extender")?)
+        let mut spec = ProcessSpec::new("extender", workspace_binary("andreas-extender")?)
             .arg("--kubeconfig")
             .arg(self.kubeconfig(chart::scheduler_account(), "extender").await?)
             .args(["--log-format", "text", "--listen", &listen.to_string()])
@@ -338,6 +363,9 @@ impl Cluster {
             .arg("--client-ca")
             .arg(bed.pki().ca_file())
             .args(["--client-name", "andreas-scheduler"]);
+        for (name, value) in self.clock(Clock::Extender, 0)? {
+            spec = spec.env(name, value);
+        }
         let extender = bed.spawn(spec)?;
         extender.wait_for_http(&probes.to_string(), "/readyz", READY_LIMIT).await.context("the extender")?;
         let config = chart::scheduler_configuration(
@@ -438,6 +466,31 @@ impl Cluster {
     }
 }
 
+/// Whose wall clock: see [`Cluster::set_clock`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// All replicas.
+    Operator,
+    /// The extender's.
+    Extender,
+    /// Of all GPU nodes. Containers have the machine's.
+    Kubelets,
+}
+
+impl Clock {
+    fn file(self, testbed: &Testbed) -> PathBuf {
+        testbed.data_dir().join(format!("clock-{self:?}").to_lowercase())
+    }
+}
+
+/// Whatever runs as a pod reaches the API server through the fault proxy, where there is one.
+async fn pods_behind_proxy(testbed: &Testbed, faults: Option<&FaultProxy>) -> Result<()> {
+    let Some(faults) = faults else { return Ok(()) };
+    let listen = API_SERVICE.parse().context("the API server's Service")?;
+    let forward = Forward { listen, to: faults.address("pods")?, names: vec![] };
+    Ok(crate::nodes::client(testbed).forward(forward).await?)
+}
+
 async fn start_kubelets(testbed: &Testbed, options: &Options, operators: &[Operator]) -> Result<()> {
     let installed = options.install.is_some();
     let mut nodes: Vec<Value> = Vec::new();
@@ -464,6 +517,8 @@ async fn start_kubelets(testbed: &Testbed, options: &Options, operators: &[Opera
     }
     if installed {
         nodes.push(json!({"namePrefix": "system-", "count": 2, "cpu": "8", "memory": "32Gi"}));
+    }
+    if installed || options.agents {
         images.extend(install::images(testbed)?);
         config["nvmlLibrary"] = json!(install::nvml_library()?);
     }
@@ -476,7 +531,12 @@ async fn start_kubelets(testbed: &Testbed, options: &Options, operators: &[Opera
     let path = testbed.data_dir().join("nodes.json");
     std::fs::write(&path, serde_json::to_vec_pretty(&config)?)?;
     let program = workspace_binary("pretend-kubelets")?;
-    let program = wrong_clock::wrapped(program, options.kubelets_clock, testbed.data_dir())?;
+    let clock = if options.clocks_can_be_set {
+        wrong_clock::settable(&Clock::Kubelets.file(testbed))?
+    } else {
+        wrong_clock::environment(options.kubelets_clock)?
+    };
+    let program = wrong_clock::wrapped(program, &clock, testbed.data_dir())?;
     let kubelets = Kubelets { program, args: vec!["--config".into(), path.into()] };
     Ok(testbed.start_kubelets(&kubelets).await?)
 }

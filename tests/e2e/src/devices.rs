@@ -6,7 +6,8 @@
 //! - a GPU with two users,
 //! - containers of two attempts of a job at once, on nodes that reach the API server,
 //! - a training pod that its kubelet refused because another pod, gone from the API server, still held the GPUs,
-//! - a pod that holds GPUs for longer than [`LEFT`] after its object says that it ended.
+//! - a pod that holds GPUs for longer than [`LEFT`] after its object says that it ended,
+//! - where a budget is told to it, GPUs that together draw more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -22,6 +23,9 @@ use crate::observer::{Seen, lock};
 const EVERY: Duration = Duration::from_millis(200);
 /// The kubelet frees GPUs before it says that a pod has ended; what is seen here may be a look older.
 const LEFT: Duration = Duration::from_secs(5);
+/// Idle GPUs of a node that came (back) count against the budget after this time: nobody plans for machines that are not there, and
+/// stopping a run for their idle draw takes a while.
+const NEW_NODE: Duration = Duration::from_secs(60);
 
 /// What was seen of the devices so far.
 #[derive(Debug, Default)]
@@ -30,6 +34,14 @@ pub struct Devices {
     pub looks: usize,
     /// UIDs of pods that were seen to run containers after their objects were gone.
     pub ran_without_object: BTreeSet<String>,
+    /// What all GPUs may draw together, W; none where it is not compared.
+    pub budget_watts: Option<f64>,
+    /// The most that they drew together, W.
+    pub highest_watts: f64,
+    /// Two attempts at once are wrong on nodes that are cut off too: where the policy waits for proof that they are dead.
+    pub cut_off_nodes_count: bool,
+    /// Since when nodes have an object.
+    nodes_since: BTreeMap<String, Instant>,
     /// Since when pods hold GPUs that have ended by their objects.
     left: BTreeMap<String, Instant>,
 }
@@ -63,7 +75,8 @@ impl Seen {
     pub fn check_devices(&mut self, look: &Look, now: Instant) -> Vec<String> {
         self.devices.looks += 1;
         let mut found = shared_gpus(look);
-        found.extend(attempts_at_once(look));
+        found.extend(attempts_at_once(look, self.devices.cut_off_nodes_count));
+        found.extend(self.over_budget(look, now));
         found.extend(self.refused(look));
         found.extend(self.left_over(look, now));
         let running = look.pods.iter().filter(|pod| !pod.ended && !pod.pids.is_empty());
@@ -71,6 +84,26 @@ impl Seen {
         let objectless: Vec<String> = objectless.map(|pod| pod.uid.clone()).collect();
         self.devices.ran_without_object.extend(objectless);
         found
+    }
+
+    /// Adds up what the drivers say of GPUs of nodes that have an object; a machine whose object was deleted is off.
+    fn over_budget(&mut self, look: &Look, now: Instant) -> Option<String> {
+        let first = self.devices.looks == 1;
+        let there = |name: &String| self.node_gpus.contains_key(name);
+        self.devices.nodes_since.retain(|name, _| there(name));
+        let mut watts = 0.0;
+        for node in look.nodes.iter().filter(|node| there(&node.name)) {
+            let known = self.devices.nodes_since.get(&node.name).copied();
+            let since =
+                known.unwrap_or_else(|| *self.devices.nodes_since.entry(node.name.clone()).or_insert(now));
+            let planned = first || now.duration_since(since) > NEW_NODE;
+            let idle = |uuid: &str| node.gpus.iter().any(|gpu| gpu.uuid == uuid && gpu.holder.is_none());
+            let counted = node.hardware.iter().filter(|gpu| planned || !idle(&gpu.uuid));
+            watts += counted.map(|gpu| gpu.watts).sum::<f64>();
+        }
+        self.devices.highest_watts = self.devices.highest_watts.max(watts);
+        let budget = self.devices.budget_watts.filter(|budget| watts > *budget)?;
+        Some(format!("the GPUs draw {watts:.0} W of {budget:.0} W"))
     }
 
     /// Training pods that were refused for GPUs of a pod that the API server no longer shows.
@@ -119,7 +152,7 @@ fn holders(look: &Look) -> impl Iterator<Item = (&NodeInfo, &str)> {
 /// GPUs that two pods with running containers were given.
 fn shared_gpus(look: &Look) -> Vec<String> {
     let mut users: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for pod in look.pods.iter().filter(|pod| !pod.ended) {
+    for pod in look.pods.iter().filter(|pod| !pod.ended && !pod.pids.is_empty()) {
         for gpu in &pod.gpus {
             users.entry(gpu).or_default().push(&pod.name);
         }
@@ -128,12 +161,13 @@ fn shared_gpus(look: &Look) -> Vec<String> {
     shared.map(|(gpu, users)| format!("{gpu} has {} users: {}", users.len(), users.join(", "))).collect()
 }
 
-/// Jobs of which two attempts have running containers. On a node that is cut off a run may go on while the policy starts another.
-fn attempts_at_once(look: &Look) -> Vec<String> {
+/// Jobs of which two attempts have running containers. On a node that is cut off a run may go on while a policy that does not wait
+/// starts another.
+fn attempts_at_once(look: &Look, cut_off_nodes_count: bool) -> Vec<String> {
     let online: BTreeSet<&str> = look.nodes.iter().filter(|n| n.online).map(|n| n.name.as_str()).collect();
     let mut attempts: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let running = look.pods.iter().filter(|pod| !pod.ended && !pod.pids.is_empty());
-    for pod in running.filter(|pod| online.contains(pod.node.as_str())) {
+    for pod in running.filter(|pod| cut_off_nodes_count || online.contains(pod.node.as_str())) {
         let label = |name: &str| pod.labels.get(name).map(String::as_str);
         if let (Some(uid), Some(attempt)) = (label(names::LABEL_JOB_UID), label(names::LABEL_ATTEMPT)) {
             attempts.entry(uid).or_default().insert(attempt);
@@ -189,6 +223,44 @@ mod tests {
         silent["online"] = json!(false);
         let pods = [pod("a", "1", &["GPU-n-0"]), pod("b", "2", &["GPU-n-1"])];
         assert_eq!(Seen::default().check_devices(&look(silent, &pods), Instant::now()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_runs_on_a_node_that_is_cut_off_counts_where_it_shall() {
+        let mut silent = node("n", &[Some("b")]);
+        silent["online"] = json!(false);
+        let pods = [pod("a", "1", &["GPU-n-0"]), pod("b", "2", &["GPU-n-1"])];
+        let mut seen = Seen::default();
+        seen.devices.cut_off_nodes_count = true;
+        let found = seen.check_devices(&look(silent, &pods), Instant::now());
+        assert!(found.iter().any(|text| text.contains("run at once")), "{found:?}");
+    }
+
+    #[test]
+    fn a_draw_above_the_budget_is_noted() {
+        let drawing = |watts: f64| {
+            let mut drawing = node("n", &[Some("a"), None]);
+            drawing["hardware"] = json!([0, 1].map(|i| {
+                json!({
+                    "uuid": format!("GPU-n-{i}"), "watts": if i == 0 { watts } else { 50.0 }, "joules": 0.0,
+                    "limitWatts": 400.0, "lockedMhz": null, "atDefaults": true,
+                })
+            }));
+            look(drawing, &[])
+        };
+        let mut seen = Seen::default();
+        seen.devices.budget_watts = Some(400.0);
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        assert!(
+            seen.check_devices(&drawing(900.0), start).is_empty(),
+            "a machine without a Node object is off"
+        );
+        seen.node_gpus.insert("n".into(), 2);
+        assert!(seen.check_devices(&drawing(390.0), after(1)).is_empty(), "nobody planned for its idle GPU");
+        assert_eq!(seen.check_devices(&drawing(410.0), after(2)).len(), 1);
+        assert_eq!(seen.check_devices(&drawing(390.0), after(70)).len(), 1);
+        assert_eq!(seen.devices.highest_watts, 440.0);
     }
 
     #[test]

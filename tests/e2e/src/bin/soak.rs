@@ -2,15 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use andreas_e2e::soak::{Soak, run};
-use anyhow::{Context as _, Result};
-
-fn number(name: &str, default: u64) -> Result<u64> {
-    match std::env::var(name) {
-        Ok(text) => text.trim().parse().with_context(|| format!("{name}={text}: wanted a whole number")),
-        Err(_) => Ok(default),
-    }
-}
+use andreas_e2e::soak::{Soak, number, run};
+use anyhow::Result;
 
 #[tokio::main]
 async fn main() -> Result<()> {
