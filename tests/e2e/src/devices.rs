@@ -38,10 +38,12 @@ pub struct Devices {
     pub budget_watts: Option<f64>,
     /// The most that they drew together, W.
     pub highest_watts: f64,
+    /// Who drew what then.
+    pub at_highest: String,
     /// Two attempts at once are wrong on nodes that are cut off too: where the policy waits for proof that they are dead.
     pub cut_off_nodes_count: bool,
-    /// Since when nodes have an object.
-    nodes_since: BTreeMap<String, Instant>,
+    /// Since when nodes have an object; none of those that had one before a budget was told.
+    nodes_since: BTreeMap<String, Option<Instant>>,
     /// Since when pods hold GPUs that have ended by their objects.
     left: BTreeMap<String, Instant>,
 }
@@ -88,22 +90,28 @@ impl Seen {
 
     /// Adds up what the drivers say of GPUs of nodes that have an object; a machine whose object was deleted is off.
     fn over_budget(&mut self, look: &Look, now: Instant) -> Option<String> {
-        let first = self.devices.looks == 1;
         let there = |name: &String| self.node_gpus.contains_key(name);
+        let appears = self.devices.budget_watts.map(|_| now);
         self.devices.nodes_since.retain(|name, _| there(name));
-        let mut watts = 0.0;
+        let (mut watts, mut told) = (0.0, Vec::new());
         for node in look.nodes.iter().filter(|node| there(&node.name)) {
-            let known = self.devices.nodes_since.get(&node.name).copied();
-            let since =
-                known.unwrap_or_else(|| *self.devices.nodes_since.entry(node.name.clone()).or_insert(now));
-            let planned = first || now.duration_since(since) > NEW_NODE;
+            let since = *self.devices.nodes_since.entry(node.name.clone()).or_insert(appears);
+            let planned = since.is_none_or(|since| now.duration_since(since) > NEW_NODE);
             let idle = |uuid: &str| node.gpus.iter().any(|gpu| gpu.uuid == uuid && gpu.holder.is_none());
             let counted = node.hardware.iter().filter(|gpu| planned || !idle(&gpu.uuid));
-            watts += counted.map(|gpu| gpu.watts).sum::<f64>();
+            let drawn = counted.fold(0.0, |sum, gpu| sum + gpu.watts);
+            watts += drawn;
+            let held = node.gpus.iter().filter(|gpu| gpu.holder.is_some()).count();
+            let limited = node.hardware.iter().filter(|gpu| !gpu.at_defaults).count();
+            told.push(format!("{} {drawn:.0} W, {held} held, {limited} changed by an agent", node.name));
         }
-        self.devices.highest_watts = self.devices.highest_watts.max(watts);
-        let budget = self.devices.budget_watts.filter(|budget| watts > *budget)?;
-        Some(format!("the GPUs draw {watts:.0} W of {budget:.0} W"))
+        let told = told.join("; ");
+        let budget = self.devices.budget_watts?;
+        if watts > self.devices.highest_watts {
+            self.devices.highest_watts = watts;
+            self.devices.at_highest.clone_from(&told);
+        }
+        (watts > budget).then(|| format!("the GPUs draw {watts:.0} W of {budget:.0} W: {told}"))
     }
 
     /// Training pods that were refused for GPUs of a pod that the API server no longer shows.

@@ -194,5 +194,6 @@ impl Actor {
         report.looks = seen.devices.looks;
         report.ran_without_object = seen.devices.ran_without_object.len();
         report.highest_watts = seen.devices.highest_watts;
+        report.at_highest.clone_from(&seen.devices.at_highest);
     }
 }

@@ -12,7 +12,7 @@ use crate::job::job;
 use crate::observer::PodView;
 
 /// Jobs that wait or run at a time.
-const OPEN: usize = 14;
+const OPEN: usize = 10;
 /// Seconds that a job with a checkpoint has to save.
 const GRACE_SECONDS: i32 = 5;
 /// After a forced deletion, until the pod's node may be cut off: a grace of any job here and some seconds. Whoever deletes a pod by
@@ -29,7 +29,7 @@ impl Actor {
         let number = self.jobs.len();
         let (gpus, max_nodes) = *self.numbers.one_of(&SIZES).context("sizes")?;
         let namespace = self.numbers.one_of(&NAMESPACES).context("namespaces")?;
-        let epochs = i32::try_from(self.numbers.between(4, 40))?;
+        let epochs = i32::try_from(self.numbers.between(4, 30))?;
         let weight = self.numbers.between(1, 100);
         let mut made = job(&format!("job-{number}"))
             .namespace(namespace)

@@ -72,6 +72,8 @@ pub struct Report {
     pub ran_without_object: usize,
     /// The most that all GPUs drew together, W.
     pub highest_watts: f64,
+    /// Who drew what then.
+    pub at_highest: String,
 }
 
 impl fmt::Display for Report {
@@ -81,7 +83,7 @@ impl fmt::Display for Report {
             f,
             "soak: seed {}, {:.1} min and {:.0} s to the end of all jobs, {} jobs ({} succeeded, {} failed, {} deleted) in {} \
              attempts, {} calls met by faults, {} looks at devices, {} pods seen at work without an object, {:.0} W at most of \
-             {BUDGET_WATTS:.0} W; {}",
+             {BUDGET_WATTS:.0} W ({}); {}",
             self.seed,
             self.lasted.as_secs_f64() / 60.0,
             self.all_ended_after.as_secs_f64(),
@@ -94,6 +96,7 @@ impl fmt::Display for Report {
             self.looks,
             self.ran_without_object,
             self.highest_watts,
+            self.at_highest,
             done.join(", ")
         )
     }
@@ -110,7 +113,7 @@ pub fn number(name: &str, default: u64) -> Result<u64> {
     }
 }
 
-/// Runs it on a cluster of its own.
+/// Runs it on a cluster of its own. `SOAK_DIR` names a folder for everything that the cluster writes; it stays.
 ///
 /// # Errors
 /// What was seen that must not be, jobs that did not end, and what was left.
@@ -126,6 +129,7 @@ pub async fn run(soak: Soak) -> Result<Report> {
         fault_proxy: true,
         clocks_can_be_set: true,
         agents: true,
+        data_dir: std::env::var_os("SOAK_DIR").map(Into::into),
         ..Options::default()
     };
     let mut report = Report { seed: soak.seed, ..Report::default() };
