@@ -50,8 +50,8 @@ faults: control-plane build ## Scenarios with a failing API server, each write o
 	$(CARGO) test -p andreas-e2e --locked --test faults -- --test-threads=2 --nocapture
 
 .PHONY: soak
-soak: control-plane build ## Everything at random for an hour (SOAK_MINUTES), from a seed (SOAK_SEED): kills, node losses, faults
-	@$(CARGO) run -q --locked -p andreas-e2e --bin soak
+soak: control-plane build ## Everything at random for an hour (SOAK_MINUTES), from a seed (SOAK_SEED): kills, node losses, clocks, faults
+	@$(CARGO) run -q --locked --bin soak
 
 .PHONY: bench-build
 bench-build: control-plane
