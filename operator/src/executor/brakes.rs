@@ -32,7 +32,7 @@ const CONFLICTS: Rate = Rate { burst: 10.0, per_second: 2.0 };
 /// The same of all namespaces together.
 const ALL_CONFLICTS: Rate = Rate { burst: 20.0, per_second: 4.0 };
 /// Longest wait for conflicts of other namespaces.
-const LONGEST_FOR_OTHERS: Duration = Duration::from_secs(5);
+const LONGEST_FOR_OTHERS: Duration = Duration::from_secs(15);
 /// Dry runs of templates that were refused before.
 const TRIALS: Rate = Rate { burst: 100.0, per_second: 10.0 };
 
@@ -290,7 +290,8 @@ mod tests {
     async fn all_namespaces_together_retry_four_times_a_second_at_most_and_none_waits_long_for_others() {
         let brakes = Brakes::default();
         let retries = retries_in_a_minute(&brakes, |job| format!("team-{job}")).await;
-        assert!(retries <= 60 * 5, "{retries} in a minute");
+        // The burst, four a second, and what each of the fifty owes at the end.
+        assert!(retries <= 20 + 60 * 4 + 50, "{retries} in a minute");
         for other in 0..1_000 {
             assert!(brakes.conflict(&key(&format!("other-{other}"), "y")) <= LONGEST_FOR_OTHERS);
         }

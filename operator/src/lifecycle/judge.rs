@@ -15,12 +15,17 @@ use jiff::Timestamp;
 
 use super::member::{Member, Members, booted_since, containers_seen_ended, is_over, proof_of_death};
 use super::observed::Observed;
+use super::sight::Sight;
 use super::status::{after, last_line, percent_text};
 
 /// Seconds by which the clocks of nodes and API server may differ.
 pub const SKEW: i64 = 5;
 /// Progress from which a run counts as done, thousandths of a percent.
 pub const NEARLY_DONE: i32 = 99_000;
+
+/// Seconds within which a member that this process has never seen may still turn up: after a start its caches of jobs and of pods
+/// may be of different instants, where an API server answers from the past.
+const TURNS_UP: i64 = 10;
 
 /// What an attempt came to, and why.
 #[derive(Clone, Debug, PartialEq)]
@@ -324,6 +329,12 @@ impl<'a> Case<'a> {
         })
     }
 
+    /// Until when a member of which this process has seen nothing may still turn up.
+    pub fn missing_until(&self, member: &Member<'_>) -> Timestamp {
+        let sight = Sight::Missing { attempt: self.allocation.attempt, index: member.index };
+        after(self.o.sights.get(&sight).copied().unwrap_or(self.o.now), TURNS_UP)
+    }
+
     /// A pod is gone without our having seen its end.
     fn vanished(&self) -> Option<Judgement> {
         let first_bad = self.bad().first().and_then(|b| b.at);
@@ -336,7 +347,7 @@ impl<'a> Case<'a> {
                     let unseen = !is_over(gone.last) && !containers_seen_ended(gone.last);
                     unseen && first_bad.is_none_or(|bad| after(bad, SKEW) > gone.at)
                 }
-                None => self.known_bound,
+                None => self.known_bound && (self.stop.is_some() || self.missing_until(m) <= self.o.now),
             }
         })?;
         let what = format!("worker {} on {} vanished", member.index, member.node);

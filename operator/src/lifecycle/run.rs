@@ -51,6 +51,9 @@ pub(super) fn running(d: &mut Draft<'_>) {
     if let Some(judgement) = case.judge() {
         return d.stop_judged(&judgement);
     }
+    for member in members.gang.iter().filter(|member| member.pod().is_none()) {
+        d.look_at(case.missing_until(member));
+    }
     if stop::asked_by_user(d, &allocation) || stop::asked_by_plan(d, &allocation) {
         return;
     }

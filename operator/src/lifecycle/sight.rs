@@ -35,6 +35,13 @@ pub enum Sight {
         /// The attempt.
         attempt: i64,
     },
+    /// A member of an attempt that runs was never seen by this process, there or gone.
+    Missing {
+        /// The attempt.
+        attempt: i64,
+        /// The member.
+        index: usize,
+    },
     /// A node's condition `Ready` is as it is.
     Readiness {
         /// The node.
@@ -62,6 +69,8 @@ pub(super) fn holding(o: &Observed<'_>) -> BTreeSet<Sight> {
     }
     if status.phase == Phase::Running {
         holding.insert(Sight::Running { attempt });
+        let missing = members.gang.iter().filter(|member| member.pod().is_none());
+        holding.extend(missing.map(|member| Sight::Missing { attempt, index: member.index }));
     }
     if members.gang.iter().any(|member| member.ending(container).is_some()) {
         holding.insert(Sight::FirstEnd { attempt });

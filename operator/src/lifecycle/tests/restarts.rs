@@ -87,3 +87,24 @@ fn an_allocation_that_was_taken_out_of_the_status_by_hand_ends_its_pods() {
     world.settle();
     assert_eq!((world.phase(), world.deleted.len()), (Phase::Pending, 1));
 }
+
+#[test]
+fn a_pod_that_the_caches_do_not_show_yet_after_a_start_has_not_vanished() {
+    // Given a running job, and an operator that starts with a cache of pods from before that pod was made.
+    let mut world = World::running(json!({}), &["n1"], 1);
+    let pod = world.pods.remove("bert-1-0").unwrap();
+    world.now = 100;
+    world.restart_operator();
+    assert_eq!((world.phase(), world.next), (Phase::Running, Some(at(110))));
+    // When the pod turns up, then nothing has happened.
+    world.pods.insert("bert-1-0".into(), pod);
+    world.wait(60);
+    assert_eq!((world.phase(), world.deleted.len()), (Phase::Running, 0));
+    // When it does not, then it has vanished.
+    world.pods.remove("bert-1-0");
+    world.restart_operator();
+    world.wait(9);
+    assert_eq!(world.phase(), Phase::Running);
+    world.wait(1);
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Stopping, "Vanished"));
+}

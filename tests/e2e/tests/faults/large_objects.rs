@@ -25,8 +25,8 @@ async fn hundreds_of_objects_at_the_api_servers_limit_and_many_jobs_fit_into_mem
     scenario(Options::default(), async |c| {
         c.make_namespace("large").await?;
         // given jobs and pods of 1.3 MB, and jobs that wait for a GPU type that is not there
-        let text = "x".repeat(130_000);
-        let env: Vec<Value> = (0..10).map(|n| json!({"name": format!("T{n}"), "value": text})).collect();
+        let text = "x".repeat(32_000);
+        let env: Vec<Value> = (0..40).map(|n| json!({"name": format!("T{n}"), "value": text})).collect();
         let spec = json!({"schedulerName": "nobody", "containers": [{"name": "c", "image": "x", "env": env}]});
         let jobs = (0..large).map(|n| {
             let mut tj = job(&format!("large-{n}")).namespace("large").build();

@@ -10,6 +10,7 @@ mod crashes;
 mod failures;
 mod floods;
 mod holders;
+mod hostile_tenant;
 mod labels;
 mod looks;
 mod nodes;

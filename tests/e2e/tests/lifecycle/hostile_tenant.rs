@@ -1,8 +1,7 @@
 //! A tenant with an ordinary `edit` account does its worst, one thing after the other. Each time a job of another namespace runs
 //! within a minute, and is not failed.
 //!
-//! Short forms run in `make test`; `make faults` (`ANDREAS_LONG=1`) runs every attack at full size.
-#![allow(missing_docs)]
+//! With `ANDREAS_LONG=1` (`make hostile`) every attack has its full size.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -44,7 +43,9 @@ async fn whatever_a_tenant_does_another_namespaces_job_runs_within_a_minute() ->
         macro_rules! attacks {
             ($($attack:ident),* $(,)?) => {$(
                 let tenant = tenants.next(c).await?;
+                let began = Instant::now();
                 let ongoing = $attack(c, &tenant).await.context(stringify!($attack))?;
+                println!("{} for {:.1?}", stringify!($attack), began.elapsed());
                 anothers_job_runs(c, stringify!($attack)).await.context(stringify!($attack))?;
                 drop(ongoing);
                 tenants.leaves(c, &tenant).await?;
@@ -88,7 +89,7 @@ impl Tenants {
 /// A job on the four GPUs of a node.
 async fn anothers_job_runs(c: &mut Cluster, attack: &str) -> Result<()> {
     let name = format!("beside-{}", attack.replace('_', "-"));
-    let tj = job(&name).namespace(OTHER).gpus(4, 1).epochs(4, 0.3).spec("deadlineAfter", json!("2m"));
+    let tj = job(&name).namespace(OTHER).gpus(4, 1).epochs(4, 0.3).spec("deadlineAfter", json!("30s"));
     let (key, began) = (tj.key(), Instant::now());
     c.submit(&tj).await?;
     let runs = |phase| matches!(phase, Phase::Running | Phase::Succeeded);
@@ -354,8 +355,9 @@ async fn many_jobs(_: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
 /// Jobs and pods of 1.3 MB.
 async fn objects_at_the_limit_of_size(_: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
     let many = full_or(300, 20);
-    let text = "x".repeat(130_000);
-    let env: Vec<Value> = (0..10).map(|n| json!({"name": format!("T{n}"), "value": text})).collect();
+    // A variable has 32 kB at most.
+    let text = "x".repeat(32_000);
+    let env: Vec<Value> = (0..40).map(|n| json!({"name": format!("T{n}"), "value": text})).collect();
     let spec = json!({"schedulerName": "nobody", "containers": [{"name": "c", "image": "x", "env": env}]});
     let jobs = (0..many).map(|n| {
         let mut tj = job(&format!("large-{n}")).namespace(&tenant.namespace).build();
@@ -364,6 +366,6 @@ async fn objects_at_the_limit_of_size(_: &mut Cluster, tenant: &Tenant) -> Resul
     });
     let pods = (0..many).map(|n| pod(tenant, &format!("large-{n}"), &json!({}), &spec));
     let refused = tenant.create_all(jobs.chain(pods)).await?;
-    println!("large objects: {} of {} refused", refused.len(), 2 * many);
+    ensure!(refused.is_empty(), "{} of {}: {}", refused.len(), 2 * many, refused[0].message);
     Ok(Ongoing::new())
 }
