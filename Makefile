@@ -10,6 +10,7 @@ BENCH_ARGS ?= all
 TARGET ?= scheduler_requests
 MINUTES ?= 10
 ADVISORIES ?=
+UPGRADE_FROM ?= 61e0588
 
 .PHONY: help
 help: ## Show this list
@@ -48,6 +49,11 @@ certificates: control-plane build ## Ten minutes of reports and binds while cert
 .PHONY: faults
 faults: control-plane build ## Scenarios with a failing API server, each write of the operator interrupted (ANDREAS_LONG=1: full length)
 	$(CARGO) test -p andreas-e2e --locked --test faults -- --test-threads=2 --nocapture
+
+.PHONY: upgrade
+upgrade: control-plane build ## 200 running jobs while helm upgrades from an earlier commit (UPGRADE_FROM), is killed half-way, and goes back
+	@release=$$(hack/build-release-of "$(UPGRADE_FROM)") && ANDREAS_RELEASE_BEFORE=$$release \
+	  $(CARGO) test --workspace --locked --test upgrade -- --nocapture
 
 .PHONY: soak
 soak: control-plane build ## Everything at random for an hour (SOAK_MINUTES), from a seed (SOAK_SEED): kills, node losses, clocks, faults

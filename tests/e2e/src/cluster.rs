@@ -96,6 +96,8 @@ pub struct Options {
     /// Values of the chart: then it is installed by helm, its pods are run by the pretend kubelets on two nodes without GPUs
     /// and, the agents, on every GPU node. Without, operator, extender and scheduler are plain processes and there is no agent.
     pub install: Option<Value>,
+    /// With [`Options::install`]: a release before this one is installed, with its own programs; those of this version stand ready.
+    pub older: Option<install::Older>,
     /// A folder that stays at the end.
     pub data_dir: Option<PathBuf>,
     /// For thousands of nodes: containers are simulated, node leases are not renewed, nobody observes.
@@ -128,6 +130,7 @@ impl Default for Options {
             extender: true,
             node_monitor_grace_period: Duration::from_secs(50),
             install: None,
+            older: None,
             data_dir: None,
             simulated: false,
             control_plane_args: Vec::new(),
@@ -206,7 +209,8 @@ impl Cluster {
         if let Some(values) = &options.install {
             start_kubelets(&testbed, &options, &[]).await?;
             pods_behind_proxy(&testbed, faults.as_ref()).await?;
-            install::upgrade(&testbed, values).await?;
+            let chart = options.older.as_ref().map_or_else(chart::folder, install::Older::chart);
+            install::upgrade_to(&testbed, &chart, values).await?;
         } else {
             chart::install(&testbed).await.context("installing the chart's objects")?;
         }
@@ -501,6 +505,10 @@ async fn start_kubelets(testbed: &Testbed, options: &Options, operators: &[Opera
         if installed {
             group["taints"] = json!(["nvidia.com/gpu=present:NoSchedule"]);
         }
+        if options.older.is_some() {
+            // It takes `single`, which the GPU operator writes on every node, for MIG in use.
+            group["labels"] = json!({"nvidia.com/mig.strategy": "none"});
+        }
         nodes.push(group);
     }
     let recorded = options.recorded.iter();
@@ -519,6 +527,10 @@ async fn start_kubelets(testbed: &Testbed, options: &Options, operators: &[Opera
         nodes.push(json!({"namePrefix": "system-", "count": 2, "cpu": "8", "memory": "32Gi"}));
     }
     if installed || options.agents {
+        if let Some(older) = &options.older {
+            images.extend(older.images());
+            config["hostPaths"] = json!([older.programs()]);
+        }
         images.extend(install::images(testbed)?);
         config["nvmlLibrary"] = json!(install::nvml_library()?);
     }

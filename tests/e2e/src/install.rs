@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use andreas_testbed::{Testbed, workspace_binary, workspace_library};
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -14,6 +14,8 @@ use crate::cluster::SYSTEM;
 
 /// Name of the release.
 pub const RELEASE: &str = "andreas";
+/// Tag of the images of [`Older`].
+pub const BEFORE: &str = "before";
 /// How long the chart's pods may take to be ready on a busy machine.
 const READY_LIMIT: Duration = Duration::from_secs(180);
 
@@ -33,6 +35,56 @@ pub fn images(testbed: &Testbed) -> Result<Vec<Value>> {
     ])
 }
 
+/// A release before this one: its chart, and its programs by names that none of this version has.
+#[derive(Clone, Debug)]
+pub struct Older {
+    folder: PathBuf,
+}
+
+impl Older {
+    /// The folder that `hack/build-release-of` printed, as `make upgrade` names it in `ANDREAS_RELEASE_BEFORE`.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn find() -> Result<Self> {
+        let folder = std::env::var_os("ANDREAS_RELEASE_BEFORE");
+        let folder = PathBuf::from(folder.context("ANDREAS_RELEASE_BEFORE is not set: run make upgrade")?);
+        ensure!(folder.join(".complete").exists(), "{}: no release was built there", folder.display());
+        Ok(Self { folder })
+    }
+
+    /// Its chart.
+    pub fn chart(&self) -> PathBuf {
+        self.folder.join("charts/andreas")
+    }
+
+    /// Its programs, each also as `<name>-before`.
+    pub fn programs(&self) -> PathBuf {
+        self.folder.join("bin")
+    }
+
+    /// Values with which its chart runs its programs, not those of this version.
+    pub fn values(&self) -> Value {
+        let image = json!({"tag": BEFORE});
+        // The chart names the setter's program; all others are their images' entry points.
+        let path = format!("{}:/usr/bin:/bin", self.programs().display());
+        json!({
+            "operator": {"image": image}, "extender": {"image": image},
+            "agent": {"image": image, "extraEnv": [{"name": "PATH", "value": path}]},
+        })
+    }
+
+    /// As [`images`], for its tag.
+    pub fn images(&self) -> Vec<Value> {
+        ["andreas-operator", "andreas-extender", "andreas-node-agent"]
+            .map(|name| {
+                let program = self.programs().join(format!("{name}-before"));
+                json!({"image": format!("andreas/{name}:{BEFORE}"), "program": program})
+            })
+            .into()
+    }
+}
+
 /// The simulated driver of the nodes.
 ///
 /// # Errors
@@ -46,24 +98,30 @@ pub fn nvml_library() -> Result<PathBuf> {
 /// # Errors
 /// When helm fails, or a pod is not ready in time: then with what the pods said last.
 pub async fn upgrade(testbed: &Testbed, values: &Value) -> Result<()> {
-    let file = testbed.data_dir().join("values.json");
-    std::fs::write(&file, serde_json::to_vec_pretty(values)?)?;
-    let chart = chart::folder().display().to_string();
-    let file = file.display().to_string();
-    let args = [
-        "upgrade",
-        "--install",
-        RELEASE,
-        &chart,
-        "--namespace",
-        SYSTEM,
-        "--create-namespace",
-        "--values",
-        &file,
-    ];
+    upgrade_to(testbed, &chart::folder(), values).await
+}
+
+/// [`upgrade`] to this chart.
+///
+/// # Errors
+/// As [`upgrade`].
+pub async fn upgrade_to(testbed: &Testbed, chart: &Path, values: &Value) -> Result<()> {
+    let args = upgrade_args(testbed, chart, values)?;
     testbed.helm(args).await?.checked().context("helm upgrade --install")?;
     rolled_out(testbed).await?;
     kinds_known(testbed).await
+}
+
+/// The command line of that upgrade.
+///
+/// # Errors
+/// When the file of values cannot be written.
+pub fn upgrade_args(testbed: &Testbed, chart: &Path, values: &Value) -> Result<Vec<String>> {
+    let file = testbed.data_dir().join("values.json");
+    std::fs::write(&file, serde_json::to_vec_pretty(values)?)?;
+    let (chart, file) = (chart.display().to_string(), file.display().to_string());
+    let args = ["upgrade", "--install", RELEASE, &chart, "--namespace", SYSTEM, "--create-namespace"];
+    Ok(args.into_iter().chain(["--values", &file]).map(str::to_owned).collect())
 }
 
 /// `helm rollback` to the revision before.
@@ -130,7 +188,11 @@ async fn kinds_known(testbed: &Testbed) -> Result<()> {
     }
 }
 
-async fn rolled_out(testbed: &Testbed) -> Result<()> {
+/// Waits until every pod of the release is ready and as its manifests say.
+///
+/// # Errors
+/// When one is not ready in time: then with what the pods said last.
+pub async fn rolled_out(testbed: &Testbed) -> Result<()> {
     let select = format!("app.kubernetes.io/instance={RELEASE}");
     let kinds = "deployments,daemonsets";
     let columns =
