@@ -361,7 +361,7 @@ async fn objects_at_the_limit_of_size(_: &mut Cluster, tenant: &Tenant) -> Resul
     let spec = json!({"schedulerName": "nobody", "containers": [{"name": "c", "image": "x", "env": env}]});
     let jobs = (0..many).map(|n| {
         let mut tj = job(&format!("large-{n}")).namespace(&tenant.namespace).build();
-        tj["spec"]["template"]["spec"] = spec.clone();
+        tj["spec"]["template"]["spec"] = json!({"containers": spec["containers"]});
         tj
     });
     let pods = (0..many).map(|n| pod(tenant, &format!("large-{n}"), &json!({}), &spec));
