@@ -114,7 +114,8 @@ impl<'a> Case<'a> {
         if let Some(stop) = self.stop
             && !self.ended_before(stop)
         {
-            return self.all_ended().then(|| self.stopped(stop));
+            let done = self.counted_to_its_end().then(|| self.finished()).flatten();
+            return self.all_ended().then(|| done.unwrap_or_else(|| self.stopped(stop)));
         }
         self.finished().or_else(|| self.vanished()).or_else(|| self.user())
     }
@@ -200,6 +201,11 @@ impl<'a> Case<'a> {
     /// The attempt reported so much, in thousandths of a percent.
     fn is_at(&self, milli_percent: i32) -> bool {
         self.progress().is_some_and(|p| p.milli_percent >= milli_percent)
+    }
+
+    /// The attempt reported its last step. What a program posts as it leaves when it is asked to may be 100 %, counted steps are not.
+    fn counted_to_its_end(&self) -> bool {
+        self.progress().is_some_and(|p| p.stepwise && p.milli_percent >= 100_000)
     }
 
     /// The attempt reported that it was done, be it with the 100 % that programs post at any orderly end.

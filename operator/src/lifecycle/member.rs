@@ -75,6 +75,10 @@ pub fn pod_in_use(pod: &SlimPod, nodes: &BTreeMap<String, NodeFact>) -> bool {
     pod.spec.node_name.is_some() && !is_over(pod) && proof_of_death(pod, nodes).is_none()
 }
 
+/// Seconds that a busy kubelet may need to take a pod that was bound to its node. By so much a clock may be farther behind than
+/// [`clock_behind`] says.
+const TAKEN: i64 = 60;
+
 /// Seconds by which the clock of a pod's node is behind the API server's, as far as the pod shows it: its kubelet says that it
 /// took the pod before the API server had bound it. 0 where the two agree.
 pub(super) fn clock_behind(pod: &SlimPod) -> i64 {
@@ -82,6 +86,16 @@ pub(super) fn clock_behind(pod: &SlimPod) -> i64 {
     let taken = pod.status.start_time.as_ref();
     let behind = bound.zip(taken).map_or(0, |(bound, taken)| seconds_between(taken.0, bound));
     if behind > super::judge::SKEW { behind } else { 0 }
+}
+
+/// When a container ended at the latest, in the API server's time; `None` where the clock of its node was set back while it ran.
+fn ended_at(pod: &SlimPod, terminated: &SlimTerminated) -> Option<Timestamp> {
+    let finished = terminated.finished_at.as_ref()?.0;
+    if terminated.started_at.as_ref().is_some_and(|started| started.0 > finished) {
+        return None;
+    }
+    let behind = clock_behind(pod);
+    Some(after(finished, if behind > 0 { behind + TAKEN } else { 0 }))
 }
 
 /// When the API server bound a pod, by its own clock.
@@ -145,7 +159,7 @@ impl<'a> Member<'a> {
         if let Some(terminated) = self.training(container).and_then(|s| s.terminated.as_ref()) {
             return Some(Ending {
                 exit_code: terminated.exit_code,
-                at: terminated.finished_at.as_ref().map(|t| after(t.0, clock_behind(pod))),
+                at: ended_at(pod, terminated),
                 terminated: Some(terminated),
             });
         }

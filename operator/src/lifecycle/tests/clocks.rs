@@ -95,6 +95,35 @@ fn an_exit_0_after_a_stop_is_a_stop_though_the_clock_of_the_node_is_behind() {
     assert_eq!((world.phase(), world.last().0), (Phase::Suspended, Outcome::Stopped));
 }
 
+/// A run that is stopped at 100 s and ends by that at 104 s, by the clock of its node at `ended`; it started at `started`.
+fn stopped_by_a_node_that_says(started: i64, ended: i64) -> (Phase, Outcome) {
+    let mut world = World::running(json!({"checkpoint": {"claimName": "c"}}), &["n1"], 1);
+    world.now = 10;
+    kubelet_writes(&mut world, "bert-1-0", started - 10);
+    world.now = 100;
+    world.edit(json!({"suspend": true}));
+    world.now = 104;
+    world.exit_quietly("bert-1-0", 143, "");
+    if let Some((gone, _)) = world.gone.last_mut() {
+        let terminated = container(gone).terminated.as_mut().unwrap();
+        terminated.started_at = Some(Time(at(started)));
+        terminated.finished_at = Some(Time(at(ended)));
+    }
+    world.settle();
+    (world.phase(), world.last().0)
+}
+
+#[test]
+fn a_stop_is_no_failure_where_a_kubelet_whose_clock_is_behind_took_the_pod_late() {
+    // Bound at 0 s, taken at 10 s: the clock is behind by ten seconds more than the pod shows.
+    assert_eq!(stopped_by_a_node_that_says(10 - HOUR, 104 - HOUR), (Phase::Suspended, Outcome::Stopped));
+}
+
+#[test]
+fn a_stop_is_no_failure_where_the_clock_of_the_node_was_set_back_meanwhile() {
+    assert_eq!(stopped_by_a_node_that_says(0, 104 - HOUR), (Phase::Suspended, Outcome::Stopped));
+}
+
 #[test]
 fn one_member_that_finished_by_a_clock_that_is_behind_does_not_end_the_others_at_once() {
     let mut world = World::running(json!({"gpus": {"min": 2, "maxNodes": 2}}), &["n1", "n2"], 1);

@@ -60,6 +60,19 @@ fn a_run_that_ended_before_the_stop_reached_it_has_finished() {
 }
 
 #[test]
+fn a_run_that_counted_its_last_step_and_exits_0_has_finished_though_a_stop_was_asked_for() {
+    for (counted, exit_code, outcome) in
+        [(100_000, 0, Outcome::Finished), (99_900, 0, Outcome::Stopped), (100_000, 143, Outcome::Stopped)]
+    {
+        let mut world = World::running(with_checkpoint(), &["n1"], 1);
+        world.wait(100).report(counted).plan_wait(Reason::Preempted, "");
+        world.now += 1;
+        world.leave(exit_code);
+        assert_eq!(world.last().0, outcome, "{counted} {exit_code}");
+    }
+}
+
+#[test]
 fn an_exit_within_the_skew_of_clocks_is_taken_for_the_stops_doing() {
     let mut world = World::running(with_checkpoint(), &["n1"], 1);
     world.now = 110;
