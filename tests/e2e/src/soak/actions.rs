@@ -9,6 +9,7 @@ use andreas_testbed::faults::RuleId;
 use anyhow::{Context as _, Result};
 
 use super::Report;
+use super::jobs::make_namespaces;
 use super::machines::Mend;
 use super::numbers::Numbers;
 use crate::cluster::Cluster;
@@ -84,9 +85,7 @@ pub(super) struct Actor {
 
 impl Actor {
     pub async fn new(c: &Cluster, seed: u64) -> Result<Self> {
-        for namespace in NAMESPACES {
-            c.make_namespace(namespace).await?;
-        }
+        make_namespaces(c).await?;
         let nodes = crate::nodes::client(&c.testbed).nodes().await?;
         Ok(Self {
             numbers: Numbers::new(seed),

@@ -18,8 +18,25 @@ const GRACE_SECONDS: i32 = 5;
 /// After a forced deletion, until the pod's node may be cut off: a grace of any job here and some seconds. Whoever deletes a pod by
 /// force on a node that does not answer says that it is dead, and takes the consequences.
 const FORCED: Duration = Duration::from_secs(40);
+/// Families of runs in each namespace. What was measured of one run says what the next one draws, and power limits are planned with that.
+const FAMILIES: [&str; 2] = ["vision", "language"];
 /// GPUs in total and the most nodes.
 const SIZES: [(i32, i32); 5] = [(1, 1), (1, 1), (2, 1), (4, 1), (8, 2)];
+
+/// Makes the namespaces with their families of runs.
+pub(super) async fn make_namespaces(c: &Cluster) -> Result<()> {
+    for namespace in NAMESPACES {
+        c.make_namespace(namespace).await?;
+        for family in FAMILIES {
+            c.apply(&json!({
+                "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingProfile",
+                "metadata": {"name": family, "namespace": namespace}, "spec": {},
+            }))
+            .await?;
+        }
+    }
+    Ok(())
+}
 
 impl Actor {
     pub(super) async fn submit(&mut self, c: &Cluster) -> Result<bool> {
@@ -45,6 +62,9 @@ impl Actor {
         }
         if self.numbers.percent(20) {
             made = made.spec("preemption", json!("Never"));
+        }
+        if self.numbers.percent(70) {
+            made = made.spec("profile", json!(self.numbers.one_of(&FAMILIES)));
         }
         let fails = self.numbers.percent(15);
         if fails {
