@@ -27,6 +27,8 @@ use crate::observer::Observer;
 use crate::storage::Storage;
 use crate::wrong_clock;
 
+pub use crate::options::{A100, Group, Options, T4, V100, a100, short_runs, t4};
+
 /// Namespace of our own programs.
 pub const SYSTEM: &str = "andreas-system";
 /// Address inside the pod network of the API server's Service.
@@ -39,114 +41,6 @@ const PROGRESS_HOST: &str = "andreas-operator.andreas-system.svc";
 const READY_LIMIT: Duration = Duration::from_secs(60);
 /// Longer than any run.
 const NEVER_SECONDS: u64 = 7 * 24 * 3600;
-
-/// Equal GPU nodes.
-#[derive(Clone, Copy, Debug)]
-pub struct Group {
-    /// Nodes are named `<prefix><number from 0>`.
-    pub prefix: &'static str,
-    /// How many.
-    pub count: usize,
-    /// GPU type: value of the product label.
-    pub gpu: &'static str,
-    /// GPUs of each node.
-    pub gpus: usize,
-    /// Memory of each GPU, MiB.
-    pub memory_mib: u64,
-}
-
-/// A100 of 80 GB.
-pub const A100: &str = "NVIDIA-A100-SXM4-80GB";
-/// V100 of 16 GB.
-pub const V100: &str = "Tesla-V100-SXM2-16GB";
-/// T4.
-pub const T4: &str = "Tesla-T4";
-
-/// `count` nodes `a100-0`, `a100-1`... of 4 A100.
-pub fn a100(count: usize) -> Group {
-    Group { prefix: "a100-", count, gpu: A100, gpus: 4, memory_mib: 81_920 }
-}
-
-/// `count` nodes `t4-0`, `t4-1`... of 4 T4.
-pub fn t4(count: usize) -> Group {
-    Group { prefix: "t4-", count, gpu: T4, gpus: 4, memory_mib: 15_360 }
-}
-
-/// What shall run.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Name that shows in the data folder's name.
-    pub name: String,
-    /// GPU nodes.
-    pub groups: Vec<Group>,
-    /// One node more for each of these recorded label sets (`tests/nodes/labels`), named `<set>-0`.
-    pub recorded: Vec<String>,
-    /// Replicas of the operator.
-    pub operators: usize,
-    /// Further flags of the operator.
-    pub operator_args: Vec<String>,
-    /// What the operator logs, as its flag `--log` takes it.
-    pub operator_log: &'static str,
-    /// `EnergyPolicy.spec`; time-outs suited to short runs when absent.
-    pub policy: Value,
-    /// With the extender and our scheduler profile, or in affinity mode with the cluster's own scheduler.
-    pub extender: bool,
-    /// How long a node may be silent before it is NotReady.
-    pub node_monitor_grace_period: Duration,
-    /// Values of the chart: then it is installed by helm, its pods are run by the pretend kubelets on two nodes without GPUs
-    /// and, the agents, on every GPU node. Without, operator, extender and scheduler are plain processes and there is no agent.
-    pub install: Option<Value>,
-    /// With [`Options::install`]: a release before this one is installed, with its own programs; those of this version stand ready.
-    pub older: Option<install::Older>,
-    /// A folder that stays at the end.
-    pub data_dir: Option<PathBuf>,
-    /// For thousands of nodes: containers are simulated, node leases are not renewed, nobody observes.
-    pub simulated: bool,
-    /// Further flags of the control plane's programs.
-    pub control_plane_args: Vec<(Component, String)>,
-    /// Our programs reach the API server through a fault proxy, see [`Cluster::faults`]. Its callers are `operator-0`,
-    /// `operator-1`..., `extender`, and `pods` for everything that runs as a pod.
-    pub fault_proxy: bool,
-    /// By how many seconds the wall clock of the operator's machine is ahead.
-    pub operator_clock: i64,
-    /// The same of all GPU nodes.
-    pub kubelets_clock: i64,
-    /// The wall clocks of operator, extender and GPU nodes can be set while they run: [`Cluster::set_clock`].
-    pub clocks_can_be_set: bool,
-    /// The chart's node agents run on every GPU node, beside plain processes. [`Options::install`] brings them by itself.
-    pub agents: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            name: "e2e".into(),
-            groups: vec![a100(2)],
-            recorded: Vec::new(),
-            operators: 1,
-            operator_args: Vec::new(),
-            operator_log: "info,kube=warn",
-            policy: short_runs(),
-            extender: true,
-            node_monitor_grace_period: Duration::from_secs(50),
-            install: None,
-            older: None,
-            data_dir: None,
-            simulated: false,
-            control_plane_args: Vec::new(),
-            fault_proxy: false,
-            operator_clock: 0,
-            kubelets_clock: 0,
-            clocks_can_be_set: false,
-            agents: false,
-        }
-    }
-}
-
-/// The rules for runs of seconds: what a restart costs and how long a run stays are scaled like the runs.
-pub fn short_runs() -> Value {
-    json!({"restartSeconds": 2, "minRunTime": "3s", "defaultRunTime": "60s", "placementTimeout": "20s"})
-}
 
 /// One replica of the operator.
 pub struct Operator {

@@ -1,7 +1,7 @@
 //! Scenarios on the real control plane, and the demo.
 //!
 //! [`cluster`] starts the whole product on a test bed: control plane, the chart's objects, operator, extender,
-//! scheduler profile, GPU nodes. [`install`] does what a platform team does with helm. [`observer`] watches from outside what must never happen. [`scenario`] is the frame
+//! scheduler profile, GPU nodes, as [`options`] say. [`install`] does what a platform team does with helm. [`observer`] watches from outside what must never happen. [`scenario`] is the frame
 //! of a story, [`job`] its words, [`summary`] a run's figures. [`workload`] turns rows of a production trace into
 //! TrainingJobs, and [`demo`] runs them. [`pages`] reads the operator's pages. [`scrape`] points a Prometheus at a cluster. [`api`] asks the API server alone,
 //! without our programs. [`bench`] measures. [`keeper`] starts programs again that ended, and [`soak`] lets everything
@@ -20,6 +20,7 @@ pub mod job;
 pub mod keeper;
 pub mod nodes;
 pub mod observer;
+pub mod options;
 pub mod pages;
 pub mod scenario;
 pub mod scrape;
