@@ -19,7 +19,7 @@ pub mod stdio;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-/// Deadline-, weight- and energy-aware scheduling of training jobs: plan, explain, simulate.
+/// Deadline-, weight- and energy-aware scheduling of training jobs: plan, simulate, predict.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-andreas", version, about, disable_help_subcommand = true)]
 pub struct Cli {

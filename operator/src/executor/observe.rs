@@ -396,3 +396,33 @@ pub fn largest_node(index: &ClusterIndex) -> Option<i32> {
     let planned = index.nodes.iter().filter(|(_, node)| inventory.node_use(node).planned().is_some());
     planned.map(|(_, node)| i32::try_from(whole_gpus(node)).unwrap_or(i32::MAX)).max()
 }
+
+#[cfg(test)]
+mod tests {
+    use andreas_runtime::watch::Index;
+    use serde_json::json;
+
+    use super::*;
+    use crate::index::SlimNamespace;
+
+    /// Given a namespace that allows a weight of 20; when two jobs of other weights end late, then the bill of both is the same.
+    #[test]
+    fn the_bill_of_lateness_takes_the_weight_that_the_namespace_allows() {
+        let mut index = ClusterIndex::new();
+        let namespace: SlimNamespace = serde_json::from_value(json!({
+            "metadata": {"name": "team", "resourceVersion": "1", "annotations": {"andreas.dev/max-weight": "20"}}}))
+        .expect("a namespace");
+        index.apply(namespace);
+        let created: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+        let bill = |weight: i32| {
+            let job = json!({
+                "metadata": {"name": "late", "namespace": "team", "creationTimestamp": created},
+                "spec": {"deadlineAfter": "1h", "weight": weight, "template": {"spec": {"containers": []}}}});
+            let job: SlimTrainingJob = serde_json::from_value(job).expect("a job");
+            let now = created + jiff::SignedDuration::from_hours(3);
+            energy(&index, &job, &EnergyPolicySpec::default(), &[], None, now).lateness_micros
+        };
+        assert_eq!(bill(500), bill(20));
+        assert!(bill(20) > bill(5));
+    }
+}

@@ -110,3 +110,48 @@ fn a_pod_marks_its_job_and_a_node_those_who_depend_on_it() {
     index.apply(node(5, "False"));
     assert_eq!(index.take_dirty(), BTreeSet::from([key("bert")]));
 }
+
+#[test]
+fn a_pod_is_lost_in_a_boot_only_if_it_was_seen_started_long_before() {
+    use std::time::{Duration, Instant};
+
+    let node = |version: u64, boot: &str| -> SlimNode {
+        serde_json::from_value(json!({"metadata": {"name": "n1", "resourceVersion": version.to_string()},
+            "status": {"nodeInfo": {"bootID": boot}}}))
+        .expect("a node")
+    };
+    let started = |version: u64| {
+        let mut pod = pod("bert-1-0", version, true, Some("n1"), "Running");
+        pod.status.container_statuses =
+            serde_json::from_value(json!([{"name": "train", "state": {"running": {"startedAt": null}}}]))
+                .expect("states");
+        pod
+    };
+    let lost = |index: &ClusterIndex| {
+        let members = index.members(&key("bert"));
+        let members = members.iter().map(AsRef::as_ref);
+        index.lost_in_boot("n1", members, &[]).into_iter().collect::<Vec<_>>()
+    };
+    let mut index = ClusterIndex::new();
+    index.apply(node(1, "a"));
+    // Bound, and not seen started when its node boots: the kubelet starts it now.
+    index.apply(pod("bert-1-0", 2, true, Some("n1"), "Pending"));
+    index.apply(node(3, "b"));
+    assert!(lost(&index).is_empty());
+    // Seen to run after the boot: it started then.
+    index.apply(started(4));
+    assert!(lost(&index).is_empty());
+    // Seen to run for less than a minute when its node boots again: it may have been seen late, after an earlier boot.
+    let ran_for = |index: &mut ClusterIndex, seconds: u64| {
+        let since =
+            Instant::now().checked_sub(Duration::from_secs(seconds)).expect("this machine is up for minutes");
+        index.started.insert("bert-1-0".into(), since);
+    };
+    ran_for(&mut index, 50);
+    index.apply(node(5, "c"));
+    assert!(lost(&index).is_empty());
+    // Seen to run for longer: it is lost.
+    ran_for(&mut index, 70);
+    index.apply(node(6, "d"));
+    assert_eq!(lost(&index), ["bert-1-0"]);
+}

@@ -63,7 +63,7 @@ pub(super) fn holding(o: &Observed<'_>) -> BTreeSet<Sight> {
     let Some(allocation) = &status.allocation else { return holding };
     let members = Members::of(o, Some(allocation));
     let attempt = allocation.attempt;
-    let container = o.job.spec.container.as_deref();
+    let container = o.training_container();
     if !members.gang.is_empty() && members.gang.iter().all(Member::bound) {
         holding.insert(Sight::Bound { attempt });
     }

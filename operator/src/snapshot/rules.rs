@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_bounds_the_weight_of_its_jobs_in_plans_and_in_the_bill() {
+    fn a_namespace_bounds_the_weight_of_its_jobs() {
         use crate::index::SlimNamespace;
         use andreas_runtime::watch::Index;
 

@@ -14,6 +14,7 @@ use super::*;
 mod boards;
 mod draws;
 mod held;
+mod jobs;
 mod labels;
 mod late;
 mod predictions;

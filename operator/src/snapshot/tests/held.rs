@@ -49,6 +49,15 @@ fn the_rest_of_a_gang_whose_node_is_gone_counts_until_its_pods_have_ended() {
         .job("waits", json!({}), json!(null), waiting());
     let snapshot = world.snapshot();
     assert_eq!(free(&snapshot, "n1"), Some(4), "four of eight are in use");
+    assert_eq!(
+        snapshot.nodes[0].foreign_power, None,
+        "what they draw is not measured: the boards' maximum counts"
+    );
+    // Its watts are in the budget as the agent measures them.
+    let busy =
+        |n: i32| json!({"uuid": format!("u{n}"), "state": "Busy", "holder": "team/gang-1-0", "watts": 350});
+    world.agent("n1", (0..4).map(busy).collect());
+    assert_eq!(world.snapshot().nodes[0].foreign_power, Some(Watts(1_400.0)));
     assert_eq!(snapshot.jobs.iter().map(|job| job.id.as_str()).collect::<Vec<_>>(), ["team/waits"]);
 }
 

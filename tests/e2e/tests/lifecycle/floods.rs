@@ -11,6 +11,9 @@ use andreas_e2e::scenario::{SOON, scenario};
 use anyhow::{Result, ensure};
 use serde_json::json;
 
+/// Most that a tenant's flood may delay another one's job by.
+const DELAY: Duration = Duration::from_secs(10);
+
 /// From its creation until it runs.
 async fn time_to_run(c: &mut Cluster, tj: &Job) -> Result<Duration> {
     let began = Instant::now();
@@ -27,6 +30,7 @@ async fn thousands_of_refused_jobs_of_one_tenant_do_not_delay_anothers() -> Resu
     scenario(Options::default(), async |c| {
         c.make_namespace("flood").await?;
         c.make_namespace("zoo").await?;
+        let before = time_to_run(c, &job("before").namespace("zoo").epochs(4, 0.3)).await?;
         // given thousands of jobs whose template the API server refuses
         let refused = |n: usize| {
             job(&format!("flood-{n}")).namespace("flood").pod("serviceAccountName", json!("missing")).build()
@@ -41,6 +45,7 @@ async fn thousands_of_refused_jobs_of_one_tenant_do_not_delay_anothers() -> Resu
             "runs after {took:?}, after a restart {after:?}; {:.0} MiB",
             peak_mib(&c.operators[0].process)?
         );
+        ensure!(took.max(after) < before + DELAY, "{took:?} and {after:?} instead of {before:?}");
         Ok(())
     })
     .await
@@ -53,6 +58,7 @@ const FLOOD: usize = 5_000;
 async fn a_storm_of_edits_costs_one_status_write_a_second_and_delays_nobody() -> Result<()> {
     scenario(Options::default(), async |c| {
         c.make_namespace("zoo").await?;
+        let before = time_to_run(c, &job("before").namespace("zoo").epochs(4, 0.3)).await?;
         let stormy = job("stormy").spec("gpus", json!({"min": 1, "types": ["NVIDIA-B300"]}));
         c.submit(&stormy).await?;
         c.says(&stormy, Reason::NoFeasibleGpuType).await?;
@@ -79,6 +85,7 @@ async fn a_storm_of_edits_costs_one_status_write_a_second_and_delays_nobody() ->
         eprintln!(
             "{edits} edits and {writes} status writes in {seconds:.0} s; the other job ran after {took:?}"
         );
+        ensure!(took < before + DELAY, "{took:?} instead of {before:?}");
         ensure!(edits > 3 * writes, "no storm: {edits} edits");
         // Each may be tried a second time after a conflict; some were written before the storm.
         ensure!(f64::from(writes) <= 2.0 * seconds + 10.0, "{writes} status writes in {seconds:.0} s");

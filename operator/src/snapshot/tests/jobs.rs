@@ -1,0 +1,73 @@
+//! What the planner is told of a job: its weight, its length, what a stop loses.
+
+use super::*;
+use crate::index::SlimNamespace;
+
+#[test]
+fn weights_beyond_what_the_namespace_allows_are_planned_as_the_bound() {
+    let weights = |annotations: Value| {
+        let mut world = World::default();
+        let version = world.version();
+        let namespace =
+            json!({"metadata": {"name": "team", "resourceVersion": version, "annotations": annotations}});
+        world.index.apply(serde_json::from_value::<SlimNamespace>(namespace).expect("a namespace"));
+        world
+            .node("n1", json!({}), json!({}))
+            .job("loud", json!({"weight": 500}), json!(null), waiting())
+            .job("bound", json!({"weight": 20}), json!(null), waiting());
+        let jobs = world.snapshot().jobs;
+        [jobs[0].weight, jobs[1].weight]
+    };
+    let [bound, loud] = weights(json!({"andreas.dev/max-weight": "20"}));
+    assert_eq!(loud, bound);
+    let [bound, loud] = weights(json!({}));
+    assert!(loud > bound, "{loud:?} {bound:?}");
+}
+
+#[test]
+fn a_job_that_no_gpu_type_fits_is_expected_to_take_the_policys_run_time_or_its_namespaces() {
+    let expected = |world: &mut World| {
+        let ledger = world.ledger.as_ref().expect("a ledger");
+        let built = build(&world.index, ledger, &mut Tables::default(), None, at(100));
+        let of = |name: &str| {
+            let found = built.expected.iter().find(|one| one.key.name == name).expect("expected");
+            found.outlook.seconds_left
+        };
+        of("fits-nowhere")
+    };
+    let mut world = World::default();
+    world.policy(json!({"defaultRunTime": "1h"})).node("n1", json!({}), json!({})).job(
+        "fits-nowhere",
+        json!({"gpus": {"min": 1, "types": ["NVIDIA-B300"]}}),
+        json!(null),
+        waiting(),
+    );
+    assert_eq!(expected(&mut world), 3_600.0);
+    world.profile("other", json!({"finishedRuns": [{"run": "r", "seconds": 600, "at": at(0)}]}));
+    assert_eq!(expected(&mut world), 600.0, "what runs of its namespace took");
+}
+
+#[test]
+fn what_a_stop_loses_is_what_stops_of_its_family_have_lost() {
+    let lost = |checkpoint: Value| {
+        let mut world = World::default();
+        let mut status = holds(2, "n1", 1);
+        status["attempts"] = 2.into();
+        status["history"] = json!([{"attempt": 1, "outcome": "Stopped", "reason": "Preempted", "gpuType": GPU, "gpus": 1,
+            "placement": "n1", "message": "", "started": at(0), "ended": at(5), "milliPercent": 50_000, "joules": 0}]);
+        status["progress"] = json!({"milliPercent": 60_000, "text": "60%", "attempt": 2, "attemptStart": 40_000, "at": at(90)});
+        let spec = json!({"profile": "bert", "epochs": 100, "checkpoint": checkpoint});
+        status["allocation"]["runningTime"] = json!(at(-100_000));
+        world.node("n1", json!({}), json!({})).profile("bert", json!(null)).job(
+            "runs",
+            spec,
+            status,
+            Claim::Running { since: at(-100_000) },
+        );
+        world.snapshot().jobs[0].lost.0
+    };
+    // Ten epochs of 100 s between what was reported and where the next attempt went on.
+    let saved = lost(json!({"claimName": "ckpt"}));
+    assert!((saved / 1_000.0 - 1.0).abs() < 0.05, "{saved}");
+    assert!((lost(json!(null)) - 100_100.0).abs() < 1.0, "without a checkpoint all of it");
+}
