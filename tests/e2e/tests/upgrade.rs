@@ -12,7 +12,7 @@ use andreas_e2e::install::{self, BEFORE, Older, RELEASE};
 use andreas_e2e::job::{Job, job};
 use andreas_e2e::observer::Seen;
 use andreas_e2e::scenario::{SOON, scenario};
-use andreas_testbed::audit::AuditEvent;
+use andreas_testbed::audit::{AuditEvent, AuditLog};
 use anyhow::{Context as _, Result, bail, ensure};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -205,17 +205,17 @@ async fn killed_half_way(c: &Cluster, args: &[String], resource: &str) -> Result
     }
 }
 
-/// Writes to pods of long jobs, after their binding, by others than the kubelets: there must be none.
-fn nobody_wrote_to_pods(c: &Cluster) -> Result<()> {
+/// Writes to pods of long jobs from there on by others than the kubelets: there must be none.
+fn nobody_wrote_to_pods(log: AuditLog) -> Result<()> {
     let mut writes = Vec::new();
-    for event in c.testbed.audit_log()? {
+    for event in log {
         let event = event?;
         let object = &event.object_ref;
         let pod = object.resource == "pods" && object.namespace == "default";
         let named =
             object.name.starts_with("long-") || object.name.is_empty() && event.verb == "deletecollection";
         let reads = ["get", "list", "watch"].contains(&event.verb.as_str());
-        let made = event.verb == "create" && ["", "binding"].contains(&object.subresource.as_str());
+        let made = event.verb == "create" && object.subresource.is_empty();
         let by_kubelet = object.subresource == "status" && event.user.username == KUBELETS;
         if pod && named && !reads && !made && !by_kubelet {
             writes.push(format!(
@@ -260,6 +260,7 @@ async fn there_and_back(c: &mut Cluster) -> Result<()> {
     c.observer.until("all jobs run", LONG, all_run).await?;
     say(&format!("{} jobs run under the earlier release", *JOBS));
     all_report(c, &jobs, Timestamp::MIN).await?;
+    let log = c.testbed.audit_log()?.skip_to_end()?;
     let before = training(c).await?;
     ensure!(before.len() == *JOBS && before.values().all(|pod| !pod.pids.is_empty()), "{before:?}");
 
@@ -318,5 +319,5 @@ async fn there_and_back(c: &mut Cluster) -> Result<()> {
     let status = c.observer.seen().status(&meanwhile.key());
     ensure!((status.phase, status.attempts) == (Phase::Running, 1), "{status:?}");
     untouched(c, &before).await?;
-    nobody_wrote_to_pods(c)
+    nobody_wrote_to_pods(log)
 }
