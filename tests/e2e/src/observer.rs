@@ -86,6 +86,8 @@ pub struct Seen {
     /// What the pretend kubelets say of containers and GPUs.
     pub devices: Devices,
     silent_nodes: BTreeSet<String>,
+    /// UIDs of pods whose node was deleted under them: a machine without object is proven dead, and so are its containers.
+    lost: BTreeSet<String>,
     half_since: BTreeMap<(String, String), Instant>,
 }
 
@@ -99,6 +101,7 @@ impl Default for Seen {
             violations: BTreeSet::new(),
             devices: Devices::default(),
             silent_nodes: BTreeSet::new(),
+            lost: BTreeSet::new(),
             half_since: BTreeMap::new(),
         }
     }
@@ -112,10 +115,15 @@ impl Seen {
         pods
     }
 
+    /// Pods that hold GPUs, now.
+    fn live(&self) -> impl Iterator<Item = &PodView> {
+        self.pods.iter().filter(|(uid, pod)| pod.is_live() && !self.lost.contains(*uid)).map(|(_, pod)| pod)
+    }
+
     /// GPUs in use on every node, now.
     pub fn gpus_in_use(&self) -> BTreeMap<String, i64> {
         let mut used = BTreeMap::new();
-        for pod in self.pods.values().filter(|p| p.is_live()) {
+        for pod in self.live() {
             *used.entry(pod.pod.spec.node_name.clone().unwrap_or_default()).or_insert(0) += pod.gpus();
         }
         used
@@ -133,8 +141,8 @@ impl Seen {
         // A silent node's pod may be dead or alive; whether a run starts elsewhere meanwhile is the policy's choice.
         let heard =
             |p: &&PodView| !p.pod.spec.node_name.as_ref().is_some_and(|n| self.silent_nodes.contains(n));
-        let ours = |p: &&PodView| p.is_live() && !p.label(names::LABEL_JOB_UID).is_empty();
-        for pod in self.pods.values().filter(ours).filter(heard) {
+        let ours = |p: &&PodView| !p.label(names::LABEL_JOB_UID).is_empty();
+        for pod in self.live().filter(ours).filter(heard) {
             *alive.entry((pod.label(names::LABEL_JOB_UID), pod.label(names::LABEL_ATTEMPT))).or_insert(0) +=
                 1;
         }
@@ -353,6 +361,9 @@ fn see_node(seen: &mut Seen, node: SlimNode, gone: bool) {
         seen.silent_nodes.insert(node.name_any());
     }
     if gone {
+        let here = |pod: &PodView| pod.pod.spec.node_name.as_ref() == Some(&node.name_any());
+        let lost = seen.pods.iter().filter(|(_, pod)| here(pod)).map(|(uid, _)| uid.clone());
+        seen.lost.extend(lost.collect::<Vec<_>>());
         seen.node_gpus.remove(&node.name_any());
     } else {
         seen.node_gpus.insert(node.name_any(), gpus);
