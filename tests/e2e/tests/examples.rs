@@ -60,3 +60,19 @@ fn every_field_of_every_example_is_known() {
         assert!(kinds.iter().any(|k| k == kind), "no example of a {kind}");
     }
 }
+
+/// An image under our name can be built from this repository.
+#[test]
+fn every_image_of_ours_in_an_example_has_a_dockerfile() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut images = 0;
+    for entry in std::fs::read_dir(root.join("deploy/examples")).unwrap() {
+        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        for image in text.lines().filter_map(|line| line.trim().strip_prefix("image: andreas.dev/")) {
+            let name = image.split(':').next().unwrap();
+            assert!(root.join(format!("deploy/docker/{name}.Dockerfile")).exists(), "{image}");
+            images += 1;
+        }
+    }
+    assert!(images > 0);
+}
