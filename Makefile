@@ -10,6 +10,7 @@ BENCH_ARGS ?= all
 TARGET ?= scheduler_requests
 MINUTES ?= 10
 ADVISORIES ?=
+TESTS ?= $(filter-out upgrade,$(basename $(notdir $(wildcard tests/e2e/tests/*.rs)))) lifecycle faults
 UPGRADE_FROM ?= 61e0588
 
 .PHONY: help
@@ -40,20 +41,38 @@ demo: control-plane build ## The main job: a real control plane, 12 GPU nodes, 4
 test: control-plane prometheus lint supply-chain build ## Everything that must hold: lints, unit tests, and the suites on a real control plane
 	$(CARGO) test --workspace --locked --no-fail-fast -- --test-threads=2
 
+.PHONY: check
+check: lint ## Lints and unit tests: before every commit
+	$(CARGO) test --workspace --lib --locked --no-fail-fast
+
+.PHONY: test-crates
+test-crates: control-plane build ## Every test outside of tests/e2e
+	$(CARGO) test --workspace --exclude andreas-e2e --locked --no-fail-fast -- --test-threads=2
+
+.PHONY: e2e
+e2e: control-plane prometheus build ## Scenarios by the files of tests/e2e/tests, all of them or some: TESTS="lifecycle faults"
+	$(CARGO) test --workspace --locked --no-fail-fast $(addprefix --test ,$(TESTS)) -- --test-threads=2
+
 .PHONY: certificates
 certificates: export RENEWAL_SECONDS := 600
 certificates: export RENEWAL_EVERY := 60
 certificates: control-plane build ## Ten minutes of reports and binds while certificates are renewed every minute
-	$(CARGO) test -p andreas-e2e --locked --test certificates no_report -- --nocapture
+	$(CARGO) test --workspace --locked --test certificates no_report -- --nocapture
 
 .PHONY: faults
-faults: control-plane build ## Scenarios with a failing API server, each write of the operator interrupted (ANDREAS_LONG=1: full length)
-	$(CARGO) test -p andreas-e2e --locked --test faults -- --test-threads=2 --nocapture
+faults: export ANDREAS_LONG := 1
+faults: control-plane build ## What an API server can do to us, at full length: each write interrupted, five minutes away, 300 objects of 1.3 MB
+	$(CARGO) test --workspace --locked --test faults -- --test-threads=1 --nocapture
 
 .PHONY: upgrade
 upgrade: control-plane build ## 200 running jobs while helm upgrades from an earlier commit (UPGRADE_FROM), is killed half-way, and goes back
 	@release=$$(hack/build-release-of "$(UPGRADE_FROM)") && ANDREAS_RELEASE_BEFORE=$$release \
 	  $(CARGO) test --workspace --locked --test upgrade -- --nocapture
+
+.PHONY: hostile
+hostile: export ANDREAS_LONG := 1
+hostile: control-plane build ## A tenant with an ordinary account does its worst at full size: 20,000 jobs, 300 objects of 1.3 MB, ...
+	$(CARGO) test --workspace --locked --test lifecycle hostile_tenant -- --nocapture
 
 .PHONY: soak
 soak: control-plane build ## Everything at random for an hour (SOAK_MINUTES), from a seed (SOAK_SEED): kills, node losses, clocks, faults
