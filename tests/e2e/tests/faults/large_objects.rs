@@ -43,14 +43,19 @@ async fn hundreds_of_objects_at_the_api_servers_limit_and_many_jobs_fit_into_mem
         let types = json!({"min": 1, "types": ["NVIDIA-B300"]});
         let waiting = (0..many).map(|n| job(&format!("many-{n}")).namespace("large").spec("gpus", types.clone()).build());
         let began = Instant::now();
+        // The API server may fail meanwhile; then the operator loses its Lease, and ends.
+        let keeper = c.keep_operators_running();
         let refused = api::create_all(&c.testbed.client(), jobs.chain(pods).chain(waiting)).await?;
-        ensure!(refused.is_empty(), "{} were refused, one with {}", refused.len(), refused[0].message);
+        let wrong: Vec<&str> = refused.iter().filter(|s| s.code < 500).map(|s| s.message.as_str()).collect();
+        ensure!(wrong.is_empty(), "{} were refused, one with {}", wrong.len(), wrong[0]);
+        ensure!(refused.len() * 10 < large, "{} were not made, one with {}", refused.len(), refused[0].message);
         eprintln!("{large} jobs and pods of 1.3 MB and {many} jobs made in {:.0?}", began.elapsed());
         // then each large job waits and says what is wrong with it
-        let key = format!("large/large-{}", large - 1);
-        c.observer.until("it says why", LATER, |s| s.has_reason(&key, Reason::TemplateRejected)).await?;
-        let words = c.observer.seen().message(&key, Reason::TemplateRejected);
+        let key = "large/large-0";
+        c.observer.until("it says why", LATER, |s| s.has_reason(key, Reason::TemplateRejected)).await?;
+        let words = c.observer.seen().message(key, Reason::TemplateRejected);
         ensure!(words.contains("spec.template") && words.contains("64 kB"), "{words}");
+        drop(keeper);
         // when operator and extender are started again, then they are ready soon
         let extender = c.extender.as_ref().context("extender mode")?;
         extender.stop().await;
