@@ -16,7 +16,7 @@ type Size = (usize, usize, f64, f64);
 /// With the chart's memory limits.
 const FULL: Size = (300, 20_000, 1_024.0, 256.0);
 /// Less than would be taken by whoever kept a tenth of these objects, or one page of them, whole.
-const SHORT: Size = (30, 2_000, 160.0, 64.0);
+const SHORT: Size = (30, 500, 160.0, 64.0);
 /// From the start of a program until it is ready.
 const READY: Duration = Duration::from_secs(30);
 /// Longest for what waits behind hundreds of status writes of 1.3 MB.

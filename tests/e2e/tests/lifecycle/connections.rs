@@ -75,7 +75,7 @@ async fn silent_connections_on_every_port_fail_no_probe_and_no_job() -> Result<(
         }
 
         let victim =
-            job("victim").epochs(50, 1.5).spec("progressTimeout", json!("30s")).spec("retries", json!(0));
+            job("victim").epochs(30, 1.5).spec("progressTimeout", json!("30s")).spec("retries", json!(0));
         c.submit(&victim).await?;
         c.reaches(&victim, Phase::Running).await?;
         c.is_done_to(&victim, 20).await?;

@@ -52,7 +52,7 @@ async fn thousands_of_refused_jobs_of_one_tenant_do_not_delay_anothers() -> Resu
 }
 
 /// How many jobs flood: enough that one after the other they would take minutes.
-const FLOOD: usize = 5_000;
+const FLOOD: usize = 3_000;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_storm_of_edits_costs_one_status_write_a_second_and_delays_nobody() -> Result<()> {

@@ -15,6 +15,7 @@ mod labels;
 mod looks;
 mod nodes;
 mod offline;
+mod older_objects;
 mod placement;
 mod predictions;
 mod runs;
