@@ -239,6 +239,59 @@ async fn a_status_is_written_with_what_it_was_made_from_and_nothing_follows_a_co
 }
 
 #[tokio::test]
+async fn a_status_whose_answer_was_lost_counts_as_written_until_the_job_has_been_read() {
+    let suspended = |version: u64, status: Value| {
+        let mut job = testing::job(version, &status);
+        job["spec"]["suspend"] = true.into();
+        job
+    };
+    let pending = |world: &World| {
+        world.shared.ledger.lock().get(&key()).and_then(|memory| memory.pending.clone()).map(|s| s.phase)
+    };
+    let before = json!({"phase": "Pending", "reason": "NotPlannedYet"});
+    let given = |answers: Vec<Answer>| {
+        let world = World::new(answers);
+        let job = serde_json::from_value::<SlimTrainingJob>(suspended(10, before.clone())).expect("a job");
+        world.shared.index.lock().apply(job);
+        world
+    };
+    // Given a write of which neither the answer nor the state after it is to be had; then it stays pending.
+    let world = given(vec![
+        (Method::PATCH, "/bert/status", 504, failure(504, "time-out")),
+        (Method::GET, "/bert", 503, failure(503, "away")),
+        (Method::GET, "/bert", 200, suspended(20, json!({"phase": "Suspended", "reason": "Suspended"}))),
+        (
+            Method::PATCH,
+            "/bert/status",
+            200,
+            suspended(21, json!({"phase": "Suspended", "reason": "Suspended"})),
+        ),
+    ]);
+    assert!(matches!(work::step(&world.shared, &key()).await, Again::After(_)));
+    assert_eq!(pending(&world), Some(andreas_api::Phase::Suspended));
+    // The next step reads the job first, and finds it written.
+    work::step(&world.shared, &key()).await;
+    assert_eq!(pending(&world), None);
+    let versions: Vec<Value> = world
+        .sent(Method::PATCH)
+        .into_iter()
+        .map(|call| call.body["metadata"]["resourceVersion"].clone())
+        .collect();
+    assert!(versions == ["10"] || versions == ["10", "20"], "{versions:?}");
+
+    // Given the state after it: written, it is gone on from at once; not written, it is tried again later.
+    let written = suspended(20, json!({"phase": "Suspended", "reason": "Suspended"}));
+    for (live, again) in [(written, true), (suspended(10, before.clone()), false)] {
+        let world = given(vec![
+            (Method::PATCH, "/bert/status", 504, failure(504, "time-out")),
+            (Method::GET, "/bert", 200, live),
+        ]);
+        assert_eq!(work::step(&world.shared, &key()).await == Again::Now, again);
+        assert_eq!(pending(&world), None);
+    }
+}
+
+#[tokio::test]
 async fn a_worker_that_was_accepted_a_moment_ago_is_not_tried_again_until_the_rules_change() {
     let world = World::new(vec![
         (Method::POST, "/pods", 201, pod(0, 20, "j1")),

@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 
 use super::observe::Seen;
 use super::refusal::Refusal;
+use super::writer::WriteError;
 use super::{Again, Shared, actions, patch};
 use crate::index::{ClusterIndex, number};
 use crate::ledger::Ledger;
@@ -29,6 +30,9 @@ pub async fn step(shared: &Arc<Shared>, key: &ObjectKey) -> Again {
         // Plans do not wait for a job that waits by itself.
         shared.ledger.lock().looked_at(key);
         return Again::After(wait);
+    }
+    if let Err(again) = read_unanswered(shared, key).await {
+        return again;
     }
     let Some(seen) = look(shared, key) else { return Again::OnEvent };
     let job = Arc::clone(&seen.job);
@@ -277,11 +281,20 @@ async fn write_status(
     match result {
         Ok(answer) => written(shared, key, job, step, answer, replan),
         Err(error) => {
+            shared.metrics.step_errors.inc();
+            if error.may_have_written() {
+                tracing::warn!(job = %key, error = &error as &dyn std::error::Error, "status perhaps not written");
+                read_unanswered(shared, key).await?;
+                if shared.index.lock().jobs.get(key).map(|live| &live.metadata.resource_version)
+                    != Some(&job.metadata.resource_version)
+                {
+                    return Err(Again::Now);
+                }
+            }
             if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
                 memory.pending = None;
                 memory.claim = replan.map(|(before, _)| before);
             }
-            shared.metrics.step_errors.inc();
             match error.refusal() {
                 Refusal::Conflict | Refusal::NotFound => Err(refresh(shared, key).await),
                 _ => {
@@ -324,20 +337,38 @@ fn written(
 /// Reads the job live: what we know of it is old.
 async fn refresh(shared: &Arc<Shared>, key: &ObjectKey) -> Again {
     let wait = shared.brakes.conflict(key);
-    let before = shared.index.lock().jobs.version(key);
-    match shared.writer.get::<SlimTrainingJob>(key).await {
-        Ok(Some(job)) => {
-            let mut index = shared.index.lock();
-            if !index.read_job(job, before) {
-                tracing::error!(job = %key, "the API server is in an older state than before: starting afresh");
-                index.signals().rewound.notify_one();
-            }
-            if wait.is_zero() { Again::Now } else { Again::After(wait) }
-        }
+    match read(shared, key).await {
+        Ok(true) if wait.is_zero() => Again::Now,
+        Ok(true) => Again::After(wait),
         // Its deletion will be seen.
-        Ok(None) => Again::After(wait.max(Duration::from_secs(1))),
-        Err(_) => Again::After(wait.max(Duration::from_secs(1))),
+        Ok(false) | Err(_) => Again::After(wait.max(Duration::from_secs(1))),
     }
+}
+
+/// Takes a job as it is on the API server into the index. `false`: there is none of that name.
+async fn read(shared: &Shared, key: &ObjectKey) -> Result<bool, WriteError> {
+    let before = shared.index.lock().jobs.version(key);
+    let Some(job) = shared.writer.get::<SlimTrainingJob>(key).await? else { return Ok(false) };
+    let mut index = shared.index.lock();
+    if !index.read_job(job, before) {
+        tracing::error!(job = %key, "the API server is in an older state than before: starting afresh");
+        index.signals().rewound.notify_one();
+    }
+    Ok(true)
+}
+
+/// Of a status whose answer was lost nobody knows whether it was written. It stays pending, so that no plan gives its GPUs
+/// to others or the job another place, until the job has been read.
+async fn read_unanswered(shared: &Shared, key: &ObjectKey) -> Result<(), Again> {
+    let unanswered = |ledger: &Ledger| ledger.get(key).filter(|m| m.pending.is_some()).map(|m| m.uid.clone());
+    let Some(uid) = unanswered(&shared.ledger.lock()) else { return Ok(()) };
+    if read(shared, key).await.is_err() {
+        return Err(back_off(shared, key, &uid));
+    }
+    if let Some(memory) = shared.ledger.lock().get_mut(key, &uid) {
+        memory.pending = None;
+    }
+    Ok(())
 }
 
 /// The next wait after a failure: from a quarter of a second, doubling.

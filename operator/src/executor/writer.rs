@@ -50,6 +50,15 @@ impl WriteError {
         }
     }
 
+    /// Not a clear no: the API server may have done what was asked.
+    pub fn may_have_written(&self) -> bool {
+        match self {
+            Self::Api(Error::Api(status)) => status.code == 408 || status.code >= 500,
+            Self::Api(_) => true,
+            Self::NotLeader | Self::Request(_) => false,
+        }
+    }
+
     /// For people: the API server's words, where it answered.
     pub fn words(&self) -> String {
         match self {
