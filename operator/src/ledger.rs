@@ -12,7 +12,6 @@ use std::time::Instant;
 
 use andreas_api::TrainingJobStatus;
 use andreas_api::training_job::Allocation;
-use andreas_core::same_nodes;
 use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
@@ -143,13 +142,11 @@ impl JobMemory {
         match claim {
             Claim::Stopping { goes_on: true, .. } => {
                 if self.target.is_none() {
-                    let target = self.decision.as_ref().and_then(|d| Target::of(&d.verdict, now));
-                    self.target = target.filter(|target| {
-                        held.is_none_or(|held| {
-                            !same_nodes(&target.nodes, &held.nodes)
-                                || target.gpus_per_worker != held.gpus_per_worker
-                        })
+                    let verdict = self.decision.as_ref().map(|decision| &decision.verdict);
+                    let elsewhere = verdict.filter(|verdict| {
+                        held.is_none_or(|held| !verdict.runs_on(&held.nodes, held.gpus_per_worker))
                     });
+                    self.target = elsewhere.and_then(|verdict| Target::of(verdict, now));
                 }
             }
             Claim::Waiting { .. } => {}
@@ -322,10 +319,7 @@ impl Ledger {
             return false;
         }
         // A plan that has another idea, or none, ends the commitment.
-        let kept = |target: &Target| {
-            matches!(&decision.verdict, Planned::Run { gpu_type, nodes, gpus_per_worker, .. }
-                if *gpu_type == target.gpu_type && same_nodes(nodes, &target.nodes) && *gpus_per_worker == target.gpus_per_worker)
-        };
+        let kept = |target: &Target| decision.verdict.runs_on(&target.nodes, target.gpus_per_worker);
         let stopped = matches!(memory.claim, Some(Claim::Stopping { .. } | Claim::Waiting { .. }));
         if stopped && !memory.target.as_ref().is_some_and(kept) {
             memory.target = None;
@@ -377,6 +371,38 @@ mod tests {
         // The step found that it could not take it.
         memory.taken();
         assert_eq!(memory.target, None);
+    }
+
+    #[test]
+    fn a_gang_on_the_same_nodes_in_another_order_goes_nowhere_else_and_keeps_where_it_goes() {
+        let on = |nodes: [&str; 2]| {
+            let mut decision = run("");
+            if let Planned::Run { nodes: placed, .. } = &mut decision.verdict {
+                *placed = nodes.map(str::to_owned).into();
+            }
+            decision
+        };
+        let held: Allocation = serde_json::from_value(serde_json::json!({
+            "attempt": 1, "generation": 1, "gpuType": "A", "gpus": 2, "gpusPerWorker": 1, "nodes": ["n1", "n2"],
+            "placement": "n1,n2", "since": "2026-01-01T00:00:00Z", "watts": 0,
+        }))
+        .expect("an allocation");
+        let mut ledger = Ledger::new(Timestamp::UNIX_EPOCH);
+        let memory = ledger.entry(&key("a"), "1");
+        let stopping = Claim::Stopping { gone_by: None, goes_on: true };
+        memory.decision = Some(on(["n2", "n1"]));
+        memory.keep_target(&stopping, Some(&held), Timestamp::UNIX_EPOCH);
+        assert_eq!(memory.target, None, "it is there");
+        memory.decision = Some(on(["n3", "n4"]));
+        memory.keep_target(&stopping, Some(&held), Timestamp::UNIX_EPOCH);
+        memory.claim = Some(stopping);
+        let goes_to = |ledger: &Ledger| ledger.get(&key("a")).and_then(|m| m.target.clone()).map(|t| t.nodes);
+        let there = Some(vec!["n3".to_owned(), "n4".to_owned()]);
+        assert_eq!(goes_to(&ledger), there);
+        ledger.decide(&key("a"), on(["n4", "n3"]), Vec::new());
+        assert_eq!(goes_to(&ledger), there, "the same place");
+        ledger.decide(&key("a"), on(["n4", "n5"]), Vec::new());
+        assert_eq!(goes_to(&ledger), None);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_api::Reason;
-use andreas_core::{JobId, Watts, same_nodes};
+use andreas_core::{JobId, Watts};
 use andreas_planner::{
     Decision, JobPlan, Memory, Options, Placement, Plan, Prices, SnapshotError, WaitReason,
 };
@@ -218,8 +218,7 @@ fn look(shared: &Shared) -> (ClusterIndex, Ledger) {
     ledger.withhold(|key, planned| {
         let status = index.jobs.get(key).and_then(|job| job.status.as_ref());
         let Some(held) = status.and_then(|status| status.allocation.as_ref()) else { return false };
-        matches!(planned, Planned::Run { nodes, gpus_per_worker, .. }
-            if same_nodes(nodes, &held.nodes) && *gpus_per_worker == held.gpus_per_worker)
+        planned.runs_on(&held.nodes, held.gpus_per_worker)
     });
     let copies = (index.for_plan(), ledger.clone());
     drop(ledger);

@@ -24,6 +24,7 @@ use crate::lifecycle::Learned;
 use crate::snapshot::tables::profile_key;
 
 mod unused;
+pub(crate) use unused::remove as remove_unused;
 
 /// Run times that are kept, newest last.
 const MAX_FINISHED: usize = 16;
@@ -110,7 +111,7 @@ pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
             return;
         }
         if tokio::time::Instant::now() >= removal {
-            unused::remove(&shared).await;
+            remove_unused(&shared).await;
             removal = tokio::time::Instant::now() + REMOVE_EVERY;
         }
     }

@@ -354,6 +354,25 @@ async fn what_jobs_of_one_profile_teach_is_one_write_and_takes_nothing_from_who_
 }
 
 #[tokio::test]
+async fn a_profile_that_no_job_has_used_for_long_is_deleted_as_it_was_seen_and_a_users_own_stays() {
+    let world =
+        World::new(vec![(Method::DELETE, "/ours", 200, json!({"kind": "Status", "status": "Success"}))]);
+    for (name, labels) in [("ours", json!({"andreas.dev/made-by": "andreas-operator"})), ("users", json!({}))]
+    {
+        let profile = json!({"metadata": {"name": name, "namespace": "team", "uid": name, "resourceVersion": "7",
+            "labels": labels, "creationTimestamp": "2020-01-01T00:00:00Z"}, "spec": {}});
+        let profile: andreas_api::slim::SlimTrainingProfile =
+            serde_json::from_value(profile).expect("a profile");
+        world.shared.index.lock().apply(profile);
+    }
+    crate::profiles::remove_unused(&world.shared).await;
+    let deleted = world.sent(Method::DELETE);
+    assert_eq!(deleted.len(), 1, "{deleted:?}");
+    assert!(deleted[0].path.ends_with("/trainingprofiles/ours"), "{}", deleted[0].path);
+    assert_eq!(deleted[0].body["preconditions"], json!({"uid": "ours", "resourceVersion": "7"}));
+}
+
+#[tokio::test]
 async fn pods_of_a_deleted_job_end_though_its_status_cannot_be_written() {
     let live = |phase: &str| {
         let mut live = pod(0, 20, "j1");

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use andreas_api::Reason;
 use andreas_api::slim::{SlimPod, SlimPodSpec, SlimTrainingJob};
 use andreas_api::training_job::Prediction;
+use andreas_core::same_nodes;
 use jiff::Timestamp;
 
 /// One job and everything that bears on its next step.
@@ -196,6 +197,14 @@ pub enum Planned {
         /// For people, the jobs in the way named.
         message: String,
     },
+}
+
+impl Planned {
+    /// Runs with so many GPUs on each of these nodes, whichever is named first.
+    pub fn runs_on(&self, on: &[String], gpus_on_each: i32) -> bool {
+        matches!(self, Self::Run { nodes, gpus_per_worker, .. }
+            if *gpus_per_worker == gpus_on_each && same_nodes(nodes, on))
+    }
 }
 
 /// What the last attempt to make an attempt's pods came to.

@@ -3,7 +3,6 @@
 use andreas_api::Reason;
 use andreas_api::slim::SlimPod;
 use andreas_api::training_job::Allocation;
-use andreas_core::same_nodes;
 use jiff::Timestamp;
 
 use super::action::DeleteReason;
@@ -33,10 +32,8 @@ pub(super) fn asked_by_user(d: &mut Draft<'_>, allocation: &Allocation) -> bool 
 pub(super) fn asked_by_plan(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
     match d.decision().cloned() {
         None => false,
+        Some(planned) if planned.runs_on(&allocation.nodes, allocation.gpus_per_worker) => false,
         Some(Planned::Run { gpu_type, nodes, gpus_per_worker, .. }) => {
-            if gpus_per_worker == allocation.gpus_per_worker && same_nodes(&nodes, &allocation.nodes) {
-                return false;
-            }
             let to = nodes.join(", ");
             d.ask_to_stop(
                 Reason::Stopping,

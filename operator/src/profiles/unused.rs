@@ -68,7 +68,7 @@ fn unused<'a>(
 }
 
 /// Deletes what nobody needs, as it was seen: one that was written to meanwhile stays.
-pub(super) async fn remove(shared: &Shared) {
+pub(crate) async fn remove(shared: &Shared) {
     let gone = {
         let index = shared.index.lock();
         let open =

@@ -4,26 +4,33 @@
 //! made.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::{Api, PostParams};
 use kube::core::Status;
 use kube::{Client, ResourceExt as _};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
+use tokio_rustls::TlsConnector;
 
 use crate::api;
 use crate::cluster::Cluster;
 
 /// Pause before a connection that was closed is opened again.
 const REOPEN: Duration = Duration::from_millis(250);
+/// Pause between two requests of a connection that asks.
+const ASKS_EVERY: Duration = Duration::from_secs(5);
 /// How long rights may take until they hold: the controller manager gathers aggregated roles.
 const RIGHTS_WITHIN: Duration = Duration::from_secs(60);
 
@@ -112,5 +119,57 @@ pub fn silent_connections(
                 tokio::time::sleep(REOPEN).await;
             }
         });
+    }
+}
+
+/// Keeps `count` connections open that ask without a token, again and again; one that is closed is opened again after a pause.
+/// `answered` counts the answers.
+///
+/// # Errors
+/// When the authority is not to be read.
+pub fn connections_without_token(
+    tasks: &mut JoinSet<()>,
+    address: SocketAddr,
+    authority: &Path,
+    count: usize,
+    answered: &Arc<AtomicUsize>,
+) -> Result<()> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(authority)? {
+        roots.add(certificate?)?;
+    }
+    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let connector = TlsConnector::from(Arc::new(config));
+    for _ in 0..count {
+        let (connector, answered) = (connector.clone(), Arc::clone(answered));
+        tasks.spawn(async move {
+            loop {
+                let _ = ask_without_token(&connector, address, &answered).await;
+                tokio::time::sleep(ASKS_EVERY).await;
+            }
+        });
+    }
+    Ok(())
+}
+
+async fn ask_without_token(
+    connector: &TlsConnector,
+    address: SocketAddr,
+    answered: &AtomicUsize,
+) -> Result<()> {
+    let name = ServerName::from(address.ip());
+    let mut stream = connector.connect(name, TcpStream::connect(address).await?).await?;
+    loop {
+        let post = "POST /apis/trainer.kubeflow.org/v1alpha1/namespaces/a/trainjobs/b/status HTTP/1.1\r\n\
+                    Host: a\r\nContent-Length: 2\r\n\r\n{}";
+        stream.write_all(post.as_bytes()).await?;
+        let mut answer = [0; 1_024];
+        ensure!(stream.read(&mut answer).await? > 0, "closed");
+        ensure!(answer.starts_with(b"HTTP/1.1 401"), "answered");
+        answered.fetch_add(1, Ordering::Relaxed);
+        tokio::time::sleep(ASKS_EVERY).await;
     }
 }

@@ -97,6 +97,15 @@ fn a_move_stops_and_starts_where_the_plan_says() {
 }
 
 #[test]
+fn a_plan_that_names_the_nodes_of_a_gang_in_another_order_moves_nothing() {
+    let mut world = World::running(json!({"gpus": {"min": 2, "max": 2, "maxNodes": 2}}), &["n1", "n2"], 1);
+    world.plan_run(&["n2", "n1"], 1);
+    assert_eq!((world.phase(), world.status().stop), (Phase::Running, None));
+    world.plan_run(&["n2", "n3"], 1);
+    assert_eq!(world.phase(), Phase::Stopping);
+}
+
+#[test]
 fn a_new_power_limit_needs_no_restart() {
     let mut world = World::running(json!({}), &["n1"], 1);
     world.plan(Planned::Run {

@@ -1,14 +1,18 @@
 //! The extender: calls over mutual TLS, and pods per second through the real scheduler.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use andreas_api::names;
 use andreas_testbed::{Component, Process, SchedulerConfig};
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
+use bytes::Bytes;
 use clap::Args;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use super::bed::{self, NAMESPACE, Shape};
 use super::filter::{self, Protocol};
@@ -18,7 +22,10 @@ use super::usage::{Cpu, cpu_seconds};
 use super::{Output, say};
 use crate::chart;
 use crate::cluster::{A100, Cluster, Group, Options, SYSTEM};
+use crate::tenant::silent_connections;
 
+/// Others' connections to the extender on which nothing is said.
+const SILENT: usize = 1_000;
 /// Members of one gang: more jobs than one, and none too long for its status.
 const MEMBERS: usize = 100;
 
@@ -85,7 +92,16 @@ pub(super) async fn run(args: &ExtenderArgs, out: &mut Output) -> Result<()> {
     let mut calls = Report::new(
         "filter",
         args.command(),
-        &["node names", "pod", "protocol", "p50 us", "p99 us", "extender CPU us/call", "body kB"],
+        &[
+            "node names",
+            "pod",
+            "protocol",
+            "silent connections",
+            "p50 us",
+            "p99 us",
+            "extender CPU us/call",
+            "body kB",
+        ],
     );
     let mut rates = Report::new(
         "extender",
@@ -194,8 +210,6 @@ async fn measure(
 }
 
 async fn call(args: &ExtenderArgs, cluster: &Cluster, pods: &[Member], report: &mut Report) -> Result<()> {
-    let extender = cluster.extender.as_ref().context("no extender")?;
-    let pid = extender.pid().context("the extender ended")?;
     let member = pods.first().context("no pods")?;
     let mut figures = Vec::new();
     for &count in &args.names {
@@ -206,32 +220,60 @@ async fn call(args: &ExtenderArgs, cluster: &Cluster, pods: &[Member], report: &
             for protocol in protocols {
                 // Long lists take long; half a million names are enough for a p99.
                 let calls = args.calls.min((500_000 / count).max(200));
-                let before = cpu_seconds(pid).unwrap_or(0.0);
-                let times = filter::measure(cluster, protocol, &body, calls).await?;
-                let used = (cpu_seconds(pid).unwrap_or(0.0) - before) / (times.len() + filter::WARM) as f64;
-                let micros: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * 1e6).collect();
-                let (p50, p99) =
-                    (quantile(micros.iter().copied(), 0.5), quantile(micros.iter().copied(), 0.99));
-                figures.push(json!({
-                    "names": count, "pod": whose, "protocol": protocol.name(), "p50_us": p50, "p99_us": p99,
-                    "extender_cpu_us": used * 1e6, "calls": calls,
-                }));
-                let row = vec![
-                    count.to_string(),
-                    whose.to_owned(),
-                    protocol.name().to_owned(),
-                    format!("{p50:.0}"),
-                    format!("{p99:.0}"),
-                    format!("{:.0}", used * 1e6),
-                    format!("{:.1}", body.len() as f64 / 1000.0),
-                ];
-                say(&format!("  filter: {}", row.join(" | ")));
+                let mut row =
+                    vec![count.to_string(), whose.to_owned(), protocol.name().to_owned(), "0".to_owned()];
+                figures.push(time_calls(cluster, protocol, &body, calls, &mut row).await?);
                 report.rows.push(row);
             }
         }
     }
+    // Others' connections on which nothing is said: more than there are places for those who have not shown who they are.
+    let listen = cluster.extender_listen.context("no extender")?;
+    let (mut silent, opened) = (JoinSet::new(), Arc::new(AtomicUsize::new(0)));
+    silent_connections(&mut silent, listen, SILENT, &opened);
+    let since = Instant::now();
+    while opened.load(Ordering::Relaxed) < SILENT {
+        ensure!(since.elapsed() < Duration::from_secs(60), "only {opened:?} silent connections");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let names = args.names.first().copied().unwrap_or(1);
+    let body = filter::body(&member.pod(true), &member.node, names, true)?;
+    let mut row =
+        vec![names.to_string(), "member".into(), Protocol::Http2.name().to_owned(), SILENT.to_string()];
+    figures.push(time_calls(cluster, Protocol::Http2, &body, args.calls, &mut row).await?);
+    report.rows.push(row);
+    silent.shutdown().await;
     report.figures = json!(figures);
     Ok(())
+}
+
+/// Adds the times of calls to a row that says what is called.
+async fn time_calls(
+    cluster: &Cluster,
+    protocol: Protocol,
+    body: &Bytes,
+    calls: usize,
+    row: &mut Vec<String>,
+) -> Result<Value> {
+    let extender = cluster.extender.as_ref().context("no extender")?;
+    let pid = extender.pid().context("the extender ended")?;
+    let before = cpu_seconds(pid).unwrap_or(0.0);
+    let times = filter::measure(cluster, protocol, body, calls).await?;
+    let used = (cpu_seconds(pid).unwrap_or(0.0) - before) / (times.len() + filter::WARM) as f64;
+    let micros: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * 1e6).collect();
+    let (p50, p99) = (quantile(micros.iter().copied(), 0.5), quantile(micros.iter().copied(), 0.99));
+    let figure = json!({
+        "names": row[0], "pod": row[1], "protocol": row[2], "silent": row[3], "p50_us": p50, "p99_us": p99,
+        "extender_cpu_us": used * 1e6, "calls": calls,
+    });
+    row.extend([
+        format!("{p50:.0}"),
+        format!("{p99:.0}"),
+        format!("{:.0}", used * 1e6),
+        format!("{:.1}", body.len() as f64 / 1000.0),
+    ]);
+    say(&format!("  filter: {}", row.join(" | ")));
+    Ok(figure)
 }
 
 /// One pod to be, and where its allocation places it.

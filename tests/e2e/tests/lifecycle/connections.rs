@@ -11,7 +11,7 @@ use andreas_e2e::cluster::{Options, SYSTEM, a100};
 use andreas_e2e::job::job;
 use andreas_e2e::pages;
 use andreas_e2e::scenario::scenario;
-use andreas_e2e::tenant::silent_connections;
+use andreas_e2e::tenant::{connections_without_token, silent_connections};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -45,10 +45,11 @@ async fn probes(addresses: Vec<SocketAddr>) -> Result<()> {
     }
 }
 
-/// Given somebody who holds more silent connections than there are places, on every port of operator and extender; when a job with a
-/// short progressTimeout runs, then it succeeds at its first attempt, others are placed, and no probe fails.
+/// Given somebody who holds more connections than there are places on every port of operator and extender, silent ones and such that
+/// ask for something without a token; when a job with a short progressTimeout runs, then it succeeds at its first attempt, others are
+/// placed, and no probe fails.
 #[tokio::test(flavor = "multi_thread")]
-async fn silent_connections_on_every_port_fail_no_probe_and_no_job() -> Result<()> {
+async fn connections_that_show_no_token_on_every_port_fail_no_probe_and_no_job() -> Result<()> {
     scenario(Options { groups: vec![a100(1)], ..Options::default() }, async |c| {
         let operator = c.operators.first().context("an operator")?;
         let listen = c.extender_listen.context("an extender")?;
@@ -67,6 +68,8 @@ async fn silent_connections_on_every_port_fail_no_probe_and_no_job() -> Result<(
         for (address, count) in ports {
             silent_connections(&mut attackers, address, count, &opened);
         }
+        let (answered, authority) = (Arc::new(AtomicUsize::new(0)), c.testbed.pki().ca_file());
+        connections_without_token(&mut attackers, operator.progress, &authority, 200, &answered)?;
         let probing = tokio::spawn(probes(addresses));
         let since = Instant::now();
         while opened.load(Ordering::Relaxed) < 2_500 {
@@ -90,7 +93,12 @@ async fn silent_connections_on_every_port_fail_no_probe_and_no_job() -> Result<(
             .await?;
         let status = c.observer.seen().status(&key);
         ensure!(status.phase == Phase::Succeeded && status.attempts == 1, "{status:?}");
-        println!("{} silent connections in {} s", opened.load(Ordering::Relaxed), since.elapsed().as_secs());
+        let (opened, answered) = (opened.load(Ordering::Relaxed), answered.load(Ordering::Relaxed));
+        println!(
+            "{opened} silent connections, {answered} answers without a token in {} s",
+            since.elapsed().as_secs()
+        );
+        ensure!(answered >= 200, "only {answered} requests without a token were answered");
         ensure!(!probing.is_finished(), "a probe failed: {:?}", probing.await);
         probing.abort();
         attackers.shutdown().await;
