@@ -10,7 +10,9 @@ BENCH_ARGS ?= all
 TARGET ?= scheduler_requests
 MINUTES ?= 10
 ADVISORIES ?=
-TESTS ?= $(filter-out upgrade,$(basename $(notdir $(wildcard tests/e2e/tests/*.rs)))) lifecycle faults
+TESTS ?=
+CRATES := $(CARGO) test --workspace --locked --no-fail-fast -- --test-threads=2
+SCENARIOS := $(CARGO) test --workspace --locked --no-fail-fast --test scenarios
 UPGRADE_FROM ?= 61e0588
 
 .PHONY: help
@@ -39,30 +41,33 @@ demo: control-plane build ## The main job: a real control plane, 12 GPU nodes, 4
 
 .PHONY: test
 test: control-plane prometheus lint supply-chain build ## Everything that must hold: lints, unit tests, and the suites on a real control plane
-	$(CARGO) test --workspace --locked --no-fail-fast -- --test-threads=2
+	status=0; \
+	$(CRATES) || status=$$?; \
+	$(SCENARIOS) -- --test-threads=4 || status=$$?; \
+	exit $$status
 
 .PHONY: check
 check: lint ## Lints and unit tests: before every commit
 	$(CARGO) test --workspace --lib --locked --no-fail-fast
 
 .PHONY: test-crates
-test-crates: control-plane build ## Every test outside of tests/e2e
-	$(CARGO) test --workspace --exclude andreas-e2e --locked --no-fail-fast -- --test-threads=2
+test-crates: control-plane prometheus build ## Every test but the scenarios
+	$(CRATES)
 
 .PHONY: e2e
-e2e: control-plane prometheus build ## Scenarios by the files of tests/e2e/tests, all of them or some: TESTS="lifecycle faults"
-	$(CARGO) test --workspace --locked --no-fail-fast $(addprefix --test ,$(TESTS)) -- --test-threads=2
+e2e: control-plane prometheus build ## Scenarios by the modules of tests/e2e/tests/scenarios, all or some: TESTS="lifecycle faults::outages"
+	$(SCENARIOS) -- --test-threads=4 $(addsuffix ::,$(TESTS))
 
 .PHONY: certificates
 certificates: export RENEWAL_SECONDS := 600
 certificates: export RENEWAL_EVERY := 60
 certificates: control-plane build ## Ten minutes of reports and binds while certificates are renewed every minute
-	$(CARGO) test --workspace --locked --test certificates no_report -- --nocapture
+	$(SCENARIOS) -- certificates::no_report --nocapture
 
 .PHONY: faults
 faults: export ANDREAS_LONG := 1
 faults: control-plane build ## What an API server can do to us, at full length: each write interrupted, five minutes away, 300 objects of 1.3 MB
-	$(CARGO) test --workspace --locked --test faults -- --test-threads=1 --nocapture
+	$(SCENARIOS) -- faults:: --test-threads=1 --nocapture
 
 .PHONY: upgrade
 upgrade: control-plane build ## 200 running jobs while helm upgrades from an earlier commit (UPGRADE_FROM), is killed half-way, and goes back
@@ -72,7 +77,7 @@ upgrade: control-plane build ## 200 running jobs while helm upgrades from an ear
 .PHONY: hostile
 hostile: export ANDREAS_LONG := 1
 hostile: control-plane build ## A tenant with an ordinary account does its worst at full size: 20,000 jobs, 300 objects of 1.3 MB, ...
-	$(CARGO) test --workspace --locked --test lifecycle hostile_tenant -- --nocapture
+	$(SCENARIOS) -- hostile_tenant:: --nocapture
 
 .PHONY: soak
 soak: control-plane build ## Everything at random for an hour (SOAK_MINUTES), from a seed (SOAK_SEED): kills, node losses, clocks, faults
@@ -96,6 +101,7 @@ bench-quick: bench-build ## A row for every benchmark at reduced size, to the te
 lint: prepare ## Formatting and lints
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --workspace --test scenarios --test upgrade --locked -- -D warnings
 
 .PHONY: fmt
 fmt: ## Format the code
@@ -104,12 +110,12 @@ fmt: ## Format the code
 .PHONY: crds
 crds: control-plane build ## Write what is generated: CustomResourceDefinitions into the chart and deploy/, plain manifests
 	UPDATE=1 $(CARGO) test -q -p andreas-api --locked --test crds
-	UPDATE=1 $(CARGO) test -q -p andreas-e2e --locked --test api_chart
-	UPDATE=1 $(CARGO) test -q -p andreas-e2e --locked --test chart_golden
+	UPDATE=1 $(CARGO) test -q -p andreas-e2e --locked --test scenarios api_chart::
+	UPDATE=1 $(CARGO) test -q -p andreas-e2e --locked --test files chart_golden::
 
 .PHONY: metrics-docs
 metrics-docs: prepare ## Write docs/metrics.md from the lists of metrics in the code
-	UPDATE=1 $(CARGO) test -q -p andreas-e2e --locked --test metrics_files the_documentation
+	UPDATE=1 $(CARGO) test -q -p andreas-e2e --locked --test files the_documentation
 
 .PHONY: supply-chain
 supply-chain: export ADVISORIES := $(ADVISORIES)

@@ -83,6 +83,8 @@ pub struct Options {
     pub clocks_can_be_set: bool,
     /// The chart's node agents run on every GPU node, beside plain processes. [`Options::install`] brings them by itself.
     pub agents: bool,
+    /// Keeps the machine busy: at most one other scenario of this program runs beside it.
+    pub heavy: bool,
 }
 
 impl Default for Options {
@@ -107,6 +109,7 @@ impl Default for Options {
             kubelets_clock: 0,
             clocks_can_be_set: false,
             agents: false,
+            heavy: false,
         }
     }
 }

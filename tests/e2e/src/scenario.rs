@@ -11,6 +11,7 @@ use andreas_api::training_job::TrainingJobStatus;
 use andreas_testbed::Component;
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
+use tokio::sync::Semaphore;
 
 use crate::cluster::{Cluster, Options};
 use crate::job::Job;
@@ -19,12 +20,17 @@ use crate::observer::{Seen, describe};
 /// How long a transition may take on a busy machine of two cores.
 pub const SOON: Duration = Duration::from_secs(60);
 
+/// Of so many the scenarios of a program take one each while they run, heavy ones all but one.
+const PLACES: u32 = 4;
+static FREE: Semaphore = Semaphore::const_new(PLACES as usize);
+
 /// Runs a story on a cluster of its own, then checks what must hold after every story. A failure shows the jobs, pods
 /// and logs as they were.
 ///
 /// # Errors
 /// What the story or the checks say.
 pub async fn scenario(options: Options, story: impl AsyncFnOnce(&mut Cluster) -> Result<()>) -> Result<()> {
+    let _place = FREE.acquire_many(if options.heavy { PLACES - 1 } else { 1 }).await?;
     let mut cluster = Cluster::start(options).await?;
     let told = story(&mut cluster).await;
     let checked = match told {

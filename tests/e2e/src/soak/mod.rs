@@ -123,6 +123,7 @@ pub async fn run(soak: Soak) -> Result<Report> {
     policy["limits"] = json!("On");
     policy["rest"] = json!({"mode": "On", "after": "5s"});
     let options = Options {
+        heavy: true,
         name: "soak".into(),
         groups: vec![a100(3), t4(2)],
         policy,

@@ -50,7 +50,7 @@ async fn probes(addresses: Vec<SocketAddr>) -> Result<()> {
 /// placed, and no probe fails.
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_that_show_no_token_on_every_port_fail_no_probe_and_no_job() -> Result<()> {
-    scenario(Options { groups: vec![a100(1)], ..Options::default() }, async |c| {
+    scenario(Options { groups: vec![a100(1)], heavy: true, ..Options::default() }, async |c| {
         let operator = c.operators.first().context("an operator")?;
         let listen = c.extender_listen.context("an extender")?;
         let admin = c.extender_admin.context("an extender")?;

@@ -1,6 +1,5 @@
 //! What a hostile or careless user sends, on the real API server: one object must not stop the others, and each bad
 //! manifest gets one clear message.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::pin::pin;

@@ -1,5 +1,4 @@
 //! The demo's workload is what it says it is.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,5 @@
 //! Least privilege, seen from the audit log of a real installation: what our programs ask for is allowed, what is allowed is asked
 //! for, and without any single right that request is refused.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -28,7 +28,7 @@ fn writes_in(namespace: &str) -> Select {
 /// Nodes of one GPU: two GPUs are a gang of two.
 fn options() -> Options {
     let nodes = Group { prefix: "one-", count: 12, gpu: A100, gpus: 1, memory_mib: 81_920 };
-    Options { fault_proxy: true, groups: vec![nodes], ..Options::default() }
+    Options { fault_proxy: true, groups: vec![nodes], heavy: true, ..Options::default() }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -16,7 +16,7 @@ use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 /// Recorded from that release while it ran.
-const OBJECTS: &str = include_str!("../../fixtures/older_objects.yaml");
+const OBJECTS: &str = include_str!("../../../fixtures/older_objects.yaml");
 
 fn objects() -> Result<Vec<Value>> {
     OBJECTS.split("\n---\n").skip(1).map(yaml).collect()

@@ -1,5 +1,4 @@
 //! The power budget beside what simulated GPUs really draw.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,4 @@
 //! The chart's admission policies on the real API server, each with what passes and what does not.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use std::path::PathBuf;
 use std::time::Duration;

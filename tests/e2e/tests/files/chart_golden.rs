@@ -2,7 +2,6 @@
 //!
 //! `charts/andreas/tests/golden/default.yaml` holds all objects with the default values; the other files hold, for other values, the
 //! objects that are other than those, and the names of those that are missing. `make crds` writes them anew.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

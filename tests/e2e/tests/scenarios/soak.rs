@@ -1,5 +1,4 @@
 //! A minute of what `make soak` does for an hour.
-#![allow(missing_docs)]
 
 use std::time::Duration;
 

@@ -36,7 +36,7 @@ type Ongoing = JoinSet<()>;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_a_tenant_does_another_namespaces_job_runs_within_a_minute() -> Result<()> {
-    scenario(Options { groups: vec![a100(2)], ..Options::default() }, async |c| {
+    scenario(Options { groups: vec![a100(2)], heavy: true, ..Options::default() }, async |c| {
         c.collect_garbage().await?;
         c.make_namespace(OTHER).await?;
         let mut tenants = Tenants(0);

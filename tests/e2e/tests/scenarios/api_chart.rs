@@ -1,5 +1,4 @@
 //! The chart as an administrator gets it: rights, installation, upgrade, removal, on the real API server.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

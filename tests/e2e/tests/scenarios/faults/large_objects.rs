@@ -25,7 +25,7 @@ const LATER: Duration = Duration::from_secs(600);
 #[tokio::test(flavor = "multi_thread")]
 async fn hundreds_of_objects_at_the_api_servers_limit_and_many_jobs_fit_into_memory() -> Result<()> {
     let (large, many, most_of_operator, most_of_extender) = if at_full_length() { FULL } else { SHORT };
-    scenario(Options::default(), async |c| {
+    scenario(Options { heavy: true, ..Options::default() }, async |c| {
         c.make_namespace("large").await?;
         // given jobs and pods of 1.3 MB, and jobs that wait for a GPU type that is not there
         let text = "x".repeat(32_000);

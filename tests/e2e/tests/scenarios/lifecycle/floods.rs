@@ -27,7 +27,7 @@ async fn time_to_run(c: &mut Cluster, tj: &Job) -> Result<Duration> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn thousands_of_refused_jobs_of_one_tenant_do_not_delay_anothers() -> Result<()> {
-    scenario(Options::default(), async |c| {
+    scenario(Options { heavy: true, ..Options::default() }, async |c| {
         c.make_namespace("flood").await?;
         c.make_namespace("zoo").await?;
         let before = time_to_run(c, &job("before").namespace("zoo").epochs(4, 0.3)).await?;
@@ -56,7 +56,7 @@ const FLOOD: usize = 3_000;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_storm_of_edits_costs_one_status_write_a_second_and_delays_nobody() -> Result<()> {
-    scenario(Options::default(), async |c| {
+    scenario(Options { heavy: true, ..Options::default() }, async |c| {
         c.make_namespace("zoo").await?;
         let before = time_to_run(c, &job("before").namespace("zoo").epochs(4, 0.3)).await?;
         let stormy = job("stormy").spec("gpus", json!({"min": 1, "types": ["NVIDIA-B300"]}));

@@ -1,5 +1,4 @@
 //! Node agents on a real cluster, as the chart installs them: rest and wake, measured energy, and what is left when somebody dies.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use std::time::{Duration, Instant};
 

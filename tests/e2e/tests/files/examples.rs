@@ -1,5 +1,4 @@
 //! The examples in `deploy/examples` say only what the API knows.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use std::path::Path;
 

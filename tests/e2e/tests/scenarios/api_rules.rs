@@ -1,5 +1,4 @@
 //! Every rule of the definitions, each with its accepted and its rejected example, on the real API server.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use andreas_api::crd::rules::{self, Example, Rule};
 use andreas_e2e::api::{Verdict, causes, create, delete, merge, patch, yaml};

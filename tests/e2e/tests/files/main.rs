@@ -1,0 +1,8 @@
+//! Files of the project that must agree with the code: no cluster is needed.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod chart_golden;
+mod examples;
+mod metrics_files;
+mod workflows;
+mod workload;

@@ -1,0 +1,21 @@
+//! What happens to a TrainingJob, line by line.
+
+mod admission;
+mod cancel;
+mod clocks;
+mod connections;
+mod crashes;
+mod failures;
+mod floods;
+mod holders;
+mod hostile_tenant;
+mod labels;
+mod looks;
+mod nodes;
+mod offline;
+mod older_objects;
+mod placement;
+mod predictions;
+mod runs;
+mod stops;
+mod webhooks;
