@@ -10,7 +10,7 @@ use andreas_runtime::client::ClientArgs;
 use andreas_runtime::telemetry::TelemetryArgs;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 
-use crate::learner::Trust;
+use crate::learner::LearningScope;
 
 /// The controller of ANDREAS: watches TrainingJobs and nodes, plans, carries plans out.
 #[derive(Debug, Parser)]
@@ -92,8 +92,8 @@ pub struct RunArgs {
     #[arg(long, env = "ANDREAS_SCHEDULER_MODE", value_enum, default_value_t = SchedulerMode::Extender)]
     pub scheduler_mode: SchedulerMode,
     /// Whose families teach a job's predictions whole.
-    #[arg(long, env = "ANDREAS_LEARNING_TRUST", value_enum, default_value_t = Trust::Namespace)]
-    pub learning_trust: Trust,
+    #[arg(long, env = "ANDREAS_LEARNING_TRUST", value_enum, default_value_t = LearningScope::Namespace)]
+    pub learning_trust: LearningScope,
 }
 
 /// Where training programs post their progress.

@@ -107,7 +107,7 @@ pub struct Enforcement {
 
 /// What the policy's status says of the budget.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Met {
+pub struct BudgetState {
     /// The stops that it needs have begun, or their time is not over.
     pub met: bool,
     /// Why.
@@ -118,8 +118,9 @@ pub struct Met {
 
 impl Enforcement {
     /// Looks at the draw of now.
-    pub fn judge(&mut self, draw: Option<Draw>, policy: &EnergyPolicySpec, now: Timestamp) -> Met {
-        let fine = |message: &str| Met { met: true, reason: Reason::AsExpected, message: message.into() };
+    pub fn judge(&mut self, draw: Option<Draw>, policy: &EnergyPolicySpec, now: Timestamp) -> BudgetState {
+        let fine =
+            |message: &str| BudgetState { met: true, reason: Reason::AsExpected, message: message.into() };
         let Some(draw) = draw else {
             self.over = None;
             return fine("power is not limited");
@@ -139,12 +140,12 @@ impl Enforcement {
         }
         if draw.floor > allowed {
             let message = format!("GPUs without any job draw more than the budget of {allowed:.0} W");
-            return Met { met: false, reason: Reason::BudgetInfeasible, message };
+            return BudgetState { met: false, reason: Reason::BudgetInfeasible, message };
         }
         let limit = &policy.enforce_within;
         let message =
             format!("what runs has drawn more than the budget of {allowed:.0} W for longer than {limit}");
-        Met { met: false, reason: Reason::PowerBudget, message }
+        BudgetState { met: false, reason: Reason::PowerBudget, message }
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::executor::crowd::Crowd;
+use crate::executor::start_burst::StartBurst;
 use crate::lifecycle::EventNote;
 
 /// Events that wait to be sent at most; more are dropped.
@@ -31,7 +31,7 @@ pub struct Events {
 
 impl Events {
     /// A queue, and the loop that empties it: until [`Events::finish`], and then what is left.
-    pub fn new(recorder: Recorder, crowd: Crowd) -> (Self, impl Future<Output = ()> + Send) {
+    pub fn new(recorder: Recorder, start_burst: StartBurst) -> (Self, impl Future<Output = ()> + Send) {
         let (queue, waiting) = mpsc::channel(QUEUE);
         let last = CancellationToken::new();
         let state: (mpsc::Receiver<_>, _) = (waiting, last.clone());
@@ -49,9 +49,9 @@ impl Events {
         let send = waiting.for_each_concurrent(
             IN_FLIGHT,
             move |(event, about, told): (Event, ObjectReference, Instant)| {
-                let (recorder, crowd) = (Arc::clone(&recorder), crowd.clone());
+                let (recorder, start_burst) = (Arc::clone(&recorder), start_burst.clone());
                 async move {
-                    crowd.has_gone(told).await;
+                    start_burst.ended(told).await;
                     if let Err(error) = recorder.publish(&event, &about).await {
                         tracing::debug!(%error, "event not published");
                     }
@@ -97,7 +97,7 @@ mod tests {
     async fn what_was_told_before_the_end_is_sent_and_then_the_loop_ends() {
         let server = ApiServer::new(Vec::new());
         let reporter = Reporter { controller: "test".into(), instance: None };
-        let (events, send) = Events::new(Recorder::new(server.client(), reporter), Crowd::default());
+        let (events, send) = Events::new(Recorder::new(server.client(), reporter), StartBurst::default());
         let job: SlimTrainingJob =
             serde_json::from_value(testing::job(1, &json!({"phase": "Running"}))).expect("a job");
         let reasons = [Reason::Running, Reason::Preempted, Reason::Completed];

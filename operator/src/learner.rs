@@ -1,6 +1,6 @@
 //! The fit of the predictor over all profiles, on a thread of its own: what plans ask for is the newest model that there is.
 //!
-//! **In**: [`Wanted`], the families as they are now. **Out**: a [`Model`]. The latest wish counts; until it is fulfilled the model
+//! **In**: [`FitRequest`], the families as they are now. **Out**: a [`Model`]. The latest wish counts; until it is fulfilled the model
 //! before goes on, however long that takes. Only the first model is waited for, and not for ever: a plan can be made with one
 //! that knows no family.
 //!
@@ -40,7 +40,7 @@ const CLAIMED: &str = "Claimed";
 
 /// Whose families teach a job's predictions whole. All others decide a small part of anything, and nothing by what they say of themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Trust {
+pub enum LearningScope {
     /// Those of its namespace: one that lies moves the others' predictions by 2 % at most.
     #[default]
     Namespace,
@@ -49,7 +49,7 @@ pub enum Trust {
     Cluster,
 }
 
-impl Trust {
+impl LearningScope {
     /// A profile's name as the predictor is told it.
     pub fn name(self, profile: &str) -> String {
         match self {
@@ -62,14 +62,14 @@ impl Trust {
 /// What a model is made from: equal, equal models.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Basis {
-    trust: Trust,
+    trust: LearningScope,
     models: Vec<GpuModel>,
     versions: Vec<(ObjectKey, Option<String>)>,
 }
 
 /// A model that is wished for.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
+pub struct FitRequest {
     basis: Basis,
     profiles: Vec<(ObjectKey, Arc<SlimTrainingProfile>)>,
 }
@@ -84,9 +84,9 @@ struct Population {
     left_out: BTreeMap<String, u64>,
 }
 
-impl Wanted {
+impl FitRequest {
     /// From the profiles as they are, the GPU types of the cluster, and who trusts whom. Families of which nothing was observed teach others nothing.
-    pub fn of(index: &ClusterIndex, models: Vec<GpuModel>, trust: Trust) -> Self {
+    pub fn of(index: &ClusterIndex, models: Vec<GpuModel>, trust: LearningScope) -> Self {
         let seen = |profile: &SlimTrainingProfile| {
             profile.status.as_ref().is_some_and(|status| !status.observations.is_empty())
         };
@@ -195,7 +195,7 @@ pub struct Model {
 
 impl Model {
     /// It is the one that is wished for.
-    pub fn is(&self, wanted: &Wanted) -> bool {
+    pub fn is(&self, wanted: &FitRequest) -> bool {
         self.basis == wanted.basis
     }
 }
@@ -204,7 +204,7 @@ impl Model {
 struct State {
     /// What was asked for last.
     asked: Option<Basis>,
-    wish: Option<Wanted>,
+    wish: Option<FitRequest>,
     model: Option<Arc<Model>>,
     /// The first model was waited for in vain: nobody waits again.
     given_up: bool,
@@ -213,18 +213,18 @@ struct State {
 }
 
 #[derive(Default)]
-struct Desk {
+struct FitState {
     state: Mutex<State>,
     changed: Condvar,
 }
 
 /// What a fit is made with; another one in tests.
-type Fitting = dyn Fn(Wanted) -> Model + Send + Sync;
+type Fitting = dyn Fn(FitRequest) -> Model + Send + Sync;
 
 /// The thread's door. The thread ends with the last door, once the fit in hand is over.
 #[derive(Clone)]
 pub struct Learner {
-    desk: Arc<Desk>,
+    desk: Arc<FitState>,
     metrics: Metrics,
 }
 
@@ -234,11 +234,11 @@ impl Learner {
     /// # Errors
     /// When the system gives no thread.
     pub fn start(metrics: Metrics, signals: Arc<Signals>) -> std::io::Result<Self> {
-        Self::start_with(metrics, signals, Arc::new(Wanted::fit))
+        Self::start_with(metrics, signals, Arc::new(FitRequest::fit))
     }
 
     fn start_with(metrics: Metrics, signals: Arc<Signals>, fitting: Arc<Fitting>) -> std::io::Result<Self> {
-        let desk = Arc::new(Desk::default());
+        let desk = Arc::new(FitState::default());
         let (door, told) = (Arc::downgrade(&desk), metrics.clone());
         thread::Builder::new()
             .name("predictor".into())
@@ -247,11 +247,11 @@ impl Learner {
     }
 
     /// The newest model there is, and the wish for that one. Waits only for the first one, on the caller's thread.
-    pub fn latest(&self, wanted: Wanted) -> Arc<Model> {
+    pub fn latest(&self, wanted: FitRequest) -> Arc<Model> {
         self.latest_within(wanted, FIRST_WITHIN)
     }
 
-    fn latest_within(&self, wanted: Wanted, first: Duration) -> Arc<Model> {
+    fn latest_within(&self, wanted: FitRequest, first: Duration) -> Arc<Model> {
         let mut state = self.desk.state.lock();
         if state.asked.as_ref() != Some(&wanted.basis) {
             state.asked = Some(wanted.basis.clone());
@@ -287,7 +287,7 @@ impl Learner {
 }
 
 /// Fulfils wishes for as long as somebody can ask.
-fn work(door: &Weak<Desk>, metrics: &Metrics, signals: &Signals, fitting: &Fitting) {
+fn work(door: &Weak<FitState>, metrics: &Metrics, signals: &Signals, fitting: &Fitting) {
     while let Some(wanted) = next(door) {
         let began = Instant::now();
         // The fit is pure and total; a panic is a bug that must not end learning for good.
@@ -317,7 +317,7 @@ fn work(door: &Weak<Desk>, metrics: &Metrics, signals: &Signals, fitting: &Fitti
 }
 
 /// The next wish; `None`: nobody can ask any more.
-fn next(door: &Weak<Desk>) -> Option<Wanted> {
+fn next(door: &Weak<FitState>) -> Option<FitRequest> {
     loop {
         let desk = door.upgrade()?;
         let mut state = desk.state.lock();

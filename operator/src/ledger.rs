@@ -19,7 +19,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::backoff::Backoffs;
 use crate::forecast::Outlook;
 use crate::lifecycle::{Claim, Creation, DecisionFor, Planned, Sight, Sights, Verdict};
-use crate::measured::Owed;
+use crate::measured::PendingEnergy;
 use crate::snapshot::tables::Table;
 
 /// How often jobs may ask for a plan because they are not as the plan thought, all together and each.
@@ -44,7 +44,7 @@ pub struct JobMemory {
     /// The plan's word.
     pub decision: Option<DecisionFor>,
     /// Where a stop that is under way leads: kept for the job until it starts there, or the plan says otherwise.
-    pub target: Option<Target>,
+    pub target: Option<NextPlacement>,
     /// `target` is of a step that is being made from a decision: a look at this instant must see it.
     pub taking: bool,
     /// Jobs, with their attempt then, that must have left before this one's pods are made.
@@ -68,14 +68,14 @@ pub struct JobMemory {
     /// Until when reports may not have got through.
     pub reports_lost: Option<Timestamp>,
     /// What agents have not told yet of an attempt that has ended.
-    pub owed: Option<Owed>,
+    pub pending_energy: Option<PendingEnergy>,
     /// Failures in a row of carrying a step out.
     pub failures: u32,
 }
 
 /// Where a job goes on once it has stopped.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Target {
+pub struct NextPlacement {
     /// GPU type.
     pub gpu_type: String,
     /// Nodes in order of the members' index.
@@ -88,7 +88,7 @@ pub struct Target {
     pub since: Timestamp,
 }
 
-impl Target {
+impl NextPlacement {
     fn of(verdict: &Planned, now: Timestamp) -> Option<Self> {
         let Planned::Run { gpu_type, nodes, gpus_per_worker, limit_watts, .. } = verdict else { return None };
         Some(Self {
@@ -124,7 +124,7 @@ impl JobMemory {
     pub fn take(&mut self, decision: Option<&DecisionFor>, now: Timestamp) {
         let waits = matches!(self.claim, Some(Claim::Waiting { .. }));
         if waits && self.target.is_none() {
-            self.target = decision.and_then(|decision| Target::of(&decision.verdict, now));
+            self.target = decision.and_then(|decision| NextPlacement::of(&decision.verdict, now));
             self.taking = self.target.is_some();
         }
     }
@@ -146,7 +146,7 @@ impl JobMemory {
                     let elsewhere = verdict.filter(|verdict| {
                         held.is_none_or(|held| !verdict.runs_on(&held.nodes, held.gpus_per_worker))
                     });
-                    self.target = elsewhere.and_then(|verdict| Target::of(verdict, now));
+                    self.target = elsewhere.and_then(|verdict| NextPlacement::of(verdict, now));
                 }
             }
             Claim::Waiting { .. } => {}
@@ -207,7 +207,7 @@ impl Ledger {
             last_write: self.started,
             last_progress: None,
             reports_lost: None,
-            owed: None,
+            pending_energy: None,
             failures: 0,
         };
         let memory = self.jobs.entry(key.clone()).or_insert_with(fresh);
@@ -319,13 +319,13 @@ impl Ledger {
             return false;
         }
         // A plan that has another idea, or none, ends the commitment.
-        let kept = |target: &Target| decision.verdict.runs_on(&target.nodes, target.gpus_per_worker);
+        let kept = |target: &NextPlacement| decision.verdict.runs_on(&target.nodes, target.gpus_per_worker);
         let stopped = matches!(memory.claim, Some(Claim::Stopping { .. } | Claim::Waiting { .. }));
         if stopped && !memory.target.as_ref().is_some_and(kept) {
             memory.target = None;
         }
         if waits && !memory.after.is_empty() && memory.target.is_none() {
-            memory.target = Target::of(&decision.verdict, now);
+            memory.target = NextPlacement::of(&decision.verdict, now);
         }
         memory.decision = Some(decision);
         self.handed.insert(key.clone());

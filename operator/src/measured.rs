@@ -97,7 +97,7 @@ pub fn price(policy: &EnergyPolicySpec, micros: i64, predicted: i64, joules: i64
 
 /// What agents have not told yet of an attempt that was closed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Owed {
+pub struct PendingEnergy {
     /// The attempt.
     pub attempt: i64,
     /// Its members.
@@ -112,7 +112,7 @@ pub struct Owed {
     pub observation: Option<Observation>,
 }
 
-impl Owed {
+impl PendingEnergy {
     /// What it comes to, once all is told.
     pub fn settle(
         &self,
@@ -152,7 +152,7 @@ mod tests {
         let bound = Timestamp::from_second(1_000).expect("a time");
         let member = |node: &str, pod: &str| Member { node: node.into(), pod: format!("team/{pod}"), bound };
         let members = [member("n1", "p0"), member("n2", "p1")];
-        index.await_energy(&job, members.iter().map(|member| member.pod.clone()));
+        index.await_energy_report(&job, members.iter().map(|member| member.pod.clone()));
         let at = |pod: &str, since: i64, joules, gpus| {
             let since = Timestamp::from_second(since).expect("a time");
             json!({"pod": format!("team/{pod}"), "since": since, "joules": joules, "seconds": 10, "gpus": gpus})
@@ -176,7 +176,7 @@ mod tests {
         let used = of(&index, &members, 2).expect("all is told");
         assert_eq!((used, used.watts()), (Used { joules: 7_000, seconds: 10 }, Some(700)));
 
-        let owed = Owed {
+        let pending_energy = PendingEnergy {
             attempt: 1,
             members: members.to_vec(),
             gpus_per_worker: 2,
@@ -186,7 +186,7 @@ mod tests {
         };
         let policy = EnergyPolicySpec::default();
         let now = Timestamp::from_second(1_800_000_000).expect("a time");
-        let late = owed.settle(&index, &policy, now).expect("all is told");
+        let late = pending_energy.settle(&index, &policy, now).expect("all is told");
         assert_eq!((late.joules, late.micros_more, late.watts), (7_000, -250, Some(700)));
         // Nothing was predicted: 3.6 MJ at 0.20 a kWh, PUE 1.3.
         assert_eq!(price(&policy, 0, 0, 3_600_000, now), 260_000);

@@ -15,7 +15,7 @@ use kube::ResourceExt;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::budget::{self, Enforcement, Met};
+use crate::budget::{self, BudgetState, Enforcement};
 use crate::executor::Shared;
 use crate::executor::refusal::Refusal;
 use crate::index::{ClusterIndex, name_of, number, takes};
@@ -213,7 +213,7 @@ async fn ask_for_holders(shared: &Arc<Shared>) {
 }
 
 /// Whether the stops that the power budget needs have begun in their time.
-fn look_at_budget(shared: &Shared, enforcement: &mut Enforcement) -> Met {
+fn look_at_budget(shared: &Shared, enforcement: &mut Enforcement) -> BudgetState {
     let now = clock::now();
     let index = shared.index.lock();
     let default = EnergyPolicySpec::default();
@@ -226,7 +226,7 @@ fn look_at_budget(shared: &Shared, enforcement: &mut Enforcement) -> Met {
 }
 
 /// Says on the policy which generation is in force, which nodes are excluded and whether the budget is met.
-async fn tell_policy(shared: &Arc<Shared>, met: &Met) {
+async fn tell_policy(shared: &Arc<Shared>, met: &BudgetState) {
     let Some((generation, conditions)) = ({
         let index = shared.index.lock();
         let inventory = Inventory::of(&index);
@@ -255,7 +255,7 @@ fn wanted(
     policy: &SlimEnergyPolicy,
     excluded: &[(String, Exclusion)],
     unknown: &BTreeSet<String>,
-    met: &Met,
+    met: &BudgetState,
     now: Timestamp,
 ) -> Option<(Option<i64>, Vec<Condition>)> {
     let status = policy.status.clone().unwrap_or_default();
@@ -350,13 +350,14 @@ mod tests {
                 .expect("a policy");
         let now = Timestamp::UNIX_EPOCH;
         let (none, mig) = (BTreeSet::new(), [("n1".to_owned(), Exclusion::MigInUse)]);
-        let met = Met { met: true, reason: Reason::AsExpected, message: "power is not limited".into() };
+        let met =
+            BudgetState { met: true, reason: Reason::AsExpected, message: "power is not limited".into() };
         let (generation, conditions) = wanted(&policy, &mig, &none, &met, now).expect("news");
         assert_eq!(generation, Some(3));
         assert!(conditions[1].status == "True" && conditions[1].message.contains("1 MigInUse (n1)"));
         policy.status = Some(andreas_api::EnergyPolicyStatus { observed_generation: generation, conditions });
         assert!(wanted(&policy, &mig, &none, &met, now).is_none());
-        let over = Met { met: false, reason: Reason::PowerBudget, message: "above".into() };
+        let over = BudgetState { met: false, reason: Reason::PowerBudget, message: "above".into() };
         let (_, said) = wanted(&policy, &mig, &none, &over, now).expect("news");
         assert_eq!((said[3].type_.as_str(), said[3].status.as_str(), said.len()), ("BudgetMet", "False", 4));
         assert!(wanted(&policy, &[], &none, &met, now).is_some_and(|(_, c)| c[1].status == "False"));

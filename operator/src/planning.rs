@@ -27,7 +27,7 @@ use crate::executor::Shared;
 use crate::executor::observe::largest_node;
 use crate::forecast;
 use crate::index::ClusterIndex;
-use crate::learner::{Learner, Trust};
+use crate::learner::{Learner, LearningScope};
 use crate::ledger::Ledger;
 use crate::lifecycle::{DecisionFor, Planned, Settings};
 use crate::metrics::LastPlan;
@@ -37,7 +37,7 @@ use crate::snapshot::{self, Built, Expected, Tables, job_key};
 
 /// How planning is paced.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct PlanCadence {
     /// No further event for so long.
     pub quiet: Duration,
     /// After the first event at the latest.
@@ -59,8 +59,8 @@ const FIRST_WITHIN: Duration = Duration::from_secs(10);
 pub async fn run(
     shared: Arc<Shared>,
     options: Options,
-    trust: Trust,
-    pace: Pace,
+    trust: LearningScope,
+    pace: PlanCadence,
     heart: Heartbeat,
     snapshots: Snapshots,
     shutdown: CancellationToken,
@@ -184,7 +184,7 @@ fn observed(built: &mut Built, options: &Options) -> Option<Watts> {
     andreas_planner::plan(&snapshot, options).ok().map(|plan| plan.budgeted_power)
 }
 
-async fn debounce(signal: &tokio::sync::Notify, pace: Pace) {
+async fn debounce(signal: &tokio::sync::Notify, pace: PlanCadence) {
     let end = Instant::now() + pace.within;
     loop {
         let quiet = Instant::now() + pace.quiet;

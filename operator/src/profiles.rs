@@ -20,7 +20,7 @@ use crate::executor::Shared;
 use crate::executor::patch;
 use crate::executor::refusal::Refusal;
 use crate::executor::writer::WriteError;
-use crate::lifecycle::Learned;
+use crate::lifecycle::ProfileUpdate;
 use crate::snapshot::tables::profile_key;
 
 mod unused;
@@ -30,30 +30,30 @@ pub(crate) use unused::remove as remove_unused;
 const MAX_FINISHED: usize = 16;
 /// GPU types that are kept as too small.
 const MAX_TYPES: usize = 32;
-/// Lessons of one profile that wait at most: more would not be kept.
+/// ProfileUpdates of one profile that wait at most: more would not be kept.
 const MAX_WAITING: usize = 256;
-/// How often lessons are written.
+/// How often updates are written.
 const EVERY: Duration = Duration::from_secs(1);
 /// How often profiles are looked for that nobody needs.
 const REMOVE_EVERY: Duration = Duration::from_secs(300);
 
 /// Adds what was learned. Of each attempt there is one observation and one end, so doing it twice does no harm: a write
 /// whose answer was lost is made again.
-pub fn merge(status: &mut TrainingProfileStatus, learned: &[Learned]) {
-    for lesson in learned {
-        match lesson {
-            Learned::Observation(new) => {
+pub fn merge(status: &mut TrainingProfileStatus, learned: &[ProfileUpdate]) {
+    for update in learned {
+        match update {
+            ProfileUpdate::Observation(new) => {
                 status.observations.retain(|old| !andreas_profiles::same_run(old, new));
                 status.observations.push(new.clone());
                 andreas_profiles::bound(&mut status.observations);
             }
-            Learned::OutOfMemory { gpu_type } => {
+            ProfileUpdate::OutOfMemory { gpu_type } => {
                 if !status.out_of_memory_types.contains(gpu_type) {
                     status.out_of_memory_types.push(gpu_type.clone());
                     trim(&mut status.out_of_memory_types, MAX_TYPES);
                 }
             }
-            Learned::Finished(new) => {
+            ProfileUpdate::Finished(new) => {
                 if !status.finished_runs.iter().any(|old| old.run == new.run && old.at == new.at) {
                     status.finished_runs.push(new.clone());
                     trim(&mut status.finished_runs, MAX_FINISHED);
@@ -70,13 +70,13 @@ fn trim<T>(list: &mut Vec<T>, most: usize) {
 
 /// What was learned and not written yet, by profile.
 #[derive(Default)]
-pub struct Lessons {
-    waiting: Mutex<BTreeMap<ObjectKey, Vec<Learned>>>,
+pub struct ProfileUpdates {
+    waiting: Mutex<BTreeMap<ObjectKey, Vec<ProfileUpdate>>>,
 }
 
-impl Lessons {
+impl ProfileUpdates {
     /// Adds what an attempt of `job` taught.
-    pub fn add(&self, job: &SlimTrainingJob, learned: Vec<Learned>) {
+    pub fn add(&self, job: &SlimTrainingJob, learned: Vec<ProfileUpdate>) {
         let mut waiting = self.waiting.lock();
         let known = waiting.entry(profile_key(job)).or_default();
         known.extend(learned);
@@ -84,7 +84,7 @@ impl Lessons {
     }
 
     /// What could not be written; older than what came meanwhile.
-    fn again(&self, key: ObjectKey, mut learned: Vec<Learned>) {
+    fn push_back(&self, key: ObjectKey, mut learned: Vec<ProfileUpdate>) {
         let mut waiting = self.waiting.lock();
         let known = waiting.entry(key).or_default();
         learned.append(known);
@@ -92,12 +92,12 @@ impl Lessons {
         *known = learned;
     }
 
-    fn take(&self) -> BTreeMap<ObjectKey, Vec<Learned>> {
+    fn take(&self) -> BTreeMap<ObjectKey, Vec<ProfileUpdate>> {
         std::mem::take(&mut self.waiting.lock())
     }
 }
 
-/// Writes lessons, one write for each profile and second: a family of a thousand runs has one object, and a thousand
+/// Writes updates, one write per profile and second: a family of a thousand runs has one object, and a thousand
 /// writers of it would mostly get conflicts. What a crash loses is advice, not state.
 pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     let mut removal = tokio::time::Instant::now() + REMOVE_EVERY;
@@ -117,18 +117,18 @@ pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     }
 }
 
-/// Writes the lessons that wait; those that could not be written wait again.
+/// Writes the pending updates; those that failed stay pending.
 pub(crate) async fn write(shared: &Arc<Shared>) {
-    let lessons = shared.lessons.take();
-    let writes = lessons.into_iter().map(|(key, learned)| learn(shared, key, learned));
+    let updates = shared.profile_updates.take();
+    let writes = updates.into_iter().map(|(key, learned)| learn(shared, key, learned));
     futures::future::join_all(writes).await;
 }
 
-async fn learn(shared: &Arc<Shared>, key: ObjectKey, learned: Vec<Learned>) {
+async fn learn(shared: &Arc<Shared>, key: ObjectKey, learned: Vec<ProfileUpdate>) {
     match try_learn(shared, &key, &learned).await {
         Ok(()) => {}
         Err(error) if matches!(error.refusal(), Refusal::Exists | Refusal::Conflict | Refusal::Busy(_)) => {
-            shared.lessons.again(key, learned);
+            shared.profile_updates.push_back(key, learned);
         }
         Err(error) => {
             tracing::warn!(profile = %key, error = &error as &dyn std::error::Error, "observations are lost");
@@ -136,7 +136,11 @@ async fn learn(shared: &Arc<Shared>, key: ObjectKey, learned: Vec<Learned>) {
     }
 }
 
-async fn try_learn(shared: &Arc<Shared>, key: &ObjectKey, learned: &[Learned]) -> Result<(), WriteError> {
+async fn try_learn(
+    shared: &Arc<Shared>,
+    key: &ObjectKey,
+    learned: &[ProfileUpdate],
+) -> Result<(), WriteError> {
     let found: Option<SlimTrainingProfile> = shared.writer.get(key).await?;
     let profile = match found {
         Some(profile) => profile,
@@ -170,8 +174,8 @@ mod tests {
     use jiff::Timestamp;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-    fn observation(run: &str, millis: i64) -> Learned {
-        Learned::Observation(Observation {
+    fn observation(run: &str, millis: i64) -> ProfileUpdate {
+        ProfileUpdate::Observation(Observation {
             run: run.into(),
             gpu_type: "A".into(),
             gpus: 1,
@@ -185,9 +189,9 @@ mod tests {
         })
     }
 
-    fn finished(run: &str, seconds: i64, at: i64) -> Learned {
+    fn finished(run: &str, seconds: i64, at: i64) -> ProfileUpdate {
         let at = Time(Timestamp::from_second(at).expect("a time"));
-        Learned::Finished(FinishedRun { run: run.into(), seconds, at })
+        ProfileUpdate::Finished(FinishedRun { run: run.into(), seconds, at })
     }
 
     #[test]
@@ -221,8 +225,8 @@ mod tests {
         for n in 0..100 {
             merge(&mut status, &[observation(&format!("a-{n}"), n)]);
         }
-        merge(&mut status, &[observation("a-99", 7), Learned::OutOfMemory { gpu_type: "T4".into() }]);
-        merge(&mut status, &[Learned::OutOfMemory { gpu_type: "T4".into() }]);
+        merge(&mut status, &[observation("a-99", 7), ProfileUpdate::OutOfMemory { gpu_type: "T4".into() }]);
+        merge(&mut status, &[ProfileUpdate::OutOfMemory { gpu_type: "T4".into() }]);
         assert_eq!(status.observations.len(), 64);
         assert_eq!(status.observations.last().map(|o| o.millis_per_epoch), Some(7));
         assert_eq!(status.observations[0].run, "a-36");
@@ -232,9 +236,11 @@ mod tests {
     #[test]
     fn a_job_made_again_under_its_name_does_not_take_away_what_the_one_before_taught() {
         let on = |gpu_type: &str, second: i64, watts: Option<i32>| {
-            let Learned::Observation(seen) = observation("bert-1", 1_000) else { panic!("an observation") };
+            let ProfileUpdate::Observation(seen) = observation("bert-1", 1_000) else {
+                panic!("an observation")
+            };
             let at = Time(Timestamp::from_second(second).expect("a time"));
-            Learned::Observation(Observation { gpu_type: gpu_type.into(), at, watts, ..seen })
+            ProfileUpdate::Observation(Observation { gpu_type: gpu_type.into(), at, watts, ..seen })
         };
         let mut status = TrainingProfileStatus::default();
         merge(&mut status, &[on("A100", 1_000, None), on("T4", 2_000, None)]);

@@ -12,11 +12,11 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 use serde_json::json;
 
+use super::dry_runs::Found;
 use super::refusal::Refusal;
-use super::trials::Found;
 use super::work::back_off;
 use super::writer::WriteError;
-use super::{Again, Shared};
+use super::{Requeue, Shared};
 use crate::backoff::Cause;
 use crate::index::{number, owner};
 use crate::lifecycle::{Action, Admitted, CreationOutcome, DeleteReason, Verdict};
@@ -31,7 +31,7 @@ pub async fn carry_out(
     key: &ObjectKey,
     job: &SlimTrainingJob,
     actions: Vec<Action>,
-) -> Result<(), Again> {
+) -> Result<(), Requeue> {
     // Deletes and wakes of a gang go out together; what makes things keeps its order.
     let (at_once, in_order): (Vec<Action>, Vec<Action>) = actions
         .into_iter()
@@ -50,7 +50,7 @@ async fn one(
     key: &ObjectKey,
     job: &SlimTrainingJob,
     action: Action,
-) -> Result<(), Again> {
+) -> Result<(), Requeue> {
     match action {
         Action::CreateService(service) => create_service(shared, key, job, &service).await,
         Action::CreatePods { generation, pods } => create_pods(shared, key, job, generation, pods).await,
@@ -81,11 +81,11 @@ fn failed(
     job: &SlimTrainingJob,
     what: &str,
     error: &WriteError,
-) -> Result<(), Again> {
+) -> Result<(), Requeue> {
     shared.metrics.step_errors.inc();
     tracing::warn!(job = %key, what, error = error as &dyn std::error::Error, "not done, tried again");
     match error.refusal() {
-        Refusal::Busy(Some(after)) => Err(Again::After(after)),
+        Refusal::Busy(Some(after)) => Err(Requeue::After(after)),
         _ => Err(back_off(shared, key, uid(job))),
     }
 }
@@ -113,7 +113,7 @@ fn not_made(
     generation: i64,
     what: &str,
     error: &WriteError,
-) -> Result<(), Again> {
+) -> Result<(), Requeue> {
     if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
         memory.creation.of(generation).trouble = Some(error.words());
     }
@@ -142,7 +142,7 @@ async fn create_service(
     key: &ObjectKey,
     job: &SlimTrainingJob,
     service: &Service,
-) -> Result<(), Again> {
+) -> Result<(), Requeue> {
     let generation = job_generation(shared, key);
     match shared.writer.ensure_service(&key.namespace, service).await {
         Ok(found) => {
@@ -152,12 +152,12 @@ async fn create_service(
             }
             let name = format!("Service {}", found.metadata.name.unwrap_or_default());
             report(shared, key, job, generation, CreationOutcome::NameInUse { name });
-            Err(Again::Now)
+            Err(Requeue::Now)
         }
         Err(error) => match error.refusal().for_user() {
             Some((reason, message)) => {
                 report(shared, key, job, generation, CreationOutcome::Refused { reason, message });
-                Err(Again::Now)
+                Err(Requeue::Now)
             }
             None => not_made(shared, key, job, generation, "create service", &error),
         },
@@ -191,7 +191,7 @@ async fn create_pods(
     job: &SlimTrainingJob,
     generation: i64,
     pods: Vec<Pod>,
-) -> Result<(), Again> {
+) -> Result<(), Requeue> {
     let results = join_all(pods.iter().map(|pod| create_pod(shared, key, job, pod))).await;
     let mut made = Vec::new();
     let mut trouble = None;
@@ -217,7 +217,7 @@ async fn create_pods(
             }
         }
         report(shared, key, job, generation, outcome);
-        return Err(Again::Now);
+        return Err(Requeue::Now);
     }
     if let Some(error) = later {
         return not_made(shared, key, job, generation, "create pods", &error);
@@ -263,7 +263,7 @@ async fn delete_pod(
     pod_uid: &str,
     grace: Option<i64>,
     why: DeleteReason,
-) -> Result<(), Again> {
+) -> Result<(), Requeue> {
     let known = shared.index.lock().pods.get(pod).map(|pod| pod.status.phase.clone());
     let live = match shared.writer.get_pod(pod).await {
         Ok(live) => live,
@@ -284,7 +284,7 @@ async fn delete_pod(
     shared.index.lock().wrote_pod(live);
     if newly_ended && why != DeleteReason::History {
         // It ended while we thought: the step is to be made from that.
-        return Err(Again::Now);
+        return Err(Requeue::Now);
     }
     if going && !shorter {
         return Ok(());
@@ -317,7 +317,7 @@ async fn wake(
     job: &SlimTrainingJob,
     node: &str,
     value: i64,
-) -> Result<(), Again> {
+) -> Result<(), Requeue> {
     let gpu_node = ObjectKey { namespace: String::new(), name: node.to_owned() };
     if shared.index.lock().gpu_nodes.get(&gpu_node).is_some_and(|held| held.spec.wake >= value) {
         return Ok(());
@@ -337,14 +337,14 @@ async fn dry_run(
     job: &SlimTrainingJob,
     gpus: i32,
     pod: &Pod,
-) -> Result<(), Again> {
+) -> Result<(), Requeue> {
     let refused_before =
         shared.ledger.lock().get(key).and_then(|memory| memory.verdict.as_ref()?.refusal.as_ref()).is_some();
     if refused_before {
-        shared.brakes.try_again(&key.namespace).map_err(Again::After)?;
+        shared.brakes.try_again(&key.namespace).map_err(Requeue::After)?;
     }
     let accepted = |answer: &Answer| answer.clone().ok();
-    let answer = match shared.trials.find(job, gpus, try_pod(shared, key, pod), accepted).await {
+    let answer = match shared.dry_runs.find(job, gpus, try_pod(shared, key, pod), accepted).await {
         Found::Accepted(admitted) => Ok(Ok(admitted)),
         Found::Tried(answer) => answer,
         Found::Refused => try_pod(shared, key, pod).await,

@@ -14,8 +14,8 @@
 //! | [`writer`] | writes in flight, patience, leadership |
 //! | [`refusal`] | what an API server's no means |
 //! | [`patch`] | merge patches of what changed |
-//! | [`trials`] | one dry run for workers that are alike |
-//! | [`crowd`] | starts go first, records wait |
+//! | [`dry_runs`] | one dry run for workers that are alike |
+//! | [`start_burst`] | starts go first, records wait |
 //! | [`fair`] | namespaces take turns |
 //! | [`brakes`] | edits and conflicts are slowed down |
 //!
@@ -23,14 +23,14 @@
 
 pub mod actions;
 pub mod brakes;
-pub mod crowd;
+pub mod dry_runs;
 pub mod fair;
 pub mod observe;
 pub mod patch;
 pub mod refusal;
+pub mod start_burst;
 #[cfg(test)]
 mod tests;
-pub mod trials;
 pub mod work;
 pub mod writer;
 
@@ -52,7 +52,7 @@ use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
 use crate::lifecycle::Settings;
 use crate::metrics::Metrics;
-use crate::profiles::Lessons;
+use crate::profiles::ProfileUpdates;
 use fair::FairQueue;
 use writer::Writer;
 
@@ -80,22 +80,22 @@ pub struct Shared {
     /// Counters.
     pub metrics: Metrics,
     /// What was learned for TrainingProfiles and not written yet.
-    pub lessons: Lessons,
+    pub profile_updates: ProfileUpdates,
     /// When reports last moved each job's progress.
     pub reports: crate::progress::LastReports,
     /// Until when reports may not have got through.
     pub turned_away: Arc<crate::progress::TurnedAway>,
     /// Dry runs that hold for other jobs too.
-    pub trials: trials::Trials,
+    pub dry_runs: dry_runs::DryRunCache,
     /// Whether many jobs are being started.
-    pub crowd: crowd::Crowd,
+    pub start_burst: start_burst::StartBurst,
     /// What slows edits and conflicts down.
     pub brakes: brakes::Brakes,
 }
 
 /// When to look at a job again.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Again {
+pub enum Requeue {
     /// When something happens.
     OnEvent,
     /// At once: what was looked at is old.
@@ -145,7 +145,7 @@ pub async fn run(shared: Arc<Shared>, heart: Heartbeat, shutdown: CancellationTo
     let signals = shared.index.lock().signals();
     let mut queue = FairQueue::new(OF_ONE_NAMESPACE);
     let mut timers = Timers::default();
-    let mut workers: JoinSet<(ObjectKey, Again)> = JoinSet::new();
+    let mut workers: JoinSet<(ObjectKey, Requeue)> = JoinSet::new();
     let mut confirm = Instant::now() + CONFIRM_EVERY;
     let mut confirming = tokio::spawn(async {});
     loop {
@@ -156,7 +156,7 @@ pub async fn run(shared: Arc<Shared>, heart: Heartbeat, shutdown: CancellationTo
             index.take_changed_namespaces()
         };
         for namespace in changed {
-            shared.trials.forget(&namespace);
+            shared.dry_runs.forget(&namespace);
             shared.ledger.lock().forget_refusals(&namespace, clock::now());
         }
         while queue.in_hand() < WORKERS {
@@ -200,15 +200,15 @@ pub async fn run(shared: Arc<Shared>, heart: Heartbeat, shutdown: CancellationTo
     let _ = drained.await;
 }
 
-fn settle(queue: &mut FairQueue, timers: &mut Timers, job: ObjectKey, again: Again) {
+fn settle(queue: &mut FairQueue, timers: &mut Timers, job: ObjectKey, again: Requeue) {
     match again {
-        Again::OnEvent => {}
-        Again::Now => queue.push(job),
-        Again::At(at) => {
+        Requeue::OnEvent => {}
+        Requeue::Now => queue.push(job),
+        Requeue::At(at) => {
             let wait = at.duration_since(clock::now());
             let wait = Duration::try_from(wait).unwrap_or(Duration::ZERO).min(Duration::from_secs(86_400));
             timers.set(job, Some(Instant::now() + wait.max(Duration::from_millis(10))));
         }
-        Again::After(wait) => timers.set(job, Some(Instant::now() + wait)),
+        Requeue::After(wait) => timers.set(job, Some(Instant::now() + wait)),
     }
 }

@@ -15,13 +15,13 @@ use kube::ResourceExt;
 
 use crate::bill;
 use crate::forecast::{self, Outlook};
-use crate::index::{Amounts, ClusterIndex, Gone, job_label, name_of, number, takes};
+use crate::index::{Amounts, ClusterIndex, DeletedPod, job_label, name_of, number, takes};
 use crate::ledger::{JobMemory, Ledger};
 use crate::lifecycle::{
-    AgentFact, Backoff, Claim, DecisionFor, EnergyView, GonePod, LateEnergy, NodeFact, Observed, Planned,
-    PolicyView, Settings, Sights, is_member,
+    AgentFact, Backoff, Claim, DecisionFor, DeletedPodView, EnergyView, LateEnergy, NodeFact, Observed,
+    Planned, PolicyView, Settings, Sights, is_member,
 };
-use crate::measured::{self, Owed};
+use crate::measured::{self, PendingEnergy};
 use crate::snapshot::inventory::{Inventory, whole_gpus};
 use crate::snapshot::rules;
 
@@ -30,7 +30,7 @@ pub struct Seen {
     /// The job.
     pub job: Arc<SlimTrainingJob>,
     pods: Vec<Arc<SlimPod>>,
-    gone: Vec<Gone>,
+    gone: Vec<DeletedPod>,
     nodes: BTreeMap<String, NodeFact>,
     policy: PolicyView,
     now: Timestamp,
@@ -56,7 +56,7 @@ impl Seen {
         let job = Arc::clone(index.jobs.get(key)?);
         let uid = job.uid().unwrap_or_default();
         let pods = index.members(key);
-        let gone: Vec<Gone> = index
+        let gone: Vec<DeletedPod> = index
             .gone(key)
             .iter()
             .filter(|gone| gone.last.labels().get(LABEL_JOB_UID) == Some(&uid))
@@ -66,7 +66,7 @@ impl Seen {
         let memory = memory(&uid);
         let nodes = node_facts(index, key, &job, &pods, &gone, memory.decision.as_ref());
         let members = own_pods(&job, &pods, &gone);
-        let energy = energy(index, &job, &spec, &members, memory.owed.as_ref(), now);
+        let energy = energy(index, &job, &spec, &members, memory.pending_energy.as_ref(), now);
         let forecast = forecast::of(&job, &memory, now);
         let over_nodes = job.spec.gpus.max_nodes > 1;
         let single_node_claim = over_nodes
@@ -106,7 +106,11 @@ impl Seen {
     }
 
     /// What the present attempt's agents still have to tell when it ends by the step, where agents report on all of its nodes.
-    pub fn owed(&self, index: &ClusterIndex, step: &crate::lifecycle::Step) -> Option<Owed> {
+    pub fn pending_energy(
+        &self,
+        index: &ClusterIndex,
+        step: &crate::lifecycle::Step,
+    ) -> Option<PendingEnergy> {
         let allocation = self.job.status.as_ref()?.allocation.as_ref()?;
         let record = step.status.history.last().filter(|record| record.attempt == allocation.attempt)?;
         let told = record.measured || allocation.nodes.len() != self.members.len();
@@ -114,14 +118,14 @@ impl Seen {
             let node = ObjectKey { namespace: String::new(), name: member.node.clone() };
             crate::snapshot::agent_status(index, &node).is_some()
         });
-        (!told && agents).then(|| Owed {
+        (!told && agents).then(|| PendingEnergy {
             attempt: allocation.attempt,
             members: self.members.clone(),
             gpus_per_worker: allocation.gpus_per_worker,
             joules: record.joules,
             micros: self.energy.attempt_micros,
             observation: step.learned.iter().find_map(|lesson| match lesson {
-                crate::lifecycle::Learned::Observation(observation) => Some(observation.clone()),
+                crate::lifecycle::ProfileUpdate::Observation(observation) => Some(observation.clone()),
                 _ => None,
             }),
         })
@@ -156,10 +160,10 @@ impl Seen {
     /// Makes the step.
     pub fn step(&self) -> crate::lifecycle::Step {
         let pods: Vec<&SlimPod> = self.pods.iter().map(Arc::as_ref).collect();
-        let gone: Vec<GonePod<'_>> = self
+        let gone: Vec<DeletedPodView<'_>> = self
             .gone
             .iter()
-            .map(|gone| GonePod { last: &gone.last, at: ago(self.now, gone.at), look: gone.look })
+            .map(|gone| DeletedPodView { last: &gone.last, at: ago(self.now, gone.at), look: gone.look })
             .collect();
         crate::lifecycle::step(&Observed {
             job: &self.job,
@@ -205,7 +209,7 @@ fn ago(now: Timestamp, then: Instant) -> Timestamp {
 }
 
 /// The pods of the present attempt that were bound, there or gone.
-fn own_pods(job: &SlimTrainingJob, pods: &[Arc<SlimPod>], gone: &[Gone]) -> Vec<measured::Member> {
+fn own_pods(job: &SlimTrainingJob, pods: &[Arc<SlimPod>], gone: &[DeletedPod]) -> Vec<measured::Member> {
     let Some(allocation) = job.status.as_ref().and_then(|status| status.allocation.as_ref()) else {
         return Vec::new();
     };
@@ -221,7 +225,7 @@ fn energy(
     job: &SlimTrainingJob,
     policy: &EnergyPolicySpec,
     members: &[measured::Member],
-    owed: Option<&Owed>,
+    pending_energy: Option<&PendingEnergy>,
     now: Timestamp,
 ) -> EnergyView {
     let (joules, micros) = bill::attempt_energy(job, policy, now);
@@ -241,7 +245,7 @@ fn energy(
         view.measured = true;
         view.measured_watts = used.watts();
     }
-    view.late = owed.and_then(|owed| owed.settle(index, policy, now));
+    view.late = pending_energy.and_then(|pending_energy| pending_energy.settle(index, policy, now));
     view
 }
 
@@ -250,7 +254,7 @@ fn node_facts(
     key: &ObjectKey,
     job: &SlimTrainingJob,
     pods: &[Arc<SlimPod>],
-    gone: &[Gone],
+    gone: &[DeletedPod],
     decision: Option<&DecisionFor>,
 ) -> BTreeMap<String, NodeFact> {
     let decided = match decision.map(|decision| &decision.verdict) {

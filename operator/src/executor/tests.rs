@@ -11,7 +11,7 @@ use kube::runtime::events::{Recorder, Reporter};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 
-use super::crowd::Crowd;
+use super::start_burst::StartBurst;
 use super::*;
 use crate::lifecycle::{Action, CreationOutcome, DeleteReason};
 use crate::testing::{self, Answer, ApiServer, Call, failure, pod};
@@ -51,19 +51,19 @@ impl World {
         let client = server.client();
         let metrics = Metrics::register(&mut Registry::default());
         let recorder = Recorder::new(client.clone(), Reporter { controller: "test".into(), instance: None });
-        let crowd = Crowd::default();
+        let start_burst = StartBurst::default();
         let shared = Arc::new(Shared {
             index: Arc::default(),
             ledger: Mutex::new(Ledger::new(Timestamp::UNIX_EPOCH)),
             writer: Writer::new(client, 4, Leadership::unopposed(), metrics.clone()),
-            events: Events::new(recorder, crowd.clone()).0,
+            events: Events::new(recorder, start_burst.clone()).0,
             settings: Mutex::default(),
             metrics,
-            lessons: Lessons::default(),
+            profile_updates: ProfileUpdates::default(),
             reports: Arc::default(),
             turned_away: Arc::default(),
-            trials: trials::Trials::default(),
-            crowd,
+            dry_runs: dry_runs::DryRunCache::default(),
+            start_burst,
             brakes: brakes::Brakes::default(),
         });
         shared.ledger.lock().entry(&key(), "j1");
@@ -75,11 +75,11 @@ impl World {
         self
     }
 
-    async fn do_all(&self, actions: Vec<Action>) -> Result<(), Again> {
+    async fn do_all(&self, actions: Vec<Action>) -> Result<(), Requeue> {
         actions::carry_out(&self.shared, &key(), &job(10, json!(null)), actions).await
     }
 
-    async fn create_two(&self) -> Result<(), Again> {
+    async fn create_two(&self) -> Result<(), Requeue> {
         let pods = [0, 1].map(|index| serde_json::from_value::<Pod>(pod(index, 1, "j1")).expect("a pod"));
         self.do_all(vec![Action::CreatePods { generation: 7, pods: pods.into() }]).await
     }
@@ -114,7 +114,7 @@ async fn half_a_gang_is_taken_back_with_the_servers_words() {
         (Method::POST, "/pods", 403, failure(403, words)),
         (Method::DELETE, "/bert-1-0", 200, json!({"kind": "Status", "status": "Success"})),
     ]);
-    assert_eq!(world.create_two().await, Err(Again::Now));
+    assert_eq!(world.create_two().await, Err(Requeue::Now));
     let deleted = world.sent(Method::DELETE);
     assert_eq!(deleted.len(), 1);
     assert_eq!(deleted[0].body["preconditions"]["uid"], "p0");
@@ -151,7 +151,7 @@ async fn contention_for_a_quota_is_no_verdict_and_is_tried_again_later() {
     };
     // A dry run that met contention has tried nothing; one whose name is there was good enough once.
     let world = World::new(vec![(Method::POST, "/pods", 409, contended())]);
-    assert!(matches!(world.do_all(vec![dry()]).await, Err(Again::After(_))));
+    assert!(matches!(world.do_all(vec![dry()]).await, Err(Requeue::After(_))));
     assert_eq!(verdict(&world), None);
     let world = World::new(vec![(Method::POST, "/pods", 409, exists("bert-1-0"))]);
     assert_eq!(world.do_all(vec![dry()]).await, Ok(()));
@@ -162,7 +162,7 @@ async fn contention_for_a_quota_is_no_verdict_and_is_tried_again_later() {
         vec![(Method::POST, "/pods", code, body.clone()), (Method::POST, "/pods", code, body)]
     };
     let world = World::new([twice(409, contended()), twice(409, contended())].concat());
-    let (Err(Again::After(first)), Err(Again::After(second))) =
+    let (Err(Requeue::After(first)), Err(Requeue::After(second))) =
         (world.create_two().await, world.create_two().await)
     else {
         panic!("not waited");
@@ -171,7 +171,7 @@ async fn contention_for_a_quota_is_no_verdict_and_is_tried_again_later() {
     assert!(world.sent(Method::GET).is_empty());
     let world = World::new(vec![(Method::DELETE, "/bert", 409, failure(409, "Precondition failed: UID"))]);
     let gone = world.do_all(vec![Action::DeleteJob { uid: "j1".into() }]).await;
-    assert!(matches!(gone, Err(Again::After(_))));
+    assert!(matches!(gone, Err(Requeue::After(_))));
 }
 
 #[tokio::test(start_paused = true)]
@@ -206,7 +206,7 @@ async fn nothing_is_deleted_without_a_look() {
     let mut ended = pod(0, 30, "j1");
     ended["status"]["phase"] = json!("Succeeded");
     let world = World::new(vec![(Method::GET, "/bert-1-0", 200, ended)]);
-    assert_eq!(world.do_all(vec![delete("p0")]).await, Err(Again::Now));
+    assert_eq!(world.do_all(vec![delete("p0")]).await, Err(Requeue::Now));
     assert!(world.sent(Method::DELETE).is_empty());
     assert_eq!(world.shared.index.lock().members(&key())[0].status.phase, "Succeeded");
 }
@@ -223,7 +223,7 @@ async fn a_status_is_written_with_what_it_was_made_from_and_nothing_follows_a_co
     let mut suspended = job(11, json!({"phase": "Pending", "reason": "NotPlannedYet"}));
     suspended.spec.suspend = true;
     world.shared.index.lock().apply(suspended);
-    assert_eq!(work::step(&world.shared, &key()).await, Again::Now);
+    assert_eq!(work::step(&world.shared, &key()).await, Requeue::Now);
     let patches = world.sent(Method::PATCH);
     assert_eq!(patches[0].body["metadata"], json!({"uid": "j1", "resourceVersion": "11"}));
     assert_eq!(patches[0].body["status"]["phase"], "Suspended");
@@ -267,7 +267,7 @@ async fn a_status_whose_answer_was_lost_counts_as_written_until_the_job_has_been
             suspended(21, json!({"phase": "Suspended", "reason": "Suspended"})),
         ),
     ]);
-    assert!(matches!(work::step(&world.shared, &key()).await, Again::After(_)));
+    assert!(matches!(work::step(&world.shared, &key()).await, Requeue::After(_)));
     assert_eq!(pending(&world), Some(andreas_api::Phase::Suspended));
     // The next step reads the job first, and finds it written.
     work::step(&world.shared, &key()).await;
@@ -286,7 +286,7 @@ async fn a_status_whose_answer_was_lost_counts_as_written_until_the_job_has_been
             (Method::PATCH, "/bert/status", 504, failure(504, "time-out")),
             (Method::GET, "/bert", 200, live),
         ]);
-        assert_eq!(work::step(&world.shared, &key()).await == Again::Now, again);
+        assert_eq!(work::step(&world.shared, &key()).await == Requeue::Now, again);
         assert_eq!(pending(&world), None);
     }
 }
@@ -310,7 +310,7 @@ async fn a_worker_that_was_accepted_a_moment_ago_is_not_tried_again_until_the_ru
         assert_eq!(refusal(), Some(None));
     }
     assert_eq!(world.sent(Method::POST).len(), 1);
-    world.shared.trials.forget("team");
+    world.shared.dry_runs.forget("team");
     assert_eq!(world.do_all(dry()).await, Ok(()));
     assert_eq!(refusal(), Some(Some((Reason::TemplateRejected, "no account".into()))));
 }
@@ -338,7 +338,7 @@ async fn what_jobs_of_one_profile_teach_is_one_write_and_takes_nothing_from_who_
     let job: SlimTrainingJob = serde_json::from_value(job).expect("a job");
     for run in ["a-1", "b-1"] {
         let seen = serde_json::from_value(row(run)).expect("an observation");
-        world.shared.lessons.add(&job, vec![crate::lifecycle::Learned::Observation(seen)]);
+        world.shared.profile_updates.add(&job, vec![crate::lifecycle::ProfileUpdate::Observation(seen)]);
     }
     // When what two jobs taught is written, and what was refused is written again.
     crate::profiles::write(&world.shared).await;
@@ -401,7 +401,7 @@ async fn pods_of_a_deleted_job_end_though_its_status_cannot_be_written() {
         let node = json!({"metadata": {"name": "n1", "resourceVersion": "1"}});
         index.apply(serde_json::from_value::<andreas_api::slim::SlimNode>(node).expect("a node"));
     }
-    assert!(matches!(work::step(&world.shared, &key()).await, Again::After(_)));
+    assert!(matches!(work::step(&world.shared, &key()).await, Requeue::After(_)));
     assert_eq!(world.sent(Method::DELETE)[0].body["preconditions"]["uid"], "p0");
     let ledger = world.shared.ledger.lock();
     let claim = ledger.get(&key()).and_then(|memory| memory.claim.clone());
@@ -416,7 +416,7 @@ async fn what_the_api_server_gives_no_verdict_on_is_remembered_in_its_words_and_
         (Method::POST, "/pods", 201, pod(0, 20, "j1")),
         (Method::POST, "/pods", 500, failure(500, words)),
     ]);
-    assert!(matches!(world.create_two().await, Err(Again::After(_))));
+    assert!(matches!(world.create_two().await, Err(Requeue::After(_))));
     let creation =
         world.shared.ledger.lock().get(&key()).map(|memory| memory.creation.clone()).expect("kept");
     assert_eq!((creation.generation, creation.trouble.as_deref()), (7, Some(words)));
@@ -436,7 +436,7 @@ async fn what_the_api_server_gives_no_verdict_on_is_remembered_in_its_words_and_
         (Method::POST, "/pods", 500, failure(500, words)),
         (Method::POST, "/pods", 201, pod(0, 20, "j1")),
     ]);
-    assert!(matches!(world.do_all(dry()).await, Err(Again::After(_))));
+    assert!(matches!(world.do_all(dry()).await, Err(Requeue::After(_))));
     assert_eq!(held(&world).as_deref(), Some(words));
     assert_eq!(world.do_all(dry()).await, Ok(()));
     assert_eq!(held(&world), None);

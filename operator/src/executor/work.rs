@@ -16,25 +16,25 @@ use serde_json::{Map, Value};
 use super::observe::Seen;
 use super::refusal::Refusal;
 use super::writer::WriteError;
-use super::{Again, Shared, actions, patch};
+use super::{Requeue, Shared, actions, patch};
 use crate::index::{ClusterIndex, number};
 use crate::ledger::Ledger;
-use crate::lifecycle::{Action, Claim, Learned, Step};
+use crate::lifecycle::{Action, Claim, ProfileUpdate, Step};
 
 /// Longest wait after failures in a row.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
 
 /// Makes one step of a job and carries it out.
-pub async fn step(shared: &Arc<Shared>, key: &ObjectKey) -> Again {
+pub async fn step(shared: &Arc<Shared>, key: &ObjectKey) -> Requeue {
     if let Some(wait) = shared.brakes.hold(key, unseen_edit(shared, key)) {
         // Plans do not wait for a job that waits by itself.
         shared.ledger.lock().looked_at(key);
-        return Again::After(wait);
+        return Requeue::After(wait);
     }
     if let Err(again) = read_unanswered(shared, key).await {
         return again;
     }
-    let Some(seen) = look(shared, key) else { return Again::OnEvent };
+    let Some(seen) = look(shared, key) else { return Requeue::OnEvent };
     let job = Arc::clone(&seen.job);
     let again = step_from(shared, key, seen).await;
     if let Some(memory) = shared.ledger.lock().get_mut(key, uid(&job)) {
@@ -43,12 +43,12 @@ pub async fn step(shared: &Arc<Shared>, key: &ObjectKey) -> Again {
     again
 }
 
-async fn step_from(shared: &Arc<Shared>, key: &ObjectKey, mut seen: Seen) -> Again {
+async fn step_from(shared: &Arc<Shared>, key: &ObjectKey, mut seen: Seen) -> Requeue {
     let asks_again = ask_for_plan(shared, key, &seen);
     let mut step = seen.step();
     shared.metrics.steps.inc();
     if blames_user(&seen.job, &step.status) && look_at_nodes(shared, &seen.job).await {
-        let Some(again) = look(shared, key) else { return Again::OnEvent };
+        let Some(again) = look(shared, key) else { return Requeue::OnEvent };
         seen = again;
         step = seen.step();
     }
@@ -57,11 +57,11 @@ async fn step_from(shared: &Arc<Shared>, key: &ObjectKey, mut seen: Seen) -> Aga
         memory.saw(std::mem::take(&mut step.sights));
     }
     if !seen.has_endings()
-        && let Some(wait) = shared.crowd.puts_off(&seen.job, &step, clock::now())
+        && let Some(wait) = shared.start_burst.defers(&seen.job, &step, clock::now())
     {
-        return Again::After(wait);
+        return Requeue::After(wait);
     }
-    let _starting = starts(&seen.job, &step).then(|| shared.crowd.enter());
+    let _starting = starts(&seen.job, &step).then(|| shared.start_burst.enter());
     let changed = difference(seen.job.status.as_ref(), &step.status);
     let written = match changed {
         None => Ok(()),
@@ -84,7 +84,7 @@ async fn step_from(shared: &Arc<Shared>, key: &ObjectKey, mut seen: Seen) -> Aga
         if let Some(table) = table {
             shared.metrics.learned(&table, &step.learned);
         }
-        shared.lessons.add(&seen.job, step.learned);
+        shared.profile_updates.add(&seen.job, step.learned);
     }
     note_room(shared, key, &seen.job, &step.status);
     match actions::carry_out(shared, key, &seen.job, step.actions).await {
@@ -92,24 +92,24 @@ async fn step_from(shared: &Arc<Shared>, key: &ObjectKey, mut seen: Seen) -> Aga
             if let Some(memory) = shared.ledger.lock().get_mut(key, uid(&seen.job)) {
                 memory.failures = 0;
             }
-            step.next.into_iter().chain(asks_again).min().map_or(Again::OnEvent, Again::At)
+            step.next.into_iter().chain(asks_again).min().map_or(Requeue::OnEvent, Requeue::At)
         }
         Err(again) => earlier(again, step.next),
     }
 }
 
 /// A failed action is tried again, but the step is not looked at later than it asks for.
-fn earlier(again: Again, next: Option<Timestamp>) -> Again {
+fn earlier(again: Requeue, next: Option<Timestamp>) -> Requeue {
     let Some(next) = next else { return again };
     match again {
-        Again::After(wait) => {
+        Requeue::After(wait) => {
             let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
             let then = clock::now().checked_add(wait).unwrap_or(Timestamp::MAX);
-            if next < then { Again::At(next) } else { again }
+            if next < then { Requeue::At(next) } else { again }
         }
-        Again::At(at) => Again::At(at.min(next)),
-        Again::OnEvent => Again::At(next),
-        Again::Now => again,
+        Requeue::At(at) => Requeue::At(at.min(next)),
+        Requeue::OnEvent => Requeue::At(next),
+        Requeue::Now => again,
     }
 }
 
@@ -156,23 +156,24 @@ fn starts(job: &SlimTrainingJob, step: &Step) -> bool {
 /// family's profile.
 fn settle_energy(shared: &Shared, key: &ObjectKey, seen: &Seen, step: &Step) {
     let mut index = shared.index.lock();
-    let owed = seen.owed(&index, step);
+    let pending_energy = seen.pending_energy(&index, step);
     let mut ledger = shared.ledger.lock();
     let Some(memory) = ledger.get_mut(key, uid(&seen.job)) else { return };
     if let Some(late) = seen.late()
-        && let Some(paid) = memory.owed.take_if(|owed| owed.attempt == late.attempt)
+        && let Some(paid) =
+            memory.pending_energy.take_if(|pending_energy| pending_energy.attempt == late.attempt)
     {
         let seen_draw = paid.observation.map(|run| Observation { watts: late.watts, ..run });
         if let (Some(table), Some(run)) = (&memory.table, &seen_draw) {
             shared.metrics.metered(table, run);
         }
-        let lesson = seen_draw.map(Learned::Observation);
-        shared.lessons.add(&seen.job, lesson.into_iter().collect());
-        index.await_energy(key, std::iter::empty());
+        let lesson = seen_draw.map(ProfileUpdate::Observation);
+        shared.profile_updates.add(&seen.job, lesson.into_iter().collect());
+        index.await_energy_report(key, std::iter::empty());
     }
-    if let Some(owed) = owed {
-        index.await_energy(key, owed.members.iter().map(|member| member.pod.clone()));
-        memory.owed = Some(owed);
+    if let Some(pending_energy) = pending_energy {
+        index.await_energy_report(key, pending_energy.members.iter().map(|member| member.pod.clone()));
+        memory.pending_energy = Some(pending_energy);
         // They may have told since we looked.
         index.mark(key.clone());
     }
@@ -267,10 +268,10 @@ async fn write_status(
     job: &SlimTrainingJob,
     step: &Step,
     changes: Value,
-) -> Result<(), Again> {
+) -> Result<(), Requeue> {
     let replan = {
         let mut ledger = shared.ledger.lock();
-        let Some(memory) = ledger.get_mut(key, uid(job)) else { return Err(Again::Now) };
+        let Some(memory) = ledger.get_mut(key, uid(job)) else { return Err(Requeue::Now) };
         memory.pending = Some(step.status.clone());
         memory.keep_target(&step.claim, held(job), clock::now());
         let before = memory.claim.replace(step.claim.clone());
@@ -288,7 +289,7 @@ async fn write_status(
                 if shared.index.lock().jobs.get(key).map(|live| &live.metadata.resource_version)
                     != Some(&job.metadata.resource_version)
                 {
-                    return Err(Again::Now);
+                    return Err(Requeue::Now);
                 }
             }
             if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
@@ -314,10 +315,10 @@ fn written(
     step: &Step,
     answer: SlimTrainingJob,
     claims: Option<(Claim, Claim)>,
-) -> Result<(), Again> {
+) -> Result<(), Requeue> {
     let mut index = shared.index.lock();
     let mut ledger = shared.ledger.lock();
-    let Some(memory) = ledger.get_mut(key, uid(job)) else { return Err(Again::Now) };
+    let Some(memory) = ledger.get_mut(key, uid(job)) else { return Err(Requeue::Now) };
     memory.pending = None;
     memory.last_write = clock::now();
     shared.brakes.written(key);
@@ -335,13 +336,13 @@ fn written(
 }
 
 /// Reads the job live: what we know of it is old.
-async fn refresh(shared: &Arc<Shared>, key: &ObjectKey) -> Again {
+async fn refresh(shared: &Arc<Shared>, key: &ObjectKey) -> Requeue {
     let wait = shared.brakes.conflict(key);
     match read(shared, key).await {
-        Ok(true) if wait.is_zero() => Again::Now,
-        Ok(true) => Again::After(wait),
+        Ok(true) if wait.is_zero() => Requeue::Now,
+        Ok(true) => Requeue::After(wait),
         // Its deletion will be seen.
-        Ok(false) | Err(_) => Again::After(wait.max(Duration::from_secs(1))),
+        Ok(false) | Err(_) => Requeue::After(wait.max(Duration::from_secs(1))),
     }
 }
 
@@ -359,7 +360,7 @@ async fn read(shared: &Shared, key: &ObjectKey) -> Result<bool, WriteError> {
 
 /// Of a status whose answer was lost nobody knows whether it was written. It stays pending, so that no plan gives its GPUs
 /// to others or the job another place, until the job has been read.
-async fn read_unanswered(shared: &Shared, key: &ObjectKey) -> Result<(), Again> {
+async fn read_unanswered(shared: &Shared, key: &ObjectKey) -> Result<(), Requeue> {
     let unanswered = |ledger: &Ledger| ledger.get(key).filter(|m| m.pending.is_some()).map(|m| m.uid.clone());
     let Some(uid) = unanswered(&shared.ledger.lock()) else { return Ok(()) };
     if read(shared, key).await.is_err() {
@@ -372,12 +373,12 @@ async fn read_unanswered(shared: &Shared, key: &ObjectKey) -> Result<(), Again> 
 }
 
 /// The next wait after a failure: from a quarter of a second, doubling.
-pub(super) fn back_off(shared: &Shared, key: &ObjectKey, uid: &str) -> Again {
+pub(super) fn back_off(shared: &Shared, key: &ObjectKey, uid: &str) -> Requeue {
     let mut ledger = shared.ledger.lock();
-    let Some(memory) = ledger.get_mut(key, uid) else { return Again::Now };
+    let Some(memory) = ledger.get_mut(key, uid) else { return Requeue::Now };
     memory.failures = memory.failures.saturating_add(1);
     let wait = Duration::from_millis(250).saturating_mul(1 << memory.failures.min(10));
-    Again::After(wait.min(LONGEST_BACKOFF))
+    Requeue::After(wait.min(LONGEST_BACKOFF))
 }
 
 /// Whether plans depend on the difference of two claims.

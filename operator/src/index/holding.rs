@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::api::ObjectMeta;
 
 use super::foreign::ForeignPod;
-use super::{Amounts, ClusterIndex, Gone, owner, quantity};
+use super::{Amounts, ClusterIndex, DeletedPod, owner, quantity};
 use crate::lifecycle::containers_seen_ended;
 
 /// Grace of a pod that does not say.
@@ -90,7 +90,7 @@ impl ClusterIndex {
         }
         let look = self.look_of(&node);
         let uid = meta.uid.clone().unwrap_or_default();
-        self.vanished.went(&node, super::vanished::Went { pod, uid, ours, amounts, grace, look }, now);
+        self.vanished.went(&node, super::vanished::VanishedPod { pod, uid, ours, amounts, grace, look }, now);
         self.signals.holders.notify_one();
     }
 
@@ -200,7 +200,7 @@ impl ClusterIndex {
         &self,
         node: &str,
         pods: impl Iterator<Item = &'a SlimPod>,
-        gone: &[Gone],
+        gone: &[DeletedPod],
     ) -> BTreeSet<String> {
         let Some((_, Some(booted))) = self.boots.get(node) else { return BTreeSet::new() };
         let before = |started: &Instant| *started + BEFORE_BOOT <= *booted;

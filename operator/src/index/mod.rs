@@ -84,12 +84,12 @@ pub struct ClusterIndex {
     pub volumes: Store<SlimPersistentVolume>,
     templates: Templates,
     members: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
-    gone: BTreeMap<ObjectKey, Vec<Gone>>,
+    gone: BTreeMap<ObjectKey, Vec<DeletedPod>>,
     pods_on: BTreeMap<String, BTreeSet<ObjectKey>>,
     allocated_on: BTreeMap<String, BTreeSet<ObjectKey>>,
     foreign_use: BTreeMap<String, Amounts>,
     unreadable_nodes: BTreeSet<String>,
-    owed: BTreeMap<String, ObjectKey>,
+    pending_energy: BTreeMap<String, ObjectKey>,
     vanished: AllVanished,
     /// When each pod, by UID, was first seen with a container that had started.
     started: HashMap<String, Instant>,
@@ -102,7 +102,7 @@ pub struct ClusterIndex {
 
 /// A pod of ours that is no more.
 #[derive(Clone, Debug)]
-pub struct Gone {
+pub struct DeletedPod {
     /// The last that was seen of it.
     pub last: Arc<SlimPod>,
     /// When its deletion was seen.
@@ -175,19 +175,19 @@ impl ClusterIndex {
         std::mem::take(&mut self.changed_namespaces)
     }
 
-    /// Look at this job again.
+    /// Exploration at this job again.
     pub fn mark(&mut self, job: ObjectKey) {
         self.dirty.insert(job);
         self.signals.dirty.notify_one();
     }
 
-    /// Look at every job again: after taking over, after a change of policy.
+    /// Exploration at every job again: after taking over, after a change of policy.
     pub fn mark_all(&mut self) {
         self.dirty.extend(self.jobs.iter().map(|(key, _)| key.clone()));
         self.signals.dirty.notify_one();
     }
 
-    /// Look at every job of a namespace again.
+    /// Exploration at every job of a namespace again.
     pub fn mark_namespace(&mut self, namespace: &str) {
         let jobs = self.jobs.iter().filter(|(key, _)| key.namespace == namespace).map(|(key, _)| key.clone());
         self.dirty.extend(jobs);
@@ -229,12 +229,12 @@ impl ClusterIndex {
     }
 
     /// Pods of that job that went, the latest last.
-    pub fn gone(&self, job: &ObjectKey) -> &[Gone] {
+    pub fn gone(&self, job: &ObjectKey) -> &[DeletedPod] {
         self.gone.get(job).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// Forgets pods that went, but those that `keep` says.
-    pub fn forget_gone(&mut self, job: &ObjectKey, keep: impl FnMut(&Gone) -> bool) {
+    pub fn forget_gone(&mut self, job: &ObjectKey, keep: impl FnMut(&DeletedPod) -> bool) {
         if let Some(gone) = self.gone.get_mut(job) {
             gone.retain(keep);
             if gone.is_empty() {
@@ -292,7 +292,7 @@ impl ClusterIndex {
     fn job_went(&mut self, key: &ObjectKey, old: &SlimTrainingJob) {
         self.unlist_job(key, old);
         self.gone.remove(key);
-        self.owed.retain(|_, owner| owner != key);
+        self.pending_energy.retain(|_, owner| owner != key);
         // Whoever keeps something about it learns by looking and finding nothing.
         self.mark(key.clone());
         self.replan();
@@ -365,7 +365,7 @@ impl ClusterIndex {
         if let Some(job) = job_label(&pod.metadata).filter(|job| self.jobs.get(job).is_some()) {
             let look = pod.spec.node_name.as_ref().map_or(0, |node| self.look_of(node));
             let gone = self.gone.entry(job).or_default();
-            gone.push(Gone { last: Arc::clone(pod), at: Instant::now(), look, started });
+            gone.push(DeletedPod { last: Arc::clone(pod), at: Instant::now(), look, started });
             if gone.len() > MAX_GONE {
                 gone.remove(0);
             }

@@ -57,18 +57,18 @@ impl<T> Clone for Entry<T> {
 /// All objects of a kind that are known. A clone shares the objects.
 pub struct Store<T> {
     items: BTreeMap<ObjectKey, Entry<T>>,
-    graves: HashMap<ObjectKey, (u64, Instant)>,
+    tombstones: HashMap<ObjectKey, (u64, Instant)>,
 }
 
 impl<T> Default for Store<T> {
     fn default() -> Self {
-        Self { items: BTreeMap::new(), graves: HashMap::new() }
+        Self { items: BTreeMap::new(), tombstones: HashMap::new() }
     }
 }
 
 impl<T> Clone for Store<T> {
     fn clone(&self) -> Self {
-        Self { items: self.items.clone(), graves: HashMap::new() }
+        Self { items: self.items.clone(), tombstones: HashMap::new() }
     }
 }
 
@@ -82,7 +82,7 @@ impl<T: Resource<DynamicType = ()>> Store<T> {
     pub fn apply(&mut self, object: T, seen: Seen) -> Change<T> {
         let key = ObjectKey::of(&object);
         let version = version(object.meta());
-        if self.graves.get(&key).is_some_and(|(grave, _)| version != 0 && version <= *grave) {
+        if self.tombstones.get(&key).is_some_and(|(grave, _)| version != 0 && version <= *grave) {
             return Change::Nothing;
         }
         let unconfirmed = (seen == Seen::Written).then(Instant::now);
@@ -115,7 +115,7 @@ impl<T: Resource<DynamicType = ()>> Store<T> {
 
     /// The server went back to an older state: what it says from now on replaces what is held, whatever its version.
     pub fn rewound(&mut self) {
-        self.graves.clear();
+        self.tombstones.clear();
         for entry in self.items.values_mut() {
             (entry.version, entry.unconfirmed) = (0, None);
         }
@@ -134,8 +134,8 @@ impl<T: Resource<DynamicType = ()>> Store<T> {
             return None; // A newer object of that name, made by ourselves.
         }
         let version = entry.version.max(gone);
-        self.graves.retain(|_, (_, since)| since.elapsed() < GRAVE);
-        self.graves.insert(key.clone(), (version, Instant::now()));
+        self.tombstones.retain(|_, (_, since)| since.elapsed() < GRAVE);
+        self.tombstones.insert(key.clone(), (version, Instant::now()));
         self.items.remove(key).map(|entry| entry.object)
     }
 

@@ -71,7 +71,7 @@ impl Vanished {
 
 /// A pod that went.
 #[derive(Clone, Debug, Default)]
-pub struct Went {
+pub struct VanishedPod {
     /// `namespace/name`.
     pub pod: String,
     /// Its UID.
@@ -96,8 +96,8 @@ pub struct AllVanished {
 
 impl AllVanished {
     /// A pod was deleted without having been seen to end.
-    pub fn went(&mut self, node: &str, went: Went, now: Instant) {
-        let Went { pod, uid, ours, amounts, grace, look } = went;
+    pub fn went(&mut self, node: &str, went: VanishedPod, now: Instant) {
+        let VanishedPod { pod, uid, ours, amounts, grace, look } = went;
         if amounts.gpus == 0 {
             return;
         }
@@ -257,9 +257,9 @@ mod tests {
         Amounts { gpus: 4, ..Amounts::default() }
     }
 
-    fn gone(grace: u64, look: i64) -> Went {
+    fn gone(grace: u64, look: i64) -> VanishedPod {
         let grace = Duration::from_secs(grace);
-        Went { pod: "team/x".into(), uid: "u".into(), ours: None, amounts: four(), grace, look }
+        VanishedPod { pod: "team/x".into(), uid: "u".into(), ours: None, amounts: four(), grace, look }
     }
 
     fn status(looked: i64, holders: &[&str]) -> GpuNodeStatus {

@@ -53,19 +53,19 @@ impl ClusterIndex {
         }
     }
 
-    /// Look at the job again when a node's agent tells what one of these pods, by [`name_of`], has used.
-    pub fn await_energy(&mut self, job: &ObjectKey, pods: impl Iterator<Item = String>) {
-        self.owed.retain(|_, owner| owner != job);
-        self.owed.extend(pods.map(|pod| (pod, job.clone())));
+    /// Exploration at the job again when a node's agent tells what one of these pods, by [`name_of`], has used.
+    pub fn await_energy_report(&mut self, job: &ObjectKey, pods: impl Iterator<Item = String>) {
+        self.pending_energy.retain(|_, owner| owner != job);
+        self.pending_energy.extend(pods.map(|pod| (pod, job.clone())));
     }
 
     pub(super) fn mark_reported(&mut self, node: &ObjectKey) {
-        if self.owed.is_empty() {
+        if self.pending_energy.is_empty() {
             return;
         }
         let Some(status) = self.gpu_nodes.get(node).and_then(|node| node.status.as_ref()) else { return };
         let told: Vec<ObjectKey> =
-            status.released.iter().filter_map(|entry| self.owed.get(&entry.pod).cloned()).collect();
+            status.released.iter().filter_map(|entry| self.pending_energy.get(&entry.pod).cloned()).collect();
         for job in told {
             self.mark(job);
         }

@@ -38,19 +38,19 @@ fn row(gpu_type: &str, gpus: u32, millis: i64, claimed: bool) -> Value {
         "claimed": claimed, "at": "2026-01-02T03:04:05Z"})
 }
 
-fn learner(fitting: impl Fn(Wanted) -> Model + Send + Sync + 'static) -> (Learner, Arc<Mutex<Registry>>) {
+fn learner(fitting: impl Fn(FitRequest) -> Model + Send + Sync + 'static) -> (Learner, Arc<Mutex<Registry>>) {
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry);
     let learner = Learner::start_with(metrics, Arc::default(), Arc::new(fitting)).expect("a thread");
     (learner, Arc::new(Mutex::new(registry)))
 }
 
-fn wish(families: usize) -> Wanted {
+fn wish(families: usize) -> FitRequest {
     let mut index = ClusterIndex::new();
     for n in 0..families {
         profile(&mut index, &format!("lab/f{n}"), &json!([row("A100", 1, 60_000, false)]));
     }
-    Wanted::of(&index, boards(), Trust::Namespace)
+    FitRequest::of(&index, boards(), LearningScope::Namespace)
 }
 
 fn until(what: &str, holds: impl Fn() -> bool) {
@@ -140,7 +140,7 @@ fn rows_are_bounded_by_namespace_and_what_a_job_says_of_itself_is_not_pooled() {
         profile(&mut index, &format!("liar/f{n:02}"), &json!(many));
     }
     profile(&mut index, "lab/own", &json!([row("A100", 1, 60_000, false), row("T4", 1, 90_000, true)]));
-    let fit = Wanted::of(&index, boards(), Trust::Namespace).fit().fit;
+    let fit = FitRequest::of(&index, boards(), LearningScope::Namespace).fit().fit;
     assert_eq!((fit.families, fit.rows), (17, 1_026));
     assert_eq!(fit.refused["Claimed"], 1);
     assert!(fit.refused["TooMany"] >= 24 * 64, "{:?}", fit.refused);
@@ -263,14 +263,14 @@ fn where_all_namespaces_are_one_party_a_job_that_ran_on_one_type_is_known_on_the
     }))
     .expect("a job");
     // When the same is asked among strangers and as one party: an epoch on two V100 and T4, and how sure that is.
-    let of = |trust: Trust| {
+    let of = |trust: LearningScope| {
         let mut tables = Tables::trusting(trust);
         tables.refresh(&index, &EnergyPolicySpec::default(), &types);
         let table = tables.of(&index, &job, &types).expect("a table");
         let rows = table.rows.iter().zip(&table.times).filter(|(row, _)| row.gpu_type.as_str() != "A100");
         rows.map(|(_, epoch)| (epoch.median, epoch.sigma)).collect::<Vec<_>>()
     };
-    let (strangers, party) = (of(Trust::Namespace), of(Trust::Cluster));
+    let (strangers, party) = (of(LearningScope::Namespace), of(LearningScope::Cluster));
     assert_eq!((strangers.len(), party.len()), (2, 2));
     for ((stranger, party), slower) in strangers.iter().zip(&party).zip([2.9, 1.35]) {
         assert!((party.0 / (90.0 * slower) - 1.0).abs() < 0.1, "{party:?} {slower}");
@@ -306,7 +306,7 @@ fn how_long_a_fit_takes() {
             profile(&mut index, &format!("lab-{:02}/f{family:04}", family % 12), &json!(of));
         }
         let began = Instant::now();
-        let wanted = Wanted::of(&index, boards(), Trust::Namespace);
+        let wanted = FitRequest::of(&index, boards(), LearningScope::Namespace);
         let asked = began.elapsed();
         let fit = wanted.fit().fit;
         println!("{rows} rows: asked for in {asked:?}, {} read, fitted in {:?}", fit.rows, fit.took);

@@ -23,7 +23,7 @@ pub struct Step {
     /// When to look again at the latest, if nothing happens before.
     pub next: Option<Timestamp>,
     /// What was learned for the family of runs; after the status is written.
-    pub learned: Vec<Learned>,
+    pub learned: Vec<ProfileUpdate>,
     /// What the job holds, for the planner's next snapshot.
     pub claim: Claim,
     /// Facts that hold and that time-outs count from: to be kept with the instant of their first step, all others forgotten.
@@ -104,7 +104,7 @@ pub struct EventNote {
 
 /// What was learned for the job's TrainingProfile.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Learned {
+pub enum ProfileUpdate {
     /// Time and power of a configuration.
     Observation(Observation),
     /// Memory of GPUs of this type is too small for the family.

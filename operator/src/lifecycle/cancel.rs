@@ -9,7 +9,7 @@ use andreas_api::{Phase, Reason};
 
 use super::draft::Draft;
 use super::member::Members;
-use super::status::Truth;
+use super::status::ConditionValue;
 use super::{end, start, stop};
 
 /// The garbage collector takes the owner's reference from the pods instead of deleting them.
@@ -34,7 +34,7 @@ pub(super) fn cancelled(d: &mut Draft<'_>) {
     end::tidy(d);
     if stopped && d.status.phase == Phase::Pending {
         d.status.not_before = None;
-        d.say(condition::RUNNING, Truth::False, Reason::Stopping, WORDS);
+        d.say(condition::RUNNING, ConditionValue::False, Reason::Stopping, WORDS);
         d.wait_for(Reason::Stopping, WORDS);
     }
 }

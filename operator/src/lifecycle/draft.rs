@@ -8,12 +8,12 @@ use andreas_api::{Outcome, Phase, Reason, TrainingJobStatus};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::action::{Action, Claim, DeleteReason, EventNote, Learned, Step};
+use super::action::{Action, Claim, DeleteReason, EventNote, ProfileUpdate, Step};
 use super::judge::Judgement;
 use super::member::Members;
 use super::observed::Observed;
 use super::sight::{self, Sight};
-use super::status::{self, Saying, Truth};
+use super::status::{self, ConditionUpdate, ConditionValue};
 
 /// Seconds for which the words to a waiting reason stay as they are.
 const WORDS_STAY: i64 = 60;
@@ -31,7 +31,7 @@ pub(super) struct Draft<'a> {
     pub status: TrainingJobStatus,
     pub actions: Vec<Action>,
     pub events: Vec<EventNote>,
-    pub learned: Vec<Learned>,
+    pub learned: Vec<ProfileUpdate>,
     next: Option<Timestamp>,
     sights: BTreeSet<Sight>,
     /// The template has been refused, or pods of an older job are in the way: no GPUs are to be planned.
@@ -59,7 +59,7 @@ impl<'a> Draft<'a> {
         status::time(self.o.now)
     }
 
-    /// Look again then. An instant that has passed is no reason to look again: what it stood for has been done, or
+    /// Exploration again then. An instant that has passed is no reason to look again: what it stood for has been done, or
     /// waits for an event.
     pub fn look_at(&mut self, at: Timestamp) {
         if at > self.o.now && at < Timestamp::MAX {
@@ -79,9 +79,9 @@ impl<'a> Draft<'a> {
         self.events.push(EventNote { warning, reason, message: status::bounded(&message.into()) });
     }
 
-    pub fn say(&mut self, kind: &str, truth: Truth, reason: Reason, message: &str) {
+    pub fn say(&mut self, kind: &str, truth: ConditionValue, reason: Reason, message: &str) {
         let generation = self.o.job.metadata.generation;
-        let saying = Saying { kind, truth, reason, message };
+        let saying = ConditionUpdate { kind, truth, reason, message };
         status::say(&mut self.status.conditions, &saying, generation, self.o.now);
     }
 
@@ -106,7 +106,7 @@ impl<'a> Draft<'a> {
             return;
         }
         self.status.reason = Some(reason.as_str().into());
-        self.say(condition::SCHEDULED, Truth::False, reason, message);
+        self.say(condition::SCHEDULED, ConditionValue::False, reason, message);
     }
 
     /// The reason in the status, in the closed set.
@@ -179,7 +179,7 @@ impl<'a> Draft<'a> {
         });
         self.status.phase = Phase::Stopping;
         self.status.reason = Some(reason.as_str().into());
-        self.say(condition::RUNNING, Truth::False, Reason::Stopping, &message);
+        self.say(condition::RUNNING, ConditionValue::False, Reason::Stopping, &message);
         if outcome != Some(Outcome::Finished) {
             self.event(outcome.is_some(), reason, message);
         }
@@ -254,7 +254,7 @@ impl<'a> Draft<'a> {
             if self.changed()
                 && let Some(accepted) = self.accepted.take()
             {
-                self.say(condition::TEMPLATE_ACCEPTED, Truth::True, Reason::AsExpected, &accepted);
+                self.say(condition::TEMPLATE_ACCEPTED, ConditionValue::True, Reason::AsExpected, &accepted);
             }
             self.forecast();
             self.quiet_texts();
@@ -331,23 +331,28 @@ impl<'a> Draft<'a> {
         if let Some(done) = self.status.completion_time.clone() {
             let late = status::seconds_between(deadline.0, done.0);
             return if late <= 0 {
-                self.say(condition::ON_TIME, Truth::True, Reason::AsExpected, "ended before the deadline");
+                self.say(
+                    condition::ON_TIME,
+                    ConditionValue::True,
+                    Reason::AsExpected,
+                    "ended before the deadline",
+                );
             } else {
                 let message = format!("ended {} after the deadline", status::duration_text(late));
-                self.say(condition::ON_TIME, Truth::False, Reason::DeadlineUnreachable, &message);
+                self.say(condition::ON_TIME, ConditionValue::False, Reason::DeadlineUnreachable, &message);
             };
         }
         let Some(percent) = self.status.prediction.as_ref().and_then(|p| p.on_time_percent) else { return };
         if percent >= 50 {
             self.say(
                 condition::ON_TIME,
-                Truth::True,
+                ConditionValue::True,
                 Reason::AsExpected,
                 "the deadline is predicted to be kept",
             );
         } else {
             let message = format!("on time with a probability of {percent} %");
-            self.say(condition::ON_TIME, Truth::False, Reason::DeadlineUnreachable, &message);
+            self.say(condition::ON_TIME, ConditionValue::False, Reason::DeadlineUnreachable, &message);
         }
     }
 

@@ -10,11 +10,11 @@ use andreas_api::training_profile::{FinishedRun, Observation};
 use andreas_api::{Outcome, Phase, Reason};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::action::{Action, DeleteReason, Learned};
+use super::action::{Action, DeleteReason, ProfileUpdate};
 use super::draft::Draft;
 use super::judge::Judgement;
 use super::member::{Members, is_over, number};
-use super::status::{self, Truth, after, energy_text, money_text, seconds_between};
+use super::status::{self, ConditionValue, after, energy_text, money_text, seconds_between};
 
 /// Attempts that a status remembers.
 const HISTORY: usize = 16;
@@ -143,7 +143,7 @@ pub(super) fn correct(d: &mut Draft<'_>) {
 /// What the attempt says of the family of runs.
 fn learn(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgement, ended: &Time) {
     if judgement.gpu_memory_exhausted {
-        d.learned.push(Learned::OutOfMemory { gpu_type: allocation.gpu_type.clone() });
+        d.learned.push(ProfileUpdate::OutOfMemory { gpu_type: allocation.gpu_type.clone() });
     }
     let Some(started) = allocation.running_time.clone() else { return };
     let epochs = i64::from(d.o.job.spec.epochs.max(1));
@@ -170,7 +170,7 @@ fn learn(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgement, ende
     };
     let run = format!("{}-{}", d.o.job.metadata.name.as_deref().unwrap_or_default(), allocation.attempt);
     if let Some((millis_per_epoch, milli_epochs, claimed)) = observed.filter(|(_, e, _)| *e > 0) {
-        d.learned.push(Learned::Observation(Observation {
+        d.learned.push(ProfileUpdate::Observation(Observation {
             run: run.clone(),
             gpu_type: allocation.gpu_type.clone(),
             gpus: allocation.gpus,
@@ -190,7 +190,7 @@ fn learn(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgement, ende
             .iter()
             .filter_map(|r| r.started.as_ref().map(|s| seconds_between(s.0, r.ended.0).max(0)));
         let seconds = earlier.sum::<i64>().saturating_add(seconds.max(0)).max(1);
-        d.learned.push(Learned::Finished(FinishedRun { run, seconds, at: ended.clone() }));
+        d.learned.push(ProfileUpdate::Finished(FinishedRun { run, seconds, at: ended.clone() }));
     }
 }
 
@@ -201,7 +201,7 @@ fn succeed(d: &mut Draft<'_>, judgement: &Judgement, ended: Time) {
     d.status.avoid.clear();
     if judgement.reason == Reason::CompletedEarly {
         d.status.reason = Some(Reason::CompletedEarly.as_str().into());
-        d.say(condition::PROGRESSING, Truth::False, Reason::CompletedEarly, &judgement.message);
+        d.say(condition::PROGRESSING, ConditionValue::False, Reason::CompletedEarly, &judgement.message);
     } else {
         d.unsay(condition::PROGRESSING);
         if let Some(progress) = &mut d.status.progress {
@@ -210,8 +210,8 @@ fn succeed(d: &mut Draft<'_>, judgement: &Judgement, ended: Time) {
         }
     }
     d.unsay(condition::SCHEDULED);
-    d.say(condition::RUNNING, Truth::False, Reason::Completed, &judgement.message);
-    d.say(condition::FINISHED, Truth::True, judgement.reason, &judgement.message);
+    d.say(condition::RUNNING, ConditionValue::False, Reason::Completed, &judgement.message);
+    d.say(condition::FINISHED, ConditionValue::True, judgement.reason, &judgement.message);
     d.event(judgement.reason == Reason::CompletedEarly, judgement.reason, judgement.message.clone());
 }
 
@@ -228,8 +228,8 @@ fn fail(d: &mut Draft<'_>, judgement: &Judgement, ended: Time) {
     d.status.avoid.clear();
     d.status.reason = Some(reason.as_str().into());
     d.unsay(condition::SCHEDULED);
-    d.say(condition::RUNNING, Truth::False, reason, &message);
-    d.say(condition::FINISHED, Truth::True, reason, &message);
+    d.say(condition::RUNNING, ConditionValue::False, reason, &message);
+    d.say(condition::FINISHED, ConditionValue::True, reason, &message);
     d.event(true, reason, message);
 }
 
@@ -260,7 +260,7 @@ fn wait_again(d: &mut Draft<'_>, judgement: &Judgement) {
         }
         _ => judgement.message.clone(),
     };
-    d.say(condition::RUNNING, Truth::False, reason, &message);
+    d.say(condition::RUNNING, ConditionValue::False, reason, &message);
     d.wait_for(reason, &message);
 }
 

@@ -7,7 +7,7 @@ use andreas_api::slim::{SlimContainerState, SlimPod, SlimTerminated, SlimTrainin
 use andreas_api::training_job::Allocation;
 use jiff::Timestamp;
 
-use super::observed::{GonePod, NodeFact, Observed};
+use super::observed::{DeletedPodView, NodeFact, Observed};
 use super::pods::ANNOTATION_BOOT_ID;
 use super::status::{after, seconds_between};
 
@@ -114,7 +114,7 @@ pub(super) struct Member<'a> {
     /// Its pod, if there is one.
     pub live: Option<&'a SlimPod>,
     /// What was last seen of it, if it is gone.
-    pub gone: Option<GonePod<'a>>,
+    pub gone: Option<DeletedPodView<'a>>,
 }
 
 impl<'a> Member<'a> {
@@ -230,7 +230,7 @@ pub fn containers_seen_ended(pod: &SlimPod) -> bool {
 }
 
 /// The agent of its node, asked after the deletion was seen, does not see the pod hold a GPU.
-fn agent_sees_unheld(gone: &GonePod<'_>, o: &Observed<'_>) -> bool {
+fn agent_sees_unheld(gone: &DeletedPodView<'_>, o: &Observed<'_>) -> bool {
     let pod = gone.last;
     let agent = pod.spec.node_name.as_ref().and_then(|n| o.nodes.get(n)).and_then(|f| f.agent.as_ref());
     agent.is_some_and(|agent| {

@@ -60,11 +60,11 @@ mod template;
 #[cfg(test)]
 mod tests;
 
-pub use action::{Action, Claim, DeleteReason, EventNote, Learned, Step};
+pub use action::{Action, Claim, DeleteReason, EventNote, ProfileUpdate, Step};
 pub use member::{containers_seen_ended, is_member, pod_in_use};
 pub use observed::{
-    Admitted, AgentFact, Backoff, Creation, CreationOutcome, DecisionFor, EnergyView, GonePod, LateEnergy,
-    NodeFact, Observed, Planned, PolicyView, ProgressEndpoint, Settings, Verdict,
+    Admitted, AgentFact, Backoff, Creation, CreationOutcome, DecisionFor, DeletedPodView, EnergyView,
+    LateEnergy, NodeFact, Observed, Planned, PolicyView, ProgressEndpoint, Settings, Verdict,
 };
 pub use sight::{Sight, Sights};
 pub use step::step;

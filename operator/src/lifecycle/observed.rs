@@ -20,7 +20,7 @@ pub struct Observed<'a> {
     pub pods: &'a [&'a SlimPod],
     /// Pods of this UID that were seen to go, with what was last seen of them. Kept by the caller until the attempt
     /// has ended; lost when the operator restarts, which makes it wait longer, never less.
-    pub gone: &'a [GonePod<'a>],
+    pub gone: &'a [DeletedPodView<'a>],
     /// Every Node that a pod above is bound to, or that the allocation or the decision names. A name that is missing means that **no such
     /// Node exists**, which is proof of death.
     pub nodes: &'a BTreeMap<String, NodeFact>,
@@ -69,7 +69,7 @@ impl<'a> Observed<'a> {
 
 /// A pod that is no more.
 #[derive(Clone, Copy, Debug)]
-pub struct GonePod<'a> {
+pub struct DeletedPodView<'a> {
     /// The last that was seen of it, from the watch's deletion event.
     pub last: &'a SlimPod,
     /// When its deletion was seen.

@@ -10,7 +10,7 @@ use super::judge::{Case, Judgement, SKEW};
 use super::member::{Member, Members, is_over, proof_of_death};
 use super::observed::Planned;
 use super::sight::Sight;
-use super::status::{self, Truth, after, allocation_text, duration_text};
+use super::status::{self, ConditionValue, after, allocation_text, duration_text};
 use super::{start, stop};
 
 /// Seconds that members may still run after the first of their gang has finished.
@@ -38,8 +38,8 @@ pub(super) fn begin(d: &mut Draft<'_>, started: Timestamp, bound: Option<Timesta
     d.status.start_time.get_or_insert(started);
     d.status.phase = Phase::Running;
     d.status.reason = None;
-    d.say(condition::SCHEDULED, Truth::True, Reason::AsExpected, &text);
-    d.say(condition::RUNNING, Truth::True, Reason::Running, &format!("all workers run: {text}"));
+    d.say(condition::SCHEDULED, ConditionValue::True, Reason::AsExpected, &text);
+    d.say(condition::RUNNING, ConditionValue::True, Reason::Running, &format!("all workers run: {text}"));
     d.event(false, Reason::Running, format!("runs: {text}"));
 }
 
@@ -173,7 +173,7 @@ pub(super) fn silent(d: &mut Draft<'_>, allocation: &Allocation, members: &Membe
         if d.status.phase == Phase::Running && d.reason() == Some(Reason::NodeSilent) {
             let text = format!("all workers run: {}", allocation_text(allocation));
             d.status.reason = None;
-            d.say(condition::RUNNING, Truth::True, Reason::Running, &text);
+            d.say(condition::RUNNING, ConditionValue::True, Reason::Running, &text);
             d.event(false, Reason::Running, "the silent nodes are back");
         }
         return Silence::None;
@@ -193,7 +193,7 @@ pub(super) fn silent(d: &mut Draft<'_>, allocation: &Allocation, members: &Membe
         d.event(true, Reason::NodeSilent, format!("{text}; waits for proof that it is dead"));
     }
     d.status.reason = Some(Reason::NodeSilent.as_str().into());
-    d.say(condition::RUNNING, Truth::Unknown, Reason::NodeSilent, &text);
+    d.say(condition::RUNNING, ConditionValue::Unknown, Reason::NodeSilent, &text);
     Silence::Waits
 }
 
@@ -204,7 +204,7 @@ fn progress_unknown(d: &mut Draft<'_>, allocation: &Allocation) {
         .is_some_and(|c| c.reason == Reason::ProgressUnknown.as_str());
     if reported {
         if shown {
-            d.say(condition::PROGRESSING, Truth::True, Reason::AsExpected, "progress is reported");
+            d.say(condition::PROGRESSING, ConditionValue::True, Reason::AsExpected, "progress is reported");
         }
         return;
     }
@@ -216,5 +216,5 @@ fn progress_unknown(d: &mut Draft<'_>, allocation: &Allocation) {
         "no progress reported {} after the start; time elapsed over time predicted is taken instead",
         duration_text(FIRST_REPORT)
     );
-    d.say(condition::PROGRESSING, Truth::Unknown, Reason::ProgressUnknown, &message);
+    d.say(condition::PROGRESSING, ConditionValue::Unknown, Reason::ProgressUnknown, &message);
 }

@@ -14,7 +14,7 @@ use super::judge::{Case, Judgement};
 use super::member::{Member, Members, is_over, number, proof_of_death};
 use super::observed::{CreationOutcome, Observed, Planned};
 use super::sight::Sight;
-use super::status::{self, Truth, after, allocation_text};
+use super::status::{self, ConditionValue, after, allocation_text};
 use super::{late, pods, run, stop, template};
 
 /// An agent that has not answered for so long, ms, is dead, and what it had set has ended: its setter restores when it has not heard
@@ -195,7 +195,7 @@ fn allocate(d: &mut Draft<'_>) {
         watts: watts.max(0),
     };
     let text = allocation_text(&allocation);
-    d.say(condition::SCHEDULED, Truth::True, Reason::AsExpected, &text);
+    d.say(condition::SCHEDULED, ConditionValue::True, Reason::AsExpected, &text);
     d.status.attempts = attempt;
     d.status.not_before = None;
     d.status.phase = Phase::Starting;
@@ -282,7 +282,7 @@ fn make(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
     };
     if let Some(why) = waits {
         d.status.reason = Some(Reason::WaitingForRoom.as_str().into());
-        return d.say(condition::RUNNING, Truth::False, Reason::WaitingForRoom, &why);
+        return d.say(condition::RUNNING, ConditionValue::False, Reason::WaitingForRoom, &why);
     }
     say_starting(d);
     late::is_late(d, allocation);
@@ -301,7 +301,7 @@ fn say_starting(d: &mut Draft<'_>) {
     d.status.reason = Some(Reason::PodsStarting.as_str().into());
     d.say(
         condition::RUNNING,
-        Truth::False,
+        ConditionValue::False,
         Reason::PodsStarting,
         "the pods are being made, bound and started",
     );

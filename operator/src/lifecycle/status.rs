@@ -96,7 +96,7 @@ pub fn duration_text(seconds: i64) -> String {
 
 /// Which way a condition points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Truth {
+pub enum ConditionValue {
     /// It holds.
     True,
     /// It does not.
@@ -105,24 +105,24 @@ pub enum Truth {
     Unknown,
 }
 
-impl Truth {
+impl ConditionValue {
     /// As in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
-            Truth::True => "True",
-            Truth::False => "False",
-            Truth::Unknown => "Unknown",
+            ConditionValue::True => "True",
+            ConditionValue::False => "False",
+            ConditionValue::Unknown => "Unknown",
         }
     }
 }
 
 /// What a condition shall say.
 #[derive(Clone, Debug)]
-pub struct Saying<'a> {
+pub struct ConditionUpdate<'a> {
     /// Its type.
     pub kind: &'a str,
     /// Whether it holds.
-    pub truth: Truth,
+    pub truth: ConditionValue,
     /// Why.
     pub reason: Reason,
     /// For people.
@@ -130,7 +130,12 @@ pub struct Saying<'a> {
 }
 
 /// Says it.
-pub fn say(conditions: &mut Vec<Condition>, saying: &Saying<'_>, generation: Option<i64>, now: Timestamp) {
+pub fn say(
+    conditions: &mut Vec<Condition>,
+    saying: &ConditionUpdate<'_>,
+    generation: Option<i64>,
+    now: Timestamp,
+) {
     let message = bounded(saying.message);
     let status = saying.truth.as_str();
     let reason = saying.reason.as_str();
@@ -199,9 +204,9 @@ mod tests {
     fn a_condition_moves_its_time_with_its_status_only() {
         let (one, two) = (Timestamp::from_second(10).unwrap(), Timestamp::from_second(20).unwrap());
         let mut conditions = Vec::new();
-        let mut saying = Saying {
+        let mut saying = ConditionUpdate {
             kind: "Scheduled",
-            truth: Truth::False,
+            truth: ConditionValue::False,
             reason: Reason::WaitingForCapacity,
             message: "a",
         };
@@ -210,7 +215,7 @@ mod tests {
         say(&mut conditions, &saying, Some(1), two);
         assert_eq!(conditions[0].last_transition_time.0, one);
         assert_eq!(conditions[0].reason, "PowerBudget");
-        saying.truth = Truth::True;
+        saying.truth = ConditionValue::True;
         say(&mut conditions, &saying, Some(1), two);
         assert_eq!(conditions[0].last_transition_time.0, two);
     }

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::action::Action;
 use super::draft::Draft;
 use super::pods;
-use super::status::{self, Truth, after};
+use super::status::{self, ConditionValue, after};
 
 /// Seconds between dry runs of a refused template: at first, and at most.
 const FIRST_RETRY: i64 = 1;
@@ -23,7 +23,7 @@ const LOOK_AT_CLAIMS: i64 = 60;
 pub(super) fn fits(d: &mut Draft<'_>) -> bool {
     let spec = &d.o.job.spec;
     if let Some(words) = too_large(d).or_else(|| unknown_container(d)).or_else(|| single_node_claim(d)) {
-        d.say(condition::TEMPLATE_ACCEPTED, Truth::False, Reason::TemplateRejected, &words);
+        d.say(condition::TEMPLATE_ACCEPTED, ConditionValue::False, Reason::TemplateRejected, &words);
         d.wait_for(Reason::TemplateRejected, &words);
         d.unfit = true;
         return false;
@@ -60,7 +60,7 @@ pub(super) fn fits(d: &mut Draft<'_>) -> bool {
             let accepted = accepted(verdict.gpus);
             if was_refused || shown_true {
                 d.unsay(condition::TEMPLATE_ACCEPTED);
-                d.say(condition::TEMPLATE_ACCEPTED, Truth::True, Reason::AsExpected, &accepted);
+                d.say(condition::TEMPLATE_ACCEPTED, ConditionValue::True, Reason::AsExpected, &accepted);
             }
             // Good news is not worth a write of its own.
             d.accepted = Some(accepted);
@@ -83,7 +83,7 @@ pub(super) fn fits(d: &mut Draft<'_>) -> bool {
             if d.reason() != Some(Reason::TemplateRejected) {
                 d.event(true, Reason::TemplateRejected, words.clone());
             }
-            d.say(condition::TEMPLATE_ACCEPTED, Truth::False, Reason::TemplateRejected, words);
+            d.say(condition::TEMPLATE_ACCEPTED, ConditionValue::False, Reason::TemplateRejected, words);
             d.wait_for(Reason::TemplateRejected, words);
             d.unfit = true;
             retry(d, verdict.at, refused_since, gpus);

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use super::list;
-use super::spent::{MOST_TYPES, OTHER, bounded};
+use super::totals::{MOST_TYPES, OTHER, bounded};
 use crate::learner::Fit;
 
 /// Errors that are kept of each.

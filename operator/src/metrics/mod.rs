@@ -12,10 +12,10 @@
 
 pub mod learning;
 pub mod list;
-pub mod spent;
 pub mod state;
 #[cfg(test)]
 mod tests;
+pub mod totals;
 
 use std::sync::Arc;
 
@@ -37,12 +37,12 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 use crate::learner::Fit;
-use crate::lifecycle::Learned;
+use crate::lifecycle::ProfileUpdate;
 use crate::lifecycle::status::deadline;
 use crate::snapshot::Table;
 use learning::{Learning, Quantity};
-use spent::Spent;
 use state::State;
+use totals::Totals;
 
 /// A kind of write and how it went.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -99,7 +99,7 @@ pub struct LastPlan {
 
 /// What gauges tell of the last plan and the last look at the budget.
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
+struct LastValues {
     plan: Option<LastPlan>,
     /// W above the budget, and whether it counts as met.
     budget: Option<(f64, bool)>,
@@ -121,8 +121,8 @@ pub struct Metrics {
     violations: Counter,
     fits: Family<Became, Counter>,
     fit_seconds: Histogram,
-    told: Arc<Mutex<Told>>,
-    spent: Arc<Mutex<Spent>>,
+    last: Arc<Mutex<LastValues>>,
+    spent: Arc<Mutex<Totals>>,
     learning: Arc<Mutex<Learning>>,
     /// Runs that left what their plan was made with.
     pub left_prediction: Counter,
@@ -160,7 +160,7 @@ fn errors() -> Histogram {
 impl Metrics {
     /// Makes the metrics and adds them to `registry`.
     pub fn register(registry: &mut Registry) -> Self {
-        let (told, spent) = (Arc::<Mutex<Told>>::default(), Arc::<Mutex<Spent>>::default());
+        let (last, spent) = (Arc::<Mutex<LastValues>>::default(), Arc::<Mutex<Totals>>::default());
         let learning = Arc::<Mutex<Learning>>::default();
         let this = Self {
             writes: Family::default(),
@@ -176,8 +176,8 @@ impl Metrics {
             violations: Counter::default(),
             fits: Family::default(),
             fit_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
-            state: State::new(Arc::clone(&told), Arc::clone(&spent), Arc::clone(&learning)),
-            told,
+            state: State::new(Arc::clone(&last), Arc::clone(&spent), Arc::clone(&learning)),
+            last,
             spent,
             learning,
             left_prediction: Counter::default(),
@@ -262,12 +262,12 @@ impl Metrics {
         if plan.allowed.is_some_and(|allowed| plan.budgeted > allowed * (1.0 + 1e-9)) {
             self.violations.inc();
         }
-        self.told.lock().plan = Some(plan);
+        self.last.lock().plan = Some(plan);
     }
 
     /// What runs draws so many W above the budget, and the budget counts as met or not.
     pub fn looked_at_budget(&self, over: f64, met: bool) {
-        self.told.lock().budget = Some((over, met));
+        self.last.lock().budget = Some((over, met));
     }
 
     /// A status has been written: `job` is as it was before.
@@ -327,7 +327,7 @@ impl Metrics {
             self.spent.lock().corrected(&namespace, &last.gpu_type, more);
             return;
         };
-        let attempt = spent::Attempt {
+        let attempt = totals::Attempt {
             uid: job.uid().unwrap_or_default(),
             attempt: record.attempt,
             namespace,
@@ -350,9 +350,9 @@ impl Metrics {
     }
 
     /// What an attempt taught, beside what `table` predicted for it.
-    pub fn learned(&self, table: &Table, learned: &[Learned]) {
-        for lesson in learned {
-            let Learned::Observation(seen) = lesson else { continue };
+    pub fn learned(&self, table: &Table, learned: &[ProfileUpdate]) {
+        for update in learned {
+            let ProfileUpdate::Observation(seen) = update else { continue };
             let Some((at, row)) = predicted(table, seen) else { continue };
             let nodes = usize::try_from(seen.nodes).unwrap_or(1);
             let slower =

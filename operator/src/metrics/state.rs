@@ -16,8 +16,8 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use super::learning::Learning;
-use super::spent::{Attempt, MOST_TYPES, OTHER, Spent};
-use super::{Told, list, seconds};
+use super::totals::{Attempt, MOST_TYPES, OTHER, Totals};
+use super::{LastValues, list, seconds};
 use crate::bill::attempt_energy;
 use crate::budget;
 use crate::executor::Shared;
@@ -34,8 +34,8 @@ const STATES: [&str; 6] = ["held", "foreign", "free", "resting", "unhealthy", "u
 #[derive(Clone)]
 pub struct State {
     shared: Arc<Mutex<Weak<Shared>>>,
-    told: Arc<Mutex<Told>>,
-    spent: Arc<Mutex<Spent>>,
+    last: Arc<Mutex<LastValues>>,
+    spent: Arc<Mutex<Totals>>,
     learning: Arc<Mutex<Learning>>,
 }
 
@@ -47,11 +47,11 @@ impl fmt::Debug for State {
 
 impl State {
     pub(super) fn new(
-        told: Arc<Mutex<Told>>,
-        spent: Arc<Mutex<Spent>>,
+        last: Arc<Mutex<LastValues>>,
+        spent: Arc<Mutex<Totals>>,
         learning: Arc<Mutex<Learning>>,
     ) -> Self {
-        Self { shared: Arc::default(), told, spent, learning }
+        Self { shared: Arc::default(), last, spent, learning }
     }
 
     /// This process leads from now on.
@@ -62,7 +62,7 @@ impl State {
 
     pub(super) fn encode_view(&self, view: View, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         view.encode(encoder)?;
-        encode_told(*self.told.lock(), encoder)?;
+        encode_last_values(*self.last.lock(), encoder)?;
         self.learning.lock().encode(encoder)?;
         encode_spent(&mut self.spent.lock(), view.running, encoder)
     }
@@ -248,12 +248,12 @@ impl View {
     }
 }
 
-fn encode_told(told: Told, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    if let Some((over, met)) = told.budget {
+fn encode_last_values(last: LastValues, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    if let Some((over, met)) = last.budget {
         list::OVER_BUDGET.encode(encoder, |values| values.plain(over))?;
         list::BUDGET_MET.encode(encoder, |values| values.plain(f64::from(u8::from(met))))?;
     }
-    let Some(plan) = told.plan else { return Ok(()) };
+    let Some(plan) = last.plan else { return Ok(()) };
     list::BUDGETED.encode(encoder, |values| values.plain(plan.budgeted))?;
     if let Some(limited) = plan.limited {
         list::LIMITED.encode(encoder, |values| values.plain(limited))?;
@@ -270,7 +270,7 @@ fn encode_told(told: Told, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
 }
 
 fn encode_spent(
-    spent: &mut Spent,
+    spent: &mut Totals,
     running: Vec<(Attempt, (i64, i64))>,
     encoder: &mut DescriptorEncoder<'_>,
 ) -> fmt::Result {

@@ -123,7 +123,7 @@ fn everything(metrics: &Metrics) {
         "millisPerEpoch": 125_000, "milliEpochs": 10_000, "at": at(7_200)}));
     let seen: Observation = seen.expect("an observation");
     metrics.metered(&table, &Observation { watts: Some(600), ..seen.clone() });
-    metrics.learned(&table, &[Learned::Observation(seen)]);
+    metrics.learned(&table, &[ProfileUpdate::Observation(seen)]);
     let refused = [("Claimed", 3)].into();
     let mut refused_of: std::collections::BTreeMap<String, u64> =
         (0..30).map(|n| (format!("lab-{n:02}"), 1)).collect();

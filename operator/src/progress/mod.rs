@@ -7,12 +7,12 @@
 //!
 //! Who may report: a token of the job's own audience ([`token`]), issued to a pod that is a member of the job's present
 //! attempt ([`members`]). What a program says is a claim: bounded, never taken back within an attempt ([`rules`]), and weighed by what
-//! was heard before ([`heard`]).
+//! was heard before ([`history`]).
 //!
 //! **Must never be here**: trust in anything a container says beyond its own progress.
 
 pub mod endpoint;
-pub mod heard;
+pub mod history;
 mod members;
 pub mod rules;
 #[cfg(test)]
@@ -43,7 +43,7 @@ use crate::executor::patch::status_body;
 use crate::executor::writer::get;
 use crate::index::ClusterIndex;
 use crate::metrics::Metrics;
-use heard::Heard;
+use history::ReportHistory;
 use members::Members;
 use rules::{Report, Verdict};
 use token::Tokens;
@@ -76,7 +76,7 @@ pub struct Progress {
     metrics: Metrics,
     last: LastReports,
     /// What was heard of each job (by UID) in its newest attempt.
-    heard: Mutex<HashMap<String, Heard>>,
+    histories: Mutex<HashMap<String, ReportHistory>>,
     /// Reports that are good but not worth a write yet, by job.
     later: Mutex<HashMap<ObjectKey, Deferred>>,
     writes: Semaphore,
@@ -114,7 +114,7 @@ impl Progress {
             index,
             metrics,
             last,
-            heard: Mutex::default(),
+            histories: Mutex::default(),
             later: Mutex::default(),
             writes: Semaphore::new(WRITES),
         })
@@ -158,12 +158,13 @@ impl Progress {
         let uid = job.metadata.uid.clone().unwrap_or_default();
         let held = job.status.as_ref().and_then(|status| status.progress.as_ref());
         let moved = {
-            let mut heard = self.heard.lock();
-            let heard = heard.entry(uid.clone()).or_insert_with(|| Heard::new(attempt, claim, held, now));
-            if heard.attempt != attempt {
-                *heard = Heard::new(attempt, claim, held, now);
+            let mut history = self.histories.lock();
+            let history =
+                history.entry(uid.clone()).or_insert_with(|| ReportHistory::new(attempt, claim, held, now));
+            if history.attempt != attempt {
+                *history = ReportHistory::new(attempt, claim, held, now);
             }
-            claim.is_some_and(|claim| heard.hear(claim, now))
+            claim.is_some_and(|claim| history.record(claim, now))
         };
         match claim {
             Some(claim) if moved => {
@@ -190,11 +191,12 @@ impl Progress {
             };
             let Some(job) = job.filter(|job| job.metadata.uid.as_deref() == Some(uid)) else { break };
             let status = job.status.clone().unwrap_or_default();
-            let heard = self.heard.lock().get(uid).filter(|heard| heard.attempt == report.attempt).cloned();
-            let heard = heard.unwrap_or_else(|| {
-                Heard::new(report.attempt, Some(report.claim), status.progress.as_ref(), report.at)
+            let history =
+                self.histories.lock().get(uid).filter(|history| history.attempt == report.attempt).cloned();
+            let history = history.unwrap_or_else(|| {
+                ReportHistory::new(report.attempt, Some(report.claim), status.progress.as_ref(), report.at)
             });
-            let progress = match rules::judge(&status, &job.spec, &report, &heard, now, running) {
+            let progress = match rules::judge(&status, &job.spec, &report, &history, now, running) {
                 Verdict::Nothing => break,
                 Verdict::Later(wait) => {
                     self.defer(key, uid, report, now, wait);
@@ -215,8 +217,8 @@ impl Progress {
             match result {
                 Ok(answer) => {
                     self.metrics.wrote("progress", "ok");
-                    if let Some(heard) = self.heard.lock().get_mut(uid) {
-                        heard.written = Some(now);
+                    if let Some(history) = self.histories.lock().get_mut(uid) {
+                        history.written = Some(now);
                     }
                     self.forget(key, uid, &report);
                     self.index.lock().wrote_job(answer);
@@ -263,7 +265,8 @@ impl Progress {
 
     /// Forgets jobs that are no more.
     fn tidy(&self) {
-        if self.last.lock().len().max(self.heard.lock().len()).max(self.later.lock().len()) <= TIDY_ABOVE {
+        if self.last.lock().len().max(self.histories.lock().len()).max(self.later.lock().len()) <= TIDY_ABOVE
+        {
             return;
         }
         let index = self.index.lock();
@@ -271,7 +274,7 @@ impl Progress {
             index.jobs.iter().filter_map(|(_, job)| job.metadata.uid.clone()).collect();
         drop(index);
         self.last.lock().retain(|uid, _| known.contains(uid));
-        self.heard.lock().retain(|uid, _| known.contains(uid));
+        self.histories.lock().retain(|uid, _| known.contains(uid));
         self.later.lock().retain(|_, deferred| known.contains(&deferred.uid));
         self.turned_away.keep(&known);
     }

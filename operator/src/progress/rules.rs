@@ -7,7 +7,7 @@ use andreas_api::training_job::{Progress, TrainingJobSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
-use super::heard::Heard;
+use super::history::ReportHistory;
 use super::wire::Claim;
 use crate::lifecycle::judge::NEARLY_DONE;
 
@@ -59,7 +59,7 @@ pub fn judge(
     status: &TrainingJobStatus,
     spec: &TrainingJobSpec,
     report: &Report,
-    heard: &Heard,
+    history: &ReportHistory,
     now: Timestamp,
     running: usize,
 ) -> Verdict {
@@ -72,11 +72,11 @@ pub fn judge(
     let same = held.filter(|progress| progress.attempt == attempt);
     let floor = same.map_or(0, |progress| progress.milli_percent);
     let ended = same.is_some_and(|progress| progress.ended) || claim.forced_end;
-    let said = if !claim.is_plain_hundred() || heard.can_be_done(status, at) {
+    let said = if !claim.is_plain_hundred() || history.can_be_done(status, at) {
         claim.milli_percent
     } else {
         // That the program has ended, not how far it came.
-        heard.best.map_or(0, |(best, _)| best)
+        history.best.map_or(0, |(best, _)| best)
     };
     let milli_percent = said.clamp(floor, 100_000);
     let newly_ended = ended && !same.is_some_and(|progress| progress.ended);
@@ -84,7 +84,7 @@ pub fn judge(
         return Verdict::Nothing;
     }
     let attempt_start = same.map_or_else(|| start_of(held, milli_percent), |progress| progress.attempt_start);
-    let (millis_per_epoch, timed_milli_epochs) = timed(heard, spec, same)
+    let (millis_per_epoch, timed_milli_epochs) = timed(history, spec, same)
         .or_else(|| Some((pace(status, spec.epochs, attempt_start, milli_percent, at)?, 0)))
         .or(same.map(|progress| (progress.millis_per_epoch, progress.timed_milli_epochs)))
         .unwrap_or((0, 0));
@@ -117,17 +117,17 @@ pub fn judge(
     } else {
         return Verdict::Nothing;
     };
-    let last = heard.written.map_or(same.at.0, |written| written.max(same.at.0));
+    let last = history.written.map_or(same.at.0, |written| written.max(same.at.0));
     let since = now.duration_since(last).unsigned_abs();
     if since < every { Verdict::Later(every - since) } else { Verdict::Write(progress) }
 }
 
 /// Milliseconds per epoch as our clock timed them between reports, and how many thousandths of an epoch: those that this replica
 /// heard, or those in the status where another one heard much more.
-fn timed(heard: &Heard, spec: &TrainingJobSpec, same: Option<&Progress>) -> Option<(i64, i64)> {
+fn timed(history: &ReportHistory, spec: &TrainingJobSpec, same: Option<&Progress>) -> Option<(i64, i64)> {
     let written = same.filter(|progress| progress.timed_milli_epochs > 0 && progress.millis_per_epoch > 0);
     let written = written.map(|progress| (progress.millis_per_epoch, progress.timed_milli_epochs));
-    let own = heard.pace(spec.epochs).map(|pace| {
+    let own = history.pace(spec.epochs).map(|pace| {
         let millis = (pace.epoch.0 * 1_000.0).clamp(1.0, i64::MAX as f64 / 2.0);
         (millis.round() as i64, (pace.epochs * 1_000.0).round() as i64)
     });

@@ -36,16 +36,16 @@ use crate::args::{RunArgs, SchedulerMode};
 use crate::certificates::Certificates;
 use crate::events::Events;
 use crate::executor::brakes::Brakes;
-use crate::executor::crowd::Crowd;
-use crate::executor::trials::Trials;
+use crate::executor::dry_runs::DryRunCache;
+use crate::executor::start_burst::StartBurst;
 use crate::executor::writer::Writer;
 use crate::executor::{self, Shared};
 use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
 use crate::lifecycle::Settings;
 use crate::metrics::Metrics;
-use crate::planning::{self, Pace};
-use crate::profiles::{self, Lessons};
+use crate::planning::{self, PlanCadence};
+use crate::profiles::{self, ProfileUpdates};
 use crate::progress::{self, LastReports, Progress, TurnedAway};
 use forecasts::Forecasts;
 pub use snapshot::Snapshots;
@@ -279,8 +279,9 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
         settings.progress = certificates.endpoint();
     }
     let reporter = Reporter { controller: "andreas-operator".into(), instance: Some(with.identity.clone()) };
-    let crowd = Crowd::default();
-    let (events, send_events) = Events::new(Recorder::new(with.client.clone(), reporter), crowd.clone());
+    let start_burst = StartBurst::default();
+    let (events, send_events) =
+        Events::new(Recorder::new(with.client.clone(), reporter), start_burst.clone());
     let sending = tokio::spawn(send_events);
     let shared = Arc::new(Shared {
         index: Arc::clone(&with.index),
@@ -289,11 +290,11 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
         events,
         settings: Mutex::new(Arc::new(settings)),
         metrics: with.metrics.clone(),
-        lessons: Lessons::default(),
+        profile_updates: ProfileUpdates::default(),
         reports: with.reports,
         turned_away: with.turned_away,
-        trials: Trials::default(),
-        crowd,
+        dry_runs: DryRunCache::default(),
+        start_burst,
         brakes: Brakes::default(),
     });
     with.forecasts.lead(&shared);
@@ -307,7 +308,7 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
     let heart = with.health.heartbeat("executor", Duration::from_secs(60));
     loops.spawn(executor::run(Arc::clone(&shared), heart, loops_end.clone()));
     let options = Options { method: args.method, seed: args.seed, trials: args.trials, ..Options::default() };
-    let pace = Pace {
+    let pace = PlanCadence {
         quiet: Duration::from_millis(args.plan_quiet_ms),
         within: Duration::from_millis(args.plan_within_ms),
         every: Duration::from_secs(args.plan_every),

@@ -14,7 +14,7 @@ use andreas_planner::{Job, JobState, LimitEffect, LimitsCount, Placement, Preemp
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
-use super::look::{self, Stakes};
+use super::exploration::{self, ExplorationStakes};
 use super::nodes::Cluster;
 use super::tables::{Table, profile_key};
 use super::volumes::Volumes;
@@ -376,7 +376,7 @@ fn looking(
     // A job without deadline has neither tardiness nor miss; its turnaround counts at least a tenth.
     let share =
         if deadline.is_some() { lateness.turnaround_share } else { lateness.turnaround_share.max(0.1) };
-    let stakes = Stakes {
+    let stakes = ExplorationStakes {
         per_joule: rules::price_at(policy, now.as_second()).0,
         per_second: rules::late_rate(policy, rules::bounded_weight(index, &key.namespace, spec.weight)).0
             * share,
@@ -390,10 +390,10 @@ fn looking(
     let times = &corrected.unwrap_or(table).times;
     let held_type = held.map(|held| held.gpu_type.as_str());
     let may = |name: &str| held_type == Some(name) || !looks.contains(&(family.clone(), name.into()));
-    match look::best(&rows, times, seen.map(|held| held.gpu_type.as_str()), &stakes, may) {
+    match exploration::best(&rows, times, seen.map(|held| held.gpu_type.as_str()), &stakes, may) {
         Some(found) => {
             looks.insert((family.clone(), rows[found.row].gpu_type.clone()));
-            look::with(&rows, found)
+            exploration::with(&rows, found)
         }
         None => rows,
     }

@@ -14,10 +14,10 @@
 mod admits;
 pub mod boards;
 pub mod draws;
+mod exploration;
 pub mod inventory;
 pub mod jobs;
 mod limits;
-mod look;
 mod lost;
 pub mod nodes;
 pub mod places;
@@ -42,7 +42,7 @@ use jiff::Timestamp;
 
 use crate::forecast::{self, Outlook};
 use crate::index::ClusterIndex;
-use crate::ledger::{Ledger, Target};
+use crate::ledger::{Ledger, NextPlacement};
 use crate::lifecycle::Claim;
 
 pub use inventory::{Exclusion, Inventory, NodeUse, gpu_type};
@@ -99,7 +99,7 @@ const OFF: f64 = 0.05;
 /// What a job holds, as the snapshot sees it.
 struct Holding {
     allocation: Option<Allocation>,
-    target: Option<Target>,
+    target: Option<NextPlacement>,
 }
 
 /// Gathers a snapshot. `tables` takes the newest model; `prices` are those of the last plan.

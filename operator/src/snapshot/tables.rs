@@ -18,7 +18,7 @@ use super::draws::{self, TypeDraw};
 use super::limits;
 use super::worker::WorkerSpecs;
 use crate::index::ClusterIndex;
-use crate::learner::{Learner, Model, Trust, Wanted};
+use crate::learner::{FitRequest, Learner, LearningScope, Model};
 use crate::lifecycle::pods::{self, WorkerDigest};
 
 /// A GPU type of the cluster: how many GPUs there are and how much memory each has.
@@ -91,7 +91,7 @@ impl Table {
 pub struct Tables {
     /// Fits beside everything else; without one, models are fitted when they are asked for.
     learner: Option<Learner>,
-    trust: Trust,
+    trust: LearningScope,
     model: Option<Arc<Model>>,
     run_times: RunTimes,
     tables: HashMap<String, Arc<Table>>,
@@ -142,12 +142,12 @@ impl RunTimes {
 
 impl Tables {
     /// Tables whose models that learner fits.
-    pub fn learning(learner: Learner, trust: Trust) -> Self {
+    pub fn learning(learner: Learner, trust: LearningScope) -> Self {
         Self { learner: Some(learner), trust, ..Self::default() }
     }
 
     /// Tables whose models are fitted when they are asked for.
-    pub fn trusting(trust: Trust) -> Self {
+    pub fn trusting(trust: LearningScope) -> Self {
         Self { trust, ..Self::default() }
     }
 
@@ -161,7 +161,7 @@ impl Tables {
             })
             .collect();
         self.run_times = RunTimes::of(index, policy);
-        let wanted = Wanted::of(index, models, self.trust);
+        let wanted = FitRequest::of(index, models, self.trust);
         let model = match &self.learner {
             Some(learner) => learner.latest(wanted),
             None if self.model.as_ref().is_some_and(|model| model.is(&wanted)) => return,

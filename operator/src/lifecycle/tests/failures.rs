@@ -62,7 +62,7 @@ fn out_of_gpu_memory_leaves_the_type_out_for_the_family() {
         let mut world = World::running(json!({}), &["n1"], 1);
         world.exit("bert-1-0", 1, words);
         assert_eq!(world.last(), (Outcome::UserFailure, "OutOfMemory".into()), "{words}");
-        assert!(world.learned.contains(&Learned::OutOfMemory { gpu_type: "A100".into() }));
+        assert!(world.learned.contains(&ProfileUpdate::OutOfMemory { gpu_type: "A100".into() }));
     }
 }
 
@@ -73,7 +73,7 @@ fn out_of_host_memory_says_nothing_of_the_gpu_type() {
     end(pod, 137, "OOMKilled", "", at(5));
     world.settle();
     assert_eq!(world.last(), (Outcome::UserFailure, "OutOfMemory".into()));
-    assert!(!world.learned.iter().any(|l| matches!(l, Learned::OutOfMemory { .. })));
+    assert!(!world.learned.iter().any(|l| matches!(l, ProfileUpdate::OutOfMemory { .. })));
 }
 
 #[test]

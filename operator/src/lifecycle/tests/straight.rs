@@ -33,7 +33,7 @@ fn from_apply_to_succeeded_in_three_writes() {
     assert_eq!(world.status().completion_time.unwrap().0, at(105));
     assert_eq!(world.claim, Some(Claim::Nothing));
     let finished = FinishedRun { run: "bert-1".into(), seconds: 100, at: Time(at(105)) };
-    assert!(world.learned.contains(&Learned::Finished(finished)));
+    assert!(world.learned.contains(&ProfileUpdate::Finished(finished)));
     // And its pod stays for `kubectl logs`.
     assert!(world.pods.contains_key("bert-1-0") && world.deleted.is_empty());
 }

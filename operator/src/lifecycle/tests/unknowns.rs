@@ -86,7 +86,9 @@ fn a_job_that_reports_nothing_says_so_and_goes_on() {
     silent.now = 200;
     silent.exit("bert-1-0", 0, "");
     assert_eq!((silent.phase(), silent.reason().as_str()), (Phase::Succeeded, ""));
-    let Some(Learned::Observation(seen)) = silent.learned.first() else { panic!("{:?}", silent.learned) };
+    let Some(ProfileUpdate::Observation(seen)) = silent.learned.first() else {
+        panic!("{:?}", silent.learned)
+    };
     assert_eq!((seen.millis_per_epoch, seen.milli_epochs, seen.run.as_str()), (20_000, 10_000, "bert-1"));
 }
 
@@ -95,7 +97,7 @@ fn what_an_attempt_reported_is_learned_at_its_end_also_when_it_was_stopped() {
     let mut world = World::running(json!({"epochs": 10}), &["n1"], 1);
     world.wait(300).report(50_000).plan_wait(Reason::Preempted, "");
     world.leave(0);
-    let Some(Learned::Observation(seen)) = world.learned.first() else { panic!("{:?}", world.learned) };
+    let Some(ProfileUpdate::Observation(seen)) = world.learned.first() else { panic!("{:?}", world.learned) };
     assert_eq!((seen.millis_per_epoch, seen.milli_epochs, seen.gpus), (60_000, 5_000, 1));
 }
 

@@ -47,7 +47,7 @@ pub struct World {
     pub writes: usize,
     pub dry_runs: usize,
     pub events: Vec<EventNote>,
-    pub learned: Vec<Learned>,
+    pub learned: Vec<ProfileUpdate>,
     pub deleted: Vec<(String, DeleteReason)>,
     pub job_deleted: bool,
     /// Until when reports may not have got through.
@@ -121,8 +121,8 @@ impl World {
 
     pub fn look(&self) -> Step {
         let pods: Vec<&SlimPod> = self.pods.values().collect();
-        let gone: Vec<GonePod<'_>> =
-            self.gone.iter().map(|(last, at)| GonePod { last, at: *at, look: 0 }).collect();
+        let gone: Vec<DeletedPodView<'_>> =
+            self.gone.iter().map(|(last, at)| DeletedPodView { last, at: *at, look: 0 }).collect();
         step(&Observed {
             job: &self.job,
             pods: &pods,

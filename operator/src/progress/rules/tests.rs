@@ -48,9 +48,9 @@ fn judged(
     seconds: i64,
     running: usize,
 ) -> Verdict {
-    let heard = Heard::new(2, Some(claim), held.progress.as_ref(), at(seconds));
+    let history = ReportHistory::new(2, Some(claim), held.progress.as_ref(), at(seconds));
     let report = Report { attempt: 2, claim, at: at(seconds) };
-    judge(held, &spec(timeout), &report, &heard, at(seconds), running)
+    judge(held, &spec(timeout), &report, &history, at(seconds), running)
 }
 
 #[test]
@@ -92,16 +92,19 @@ fn what_did_not_move_is_never_due() {
 fn a_report_counts_from_when_it_came_and_writes_from_when_they_were_made() {
     let held = status(progress(2, 40_000, 100));
     let report = Report { attempt: 2, claim: claim(50_000), at: at(105) };
-    let mut heard = Heard::new(2, Some(report.claim), held.progress.as_ref(), at(105));
-    let Verdict::Write(written) = judge(&held, &spec(None), &report, &heard, at(110), 1) else {
+    let mut history = ReportHistory::new(2, Some(report.claim), held.progress.as_ref(), at(105));
+    let Verdict::Write(written) = judge(&held, &spec(None), &report, &history, at(110), 1) else {
         panic!("not written")
     };
     // Half of ten epochs in 105 s.
     assert_eq!((written.at.0, written.millis_per_epoch), (at(105), 21_000));
-    heard.written = Some(at(110));
+    history.written = Some(at(110));
     let held = status(serde_json::to_value(&written).expect("json"));
     let next = Report { attempt: 2, claim: claim(55_000), at: at(116) };
-    assert_eq!(judge(&held, &spec(None), &next, &heard, at(116), 1), Verdict::Later(Duration::from_secs(4)));
+    assert_eq!(
+        judge(&held, &spec(None), &next, &history, at(116), 1),
+        Verdict::Later(Duration::from_secs(4))
+    );
 }
 
 #[test]
@@ -137,17 +140,17 @@ fn the_hundred_of_an_early_stop_is_remembered_but_not_believed() {
 fn the_hundred_at_the_end_of_a_whole_run_is_its_last_count() {
     // Given a run whose callback, once in 5 s, said 66 % last, which was not worth a write.
     let held = status(progress(2, 33_000, 5));
-    let mut heard = Heard::new(2, None, None, at(0));
-    heard.hear(claim(33_000), at(5));
-    heard.hear(claim(66_000), at(10));
+    let mut history = ReportHistory::new(2, None, None, at(0));
+    history.record(claim(33_000), at(5));
+    history.record(claim(66_000), at(10));
     let report = Report { attempt: 2, claim: PLAIN_HUNDRED, at: at(14) };
-    let Verdict::Write(end) = judge(&held, &spec(None), &report, &heard, at(14), 1) else {
+    let Verdict::Write(end) = judge(&held, &spec(None), &report, &history, at(14), 1) else {
         panic!("not written")
     };
     assert_eq!((end.milli_percent, end.ended), (100_000, true));
     // When it comes too soon for that, what was heard last stands.
     let report = Report { at: at(11), ..report };
-    let Verdict::Write(end) = judge(&held, &spec(None), &report, &heard, at(11), 1) else {
+    let Verdict::Write(end) = judge(&held, &spec(None), &report, &history, at(11), 1) else {
         panic!("not written")
     };
     assert_eq!((end.milli_percent, end.ended), (66_000, true));
@@ -169,20 +172,20 @@ fn the_last_percent_is_written_whenever_it_comes() {
 }
 
 /// What a replica knows that heard a run of ten epochs say those percentages at those seconds.
-fn hears(claims: &[(i32, i64)]) -> Heard {
-    let mut heard = Heard::new(2, None, None, at(0));
+fn history_of(claims: &[(i32, i64)]) -> ReportHistory {
+    let mut history = ReportHistory::new(2, None, None, at(0));
     for (percent, second) in claims {
-        heard.hear(claim(percent * 1_000), at(*second));
+        history.record(claim(percent * 1_000), at(*second));
     }
-    heard
+    history
 }
 
 #[test]
 fn a_pace_is_timed_between_reports_and_not_from_the_start() {
     // Given a program that imports for a minute and then takes 10 s for an epoch.
-    let heard = hears(&[(1, 61), (5, 65), (11, 71), (21, 81)]);
+    let history = history_of(&[(1, 61), (5, 65), (11, 71), (21, 81)]);
     let report = Report { attempt: 2, claim: claim(21_000), at: at(81) };
-    let judged = |held: &TrainingJobStatus| judge(held, &spec(None), &report, &heard, at(81), 1);
+    let judged = |held: &TrainingJobStatus| judge(held, &spec(None), &report, &history, at(81), 1);
     let Verdict::Write(written) = judged(&status(json!(null))) else { panic!("not written") };
     assert_eq!((written.millis_per_epoch, written.timed_milli_epochs), (10_000, 2_000));
     // Where another replica heard much more, its word stands.
@@ -204,7 +207,7 @@ fn a_pace_outside_of_its_interval_is_written_at_once_and_once() {
     let verdict = |held: &TrainingJobStatus, claims: &[(i32, i64)], running| {
         let (percent, second) = *claims.last().expect("a claim");
         let report = Report { attempt: 2, claim: claim(percent * 1_000), at: at(second) };
-        judge(held, &spec(None), &report, &hears(claims), at(second), running)
+        judge(held, &spec(None), &report, &history_of(claims), at(second), running)
     };
     // Half an epoch says little.
     assert!(matches!(verdict(&held, &[(1, 61), (6, 66)], 500), Verdict::Later(_)));
@@ -249,15 +252,15 @@ proptest! {
     ) {
         let mut held = status(json!(null));
         let mut second: i64 = 10;
-        let mut heard: Option<Heard> = None;
+        let mut history: Option<ReportHistory> = None;
         for (body, wait) in posts {
             second += wait;
             let body: ReportBody = serde_json::from_value(body).expect("a report");
             let claim = body.trainer_status.expect("a status").claim(10);
-            let heard = heard.get_or_insert_with(|| Heard::new(2, claim, None, at(second)));
-            let Some(claim) = claim.filter(|claim| heard.hear(*claim, at(second))) else { continue };
+            let history = history.get_or_insert_with(|| ReportHistory::new(2, claim, None, at(second)));
+            let Some(claim) = claim.filter(|claim| history.record(*claim, at(second))) else { continue };
             let report = Report { attempt: 2, claim, at: at(second) };
-            let Verdict::Write(written) = judge(&held, &spec(None), &report, heard, at(second), 1) else { continue };
+            let Verdict::Write(written) = judge(&held, &spec(None), &report, history, at(second), 1) else { continue };
             let before = held.progress.as_ref().map_or(0, |progress| progress.milli_percent);
             prop_assert!((before..=100_000).contains(&written.milli_percent), "{:?}", written);
             prop_assert!(written.millis_per_epoch >= 0 && written.timed_milli_epochs >= 0, "{:?}", written);

@@ -1,12 +1,12 @@
-//! A short look at a GPU type that a family is not known on, where knowing is worth more than looking (`spec.profiling: Auto`).
+//! Exploration of GPU types without measurements, where the information is worth more than it costs (`spec.profiling: Auto`).
 //!
-//! **In**: a job's rows, what each rests on, and what is at stake. **Out**: rows in which the best one of an unknown type is made
-//! cheaper by what knowing it is worth, net of what the look costs; the plan weighs that row like any other. There is no state: a
-//! look ends when an epoch was seen there, because the type is then known, and the plan keeps or leaves it for what it is.
+//! **In**: a job's estimates with their sources, and its costs. **Out**: estimates in which the best one of an unknown type is
+//! cheaper by the value of information, net of the cost of exploring; the planner treats it like any other. There is no state:
+//! exploration ends when an epoch was measured there, because the type is then known.
 //!
-//! The worth is the expected gain (of the log-normal cost of an epoch there, the part below what the best known row costs) on all
-//! epochs but the first. The look costs that first epoch, at what it is expected to cost more, and a restart to come back; the
-//! restart to go there is the plan's own business.
+//! The value is the expected improvement (of the log-normal cost of an epoch, the part below the best known row) over all epochs
+//! but the first. The cost is the first epoch's expected extra cost and a restart to return; the planner accounts for the restart
+//! to go there.
 
 use std::sync::Arc;
 
@@ -14,16 +14,16 @@ use andreas_core::Seconds;
 use andreas_planner as planner;
 use andreas_predictor::{Estimate, Source, on_time_probability};
 
-/// Epochs of a look.
-const LOOK: f64 = 1.0;
-/// Epochs that must be left: with fewer there is nothing to gain from knowing.
+/// Epochs of an exploration.
+const EXPLORED_EPOCHS: f64 = 1.0;
+/// Epochs that must remain: with fewer, the information is worth nothing.
 const LEAST_LEFT: f64 = 4.0;
-/// No row is made cheaper than this part of what it is thought to be.
+/// Lower bound of the factor.
 const LEAST_FACTOR: f64 = 0.7;
 
-/// What a look is weighed with.
+/// Prices and limits for weighing an exploration.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stakes {
+pub(super) struct ExplorationStakes {
     /// Money for a joule, PUE included.
     pub per_joule: f64,
     /// Money for a second of the job's time in the system.
@@ -36,17 +36,17 @@ pub(super) struct Stakes {
     pub available: Option<Seconds>,
 }
 
-/// A type that may be looked at, and the row to look with.
+/// The estimate to explore.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Look {
+pub(super) struct Exploration {
     /// Index of the row.
     pub row: usize,
-    /// Its time is taken that much smaller.
+    /// Factor on its epoch time, at most 1.
     pub factor: f64,
 }
 
 /// What an epoch on a row costs.
-fn cost(row: &planner::Estimate, stakes: &Stakes) -> f64 {
+fn cost(row: &planner::Estimate, stakes: &ExplorationStakes) -> f64 {
     row.epoch.0 * (row.power.0 * stakes.per_joule + stakes.per_second)
 }
 
@@ -61,9 +61,9 @@ pub(super) fn best(
     rows: &[planner::Estimate],
     times: &[Estimate],
     known: Option<&str>,
-    stakes: &Stakes,
+    stakes: &ExplorationStakes,
     may: impl Fn(&str) -> bool,
-) -> Option<Look> {
+) -> Option<Exploration> {
     if stakes.epochs < LEAST_LEFT {
         return None;
     }
@@ -86,9 +86,10 @@ pub(super) fn best(
         let mean = median * (sigma * sigma / 2.0).exp();
         let gain =
             least * below(median, sigma, least) - mean * below(median * (sigma * sigma).exp(), sigma, least);
-        let worth = gain * (stakes.epochs - LOOK) - LOOK * (mean - least).max(0.0) - restart;
+        let worth =
+            gain * (stakes.epochs - EXPLORED_EPOCHS) - EXPLORED_EPOCHS * (mean - least).max(0.0) - restart;
         let factor = ((least - worth / stakes.epochs) / median).max(LEAST_FACTOR);
-        (in_time && worth > 0.0 && factor < 1.0).then_some((worth, Look { row: n, factor }))
+        (in_time && worth > 0.0 && factor < 1.0).then_some((worth, Exploration { row: n, factor }))
     };
     // The best row of each unknown type.
     let mut unknown: Vec<(usize, f64)> = Vec::new();
@@ -104,7 +105,7 @@ pub(super) fn best(
 }
 
 /// The rows with that look in them.
-pub(super) fn with(rows: &[planner::Estimate], look: Look) -> Arc<[planner::Estimate]> {
+pub(super) fn with(rows: &[planner::Estimate], look: Exploration) -> Arc<[planner::Estimate]> {
     let taken = |(n, row): (usize, &planner::Estimate)| {
         let factor = if n == look.row { look.factor } else { 1.0 };
         planner::Estimate { epoch: row.epoch * factor, ..row.clone() }
@@ -134,8 +135,14 @@ mod tests {
         )
     }
 
-    fn stakes(epochs: f64) -> Stakes {
-        Stakes { per_joule: 7.2e-8, per_second: 5.6e-6, restart: Seconds(120.0), epochs, available: None }
+    fn stakes(epochs: f64) -> ExplorationStakes {
+        ExplorationStakes {
+            per_joule: 7.2e-8,
+            per_second: 5.6e-6,
+            restart: Seconds(120.0),
+            epochs,
+            available: None,
+        }
     }
 
     fn look(other: f64, sigma: f64, epochs: f64) -> Option<f64> {
@@ -157,7 +164,7 @@ mod tests {
 
     #[test]
     fn what_is_known_what_may_not_be_and_what_could_be_late_is_not_looked_at() {
-        let asked = |source, known, stakes: &Stakes, may| {
+        let asked = |source, known, stakes: &ExplorationStakes, may| {
             let (rows, times) = rows(105.0, 0.4, source);
             best(&rows, &times, known, stakes, |_| may).is_some()
         };
@@ -167,7 +174,7 @@ mod tests {
         assert!(!asked(Source::Regression, Some("B"), &plenty, true), "it was seen there: the look is over");
         assert!(!asked(Source::Regression, None, &plenty, false));
         // 200 epochs of 105 s, twice as long in the worst case.
-        let due = |seconds| Stakes { available: Some(Seconds(seconds)), ..plenty };
+        let due = |seconds| ExplorationStakes { available: Some(Seconds(seconds)), ..plenty };
         assert!(!asked(Source::Regression, None, &due(25_000.0), true));
         assert!(asked(Source::Regression, None, &due(60_000.0), true));
     }

@@ -1,7 +1,7 @@
-//! One dry run for all jobs of a namespace whose workers differ in nothing but the job's name.
+//! Cache of accepted dry runs, shared by the jobs of a namespace whose workers differ only in the job's name.
 //!
-//! Only consent is shared, and only for a while and until the rules of the namespace change; the creation of the pods is the last
-//! word anyway. A refusal may name the pod, so each job hears its own.
+//! Only acceptance is cached, for a minute and until the rules of the namespace change; creating the pods decides in the end.
+//! A refusal may name the pod, so each job gets its own.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use tokio::time::Instant;
 use crate::lifecycle::Admitted;
 use crate::lifecycle::pods::{WorkerDigest, worker_digest};
 
-/// How long consent holds: changes that nobody tells us of (a LimitRange, an account) are heard of that late.
+/// How long an acceptance is valid: changes that are not watched (a LimitRange, a service account) are noticed this late.
 const HOLDS: Duration = Duration::from_secs(60);
-/// Kept at most; thrown away together.
+/// Entries at most; beyond that the cache is cleared.
 const MOST: usize = 4_096;
 
-/// What was tried lately.
+/// Accepted dry runs by namespace and worker.
 #[derive(Default)]
-pub struct Trials(Mutex<HashMap<String, HashMap<WorkerDigest, Trial>>>);
+pub struct DryRunCache(Mutex<HashMap<String, HashMap<WorkerDigest, CachedDryRun>>>);
 
 #[derive(Clone)]
-struct Trial {
+struct CachedDryRun {
     since: Instant,
     /// What admission adds to it, if it was accepted.
     outcome: Arc<OnceCell<Option<Added>>>,
@@ -34,7 +34,7 @@ struct Trial {
 /// An accepted worker as admission left it, where that asks for more.
 pub type Added = Option<Arc<Admitted>>;
 
-/// What [`Trials::find`] found.
+/// What [`DryRunCache::find`] found.
 pub enum Found<T, E> {
     /// A worker like it was accepted a moment ago, or just now while this call waited.
     Accepted(Added),
@@ -44,22 +44,22 @@ pub enum Found<T, E> {
     Refused,
 }
 
-impl Trials {
-    /// Finds out whether a worker of the job with that many GPUs is accepted: by what is known, by waiting for another call that
-    /// tries the same, or by `trial`, whose answer `accepted` judges. An error of `trial` is nobody else's.
+impl DryRunCache {
+    /// Whether a worker of the job with `gpus` GPUs is accepted: from the cache, from a concurrent call for an equal worker, or
+    /// by awaiting `dry_run`, whose answer `accepted` interprets. An error of `dry_run` is not shared.
     pub async fn find<T, E>(
         &self,
         job: &SlimTrainingJob,
         gpus: i32,
-        trial: impl Future<Output = Result<T, E>>,
+        dry_run: impl Future<Output = Result<T, E>>,
         accepted: impl FnOnce(&T) -> Option<Added>,
     ) -> Found<T, E> {
         let namespace = job.metadata.namespace.clone().unwrap_or_default();
-        let Some(worker) = worker_digest(&job.spec, gpus) else { return Found::Tried(trial.await) };
+        let Some(worker) = worker_digest(&job.spec, gpus) else { return Found::Tried(dry_run.await) };
         let outcome = self.join(&namespace, worker);
         let mut answer = None;
         let attempt = async {
-            let result = trial.await;
+            let result = dry_run.await;
             let accepted = result.as_ref().map(accepted).map_err(|_| ());
             answer = Some(result);
             accepted
@@ -81,19 +81,19 @@ impl Trials {
         if all.values().map(HashMap::len).sum::<usize>() >= MOST {
             all.clear();
         }
-        let fresh = || Trial { since: now, outcome: Arc::default() };
-        let trial = all.entry(namespace.to_owned()).or_default().entry(worker).or_insert_with(fresh);
-        if now.duration_since(trial.since) > HOLDS {
-            *trial = fresh();
+        let fresh = || CachedDryRun { since: now, outcome: Arc::default() };
+        let cached = all.entry(namespace.to_owned()).or_default().entry(worker).or_insert_with(fresh);
+        if now.duration_since(cached.since) > HOLDS {
+            *cached = fresh();
         }
-        Arc::clone(&trial.outcome)
+        Arc::clone(&cached.outcome)
     }
 
     fn leave(&self, namespace: &str, worker: &WorkerDigest, outcome: &Arc<OnceCell<Option<Added>>>) {
-        if let Some(trials) = self.0.lock().get_mut(namespace)
-            && trials.get(worker).is_some_and(|trial| Arc::ptr_eq(&trial.outcome, outcome))
+        if let Some(cache) = self.0.lock().get_mut(namespace)
+            && cache.get(worker).is_some_and(|cached| Arc::ptr_eq(&cached.outcome, outcome))
         {
-            trials.remove(worker);
+            cache.remove(worker);
         }
     }
 
@@ -124,15 +124,19 @@ mod tests {
 
     /// Tries workers of these jobs with one GPU at the same time, on a server that says `answer`; how many calls it got, and what
     /// each came to: `A`ccepted by another's trial, `T`ried, `R`efused to another.
-    async fn find(trials: &Trials, jobs: &[SlimTrainingJob], answer: Result<bool, ()>) -> (usize, String) {
+    async fn find(
+        cache: &DryRunCache,
+        jobs: &[SlimTrainingJob],
+        answer: Result<bool, ()>,
+    ) -> (usize, String) {
         let calls = AtomicUsize::new(0);
         let each = jobs.iter().map(|job| async {
-            let trial = async {
+            let dry_run = async {
                 calls.fetch_add(1, Ordering::Relaxed);
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 answer
             };
-            match trials.find(job, 1, trial, |accepted| accepted.then_some(None)).await {
+            match cache.find(job, 1, dry_run, |accepted| accepted.then_some(None)).await {
                 Found::Accepted(_) => 'A',
                 Found::Tried(_) => 'T',
                 Found::Refused => 'R',
@@ -144,36 +148,36 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn jobs_that_differ_in_their_names_only_are_tried_once_a_minute() {
-        let trials = Trials::default();
+        let cache = DryRunCache::default();
         let jobs = ["a", "b", "c"].map(|name| job("team", name, "x"));
-        assert_eq!(find(&trials, &jobs, Ok(true)).await, (1, "TAA".into()));
-        assert_eq!(find(&trials, &jobs, Ok(true)).await, (0, "AAA".into()));
+        assert_eq!(find(&cache, &jobs, Ok(true)).await, (1, "TAA".into()));
+        assert_eq!(find(&cache, &jobs, Ok(true)).await, (0, "AAA".into()));
         // Another image, another namespace, other GPUs: another worker.
         let others = [job("team", "d", "y"), job("other", "e", "x")];
-        assert_eq!(find(&trials, &others, Ok(true)).await, (2, "TT".into()));
+        assert_eq!(find(&cache, &others, Ok(true)).await, (2, "TT".into()));
         let two =
-            trials.find(&jobs[0], 2, async { Ok::<_, ()>(true) }, |accepted| accepted.then_some(None)).await;
+            cache.find(&jobs[0], 2, async { Ok::<_, ()>(true) }, |accepted| accepted.then_some(None)).await;
         assert!(matches!(two, Found::Tried(Ok(true))));
         tokio::time::sleep(HOLDS).await;
-        assert_eq!(find(&trials, &jobs, Ok(true)).await, (1, "TAA".into()));
+        assert_eq!(find(&cache, &jobs, Ok(true)).await, (1, "TAA".into()));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_refusal_is_nobody_elses() {
-        let trials = Trials::default();
+        let cache = DryRunCache::default();
         let jobs = ["a", "b", "c"].map(|name| job("team", name, "x"));
-        assert_eq!(find(&trials, &jobs, Ok(false)).await, (1, "TRR".into()));
+        assert_eq!(find(&cache, &jobs, Ok(false)).await, (1, "TRR".into()));
         // Nothing is kept of it, nor of a server that did not answer: the next in line tries.
-        assert_eq!(find(&trials, &jobs, Err(())).await, (3, "TTT".into()));
-        assert_eq!(find(&trials, &jobs, Ok(true)).await, (1, "TAA".into()));
+        assert_eq!(find(&cache, &jobs, Err(())).await, (3, "TTT".into()));
+        assert_eq!(find(&cache, &jobs, Ok(true)).await, (1, "TAA".into()));
     }
 
     #[tokio::test(start_paused = true)]
     async fn new_rules_of_a_namespace_end_consent() {
-        let trials = Trials::default();
+        let cache = DryRunCache::default();
         let jobs = [job("team", "a", "x"), job("other", "a", "x")];
-        find(&trials, &jobs, Ok(true)).await;
-        trials.forget("team");
-        assert_eq!(find(&trials, &jobs, Ok(true)).await, (1, "TA".into()));
+        find(&cache, &jobs, Ok(true)).await;
+        cache.forget("team");
+        assert_eq!(find(&cache, &jobs, Ok(true)).await, (1, "TA".into()));
     }
 }

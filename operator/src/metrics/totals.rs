@@ -51,7 +51,7 @@ impl Sum {
 
 /// What has been used.
 #[derive(Debug, Default)]
-pub struct Spent {
+pub struct Totals {
     /// Since when this process leads.
     since: Option<Timestamp>,
     /// What is counted already of attempts that run.
@@ -81,7 +81,7 @@ fn difference(before: Use, now: Use) -> Use {
     (now.0.saturating_sub(before.0), now.1.saturating_sub(before.1))
 }
 
-impl Spent {
+impl Totals {
     /// This process leads from now on.
     pub fn lead(&mut self, now: Timestamp) {
         self.since = Some(now);
@@ -172,13 +172,13 @@ mod tests {
         }
     }
 
-    fn joules(spent: &Spent) -> f64 {
+    fn joules(spent: &Totals) -> f64 {
         spent.energy().map(|(_, joules, _)| joules).sum()
     }
 
     #[test]
     fn what_is_counted_while_it_runs_is_not_counted_again_at_the_end() {
-        let mut spent = Spent::default();
+        let mut spent = Totals::default();
         spent.lead(at(0));
         spent.running(&attempt("a", 1, 10), (100, 2_000_000));
         spent.running(&attempt("a", 1, 10), (150, 3_000_000));
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn where_less_was_used_than_was_thought_the_counter_stands_still() {
-        let mut spent = Spent::default();
+        let mut spent = Totals::default();
         spent.running(&attempt("a", 1, 10), (100, 0));
         spent.ended(&attempt("a", 1, 10), (70, 0));
         assert_eq!(joules(&spent), 100.0);
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn what_was_used_under_the_leader_before_is_not_counted() {
-        let mut spent = Spent::default();
+        let mut spent = Totals::default();
         spent.lead(at(100));
         spent.running(&attempt("a", 1, 10), (1_000, 0));
         spent.ended(&attempt("b", 1, 10), (1_000, 0));
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn jobs_that_were_deleted_leave_nothing_behind_but_the_sum() {
-        let mut spent = Spent::default();
+        let mut spent = Totals::default();
         spent.running(&attempt("a", 1, 10), (100, 0));
         spent.keep(&BTreeSet::new());
         assert!(spent.running.is_empty());
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn names_beyond_the_bound_are_counted_together() {
-        let mut spent = Spent::default();
+        let mut spent = Totals::default();
         for number in 0..5_000 {
             let mut attempt = attempt(&format!("u{number}"), 1, 10);
             attempt.namespace = format!("team-{}", number % 400);

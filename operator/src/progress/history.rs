@@ -1,4 +1,4 @@
-//! What this replica has heard of one attempt: finer than what is written, and gone with the process.
+//! Progress reports of one attempt that this replica received. Finer than the status, and lost with the process.
 
 use andreas_api::TrainingJobStatus;
 use andreas_api::training_job::Progress;
@@ -14,9 +14,9 @@ const FASTER: f64 = 2.0;
 /// ... give or take this much, thousandths of a percent.
 const MARGIN: f64 = 1_000.0;
 
-/// Reports of one attempt as this replica heard them.
+/// Reports of one attempt as this replica received them.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Heard {
+pub struct ReportHistory {
     /// The attempt.
     pub attempt: i64,
     /// The highest claim, and when it came.
@@ -30,7 +30,7 @@ pub struct Heard {
     ended: bool,
 }
 
-impl Heard {
+impl ReportHistory {
     /// At the first report of an attempt, which may make no claim: callbacks post a plain 0 at the beginning.
     pub fn new(attempt: i64, claim: Option<Claim>, held: Option<&Progress>, at: Timestamp) -> Self {
         let same = held.filter(|progress| progress.attempt == attempt);
@@ -47,7 +47,7 @@ impl Heard {
     }
 
     /// Takes a claim in. `true`: the program has come further, or to its end, since the last report.
-    pub fn hear(&mut self, claim: Claim, at: Timestamp) -> bool {
+    pub fn record(&mut self, claim: Claim, at: Timestamp) -> bool {
         let ends = claim.forced_end && !self.ended;
         self.ended |= claim.forced_end;
         if claim.is_plain_hundred() {
@@ -104,11 +104,12 @@ mod tests {
 
     /// Whether a plain 100 at the end of such claims, each a percentage and a second, is believed.
     fn believed(claims: &[(i32, i64)], end: i64) -> bool {
-        let mut heard = Heard::new(1, claims.first().map(|(p, _)| percent(*p)), None, at(claims[0].1));
+        let mut history =
+            ReportHistory::new(1, claims.first().map(|(p, _)| percent(*p)), None, at(claims[0].1));
         for (p, second) in claims {
-            heard.hear(percent(*p), at(*second));
+            history.record(percent(*p), at(*second));
         }
-        heard.can_be_done(&TrainingJobStatus::default(), at(end))
+        history.can_be_done(&TrainingJobStatus::default(), at(end))
     }
 
     #[test]
@@ -122,16 +123,16 @@ mod tests {
 
     #[test]
     fn the_zero_at_the_beginning_tells_when_the_program_began() {
-        let mut heard = Heard::new(1, None, None, at(100));
-        heard.hear(percent(60), at(105));
-        assert!(heard.can_be_done(&TrainingJobStatus::default(), at(108)));
-        assert!(!heard.can_be_done(&TrainingJobStatus::default(), at(105)));
+        let mut history = ReportHistory::new(1, None, None, at(100));
+        history.record(percent(60), at(105));
+        assert!(history.can_be_done(&TrainingJobStatus::default(), at(108)));
+        assert!(!history.can_be_done(&TrainingJobStatus::default(), at(105)));
     }
 
     #[test]
     fn only_what_is_above_all_before_is_a_move() {
-        let mut heard = Heard::new(1, Some(percent(40)), None, at(0));
-        let moves = [40, 40, 39, 41, 100, 100, 41].map(|p| heard.hear(percent(p), at(1)));
+        let mut history = ReportHistory::new(1, Some(percent(40)), None, at(0));
+        let moves = [40, 40, 39, 41, 100, 100, 41].map(|p| history.record(percent(p), at(1)));
         assert_eq!(moves, [true, false, false, true, true, false, false]);
     }
 }

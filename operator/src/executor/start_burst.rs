@@ -1,8 +1,7 @@
-//! Starts go first: while many jobs are being started, what only records something for people waits, for a bounded time.
+//! Start bursts: while many jobs start, status writes that only record that a job runs are deferred for at most ten seconds.
 //!
-//! A status of a TrainingJob costs the API server several times what a pod or its Binding costs. When hundreds of jobs start at
-//! once, records that earlier ones run would take the time in which the others could be bound. Nothing that anybody waits for
-//! is ever put off: allocations, pods, ends and stops are written at once, and without a crowd so is everything.
+//! A status write costs the API server several times what a pod or its Binding costs. In a burst these records would take the
+//! time in which other jobs could be bound. Allocations, pods, ends and stops are never deferred.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,23 +15,23 @@ use tokio::time::{Instant, sleep};
 
 use crate::lifecycle::Step;
 
-/// So many jobs being started at a time are a crowd. One alone is started in some tens of milliseconds.
+/// This many jobs starting at the same time are a burst. A single job starts within tens of milliseconds.
 const MANY: usize = 8;
-/// Longest that a record waits.
+/// Longest delay of a record.
 const LONGEST: Duration = Duration::from_secs(10);
-/// How often it is looked whether the crowd has gone.
-const LOOK: Duration = Duration::from_secs(1);
-/// For so long nothing came after a crowd before it has gone: between two plans of a burst nobody starts, and the next are many.
-const LULL: Duration = Duration::from_secs(2);
+/// How often the end of the burst is polled.
+const POLL: Duration = Duration::from_secs(1);
+/// A burst ends when no job started for this long: between two plans of a burst none does.
+const QUIET_PERIOD: Duration = Duration::from_secs(2);
 
-/// How many jobs are being started. Clones count together.
+/// Number of jobs that are starting. Clones share the count.
 #[derive(Clone, Debug, Default)]
-pub struct Crowd {
+pub struct StartBurst {
     starting: Arc<AtomicUsize>,
     last: Arc<Mutex<Option<Instant>>>,
 }
 
-/// A job is being started for as long as this lives.
+/// Guard: one job is starting while this lives.
 #[derive(Debug)]
 pub struct Starting {
     starting: Arc<AtomicUsize>,
@@ -44,8 +43,8 @@ impl Drop for Starting {
     }
 }
 
-impl Crowd {
-    /// Counts a job while it is being started: its allocation is written, its pods are made.
+impl StartBurst {
+    /// Counts a job while its allocation is written and its pods are created.
     pub fn enter(&self) -> Starting {
         if self.starting.fetch_add(1, Ordering::Relaxed) + 1 >= MANY {
             *self.last.lock() = Some(Instant::now());
@@ -53,28 +52,28 @@ impl Crowd {
         Starting { starting: Arc::clone(&self.starting) }
     }
 
-    fn is_here(&self) -> bool {
-        let just_now = || self.last.lock().is_some_and(|last| last.elapsed() < LULL);
+    fn is_active(&self) -> bool {
+        let just_now = || self.last.lock().is_some_and(|last| last.elapsed() < QUIET_PERIOD);
         self.starting.load(Ordering::Relaxed) >= MANY || just_now()
     }
 
-    /// When to look again, where the step does nothing but record that a job runs, and others wait to be started.
-    pub fn puts_off(&self, job: &SlimTrainingJob, step: &Step, now: Timestamp) -> Option<Duration> {
+    /// Delay after which the step is tried again, if it only records that a job runs and a burst is active.
+    pub fn defers(&self, job: &SlimTrainingJob, step: &Step, now: Timestamp) -> Option<Duration> {
         let before = job.status.as_ref().map(|status| status.phase).unwrap_or_default();
         let only_records =
             before == Phase::Starting && step.status.phase == Phase::Running && step.actions.is_empty();
-        (only_records && self.is_here() && now < due(&step.status)?).then_some(LOOK)
+        (only_records && self.is_active() && now < due(&step.status)?).then_some(POLL)
     }
 
-    /// Waits until the crowd has gone, [`LONGEST`] after `since` at the latest.
-    pub async fn has_gone(&self, since: Instant) {
-        while self.is_here() && since.elapsed() < LONGEST {
-            sleep(LOOK / 10).await;
+    /// Waits until the burst has ended, at most until [`LONGEST`] after `since`.
+    pub async fn ended(&self, since: Instant) {
+        while self.is_active() && since.elapsed() < LONGEST {
+            sleep(POLL / 10).await;
         }
     }
 }
 
-/// When it is recorded, whoever waits.
+/// Latest time of the record.
 fn due(status: &TrainingJobStatus) -> Option<Timestamp> {
     let running = status.allocation.as_ref()?.running_time.as_ref()?;
     running.0.checked_add(SignedDuration::try_from(LONGEST).ok()?).ok()
@@ -122,38 +121,38 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn that_a_job_runs_is_recorded_at_once_unless_many_are_being_started() {
         let (job, step) = begins();
-        let crowd = Crowd::default();
-        assert_eq!(crowd.puts_off(&job, &step, at(101)), None, "nobody waits");
-        let mut here: Vec<Starting> = (0..MANY).map(|_| crowd.enter()).collect();
-        assert_eq!(crowd.puts_off(&job, &step, at(101)), Some(LOOK));
-        assert_eq!(crowd.puts_off(&job, &step, at(110)), None, "it has waited for long enough");
+        let start_burst = StartBurst::default();
+        assert_eq!(start_burst.defers(&job, &step, at(101)), None, "nobody waits");
+        let mut here: Vec<Starting> = (0..MANY).map(|_| start_burst.enter()).collect();
+        assert_eq!(start_burst.defers(&job, &step, at(101)), Some(POLL));
+        assert_eq!(start_burst.defers(&job, &step, at(110)), None, "it has waited for long enough");
         here.pop();
-        assert_eq!(crowd.puts_off(&job, &step, at(101)), Some(LOOK), "more may come");
-        sleep(LULL).await;
-        assert_eq!(crowd.puts_off(&job, &step, at(101)), None, "the crowd has gone");
+        assert_eq!(start_burst.defers(&job, &step, at(101)), Some(POLL), "more may come");
+        sleep(QUIET_PERIOD).await;
+        assert_eq!(start_burst.defers(&job, &step, at(101)), None, "the start_burst has gone");
     }
 
     #[test]
     fn what_somebody_waits_for_is_never_put_off() {
         let (job, step) = begins();
-        let crowd = Crowd::default();
-        let _here: Vec<Starting> = (0..MANY).map(|_| crowd.enter()).collect();
+        let start_burst = StartBurst::default();
+        let _here: Vec<Starting> = (0..MANY).map(|_| start_burst.enter()).collect();
         let mut acts = step.clone();
         acts.actions.push(Action::DeleteJob { uid: "j1".into() });
-        assert_eq!(crowd.puts_off(&job, &acts, at(101)), None, "it also does something");
+        assert_eq!(start_burst.defers(&job, &acts, at(101)), None, "it also does something");
         let mut ends = step;
         ends.status.phase = Phase::Succeeded;
-        assert_eq!(crowd.puts_off(&job, &ends, at(101)), None, "it frees GPUs");
+        assert_eq!(start_burst.defers(&job, &ends, at(101)), None, "it frees GPUs");
     }
 
     #[tokio::test(start_paused = true)]
     async fn whoever_waits_for_the_crowd_to_go_waits_for_a_bounded_time() {
-        let crowd = Crowd::default();
+        let start_burst = StartBurst::default();
         let began = Instant::now();
-        crowd.has_gone(began).await;
+        start_burst.ended(began).await;
         assert_eq!(began.elapsed(), Duration::ZERO);
-        let here: Vec<Starting> = (0..MANY).map(|_| crowd.enter()).collect();
-        crowd.has_gone(began).await;
+        let here: Vec<Starting> = (0..MANY).map(|_| start_burst.enter()).collect();
+        start_burst.ended(began).await;
         assert_eq!(began.elapsed(), LONGEST);
         drop(here);
     }
