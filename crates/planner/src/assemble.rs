@@ -3,36 +3,39 @@
 use andreas_core::{JobId, Joules, Money, Seconds};
 
 use crate::baseline::Outcome;
-use crate::board::Board;
 use crate::budget;
+use crate::capacity::{Capacity, Obstacle};
 use crate::cost::Forecast;
 use crate::explain::{BLOCKERS, Explainer};
-use crate::instance::{Holding, Instance, JobData, Spot};
-use crate::ledger::{Ledger, Obstacle};
+use crate::instance::{Assignment, Holding, Instance, JobData};
 use crate::method::Options;
+use crate::partial::PartialPlan;
 use crate::plan::{Decision, JobPlan, Plan, WaitReason};
 use crate::snapshot::{JobState, LimitsCount};
 
 pub(crate) fn assemble(instance: &Instance<'_>, options: &Options, outcome: Outcome) -> Plan {
-    let mut board = Board::new(instance, |_, _| false);
-    for (job, spot) in outcome.spots.iter().enumerate() {
-        match (spot, &board.spots[job]) {
-            (Some(spot), None) => board.put(instance, job, spot.clone()),
+    let mut partial = PartialPlan::new(instance, |_, _| false);
+    for (job, assignment) in outcome.assignments.iter().enumerate() {
+        match (assignment, &partial.assignments[job]) {
+            (Some(assignment), None) => partial.assign(instance, job, assignment.clone()),
             (None, Some(_)) => {
-                board.lift(instance, job);
+                partial.unassign(instance, job);
             }
-            (Some(spot), Some(there)) if spot != there => {
-                board.lift(instance, job);
-                board.put(instance, job, spot.clone());
+            (Some(assignment), Some(there)) if assignment != there => {
+                partial.unassign(instance, job);
+                partial.assign(instance, job, assignment.clone());
             }
             _ => {}
         }
     }
-    let spots = board.spots.clone();
-    let budgeted =
-        if instance.above_budget { budget::with_leaving(instance, &spots) } else { board.ledger.power() };
-    let mut order = Order::new(instance, &spots);
-    let mut explainer = Explainer::new(instance, board, &outcome);
+    let assignments = partial.assignments.clone();
+    let budgeted = if instance.above_budget {
+        budget::with_leaving(instance, &assignments)
+    } else {
+        partial.ledger.power()
+    };
+    let mut order = Order::new(instance, &assignments);
+    let mut explainer = Explainer::new(instance, partial, &outcome);
     let asked = outcome.wake.map(|wake| instance.snapshot.now + Seconds(wake));
     let next = instance.next_edge().into_iter().chain(asked);
     let mut plan = Plan {
@@ -51,22 +54,22 @@ pub(crate) fn assemble(instance: &Instance<'_>, options: &Options, outcome: Outc
         memory: outcome.memory.clone(),
     };
     let mut total = Money::ZERO;
-    let mut jobs = Vec::with_capacity(spots.len());
+    let mut jobs = Vec::with_capacity(assignments.len());
     for (job, data) in instance.jobs.iter().enumerate() {
-        let expected = match &spots[job] {
-            Some(spot) => {
-                let (spot, after) = match order.carry_out(job, spot) {
-                    Carry::Out { after } => (spot, after),
+        let expected = match &assignments[job] {
+            Some(assignment) => {
+                let (assignment, after) = match order.carry_out(job, assignment) {
+                    Carry::Out { after } => (assignment, after),
                     Carry::Stay(present) => (present, Vec::new()),
                     Carry::Wait => {
                         jobs.push((data.job.id.clone(), waiting(instance, job, order.wait())));
                         continue;
                     }
                 };
-                let run = forecast(instance, job, spot);
+                let run = forecast(instance, job, assignment);
                 let end = instance.snapshot.now + Seconds(run.mean_end());
                 plan.next_event = Some(plan.next_event.map_or(end, |next| next.min(end)));
-                running(instance, job, spot, run, after)
+                running(instance, job, assignment, run, after)
             }
             None => waiting(instance, job, explainer.wait(job)),
         };
@@ -88,16 +91,16 @@ fn gap(cost: Money, bound: Money) -> Option<f64> {
 }
 
 /// When a job ends that goes on, starts or moves there.
-fn forecast(instance: &Instance<'_>, job: usize, spot: &Spot) -> Forecast {
+fn forecast(instance: &Instance<'_>, job: usize, assignment: &Assignment) -> Forecast {
     let data = &instance.jobs[job];
-    let config = &data.configs[spot.config];
+    let config = &data.configs[assignment.config];
     let gone = match &data.job.state {
         JobState::Stopping { gone_by, .. } => (gone_by.0 - instance.now).max(0.0),
         _ => 0.0,
     };
     let delay = match &data.holding {
-        Holding::Running { spot: old, .. }
-            if old.nodes != spot.nodes || data.configs[old.config].gpus != config.gpus =>
+        Holding::Running { assignment: old, .. }
+            if old.nodes != assignment.nodes || data.configs[old.config].gpus != config.gpus =>
         {
             let before = data.configs[old.config].time;
             let scale = if before > 0.0 { config.time / before } else { 1.0 };
@@ -108,15 +111,21 @@ fn forecast(instance: &Instance<'_>, job: usize, spot: &Spot) -> Forecast {
     Forecast { delay, time: config.time, rel_std: config.rel_std }
 }
 
-fn running(instance: &Instance<'_>, job: usize, spot: &Spot, run: Forecast, after: Vec<JobId>) -> JobPlan {
+fn running(
+    instance: &Instance<'_>,
+    job: usize,
+    assignment: &Assignment,
+    run: Forecast,
+    after: Vec<JobId>,
+) -> JobPlan {
     let data = &instance.jobs[job];
-    let config = &data.configs[spot.config];
+    let config = &data.configs[assignment.config];
     let deadline_in = data.deadline - instance.now;
     let age = (instance.now - data.job.submit.0).max(0.0);
     let late =
         run.lateness_cost(deadline_in, data.job.weight.0, data.share, age, &instance.snapshot.lateness);
     JobPlan {
-        decision: Decision::Run(instance.placement(job, spot)),
+        decision: Decision::Run(instance.placement(job, assignment)),
         after,
         finish: Some(instance.snapshot.now + Seconds(run.mean_end())),
         energy: Joules(config.power * run.mean_end().max(0.0)),
@@ -149,7 +158,7 @@ enum Carry<'a> {
     /// All of it, once these jobs have left.
     Out { after: Vec<JobId> },
     /// It stays as it is: a higher limit has to wait for watts that lower limits of others will save.
-    Stay(&'a Spot),
+    Stay(&'a Assignment),
     /// It does not start yet, for the same reason.
     Wait,
 }
@@ -158,25 +167,28 @@ enum Carry<'a> {
 /// limit is in force.
 struct Order<'a, 'b> {
     instance: &'a Instance<'b>,
-    spots: &'a [Option<Spot>],
+    assignments: &'a [Option<Assignment>],
     /// What is held now, and what was started since without waiting for anybody.
-    held: Ledger,
+    held: Capacity,
     /// Jobs that leave where they are.
     leaving: Vec<usize>,
     /// Limits are waited for: the same as `held` once those have left.
-    left: Option<Ledger>,
+    left: Option<Capacity>,
 }
 
 impl<'a, 'b> Order<'a, 'b> {
-    fn new(instance: &'a Instance<'b>, spots: &'a [Option<Spot>]) -> Self {
-        let mut held = Board::new(instance, |_, _| true).ledger;
+    fn new(instance: &'a Instance<'b>, assignments: &'a [Option<Assignment>]) -> Self {
+        let mut held = PartialPlan::new(instance, |_, _| true).ledger;
         held.draw_more(instance.jobs.iter().map(JobData::unset_mw).sum());
-        let mut order = Self { instance, spots, held, leaving: Vec::new(), left: None };
-        order.leaving = (0..spots.len()).filter(|job| order.leaves(*job).is_some()).collect();
-        if (0..spots.len()).any(|job| order.will_draw_less(job)) {
+        let mut order = Self { instance, assignments, held, leaving: Vec::new(), left: None };
+        order.leaving = (0..assignments.len()).filter(|job| order.leaves(*job).is_some()).collect();
+        if (0..assignments.len()).any(|job| order.will_draw_less(job)) {
             let mut left = order.held.clone();
             for job in &order.leaving {
-                order.leaves(*job).into_iter().for_each(|spot| left.release(instance, *job, spot));
+                order
+                    .leaves(*job)
+                    .into_iter()
+                    .for_each(|assignment| left.release(instance, *job, assignment));
             }
             order.left = Some(left);
         }
@@ -186,24 +198,25 @@ impl<'a, 'b> Order<'a, 'b> {
     /// A lower limit of what it holds is decided and not in force yet.
     fn will_draw_less(&self, job: usize) -> bool {
         let data = &self.instance.jobs[job];
-        let draw = |spot: &Spot| data.configs[spot.config].draw_mw();
+        let draw = |assignment: &Assignment| data.configs[assignment.config].draw_mw();
         let lowered = || {
-            let spots = data.present().zip(self.spots[job].as_ref()).filter(|_| self.leaves(job).is_none());
-            spots.is_some_and(|(present, spot)| draw(spot) < draw(present))
+            let assignments =
+                data.present().zip(self.assignments[job].as_ref()).filter(|_| self.leaves(job).is_none());
+            assignments.is_some_and(|(present, assignment)| draw(assignment) < draw(present))
         };
         data.job.limits_count != LimitsCount::AtOnce && (data.unset_mw() > 0 || lowered())
     }
 
     /// Whether a decision can be carried out as it is, or waits for limits that are not in force yet.
-    fn carry_out(&mut self, job: usize, spot: &Spot) -> Carry<'a> {
+    fn carry_out(&mut self, job: usize, assignment: &Assignment) -> Carry<'a> {
         let instance = self.instance;
         let present = instance.jobs[job].present();
         let stays = present.filter(|_| self.leaves(job).is_none());
-        let Some(left) = &mut self.left else { return Carry::Out { after: self.after(job, spot) } };
+        let Some(left) = &mut self.left else { return Carry::Out { after: self.after(job, assignment) } };
         match stays {
             Some(present) => {
-                let draw = |spot: &Spot| instance.jobs[job].configs[spot.config].draw_mw();
-                let more = draw(spot) - draw(present);
+                let draw = |assignment: &Assignment| instance.jobs[job].configs[assignment.config].draw_mw();
+                let more = draw(assignment) - draw(present);
                 if more <= 0 {
                     return Carry::Out { after: Vec::new() };
                 }
@@ -215,17 +228,17 @@ impl<'a, 'b> Order<'a, 'b> {
                 Carry::Out { after: Vec::new() }
             }
             // Who moves gives back its own watts first, and takes longer for it than a limit.
-            None if present.is_none() && !left.within_power(instance, job, spot) => Carry::Wait,
+            None if present.is_none() && !left.within_power(instance, job, assignment) => Carry::Wait,
             None => {
-                left.take(instance, job, spot);
-                Carry::Out { after: self.after(job, spot) }
+                left.take(instance, job, assignment);
+                Carry::Out { after: self.after(job, assignment) }
             }
         }
     }
 
     /// Why a start waits for limits, with the jobs whose limits are lowered.
     fn wait(&self) -> Decision {
-        let blockers = (0..self.spots.len()).filter(|job| self.will_draw_less(*job)).take(BLOCKERS);
+        let blockers = (0..self.assignments.len()).filter(|job| self.will_draw_less(*job)).take(BLOCKERS);
         Decision::Wait {
             reason: WaitReason::PowerBudget,
             blockers: blockers.map(|job| self.instance.jobs[job].job.id.clone()).collect(),
@@ -233,20 +246,21 @@ impl<'a, 'b> Order<'a, 'b> {
         }
     }
 
-    fn leaves(&self, job: usize) -> Option<&'a Spot> {
+    fn leaves(&self, job: usize) -> Option<&'a Assignment> {
         let data = &self.instance.jobs[job];
         let present = match &data.holding {
-            Holding::Running { spot, .. } | Holding::Committed { target: spot, .. } => spot,
+            Holding::Running { assignment, .. } | Holding::Committed { target: assignment, .. } => assignment,
             _ => return None,
         };
-        let goes = self.spots[job].as_ref();
-        let stays = goes.is_some_and(|spot| {
-            spot.nodes == present.nodes && data.configs[spot.config].gpus == data.configs[present.config].gpus
+        let goes = self.assignments[job].as_ref();
+        let stays = goes.is_some_and(|assignment| {
+            assignment.nodes == present.nodes
+                && data.configs[assignment.config].gpus == data.configs[present.config].gpus
         });
         (!stays).then_some(present)
     }
 
-    fn after(&mut self, job: usize, spot: &Spot) -> Vec<JobId> {
+    fn after(&mut self, job: usize, assignment: &Assignment) -> Vec<JobId> {
         let instance = self.instance;
         let own = self.leaves(job);
         let starts = own.is_some() || instance.jobs[job].present().is_none();
@@ -256,19 +270,21 @@ impl<'a, 'b> Order<'a, 'b> {
         if let Some(own) = own {
             self.held.release(instance, job, own);
         }
-        let fits = self.held.fits(instance, job, spot);
+        let fits = self.held.fits(instance, job, assignment);
         if let Some(own) = own {
             self.held.take(instance, job, own);
         }
         let Err(obstacle) = fits else {
-            self.held.take(instance, job, spot);
+            self.held.take(instance, job, assignment);
             return Vec::new();
         };
         let namespace = &instance.jobs[job].job.namespace;
         let in_the_way = |other: usize| {
             let Some(old) = self.leaves(other).filter(|_| other != job) else { return false };
             match obstacle {
-                Obstacle::Nodes => old.nodes.as_slice().iter().any(|n| spot.nodes.as_slice().contains(n)),
+                Obstacle::Nodes => {
+                    old.nodes.as_slice().iter().any(|n| assignment.nodes.as_slice().contains(n))
+                }
                 Obstacle::Quota => instance.jobs[other].job.namespace == *namespace,
                 Obstacle::Power => true,
             }

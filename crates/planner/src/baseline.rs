@@ -1,15 +1,15 @@
 //! First-principle methods: an order, and one configuration after the other. Running jobs are left alone.
 
-use crate::board::Board;
 use crate::budget;
 use crate::candidates;
-use crate::instance::{Instance, Spot};
+use crate::instance::{Assignment, Instance};
 use crate::method::{Accounting, MethodName, Options};
+use crate::partial::PartialPlan;
 use crate::reserve::{self, Reservation};
 
 /// A decision by numbers.
 pub(crate) struct Outcome {
-    pub spots: Vec<Option<Spot>>,
+    pub assignments: Vec<Option<Assignment>>,
     /// What was minimised, where the method has such a thing.
     pub objective: Option<f64>,
     pub trials: u64,
@@ -28,8 +28,9 @@ pub(crate) struct Outcome {
 }
 
 /// Jobs without a spot in the order of a method; the longest-waiting ones come first whatever the method.
-pub(crate) fn queue(instance: &Instance<'_>, method: MethodName, board: &Board) -> Vec<usize> {
-    let mut queue: Vec<usize> = (0..instance.jobs.len()).filter(|j| board.spots[*j].is_none()).collect();
+pub(crate) fn queue(instance: &Instance<'_>, method: MethodName, partial: &PartialPlan) -> Vec<usize> {
+    let mut queue: Vec<usize> =
+        (0..instance.jobs.len()).filter(|j| partial.assignments[*j].is_none()).collect();
     queue.sort_by(|&a, &b| {
         let (x, y) = (&instance.jobs[a], &instance.jobs[b]);
         let by_submit = x.job.submit.total_cmp(&y.job.submit);
@@ -38,8 +39,8 @@ pub(crate) fn queue(instance: &Instance<'_>, method: MethodName, board: &Board) 
             MethodName::Priority | MethodName::PriorityFixed => y.weight.total_cmp(&x.weight),
             _ => by_submit,
         };
-        let by_method = if x.overdue && y.overdue { by_submit } else { by_method };
-        y.overdue.cmp(&x.overdue).then(by_method).then(by_submit).then(a.cmp(&b))
+        let by_method = if x.aged_out && y.aged_out { by_submit } else { by_method };
+        y.aged_out.cmp(&x.aged_out).then(by_method).then(by_submit).then(a.cmp(&b))
     });
     queue
 }
@@ -50,7 +51,7 @@ pub(crate) fn queue(instance: &Instance<'_>, method: MethodName, board: &Board) 
 /// A second round matters where a later job made a node busy whose overhead had been too much for the budget.
 pub(crate) fn fill(
     instance: &Instance<'_>,
-    board: &mut Board,
+    partial: &mut PartialPlan,
     queue: &[usize],
     candidates: &mut dyn FnMut(usize) -> Vec<usize>,
     reserved: &mut Option<Reservation>,
@@ -59,19 +60,19 @@ pub(crate) fn fill(
     for _ in 0..ROUNDS {
         let mut placed = false;
         for (&job, configs) in queue.iter().zip(&asked) {
-            if board.spots[job].is_some() {
+            if partial.assignments[job].is_some() {
                 continue;
             }
             if let Some(own) = reserved.take_if(|r| r.job == job) {
                 // Its own reservation must not be in its way.
-                board.ledger.release(instance, job, &own.spot);
+                partial.ledger.release(instance, job, &own.assignment);
             }
-            if board.ledger.any_open() && board.place_first(instance, job, configs) {
+            if partial.ledger.any_open() && partial.place_first(instance, job, configs) {
                 placed = true;
             } else if let Some(kept) = reserved {
-                placed |= backfill(instance, board, job, configs, kept);
-            } else if instance.jobs[job].overdue {
-                *reserved = reserve::reserve(instance, board, job, configs);
+                placed |= backfill(instance, partial, job, configs, kept);
+            } else if instance.jobs[job].aged_out {
+                *reserved = reserve::reserve(instance, partial, job, configs);
             }
         }
         if !placed {
@@ -83,7 +84,7 @@ pub(crate) fn fill(
 /// Places a job on room that is kept for another one, if it is expected to be done before that could start.
 fn backfill(
     instance: &Instance<'_>,
-    board: &mut Board,
+    partial: &mut PartialPlan,
     job: usize,
     configs: &[usize],
     kept: &Reservation,
@@ -93,9 +94,9 @@ fn backfill(
     if short.is_empty() {
         return false;
     }
-    board.ledger.release(instance, kept.job, &kept.spot);
-    let placed = board.place_first(instance, job, &short);
-    board.ledger.take(instance, kept.job, &kept.spot);
+    partial.ledger.release(instance, kept.job, &kept.assignment);
+    let placed = partial.place_first(instance, job, &short);
+    partial.ledger.take(instance, kept.job, &kept.assignment);
     placed
 }
 
@@ -104,9 +105,9 @@ const ROUNDS: usize = 16;
 
 /// One decision.
 pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
-    let mut board = Board::new(instance, |_, _| true);
-    let stopped = budget::enforce(instance, &mut board);
-    let queue = queue(instance, options.method, &board);
+    let mut partial = PartialPlan::new(instance, |_, _| true);
+    let stopped = budget::enforce(instance, &mut partial);
+    let queue = queue(instance, options.method, &partial);
     let fixed =
         matches!(options.method, MethodName::FifoFixed | MethodName::EdfFixed | MethodName::PriorityFixed);
     let mut candidates = |job: usize| match (&options.accounting, fixed) {
@@ -115,13 +116,13 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
         (Accounting::Catalogue(_), false) => candidates::published(instance, &options.accounting, job).order,
     };
     let mut reserved = None;
-    fill(instance, &mut board, &queue, &mut candidates, &mut reserved);
+    fill(instance, &mut partial, &queue, &mut candidates, &mut reserved);
     let objective = match &options.accounting {
         Accounting::Predicted => None,
-        Accounting::Catalogue(_) => Some(published_cost(instance, options, &board)),
+        Accounting::Catalogue(_) => Some(published_cost(instance, options, &partial)),
     };
     Outcome {
-        spots: board.spots,
+        assignments: partial.assignments,
         objective,
         trials: 1,
         reserved_for: reserved.map(|r| r.job),
@@ -135,19 +136,22 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
 
 /// The cost that the published service reports for these methods: jobs it starts up to the first end among
 /// *them*, jobs that run already each to its own end, as if alone on its node.
-fn published_cost(instance: &Instance<'_>, options: &Options, board: &Board) -> f64 {
+fn published_cost(instance: &Instance<'_>, options: &Options, partial: &PartialPlan) -> f64 {
     let (mut started, mut running) = (Vec::new(), 0.0);
-    for (job, spot) in board.spots.iter().enumerate() {
-        let Some(spot) = spot else { continue };
+    for (job, assignment) in partial.assignments.iter().enumerate() {
+        let Some(assignment) = assignment else { continue };
         let data = &instance.jobs[job];
-        let config = &data.configs[spot.config];
-        if data.present() == Some(spot) {
+        let config = &data.configs[assignment.config];
+        if data.present() == Some(assignment) {
             let rate = candidates::catalogue_rate(instance, &options.accounting, config.kind, config.gpus);
             running +=
                 rate * config.time + data.weight * (instance.now + config.time - data.deadline).max(0.0);
         } else {
-            started.push((job, spot.clone()));
+            started.push((job, assignment.clone()));
         }
     }
-    running + crate::andreas::proxy(instance, &options.accounting, &started, |job| board.spots[job].is_none())
+    running
+        + crate::andreas::proxy(instance, &options.accounting, &started, |job| {
+            partial.assignments[job].is_none()
+        })
 }

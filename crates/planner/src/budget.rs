@@ -11,10 +11,10 @@
 //! A job that may not be moved ([`Job::movable`](crate::Job::movable)) is never given another configuration for it: it goes on
 //! with as many GPUs of the same type on nodes where they fit the budget, else it is stopped and waits until it has left.
 
-use crate::board::Board;
+use crate::capacity::{Capacity, shared_power};
 use crate::cost::Forecast;
-use crate::instance::{Holding, Instance, Spot};
-use crate::ledger::{Ledger, shared_power};
+use crate::instance::{Assignment, Holding, Instance};
+use crate::partial::PartialPlan;
 use crate::snapshot::Preemption;
 
 /// A stopped job is taken to wait about this long before it goes on.
@@ -30,11 +30,11 @@ const PAUSE_S: f64 = 3600.0;
 pub(crate) fn while_leaving(instance: &mut Instance<'_>) {
     let Some(budget) = instance.budget_mw else { return };
     let leaves = instance.jobs.iter().any(|data| data.leaving().is_some());
-    if leaves && Board::new(instance, |_, _| true).ledger.power() > budget {
+    if leaves && PartialPlan::new(instance, |_, _| true).ledger.power() > budget {
         instance.above_budget = true;
-        let mut stays = Board::new(instance, |_, _| true);
+        let mut stays = PartialPlan::new(instance, |_, _| true);
         enforce(instance, &mut stays);
-        let left = (budget - with_leaving(instance, &stays.spots)).max(0);
+        let left = (budget - with_leaving(instance, &stays.assignments)).max(0);
         instance.allowed_mw = Some(budget.min(stays.ledger.power() + left));
         if instance.jobs.iter().any(|data| matches!(data.holding, Holding::Leaving { .. })) {
             for data in &mut instance.jobs {
@@ -47,59 +47,65 @@ pub(crate) fn while_leaving(instance: &mut Instance<'_>) {
 }
 
 /// Power of a plan and of what leaves, where plans are made for the time when it has left.
-pub(crate) fn with_leaving(instance: &Instance<'_>, spots: &[Option<Spot>]) -> i128 {
-    let mut ledger = Ledger::empty(instance);
+pub(crate) fn with_leaving(instance: &Instance<'_>, assignments: &[Option<Assignment>]) -> i128 {
+    let mut ledger = Capacity::empty(instance);
     let mut shared = 0;
-    for (job, spot) in spots.iter().enumerate() {
+    for (job, assignment) in assignments.iter().enumerate() {
         let leaving = instance.jobs[job].leaving();
-        leaving.into_iter().chain(spot).for_each(|spot| ledger.take(instance, job, spot));
-        shared += leaving.zip(spot.as_ref()).map_or(0, |spots| shared_power(instance, job, spots));
+        leaving.into_iter().chain(assignment).for_each(|assignment| ledger.take(instance, job, assignment));
+        shared += leaving
+            .zip(assignment.as_ref())
+            .map_or(0, |assignments| shared_power(instance, job, assignments));
     }
     ledger.power() - shared
 }
 
 /// Brings the board within the budget by limits and stops; commitments and kept jobs alike. Says who was stopped.
-pub(crate) fn enforce(instance: &Instance<'_>, board: &mut Board) -> Vec<usize> {
-    if board.ledger.within_budget(instance) {
+pub(crate) fn enforce(instance: &Instance<'_>, partial: &mut PartialPlan) -> Vec<usize> {
+    if partial.ledger.within_budget(instance) {
         return Vec::new();
     }
-    lower_limits(instance, board);
-    if board.ledger.within_budget(instance) {
+    lower_limits(instance, partial);
+    if partial.ledger.within_budget(instance) {
         return Vec::new();
     }
     let mut victims: Vec<(bool, f64, usize)> = (0..instance.jobs.len())
         .filter_map(|job| {
-            let spot = board.spots[job].as_ref()?;
+            let assignment = partial.assignments[job].as_ref()?;
             let never = instance.jobs[job].job.preemption == Preemption::Never;
-            Some((never, stop_cost(instance, job, spot) / saved_by_stop(instance, job, spot).max(1e-3), job))
+            Some((
+                never,
+                stop_cost(instance, job, assignment) / saved_by_stop(instance, job, assignment).max(1e-3),
+                job,
+            ))
         })
         .collect();
     victims.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2)));
     let mut stopped = Vec::new();
     for (_, _, job) in victims {
-        if board.ledger.within_budget(instance) {
+        if partial.ledger.within_budget(instance) {
             break;
         }
-        if let Some(spot) = board.lift(instance, job) {
-            stopped.push((job, spot));
+        if let Some(assignment) = partial.unassign(instance, job) {
+            stopped.push((job, assignment));
         }
     }
     // The dearest was stopped last; whoever still fits was stopped for nothing.
     stopped
         .into_iter()
         .rev()
-        .filter_map(|(job, spot)| board.try_put(instance, job, spot).err().map(|_| job))
+        .filter_map(|(job, assignment)| partial.try_put(instance, job, assignment).err().map(|_| job))
         .collect()
 }
 
-fn saved_by_stop(instance: &Instance<'_>, job: usize, spot: &Spot) -> f64 {
-    instance.jobs[job].configs[spot.config].draw
+fn saved_by_stop(instance: &Instance<'_>, job: usize, assignment: &Assignment) -> f64 {
+    instance.jobs[job].configs[assignment.config].draw
 }
 
 /// Work done again, and the lateness of a pause.
-fn stop_cost(instance: &Instance<'_>, job: usize, spot: &Spot) -> f64 {
+fn stop_cost(instance: &Instance<'_>, job: usize, assignment: &Assignment) -> f64 {
     let data = &instance.jobs[job];
-    let config = &data.configs[spot.config];
+    let config = &data.configs[assignment.config];
     let lost = instance.snapshot.restart.0 + data.job.lost.0;
     instance.prices.energy_cost(config.power, lost) + lateness(instance, job, config.time, lost + PAUSE_S)
         - lateness(instance, job, config.time, 0.0)
@@ -113,29 +119,31 @@ fn lateness(instance: &Instance<'_>, job: usize, time: f64, delay: f64) -> f64 {
 
 /// Lowers power limits, always the one with the least cost per watt saved, until the budget is kept or no
 /// limit helps.
-fn lower_limits(instance: &Instance<'_>, board: &mut Board) {
+fn lower_limits(instance: &Instance<'_>, partial: &mut PartialPlan) {
     let mut steps: Vec<(f64, usize, usize)> = Vec::new();
     for job in 0..instance.jobs.len() {
-        steps.extend(board.spots[job].as_ref().and_then(|spot| next_limit(instance, job, spot)));
+        steps.extend(
+            partial.assignments[job].as_ref().and_then(|assignment| next_limit(instance, job, assignment)),
+        );
     }
-    while !board.ledger.within_budget(instance) && !steps.is_empty() {
+    while !partial.ledger.within_budget(instance) && !steps.is_empty() {
         let least = (0..steps.len())
             .min_by(|a, b| steps[*a].0.total_cmp(&steps[*b].0).then(steps[*a].1.cmp(&steps[*b].1)));
         let Some(least) = least else { return };
         let (_, job, config) = steps.swap_remove(least);
-        if let Some(spot) = board.lift(instance, job) {
-            let spot = Spot { config, nodes: spot.nodes };
-            steps.extend(next_limit(instance, job, &spot));
-            board.put(instance, job, spot);
+        if let Some(assignment) = partial.unassign(instance, job) {
+            let assignment = Assignment { config, nodes: assignment.nodes };
+            steps.extend(next_limit(instance, job, &assignment));
+            partial.assign(instance, job, assignment);
         }
     }
 }
 
 /// The limit below a job's present one with the least cost per watt: (cost per watt, job, configuration).
-fn next_limit(instance: &Instance<'_>, job: usize, spot: &Spot) -> Option<(f64, usize, usize)> {
+fn next_limit(instance: &Instance<'_>, job: usize, assignment: &Assignment) -> Option<(f64, usize, usize)> {
     let data = &instance.jobs[job];
-    let now = &data.configs[spot.config];
-    if spot.nodes.as_slice().len() != now.nodes as usize {
+    let now = &data.configs[assignment.config];
+    if assignment.nodes.as_slice().len() != now.nodes as usize {
         // On nodes that are no longer known: nobody could say where it is to stay.
         return None;
     }

@@ -3,9 +3,9 @@
 use andreas_core::JobId;
 
 use crate::baseline::Outcome;
-use crate::board::Board;
+use crate::capacity::Obstacle;
 use crate::instance::{Config, Holding, Instance};
-use crate::ledger::Obstacle;
+use crate::partial::PartialPlan;
 use crate::plan::{Decision, WaitReason};
 
 /// Most jobs named as being in the way.
@@ -14,7 +14,7 @@ pub(crate) const BLOCKERS: usize = 8;
 pub(crate) struct Explainer<'a, 'b> {
     instance: &'a Instance<'b>,
     /// The finished plan.
-    board: Board,
+    partial: PartialPlan,
     /// By node: who holds how many GPUs.
     holders: Vec<Vec<(i64, usize)>>,
     reserved_for: Option<usize>,
@@ -24,12 +24,12 @@ pub(crate) struct Explainer<'a, 'b> {
 }
 
 impl<'a, 'b> Explainer<'a, 'b> {
-    pub fn new(instance: &'a Instance<'b>, board: Board, outcome: &Outcome) -> Self {
+    pub fn new(instance: &'a Instance<'b>, partial: PartialPlan, outcome: &Outcome) -> Self {
         let mut holders = vec![Vec::new(); instance.nodes.len()];
         for (job, data) in instance.jobs.iter().enumerate() {
-            for spot in board.spots[job].iter().chain(data.leaving()) {
-                for &node in spot.nodes.as_slice() {
-                    holders[node as usize].push((data.configs[spot.config].gpus, job));
+            for assignment in partial.assignments[job].iter().chain(data.leaving()) {
+                for &node in assignment.nodes.as_slice() {
+                    holders[node as usize].push((data.configs[assignment.config].gpus, job));
                 }
             }
         }
@@ -39,7 +39,7 @@ impl<'a, 'b> Explainer<'a, 'b> {
         }
         Self {
             instance,
-            board,
+            partial,
             holders,
             reserved_for: outcome.reserved_for,
             stopped: outcome.stopped.clone(),
@@ -108,7 +108,7 @@ impl<'a, 'b> Explainer<'a, 'b> {
         let data = &instance.jobs[job];
         let (mut power, mut quota, mut room) = (false, false, false);
         for config in (0..data.configs.len()).filter(|c| data.configs[*c].offered) {
-            match self.board.ledger.find(instance, job, config) {
+            match self.partial.ledger.find(instance, job, config) {
                 Ok(_) => room = true,
                 Err(Obstacle::Power) => power = true,
                 Err(Obstacle::Quota) => quota = true,
@@ -166,7 +166,7 @@ impl<'a, 'b> Explainer<'a, 'b> {
         let config = &self.instance.jobs[job].configs[config];
         let nodes = self.instance.types[config.kind].nodes.iter().copied();
         let nearest = nodes.filter(|n| self.node_ever(job, config, *n, true)).max_by(|a, b| {
-            let free = |n: &u32| self.board.ledger.free_gpus(*n);
+            let free = |n: &u32| self.partial.ledger.free_gpus(*n);
             free(a).cmp(&free(b)).then(b.cmp(a))
         });
         let holders = nearest.map_or(&[][..], |n| &self.holders[n as usize][..]);
@@ -175,8 +175,8 @@ impl<'a, 'b> Explainer<'a, 'b> {
 
     fn heaviest(&self, job: usize) -> Vec<usize> {
         let power = |j: usize| {
-            let spot = self.board.spots[j].as_ref()?;
-            Some(self.instance.jobs[j].configs[spot.config].draw_mw())
+            let assignment = self.partial.assignments[j].as_ref()?;
+            Some(self.instance.jobs[j].configs[assignment.config].draw_mw())
         };
         self.largest(job, &power)
     }
@@ -185,8 +185,9 @@ impl<'a, 'b> Explainer<'a, 'b> {
         let namespace = &self.instance.jobs[job].job.namespace;
         let gpus = |j: usize| {
             let data = &self.instance.jobs[j];
-            let spot = self.board.spots[j].as_ref()?;
-            (data.job.namespace == *namespace).then(|| i128::from(data.configs[spot.config].total_gpus()))
+            let assignment = self.partial.assignments[j].as_ref()?;
+            (data.job.namespace == *namespace)
+                .then(|| i128::from(data.configs[assignment.config].total_gpus()))
         };
         self.largest(job, &gpus)
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use andreas_core::{GpuType, JobId, NamespaceName, Seconds, Time};
 use serde::{Deserialize, Serialize};
 
-use crate::instance::{Instance, Spot};
+use crate::instance::{Assignment, Instance};
 
 /// What has been given until an instant, and what is held since.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -83,12 +83,12 @@ impl Memory {
     }
 
     /// What is to be remembered after a decision: jobs that are gone are forgotten, and namespaces without jobs.
-    pub(crate) fn after(mut self, instance: &Instance<'_>, spots: &[Option<Spot>]) -> Self {
+    pub(crate) fn after(mut self, instance: &Instance<'_>, assignments: &[Option<Assignment>]) -> Self {
         let mut jobs = BTreeMap::new();
         let mut namespaces = BTreeMap::new();
-        for (data, spot) in instance.jobs.iter().zip(spots) {
+        for (data, assignment) in instance.jobs.iter().zip(assignments) {
             let mut memory = self.jobs.remove(&data.job.id).unwrap_or_default();
-            let config = spot.as_ref().map(|spot| &data.configs[spot.config]);
+            let config = assignment.as_ref().map(|assignment| &data.configs[assignment.config]);
             memory.gpus = config.map_or(0, |c| u32::try_from(c.total_gpus()).unwrap_or(u32::MAX));
             memory.gpu_type = config.map(|c| instance.types[c.kind].name.clone());
             memory.namespace = Some(data.job.namespace.clone());

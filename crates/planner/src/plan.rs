@@ -137,7 +137,7 @@ impl WaitReason {
     }
 }
 
-/// Look-ahead prices: what a GPU of each class, and a watt, is worth in each coming period.
+/// ShadowPrices-ahead prices: what a GPU of each class, and a watt, is worth in each coming period.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Prices {
     /// The instant they were made for.

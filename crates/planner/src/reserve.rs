@@ -4,14 +4,14 @@
 //! not fit, the nodes that will be free for it first take nothing new that would still run then (EASY backfilling,
 //! Lifka 1995). One job at a time: more would empty the cluster.
 
-use crate::board::Board;
-use crate::instance::{Holding, Instance, Nodes, Spot};
+use crate::instance::{Assignment, Holding, Instance, Nodes};
+use crate::partial::PartialPlan;
 
 /// Room kept for a job.
 #[derive(Clone, Debug)]
 pub(crate) struct Reservation {
     pub job: usize,
-    pub spot: Spot,
+    pub assignment: Assignment,
     /// Seconds from now until it is expected to be free.
     pub ready: f64,
 }
@@ -19,7 +19,7 @@ pub(crate) struct Reservation {
 /// Takes the room a job is to wait for, if the cluster could ever hold it in one of the configurations that it asks for.
 pub(crate) fn reserve(
     instance: &Instance<'_>,
-    board: &mut Board,
+    partial: &mut PartialPlan,
     job: usize,
     configs: &[usize],
 ) -> Option<Reservation> {
@@ -28,16 +28,21 @@ pub(crate) fn reserve(
         // Until it has left it is offered what it held alone; then it may need other room, or none.
         return None;
     }
-    let (ready, spot) = earliest(instance, board, job, configs)?;
-    board.ledger.take(instance, job, &spot);
-    Some(Reservation { job, spot, ready })
+    let (ready, assignment) = earliest(instance, partial, job, configs)?;
+    partial.ledger.take(instance, job, &assignment);
+    Some(Reservation { job, assignment, ready })
 }
 
 /// The spot of a job that is free first, by the expected ends of what runs.
-fn earliest(instance: &Instance<'_>, board: &Board, job: usize, configs: &[usize]) -> Option<(f64, Spot)> {
+fn earliest(
+    instance: &Instance<'_>,
+    partial: &PartialPlan,
+    job: usize,
+    configs: &[usize],
+) -> Option<(f64, Assignment)> {
     let data = &instance.jobs[job];
-    let holders = holders(instance, board);
-    let mut best: Option<(f64, i64, Spot)> = None;
+    let holders = holders(instance, partial);
+    let mut best: Option<(f64, i64, Assignment)> = None;
     let mut asked = configs.to_vec();
     asked.sort_unstable();
     for (i, config) in asked.into_iter().map(|i| (i, &data.configs[i])).filter(|(_, c)| c.offered) {
@@ -48,7 +53,9 @@ fn earliest(instance: &Instance<'_>, board: &Board, job: usize, configs: &[usize
             .nodes
             .iter()
             .filter(|n| instance.admits(data.admits, **n))
-            .filter_map(|&n| Some((ready_at(instance, board, job, config.gpus, n, &holders[n as usize])?, n)))
+            .filter_map(|&n| {
+                Some((ready_at(instance, partial, job, config.gpus, n, &holders[n as usize])?, n))
+            })
             .collect();
         if ready.len() < config.nodes as usize {
             continue;
@@ -56,43 +63,43 @@ fn earliest(instance: &Instance<'_>, board: &Board, job: usize, configs: &[usize
         ready.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         ready.truncate(config.nodes as usize);
         let nodes: Vec<u32> = ready.iter().map(|(_, n)| *n).collect();
-        let spot = Spot {
+        let assignment = Assignment {
             config: i,
             nodes: if let [node] = nodes.as_slice() { Nodes::One(*node) } else { Nodes::Many(nodes.into()) },
         };
-        if !power_could_fit(instance, job, &spot) {
+        if !power_could_fit(instance, job, &assignment) {
             continue;
         }
         let at = ready.last().map_or(0.0, |(at, _)| *at);
         let gpus = config.total_gpus();
         let better = best.as_ref().is_none_or(|(t, g, _)| at.total_cmp(t).then(gpus.cmp(g)).is_lt());
         if better {
-            best = Some((at, gpus, spot));
+            best = Some((at, gpus, assignment));
         }
     }
-    best.map(|(ready, _, spot)| (ready, spot))
+    best.map(|(ready, _, assignment)| (ready, assignment))
 }
 
 /// Expected ends of what holds each node, with the holder and its GPUs there.
-fn holders(instance: &Instance<'_>, board: &Board) -> Vec<Vec<(f64, usize, i64)>> {
+fn holders(instance: &Instance<'_>, partial: &PartialPlan) -> Vec<Vec<(f64, usize, i64)>> {
     let mut holders = vec![Vec::new(); instance.nodes.len()];
-    let mut add = |job: usize, spot: &Spot, end: f64| {
-        let config = &instance.jobs[job].configs[spot.config];
-        for &node in spot.nodes.as_slice() {
+    let mut add = |job: usize, assignment: &Assignment, end: f64| {
+        let config = &instance.jobs[job].configs[assignment.config];
+        for &node in assignment.nodes.as_slice() {
             holders[node as usize].push((end, job, config.gpus));
         }
     };
     for (job, data) in instance.jobs.iter().enumerate() {
-        if let Some(spot) = &board.spots[job] {
-            add(job, spot, data.configs[spot.config].time);
+        if let Some(assignment) = &partial.assignments[job] {
+            add(job, assignment, data.configs[assignment.config].time);
         }
         let gone = match &data.job.state {
             crate::JobState::Stopping { gone_by, .. } => (gone_by.0 - instance.now).max(0.0),
             _ => 0.0,
         };
         match &data.holding {
-            Holding::Leaving { spot } | Holding::Committed { leaving: Some(spot), .. } => {
-                add(job, spot, gone)
+            Holding::Leaving { assignment } | Holding::Committed { leaving: Some(assignment), .. } => {
+                add(job, assignment, gone)
             }
             _ => {}
         }
@@ -106,7 +113,7 @@ fn holders(instance: &Instance<'_>, board: &Board) -> Vec<Vec<(f64, usize, i64)>
 /// When a node will take a worker of the job; never if it is too small.
 fn ready_at(
     instance: &Instance<'_>,
-    board: &Board,
+    partial: &PartialPlan,
     job: usize,
     gpus: i64,
     node: u32,
@@ -115,7 +122,7 @@ fn ready_at(
     let data = &instance.jobs[job];
     let at = node as usize * instance.kinds;
     let enough = |d: &crate::instance::Demand, back: i128| {
-        board.ledger.left(instance, node, d.what) + back >= d.of_worker(gpus)
+        partial.ledger.left(instance, node, d.what) + back >= d.of_worker(gpus)
     };
     let whole = &instance.nodes[node as usize];
     let ever = whole.free_gpus >= gpus
@@ -137,7 +144,7 @@ fn ready_at(
             };
             gone.iter().map(of).sum()
         };
-        let fits = board.ledger.free_gpus(node) + gpus_back >= gpus
+        let fits = partial.ledger.free_gpus(node) + gpus_back >= gpus
             && data.node_demand.iter().all(|d| enough(d, back(d.what)));
         if fits {
             return Some(when);
@@ -148,10 +155,10 @@ fn ready_at(
 }
 
 /// Whether the budget could hold the job if nothing else of ours ran.
-pub(crate) fn power_could_fit(instance: &Instance<'_>, job: usize, spot: &Spot) -> bool {
+pub(crate) fn power_could_fit(instance: &Instance<'_>, job: usize, assignment: &Assignment) -> bool {
     let Some(allowed) = instance.budget_mw else { return true };
-    let config = &instance.jobs[job].configs[spot.config];
-    let alone: i128 = spot
+    let config = &instance.jobs[job].configs[assignment.config];
+    let alone: i128 = assignment
         .nodes
         .as_slice()
         .iter()

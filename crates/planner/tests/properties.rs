@@ -12,7 +12,7 @@ use andreas_planner::{JobState, MethodName, Node, Options, Placement, Preemption
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use world::lowered::{draws_too_much, lowered, saves_for_the_budget};
-use world::{audit, carried_out, snapshots, spots};
+use world::{assignments, audit, carried_out, snapshots};
 
 /// Methods that never touch what runs.
 const FIRST_PRINCIPLE: [MethodName; 6] = [
@@ -59,7 +59,7 @@ proptest! {
         prop_assume!(!saves_for_the_budget(&snapshot, &first));
         let next = carried_out(&snapshot, &first);
         let second = plan(&next, &options(method)).unwrap();
-        prop_assert_eq!(spots(&first), spots(&second));
+        prop_assert_eq!(assignments(&first), assignments(&second));
     }
 
     #[test]
@@ -68,7 +68,7 @@ proptest! {
         audit(&snapshot, &first)?;
         prop_assume!(!saves_for_the_budget(&snapshot, &first));
         let second = plan(&carried_out(&snapshot, &first), &options(method)).unwrap();
-        prop_assert_eq!(spots(&first), spots(&second));
+        prop_assert_eq!(assignments(&first), assignments(&second));
     }
 
     #[test]

@@ -210,7 +210,7 @@ fn left_over(case: &Case, method: MethodName) -> (BTreeSet<JobId>, BTreeSet<JobI
     let (mut waits, mut lives) = (BTreeSet::new(), BTreeSet::new());
     let (mut count, mut arrival, mut give_up) = (0, Time(0.0), Time(0.0));
     // When the last of the watched is overdue, and what is to be done from then on: first what somebody else's job still has, then theirs.
-    let (mut overdue, mut work) = (Time(0.0), Seconds(40.0 * 60.0 * 1.1 * case.error + TICK_S));
+    let (mut aged_out, mut work) = (Time(0.0), Seconds(40.0 * 60.0 * 1.1 * case.error + TICK_S));
     while count < WATCHED || !lives.is_empty() && snapshot.now < give_up {
         while arrival <= snapshot.now {
             let (job, longer, until) = case.job(count, arrival, &mut numbers);
@@ -220,9 +220,9 @@ fn left_over(case: &Case, method: MethodName) -> (BTreeSet<JobId>, BTreeSet<JobI
                 // Once all of them are overdue and may run anywhere, at worst whoever runs runs to the end on the slowest
                 // there is, and then they do so one after the other.
                 let slowest = job.estimates.iter().map(|e| e.epoch.0).fold(0.0, f64::max) * 1.1 * case.error;
-                overdue = overdue.max(job.deadline.unwrap_or(arrival).max(until) + Seconds(OVERDUE_S));
+                aged_out = aged_out.max(job.deadline.unwrap_or(arrival).max(until) + Seconds(OVERDUE_S));
                 work += Seconds(slowest + 10.0 * RESTART_S);
-                give_up = overdue + work;
+                give_up = aged_out + work;
             }
             truth.insert(job.id.clone(), longer);
             refused.insert(job.id.clone(), until);

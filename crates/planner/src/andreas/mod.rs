@@ -20,14 +20,14 @@ mod relink;
 pub(crate) use proxy::proxy;
 
 use crate::baseline::{self, Outcome};
-use crate::board::Board;
 use crate::budget;
 use crate::candidates::{self, Candidates};
-use crate::dice::Dice;
-use crate::instance::{Holding, Instance, Nodes, Spot};
-use crate::ledger::Ledger;
+use crate::capacity::Capacity;
+use crate::instance::{Assignment, Holding, Instance, Nodes};
 use crate::method::{Accounting, MethodName, Options};
+use crate::partial::PartialPlan;
 use crate::reserve::{self, Reservation};
+use crate::rng::Random;
 use crate::snapshot::Preemption;
 
 /// Half the difference between the probabilities of swapping and not swapping neighbours.
@@ -45,11 +45,11 @@ const ROUNDS: usize = 6;
 /// Two proxies nearer than this part of them are equal.
 const EQUAL: f64 = 1e-9;
 
-type Chosen = Vec<(usize, Spot)>;
+type Chosen = Vec<(usize, Assignment)>;
 
 /// One decision.
 pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
-    let present: Vec<Option<Spot>> = instance.jobs.iter().map(|d| d.present().cloned()).collect();
+    let present: Vec<Option<Assignment>> = instance.jobs.iter().map(|d| d.present().cloned()).collect();
     let touchable: Vec<bool> = instance
         .jobs
         .iter()
@@ -67,13 +67,13 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
     // A plan that would be changed at once by the next decision is no plan. Each round is strictly cheaper.
     let mut outcome = search.outcome();
     for _ in 1..ROUNDS {
-        let present = outcome.spots.clone();
+        let present = outcome.assignments.clone();
         let touchable = search.touchable_after(&present);
         let trials = outcome.trials;
         search = Search::new(instance, options, present, touchable);
         search.run();
         let mut next = search.outcome();
-        let settled = next.spots == outcome.spots;
+        let settled = next.assignments == outcome.assignments;
         next.stopped.append(&mut outcome.stopped);
         outcome = Outcome { trials: trials + next.trials, ..next };
         if settled {
@@ -87,16 +87,16 @@ struct Search<'a, 'b> {
     instance: &'a Instance<'b>,
     options: &'a Options,
     /// Where jobs are; what the changes are counted against.
-    present: Vec<Option<Spot>>,
+    present: Vec<Option<Assignment>>,
     touchable: Vec<bool>,
     /// What is not touched.
-    base: Board,
-    /// Jobs to plan, most pressing first; the first `overdue` of them stay in front.
+    base: PartialPlan,
+    /// Jobs to plan, most pressing first; the first `aged_out` of them stay in front.
     order: Vec<usize>,
-    overdue: usize,
+    aged_out: usize,
     asked: Vec<Candidates>,
-    scratch: Ledger,
-    best: Option<(f64, Board)>,
+    scratch: Capacity,
+    best: Option<(f64, PartialPlan)>,
     /// Good plans for the local search and path relinking.
     elite: elite::Elite,
     trials: u64,
@@ -114,12 +114,12 @@ impl<'a, 'b> Search<'a, 'b> {
     fn new(
         instance: &'a Instance<'b>,
         options: &'a Options,
-        present: Vec<Option<Spot>>,
+        present: Vec<Option<Assignment>>,
         touchable: Vec<bool>,
     ) -> Self {
-        let mut base = Board::after(instance, &present, &touchable);
+        let mut base = PartialPlan::after(instance, &present, &touchable);
         let stopped = budget::enforce(instance, &mut base);
-        let order: Vec<usize> = (0..instance.jobs.len()).filter(|j| base.spots[*j].is_none()).collect();
+        let order: Vec<usize> = (0..instance.jobs.len()).filter(|j| base.assignments[*j].is_none()).collect();
         let scratch = base.ledger.clone();
         let mut search = Self {
             instance,
@@ -128,7 +128,7 @@ impl<'a, 'b> Search<'a, 'b> {
             touchable,
             base,
             asked: vec![Candidates::default(); instance.jobs.len()],
-            overdue: 0,
+            aged_out: 0,
             order,
             scratch,
             best: None,
@@ -158,13 +158,13 @@ impl<'a, 'b> Search<'a, 'b> {
             if pressure > 0.0 { pressure * data.weight } else { pressure }
         };
         let mut keyed: Vec<(bool, f64, usize)> =
-            self.order.iter().map(|&j| (instance.jobs[j].overdue, pressure(j), j)).collect();
+            self.order.iter().map(|&j| (instance.jobs[j].aged_out, pressure(j), j)).collect();
         keyed.sort_by(|a, b| {
             let by_submit = || instance.jobs[a.2].job.submit.total_cmp(&instance.jobs[b.2].job.submit);
             let by_pressure = if a.0 && b.0 { by_submit() } else { b.1.total_cmp(&a.1) };
             b.0.cmp(&a.0).then(by_pressure).then_with(by_submit).then(a.2.cmp(&b.2))
         });
-        self.overdue = keyed.iter().take_while(|k| k.0).count();
+        self.aged_out = keyed.iter().take_while(|k| k.0).count();
         self.order = keyed.into_iter().map(|(_, _, job)| job).collect();
     }
 
@@ -177,15 +177,15 @@ impl<'a, 'b> Search<'a, 'b> {
         let order = self.order.clone();
         let greedy = self.construct(&order, None);
         self.offer(greedy);
-        let mut dice = Dice::new(self.options);
+        let mut rng = Random::new(self.options);
         let mut shaken = order.clone();
         for _ in 1..self.plans() {
             if self.work > WORK {
                 break;
             }
             shaken.copy_from_slice(&order);
-            self.shake(&mut shaken, &mut dice);
-            let plan = self.construct(&shaken, Some(&mut dice));
+            self.shake(&mut shaken, &mut rng);
+            let plan = self.construct(&shaken, Some(&mut rng));
             self.offer(plan);
         }
         match self.options.method {
@@ -214,7 +214,7 @@ impl<'a, 'b> Search<'a, 'b> {
 
     /// Room for the first overdue job that nothing but what cannot be touched keeps from starting.
     fn reserve(&mut self) {
-        for &job in &self.order[..self.overdue] {
+        for &job in &self.order[..self.aged_out] {
             if self.present[job].is_some() {
                 continue;
             }
@@ -231,50 +231,51 @@ impl<'a, 'b> Search<'a, 'b> {
 
     /// Everything stays where it is; what waits is placed on what is left.
     fn stay(&mut self) {
-        let mut board = self.base.clone();
+        let mut partial = self.base.clone();
         for &job in &self.order {
-            if let Some(spot) = &self.present[job] {
-                board.put(self.instance, job, spot.clone());
+            if let Some(assignment) = &self.present[job] {
+                partial.assign(self.instance, job, assignment.clone());
             }
         }
         // Room that is kept draws nothing yet: nobody is stopped for its watts.
         if let Some(kept) = &self.reserved {
-            board.ledger.release(self.instance, kept.job, &kept.spot);
+            partial.ledger.release(self.instance, kept.job, &kept.assignment);
         }
-        let stopped = budget::enforce(self.instance, &mut board);
+        let stopped = budget::enforce(self.instance, &mut partial);
         if let Some(kept) = &self.reserved {
-            board.ledger.take(self.instance, kept.job, &kept.spot);
+            partial.ledger.take(self.instance, kept.job, &kept.assignment);
         }
         self.stopped.extend(stopped);
-        self.finish(board);
+        self.finish(partial);
     }
 
     /// Fills what is left and takes the plan if it is better.
-    fn finish(&mut self, mut board: Board) {
-        let waiting: Vec<usize> = self.order.iter().copied().filter(|j| board.spots[*j].is_none()).collect();
+    fn finish(&mut self, mut partial: PartialPlan) {
+        let waiting: Vec<usize> =
+            self.order.iter().copied().filter(|j| partial.assignments[*j].is_none()).collect();
         let asked = &self.asked;
         let mut reserved = self.reserved.clone();
         baseline::fill(
             self.instance,
-            &mut board,
+            &mut partial,
             &waiting,
             &mut |job| asked[job].order.clone(),
             &mut reserved,
         );
         if let Some(kept) = &reserved {
-            board.ledger.release(self.instance, kept.job, &kept.spot);
+            partial.ledger.release(self.instance, kept.job, &kept.assignment);
         }
-        let score = self.score(&board.spots);
+        let score = self.score(&partial.assignments);
         if self.better(score) {
             self.reserved_for = reserved.map(|r| r.job);
-            self.best = Some((score, board));
+            self.best = Some((score, partial));
         }
     }
 
     /// One greedy pass over an order.
-    fn construct(&mut self, order: &[usize], mut dice: Option<&mut Dice>) -> Chosen {
+    fn construct(&mut self, order: &[usize], mut rng: Option<&mut Random>) -> Chosen {
         let mut chosen = Chosen::new();
-        let original = matches!(self.options.accounting, Accounting::Catalogue(_)) && dice.is_some();
+        let original = matches!(self.options.accounting, Accounting::Catalogue(_)) && rng.is_some();
         self.scratch.reset_to(&self.base.ledger);
         self.scratch.work = 0;
         for &job in order {
@@ -286,20 +287,20 @@ impl<'a, 'b> Search<'a, 'b> {
             if self.reserved.as_ref().is_some_and(|kept| kept.job == job) {
                 continue;
             }
-            let spot = match dice.as_deref_mut() {
-                Some(dice) if asked.order.len() >= 30 => {
-                    let drawn = draw(asked, dice);
+            let assignment = match rng.as_deref_mut() {
+                Some(rng) if asked.order.len() >= 30 => {
+                    let drawn = draw(asked, rng);
                     place(self.instance, &mut self.scratch, job, &drawn)
                 }
                 _ => place(self.instance, &mut self.scratch, job, &asked.order),
             };
-            if let Some(spot) = spot {
-                self.scratch.take(self.instance, job, &spot);
+            if let Some(assignment) = assignment {
+                self.scratch.take(self.instance, job, &assignment);
                 if original {
                     let full = |n: &&u32| self.scratch.free_gpus(**n) == 0;
-                    self.ever_full += spot.nodes.as_slice().iter().filter(full).count();
+                    self.ever_full += assignment.nodes.as_slice().iter().filter(full).count();
                 }
-                chosen.push((job, spot));
+                chosen.push((job, assignment));
             }
         }
         self.trials += 1;
@@ -309,17 +310,17 @@ impl<'a, 'b> Search<'a, 'b> {
 
     /// Takes a constructed plan if it is better than the best.
     fn offer(&mut self, chosen: Chosen) {
-        let mut spots = self.base.spots.clone();
-        for (job, spot) in &chosen {
-            spots[*job] = Some(spot.clone());
+        let mut assignments = self.base.assignments.clone();
+        for (job, assignment) in &chosen {
+            assignments[*job] = Some(assignment.clone());
         }
         if self.options.method != MethodName::Andreas {
-            self.elite.offer(self.score(&spots), &chosen);
+            self.elite.offer(self.score(&assignments), &chosen);
         }
         if matches!(self.options.accounting, Accounting::Catalogue(_)) {
-            let score = self.score(&spots);
+            let score = self.score(&assignments);
             if !chosen.is_empty() && self.better(score) {
-                self.best = Some((score, self.board(&chosen)));
+                self.best = Some((score, self.partial(&chosen)));
             }
             return;
         }
@@ -328,67 +329,70 @@ impl<'a, 'b> Search<'a, 'b> {
         let sure: f64 = self
             .order
             .iter()
-            .map(|&job| if self.kept_in_kind(job, &spots) { 0.0 } else { self.instance.jobs[job].change })
+            .map(|&job| {
+                if self.keeps_configuration(job, &assignments) { 0.0 } else { self.instance.jobs[job].change }
+            })
             .sum();
-        if plain && !self.better(self.plain(&spots) + sure) {
+        if plain && !self.better(self.plain(&assignments) + sure) {
             return;
         }
         let kept = self.keep_nodes(&chosen);
-        let board = self.board(kept.as_ref().unwrap_or(&chosen));
-        self.finish(board);
+        let partial = self.partial(kept.as_ref().unwrap_or(&chosen));
+        self.finish(partial);
     }
 
-    fn board(&self, chosen: &Chosen) -> Board {
-        let mut board = self.base.clone();
-        for (job, spot) in chosen {
-            board.put(self.instance, *job, spot.clone());
+    fn partial(&self, chosen: &Chosen) -> PartialPlan {
+        let mut partial = self.base.clone();
+        for (job, assignment) in chosen {
+            partial.assign(self.instance, *job, assignment.clone());
         }
-        board
+        partial
     }
 
     fn better(&self, score: f64) -> bool {
         self.best.as_ref().is_none_or(|(best, _)| score < best - EQUAL * best.abs())
     }
 
-    fn kept_in_kind(&self, job: usize, spots: &[Option<Spot>]) -> bool {
+    fn keeps_configuration(&self, job: usize, assignments: &[Option<Assignment>]) -> bool {
         let Some(present) = &self.present[job] else { return true };
         let data = &self.instance.jobs[job];
-        spots[job].as_ref().is_some_and(|spot| {
-            let (old, new) = (&data.configs[present.config], &data.configs[spot.config]);
+        assignments[job].as_ref().is_some_and(|assignment| {
+            let (old, new) = (&data.configs[present.config], &data.configs[assignment.config]);
             old.kind == new.kind && old.gpus == new.gpus && old.nodes == new.nodes
         })
     }
 
     /// The proxy of a plan without changes.
-    fn plain(&self, spots: &[Option<Spot>]) -> f64 {
+    fn plain(&self, assignments: &[Option<Assignment>]) -> f64 {
         let chosen: Chosen =
-            spots.iter().enumerate().filter_map(|(job, s)| Some((job, s.clone()?))).collect();
-        proxy(self.instance, &self.options.accounting, &chosen, |job| spots[job].is_none())
+            assignments.iter().enumerate().filter_map(|(job, s)| Some((job, s.clone()?))).collect();
+        proxy(self.instance, &self.options.accounting, &chosen, |job| assignments[job].is_none())
     }
 
     /// What local search and path relinking minimise: less than nothing, the more the better.
-    fn worth(&self, spots: &[Option<Spot>]) -> f64 {
+    fn worth(&self, assignments: &[Option<Assignment>]) -> f64 {
         let predicted = matches!(self.options.accounting, Accounting::Predicted);
         let change = |job: usize| {
-            let moved = self.present[job].is_some() && !self.same_gpus(job, spots[job].as_ref());
+            let moved = self.present[job].is_some() && !self.same_gpus(job, assignments[job].as_ref());
             if predicted && moved { self.instance.jobs[job].change } else { 0.0 }
         };
         let kept = self.reserved.as_ref().map(|kept| kept.job);
-        let waits =
-            |job: &&usize| self.instance.jobs[**job].overdue && spots[**job].is_none() && kept != Some(**job);
-        let overdue = self.order.iter().filter(waits).count() as f64;
-        overdue * OVERDUE - proxy::value(self.instance, &self.options.accounting, spots, change)
+        let waits = |job: &&usize| {
+            self.instance.jobs[**job].aged_out && assignments[**job].is_none() && kept != Some(**job)
+        };
+        let aged_out = self.order.iter().filter(waits).count() as f64;
+        aged_out * OVERDUE - proxy::value(self.instance, &self.options.accounting, assignments, change)
     }
 
     /// The proxy of a plan with what its changes cost.
-    fn score(&self, spots: &[Option<Spot>]) -> f64 {
+    fn score(&self, assignments: &[Option<Assignment>]) -> f64 {
         if self.options.method != MethodName::Andreas {
-            return self.worth(spots);
+            return self.worth(assignments);
         }
-        let mut score = self.plain(spots);
+        let mut score = self.plain(assignments);
         if matches!(self.options.accounting, Accounting::Predicted) {
             for &job in &self.order {
-                if self.present[job].is_some() && !self.same_gpus(job, spots[job].as_ref()) {
+                if self.present[job].is_some() && !self.same_gpus(job, assignments[job].as_ref()) {
                     score += self.instance.jobs[job].change;
                 }
             }
@@ -396,9 +400,9 @@ impl<'a, 'b> Search<'a, 'b> {
         score
     }
 
-    fn same_gpus(&self, job: usize, spot: Option<&Spot>) -> bool {
+    fn same_gpus(&self, job: usize, assignment: Option<&Assignment>) -> bool {
         let data = &self.instance.jobs[job];
-        match (&self.present[job], spot) {
+        match (&self.present[job], assignment) {
             (Some(old), Some(new)) => {
                 old.nodes == new.nodes && data.configs[old.config].gpus == data.configs[new.config].gpus
             }
@@ -408,37 +412,37 @@ impl<'a, 'b> Search<'a, 'b> {
 
     /// The original rearranges once, at the end.
     fn keep_nodes_at_the_end(&mut self) {
-        let Some((score, board)) = self.best.take() else { return };
+        let Some((score, partial)) = self.best.take() else { return };
         let chosen: Chosen =
-            self.order.iter().filter_map(|&job| Some((job, board.spots[job].clone()?))).collect();
-        let board = self.keep_nodes(&chosen).map_or(board, |kept| self.board(&kept));
-        self.best = Some((score, board));
+            self.order.iter().filter_map(|&job| Some((job, partial.assignments[job].clone()?))).collect();
+        let partial = self.keep_nodes(&chosen).map_or(partial, |kept| self.partial(&kept));
+        self.best = Some((score, partial));
     }
 
     /// One pass of random swaps of neighbours. As published, a heavier job in front goes back more often.
-    fn shake(&self, order: &mut [usize], dice: &mut Dice) {
-        for at in self.overdue + 1..order.len() {
+    fn shake(&self, order: &mut [usize], rng: &mut Random) {
+        for at in self.aged_out + 1..order.len() {
             let (front, back) = (order[at - 1], order[at]);
             let heavier = self.instance.jobs[front].weight > self.instance.jobs[back].weight;
             let chance = if heavier { 0.5 + SWAP } else { 0.5 - SWAP };
-            if dice.roll() < chance {
+            if rng.unit_interval() < chance {
                 order.swap(at - 1, at);
             }
         }
         // The public code draws once more, for a neighbour that is not there.
-        if matches!(dice, Dice::Original(_)) {
-            dice.roll();
+        if matches!(rng, Random::Original(_)) {
+            rng.unit_interval();
         }
     }
 
     /// Which jobs a decision could still touch right after a plan was carried out.
-    fn touchable_after(&self, spots: &[Option<Spot>]) -> Vec<bool> {
-        let touchable = |(job, spot): (usize, &Option<Spot>)| {
+    fn touchable_after(&self, assignments: &[Option<Assignment>]) -> Vec<bool> {
+        let touchable = |(job, assignment): (usize, &Option<Assignment>)| {
             let data = &self.instance.jobs[job];
-            if spot.is_none() {
+            if assignment.is_none() {
                 return true;
             }
-            if self.same_gpus(job, spot.as_ref()) {
+            if self.same_gpus(job, assignment.as_ref()) {
                 return self.touchable[job];
             }
             if data.leaving().is_some() {
@@ -446,16 +450,16 @@ impl<'a, 'b> Search<'a, 'b> {
             }
             data.job.movable && data.job.preemption == Preemption::Allowed && data.job.min_run.0 <= 0.0
         };
-        spots.iter().enumerate().map(touchable).collect()
+        assignments.iter().enumerate().map(touchable).collect()
     }
 
     fn outcome(&mut self) -> Outcome {
-        let (score, board) = match self.best.take() {
+        let (score, partial) = match self.best.take() {
             Some(best) => best,
             None => (0.0, self.base.clone()),
         };
         Outcome {
-            spots: board.spots,
+            assignments: partial.assignments,
             objective: Some(score),
             trials: self.trials,
             reserved_for: self.reserved_for,
@@ -468,23 +472,28 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 }
 
-fn place(instance: &Instance<'_>, ledger: &mut Ledger, job: usize, configs: &[usize]) -> Option<Spot> {
+fn place(
+    instance: &Instance<'_>,
+    ledger: &mut Capacity,
+    job: usize,
+    configs: &[usize],
+) -> Option<Assignment> {
     configs.iter().find_map(|&config| {
         let nodes: Nodes = ledger.find(instance, job, config).ok()?;
-        Some(Spot { config, nodes })
+        Some(Assignment { config, nodes })
     })
 }
 
 /// Configurations one after the other, each drawn among the first twentieth of those left that meet the deadline,
 /// then of the others. With fewer than thirty nothing is left to chance.
-fn draw(asked: &Candidates, dice: &mut Dice) -> Vec<usize> {
+fn draw(asked: &Candidates, rng: &mut Random) -> Vec<usize> {
     let (in_time, late) = asked.order.split_at(asked.in_time);
     let mut drawn = Vec::with_capacity(asked.order.len());
     for part in [in_time, late] {
         let mut left = part.to_vec();
         while !left.is_empty() {
             let among = libm::round(DRAW * left.len() as f64) as u32;
-            let pick = if among > 1 { (dice.roll() * f64::from(among)) as usize } else { 0 };
+            let pick = if among > 1 { (rng.unit_interval() * f64::from(among)) as usize } else { 0 };
             drawn.push(left.remove(pick.min(left.len() - 1)));
         }
     }

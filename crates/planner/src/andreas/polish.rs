@@ -8,42 +8,42 @@
 //! looks up configurations that need not exist; this does not. Only jobs on a single node take part.
 
 use super::{Chosen, EQUAL, Search, WORK};
-use crate::board::Board;
-use crate::instance::{Nodes, Spot};
+use crate::instance::{Assignment, Nodes};
+use crate::partial::PartialPlan;
 
 /// Jobs on each side of an exchange, and rounds, as published.
 const SIDE: usize = 10;
 const ROUNDS: usize = 10;
 
 /// New places of some jobs.
-pub(super) type Change = Vec<(usize, Option<Spot>)>;
+pub(super) type Change = Vec<(usize, Option<Assignment>)>;
 
 impl Search<'_, '_> {
     /// Improves every elite plan and takes what is best.
     pub(super) fn polish(&mut self) {
         let plans: Vec<Chosen> = self.elite.plans.iter().map(|(_, plan)| plan.clone()).collect();
-        let boards: Vec<Board> = plans.iter().map(|plan| self.board(plan)).collect();
-        for mut board in boards {
-            let mut score = self.score(&board.spots);
+        let boards: Vec<PartialPlan> = plans.iter().map(|plan| self.partial(plan)).collect();
+        for mut partial in boards {
+            let mut score = self.score(&partial.assignments);
             for _ in 0..ROUNDS {
-                let Some((better, change)) = self.best_neighbour(&mut board) else { break };
+                let Some((better, change)) = self.best_neighbour(&mut partial) else { break };
                 if better >= score - EQUAL * score.abs() {
                     break;
                 }
                 score = better;
-                self.apply(&mut board, &change);
+                self.apply(&mut partial, &change);
             }
-            self.settle(board);
+            self.settle(partial);
         }
     }
 
-    fn best_neighbour(&mut self, board: &mut Board) -> Option<(f64, Change)> {
+    fn best_neighbour(&mut self, partial: &mut PartialPlan) -> Option<(f64, Change)> {
         let mut best: Option<(f64, Change)> = None;
-        for change in self.neighbours(board) {
+        for change in self.neighbours(partial) {
             if self.work > 2 * WORK {
                 break;
             }
-            if let Some(score) = self.try_change(board, &change)
+            if let Some(score) = self.try_change(partial, &change)
                 && best.as_ref().is_none_or(|(least, _)| score < *least)
             {
                 best = Some((score, change));
@@ -53,26 +53,26 @@ impl Search<'_, '_> {
     }
 
     /// The score with a change, if there is room for it; the board is left as it was.
-    pub(super) fn try_change(&mut self, board: &mut Board, change: &Change) -> Option<f64> {
+    pub(super) fn try_change(&mut self, partial: &mut PartialPlan, change: &Change) -> Option<f64> {
         self.trials += 1;
         self.work += (self.instance.jobs.len() + self.instance.nodes.len()) as u64;
-        let undo = self.apply(board, change)?;
-        let score = self.score(&board.spots);
-        self.take_back(board, undo);
+        let undo = self.apply(partial, change)?;
+        let score = self.score(&partial.assignments);
+        self.take_back(partial, undo);
         Some(score)
     }
 
     /// Carries a change out, or nothing if there is no room. Says how to take it back.
-    pub(super) fn apply(&self, board: &mut Board, change: &Change) -> Option<Change> {
+    pub(super) fn apply(&self, partial: &mut PartialPlan, change: &Change) -> Option<Change> {
         let mut undo = Change::new();
         for (job, _) in change {
-            undo.push((*job, board.lift(self.instance, *job)));
+            undo.push((*job, partial.unassign(self.instance, *job)));
         }
-        for (job, spot) in change {
-            if let Some(spot) = spot
-                && board.try_put(self.instance, *job, spot.clone()).is_err()
+        for (job, assignment) in change {
+            if let Some(assignment) = assignment
+                && partial.try_put(self.instance, *job, assignment.clone()).is_err()
             {
-                self.take_back(board, undo);
+                self.take_back(partial, undo);
                 return None;
             }
         }
@@ -80,23 +80,23 @@ impl Search<'_, '_> {
     }
 
     /// Takes a change back.
-    pub(super) fn take_back(&self, board: &mut Board, undo: Change) {
+    pub(super) fn take_back(&self, partial: &mut PartialPlan, undo: Change) {
         for (job, _) in &undo {
-            board.lift(self.instance, *job);
+            partial.unassign(self.instance, *job);
         }
-        for (job, spot) in undo {
-            if let Some(spot) = spot {
-                board.put(self.instance, job, spot);
+        for (job, assignment) in undo {
+            if let Some(assignment) = assignment {
+                partial.assign(self.instance, job, assignment);
             }
         }
     }
 
-    fn neighbours(&self, board: &Board) -> Vec<Change> {
+    fn neighbours(&self, partial: &PartialPlan) -> Vec<Change> {
         let instance = self.instance;
         let placed = |job: &usize| {
-            let spot = board.spots[*job].as_ref().filter(|_| !instance.jobs[*job].overdue)?;
-            let config = &instance.jobs[*job].configs[spot.config];
-            (config.nodes == 1 && spot.nodes.as_slice().len() == 1).then_some((*job, config.time))
+            let assignment = partial.assignments[*job].as_ref().filter(|_| !instance.jobs[*job].aged_out)?;
+            let config = &instance.jobs[*job].configs[assignment.config];
+            (config.nodes == 1 && assignment.nodes.as_slice().len() == 1).then_some((*job, config.time))
         };
         let lateness = |job: usize, time: f64| (instance.now + time - instance.jobs[job].deadline).max(0.0);
         let (mut late, mut early): (Vec<_>, Vec<_>) =
@@ -105,7 +105,7 @@ impl Search<'_, '_> {
         late.truncate(SIDE);
         let mut calm = early.clone();
         let cost = |(job, time): &(usize, f64)| {
-            let config = board.spots[*job].as_ref().map_or(0, |spot| spot.config);
+            let config = partial.assignments[*job].as_ref().map_or(0, |assignment| assignment.config);
             instance.jobs[*job].configs[config].power * time
         };
         early.sort_by(|a, b| cost(b).total_cmp(&cost(a)).then(a.0.cmp(&b.0)));
@@ -115,89 +115,93 @@ impl Search<'_, '_> {
         calm.sort_by(|a, b| rank[b.0].cmp(&rank[a.0]));
         calm.truncate(SIDE);
         let kept = self.reserved.as_ref().map(|kept| kept.job);
-        let waits = |job: &usize| board.spots[*job].is_none() && kept != Some(*job);
+        let waits = |job: &usize| partial.assignments[*job].is_none() && kept != Some(*job);
         let waiting: Vec<usize> = self.order.iter().copied().filter(waits).take(SIDE).collect();
         let mut changes = Vec::new();
         for (job, _) in &late {
             for (other, _) in early.iter().chain(&calm) {
-                changes.extend(self.exchange(board, *job, *other));
+                changes.extend(self.exchange(partial, *job, *other));
             }
-            changes.extend(self.other_type(board, *job));
-            changes.extend(self.resize(board, *job, 2, 1));
+            changes.extend(self.other_type(partial, *job));
+            changes.extend(self.resize(partial, *job, 2, 1));
         }
         for (job, _) in &calm {
             for other in &waiting {
-                let inherits = board.spots[*job].as_ref().and_then(|spot| self.inherit(*other, *job, spot));
-                changes.extend(inherits.map(|spot| vec![(*job, None), (*other, Some(spot))]));
+                let inherits = partial.assignments[*job]
+                    .as_ref()
+                    .and_then(|assignment| self.inherit(*other, *job, assignment));
+                changes.extend(inherits.map(|assignment| vec![(*job, None), (*other, Some(assignment))]));
             }
         }
         for (job, _) in &early {
-            changes.extend(self.resize(board, *job, 1, 2));
+            changes.extend(self.resize(partial, *job, 1, 2));
         }
         for (job, _) in &late {
-            changes.extend(self.share_anew(board, *job));
+            changes.extend(self.share_anew(partial, *job));
         }
         changes
     }
 
     /// The place of another job, with its number of GPUs.
-    fn inherit(&self, job: usize, from: usize, spot: &Spot) -> Option<Spot> {
-        let gpus = self.instance.jobs[from].configs[spot.config].gpus;
-        self.on(job, *spot.nodes.as_slice().first()?, gpus)
+    fn inherit(&self, job: usize, from: usize, assignment: &Assignment) -> Option<Assignment> {
+        let gpus = self.instance.jobs[from].configs[assignment.config].gpus;
+        self.on(job, *assignment.nodes.as_slice().first()?, gpus)
     }
 
     /// A place on a node with so many GPUs, if the job knows such a configuration.
-    fn on(&self, job: usize, node: u32, gpus: i64) -> Option<Spot> {
+    fn on(&self, job: usize, node: u32, gpus: i64) -> Option<Assignment> {
         let kind = self.instance.nodes[node as usize].kind;
         let configs = &self.instance.jobs[job].configs;
         let same =
             configs.iter().position(|c| c.offered && c.kind == kind && c.nodes == 1 && c.gpus == gpus)?;
-        Some(Spot { config: same, nodes: Nodes::One(node) })
+        Some(Assignment { config: same, nodes: Nodes::One(node) })
     }
 
-    fn exchange(&self, board: &Board, a: usize, b: usize) -> Option<Change> {
-        let (at, bt) = (board.spots[a].as_ref()?, board.spots[b].as_ref()?);
+    fn exchange(&self, partial: &PartialPlan, a: usize, b: usize) -> Option<Change> {
+        let (at, bt) = (partial.assignments[a].as_ref()?, partial.assignments[b].as_ref()?);
         (at.nodes != bt.nodes)
             .then(|| Some(vec![(a, Some(self.inherit(a, b, bt)?)), (b, Some(self.inherit(b, a, at)?))]))?
     }
 
     /// As many GPUs of each faster type, best fit.
-    fn other_type(&self, board: &Board, job: usize) -> Vec<Change> {
-        let Some(spot) = &board.spots[job] else { return Vec::new() };
+    fn other_type(&self, partial: &PartialPlan, job: usize) -> Vec<Change> {
+        let Some(assignment) = &partial.assignments[job] else { return Vec::new() };
         let configs = &self.instance.jobs[job].configs;
-        let now = &configs[spot.config];
+        let now = &configs[assignment.config];
         let faster = configs.iter().enumerate().filter(|(_, c)| {
             c.offered && c.nodes == 1 && c.gpus == now.gpus && c.kind != now.kind && c.time < now.time
         });
-        let mut ledger = board.ledger.clone();
+        let mut ledger = partial.ledger.clone();
         faster
             .filter_map(|(config, _)| {
                 let nodes = ledger.find(self.instance, job, config).ok()?;
-                Some(vec![(job, Some(Spot { config, nodes }))])
+                Some(vec![(job, Some(Assignment { config, nodes }))])
             })
             .collect()
     }
 
     /// On the same node with `up / down` times the GPUs.
-    fn resize(&self, board: &Board, job: usize, up: i64, down: i64) -> Option<Change> {
-        let spot = board.spots[job].as_ref()?;
-        let gpus = self.instance.jobs[job].configs[spot.config].gpus;
-        let node = *spot.nodes.as_slice().first()?;
+    fn resize(&self, partial: &PartialPlan, job: usize, up: i64, down: i64) -> Option<Change> {
+        let assignment = partial.assignments[job].as_ref()?;
+        let gpus = self.instance.jobs[job].configs[assignment.config].gpus;
+        let node = *assignment.nodes.as_slice().first()?;
         (gpus % down == 0).then(|| Some(vec![(job, Some(self.on(job, node, gpus / down * up)?))]))?
     }
 
     /// A job gets more of what it and another one have on its node.
-    fn share_anew(&self, board: &Board, job: usize) -> Vec<Change> {
-        let Some(spot) = &board.spots[job] else { return Vec::new() };
-        let Some(&node) = spot.nodes.as_slice().first() else { return Vec::new() };
+    fn share_anew(&self, partial: &PartialPlan, job: usize) -> Vec<Change> {
+        let Some(assignment) = &partial.assignments[job] else { return Vec::new() };
+        let Some(&node) = assignment.nodes.as_slice().first() else { return Vec::new() };
         let gpus = |job: usize| {
-            board.spots[job].as_ref().map_or(0, |spot| self.instance.jobs[job].configs[spot.config].gpus)
+            partial.assignments[job]
+                .as_ref()
+                .map_or(0, |assignment| self.instance.jobs[job].configs[assignment.config].gpus)
         };
         let mine = gpus(job);
         let neighbours = self.order.iter().copied().filter(|other| {
             *other != job
-                && !self.instance.jobs[*other].overdue
-                && board.spots[*other].as_ref().is_some_and(|s| s.nodes == spot.nodes)
+                && !self.instance.jobs[*other].aged_out
+                && partial.assignments[*other].as_ref().is_some_and(|s| s.nodes == assignment.nodes)
         });
         let shares = |other: usize| {
             let both = mine + gpus(other);
@@ -212,14 +216,14 @@ impl Search<'_, '_> {
     }
 
     /// Takes a plan if it is better than the best, after what it leaves free is filled.
-    pub(super) fn settle(&mut self, board: Board) {
+    pub(super) fn settle(&mut self, partial: PartialPlan) {
         if matches!(self.options.accounting, crate::method::Accounting::Predicted) {
-            self.finish(board);
+            self.finish(partial);
             return;
         }
-        let score = self.score(&board.spots);
+        let score = self.score(&partial.assignments);
         if self.better(score) {
-            self.best = Some((score, board));
+            self.best = Some((score, partial));
         }
     }
 }

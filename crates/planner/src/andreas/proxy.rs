@@ -1,7 +1,7 @@
 //! What the published methods minimise, and maximise, at each step.
 
 use crate::candidates;
-use crate::instance::{Instance, Spot};
+use crate::instance::{Assignment, Instance};
 use crate::method::Accounting;
 
 /// Weight of the worst-case tardiness of a waiting job.
@@ -12,17 +12,18 @@ const WAITING: f64 = 100.0;
 pub(crate) fn proxy(
     instance: &Instance<'_>,
     accounting: &Accounting,
-    running: &[(usize, Spot)],
+    running: &[(usize, Assignment)],
     waits: impl Fn(usize) -> bool,
 ) -> f64 {
-    let config = |job: usize, spot: &Spot| &instance.jobs[job].configs[spot.config];
-    let first = running.iter().map(|(job, spot)| config(*job, spot).time).reduce(f64::min).unwrap_or(0.0);
+    let config = |job: usize, assignment: &Assignment| &instance.jobs[job].configs[assignment.config];
+    let first =
+        running.iter().map(|(job, assignment)| config(*job, assignment).time).reduce(f64::min).unwrap_or(0.0);
     let mut used = vec![0_i64; instance.nodes.len()];
     let mut watts = 0.0;
     let mut late = 0.0;
-    for (job, spot) in running {
-        let (data, config) = (&instance.jobs[*job], config(*job, spot));
-        for &node in spot.nodes.as_slice() {
+    for (job, assignment) in running {
+        let (data, config) = (&instance.jobs[*job], config(*job, assignment));
+        for &node in assignment.nodes.as_slice() {
             used[node as usize] += config.gpus;
         }
         watts += config.power;
@@ -50,22 +51,23 @@ pub(crate) fn proxy(
 pub(crate) fn value(
     instance: &Instance<'_>,
     accounting: &Accounting,
-    spots: &[Option<Spot>],
+    assignments: &[Option<Assignment>],
     change: impl Fn(usize) -> f64,
 ) -> f64 {
     let mut used = vec![0_i64; instance.nodes.len()];
-    let placed = || spots.iter().enumerate().filter_map(|(job, spot)| Some((job, spot.as_ref()?)));
-    for (job, spot) in placed() {
-        for &node in spot.nodes.as_slice() {
-            used[node as usize] += instance.jobs[job].configs[spot.config].gpus;
+    let placed =
+        || assignments.iter().enumerate().filter_map(|(job, assignment)| Some((job, assignment.as_ref()?)));
+    for (job, assignment) in placed() {
+        for &node in assignment.nodes.as_slice() {
+            used[node as usize] += instance.jobs[job].configs[assignment.config].gpus;
         }
     }
     let mut sum = 0.0;
-    for (job, spot) in placed() {
+    for (job, assignment) in placed() {
         let data = &instance.jobs[job];
-        let config = &data.configs[spot.config];
+        let config = &data.configs[assignment.config];
         let part = |node: u32| config.gpus as f64 / used[node as usize].max(1) as f64;
-        let nodes = spot.nodes.as_slice().iter().copied();
+        let nodes = assignment.nodes.as_slice().iter().copied();
         let energy = match accounting {
             Accounting::Predicted => {
                 let overhead: f64 = nodes.map(|n| instance.nodes[n as usize].overhead * part(n)).sum();

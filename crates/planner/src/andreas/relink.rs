@@ -7,8 +7,8 @@
 
 use super::polish::Change;
 use super::{Chosen, Search, WORK};
-use crate::board::Board;
-use crate::instance::Spot;
+use crate::instance::Assignment;
+use crate::partial::PartialPlan;
 
 impl Search<'_, '_> {
     /// Relinks the best plan with every elite plan.
@@ -16,27 +16,28 @@ impl Search<'_, '_> {
         let guides: Vec<Chosen> = self.elite.plans.iter().map(|(_, plan)| plan.clone()).collect();
         let Some((start, others)) = guides.split_first() else { return };
         for guide in others {
-            let goal = self.board(guide).spots;
-            let mut board = self.board(start);
-            let mut met: Option<(f64, Board)> = None;
+            let goal = self.partial(guide).assignments;
+            let mut partial = self.partial(start);
+            let mut met: Option<(f64, PartialPlan)> = None;
             for _ in 0..self.instance.nodes.len() {
-                let Some((score, change)) = self.best_step(&mut board, &goal) else { break };
-                if self.apply(&mut board, &change).is_none() {
+                let Some((score, change)) = self.best_step(&mut partial, &goal) else { break };
+                if self.apply(&mut partial, &change).is_none() {
                     break;
                 }
                 if met.as_ref().is_none_or(|(least, _)| score < *least) {
-                    met = Some((score, board.clone()));
+                    met = Some((score, partial.clone()));
                 }
             }
-            if let Some((_, board)) = met {
-                self.settle(board);
+            if let Some((_, partial)) = met {
+                self.settle(partial);
             }
         }
     }
 
     /// The step with the best score, its own or that of a step it makes possible. Says its own score.
-    fn best_step(&mut self, board: &mut Board, goal: &[Option<Spot>]) -> Option<(f64, Change)> {
-        let differs = |job: &usize| board.spots[*job] != goal[*job] && !self.instance.jobs[*job].overdue;
+    fn best_step(&mut self, partial: &mut PartialPlan, goal: &[Option<Assignment>]) -> Option<(f64, Change)> {
+        let differs =
+            |job: &usize| partial.assignments[*job] != goal[*job] && !self.instance.jobs[*job].aged_out;
         let jobs: Vec<usize> = self.order.iter().copied().filter(differs).collect();
         let mut blocked = Vec::new();
         let mut steps: Vec<(f64, Change)> = Vec::new();
@@ -44,9 +45,9 @@ impl Search<'_, '_> {
             if self.work > 2 * WORK {
                 return None;
             }
-            match self.towards(board, goal, job) {
+            match self.towards(partial, goal, job) {
                 Some(change) => {
-                    if let Some(score) = self.try_change(board, &change) {
+                    if let Some(score) = self.try_change(partial, &change) {
                         steps.push((score, change));
                     }
                 }
@@ -56,15 +57,15 @@ impl Search<'_, '_> {
         let mut best: Option<(f64, f64, Change)> = None;
         for (score, change) in steps {
             let mut worth = score;
-            if let Some(undo) = self.apply(board, &change) {
+            if let Some(undo) = self.apply(partial, &change) {
                 for job in &blocked {
-                    if let Some(next) = self.towards(board, goal, *job)
-                        && let Some(score) = self.try_change(board, &next)
+                    if let Some(next) = self.towards(partial, goal, *job)
+                        && let Some(score) = self.try_change(partial, &next)
                     {
                         worth = worth.min(score);
                     }
                 }
-                self.take_back(board, undo);
+                self.take_back(partial, undo);
             }
             if best.as_ref().is_none_or(|(least, _, _)| worth < *least) {
                 best = Some((worth, score, change));
@@ -74,19 +75,19 @@ impl Search<'_, '_> {
     }
 
     /// What brings a job to its place in the guiding plan, if there is room.
-    fn towards(&self, board: &mut Board, goal: &[Option<Spot>], job: usize) -> Option<Change> {
+    fn towards(&self, partial: &mut PartialPlan, goal: &[Option<Assignment>], job: usize) -> Option<Change> {
         let Some(wanted) = &goal[job] else { return Some(vec![(job, None)]) };
-        let present = board.lift(self.instance, job);
-        let found = if board.ledger.fits(self.instance, job, wanted).is_ok() {
+        let present = partial.unassign(self.instance, job);
+        let found = if partial.ledger.fits(self.instance, job, wanted).is_ok() {
             Some(wanted.clone())
         } else if self.instance.jobs[job].configs[wanted.config].offered {
-            let nodes = board.ledger.find(self.instance, job, wanted.config).ok();
-            nodes.map(|nodes| Spot { config: wanted.config, nodes })
+            let nodes = partial.ledger.find(self.instance, job, wanted.config).ok();
+            nodes.map(|nodes| Assignment { config: wanted.config, nodes })
         } else {
             None
         };
         if let Some(present) = &present {
-            board.put(self.instance, job, present.clone());
+            partial.assign(self.instance, job, present.clone());
         }
         (found.is_some() && found != present).then(|| vec![(job, found)])
     }

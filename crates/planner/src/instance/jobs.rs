@@ -6,7 +6,7 @@ use std::sync::Arc;
 use andreas_core::{GpuType, NodeName, Seconds};
 
 use super::cluster::{CPU, MEMORY, Names, PODS};
-use super::{Config, Demand, Holding, JobData, Nodes, Spot, TypeData, whole_milliwatts};
+use super::{Assignment, Config, Demand, Holding, JobData, Nodes, TypeData, whole_milliwatts};
 use crate::cost::PriceOverTime;
 use crate::snapshot::{Estimate, Job, JobState, LimitsCount, Placement, Preemption, Resources, Snapshot};
 
@@ -31,9 +31,11 @@ pub(super) struct JobContext<'a, 'b> {
 fn keep_to_what_is_held(holding: &Holding, configs: &mut [Config]) {
     let held: Vec<Config> = match holding {
         Holding::Nothing => return,
-        Holding::Running { spot, .. }
-        | Holding::Leaving { spot }
-        | Holding::Committed { target: spot, leaving: None } => vec![configs[spot.config].clone()],
+        Holding::Running { assignment, .. }
+        | Holding::Leaving { assignment }
+        | Holding::Committed { target: assignment, leaving: None } => {
+            vec![configs[assignment.config].clone()]
+        }
         Holding::Committed { target, leaving: Some(leaving) } => {
             vec![configs[target.config].clone(), configs[leaving.config].clone()]
         }
@@ -46,9 +48,9 @@ fn keep_to_what_is_held(holding: &Holding, configs: &mut [Config]) {
 /// A limit is set when its pods run: until then a job draws as without one, wherever it starts.
 fn starts_without_limit(holding: &Holding, configs: &mut [Config]) {
     let held = match holding {
-        Holding::Running { spot, .. }
-        | Holding::Committed { target: spot, .. }
-        | Holding::Leaving { spot } => Some(configs[spot.config].clone()),
+        Holding::Running { assignment, .. }
+        | Holding::Committed { target: assignment, .. }
+        | Holding::Leaving { assignment } => Some(configs[assignment.config].clone()),
         Holding::Nothing => None,
     };
     for at in 0..configs.len() {
@@ -84,7 +86,7 @@ impl<'a> JobContext<'a, '_> {
             starts_without_limit(&holding, &mut configs);
         }
         let lateness = &self.snapshot.lateness;
-        let (age, overdue) = self.age(job);
+        let (age, aged_out) = self.age(job);
         let weight = job.weight.0 * age;
         let share = match job.deadline {
             Some(_) => lateness.turnaround_share,
@@ -106,7 +108,7 @@ impl<'a> JobContext<'a, '_> {
             weight,
             share,
             deadline: job.deadline.map_or(f64::INFINITY, |d| d.0),
-            overdue,
+            aged_out,
             holding,
             admits,
             node_demand: self.node_demand(job),
@@ -178,27 +180,27 @@ impl<'a> JobContext<'a, '_> {
         match &job.state {
             JobState::Waiting => Holding::Nothing,
             JobState::Starting { target, .. } => {
-                Holding::Committed { target: self.spot(job, target, configs), leaving: None }
+                Holding::Committed { target: self.assignment(job, target, configs), leaving: None }
             }
             JobState::Stopping { holds, target: Some(target), .. } => Holding::Committed {
-                target: self.spot(job, target, configs),
-                leaving: Some(self.spot(job, holds, configs)),
+                target: self.assignment(job, target, configs),
+                leaving: Some(self.assignment(job, holds, configs)),
             },
             JobState::Stopping { holds, target: None, .. } => {
-                Holding::Leaving { spot: self.spot(job, holds, configs) }
+                Holding::Leaving { assignment: self.assignment(job, holds, configs) }
             }
             JobState::Running { placement, since } => {
-                let spot = self.spot(job, placement, configs);
-                let known = spot.nodes.as_slice().len() == placement.nodes.len();
+                let assignment = self.assignment(job, placement, configs);
+                let known = assignment.nodes.as_slice().len() == placement.nodes.len();
                 let settled = *since + job.min_run <= self.snapshot.now;
                 let free_to_move = known && settled && job.movable && job.preemption == Preemption::Allowed;
-                Holding::Running { spot, free_to_move }
+                Holding::Running { assignment, free_to_move }
             }
         }
     }
 
     /// A placement by numbers; a configuration that is not offered (any more) is added for it.
-    fn spot(&self, job: &Job, place: &Placement, configs: &mut Vec<Config>) -> Spot {
+    fn assignment(&self, job: &Job, place: &Placement, configs: &mut Vec<Config>) -> Assignment {
         let nodes: Vec<u32> = place.nodes.iter().filter_map(|n| self.by_name.get(n).copied()).collect();
         let kind = self.kind_of.get(&place.gpu_type).copied().unwrap_or(self.types.len() - 1);
         let span = u32::try_from(place.nodes.len()).unwrap_or(u32::MAX);
@@ -213,7 +215,7 @@ impl<'a> JobContext<'a, '_> {
             [node] => Nodes::One(*node),
             _ => Nodes::Many(nodes.into_boxed_slice()),
         };
-        Spot { config, nodes }
+        Assignment { config, nodes }
     }
 
     /// Time and power of a configuration that the job's table does not have: those of the nearest row of the type,

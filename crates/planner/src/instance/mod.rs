@@ -114,7 +114,7 @@ impl Demand {
 
 /// A configuration on nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Spot {
+pub(crate) struct Assignment {
     pub config: usize,
     pub nodes: Nodes,
 }
@@ -149,17 +149,17 @@ pub(crate) enum Holding {
     Nothing,
     /// Runs there; may be moved if `free_to_move`.
     Running {
-        spot: Spot,
+        assignment: Assignment,
         free_to_move: bool,
     },
     /// Committed to start there.
     Committed {
-        target: Spot,
-        leaving: Option<Spot>,
+        target: Assignment,
+        leaving: Option<Assignment>,
     },
     /// Stops; where it goes is open.
     Leaving {
-        spot: Spot,
+        assignment: Assignment,
     },
 }
 
@@ -173,7 +173,7 @@ pub(crate) struct JobData<'a> {
     /// Infinite without deadline.
     pub deadline: f64,
     /// Has waited so long that its weight grows no further: served first.
-    pub overdue: bool,
+    pub aged_out: bool,
     pub holding: Holding,
     /// Index of its set of nodes.
     pub admits: usize,
@@ -188,9 +188,11 @@ pub(crate) struct JobData<'a> {
 
 impl JobData<'_> {
     /// Where it runs or is committed to run.
-    pub fn present(&self) -> Option<&Spot> {
+    pub fn present(&self) -> Option<&Assignment> {
         match &self.holding {
-            Holding::Running { spot, .. } | Holding::Committed { target: spot, .. } => Some(spot),
+            Holding::Running { assignment, .. } | Holding::Committed { target: assignment, .. } => {
+                Some(assignment)
+            }
             Holding::Nothing | Holding::Leaving { .. } => None,
         }
     }
@@ -200,8 +202,8 @@ impl JobData<'_> {
         if self.job.limits_count != LimitsCount::NotYetSet {
             return 0;
         }
-        let saved = |spot: &Spot| {
-            let held = &self.configs[spot.config];
+        let saved = |assignment: &Assignment| {
+            let held = &self.configs[assignment.config];
             let without = self.configs.iter().find(|c| c.limit.is_none() && c.same_hardware(held));
             without.map_or(0, |without| (without.draw_mw() - held.draw_mw()).max(0))
         };
@@ -209,9 +211,11 @@ impl JobData<'_> {
     }
 
     /// What it holds but is giving up.
-    pub fn leaving(&self) -> Option<&Spot> {
+    pub fn leaving(&self) -> Option<&Assignment> {
         match &self.holding {
-            Holding::Leaving { spot } | Holding::Committed { leaving: Some(spot), .. } => Some(spot),
+            Holding::Leaving { assignment } | Holding::Committed { leaving: Some(assignment), .. } => {
+                Some(assignment)
+            }
             _ => None,
         }
     }
@@ -357,10 +361,10 @@ impl<'a> Instance<'a> {
     }
 
     /// A spot by names.
-    pub fn placement(&self, job: usize, spot: &Spot) -> Placement {
+    pub fn placement(&self, job: usize, assignment: &Assignment) -> Placement {
         let data = &self.jobs[job];
         // What is kept is kept to the letter, also where a node is no longer known.
-        if data.present() == Some(spot) {
+        if data.present() == Some(assignment) {
             match &data.job.state {
                 JobState::Running { placement: p, .. }
                 | JobState::Starting { target: p, .. }
@@ -368,10 +372,10 @@ impl<'a> Instance<'a> {
                 JobState::Stopping { target: None, .. } | JobState::Waiting => {}
             }
         }
-        let config = &data.configs[spot.config];
+        let config = &data.configs[assignment.config];
         Placement {
             gpu_type: self.types[config.kind].name.clone(),
-            nodes: spot.nodes.as_slice().iter().map(|n| self.nodes[*n as usize].name.clone()).collect(),
+            nodes: assignment.nodes.as_slice().iter().map(|n| self.nodes[*n as usize].name.clone()).collect(),
             gpus_per_node: andreas_core::GpuCount(u32::try_from(config.gpus).unwrap_or(u32::MAX)),
             limit: config.limit.map(Watts),
         }

@@ -6,10 +6,10 @@
 //! packed onto real nodes, largest workers first. If that costs no more than the leaf's bound, the leaf is solved;
 //! else its bound stands, and the result says so.
 
-use super::desk::Desk;
+use super::search_state::SearchState;
 use super::step::{Choice, Step};
-use crate::board::Board;
-use crate::instance::Spot;
+use crate::instance::Assignment;
+use crate::partial::PartialPlan;
 
 /// Most leaves that are packed.
 const LEAVES: u64 = 4000;
@@ -33,9 +33,9 @@ struct Row {
 
 struct Search<'x, 's, 'a, 'b> {
     step: &'s Step<'a, 'b>,
-    base: &'x Board,
+    base: &'x PartialPlan,
     open: &'s [bool],
-    best: &'x mut Desk<'s, 'a, 'b>,
+    best: &'x mut SearchState<'s, 'a, 'b>,
     rows: Vec<Row>,
     /// By row and class: GPUs that this row and the later ones could take at most.
     most: Vec<Vec<f64>>,
@@ -54,9 +54,9 @@ struct Search<'x, 's, 'a, 'b> {
 /// Improves a plan and the bound, within a number of tree nodes.
 pub(super) fn finish<'s, 'a, 'b>(
     step: &'s Step<'a, 'b>,
-    base: &Board,
+    base: &PartialPlan,
     open: &'s [bool],
-    best: &mut Desk<'s, 'a, 'b>,
+    best: &mut SearchState<'s, 'a, 'b>,
     limit: u64,
 ) -> Proof {
     let rows = rows(step, best.cost - step.bound);
@@ -91,7 +91,7 @@ pub(super) fn applies(step: &Step<'_, '_>) -> bool {
             .options
             .iter()
             .zip(&step.instance.jobs)
-            .all(|(options, job)| options.is_empty() || !job.overdue && job.leaving().is_none())
+            .all(|(options, job)| options.is_empty() || !job.aged_out && job.leaving().is_none())
 }
 
 /// Options within the gap, for each job that has any; jobs with most to lose first.
@@ -172,12 +172,12 @@ impl Search<'_, '_, '_, '_> {
     /// Packs a leaf onto nodes.
     fn leaf(&mut self, bound: f64) {
         let watts = if self.watts.is_finite() { self.step.dual.watt * self.watts } else { 0.0 };
-        let bound = bound + self.unused(self.rows.len()) + watts + self.lonely();
+        let bound = bound + self.unused(self.rows.len()) + watts + self.fragmentation();
         if bound >= self.cutoff() {
             return;
         }
         self.leaves += 1;
-        let mut desk = Desk::new(self.step, self.base.clone(), self.open);
+        let mut search_state = SearchState::new(self.step, self.base.clone(), self.open);
         let mut order: Vec<(bool, i64, usize, Choice)> = Vec::new();
         for (row, taken) in self.rows.iter().zip(&self.taken) {
             if let Some(o) = taken {
@@ -188,19 +188,21 @@ impl Search<'_, '_, '_, '_> {
         order.sort_by(|a, b| b.0.cmp(&a.0).then(b.1.cmp(&a.1)).then(a.2.cmp(&b.2)));
         let mut packed = true;
         for (stays, _, job, o) in order {
-            let spot = match &self.step.present[job] {
-                Some(present) if stays => Some(Spot { config: o.config, nodes: present.nodes.clone() })
-                    .filter(|spot| desk.board.ledger.fits(self.step.instance, job, spot).is_ok()),
-                _ => desk.place(job, o.config),
+            let assignment = match &self.step.present[job] {
+                Some(present) if stays => Some(Assignment { config: o.config, nodes: present.nodes.clone() })
+                    .filter(|assignment| {
+                        search_state.partial.ledger.fits(self.step.instance, job, assignment).is_ok()
+                    }),
+                _ => search_state.place(job, o.config),
             };
-            match spot {
-                Some(spot) => desk.put(job, spot),
+            match assignment {
+                Some(assignment) => search_state.assign(job, assignment),
                 None => packed = false,
             }
         }
-        desk.commit();
-        if desk.cost < self.best.cost {
-            *self.best = desk;
+        search_state.commit();
+        if search_state.cost < self.best.cost {
+            *self.best = search_state;
             packed &= self.best.cost <= bound + 10.0 * EQUAL * bound.abs();
         } else {
             packed = false;
@@ -211,7 +213,7 @@ impl Search<'_, '_, '_, '_> {
     }
 
     /// The least that the empty parts of nodes can cost with so many GPUs used of each class.
-    fn lonely(&self) -> f64 {
+    fn fragmentation(&self) -> f64 {
         let step = self.step;
         let mut sum = 0.0;
         for (class, of) in step.classes.list.iter().enumerate() {
@@ -222,7 +224,8 @@ impl Search<'_, '_, '_, '_> {
             if let (true, Some((_, node))) = (alike && of.size > 0, least) {
                 let used = (of.gpus - self.room[class]) as i64;
                 let last = used.rem_euclid(of.size);
-                sum += u32::try_from(node).map_or(0.0, |n| step.menu.lonely(step.instance, n, last));
+                sum += u32::try_from(node)
+                    .map_or(0.0, |n| step.cost_table.fragmentation(step.instance, n, last));
             }
         }
         sum

@@ -5,9 +5,9 @@
 //! nodes are emptied and filled again with their jobs and some that wait (Schrimpf et al. 2000). The number of
 //! trials is the budget, never the clock.
 
-use super::desk::Desk;
-use crate::dice::Dice;
-use crate::instance::{Nodes, Spot};
+use super::search_state::SearchState;
+use crate::instance::{Assignment, Nodes};
+use crate::rng::Random;
 
 /// Gains below this part of the plan's cost are rounding.
 const ROUNDING: f64 = 1e-12;
@@ -17,8 +17,8 @@ const DRAWN: usize = 6;
 const JOINING: usize = 4;
 
 pub(super) struct Improver<'d, 's, 'a, 'b> {
-    pub desk: &'d mut Desk<'s, 'a, 'b>,
-    pub dice: &'d mut Dice,
+    pub search_state: &'d mut SearchState<'s, 'a, 'b>,
+    pub rng: &'d mut Random,
     /// Jobs that may be touched and have options.
     pub jobs: &'d [usize],
     /// Jobs that gain most by running, of those that could.
@@ -28,23 +28,23 @@ pub(super) struct Improver<'d, 's, 'a, 'b> {
 impl Improver<'_, '_, '_, '_> {
     /// Tries so many moves, or until the cost is good enough; says how many.
     pub fn run(mut self, trials: u64, enough: &impl Fn(f64) -> bool) -> u64 {
-        if self.jobs.is_empty() || self.desk.on.is_empty() {
+        if self.jobs.is_empty() || self.search_state.on.is_empty() {
             return 0;
         }
         for trial in 0..trials {
-            let before = self.desk.cost;
+            let before = self.search_state.cost;
             if enough(before) {
                 return trial;
             }
-            let tried = match self.dice.below(10) {
+            let tried = match self.rng.below(10) {
                 0..=3 => self.shift(),
                 4..=6 => self.insert(),
                 _ => self.recreate(),
             };
-            if tried && self.desk.cost < before - ROUNDING * before.abs() {
-                self.desk.commit();
+            if tried && self.search_state.cost < before - ROUNDING * before.abs() {
+                self.search_state.commit();
             } else {
-                self.desk.rollback(before);
+                self.search_state.rollback(before);
             }
             if trial % 64 == 0 {
                 self.refresh();
@@ -55,29 +55,33 @@ impl Improver<'_, '_, '_, '_> {
 
     /// Who waits now and would gain most by running.
     fn refresh(&mut self) {
-        let desk = &self.desk;
+        let search_state = &self.search_state;
         self.waiting.clear();
-        self.waiting.extend(self.jobs.iter().copied().filter(|j| desk.board.spots[*j].is_none()));
+        self.waiting
+            .extend(self.jobs.iter().copied().filter(|j| search_state.partial.assignments[*j].is_none()));
     }
 
     fn any_job(&mut self) -> usize {
-        self.jobs[self.dice.below(self.jobs.len())]
+        self.jobs[self.rng.below(self.jobs.len())]
     }
 
     /// A job to another option.
     fn shift(&mut self) -> bool {
         let job = self.any_job();
-        let options = &self.desk.step.options[job];
+        let options = &self.search_state.step.options[job];
         if options.is_empty() {
             return false;
         }
-        let config = options[self.dice.below(options.len().min(DRAWN))].config;
-        if self.desk.board.spots[job].as_ref().is_some_and(|spot| spot.config == config) {
+        let config = options[self.rng.below(options.len().min(DRAWN))].config;
+        if self.search_state.partial.assignments[job]
+            .as_ref()
+            .is_some_and(|assignment| assignment.config == config)
+        {
             return false;
         }
-        self.desk.lift(job);
-        match self.desk.place(job, config) {
-            Some(spot) => self.desk.put(job, spot),
+        self.search_state.unassign(job);
+        match self.search_state.place(job, config) {
+            Some(assignment) => self.search_state.assign(job, assignment),
             None => return false,
         }
         true
@@ -85,41 +89,41 @@ impl Improver<'_, '_, '_, '_> {
 
     /// A job onto a node whose jobs make room.
     fn insert(&mut self) -> bool {
-        let job = if self.waiting.is_empty() || self.dice.below(2) == 0 {
+        let job = if self.waiting.is_empty() || self.rng.below(2) == 0 {
             self.any_job()
         } else {
-            self.waiting[self.dice.below(self.waiting.len())]
+            self.waiting[self.rng.below(self.waiting.len())]
         };
-        let desk = &mut *self.desk;
-        let instance = desk.step.instance;
-        let options = &desk.step.options[job];
+        let search_state = &mut *self.search_state;
+        let instance = search_state.step.instance;
+        let options = &search_state.step.options[job];
         if options.is_empty() {
             return false;
         }
-        let config = options[self.dice.below(options.len().min(DRAWN))].config;
+        let config = options[self.rng.below(options.len().min(DRAWN))].config;
         let wanted = &instance.jobs[job].configs[config];
         let nodes = &instance.types[wanted.kind].nodes;
         if wanted.nodes != 1 || !wanted.offered || nodes.is_empty() {
             return false;
         }
-        let node = nodes[self.dice.below(nodes.len())];
-        let spot = Spot { config, nodes: Nodes::One(node) };
-        desk.lift(job);
+        let node = nodes[self.rng.below(nodes.len())];
+        let assignment = Assignment { config, nodes: Nodes::One(node) };
+        search_state.unassign(job);
         // The least useful per GPU leave first.
-        let mut there = desk.on[node as usize].clone();
-        there.sort_by(|a, b| worth(desk, *a).total_cmp(&worth(desk, *b)).then(a.cmp(b)));
+        let mut there = search_state.on[node as usize].clone();
+        there.sort_by(|a, b| worth(search_state, *a).total_cmp(&worth(search_state, *b)).then(a.cmp(b)));
         let mut left = Vec::new();
         for other in there {
-            if desk.board.ledger.fits(instance, job, &spot).is_ok() {
+            if search_state.partial.ledger.fits(instance, job, &assignment).is_ok() {
                 break;
             }
-            desk.lift(other);
+            search_state.unassign(other);
             left.push(other);
         }
-        if desk.board.ledger.fits(instance, job, &spot).is_err() {
+        if search_state.partial.ledger.fits(instance, job, &assignment).is_err() {
             return false;
         }
-        desk.put(job, spot);
+        search_state.assign(job, assignment);
         left.reverse();
         self.reinsert(&left);
         true
@@ -127,37 +131,37 @@ impl Improver<'_, '_, '_, '_> {
 
     /// Some nodes are emptied and filled again.
     fn recreate(&mut self) -> bool {
-        let count = 1 + self.dice.below(3);
+        let count = 1 + self.rng.below(3);
         let mut pool: Vec<usize> = Vec::new();
         for _ in 0..count {
             let job = self.any_job();
-            let desk = &self.desk;
-            let node = match &desk.board.spots[job] {
-                Some(spot) => spot.nodes.as_slice().first().map_or(0, |n| *n as usize),
-                None => self.dice.below(desk.on.len()),
+            let search_state = &self.search_state;
+            let node = match &search_state.partial.assignments[job] {
+                Some(assignment) => assignment.nodes.as_slice().first().map_or(0, |n| *n as usize),
+                None => self.rng.below(search_state.on.len()),
             };
-            pool.extend(&self.desk.on[node]);
+            pool.extend(&self.search_state.on[node]);
         }
         pool.sort_unstable();
         pool.dedup();
         for &job in &pool {
-            self.desk.lift(job);
+            self.search_state.unassign(job);
         }
         for _ in 0..JOINING.min(self.waiting.len()) {
-            let job = self.waiting[self.dice.below(self.waiting.len())];
-            if !pool.contains(&job) && self.desk.board.spots[job].is_none() {
+            let job = self.waiting[self.rng.below(self.waiting.len())];
+            if !pool.contains(&job) && self.search_state.partial.assignments[job].is_none() {
                 pool.push(job);
             }
         }
         if pool.is_empty() {
             return false;
         }
-        let step = self.desk.step;
+        let step = self.search_state.step;
         let mut keyed: Vec<(f64, usize)> = pool
             .iter()
             .map(|&job| {
                 let gain = step.options[job].first().map_or(0.0, |o| (step.wait[job] - o.reduced).max(0.0));
-                (gain * (0.5 + self.dice.roll()), job)
+                (gain * (0.5 + self.rng.unit_interval()), job)
             })
             .collect();
         keyed.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
@@ -168,16 +172,16 @@ impl Improver<'_, '_, '_, '_> {
 
     fn reinsert(&mut self, jobs: &[usize]) {
         for &job in jobs {
-            if let Some((_, spot)) = self.desk.best(job) {
-                self.desk.put(job, spot);
+            if let Some((_, assignment)) = self.search_state.best(job) {
+                self.search_state.assign(job, assignment);
             }
         }
     }
 }
 
 /// What a placed job saves against waiting, per GPU.
-fn worth(desk: &Desk<'_, '_, '_>, job: usize) -> f64 {
-    let Some(spot) = &desk.board.spots[job] else { return 0.0 };
-    let gpus = desk.step.instance.jobs[job].configs[spot.config].total_gpus() as f64;
-    (desk.step.wait[job] - desk.step.cost(job, spot)) / gpus.max(1.0)
+fn worth(search_state: &SearchState<'_, '_, '_>, job: usize) -> f64 {
+    let Some(assignment) = &search_state.partial.assignments[job] else { return 0.0 };
+    let gpus = search_state.step.instance.jobs[job].configs[assignment.config].total_gpus() as f64;
+    (search_state.step.wait[job] - search_state.step.cost(job, assignment)) / gpus.max(1.0)
 }

@@ -15,31 +15,31 @@
 //! until it changes nothing. Each repetition lowers the cost, so this ends.
 
 mod classes;
-mod desk;
+mod cost_table;
 mod exact;
 mod improve;
-mod menu;
 mod periods;
 mod prices;
+mod search_state;
 mod step;
 #[cfg(test)]
 mod tests;
 
 use classes::Classes;
-use desk::Desk;
+use cost_table::CostTable;
 use improve::Improver;
-use menu::Menu;
-use prices::Look;
-use step::{Ahead, Step};
+use prices::ShadowPrices;
+use search_state::SearchState;
+use step::{DeferredCosts, Step};
 
 use crate::baseline::{self, Outcome};
-use crate::board::Board;
 use crate::budget;
 use crate::candidates;
-use crate::dice::Dice;
-use crate::instance::{Holding, Instance, Spot};
+use crate::instance::{Assignment, Holding, Instance};
 use crate::method::{MethodName, Options};
+use crate::partial::PartialPlan;
 use crate::reserve::{self, Reservation};
+use crate::rng::Random;
 use crate::snapshot::Preemption;
 
 /// Decisions on top of the decision, until one changes nothing.
@@ -56,19 +56,20 @@ struct Context<'a, 'b> {
     instance: &'a Instance<'b>,
     options: &'a Options,
     classes: &'a Classes,
-    menu: &'a Menu,
-    look: &'a Look,
-    ahead: &'a Ahead,
+    cost_table: &'a CostTable,
+    look: &'a ShadowPrices,
+    ahead: &'a DeferredCosts,
 }
 
 /// One decision.
 pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
     let classes = Classes::new(instance);
-    let menu = Menu::new(instance, &classes);
-    let look = Look::new(instance, &classes, &menu, options.gap);
-    let ahead = Ahead::new(instance, &menu, &look);
-    let context = Context { instance, options, classes: &classes, menu: &menu, look: &look, ahead: &ahead };
-    let mut present: Vec<Option<Spot>> = instance.jobs.iter().map(|d| d.present().cloned()).collect();
+    let cost_table = CostTable::new(instance, &classes);
+    let look = ShadowPrices::new(instance, &classes, &cost_table, options.gap);
+    let ahead = DeferredCosts::new(instance, &cost_table, &look);
+    let context =
+        Context { instance, options, classes: &classes, cost_table: &cost_table, look: &look, ahead: &ahead };
+    let mut present: Vec<Option<Assignment>> = instance.jobs.iter().map(|d| d.present().cloned()).collect();
     let mut touchable: Vec<bool> = instance
         .jobs
         .iter()
@@ -85,16 +86,16 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
     for _ in 1..ROUNDS {
         stopped.append(&mut last.stopped);
         trials += last.trials;
-        if last.spots == present {
+        if last.assignments == present {
             break;
         }
-        touchable = context.touchable_after(&present, &last.spots, &touchable);
-        present.clone_from(&last.spots);
+        touchable = context.touchable_after(&present, &last.assignments, &touchable);
+        present.clone_from(&last.assignments);
         last = context.round(&present, &touchable);
     }
-    let (cost, wake) = context.cost_from_the_start(&last.spots);
+    let (cost, wake) = context.cost_from_the_start(&last.assignments);
     Outcome {
-        spots: last.spots,
+        assignments: last.assignments,
         objective: Some(cost),
         trials,
         reserved_for: last.reserved_for,
@@ -109,7 +110,7 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
 
 /// What one round found.
 struct Found {
-    spots: Vec<Option<Spot>>,
+    assignments: Vec<Option<Assignment>>,
     bound: f64,
     trials: u64,
     reserved_for: Option<usize>,
@@ -117,65 +118,66 @@ struct Found {
 }
 
 impl<'b> Context<'_, 'b> {
-    fn step<'s>(&'s self, present: &'s [Option<Spot>], base: &Board) -> Step<'s, 'b> {
-        let tables = (self.menu, self.classes, self.look, self.ahead);
+    fn step<'s>(&'s self, present: &'s [Option<Assignment>], base: &PartialPlan) -> Step<'s, 'b> {
+        let tables = (self.cost_table, self.classes, self.look, self.ahead);
         Step::new(self.instance, tables, present, base)
     }
 
     /// What a plan costs against the state at the beginning.
-    fn cost_from_the_start(&self, spots: &[Option<Spot>]) -> (f64, Option<f64>) {
-        let present: Vec<Option<Spot>> = self.instance.jobs.iter().map(|d| d.present().cloned()).collect();
-        let mut board = Board::new(self.instance, |_, _| false);
-        let fixed = board.clone();
-        for (job, spot) in spots.iter().enumerate() {
-            if board.spots[job].is_some() {
-                board.lift(self.instance, job);
+    fn cost_from_the_start(&self, assignments: &[Option<Assignment>]) -> (f64, Option<f64>) {
+        let present: Vec<Option<Assignment>> =
+            self.instance.jobs.iter().map(|d| d.present().cloned()).collect();
+        let mut partial = PartialPlan::new(self.instance, |_, _| false);
+        let fixed = partial.clone();
+        for (job, assignment) in assignments.iter().enumerate() {
+            if partial.assignments[job].is_some() {
+                partial.unassign(self.instance, job);
             }
-            if let Some(spot) = spot {
-                board.put(self.instance, job, spot.clone());
+            if let Some(assignment) = assignment {
+                partial.assign(self.instance, job, assignment.clone());
             }
         }
         let step = self.step(&present, &fixed);
-        let open = vec![false; spots.len()];
-        let wake = step.wake(spots);
-        (Desk::new(&step, board, &open).total(), wake)
+        let open = vec![false; assignments.len()];
+        let wake = step.wake(assignments);
+        (SearchState::new(&step, partial, &open).total(), wake)
     }
 
     /// One decision on a state.
-    fn round(&self, present: &[Option<Spot>], touchable: &[bool]) -> Found {
+    fn round(&self, present: &[Option<Assignment>], touchable: &[bool]) -> Found {
         let instance = self.instance;
-        let mut base = Board::after(instance, present, touchable);
+        let mut base = PartialPlan::after(instance, present, touchable);
         let mut stopped = budget::enforce(instance, &mut base);
         let (kept, displaced) = self.serve_overdue(present, &mut base);
         // The bound is that of the room there is, kept or not.
         if let Some(kept) = &kept {
-            base.ledger.release(instance, kept.job, &kept.spot);
+            base.ledger.release(instance, kept.job, &kept.assignment);
         }
         let step = self.step(present, &base).weigh(&base, self.options.gap);
         let mut stay = base.clone();
         if let Some(kept) = &kept {
-            base.ledger.take(instance, kept.job, &kept.spot);
+            base.ledger.take(instance, kept.job, &kept.assignment);
         }
-        let open: Vec<bool> = base.spots.iter().map(Option::is_none).collect();
+        let open: Vec<bool> = base.assignments.iter().map(Option::is_none).collect();
         let jobs: Vec<usize> = (0..open.len()).filter(|j| open[*j] && !step.options[*j].is_empty()).collect();
         let mut queue = order(&step, &jobs);
         // On room that is kept for somebody even those may run who would rather wait.
         queue.extend((0..open.len()).filter(|j| kept.is_some() && open[*j] && step.options[*j].is_empty()));
 
-        for (job, spot) in present.iter().enumerate() {
-            if let (Some(spot), None) = (spot, &stay.spots[job]) {
+        for (job, assignment) in present.iter().enumerate() {
+            if let (Some(assignment), None) = (assignment, &stay.assignments[job]) {
                 // What is held is a fact, unless somebody who goes before has just been given it.
-                if !displaced || stay.ledger.fits(instance, job, spot).is_ok() {
-                    stay.put(instance, job, spot.clone());
+                if !displaced || stay.ledger.fits(instance, job, assignment).is_ok() {
+                    stay.assign(instance, job, assignment.clone());
                 }
             }
         }
         stopped.extend(budget::enforce(instance, &mut stay));
         // Room that is kept draws nothing yet: nobody is stopped for its watts.
         if let Some(kept) = &kept {
-            stay.ledger.take(instance, kept.job, &kept.spot);
+            stay.ledger.take(instance, kept.job, &kept.assignment);
         }
-        let mut stay = Desk::new(&step, stay, &open);
+        let mut stay = SearchState::new(&step, stay, &open);
         stay.fill(&queue, kept.as_ref());
         let limit = self.tree(jobs.len());
         let threshold = if limit > 0 { TIE } else { HYSTERESIS };
@@ -185,7 +187,7 @@ impl<'b> Context<'_, 'b> {
         if enough(stay.cost) {
             let bound = step.bound;
             return Found {
-                spots: finished(instance, stay.board, kept.as_ref()),
+                assignments: finished(instance, stay.partial, kept.as_ref()),
                 bound,
                 trials: 1,
                 reserved_for: kept.map(|k| k.job),
@@ -193,28 +195,28 @@ impl<'b> Context<'_, 'b> {
             };
         }
 
-        let mut dice = Dice::new(self.options);
+        let mut rng = Random::new(self.options);
         let mut trials = 1;
-        let mut best = Desk::new(&step, base.clone(), &open);
+        let mut best = SearchState::new(&step, base.clone(), &open);
         best.construct(&queue);
         best.fill(&queue, kept.as_ref());
         for _ in 0..self.passes(jobs.len()) {
             if enough(best.cost) {
                 break;
             }
-            let mut desk = Desk::new(&step, base.clone(), &open);
-            desk.construct(&shaken(&step, &queue, &mut dice));
-            desk.fill(&queue, kept.as_ref());
+            let mut search_state = SearchState::new(&step, base.clone(), &open);
+            search_state.construct(&shaken(&step, &queue, &mut rng));
+            search_state.fill(&queue, kept.as_ref());
             trials += 1;
-            if desk.cost < best.cost {
-                best = desk;
+            if search_state.cost < best.cost {
+                best = search_state;
             }
         }
         if stay.cost <= best.cost {
-            best = Desk::new(&step, stay.board.clone(), &open);
+            best = SearchState::new(&step, stay.partial.clone(), &open);
         }
         let moves = self.moves(jobs.len());
-        let improver = Improver { desk: &mut best, dice: &mut dice, jobs: &jobs, waiting: Vec::new() };
+        let improver = Improver { search_state: &mut best, rng: &mut rng, jobs: &jobs, waiting: Vec::new() };
         trials += improver.run(moves, &enough);
         best.fill(&queue, kept.as_ref());
         let mut bound = step.bound;
@@ -227,21 +229,26 @@ impl<'b> Context<'_, 'b> {
         }
         let better = best.cost < stay.cost - threshold * stay.cost.abs();
         let chosen = if better { best } else { stay };
-        let spots = finished(instance, chosen.board, kept.as_ref());
-        Found { spots, bound, trials, reserved_for: kept.map(|k| k.job), stopped }
+        let assignments = finished(instance, chosen.partial, kept.as_ref());
+        Found { assignments, bound, trials, reserved_for: kept.map(|k| k.job), stopped }
     }
 
     /// Jobs whose weight has stopped growing come first, the longest-waiting one before all; room is kept for the
     /// first that does not fit. Says as well whether one of them got a new place.
-    fn serve_overdue(&self, present: &[Option<Spot>], base: &mut Board) -> (Option<Reservation>, bool) {
+    fn serve_overdue(
+        &self,
+        present: &[Option<Assignment>],
+        base: &mut PartialPlan,
+    ) -> (Option<Reservation>, bool) {
         let instance = self.instance;
         let (mut kept, mut displaced) = (None, false);
         for job in baseline::queue(instance, MethodName::Fifo, base) {
-            if !instance.jobs[job].overdue {
+            if !instance.jobs[job].aged_out {
                 break;
             }
-            let stays =
-                present[job].as_ref().is_some_and(|spot| base.try_put(instance, job, spot.clone()).is_ok());
+            let stays = present[job]
+                .as_ref()
+                .is_some_and(|assignment| base.try_put(instance, job, assignment.clone()).is_ok());
             if stays {
                 continue;
             }
@@ -279,13 +286,13 @@ impl<'b> Context<'_, 'b> {
     /// Which jobs a decision could still touch right after a plan was carried out.
     fn touchable_after(
         &self,
-        present: &[Option<Spot>],
-        spots: &[Option<Spot>],
+        present: &[Option<Assignment>],
+        assignments: &[Option<Assignment>],
         before: &[bool],
     ) -> Vec<bool> {
         let touchable = |job: usize| {
             let data = &self.instance.jobs[job];
-            let (Some(new), old) = (&spots[job], &present[job]) else { return true };
+            let (Some(new), old) = (&assignments[job], &present[job]) else { return true };
             let same = old.as_ref().is_some_and(|old| {
                 old.nodes == new.nodes && data.configs[old.config].gpus == data.configs[new.config].gpus
             });
@@ -297,16 +304,20 @@ impl<'b> Context<'_, 'b> {
             }
             data.job.movable && data.job.preemption == Preemption::Allowed && data.job.min_run.0 <= 0.0
         };
-        (0..spots.len()).map(touchable).collect()
+        (0..assignments.len()).map(touchable).collect()
     }
 }
 
 /// The plan itself, without the room that was kept.
-fn finished(instance: &Instance<'_>, mut board: Board, kept: Option<&Reservation>) -> Vec<Option<Spot>> {
+fn finished(
+    instance: &Instance<'_>,
+    mut partial: PartialPlan,
+    kept: Option<&Reservation>,
+) -> Vec<Option<Assignment>> {
     if let Some(kept) = kept {
-        board.ledger.release(instance, kept.job, &kept.spot);
+        partial.ledger.release(instance, kept.job, &kept.assignment);
     }
-    board.spots
+    partial.assignments
 }
 
 /// Jobs by what they lose per GPU if they wait, at the dual's prices.
@@ -318,9 +329,10 @@ fn regret(step: &Step<'_, '_>, job: usize) -> f64 {
     step.options[job].first().map_or(0.0, |o| (step.wait[job] - o.reduced) / libm::sqrt(o.gpus.max(1.0)))
 }
 
-fn shaken(step: &Step<'_, '_>, queue: &[usize], dice: &mut Dice) -> Vec<usize> {
-    let noisy = |job: &usize, dice: &mut Dice| (regret(step, *job) * (0.7 + 0.6 * dice.roll()), *job);
-    sorted(queue.iter().map(|job| noisy(job, dice)).collect())
+fn shaken(step: &Step<'_, '_>, queue: &[usize], rng: &mut Random) -> Vec<usize> {
+    let noisy =
+        |job: &usize, rng: &mut Random| (regret(step, *job) * (0.7 + 0.6 * rng.unit_interval()), *job);
+    sorted(queue.iter().map(|job| noisy(job, rng)).collect())
 }
 
 fn sorted(mut keyed: Vec<(f64, usize)>) -> Vec<usize> {

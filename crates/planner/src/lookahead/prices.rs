@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::classes::Classes;
-use super::menu::{LAZY, Menu};
+use super::cost_table::{CostTable, DELAY_PENALTY};
 use super::periods::{PERIODS, Periods, Price};
-use super::step::CHANGE;
+use super::step::MIGRATION_FACTOR;
 use crate::instance::Instance;
 use crate::plan::Prices;
 
@@ -32,7 +32,7 @@ const ROUGH: f64 = 1e-3;
 const WATTS: &str = "watts";
 
 /// Prices that hold for one decision.
-pub(super) struct Look {
+pub(super) struct ShadowPrices {
     /// By class.
     pub gpu: Vec<Price>,
     pub watt: Price,
@@ -102,13 +102,13 @@ impl Track {
     }
 }
 
-impl Look {
+impl ShadowPrices {
     /// Finds prices; with half the work where so large a gap is good enough.
-    pub fn new(instance: &Instance<'_>, classes: &Classes, menu: &Menu, gap: f64) -> Self {
+    pub fn new(instance: &Instance<'_>, classes: &Classes, cost_table: &CostTable, gap: f64) -> Self {
         let part = if gap >= ROUGH { 2 } else { 1 };
-        let periods = &menu.periods;
+        let periods = &cost_table.periods;
         let old = Old::of(instance, periods);
-        let step = first_step(instance, menu);
+        let step = first_step(instance, cost_table);
         let mut gpu: Vec<Track> =
             classes.list.iter().map(|c| Track::new(old.price(&c.name), [c.gpus; PERIODS], step)).collect();
         let watts = watts(instance, periods);
@@ -118,7 +118,7 @@ impl Look {
             watt.price = Price::default();
         }
         let rounds = if old.known { WARM } else { COLD } / part;
-        let mut choice = Choice::new(instance, menu, SAMPLE / part);
+        let mut choice = Choice::new(instance, cost_table, SAMPLE / part);
         let mut counted = 0.0;
         for round in 0..rounds {
             choice.round(&mut gpu, &mut watt, round % FULL == 0);
@@ -161,32 +161,39 @@ impl Look {
     }
 
     /// The best later start; none without a configuration.
-    pub fn best_later(&self, instance: &Instance<'_>, menu: &Menu, job: usize) -> Option<Later> {
-        let mut best: Option<Later> = None;
-        for i in menu.of(job) {
-            let item = &menu.items[i];
+    pub fn best_later(
+        &self,
+        instance: &Instance<'_>,
+        cost_table: &CostTable,
+        job: usize,
+    ) -> Option<DeferredStart> {
+        let mut best: Option<DeferredStart> = None;
+        for i in cost_table.of(job) {
+            let item = &cost_table.items[i];
             if !item.possible() {
                 continue;
             }
-            // Later it costs no less than now.
-            if menu.rising && best.as_ref().is_some_and(|best| menu.now(i) + item.lonely >= best.cost) {
+            // DeferredStart it costs no less than now.
+            if cost_table.rising
+                && best.as_ref().is_some_and(|best| cost_table.now(i) + item.fragmentation >= best.cost)
+            {
                 continue;
             }
-            for (s, begin) in menu.periods.begins.iter().enumerate().skip(1) {
-                let base = menu.at(instance, job, i, s) + item.lonely;
+            for (s, begin) in cost_table.periods.begins.iter().enumerate().skip(1) {
+                let base = cost_table.at(instance, job, i, s) + item.fragmentation;
                 if best.as_ref().is_some_and(|best| base >= best.cost) {
-                    if menu.rising {
+                    if cost_table.rising {
                         break;
                     }
                     continue;
                 }
-                let until = begin.max(menu.delay[job]) + item.time;
-                let end = menu.periods.of_moment(until);
-                let (class, gpu) = self.cheapest(menu.classes(item), s, end, until);
+                let until = begin.max(cost_table.delay[job]) + item.time;
+                let end = cost_table.periods.of_moment(until);
+                let (class, gpu) = self.cheapest(cost_table.classes(item), s, end, until);
                 let watt = self.watt.until(end, until) - self.watt.until_period(s);
                 let cost = base + item.gpus * gpu + item.watts * watt;
                 if best.as_ref().is_none_or(|best| cost < best.cost) {
-                    best = Some(Later { cost, item: i, start: s, class });
+                    best = Some(DeferredStart { cost, item: i, start: s, class });
                 }
             }
         }
@@ -198,13 +205,13 @@ impl Look {
     pub fn changing(
         &self,
         instance: &Instance<'_>,
-        menu: &Menu,
+        cost_table: &CostTable,
         (job, i): (usize, usize),
-        later: &Later,
+        later: &DeferredStart,
     ) -> f64 {
         let data = &instance.jobs[job];
-        let (now, then) = (&menu.items[i], &menu.items[later.item]);
-        let (delay, begin) = (menu.delay[job], menu.periods.begins[later.start]);
+        let (now, then) = (&cost_table.items[i], &cost_table.items[later.item]);
+        let (delay, begin) = (cost_table.delay[job], cost_table.periods.begins[later.start]);
         let movable = data.job.movable && data.job.preemption == crate::snapshot::Preemption::Allowed;
         if !movable || begin <= delay || begin < data.job.min_run.0 || delay + now.time <= begin {
             return f64::INFINITY;
@@ -213,25 +220,28 @@ impl Look {
         let lost = instance.snapshot.restart.0 + data.job.lost.0;
         let rest = |lost: f64| {
             let until = begin + lost + then.time * (1.0 - done);
-            let end = menu.periods.of_moment(until);
+            let end = cost_table.periods.of_moment(until);
             let gpu = &self.gpu[later.class];
             let room = then.gpus * (gpu.until(end, until) - gpu.until_period(later.start))
                 + then.watts * (self.watt.until(end, until) - self.watt.until_period(later.start));
-            room + menu.rest(instance, data, then, begin, lost, 1.0 - done)
+            room + cost_table.rest(instance, data, then, begin, lost, 1.0 - done)
         };
         let (free, paid) = (rest(0.0), rest(lost));
         let prices = &instance.prices;
         let energy = now.billed * (prices.integral(begin) - prices.integral(delay));
         // What is left for later is as with a later start, the less so the less a change costs: one that is free will be
         // made when its time has come, a dear one may not pay any more.
-        let premium = LAZY * (lost / (DEAR * menu.periods.unit())).min(1.0) * data.weight * (begin - delay);
-        energy + free + CHANGE * (paid - free).max(0.0) + premium
+        let premium = DELAY_PENALTY
+            * (lost / (DEAR * cost_table.periods.unit())).min(1.0)
+            * data.weight
+            * (begin - delay);
+        energy + free + MIGRATION_FACTOR * (paid - free).max(0.0) + premium
     }
 }
 
 /// A later start.
 #[derive(Clone, Debug)]
-pub(super) struct Later {
+pub(super) struct DeferredStart {
     pub cost: f64,
     pub item: usize,
     /// The period with whose begin it starts.
@@ -267,7 +277,7 @@ fn cheapest<'a>(
 /// What jobs take at given prices.
 struct Choice<'a, 'b> {
     instance: &'a Instance<'b>,
-    menu: &'a Menu,
+    cost_table: &'a CostTable,
     jobs: Vec<Chooser>,
     /// How many jobs each of these stands for.
     each: f64,
@@ -294,9 +304,9 @@ struct Start {
 impl<'a, 'b> Choice<'a, 'b> {
     /// All jobs, or of many a sample that holds small and large ones in proportion: what is sought is the sum of what they
     /// take.
-    fn new(instance: &'a Instance<'b>, menu: &'a Menu, sample: usize) -> Self {
+    fn new(instance: &'a Instance<'b>, cost_table: &'a CostTable, sample: usize) -> Self {
         let work = |job: usize| {
-            let offered = menu.items[menu.of(job)].iter().filter(|item| item.possible());
+            let offered = cost_table.items[cost_table.of(job)].iter().filter(|item| item.possible());
             offered.map(|item| item.gpus * item.time).reduce(f64::min).map(|work| (work, job))
         };
         let mut jobs: Vec<(f64, usize)> = (0..instance.jobs.len()).filter_map(work).collect();
@@ -308,26 +318,27 @@ impl<'a, 'b> Choice<'a, 'b> {
         let chooser = |&(_, job): &(f64, usize)| Chooser {
             job,
             short: [u16::MAX; SHORTLIST],
-            costs: vec![[f64::NAN; PERIODS]; menu.of(job).len()],
+            costs: vec![[f64::NAN; PERIODS]; cost_table.of(job).len()],
         };
         let each = if few > 0 { all as f64 / few as f64 } else { 1.0 };
-        Self { instance, menu, jobs: jobs.iter().map(chooser).collect(), each }
+        Self { instance, cost_table, jobs: jobs.iter().map(chooser).collect(), each }
     }
 
     fn round(&mut self, gpu: &mut [Track], watt: &mut Track, full: bool) {
-        let (instance, menu) = (self.instance, self.menu);
+        let (instance, cost_table) = (self.instance, self.cost_table);
         for chooser in &mut self.jobs {
-            let items = menu.of(chooser.job);
+            let items = cost_table.of(chooser.job);
             let mut best: Option<Start> = None;
             if full {
                 let mut ranked = [(f64::INFINITY, u16::MAX); SHORTLIST];
-                let alike = menu.items[items.clone()].chunk_by(|a, b| a.hardware == b.hardware);
+                let alike = cost_table.items[items.clone()].chunk_by(|a, b| a.hardware == b.hardware);
                 let mut names = 0_u16..;
                 for group in alike {
                     // Of items that differ by the limit alone, one: else they would fill the list.
                     let (mut limit, mut found) = (ranked[SHORTLIST - 1].0, None);
                     for (_, name) in group.iter().zip(&mut names) {
-                        let start = chooser.best_start(instance, menu, usize::from(name), gpu, watt, limit);
+                        let start =
+                            chooser.best_start(instance, cost_table, usize::from(name), gpu, watt, limit);
                         if let Some(start) = start {
                             (limit, found) = (start.cost, Some((start, name)));
                         }
@@ -350,15 +361,16 @@ impl<'a, 'b> Choice<'a, 'b> {
                         break;
                     }
                     let limit = best.map_or(f64::INFINITY, |best| best.cost);
-                    best = chooser.best_start(instance, menu, usize::from(i), gpu, watt, limit).or(best);
+                    best =
+                        chooser.best_start(instance, cost_table, usize::from(i), gpu, watt, limit).or(best);
                 }
             }
             let Some(best) = best else { continue };
-            let item = &menu.items[items.start + best.item];
-            let until = menu.periods.begins[best.start].max(menu.delay[chooser.job]) + item.time;
-            let end = menu.periods.of_moment(until);
-            gpu[best.class].add(&menu.periods, self.each * item.gpus, best.start, end, until);
-            watt.add(&menu.periods, self.each * item.watts, best.start, end, until);
+            let item = &cost_table.items[items.start + best.item];
+            let until = cost_table.periods.begins[best.start].max(cost_table.delay[chooser.job]) + item.time;
+            let end = cost_table.periods.of_moment(until);
+            gpu[best.class].add(&cost_table.periods, self.each * item.gpus, best.start, end, until);
+            watt.add(&cost_table.periods, self.each * item.watts, best.start, end, until);
         }
     }
 }
@@ -368,34 +380,34 @@ impl Chooser {
     fn best_start(
         &mut self,
         instance: &Instance<'_>,
-        menu: &Menu,
+        cost_table: &CostTable,
         i: usize,
         gpu: &[Track],
         watt: &Track,
         limit: f64,
     ) -> Option<Start> {
-        let first = menu.of(self.job).start;
-        let item = &menu.items[first + i];
+        let first = cost_table.of(self.job).start;
+        let item = &cost_table.items[first + i];
         if !item.possible() {
             return None;
         }
         let mut best = None;
         let mut least = limit;
-        let delay = menu.delay[self.job];
-        let classes = menu.classes(item);
+        let delay = cost_table.delay[self.job];
+        let classes = cost_table.classes(item);
         let costs = &mut self.costs[i];
-        for (s, begin) in menu.periods.begins.iter().enumerate() {
+        for (s, begin) in cost_table.periods.begins.iter().enumerate() {
             if costs[s].is_nan() {
-                costs[s] = menu.at(instance, self.job, first + i, s);
+                costs[s] = cost_table.at(instance, self.job, first + i, s);
             }
             if costs[s] >= least {
-                if menu.rising {
+                if cost_table.rising {
                     break;
                 }
                 continue;
             }
             let until = begin.max(delay) + item.time;
-            let end = menu.periods.of_moment(until);
+            let end = cost_table.periods.of_moment(until);
             let (class, price) = cheapest(|c| &gpu[c].price, classes, s, end, until);
             let watts = watt.price.until(end, until) - watt.price.until_period(s);
             let cost = costs[s] + item.gpus * price + item.watts * watts;
@@ -409,10 +421,10 @@ impl Chooser {
 }
 
 /// A scale for prices of GPUs: what a second of waiting costs per GPU, and a part of its energy.
-fn first_step(instance: &Instance<'_>, menu: &Menu) -> f64 {
+fn first_step(instance: &Instance<'_>, cost_table: &CostTable) -> f64 {
     let (mut sum, mut count) = (0.0, 0.0);
     for (job, data) in instance.jobs.iter().enumerate() {
-        let offered = || menu.items[menu.of(job)].iter().filter(|i| i.possible());
+        let offered = || cost_table.items[cost_table.of(job)].iter().filter(|i| i.possible());
         if let Some(item) = offered().min_by(|a, b| a.gpus.total_cmp(&b.gpus)) {
             let energy = instance.prices.energy_cost(item.billed, item.time.min(1e9)) / item.time.min(1e9);
             sum += (0.1 * energy + 0.3 * data.weight * data.share.max(0.05)) / item.gpus;

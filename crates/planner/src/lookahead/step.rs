@@ -4,14 +4,14 @@
 //! per GPU of a class and one per watt, gives a lower bound on every plan, and the order in which jobs are placed.
 
 use super::classes::Classes;
-use super::menu::{Item, Menu};
-use super::prices::{Later, Look};
-use crate::board::Board;
-use crate::instance::{Config, Instance, Spot};
+use super::cost_table::{Column, CostTable};
+use super::prices::{DeferredStart, ShadowPrices};
+use crate::instance::{Assignment, Config, Instance};
+use crate::partial::PartialPlan;
 
 /// A change must save this many times what it costs: prices move, and half of what looks like a gain is gone a
 /// few decisions later.
-pub(super) const CHANGE: f64 = 3.0;
+pub(super) const MIGRATION_FACTOR: f64 = 3.0;
 /// Rounds of the dual's search.
 const ROUNDS: usize = 80;
 /// It ends after so many rounds that gained less than this part of the bound.
@@ -38,22 +38,22 @@ pub(super) struct Choice {
 }
 
 /// What jobs can do later; the same wherever they are now.
-pub(super) struct Ahead {
+pub(super) struct DeferredCosts {
     /// By job: its best later start.
-    pub later: Vec<Option<Later>>,
+    pub later: Vec<Option<DeferredStart>>,
     /// By item: cost of running on it now and going over to the later start.
     pub changing: Vec<f64>,
 }
 
-impl Ahead {
-    pub fn new(instance: &Instance<'_>, menu: &Menu, look: &Look) -> Self {
+impl DeferredCosts {
+    pub fn new(instance: &Instance<'_>, cost_table: &CostTable, look: &ShadowPrices) -> Self {
         let later: Vec<_> =
-            (0..instance.jobs.len()).map(|job| look.best_later(instance, menu, job)).collect();
-        let mut changing = vec![f64::INFINITY; menu.items.len()];
+            (0..instance.jobs.len()).map(|job| look.best_later(instance, cost_table, job)).collect();
+        let mut changing = vec![f64::INFINITY; cost_table.items.len()];
         for (job, later) in later.iter().enumerate() {
-            for i in menu.of(job) {
+            for i in cost_table.of(job) {
                 if let Some(later) = later {
-                    changing[i] = look.changing(instance, menu, (job, i), later);
+                    changing[i] = look.changing(instance, cost_table, (job, i), later);
                 }
             }
         }
@@ -64,12 +64,12 @@ impl Ahead {
 /// Costs of one decision.
 pub(super) struct Step<'a, 'b> {
     pub instance: &'a Instance<'b>,
-    pub menu: &'a Menu,
+    pub cost_table: &'a CostTable,
     pub classes: &'a Classes,
-    pub look: &'a Look,
-    ahead: &'a Ahead,
+    pub look: &'a ShadowPrices,
+    ahead: &'a DeferredCosts,
     /// Where jobs are; what changes are counted against.
-    pub present: &'a [Option<Spot>],
+    pub present: &'a [Option<Assignment>],
     /// By job: cost of waiting.
     pub wait: Vec<f64>,
     /// By job: what is worth looking at now, cheapest at the dual's prices first.
@@ -97,21 +97,21 @@ impl<'a, 'b> Step<'a, 'b> {
     /// Costs for jobs that are not in `base`; what is left of `base` is what there is.
     pub fn new(
         instance: &'a Instance<'b>,
-        (menu, classes, look, ahead): (&'a Menu, &'a Classes, &'a Look, &'a Ahead),
-        present: &'a [Option<Spot>],
-        base: &Board,
+        (cost_table, classes, look, ahead): (&'a CostTable, &'a Classes, &'a ShadowPrices, &'a DeferredCosts),
+        present: &'a [Option<Assignment>],
+        base: &PartialPlan,
     ) -> Self {
         let none = Vec::new();
         let mut step = Self {
             instance,
-            menu,
+            cost_table,
             classes,
             look,
             ahead,
             present,
             wait: Vec::with_capacity(present.len()),
             options: vec![none; present.len()],
-            decided: base.spots.iter().map(Option::is_some).collect(),
+            decided: base.assignments.iter().map(Option::is_some).collect(),
             bound: 0.0,
             dual: Prices::default(),
         };
@@ -123,9 +123,9 @@ impl<'a, 'b> Step<'a, 'b> {
     }
 
     /// Finds what is worth looking at, in order, and the bound; the less exactly, the larger the gap that is good enough.
-    pub fn weigh(mut self, base: &Board, gap: f64) -> Self {
+    pub fn weigh(mut self, base: &PartialPlan, gap: f64) -> Self {
         for job in 0..self.present.len() {
-            if base.spots[job].is_none() {
+            if base.assignments[job].is_none() {
                 self.options[job] = self.worth(job);
             }
         }
@@ -136,43 +136,43 @@ impl<'a, 'b> Step<'a, 'b> {
     /// Progress lost by a change to an item, in seconds on it.
     fn lost(&self, job: usize, item: usize) -> f64 {
         let Some(present) = &self.present[job] else { return 0.0 };
-        let before = self.menu.items[self.menu.of(job).start + present.config].time;
-        let scale = if before > 0.0 { self.menu.items[item].time / before } else { 1.0 };
+        let before = self.cost_table.items[self.cost_table.of(job).start + present.config].time;
+        let scale = if before > 0.0 { self.cost_table.items[item].time / before } else { 1.0 };
         self.instance.snapshot.restart.0 + self.instance.jobs[job].job.lost.0 * scale
     }
 
-    /// Later at the best moment; a job that runs loses work by being stopped.
-    fn waiting(&self, job: usize, later: Option<&Later>) -> f64 {
-        let (instance, menu, data) = (self.instance, self.menu, &self.instance.jobs[job]);
+    /// DeferredStart at the best moment; a job that runs loses work by being stopped.
+    fn waiting(&self, job: usize, later: Option<&DeferredStart>) -> f64 {
+        let (instance, cost_table, data) = (self.instance, self.cost_table, &self.instance.jobs[job]);
         let (cost, item, start) = match (later, &self.present[job]) {
             (Some(later), _) => (later.cost, later.item, later.start),
             // It can only go on as it is.
             (None, Some(present)) => {
-                let item = menu.of(job).start + present.config;
-                (menu.at(instance, job, item, 1), item, 1)
+                let item = cost_table.of(job).start + present.config;
+                (cost_table.at(instance, job, item, 1), item, 1)
             }
             (None, None) => return 0.0,
         };
         if self.present[job].is_none() {
             return cost;
         }
-        let begin = menu.periods.begins[start].max(menu.delay[job]);
-        let stopped = menu.cost(instance, data, &menu.items[item], begin, self.lost(job, item));
-        cost + CHANGE * (stopped - menu.at(instance, job, item, start)).max(0.0)
+        let begin = cost_table.periods.begins[start].max(cost_table.delay[job]);
+        let stopped = cost_table.cost(instance, data, &cost_table.items[item], begin, self.lost(job, item));
+        cost + MIGRATION_FACTOR * (stopped - cost_table.at(instance, job, item, start)).max(0.0)
     }
 
     /// Energy, lateness and later prices of a job that runs there from now on.
-    pub fn cost(&self, job: usize, spot: &Spot) -> f64 {
-        let nodes = spot.nodes.as_slice();
-        let moved = self.moved(job, spot);
-        let item = &self.menu.items[self.menu.of(job).start + spot.config];
+    pub fn cost(&self, job: usize, assignment: &Assignment) -> f64 {
+        let nodes = assignment.nodes.as_slice();
+        let moved = self.moved(job, assignment);
+        let item = &self.cost_table.items[self.cost_table.of(job).start + assignment.config];
         let per_node = item.gpus / nodes.len().max(1) as f64;
         let gpus = |until: f64| -> f64 {
             let price = |n: &u32| self.gpu(item, self.classes.of_node[*n as usize], until);
             nodes.iter().map(|n| per_node * price(n)).sum()
         };
         let mut least = f64::INFINITY;
-        for (base, until) in self.courses(job, spot.config, moved) {
+        for (base, until) in self.courses(job, assignment.config, moved) {
             if base < least {
                 least = least.min(base + gpus(until) + self.later_watts(item.watts, until));
             }
@@ -182,70 +182,78 @@ impl<'a, 'b> Step<'a, 'b> {
 
     /// Price of a GPU after the first period. Who is slow by choice pays for the time he adds as much as it is worth now: the
     /// queue of today is what is known of that of tomorrow, and the jobs that are to come are in no price yet.
-    fn gpu(&self, item: &Item, class: usize, until: f64) -> f64 {
-        let (price, periods) = (&self.look.gpu[class], &self.menu.periods);
+    fn gpu(&self, item: &Column, class: usize, until: f64) -> f64 {
+        let (price, periods) = (&self.look.gpu[class], &self.cost_table.periods);
         let later = price.later(periods, until);
         if item.slowed > 0.0 { later + item.slowed * price.soon(periods) } else { later }
     }
 
     /// When something is to begin or to change that is not to do so now, in seconds.
-    pub fn wake(&self, spots: &[Option<Spot>]) -> Option<f64> {
+    pub fn wake(&self, assignments: &[Option<Assignment>]) -> Option<f64> {
         let begin = |job: usize| {
             let later = self.ahead.later[job].as_ref()?;
-            let begin = self.menu.periods.begins[later.start].max(self.menu.delay[job]);
-            let Some(spot) = &spots[job] else { return Some(begin) };
-            let moved = self.moved(job, spot);
-            let item = &self.menu.items[self.menu.of(job).start + spot.config];
-            let node = *spot.nodes.as_slice().first()?;
+            let begin = self.cost_table.periods.begins[later.start].max(self.cost_table.delay[job]);
+            let Some(assignment) = &assignments[job] else { return Some(begin) };
+            let moved = self.moved(job, assignment);
+            let item = &self.cost_table.items[self.cost_table.of(job).start + assignment.config];
+            let node = *assignment.nodes.as_slice().first()?;
             let price = &self.look.gpu[self.classes.of_node[node as usize]];
-            let cost = |(base, until): (f64, f64)| base + item.gpus * price.later(&self.menu.periods, until);
-            let [stay, change] = self.courses(job, spot.config, moved).map(cost);
+            let cost =
+                |(base, until): (f64, f64)| base + item.gpus * price.later(&self.cost_table.periods, until);
+            let [stay, change] = self.courses(job, assignment.config, moved).map(cost);
             (change < stay).then_some(begin)
         };
-        (0..spots.len()).filter_map(begin).reduce(f64::min)
+        (0..assignments.len()).filter_map(begin).reduce(f64::min)
     }
 
     /// What a job does that runs on a configuration now: to the end, or until its best later start. Costs without GPUs and
     /// watts, and until when it holds them.
     fn courses(&self, job: usize, config: usize, moved: bool) -> [(f64, f64); 2] {
-        let item = self.menu.of(job).start + config;
+        let item = self.cost_table.of(job).start + config;
         let base = self.base(job, config, moved);
-        let paid = base - self.menu.now(item);
-        let begin = self.ahead.later[job].as_ref().map_or(0.0, |later| self.menu.periods.begins[later.start]);
+        let paid = base - self.cost_table.now(item);
+        let begin =
+            self.ahead.later[job].as_ref().map_or(0.0, |later| self.cost_table.periods.begins[later.start]);
         [(base, self.until(job, config, moved)), (self.ahead.changing[item] + paid, begin)]
     }
 
     fn later_watts(&self, watts: f64, until: f64) -> f64 {
-        if self.look.budget { watts * self.look.watt.later(&self.menu.periods, until) } else { 0.0 }
+        if self.look.budget { watts * self.look.watt.later(&self.cost_table.periods, until) } else { 0.0 }
     }
 
     /// Whether a job would have to stop for this.
-    pub fn moved(&self, job: usize, spot: &Spot) -> bool {
-        self.present[job].as_ref().is_some_and(|present| !self.same_gpus(job, present, spot))
+    pub fn moved(&self, job: usize, assignment: &Assignment) -> bool {
+        self.present[job].as_ref().is_some_and(|present| !self.same_gpus(job, present, assignment))
     }
 
     /// Same GPUs on the same nodes, the limit aside.
-    pub fn same_gpus(&self, job: usize, a: &Spot, b: &Spot) -> bool {
+    pub fn same_gpus(&self, job: usize, a: &Assignment, b: &Assignment) -> bool {
         let configs = &self.instance.jobs[job].configs;
         a.nodes == b.nodes && configs[a.config].gpus == configs[b.config].gpus
     }
 
     fn base(&self, job: usize, config: usize, moved: bool) -> f64 {
-        let item = self.menu.of(job).start + config;
-        let stays = self.menu.now(item);
+        let item = self.cost_table.of(job).start + config;
+        let stays = self.cost_table.now(item);
         if !moved {
             return stays;
         }
         let data = &self.instance.jobs[job];
         let lost = self.lost(job, item);
-        let cost = self.menu.cost(self.instance, data, &self.menu.items[item], self.menu.delay[job], lost);
-        stays + CHANGE * (cost - stays).max(0.0)
+        let cost = self.cost_table.cost(
+            self.instance,
+            data,
+            &self.cost_table.items[item],
+            self.cost_table.delay[job],
+            lost,
+        );
+        stays + MIGRATION_FACTOR * (cost - stays).max(0.0)
     }
 
     fn until(&self, job: usize, config: usize, moved: bool) -> f64 {
-        let item = self.menu.of(job).start + config;
+        let item = self.cost_table.of(job).start + config;
         let lost = if moved { self.lost(job, item) } else { 0.0 };
-        self.menu.delay[job] + lost + self.menu.items[item].time
+        self.cost_table.delay[job] + lost + self.cost_table.items[item].time
     }
 
     /// Options that are better than waiting.
@@ -254,14 +262,14 @@ impl<'a, 'b> Step<'a, 'b> {
         let data = &self.instance.jobs[job];
         let moved = self.present[job].is_some();
         for (config, of) in data.configs.iter().enumerate() {
-            let item = &self.menu.items[self.menu.of(job).start + config];
-            let mut mask = self.menu.classes(item);
+            let item = &self.cost_table.items[self.cost_table.of(job).start + config];
+            let mut mask = self.cost_table.classes(item);
             if mask == 0 || !of.offered {
                 continue;
             }
             let courses = self.courses(job, config, moved);
             let limit = self.wait[job] + item.fills;
-            if courses[0].0.min(courses[1].0) >= limit && !data.overdue {
+            if courses[0].0.min(courses[1].0) >= limit && !data.aged_out {
                 continue;
             }
             let watts = courses.map(|(_, until)| self.later_watts(item.watts, until));
@@ -274,20 +282,20 @@ impl<'a, 'b> Step<'a, 'b> {
                         cost = cost.min(base + watts + item.gpus * self.gpu(item, class, *until));
                     }
                 }
-                if cost < limit || data.overdue {
+                if cost < limit || data.aged_out {
                     self.offer(job, &mut options, self.option(job, (config, class), of, cost));
                 }
             }
         }
         if let Some(present) = &self.present[job] {
             for (config, of) in data.configs.iter().enumerate() {
-                let spot = Spot { config, nodes: present.nodes.clone() };
+                let assignment = Assignment { config, nodes: present.nodes.clone() };
                 let (old, stays) = (&data.configs[present.config], config == present.config);
                 let limit_only = of.kind == old.kind && of.nodes == old.nodes && of.gpus == old.gpus;
                 let node = present.nodes.as_slice().first();
                 if let (true, Some(node)) = (stays || (limit_only && of.offered), node) {
                     let class = self.classes.of_node[*node as usize];
-                    let cost = self.cost(job, &spot);
+                    let cost = self.cost(job, &assignment);
                     let option = Choice { stays: true, ..self.option(job, (config, class), of, cost) };
                     self.offer(job, &mut options, option);
                 }
@@ -300,7 +308,7 @@ impl<'a, 'b> Step<'a, 'b> {
     /// Adds an option. Where watts are not scarce, only the cheapest power limit is worth looking at.
     fn offer(&self, job: usize, options: &mut Vec<Choice>, option: Choice) {
         if self.instance.allowed_mw.is_none() {
-            let items = &self.menu.items[self.menu.of(job)];
+            let items = &self.cost_table.items[self.cost_table.of(job)];
             let alike = |o: &Choice| {
                 items[o.config].hardware == items[option.config].hardware && o.stays == option.stays
             };
@@ -321,7 +329,9 @@ impl<'a, 'b> Step<'a, 'b> {
         let (mut gpus, mut watts) = (of.total_gpus() as f64, 0.0);
         let data = &self.instance.jobs[job];
         // A job that stops and goes on where it was gives back what it holds there.
-        if let Some(old) = data.leaving().map(|spot| &data.configs[spot.config]).filter(|o| o.kind == kind) {
+        if let Some(old) =
+            data.leaving().map(|assignment| &data.configs[assignment.config]).filter(|o| o.kind == kind)
+        {
             gpus = (gpus - old.total_gpus() as f64).max(0.0);
             watts = -old.draw.min(of.draw);
         }
@@ -330,7 +340,7 @@ impl<'a, 'b> Step<'a, 'b> {
     }
 
     /// The dual of the step: prices of what is left, the bound, and options in order.
-    fn price(&mut self, base: &Board, close: f64) {
+    fn price(&mut self, base: &PartialPlan, close: f64) {
         let instance = self.instance;
         let mut room = vec![0.0; self.classes.list.len()];
         for (node, class) in self.classes.of_node.iter().enumerate() {
@@ -338,8 +348,9 @@ impl<'a, 'b> Step<'a, 'b> {
             room[*class] += free.max(0) as f64;
         }
         let watts = instance.allowed_mw.map(|allowed| (allowed - base.ledger.power()).max(0) as f64 / 1e3);
-        let fixed: f64 =
-            (0..self.present.len()).filter_map(|job| Some(self.cost(job, base.spots[job].as_ref()?))).sum();
+        let fixed: f64 = (0..self.present.len())
+            .filter_map(|job| Some(self.cost(job, base.assignments[job].as_ref()?)))
+            .sum();
         let mut dual = Dual::new(self, &room, watts);
         let mut best = (f64::NEG_INFINITY, dual.gpu.clone(), 0.0);
         let mut idle = 0;

@@ -38,14 +38,17 @@ fn smaller(mut snapshot: Snapshot, jobs: usize, nodes: usize) -> Snapshot {
 }
 
 /// One decision of `exact`: what does not depend on where jobs are, where they are, and which may be touched.
-fn decision<T>(snapshot: &Snapshot, then: impl FnOnce(&Context<'_, '_>, &[Option<Spot>], &[bool]) -> T) -> T {
+fn decision<T>(
+    snapshot: &Snapshot,
+    then: impl FnOnce(&Context<'_, '_>, &[Option<Assignment>], &[bool]) -> T,
+) -> T {
     let instance = Instance::new(snapshot);
     let options = Options { method: MethodName::Exact, ..Options::default() };
     let classes = Classes::new(&instance);
-    let menu = Menu::new(&instance, &classes);
-    let look = Look::new(&instance, &classes, &menu, 0.0);
-    let ahead = Ahead::new(&instance, &menu, &look);
-    let present: Vec<Option<Spot>> = instance.jobs.iter().map(|d| d.present().cloned()).collect();
+    let cost_table = CostTable::new(&instance, &classes);
+    let look = ShadowPrices::new(&instance, &classes, &cost_table, 0.0);
+    let ahead = DeferredCosts::new(&instance, &cost_table, &look);
+    let present: Vec<Option<Assignment>> = instance.jobs.iter().map(|d| d.present().cloned()).collect();
     let touchable = |d: &crate::instance::JobData<'_>| match d.holding {
         Holding::Nothing | Holding::Leaving { .. } => true,
         Holding::Running { free_to_move, .. } => free_to_move,
@@ -56,7 +59,7 @@ fn decision<T>(snapshot: &Snapshot, then: impl FnOnce(&Context<'_, '_>, &[Option
         instance: &instance,
         options: &options,
         classes: &classes,
-        menu: &menu,
+        cost_table: &cost_table,
         look: &look,
         ahead: &ahead,
     };
@@ -64,22 +67,22 @@ fn decision<T>(snapshot: &Snapshot, then: impl FnOnce(&Context<'_, '_>, &[Option
 }
 
 /// A plan as a board.
-fn board(instance: &Instance<'_>, spots: &[Option<Spot>]) -> Board {
-    let mut board = Board::new(instance, |_, _| false);
-    for (job, spot) in spots.iter().enumerate() {
-        board.lift(instance, job);
-        if let Some(spot) = spot {
-            board.put(instance, job, spot.clone());
+fn partial(instance: &Instance<'_>, assignments: &[Option<Assignment>]) -> PartialPlan {
+    let mut partial = PartialPlan::new(instance, |_, _| false);
+    for (job, assignment) in assignments.iter().enumerate() {
+        partial.unassign(instance, job);
+        if let Some(assignment) = assignment {
+            partial.assign(instance, job, assignment.clone());
         }
     }
-    board
+    partial
 }
 
 /// Whether the budget forces limits or stops on what is held.
 fn above_budget(instance: &Instance<'_>) -> bool {
-    let mut all = Board::new(instance, |_, _| true);
-    let before = all.spots.clone();
-    !budget::enforce(instance, &mut all).is_empty() || before != all.spots
+    let mut all = PartialPlan::new(instance, |_, _| true);
+    let before = all.assignments.clone();
+    !budget::enforce(instance, &mut all).is_empty() || before != all.assignments
 }
 
 fn permutations(of: Vec<usize>) -> Vec<Vec<usize>> {
@@ -95,23 +98,23 @@ fn permutations(of: Vec<usize>) -> Vec<Vec<usize>> {
 }
 
 /// The cheapest of all plans that place jobs in this order.
-fn cheapest_of_all(desk: &mut Desk<'_, '_, '_>, order: &[usize]) -> f64 {
-    let instance = desk.step.instance;
-    let Some((&job, rest)) = order.split_first() else { return desk.total() };
-    let mut least = cheapest_of_all(desk, rest);
-    if !desk.open[job] {
+fn cheapest_of_all(search_state: &mut SearchState<'_, '_, '_>, order: &[usize]) -> f64 {
+    let instance = search_state.step.instance;
+    let Some((&job, rest)) = order.split_first() else { return search_state.total() };
+    let mut least = cheapest_of_all(search_state, rest);
+    if !search_state.open[job] {
         return least;
     }
     for (config, of) in instance.jobs[job].configs.iter().enumerate() {
-        let present = desk.step.present[job].as_ref();
+        let present = search_state.step.present[job].as_ref();
         for &node in &instance.types[of.kind].nodes {
-            let spot = Spot { config, nodes: Nodes::One(node) };
-            let stays = present.is_some_and(|p| desk.step.same_gpus(job, p, &spot));
+            let assignment = Assignment { config, nodes: Nodes::One(node) };
+            let stays = present.is_some_and(|p| search_state.step.same_gpus(job, p, &assignment));
             let may = of.offered && of.nodes == 1 || stays && present.is_some_and(|p| p.config == config);
-            if may && desk.board.ledger.fits(instance, job, &spot).is_ok() {
-                desk.put(job, spot);
-                least = least.min(cheapest_of_all(desk, rest));
-                desk.lift(job);
+            if may && search_state.partial.ledger.fits(instance, job, &assignment).is_ok() {
+                search_state.assign(job, assignment);
+                least = least.min(cheapest_of_all(search_state, rest));
+                search_state.unassign(job);
             }
         }
     }
@@ -130,21 +133,21 @@ proptest! {
             let instance = context.instance;
             let found = context.round(present, touchable);
             // when every plan is looked at,
-            let mut base = Board::after(instance, present, touchable);
+            let mut base = PartialPlan::after(instance, present, touchable);
             budget::enforce(instance, &mut base);
             let step = context.step(present, &base).weigh(&base, 0.0);
-            let open: Vec<bool> = base.spots.iter().map(Option::is_none).collect();
-            let mut desk = Desk::new(&step, base, &open);
+            let open: Vec<bool> = base.assignments.iter().map(Option::is_none).collect();
+            let mut search_state = SearchState::new(&step, base, &open);
             // Jobs that go on where they stop give room back once they are placed: they come first, and each of them once first of all.
             let (leaving, others): (Vec<usize>, Vec<usize>) =
                 (0..open.len()).partition(|job| instance.jobs[*job].leaving().is_some());
             let orders = permutations(leaving).into_iter().map(|first| [first, others.clone()].concat());
             let least =
-                orders.map(|order| cheapest_of_all(&mut desk, &order)).fold(f64::INFINITY, f64::min);
+                orders.map(|order| cheapest_of_all(&mut search_state, &order)).fold(f64::INFINITY, f64::min);
             // then none is below the bound, and where the bound is the plan's cost, none is below the plan.
             let near = 1e-9 * least.abs().max(1e-9);
             prop_assert!(found.bound <= least + near, "bound {} above {least}", found.bound);
-            let cost = Desk::new(&step, board(instance, &found.spots), &open).total();
+            let cost = SearchState::new(&step, partial(instance, &found.assignments), &open).total();
             if above_budget(instance) {
                 // Limits and stops may then touch jobs that no plan may.
                 return Ok(());

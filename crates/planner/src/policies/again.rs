@@ -1,15 +1,15 @@
 //! What a plan leads to, if it is carried out at once.
 
-use crate::instance::{Instance, Spot};
+use crate::instance::{Assignment, Instance};
 use crate::snapshot::{JobState, Snapshot};
 
 /// The snapshot a moment later: whoever begins or moves runs since now.
-pub(super) fn carried_out(instance: &Instance<'_>, spots: &[Option<Spot>]) -> Snapshot {
+pub(super) fn carried_out(instance: &Instance<'_>, assignments: &[Option<Assignment>]) -> Snapshot {
     let mut next = instance.snapshot.clone();
     let now = next.now;
     next.jobs.sort_by(|a, b| a.id.cmp(&b.id));
-    for (at, (job, spot)) in next.jobs.iter_mut().zip(spots).enumerate() {
-        let goes = spot.as_ref().map(|spot| instance.placement(at, spot));
+    for (at, (job, assignment)) in next.jobs.iter_mut().zip(assignments).enumerate() {
+        let goes = assignment.as_ref().map(|assignment| instance.placement(at, assignment));
         job.state = match (&job.state, goes) {
             (JobState::Stopping { holds, gone_by, .. }, target) => {
                 JobState::Stopping { holds: holds.clone(), target, gone_by: *gone_by }
@@ -37,14 +37,14 @@ pub(super) fn carried_out(instance: &Instance<'_>, spots: &[Option<Spot>]) -> Sn
 pub(super) fn seen_from(
     instance: &Instance<'_>,
     later: &Instance<'_>,
-    spots: &[Option<Spot>],
-) -> Vec<Option<Spot>> {
-    let same = |job: usize, spot: &Spot| {
-        let wanted = &later.jobs[job].configs[spot.config];
+    assignments: &[Option<Assignment>],
+) -> Vec<Option<Assignment>> {
+    let same = |job: usize, assignment: &Assignment| {
+        let wanted = &later.jobs[job].configs[assignment.config];
         let config = instance.jobs[job].configs.iter().position(|c| {
             (c.kind, c.nodes, c.gpus, c.limit) == (wanted.kind, wanted.nodes, wanted.gpus, wanted.limit)
         })?;
-        Some(Spot { config, nodes: spot.nodes.clone() })
+        Some(Assignment { config, nodes: assignment.nodes.clone() })
     };
-    spots.iter().enumerate().map(|(job, spot)| same(job, spot.as_ref()?)).collect()
+    assignments.iter().enumerate().map(|(job, assignment)| same(job, assignment.as_ref()?)).collect()
 }

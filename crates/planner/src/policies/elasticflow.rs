@@ -3,11 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
-use super::{Policy, View, Wish, levels};
-use crate::board::Board;
+use super::{Policy, Preference, View, levels};
 use crate::candidates;
-use crate::instance::{Instance, Spot};
+use crate::instance::{Assignment, Instance};
 use crate::memory::Memory;
+use crate::partial::PartialPlan;
 
 /// A job with a deadline is admitted if it and everybody admitted before can still be in time; then it gets, in order of deadlines, its
 /// *minimum satisfactory share*: walking back from the deadline over what is free, the smallest number of GPUs with which its work fits.
@@ -34,7 +34,7 @@ struct Timeline {
 type Share = Vec<Option<usize>>;
 
 impl Timeline {
-    fn new(instance: &Instance<'_>, base: &Board, horizon: f64) -> Self {
+    fn new(instance: &Instance<'_>, base: &PartialPlan, horizon: f64) -> Self {
         let length = (horizon / SLOTS).max(SLOT_S);
         let slots = (libm::ceil(horizon / length) as usize).clamp(1, SLOTS as usize);
         let mut free: Vec<Vec<i64>> = instance
@@ -46,9 +46,9 @@ impl Timeline {
             })
             .collect();
         // Who may not be moved leaves when it is done.
-        for (job, spot) in base.spots.iter().enumerate() {
-            let Some(spot) = spot else { continue };
-            let config = &instance.jobs[job].configs[spot.config];
+        for (job, assignment) in base.assignments.iter().enumerate() {
+            let Some(assignment) = assignment else { continue };
+            let config = &instance.jobs[job].configs[assignment.config];
             let from = libm::ceil(config.time / length).min(slots as f64) as usize;
             free[config.kind][from..].iter_mut().for_each(|f| *f += config.total_gpus());
         }
@@ -141,10 +141,10 @@ fn best_share(
     timeline: &Timeline,
     instance: &Instance<'_>,
     job: usize,
-    present: Option<&Spot>,
+    present: Option<&Assignment>,
 ) -> Option<Share> {
     let data = &instance.jobs[job];
-    let here = present.map(|spot| data.configs[spot.config].kind);
+    let here = present.map(|assignment| data.configs[assignment.config].kind);
     let of = |kind: usize| timeline.share(instance, job, &levels(instance, job, kind));
     if let Some(share) = here.and_then(of) {
         return Some(share);
@@ -168,11 +168,11 @@ fn by_deadline(instance: &Instance<'_>, mut jobs: Vec<usize>) -> Vec<usize> {
 
 /// Asks for every job that is new whether its deadline can be promised, in order of submission.
 fn admit(instance: &Instance<'_>, memory: &mut Memory) {
-    let base = Board::new(instance, |_, free| !free);
+    let base = PartialPlan::new(instance, |_, free| !free);
     let promised = |memory: &Memory, job: usize| memory.job(instance, job).and_then(|m| m.admitted);
     let (mut admitted, mut new) = (Vec::new(), Vec::new());
     for (job, data) in instance.jobs.iter().enumerate() {
-        if base.spots[job].is_none() && data.deadline.is_finite() {
+        if base.assignments[job].is_none() && data.deadline.is_finite() {
             match promised(memory, job) {
                 Some(true) => admitted.push(job),
                 Some(false) => {}
@@ -217,7 +217,7 @@ impl Policy for ElasticFlow {
         admit(instance, memory);
     }
 
-    fn wishes(&self, view: &View<'_, '_>) -> Vec<Wish> {
+    fn wishes(&self, view: &View<'_, '_>) -> Vec<Preference> {
         let instance = view.instance;
         let mut free: Vec<i64> = (0..instance.types.len()).map(|kind| view.free(kind)).collect();
         // What each job has now: its pool's levels, and how many of them.
@@ -250,7 +250,7 @@ impl Policy for ElasticFlow {
                 // If it does not fit in one piece, less of the same.
                 configs.retain(|c| view.config(job, *c).total_gpus() <= config.total_gpus());
                 configs.reverse();
-                Some(Wish { job, configs })
+                Some(Preference { job, configs })
             })
             .collect()
     }
@@ -266,7 +266,7 @@ fn first_gpus(view: &View<'_, '_>, queue: &[usize], free: &mut [i64], now: &mut 
         if now[job].is_some() {
             continue;
         }
-        let here = view.present[job].as_ref().map(|spot| view.config(job, spot.config).kind);
+        let here = view.present[job].as_ref().map(|assignment| view.config(job, assignment.config).kind);
         let least = (0..free.len())
             .filter_map(|kind| levels(view.instance, job, kind).first().copied())
             .filter(|c| view.config(job, *c).total_gpus() <= free[view.config(job, *c).kind]);

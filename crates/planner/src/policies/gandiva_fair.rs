@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use andreas_core::{GpuType, NamespaceName, Seconds};
 
-use super::{Policy, ROUND, View, Wish, levels};
+use super::{Policy, Preference, ROUND, View, levels};
 use crate::candidates;
-use crate::instance::{Instance, Spot};
+use crate::instance::{Assignment, Instance};
 use crate::memory::{Memory, tickets};
 
 /// Stride scheduling of gangs by namespaces, on each GPU type on its own: in each round the namespace that has had the fewest GPU-seconds
@@ -37,14 +37,14 @@ impl Policy for GandivaFair {
         welcome(instance, memory);
     }
 
-    fn wishes(&self, view: &View<'_, '_>) -> Vec<Wish> {
+    fn wishes(&self, view: &View<'_, '_>) -> Vec<Preference> {
         let instance = view.instance;
-        let mut board = view.base.clone();
+        let mut partial = view.base.clone();
         let mut wishes = Vec::new();
         for kind in by_speed(instance) {
             let name = &instance.types[kind].name;
             let mut users: BTreeMap<&NamespaceName, User> = BTreeMap::new();
-            for job in view.open().filter(|job| board.spots[*job].is_none()) {
+            for job in view.open().filter(|job| partial.assignments[*job].is_none()) {
                 let namespace = &instance.jobs[job].job.namespace;
                 let had = view.memory.namespaces.get(namespace).and_then(|had| had.get(name));
                 users
@@ -54,8 +54,8 @@ impl Policy for GandivaFair {
                     .push(job);
             }
             // Who may not be moved is served already.
-            for (job, spot) in view.base.spots.iter().enumerate() {
-                let Some(config) = spot.as_ref().map(|s| view.config(job, s.config)) else { continue };
+            for (job, assignment) in view.base.assignments.iter().enumerate() {
+                let Some(config) = assignment.as_ref().map(|s| view.config(job, s.config)) else { continue };
                 let namespace = &instance.jobs[job].job.namespace;
                 if let Some(user) = users.get_mut(namespace).filter(|_| config.kind == kind) {
                     user.pass += config.total_gpus() as f64 * ROUND.0 / tickets(instance, namespace);
@@ -73,13 +73,15 @@ impl Policy for GandivaFair {
                 let Some(user) = users.get_mut(namespace) else { break };
                 let Some(job) = user.jobs.pop() else { break };
                 let Some(config) = asked_for(instance, job, kind) else { continue };
-                let here = view.present[job].clone().filter(|spot| same(instance, job, config, spot));
-                let placed = here.is_some_and(|spot| board.try_put(instance, job, spot).is_ok())
-                    || board.place_first(instance, job, &[config]);
+                let here =
+                    view.present[job].clone().filter(|assignment| same(instance, job, config, assignment));
+                let placed = here
+                    .is_some_and(|assignment| partial.try_put(instance, job, assignment).is_ok())
+                    || partial.place_first(instance, job, &[config]);
                 if placed {
                     let gpus = view.config(job, config).total_gpus() as f64;
                     user.pass += gpus * ROUND.0 / tickets(instance, namespace);
-                    wishes.push(Wish { job, configs: vec![config] });
+                    wishes.push(Preference { job, configs: vec![config] });
                 }
             }
         }
@@ -102,9 +104,9 @@ fn next<'a>(users: &BTreeMap<&'a NamespaceName, User>) -> Option<&'a NamespaceNa
         .map(|(namespace, _)| *namespace)
 }
 
-fn same(instance: &Instance<'_>, job: usize, config: usize, spot: &Spot) -> bool {
+fn same(instance: &Instance<'_>, job: usize, config: usize, assignment: &Assignment) -> bool {
     let configs = &instance.jobs[job].configs;
-    let (a, b) = (&configs[config], &configs[spot.config]);
+    let (a, b) = (&configs[config], &configs[assignment.config]);
     (a.kind, a.nodes, a.gpus) == (b.kind, b.nodes, b.gpus)
 }
 

@@ -1,6 +1,6 @@
 //! Gavel's cost policy with deadlines (Narayanan et al., OSDI 2020; stanford-futuredata/gavel at c4fa4009).
 
-use super::{Policy, View, Wish, levels};
+use super::{Policy, Preference, View, levels};
 use crate::instance::Instance;
 
 /// A linear programme says for which part of the time each job is to run on each GPU type: it makes the sum of throughput per cost as large
@@ -38,7 +38,7 @@ struct Choice {
 }
 
 impl Policy for Gavel {
-    fn wishes(&self, view: &View<'_, '_>) -> Vec<Wish> {
+    fn wishes(&self, view: &View<'_, '_>) -> Vec<Preference> {
         let instance = view.instance;
         let rows = rows(view);
         let room: Vec<f64> = (0..instance.types.len()).map(|kind| view.free(kind) as f64).collect();
@@ -58,7 +58,7 @@ impl Policy for Gavel {
         pairs.sort_by(|a, b| {
             b.0.total_cmp(&a.0).then(b.1.total_cmp(&a.1)).then(a.2.cmp(&b.2)).then(a.3.cmp(&b.3))
         });
-        pairs.into_iter().map(|(_, _, job, config)| Wish { job, configs: vec![config] }).collect()
+        pairs.into_iter().map(|(_, _, job, config)| Preference { job, configs: vec![config] }).collect()
     }
 }
 

@@ -21,13 +21,13 @@ mod tests;
 use andreas_core::{Seconds, Time};
 
 use crate::baseline::Outcome;
-use crate::board::Board;
-use crate::instance::{Config, Instance, Spot};
+use crate::instance::{Assignment, Config, Instance};
 use crate::memory::Memory;
 use crate::method::MethodName;
+use crate::partial::PartialPlan;
 
 /// A job, and configurations it may be given, best first. A job may come several times.
-struct Wish {
+struct Preference {
     job: usize,
     configs: Vec<usize>,
 }
@@ -36,16 +36,16 @@ struct Wish {
 struct View<'a, 'b> {
     instance: &'a Instance<'b>,
     /// The cluster without those that may be moved.
-    base: &'a Board,
+    base: &'a PartialPlan,
     /// Where everybody is.
-    present: &'a [Option<Spot>],
+    present: &'a [Option<Assignment>],
     memory: &'a Memory,
 }
 
 impl View<'_, '_> {
     /// Jobs whose place is open.
     fn open(&self) -> impl Iterator<Item = usize> {
-        (0..self.instance.jobs.len()).filter(|job| self.base.spots[*job].is_none())
+        (0..self.instance.jobs.len()).filter(|job| self.base.assignments[*job].is_none())
     }
 
     /// GPUs of a type that nobody holds who may not be moved.
@@ -64,7 +64,7 @@ trait Policy {
     fn prepare(&self, _instance: &Instance<'_>, _memory: &mut Memory) {}
 
     /// Most entitled first. Who is in none is offered what is left.
-    fn wishes(&self, view: &View<'_, '_>) -> Vec<Wish>;
+    fn wishes(&self, view: &View<'_, '_>) -> Vec<Preference>;
 
     /// What a job is offered of what is left, best first.
     fn leftovers(&self, instance: &Instance<'_>, job: usize) -> Vec<usize> {
@@ -100,24 +100,24 @@ pub(crate) fn decide(instance: &Instance<'_>, method: MethodName) -> Outcome {
     let mut settled = pack::settle(instance, policy.as_ref(), &memory, in_round);
     // A plan carried out is kept: what the policy says then is what it says now.
     for _ in 0..REPETITIONS {
-        let next = again::carried_out(instance, &settled.spots);
+        let next = again::carried_out(instance, &settled.assignments);
         let then = Instance::new(&next);
         memory = remembered(&then);
         let again = pack::settle(&then, policy.as_ref(), &memory, in_round);
-        let spots = again::seen_from(instance, &then, &again.spots);
-        if spots == settled.spots {
+        let assignments = again::seen_from(instance, &then, &again.assignments);
+        if assignments == settled.assignments {
             break;
         }
-        let stopped = settled.stopped.into_iter().chain(again.stopped).filter(|j| spots[*j].is_none());
-        settled = pack::Settled { stopped: stopped.collect(), spots, ..again };
+        let stopped = settled.stopped.into_iter().chain(again.stopped).filter(|j| assignments[*j].is_none());
+        settled = pack::Settled { stopped: stopped.collect(), assignments, ..again };
     }
     if rounds && !in_round {
         let length = ROUND.max(instance.snapshot.restart * RESTARTS_IN_ROUND);
         memory.round_ends = Some(Time(memory.now.0 + length.0));
     }
     Outcome {
-        memory: Some(memory.after(instance, &settled.spots)),
-        spots: settled.spots,
+        memory: Some(memory.after(instance, &settled.assignments)),
+        assignments: settled.assignments,
         objective: None,
         trials: settled.rounds,
         reserved_for: settled.reserved_for,

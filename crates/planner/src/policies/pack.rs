@@ -1,17 +1,17 @@
 //! From wishes to spots.
 
-use super::{Policy, View, Wish};
-use crate::board::Board;
+use super::{Policy, Preference, View};
 use crate::budget;
 use crate::candidates;
-use crate::instance::{Holding, Instance, Spot};
+use crate::instance::{Assignment, Holding, Instance};
 use crate::memory::Memory;
+use crate::partial::PartialPlan;
 use crate::reserve::{self, Reservation};
 use crate::snapshot::Preemption;
 
 /// What came of it.
 pub(super) struct Settled {
-    pub spots: Vec<Option<Spot>>,
+    pub assignments: Vec<Option<Assignment>>,
     /// Jobs stopped to come down to the power budget.
     pub stopped: Vec<usize>,
     pub reserved_for: Option<usize>,
@@ -28,21 +28,21 @@ const ROUNDS: usize = 16;
 ///
 /// `keep`: nobody is moved or stopped; what is free is given out.
 pub(super) fn settle(instance: &Instance<'_>, policy: &dyn Policy, memory: &Memory, keep: bool) -> Settled {
-    let mut whole = Board::new(instance, |_, _| true);
+    let mut whole = PartialPlan::new(instance, |_, _| true);
     let stopped = budget::enforce(instance, &mut whole);
     if instance.above_budget && stopped.is_empty() {
         // While some leave for a lower budget, nobody takes their place.
-        return Settled { spots: whole.spots, stopped, reserved_for: None, rounds: 0 };
+        return Settled { assignments: whole.assignments, stopped, reserved_for: None, rounds: 0 };
     }
     let mut base = whole.clone();
     if !keep && !instance.above_budget {
         for (job, data) in instance.jobs.iter().enumerate() {
             if matches!(data.holding, Holding::Running { free_to_move: true, .. }) {
-                base.lift(instance, job);
+                base.unassign(instance, job);
             }
         }
     }
-    let mut present = whole.spots;
+    let mut present = whole.assignments;
     let mut reserved_for = None;
     let mut rounds = 0;
     while rounds < REPETITIONS {
@@ -50,27 +50,29 @@ pub(super) fn settle(instance: &Instance<'_>, policy: &dyn Policy, memory: &Memo
         let mut wishes = ordered(policy, &View { instance, base: &base, present: &present, memory });
         // Who was stopped for a lower budget while others leave for it does not come back on the watts that are to be saved.
         wishes.retain(|wish| !instance.above_budget || !stopped.contains(&wish.job));
-        let (mut board, reserved) = assign(instance, &base, &present, &wishes);
+        let (mut partial, reserved) = assign(instance, &base, &present, &wishes);
         if reserved.is_none()
-            && let Some(stayed) = stay(instance, &base, &present, &board)
+            && let Some(stayed) = stay(instance, &base, &present, &partial)
         {
-            board = stayed;
+            partial = stayed;
         }
         reserved_for = reserved.map(|r| r.job);
-        let settled = board.spots == present;
-        present = board.spots;
+        let settled = partial.assignments == present;
+        present = partial.assignments;
         if settled {
             break;
         }
         // Who may not be moved once it runs is among the others from here on, as it will be at the next decision.
-        for (job, spot) in present.iter().enumerate() {
-            let begins = spot.as_ref() != instance.jobs[job].present();
-            if let (Some(spot), None, true) = (spot, &base.spots[job], begins && stays(instance, job)) {
-                base.put(instance, job, spot.clone());
+        for (job, assignment) in present.iter().enumerate() {
+            let begins = assignment.as_ref() != instance.jobs[job].present();
+            if let (Some(assignment), None, true) =
+                (assignment, &base.assignments[job], begins && stays(instance, job))
+            {
+                base.assign(instance, job, assignment.clone());
             }
         }
     }
-    Settled { spots: present, stopped, reserved_for, rounds }
+    Settled { assignments: present, stopped, reserved_for, rounds }
 }
 
 /// Whether a job that begins to run now may not be moved at the next decision.
@@ -80,41 +82,42 @@ fn stays(instance: &Instance<'_>, job: usize) -> bool {
 }
 
 /// Who has waited longest comes first, and who has no wish is offered what is left.
-fn ordered(policy: &dyn Policy, view: &View<'_, '_>) -> Vec<Wish> {
+fn ordered(policy: &dyn Policy, view: &View<'_, '_>) -> Vec<Preference> {
     let instance = view.instance;
     let mut wishes = policy.wishes(view);
-    wishes.retain(|wish| view.base.spots[wish.job].is_none());
-    let rest = view.open().map(|job| Wish { job, configs: policy.leftovers(instance, job) });
+    wishes.retain(|wish| view.base.assignments[wish.job].is_none());
+    let rest = view.open().map(|job| Preference { job, configs: policy.leftovers(instance, job) });
     // Who is late beyond measure does not choose.
-    let (overdue, others): (Vec<Wish>, Vec<Wish>) = rest.partition(|w| instance.jobs[w.job].overdue);
-    let mut overdue = overdue;
-    overdue.sort_by(|a, b| {
-        let submit = |w: &Wish| instance.jobs[w.job].job.submit;
+    let (aged_out, others): (Vec<Preference>, Vec<Preference>) =
+        rest.partition(|w| instance.jobs[w.job].aged_out);
+    let mut aged_out = aged_out;
+    aged_out.sort_by(|a, b| {
+        let submit = |w: &Preference| instance.jobs[w.job].job.submit;
         submit(a).total_cmp(&submit(b)).then(a.job.cmp(&b.job))
     });
-    overdue.into_iter().chain(wishes).chain(others).collect()
+    aged_out.into_iter().chain(wishes).chain(others).collect()
 }
 
 /// Gives out in order; whoever may have what it has keeps it. Room is kept for the first overdue job that does not fit.
 fn assign(
     instance: &Instance<'_>,
-    base: &Board,
-    present: &[Option<Spot>],
-    wishes: &[Wish],
-) -> (Board, Option<Reservation>) {
-    let mut board = base.clone();
+    base: &PartialPlan,
+    present: &[Option<Assignment>],
+    wishes: &[Preference],
+) -> (PartialPlan, Option<Reservation>) {
+    let mut partial = base.clone();
     let mut reserved: Option<Reservation> = None;
     for _ in 0..ROUNDS {
         let mut placed = false;
-        for Wish { job, configs } in wishes {
+        for Preference { job, configs } in wishes {
             let job = *job;
-            if board.spots[job].is_some() {
+            if partial.assignments[job].is_some() {
                 continue;
             }
             if let Some(own) = reserved.take_if(|r| r.job == job) {
-                board.ledger.release(instance, job, &own.spot);
+                partial.ledger.release(instance, job, &own.assignment);
             }
-            if give(instance, &mut board, present, job, configs) {
+            if give(instance, &mut partial, present, job, configs) {
                 placed = true;
             } else if let Some(kept) = &reserved {
                 // Until that room is expected to be free, others may use it.
@@ -123,59 +126,66 @@ fn assign(
                     .copied()
                     .filter(|c| candidates::run(instance, job, *c) <= kept.ready)
                     .collect();
-                board.ledger.release(instance, kept.job, &kept.spot);
-                placed |= give(instance, &mut board, present, job, &short);
-                board.ledger.take(instance, kept.job, &kept.spot);
-            } else if instance.jobs[job].overdue {
-                reserved = reserve::reserve(instance, &mut board, job, configs);
+                partial.ledger.release(instance, kept.job, &kept.assignment);
+                placed |= give(instance, &mut partial, present, job, &short);
+                partial.ledger.take(instance, kept.job, &kept.assignment);
+            } else if instance.jobs[job].aged_out {
+                reserved = reserve::reserve(instance, &mut partial, job, configs);
             }
         }
         if !placed {
             break;
         }
     }
-    (board, reserved)
+    (partial, reserved)
 }
 
 /// What the job holds, if it may have that, else the first configuration that fits anywhere.
 fn give(
     instance: &Instance<'_>,
-    board: &mut Board,
-    present: &[Option<Spot>],
+    partial: &mut PartialPlan,
+    present: &[Option<Assignment>],
     job: usize,
     configs: &[usize],
 ) -> bool {
-    if let Some(spot) = &present[job]
-        && configs.iter().any(|c| alike(instance, job, *c, spot))
-        && board.try_put(instance, job, spot.clone()).is_ok()
+    if let Some(assignment) = &present[job]
+        && configs.iter().any(|c| alike(instance, job, *c, assignment))
+        && partial.try_put(instance, job, assignment.clone()).is_ok()
     {
         return true;
     }
-    board.ledger.any_open() && board.place_first(instance, job, configs)
+    partial.ledger.any_open() && partial.place_first(instance, job, configs)
 }
 
 /// The same GPUs, whatever the power limit: with a limit a job may stay.
-fn alike(instance: &Instance<'_>, job: usize, config: usize, spot: &Spot) -> bool {
+fn alike(instance: &Instance<'_>, job: usize, config: usize, assignment: &Assignment) -> bool {
     let data = &instance.jobs[job];
-    let (a, b) = (&data.configs[config], &data.configs[spot.config]);
+    let (a, b) = (&data.configs[config], &data.configs[assignment.config]);
     (a.kind, a.nodes, a.gpus) == (b.kind, b.nodes, b.gpus)
 }
 
 /// The same jobs with the same GPUs, but whoever runs stays where it is; none if the others then do not fit.
-fn stay(instance: &Instance<'_>, base: &Board, present: &[Option<Spot>], wanted: &Board) -> Option<Board> {
-    let mut board = base.clone();
+fn stay(
+    instance: &Instance<'_>,
+    base: &PartialPlan,
+    present: &[Option<Assignment>],
+    wanted: &PartialPlan,
+) -> Option<PartialPlan> {
+    let mut partial = base.clone();
     let mut others = Vec::new();
-    for (job, spot) in wanted.spots.iter().enumerate() {
-        let Some(spot) = spot.as_ref().filter(|_| board.spots[job].is_none()) else { continue };
+    for (job, assignment) in wanted.assignments.iter().enumerate() {
+        let Some(assignment) = assignment.as_ref().filter(|_| partial.assignments[job].is_none()) else {
+            continue;
+        };
         match &present[job] {
-            Some(here) if alike(instance, job, spot.config, here) => {
-                board.try_put(instance, job, here.clone()).ok()?;
+            Some(here) if alike(instance, job, assignment.config, here) => {
+                partial.try_put(instance, job, here.clone()).ok()?;
             }
-            _ => others.push((job, spot.config)),
+            _ => others.push((job, assignment.config)),
         }
     }
     others.sort_by_key(|(job, config)| {
         (std::cmp::Reverse(instance.jobs[*job].configs[*config].total_gpus()), *job)
     });
-    others.into_iter().all(|(job, config)| board.place_first(instance, job, &[config])).then_some(board)
+    others.into_iter().all(|(job, config)| partial.place_first(instance, job, &[config])).then_some(partial)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BinaryHeap;
 
-use super::{Policy, View, Wish, levels};
+use super::{Policy, Preference, View, levels};
 use crate::candidates;
 use crate::instance::{Config, Instance};
 
@@ -16,7 +16,7 @@ use crate::instance::{Config, Instance};
 pub(super) struct PowerFlow;
 
 impl Policy for PowerFlow {
-    fn wishes(&self, view: &View<'_, '_>) -> Vec<Wish> {
+    fn wishes(&self, view: &View<'_, '_>) -> Vec<Preference> {
         let instance = view.instance;
         let mut free: Vec<i64> = (0..instance.types.len()).map(|kind| view.free(kind)).collect();
         let mut watts = instance.allowed_mw.map(|allowed| allowed - view.base.ledger.power());
@@ -65,7 +65,7 @@ impl Policy for PowerFlow {
                 let mut configs = vec![config];
                 let less = levels(instance, job, view.config(job, config).kind);
                 configs.extend(less.into_iter().rev().filter(|c| view.config(job, *c).total_gpus() < total));
-                Some(Wish { job, configs })
+                Some(Preference { job, configs })
             })
             .collect()
     }

@@ -2,7 +2,7 @@
 
 use andreas_core::{Seconds, Time};
 
-use super::{Policy, View, Wish, runs};
+use super::{Policy, Preference, View, runs};
 use crate::candidates;
 use crate::instance::Instance;
 use crate::memory::Memory;
@@ -47,7 +47,7 @@ impl Policy for Tiresias {
         forget_the_starved(memory);
     }
 
-    fn wishes(&self, view: &View<'_, '_>) -> Vec<Wish> {
+    fn wishes(&self, view: &View<'_, '_>) -> Vec<Preference> {
         in_order(view, |job| {
             if starts_still(view.instance, job) {
                 return -1.0;
@@ -63,7 +63,7 @@ impl Policy for Tiresias {
 pub(super) struct Srtf;
 
 impl Policy for Srtf {
-    fn wishes(&self, view: &View<'_, '_>) -> Vec<Wish> {
+    fn wishes(&self, view: &View<'_, '_>) -> Vec<Preference> {
         in_order(view, |job| remaining(view.instance, job))
     }
 }
@@ -75,12 +75,14 @@ fn remaining(instance: &Instance<'_>, job: usize) -> f64 {
 }
 
 /// By a rank, smallest first; then who runs, then by submission.
-fn in_order(view: &View<'_, '_>, rank: impl Fn(usize) -> f64) -> Vec<Wish> {
+fn in_order(view: &View<'_, '_>, rank: impl Fn(usize) -> f64) -> Vec<Preference> {
     let submit = |job: usize| view.instance.jobs[job].job.submit;
     let mut jobs: Vec<(f64, usize)> = view.open().map(|job| (rank(job), job)).collect();
     jobs.sort_by(|(x, a), (y, b)| {
         let running = runs(view, *b).cmp(&runs(view, *a));
         x.total_cmp(y).then(running).then(submit(*a).total_cmp(&submit(*b))).then(a.cmp(b))
     });
-    jobs.into_iter().map(|(_, job)| Wish { job, configs: candidates::fixed(view.instance, job) }).collect()
+    jobs.into_iter()
+        .map(|(_, job)| Preference { job, configs: candidates::fixed(view.instance, job) })
+        .collect()
 }

@@ -203,10 +203,10 @@ fn held(snapshot: &Snapshot) -> Held {
 }
 
 /// What is taken once jobs are there; a stopping job's larger part where it goes on where it was.
-fn taken(snapshot: &Snapshot, spots: &Spots) -> Held {
+fn taken(snapshot: &Snapshot, assignments: &Spots) -> Held {
     let mut taken = Held::new();
     for (i, job) in snapshot.jobs.iter().enumerate() {
-        let goes = spots[&job.id].as_ref();
+        let goes = assignments[&job.id].as_ref();
         let stays = match &job.state {
             JobState::Stopping { holds, .. } => Some(holds),
             _ => None,
@@ -262,8 +262,8 @@ fn draw(job: &Job, place: &Placement) -> f64 {
 }
 
 /// Budgeted power in the scope of the budget with jobs there, as the contract defines it.
-pub fn budgeted(snapshot: &Snapshot, spots: &Spots) -> f64 {
-    let taken = taken(snapshot, spots);
+pub fn budgeted(snapshot: &Snapshot, assignments: &Spots) -> f64 {
+    let taken = taken(snapshot, assignments);
     let mut watts = 0.0;
     for node in &snapshot.nodes {
         let on = |p: &Placement| p.nodes.contains(&node.name);
@@ -279,7 +279,7 @@ pub fn budgeted(snapshot: &Snapshot, spots: &Spots) -> f64 {
             JobState::Stopping { holds, .. } => Some(holds),
             _ => None,
         };
-        let both = [holds, spots[&job.id].as_ref()];
+        let both = [holds, assignments[&job.id].as_ref()];
         // Of a job that goes on where it stops, the larger draw counts.
         let same = both.into_iter().flatten().filter(|p| p.nodes == place.nodes);
         watts += same.map(|p| draw(job, p)).fold(0.0, f64::max);
@@ -290,7 +290,7 @@ pub fn budgeted(snapshot: &Snapshot, spots: &Spots) -> f64 {
 /// Everything a plan must never do.
 pub fn audit(snapshot: &Snapshot, plan: &Plan) -> Result<(), TestCaseError> {
     prop_assert_eq!(plan.jobs.len(), snapshot.jobs.len());
-    let goes = spots(plan);
+    let goes = assignments(plan);
     prop_assert!(fits(snapshot, &taken(snapshot, &goes), true), "over capacity or quota: {:#?}", plan.jobs);
     for job in &snapshot.jobs {
         let decided = &plan.jobs[&job.id];
@@ -380,6 +380,6 @@ pub fn carried_out(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
 pub type Spots = BTreeMap<JobId, Option<Placement>>;
 
 /// Where a plan has everybody run.
-pub fn spots(plan: &Plan) -> Spots {
+pub fn assignments(plan: &Plan) -> Spots {
     plan.jobs.iter().map(|(id, job)| (id.clone(), job.decision.placement().cloned())).collect()
 }

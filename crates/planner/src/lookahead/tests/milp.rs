@@ -16,7 +16,7 @@ const EQUAL: f64 = 1e-6;
 /// A place of a job, and whether the program takes it.
 struct Way {
     job: usize,
-    spot: Spot,
+    assignment: Assignment,
     taken: Variable,
 }
 
@@ -36,7 +36,7 @@ fn gangs(nodes: &[u32], count: usize) -> Vec<Vec<u32>> {
 }
 
 /// The cheapest plan by the mixed integer program: a place for each job that has one.
-fn solve(step: &Step<'_, '_>, base: &[Option<Spot>]) -> Vec<Option<Spot>> {
+fn solve(step: &Step<'_, '_>, base: &[Option<Assignment>]) -> Vec<Option<Assignment>> {
     let instance = step.instance;
     let mut vars = variables!();
     let mut ways: Vec<Way> = Vec::new();
@@ -46,36 +46,39 @@ fn solve(step: &Step<'_, '_>, base: &[Option<Spot>]) -> Vec<Option<Spot>> {
             for gang in gangs(&instance.types[of.kind].nodes, of.nodes as usize) {
                 let nodes =
                     if let [node] = gang[..] { Nodes::One(node) } else { Nodes::Many(gang.clone().into()) };
-                let spot = Spot { config, nodes };
-                let stays = present == Some(&spot);
+                let assignment = Assignment { config, nodes };
+                let stays = present == Some(&assignment);
                 let admitted = gang.iter().all(|n| instance.admits(data.admits, *n));
                 if stays || of.offered && admitted {
-                    ways.push(Way { job, spot, taken: vars.add(variable().binary()) });
+                    ways.push(Way { job, assignment, taken: vars.add(variable().binary()) });
                 }
             }
         }
     }
     // Whether somebody is on a node: as large as the largest of those that say so.
     let busy: Vec<Variable> = instance.nodes.iter().map(|_| vars.add(variable().min(0.0).max(1.0))).collect();
-    let on = |spot: &Spot, node: usize| {
-        spot.nodes.as_slice().iter().filter(|n| **n as usize == node).count() as f64
+    let on = |assignment: &Assignment, node: usize| {
+        assignment.nodes.as_slice().iter().filter(|n| **n as usize == node).count() as f64
     };
-    let gpus = |job: usize, spot: &Spot| instance.jobs[job].configs[spot.config].gpus as f64;
-    let settled = || base.iter().enumerate().filter_map(|(job, spot)| Some((job, spot.as_ref()?)));
+    let gpus =
+        |job: usize, assignment: &Assignment| instance.jobs[job].configs[assignment.config].gpus as f64;
+    let settled =
+        || base.iter().enumerate().filter_map(|(job, assignment)| Some((job, assignment.as_ref()?)));
 
     // Costs are about a thousand then, whatever the currency.
     let scale = 1e3 / step.wait.iter().map(|w| w.abs()).sum::<f64>().max(1e-9);
     let mut cost = Expression::from(0.0);
     for way in &ways {
-        cost += way.taken * (scale * (step.cost(way.job, &way.spot) - step.wait[way.job]));
+        cost += way.taken * (scale * (step.cost(way.job, &way.assignment) - step.wait[way.job]));
     }
     for (n, node) in instance.nodes.iter().enumerate().filter(|(_, node)| node.free_gpus > 1) {
         // A node that is used costs its empty part: all of it less what is used.
-        let (one, all) = (step.menu.lonely(instance, n as u32, 1) * scale, node.free_gpus as f64);
+        let (one, all) =
+            (step.cost_table.fragmentation(instance, n as u32, 1) * scale, node.free_gpus as f64);
         let whole = one * all / (all - 1.0);
         cost += busy[n] * whole;
         for way in &ways {
-            cost -= way.taken * (whole / all * on(&way.spot, n) * gpus(way.job, &way.spot));
+            cost -= way.taken * (whole / all * on(&way.assignment, n) * gpus(way.job, &way.assignment));
         }
     }
     let mut model = vars.minimise(cost).using(microlp);
@@ -84,9 +87,9 @@ fn solve(step: &Step<'_, '_>, base: &[Option<Spot>]) -> Vec<Option<Spot>> {
         model = model.with(constraint!(one <= 1.0));
     }
     for (n, node) in instance.nodes.iter().enumerate() {
-        let used: f64 = settled().map(|(job, spot)| on(spot, n) * gpus(job, spot)).sum();
-        let here = || ways.iter().filter(|w| on(&w.spot, n) > 0.0);
-        let more: Expression = here().map(|w| w.taken * gpus(w.job, &w.spot)).sum();
+        let used: f64 = settled().map(|(job, assignment)| on(assignment, n) * gpus(job, assignment)).sum();
+        let here = || ways.iter().filter(|w| on(&w.assignment, n) > 0.0);
+        let more: Expression = here().map(|w| w.taken * gpus(w.job, &w.assignment)).sum();
         model = model.with(constraint!(more <= node.free_gpus as f64 - used));
         for way in here() {
             model = model.with(constraint!(busy[n] >= way.taken));
@@ -95,50 +98,51 @@ fn solve(step: &Step<'_, '_>, base: &[Option<Spot>]) -> Vec<Option<Spot>> {
             model = model.with(constraint!(busy[n] >= 1.0));
         }
         for what in 0..instance.kinds {
-            let of = |job: usize, spot: &Spot| -> f64 {
+            let of = |job: usize, assignment: &Assignment| -> f64 {
                 let demand = instance.jobs[job].node_demand.iter().filter(|d| d.what == what);
-                let each: f64 =
-                    demand.map(|d| d.of_worker(instance.jobs[job].configs[spot.config].gpus) as f64).sum();
-                each * on(spot, n)
+                let each: f64 = demand
+                    .map(|d| d.of_worker(instance.jobs[job].configs[assignment.config].gpus) as f64)
+                    .sum();
+                each * on(assignment, n)
             };
             let free = instance.resources[n * instance.kinds + what] as f64;
-            let left = free - settled().map(|(job, spot)| of(job, spot)).sum::<f64>();
+            let left = free - settled().map(|(job, assignment)| of(job, assignment)).sum::<f64>();
             let unit = left.abs().max(1.0);
-            let more: Expression = here().map(|w| w.taken * (of(w.job, &w.spot) / unit)).sum();
+            let more: Expression = here().map(|w| w.taken * (of(w.job, &w.assignment) / unit)).sum();
             model = model.with(constraint!(more <= left / unit));
         }
     }
     for (what, quota) in instance.quotas.iter().enumerate() {
-        let of = |job: usize, spot: &Spot| -> f64 {
+        let of = |job: usize, assignment: &Assignment| -> f64 {
             let data = &instance.jobs[job];
             let demand = data.quota_demand.iter().filter(|d| d.what == what);
-            demand.map(|d| d.of_job(&data.configs[spot.config]) as f64).sum()
+            demand.map(|d| d.of_job(&data.configs[assignment.config]) as f64).sum()
         };
-        let left = *quota as f64 - settled().map(|(job, spot)| of(job, spot)).sum::<f64>();
-        let more: Expression = ways.iter().map(|w| w.taken * of(w.job, &w.spot)).sum();
+        let left = *quota as f64 - settled().map(|(job, assignment)| of(job, assignment)).sum::<f64>();
+        let more: Expression = ways.iter().map(|w| w.taken * of(w.job, &w.assignment)).sum();
         model = model.with(constraint!(more <= left));
     }
     if let Some(allowed) = instance.allowed_mw {
         // Draw less the idle draw it replaces, in kilowatts; a used node adds its overhead.
-        let draw = |job: usize, spot: &Spot| {
-            let config = &instance.jobs[job].configs[spot.config];
+        let draw = |job: usize, assignment: &Assignment| {
+            let config = &instance.jobs[job].configs[assignment.config];
             (config.draw_mw() - instance.types[config.kind].idle_mw * i128::from(config.total_gpus())) as f64
                 / 1e6
         };
         let left = (allowed - instance.floor_mw) as f64 / 1e6
-            - settled().map(|(job, spot)| draw(job, spot)).sum::<f64>();
-        let jobs: Expression = ways.iter().map(|w| w.taken * draw(w.job, &w.spot)).sum();
+            - settled().map(|(job, assignment)| draw(job, assignment)).sum::<f64>();
+        let jobs: Expression = ways.iter().map(|w| w.taken * draw(w.job, &w.assignment)).sum();
         let overhead = busy.iter().zip(&instance.nodes).map(|(b, n)| *b * (n.overhead_mw as f64 / 1e6));
         model = model.with(constraint!(jobs + overhead.sum::<Expression>() <= left));
     }
-    let mut spots = base.to_vec();
+    let mut assignments = base.to_vec();
     let solution = model.solve().expect("all jobs waiting is a solution");
     for way in ways {
         if solution.value(way.taken) > 0.5 {
-            spots[way.job] = Some(way.spot);
+            assignments[way.job] = Some(way.assignment);
         }
     }
-    spots
+    assignments
 }
 
 #[test]
@@ -161,27 +165,27 @@ fn the_optimum_is_that_of_a_mixed_integer_program() {
             if above_budget(instance) {
                 return Ok(());
             }
-            let base = Board::after(instance, present, touchable);
+            let base = PartialPlan::after(instance, present, touchable);
             if !base.ledger.within_budget(instance) {
                 // Not even with nothing placed.
                 return Ok(());
             }
             // when the program is solved,
             let step = context.step(present, &base).weigh(&base, 0.0);
-            let open: Vec<bool> = base.spots.iter().map(Option::is_none).collect();
-            let spots = solve(&step, &base.spots);
-            let mut theirs = Desk::new(&step, base, &open);
-            for (job, spot) in spots.iter().enumerate().filter(|(job, _)| open[*job]) {
-                if let Some(spot) = spot {
-                    let fits = theirs.board.ledger.fits(instance, job, spot);
+            let open: Vec<bool> = base.assignments.iter().map(Option::is_none).collect();
+            let assignments = solve(&step, &base.assignments);
+            let mut theirs = SearchState::new(&step, base, &open);
+            for (job, assignment) in assignments.iter().enumerate().filter(|(job, _)| open[*job]) {
+                if let Some(assignment) = assignment {
+                    let fits = theirs.partial.ledger.fits(instance, job, assignment);
                     prop_assert!(fits.is_ok(), "the program's plan does not fit: {fits:?}");
-                    theirs.put(job, spot.clone());
+                    theirs.assign(job, assignment.clone());
                 }
             }
             let theirs = theirs.total();
             // then no bound is above it, and the plan costs as much if it is proven, never less.
             let found = context.round(present, touchable);
-            let ours = Desk::new(&step, board(instance, &found.spots), &open).total();
+            let ours = SearchState::new(&step, partial(instance, &found.assignments), &open).total();
             let near = EQUAL * theirs.abs().max(1e-9);
             prop_assert!(found.bound <= theirs + near, "bound {} above the optimum {theirs}", found.bound);
             prop_assert!(ours >= theirs - near, "{ours} below the optimum {theirs}");

@@ -3,7 +3,7 @@
 //!
 //! Counters may go below zero, for what jobs hold is a fact even where a node has shrunk; then nothing more fits.
 
-use crate::instance::{Config, Instance, JobData, Nodes, Spot};
+use crate::instance::{Assignment, Config, Instance, JobData, Nodes};
 
 /// Why nothing fits at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub(crate) enum Obstacle {
 }
 
 #[derive(Clone)]
-pub(crate) struct Ledger {
+pub(crate) struct Capacity {
     free: Vec<i64>,
     resources: Vec<i128>,
     quotas: Vec<i128>,
@@ -58,7 +58,11 @@ impl Buckets {
 
 /// What a job that goes on where it stops is counted for twice: the smaller of its draws, less the idle watts of the GPUs.
 ///
-pub(crate) fn shared_power(instance: &Instance<'_>, job: usize, (leaving, target): (&Spot, &Spot)) -> i128 {
+pub(crate) fn shared_power(
+    instance: &Instance<'_>,
+    job: usize,
+    (leaving, target): (&Assignment, &Assignment),
+) -> i128 {
     if leaving.nodes != target.nodes {
         return 0;
     }
@@ -70,7 +74,7 @@ pub(crate) fn shared_power(instance: &Instance<'_>, job: usize, (leaving, target
     old.draw_mw().min(new.draw_mw()) - idle
 }
 
-impl Ledger {
+impl Capacity {
     /// Nothing of ours runs.
     pub fn empty(instance: &Instance<'_>) -> Self {
         let buckets = instance.types.iter().map(|kind| {
@@ -145,11 +149,11 @@ impl Ledger {
         buckets.set(*free, data.rank, true);
     }
 
-    fn change_room(&mut self, instance: &Instance<'_>, job: usize, spot: &Spot, sign: i64) {
+    fn change_room(&mut self, instance: &Instance<'_>, job: usize, assignment: &Assignment, sign: i64) {
         let data = &instance.jobs[job];
-        let config = &data.configs[spot.config];
+        let config = &data.configs[assignment.config];
         let wide = i128::from(sign);
-        for &node in spot.nodes.as_slice() {
+        for &node in assignment.nodes.as_slice() {
             self.change_free(instance, node, -sign * config.gpus);
             let at = node as usize * instance.kinds;
             for demand in &data.node_demand {
@@ -161,10 +165,10 @@ impl Ledger {
         }
     }
 
-    fn change_power(&mut self, instance: &Instance<'_>, job: usize, spot: &Spot, sign: i64) {
-        let config = &instance.jobs[job].configs[spot.config];
+    fn change_power(&mut self, instance: &Instance<'_>, job: usize, assignment: &Assignment, sign: i64) {
+        let config = &instance.jobs[job].configs[assignment.config];
         let wide = i128::from(sign);
-        for &node in spot.nodes.as_slice() {
+        for &node in assignment.nodes.as_slice() {
             let overhead = instance.nodes[node as usize].overhead_mw;
             let workers = &mut self.workers[node as usize];
             if sign > 0 {
@@ -181,28 +185,28 @@ impl Ledger {
         self.power += wide * config.draw_mw();
     }
 
-    fn change(&mut self, instance: &Instance<'_>, job: usize, spot: &Spot, sign: i64) {
-        self.change_room(instance, job, spot, sign);
-        self.change_power(instance, job, spot, sign);
+    fn change(&mut self, instance: &Instance<'_>, job: usize, assignment: &Assignment, sign: i64) {
+        self.change_room(instance, job, assignment, sign);
+        self.change_power(instance, job, assignment, sign);
     }
 
     /// Takes the room of a job that leaves; its watts, too, unless the budget was lowered below what is held: then plans
     /// are made for the time when it has left ([`crate::budget::while_leaving`]).
-    pub fn take_leaving(&mut self, instance: &Instance<'_>, job: usize, spot: &Spot) {
-        self.change_room(instance, job, spot, 1);
+    pub fn take_leaving(&mut self, instance: &Instance<'_>, job: usize, assignment: &Assignment) {
+        self.change_room(instance, job, assignment, 1);
         if !instance.above_budget {
-            self.change_power(instance, job, spot, 1);
+            self.change_power(instance, job, assignment, 1);
         }
     }
 
     /// Takes the room, whether it is there or not.
-    pub fn take(&mut self, instance: &Instance<'_>, job: usize, spot: &Spot) {
-        self.change(instance, job, spot, 1);
+    pub fn take(&mut self, instance: &Instance<'_>, job: usize, assignment: &Assignment) {
+        self.change(instance, job, assignment, 1);
     }
 
     /// Gives it back.
-    pub fn release(&mut self, instance: &Instance<'_>, job: usize, spot: &Spot) {
-        self.change(instance, job, spot, -1);
+    pub fn release(&mut self, instance: &Instance<'_>, job: usize, assignment: &Assignment) {
+        self.change(instance, job, assignment, -1);
     }
 
     /// A job that stops and goes on on the same nodes needs the larger of what it holds and what it will hold, not
@@ -210,9 +214,15 @@ impl Ledger {
     ///
     /// On other nodes both count in full, although the one is gone before the other begins: the target's room
     /// is kept for it, and its watts must be there at once.
-    pub fn credit_overlap(&mut self, instance: &Instance<'_>, job: usize, spots: (&Spot, &Spot), sign: i64) {
+    pub fn credit_overlap(
+        &mut self,
+        instance: &Instance<'_>,
+        job: usize,
+        assignments: (&Assignment, &Assignment),
+        sign: i64,
+    ) {
         let data = &instance.jobs[job];
-        let (leaving, target) = spots;
+        let (leaving, target) = assignments;
         if leaving.nodes != target.nodes {
             return;
         }
@@ -229,7 +239,7 @@ impl Ledger {
             self.quotas[demand.what] += wide * demand.of_job(old).min(demand.of_job(new));
         }
         if !instance.above_budget {
-            self.power -= wide * shared_power(instance, job, spots);
+            self.power -= wide * shared_power(instance, job, assignments);
         }
     }
 
@@ -255,9 +265,9 @@ impl Ledger {
     }
 
     /// Whether a start there keeps the budget, whatever else it lacks.
-    pub fn within_power(&self, instance: &Instance<'_>, job: usize, spot: &Spot) -> bool {
-        let config = &instance.jobs[job].configs[spot.config];
-        self.power_fits(instance, config, spot.nodes.as_slice())
+    pub fn within_power(&self, instance: &Instance<'_>, job: usize, assignment: &Assignment) -> bool {
+        let config = &instance.jobs[job].configs[assignment.config];
+        self.power_fits(instance, config, assignment.nodes.as_slice())
     }
 
     /// What the power becomes when a job starts there.
@@ -276,10 +286,10 @@ impl Ledger {
     }
 
     /// Whether a job fits there now; else the first thing in the way.
-    pub fn fits(&self, instance: &Instance<'_>, job: usize, spot: &Spot) -> Result<(), Obstacle> {
+    pub fn fits(&self, instance: &Instance<'_>, job: usize, assignment: &Assignment) -> Result<(), Obstacle> {
         let data = &instance.jobs[job];
-        let config = &data.configs[spot.config];
-        let nodes = spot.nodes.as_slice();
+        let config = &data.configs[assignment.config];
+        let nodes = assignment.nodes.as_slice();
         if nodes.len() != config.nodes as usize
             || !nodes.iter().all(|n| self.worker_fits(instance, data, config, *n))
         {

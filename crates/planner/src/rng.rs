@@ -6,7 +6,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use crate::method::{Accounting, Options};
 
 /// A source of random numbers.
-pub(crate) enum Dice {
+pub(crate) enum Random {
     /// ChaCha with 8 rounds: specified, so it repeats everywhere.
     Ours(Box<ChaCha8Rng>),
     /// The default engine of the GNU C++ library (`minstd_rand0`, Park and Miller 1988), for repeating the original.
@@ -17,7 +17,7 @@ pub(crate) enum Dice {
 const MODULUS: u64 = 2_147_483_647;
 const MULTIPLIER: u64 = 16_807;
 
-impl Dice {
+impl Random {
     pub fn new(options: &Options) -> Self {
         match options.accounting {
             Accounting::Predicted => {
@@ -31,11 +31,11 @@ impl Dice {
 
     /// A whole number below another one, which must not be 0.
     pub fn below(&mut self, end: usize) -> usize {
-        ((self.roll() * end as f64) as usize).min(end - 1)
+        ((self.unit_interval() * end as f64) as usize).min(end - 1)
     }
 
     /// A number in [0, 1).
-    pub fn roll(&mut self) -> f64 {
+    pub fn unit_interval(&mut self) -> f64 {
         match self {
             Self::Ours(rng) => f64::from(rng.next_u32()) / 4_294_967_296.0,
             Self::Original(state) => {

@@ -1,18 +1,18 @@
 //! A plan on which moves are tried and taken back, with its cost kept up to date.
 
 use super::step::{Choice, Step};
-use crate::board::Board;
-use crate::instance::{Nodes, Spot};
+use crate::instance::{Assignment, Nodes};
+use crate::partial::PartialPlan;
 use crate::reserve::Reservation;
 
 /// Most options of a job looked at when a place is sought.
-const LOOKS: usize = 10;
+const CANDIDATES: usize = 10;
 /// Rounds of filling: each places at least one job.
-const FILLS: usize = 16;
+const FILL_ROUNDS: usize = 16;
 
-pub(super) struct Desk<'s, 'a, 'b> {
+pub(super) struct SearchState<'s, 'a, 'b> {
     pub step: &'s Step<'a, 'b>,
-    pub board: Board,
+    pub partial: PartialPlan,
     /// Cost of the plan as it stands.
     pub cost: f64,
     /// By node: jobs there that may be touched.
@@ -20,29 +20,29 @@ pub(super) struct Desk<'s, 'a, 'b> {
     /// By job: whether it may be touched.
     pub open: &'s [bool],
     /// What moves changed since the last commit.
-    journal: Vec<(usize, Option<Spot>)>,
+    journal: Vec<(usize, Option<Assignment>)>,
 }
 
-impl<'s, 'a, 'b> Desk<'s, 'a, 'b> {
-    pub fn new(step: &'s Step<'a, 'b>, board: Board, open: &'s [bool]) -> Self {
-        let mut desk = Self {
+impl<'s, 'a, 'b> SearchState<'s, 'a, 'b> {
+    pub fn new(step: &'s Step<'a, 'b>, partial: PartialPlan, open: &'s [bool]) -> Self {
+        let mut search_state = Self {
             step,
             cost: 0.0,
             on: vec![Vec::new(); step.instance.nodes.len()],
-            board,
+            partial,
             open,
             journal: Vec::new(),
         };
-        desk.cost = desk.total();
+        search_state.cost = search_state.total();
         for job in 0..open.len() {
-            desk.enter(job);
+            search_state.enter(job);
         }
-        desk
+        search_state
     }
 
     fn enter(&mut self, job: usize) {
-        if let (true, Some(spot)) = (self.open[job], &self.board.spots[job]) {
-            for &node in spot.nodes.as_slice() {
+        if let (true, Some(assignment)) = (self.open[job], &self.partial.assignments[job]) {
+            for &node in assignment.nodes.as_slice() {
                 self.on[node as usize].push(job);
             }
         }
@@ -51,85 +51,87 @@ impl<'s, 'a, 'b> Desk<'s, 'a, 'b> {
     /// The cost, counted from scratch.
     pub fn total(&self) -> f64 {
         let jobs = 0..self.open.len();
-        let of = |job: usize| match &self.board.spots[job] {
-            Some(spot) => self.step.cost(job, spot),
+        let of = |job: usize| match &self.partial.assignments[job] {
+            Some(assignment) => self.step.cost(job, assignment),
             None => self.step.wait[job],
         };
         let nodes = (0_u32..).take(self.step.instance.nodes.len());
-        jobs.map(of).sum::<f64>() + nodes.map(|n| self.lonely(n)).sum::<f64>()
+        jobs.map(of).sum::<f64>() + nodes.map(|n| self.fragmentation(n)).sum::<f64>()
     }
 
-    fn lonely(&self, node: u32) -> f64 {
+    fn fragmentation(&self, node: u32) -> f64 {
         let instance = self.step.instance;
-        let used = instance.nodes[node as usize].free_gpus - self.board.ledger.free_gpus(node);
-        self.step.menu.lonely(instance, node, used)
+        let used = instance.nodes[node as usize].free_gpus - self.partial.ledger.free_gpus(node);
+        self.step.cost_table.fragmentation(instance, node, used)
     }
 
     /// Empty part of the nodes that a spot touches.
-    fn lonely_at(&self, spot: &Spot) -> f64 {
-        spot.nodes.as_slice().iter().map(|n| self.lonely(*n)).sum()
+    fn fragmentation_at(&self, assignment: &Assignment) -> f64 {
+        assignment.nodes.as_slice().iter().map(|n| self.fragmentation(*n)).sum()
     }
 
-    pub fn put(&mut self, job: usize, spot: Spot) {
-        let before = self.lonely_at(&spot);
-        self.cost += self.step.cost(job, &spot) - self.step.wait[job] - before;
-        self.board.put(self.step.instance, job, spot);
+    pub fn assign(&mut self, job: usize, assignment: Assignment) {
+        let before = self.fragmentation_at(&assignment);
+        self.cost += self.step.cost(job, &assignment) - self.step.wait[job] - before;
+        self.partial.assign(self.step.instance, job, assignment);
         self.enter(job);
-        if let Some(spot) = &self.board.spots[job] {
-            self.cost += self.lonely_at(spot);
+        if let Some(assignment) = &self.partial.assignments[job] {
+            self.cost += self.fragmentation_at(assignment);
         }
         self.journal.push((job, None));
     }
 
-    pub fn lift(&mut self, job: usize) {
-        let Some(spot) = &self.board.spots[job] else { return };
-        let before = self.lonely_at(spot);
-        if let Some(spot) = self.board.lift(self.step.instance, job) {
-            self.cost += self.step.wait[job] - self.step.cost(job, &spot) + self.lonely_at(&spot) - before;
-            for &node in spot.nodes.as_slice() {
+    pub fn unassign(&mut self, job: usize) {
+        let Some(assignment) = &self.partial.assignments[job] else { return };
+        let before = self.fragmentation_at(assignment);
+        if let Some(assignment) = self.partial.unassign(self.step.instance, job) {
+            self.cost += self.step.wait[job] - self.step.cost(job, &assignment)
+                + self.fragmentation_at(&assignment)
+                - before;
+            for &node in assignment.nodes.as_slice() {
                 self.on[node as usize].retain(|j| *j != job);
             }
-            self.journal.push((job, Some(spot)));
+            self.journal.push((job, Some(assignment)));
         }
     }
 
     /// What a placement would add to the cost.
-    fn delta(&self, job: usize, spot: &Spot) -> f64 {
+    fn delta(&self, job: usize, assignment: &Assignment) -> f64 {
         let instance = self.step.instance;
-        let gpus = instance.jobs[job].configs[spot.config].gpus;
-        let mut delta = self.step.cost(job, spot) - self.step.wait[job];
-        for &node in spot.nodes.as_slice() {
-            let used = instance.nodes[node as usize].free_gpus - self.board.ledger.free_gpus(node);
-            delta += self.step.menu.lonely(instance, node, used + gpus)
-                - self.step.menu.lonely(instance, node, used);
+        let gpus = instance.jobs[job].configs[assignment.config].gpus;
+        let mut delta = self.step.cost(job, assignment) - self.step.wait[job];
+        for &node in assignment.nodes.as_slice() {
+            let used = instance.nodes[node as usize].free_gpus - self.partial.ledger.free_gpus(node);
+            delta += self.step.cost_table.fragmentation(instance, node, used + gpus)
+                - self.step.cost_table.fragmentation(instance, node, used);
         }
         delta
     }
 
     /// A place for an option: where the job is, if that is it, else the best fit.
-    pub fn place(&mut self, job: usize, config: usize) -> Option<Spot> {
+    pub fn place(&mut self, job: usize, config: usize) -> Option<Assignment> {
         let instance = self.step.instance;
         if let Some(present) = &self.step.present[job] {
             let configs = &instance.jobs[job].configs;
             let (old, new) = (&configs[present.config], &configs[config]);
             if old.kind == new.kind && old.gpus == new.gpus && old.nodes == new.nodes {
-                let spot = Spot { config, nodes: present.nodes.clone() };
-                if self.board.ledger.fits(instance, job, &spot).is_ok() {
-                    return Some(spot);
+                let assignment = Assignment { config, nodes: present.nodes.clone() };
+                if self.partial.ledger.fits(instance, job, &assignment).is_ok() {
+                    return Some(assignment);
                 }
             }
             if !new.offered {
                 return None;
             }
         }
-        let nodes: Nodes = self.board.ledger.find(instance, job, config).ok()?;
-        Some(Spot { config, nodes })
+        let nodes: Nodes = self.partial.ledger.find(instance, job, config).ok()?;
+        Some(Assignment { config, nodes })
     }
 
     /// The cheapest of a job's places, looking at the first few options that fit; none if waiting is cheaper.
-    pub fn best(&mut self, job: usize) -> Option<(f64, Spot)> {
+    pub fn best(&mut self, job: usize) -> Option<(f64, Assignment)> {
         let step = self.step;
-        let mut best: Option<(f64, Spot)> = None;
+        let mut best: Option<(f64, Assignment)> = None;
         let mut last = usize::MAX;
         let mut looks = 0;
         for option in &step.options[job] {
@@ -138,18 +140,18 @@ impl<'s, 'a, 'b> Desk<'s, 'a, 'b> {
             }
             last = option.config;
             let limit = best.as_ref().map_or(0.0, |(d, _)| *d);
-            let fills = step.menu.items[step.menu.of(job).start + option.config].fills;
-            if option.cost - step.wait[job] - fills >= limit && !step.instance.jobs[job].overdue {
+            let fills = step.cost_table.items[step.cost_table.of(job).start + option.config].fills;
+            if option.cost - step.wait[job] - fills >= limit && !step.instance.jobs[job].aged_out {
                 continue;
             }
-            if let Some(spot) = self.place(job, option.config) {
-                let delta = self.delta(job, &spot);
-                let wanted = delta < 0.0 || step.instance.jobs[job].overdue;
+            if let Some(assignment) = self.place(job, option.config) {
+                let delta = self.delta(job, &assignment);
+                let wanted = delta < 0.0 || step.instance.jobs[job].aged_out;
                 if wanted && best.as_ref().is_none_or(|(d, _)| delta < *d) {
-                    best = Some((delta, spot));
+                    best = Some((delta, assignment));
                 }
                 looks += 1;
-                if looks >= LOOKS {
+                if looks >= CANDIDATES {
                     break;
                 }
             }
@@ -161,11 +163,11 @@ impl<'s, 'a, 'b> Desk<'s, 'a, 'b> {
     pub fn construct(&mut self, order: &[usize]) {
         let step = self.step;
         for &job in order {
-            let forced = step.instance.jobs[job].overdue;
+            let forced = step.instance.jobs[job].aged_out;
             let wanted = |o: &&Choice| o.reduced < step.wait[job] || forced;
             let found = step.options[job].iter().filter(wanted).find_map(|o| self.place(job, o.config));
-            if let Some(spot) = found {
-                self.put(job, spot);
+            if let Some(assignment) = found {
+                self.assign(job, assignment);
             }
         }
     }
@@ -173,14 +175,14 @@ impl<'s, 'a, 'b> Desk<'s, 'a, 'b> {
     /// Places whoever is cheaper placed than waiting, until nobody is. Room that is kept for another job is used by
     /// those that are expected to be done before it is needed.
     pub fn fill(&mut self, queue: &[usize], kept: Option<&Reservation>) {
-        for _ in 0..FILLS {
+        for _ in 0..FILL_ROUNDS {
             let mut placed = false;
             for &job in queue {
-                if self.board.spots[job].is_some() || kept.is_some_and(|k| k.job == job) {
+                if self.partial.assignments[job].is_some() || kept.is_some_and(|k| k.job == job) {
                     continue;
                 }
-                if let Some((_, spot)) = self.best(job) {
-                    self.put(job, spot);
+                if let Some((_, assignment)) = self.best(job) {
+                    self.assign(job, assignment);
                     placed = true;
                 } else if let Some(kept) = kept {
                     placed |= self.backfill(job, kept);
@@ -197,19 +199,19 @@ impl<'s, 'a, 'b> Desk<'s, 'a, 'b> {
         let step = self.step;
         let instance = step.instance;
         // Nobody else can use it until then: its price does not count.
-        let items = step.menu.of(job).start;
-        let mut short: Vec<(f64, usize)> = (0..step.menu.of(job).len())
-            .filter(|c| instance.jobs[job].configs[*c].offered && step.menu.items[items + c].possible())
+        let items = step.cost_table.of(job).start;
+        let mut short: Vec<(f64, usize)> = (0..step.cost_table.of(job).len())
+            .filter(|c| instance.jobs[job].configs[*c].offered && step.cost_table.items[items + c].possible())
             .filter(|c| crate::candidates::run(instance, job, *c) <= kept.ready)
-            .map(|c| (step.menu.now(items + c), c))
+            .map(|c| (step.cost_table.now(items + c), c))
             .filter(|(cost, _)| *cost < step.wait[job])
             .collect();
         short.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        self.board.ledger.release(instance, kept.job, &kept.spot);
+        self.partial.ledger.release(instance, kept.job, &kept.assignment);
         let found = short.into_iter().find_map(|(_, config)| self.place(job, config));
-        self.board.ledger.take(instance, kept.job, &kept.spot);
-        let Some(spot) = found else { return false };
-        self.put(job, spot);
+        self.partial.ledger.take(instance, kept.job, &kept.assignment);
+        let Some(assignment) = found else { return false };
+        self.assign(job, assignment);
         true
     }
 
@@ -221,12 +223,12 @@ impl<'s, 'a, 'b> Desk<'s, 'a, 'b> {
     /// Takes back what was done since the last commit; `cost` is what it was then.
     pub fn rollback(&mut self, cost: f64) {
         while let Some((job, old)) = self.journal.pop() {
-            let now = self.board.lift(self.step.instance, job);
+            let now = self.partial.unassign(self.step.instance, job);
             for node in now.iter().flat_map(|s| s.nodes.as_slice()) {
                 self.on[*node as usize].retain(|j| *j != job);
             }
             if let Some(old) = old {
-                self.board.put(self.step.instance, job, old);
+                self.partial.assign(self.step.instance, job, old);
                 self.enter(job);
             }
         }

@@ -12,13 +12,13 @@ use crate::snapshot::JobState;
 
 /// A second of a later start is taken to cost at least this share of a second late, also where it costs nothing: what
 /// can begin now is not left to the last moment, for nobody knows who will be there then.
-pub(super) const LAZY: f64 = 0.2;
+pub(super) const DELAY_PENALTY: f64 = 0.2;
 /// A node that a job opens is taken to stay half empty for this part of the first period.
-const LONELY: f64 = 1.0 / 3.0;
+const FRAGMENTED_PART: f64 = 1.0 / 3.0;
 
 /// A configuration of a job.
 #[derive(Clone, Debug)]
-pub(super) struct Item {
+pub(super) struct Column {
     /// Number of the set of classes where it could go; the first is that of nowhere.
     classes: u32,
     /// Number of the spread of its time.
@@ -35,12 +35,12 @@ pub(super) struct Item {
     /// Watts that it is billed: draw and its part of the nodes' overhead.
     pub billed: f64,
     /// Empty part of the nodes it would open, as money.
-    pub lonely: f64,
+    pub fragmentation: f64,
     /// The most that it could save by filling up nodes that are half empty.
     pub fills: f64,
 }
 
-impl Item {
+impl Column {
     /// Whether there is any class where it could go, at this moment or another.
     pub fn possible(&self) -> bool {
         self.classes != 0
@@ -88,9 +88,9 @@ impl<'a> Sets<'a> {
     }
 }
 
-pub(super) struct Menu {
+pub(super) struct CostTable {
     /// By job, then by configuration.
-    pub items: Vec<Item>,
+    pub items: Vec<Column>,
     sets: Vec<Mask>,
     spreads: Vec<Spread>,
     first: Vec<usize>,
@@ -102,7 +102,7 @@ pub(super) struct Menu {
     pub rising: bool,
     pub periods: Periods,
     /// Money per watt that stays unused in a node that is half empty.
-    lonely: f64,
+    fragmentation: f64,
     /// By type: overhead of nodes per GPU, watts.
     share: Vec<f64>,
     /// By type: largest overhead of one of its nodes, watts.
@@ -110,7 +110,7 @@ pub(super) struct Menu {
     phi: Phi,
 }
 
-impl Menu {
+impl CostTable {
     pub fn new(instance: &Instance<'_>, classes: &Classes) -> Self {
         let share: Vec<f64> = instance
             .types
@@ -129,8 +129,8 @@ impl Menu {
         let periods = Periods::of(instance);
         let count = instance.jobs.iter().map(|j| j.configs.len()).sum();
         let mut sets = Sets::new(classes);
-        let mut menu = Self {
-            lonely: instance.prices.integral(periods.unit() * LONELY),
+        let mut cost_table = Self {
+            fragmentation: instance.prices.integral(periods.unit() * FRAGMENTED_PART),
             periods,
             items: Vec::with_capacity(count),
             sets: Vec::new(),
@@ -145,30 +145,30 @@ impl Menu {
         };
         for data in &instance.jobs {
             let delay = start_delay(instance, data);
-            menu.delay.push(delay);
+            cost_table.delay.push(delay);
             let mut last: Option<(&Config, u32)> = None;
             for (config, at) in data.configs.iter().zip(0..) {
                 let set = match config.listed {
                     true => sets.of(at as usize, config.kind, config.gpus, data.admits),
                     false => 0,
                 };
-                let mut item = menu.item(instance, config, set);
+                let mut item = cost_table.item(instance, config, set);
                 // Those that differ by the limit follow each other.
                 let first =
                     last.filter(|(before, _)| config.same_hardware(before)).map_or(at, |(_, first)| first);
                 last = Some((config, first));
                 item.hardware = first;
                 item.slowed = (config.time - data.configs[first as usize].time).max(0.0);
-                menu.now.push(menu.cost(instance, data, &item, delay, 0.0));
-                menu.items.push(item);
+                cost_table.now.push(cost_table.cost(instance, data, &item, delay, 0.0));
+                cost_table.items.push(item);
             }
-            menu.first.push(menu.items.len());
+            cost_table.first.push(cost_table.items.len());
         }
-        menu.sets = sets.list;
-        menu
+        cost_table.sets = sets.list;
+        cost_table
     }
 
-    fn item(&mut self, instance: &Instance<'_>, config: &Config, classes: u32) -> Item {
+    fn item(&mut self, instance: &Instance<'_>, config: &Config, classes: u32) -> Column {
         let kind = &instance.types[config.kind];
         let gpus = config.total_gpus() as f64;
         let per_gpu = self.share[config.kind];
@@ -178,7 +178,7 @@ impl Menu {
             let tail = libm::exp(5.0 * config.rel_std);
             self.spreads.push(Spread { rel_std: config.rel_std, tail });
         }
-        Item {
+        Column {
             classes,
             spread: (self.spreads.len() - 1) as u32,
             hardware: 0,
@@ -187,8 +187,8 @@ impl Menu {
             slowed: 0.0,
             watts: config.draw + (per_gpu - kind.idle) * gpus,
             billed: config.power + per_gpu * gpus,
-            lonely: per_gpu * (size - gpus) * self.lonely,
-            fills: most * f64::from(config.nodes) * self.lonely,
+            fragmentation: per_gpu * (size - gpus) * self.fragmentation,
+            fills: most * f64::from(config.nodes) * self.fragmentation,
         }
     }
 
@@ -198,7 +198,7 @@ impl Menu {
     }
 
     /// Classes where an item could go; none if it is not listed.
-    pub fn classes(&self, item: &Item) -> Mask {
+    pub fn classes(&self, item: &Column) -> Mask {
         self.sets[item.classes as usize]
     }
 
@@ -219,7 +219,7 @@ impl Menu {
         &self,
         instance: &Instance<'_>,
         data: &JobData<'_>,
-        item: &Item,
+        item: &Column,
         start: f64,
         lost: f64,
     ) -> f64 {
@@ -233,7 +233,7 @@ impl Menu {
         &self,
         instance: &Instance<'_>,
         data: &JobData<'_>,
-        item: &Item,
+        item: &Column,
         start: f64,
         lost: f64,
         part: f64,
@@ -246,14 +246,14 @@ impl Menu {
     }
 
     /// As [`Forecast::lateness_cost`](crate::cost::Forecast::lateness_cost), from a table.
-    fn lateness(&self, instance: &Instance<'_>, data: &JobData<'_>, item: &Item, delay: f64) -> f64 {
+    fn lateness(&self, instance: &Instance<'_>, data: &JobData<'_>, item: &Column, delay: f64) -> f64 {
         let turnaround =
-            data.share * (item.time - item.slowed) + data.share.max(LAZY) * (delay + item.slowed);
+            data.share * (item.time - item.slowed) + data.share.max(DELAY_PENALTY) * (delay + item.slowed);
         data.weight * (self.late(instance, data, item, delay, item.time) + turnaround)
     }
 
     /// Expected seconds late, a miss included, of a run of `time` that begins to train in `delay` seconds.
-    fn late(&self, instance: &Instance<'_>, data: &JobData<'_>, item: &Item, delay: f64, time: f64) -> f64 {
+    fn late(&self, instance: &Instance<'_>, data: &JobData<'_>, item: &Column, delay: f64, time: f64) -> f64 {
         let rules = &instance.snapshot.lateness;
         let left = data.deadline - instance.now - delay;
         let Spread { rel_std, tail } = self.spreads[item.spread as usize];
@@ -270,13 +270,13 @@ impl Menu {
     }
 
     /// What the empty part of a node costs while some of its GPUs are used by us.
-    pub fn lonely(&self, instance: &Instance<'_>, node: u32, used: i64) -> f64 {
+    pub fn fragmentation(&self, instance: &Instance<'_>, node: u32, used: i64) -> f64 {
         let data = &instance.nodes[node as usize];
         if used <= 0 || used >= data.free_gpus {
             return 0.0;
         }
         let empty = (data.free_gpus - used) as f64 / data.free_gpus as f64;
-        data.overhead * empty * self.lonely
+        data.overhead * empty * self.fragmentation
     }
 }
 
