@@ -10,9 +10,9 @@ use crate::conformal::{Errors, Factors, SITUATIONS};
 use crate::held_out;
 use crate::physics::Quantity;
 use crate::pool::owner;
-use crate::population::Member;
+use crate::population::FittedProfile;
+use crate::quantity_model::{Family, QuantityModel};
 use crate::spread::spread;
-use crate::stage::{Family, Stage};
 
 /// What holding families out may cost in all; from so much on they count less and less. One is about 5 us.
 const COST: f64 = 20_000.0;
@@ -60,7 +60,7 @@ impl Calibration {
     }
 
     /// From the families.
-    pub fn fit(stage: &Stage, families: &[Family]) -> Self {
+    pub fn fit(stage: &QuantityModel, families: &[Family]) -> Self {
         let mut most: Vec<&Family> = families.iter().filter(|f| f.spots.len() > 1).collect();
         most.sort_by(|a, b| b.spots.len().cmp(&a.spots.len()).then(a.name.cmp(&b.name)));
         let mut homes: BTreeMap<&str, Home<'_>> = BTreeMap::new();
@@ -95,13 +95,13 @@ type Found = (f64, [Vec<f64>; SITUATIONS]);
 /// An owner's families: all that were observed, and those that are held out.
 #[derive(Default)]
 struct Home<'a> {
-    own: Vec<&'a Member>,
+    own: Vec<&'a FittedProfile>,
     asked: Vec<Asked<'a>>,
 }
 
 impl Home<'_> {
     /// Errors of those that are held out, each by itself or with all of its model.
-    fn held_out(&self, stage: &Stage, owner: &str, with_model: bool) -> Vec<Found> {
+    fn held_out(&self, stage: &QuantityModel, owner: &str, with_model: bool) -> Vec<Found> {
         // Who says no model is by itself.
         fn held<'b>(name: &'b str, model: Option<&'b str>, with_model: bool) -> (bool, &'b str) {
             model.filter(|_| with_model).map_or((false, name), |model| (true, model))
@@ -142,7 +142,7 @@ fn factors(found: &[Found], start: Factors, otherwise: Factors) -> Factors {
 
 /// Who is held out: owners in turns, each with as much as it costs, for as long as it is not too dear. Who counts less than whole
 /// does so little by little: where an owner comes, the others' factors move by little.
-fn fair<'a>(families: Vec<&'a Family>, members: &[Member]) -> Vec<Asked<'a>> {
+fn fair<'a>(families: Vec<&'a Family>, members: &[FittedProfile]) -> Vec<Asked<'a>> {
     let mut homes: BTreeMap<&str, usize> = BTreeMap::new();
     for member in members {
         *homes.entry(owner(&member.name)).or_default() += 1;
@@ -175,11 +175,11 @@ fn fair<'a>(families: Vec<&'a Family>, members: &[Member]) -> Vec<Asked<'a>> {
 mod tests {
     use super::*;
     use crate::physics::Setting;
+    use crate::quantity_model::QuantitySample;
     use crate::ratio::Size;
-    use crate::stage::Spot;
 
     fn family(owner: &str, number: usize, rows: usize) -> Family {
-        let spot = |i: usize| Spot {
+        let spot = |i: usize| QuantitySample {
             gpu_type: "T4".into(),
             law: 0.0,
             setting: Setting { gpus: i as f64 / 4.0, ..Setting::default() },
@@ -197,7 +197,7 @@ mod tests {
         let honest = (0..10).flat_map(|owner| (0..4).map(move |i| family(&format!("lab-{owner}"), i, 3)));
         let crowd = (0..60).map(|i| family("crowd", i, 24));
         let families: Vec<Family> = honest.chain(crowd).collect();
-        let stage = Stage::fit(Quantity::Time, &families);
+        let stage = QuantityModel::fit(Quantity::Time, &families);
         let asked = fair(families.iter().rev().collect(), &stage.members);
         let whole =
             |owner: &str| asked.iter().filter(|(f, counts)| f.namespace == owner && *counts >= 1.0).count();
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn of_whom_nothing_ran_is_thought_what_strangers_showed() {
-        let stage = Stage::fit(Quantity::Time, &[family("lab", 0, 1)]);
+        let stage = QuantityModel::fit(Quantity::Time, &[family("lab", 0, 1)]);
         let calibration = Calibration::fit(&stage, &[family("lab", 0, 1)]);
         assert_eq!(calibration.of("lab/next", false), Factors::start(Quantity::Time));
         assert_eq!(calibration.of("other/first", true), Factors::start(Quantity::Time));

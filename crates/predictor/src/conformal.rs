@@ -19,7 +19,7 @@ const BOUNDS: (f64, f64) = (0.35, 3.0);
 
 /// What is known of the family on the type that is asked, and elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Situation {
+pub(crate) enum EvidenceBucket {
     /// Nothing there, but on other types.
     New,
     /// One or two settings, and others on other types.
@@ -38,7 +38,7 @@ pub(crate) enum Situation {
     Nothing,
 }
 
-impl Situation {
+impl EvidenceBucket {
     /// From the settings seen on the type and in all.
     pub fn of(here: usize, all: usize) -> Self {
         match (here, all > here) {
@@ -71,7 +71,7 @@ impl Factors {
         }
     }
 
-    pub fn of(&self, situation: Situation) -> f64 {
+    pub fn of(&self, situation: EvidenceBucket) -> f64 {
         self.0[situation as usize]
     }
 }
@@ -91,14 +91,14 @@ impl Errors {
         }
     }
 
-    fn voices(&self) -> f64 {
-        self.families.iter().map(|(_, voice)| voice).sum()
+    fn weights_by_tenant(&self) -> f64 {
+        self.families.iter().map(|(_, tenant_weight)| tenant_weight).sum()
     }
 
     /// All sizes in order, each with its part of its family's voice.
     fn rows(&self) -> Vec<(f64, f64)> {
-        let rows = |(sizes, voice): &(Vec<f64>, f64)| {
-            let weight = voice / sizes.len() as f64;
+        let rows = |(sizes, tenant_weight): &(Vec<f64>, f64)| {
+            let weight = tenant_weight / sizes.len() as f64;
             sizes.iter().map(|size| (*size, weight)).collect::<Vec<_>>()
         };
         let mut rows: Vec<(f64, f64)> = self.families.iter().flat_map(rows).collect();
@@ -120,18 +120,22 @@ impl Errors {
     /// size (the inverse of the share of variance that is between families; Kish, *Survey Sampling*, 1965): 1 where all rows of a family are
     /// right or wrong together.
     fn tries(&self, size: f64) -> f64 {
-        let n = self.voices();
+        let n = self.weights_by_tenant();
         let within = |sizes: &[f64]| sizes.iter().filter(|s| **s <= size).count() as f64 / sizes.len() as f64;
-        let parts: Vec<(f64, f64)> = self.families.iter().map(|(s, voice)| (within(s), *voice)).collect();
-        let mean = parts.iter().map(|(part, voice)| part * voice).sum::<f64>() / n;
-        let between =
-            parts.iter().map(|(part, voice)| voice * (part - mean) * (part - mean)).sum::<f64>() / n;
+        let parts: Vec<(f64, f64)> =
+            self.families.iter().map(|(s, tenant_weight)| (within(s), *tenant_weight)).collect();
+        let mean = parts.iter().map(|(part, tenant_weight)| part * tenant_weight).sum::<f64>() / n;
+        let between = parts
+            .iter()
+            .map(|(part, tenant_weight)| tenant_weight * (part - mean) * (part - mean))
+            .sum::<f64>()
+            / n;
         (mean * (1.0 - mean) / between.max(1e-9)).max(1.0)
     }
 
     /// The factor, drawn to what was thought before; `None` of nobody.
     pub fn factor(&self, start: f64) -> Option<f64> {
-        let n = self.voices();
+        let n = self.weights_by_tenant();
         if n <= 0.0 {
             return None;
         }

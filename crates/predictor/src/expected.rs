@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use andreas_core::GpuType;
 
-use crate::bulk::Bulk;
-use crate::kin::Kin;
+use crate::communication::CommunicationIntensity;
+use crate::model_effect::ModelEffect;
 use crate::physics::Setting;
 use crate::places::{self, Places};
 use crate::posterior::{Found, Prior};
@@ -17,13 +17,13 @@ use crate::ratio::{Ratios, Size};
 pub(crate) struct Expected {
     pub prior: Prior,
     pub ratios: Ratios,
-    pub bulk: [Bulk; 2],
+    pub intensity: [CommunicationIntensity; 2],
     /// By type: how a power limit stretches times beyond the mean of all (log of the exponent).
     pub bent: Arc<BTreeMap<GpuType, f64>>,
     pub places: Arc<Places>,
     pub size: Size,
     /// What the siblings' shapes have in common.
-    pub kin: Option<Arc<Kin>>,
+    pub model_effect: Option<Arc<ModelEffect>>,
     /// By type: mean of the siblings' residuals, shrunk.
     pub siblings: BTreeMap<GpuType, f64>,
     /// The siblings' level, its variance, and how many there are.
@@ -39,8 +39,8 @@ impl Expected {
     /// A setting with all that is known before of it.
     pub fn place(&self, gpu_type: &GpuType, law: f64, level: f64, s: Setting) -> Setting {
         let base = self.base(gpu_type, law) + level;
-        let bulk = self.size.bulk(base);
-        let [network, between] = self.bulk.map(|b| b.of(bulk));
+        let intensity = self.size.intensity(base);
+        let [network, between] = self.intensity.map(|b| b.of(intensity));
         let bent = self.bent(gpu_type);
         Setting { base: base + self.shared(gpu_type, &s), network, between, bent, ..s }
     }

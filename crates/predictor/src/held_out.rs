@@ -2,12 +2,12 @@
 
 use andreas_core::GpuType;
 
-use crate::conformal::{OWN_ROWS, SITUATIONS, Situation};
+use crate::conformal::{EvidenceBucket, OWN_ROWS, SITUATIONS};
 use crate::expected::Expected;
 use crate::physics::Quantity;
-use crate::posterior::{Found, Texture};
+use crate::posterior::{Found, KernelParameters};
+use crate::quantity_model::{Family, QuantityModel, QuantitySample};
 use crate::spread::{place, spread};
-use crate::stage::{Family, Spot, Stage};
 
 /// Cells that are known of a family, and asked of it in one situation, at most.
 const KNOWN: usize = 48;
@@ -18,8 +18,8 @@ const TYPES: usize = 4;
 const TURNS: usize = 5;
 
 /// Errors over standard deviations by what is known of a family: its own rows in parts, beside what is expected of it.
-pub(crate) fn ask(stage: &Stage, expected: Expected, family: &Family) -> [Vec<f64>; SITUATIONS] {
-    let asking = Asking { stage, expected, texture: stage.texture(family) };
+pub(crate) fn ask(stage: &QuantityModel, expected: Expected, family: &Family) -> [Vec<f64>; SITUATIONS] {
+    let asking = Questioner { stage, expected, kernel: stage.kernel(family) };
     let mut found: [Vec<f64>; SITUATIONS] = Default::default();
     let mut types: Vec<&GpuType> = family.spots.iter().map(|s| &s.gpu_type).collect();
     types.sort();
@@ -28,24 +28,26 @@ pub(crate) fn ask(stage: &Stage, expected: Expected, family: &Family) -> [Vec<f6
         let (here, others) = parted(&family.spots, |_, s| s.gpu_type == *gpu_type);
         let others = spread(&others, KNOWN);
         let n = here.len();
-        let mut ask = |situation: Situation, others: &[Spot], is_known: &dyn Fn(usize) -> bool| {
-            let (known, asked) = parted(&here, |i, _| is_known(i));
-            let rows = [others, &known].concat();
-            found[situation as usize].extend(asking.errors(&rows, &spread(&asked, ASKED)));
-        };
+        let mut ask =
+            |situation: EvidenceBucket, others: &[QuantitySample], is_known: &dyn Fn(usize) -> bool| {
+                let (known, asked) = parted(&here, |i, _| is_known(i));
+                let rows = [others, &known].concat();
+                found[situation as usize].extend(asking.errors(&rows, &spread(&asked, ASKED)));
+            };
         if !others.is_empty() {
-            ask(Situation::New, &others, &|_| false);
+            ask(EvidenceBucket::New, &others, &|_| false);
         }
         // How long a step takes of which nothing ran is a matter of levels; what a board draws goes by the others.
         if stage.quantity == Quantity::Power {
-            ask(Situation::Nothing, &[], &|_| false);
+            ask(EvidenceBucket::Nothing, &[], &|_| false);
         }
-        for (alone, known) in
-            [(Situation::First, 1), (Situation::Second, 2)].into_iter().filter(|(_, known)| *known < n)
+        for (alone, known) in [(EvidenceBucket::First, 1), (EvidenceBucket::Second, 2)]
+            .into_iter()
+            .filter(|(_, known)| *known < n)
         {
             let first = first(&here, known);
             if !others.is_empty() {
-                ask(Situation::One, &others, &|i| first.contains(&i));
+                ask(EvidenceBucket::One, &others, &|i| first.contains(&i));
             }
             ask(alone, &[], &|i| first.contains(&i));
         }
@@ -54,48 +56,55 @@ pub(crate) fn ask(stage: &Stage, expected: Expected, family: &Family) -> [Vec<f6
         if known > 2 {
             if !others.is_empty() {
                 // Some of every part.
-                ask(Situation::Few, &others, &|i| (0..known).any(|k| (2 * k + 1) * n / (2 * known) == i));
+                ask(EvidenceBucket::Few, &others, &|i| {
+                    (0..known).any(|k| (2 * k + 1) * n / (2 * known) == i)
+                });
             }
             let first = first(&here, known);
-            ask(Situation::Early, &[], &|i| first.contains(&i));
+            ask(EvidenceBucket::Early, &[], &|i| first.contains(&i));
         }
         // Not all runs come in that order: of a short curve each in turn is the one that is missing.
         if (2..=OWN_ROWS).contains(&n) {
             for missing in 0..n {
-                ask(Situation::of(n - 1, n - 1), &[], &|i| i != missing);
+                ask(EvidenceBucket::of(n - 1, n - 1), &[], &|i| i != missing);
                 if !others.is_empty() {
-                    ask(Situation::of(n - 1, n), &others, &|i| i != missing);
+                    ask(EvidenceBucket::of(n - 1, n), &others, &|i| i != missing);
                 }
             }
         }
     }
     if family.spots.len() >= OWN_ROWS {
-        found[Situation::Many as usize] = asking.in_turns(&spread(&family.spots, KNOWN));
+        found[EvidenceBucket::Many as usize] = asking.in_turns(&spread(&family.spots, KNOWN));
     }
     found
 }
 
 /// Errors over standard deviations of each row that was measured, a fifth of them left out at a time: who asks for a setting has seldom
 /// measured all those around it. A table's rows stay.
-pub(crate) fn in_turns(stage: &Stage, spots: &[Spot], expected: &Expected, texture: Texture) -> Vec<f64> {
-    Asking { stage, expected: expected.clone(), texture }.in_turns(spots)
+pub(crate) fn in_turns(
+    stage: &QuantityModel,
+    spots: &[QuantitySample],
+    expected: &Expected,
+    kernel: KernelParameters,
+) -> Vec<f64> {
+    Questioner { stage, expected: expected.clone(), kernel }.in_turns(spots)
 }
 
 /// Somebody who is asked about a family.
-struct Asking<'a> {
-    stage: &'a Stage,
+struct Questioner<'a> {
+    stage: &'a QuantityModel,
     expected: Expected,
-    texture: Texture,
+    kernel: KernelParameters,
 }
 
-impl Asking<'_> {
-    fn errors(&self, rows: &[Spot], asked: &[Spot]) -> Vec<f64> {
+impl Questioner<'_> {
+    fn errors(&self, rows: &[QuantitySample], asked: &[QuantitySample]) -> Vec<f64> {
         let level = match self.stage.quantity {
             Quantity::Time => self.stage.free_level(rows, &self.expected),
             Quantity::Power => Found::default(),
         };
-        let curve = self.stage.curve_of(rows, self.expected.clone(), level, self.texture);
-        let error = |spot: &Spot| {
+        let curve = self.stage.curve_of(rows, self.expected.clone(), level, self.kernel);
+        let error = |spot: &QuantitySample| {
             let (mean, variance) = curve.at(spot);
             // The interval is for what is seen next: what a measurement itself is off by is in these errors.
             (spot.log - mean) / libm::sqrt(variance)
@@ -103,10 +112,11 @@ impl Asking<'_> {
         asked.iter().map(error).collect()
     }
 
-    fn in_turns(&self, spots: &[Spot]) -> Vec<f64> {
+    fn in_turns(&self, spots: &[QuantitySample]) -> Vec<f64> {
         let turn = |turn: usize| {
-            let is_asked =
-                |i: usize, s: &Spot| s.table.is_none() && (place(i) * TURNS as f64) as usize == turn;
+            let is_asked = |i: usize, s: &QuantitySample| {
+                s.table.is_none() && (place(i) * TURNS as f64) as usize == turn
+            };
             let (asked, rows) = parted(spots, is_asked);
             if rows.is_empty() { Vec::new() } else { self.errors(&rows, &asked) }
         };
@@ -115,7 +125,10 @@ impl Asking<'_> {
 }
 
 /// Those that are, by their number too, and those that are not.
-fn parted(spots: &[Spot], is: impl Fn(usize, &Spot) -> bool) -> (Vec<Spot>, Vec<Spot>) {
+fn parted(
+    spots: &[QuantitySample],
+    is: impl Fn(usize, &QuantitySample) -> bool,
+) -> (Vec<QuantitySample>, Vec<QuantitySample>) {
     let of = |wanted: bool| {
         let picked = spots.iter().enumerate().filter(|(i, spot)| is(*i, spot) == wanted);
         picked.map(|(_, spot)| spot.clone()).collect()
@@ -125,8 +138,8 @@ fn parted(spots: &[Spot], is: impl Fn(usize, &Spot) -> bool) -> (Vec<Spot>, Vec<
 
 /// The rows a family starts with: the middle batch on the fewest GPUs without a limit, then more GPUs, then the smallest and the
 /// largest batch on the fewest.
-fn first(here: &[Spot], known: usize) -> Vec<usize> {
-    let by = |key: &dyn Fn(&Spot) -> [f64; 3]| {
+fn first(here: &[QuantitySample], known: usize) -> Vec<usize> {
+    let by = |key: &dyn Fn(&QuantitySample) -> [f64; 3]| {
         let mut order: Vec<(usize, [f64; 3])> = here.iter().map(key).enumerate().collect();
         order.sort_by(|(i, a), (j, b)| {
             let differ = a.iter().zip(b).map(|(a, b)| a.total_cmp(b)).find(|o| o.is_ne());
@@ -136,7 +149,7 @@ fn first(here: &[Spot], known: usize) -> Vec<usize> {
     };
     let fewest = here.iter().map(|s| s.setting.gpus).fold(f64::INFINITY, f64::min);
     let start = by(&|s| [s.setting.gpus, -s.setting.depth, s.setting.batch.abs()]);
-    let per_gpu = |s: &Spot| (s.setting.batch - s.setting.gpus * std::f64::consts::LN_2).abs();
+    let per_gpu = |s: &QuantitySample| (s.setting.batch - s.setting.gpus * std::f64::consts::LN_2).abs();
     let next =
         by(&|s| [if s.setting.gpus > fewest { s.setting.gpus } else { 1e9 }, -s.setting.depth, per_gpu(s)]);
     let small = by(&|s| [s.setting.gpus, -s.setting.depth, s.setting.batch]);
@@ -154,51 +167,58 @@ fn first(here: &[Spot], known: usize) -> Vec<usize> {
 mod tests {
     use super::*;
     use crate::physics::Setting;
-    use crate::trust::Doubt;
+    use crate::table_trust::TableVariances;
 
-    fn spot(gpus: f64, batch: f64, depth: f64) -> Spot {
+    fn spot(gpus: f64, batch: f64, depth: f64) -> QuantitySample {
         let setting = Setting { gpus, batch, depth, ..Setting::default() };
-        Spot { gpu_type: "T4".into(), law: 0.0, setting, log: 5.0 - 0.6 * gpus, noise: 0.01, table: None }
+        QuantitySample {
+            gpu_type: "T4".into(),
+            law: 0.0,
+            setting,
+            log: 5.0 - 0.6 * gpus,
+            noise: 0.01,
+            table: None,
+        }
     }
 
-    fn family(spots: Vec<Spot>) -> Family {
+    fn family(spots: Vec<QuantitySample>) -> Family {
         let (name, size) = ("ns/job".to_owned(), crate::ratio::Size::default());
         Family { name, namespace: "ns".to_owned(), model: None, size, spots }
     }
 
     #[test]
     fn each_measured_row_is_left_out_once_and_no_row_of_a_table() {
-        let stage = Stage::fit(Quantity::Time, &[]);
-        let mut spots: Vec<Spot> = (0..13).map(|i| spot(f64::from(i) / 4.0, 0.0, 0.0)).collect();
-        spots.iter_mut().take(3).for_each(|s| s.table = Some(Doubt { table: 0.25, kind: 0.0 }));
+        let stage = QuantityModel::fit(Quantity::Time, &[]);
+        let mut spots: Vec<QuantitySample> = (0..13).map(|i| spot(f64::from(i) / 4.0, 0.0, 0.0)).collect();
+        spots.iter_mut().take(3).for_each(|s| s.table = Some(TableVariances { table: 0.25, kind: 0.0 }));
         // given: one row that is off by ten times
         spots[7].log += std::f64::consts::LN_10;
         let family = family(spots);
         let expected = stage.expect(&family);
-        let errors = in_turns(&stage, &family.spots, &expected, Texture::USUAL);
+        let errors = in_turns(&stage, &family.spots, &expected, KernelParameters::USUAL);
         assert_eq!(errors.len(), 10);
         assert_eq!(errors.iter().filter(|e| e.abs() > 10.0).count(), 1, "{errors:?}");
     }
 
     #[test]
     fn one_is_asked_in_the_situations_that_its_rows_allow() {
-        let stage = Stage::fit(Quantity::Time, &[]);
-        let asked = |spots: Vec<Spot>| {
+        let stage = QuantityModel::fit(Quantity::Time, &[]);
+        let asked = |spots: Vec<QuantitySample>| {
             let family = family(spots);
             ask(&stage, stage.expect(&family), &family).map(|errors| errors.len())
         };
         let rows = |n: u8| (0..n).map(|i| spot(f64::from(i), 0.0, 0.0)).collect::<Vec<_>>();
-        use Situation::{Early, First, Many, One, Second};
+        use EvidenceBucket::{Early, First, Many, One, Second};
         let one_type = [rows(1), rows(2), rows(3), rows(12)].map(asked);
-        let told = |of: Situation| one_type.map(|found| found[of as usize] > 0);
-        assert_eq!(told(First), [false, true, true, true]);
-        assert_eq!(told(Second), [false, false, true, true]);
-        assert_eq!(told(Early), [false, false, false, true]);
-        assert_eq!(told(Many), [false, false, false, true]);
-        let other = |s: Spot| Spot { gpu_type: "V100".into(), ..s };
+        let informed = |of: EvidenceBucket| one_type.map(|found| found[of as usize] > 0);
+        assert_eq!(informed(First), [false, true, true, true]);
+        assert_eq!(informed(Second), [false, false, true, true]);
+        assert_eq!(informed(Early), [false, false, false, true]);
+        assert_eq!(informed(Many), [false, false, false, true]);
+        let other = |s: QuantitySample| QuantitySample { gpu_type: "V100".into(), ..s };
         let two_types = asked([rows(2), rows(2).into_iter().map(other).collect()].concat());
         assert!(
-            two_types[Situation::New as usize] == 4
+            two_types[EvidenceBucket::New as usize] == 4
                 && two_types[One as usize] > 0
                 && one_type[3][One as usize] == 0
         );
@@ -206,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_family_starts_in_the_middle_without_a_limit_on_the_fewest_gpus() {
-        let rows: Vec<Spot> = [0.0, 1.0]
+        let rows: Vec<QuantitySample> = [0.0, 1.0]
             .into_iter()
             .flat_map(|gpus| [-1.0, 0.1, 2.0].map(|batch| (gpus, batch)))
             .flat_map(|(gpus, batch)| [-0.7, 0.0].map(|depth| spot(gpus, batch, depth)))

@@ -12,7 +12,7 @@
 //! * The user's table has it, nothing was observed of the family, and no table of its namespace was compared with what ran: that value
 //!   ([`Source::UserGiven`]). Later tables are trusted as far as those before were right (`trust`).
 //! * Else the family's curve: physics whose parameters are drawn towards what other families have, bent by the family's own
-//!   rows, observed and given (`posterior`, `physics`, `population`; `populations` and `voices` say who is heard). One row moves the
+//!   rows, observed and given (`posterior`, `physics`, `population`; `populations` and `weights_by_tenant` say who is heard). One row moves the
 //!   whole curve, one on another GPU type fixes the ratio of types; how types compare otherwise is a linfa elastic net over families
 //!   (`ratio`).
 //! * Nothing was measured: the level comes from families of the same model, or from [`Features`] by a second elastic net (`level`)
@@ -28,20 +28,19 @@
 //!
 //! **Must never be here**: Kubernetes, clocks, files, planning. linfa lives in this room and nowhere else.
 
-mod bulk;
+mod analytic_prior;
 mod calibration;
-mod cells;
+mod communication;
 mod conformal;
 mod estimate;
 pub mod evaluation;
 mod expected;
 mod guard;
 mod held_out;
-mod kin;
 mod known;
-mod law;
 mod level;
 mod linear;
+mod model_effect;
 mod physics;
 mod places;
 mod pool;
@@ -50,17 +49,18 @@ mod populations;
 mod posterior;
 mod predict;
 pub mod progress;
+mod quantity_model;
 mod ranges;
 mod ratio;
 mod regression;
+mod samples;
 mod scale;
 mod screen;
 mod spread;
-mod stage;
 pub mod table;
-mod trust;
+mod table_trust;
 mod types;
-mod voices;
+mod weight_policy;
 
 pub use estimate::{Estimate, on_time_probability};
 pub use pool::together;

@@ -172,9 +172,9 @@ fn power(theta: &Theta, s: &Setting) -> (f64, Theta) {
 
 /// GPU types by number, in the order they were first seen.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Kinds(Vec<GpuType>);
+pub(crate) struct GpuTypeIndex(Vec<GpuType>);
 
-impl Kinds {
+impl GpuTypeIndex {
     /// Types that have their numbers already.
     pub fn starting(types: &[GpuType]) -> Self {
         Self(types.to_vec())

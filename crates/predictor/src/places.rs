@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use andreas_core::GpuType;
 
-use crate::voices::{Hearing, Voice, heard};
+use crate::weight_policy::{TenantWeight, WeightPolicy, capped};
 
 /// Standard deviation of what is shared, before anything was seen.
 const USUAL: f64 = 0.15;
@@ -35,7 +35,7 @@ pub(crate) type Place = (u32, u32);
 
 /// A row of a family beside its own physics.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Placed {
+pub(crate) struct PlacementResidual {
     pub gpu_type: GpuType,
     pub at: Place,
     /// Log of the time over what physics says.
@@ -60,24 +60,30 @@ pub(crate) fn at(nodes: f64, gpus: f64) -> Place {
 
 impl Places {
     /// From families with their voices, beyond what was thought before.
-    pub fn fit(before: &Arc<Self>, families: &[(Voice, &[Placed])], hearing: Hearing) -> Self {
+    pub fn fit(
+        before: &Arc<Self>,
+        families: &[(TenantWeight, &[PlacementResidual])],
+        policy: WeightPolicy,
+    ) -> Self {
         let mut types: Vec<&GpuType> =
             families.iter().flat_map(|(_, rows)| rows.iter().map(|r| &r.gpu_type)).collect();
         types.sort();
         types.dedup();
         let of_type = |gpu_type: &GpuType| {
-            let on = |rows: &'_ [Placed]| {
+            let on = |rows: &'_ [PlacementResidual]| {
                 let here = rows.iter().filter(|r| r.gpu_type == *gpu_type);
-                let beyond =
-                    |r: &Placed| Placed { residual: r.residual - before.of(gpu_type, r.at), ..r.clone() };
+                let beyond = |r: &PlacementResidual| PlacementResidual {
+                    residual: r.residual - before.of(gpu_type, r.at),
+                    ..r.clone()
+                };
                 here.map(beyond).collect::<Vec<_>>()
             };
-            let all = families.iter().map(|(voice, rows)| (*voice, on(rows)));
+            let all = families.iter().map(|(tenant_weight, rows)| (*tenant_weight, on(rows)));
             // One placement alone cannot be told from the family's level.
-            let several = |rows: &[Placed]| rows.iter().any(|r| r.at != rows[0].at);
-            let telling: Vec<(Voice, Vec<Placed>)> =
-                all.filter(|(voice, rows)| voice.weight > 0.0 && several(rows)).collect();
-            shared(&telling, hearing)
+            let several = |rows: &[PlacementResidual]| rows.iter().any(|r| r.at != rows[0].at);
+            let telling: Vec<(TenantWeight, Vec<PlacementResidual>)> =
+                all.filter(|(tenant_weight, rows)| tenant_weight.weight > 0.0 && several(rows)).collect();
+            shared(&telling, policy)
         };
         let found =
             types.into_iter().map(|t| (t.clone(), of_type(t))).filter(|(_, shared)| !shared.is_empty());
@@ -104,24 +110,28 @@ fn between(shared: &BTreeMap<Place, f64>, at: Place) -> f64 {
     }
 }
 
-fn shared(families: &[(Voice, Vec<Placed>)], hearing: Hearing) -> BTreeMap<Place, f64> {
-    let mut said: BTreeMap<Place, Vec<(Voice, f64)>> = BTreeMap::new();
-    for (voice, rows) in families {
+fn shared(families: &[(TenantWeight, Vec<PlacementResidual>)], policy: WeightPolicy) -> BTreeMap<Place, f64> {
+    let mut said: BTreeMap<Place, Vec<(TenantWeight, f64)>> = BTreeMap::new();
+    for (tenant_weight, rows) in families {
         for row in rows {
-            said.entry(row.at).or_default().push((*voice, voice.weight * row.weight));
+            said.entry(row.at).or_default().push((*tenant_weight, tenant_weight.weight * row.weight));
         }
     }
     // What each is heard with of a placement.
     let mut parts: BTreeMap<(Place, usize), f64> = BTreeMap::new();
     for (at, said) in &said {
-        let heard = heard(said, BEFORE, hearing);
-        parts.extend(said.iter().zip(heard).map(|((voice, _), part)| ((*at, voice.of), part)));
+        let capped = capped(said, BEFORE, policy);
+        parts.extend(
+            said.iter().zip(capped).map(|((tenant_weight, _), part)| ((*at, tenant_weight.of), part)),
+        );
     }
-    let full = |voice: &Voice, row: &Placed| voice.weight * row.weight * parts[&(row.at, voice.of)];
+    let full = |tenant_weight: &TenantWeight, row: &PlacementResidual| {
+        tenant_weight.weight * row.weight * parts[&(row.at, tenant_weight.of)]
+    };
     let mut weights: BTreeMap<Place, f64> = BTreeMap::new();
-    for (voice, rows) in families {
+    for (tenant_weight, rows) in families {
         for row in rows {
-            *weights.entry(row.at).or_default() += full(voice, row);
+            *weights.entry(row.at).or_default() += full(tenant_weight, row);
         }
     }
     let mut found: BTreeMap<Place, f64> = weights.keys().take(MAX_PLACES).map(|at| (*at, 0.0)).collect();
@@ -130,14 +140,14 @@ fn shared(families: &[(Voice, Vec<Placed>)], hearing: Hearing) -> BTreeMap<Place
     for _ in 0..ROUNDS {
         let mut sums: BTreeMap<Place, (f64, f64)> = BTreeMap::new();
         let mut squares = (1e-6, 1e-6);
-        for (voice, rows) in families {
-            let of = |row: &Placed| found.get(&row.at).copied().unwrap_or(0.0);
+        for (tenant_weight, rows) in families {
+            let of = |row: &PlacementResidual| found.get(&row.at).copied().unwrap_or(0.0);
             let total: f64 = rows.iter().map(|r| r.weight).sum();
             let level = rows.iter().map(|r| r.weight * (r.residual - of(r))).sum::<f64>() / total.max(1e-9);
             for row in rows {
                 let off = (row.residual - of(row) - level).abs();
                 let most = HUBER * libm::sqrt(spread);
-                let full = full(voice, row);
+                let full = full(tenant_weight, row);
                 let near = off.min(2.0 * most);
                 squares = (squares.0 + full * near * near, squares.1 + WITHIN_TWO * full);
                 let weight = full * if off > most { most / off } else { 1.0 };
@@ -165,8 +175,8 @@ fn shared(families: &[(Voice, Vec<Placed>)], hearing: Hearing) -> BTreeMap<Place
 mod tests {
     use super::*;
 
-    fn family(level: f64, off: f64) -> Vec<Placed> {
-        let row = |gpus: u32, residual: f64| Placed {
+    fn family(level: f64, off: f64) -> Vec<PlacementResidual> {
+        let row = |gpus: u32, residual: f64| PlacementResidual {
             gpu_type: "T4".into(),
             at: (1, gpus),
             residual: level + residual,
@@ -177,12 +187,12 @@ mod tests {
 
     #[test]
     fn what_most_families_show_on_a_placement_is_shared_and_one_liar_changes_little() {
-        let mut families: Vec<Vec<Placed>> = (0..8).map(|i| family(f64::from(i), 0.4)).collect();
-        let fit = |families: &[Vec<Placed>]| {
-            let voice = |of| Voice { of, weight: 1.0 };
-            let all: Vec<(Voice, &[Placed])> =
-                families.iter().enumerate().map(|(of, rows)| (voice(of), rows.as_slice())).collect();
-            Places::fit(&Arc::default(), &all, Hearing::at_home(families.len(), false))
+        let mut families: Vec<Vec<PlacementResidual>> = (0..8).map(|i| family(f64::from(i), 0.4)).collect();
+        let fit = |families: &[Vec<PlacementResidual>]| {
+            let tenant_weight = |of| TenantWeight { of, weight: 1.0 };
+            let all: Vec<(TenantWeight, &[PlacementResidual])> =
+                families.iter().enumerate().map(|(of, rows)| (tenant_weight(of), rows.as_slice())).collect();
+            Places::fit(&Arc::default(), &all, WeightPolicy::within_tenant(families.len(), false))
         };
         let honest = fit(&families);
         let (two, eight) = (honest.of(&"T4".into(), (1, 2)), honest.of(&"T4".into(), (1, 8)));
@@ -200,8 +210,12 @@ mod tests {
     fn one_family_alone_shares_nothing() {
         let rows = family(0.0, 0.5);
         assert_eq!(
-            Places::fit(&Arc::default(), &[(Voice::ONE, &rows)], Hearing::at_home(1, false))
-                .of(&"T4".into(), (1, 2)),
+            Places::fit(
+                &Arc::default(),
+                &[(TenantWeight::ONE, &rows)],
+                WeightPolicy::within_tenant(1, false)
+            )
+            .of(&"T4".into(), (1, 2)),
             0.0
         );
     }

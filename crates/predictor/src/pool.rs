@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::cells::{Cell, observed};
 use crate::physics::Quantity;
+use crate::samples::{AggregatedSample, observed};
 use crate::screen::{Refusal, Refused, screen};
 use crate::spread::spread;
 use crate::{Observation, Profile};
@@ -20,8 +20,8 @@ const ALL_CELLS: usize = 4096;
 pub(crate) struct Pooled<'a> {
     pub profile: &'a Profile,
     pub namespace: &'a str,
-    pub times: Vec<Cell>,
-    pub watts: Vec<Cell>,
+    pub times: Vec<AggregatedSample>,
+    pub watts: Vec<AggregatedSample>,
 }
 
 /// Before the names of those that are one party; no namespace is called that.

@@ -1,6 +1,6 @@
 //! What families together say of the next one: empirical Bayes over their curves' parameters.
 //!
-//! Each family gives its parameters with their uncertainty ([`Member`]); the population's means and variances are found
+//! Each family gives its parameters with their uncertainty ([`FittedProfile`]); the population's means and variances are found
 //! from them by a few rounds of weighing, with what was thought before (at first the published tables' values) as pseudo-families,
 //! Huber's weights against those far off, and bounded voices. An owner's families of one model are nearer to each other than to the
 //! rest: a family's prior is pulled towards its siblings.
@@ -10,15 +10,15 @@ use std::sync::Arc;
 
 use andreas_core::GpuType;
 
-use crate::bulk::{Bulk, Told};
+use crate::communication::{CommunicationIntensity, FamilyEvidence};
 use crate::expected::Expected;
-use crate::kin::Rows;
+use crate::model_effect::Rows;
 use crate::physics::{ACROSS, LEVEL, LIMITED, OVERLAP, P, Quantity, SYNC};
-use crate::places::{Placed, Places};
+use crate::places::{PlacementResidual, Places};
 use crate::posterior::{Found, Prior};
 use crate::ratio::{Level, Levels, Ratios, Size};
 use crate::spread::spread;
-use crate::voices::{Hearing, MANY, Voice, believed, heard, shares};
+use crate::weight_policy::{MANY, TenantWeight, WeightPolicy, capped, huber_weights, shares};
 
 /// Families of one owner that a fit of them takes: more teach nothing new.
 const FAMILIES: usize = 512;
@@ -36,13 +36,13 @@ const LIKELY_TYPE: f64 = 0.02;
 /// Variance of a type's level beyond the law where the population says nothing (published: off by 38 %).
 const UNKNOWN_TYPE: f64 = 0.17;
 /// A parameter with this variance was not told of.
-const UNTOLD: f64 = 1e3;
+const UNMEASURED: f64 = 1e3;
 /// Share of the variance that is left between families of one model, before they were compared.
 const SIBLINGS: f64 = 0.4;
 
 /// A family that was observed.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Member {
+pub(crate) struct FittedProfile {
     pub name: String,
     pub namespace: String,
     pub model: Option<String>,
@@ -51,10 +51,10 @@ pub(crate) struct Member {
     /// Its levels by type, beyond the law.
     pub on: Vec<Level>,
     /// Log of its parameters over the time of a step, where both are known; what of its synchronisation was laid to it.
-    pub bulk: Option<f64>,
+    pub intensity: Option<f64>,
     pub network: [f64; 2],
     /// Its rows beside its own physics.
-    pub placed: Vec<Placed>,
+    pub placed: Vec<PlacementResidual>,
     /// The same as families of its model are told of them.
     pub rows: Rows,
 }
@@ -67,7 +67,7 @@ const NETWORKS: [usize; 2] = [SYNC, ACROSS];
 pub(crate) struct Population {
     prior: Prior,
     ratios: Ratios,
-    bulk: [Bulk; 2],
+    intensity: [CommunicationIntensity; 2],
     /// By type: how a power limit stretches times beyond the mean of all (log of the exponent).
     bent: Arc<BTreeMap<GpuType, f64>>,
     places: Arc<Places>,
@@ -79,9 +79,10 @@ pub(crate) struct Population {
 
 impl Population {
     /// Of one owner's families, each speaking for itself.
-    pub fn at_home(quantity: Quantity, before: &Self, own: &[&Member], known: bool) -> Self {
+    pub fn within_tenant(quantity: Quantity, before: &Self, own: &[&FittedProfile], known: bool) -> Self {
         let own = &spread(own, FAMILIES);
-        let mut it = Self::fit(quantity, before, own, |m| &m.name, Hearing::at_home(own.len(), known));
+        let mut it =
+            Self::fit(quantity, before, own, |m| &m.name, WeightPolicy::within_tenant(own.len(), known));
         it.siblings = it.sibling_share(own);
         it
     }
@@ -92,7 +93,7 @@ impl Population {
         Self {
             prior: Prior { mean: quantity.means(), own: quantity.between(), within },
             ratios: Ratios::default(),
-            bulk: [Bulk::default(); 2],
+            intensity: [CommunicationIntensity::default(); 2],
             bent: Arc::default(),
             places: Arc::default(),
             siblings: SIBLINGS,
@@ -104,64 +105,77 @@ impl Population {
     pub fn fit(
         quantity: Quantity,
         before: &Self,
-        members: &[&Member],
-        speaks: fn(&Member) -> &str,
-        hearing: Hearing,
+        members: &[&FittedProfile],
+        speaks: fn(&FittedProfile) -> &str,
+        policy: WeightPolicy,
     ) -> Self {
         let known: Vec<(&str, f64)> = members.iter().map(|m| (speaks(m), information(m, quantity))).collect();
-        let mut voices = shares(&known);
+        let mut weights_by_tenant = shares(&known);
         let mut it = before.clone();
         if members.is_empty() {
             return it;
         }
-        it.weigh_all(quantity, members, &voices, hearing);
-        if hearing.strangers || members.len() >= MANY {
+        it.weigh_all(quantity, members, &weights_by_tenant, policy);
+        if policy.isolated || members.len() >= MANY {
             // Who is like nobody does not count at all: among strangers, and where there are many to compare.
-            for (member, voice) in members.iter().zip(&mut voices) {
-                voice.weight *= ((ALIEN - it.oddness(quantity, member)) / (ALIEN - ODD)).clamp(0.0, 1.0);
+            for (member, tenant_weight) in members.iter().zip(&mut weights_by_tenant) {
+                tenant_weight.weight *=
+                    ((ALIEN - it.oddness(quantity, member)) / (ALIEN - ODD)).clamp(0.0, 1.0);
             }
             it = before.clone();
-            it.weigh_all(quantity, members, &voices, hearing);
+            it.weigh_all(quantity, members, &weights_by_tenant, policy);
         }
         it
     }
 
     /// `self` is what was thought before.
-    fn weigh_all(&mut self, quantity: Quantity, members: &[&Member], voices: &[Voice], hearing: Hearing) {
-        self.ratios = Ratios::fit(&self.ratios, &levels(members, voices), hearing);
+    fn weigh_all(
+        &mut self,
+        quantity: Quantity,
+        members: &[&FittedProfile],
+        weights_by_tenant: &[TenantWeight],
+        policy: WeightPolicy,
+    ) {
+        self.ratios = Ratios::fit(&self.ratios, &levels(members, weights_by_tenant), policy);
         if quantity == Quantity::Time {
-            self.bulk =
-                [0, 1].map(|which| self.bulk[which].fit(&self.bulky(which, members, voices), hearing));
-            self.bent = Arc::new(self.bent(members, voices, hearing));
-            let placed: Vec<(Voice, &[Placed])> =
-                members.iter().zip(voices).map(|(m, v)| (*v, m.placed.as_slice())).collect();
-            self.places = Arc::new(Places::fit(&self.places, &placed, hearing));
+            self.intensity = [0, 1].map(|which| {
+                self.intensity[which].fit(&self.bulky(which, members, weights_by_tenant), policy)
+            });
+            self.bent = Arc::new(self.bent(members, weights_by_tenant, policy));
+            let placed: Vec<(TenantWeight, &[PlacementResidual])> =
+                members.iter().zip(weights_by_tenant).map(|(m, v)| (*v, m.placed.as_slice())).collect();
+            self.places = Arc::new(Places::fit(&self.places, &placed, policy));
         }
         // How far computing and waiting overlap stays what physics says where strangers speak: rows hardly tell it from growth, and
         // who claims to know would move all.
-        let told =
-            |p: &usize| quantity == Quantity::Power || *p != LEVEL && (*p != OVERLAP || !hearing.strangers);
-        for p in (0..P).filter(told) {
-            let bulk = |m: &Member| {
+        let informed =
+            |p: &usize| quantity == Quantity::Power || *p != LEVEL && (*p != OVERLAP || !policy.isolated);
+        for p in (0..P).filter(informed) {
+            let intensity = |m: &FittedProfile| {
                 let which = NETWORKS.iter().position(|n| *n == p && quantity == Quantity::Time);
-                which.map_or(0.0, |i| m.network[i] - self.bulk[i].of(m.bulk))
+                which.map_or(0.0, |i| m.network[i] - self.intensity[i].of(m.intensity))
             };
-            let found = |m: &Member| Found { mean: m.found[p].mean + bulk(m), ..m.found[p] };
-            let found: Vec<(Voice, Found)> =
-                members.iter().zip(voices).map(|(m, v)| (*v, found(m))).collect();
+            let found = |m: &FittedProfile| Found { mean: m.found[p].mean + intensity(m), ..m.found[p] };
+            let found: Vec<(TenantWeight, Found)> =
+                members.iter().zip(weights_by_tenant).map(|(m, v)| (*v, found(m))).collect();
             (self.prior.mean[p], self.prior.own[p]) =
-                weigh(self.prior.mean[p], self.prior.own[p], &found, hearing);
+                weigh(self.prior.mean[p], self.prior.own[p], &found, policy);
         }
-        self.type_variance = self.type_spread(&levels(members, voices), hearing);
+        self.type_variance = self.type_spread(&levels(members, weights_by_tenant), policy);
     }
 
     /// How limits stretch times by type: a board's clocks follow its power in their own way, whatever runs. Drawn towards what was
     /// thought before.
-    fn bent(&self, members: &[&Member], voices: &[Voice], hearing: Hearing) -> BTreeMap<GpuType, f64> {
-        let mut types: BTreeMap<&GpuType, Vec<(Voice, Found)>> = BTreeMap::new();
-        for (member, voice) in members.iter().zip(voices) {
-            for level in member.on.iter().filter(|l| l.limited.variance < UNTOLD) {
-                types.entry(&level.gpu_type).or_default().push((*voice, level.limited));
+    fn bent(
+        &self,
+        members: &[&FittedProfile],
+        weights_by_tenant: &[TenantWeight],
+        policy: WeightPolicy,
+    ) -> BTreeMap<GpuType, f64> {
+        let mut types: BTreeMap<&GpuType, Vec<(TenantWeight, Found)>> = BTreeMap::new();
+        for (member, tenant_weight) in members.iter().zip(weights_by_tenant) {
+            for level in member.on.iter().filter(|l| l.limited.variance < UNMEASURED) {
+                types.entry(&level.gpu_type).or_default().push((*tenant_weight, level.limited));
             }
         }
         let usual = 1.0 / self.prior.within[LIMITED];
@@ -169,15 +183,16 @@ impl Population {
         for (gpu_type, found) in types {
             let before = all.get(gpu_type).copied().unwrap_or(0.0);
             let spread = |f: &Found| self.prior.own[LIMITED] + f.variance;
-            let said: Vec<(Voice, f64)> = found.iter().map(|(v, f)| (*v, v.weight / spread(f))).collect();
-            let heard = heard(&said, usual, hearing);
+            let said: Vec<(TenantWeight, f64)> =
+                found.iter().map(|(v, f)| (*v, v.weight / spread(f))).collect();
+            let capped = capped(&said, usual, policy);
             let mut mean = before;
             for _ in 0..ROUNDS {
-                let off: Vec<(Voice, f64, f64)> =
+                let off: Vec<(TenantWeight, f64, f64)> =
                     found.iter().zip(&said).map(|((_, f), (v, words))| (*v, *words, f.mean - mean)).collect();
                 let (mut sum, mut total) = (usual * before, usual);
-                for (i, believed) in believed(&off, hearing).into_iter().enumerate() {
-                    let weight = said[i].1 * heard[i] * believed;
+                for (i, huber_weights) in huber_weights(&off, policy).into_iter().enumerate() {
+                    let weight = said[i].1 * capped[i] * huber_weights;
                     (sum, total) = (sum + weight * found[i].1.mean, total + weight);
                 }
                 mean = sum / total;
@@ -188,29 +203,34 @@ impl Population {
     }
 
     /// What families tell of a synchronisation that goes with their bulk.
-    fn bulky(&self, which: usize, members: &[&Member], voices: &[Voice]) -> Vec<Told> {
-        let told = |(m, voice): (&&Member, &Voice)| {
+    fn bulky(
+        &self,
+        which: usize,
+        members: &[&FittedProfile],
+        weights_by_tenant: &[TenantWeight],
+    ) -> Vec<FamilyEvidence> {
+        let informed = |(m, tenant_weight): (&&FittedProfile, &TenantWeight)| {
             let found = m.found[NETWORKS[which]];
-            Some(Told {
-                voice: *voice,
-                bulk: m.bulk?,
+            Some(FamilyEvidence {
+                tenant_weight: *tenant_weight,
+                intensity: m.intensity?,
                 synchronisation: found.mean + m.network[which],
                 variance: self.prior.own[NETWORKS[which]] + found.variance,
             })
         };
-        members.iter().zip(voices).filter_map(told).collect()
+        members.iter().zip(weights_by_tenant).filter_map(informed).collect()
     }
 
     /// Variance of a type's level between families; squares that are far beyond the others' count as if they were at the edge.
-    fn type_spread(&self, families: &[Levels<'_>], hearing: Hearing) -> f64 {
+    fn type_spread(&self, families: &[Levels<'_>], policy: WeightPolicy) -> f64 {
         let comparing: Vec<&Levels<'_>> =
-            families.iter().filter(|f| f.on.len() > 1 && f.voice.weight > 0.0).collect();
+            families.iter().filter(|f| f.on.len() > 1 && f.tenant_weight.weight > 0.0).collect();
         let words = |f: &Levels<'_>| {
-            let told = f.on.iter().map(|l| l.told(self.type_variance)).sum::<f64>();
-            f.voice.weight * told / f.on.len() as f64
+            let informed = f.on.iter().map(|l| l.informed(self.type_variance)).sum::<f64>();
+            f.tenant_weight.weight * informed / f.on.len() as f64
         };
-        let said: Vec<(Voice, f64)> = comparing.iter().map(|f| (f.voice, words(f))).collect();
-        let heard = heard(&said, PSEUDO, hearing);
+        let said: Vec<(TenantWeight, f64)> = comparing.iter().map(|f| (f.tenant_weight, words(f))).collect();
+        let capped = capped(&said, PSEUDO, policy);
         let residuals: Vec<Vec<f64>> = comparing.iter().map(|f| self.ratios.residuals(f)).collect();
         let mut found = self.type_variance;
         for _ in 0..ROUNDS {
@@ -218,8 +238,9 @@ impl Population {
             for (i, family) in comparing.iter().enumerate() {
                 let rows = residuals[i].iter().zip(family.on);
                 let square: f64 = rows.map(|(r, l)| (r * r - l.variance).clamp(0.0, FAR * found)).sum();
-                let told = said[i].1 * heard[i];
-                squares = (squares.0 + told * square, squares.1 + told * (family.on.len() as f64 - 1.0));
+                let informed = said[i].1 * capped[i];
+                squares =
+                    (squares.0 + informed * square, squares.1 + informed * (family.on.len() as f64 - 1.0));
             }
             found = (squares.0 / squares.1).clamp(0.004, 0.5);
         }
@@ -227,14 +248,14 @@ impl Population {
     }
 
     /// How far a family is from the others at most, in standard deviations.
-    fn oddness(&self, quantity: Quantity, member: &Member) -> f64 {
+    fn oddness(&self, quantity: Quantity, member: &FittedProfile) -> f64 {
         let first = if quantity == Quantity::Power { 0 } else { 1 };
         let odd = |p: usize| {
             let f = member.found[p];
             let spread = self.prior.own[p] + f.variance;
             if spread > 0.0 { (f.mean - self.prior.mean[p]).abs() / libm::sqrt(spread) } else { 0.0 }
         };
-        let family = Levels { size: member.size, voice: Voice::ONE, on: &member.on };
+        let family = Levels { size: member.size, tenant_weight: TenantWeight::ONE, on: &member.on };
         let residuals = self.ratios.residuals(&family).into_iter().zip(&member.on);
         let on =
             residuals.map(|(r, l)| r.abs() / libm::sqrt(self.type_variance.max(LIKELY_TYPE) + l.variance));
@@ -242,8 +263,8 @@ impl Population {
     }
 
     /// How near families of one model are to each other: the variance among siblings over that among all.
-    fn sibling_share(&self, members: &[&Member]) -> f64 {
-        let mut models: BTreeMap<&str, Vec<&Member>> = BTreeMap::new();
+    fn sibling_share(&self, members: &[&FittedProfile]) -> f64 {
+        let mut models: BTreeMap<&str, Vec<&FittedProfile>> = BTreeMap::new();
         for member in members {
             if let Some(model) = &member.model {
                 models.entry(model).or_default().push(member);
@@ -253,7 +274,7 @@ impl Population {
         for family in models.values().filter(|f| f.len() > 1) {
             for p in 1..P {
                 let total = self.prior.own[p];
-                let known: Vec<&&Member> =
+                let known: Vec<&&FittedProfile> =
                     family.iter().filter(|m| m.found[p].variance < 0.5 * total).collect();
                 if known.len() < 2 || total <= 0.0 {
                     continue;
@@ -270,7 +291,7 @@ impl Population {
     }
 
     /// What to think of a family; `siblings` are its owner's others of the same model.
-    pub fn expect(&self, quantity: Quantity, size: Size, siblings: &[&Member]) -> Expected {
+    pub fn expect(&self, quantity: Quantity, size: Size, siblings: &[&FittedProfile]) -> Expected {
         let mut prior = self.prior;
         prior.within[LEVEL] = if self.ratios.is_empty() { UNKNOWN_TYPE } else { self.type_variance };
         let mut by_type: BTreeMap<GpuType, Vec<(f64, f64)>> = BTreeMap::new();
@@ -287,10 +308,10 @@ impl Population {
                 prior.own[p] = among + 1.0 / total;
             }
             for member in siblings.iter().filter(|m| m.on.len() > 1) {
-                let family = Levels { size: member.size, voice: Voice::ONE, on: &member.on };
+                let family = Levels { size: member.size, tenant_weight: TenantWeight::ONE, on: &member.on };
                 for (l, residual) in member.on.iter().zip(self.ratios.residuals(&family)) {
-                    let told = l.told(self.type_variance);
-                    by_type.entry(l.gpu_type.clone()).or_default().push((residual, told));
+                    let informed = l.informed(self.type_variance);
+                    by_type.entry(l.gpu_type.clone()).or_default().push((residual, informed));
                 }
             }
             level = Some(level_of(siblings));
@@ -304,11 +325,11 @@ impl Population {
         Expected {
             prior,
             ratios: self.ratios.clone(),
-            bulk: self.bulk,
+            intensity: self.intensity,
             bent: Arc::clone(&self.bent),
             places: Arc::clone(&self.places),
             size,
-            kin: None,
+            model_effect: None,
             siblings,
             level,
         }
@@ -332,30 +353,39 @@ fn pulled(start: f64, sure: f64, found: &[(f64, f64)]) -> (f64, f64) {
     (sum / total, total)
 }
 
-fn level_of(siblings: &[&Member]) -> Found {
+fn level_of(siblings: &[&FittedProfile]) -> Found {
     let n = siblings.len() as f64;
     let mean = siblings.iter().map(|m| m.found[LEVEL].mean).sum::<f64>() / n;
-    let off = |m: &Member| m.found[LEVEL].mean - mean;
+    let off = |m: &FittedProfile| m.found[LEVEL].mean - mean;
     let square: f64 = siblings.iter().map(|m| off(m) * off(m)).sum();
     // Half a sibling of a factor 2: the same model may have other data.
     Found { mean, variance: (square + 0.5) / n * (1.0 + 1.0 / n) }
 }
 
-fn levels<'a>(members: &[&'a Member], voices: &[Voice]) -> Vec<Levels<'a>> {
-    members.iter().zip(voices).map(|(m, v)| Levels { size: m.size, voice: *v, on: &m.on }).collect()
+fn levels<'a>(members: &[&'a FittedProfile], weights_by_tenant: &[TenantWeight]) -> Vec<Levels<'a>> {
+    members
+        .iter()
+        .zip(weights_by_tenant)
+        .map(|(m, v)| Levels { size: m.size, tenant_weight: *v, on: &m.on })
+        .collect()
 }
 
 /// How much a family's rows say, of its parameters and of types.
-fn information(member: &Member, quantity: Quantity) -> f64 {
+fn information(member: &FittedProfile, quantity: Quantity) -> f64 {
     let between = quantity.between();
-    let told =
+    let informed =
         |p: usize| if between[p] > 0.0 { between[p] / (between[p] + member.found[p].variance) } else { 0.0 };
-    let on = member.on.iter().map(|l| l.told(UNKNOWN_TYPE)).sum::<f64>();
-    (1..P).map(told).sum::<f64>() + on
+    let on = member.on.iter().map(|l| l.informed(UNKNOWN_TYPE)).sum::<f64>();
+    (1..P).map(informed).sum::<f64>() + on
 }
 
 /// Mean and variance of a parameter over families that are each known with uncertainty: expectation and maximisation.
-fn weigh(start: f64, start_variance: f64, found: &[(Voice, Found)], hearing: Hearing) -> (f64, f64) {
+fn weigh(
+    start: f64,
+    start_variance: f64,
+    found: &[(TenantWeight, Found)],
+    policy: WeightPolicy,
+) -> (f64, f64) {
     if start_variance <= 0.0 {
         return (start, start_variance);
     }
@@ -364,19 +394,25 @@ fn weigh(start: f64, start_variance: f64, found: &[(Voice, Found)], hearing: Hea
         let usual = PSEUDO / (2.0 * variance);
         let (mut sum, mut total) = (start * usual, usual);
         let (mut square, mut count) = (PSEUDO * start_variance, PSEUDO);
-        let said: Vec<(Voice, f64)> =
-            found.iter().map(|(voice, f)| (*voice, voice.weight / (variance + f.variance))).collect();
-        let off: Vec<(Voice, f64, f64)> =
-            found.iter().zip(&said).map(|((_, f), (voice, words))| (*voice, *words, f.mean - mean)).collect();
-        let heard = heard(&said, usual, hearing);
-        for (((voice, f), heard), huber) in found.iter().zip(heard).zip(believed(&off, hearing)) {
+        let said: Vec<(TenantWeight, f64)> = found
+            .iter()
+            .map(|(tenant_weight, f)| (*tenant_weight, tenant_weight.weight / (variance + f.variance)))
+            .collect();
+        let off: Vec<(TenantWeight, f64, f64)> = found
+            .iter()
+            .zip(&said)
+            .map(|((_, f), (tenant_weight, words))| (*tenant_weight, *words, f.mean - mean))
+            .collect();
+        let capped = capped(&said, usual, policy);
+        for (((tenant_weight, f), capped), huber) in found.iter().zip(capped).zip(huber_weights(&off, policy))
+        {
             let spread = variance + f.variance;
-            let share = voice.weight * heard;
+            let share = tenant_weight.weight * capped;
             (sum, total) = (sum + share * huber * f.mean / spread, total + share * huber / spread);
             // The family's own value given all: nearer to the mean the less it says.
-            let told = variance / spread;
-            let moved = told * huber * (f.mean - mean);
-            square += share * (moved * moved + variance * (1.0 - told));
+            let informed = variance / spread;
+            let moved = informed * huber * (f.mean - mean);
+            square += share * (moved * moved + variance * (1.0 - informed));
             count += share;
         }
         mean = sum / total;

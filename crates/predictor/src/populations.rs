@@ -1,6 +1,6 @@
 //! Who is told what: what all namespaces say together (the *world*), and what each owner's own families say beyond it (its *home*).
 //!
-//! To each other namespaces are strangers: of each single thing one decides a small part at most ([`Hearing::of_strangers`]), so
+//! To each other namespaces are strangers: of each single thing one decides a small part at most ([`WeightPolicy::between_tenants`]), so
 //! that none can move the others by lies. At home each family counts. A table that somebody brought is one home and needs no world, and so are
 //! namespaces that are one party.
 
@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use crate::physics::Quantity;
 use crate::pool::owner;
-use crate::population::{Member, Population};
-use crate::voices::Hearing;
+use crate::population::{FittedProfile, Population};
+use crate::weight_policy::WeightPolicy;
 
 /// What all namespaces say together, and what each owner's own families say beyond that.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,14 +25,15 @@ impl Populations {
     }
 
     /// From all families, for the next of whomever.
-    pub fn fit(quantity: Quantity, members: &[&Member]) -> Self {
+    pub fn fit(quantity: Quantity, members: &[&FittedProfile]) -> Self {
         let start = Population::new(quantity);
-        let strangers: Vec<&Member> =
+        let isolated: Vec<&FittedProfile> =
             members.iter().copied().filter(|m| !owner(&m.name).is_empty()).collect();
         // Who is alone has heard from nobody yet, and need not hear himself twice.
-        let several = strangers.windows(2).any(|pair| owner(&pair[0].name) != owner(&pair[1].name));
-        let heard = if several { strangers.as_slice() } else { &[] };
-        let world = Population::fit(quantity, &start, heard, |m| &m.namespace, Hearing::of_strangers());
+        let several = isolated.windows(2).any(|pair| owner(&pair[0].name) != owner(&pair[1].name));
+        let capped = if several { isolated.as_slice() } else { &[] };
+        let world =
+            Population::fit(quantity, &start, capped, |m| &m.namespace, WeightPolicy::between_tenants());
         let mut it = Self { world, homes: BTreeMap::new() };
         let homes = by_owner(members).into_iter();
         it.homes = homes.map(|(owner, own)| (owner.to_owned(), it.home(quantity, owner, &own))).collect();
@@ -40,20 +41,20 @@ impl Populations {
     }
 
     /// What an owner's families say, these alone, beyond what all say.
-    pub fn home(&self, quantity: Quantity, owner: &str, own: &[&Member]) -> Population {
+    pub fn home(&self, quantity: Quantity, owner: &str, own: &[&FittedProfile]) -> Population {
         // A table that somebody brought needs nobody else's word.
         if owner.is_empty() {
-            return Population::at_home(quantity, &Population::new(quantity), own, false);
+            return Population::within_tenant(quantity, &Population::new(quantity), own, false);
         }
-        Population::at_home(quantity, &self.world, own, true)
+        Population::within_tenant(quantity, &self.world, own, true)
     }
 
     /// What each owner's families say by themselves.
-    pub fn alone(quantity: Quantity, members: &[&Member]) -> Self {
+    pub fn alone(quantity: Quantity, members: &[&FittedProfile]) -> Self {
         let start = Population::new(quantity);
         let homes = by_owner(members).into_iter();
-        let homes =
-            homes.map(|(owner, own)| (owner.to_owned(), Population::at_home(quantity, &start, &own, false)));
+        let homes = homes
+            .map(|(owner, own)| (owner.to_owned(), Population::within_tenant(quantity, &start, &own, false)));
         Self { homes: homes.collect(), world: start }
     }
 
@@ -68,8 +69,8 @@ impl Populations {
     }
 }
 
-fn by_owner<'a>(members: &[&'a Member]) -> BTreeMap<&'a str, Vec<&'a Member>> {
-    let mut owners: BTreeMap<&str, Vec<&Member>> = BTreeMap::new();
+fn by_owner<'a>(members: &[&'a FittedProfile]) -> BTreeMap<&'a str, Vec<&'a FittedProfile>> {
+    let mut owners: BTreeMap<&str, Vec<&FittedProfile>> = BTreeMap::new();
     for m in members {
         owners.entry(owner(&m.name)).or_default().push(m);
     }

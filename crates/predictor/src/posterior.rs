@@ -3,7 +3,7 @@
 //! A Gaussian process whose mean is the physics of [`Quantity`] and whose prior over the physics' parameters comes from
 //! the population: `cov(i, j) = J_i (own + [same type] within) J_j' + k(i, j) + noise`, with J the physics' slopes at the
 //! parameters found so far (Gauss-Newton, a fixed number of rounds), `k` a smooth deviation that no parameter
-//! explains, and errors that rows of a user's table share ([`Doubt`]). So a single epoch on one configuration moves all others as far
+//! explains, and errors that rows of a user's table share ([`TableVariances`]). So a single epoch on one configuration moves all others as far
 //! as families usually go together, one on a new type fixes the ratio of types, and many rows are followed closely.
 //! Rows far from what the others say weigh less (Huber). Nothing iterates without bound.
 
@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 use andreas_core::GpuType;
 
-use crate::kin::{Kin, Rows, Site};
 use crate::linear::Cholesky;
+use crate::model_effect::{ModelEffect, Rows, TrainingPoint};
 use crate::physics::{LEVEL, P, Quantity, Setting, Theta};
-use crate::trust::Doubt;
+use crate::table_trust::TableVariances;
 
 /// Rounds of Gauss-Newton.
 const ROUNDS: usize = 14;
@@ -33,7 +33,7 @@ pub(crate) struct Row {
     pub log: f64,
     pub noise: f64,
     /// From the user's table: what its rows are thought to have in common.
-    pub table: Option<Doubt>,
+    pub table: Option<TableVariances>,
 }
 
 /// What is thought of the parameters before the family's own rows.
@@ -48,13 +48,13 @@ pub(crate) struct Prior {
 
 /// Smoothness and scatter of what no parameter explains (standard deviations of the log, lengths in doublings).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Texture {
+pub(crate) struct KernelParameters {
     pub deviation: f64,
     pub scatter: f64,
     pub length: f64,
 }
 
-impl Texture {
+impl KernelParameters {
     pub const USUAL: Self = Self { deviation: 0.08, scatter: 0.05, length: 2.0 };
 
     pub fn covariance(&self, a: &Setting, b: &Setting) -> f64 {
@@ -83,13 +83,13 @@ pub(crate) struct Posterior {
     prior: Prior,
     /// Variances between families and types together.
     both: Theta,
-    pub texture: Texture,
+    pub kernel: KernelParameters,
     rows: Vec<Row>,
     /// What each row is off by from the prior's mean, where the physics is linear.
     off: Vec<f64>,
     slopes: Vec<Theta>,
     /// What families of the same model share; of each row the mean, and what is told of it.
-    kin: Option<Arc<Kin>>,
+    model_effect: Option<Arc<ModelEffect>>,
     common: Vec<(f64, Vec<f64>)>,
     /// What the rows take back of it, by weights of the siblings' rows.
     taken: Vec<f64>,
@@ -110,11 +110,11 @@ pub(crate) struct Found {
 impl Found {
     /// What the rows alone say, the prior (`mean`, `variance`) taken back out; a huge variance where they say nothing.
     pub fn alone(self, mean: f64, variance: f64) -> Self {
-        let told = if variance > 0.0 { 1.0 - self.variance / variance } else { 0.0 };
-        if told < 0.02 {
+        let informed = if variance > 0.0 { 1.0 - self.variance / variance } else { 0.0 };
+        if informed < 0.02 {
             return Self { mean, variance: 1e6 };
         }
-        Self { mean: mean + (self.mean - mean) / told, variance: self.variance / told }
+        Self { mean: mean + (self.mean - mean) / informed, variance: self.variance / informed }
     }
 }
 
@@ -123,15 +123,15 @@ impl Posterior {
     pub fn new(
         quantity: Quantity,
         prior: Prior,
-        texture: Texture,
+        kernel: KernelParameters,
         rows: &[Row],
         thetas: BTreeMap<u16, Theta>,
-        kin: Option<Arc<Kin>>,
+        model_effect: Option<Arc<ModelEffect>>,
     ) -> Self {
-        let common = |kin: &Arc<Kin>| {
+        let common = |model_effect: &Arc<ModelEffect>| {
             let of = |row: &Row| {
-                let with = kin.with(&row.setting);
-                (kin.mean(&with), kin.told(with))
+                let with = model_effect.with(&row.setting);
+                (model_effect.mean(&with), model_effect.informed(with))
             };
             rows.iter().map(of).collect()
         };
@@ -139,9 +139,9 @@ impl Posterior {
             quantity,
             prior,
             both: std::array::from_fn(|p| prior.own[p] + prior.within[p]),
-            texture,
-            common: kin.as_ref().map_or_else(Vec::new, common),
-            kin,
+            kernel,
+            common: model_effect.as_ref().map_or_else(Vec::new, common),
+            model_effect,
             taken: Vec::new(),
             rows: rows.to_vec(),
             off: vec![0.0; rows.len()],
@@ -160,21 +160,21 @@ impl Posterior {
 
     /// What the siblings say that the rows already said.
     fn take_back(&mut self) {
-        let Some(kin) = &self.kin else { return };
-        let mut sum = vec![0.0; self.common.first().map_or(0, |(_, told)| told.len())];
-        for ((_, told), alpha) in self.common.iter().zip(&self.alpha) {
-            for (sum, t) in sum.iter_mut().zip(told) {
+        let Some(model_effect) = &self.model_effect else { return };
+        let mut sum = vec![0.0; self.common.first().map_or(0, |(_, informed)| informed.len())];
+        for ((_, informed), alpha) in self.common.iter().zip(&self.alpha) {
+            for (sum, t) in sum.iter_mut().zip(informed) {
                 *sum += alpha * t;
             }
         }
-        self.taken = kin.weights(sum);
+        self.taken = model_effect.weights(sum);
     }
 
     /// Covariance of the deviations at two settings before any row.
     fn deviation(&self, a: &Setting, b: &Setting) -> f64 {
-        match &self.kin {
-            Some(kin) => kin.covariance(self.texture, a, b),
-            None => self.texture.covariance(a, b),
+        match &self.model_effect {
+            Some(model_effect) => model_effect.covariance(self.kernel, a, b),
+            None => self.kernel.covariance(a, b),
         }
     }
 
@@ -247,11 +247,11 @@ impl Posterior {
             (Some(doubt), Some(_)) => doubt.table,
             _ => 0.0,
         };
-        let told = match (self.common.get(i), self.common.get(j)) {
+        let informed = match (self.common.get(i), self.common.get(j)) {
             (Some((_, a)), Some((_, b))) => a.iter().zip(b).map(|(x, y)| x * y).sum(),
             _ => 0.0,
         };
-        self.deviation(&a.setting, &b.setting) - told + table
+        self.deviation(&a.setting, &b.setting) - informed + table
     }
 
     fn linear(&self, same_kind: bool, a: &Theta, b: &Theta) -> f64 {
@@ -270,12 +270,12 @@ impl Posterior {
     /// Moves the parameters of every type (and those of a type without rows, kept under `u16::MAX`) to where the rows
     /// pull them; the largest move.
     fn step(&mut self, part: f64) -> f64 {
-        let mut kinds: Vec<u16> = self.rows.iter().map(|r| r.setting.kind).collect();
-        kinds.push(u16::MAX);
-        kinds.sort_unstable();
-        kinds.dedup();
+        let mut type_index: Vec<u16> = self.rows.iter().map(|r| r.setting.kind).collect();
+        type_index.push(u16::MAX);
+        type_index.sort_unstable();
+        type_index.dedup();
         let mut change = 0.0f64;
-        for kind in kinds {
+        for kind in type_index {
             let was = self.theta(kind);
             let mut theta = was;
             for (p, value) in theta.iter_mut().enumerate() {
@@ -308,17 +308,18 @@ impl Posterior {
         let mut variance = self.linear(true, &slopes, &slopes) + self.deviation(s, s);
         let mut mean = at;
         let mut here = Vec::new();
-        if let Some(kin) = &self.kin {
-            let with = kin.with(s);
-            mean += kin.mean(&with);
-            here = kin.told(with);
+        if let Some(model_effect) = &self.model_effect {
+            let with = model_effect.with(s);
+            mean += model_effect.mean(&with);
+            here = model_effect.informed(with);
             variance -= here.iter().map(|x| x * x).sum::<f64>();
         }
         let Some(factor) = &self.factor else { return (mean, variance.max(1e-6)) };
         let mut with: Vec<f64> = Vec::with_capacity(self.rows.len());
         for (i, ((row, other), alpha)) in self.rows.iter().zip(&self.slopes).zip(&self.alpha).enumerate() {
-            let told = self.common.get(i).map_or(0.0, |(_, t)| t.iter().zip(&here).map(|(x, y)| x * y).sum());
-            let deviation = self.deviation(s, &row.setting) - told;
+            let informed =
+                self.common.get(i).map_or(0.0, |(_, t)| t.iter().zip(&here).map(|(x, y)| x * y).sum());
+            let deviation = self.deviation(s, &row.setting) - informed;
             mean += deviation * alpha;
             with.push(deviation + self.linear(row.setting.kind == s.kind, &slopes, other));
         }
@@ -332,15 +333,15 @@ impl Posterior {
         let at = self.quantity.at(&self.theta(s.kind), s);
         let deviations = self.rows.iter().zip(&self.alpha);
         let own = deviations.map(|(row, alpha)| alpha * self.deviation(s, &row.setting)).sum::<f64>();
-        let Some(kin) = &self.kin else { return at + own };
-        let with = kin.with(s);
-        at + own + kin.mean(&with) - with.iter().zip(&self.taken).map(|(w, t)| w * t).sum::<f64>()
+        let Some(model_effect) = &self.model_effect else { return at + own };
+        let with = model_effect.with(s);
+        at + own + model_effect.mean(&with) - with.iter().zip(&self.taken).map(|(w, t)| w * t).sum::<f64>()
     }
 
     /// The rows as siblings are told of them, `gpu_type` naming their types.
     pub fn sites(&self, gpu_type: impl Fn(usize) -> GpuType) -> Rows {
         let rows = self.rows.iter().zip(&self.slopes).zip(&self.off).enumerate();
-        let site = |(i, ((row, slopes), off)): (usize, ((&Row, &Theta), &f64))| Site {
+        let site = |(i, ((row, slopes), off)): (usize, ((&Row, &Theta), &f64))| TrainingPoint {
             gpu_type: gpu_type(i),
             setting: row.setting,
             off: *off,
@@ -375,9 +376,9 @@ impl Posterior {
 
     /// The scatter of single rows around the curve (variance).
     pub fn scatter(&self) -> f64 {
-        match &self.kin {
-            Some(kin) => kin.scatter(self.texture),
-            None => self.texture.scatter * self.texture.scatter,
+        match &self.model_effect {
+            Some(model_effect) => model_effect.scatter(self.kernel),
+            None => self.kernel.scatter * self.kernel.scatter,
         }
     }
 

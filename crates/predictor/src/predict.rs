@@ -4,26 +4,26 @@ use std::collections::BTreeMap;
 
 use andreas_core::{Configuration, GpuType};
 
-use crate::cells::{Cell, given, observed};
-use crate::conformal::{Factors, OWN_ROWS, Situation, own};
+use crate::analytic_prior::{AnalyticPrior, LOG_TIME, LOG_WATTS};
+use crate::conformal::{EvidenceBucket, Factors, OWN_ROWS, own};
 use crate::estimate::FACTOR_THREE;
 use crate::expected::Expected;
 use crate::guard::guarded;
 use crate::held_out::in_turns;
 use crate::known::{Known, Value};
-use crate::law::{LOG_TIME, LOG_WATTS, Law};
 use crate::level::Levels;
 use crate::physics::{LEVEL, Quantity};
 use crate::pool::{Pooled, namespace, owner, pool};
-use crate::population::Member;
+use crate::population::FittedProfile;
 use crate::posterior::Found;
+use crate::quantity_model::{Curve, Family, QuantityModel, QuantitySample};
 use crate::ranges::Ranges;
 use crate::ratio::Size;
-use crate::scale::{Model, Reading, Scale, Usual};
+use crate::samples::{AggregatedSample, given, observed};
+use crate::scale::{BatchSemantics, Model, ReferenceBatch, Scale};
 use crate::screen::Refused;
 use crate::spread::spread;
-use crate::stage::{Curve, Family, Spot, Stage};
-use crate::trust::Trusts;
+use crate::table_trust::TableTrusts;
 use crate::{Check, Estimate, Features, GpuModel, Prediction, Prior, Profile, Query, Source};
 
 /// Families that the reading of batches is judged by.
@@ -34,28 +34,28 @@ const READING_EVIDENCE: f64 = 5.0;
 /// What was learned from the population. Cheap to keep, fitted anew when an attempt has ended.
 #[derive(Clone, Debug)]
 pub struct Predictor {
-    law: Law,
+    law: AnalyticPrior,
     scale: Scale,
-    time: Stage,
-    power: Stage,
+    time: QuantityModel,
+    power: QuantityModel,
     /// By owner.
     levels: BTreeMap<String, Levels>,
     ranges: Ranges,
     refused: BTreeMap<String, Refused>,
     /// How far users' tables are to be trusted, times and watts.
-    trusted_times: Trusts,
-    trusted_watts: Trusts,
+    trusted_times: TableTrusts,
+    trusted_watts: TableTrusts,
 }
 
 /// Variance of the log of an epoch's time where nobody ran anything: from seconds to days.
 const UNKNOWN_LEVEL: f64 = 9.0;
 
 /// Draws of one GPU of a family at a cell: without a limit and under the cell's (logs).
-type Draws<'a> = dyn Fn(&Family, &Cell, Usual) -> Option<(f64, f64)> + 'a;
+type Draws<'a> = dyn Fn(&Family, &AggregatedSample, ReferenceBatch) -> Option<(f64, f64)> + 'a;
 
 /// A family's two curves.
 struct Curves {
-    usual: Usual,
+    usual: ReferenceBatch,
     time: Curve,
     watts: Curve,
     /// Factors on the standard deviations of times and watts.
@@ -75,7 +75,7 @@ impl Predictor {
     /// Learns from all families at hand, in any order: the result does not depend on it. Only what was measured by the
     /// system itself is pooled ([`Observation::claimed`]).
     pub fn fit(gpus: &[GpuModel], population: &[Profile]) -> Self {
-        let law = Law::new(gpus);
+        let law = AnalyticPrior::new(gpus);
         let mut refused = BTreeMap::new();
         let pooled = pool(population, &mut refused);
         let ranges = Ranges::new(pooled.iter().flat_map(|p| p.times.iter().chain(&p.watts)));
@@ -85,24 +85,25 @@ impl Predictor {
                 let cells = if quantity == Quantity::Time { &p.times } else { &p.watts };
                 let usual = scale.usual(model(p.profile), &p.times, None);
                 let mut family = family(p.profile, p.namespace, usual);
-                let spot = |c: &Cell| scale.spot(&law, quantity, c, usual, draws(&family, c, usual));
+                let spot =
+                    |c: &AggregatedSample| scale.spot(&law, quantity, c, usual, draws(&family, c, usual));
                 family.spots = cells.iter().map(spot).collect();
                 family
             };
             pooled.iter().map(family).filter(|f| !f.spots.is_empty()).collect::<Vec<Family>>()
         };
         let watts = families(Quantity::Power, &|_, _, _| None);
-        let power = Stage::fit(Quantity::Power, &watts);
+        let power = QuantityModel::fit(Quantity::Power, &watts);
         let curves: BTreeMap<&str, Curve> = watts
             .iter()
             .map(|f| {
                 (
                     f.name.as_str(),
-                    power.curve_of(&f.spots, power.expect(f), Found::default(), power.texture(f)),
+                    power.curve_of(&f.spots, power.expect(f), Found::default(), power.kernel(f)),
                 )
             })
             .collect();
-        let unseen = |f: &Family| power.curve_of(&[], power.expect(f), Found::default(), power.texture(f));
+        let unseen = |f: &Family| power.curve_of(&[], power.expect(f), Found::default(), power.kernel(f));
         let times = families(Quantity::Time, &|family, cell, usual| {
             cell.limit?;
             let made;
@@ -115,7 +116,7 @@ impl Predictor {
             };
             Some(draws(&law, &scale, curve, cell, usual))
         });
-        let time = Stage::fit(Quantity::Time, &times);
+        let time = QuantityModel::fit(Quantity::Time, &times);
         // Sorted by name both, and members are some of the pooled: what a family says of itself teaches its owner's others.
         let mut described: BTreeMap<&str, Vec<(&Features, f64)>> = BTreeMap::new();
         let mut profiles = pooled.iter().map(|p| p.profile);
@@ -126,7 +127,7 @@ impl Predictor {
         }
         let levels =
             described.into_iter().map(|(owner, seen)| (owner.to_owned(), Levels::fit(&seen))).collect();
-        let trusted = |quantity| Trusts::learn(&pooled, quantity);
+        let trusted = |quantity| TableTrusts::learn(&pooled, quantity);
         let (trusted_times, trusted_watts) = (trusted(Quantity::Time), trusted(Quantity::Power));
         Self { law, scale, time, power, levels, ranges, refused, trusted_times, trusted_watts }
     }
@@ -157,8 +158,8 @@ impl Predictor {
         let (mut table, mut table_watts) = (given(profile, Quantity::Time), given(profile, Quantity::Power));
         let trust = self.trusted_times.of(&profile.name).read(&mut table, &seen);
         let trust_watts = self.trusted_watts.of(&profile.name).read(&mut table_watts, &seen_watts);
-        let cells: Vec<Cell> = table.iter().chain(&seen).cloned().collect();
-        let watts: Vec<Cell> = table_watts.iter().chain(&seen_watts).cloned().collect();
+        let cells: Vec<AggregatedSample> = table.iter().chain(&seen).cloned().collect();
+        let watts: Vec<AggregatedSample> = table_watts.iter().chain(&seen_watts).cloned().collect();
         let first = asked.first().and_then(|q| q.batch).or(batch);
         let curves = self.curves(profile, prior, &cells, &watts, first);
         let ranges = self.ranges.with(cells.iter().chain(&watts));
@@ -166,7 +167,7 @@ impl Predictor {
         let known_watts = Known { table: &table_watts, seen: &seen_watts, trust: trust_watts };
         let answer = |query: &Query| {
             let c = &query.configuration;
-            let cell = Cell::asked(c, query.gpus, query.batch.or(batch));
+            let cell = AggregatedSample::asked(c, query.gpus, query.batch.or(batch));
             let time = self.time_of(&curves, &known, &cell);
             let power = self.power_of(&curves, &known_watts, &cell);
             let per_gpu = libm::exp(power.log.clamp(LOG_WATTS.0, LOG_WATTS.1));
@@ -191,7 +192,7 @@ impl Predictor {
     /// How well a family's curves meet its own rows, by GPU type: each row as the others predict it.
     pub fn check(&self, profile: &Profile) -> BTreeMap<GpuType, Check> {
         let batch = profile.features.batch;
-        let of = |quantity| -> Vec<Cell> {
+        let of = |quantity| -> Vec<AggregatedSample> {
             let (mut table, seen) =
                 (given(profile, quantity), observed(&profile.observations, quantity, batch));
             let trusted = if quantity == Quantity::Time { &self.trusted_times } else { &self.trusted_watts };
@@ -214,20 +215,20 @@ impl Predictor {
         &self,
         profile: &Profile,
         prior: Option<&Prior>,
-        cells: &[Cell],
-        watts: &[Cell],
+        cells: &[AggregatedSample],
+        watts: &[AggregatedSample],
         batch: Option<f64>,
     ) -> Curves {
         let usual = self.scale.usual(model(profile), cells, batch);
         let mut family = family(profile, namespace(&profile.name), usual);
-        let spot = |c: &Cell| self.scale.spot(&self.law, Quantity::Power, c, usual, None);
+        let spot = |c: &AggregatedSample| self.scale.spot(&self.law, Quantity::Power, c, usual, None);
         family.spots = watts.iter().map(spot).collect();
         let mut expected = self.power.expect(&family);
         let proven_watts = proven(&self.power, &mut expected, &family);
         let watts = self.power.curve(&family, expected, Found::default());
         let own_watts =
-            own(self.power.factors(&family).of(Situation::Many), turns(&self.power, &family, &watts));
-        let spot = |c: &Cell| {
+            own(self.power.factors(&family).of(EvidenceBucket::Many), turns(&self.power, &family, &watts));
+        let spot = |c: &AggregatedSample| {
             let draw = c.limit.map(|_| draws(&self.law, &self.scale, &watts, c, usual));
             self.scale.spot(&self.law, Quantity::Time, c, usual, draw)
         };
@@ -241,7 +242,8 @@ impl Predictor {
         };
         let sigma = libm::sqrt(level.variance);
         let time = self.time.curve(&family, expected, level);
-        let own_time = own(self.time.factors(&family).of(Situation::Many), turns(&self.time, &family, &time));
+        let own_time =
+            own(self.time.factors(&family).of(EvidenceBucket::Many), turns(&self.time, &family, &time));
         let factors = [&self.time, &self.power].map(|stage| stage.factors(&family));
         let (of_time, of_watts) = ((own_time, proven_time), (own_watts, proven_watts));
         Curves { usual, time, watts, factors, of_time, of_watts, level: (sigma, source) }
@@ -254,7 +256,7 @@ impl Predictor {
         features: &Features,
         prior: Option<&Prior>,
         expected: &Expected,
-        usual: Usual,
+        usual: ReferenceBatch,
     ) -> (Found, Source) {
         if prior.is_none() || positive(features.samples).is_some() {
             if let (Some(level), true) = (expected.level, positive(features.samples).is_none()) {
@@ -266,7 +268,7 @@ impl Predictor {
         }
         let sigma = FACTOR_THREE * FACTOR_THREE;
         let Some(prior) = prior else {
-            let mine = |m: &&Member| owner(&m.name) == owner(&family.name);
+            let mine = |m: &&FittedProfile| owner(&m.name) == owner(&family.name);
             let mut levels: Vec<f64> =
                 self.time.members.iter().filter(mine).map(|m| m.found[LEVEL].mean).collect();
             levels.sort_by(f64::total_cmp);
@@ -287,7 +289,7 @@ impl Predictor {
             gpus_per_node: prior.gpus,
             limit: None,
         };
-        let cell = Cell::asked(&at, None, features.batch);
+        let cell = AggregatedSample::asked(&at, None, features.batch);
         let curve = self.time.curve(family, expected.clone(), Found { mean: 0.0, variance: sigma });
         let there = self.walk(&curve, &cell, &[], usual, None);
         (Found { mean: wanted - there, variance: sigma }, Source::Prior)
@@ -297,17 +299,17 @@ impl Predictor {
     fn walk(
         &self,
         curve: &Curve,
-        cell: &Cell,
+        cell: &AggregatedSample,
         known: &[(u32, f64)],
-        usual: Usual,
+        usual: ReferenceBatch,
         watts: Option<&Curve>,
     ) -> f64 {
         let spot = |gpus: u32| {
-            let cell = Cell { gpus, ..cell.clone() };
+            let cell = AggregatedSample { gpus, ..cell.clone() };
             let draw = cell.limit.and(watts).map(|w| draws(&self.law, &self.scale, w, &cell, usual));
             self.scale.spot(&self.law, Quantity::Time, &cell, usual, draw)
         };
-        let offset = |spot: &Spot| self.scale.offset(Quantity::Time, spot.setting.batch);
+        let offset = |spot: &QuantitySample| self.scale.offset(Quantity::Time, spot.setting.batch);
         if curve.speaks_for(&cell.gpu_type, cell.gpus) {
             let spot = spot(cell.gpus);
             return curve.mean(&spot) + offset(&spot);
@@ -322,7 +324,7 @@ impl Predictor {
         guarded(cell.nodes, cell.gpus, &known, plain) + shared(cell.gpus)
     }
 
-    fn time_of(&self, curves: &Curves, known: &Known<'_>, cell: &Cell) -> Value {
+    fn time_of(&self, curves: &Curves, known: &Known<'_>, cell: &AggregatedSample) -> Value {
         if let Some(value) = known.as_given(cell) {
             return value;
         }
@@ -332,7 +334,7 @@ impl Predictor {
         if let Some(value) = known.as_corrected(&curves.time, &spot, offset, cell) {
             return value;
         }
-        let stand = |c: &Cell| {
+        let stand = |c: &AggregatedSample| {
             let draw = c.limit.map(|_| draws(&self.law, &self.scale, &curves.watts, c, curves.usual));
             let spot = self.scale.spot(&self.law, Quantity::Time, c, curves.usual, draw);
             let offset = self.scale.offset(Quantity::Time, spot.setting.batch);
@@ -356,7 +358,7 @@ impl Predictor {
         Value { log, sigma, source: known.source(cell, curves.time.count(&cell.gpu_type)) }
     }
 
-    fn power_of(&self, curves: &Curves, known: &Known<'_>, cell: &Cell) -> Value {
+    fn power_of(&self, curves: &Curves, known: &Known<'_>, cell: &AggregatedSample) -> Value {
         if let Some(value) = known.as_given(cell) {
             return value;
         }
@@ -382,10 +384,10 @@ impl Predictor {
 }
 
 fn sigma(factors: Factors, curve: &Curve, gpu_type: &GpuType, variance: f64, of: (f64, f64)) -> f64 {
-    let situation = Situation::of(curve.count(gpu_type), curve.counts.values().sum());
+    let situation = EvidenceBucket::of(curve.count(gpu_type), curve.counts.values().sum());
     let factor = match situation {
-        Situation::Many => of.0,
-        Situation::New => factors.of(situation) / of.1,
+        EvidenceBucket::Many => of.0,
+        EvidenceBucket::New => factors.of(situation) / of.1,
         _ => factors.of(situation),
     };
     (factor * libm::sqrt(variance)).clamp(0.01, 3.0)
@@ -393,27 +395,39 @@ fn sigma(factors: Factors, curve: &Curve, gpu_type: &GpuType, variance: f64, of:
 
 /// How sure it is how types compare, as far as that was proven on families held out, where a table has to be weighed against it: a factor on
 /// the interval alone comes too late. That factor, at most 1.
-fn proven(stage: &Stage, expected: &mut Expected, family: &Family) -> f64 {
+fn proven(stage: &QuantityModel, expected: &mut Expected, family: &Family) -> f64 {
     if family.spots.iter().all(|spot| spot.table.is_none()) {
         return 1.0;
     }
-    let factor = stage.factors(family).of(Situation::New).min(1.0);
+    let factor = stage.factors(family).of(EvidenceBucket::New).min(1.0);
     expected.prior.within[LEVEL] *= factor * factor;
     factor
 }
 
 /// How far off the others of a family's rows say each is, where there are many.
-fn turns(stage: &Stage, family: &Family, curve: &Curve) -> Vec<f64> {
+fn turns(stage: &QuantityModel, family: &Family, curve: &Curve) -> Vec<f64> {
     if family.spots.iter().filter(|spot| spot.table.is_none()).count() < OWN_ROWS {
         return Vec::new();
     }
-    in_turns(stage, &family.spots, &curve.expected, curve.posterior.texture)
+    in_turns(stage, &family.spots, &curve.expected, curve.posterior.kernel)
 }
 
 /// Logs of the draw of one GPU without a limit and under the cell's.
-fn draws(law: &Law, scale: &Scale, watts: &Curve, cell: &Cell, usual: Usual) -> (f64, f64) {
+fn draws(
+    law: &AnalyticPrior,
+    scale: &Scale,
+    watts: &Curve,
+    cell: &AggregatedSample,
+    usual: ReferenceBatch,
+) -> (f64, f64) {
     let at = |limit: Option<f64>| {
-        watts.mean(&scale.spot(law, Quantity::Power, &Cell { limit, ..cell.clone() }, usual, None))
+        watts.mean(&scale.spot(
+            law,
+            Quantity::Power,
+            &AggregatedSample { limit, ..cell.clone() },
+            usual,
+            None,
+        ))
     };
     let free = at(None);
     (free, at(cell.limit).min(free))
@@ -423,7 +437,7 @@ fn model(profile: &Profile) -> Model<'_> {
     (owner(&profile.name), profile.features.model_family.as_deref())
 }
 
-fn family(profile: &Profile, namespace: &str, usual: Usual) -> Family {
+fn family(profile: &Profile, namespace: &str, usual: ReferenceBatch) -> Family {
     let batch = usual.known.then_some(usual.per_gpu);
     Family {
         name: profile.name.clone(),
@@ -439,39 +453,40 @@ fn family(profile: &Profile, namespace: &str, usual: Usual) -> Family {
 }
 
 /// How a table's batches and epochs are to be read.
-fn read(law: &Law, pooled: &[Pooled<'_>]) -> Scale {
+fn read(law: &AnalyticPrior, pooled: &[Pooled<'_>]) -> Scale {
     let telling = |p: &&Pooled<'_>| {
         let mut batches: Vec<f64> = p.times.iter().filter_map(|c| c.batch).collect();
         batches.sort_by(f64::total_cmp);
         batches.dedup();
         batches.len() > 1
     };
-    let all: Vec<(Model<'_>, &[Cell])> =
+    let all: Vec<(Model<'_>, &[AggregatedSample])> =
         pooled.iter().map(|p| (model(p.profile), p.times.as_slice())).collect();
     // What has a namespace is of a cluster, where the API says what is meant, and nobody else may.
     let of_a_table = |p: &&Pooled<'_>| owner(&p.profile.name).is_empty();
     let mut telling: Vec<&Pooled<'_>> = pooled.iter().filter(of_a_table).filter(telling).collect();
     telling.sort_by(|a, b| b.times.len().cmp(&a.times.len()).then(a.profile.name.cmp(&b.profile.name)));
     telling.truncate(READ_FAMILIES);
-    let mut best = (f64::NEG_INFINITY, Scale::new(&all, Reading::default()));
+    let mut best = (f64::NEG_INFINITY, Scale::new(&all, BatchSemantics::default()));
     if telling.is_empty() {
         return best.1;
     }
-    let stage = Stage::fit(Quantity::Time, &[]);
-    for reading in Reading::ALL {
+    let stage = QuantityModel::fit(Quantity::Time, &[]);
+    for reading in BatchSemantics::ALL {
         let scale = Scale::new(&all, reading);
-        let mut evidence = if reading == Reading::default() { READING_EVIDENCE } else { 0.0 };
+        let mut evidence = if reading == BatchSemantics::default() { READING_EVIDENCE } else { 0.0 };
         for p in &telling {
             let usual = scale.usual(model(p.profile), &p.times, None);
             let mut family = family(p.profile, p.namespace, usual);
             // One limit tells enough: what limits do is not known yet.
-            let unlimited = |c: &&Cell| c.limit == p.times.iter().map(|c| c.limit).fold(None, highest);
-            let spot = |c: &Cell| scale.spot(law, Quantity::Time, c, usual, None);
+            let unlimited =
+                |c: &&AggregatedSample| c.limit == p.times.iter().map(|c| c.limit).fold(None, highest);
+            let spot = |c: &AggregatedSample| scale.spot(law, Quantity::Time, c, usual, None);
             family.spots = p.times.iter().filter(unlimited).map(spot).collect();
             let spots = spread(&family.spots, 32);
             let expected = stage.expect(&family);
             let level = stage.free_level(&spots, &expected);
-            evidence += stage.curve_of(&spots, expected, level, stage.texture(&family)).posterior.evidence;
+            evidence += stage.curve_of(&spots, expected, level, stage.kernel(&family)).posterior.evidence;
         }
         if evidence > best.0 {
             best = (evidence, scale);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use andreas_core::GpuType;
 use serde::{Deserialize, Serialize};
 
-use crate::cells::Cell;
+use crate::samples::AggregatedSample;
 
 /// In what a configuration that is asked lies beyond everything seen, of this family or any other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,12 +40,12 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
-    pub fn new<'a>(cells: impl Iterator<Item = &'a Cell>) -> Self {
+    pub fn new<'a>(cells: impl Iterator<Item = &'a AggregatedSample>) -> Self {
         Self::default().with(cells)
     }
 
     /// And these too.
-    pub fn with<'a>(&self, cells: impl Iterator<Item = &'a Cell>) -> Self {
+    pub fn with<'a>(&self, cells: impl Iterator<Item = &'a AggregatedSample>) -> Self {
         let mut it = self.clone();
         for c in cells {
             it.types.insert(c.gpu_type.clone());
@@ -61,7 +61,7 @@ impl Ranges {
         it
     }
 
-    pub fn outside(&self, c: &Cell) -> OutOfRange {
+    pub fn outside(&self, c: &AggregatedSample) -> OutOfRange {
         let beyond =
             |(low, high): (f64, f64)| per_gpu(c).is_some_and(|b| b < 0.999 * low || b > 1.001 * high);
         OutOfRange {
@@ -74,6 +74,6 @@ impl Ranges {
     }
 }
 
-fn per_gpu(c: &Cell) -> Option<f64> {
+fn per_gpu(c: &AggregatedSample) -> Option<f64> {
     Some(c.batch? / f64::from(c.gpus.max(1)))
 }

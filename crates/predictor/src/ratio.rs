@@ -3,7 +3,7 @@
 //! Rows are levels of one family on one type against the law, **centred within the family**: an epoch of one family
 //! has nothing to do with an epoch of another. Columns: the type, and how much more a large model or batch gains from a
 //! strong board. The penalty pulls towards the law; what was thought before counts as so many families,
-//! namespaces far off what the others say are pulled in (Huber), and none is heard more than its part (`voices`). Trends over sizes
+//! namespaces far off what the others say are pulled in (Huber), and none is heard more than its part (`weights_by_tenant`). Trends over sizes
 //! are looked for among an owner's families only.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use andreas_core::GpuType;
 
 use crate::posterior::Found;
 use crate::regression::{elastic_net, weighted_median};
-use crate::voices::{Hearing, Voice, heard};
+use crate::weight_policy::{TenantWeight, WeightPolicy, capped};
 
 /// Bounds on the work: rows of one fit, types told apart.
 const MAX_ROWS: usize = 800;
@@ -46,7 +46,7 @@ const HALF: f64 = 0.05;
 
 impl Level {
     /// How much the rows say of it beside what families differ by.
-    pub fn told(&self, variance: f64) -> f64 {
+    pub fn informed(&self, variance: f64) -> f64 {
         variance / (variance + self.variance)
     }
 }
@@ -55,7 +55,7 @@ impl Level {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Levels<'a> {
     pub size: Size,
-    pub voice: Voice,
+    pub tenant_weight: TenantWeight,
     pub on: &'a [Level],
 }
 
@@ -73,7 +73,7 @@ const EPOCH_SAMPLES: f64 = 11.5;
 
 impl Size {
     /// Log of the parameters over the time of a step, `base` being that of an epoch.
-    pub fn bulk(self, base: f64) -> Option<f64> {
+    pub fn intensity(self, base: f64) -> Option<f64> {
         Some(self.parameters? - (base - self.samples.unwrap_or(EPOCH_SAMPLES) + self.batch?))
     }
 }
@@ -144,21 +144,22 @@ impl Ratios {
     }
 
     /// From families on at least two types each, beyond what was thought before; that alone where there are none.
-    pub fn fit(before: &Self, families: &[Levels<'_>], hearing: Hearing) -> Self {
+    pub fn fit(before: &Self, families: &[Levels<'_>], policy: WeightPolicy) -> Self {
         let before =
             Self { before: (!before.is_empty()).then(|| Arc::new(before.clone())), ..Self::default() };
-        before.beyond(families, hearing).unwrap_or(before)
+        before.beyond(families, policy).unwrap_or(before)
     }
 
-    fn beyond(&self, families: &[Levels<'_>], hearing: Hearing) -> Option<Self> {
+    fn beyond(&self, families: &[Levels<'_>], policy: WeightPolicy) -> Option<Self> {
         let mut comparing: Vec<&Levels<'_>> = families.iter().filter(|f| f.on.len() > 1).collect();
         // Who has many families has them weigh little: those go first.
-        comparing.sort_by(|a, b| b.voice.weight.total_cmp(&a.voice.weight));
+        comparing.sort_by(|a, b| b.tenant_weight.weight.total_cmp(&a.tenant_weight.weight));
         while comparing.iter().map(|f| f.on.len()).sum::<usize>() > MAX_ROWS {
             comparing.pop();
         }
         let mut seen: BTreeMap<&GpuType, f64> = BTreeMap::new();
-        for (weight, level) in comparing.iter().flat_map(|f| f.on.iter().map(|l| (f.voice.weight, l))) {
+        for (weight, level) in comparing.iter().flat_map(|f| f.on.iter().map(|l| (f.tenant_weight.weight, l)))
+        {
             *seen.entry(&level.gpu_type).or_default() += weight;
         }
         // Types that hardly anybody has go first.
@@ -172,11 +173,11 @@ impl Ratios {
         }
         let among = |of: fn(&Size) -> Option<f64>| {
             Sizes::of(
-                comparing.iter().filter_map(|f| Some((of(&f.size)?, f.voice.weight))).collect(),
+                comparing.iter().filter_map(|f| Some((of(&f.size)?, f.tenant_weight.weight))).collect(),
                 FEWEST_SIZES,
             )
         };
-        let sizes = [among(|s| s.parameters), among(|s| s.batch)].map(|s| s.filter(|_| !hearing.strangers));
+        let sizes = [among(|s| s.parameters), among(|s| s.batch)].map(|s| s.filter(|_| !policy.isolated));
         let mut it = Self { sizes: sizes.map(Option::unwrap_or_default), ..self.clone() };
         let used = |size: Size| Size {
             parameters: size.parameters.filter(|_| sizes[0].is_some()),
@@ -193,38 +194,39 @@ impl Ratios {
             x
         };
         let mut targets: Vec<Vec<f64>> = comparing.iter().map(|f| self.rests(f)).collect();
-        let words = |f: &Levels<'_>| f.voice.weight * f.on.iter().map(|l| l.told(HALF)).sum::<f64>();
-        let said: Vec<(Voice, f64)> = comparing.iter().map(|f| (f.voice, words(f))).collect();
-        let known = hearing.anchor * types.len() as f64;
-        let heard = heard(&said, known, hearing);
+        let words =
+            |f: &Levels<'_>| f.tenant_weight.weight * f.on.iter().map(|l| l.informed(HALF)).sum::<f64>();
+        let said: Vec<(TenantWeight, f64)> = comparing.iter().map(|f| (f.tenant_weight, words(f))).collect();
+        let known = policy.anchor * types.len() as f64;
+        let capped = capped(&said, known, policy);
         let weights: Vec<f64> =
-            heard.iter().zip(&comparing).map(|(heard, f)| heard * f.voice.weight).collect();
+            capped.iter().zip(&comparing).map(|(capped, f)| capped * f.tenant_weight.weight).collect();
         // The penalty is for a mean over the rows: rows that hardly weigh must not make it dearer.
-        let anchors = if hearing.anchor > 0.0 { types.len() } else { 0 };
+        let anchors = if policy.anchor > 0.0 { types.len() } else { 0 };
         let count = comparing.iter().map(|f| f.on.len()).sum::<usize>() + anchors;
         let heavy: f64 =
             weights.iter().zip(&comparing).map(|(w, f)| w * f.on.len() as f64).sum::<f64>() + known;
         let scale = count as f64 / heavy.max(1e-9);
         // Of one or two nobody is the odd one.
-        let pulls = if comparing.len() < 3 && !hearing.strangers { 1 } else { PULLS };
+        let pulls = if comparing.len() < 3 && !policy.isolated { 1 } else { PULLS };
         for pull in 0..pulls {
             let (mut xs, mut ys) = (Vec::new(), Vec::new());
-            for ((family, heard), targets) in comparing.iter().zip(&weights).zip(&targets) {
+            for ((family, capped), targets) in comparing.iter().zip(&weights).zip(&targets) {
                 let rows: Vec<Vec<f64>> = family.on.iter().map(|level| row(&it, family, level)).collect();
-                let weights: Vec<f64> = family.on.iter().map(|l| l.told(HALF)).collect();
+                let weights: Vec<f64> = family.on.iter().map(|l| l.informed(HALF)).collect();
                 let n: f64 = weights.iter().sum();
                 let mean_y = weights.iter().zip(targets).map(|(w, y)| w * y).sum::<f64>() / n;
                 let mean = |i: usize| weights.iter().zip(&rows).map(|(w, x)| w * x[i]).sum::<f64>() / n;
                 let mean_x: Vec<f64> = (0..width).map(mean).collect();
                 for ((x, y), weight) in rows.iter().zip(targets).zip(&weights) {
-                    let root = libm::sqrt(scale * heard * weight);
+                    let root = libm::sqrt(scale * capped * weight);
                     xs.extend(x.iter().zip(&mean_x).map(|(a, m)| (a - m) * root));
                     ys.push((y - mean_y) * root);
                 }
             }
             // As if families on all types had shown nothing new.
             for anchor in 0..anchors {
-                let root = libm::sqrt(scale * hearing.anchor);
+                let root = libm::sqrt(scale * policy.anchor);
                 let at = |i: usize| if i == 2 + anchor { 1.0 } else { 0.0 } - 1.0 / types.len() as f64;
                 xs.extend((0..width).map(|i| if i < 2 { 0.0 } else { at(i) * root }));
                 ys.push(0.0);
@@ -233,7 +235,7 @@ impl Ratios {
             it.size = [found[0], found[1]];
             it.by_type = types.iter().map(|t| (**t).clone()).zip(found[2..].iter().copied()).collect();
             if pull + 1 < pulls {
-                pull_in((self, &it), &comparing, &mut targets, hearing);
+                pull_in((self, &it), &comparing, &mut targets, policy);
             }
         }
         Some(it)
@@ -247,7 +249,7 @@ impl Ratios {
     /// What a family's levels differ by from what is expected of it.
     pub fn residuals(&self, family: &Levels<'_>) -> Vec<f64> {
         let rest = self.rests(family);
-        let weights = family.on.iter().map(|l| l.told(HALF));
+        let weights = family.on.iter().map(|l| l.informed(HALF));
         let total: f64 = weights.clone().sum();
         let mean = rest.iter().zip(weights).map(|(r, w)| r * w).sum::<f64>() / total.max(1e-12);
         rest.into_iter().map(|r| r - mean).collect()
@@ -259,28 +261,28 @@ fn pull_in(
     (before, fit): (&Ratios, &Ratios),
     families: &[&Levels<'_>],
     targets: &mut [Vec<f64>],
-    hearing: Hearing,
+    policy: WeightPolicy,
 ) {
     let residuals: Vec<Vec<f64>> = families.iter().map(|f| fit.residuals(f)).collect();
     let mut off: BTreeMap<(usize, &GpuType), (f64, f64)> = BTreeMap::new();
     for (family, residuals) in families.iter().zip(&residuals) {
         for (level, residual) in family.on.iter().zip(residuals) {
-            let (sum, weight) = off.entry((family.voice.of, &level.gpu_type)).or_default();
-            *sum += level.told(HALF) * residual;
-            *weight += level.told(HALF);
+            let (sum, weight) = off.entry((family.tenant_weight.of, &level.gpu_type)).or_default();
+            *sum += level.informed(HALF) * residual;
+            *weight += level.informed(HALF);
         }
     }
     let off: BTreeMap<_, f64> =
         off.into_iter().map(|(at, (sum, weight))| (at, sum / weight.max(1e-12))).collect();
     let types = fit.by_type.len();
     // What was thought before is off by nothing: one stranger alone is no measure of itself.
-    let anchors = std::iter::repeat_n(0.0, (hearing.anchor * types as f64) as usize);
+    let anchors = std::iter::repeat_n(0.0, (policy.anchor * types as f64) as usize);
     let mut sizes: Vec<f64> = off.values().map(|r| r.abs()).chain(anchors).collect();
     sizes.sort_by(f64::total_cmp);
     let most = HUBER * sizes.get(sizes.len() / 2).copied().unwrap_or(0.0).max(0.02);
     for (family, targets) in families.iter().zip(targets) {
         for ((level, rest), target) in family.on.iter().zip(before.rests(family)).zip(targets) {
-            let off = off[&(family.voice.of, &level.gpu_type)];
+            let off = off[&(family.tenant_weight.of, &level.gpu_type)];
             *target = rest - off + off.clamp(-most, most);
         }
     }
@@ -307,13 +309,13 @@ mod tests {
             (0..20).map(|i| levels(f64::from(i), f64::from(i) + 0.5 + 0.01 * f64::from(i % 3))).collect();
         let fit = |extra: Option<Vec<Level>>| {
             let all: Vec<Vec<Level>> = families.iter().cloned().chain(extra).collect();
-            let voice = |of| Voice { of, weight: 1.0 };
+            let tenant_weight = |of| TenantWeight { of, weight: 1.0 };
             let all: Vec<Levels<'_>> = all
                 .iter()
                 .enumerate()
-                .map(|(of, on)| Levels { size: Size::default(), voice: voice(of), on })
+                .map(|(of, on)| Levels { size: Size::default(), tenant_weight: tenant_weight(of), on })
                 .collect();
-            let it = Ratios::fit(&Ratios::default(), &all, Hearing::at_home(all.len(), false));
+            let it = Ratios::fit(&Ratios::default(), &all, WeightPolicy::within_tenant(all.len(), false));
             it.of(&"slow".into(), 0.8, Size::default()) - it.of(&"fast".into(), -0.2, Size::default())
         };
         let honest = fit(None);
@@ -323,8 +325,8 @@ mod tests {
         assert_eq!(
             Ratios::fit(
                 &Ratios::default(),
-                &[Levels { size: Size::default(), voice: Voice::ONE, on: &[one_type] }],
-                Hearing::at_home(1, false),
+                &[Levels { size: Size::default(), tenant_weight: TenantWeight::ONE, on: &[one_type] }],
+                WeightPolicy::within_tenant(1, false),
             ),
             Ratios::default()
         );

@@ -7,21 +7,21 @@
 
 use std::collections::BTreeMap;
 
-use crate::cells::Cell;
-use crate::law::Law;
+use crate::analytic_prior::AnalyticPrior;
 use crate::physics::{Quantity, Setting};
-use crate::stage::Spot;
+use crate::quantity_model::QuantitySample;
+use crate::samples::AggregatedSample;
 
 /// What a table means by batch and epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Reading {
+pub(crate) struct BatchSemantics {
     /// The batch is that of one GPU.
     pub per_gpu: bool,
     /// An epoch is a fixed number of steps, whatever the batch.
     pub steps: bool,
 }
 
-impl Reading {
+impl BatchSemantics {
     pub const ALL: [Self; 4] = [
         Self { per_gpu: false, steps: false },
         Self { per_gpu: true, steps: false },
@@ -36,7 +36,7 @@ pub(crate) type Model<'a> = (&'a str, Option<&'a str>);
 /// What batches are measured by: each model's usual batch on one GPU.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scale {
-    pub reading: Reading,
+    pub reading: BatchSemantics,
     /// By owner and model.
     usual: BTreeMap<String, BTreeMap<String, f64>>,
     /// Of families of which no batch is known: one for all, or their levels could not be compared.
@@ -45,7 +45,7 @@ pub(crate) struct Scale {
 
 /// A family's usual batch, in logs. Where none is known it is 1: what counts is how it is shared out.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Usual {
+pub(crate) struct ReferenceBatch {
     /// Of one GPU.
     pub per_gpu: f64,
     /// Of all GPUs together, for rows that do not say.
@@ -59,13 +59,13 @@ fn middle(mut values: Vec<f64>) -> Option<f64> {
     values.get(values.len() / 2).copied()
 }
 
-fn usual(cells: &[Cell], reading: Reading, batch: Option<f64>) -> Usual {
-    let ln = |cell: &Cell| cell.batch.map(libm::log);
-    let gpus = |cell: &Cell| libm::log(f64::from(cell.gpus.max(1)));
+fn usual(cells: &[AggregatedSample], reading: BatchSemantics, batch: Option<f64>) -> ReferenceBatch {
+    let ln = |cell: &AggregatedSample| cell.batch.map(libm::log);
+    let gpus = |cell: &AggregatedSample| libm::log(f64::from(cell.gpus.max(1)));
     let known: Vec<f64> = cells.iter().filter_map(ln).collect();
     let asked = || batch.filter(|b| b.is_finite() && *b > 0.0).map(libm::log);
     let global = middle(known.clone()).or_else(asked);
-    let share = |cell: &Cell| {
+    let share = |cell: &AggregatedSample| {
         let batch = ln(cell).or(global).unwrap_or(0.0);
         if reading.per_gpu && global.is_some() { batch } else { batch - gpus(cell) }
     };
@@ -73,12 +73,12 @@ fn usual(cells: &[Cell], reading: Reading, batch: Option<f64>) -> Usual {
     let single = cells.iter().all(|c| c.gpus <= 1) && known.iter().all(|b| (b - known[0]).abs() < 1e-9);
     let meant = if single && !(reading.per_gpu && global.is_some()) { std::f64::consts::LN_2 } else { 0.0 };
     let per_gpu = middle(cells.iter().map(share).collect()).or(global).unwrap_or(0.0) - meant;
-    Usual { per_gpu, global: global.unwrap_or(0.0), known: global.is_some() }
+    ReferenceBatch { per_gpu, global: global.unwrap_or(0.0), known: global.is_some() }
 }
 
 impl Scale {
     /// From each family's model and cells.
-    pub fn new(families: &[(Model<'_>, &[Cell])], reading: Reading) -> Self {
+    pub fn new(families: &[(Model<'_>, &[AggregatedSample])], reading: BatchSemantics) -> Self {
         let mut by_model: BTreeMap<(&str, &str), Vec<f64>> = BTreeMap::new();
         for ((owner, model), cells) in families {
             if let Some(model) = model {
@@ -99,24 +99,29 @@ impl Scale {
     }
 
     /// The usual batch of a family: its model's, else its own, else the one that is asked.
-    pub fn usual(&self, (owner, model): Model<'_>, cells: &[Cell], batch: Option<f64>) -> Usual {
+    pub fn usual(
+        &self,
+        (owner, model): Model<'_>,
+        cells: &[AggregatedSample],
+        batch: Option<f64>,
+    ) -> ReferenceBatch {
         let own = usual(cells, self.reading, batch);
         if !own.known {
-            return Usual { per_gpu: self.unknown.unwrap_or(own.per_gpu), ..own };
+            return ReferenceBatch { per_gpu: self.unknown.unwrap_or(own.per_gpu), ..own };
         }
         let of_model = model.filter(|_| own.known).and_then(|m| self.usual.get(owner)?.get(m).copied());
-        Usual { per_gpu: of_model.unwrap_or(own.per_gpu), ..own }
+        ReferenceBatch { per_gpu: of_model.unwrap_or(own.per_gpu), ..own }
     }
 
     /// The cell as a curve of this quantity takes it, by the free draw of one GPU and its draw under the limit (logs).
     pub fn spot(
         &self,
-        law: &Law,
+        law: &AnalyticPrior,
         quantity: Quantity,
-        cell: &Cell,
-        usual: Usual,
+        cell: &AggregatedSample,
+        usual: ReferenceBatch,
         draw: Option<(f64, f64)>,
-    ) -> Spot {
+    ) -> QuantitySample {
         let said = cell.batch.map_or(usual.global, libm::log);
         let all =
             if self.reading.per_gpu && usual.known { libm::log(f64::from(cell.gpus.max(1))) } else { 0.0 };
@@ -135,7 +140,7 @@ impl Scale {
             depth,
             ..Setting::default()
         };
-        Spot {
+        QuantitySample {
             gpu_type: cell.gpu_type.clone(),
             law: match quantity {
                 Quantity::Time => law.log_type(&cell.gpu_type),

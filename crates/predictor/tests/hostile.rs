@@ -259,9 +259,9 @@ fn namespaces_that_are_one_party_teach_each_other_as_one_does_itself() {
         }
         (common::median(off), common::median(widths))
     };
-    let strangers = asked(str::to_owned);
+    let isolated = asked(str::to_owned);
     let party = asked(together);
     let one = asked(|name| format!("all/{}", name.replace('/', "-")));
-    assert!(party.0 < 0.7 * strangers.0 && party.1 < 0.7 * strangers.1, "{party:?} {strangers:?}");
+    assert!(party.0 < 0.7 * isolated.0 && party.1 < 0.7 * isolated.1, "{party:?} {isolated:?}");
     assert!((party.0 / one.0 - 1.0).abs() < 0.1 && (party.1 / one.1 - 1.0).abs() < 0.1, "{party:?} {one:?}");
 }

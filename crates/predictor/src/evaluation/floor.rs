@@ -86,13 +86,13 @@ pub fn floor(samples: &[Sample], value: impl Fn(&Sample) -> Option<f64>) -> Floo
         steps += 1;
     }
     let (ratios, across) = (ratios(&rows), across(&rows));
-    let told = |values: Vec<f64>| (median(values.clone()), values.len());
+    let informed = |values: Vec<f64>| (median(values.clone()), values.len());
     Floor {
-        repeats: told(repeats),
-        smooth: told(smooth),
+        repeats: informed(repeats),
+        smooth: informed(smooth),
         impossible: (impossible, steps),
-        ratios: told(ratios),
-        across: told(across),
+        ratios: informed(ratios),
+        across: informed(across),
     }
 }
 

@@ -37,11 +37,11 @@ pub(crate) struct Board {
 
 /// Boards by type.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Law {
+pub(crate) struct AnalyticPrior {
     boards: BTreeMap<GpuType, Board>,
 }
 
-impl Law {
+impl AnalyticPrior {
     /// Models that make no sense (not finite, not positive, idle above maximum) count as unknown.
     pub fn new(models: &[GpuModel]) -> Self {
         let sane = |m: &&GpuModel| m.idle.0 >= 0.0 && m.max.0 > m.idle.0 && m.max.0 >= 1.0 && m.max.0 <= 1e4;
@@ -93,9 +93,9 @@ mod tests {
 
     use super::*;
 
-    fn law() -> Law {
+    fn law() -> AnalyticPrior {
         let model = |t: &str, idle, max| GpuModel { gpu_type: t.into(), idle: Watts(idle), max: Watts(max) };
-        Law::new(&[model("A100", 50.0, 400.0), model("V100", 30.0, 300.0), model("T4", 10.0, 70.0)])
+        AnalyticPrior::new(&[model("A100", 50.0, 400.0), model("V100", 30.0, 300.0), model("T4", 10.0, 70.0)])
     }
 
     #[test]
@@ -120,6 +120,6 @@ mod tests {
     #[test]
     fn nonsense_boards_count_as_unknown() {
         let bad = GpuModel { gpu_type: "X".into(), idle: Watts(f64::NAN), max: Watts(-1.0) };
-        assert_eq!(Law::new(&[bad]).board(&"X".into()), UNKNOWN);
+        assert_eq!(AnalyticPrior::new(&[bad]).board(&"X".into()), UNKNOWN);
     }
 }

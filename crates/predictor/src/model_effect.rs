@@ -12,7 +12,7 @@ use andreas_core::GpuType;
 use crate::linear::Cholesky;
 use crate::physics::{Setting, Theta};
 use crate::places::{Places, at};
-use crate::posterior::{Prior, Texture};
+use crate::posterior::{KernelParameters, Prior};
 use crate::spread::spread_over;
 
 /// Bounds on the work: siblings' rows for one family, and for finding the parts; models that the parts are found from.
@@ -29,7 +29,7 @@ const PARTS: [f64; 4] = [0.25, 0.5, 0.75, 0.9];
 
 /// A row of a family beside the physics it is expected to have.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Site {
+pub(crate) struct TrainingPoint {
     pub gpu_type: GpuType,
     pub setting: Setting,
     /// Log of the value over the expected, its derivatives by the parameters, its own noise (standard deviation).
@@ -42,7 +42,7 @@ pub(crate) struct Site {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Rows {
     pub prior: Prior,
-    pub sites: Vec<Site>,
+    pub sites: Vec<TrainingPoint>,
 }
 
 /// Which parts of the smooth deviation, and of the scatter on one placement, all families of a model share.
@@ -54,10 +54,10 @@ pub(crate) struct Parts {
 
 /// What the siblings of a family say of its shape.
 #[derive(Clone, Debug)]
-pub(crate) struct Kin {
+pub(crate) struct ModelEffect {
     types: Vec<GpuType>,
     settings: Vec<Setting>,
-    texture: Texture,
+    kernel: KernelParameters,
     parts: Parts,
     factor: Cholesky,
     alpha: Vec<f64>,
@@ -68,12 +68,12 @@ pub(crate) type Siblings<'a> = [&'a Rows];
 
 impl Parts {
     /// By evidence over the models, each with its families.
-    pub fn fit(models: &[Vec<&Rows>], texture: Texture, places: &Places) -> Self {
+    pub fn fit(models: &[Vec<&Rows>], kernel: KernelParameters, places: &Places) -> Self {
         let mut several: Vec<&Vec<&Rows>> = models.iter().filter(|m| m.len() > 1).collect();
         several.sort_by_key(|m| std::cmp::Reverse(m.iter().map(|r| r.sites.len()).sum::<usize>()));
         several.truncate(COMPARED_MODELS);
         let systems: Vec<System> =
-            several.iter().map(|m| System::new(m, texture, places, COMPARED_SITES)).collect();
+            several.iter().map(|m| System::new(m, kernel, places, COMPARED_SITES)).collect();
         let alone: Vec<f64> = systems.iter().map(|s| s.evidence(Self::default())).collect();
         let evidence = |parts: Self| {
             let beyond = systems.iter().zip(&alone);
@@ -97,13 +97,13 @@ impl Parts {
         best.1
     }
 
-    fn shared(self, texture: Texture, a: &Setting, b: &Setting) -> f64 {
+    fn shared(self, kernel: KernelParameters, a: &Setting, b: &Setting) -> f64 {
         if a.nodes > 0.0 || b.nodes > 0.0 {
             return 0.0;
         }
-        let smooth = self.deviation * texture.covariance(a, b);
+        let smooth = self.deviation * kernel.covariance(a, b);
         let here = a.kind == b.kind && a.gpus == b.gpus;
-        if here { smooth + self.scatter * texture.nearby(a, b) } else { smooth }
+        if here { smooth + self.scatter * kernel.nearby(a, b) } else { smooth }
     }
 }
 
@@ -111,19 +111,19 @@ impl Parts {
 struct System<'a> {
     types: Vec<GpuType>,
     settings: Vec<Setting>,
-    rows: Vec<(usize, &'a Site)>,
+    rows: Vec<(usize, &'a TrainingPoint)>,
     off: Vec<f64>,
     priors: Vec<Prior>,
-    texture: Texture,
+    kernel: KernelParameters,
 }
 
 impl<'a> System<'a> {
-    fn new(siblings: &Siblings<'a>, texture: Texture, places: &Places, most: usize) -> Self {
+    fn new(siblings: &Siblings<'a>, kernel: KernelParameters, places: &Places, most: usize) -> Self {
         let each = (most / siblings.len().max(1)).max(2);
         let few = |(family, all): (usize, &&'a Rows)| {
             spread_over(all.sites.len(), each).map(move |i| (family, &all.sites[i])).collect::<Vec<_>>()
         };
-        let mut rows: Vec<(usize, &Site)> = siblings.iter().enumerate().flat_map(few).collect();
+        let mut rows: Vec<(usize, &TrainingPoint)> = siblings.iter().enumerate().flat_map(few).collect();
         rows.truncate(most);
         let mut types: Vec<GpuType> = rows.iter().map(|(_, s)| s.gpu_type.clone()).collect();
         types.sort();
@@ -133,7 +133,7 @@ impl<'a> System<'a> {
             .iter()
             .map(|(_, s)| Setting { kind: u16::try_from(kind(&s.gpu_type)).unwrap_or(u16::MAX), ..s.setting })
             .collect();
-        let beyond = |s: &Site| {
+        let beyond = |s: &TrainingPoint| {
             if s.setting.nodes > 0.0 {
                 return s.off;
             }
@@ -141,11 +141,11 @@ impl<'a> System<'a> {
         };
         let off = rows.iter().map(|(_, s)| beyond(s)).collect();
         let priors = siblings.iter().map(|rows| rows.prior).collect();
-        Self { types, settings, rows, off, priors, texture }
+        Self { types, settings, rows, off, priors, kernel }
     }
 
     fn noise(&self) -> Vec<f64> {
-        let scatter = self.texture.scatter * self.texture.scatter;
+        let scatter = self.kernel.scatter * self.kernel.scatter;
         self.rows.iter().map(|(_, s)| s.noise * s.noise + scatter).collect()
     }
 
@@ -156,7 +156,7 @@ impl<'a> System<'a> {
             let (a, (of, site)) = (&self.settings[i], self.rows[i]);
             for j in 0..=i {
                 let (b, (other, mate)) = (&self.settings[j], self.rows[j]);
-                let mut at = parts.shared(self.texture, a, b);
+                let mut at = parts.shared(self.kernel, a, b);
                 if of == other {
                     let prior = &self.priors[of];
                     let within = if a.kind == b.kind { 1.0 } else { 0.0 };
@@ -164,11 +164,11 @@ impl<'a> System<'a> {
                     at += slopes
                         .map(|(p, (x, y))| x * y * (prior.own[p] + within * prior.within[p]))
                         .sum::<f64>();
-                    at += (1.0 - parts.deviation) * self.texture.covariance(a, b);
+                    at += (1.0 - parts.deviation) * self.kernel.covariance(a, b);
                 }
                 covariance[i * n + j] = at;
             }
-            covariance[i * n + i] += noise[i] - parts.scatter * self.texture.scatter * self.texture.scatter;
+            covariance[i * n + i] += noise[i] - parts.scatter * self.kernel.scatter * self.kernel.scatter;
         }
         Cholesky::new(n, covariance)
     }
@@ -202,16 +202,21 @@ impl<'a> System<'a> {
     }
 }
 
-impl Kin {
+impl ModelEffect {
     /// From a family's siblings; `None` where they have nothing in common, or there are none.
-    pub fn of(siblings: &Siblings<'_>, texture: Texture, parts: Parts, places: &Places) -> Option<Self> {
+    pub fn of(
+        siblings: &Siblings<'_>,
+        kernel: KernelParameters,
+        parts: Parts,
+        places: &Places,
+    ) -> Option<Self> {
         if siblings.is_empty() || parts == Parts::default() {
             return None;
         }
-        let system = System::new(siblings, texture, places, MAX_SITES);
+        let system = System::new(siblings, kernel, places, MAX_SITES);
         let (factor, alpha, _) = system.solved(parts)?;
         let System { types, settings, .. } = system;
-        Some(Self { types, settings, texture, parts, factor, alpha })
+        Some(Self { types, settings, kernel, parts, factor, alpha })
     }
 
     /// The siblings' GPU types; a setting's `kind` is its place here.
@@ -221,7 +226,7 @@ impl Kin {
 
     /// Covariances of what is common, with the siblings' rows.
     pub fn with(&self, s: &Setting) -> Vec<f64> {
-        self.settings.iter().map(|at| self.parts.shared(self.texture, s, at)).collect()
+        self.settings.iter().map(|at| self.parts.shared(self.kernel, s, at)).collect()
     }
 
     /// What is common at a setting with these covariances (log).
@@ -230,24 +235,24 @@ impl Kin {
     }
 
     /// The covariances in units that are independent of each other: products of two are what the siblings' rows take away.
-    pub fn told(&self, mut with: Vec<f64>) -> Vec<f64> {
+    pub fn informed(&self, mut with: Vec<f64>) -> Vec<f64> {
         self.factor.forward(&mut with);
         with
     }
 
     /// Back from such units to a weight of each sibling's row.
-    pub fn weights(&self, mut told: Vec<f64>) -> Vec<f64> {
-        self.factor.backward(&mut told);
-        told
+    pub fn weights(&self, mut informed: Vec<f64>) -> Vec<f64> {
+        self.factor.backward(&mut informed);
+        informed
     }
 
     /// Covariance of a family's deviation at two settings before the siblings' rows; `own` is the family's texture.
-    pub fn covariance(&self, own: Texture, a: &Setting, b: &Setting) -> f64 {
-        self.parts.shared(self.texture, a, b) + (1.0 - self.parts.deviation) * own.covariance(a, b)
+    pub fn covariance(&self, own: KernelParameters, a: &Setting, b: &Setting) -> f64 {
+        self.parts.shared(self.kernel, a, b) + (1.0 - self.parts.deviation) * own.covariance(a, b)
     }
 
     /// Scatter of the family's rows that no sibling has (variance).
-    pub fn scatter(&self, own: Texture) -> f64 {
+    pub fn scatter(&self, own: KernelParameters) -> f64 {
         (1.0 - self.parts.scatter) * own.scatter * own.scatter
     }
 }
@@ -269,7 +274,7 @@ mod tests {
             let mut slopes = [0.0; P];
             slopes[0] = 1.0;
             let setting = Setting { gpus: f64::from(gpus), ..here() };
-            Site { gpu_type: "T4".into(), setting, off, slopes, noise: 0.01 }
+            TrainingPoint { gpu_type: "T4".into(), setting, off, slopes, noise: 0.01 }
         };
         let prior = Prior { mean: q.means(), own: q.between(), within: q.within() };
         Rows { prior, sites: (0..4).map(site).collect() }
@@ -278,14 +283,15 @@ mod tests {
     fn found(bumps: &[f64], parts: Option<Parts>) -> (Parts, f64) {
         let families: Vec<Rows> = bumps.iter().enumerate().map(|(i, b)| family(i as f64, *b)).collect();
         let siblings: Vec<&Rows> = families.iter().collect();
-        let (texture, places) = (Texture::USUAL, Places::default());
-        let fitted = || Parts::fit(&vec![siblings.clone(); 3], texture, &places);
+        let (kernel, places) = (KernelParameters::USUAL, Places::default());
+        let fitted = || Parts::fit(&vec![siblings.clone(); 3], kernel, &places);
         let parts = parts.unwrap_or_else(fitted);
-        let kin = Kin::of(&siblings, texture, parts, &places);
+        let model_effect = ModelEffect::of(&siblings, kernel, parts, &places);
         (
             parts,
-            kin.map_or(0.0, |kin| {
-                kin.mean(&kin.with(&here())) - kin.mean(&kin.with(&Setting { gpus: 3.0, ..here() }))
+            model_effect.map_or(0.0, |model_effect| {
+                model_effect.mean(&model_effect.with(&here()))
+                    - model_effect.mean(&model_effect.with(&Setting { gpus: 3.0, ..here() }))
             }),
         )
     }

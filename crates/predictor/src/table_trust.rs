@@ -1,7 +1,7 @@
 //! How far the tables that users give are from what is then measured, learnt by namespace.
 //!
 //! **In**: rows of a family that were both given and measured by the system. **Out**: how much its table, and those of other families of
-//! the same namespace, are off ([`Trust`]): an error that a whole table shares, one that its rows of a GPU type share, and one of each row.
+//! the same namespace, are off ([`TableTrust`]): an error that a whole table shares, one that its rows of a GPU type share, and one of each row.
 //! Their variances are found by expectation and maximisation in a fixed number of rounds, as if [`PSEUDO`] tables had been right within
 //! [`USUAL`] before: a namespace whose tables are right keeps narrow intervals, one whose tables were off by a factor does not. No namespace
 //! says anything of another's tables.
@@ -10,9 +10,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::cells::{Cell, given};
 use crate::physics::Quantity;
 use crate::pool::{Pooled, owner};
+use crate::samples::{AggregatedSample, given};
 
 /// Tables that are thought to have been compared before any was.
 const PSEUDO: f64 = 1.0;
@@ -28,7 +28,7 @@ const ROUNDS: usize = 40;
 
 /// What two rows of one table have in common of their errors (variances of the log).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Doubt {
+pub(crate) struct TableVariances {
     /// All rows.
     pub table: f64,
     /// Rows of one GPU type, beyond that.
@@ -37,25 +37,25 @@ pub(crate) struct Doubt {
 
 /// How far tables are to be trusted.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Trust {
-    pub doubt: Doubt,
+pub(crate) struct TableTrust {
+    pub doubt: TableVariances,
     /// Of each row alone (variance of the log).
     pub row: f64,
     /// Whether a table of this namespace was ever compared with what was measured.
-    pub told: bool,
+    pub informed: bool,
 }
 
-impl Default for Trust {
+impl Default for TableTrust {
     fn default() -> Self {
         let row = USUAL_ROW * USUAL_ROW;
         let shared = 0.5 * (USUAL * USUAL - row);
-        Self { doubt: Doubt { table: shared, kind: shared }, row, told: false }
+        Self { doubt: TableVariances { table: shared, kind: shared }, row, informed: false }
     }
 }
 
 /// A row of a table that was measured too.
 #[derive(Clone, Debug)]
-struct Gap {
+struct TableResidual {
     /// Equal where the types are.
     kind: usize,
     /// Log of measured over given.
@@ -65,17 +65,17 @@ struct Gap {
 }
 
 /// Rows of a family that were both given and measured, in order of their types.
-fn gaps(table: &[Cell], seen: &[Cell]) -> Vec<Gap> {
-    let mut kinds: Vec<&str> = table.iter().map(|c| c.gpu_type.as_str()).collect();
-    kinds.sort_unstable();
-    kinds.dedup();
-    let gap = |seen: &Cell| {
+fn gaps(table: &[AggregatedSample], seen: &[AggregatedSample]) -> Vec<TableResidual> {
+    let mut type_index: Vec<&str> = table.iter().map(|c| c.gpu_type.as_str()).collect();
+    type_index.sort_unstable();
+    type_index.dedup();
+    let gap = |seen: &AggregatedSample| {
         let given = table.iter().find(|given| given.is(seen))?;
-        let kind = kinds.binary_search(&given.gpu_type.as_str()).ok()?;
+        let kind = type_index.binary_search(&given.gpu_type.as_str()).ok()?;
         let log = (seen.log - given.log).clamp(-FURTHEST, FURTHEST);
-        Some(Gap { kind, log, noise: seen.noise * seen.noise })
+        Some(TableResidual { kind, log, noise: seen.noise * seen.noise })
     };
-    let mut gaps: Vec<Gap> = seen.iter().filter_map(gap).collect();
+    let mut gaps: Vec<TableResidual> = seen.iter().filter_map(gap).collect();
     gaps.sort_by_key(|gap| gap.kind);
     gaps
 }
@@ -99,15 +99,15 @@ impl Squares {
     }
 }
 
-impl Trust {
+impl TableTrust {
     /// What families' rows make of it.
-    fn taught(self, families: &[Vec<Gap>]) -> Self {
+    fn taught(self, families: &[Vec<TableResidual>]) -> Self {
         let mut it = self;
         for _ in 0..ROUNDS {
             let mut sums = [Squares::default(); 3];
             families.iter().filter(|gaps| !gaps.is_empty()).for_each(|gaps| it.expect(gaps, &mut sums));
             let [table, kind, row] = sums;
-            it.told |= table.count > 0.0;
+            it.informed |= table.count > 0.0;
             it.doubt.table = table.mean(self.doubt.table);
             it.doubt.kind = kind.mean(self.doubt.kind);
             it.row = row.mean(self.row);
@@ -116,10 +116,10 @@ impl Trust {
     }
 
     /// Adds the squares that a table's errors are expected to have, of the table, of its types, of its rows.
-    fn expect(&self, table: &[Gap], [tables, kinds, rows]: &mut [Squares; 3]) {
+    fn expect(&self, table: &[TableResidual], [tables, type_index, rows]: &mut [Squares; 3]) {
         let doubt = self.doubt;
         // Means of types, and their variances around table and type.
-        let of_type = |gaps: &[Gap]| {
+        let of_type = |gaps: &[TableResidual]| {
             let weight: f64 = gaps.iter().map(|g| 1.0 / (self.row + g.noise)).sum();
             (gaps.iter().map(|g| g.log / (self.row + g.noise)).sum::<f64>() / weight, 1.0 / weight)
         };
@@ -133,7 +133,7 @@ impl Trust {
         for (gaps, (mean, rest)) in groups().zip(&types) {
             let part = doubt.kind / (doubt.kind + rest);
             let own = part * (mean - shared);
-            kinds.add(own, part * rest + part * part * unsure);
+            type_index.add(own, part * rest + part * part * unsure);
             let around = part * rest + (1.0 - part) * (1.0 - part) * unsure;
             for gap in gaps {
                 let part = self.row / (self.row + gap.noise);
@@ -148,7 +148,7 @@ impl Trust {
     }
 
     /// Marks the rows of a family's table by how far they are to be trusted, after what was seen of the family itself.
-    pub fn read(self, table: &mut [Cell], seen: &[Cell]) -> Self {
+    pub fn read(self, table: &mut [AggregatedSample], seen: &[AggregatedSample]) -> Self {
         let gaps = gaps(table, seen);
         let mut it = self;
         if !gaps.is_empty() {
@@ -166,12 +166,12 @@ impl Trust {
 
 /// Of one quantity, by owner.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Trusts(BTreeMap<String, Trust>);
+pub(crate) struct TableTrusts(BTreeMap<String, TableTrust>);
 
-impl Trusts {
+impl TableTrusts {
     /// From all families that are pooled: bounded, and nothing in them is a job's own word.
     pub fn learn(pooled: &[Pooled<'_>], quantity: Quantity) -> Self {
-        let mut owners: BTreeMap<&str, Vec<Vec<Gap>>> = BTreeMap::new();
+        let mut owners: BTreeMap<&str, Vec<Vec<TableResidual>>> = BTreeMap::new();
         for family in pooled.iter().filter(|p| !p.profile.given.is_empty()) {
             let seen = if quantity == Quantity::Time { &family.times } else { &family.watts };
             let gaps = gaps(&given(family.profile, quantity), seen);
@@ -179,13 +179,14 @@ impl Trusts {
                 owners.entry(owner(&family.profile.name)).or_default().push(gaps);
             }
         }
-        let of =
-            |(owner, families): (&str, Vec<Vec<Gap>>)| (owner.to_owned(), Trust::default().taught(&families));
+        let of = |(owner, families): (&str, Vec<Vec<TableResidual>>)| {
+            (owner.to_owned(), TableTrust::default().taught(&families))
+        };
         Self(owners.into_iter().map(of).collect())
     }
 
     /// Of a family's table, before anything was seen of the family.
-    pub fn of(&self, name: &str) -> Trust {
+    pub fn of(&self, name: &str) -> TableTrust {
         self.0.get(owner(name)).copied().unwrap_or_default()
     }
 }
@@ -195,18 +196,18 @@ mod tests {
     use super::*;
 
     /// A table that is off by so much on one type and on another, each measured on two rows for a hundred epochs.
-    fn table(on_one: f64, on_other: f64) -> Vec<Gap> {
-        let gap = |kind, log| Gap { kind, log, noise: 0.015 * 0.015 };
+    fn table(on_one: f64, on_other: f64) -> Vec<TableResidual> {
+        let gap = |kind, log| TableResidual { kind, log, noise: 0.015 * 0.015 };
         vec![gap(0, on_one - 0.01), gap(0, on_one + 0.01), gap(1, on_other - 0.01), gap(1, on_other + 0.01)]
     }
 
     #[test]
     fn one_table_that_was_off_by_two_is_enough_for_doubt_and_right_ones_leave_none() {
-        let usual = Trust::default();
-        assert!((usual.sigma() - USUAL).abs() < 1e-12 && !usual.told);
+        let usual = TableTrust::default();
+        assert!((usual.sigma() - USUAL).abs() < 1e-12 && !usual.informed);
         let off = usual.taught(&[table(0.69, 0.69)]);
-        assert!(off.told && off.sigma() > 0.35 && off.doubt.table > 4.0 * off.doubt.kind, "{off:?}");
-        let right: Vec<Vec<Gap>> =
+        assert!(off.informed && off.sigma() > 0.35 && off.doubt.table > 4.0 * off.doubt.kind, "{off:?}");
+        let right: Vec<Vec<TableResidual>> =
             (0..10).map(|i| table(0.02 * f64::from(i % 3 - 1), 0.02 * f64::from(i % 2))).collect();
         assert!(usual.taught(&right).sigma() <= USUAL, "{:?}", usual.taught(&right));
     }
@@ -215,17 +216,19 @@ mod tests {
     fn what_tables_and_types_are_off_by_is_told_apart() {
         // given: tables off by 0.5 up or down, or types off by that within tables that are right on the whole
         let sign = |i: i32| if i % 2 == 0 { 0.5 } else { -0.5 };
-        let tables: Vec<Vec<Gap>> = (0..12).map(|i| table(sign(i), sign(i))).collect();
-        let types: Vec<Vec<Gap>> = (0..12).map(|i| table(sign(i), -sign(i))).collect();
-        let (tables, types) = (Trust::default().taught(&tables).doubt, Trust::default().taught(&types).doubt);
+        let tables: Vec<Vec<TableResidual>> = (0..12).map(|i| table(sign(i), sign(i))).collect();
+        let types: Vec<Vec<TableResidual>> = (0..12).map(|i| table(sign(i), -sign(i))).collect();
+        let (tables, types) =
+            (TableTrust::default().taught(&tables).doubt, TableTrust::default().taught(&types).doubt);
         assert!((0.4..0.6).contains(&libm::sqrt(tables.table)) && tables.kind < 0.01, "{tables:?}");
         assert!((0.4..0.6).contains(&libm::sqrt(types.kind)) && types.table < 0.01, "{types:?}");
     }
 
     #[test]
     fn an_epoch_that_tells_little_teaches_little() {
-        let one =
-            |noise: f64| Trust::default().taught(&[vec![Gap { kind: 0, log: 0.3, noise: noise * noise }]]);
+        let one = |noise: f64| {
+            TableTrust::default().taught(&[vec![TableResidual { kind: 0, log: 0.3, noise: noise * noise }]])
+        };
         assert!(one(0.02).sigma() > 2.0 * one(0.6).sigma(), "{:?} {:?}", one(0.02), one(0.6));
         assert!(one(0.6).sigma() < 1.5 * USUAL, "{:?}", one(0.6));
     }

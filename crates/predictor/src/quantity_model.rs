@@ -12,17 +12,17 @@ use andreas_core::GpuType;
 use crate::calibration::Calibration;
 use crate::conformal::Factors;
 use crate::expected::Expected;
-use crate::kin::{Kin, Parts, Rows};
-use crate::physics::{Kinds, LEVEL, LIMITED, Quantity, Setting, Theta};
-use crate::places::{Place, Placed, at};
+use crate::model_effect::{ModelEffect, Parts, Rows};
+use crate::physics::{GpuTypeIndex, LEVEL, LIMITED, Quantity, Setting, Theta};
+use crate::places::{Place, PlacementResidual, at};
 use crate::pool::owner;
-use crate::population::{Member, Population};
+use crate::population::{FittedProfile, Population};
 use crate::populations::Populations;
-use crate::posterior::{Found, Posterior, Prior, Row, Texture};
+use crate::posterior::{Found, KernelParameters, Posterior, Prior, Row};
 use crate::ratio::{Level, Size};
 use crate::spread::spread;
-use crate::trust::Doubt;
-use crate::voices::MANY;
+use crate::table_trust::TableVariances;
+use crate::weight_policy::MANY;
 
 /// Families of one model that are asked for another.
 const SIBLINGS: usize = 64;
@@ -40,7 +40,7 @@ const FREE: f64 = 9.0;
 
 /// A cell as the curve takes it, its type not numbered yet.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Spot {
+pub(crate) struct QuantitySample {
     pub gpu_type: GpuType,
     /// The law's log for the type (power: for type, GPUs and nodes).
     pub law: f64,
@@ -48,7 +48,7 @@ pub(crate) struct Spot {
     pub setting: Setting,
     pub log: f64,
     pub noise: f64,
-    pub table: Option<Doubt>,
+    pub table: Option<TableVariances>,
 }
 
 /// One family's cells of one quantity.
@@ -58,7 +58,7 @@ pub(crate) struct Family {
     pub namespace: String,
     pub model: Option<String>,
     pub size: Size,
-    pub spots: Vec<Spot>,
+    pub spots: Vec<QuantitySample>,
 }
 
 /// A family's curve with what it rests on.
@@ -66,7 +66,7 @@ pub(crate) struct Family {
 pub(crate) struct Curve {
     pub posterior: Posterior,
     pub expected: Expected,
-    kinds: Kinds,
+    type_index: GpuTypeIndex,
     /// Cells by type.
     pub counts: BTreeMap<GpuType, usize>,
     /// Fewest and most GPUs seen on a type, in doublings.
@@ -76,25 +76,29 @@ pub(crate) struct Curve {
 
 impl Curve {
     /// A setting as this curve counts types; one it never saw shares no number with any.
-    fn place(&self, spot: &Spot) -> Setting {
-        let known = self.kinds.iter().find(|(_, t)| **t == spot.gpu_type).map(|(kind, _)| kind);
+    fn place(&self, spot: &QuantitySample) -> Setting {
+        let known = self.type_index.iter().find(|(_, t)| **t == spot.gpu_type).map(|(kind, _)| kind);
         let kind = known.unwrap_or(u16::MAX);
         self.expected.place(&spot.gpu_type, spot.law, self.level, Setting { kind, ..spot.setting })
     }
 
     /// What of the mean all families, or those of its model, have in common on this placement.
-    pub fn shared(&self, spot: &Spot) -> f64 {
-        let common = self.expected.kin.as_ref().map_or(0.0, |kin| kin.mean(&kin.with(&self.place(spot))));
+    pub fn shared(&self, spot: &QuantitySample) -> f64 {
+        let common = self
+            .expected
+            .model_effect
+            .as_ref()
+            .map_or(0.0, |model_effect| model_effect.mean(&model_effect.with(&self.place(spot))));
         self.expected.shared(&spot.gpu_type, &spot.setting) + common
     }
 
     /// Mean of the log.
-    pub fn mean(&self, spot: &Spot) -> f64 {
+    pub fn mean(&self, spot: &QuantitySample) -> f64 {
         self.posterior.mean(&self.place(spot))
     }
 
     /// Mean and variance of the log of a new row.
-    pub fn at(&self, spot: &Spot) -> (f64, f64) {
+    pub fn at(&self, spot: &QuantitySample) -> (f64, f64) {
         let (mean, variance) = self.posterior.at(&self.place(spot));
         (mean, variance + self.posterior.scatter())
     }
@@ -114,32 +118,32 @@ impl Curve {
 
 /// One quantity, learned.
 #[derive(Clone, Debug)]
-pub(crate) struct Stage {
+pub(crate) struct QuantityModel {
     pub quantity: Quantity,
     pub populations: Populations,
-    pub members: Vec<Member>,
+    pub members: Vec<FittedProfile>,
     /// Of a table's families.
-    texture: Texture,
+    kernel: KernelParameters,
     /// What families of one model have in common of what the texture says, by owner.
     parts: BTreeMap<String, Parts>,
     calibration: Calibration,
 }
 
-impl Stage {
+impl QuantityModel {
     /// From all families, in order of their names.
     pub fn fit(quantity: Quantity, families: &[Family]) -> Self {
         let mut stage = Self {
             quantity,
             populations: Populations::new(quantity),
             members: Vec::new(),
-            texture: Texture::USUAL,
+            kernel: KernelParameters::USUAL,
             parts: BTreeMap::new(),
             calibration: Calibration::new(quantity),
         };
         let start = Populations::new(quantity);
         stage.members = families.iter().filter_map(|f| stage.member(start.world(), f)).collect();
         stage.populations = Populations::fit(quantity, &stage.members.iter().collect::<Vec<_>>());
-        stage.texture = stage.compare_textures(families);
+        stage.kernel = stage.compare_textures(families);
         // What a family's rows say of it is read by what its owner's others say: read by what all say, a lie would be seen in every
         // honest family.
         let alone = Populations::alone(quantity, &stage.members.iter().collect::<Vec<_>>());
@@ -165,7 +169,8 @@ impl Stage {
         let mut expected = population.expect(self.quantity, family.size, &siblings);
         let rows: Vec<&Rows> = siblings.iter().map(|m| &m.rows).collect();
         let parts = self.parts.get(owner(&family.name)).copied().unwrap_or_default();
-        expected.kin = Kin::of(&rows, self.texture(family), parts, population.places()).map(Arc::new);
+        expected.model_effect =
+            ModelEffect::of(&rows, self.kernel(family), parts, population.places()).map(Arc::new);
         expected
     }
 
@@ -180,12 +185,13 @@ impl Stage {
     }
 
     /// Families of the same model and owner, at most so many: what others call a model is their word.
-    fn siblings(&self, family: &Family, most: usize) -> Vec<&Member> {
+    fn siblings(&self, family: &Family, most: usize) -> Vec<&FittedProfile> {
         if family.model.is_none() {
             return Vec::new();
         }
         let mine = owner(&family.name);
-        let is = |m: &&Member| m.model == family.model && m.name != family.name && owner(&m.name) == mine;
+        let is =
+            |m: &&FittedProfile| m.model == family.model && m.name != family.name && owner(&m.name) == mine;
         self.members.iter().filter(is).take(most).collect()
     }
 
@@ -206,7 +212,7 @@ impl Stage {
 
     /// A family's curve; `level` is what is thought of its level where it has no rows.
     pub fn curve(&self, family: &Family, expected: Expected, level: Found) -> Curve {
-        let usual = self.texture(family);
+        let usual = self.kernel(family);
         let curve = self.curve_of(&family.spots, expected, level, usual);
         if family.spots.len() < OWN_TEXTURE {
             return curve;
@@ -215,32 +221,41 @@ impl Stage {
         let few = spread(&family.spots, COMPARED_CELLS);
         let expected = curve.expected;
         let start = self.curve_of(&few, expected.clone(), level, usual).posterior.thetas();
-        let evidence = |texture: Texture| {
-            let curve = self.curve_from(&few, expected.clone(), level, texture, start.clone());
+        let evidence = |kernel: KernelParameters| {
+            let curve = self.curve_from(&few, expected.clone(), level, kernel, start.clone());
             let step = |a: f64, b: f64| libm::log(a / b) * libm::log(a / b);
-            let unlikely = step(texture.deviation, usual.deviation)
-                + step(texture.scatter, usual.scatter)
-                + step(texture.length, usual.length);
+            let unlikely = step(kernel.deviation, usual.deviation)
+                + step(kernel.scatter, usual.scatter)
+                + step(kernel.length, usual.length);
             curve.posterior.evidence - unlikely
         };
-        let texture = best(usual, evidence);
-        self.curve_from(&family.spots, expected, level, texture, curve.posterior.thetas())
+        let kernel = best(usual, evidence);
+        self.curve_from(&family.spots, expected, level, kernel, curve.posterior.thetas())
     }
 
     /// The same by some of its rows, with a given texture.
-    pub fn curve_of(&self, spots: &[Spot], expected: Expected, level: Found, texture: Texture) -> Curve {
-        self.curve_from(spots, expected, level, texture, BTreeMap::new())
+    pub fn curve_of(
+        &self,
+        spots: &[QuantitySample],
+        expected: Expected,
+        level: Found,
+        kernel: KernelParameters,
+    ) -> Curve {
+        self.curve_from(spots, expected, level, kernel, BTreeMap::new())
     }
 
     fn curve_from(
         &self,
-        spots: &[Spot],
+        spots: &[QuantitySample],
         expected: Expected,
         level: Found,
-        texture: Texture,
+        kernel: KernelParameters,
         start: BTreeMap<u16, Theta>,
     ) -> Curve {
-        let mut kinds = expected.kin.as_ref().map_or_else(Kinds::default, |kin| Kinds::starting(kin.types()));
+        let mut type_index = expected
+            .model_effect
+            .as_ref()
+            .map_or_else(GpuTypeIndex::default, |model_effect| GpuTypeIndex::starting(model_effect.types()));
         let mut counts: BTreeMap<GpuType, usize> = BTreeMap::new();
         let mut spans: BTreeMap<GpuType, (f64, f64)> = BTreeMap::new();
         let mut rows: Vec<Row> = Vec::with_capacity(spots.len());
@@ -249,7 +264,7 @@ impl Stage {
             let g = spot.setting.gpus;
             let span = spans.entry(spot.gpu_type.clone()).or_insert((g, g));
             *span = (span.0.min(g), span.1.max(g));
-            let setting = Setting { kind: kinds.of(&spot.gpu_type), ..spot.setting };
+            let setting = Setting { kind: type_index.of(&spot.gpu_type), ..spot.setting };
             let setting = expected.place(&spot.gpu_type, spot.law, level.mean, setting);
             rows.push(Row { setting, log: spot.log, noise: spot.noise, table: spot.table });
         }
@@ -261,11 +276,12 @@ impl Stage {
         if counts.keys().any(|t| !expected.covers(t)) || spots.is_empty() {
             prior.within[LEVEL] = prior.within[LEVEL].max(0.5 * Population::unknown_type());
         }
-        let posterior = Posterior::new(self.quantity, prior, texture, &rows, start, expected.kin.clone());
-        Curve { posterior, expected, kinds, counts, spans, level: level.mean }
+        let posterior =
+            Posterior::new(self.quantity, prior, kernel, &rows, start, expected.model_effect.clone());
+        Curve { posterior, expected, type_index, counts, spans, level: level.mean }
     }
 
-    fn member(&self, home: &Population, family: &Family) -> Option<Member> {
+    fn member(&self, home: &Population, family: &Family) -> Option<FittedProfile> {
         if family.spots.is_empty() {
             return None;
         }
@@ -278,7 +294,7 @@ impl Stage {
         wide.prior.within[LEVEL] = wide.prior.within[LEVEL].max(0.5);
         // Nor is the family's own level, or what all types share would be taken for theirs.
         wide.prior.own[LEVEL] = wide.prior.own[LEVEL].max(FREE);
-        let curve = self.curve_of(&spots, wide, level, self.texture(family));
+        let curve = self.curve_of(&spots, wide, level, self.kernel(family));
         let mut found = curve.posterior.found();
         for (p, found) in found.iter_mut().enumerate() {
             let (mean, own) = (curve.posterior.prior_mean(p), curve.posterior.prior_variance(p));
@@ -287,7 +303,7 @@ impl Stage {
         found[LEVEL].mean += level.mean;
         let within = curve.posterior.within_level();
         let types = curve.counts.len().max(1) as f64;
-        let on = curve.kinds.iter().map(|(kind, gpu_type)| {
+        let on = curve.type_index.iter().map(|(kind, gpu_type)| {
             // The family's own level is free: of the types' only their differences are told.
             let mut at = curve.posterior.level_on(kind);
             at.variance = (at.variance - within / types).max(0.0);
@@ -304,8 +320,8 @@ impl Stage {
         let mean = |of: fn(Setting) -> f64| {
             spots.iter().map(|s| of(curve.place(s))).sum::<f64>() / spots.len() as f64
         };
-        Some(Member {
-            bulk: family.size.bulk(mean(|s| s.base)),
+        Some(FittedProfile {
+            intensity: family.size.intensity(mean(|s| s.base)),
             network: [mean(|s| s.network), mean(|s| s.between)],
             rows: curve.posterior.sites(|i| spots[i].gpu_type.clone()),
             placed: if self.quantity == Quantity::Time { placed(&spots, &curve) } else { Vec::new() },
@@ -319,7 +335,7 @@ impl Stage {
     }
 
     /// A level that says nothing, in the middle of the rows.
-    pub fn free_level(&self, spots: &[Spot], expected: &Expected) -> Found {
+    pub fn free_level(&self, spots: &[QuantitySample], expected: &Expected) -> Found {
         if self.quantity == Quantity::Power {
             return Found::default();
         }
@@ -338,76 +354,76 @@ impl Stage {
 
     /// How smooth a family's curve is thought to be before its own rows. Namespaces do not tell each other: among a few steps the
     /// likeliest is taken, and one voice may be enough for another.
-    pub fn texture(&self, family: &Family) -> Texture {
+    pub fn kernel(&self, family: &Family) -> KernelParameters {
         self.texture_of(owner(&family.name))
     }
 
-    fn texture_of(&self, owner: &str) -> Texture {
-        if owner.is_empty() { self.texture } else { Texture::USUAL }
+    fn texture_of(&self, owner: &str) -> KernelParameters {
+        if owner.is_empty() { self.kernel } else { KernelParameters::USUAL }
     }
 
-    fn compare_textures(&self, families: &[Family]) -> Texture {
+    fn compare_textures(&self, families: &[Family]) -> KernelParameters {
         let of_a_table = |f: &&Family| owner(&f.name).is_empty() && f.spots.len() >= 4;
         let mut most: Vec<&Family> = families.iter().filter(of_a_table).collect();
         most.sort_by(|a, b| b.spots.len().cmp(&a.spots.len()).then(a.name.cmp(&b.name)));
         most.truncate(COMPARED);
         if most.len() < 3 {
-            return Texture::USUAL;
+            return KernelParameters::USUAL;
         }
         let start = |family: &&Family| {
             let spots = spread(&family.spots, COMPARED_CELLS);
             let population = self.populations.of(owner(&family.name));
             let expected = population.expect(self.quantity, family.size, &[]);
             let level = self.free_level(&spots, &expected);
-            let curve = self.curve_of(&spots, expected.clone(), level, Texture::USUAL);
+            let curve = self.curve_of(&spots, expected.clone(), level, KernelParameters::USUAL);
             (spots, expected, level, curve.posterior.thetas(), curve.posterior.evidence)
         };
         let starts: Vec<_> = most.iter().map(start).collect();
         let most_evidence = if starts.len() < MANY { f64::INFINITY } else { MOST_EVIDENCE };
-        let evidence = |texture: Texture| {
+        let evidence = |kernel: KernelParameters| {
             let of = starts.iter().map(|(spots, expected, level, start, usual)| {
-                let curve = self.curve_from(spots, expected.clone(), *level, texture, start.clone());
+                let curve = self.curve_from(spots, expected.clone(), *level, kernel, start.clone());
                 (curve.posterior.evidence - usual).clamp(-most_evidence, most_evidence)
             });
             of.sum::<f64>()
         };
-        best(Texture::USUAL, evidence)
+        best(KernelParameters::USUAL, evidence)
     }
 }
 
 /// What a family's rows on one node are beside its own physics.
-fn placed(spots: &[Spot], curve: &Curve) -> Vec<Placed> {
-    let place = |spot: &Spot| (spot.gpu_type.clone(), at(spot.setting.nodes, spot.setting.gpus));
+fn placed(spots: &[QuantitySample], curve: &Curve) -> Vec<PlacementResidual> {
+    let place = |spot: &QuantitySample| (spot.gpu_type.clone(), at(spot.setting.nodes, spot.setting.gpus));
     let here = || spots.iter().filter(|spot| spot.setting.nodes <= 0.0);
     let mut counts: BTreeMap<(GpuType, Place), f64> = BTreeMap::new();
     for spot in here() {
         *counts.entry(place(spot)).or_default() += 1.0;
     }
-    let row = |spot: &Spot| {
+    let row = |spot: &QuantitySample| {
         let (gpu_type, at) = place(spot);
         let weight = 1.0 / counts[&(gpu_type.clone(), at)];
         let residual = spot.log - curve.posterior.physics(&curve.place(spot));
-        Placed { gpu_type, at, residual, weight }
+        PlacementResidual { gpu_type, at, residual, weight }
     };
     here().map(row).collect()
 }
 
 /// One coordinate after the other, each over a few values.
-fn best(start: Texture, evidence: impl Fn(Texture) -> f64) -> Texture {
+fn best(start: KernelParameters, evidence: impl Fn(KernelParameters) -> f64) -> KernelParameters {
     const FACTORS: [f64; 4] = [0.35, 0.6, 1.7, 3.0];
     let mut best = (evidence(start), start);
-    let moves: [fn(Texture, f64) -> Texture; 3] = [
-        |t, f| Texture { scatter: (t.scatter * f).clamp(0.004, 0.3), ..t },
-        |t, f| Texture { deviation: (t.deviation * f).clamp(0.01, 0.5), ..t },
-        |t, f| Texture { length: (t.length * f).clamp(0.5, 8.0), ..t },
+    let moves: [fn(KernelParameters, f64) -> KernelParameters; 3] = [
+        |t, f| KernelParameters { scatter: (t.scatter * f).clamp(0.004, 0.3), ..t },
+        |t, f| KernelParameters { deviation: (t.deviation * f).clamp(0.01, 0.5), ..t },
+        |t, f| KernelParameters { length: (t.length * f).clamp(0.5, 8.0), ..t },
     ];
     for with in moves {
         let from = best.1;
         for factor in FACTORS {
-            let texture = with(from, factor);
-            let found = evidence(texture);
+            let kernel = with(from, factor);
+            let found = evidence(kernel);
             if found > best.0 {
-                best = (found, texture);
+                best = (found, kernel);
             }
         }
     }

@@ -5,7 +5,7 @@ use andreas_core::{Configuration, GpuCount, GpuType};
 use crate::physics::Quantity;
 use crate::screen::{MAX_EPOCH, MAX_WATTS, MIN_EPOCH, screen};
 use crate::spread::spread;
-use crate::trust::{Doubt, Trust};
+use crate::table_trust::{TableTrust, TableVariances};
 use crate::{Observation, Profile};
 
 /// Observations of a family that are read, newest first: a bound on the work, far above what a profile keeps.
@@ -19,7 +19,7 @@ pub(crate) const EPOCH_SPREAD: f64 = 0.15;
 
 /// One configuration of a family with its value.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Cell {
+pub(crate) struct AggregatedSample {
     pub gpu_type: GpuType,
     pub gpus: u32,
     pub nodes: u32,
@@ -32,14 +32,14 @@ pub(crate) struct Cell {
     /// Standard deviation of the log, by how little was watched.
     pub noise: f64,
     /// From the user's table.
-    pub table: Option<Doubt>,
+    pub table: Option<TableVariances>,
     /// Epochs watched.
     pub epochs: f64,
     /// Newest row.
     pub at: f64,
 }
 
-impl Cell {
+impl AggregatedSample {
     /// Where a question is: no value yet.
     pub fn asked(c: &Configuration, gpus: Option<GpuCount>, batch: Option<f64>) -> Self {
         Self {
@@ -90,9 +90,9 @@ pub(crate) fn observed<'a>(
     rows: impl IntoIterator<Item = &'a Observation>,
     quantity: Quantity,
     batch: Option<f64>,
-) -> Vec<Cell> {
+) -> Vec<AggregatedSample> {
     let sane = rows.into_iter().filter(|row| screen(row).is_ok());
-    let mut rows: Vec<(Cell, f64)> =
+    let mut rows: Vec<(AggregatedSample, f64)> =
         sane.filter_map(|row| Some((cell(row, quantity, batch)?, row.epochs))).collect();
     rows.sort_by(|(a, _), (b, _)| b.at.total_cmp(&a.at).then(order(a, b)));
     rows.truncate(MAX_ROWS);
@@ -101,9 +101,9 @@ pub(crate) fn observed<'a>(
     thinned(cells)
 }
 
-fn cell(row: &Observation, quantity: Quantity, batch: Option<f64>) -> Option<Cell> {
+fn cell(row: &Observation, quantity: Quantity, batch: Option<f64>) -> Option<AggregatedSample> {
     let c = &row.configuration;
-    Some(Cell {
+    Some(AggregatedSample {
         gpu_type: c.gpu_type.clone(),
         gpus: row.gpus.unwrap_or(c.total_gpus()).0,
         nodes: c.nodes,
@@ -117,7 +117,7 @@ fn cell(row: &Observation, quantity: Quantity, batch: Option<f64>) -> Option<Cel
     })
 }
 
-fn order_of_place(a: &Cell, b: &Cell) -> std::cmp::Ordering {
+fn order_of_place(a: &AggregatedSample, b: &AggregatedSample) -> std::cmp::Ordering {
     let number = |x: Option<f64>| x.unwrap_or(-1.0);
     (&a.gpu_type, a.gpus, a.nodes)
         .cmp(&(&b.gpu_type, b.gpus, b.nodes))
@@ -125,12 +125,12 @@ fn order_of_place(a: &Cell, b: &Cell) -> std::cmp::Ordering {
         .then(number(a.limit).total_cmp(&number(b.limit)))
 }
 
-fn order(a: &Cell, b: &Cell) -> std::cmp::Ordering {
+fn order(a: &AggregatedSample, b: &AggregatedSample) -> std::cmp::Ordering {
     order_of_place(a, b).then(a.log.total_cmp(&b.log)).then(a.epochs.total_cmp(&b.epochs))
 }
 
 /// One cell of rows in order of their value: the weighted median, and the noise that their epochs leave.
-fn together(rows: &[(Cell, f64)]) -> Cell {
+fn together(rows: &[(AggregatedSample, f64)]) -> AggregatedSample {
     let total: f64 = rows.iter().map(|(c, _)| c.epochs).sum();
     let mut below = 0.0;
     let mut log = rows[0].0.log;
@@ -145,11 +145,11 @@ fn together(rows: &[(Cell, f64)]) -> Cell {
     let spread = libm::sqrt(square).max(EPOCH_SPREAD);
     let at = rows.iter().map(|(c, _)| c.at).fold(f64::NEG_INFINITY, f64::max);
     let noise = spread / libm::sqrt(total.max(0.05));
-    Cell { log, noise, epochs: total, at, ..rows[0].0.clone() }
+    AggregatedSample { log, noise, epochs: total, at, ..rows[0].0.clone() }
 }
 
 /// At most [`MAX_CELLS`]: the newest; of cells of one age some of every part.
-fn thinned(mut cells: Vec<Cell>) -> Vec<Cell> {
+fn thinned(mut cells: Vec<AggregatedSample>) -> Vec<AggregatedSample> {
     if cells.len() <= MAX_CELLS {
         return cells;
     }
@@ -164,9 +164,9 @@ fn thinned(mut cells: Vec<Cell>) -> Vec<Cell> {
 }
 
 /// The cells of the user's table; of rows for one configuration the first counts.
-pub(crate) fn given(profile: &Profile, quantity: Quantity) -> Vec<Cell> {
-    let usual = Trust::default();
-    let mut cells: Vec<Cell> = Vec::new();
+pub(crate) fn given(profile: &Profile, quantity: Quantity) -> Vec<AggregatedSample> {
+    let usual = TableTrust::default();
+    let mut cells: Vec<AggregatedSample> = Vec::new();
     for row in profile.given.iter().take(MAX_GIVEN) {
         let (gpus, nodes) = (row.gpus.0, row.nodes.unwrap_or(1));
         let (value, low, high) = match quantity {
@@ -177,7 +177,7 @@ pub(crate) fn given(profile: &Profile, quantity: Quantity) -> Vec<Cell> {
         if gpus == 0 || nodes == 0 {
             continue;
         }
-        let cell = Cell {
+        let cell = AggregatedSample {
             gpu_type: row.gpu_type.clone(),
             gpus,
             nodes,
