@@ -94,7 +94,7 @@ mod tests {
     use crate::testing::{self, ApiServer};
 
     #[tokio::test]
-    async fn what_was_told_before_the_end_is_sent_and_then_the_loop_ends() {
+    async fn events_queued_before_shutdown_are_sent() {
         let server = ApiServer::new(Vec::new());
         let reporter = Reporter { controller: "test".into(), instance: None };
         let (events, send) = Events::new(Recorder::new(server.client(), reporter), StartBurst::default());

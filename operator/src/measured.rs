@@ -138,7 +138,7 @@ mod tests {
     use andreas_runtime::watch::Index;
     use serde_json::{Value, json};
 
-    fn told(index: &mut ClusterIndex, node: &str, version: u32, released: Value) {
+    fn report(index: &mut ClusterIndex, node: &str, version: u32, released: Value) {
         let node: SlimGpuNode = serde_json::from_value(json!({
             "metadata": {"name": node, "resourceVersion": version.to_string()}, "spec": {}, "status": {"released": released}}))
         .expect("a gpu node");
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gang_is_measured_when_every_gpu_of_every_member_was_told() {
+    fn a_gang_is_measured_when_every_gpu_of_every_member_was_reported() {
         let mut index = ClusterIndex::new();
         let job = ObjectKey { namespace: "team".into(), name: "bert".into() };
         let bound = Timestamp::from_second(1_000).expect("a time");
@@ -158,16 +158,16 @@ mod tests {
             json!({"pod": format!("team/{pod}"), "since": since, "joules": joules, "seconds": 10, "gpus": gpus})
         };
         let entry = |pod: &str, joules, gpus| at(pod, 1_001, joules, gpus);
-        told(&mut index, "n1", 1, json!([entry("other", 5, 2), entry("p0", 4_000, 2)]));
+        report(&mut index, "n1", 1, json!([entry("other", 5, 2), entry("p0", 4_000, 2)]));
         assert!(index.take_dirty().contains(&job));
         assert_eq!(of(&index, &members, 2), None);
         // One of its GPUs did not answer: what it used is not known.
-        told(&mut index, "n2", 2, json!([entry("p1", 2_000, 1)]));
+        report(&mut index, "n2", 2, json!([entry("p1", 2_000, 1)]));
         assert_eq!(of(&index, &members, 2), None);
         // An earlier pod of the name, deleted with its job, used some as well.
-        told(&mut index, "n2", 3, json!([at("p1", 900, 9_000, 1), entry("p1", 2_000, 1)]));
+        report(&mut index, "n2", 3, json!([at("p1", 900, 9_000, 1), entry("p1", 2_000, 1)]));
         assert_eq!(of(&index, &members, 2), None);
-        told(
+        report(
             &mut index,
             "n2",
             4,

@@ -316,7 +316,7 @@ mod tests {
     use andreas_runtime::watch::Index;
 
     #[test]
-    fn a_node_is_told_the_power_limits_of_the_pods_that_run_there_once() {
+    fn power_limits_of_running_pods_are_written_to_their_node_once() {
         let mut index = ClusterIndex::new();
         let status = json!({"phase": "Running", "allocation": {"attempt": 1, "generation": 1, "gpuType": "A", "gpus": 2,
             "gpusPerWorker": 1, "nodes": ["n1", "n2"], "placement": "", "since": "2026-01-01T00:00:00Z", "watts": 400,

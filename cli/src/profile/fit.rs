@@ -60,7 +60,7 @@ pub fn run(args: &FitArgs) -> Result<()> {
                 name.to_owned(),
                 (*gpu_type).to_owned(),
                 rows.len().to_string(),
-                usual(rows).told().unwrap_or_else(|| "-".to_owned()),
+                usual(rows).text().unwrap_or_else(|| "-".to_owned()),
                 predicted.first().map_or("-".to_owned(), |p| format!("{:.0}", p.power.median)),
             ];
             row.extend(predicted.iter().map(|p| seconds(p.epoch.median)));
@@ -69,12 +69,12 @@ pub fn run(args: &FitArgs) -> Result<()> {
         }
     }
     println!("{table}");
-    print!("{}", told(predictor.refused()));
+    print!("{}", refusals(predictor.refused()));
     Ok(())
 }
 
 /// What was left out, by reason, and whose rows these were.
-fn told(refused: &BTreeMap<String, Refused>) -> String {
+fn refusals(refused: &BTreeMap<String, Refused>) -> String {
     const NAMES: usize = 5;
     let mut by_reason: BTreeMap<Refusal, (u64, Vec<&str>)> = BTreeMap::new();
     for (namespace, reasons) in refused {
@@ -130,10 +130,10 @@ mod tests {
         let mut refused: BTreeMap<String, Refused> = (0..7).map(|n| (format!("lab-{n}"), many(10))).collect();
         refused.insert("other".to_owned(), [(Refusal::NotPositive, 2)].into());
         assert_eq!(
-            told(&refused),
+            refusals(&refused),
             "2 rows not pooled: NotPositive, of other\n\
              70 rows not pooled: TooMany, of lab-0, lab-1, lab-2, lab-3, lab-4 and 2 more\n"
         );
-        assert_eq!(told(&BTreeMap::new()), "");
+        assert_eq!(refusals(&BTreeMap::new()), "");
     }
 }

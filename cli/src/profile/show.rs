@@ -129,7 +129,7 @@ fn series(predictor: &Predictor, profile: &Profile, gpu_type: &GpuType) -> [Seri
     };
     let queries: Vec<Query> = counts.iter().map(query).collect();
     let answers = predictor.answer(profile, None, &queries);
-    let name = match usual.told() {
+    let name = match usual.text() {
         Some(batch) => format!("{gpu_type}, batch {batch}"),
         None => gpu_type.to_string(),
     };

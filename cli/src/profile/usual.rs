@@ -74,7 +74,7 @@ impl Usual {
     }
 
     /// The batch in words.
-    pub fn told(&self) -> Option<String> {
+    pub fn text(&self) -> Option<String> {
         match self.batch {
             Batch::Unknown => None,
             Batch::Global(batch) => Some(super::number_of(batch)),
@@ -91,13 +91,13 @@ mod tests {
     fn a_batch_is_that_of_all_gpus_or_of_each_as_most_rows_have_it() {
         let usual = |rows: &[(u32, u32, Option<f64>)]| Usual::of(rows.iter().copied());
         let weak = usual(&[(1, 1, Some(16.0)), (2, 1, Some(32.0)), (8, 2, Some(128.0)), (8, 1, Some(64.0))]);
-        assert_eq!((weak.batch(4), weak.told().as_deref()), (Some(64.0), Some("16 per GPU")));
+        assert_eq!((weak.batch(4), weak.text().as_deref()), (Some(64.0), Some("16 per GPU")));
         assert!(
             weak.is_of(2, 1, Some(32.0)) && !weak.is_of(8, 1, Some(64.0)) && !weak.is_of(8, 2, Some(128.0))
         );
         let strong = usual(&[(1, 1, Some(64.0)), (2, 1, Some(64.0)), (4, 1, Some(64.0)), (4, 1, Some(12.5))]);
-        assert_eq!((strong.batch(4), strong.nodes(6), strong.told().as_deref()), (Some(64.0), 1, Some("64")));
-        assert_eq!(usual(&[(1, 1, None)]).told(), None);
+        assert_eq!((strong.batch(4), strong.nodes(6), strong.text().as_deref()), (Some(64.0), 1, Some("64")));
+        assert_eq!(usual(&[(1, 1, None)]).text(), None);
         assert_eq!(usual(&[]).nodes(9), 2);
         assert_eq!(usual(&[(4, 1, None), (8, 2, None)]).nodes(16), 4);
     }

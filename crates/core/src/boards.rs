@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn products_are_told_apart_by_whole_words() {
+    fn products_are_matched_by_whole_words() {
         assert_eq!(board_power("NVIDIA-A100-SXM4-80GB"), Some((Watts(52.0), Watts(400.0))));
         assert_eq!(board_power("Quadro-RTX6000"), Some((Watts(25.0), Watts(260.0))));
         assert_eq!(board_power("Something-A2000X"), None);

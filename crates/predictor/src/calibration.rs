@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_of_many_families_crowds_nobody_out() {
+    fn a_tenant_with_many_families_does_not_displace_others() {
         let honest = (0..10).flat_map(|owner| (0..4).map(move |i| family(&format!("lab-{owner}"), i, 3)));
         let crowd = (0..60).map(|i| family("crowd", i, 24));
         let families: Vec<Family> = honest.chain(crowd).collect();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn of_whom_nothing_ran_is_thought_what_strangers_showed() {
+    fn without_own_runs_intervals_come_from_other_tenants() {
         let stage = QuantityModel::fit(Quantity::Time, &[family("lab", 0, 1)]);
         let calibration = Calibration::fit(&stage, &[family("lab", 0, 1)]);
         assert_eq!(calibration.of("lab/next", false), Factors::start(Quantity::Time));

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tables_and_types_are_off_by_is_told_apart() {
+    fn errors_of_tables_and_of_types_are_separated() {
         // given: tables off by 0.5 up or down, or types off by that within tables that are right on the whole
         let sign = |i: i32| if i % 2 == 0 { 0.5 } else { -0.5 };
         let tables: Vec<Vec<TableResidual>> = (0..12).map(|i| table(sign(i), sign(i))).collect();

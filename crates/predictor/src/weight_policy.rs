@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_that_speaks_loudly_decides_a_sixty_fourth() {
+    fn another_tenant_decides_at_most_a_sixty_fourth() {
         // Namespaces that say one each, and one that says a thousand in ten families.
         for isolated in [0, 3, 20, 100] {
             let mut words: Vec<(usize, f64)> = (0..isolated).map(|of| (of, 1.0)).collect();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn at_home_one_is_heard_beside_the_others() {
+    fn within_a_tenant_each_family_counts() {
         assert!((said(&[(0, 3.0)], WeightPolicy::within_tenant(2, false))[0] - 3.0).abs() < 1e-9);
         let all: Vec<(usize, f64)> = (0..20).map(|of| (of, if of == 0 { 50.0 } else { 1.0 })).collect();
         let said = said(&all, WeightPolicy::within_tenant(20, false));

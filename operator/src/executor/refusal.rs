@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn quota_template_and_trouble_are_told_apart() {
+    fn quota_template_and_server_errors_are_distinguished() {
         let quota = r#"pods "a-1-0" is forbidden: exceeded quota: q, requested: pods=1, used: pods=5, limited: pods=5"#;
         assert!(matches!(answer(403, quota), Refusal::Quota(words) if words == quota));
         assert!(matches!(
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_says_when_is_heard() {
+    fn retry_after_is_respected() {
         let mut status = Status::failure("too many requests", "TooManyRequests");
         status.code = 429;
         status.details = serde_json::from_value(serde_json::json!({ "retryAfterSeconds": 3 })).ok();

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_waits_for_the_crowd_to_go_waits_for_a_bounded_time() {
+    async fn waiting_for_the_end_of_a_burst_is_bounded() {
         let start_burst = StartBurst::default();
         let began = Instant::now();
         start_burst.ended(began).await;

@@ -64,7 +64,7 @@ fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 #[test]
-fn a_fit_that_hangs_is_told_of_once_and_the_model_before_goes_on() {
+fn a_hanging_fit_is_reported_once_and_the_previous_model_stays() {
     // Given a fit that is quick at first and then never comes back.
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);

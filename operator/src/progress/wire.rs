@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_callbacks_post_by_habit_is_told_apart() {
+    fn posts_of_known_callbacks_are_distinguished() {
         assert_eq!(status(r#"{"trainerStatus":{"progressPercentage":0}}"#).claim(1), None);
         let end = status(r#"{"trainerStatus":{"progressPercentage":100}}"#).claim(1).expect("a claim");
         assert!(end.is_plain_hundred());

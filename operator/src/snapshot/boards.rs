@@ -51,7 +51,7 @@ mod tests {
     use andreas_api::energy_policy::GpuTypePower;
 
     #[test]
-    fn products_are_told_apart_by_whole_words() {
+    fn products_are_matched_by_whole_words() {
         let policy = EnergyPolicySpec::default();
         let max = |name: &str| board(name, &policy).max.0;
         assert_eq!(max("NVIDIA-A100-SXM4-80GB"), 400.0);

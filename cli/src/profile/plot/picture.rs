@@ -152,13 +152,13 @@ fn axes(out: &mut String, Chart { measure, series }: &Chart, number: usize, top:
                 y(point.value),
                 escape(&s.name),
                 point.gpus,
-                told(*measure, point.value)
+                described(*measure, point.value)
             );
         }
     }
 }
 
-fn told(measure: Measure, value: f64) -> String {
+fn described(measure: Measure, value: f64) -> String {
     match measure {
         Measure::Epoch => format!("{} s", super::super::number(value)),
         Measure::Power => format!("{} W", super::super::number(value)),

@@ -19,7 +19,7 @@ fn member(i: usize, overhead: f64) -> FittedProfile {
 }
 
 #[test]
-fn families_teach_their_owners_next_one_and_strangers_little() {
+fn families_inform_their_tenant_and_others_little() {
     let own = |i: usize| FittedProfile {
         name: format!("lab/f{i}"),
         namespace: "lab".into(),

@@ -279,7 +279,7 @@ async fn times_that_contradict_each_other_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_succeeds_itself_is_told_so_unless_another_was_ever_seen() {
+async fn taking_over_from_an_earlier_process_of_the_same_name_is_recognised() {
     // given: a leads, having found no lease, and dies
     let server = Server::default();
     let a = server.link();

@@ -45,12 +45,12 @@ pub enum Knowledge {
 
 /// What is observed of one job.
 #[derive(Debug, Default)]
-pub(super) struct Lessons {
+pub(super) struct JobEvidence {
     given: Vec<Given>,
     features: Features,
     rows: Vec<Row>,
     /// Configurations and whole epochs when the table was last made; none: it never was.
-    told: Option<(usize, f64)>,
+    shown_at: Option<(usize, f64)>,
 }
 
 /// One configuration of it.
@@ -66,7 +66,7 @@ struct Row {
     dice: ChaCha8Rng,
 }
 
-impl Lessons {
+impl JobEvidence {
     fn profile(&self, job: &Job) -> Profile {
         let observations = self.rows.iter().filter(|row| row.epochs >= 1.0);
         let observations = observations.map(|row| Observation {
@@ -125,7 +125,8 @@ impl Lessons {
     /// Enough is new for another table: a configuration, or twice as many epochs.
     fn news(&self) -> bool {
         let (rows, epochs) = self.seen();
-        self.told.is_none_or(|(told_rows, told)| rows > told_rows || epochs >= 2.0 * told.max(0.5))
+        self.shown_at
+            .is_none_or(|(told_rows, shown_at)| rows > told_rows || epochs >= 2.0 * shown_at.max(0.5))
     }
 }
 
@@ -189,7 +190,7 @@ impl Learner {
     }
 
     /// What is known of a job at its submission; `table` is what its user gives of times, if anything.
-    pub fn admit(features: Option<&Features>, table: Option<&[Estimate]>) -> Lessons {
+    pub fn admit(features: Option<&Features>, table: Option<&[Estimate]>) -> JobEvidence {
         let given = table.unwrap_or_default().iter().map(|row| Given {
             gpu_type: row.gpu_type.clone(),
             gpus: row.gpus,
@@ -197,15 +198,15 @@ impl Learner {
             epoch: Some(row.epoch),
             power: Some(row.power),
         });
-        Lessons {
+        JobEvidence {
             given: given.collect(),
             features: features.cloned().unwrap_or_default(),
-            ..Lessons::default()
+            ..JobEvidence::default()
         }
     }
 
     /// A job has ended after so long on its GPUs.
-    pub fn ended(&mut self, job: &Job, lessons: &Lessons, run_time: Seconds) {
+    pub fn ended(&mut self, job: &Job, evidence: &JobEvidence, run_time: Seconds) {
         if !self.learning {
             return;
         }
@@ -213,12 +214,12 @@ impl Learner {
         if self.ended.len() >= REMEMBERED {
             self.ended.remove(0);
         }
-        self.ended.push(lessons.profile(job));
+        self.ended.push(evidence.profile(job));
         self.news.0 += 1;
     }
 
     /// Fits anew where enough is new.
-    pub fn refresh<'a>(&mut self, live: impl Iterator<Item = (&'a Job, &'a Lessons)>) {
+    pub fn refresh<'a>(&mut self, live: impl Iterator<Item = (&'a Job, &'a JobEvidence)>) {
         let due = (NEW_SHARE * self.news.1 as f64).max(1.0);
         if (self.news.0 as f64) < due {
             return;
@@ -231,12 +232,12 @@ impl Learner {
     }
 
     /// Shows the planner what is thought of a job: its rows, how it spreads, and whether it may be moved.
-    pub fn tell(&self, truth: &Job, lessons: &mut Lessons, refitted: bool, shown: &mut Job) {
-        if lessons.told.is_some() && !(self.learning && (refitted || lessons.news())) {
+    pub fn tell(&self, truth: &Job, evidence: &mut JobEvidence, refitted: bool, shown: &mut Job) {
+        if evidence.shown_at.is_some() && !(self.learning && (refitted || evidence.news())) {
             return;
         }
-        lessons.told = Some(lessons.seen());
-        let profile = lessons.profile(truth);
+        evidence.shown_at = Some(evidence.seen());
+        let profile = evidence.profile(truth);
         let prior = self.prior(truth);
         let asked: Vec<Configuration> =
             truth.estimates.iter().map(|row| on(&row.gpu_type, 1, row.gpus.0)).collect();

@@ -6,7 +6,7 @@ use andreas_core::{Joules, Seconds, Time};
 use andreas_planner::{Job, Placement};
 
 use super::error::Belief;
-use super::learning::Lessons;
+use super::learning::JobEvidence;
 
 /// What is true of a job at present; the planner sees only its `Job`.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(super) struct Live {
     /// What is believed, where predictions are wrong.
     pub belief: Option<Belief>,
     /// What is observed of it, where times are predicted.
-    pub lessons: Option<Lessons>,
+    pub evidence: Option<JobEvidence>,
     /// The fit that its table is of.
     pub version: u32,
 }
@@ -82,25 +82,25 @@ impl Live {
     }
 
     /// When its first whole epoch on a type that was not measured yet is done.
-    pub fn lesson(&self, trained: Seconds) -> Option<Seconds> {
+    pub fn next_observation(&self, trained: Seconds) -> Option<Seconds> {
         let (run, belief) = (self.run.as_ref()?, self.belief.as_ref()?);
         belief.curious(&run.place.gpu_type).then(|| Seconds((run.pace - trained.0).max(0.0)))
     }
 
     /// When its first whole epoch on a configuration that was never seen is done.
     pub fn first_epoch(&self, now: Time) -> Option<Time> {
-        let (run, lessons) = (self.run.as_ref()?, self.lessons.as_ref()?);
+        let (run, evidence) = (self.run.as_ref()?, self.evidence.as_ref()?);
         let left = (1.0 - run.epochs).max(0.0) * run.pace;
-        lessons.curious(&run.place).then(|| Time(run.ready.0.max(now.0) + left))
+        evidence.curious(&run.place).then(|| Time(run.ready.0.max(now.0) + left))
     }
 
     /// Looks at the whole epochs that were trained since the last look; the seed is that of their noise.
     pub fn observe(&mut self, now: Time, seed: u64) {
-        let (Some(run), Some(lessons)) = (&mut self.run, &mut self.lessons) else { return };
+        let (Some(run), Some(evidence)) = (&mut self.run, &mut self.evidence) else { return };
         // An epoch that ends with the event has ended.
         let whole = (run.epochs + 1e-9) as u32;
         if whole > run.observed {
-            lessons.observe(run, whole - run.observed, now, (seed, self.index as u64));
+            evidence.observe(run, whole - run.observed, now, (seed, self.index as u64));
             run.observed = whole;
         }
     }

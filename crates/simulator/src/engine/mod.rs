@@ -192,7 +192,7 @@ impl<'a> Replay<'a> {
             }
             let table = belief.as_ref().map(|_| seen.estimates.clone());
             let features = self.scenario.features.get(&job.id);
-            let lessons = self.learner.as_ref().map(|_| Learner::admit(features, table.as_deref()));
+            let evidence = self.learner.as_ref().map(|_| Learner::admit(features, table.as_deref()));
             self.snapshot.jobs.push(seen);
             self.live.push(Live {
                 index: self.next_job,
@@ -203,8 +203,8 @@ impl<'a> Replay<'a> {
                 unsaved: Seconds::ZERO,
                 restarts: 0,
                 energy: andreas_core::Joules::ZERO,
-                belief: belief.filter(|_| lessons.is_none()),
-                lessons,
+                belief: belief.filter(|_| evidence.is_none()),
+                evidence,
                 version: 0,
             });
             self.next_job += 1;
@@ -298,12 +298,12 @@ impl<'a> Replay<'a> {
     /// Shows the planner what is thought of the jobs by now.
     fn tell(&mut self) {
         let Some(learner) = &mut self.learner else { return };
-        learner.refresh(self.live.iter().filter_map(|l| Some((&*l.truth, l.lessons.as_ref()?))));
+        learner.refresh(self.live.iter().filter_map(|l| Some((&*l.truth, l.evidence.as_ref()?))));
         for (job, live) in self.snapshot.jobs.iter_mut().zip(&mut self.live) {
             let refitted = live.version != learner.version;
             live.version = learner.version;
-            if let Some(lessons) = &mut live.lessons {
-                learner.tell(&live.truth, lessons, refitted, job);
+            if let Some(evidence) = &mut live.evidence {
+                learner.tell(&live.truth, evidence, refitted, job);
             }
         }
     }
@@ -362,13 +362,13 @@ impl<'a> Replay<'a> {
         let ends = self.live.iter().filter_map(|l| l.end(now));
         let submission = self.scenario.jobs.get(self.next_job).map(|j| j.submit);
         let outage = self.outages.get(self.next_outage).map(|o| o.0);
-        let lessons = self.live.iter().filter_map(|l| self.lesson_at(l));
+        let evidence = self.live.iter().filter_map(|l| self.next_observation_at(l));
         let edges = [
             self.scenario.tariff.next_edge(now),
             self.scenario.budget.as_ref().and_then(|b| b.next_edge(now)),
             self.scenario.tick.map(|tick| now + tick),
         ];
-        let coming = ends.chain(submission).chain(outage).chain(lessons);
+        let coming = ends.chain(submission).chain(outage).chain(evidence);
         let next = coming.reduce(|a, b| if b.0 < a.0 { b } else { a });
         let planned =
             planned.filter(|at| at.0 > now.0 + TOGETHER).map(|at| Time(at.0.max((now + IN_VIEW).0)));
@@ -388,7 +388,7 @@ impl<'a> Replay<'a> {
         (self.waits <= MOST_PATIENCE).then_some(again)
     }
 
-    fn lesson_at(&self, live: &Live) -> Option<Time> {
+    fn next_observation_at(&self, live: &Live) -> Option<Time> {
         if let Some(learner) = &self.learner {
             return live.first_epoch(self.now).filter(|_| learner.learning);
         }
@@ -397,7 +397,7 @@ impl<'a> Replay<'a> {
         }
         let run = live.run.as_ref()?;
         let trained = Seconds((self.now.0 - run.ready.0).max(0.0));
-        Some(Time(self.now.0.max(run.ready.0)) + live.lesson(trained)?)
+        Some(Time(self.now.0.max(run.ready.0)) + live.next_observation(trained)?)
     }
 
     /// Whoever has trained a whole epoch on a type for the first time knows better.
@@ -411,7 +411,7 @@ impl<'a> Replay<'a> {
             return;
         }
         for i in 0..self.live.len() {
-            let due = self.lesson_at(&self.live[i]).is_some_and(|at| at.0 <= self.now.0 + TOGETHER);
+            let due = self.next_observation_at(&self.live[i]).is_some_and(|at| at.0 <= self.now.0 + TOGETHER);
             let live = &mut self.live[i];
             let (true, Some(run), Some(belief)) = (due, &live.run, &mut live.belief) else { continue };
             belief.measure(&run.place.gpu_type);
@@ -437,8 +437,8 @@ impl<'a> Replay<'a> {
             if let Some(run) = &live.run {
                 self.record(live.index, run);
             }
-            if let (Some(learner), Some(lessons)) = (&mut self.learner, &live.lessons) {
-                learner.ended(&live.truth, lessons, self.now - live.start.unwrap_or(self.now));
+            if let (Some(learner), Some(evidence)) = (&mut self.learner, &live.evidence) {
+                learner.ended(&live.truth, evidence, self.now - live.start.unwrap_or(self.now));
             }
             let bill = meter::lateness(self.scenario, &live, self.now, &mut self.sum);
             self.turnarounds.push((self.now - live.truth.submit).0);

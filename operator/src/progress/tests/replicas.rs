@@ -212,7 +212,7 @@ async fn an_address_that_asks_too_much_costs_no_reviews_and_others_none_of_their
 }
 
 #[tokio::test]
-async fn a_member_of_the_present_attempt_is_heard() {
+async fn reports_of_members_of_the_current_attempt_are_accepted() {
     let review = json!({"spec": {}, "status": {"authenticated": true, "audiences": ["andreas.dev/progress/j1"],
         "user": {"username": "system:serviceaccount:team:default", "extra": {
             "authentication.kubernetes.io/pod-name": ["bert-1-0"], "authentication.kubernetes.io/pod-uid": ["p0"]}}}});

@@ -4,5 +4,6 @@
 mod chart_golden;
 mod examples;
 mod metrics_files;
+mod words;
 mod workflows;
 mod workload;
