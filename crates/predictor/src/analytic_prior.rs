@@ -1,7 +1,9 @@
-//! The analytic law: what to expect before anything was observed. The regression learns deviations from it.
+//! Analytic prior: the expectation before any observation. The regressions learn deviations from
+//! it.
 //!
-//! Time: Amdahl's law over GPUs, a factor for every doubling of nodes, and speed over types as a power of their
-//! maximum draw. Power: a share of the range between idle and maximum, less where GPUs wait for each other.
+//! Time: Amdahl's law over GPUs, a factor per doubling of nodes, and type speed as a power of
+//! maximum draw. Power: a share of the range between idle and maximum, less where GPUs wait for
+//! each other.
 
 use std::collections::BTreeMap;
 
@@ -9,23 +11,25 @@ use andreas_core::GpuType;
 
 use crate::GpuModel;
 
-/// Part of an epoch that does not shrink with GPUs. ElasticFlow's A100 tables (strong scaling, 8 GPUs) give 0.05-0.48, median
-/// 0.16; large batches 0.05-0.15.
+/// Part of an epoch that does not shrink with GPUs. ElasticFlow's A100 tables (strong scaling, 8
+/// GPUs) give 0.05-0.48, median 0.16; large batches 0.05-0.15.
 const SERIAL: f64 = 0.1;
-/// Slow-down by each doubling of nodes (T4 nodes of 4 GPUs, Pollux: 1.05-1.3).
+/// Slow-down per doubling of nodes (T4 nodes of 4 GPUs, Pollux: 1.05-1.3).
 const PER_NODE_DOUBLING: f64 = 0.1;
-/// Speed over types ~ maximum draw to this power: between the ratios of V100 and T4 to A100 that the tables of
-/// Zeus and ElasticFlow give (0.49-0.78 at 0.75 of the draw; 0.33-0.50 at 0.18 of it).
+/// Type speed ~ maximum draw to this power. It lies between the ratios of V100 and T4 to A100 in
+/// the tables of Zeus and ElasticFlow (0.49-0.78 at 0.75 of the draw; 0.33-0.50 at 0.18 of it).
 const TYPE_EXPONENT: f64 = 0.55;
-/// Busy share of the range between idle and maximum: ResNet-50, BERT and DeepSpeech2 in Zeus' V100 table 0.75-0.90.
+/// Busy share of the range between idle and maximum: 0.75-0.90 for ResNet-50, BERT and DeepSpeech2
+/// in Zeus' V100 table.
 const BUSY: f64 = 0.8;
-/// Of a type that nobody described: one in the middle of the field.
+/// Board of an undescribed type, watts.
 const UNKNOWN: Board = Board { idle: 30.0, max: 300.0 };
-/// Time stretches by ((u - s) / (a - s))^gamma when a limit makes the draw fall from u to a; s is this part of the maximum
-/// (fits of Zeus' tables: 0.04 of a V100, up to 0.3 of an A40), gamma is found for each family and type.
+/// Time stretches by ((u - s) / (a - s))^gamma when a limit lowers the draw from u to a. s is this
+/// share of the maximum (fits of Zeus' tables: 0.04 of a V100, up to 0.3 of an A40); gamma is
+/// fitted per profile and type.
 const LIMIT_STATIC: f64 = 0.15;
 
-/// Bounds of everything in logs: no input can drive a value out of them.
+/// Bounds of logs: no input can exceed them.
 pub(crate) const LOG_TIME: (f64, f64) = (-14.0, 21.0);
 pub(crate) const LOG_WATTS: (f64, f64) = (-2.0, 11.0);
 
@@ -42,7 +46,7 @@ pub(crate) struct AnalyticPrior {
 }
 
 impl AnalyticPrior {
-    /// Models that make no sense (not finite, not positive, idle above maximum) count as unknown.
+    /// Invalid models (not finite, not positive, idle above maximum) count as unknown.
     pub fn new(models: &[GpuModel]) -> Self {
         let sane = |m: &&GpuModel| m.idle.0 >= 0.0 && m.max.0 > m.idle.0 && m.max.0 >= 1.0 && m.max.0 <= 1e4;
         let boards =
@@ -54,18 +58,19 @@ impl AnalyticPrior {
         self.boards.get(gpu_type).copied().unwrap_or(UNKNOWN)
     }
 
-    /// Log of the time of one GPU of a type, up to a constant of the family.
+    /// Log of the time on one GPU of a type, up to a constant of the profile.
     pub fn log_type(&self, gpu_type: &GpuType) -> f64 {
         -TYPE_EXPONENT * libm::log(self.board(gpu_type).max / UNKNOWN.max)
     }
 
-    /// Log of the time on `gpus` over `nodes`, relative to one GPU. Falls in `gpus`, never faster than 1 / gpus.
+    /// Log of the time on `gpus` over `nodes`, relative to one GPU. Falls with `gpus`, never faster
+    /// than 1 / gpus.
     pub fn log_scaling(gpus: u32, nodes: u32) -> f64 {
         let amdahl = SERIAL + (1.0 - SERIAL) / f64::from(gpus.max(1));
         libm::log(amdahl) + Self::log_spread(nodes)
     }
 
-    /// Log of the slow-down by being spread.
+    /// Log of the slow-down by several nodes.
     pub fn log_spread(nodes: u32) -> f64 {
         libm::log(1.0 + PER_NODE_DOUBLING * libm::log2(f64::from(nodes.max(1))))
     }
@@ -77,8 +82,8 @@ impl AnalyticPrior {
         libm::log(idle + BUSY * (max - idle) * libm::sqrt(efficiency.min(1.0)))
     }
 
-    /// Log of how much of a GPU's draw above its static part a limit takes away (both draws in logs); 0 where it
-    /// takes nothing, never beyond a factor 20.
+    /// Log of the share of a GPU's draw above its static part that a limit removes (both draws in
+    /// logs). 0 if it removes nothing; at most a factor 20.
     pub fn taken(&self, gpu_type: &GpuType, free: f64, limited: f64) -> f64 {
         let floor = LIMIT_STATIC * self.board(gpu_type).max;
         let above = |log: f64| (libm::exp(log) - floor).max(0.25 * libm::exp(log));

@@ -1,4 +1,4 @@
-//! A log-normal estimate: positive quantities that are wrong by factors, not by amounts.
+//! A log-normal estimate of a positive quantity: its errors are factors, not differences.
 
 use andreas_core::Seconds;
 use serde::{Deserialize, Serialize};
@@ -19,37 +19,37 @@ pub struct Estimate {
     pub median: f64,
     /// Standard deviation of its natural logarithm; >= 0.
     pub sigma: f64,
-    /// What it rests on.
+    /// Its source.
     pub source: Source,
 }
 
 impl Estimate {
-    /// Of a quantity of which nothing is known but its usual size: wrong by a factor of 3 each way (p10 and p90).
+    /// Estimate without evidence: wrong by a factor of 3 each way (p10 and p90).
     pub fn prior(median: f64) -> Self {
         Self { median, sigma: FACTOR_THREE, source: Source::Prior }
     }
 
-    /// Below this with 10 % probability.
+    /// 10 % quantile.
     pub fn p10(&self) -> f64 {
         self.median * libm::exp(-Z90 * self.sigma)
     }
 
-    /// Below this with 90 % probability.
+    /// 90 % quantile.
     pub fn p90(&self) -> f64 {
         self.median * libm::exp(Z90 * self.sigma)
     }
 
-    /// Below this with 5 % probability: the lower end of the interval of 90 %.
+    /// 5 % quantile: lower end of the 90 % interval.
     pub fn low(&self) -> f64 {
         self.median * libm::exp(-Z95 * self.sigma)
     }
 
-    /// Below this with 95 % probability: the upper end of the interval of 90 %.
+    /// 95 % quantile: upper end of the 90 % interval.
     pub fn high(&self) -> f64 {
         self.median * libm::exp(Z95 * self.sigma)
     }
 
-    /// The expected value, `exp(mu + sigma^2 / 2)`: what energy and cost are counted with.
+    /// Expected value, `exp(mu + sigma^2 / 2)`; used for energy and cost.
     pub fn mean(&self) -> f64 {
         self.median * libm::exp(self.sigma * self.sigma / 2.0)
     }
@@ -60,11 +60,11 @@ impl Estimate {
     }
 }
 
-/// Probability that something is done within `available`, when it takes `remaining` (median) with a standard deviation
-/// of the log of `sigma`.
+/// Probability that something ends within `available`. `remaining` is its median time, `sigma` the
+/// standard deviation of the log.
 ///
-/// 0 when no time is left and something remains; with `sigma` 0 it is a step. Never NaN: what is not a number
-/// counts as not done in time.
+/// 0 if no time is left and something remains; a step function if `sigma` is 0. Never NaN: NaN
+/// input counts as not on time.
 pub fn on_time_probability(remaining: Seconds, sigma: f64, available: Seconds) -> f64 {
     if remaining.0.is_nan() || available.0.is_nan() || sigma.is_nan() || available.0 < 0.0 {
         return 0.0;

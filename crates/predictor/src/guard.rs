@@ -1,18 +1,19 @@
-//! More GPUs of one type on as many nodes are never slower, and never faster than their number, unless a table or an
-//! observation says so itself.
+//! Monotone projection: on the same type and nodes, more GPUs are never slower and never faster
+//! than their ratio, unless a table or an observation says so.
 //!
-//! The curve is read on a fixed grid of GPU counts and walked upwards: each step stays between "no faster" and "as fast as
-//! the GPUs added", and within what the next known count allows. Between grid points it is straight in logs, which keeps
-//! both.
+//! The curve is read on a fixed grid of GPU counts, upwards. Each step stays between "no faster"
+//! and ideal speed-up, and within what the next known count allows. Log-linear interpolation
+//! between grid points keeps both.
 
-/// The grid: every count up to 16, then steps of about an eighth. Beyond [`LAST`] the last step's slope is held at zero.
+/// Grid: every count up to 16, then steps of about an eighth. Beyond [`LAST`] the value is
+/// constant.
 const LAST: u32 = 65_536;
 
 fn next(gpus: u32) -> u32 {
     gpus.saturating_add((gpus / 8).max(1)).min(LAST)
 }
 
-/// Log of the time on `gpus`; `raw` is the curve's, `known` the counts that speak for themselves, ascending.
+/// Log of the time on `gpus`; `raw` is the curve, `known` the counts with known values, ascending.
 pub(crate) fn guarded(first: u32, gpus: u32, known: &[(u32, f64)], raw: impl Fn(u32) -> f64) -> f64 {
     let first = first.clamp(1, LAST);
     let gpus = gpus.clamp(first, LAST);
@@ -23,7 +24,7 @@ pub(crate) fn guarded(first: u32, gpus: u32, known: &[(u32, f64)], raw: impl Fn(
     let ideal = |from: u32, to: u32| libm::log(f64::from(to) / f64::from(from));
     let mut g = first.min(known.first().map_or(first, |(k, _)| *k));
     let mut before: Option<(u32, f64)> = None;
-    // Counts the grid leaves out are grid points where they are known.
+    // Known counts are always grid points.
     loop {
         let value = exactly(g).unwrap_or_else(|| {
             let mut value = raw(g);
@@ -44,7 +45,7 @@ pub(crate) fn guarded(first: u32, gpus: u32, known: &[(u32, f64)], raw: impl Fn(
         let upcoming = known.iter().map(|(k, _)| *k).find(|k| *k > g);
         let to = upcoming.map_or(next(g), |k| k.min(next(g)));
         if to > gpus {
-            // Between two grid points: straight between what the walk says of both.
+            // Between two grid points: interpolate in logs.
             let end = guarded(first, to, known, &raw as &dyn Fn(u32) -> f64);
             let part = ideal(g, gpus) / ideal(g, to);
             return value + part * (end - value);

@@ -1,32 +1,38 @@
-//! Observations to predicted times and power, with intervals. Pure: no I/O, no clock, no randomness.
+//! Predicts epoch time and power, with intervals, from observations. Pure: no I/O, no clock, no
+//! randomness.
 //!
-//! **In**: what is known of the GPU types ([`GpuModel`]), of one family of runs ([`Profile`]: the table its user
-//! gave and what was observed since), of all other families (the population), and how long an unknown run is
-//! thought to take ([`Prior`]).
-//! **Out**: for every configuration asked, seconds per epoch and watts of the whole gang, each an [`Estimate`]: median,
-//! spread (log-normal) and the [`Source`] it rests on; the probability of being on time; the pace of a running job
-//! from its progress reports ([`progress`]).
+//! **In**: the GPU types ([`GpuModel`]); one profile ([`Profile`]: the user's table and the
+//! observations since); all other profiles (the population); the run time assumed of an unknown job
+//! ([`Prior`]).
+//! **Out**: for every configuration, seconds per epoch and watts of the whole gang. Each is an
+//! [`Estimate`]: log-normal median, spread and [`Source`]. Also the probability of being on time,
+//! and the pace of a running job from its progress reports ([`progress`]).
 //!
-//! How a configuration's time is found:
+//! How the time of a configuration is found, in this order:
 //!
-//! * The user's table has it, nothing was observed of the family, and no table of its namespace was compared with what ran: that value
-//!   ([`Source::UserGiven`]). Later tables are trusted as far as those before were right (`trust`).
-//! * Else the family's curve: physics whose parameters are drawn towards what other families have, bent by the family's own
-//!   rows, observed and given (`posterior`, `physics`, `population`; `populations` and `weights_by_tenant` say who is heard). One row moves the
-//!   whole curve, one on another GPU type fixes the ratio of types; how types compare otherwise is a linfa elastic net over families
-//!   (`ratio`).
-//! * Nothing was measured: the level comes from families of the same model, or from [`Features`] by a second elastic net (`level`)
-//!   ([`Source::Regression`]), else from the prior run time with a factor of 3 each way ([`Source::Prior`]).
+//! * **The user's table** ([`Source::UserGiven`]), if it has the row, the profile has no
+//!   observations, and no table of the namespace was compared with measurements. Later tables are
+//!   trusted as far as earlier ones were right (`table_trust`).
+//! * **The profile's curve**: a physics model whose parameters have a prior learned from other
+//!   profiles (`populations`, `population`). Observed and given rows condition it (`physics`,
+//!   `posterior`). One row moves the whole curve; one row on another GPU type fixes the ratio of
+//!   types. Other ratios of types come from a linfa elastic net over profiles (`ratio`).
+//!   `weight_policy` caps the weight of each tenant.
+//! * **Without measurements**: the intercept comes from profiles of the same model, or from
+//!   [`Features`] by a second elastic net (`level`) ([`Source::Regression`]). Otherwise it comes
+//!   from the prior run time, with a factor of 3 each way ([`Source::Prior`]).
 //!
-//! Power goes the same way, between idle and maximum of the type; a power limit cuts it and stretches the time. Intervals are
-//! calibrated on families held out whole (`calibration`, `conformal`). [`evaluation`] measures all of it on a [`table`].
+//! Power is predicted the same way, between idle and maximum watts of the type. A power limit cuts
+//! power and stretches time. Intervals are calibrated on held-out profiles (`calibration`,
+//! `conformal`). [`evaluation`] measures all of it on a [`table`].
 //!
-//! Guards: speed-up never above the ratio of GPUs and more GPUs never slower, except where the user's table, an
-//! observation or ten settings seen around say so; rows, rounds and values bounded; what cannot be true is refused and
-//! counted ([`screen`]). The same input gives the same output on every machine (transcendental functions from `libm`, no hash
-//! order).
+//! Guards: speed-up never exceeds the ratio of GPUs, and more GPUs are never slower. Exceptions are
+//! the user's table, an observation, or ten samples seen around that count. Rows, rounds and values
+//! are bounded. Impossible rows are refused and counted ([`screen`]). The same input gives the same
+//! output on every machine: transcendental functions come from `libm`, and no result depends on
+//! hash order.
 //!
-//! **Must never be here**: Kubernetes, clocks, files, planning. linfa lives in this room and nowhere else.
+//! **Not in this crate**: Kubernetes, clocks, files, planning. No other crate depends on linfa.
 
 mod analytic_prior;
 mod calibration;

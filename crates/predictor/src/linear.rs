@@ -1,7 +1,7 @@
-//! The little linear algebra there is: Cholesky's factor of a covariance and what is asked of it.
+//! Cholesky factorisation of covariance matrices.
 //!
-//! By hand, because the matrices are small (at most a few hundred rows), the order of every sum is fixed (the same bits
-//! on every machine), and nothing can iterate without end.
+//! Own code, because matrices are small (at most a few hundred rows), the order of every sum is
+//! fixed (same bits on every machine), and nothing iterates without bound.
 
 /// Lower factor of a symmetric positive definite matrix, row by row.
 #[derive(Clone, Debug, PartialEq)]
@@ -11,7 +11,8 @@ pub(crate) struct Cholesky {
 }
 
 impl Cholesky {
-    /// Of `a`, n x n, row-major; only its lower half is read. `None` unless positive definite and finite.
+    /// Factor of `a`, n x n, row-major; only its lower half is read. `None` unless positive
+    /// definite and finite.
     pub fn new(n: usize, mut a: Vec<f64>) -> Option<Self> {
         for j in 0..n {
             let (before, rest) = a.split_at_mut(j * n + n);

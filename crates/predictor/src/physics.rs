@@ -1,34 +1,38 @@
-//! How an epoch's time and a GPU's draw depend on the setting, with parameters of the family: the curve that observations
-//! bend.
+//! Physics of epoch time and GPU draw as a function of the setting, with parameters per profile.
 //!
-//! Time, after Pollux (OSDI 2021, section 3.2): a step is a computation, overhead plus the samples of one GPU, and a
-//! synchronisation that grows with the GPUs, the two overlapping to a degree. An epoch has a fixed number of samples, so
-//! its steps are as one over the batch. A power limit that binds stretches it by a power of how much it takes away.
-//! Power: a level on the law's draw with slopes over batch, GPUs and nodes, cut softly by the limit.
+//! Time, after Pollux (OSDI 2021, section 3.2): a step is computation (overhead plus the samples of
+//! one GPU) and synchronisation, which grows with GPUs. The two overlap to a degree. An epoch has a
+//! fixed number of samples, so its steps are as one over the batch. A binding power limit stretches
+//! the step by a power of the share of draw it removes. Power: an intercept on the analytic prior's
+//! draw, with slopes over batch, GPUs and nodes, cut softly at the limit.
 //!
-//! Everything is in logs and relative to the family's usual batch, so that one prior serves models of every size.
+//! All values are logs relative to the profile's reference batch, so that one prior serves models
+//! of every size.
 
 use andreas_core::GpuType;
 
-/// Parameters; see the constants below for which is which.
+/// Number of parameters; indices below.
 pub(crate) const P: usize = 8;
 pub(crate) type Theta = [f64; P];
 
-/// Log of the level: time (or draw) at the origin.
+/// Log of the intercept: time (or draw) at the origin.
 pub(crate) const LEVEL: usize = 0;
-/// Time: log of a step's fixed part over the samples of one GPU at the usual batch. Power: slope over doublings of the batch.
+/// Time: log of a step's fixed part over the samples of one GPU at the reference batch. Power:
+/// slope over doublings of the batch.
 const OVERHEAD: usize = 1;
 /// Time: log of the synchronisation on one node. Power: slope over doublings of GPUs.
 pub(crate) const SYNC: usize = 2;
-/// Time: log of what the network between nodes adds to the synchronisation. Power: slope over doublings of nodes.
+/// Time: log of what the inter-node network adds to the synchronisation. Power: slope over
+/// doublings of nodes.
 pub(crate) const ACROSS: usize = 3;
-/// Time: how the synchronisation grows with GPUs, a power. Power: log of the share of a limit that is drawn.
+/// Time: exponent of the synchronisation's growth with GPUs. Power: log of the share of a limit
+/// that is drawn.
 const GROWTH: usize = 4;
-/// Time: log of (overlap - 1); 1 is none.
+/// Time: log of (overlap - 1); 1 means no overlap.
 pub(crate) const OVERLAP: usize = 5;
-/// Time: log of the exponent of what a limit takes away.
+/// Time: log of the exponent of what a limit removes.
 pub(crate) const LIMITED: usize = 6;
-/// Time: power of the batch that the rest does not explain.
+/// Time: exponent of the batch that the rest does not explain.
 const BATCH: usize = 7;
 
 /// Share of a limit that is drawn when it binds: Zeus' tables give 0.90-0.955 by type.
@@ -36,7 +40,7 @@ const DRAWN: f64 = -0.062;
 /// Sharpness of the cut at a limit.
 const CUT: f64 = 25.0;
 
-/// Which quantity.
+/// Predicted quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quantity {
     /// Seconds of one epoch.
@@ -45,26 +49,26 @@ pub(crate) enum Quantity {
     Power,
 }
 
-/// A setting as the curve sees it; by default one GPU without a limit, of which nothing is known before.
+/// A setting as the curve takes it. Default: one GPU without a limit and without priors.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Setting {
-    /// Which GPU type: its place in a list.
+    /// Index of the GPU type.
     pub kind: u16,
     /// Doublings of GPUs and nodes.
     pub gpus: f64,
     pub nodes: f64,
-    /// Log of the global batch over the family's usual one.
+    /// Log of the global batch over the profile's reference batch.
     pub batch: f64,
-    /// Time: log of how much of the draw a limit takes away, at least 0. Power: log of the limit.
+    /// Time: log of the share of draw a limit removes, at least 0. Power: log of the limit.
     pub limit: f64,
-    /// Log of the limit over the board's maximum: where it lies beside others.
+    /// Log of the limit over the board's maximum; an input of the kernel.
     pub depth: f64,
-    /// What is known before: log of the type's time or draw.
+    /// Prior: log of the type's time or draw.
     pub base: f64,
-    /// Time: what is known before of the synchronisation on one node and between nodes (logs).
+    /// Time: prior of the synchronisation on one node and between nodes (logs).
     pub network: f64,
     pub between: f64,
-    /// Time: what is known before of how a limit stretches it on this type (log of the exponent, beyond the mean).
+    /// Time: prior limit-exponent offset of this type (log, beyond the mean).
     pub bent: f64,
 }
 
@@ -82,7 +86,7 @@ impl Quantity {
         }
     }
 
-    /// Means of the parameters before anything was observed.
+    /// Prior means of the parameters.
     pub fn means(self) -> Theta {
         match self {
             // ElasticFlow's, Pollux' and Zeus' tables lie within a standard deviation of these.
@@ -91,7 +95,7 @@ impl Quantity {
         }
     }
 
-    /// Variances of the parameters between families; the level is nearly free.
+    /// Variances of the parameters between profiles; the intercept is nearly free.
     pub fn between(self) -> Theta {
         match self {
             Self::Time => [9.0, 1.2, 1.4, 1.0, 0.05, 0.4, 0.2, 0.005],
@@ -99,7 +103,7 @@ impl Quantity {
         }
     }
 
-    /// Variances between the types that one family runs on, beyond what is known of the types.
+    /// Variances between types within a profile, beyond the prior ratios of types.
     pub fn within(self) -> Theta {
         match self {
             Self::Time => [0.15, 0.2, 0.2, 0.1, 0.005, 0.02, 0.1, 0.001],
@@ -129,7 +133,7 @@ fn time(theta: &Theta, s: &Setting) -> (f64, Theta) {
     if s.gpus > 0.0 {
         let spread = s.nodes > 0.0;
         let node = theta[SYNC] + s.network;
-        // Between nodes is another network: what a model waits for on one node says little of it.
+        // The inter-node network is separate: the waiting on one node says little about it.
         let across = if spread { theta[ACROSS] + s.between } else { f64::NEG_INFINITY };
         let doublings = (s.gpus - 1.0) * ln2;
         let sync = if spread { add(node, across) } else { node } + theta[GROWTH].max(0.0) * doublings;
@@ -170,17 +174,17 @@ fn power(theta: &Theta, s: &Setting) -> (f64, Theta) {
     (-add(-CUT * free, -CUT * cut) / CUT, slopes)
 }
 
-/// GPU types by number, in the order they were first seen.
+/// Indices of GPU types, in order of first use.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GpuTypeIndex(Vec<GpuType>);
 
 impl GpuTypeIndex {
-    /// Types that have their numbers already.
+    /// Types with fixed indices.
     pub fn starting(types: &[GpuType]) -> Self {
         Self(types.to_vec())
     }
 
-    /// The number of a type.
+    /// Index of a type.
     pub fn of(&mut self, gpu_type: &GpuType) -> u16 {
         let found = self.0.iter().position(|t| t == gpu_type);
         let at = found.unwrap_or_else(|| {
@@ -190,7 +194,7 @@ impl GpuTypeIndex {
         u16::try_from(at).unwrap_or(u16::MAX)
     }
 
-    /// In order of their numbers.
+    /// In order of indices.
     pub fn iter(&self) -> impl Iterator<Item = (u16, &GpuType)> {
         (0u16..).zip(&self.0)
     }

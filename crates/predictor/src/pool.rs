@@ -1,5 +1,5 @@
-//! Which rows a fit over all families takes: bounded by family, by namespace and in all, what cannot be true left out and
-//! counted, so that no namespace can crowd the others out.
+//! Selects rows for a pooled fit, with bounds per profile, per namespace and in total. Impossible
+//! rows are refused and counted. No namespace can displace the others.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use crate::screen::{Refusal, Refused, screen};
 use crate::spread::spread;
 use crate::{Observation, Profile};
 
-/// Families read in one fit; more than that teach nothing new.
+/// Most profiles of one fit.
 const MAX_FAMILIES: usize = 2048;
-/// Cells of one family, of one namespace and of all that a pooled fit takes, the newest families first.
+/// Most aggregated samples of one profile, of one namespace and in total, newest profiles first.
 const FAMILY_CELLS: usize = 64;
 const NAMESPACE_CELLS: usize = 512;
 const ALL_CELLS: usize = 4096;
 
-/// One profile as a pooled fit takes it.
+/// One profile in a pooled fit.
 pub(crate) struct Pooled<'a> {
     pub profile: &'a Profile,
     pub namespace: &'a str,
@@ -24,28 +24,29 @@ pub(crate) struct Pooled<'a> {
     pub watts: Vec<AggregatedSample>,
 }
 
-/// Before the names of those that are one party; no namespace is called that.
+/// Name prefix of the shared trust domain; no namespace has this name.
 const TOGETHER: &str = "*/";
 
-/// The name of a family whose namespace is one party with all others that are named so: each is told all that another's families show and
-/// say of themselves, and believes it. Bounds on rows stay by namespace.
+/// Name of a profile in the shared trust domain: all such namespaces are one tenant. Self-reported
+/// features and measurements of each are used for all. Row bounds stay per namespace.
 pub fn together(name: &str) -> String {
     format!("{TOGETHER}{name}")
 }
 
-/// The namespace of `namespace/name`; a name without one stands for itself.
+/// Namespace of `namespace/name`; a name without one is its own namespace.
 pub(crate) fn namespace(name: &str) -> &str {
     let name = name.strip_prefix(TOGETHER).unwrap_or(name);
     name.split_once('/').map_or(name, |(namespace, _)| namespace)
 }
 
-/// Whose family it is: the namespace's, that of all who are one party, or, where names have none, of whoever brought the table. Only
-/// families of one owner teach each other by what they say of themselves (a model's name, features): anybody may say anything.
+/// Tenant of a profile: its namespace, `*` for the shared trust domain, or empty for names without
+/// a namespace (an offline table). Self-reported features (model name, size) are used only within a
+/// tenant.
 pub(crate) fn owner(name: &str) -> &str {
     name.split_once('/').map_or("", |(namespace, _)| namespace)
 }
 
-/// What a pooled fit takes of the profiles, by name; the rest is counted.
+/// Profiles and rows for a pooled fit, by name; the rest is counted.
 pub(crate) fn pool<'a>(
     population: &'a [Profile],
     refused: &mut BTreeMap<String, Refused>,

@@ -1,8 +1,8 @@
-//! From progress reports to the pace of a running job.
+//! Estimates the pace of a running job from its progress reports.
 //!
-//! Reports are what Kubeflow Trainer's protocol posts: a percentage, a 0 at every begin (also of a resumed run), a 100
-//! at every end (also after an early stop), and an estimate of the time left that is wrong after a resume. The 0,
-//! the 100 and that estimate are not used.
+//! Reports follow Kubeflow Trainer's protocol: a percentage, a 0 at every start (also of a resumed
+//! run), a 100 at every end (also after an early stop), and an estimate of the time left that is
+//! wrong after a resume. The 0, the 100 and that estimate are not used.
 
 use std::collections::VecDeque;
 
@@ -11,38 +11,39 @@ use serde::{Deserialize, Serialize};
 
 use crate::Source;
 
-/// Reports kept of an attempt. When full every second one goes: the window always spans the whole attempt.
+/// Reports kept of an attempt. When full, every second one is dropped, so the window spans the
+/// whole attempt.
 const CAPACITY: usize = 64;
 
 /// One report.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// When it came (the receiver's clock).
+    /// Time of receipt (the receiver's clock).
     pub at: Time,
-    /// How far the whole run is, 0 to 1.
+    /// Progress of the whole run, 0 to 1.
     pub fraction: f64,
 }
 
-/// The reports of one attempt, bounded.
+/// Reports of one attempt, bounded.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProgressWindow {
     reports: VecDeque<Report>,
 }
 
-/// How fast a run is.
+/// Speed of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pace {
     /// Seconds of one epoch.
     pub epoch: Seconds,
     /// Epochs between the first and the last report used.
     pub epochs: f64,
-    /// Spread of the log of `epoch` between pairs of reports.
+    /// Standard deviation of the log of `epoch` over pairs of reports.
     pub sigma: f64,
 }
 
 impl ProgressWindow {
-    /// Takes a report in, unless it says nothing: 0, 1 and beyond, not later or not further than the one before.
-    /// Whether it was taken.
+    /// Adds a report unless it is unusable: 0, 1 or beyond, not later, or not further than the one
+    /// before. Returns whether it was added.
     pub fn push(&mut self, report: Report) -> bool {
         let says_something = report.at.is_finite() && report.fraction > 0.0 && report.fraction < 1.0;
         let moves_on = self.reports.back().is_none_or(|l| report.at > l.at && report.fraction > l.fraction);
@@ -60,13 +61,13 @@ impl ProgressWindow {
         true
     }
 
-    /// The last report taken.
+    /// The last report added.
     pub fn last(&self) -> Option<Report> {
         self.reports.back().copied()
     }
 
-    /// Seconds per epoch of a run of `epochs` epochs: the median slope between all pairs of reports (Theil-Sen), which
-    /// up to 29 % of outliers do not move. `None` before two reports.
+    /// Seconds per epoch of a run of `epochs` epochs: median slope over all pairs of reports
+    /// (Theil-Sen). Up to 29 % of outliers do not move it. `None` before two reports.
     pub fn pace(&self, epochs: f64) -> Option<Pace> {
         let (first, last) = (self.reports.front()?, self.reports.back()?);
         let watched = (last.fraction - first.fraction) * epochs;
@@ -82,7 +83,7 @@ impl ProgressWindow {
         let mut slopes: Vec<f64> = slopes.filter(|s| s.is_finite()).collect();
         let median = median(&mut slopes)?;
         let mut off: Vec<f64> = slopes.iter().map(|s| (s - median).abs()).collect();
-        // 1.4826 makes the median deviation a standard deviation for normal errors.
+        // 1.4826 turns the median deviation into a standard deviation for normal errors.
         let sigma = self::median(&mut off)? * 1.4826;
         let epoch = Seconds(libm::exp(median));
         epoch.is_finite().then_some(Pace { epoch, epochs: watched, sigma })
@@ -99,35 +100,37 @@ fn median(values: &mut [f64]) -> Option<f64> {
     }
 }
 
-/// Time that the rest of a run of `epochs` epochs takes, from how far it is (0 to 1) and the time of one epoch.
+/// Time left of a run of `epochs` epochs, from its progress (0 to 1) and the time of one epoch.
 pub fn remaining(epochs: f64, fraction: f64, epoch: Seconds) -> Seconds {
     Seconds((epochs * (1.0 - fraction.clamp(0.0, 1.0)) * epoch.0).max(0.0))
 }
 
-/// A run is not believed to be faster than predicted by more than this factor.
+/// Highest plausible ratio of a run's speed to its prediction.
 pub const FASTEST: f64 = 10.0;
 
-/// How far a run can be at most, 0 to 1: `elapsed` after its attempt began at `began_at`, at [`FASTEST`] times the pace
-/// that predicts `predicted_whole` for the whole run. A report beyond that is believed as time passes.
+/// Highest plausible progress, 0 to 1: `elapsed` after the attempt started at `began_at`, at
+/// [`FASTEST`] times the predicted pace. `predicted_whole` is the predicted time of the whole run.
+/// Progress beyond it is accepted as time passes.
 pub fn furthest(began_at: f64, elapsed: Seconds, predicted_whole: Seconds) -> f64 {
     let done = FASTEST * elapsed.0.max(0.0) / predicted_whole.0;
     if done.is_finite() { (began_at.clamp(0.0, 1.0) + done).min(1.0) } else { 1.0 }
 }
 
-/// Epochs that are left of a run which had `expected` left `since` ago; all in epochs, and time in epochs of its pace.
+/// Epochs left of a run that had `expected` epochs left `since` ago. All values are in epochs; time
+/// is counted in epochs of the run's pace.
 ///
-/// As long as the run is not overdue that is the rest of it, but never less than a hundredth of the `whole`. Once it is
-/// overdue nobody knows when it ends: it is expected to take as long again as it is overdue, and at most `longest`, the time
-/// that was predicted for a whole run. A program that is for ever almost done gains nothing by saying so.
+/// Before it is overdue: the rest of the run, at least a hundredth of `whole`. Once overdue: as
+/// long as it is overdue already, at most `longest`, the predicted whole run. So a program that
+/// reports "almost done" for ever gains nothing.
 pub fn still_left(expected: f64, since: f64, whole: f64, longest: f64) -> f64 {
     let overdue = (since - expected).min(longest);
     let left = (expected - since).max(0.01 * whole).max(overdue);
     if left.is_finite() { left.max(0.0) } else { 0.0 }
 }
 
-/// Time of one epoch of a running job on the configuration it runs on: what was predicted, corrected by what is seen.
-/// The pace counts as much as `tau^2 / (tau^2 + sigma^2 / k)`, with `tau` the prediction's own spread and `k`
-/// the epochs watched, like an observation of a finished attempt.
+/// Epoch time of a running job on its configuration: the prediction corrected by the observed pace.
+/// The pace has weight `tau^2 / (tau^2 + sigma^2 / k)`, with `tau` the prediction's own spread and
+/// `k` the epochs observed, like an observation of a finished attempt.
 pub fn blended(predicted: crate::Estimate, pace: Pace) -> crate::Estimate {
     let noise = pace.sigma.max(0.1) / libm::sqrt(pace.epochs.max(0.1));
     let (tau2, noise2) = (predicted.sigma * predicted.sigma, noise * noise);

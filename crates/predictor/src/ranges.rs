@@ -1,4 +1,4 @@
-//! Whether what is asked lies beyond everything that was seen.
+//! Whether a query lies outside everything observed.
 
 use std::collections::BTreeSet;
 
@@ -7,29 +7,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::samples::AggregatedSample;
 
-/// In what a configuration that is asked lies beyond everything seen, of this family or any other.
+/// Properties of a query that lie outside everything observed, of this profile or any other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutOfRange {
-    /// No run was ever seen on the GPU type.
+    /// No run was seen on the GPU type.
     pub gpu_type: bool,
     /// More GPUs.
     pub gpus: bool,
     /// More nodes.
     pub nodes: bool,
-    /// A smaller or larger batch of one GPU.
+    /// A smaller or larger batch per GPU.
     pub batch: bool,
     /// A lower power limit.
     pub limit: bool,
 }
 
 impl OutOfRange {
-    /// In anything.
+    /// Any of them.
     pub fn any(self) -> bool {
         self.gpu_type || self.gpus || self.nodes || self.batch || self.limit
     }
 }
 
-/// What was seen.
+/// Observed ranges.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Ranges {
     types: BTreeSet<GpuType>,
@@ -44,7 +44,7 @@ impl Ranges {
         Self::default().with(cells)
     }
 
-    /// And these too.
+    /// Adds more samples.
     pub fn with<'a>(&self, cells: impl Iterator<Item = &'a AggregatedSample>) -> Self {
         let mut it = self.clone();
         for c in cells {

@@ -1,4 +1,4 @@
-//! What is known of a family, one cell for each configuration: its observations together, and the rows of its table.
+//! A profile's evidence: one aggregated sample per configuration, from observations and table rows.
 
 use andreas_core::{Configuration, GpuCount, GpuType};
 
@@ -8,39 +8,41 @@ use crate::spread::spread;
 use crate::table_trust::{TableTrust, TableVariances};
 use crate::{Observation, Profile};
 
-/// Observations of a family that are read, newest first: a bound on the work, far above what a profile keeps.
+/// Most observations read of a profile, newest first. Bounds the work; far above what a profile
+/// keeps.
 const MAX_ROWS: usize = 20_000;
-/// Rows of a table that are read.
+/// Most rows read of a table.
 const MAX_GIVEN: usize = 256;
-/// Configurations of a family that its curve rests on.
+/// Most configurations a profile's curve uses.
 pub(crate) const MAX_CELLS: usize = 240;
-/// How far one epoch is from the mean of its run: warm-up, shared storage, neighbours (standard deviation of the log).
+/// Standard deviation of the log of one epoch around its run's mean: warm-up, shared storage, other
+/// jobs.
 pub(crate) const EPOCH_SPREAD: f64 = 0.15;
 
-/// One configuration of a family with its value.
+/// One configuration of a profile with its value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AggregatedSample {
     pub gpu_type: GpuType,
     pub gpus: u32,
     pub nodes: u32,
-    /// Samples of a global batch, where the row says so.
+    /// Samples of a global batch, if the row has it.
     pub batch: Option<f64>,
-    /// Power limit of a GPU, watts.
+    /// Power limit of one GPU, watts.
     pub limit: Option<f64>,
     /// Log of the value.
     pub log: f64,
-    /// Standard deviation of the log, by how little was watched.
+    /// Standard deviation of the log; smaller with more epochs.
     pub noise: f64,
-    /// From the user's table.
+    /// Error variances, if it is a row of the user's table.
     pub table: Option<TableVariances>,
-    /// Epochs watched.
+    /// Epochs observed.
     pub epochs: f64,
-    /// Newest row.
+    /// Time of the newest row.
     pub at: f64,
 }
 
 impl AggregatedSample {
-    /// Where a question is: no value yet.
+    /// A query: no value yet.
     pub fn asked(c: &Configuration, gpus: Option<GpuCount>, batch: Option<f64>) -> Self {
         Self {
             gpu_type: c.gpu_type.clone(),
@@ -56,12 +58,12 @@ impl AggregatedSample {
         }
     }
 
-    /// Whether both are of one configuration, batch and limit.
+    /// Same configuration, batch and limit.
     pub fn is(&self, other: &Self) -> bool {
         self.gpus == other.gpus && self.is_beside(other)
     }
 
-    /// Whether they differ in their number of GPUs at most.
+    /// Same except for the number of GPUs.
     pub fn is_beside(&self, other: &Self) -> bool {
         self.gpu_type == other.gpu_type
             && self.nodes == other.nodes
@@ -85,7 +87,7 @@ fn value(row: &Observation, quantity: Quantity) -> Option<f64> {
     }
 }
 
-/// The cells of a family's observations, in an order that does not depend on theirs.
+/// Aggregated samples of a profile's observations, independent of row order.
 pub(crate) fn observed<'a>(
     rows: impl IntoIterator<Item = &'a Observation>,
     quantity: Quantity,
@@ -129,7 +131,7 @@ fn order(a: &AggregatedSample, b: &AggregatedSample) -> std::cmp::Ordering {
     order_of_place(a, b).then(a.log.total_cmp(&b.log)).then(a.epochs.total_cmp(&b.epochs))
 }
 
-/// One cell of rows in order of their value: the weighted median, and the noise that their epochs leave.
+/// One aggregated sample of rows sorted by value: weighted median, and noise by epochs.
 fn together(rows: &[(AggregatedSample, f64)]) -> AggregatedSample {
     let total: f64 = rows.iter().map(|(c, _)| c.epochs).sum();
     let mut below = 0.0;
@@ -148,7 +150,7 @@ fn together(rows: &[(AggregatedSample, f64)]) -> AggregatedSample {
     AggregatedSample { log, noise, epochs: total, at, ..rows[0].0.clone() }
 }
 
-/// At most [`MAX_CELLS`]: the newest; of cells of one age some of every part.
+/// At most [`MAX_CELLS`], newest first; if all have one age, an even subset.
 fn thinned(mut cells: Vec<AggregatedSample>) -> Vec<AggregatedSample> {
     if cells.len() <= MAX_CELLS {
         return cells;
@@ -163,7 +165,7 @@ fn thinned(mut cells: Vec<AggregatedSample>) -> Vec<AggregatedSample> {
     cells
 }
 
-/// The cells of the user's table; of rows for one configuration the first counts.
+/// Aggregated samples of the user's table; the first row of a configuration counts.
 pub(crate) fn given(profile: &Profile, quantity: Quantity) -> Vec<AggregatedSample> {
     let usual = TableTrust::default();
     let mut cells: Vec<AggregatedSample> = Vec::new();

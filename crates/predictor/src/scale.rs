@@ -1,9 +1,9 @@
-//! From configurations to settings: what a batch is measured by, and what a table means by its batch and by its epoch.
+//! Converts configurations to settings, and infers what a table means by batch and epoch.
 //!
-//! The batch is the global one and an epoch a fixed number of samples; so says the API. Tables made elsewhere may mean the
-//! batch of one GPU, or a fixed number of steps. Where several batches were run the data tell which: the reading under
-//! which a table's curves are likelier is taken, for all its families together. Names with a namespace come from a cluster, where
-//! the API's meaning is the only one: they do not vote.
+//! By the API, the batch is global and an epoch is a fixed number of samples. Other tables may mean
+//! the batch per GPU, or a fixed number of steps. If several batches were run, the semantics with
+//! the highest evidence over all profiles of the table are used. Names with a namespace come from a
+//! cluster and always have the API's semantics; they are not part of this choice.
 
 use std::collections::BTreeMap;
 
@@ -15,9 +15,9 @@ use crate::samples::AggregatedSample;
 /// What a table means by batch and epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BatchSemantics {
-    /// The batch is that of one GPU.
+    /// The batch is per GPU.
     pub per_gpu: bool,
-    /// An epoch is a fixed number of steps, whatever the batch.
+    /// An epoch is a fixed number of steps.
     pub steps: bool,
 }
 
@@ -30,27 +30,28 @@ impl BatchSemantics {
     ];
 }
 
-/// A model as its owner names it.
+/// Tenant, and the tenant's name of a model.
 pub(crate) type Model<'a> = (&'a str, Option<&'a str>);
 
-/// What batches are measured by: each model's usual batch on one GPU.
+/// Reference batches per model, per GPU.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scale {
     pub reading: BatchSemantics,
-    /// By owner and model.
+    /// By tenant and model.
     usual: BTreeMap<String, BTreeMap<String, f64>>,
-    /// Of families of which no batch is known: one for all, or their levels could not be compared.
+    /// For profiles without a known batch: one value for all, so that their intercepts can be
+    /// compared.
     unknown: Option<f64>,
 }
 
-/// A family's usual batch, in logs. Where none is known it is 1: what counts is how it is shared out.
+/// Reference batch of a profile, in logs. If unknown it is 1, and only its split over GPUs counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct ReferenceBatch {
-    /// Of one GPU.
+    /// Per GPU.
     pub per_gpu: f64,
-    /// Of all GPUs together, for rows that do not say.
+    /// Over all GPUs, for rows without a batch.
     global: f64,
-    /// Some row says.
+    /// Some row gives a batch.
     pub known: bool,
 }
 
@@ -69,7 +70,7 @@ fn usual(cells: &[AggregatedSample], reading: BatchSemantics, batch: Option<f64>
         let batch = ln(cell).or(global).unwrap_or(0.0);
         if reading.per_gpu && global.is_some() { batch } else { batch - gpus(cell) }
     };
-    // One batch that was only seen on one GPU, or not at all, is thought to be meant for about two.
+    // A batch seen on one GPU only, or not at all, is assumed to be meant for about two.
     let single = cells.iter().all(|c| c.gpus <= 1) && known.iter().all(|b| (b - known[0]).abs() < 1e-9);
     let meant = if single && !(reading.per_gpu && global.is_some()) { std::f64::consts::LN_2 } else { 0.0 };
     let per_gpu = middle(cells.iter().map(share).collect()).or(global).unwrap_or(0.0) - meant;
@@ -77,7 +78,7 @@ fn usual(cells: &[AggregatedSample], reading: BatchSemantics, batch: Option<f64>
 }
 
 impl Scale {
-    /// From each family's model and cells.
+    /// From each profile's model and aggregated samples.
     pub fn new(families: &[(Model<'_>, &[AggregatedSample])], reading: BatchSemantics) -> Self {
         let mut by_model: BTreeMap<(&str, &str), Vec<f64>> = BTreeMap::new();
         for ((owner, model), cells) in families {
@@ -98,7 +99,7 @@ impl Scale {
         Self { reading, usual, unknown }
     }
 
-    /// The usual batch of a family: its model's, else its own, else the one that is asked.
+    /// Reference batch of a profile: of its model, else its own, else the query's.
     pub fn usual(
         &self,
         (owner, model): Model<'_>,
@@ -113,7 +114,8 @@ impl Scale {
         ReferenceBatch { per_gpu: of_model.unwrap_or(own.per_gpu), ..own }
     }
 
-    /// The cell as a curve of this quantity takes it, by the free draw of one GPU and its draw under the limit (logs).
+    /// The sample as a curve of this quantity takes it. `draw`: logs of one GPU's draw without and
+    /// with the limit.
     pub fn spot(
         &self,
         law: &AnalyticPrior,
@@ -153,7 +155,7 @@ impl Scale {
         }
     }
 
-    /// What to add to a curve's value: where an epoch is a number of steps, it is longer by the batch.
+    /// Add this to a curve's value: if an epoch is a number of steps, it grows with the batch.
     pub fn offset(&self, quantity: Quantity, batch: f64) -> f64 {
         if self.reading.steps && quantity == Quantity::Time { batch } else { 0.0 }
     }

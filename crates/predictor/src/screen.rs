@@ -1,4 +1,4 @@
-//! Which observations are believed at all. What is refused is counted by reason, never silently dropped.
+//! Validates observations. Refused rows are counted by reason, never dropped silently.
 
 use std::collections::BTreeMap;
 
@@ -6,35 +6,35 @@ use serde::{Deserialize, Serialize};
 
 use crate::Observation;
 
-/// A year: nobody waits longer for an epoch.
+/// Longest epoch, seconds: a year.
 pub(crate) const MAX_EPOCH: f64 = 31_536_000.0;
-/// A microsecond: below it a clock says nothing.
+/// Shortest epoch, seconds: a microsecond, below the clocks' resolution.
 pub(crate) const MIN_EPOCH: f64 = 1e-6;
-/// More than any board draws.
+/// Highest draw of a board, watts.
 pub(crate) const MAX_WATTS: f64 = 10_000.0;
-/// More GPUs than any gang has.
+/// Most GPUs of a gang.
 const MAX_GPUS: u32 = 65_536;
 
 /// Why an observation was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Refusal {
-    /// A time, a draw, a weight or an instant that is no finite number.
+    /// A time, draw, weight or instant that is not a finite number.
     NotANumber,
-    /// A time, a draw or a weight that is zero or negative.
+    /// A time, draw or weight that is zero or negative.
     NotPositive,
-    /// An epoch beyond a year or below a microsecond, a board or a limit above 10 kW, a gang above 65,536 GPUs or on more nodes
-    /// than it has GPUs.
+    /// An epoch above a year or below a microsecond; a board or limit above 10 kW; a gang above
+    /// 65,536 GPUs, or with more nodes than GPUs.
     OutOfBounds,
     /// No GPUs, or no nodes.
     NoGpus,
     /// Neither a time nor a draw.
     Empty,
-    /// More rows of one namespace than a pooled fit takes; it keeps the newest.
+    /// More rows of one namespace than a pooled fit takes; the newest are kept.
     TooMany,
 }
 
 impl Refusal {
-    /// As a metric label.
+    /// Value of the metric label.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NotANumber => "NotANumber",
@@ -47,13 +47,13 @@ impl Refusal {
     }
 }
 
-/// How many rows were refused, by reason.
+/// Refused rows by reason.
 pub type Refused = BTreeMap<Refusal, u64>;
 
-/// Whether an observation can be true.
+/// Checks that an observation is possible.
 ///
 /// # Errors
-/// Why it cannot.
+/// The reason if it is not.
 pub fn screen(row: &Observation) -> Result<(), Refusal> {
     let c = &row.configuration;
     let gpus = row.gpus.unwrap_or(c.total_gpus()).0;

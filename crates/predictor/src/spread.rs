@@ -1,16 +1,19 @@
-//! Some of many rows: a bound on the work that looks at every part.
+//! Evenly spread subsets, to bound the work.
 
-/// Fraction of the golden ratio: of its multiples' fractions any few are spread over all, and no step meets them twice.
+/// Fraction of the golden ratio: fractions of its multiples are spread evenly, and steps of a grid
+/// never align with them.
 const GOLDEN: f64 = 0.618_033_988_749_894_9;
 
-/// Between 0 and 1, for each number another place far from its neighbours'.
+/// Low-discrepancy value in 0..1; neighbouring numbers get distant values.
 pub(crate) fn place(i: usize) -> f64 {
     (i as f64 * GOLDEN).fract()
 }
 
-/// Which of `n` to take, at most so many, in their order: one of each of as many equal parts, never at the same place in it.
+/// Indices of at most `most` of `n` rows, ascending: one from each of `most` equal parts, at a
+/// varying position in it.
 ///
-/// Rows are often a grid (batches by limits) in order: taken in even steps they would be every batch under the same few limits.
+/// Rows are often an ordered grid (batches by limits). Even steps would take every batch with the
+/// same few limits.
 pub(crate) fn spread_over(n: usize, most: usize) -> impl Iterator<Item = usize> {
     let taken = n.min(most);
     (0..taken).map(move |i| {
@@ -19,7 +22,7 @@ pub(crate) fn spread_over(n: usize, most: usize) -> impl Iterator<Item = usize> 
     })
 }
 
-/// At most so many of them.
+/// At most `most` items, evenly spread.
 pub(crate) fn spread<T: Clone>(all: &[T], most: usize) -> Vec<T> {
     spread_over(all.len(), most).map(|i| all[i].clone()).collect()
 }
@@ -42,7 +45,7 @@ mod tests {
 
     #[test]
     fn of_a_grid_every_row_and_every_column_is_seen() {
-        // given: batches by limits, as many of them that even steps would meet one limit in three alone
+        // given: batches by limits, so many that even steps would hit every third limit only
         let (batches, limits) = (16, 12);
         let found: Vec<usize> = spread_over(batches * limits, 64).collect();
         let rows: std::collections::BTreeSet<usize> = found.iter().map(|i| i / limits).collect();

@@ -1,4 +1,4 @@
-//! Rows of the offline table: what was run, or what is asked, one configuration a row.
+//! Rows of the offline table: a measured or queried configuration per row.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use andreas_core::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
 
 use crate::{Features, GpuModel, Observation, Profile, Query};
 
-/// One row; what is not known is absent.
+/// One row; unknown values are absent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// The family of runs it belongs to.
+    /// Profile of the row.
     pub profile: String,
-    /// Its model's family.
+    /// Model family.
     pub model_family: Option<String>,
     /// Millions of parameters.
     pub params_m: Option<f64>,
@@ -31,11 +31,11 @@ pub struct Sample {
     pub power_w: Option<f64>,
 }
 
-/// A measured row stands for many epochs: their noise is part of its scatter.
+/// Epochs of a measured row: many, so that its noise is part of the residual noise.
 const EPOCHS: f64 = 1e4;
 
 impl Sample {
-    /// Where it ran, or would run.
+    /// Configuration of the row.
     pub fn query(&self) -> Query {
         let nodes = self.nodes.max(1);
         Query {
@@ -81,8 +81,8 @@ impl Sample {
     }
 }
 
-/// The rows' profiles, by name; rows without a value only describe. Where rows of one profile say different things of its
-/// model, what most of them say counts: their order does not.
+/// Profiles by name; rows without a value only describe. If rows of a profile disagree on its
+/// model, the most frequent value counts. Row order has no effect.
 pub fn profiles<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> BTreeMap<String, Profile> {
     let mut profiles: BTreeMap<&str, (Profile, Said<'a>)> = BTreeMap::new();
     for sample in samples {
@@ -91,7 +91,7 @@ pub fn profiles<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> BTreeMap<S
             *said.models.entry(model).or_default() += 1;
         }
         if let Some(parameters) = sample.params_m {
-            // Of positive numbers the bits are in the order of the numbers.
+            // Bits of positive numbers sort like the numbers.
             *said.parameters.entry(parameters.max(0.0).to_bits()).or_default() += 1;
         }
         profile.observations.extend(sample.observation());
@@ -107,24 +107,25 @@ pub fn profiles<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> BTreeMap<S
     profiles.into_iter().map(whole).collect()
 }
 
-/// What the rows of a profile say of its model, and how many of them.
+/// Model and parameters that a profile's rows give, with row counts.
 #[derive(Default)]
 struct Said<'a> {
     models: BTreeMap<&'a str, usize>,
     parameters: BTreeMap<u64, usize>,
 }
 
-/// What is said most often; of several the least.
+/// The most frequent value; of several the least.
 fn most<T: Ord>(said: BTreeMap<T, usize>) -> Option<T> {
     said.into_iter().max_by(|(a, n), (b, m)| n.cmp(m).then(b.cmp(a))).map(|(what, _)| what)
 }
 
-/// Of the limits and draws of a type, one in so many may be beyond what its board can: a slip of the pen, or a meter's.
+/// One in so many limits and draws of a type may exceed what the board can do (typing or meter
+/// errors).
 const ODD: usize = 20;
 
-/// The GPU types of the rows. `board` gives idle and maximum watts of a type it knows; of others the largest limit or
-/// draw seen is taken for the maximum, a tenth of it for idle. The largest but for one in [`ODD`]: one row does not make a
-/// board another.
+/// GPU types of the rows. `board` gives idle and maximum watts of types it knows. For others the
+/// maximum is the largest limit or draw, idle a tenth of it. One value in [`ODD`] may be larger:
+/// single rows do not define a board.
 pub fn boards<'a>(
     samples: impl IntoIterator<Item = &'a Sample>,
     board: impl Fn(&str) -> Option<(Watts, Watts)>,
@@ -139,7 +140,7 @@ pub fn boards<'a>(
         all.sort_by(|a, b| b.total_cmp(a));
         let most = all.get(all.len() / ODD).copied().unwrap_or_default();
         let known = board(name);
-        // A limit above what the table has says that the board is another.
+        // A limit above the known maximum means another board.
         let (idle, max) = match known {
             Some((idle, max)) if most <= 1.15 * max.0 => (idle, max),
             _ if most > 0.0 => (Watts(0.1 * most), Watts(most)),
@@ -187,7 +188,7 @@ mod tests {
         let known = |_: &str| Some((Watts(30.0), Watts(300.0)));
         assert_eq!(boards(&samples, known)[0].max, Watts(300.0));
         assert_eq!(boards(&samples, |_| None)[0].max, Watts(250.0));
-        // Of few rows each counts: here is a board that nobody knew.
+        // With few rows each counts: an unknown board.
         let few = [sample(None, 2, 1_000.0), sample(None, 1, 450.0)];
         assert_eq!(boards(&few, known)[0].max, Watts(500.0));
         assert!(boards(&[Sample::default()], |_| None).is_empty());

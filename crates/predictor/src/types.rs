@@ -1,4 +1,4 @@
-//! What flows in and out.
+//! Input and output types.
 
 use andreas_core::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
 use serde::{Deserialize, Serialize};
@@ -8,22 +8,22 @@ use crate::{Estimate, OutOfRange};
 /// A GPU type of the cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuModel {
-    /// Its product name.
+    /// Product name.
     pub gpu_type: GpuType,
-    /// Draw of one GPU without work.
+    /// Draw of one idle GPU.
     pub idle: Watts,
     /// Default power limit of one GPU.
     pub max: Watts,
 }
 
-/// A row of the table that the user gave with the family.
+/// A row of the table that the user gave with the profile.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Given {
-    /// On this type.
+    /// GPU type.
     pub gpu_type: GpuType,
     /// GPUs in total.
     pub gpus: GpuCount,
-    /// Nodes they are spread over; absent: over however many it takes.
+    /// Nodes; absent means one node.
     pub nodes: Option<u32>,
     /// Time of one epoch.
     pub epoch: Option<Seconds>,
@@ -31,32 +31,33 @@ pub struct Given {
     pub power: Option<Watts>,
 }
 
-/// What was measured of a run of the family, on one configuration.
+/// One measurement of a run of the profile, on one configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Observation {
-    /// Where it ran; `limit` as it was set then.
+    /// Where it ran; `limit` as set then.
     pub configuration: Configuration,
     /// Time of one epoch.
     pub epoch: Option<Seconds>,
     /// Mean draw of one of its GPUs.
     pub watts_per_gpu: Option<Watts>,
-    /// How many epochs were watched (may be a fraction): the weight.
+    /// Epochs observed (may be a fraction); used as weight.
     pub epochs: f64,
-    /// When; newer rows are kept when there are too many.
+    /// Time of the observation; newer rows are kept when there are too many.
     pub at: Time,
-    /// GPUs in total, where they are not the same on every node.
+    /// GPUs in total, if nodes have different numbers of them.
     pub gpus: Option<GpuCount>,
-    /// Samples of one global batch, where runs of one family differ in it.
+    /// Samples of one global batch, if runs of the profile differ in it.
     pub batch: Option<f64>,
-    /// Said by the job, not measured by the system: it stays with its family and never enters a pooled fit.
+    /// Self-reported by the job, not measured by the system. Used only within its profile, never in
+    /// a pooled fit.
     pub claimed: bool,
 }
 
-/// What describes a family, for predictions of what was never run. All optional; values that are not positive and
-/// finite count as absent.
+/// Describes a profile, to predict what never ran. All fields are optional; values that are not
+/// positive and finite count as absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Features {
-    /// Name of the model's family, e.g. `resnet50`.
+    /// Name of the model family, e.g. `resnet50`.
     pub model_family: Option<String>,
     /// Numeric precision of the training, e.g. `bf16`.
     pub precision: Option<String>,
@@ -64,32 +65,33 @@ pub struct Features {
     pub parameters: Option<f64>,
     /// Samples of one batch over all GPUs.
     pub batch: Option<f64>,
-    /// Samples of one epoch. Without them an epoch could be anything, and nothing can be said of its length.
+    /// Samples of one epoch. Without it, epochs of different profiles cannot be compared.
     pub samples: Option<f64>,
 }
 
-/// A family of runs: same model, data and batch.
+/// A profile: runs of the same model, data and batch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
-    /// `namespace/name`, unique. Namespaces are strangers to each other, unless named by [`together`](crate::together); names without one are
-    /// one party's.
+    /// `namespace/name`, unique. Each namespace is its own tenant, unless marked by
+    /// [`together`](crate::together). Names without a namespace belong to one tenant.
     pub name: String,
-    /// The user's own table. Never changed by us.
+    /// The user's own table. The operator never changes it.
     pub given: Vec<Given>,
-    /// What describes it.
+    /// Description of the model and its data.
     pub features: Features,
-    /// What was observed since.
+    /// Observations since.
     pub observations: Vec<Observation>,
 }
 
-/// What to think of a run of which nothing is known: the whole run takes `run_time` on `gpus` GPUs of `gpu_type`.
+/// Assumption for a run of an unknown job: the whole run takes `run_time` on `gpus` GPUs of
+/// `gpu_type`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prior {
-    /// Of the whole run ([`prior_run_time`]).
+    /// Time of the whole run ([`prior_run_time`]).
     pub run_time: Seconds,
     /// Epochs of the whole run.
     pub epochs: f64,
-    /// The commonest allowed type.
+    /// The most common allowed type.
     pub gpu_type: GpuType,
     /// The fewest GPUs the job allows.
     pub gpus: GpuCount,
@@ -100,16 +102,16 @@ pub struct Prior {
 pub enum Source {
     /// The table in `TrainingProfile.spec`.
     UserGiven,
-    /// Runs of this family on this GPU type.
+    /// Runs of this profile on this GPU type.
     Observed,
-    /// Runs of this family on other types, and how other families compare on both.
+    /// Runs of this profile on other types, with type ratios from other profiles.
     Regression,
-    /// Nothing about the family.
+    /// Nothing about the profile.
     Prior,
 }
 
 impl Source {
-    /// As it stands in `TrainingJob.status.prediction.source`.
+    /// As in `TrainingJob.status.prediction.source`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::UserGiven => "UserGiven",
@@ -120,36 +122,36 @@ impl Source {
     }
 }
 
-/// What is asked.
+/// One question.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Query {
-    /// On what.
+    /// Configuration.
     pub configuration: Configuration,
-    /// GPUs in total, where they are not the same on every node.
+    /// GPUs in total, if nodes have different numbers of them.
     pub gpus: Option<GpuCount>,
-    /// Samples of one global batch, where it is not the family's.
+    /// Samples of one global batch, if it differs from the profile's.
     pub batch: Option<f64>,
 }
 
-/// What is expected of a family on one configuration.
+/// Prediction for a profile on one configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
-    /// As it was asked.
+    /// The configuration of the query.
     pub configuration: Configuration,
     /// Time of one epoch, seconds.
     pub epoch: Estimate,
     /// Draw of all its GPUs together, watts.
     pub power: Estimate,
-    /// In what it lies beyond everything that was seen.
+    /// Which properties lie outside the observed range.
     pub out_of_range: OutOfRange,
 }
 
-/// Errors of a family's own rows, each as the others predict it, as a part of the truth.
+/// Relative leave-one-out errors of a profile's own rows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Check {
-    /// Of times.
+    /// Errors of times.
     pub epoch: Vec<f64>,
-    /// Of draws.
+    /// Errors of draws.
     pub power: Vec<f64>,
 }
 
@@ -165,8 +167,8 @@ impl Prediction {
     }
 }
 
-/// The run time to assume for a job of which nothing is known: the median of the finished jobs' run times, else the
-/// policy's `defaultRunTime`. Run times that are not positive and finite are left out.
+/// Run time assumed for an unknown job: the median of the finished jobs' run times, else the
+/// policy's `defaultRunTime`. Run times that are not positive and finite are ignored.
 pub fn prior_run_time(finished: &[Seconds], default: Seconds) -> Seconds {
     let mut times: Vec<f64> = finished.iter().map(|s| s.0).filter(|s| s.is_finite() && *s > 0.0).collect();
     times.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! What one would do without this predictor.
+//! Simpler predictors to compare with.
 
 use std::collections::BTreeMap;
 
@@ -14,21 +14,23 @@ use crate::table::Sample;
 /// A simpler way to predict times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Baseline {
-    /// The geometric mean of what was seen of the job on the type, else of the job, else of all.
+    /// Geometric mean of the job's rows on the type, else of the job's rows, else of all rows.
     Constant,
-    /// Amdahl's law with a serial part of a tenth through what was seen of the job, types by their mean ratio.
+    /// Amdahl's law with a serial part of a tenth, fitted to the job's rows; types by their mean
+    /// ratio.
     Amdahl,
-    /// Least squares of log time on logs of GPUs, nodes, batch, limit and parameters, types and jobs as columns.
+    /// Least squares of log time on logs of GPUs, nodes, batch, limit and parameters, with
+    /// indicator columns for types and jobs.
     Ols,
     /// linfa's elastic net on the same columns, centred.
     ElasticNet,
-    /// A step of `a + b x batch per GPU + c [nodes > 1] + d (GPUs - 2)` for each job and type by relative least squares; needs
-    /// four rows of the job on the type.
+    /// A step of `a + b x batch per GPU + c [nodes > 1] + d (GPUs - 2)` for each job and type, by
+    /// relative least squares. Needs four rows of the job on the type.
     Physics,
 }
 
 impl Baseline {
-    /// All of them.
+    /// All baselines.
     pub const ALL: [Self; 5] = [Self::Constant, Self::Amdahl, Self::Ols, Self::ElasticNet, Self::Physics];
 
     /// Its name.
@@ -60,7 +62,7 @@ fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// Mean log of what is known nearest to the row, less what the law says there.
+/// Mean log of the nearest known rows, less the scaling law.
 fn level(question: &Question<'_>, s: &Sample, law: impl Fn(&Sample) -> f64) -> f64 {
     let off = |k: &&&Sample| k.epoch_s.map(|t| t.ln() - law(k));
     let of = |keep: &dyn Fn(&Sample) -> bool| {
@@ -68,7 +70,7 @@ fn level(question: &Question<'_>, s: &Sample, law: impl Fn(&Sample) -> f64) -> f
     };
     of(&|k| k.profile == s.profile && k.gpu_type == s.gpu_type)
         .or_else(|| {
-            // Other types of the job, by how the types compare in the mean of all.
+            // Other types of the job, corrected by the mean ratio of the types.
             let own = of(&|k| k.profile == s.profile)?;
             let (here, all) = (of(&|k| k.gpu_type == s.gpu_type)?, of(&|_| true)?);
             Some(own + here - all)
@@ -120,7 +122,7 @@ fn elastic_net(xs: &[Vec<f64>], ys: &[f64], width: usize) -> Option<Vec<f64>> {
     Some(params.fit(&Dataset::new(x, Array1::from_vec(ys.to_vec()))).ok()?.hyperplane().to_vec())
 }
 
-/// A ridge too small to matter makes dummy columns solvable.
+/// A ridge too small to matter makes indicator columns solvable.
 fn least_squares(xs: &[Vec<f64>], ys: &[f64], width: usize) -> Option<Vec<f64>> {
     let mut square = vec![0.0; width * width];
     let mut right = vec![0.0; width];
@@ -145,14 +147,14 @@ fn physics(question: &Question<'_>, s: &Sample) -> Option<f64> {
     if own.len() < 4 {
         return None;
     }
-    // An epoch is a fixed number of samples, so a step's time is as the epoch's times the batch.
+    // An epoch is a fixed number of samples, so step time is epoch time times batch.
     let step = |k: &Sample| k.epoch_s.map(|t| t * k.batch.unwrap_or(1.0));
     let columns = |k: &Sample| {
         let g = f64::from(k.gpus);
         let across = f64::from(u8::from(k.nodes > 1));
         vec![1.0, k.batch.unwrap_or(1.0) / g, across, (g - 2.0).max(0.0)]
     };
-    // Columns brought to one size: the smallest ridge must mean the same to all.
+    // Columns are scaled to one size, so that the ridge affects all alike.
     let largest: Vec<f64> = (0..4).map(|i| own.iter().map(|k| columns(k)[i]).fold(1e-12, f64::max)).collect();
     let scaled = |k: &Sample| columns(k).iter().zip(&largest).map(|(x, m)| x / m).collect::<Vec<_>>();
     let rows: Vec<(Vec<f64>, f64)> = own.iter().filter_map(|k| Some((scaled(k), step(k)?))).collect();

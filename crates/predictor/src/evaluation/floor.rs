@@ -1,49 +1,54 @@
-//! How noisy a table is, without any model of it: what no prediction of single rows can be below.
+//! Noise of a table without a model: a lower bound on the error of any prediction of single rows.
 //!
 //! * **Repeats**: rows of one configuration differ by noise alone.
-//! * **Smoothness**: over four neighbouring rows that differ in one thing (GPUs, batch or limit) the third divided difference takes away every
-//!   parabola; what is left is noise, and the little that bends more sharply. Scaled so that it is the median error of whoever knows
-//!   the curve exactly.
-//! * **Impossible steps**: more GPUs on as many nodes that are faster by more than their number, with the batch of all or of one GPU held.
-//! * **Ratios**: how far the ratio of two GPU types in one job is from the middle one of the other jobs. Whoever has nothing from the new
-//!   type and does not know what in a job makes it differ is as far off.
-//! * **Across**: the same of how a job's step on several nodes compares with one on the most GPUs of a node, batch held: who knows all of a
-//!   job within a node and takes the middle of the other jobs' networks is as far off.
+//! * **Smoothness**: the third divided difference over four neighbouring rows that differ in one
+//!   axis (GPUs, batch or limit) removes every parabola. What remains is noise and some sharper
+//!   curvature. Scaled to the median error of a predictor that knows the curve exactly.
+//! * **Impossible steps**: more GPUs on the same nodes that are faster by more than their ratio,
+//!   with global or per-GPU batch fixed.
+//! * **Ratios**: distance of a job's ratio of two GPU types from the median ratio of the other
+//!   jobs. This is the error of a predictor without rows on the new type and without knowledge of
+//!   what makes jobs differ.
+//! * **Across**: the same for the ratio of a job's step on several nodes to its step on the most
+//!   GPUs of one node, batch fixed. This is the error of a predictor that knows the job within a
+//!   node and takes the median network of other jobs.
 
 use std::collections::BTreeMap;
 
 use super::median;
 use crate::table::Sample;
 
-/// What a table's noise is; shares, and how many values each rests on.
+/// Noise of a table. The second number of each pair is how many values it rests on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Floor {
-    /// Half the usual difference of two rows of one configuration (log over the root of 2); NaN where there are none.
+    /// Half the usual difference of two rows of one configuration (log over the root of 2); NaN if
+    /// no configuration repeats.
     pub repeats: (f64, usize),
-    /// Median error of whoever knows the smooth curve; NaN where no four rows are neighbours.
+    /// Median error of a predictor that knows the smooth curve; NaN if no four rows are neighbours.
     pub smooth: (f64, usize),
-    /// Steps that no law of scaling allows, and all of them.
+    /// Impossible steps, and all steps.
     pub impossible: (usize, usize),
-    /// How far jobs' ratios of types are from the others' middle one; NaN for one type or one job.
+    /// Distance of jobs' type ratios from the median of other jobs; NaN with one type or one job.
     pub ratios: (f64, usize),
-    /// The same of times on several nodes over those on one; NaN where no job has both, or one alone.
+    /// The same for times on several nodes over those on one; NaN if no job has both, or only one
+    /// has.
     pub across: (f64, usize),
 }
 
-/// A row's configuration without one coordinate, and that coordinate (log).
+/// A row's configuration without one axis.
 type Line = (String, u32, u64, u64, u64);
 
 /// GPUs, nodes, batch.
 type Run = (u32, u32, u64);
 
-/// Values of each job.
+/// Values by job.
 type ByJob<'a> = BTreeMap<&'a str, Vec<f64>>;
 
 fn log(x: Option<f64>) -> u64 {
     x.unwrap_or(0.0).to_bits()
 }
 
-/// The noise of a table in what `value` reads of a row; rows without it are left out.
+/// Noise of the quantity that `value` reads; rows without it are ignored.
 pub fn floor(samples: &[Sample], value: impl Fn(&Sample) -> Option<f64>) -> Floor {
     let rows: Vec<(&Sample, f64)> =
         samples.iter().filter_map(|s| Some((s, value(s).filter(|v| *v > 0.0)?.ln()))).collect();
@@ -77,11 +82,11 @@ pub fn floor(samples: &[Sample], value: impl Fn(&Sample) -> Option<f64>) -> Floo
         smooth.extend(line.windows(4).filter_map(third_difference));
     }
     let (mut impossible, mut steps) = (0, 0);
-    // Where no row says its batch, both ways of holding it are one.
+    // Without batches, both ways of fixing the batch are the same.
     let held = if samples.iter().any(|s| s.batch.is_some()) { 2 } else { 1 };
     for step in lines[..held].iter().flat_map(BTreeMap::values).flat_map(|line| line.windows(2)) {
         let (gpus, time) = (step[1].0 - step[0].0, step[1].1 - step[0].1);
-        // Two per cent are rounding and chance.
+        // Two per cent allow for rounding and chance.
         impossible += usize::from(time < -gpus - 0.02);
         steps += 1;
     }
@@ -96,7 +101,7 @@ pub fn floor(samples: &[Sample], value: impl Fn(&Sample) -> Option<f64>) -> Floo
     }
 }
 
-/// Of four points, over what it would be for noise of size one.
+/// Third divided difference of four points, scaled to noise of size one.
 fn third_difference(points: &[(f64, f64)]) -> Option<f64> {
     let weight = |i: usize| {
         let others = (0..4).filter(|j| *j != i);
@@ -108,9 +113,9 @@ fn third_difference(points: &[(f64, f64)]) -> Option<f64> {
     Some(sum.abs() / size).filter(|d| d.is_finite())
 }
 
-/// For each job and pair of types: how far its ratio is from the middle one of the other jobs.
+/// Distance of each job's ratio from the median of other jobs, for each pair of types.
 fn ratios(rows: &[(&Sample, f64)]) -> Vec<f64> {
-    // Where both types were run in the same way.
+    // Only rows that ran in the same way on both types.
     let mut at: BTreeMap<(&str, Run), BTreeMap<&str, f64>> = BTreeMap::new();
     let mut highest: BTreeMap<(&str, &str), f64> = BTreeMap::new();
     for (s, _) in rows {
@@ -134,8 +139,8 @@ fn ratios(rows: &[(&Sample, f64)]) -> Vec<f64> {
     apart(found.values())
 }
 
-/// For each job and placement on several nodes: how far its time there, over that on the most GPUs of one node, is from the middle one
-/// of the other jobs.
+/// Distance of each job's multi-node ratio from the median of other jobs. The ratio is to the most
+/// GPUs of one node.
 fn across(rows: &[(&Sample, f64)]) -> Vec<f64> {
     // The most GPUs on one node, by job, type and batch.
     let mut most: BTreeMap<(&str, &str, u64), (u32, f64)> = BTreeMap::new();
@@ -145,7 +150,7 @@ fn across(rows: &[(&Sample, f64)]) -> Vec<f64> {
             *best = (s.gpus, *y);
         }
     }
-    // By type, GPUs, nodes and the GPUs of one node it is compared with.
+    // By type, GPUs, nodes, and the GPUs of the one-node row.
     let mut found: BTreeMap<(&str, u32, u32, u32), ByJob<'_>> = BTreeMap::new();
     for (s, y) in rows.iter().filter(|(s, _)| s.nodes > 1) {
         if let Some((gpus, within)) = most.get(&(&s.profile, &s.gpu_type, log(s.batch))) {
@@ -156,7 +161,7 @@ fn across(rows: &[(&Sample, f64)]) -> Vec<f64> {
     apart(found.values())
 }
 
-/// How far the middle of each job's values is from the middle one of the others.
+/// Distance of each job's median from the median of the other jobs.
 fn apart<'a>(found: impl Iterator<Item = &'a ByJob<'a>>) -> Vec<f64> {
     let mut off = Vec::new();
     for jobs in found {
@@ -173,7 +178,7 @@ fn apart<'a>(found: impl Iterator<Item = &'a ByJob<'a>>) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    /// Amdahl's law over batches and GPUs, off by a known noise that alternates.
+    /// Amdahl's law over batches and GPUs, with known alternating noise.
     fn table(noise: f64) -> Vec<Sample> {
         let row = |i: u32| Sample {
             profile: "a".to_owned(),
@@ -222,7 +227,7 @@ mod tests {
         };
         let rows: Vec<Sample> = [job("a", 1.0), job("b", 1.0), job("c", 1.5)].concat();
         let found = floor(&rows, |s| s.epoch_s).across;
-        // Two are off from the middle of the other two by half the difference, one by all of it.
+        // Two jobs are off from the median of the others by half the difference, one by all of it.
         assert_eq!(found.1, 3);
         assert!((found.0 - 1.5f64.ln() / 2.0).abs() < 1e-9, "{}", found.0);
         assert!(floor(&job("a", 1.0), |s| s.epoch_s).across.0.is_nan());

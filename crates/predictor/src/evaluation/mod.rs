@@ -1,8 +1,8 @@
-//! How far off predictions are on a table of measurements: what is known is held back, asked, and compared.
+//! Errors of the predictor on a table of measurements: hold rows out, predict them, compare.
 //!
-//! **In**: rows ([`Sample`]), each profile being one job. **Out**: for each [`Setting`] the errors of this predictor and of
-//! baselines on the same questions ([`Outcome`]), and how often the truth lay in the interval of 90 %. Jobs are held out
-//! whole; nothing of what is asked is seen by whoever is asked.
+//! **In**: rows ([`Sample`]); each profile is one job. **Out**: for each [`Setting`], the errors of
+//! this predictor and of baselines on the same questions ([`Outcome`]), and the coverage of the 90
+//! % interval. Jobs are held out whole; no method sees the rows it must predict.
 
 mod baselines;
 mod floor;
@@ -17,27 +17,27 @@ pub use baselines::Baseline;
 pub use floor::{Floor, floor};
 pub use questions::{HoldOut, Question, Setting, questions};
 
-/// One answer beside the truth.
+/// One prediction beside its true value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// The job.
+    /// Job.
     pub profile: String,
-    /// Truth and prediction of the epoch's time, seconds.
+    /// True and predicted epoch time, seconds.
     pub epoch: Option<(f64, f64)>,
-    /// Whether the truth lay in the interval of 90 %.
+    /// Whether the true epoch time lies in the 90 % interval.
     pub epoch_inside: bool,
-    /// Truth and prediction of the draw, watts.
+    /// True and predicted draw, watts.
     pub power: Option<(f64, f64)>,
-    /// Whether the truth lay in the interval of 90 %.
+    /// Whether the true draw lies in the 90 % interval.
     pub power_inside: bool,
-    /// What the time rests on; baselines have none.
+    /// Source of the predicted time; baselines have none.
     pub source: Option<Source>,
 }
 
-/// All answers of one setting by one method.
+/// All answers of one method in one setting.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// In order of the jobs.
+    /// Ordered by job.
     pub answers: Vec<Answer>,
 }
 
@@ -45,7 +45,7 @@ fn relative((truth, said): (f64, f64)) -> f64 {
     (said / truth - 1.0).abs()
 }
 
-/// Median of values; NaN of none.
+/// Median of values; NaN if there are none.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     match values.len() {
@@ -56,29 +56,30 @@ pub fn median(mut values: Vec<f64>) -> f64 {
 }
 
 impl Outcome {
-    /// Absolute errors of times, as a part of the truth.
+    /// Absolute relative errors of times.
     pub fn epoch_errors(&self) -> Vec<f64> {
         self.answers.iter().filter_map(|a| a.epoch).map(relative).collect()
     }
 
-    /// Absolute errors of draws.
+    /// Absolute relative errors of draws.
     pub fn power_errors(&self) -> Vec<f64> {
         self.answers.iter().filter_map(|a| a.power).map(relative).collect()
     }
 
-    /// Absolute errors of energy: time and draw together.
+    /// Absolute relative errors of energy (time times draw).
     pub fn energy_errors(&self) -> Vec<f64> {
         let both = self.answers.iter().filter_map(|a| Some((a.epoch?, a.power?)));
         both.map(|((t, s), (w, v))| relative((t * w, s * v))).collect()
     }
 
-    /// How many of a job's truths lay inside, the jobs' mean; of times, or of draws.
+    /// Coverage of the 90 % interval, averaged over jobs; of draws if `power`, else of times.
     pub fn coverage(&self, power: bool) -> f64 {
         let jobs = self.coverages(power);
         jobs.iter().sum::<f64>() / jobs.len().max(1) as f64
     }
 
-    /// The standard error of [`Self::coverage`], by jobs: rows of one job are right or wrong together. NaN below two.
+    /// Standard error of [`Self::coverage`], by jobs, since rows of one job are not independent.
+    /// NaN below two jobs.
     pub fn coverage_error(&self, power: bool) -> f64 {
         let jobs = self.coverages(power);
         let (n, mean) = (jobs.len() as f64, self.coverage(power));
@@ -99,18 +100,18 @@ impl Outcome {
         jobs.values().map(|(inside, all)| inside / all).collect()
     }
 
-    /// Takes in the answers of another table, whose jobs are others even where their names are the same.
+    /// Adds the answers of another table. Its jobs stay distinct even if names are the same.
     pub fn join(&mut self, table: &str, other: Self) {
         let named = |a: Answer| Answer { profile: format!("{table}: {}", a.profile), ..a };
         self.answers.extend(other.answers.into_iter().map(named));
     }
 
-    /// How many jobs were asked.
+    /// Number of jobs with answers.
     pub fn jobs(&self) -> usize {
         self.by_job().len()
     }
 
-    /// The jobs' own answers.
+    /// Answers by job.
     pub fn by_job(&self) -> BTreeMap<&str, Self> {
         let mut jobs: BTreeMap<&str, Self> = BTreeMap::new();
         for a in &self.answers {
@@ -120,7 +121,7 @@ impl Outcome {
     }
 }
 
-/// This predictor on some questions.
+/// Answers of this predictor.
 pub fn ask(questions: &[Question<'_>], gpus: &[GpuModel]) -> Outcome {
     let mut answers = Vec::new();
     for question in questions {
@@ -147,7 +148,7 @@ pub fn ask(questions: &[Question<'_>], gpus: &[GpuModel]) -> Outcome {
     Outcome { answers }
 }
 
-/// A baseline on the same questions (times only).
+/// Answers of a baseline (times only).
 pub fn ask_baseline(questions: &[Question<'_>], baseline: Baseline) -> Outcome {
     let mut answers = Vec::new();
     for question in questions {

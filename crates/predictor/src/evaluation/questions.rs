@@ -1,17 +1,19 @@
-//! What is held back and asked.
+//! Which rows are held out and predicted.
 
 use std::collections::BTreeSet;
 
 use crate::table::Sample;
 
-/// What is known of the job when it is asked.
+/// What is known of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setting {
-    /// Four fifths of its rows, in five turns; so many times over, in other fifths (which rows go together moves an error by a tenth).
+    /// Four fifths of its rows, in five folds. The number says how often to repeat with other
+    /// folds: the choice of folds moves an error by a tenth.
     Known(u32),
-    /// Its first measurements on one type, as a user would make them: the smallest number of GPUs first.
+    /// Its first measurements on one type, in the order a user would make them: the smallest number
+    /// of GPUs first.
     First(usize),
-    /// Everything on other types and this many rows on the type that is asked.
+    /// All rows on other types, and this many rows on the predicted type.
     NewType(usize),
     /// Nothing.
     Nothing,
@@ -26,19 +28,20 @@ pub enum HoldOut {
     Model,
 }
 
-/// What is known, and what is asked of one job.
+/// Known rows and rows to predict, of one job.
 #[derive(Clone, Debug)]
 pub struct Question<'a> {
-    /// All rows that may be used.
+    /// Rows that may be used.
     pub known: Vec<&'a Sample>,
-    /// Rows of one job.
+    /// Rows to predict, all of one job.
     pub asked: Vec<&'a Sample>,
 }
 
-/// Parts that a job's rows are left out in.
+/// Folds of a job's rows.
 const FOLDS: usize = 5;
 
-/// The part of each of so many rows, the same in every run: parts of one size, neighbours not together.
+/// Fold of each row, the same in every run. Folds have equal sizes; neighbours are in different
+/// ones.
 fn folds(rows: usize, shuffle: u32) -> Vec<usize> {
     let mut order: Vec<usize> = (0..rows).collect();
     order.sort_by_key(|i| scrambled(*i as u64 + (u64::from(shuffle) << 32)));
@@ -57,7 +60,7 @@ fn scrambled(seed: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// All questions of a setting, in order of the jobs.
+/// All questions of a setting, ordered by job.
 pub fn questions<'a>(samples: &'a [Sample], setting: Setting, hold_out: HoldOut) -> Vec<Question<'a>> {
     let timed: Vec<&Sample> = samples.iter().filter(|s| s.epoch_s.is_some()).collect();
     let jobs: BTreeSet<&str> = timed.iter().map(|s| s.profile.as_str()).collect();
@@ -129,8 +132,9 @@ fn order(a: &Sample, b: &Sample) -> std::cmp::Ordering {
         .then(number(b.power_limit_w).total_cmp(&number(a.power_limit_w)))
 }
 
-/// The first measurements: the middle batch on the fewest GPUs without (or under the highest) limit; then the same on the
-/// next number of GPUs; then the smallest and the largest batch on the fewest.
+/// The first `k` measurements. First the middle batch on the fewest GPUs without (or with the
+/// highest) limit; then the same on the next number of GPUs; then the smallest and largest batch on
+/// the fewest.
 fn first<'a>(rows: &[&'a Sample], k: usize) -> Vec<&'a Sample> {
     let highest = rows.iter().filter_map(|s| s.power_limit_w).fold(0.0, f64::max);
     let free: Vec<&Sample> =
@@ -139,7 +143,7 @@ fn first<'a>(rows: &[&'a Sample], k: usize) -> Vec<&'a Sample> {
     let fewest = of(free.iter().map(|s| s.gpus).min());
     let Some(start) = fewest.get(fewest.len() / 2).copied() else { return Vec::new() };
     let more = of(free.iter().map(|s| s.gpus).filter(|g| *g > start.gpus).min());
-    // As it stands, only on more GPUs: on as few nodes, with the batch of one GPU nearest.
+    // Same setting on more GPUs: as few nodes, and the nearest batch per GPU.
     let per_gpu = |s: &Sample| s.batch.unwrap_or(1.0) / f64::from(s.gpus.max(1));
     let far = |s: &Sample| (f64::from(s.nodes), (per_gpu(s) / per_gpu(start)).ln().abs());
     let next =
