@@ -1,8 +1,9 @@
-//! How far off predictions turn out to be, by job: whole families held out, each asked what it would have been asked.
+//! Calibration by job: whole profiles are held out and asked what they would have been asked.
 //!
-//! Each owner by its own families, held out of its home: how sure it may be is nobody else's word, and of what all namespaces say one decides
-//! a sixty-fourth at most, so that may stay. Twice: alone, others of its model known, and with all of its model. Whose model is new is told
-//! by the second: what others of a model show is much of what is known of the next.
+//! Each tenant is calibrated on its own held-out profiles only, so no other tenant influences its
+//! interval widths. The global prior stays: in it a tenant decides at most 1/64. There are two sets
+//! of factors: one with other profiles of the model known, one with the whole model held out. For
+//! models new to the tenant the second set is used.
 
 use std::collections::BTreeMap;
 
@@ -14,52 +15,53 @@ use crate::population::FittedProfile;
 use crate::quantity_model::{Family, QuantityModel};
 use crate::spread::spread;
 
-/// What holding families out may cost in all; from so much on they count less and less. One is about 5 us.
+/// Budget of all hold-outs; beyond `WHOLE`, profiles get decreasing weight. One unit is about 5 us.
 const COST: f64 = 20_000.0;
 const WHOLE: f64 = 12_000.0;
-/// What is asked of a family goes with the square of its rows, up to so many; so much goes with each besides.
+/// The cost of a profile is the square of its rows (at most `ROWS`), plus `BESIDES`.
 const ROWS: usize = 24;
 const BESIDES: usize = 20;
-/// What each family of a home adds to a fit of it, up to so much.
+/// Cost that each profile of a tenant adds to a fit, and the most for one fit.
 const MEMBER: usize = 20;
 const FIT: usize = 2_000;
-/// Families of one model that are asked for one that is held out.
+/// Most siblings (profiles of the same model) used for a held-out profile.
 const SIBLINGS: usize = 16;
-/// Parts that an owner's families are held out in: of a few, and of so many that a fit of them is long and a half says as much.
+/// Folds of a tenant's profiles: below `MANY` profiles, and from there on, where fits take long and
+/// half of the profiles suffice.
 const PARTS: (usize, usize) = (6, 2);
 const MANY: usize = 100;
-/// Families that are asked for one that is held out.
+/// Most other profiles used for a held-out one.
 const OTHERS: usize = 256;
 
 fn parts_of(families: usize) -> usize {
     if families < MANY { PARTS.0 } else { PARTS.1 }
 }
 
-/// Factors by owner.
+/// Factors by tenant.
 #[derive(Clone, Debug)]
 pub(crate) struct Calibration {
-    /// Of whom nothing is known.
+    /// Factors of tenants without data.
     start: Factors,
-    /// Of families whose owner ran others of the model.
+    /// Factors of profiles whose tenant ran other profiles of the model.
     beside: BTreeMap<String, Factors>,
-    /// Of families whose model is new to their owner.
+    /// Factors of profiles whose model is new to the tenant.
     alone: BTreeMap<String, Factors>,
 }
 
 impl Calibration {
-    /// Of a family by its name; `beside` others of its model and owner, or alone.
+    /// Factors of a profile by its name; `beside`: the tenant has other profiles of its model.
     pub fn of(&self, name: &str, beside: bool) -> Factors {
         let found = |factors: &BTreeMap<String, Factors>| factors.get(owner(name)).copied();
         let beside = if beside { found(&self.beside) } else { None };
         beside.or_else(|| found(&self.alone)).unwrap_or(self.start)
     }
 
-    /// Before any family.
+    /// Before any profile.
     pub fn new(quantity: Quantity) -> Self {
         Self { start: Factors::start(quantity), beside: BTreeMap::new(), alone: BTreeMap::new() }
     }
 
-    /// From the families.
+    /// From the profiles.
     pub fn fit(stage: &QuantityModel, families: &[Family]) -> Self {
         let mut most: Vec<&Family> = families.iter().filter(|f| f.spots.len() > 1).collect();
         most.sort_by(|a, b| b.spots.len().cmp(&a.spots.len()).then(a.name.cmp(&b.name)));
@@ -87,12 +89,12 @@ impl Calibration {
     }
 }
 
-/// A family that is held out, and how much it counts.
+/// A held-out profile and its weight.
 type Asked<'a> = (&'a Family, f64);
-/// How much a family counts, and its errors by situation.
+/// Weight of a profile and its errors by evidence bucket.
 type Found = (f64, [Vec<f64>; SITUATIONS]);
 
-/// An owner's families: all that were observed, and those that are held out.
+/// A tenant's profiles: all observed ones, and those to hold out.
 #[derive(Default)]
 struct Home<'a> {
     own: Vec<&'a FittedProfile>,
@@ -100,9 +102,9 @@ struct Home<'a> {
 }
 
 impl Home<'_> {
-    /// Errors of those that are held out, each by itself or with all of its model.
+    /// Errors of the held-out profiles, each alone or with its whole model.
     fn held_out(&self, stage: &QuantityModel, owner: &str, with_model: bool) -> Vec<Found> {
-        // Who says no model is by itself.
+        // A profile without a model is held out alone.
         fn held<'b>(name: &'b str, model: Option<&'b str>, with_model: bool) -> (bool, &'b str) {
             model.filter(|_| with_model).map_or((false, name), |model| (true, model))
         }
@@ -129,7 +131,7 @@ impl Home<'_> {
     }
 }
 
-/// Factors from what was held out, drawn to `start`; `otherwise` where nothing was.
+/// Factors from the errors, shrunk to `start`; `otherwise` where there are no errors.
 fn factors(found: &[Found], start: Factors, otherwise: Factors) -> Factors {
     Factors(std::array::from_fn(|situation| {
         let mut errors = Errors::default();
@@ -140,8 +142,8 @@ fn factors(found: &[Found], start: Factors, otherwise: Factors) -> Factors {
     }))
 }
 
-/// Who is held out: owners in turns, each with as much as it costs, for as long as it is not too dear. Who counts less than whole
-/// does so little by little: where an owner comes, the others' factors move by little.
+/// Chooses the profiles to hold out: round robin over tenants by cost, within the budget. Weights
+/// fall gradually at the end, so that a new tenant moves the others' factors little.
 fn fair<'a>(families: Vec<&'a Family>, members: &[FittedProfile]) -> Vec<Asked<'a>> {
     let mut homes: BTreeMap<&str, usize> = BTreeMap::new();
     for member in members {

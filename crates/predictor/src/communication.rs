@@ -1,30 +1,32 @@
-//! How synchronisation grows with what a model has to send for each second it computes: a slope, found over an owner's families.
-//! Strangers tell nothing of it: whoever's model lies far out would be the slope.
+//! Slope of synchronisation over communication intensity (parameters per second of a step), fitted
+//! over one tenant's profiles. Not fitted between tenants: a single outlying model would decide the
+//! slope.
 
 use crate::ratio::Sizes;
 use crate::regression::weighted_median;
 use crate::weight_policy::{TenantWeight, WeightPolicy, capped, huber_weights};
 
-/// Slope before anything was seen and its standard deviation: physics says 1, samples of an epoch that nobody tells make it 0.
+/// Prior mean and standard deviation of the slope: physics says 1, unknown samples per epoch make
+/// it 0.
 const BEFORE: (f64, f64) = (0.5, 0.5);
 const STEEPEST: f64 = 1.2;
-/// Fewer families, by weight, tell no slope from chance where one was known before.
+/// Least total weight of profiles for a fit beyond an earlier slope.
 const FEWEST: f64 = 6.0;
 const ROUNDS: usize = 24;
 
-/// Slope and origin (logs).
+/// Slope and its range (logs).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct CommunicationIntensity {
     slope: f64,
     among: Sizes,
 }
 
-/// What a family tells of it.
+/// One profile's evidence.
 pub(crate) struct FamilyEvidence {
     pub tenant_weight: TenantWeight,
-    /// Log of its parameters over the time of a step.
+    /// Log of parameters over the time of a step.
     pub intensity: f64,
-    /// Log of its synchronisation, and the variance of what it may be for a family of this bulk.
+    /// Log of synchronisation, and the variance of that value at this intensity.
     pub synchronisation: f64,
     pub variance: f64,
 }
@@ -36,12 +38,12 @@ impl Default for CommunicationIntensity {
 }
 
 impl CommunicationIntensity {
-    /// What is known before of a family's synchronisation.
+    /// Prior of a profile's synchronisation (log).
     pub fn of(self, intensity: Option<f64>) -> f64 {
         intensity.map_or(0.0, |x| self.slope * self.among.off(x))
     }
 
-    /// By weighted least squares, rows far off pulled in; `self` is what was thought before.
+    /// Weighted least squares with Huber weights; `self` is the prior.
     pub fn fit(self, informed: &[FamilyEvidence], policy: WeightPolicy) -> Self {
         let informed: Vec<&FamilyEvidence> =
             informed.iter().filter(|t| t.tenant_weight.weight > 0.0 && !policy.isolated).collect();
@@ -56,7 +58,8 @@ impl CommunicationIntensity {
         let capped = capped(&said, sure, policy);
         let mut slope = start;
         for _ in 0..ROUNDS {
-            // What is left where the bulk is the middle one: a middle one too, or who is far out would tilt the line.
+            // Residual at the median intensity. A median is used, since outliers would tilt the
+            // line.
             let rests = informed.iter().map(|t| (t.synchronisation - slope * x(t), weight(t))).collect();
             let origin = weighted_median(rests).unwrap_or(0.0);
             let (mut sum, mut square) = (start * sure, sure);

@@ -1,45 +1,49 @@
-//! From errors to intervals: the factor on the curve's own standard deviation that makes 90 % of what was held out fall inside.
+//! Conformal factors: the factor on the curve's standard deviation that covers 90 % of held-out
+//! values.
 //!
-//! The curve's own variance is right only if the model is. Every family counts the same, however many rows it has: rows of one family are
-//! not independent. What is held out and asked: `calibration.rs`, `held_out.rs`.
+//! The curve's own variance is right only if the model is. Every profile has the same weight,
+//! however many rows it has, since its rows are not independent. For the held-out questions see
+//! `calibration.rs` and `held_out.rs`.
 
 use crate::physics::Quantity;
 
-/// Standard normal quantile of 95 %: the interval of 90 %.
+/// Standard normal quantile of 95 %: end of the 90 % interval.
 pub(crate) const Z95: f64 = 1.644_853_626_951_472_2;
-/// How many families what was thought before counts for.
+/// Pseudo-count of profiles for the start value.
 const PSEUDO: f64 = 2.0;
-/// Families that take half of it from the published values to their own: as many as those values count for in the curves' own priors.
+/// Profiles that move the start value halfway from the published factor to 1. The same number as in
+/// the curves' priors.
 const AT_HOME: f64 = 4.0;
-/// A family with fewer measured rows has no factor of its own.
+/// A profile with fewer measured rows has no factor of its own.
 pub(crate) const OWN_ROWS: usize = 10;
-/// So much of all families on either side of the one that is wanted: a mean of their sizes does not jump where one comes or goes.
+/// Half-width of the quantile window, as a share of all profiles. A mean over the window does not
+/// jump when a profile comes or goes.
 const AROUND: f64 = 0.06;
 const BOUNDS: (f64, f64) = (0.35, 3.0);
 
-/// What is known of the family on the type that is asked, and elsewhere.
+/// Evidence on the queried GPU type, and on other types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EvidenceBucket {
-    /// Nothing there, but on other types.
+    /// None on the type, some on others.
     New,
-    /// One or two settings, and others on other types.
+    /// One or two settings, and some on other types.
     One,
-    /// Up to nine, and others on other types.
+    /// Three to nine settings, and some on other types.
     Few,
-    /// Ten and more.
+    /// Ten settings or more.
     Many,
-    /// One setting, and nothing on any other type: its first run.
+    /// One setting, none on other types: the first run.
     First,
-    /// Two settings, and nothing on any other type.
+    /// Two settings, none on other types.
     Second,
-    /// Up to nine, and nothing on any other type.
+    /// Three to nine settings, none on other types.
     Early,
-    /// Nothing at all.
+    /// No evidence.
     Nothing,
 }
 
 impl EvidenceBucket {
-    /// From the settings seen on the type and in all.
+    /// From the number of settings seen on the type and in all.
     pub fn of(here: usize, all: usize) -> Self {
         match (here, all > here) {
             (0, true) => Self::New,
@@ -54,16 +58,18 @@ impl EvidenceBucket {
     }
 }
 
-/// Factors on the standard deviation, by situation.
+/// Factors on the standard deviation, by evidence bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Factors(pub [f64; SITUATIONS]);
 
 pub(crate) const SITUATIONS: usize = 8;
 
 impl Factors {
-    /// What is thought before any family of an owner was held out: near what nine tenths of the errors of the 63 jobs of the public tables
-    /// take, each a stranger to all others. On a new type (1.6 for 1.05) and of watts (1 at least) wider, so that whole predictions
-    /// hold nine in ten there (`tests/coverage.rs`): what jobs start from is surer of how they scale than they are alike.
+    /// Factors before any profile of a tenant was held out. They are near what covers nine tenths
+    /// of the errors of the 63 jobs of the public tables, each a tenant of its own. On a new type
+    /// (1.6 instead of 1.05) and for watts (at least 1) they are wider, so that whole predictions
+    /// cover 90 % there (`tests/coverage.rs`): the priors understate how much jobs differ in
+    /// scaling.
     pub fn start(quantity: Quantity) -> Self {
         match quantity {
             Quantity::Time => Self([1.6, 1.9, 2.25, 2.4, 2.6, 1.75, 1.65, 1.6]),
@@ -76,14 +82,15 @@ impl Factors {
     }
 }
 
-/// Sizes of errors over standard deviations in one situation, by family, and how much each family counts.
+/// Absolute errors over standard deviations in one evidence bucket, by profile, with the profile's
+/// weight.
 #[derive(Default)]
 pub(crate) struct Errors {
     families: Vec<(Vec<f64>, f64)>,
 }
 
 impl Errors {
-    /// One family's; those that are no numbers tell nothing.
+    /// Adds one profile; errors that are not finite are ignored.
     pub fn add(&mut self, errors: &[f64], counts: f64) {
         let sizes: Vec<f64> = errors.iter().map(|e| e.abs()).filter(|e| e.is_finite()).collect();
         if !sizes.is_empty() {
@@ -95,7 +102,7 @@ impl Errors {
         self.families.iter().map(|(_, tenant_weight)| tenant_weight).sum()
     }
 
-    /// All sizes in order, each with its part of its family's voice.
+    /// All errors ascending, each with its share of its profile's weight.
     fn rows(&self) -> Vec<(f64, f64)> {
         let rows = |(sizes, tenant_weight): &(Vec<f64>, f64)| {
             let weight = tenant_weight / sizes.len() as f64;
@@ -106,7 +113,7 @@ impl Errors {
         rows
     }
 
-    /// The mean of the sizes that so much and so much of all voices lie within.
+    /// Mean of the errors between two cumulative weights.
     fn between(&self, from: f64, to: f64) -> f64 {
         let (mut below, mut sum, mut total) = (0.0, 0.0, 0.0);
         for (size, weight) in self.rows() {
@@ -116,9 +123,9 @@ impl Errors {
         if total > 0.0 { sum / total } else { Z95 }
     }
 
-    /// How many independent tries each family's rows are worth, by how far apart families are in what part of their rows lies within a
-    /// size (the inverse of the share of variance that is between families; Kish, *Survey Sampling*, 1965): 1 where all rows of a family are
-    /// right or wrong together.
+    /// Effective number of independent rows per profile (inverse of the share of variance between
+    /// profiles; Kish, *Survey Sampling*, 1965). 1 if all rows of a profile are right or wrong
+    /// together.
     fn tries(&self, size: f64) -> f64 {
         let n = self.weights_by_tenant();
         let within = |sizes: &[f64]| sizes.iter().filter(|s| **s <= size).count() as f64 / sizes.len() as f64;
@@ -133,24 +140,26 @@ impl Errors {
         (mean * (1.0 - mean) / between.max(1e-9)).max(1.0)
     }
 
-    /// The factor, drawn to what was thought before; `None` of nobody.
+    /// The factor, shrunk to `start`; `None` without errors.
     pub fn factor(&self, start: f64) -> Option<f64> {
         let n = self.weights_by_tenant();
         if n <= 0.0 {
             return None;
         }
         let nine_in_ten = 0.9 * n;
-        // As if one more try lay beyond them all: the family that is asked is none of them. With too few for that, nine in ten.
+        // Quantile with one more try beyond all, since the queried profile is not among them. With
+        // too few profiles for that, the plain 90 % quantile.
         let tries = self.tries(self.between(nine_in_ten - AROUND * n, nine_in_ten + AROUND * n));
         let wanted = (nine_in_ten + 0.9 / tries).min(nine_in_ten.max(n - 1.0));
         let at = self.between(wanted - AROUND * n, wanted + AROUND * n);
-        // The published factors are for the published priors; the more a home has its own, the more those are right.
+        // Published factors fit the published priors; they fade as the tenant's own priors replace
+        // these.
         let start = 1.0 + (start - 1.0) * AT_HOME / (AT_HOME + n);
         Some(((n * at / Z95 + PSEUDO * start) / (n + PSEUDO)).clamp(BOUNDS.0, BOUNDS.1))
     }
 }
 
-/// The factor of a family with many rows: the population's, and what its own rows say, left out in turns.
+/// Factor of a profile with many rows: the pooled factor combined with its own k-fold errors.
 pub(crate) fn own(pooled: f64, left_out: Vec<f64>) -> f64 {
     const WEIGHT: f64 = 20.0;
     let n = left_out.len() as f64;
@@ -176,13 +185,15 @@ mod tests {
 
     #[test]
     fn rows_that_go_together_are_one_try() {
-        // given: twenty families, all rows of each as far off as its number, or each with all sizes
+        // given: twenty profiles; all rows of each have one error, or all have the same range of
+        // errors
         let together: Vec<Vec<f64>> = (1..=20).map(|i| vec![f64::from(i) / 10.0; 9]).collect();
         let apart: Vec<Vec<f64>> =
             (1..=20).map(|_| (1..=200).map(|i| f64::from(i) / 100.0).collect()).collect();
         let (together, apart) = (errors(&together), errors(&apart));
         assert!((together.tries(1.8) - 1.0).abs() < 1e-9 && apart.tries(1.8) > 1e3);
-        // then: a twenty-first is thought to lie beyond nineteen of the first twenty, not eighteen; the second tell enough
+        // then: the first set expects a twenty-first beyond nineteen of twenty, not eighteen; the
+        // second has enough rows
         let factor = |size: f64| (20.0 * size / Z95 + PSEUDO) / (20.0 + PSEUDO);
         assert!((together.factor(1.0).unwrap() - factor(1.9)).abs() < 0.02, "{:?}", together.factor(1.0));
         assert!((apart.factor(1.0).unwrap() - factor(1.8)).abs() < 0.01, "{:?}", apart.factor(1.0));
@@ -200,7 +211,7 @@ mod tests {
         use rand::RngExt;
         use rand_chacha::rand_core::SeedableRng;
         let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(1);
-        // given: families that differ in how far off they are by 0, 1.3 and 2.2 times
+        // given: profiles whose errors differ by a factor of 1, 1.3 and 2.2
         for (spread, families, rows) in [(0.0, 12, 8), (0.25, 12, 8), (0.8, 25, 8), (0.8, 25, 1)] {
             let mut normal = || {
                 let (u, angle): (f64, f64) = (random.random(), random.random());

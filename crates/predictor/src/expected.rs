@@ -1,4 +1,4 @@
-//! What is thought of one family before its own rows are looked at.
+//! Prior of one profile, before its own rows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,31 +12,31 @@ use crate::places::{self, Places};
 use crate::posterior::{Found, Prior};
 use crate::ratio::{Ratios, Size};
 
-/// What is thought of one family before its own rows.
+/// Prior of one profile, before its own rows.
 #[derive(Clone, Debug)]
 pub(crate) struct Expected {
     pub prior: Prior,
     pub ratios: Ratios,
     pub intensity: [CommunicationIntensity; 2],
-    /// By type: how a power limit stretches times beyond the mean of all (log of the exponent).
+    /// By type: limit-exponent offset beyond the mean of all (log).
     pub bent: Arc<BTreeMap<GpuType, f64>>,
     pub places: Arc<Places>,
     pub size: Size,
-    /// What the siblings' shapes have in common.
+    /// Model-shared effect of the siblings.
     pub model_effect: Option<Arc<ModelEffect>>,
-    /// By type: mean of the siblings' residuals, shrunk.
+    /// By type: shrunk mean of the siblings' residuals.
     pub siblings: BTreeMap<GpuType, f64>,
-    /// The siblings' level, its variance, and how many there are.
+    /// The siblings' intercept and its variance.
     pub level: Option<Found>,
 }
 
 impl Expected {
-    /// Log of the type's time or draw relative to others.
+    /// Log of the type's time or draw relative to other types.
     pub fn base(&self, gpu_type: &GpuType, law: f64) -> f64 {
         law + self.ratios.of(gpu_type, law, self.size) + self.siblings.get(gpu_type).copied().unwrap_or(0.0)
     }
 
-    /// A setting with all that is known before of it.
+    /// The setting with all priors filled in.
     pub fn place(&self, gpu_type: &GpuType, law: f64, level: f64, s: Setting) -> Setting {
         let base = self.base(gpu_type, law) + level;
         let intensity = self.size.intensity(base);
@@ -45,23 +45,23 @@ impl Expected {
         Setting { base: base + self.shared(gpu_type, &s), network, between, bent, ..s }
     }
 
-    /// How a power limit stretches times on a type beyond the mean of all (log of the exponent).
+    /// Limit-exponent offset of a type beyond the mean of all (log).
     pub fn bent(&self, gpu_type: &GpuType) -> f64 {
         self.bent.get(gpu_type).copied().unwrap_or(0.0)
     }
 
-    /// Nothing shared on any placement.
+    /// Without placement effects.
     pub fn without_places(mut self) -> Self {
         self.places = Arc::default();
         self
     }
 
-    /// What is shared of times on one node.
+    /// Placement effect on times, on one node only.
     pub fn shared(&self, gpu_type: &GpuType, s: &Setting) -> f64 {
         if s.nodes > 0.0 { 0.0 } else { self.places.of(gpu_type, places::at(s.nodes, s.gpus)) }
     }
 
-    /// The population, or a family of the same model, ran on this type beside others.
+    /// Whether profiles compared this type with others.
     pub fn covers(&self, gpu_type: &GpuType) -> bool {
         self.ratios.covers(gpu_type)
     }

@@ -1,4 +1,5 @@
-//! What a family that is held out is asked, and how far off the answers are: by what is known of it, as one would come to know it.
+//! Cross-validation of a held-out profile: its errors by the amount of evidence, in the order
+//! evidence usually arrives.
 
 use andreas_core::GpuType;
 
@@ -9,15 +10,16 @@ use crate::posterior::{Found, KernelParameters};
 use crate::quantity_model::{Family, QuantityModel, QuantitySample};
 use crate::spread::{place, spread};
 
-/// Cells that are known of a family, and asked of it in one situation, at most.
+/// Most known rows of a profile, and most rows predicted in one bucket.
 const KNOWN: usize = 48;
 const ASKED: usize = 48;
-/// GPU types of one family that are asked.
+/// Most GPU types predicted per profile.
 const TYPES: usize = 4;
-/// Parts that a family's rows are left out in.
+/// Folds of a profile's rows.
 const TURNS: usize = 5;
 
-/// Errors over standard deviations by what is known of a family: its own rows in parts, beside what is expected of it.
+/// Errors over standard deviations by evidence bucket: parts of the profile's rows are known, with
+/// `expected` as prior.
 pub(crate) fn ask(stage: &QuantityModel, expected: Expected, family: &Family) -> [Vec<f64>; SITUATIONS] {
     let asking = Questioner { stage, expected, kernel: stage.kernel(family) };
     let mut found: [Vec<f64>; SITUATIONS] = Default::default();
@@ -37,7 +39,8 @@ pub(crate) fn ask(stage: &QuantityModel, expected: Expected, family: &Family) ->
         if !others.is_empty() {
             ask(EvidenceBucket::New, &others, &|_| false);
         }
-        // How long a step takes of which nothing ran is a matter of levels; what a board draws goes by the others.
+        // Without any row, time depends on the intercept alone, but draw can be predicted from
+        // other profiles.
         if stage.quantity == Quantity::Power {
             ask(EvidenceBucket::Nothing, &[], &|_| false);
         }
@@ -51,11 +54,11 @@ pub(crate) fn ask(stage: &QuantityModel, expected: Expected, family: &Family) ->
             }
             ask(alone, &[], &|i| first.contains(&i));
         }
-        // Short curves tell of three known what longer ones tell of four.
+        // Short curves use three known rows where longer ones use four.
         let known = n.saturating_sub(1).min(4);
         if known > 2 {
             if !others.is_empty() {
-                // Some of every part.
+                // Evenly spread rows.
                 ask(EvidenceBucket::Few, &others, &|i| {
                     (0..known).any(|k| (2 * k + 1) * n / (2 * known) == i)
                 });
@@ -63,7 +66,7 @@ pub(crate) fn ask(stage: &QuantityModel, expected: Expected, family: &Family) ->
             let first = first(&here, known);
             ask(EvidenceBucket::Early, &[], &|i| first.contains(&i));
         }
-        // Not all runs come in that order: of a short curve each in turn is the one that is missing.
+        // Runs may come in another order: on short curves, leave each row out in turn.
         if (2..=OWN_ROWS).contains(&n) {
             for missing in 0..n {
                 ask(EvidenceBucket::of(n - 1, n - 1), &[], &|i| i != missing);
@@ -79,8 +82,8 @@ pub(crate) fn ask(stage: &QuantityModel, expected: Expected, family: &Family) ->
     found
 }
 
-/// Errors over standard deviations of each row that was measured, a fifth of them left out at a time: who asks for a setting has seldom
-/// measured all those around it. A table's rows stay.
+/// k-fold errors over standard deviations of the measured rows, a fifth left out at a time: with
+/// one row left out, its neighbours would make it too easy. Table rows stay.
 pub(crate) fn in_turns(
     stage: &QuantityModel,
     spots: &[QuantitySample],
@@ -90,7 +93,7 @@ pub(crate) fn in_turns(
     Questioner { stage, expected: expected.clone(), kernel }.in_turns(spots)
 }
 
-/// Somebody who is asked about a family.
+/// Evaluates one profile.
 struct Questioner<'a> {
     stage: &'a QuantityModel,
     expected: Expected,
@@ -106,7 +109,7 @@ impl Questioner<'_> {
         let curve = self.stage.curve_of(rows, self.expected.clone(), level, self.kernel);
         let error = |spot: &QuantitySample| {
             let (mean, variance) = curve.at(spot);
-            // The interval is for what is seen next: what a measurement itself is off by is in these errors.
+            // Intervals are for the next observation: these errors include measurement noise.
             (spot.log - mean) / libm::sqrt(variance)
         };
         asked.iter().map(error).collect()
@@ -124,7 +127,7 @@ impl Questioner<'_> {
     }
 }
 
-/// Those that are, by their number too, and those that are not.
+/// Splits samples by a predicate.
 fn parted(
     spots: &[QuantitySample],
     is: impl Fn(usize, &QuantitySample) -> bool,
@@ -136,8 +139,8 @@ fn parted(
     (of(true), of(false))
 }
 
-/// The rows a family starts with: the middle batch on the fewest GPUs without a limit, then more GPUs, then the smallest and the
-/// largest batch on the fewest.
+/// The first rows of a profile: the middle batch on the fewest GPUs without a limit, then more
+/// GPUs, then the smallest and the largest batch on the fewest.
 fn first(here: &[QuantitySample], known: usize) -> Vec<usize> {
     let by = |key: &dyn Fn(&QuantitySample) -> [f64; 3]| {
         let mut order: Vec<(usize, [f64; 3])> = here.iter().map(key).enumerate().collect();
@@ -191,7 +194,7 @@ mod tests {
         let stage = QuantityModel::fit(Quantity::Time, &[]);
         let mut spots: Vec<QuantitySample> = (0..13).map(|i| spot(f64::from(i) / 4.0, 0.0, 0.0)).collect();
         spots.iter_mut().take(3).for_each(|s| s.table = Some(TableVariances { table: 0.25, kind: 0.0 }));
-        // given: one row that is off by ten times
+        // given: one row that is off by a factor of ten
         spots[7].log += std::f64::consts::LN_10;
         let family = family(spots);
         let expected = stage.expect(&family);

@@ -1,14 +1,15 @@
-//! A family's own cells, given and seen, and what an answer rests on.
+//! A profile's own evidence, given and observed, and the source of an answer.
 
 use crate::Source;
 use crate::quantity_model::{Curve, QuantitySample};
 use crate::samples::AggregatedSample;
 use crate::table_trust::TableTrust;
 
-/// What was seen of a configuration that its table has counts more than the table where its noise is below this (log).
+/// An observation counts more than the table row of its configuration if its noise (log) is below
+/// this.
 const TABLE_SPREAD: f64 = 0.25;
 
-/// One quantity of one answer (log).
+/// One quantity of an answer (log).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Value {
     pub log: f64,
@@ -16,28 +17,30 @@ pub(crate) struct Value {
     pub source: Source,
 }
 
-/// A family's cells by where they come from.
+/// A profile's evidence by origin.
 pub(crate) struct Known<'a> {
-    /// First in the family's curve, in this order.
+    /// The first rows of the profile's curve, in this order.
     pub table: &'a [AggregatedSample],
     pub seen: &'a [AggregatedSample],
     pub trust: TableTrust,
 }
 
 impl Known<'_> {
-    /// The table is taken at its word: nothing was seen of this family, nor how far tables of its namespace are off.
+    /// Whether the table is used as it is: no observation of this profile, and no table of its
+    /// namespace was compared with measurements.
     pub fn stands(&self) -> bool {
         self.seen.is_empty() && !self.trust.informed
     }
 
-    /// The user's word, where nothing was observed to the contrary.
+    /// The table's value, if the table is used as it is.
     pub fn as_given(&self, cell: &AggregatedSample) -> Option<Value> {
         let given = self.table.iter().find(|c| c.is(cell)).filter(|_| self.stands())?;
         Some(Value { log: given.log, sigma: self.trust.sigma(), source: Source::UserGiven })
     }
 
-    /// The user's word where tables of the namespace were off: the curve, which weighs it against what families of the model show, and
-    /// what the row says beyond the curve. `spot` is where the cell is, `offset` what to add to the curve.
+    /// The table's value if tables of the namespace were off: the curve, which weighs the row
+    /// against profiles of the model, plus the row's own residual. `spot` is the row's setting,
+    /// `offset` is added to the curve.
     pub fn as_corrected(
         &self,
         curve: &Curve,
@@ -53,12 +56,12 @@ impl Known<'_> {
         Some(Value { log: mean + offset + detail, sigma, source: Source::UserGiven })
     }
 
-    /// Cells that differ in GPUs alone.
+    /// Evidence that differs in GPUs alone.
     pub fn beside<'b>(&'b self, cell: &'b AggregatedSample) -> impl Iterator<Item = &'b AggregatedSample> {
         self.seen.iter().chain(self.table).filter(|c| c.is_beside(cell))
     }
 
-    /// What an answer of the curve rests on, of whose rows `count` are on the type.
+    /// Source of the curve's answer; `count` rows are on the type.
     pub fn source(&self, cell: &AggregatedSample, count: usize) -> Source {
         if let Some(seen) = self.seen.iter().find(|s| s.is(cell)) {
             let trust = TABLE_SPREAD * TABLE_SPREAD / (TABLE_SPREAD * TABLE_SPREAD + seen.noise * seen.noise);

@@ -1,26 +1,26 @@
-//! How long an epoch of a family takes that was never run, from what describes it.
+//! Intercept of a profile that never ran, from its features.
 //!
-//! Target: log of the time per sample at the curve's origin (of an epoch, where its samples are not known). Regressors: logs
-//! of parameters and batch, one column for each precision and model family that several families share. One fit for
-//! each set of features that occurs, among the families of one owner.
+//! Target: log of the time per sample at the curve's origin (per epoch if its samples are unknown).
+//! Regressors: logs of parameters and batch, and one column per precision and model family that
+//! several profiles share. One fit for each set of features that occurs among a tenant's profiles.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Features;
 use crate::regression::{elastic_net, interval};
 
-/// Fewer families cannot tell a trend from chance.
+/// Fewer profiles do not show a trend.
 const MIN_FAMILIES: usize = 8;
-/// Bounds on the work: families of one fit, columns of words, fits.
+/// Bounds on the work: profiles per fit, indicator columns, fits.
 const MAX_FAMILIES: usize = 512;
 const MAX_WORDS: usize = 32;
 const MAX_FITS: usize = 16;
 const FOLDS: usize = 5;
-/// Bounds on a spread, and on that of a model that is new: nothing says that it is like the others.
+/// Bounds on the standard deviation; the last one applies to new models.
 const SIGMA: (f64, f64) = (0.2, crate::estimate::FACTOR_THREE);
 const MOST_NEW: f64 = 3.0;
 
-/// Which features a family has: bits for parameters, batch, precision, model family, samples.
+/// Features that are present: bits for parameters, batch, precision, model family, samples.
 type Mask = u8;
 
 fn positive(x: Option<f64>) -> Option<f64> {
@@ -38,7 +38,7 @@ fn mask(f: &Features) -> Mask {
 const PRECISION: u8 = 0;
 const MODEL: u8 = 1;
 
-/// The words of a family that its mask names, told apart by kind.
+/// Indicator features in the mask, with their kind.
 fn words(f: &Features, mask: Mask) -> impl Iterator<Item = (u8, &str)> {
     let precision = f.precision.as_deref().filter(|_| mask & 4 != 0).map(|w| (PRECISION, w));
     let family = f.model_family.as_deref().filter(|_| mask & 8 != 0).map(|w| (MODEL, w));
@@ -49,11 +49,11 @@ fn words(f: &Features, mask: Mask) -> impl Iterator<Item = (u8, &str)> {
 struct Fitted {
     mask: Mask,
     words: BTreeMap<(u8, String), usize>,
-    /// Observed range of the two numeric features: inputs are clamped to it.
+    /// Observed ranges of the two numeric features; inputs are clamped to them.
     ranges: [(f64, f64); 2],
     coefficients: Vec<f64>,
     intercept: f64,
-    /// Spread around families of models that were seen, and of such that were not.
+    /// Standard deviation for models that were seen, and for new ones.
     sigma: f64,
     sigma_new: f64,
 }
@@ -74,7 +74,7 @@ impl Fitted {
         x
     }
 
-    /// How far off it may be (standard deviation of the log).
+    /// Standard deviation of the log.
     fn spread(&self, f: &Features) -> f64 {
         let is_new = words(f, self.mask)
             .any(|(kind, word)| kind == MODEL && !self.words.contains_key(&(kind, word.to_owned())));
@@ -123,14 +123,14 @@ impl Fitted {
     }
 }
 
-/// Fits for each set of features that occurs.
+/// One fit for each set of features that occurs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Levels {
     fits: Vec<Fitted>,
 }
 
 impl Levels {
-    /// From the families that were run: their features and their log time at the shape's origin.
+    /// From the profiles that ran: their features and their log time at the curve's origin.
     pub fn fit(families: &[(&Features, f64)]) -> Self {
         let families = &families[..families.len().min(MAX_FAMILIES)];
         let masks: BTreeSet<Mask> = families.iter().map(|(f, _)| mask(f)).collect();
@@ -153,7 +153,8 @@ impl Levels {
         Self { fits: fits.collect() }
     }
 
-    /// Log time at the shape's origin and its spread; by the fit that uses the most of what is said of the family.
+    /// Log time at the curve's origin and its standard deviation, by the fit that uses the most of
+    /// the given features.
     pub fn at(&self, features: &Features) -> Option<(f64, f64)> {
         let has = mask(features);
         let usable = self.fits.iter().filter(|f| f.mask & has == f.mask);
@@ -162,12 +163,12 @@ impl Levels {
     }
 }
 
-/// Log of the samples of an epoch, for fits of the time of one sample.
+/// Log of the samples of an epoch, for fits of the time of one sample; else 0.
 fn samples(features: &Features, mask: Mask) -> f64 {
     positive(features.samples).filter(|_| mask & 16 != 0).unwrap_or(0.0)
 }
 
-/// The spread of families that are left out, those of one `part` together.
+/// Standard deviation by cross-validation; profiles of one `part` are left out together.
 fn cross_validated(
     mask: Mask,
     families: &[(&Features, f64)],

@@ -1,11 +1,13 @@
-//! What families of one model share beyond their parameters: a placement that is slow for all of them, a bend no law has.
+//! Model-shared effect: what profiles of one model share beyond their parameters, such as a slow
+//! placement.
 //!
-//! A Gaussian process over the siblings' rows together. Each sibling keeps parameters and levels of its own, so it tells of nothing
-//! but the shape they leave over; of that shape a part is common to all of the model, the rest its own. How large the parts are is
-//! found over the owner's models by evidence. On one node only: between nodes it would be a part of the synchronisation.
+//! A Gaussian process over all rows of the siblings (profiles of the same model). Each sibling
+//! keeps its own intercept and parameters, so only the residual shape is shared. One part of it is
+//! common to the model, the rest is the profile's own. The shares maximise the evidence over the
+//! tenant's models. On one node only: between nodes it would be confused with synchronisation.
 //!
-//! The next family's curve starts from what is common, given the siblings' rows, with the variance that is left. Rows far off what
-//! the others say weigh less (Huber), and no sibling has more rows than another.
+//! A new profile's curve starts from the common part, given the siblings' rows, with the remaining
+//! variance. Outlying rows have Huber weights, and no sibling has more rows than another.
 
 use andreas_core::GpuType;
 
@@ -15,44 +17,47 @@ use crate::places::{Places, at};
 use crate::posterior::{KernelParameters, Prior};
 use crate::spread::spread_over;
 
-/// Bounds on the work: siblings' rows for one family, and for finding the parts; models that the parts are found from.
+/// Bounds on the work: siblings' rows for one profile, and for fitting the shares; models for
+/// fitting.
 const MAX_SITES: usize = 64;
 const COMPARED_SITES: usize = 40;
 const COMPARED_MODELS: usize = 12;
-/// Rows further off than this many standard deviations of their noise weigh less, this many times over.
+/// Rows beyond this many standard deviations of their noise get less weight, in this many rounds.
 const HUBER: f64 = 2.5;
 const ROUNDS: usize = 5;
-/// How much one model's rows may say for or against a part.
+/// Most evidence that one model may give for or against a share.
 const MOST_EVIDENCE: f64 = 6.0;
-/// Parts that are tried; they start at nothing.
+/// Shares that are tried; the start is 0.
 const PARTS: [f64; 4] = [0.25, 0.5, 0.75, 0.9];
 
-/// A row of a family beside the physics it is expected to have.
+/// A profile's row with its residual from the expected physics.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TrainingPoint {
     pub gpu_type: GpuType,
     pub setting: Setting,
-    /// Log of the value over the expected, its derivatives by the parameters, its own noise (standard deviation).
+    /// Log of the value over the expected one; its derivatives by the parameters; its noise
+    /// (standard deviation).
     pub off: f64,
     pub slopes: Theta,
     pub noise: f64,
 }
 
-/// A family's rows with what its parameters may be.
+/// A profile's rows with the prior of its parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Rows {
     pub prior: Prior,
     pub sites: Vec<TrainingPoint>,
 }
 
-/// Which parts of the smooth deviation, and of the scatter on one placement, all families of a model share.
+/// Shares of the kernel's variance, and of the residual noise of a placement, that all profiles of
+/// a model have in common.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Parts {
     deviation: f64,
     scatter: f64,
 }
 
-/// What the siblings of a family say of its shape.
+/// Model-shared effect for one profile.
 #[derive(Clone, Debug)]
 pub(crate) struct ModelEffect {
     types: Vec<GpuType>,
@@ -63,11 +68,11 @@ pub(crate) struct ModelEffect {
     alpha: Vec<f64>,
 }
 
-/// Families of one model.
+/// Profiles of one model.
 pub(crate) type Siblings<'a> = [&'a Rows];
 
 impl Parts {
-    /// By evidence over the models, each with its families.
+    /// Shares by evidence over the models, each with its profiles.
     pub fn fit(models: &[Vec<&Rows>], kernel: KernelParameters, places: &Places) -> Self {
         let mut several: Vec<&Vec<&Rows>> = models.iter().filter(|m| m.len() > 1).collect();
         several.sort_by_key(|m| std::cmp::Reverse(m.iter().map(|r| r.sites.len()).sum::<usize>()));
@@ -107,7 +112,7 @@ impl Parts {
     }
 }
 
-/// The rows of several families together.
+/// Rows of several profiles together.
 struct System<'a> {
     types: Vec<GpuType>,
     settings: Vec<Setting>,
@@ -189,7 +194,7 @@ impl<'a> System<'a> {
             let mut reweighed = false;
             for ((noise, usual), alpha) in noise.iter_mut().zip(&usual).zip(&alpha) {
                 let left = (alpha * *noise).abs() / (HUBER * libm::sqrt(*usual));
-                // Half the way: what an odd row does to its neighbours must not cost them their weight.
+                // Half a step: an outlier must not cost its neighbours their weight.
                 let wanted = libm::sqrt(usual * left.clamp(1.0, 1e4) * *noise).max(*usual);
                 reweighed |= (wanted / *noise - 1.0).abs() > 0.1;
                 *noise = wanted;
@@ -203,7 +208,7 @@ impl<'a> System<'a> {
 }
 
 impl ModelEffect {
-    /// From a family's siblings; `None` where they have nothing in common, or there are none.
+    /// From a profile's siblings; `None` without siblings or if nothing is shared.
     pub fn of(
         siblings: &Siblings<'_>,
         kernel: KernelParameters,
@@ -219,39 +224,40 @@ impl ModelEffect {
         Some(Self { types, settings, kernel, parts, factor, alpha })
     }
 
-    /// The siblings' GPU types; a setting's `kind` is its place here.
+    /// The siblings' GPU types; a setting's `kind` is an index here.
     pub fn types(&self) -> &[GpuType] {
         &self.types
     }
 
-    /// Covariances of what is common, with the siblings' rows.
+    /// Covariances of the common part with the siblings' rows.
     pub fn with(&self, s: &Setting) -> Vec<f64> {
         self.settings.iter().map(|at| self.parts.shared(self.kernel, s, at)).collect()
     }
 
-    /// What is common at a setting with these covariances (log).
+    /// Mean of the common part (log) from these covariances.
     pub fn mean(&self, with: &[f64]) -> f64 {
         with.iter().zip(&self.alpha).map(|(w, a)| w * a).sum()
     }
 
-    /// The covariances in units that are independent of each other: products of two are what the siblings' rows take away.
+    /// Whitened covariances: the product of two is the covariance that the siblings' rows explain.
     pub fn informed(&self, mut with: Vec<f64>) -> Vec<f64> {
         self.factor.forward(&mut with);
         with
     }
 
-    /// Back from such units to a weight of each sibling's row.
+    /// From whitened units back to a weight per sibling's row.
     pub fn weights(&self, mut informed: Vec<f64>) -> Vec<f64> {
         self.factor.backward(&mut informed);
         informed
     }
 
-    /// Covariance of a family's deviation at two settings before the siblings' rows; `own` is the family's texture.
+    /// Prior covariance of a profile's deviation at two settings; `own` are the profile's kernel
+    /// parameters.
     pub fn covariance(&self, own: KernelParameters, a: &Setting, b: &Setting) -> f64 {
         self.parts.shared(self.kernel, a, b) + (1.0 - self.parts.deviation) * own.covariance(a, b)
     }
 
-    /// Scatter of the family's rows that no sibling has (variance).
+    /// Residual noise of the profile that is not shared (variance).
     pub fn scatter(&self, own: KernelParameters) -> f64 {
         (1.0 - self.parts.scatter) * own.scatter * own.scatter
     }
@@ -266,7 +272,7 @@ mod tests {
         Setting { gpus: 1.0, ..Setting::default() }
     }
 
-    /// A family that is `bump` off on two GPUs, at a level of its own.
+    /// A profile that is off by `bump` on two GPUs, with its own intercept.
     fn family(level: f64, bump: f64) -> Rows {
         let q = Quantity::Time;
         let site = |gpus: u32| {

@@ -1,9 +1,10 @@
-//! What families have in common on one placement beyond what physics says: a link that is slow between two nodes, boards that
-//! share their lanes, a machine of another kind behind the same GPU type.
+//! Placement effects: what profiles share on one placement beyond physics. Causes are a slow link,
+//! boards that share PCIe lanes, or another machine behind the same GPU type.
 //!
-//! Placements on one node only: between nodes it would be a part of the synchronisation, which single families' rows do not
-//! tell from their own. Found from families with several placements on a type, each with a level of its own there; pulled towards
-//! nothing, rows far off pulled in (Huber), what may be chance left out.
+//! Placements on one node only: between nodes the effect could not be told from a profile's own
+//! synchronisation. Fitted from profiles with several placements on a type, each with its own
+//! intercept. Effects are shrunk to zero, outliers have Huber weights, and effects within their
+//! standard error are dropped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,42 +13,42 @@ use andreas_core::GpuType;
 
 use crate::weight_policy::{TenantWeight, WeightPolicy, capped};
 
-/// Standard deviation of what is shared, before anything was seen.
+/// Prior standard deviation of an effect.
 const USUAL: f64 = 0.15;
-/// Less than this, or than its own standard error, is taken for chance.
+/// Effects below this, or below their own standard error, are treated as chance.
 const SMALL: f64 = 0.03;
-/// Families that what is thought without any counts for, where namespaces are held to their part.
+/// Pseudo-count of profiles for the prior when weights are capped.
 const BEFORE: f64 = 2.0;
-/// Nothing shared is larger.
+/// Largest effect (log).
 const LARGEST: f64 = 1.5;
-/// Rows further than this many standard deviations from the others weigh less.
+/// Rows beyond this many standard deviations get less weight.
 const HUBER: f64 = 1.0;
-/// Mean square of a standard normal value that is cut off at two.
+/// Mean square of a standard normal value clipped at two.
 const WITHIN_TWO: f64 = 0.92;
 const ROUNDS: usize = 8;
-/// Families that must agree.
+/// Least total weight of profiles for an effect.
 const FAMILIES: f64 = 2.0;
-/// Bounds on the work: placements of a type that are told apart.
+/// Bound on the work: most placements per type.
 const MAX_PLACES: usize = 64;
 
-/// Nodes and GPUs in all.
+/// Nodes and GPUs in total.
 pub(crate) type Place = (u32, u32);
 
-/// A row of a family beside its own physics.
+/// A row's residual from its profile's own physics.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PlacementResidual {
     pub gpu_type: GpuType,
     pub at: Place,
-    /// Log of the time over what physics says.
+    /// Log of the time over the physics' value.
     pub residual: f64,
-    /// One for all rows of a placement together.
+    /// All rows of a placement together have weight one.
     pub weight: f64,
 }
 
-/// What is shared, by type and placement.
+/// Effects by type and placement.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Places {
-    /// What was thought before; the rest is beyond it.
+    /// The prior; `found` is relative to it.
     before: Option<Arc<Places>>,
     found: BTreeMap<GpuType, BTreeMap<Place, f64>>,
 }
@@ -59,7 +60,7 @@ pub(crate) fn at(nodes: f64, gpus: f64) -> Place {
 }
 
 impl Places {
-    /// From families with their voices, beyond what was thought before.
+    /// From profiles with their weights, relative to the prior.
     pub fn fit(
         before: &Arc<Self>,
         families: &[(TenantWeight, &[PlacementResidual])],
@@ -79,7 +80,7 @@ impl Places {
                 here.map(beyond).collect::<Vec<_>>()
             };
             let all = families.iter().map(|(tenant_weight, rows)| (*tenant_weight, on(rows)));
-            // One placement alone cannot be told from the family's level.
+            // One placement alone cannot be told from the profile's intercept.
             let several = |rows: &[PlacementResidual]| rows.iter().any(|r| r.at != rows[0].at);
             let telling: Vec<(TenantWeight, Vec<PlacementResidual>)> =
                 all.filter(|(tenant_weight, rows)| tenant_weight.weight > 0.0 && several(rows)).collect();
@@ -90,7 +91,8 @@ impl Places {
         Self { found: found.collect(), before: Some(Arc::clone(before)).filter(|b| **b != Self::default()) }
     }
 
-    /// What is shared there; between placements of as many nodes a straight line of doublings, beyond them the last.
+    /// Effect of a placement: linear in doublings between known ones with as many nodes, constant
+    /// beyond them.
     pub fn of(&self, gpu_type: &GpuType, at: Place) -> f64 {
         let before = self.before.as_ref().map_or(0.0, |b| b.of(gpu_type, at));
         before + self.found.get(gpu_type).map_or(0.0, |shared| between(shared, at))
@@ -117,7 +119,7 @@ fn shared(families: &[(TenantWeight, Vec<PlacementResidual>)], policy: WeightPol
             said.entry(row.at).or_default().push((*tenant_weight, tenant_weight.weight * row.weight));
         }
     }
-    // What each is heard with of a placement.
+    // Cap factor per placement and tenant.
     let mut parts: BTreeMap<(Place, usize), f64> = BTreeMap::new();
     for (at, said) in &said {
         let capped = capped(said, BEFORE, policy);

@@ -1,9 +1,10 @@
-//! What families together say of the next one: empirical Bayes over their curves' parameters.
+//! Prior of a profile from all other profiles: empirical Bayes over the parameters of their curves.
 //!
-//! Each family gives its parameters with their uncertainty ([`FittedProfile`]); the population's means and variances are found
-//! from them by a few rounds of weighing, with what was thought before (at first the published tables' values) as pseudo-families,
-//! Huber's weights against those far off, and bounded voices. An owner's families of one model are nearer to each other than to the
-//! rest: a family's prior is pulled towards its siblings.
+//! Each profile gives its parameters with their uncertainty ([`FittedProfile`]). A few rounds of
+//! expectation and maximisation give their means and variances. The prior (at first the published
+//! tables' values) enters as pseudo-profiles; outliers have Huber weights, and tenants' weights are
+//! capped. A tenant's profiles of one model are closer to each other than to the rest: a profile's
+//! prior is pulled towards its siblings.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,27 +21,29 @@ use crate::ratio::{Level, Levels, Ratios, Size};
 use crate::spread::spread;
 use crate::weight_policy::{MANY, TenantWeight, WeightPolicy, capped, huber_weights, shares};
 
-/// Families of one owner that a fit of them takes: more teach nothing new.
+/// Most profiles of one tenant in a fit.
 const FAMILIES: usize = 512;
-/// How many families the values we start from count for.
+/// Pseudo-count of profiles for the start values.
 const PSEUDO: f64 = 4.0;
-/// Rounds of weighing.
+/// Rounds of expectation and maximisation.
 const ROUNDS: usize = 24;
-/// With many namespaces: how far off one counts less, and nothing (in standard deviations).
+/// Outlier scores (standard deviations) from which a profile counts less, and not at all. Used with
+/// many profiles, and between tenants.
 const ODD: f64 = 2.0;
 const ALIEN: f64 = 3.0;
-/// A square counts so many times the variance at most.
+/// Squared residuals are clipped at this multiple of the variance.
 const FAR: f64 = 4.0;
-/// Variance of a type's level that any family is granted before it is odd.
+/// Least variance of a type's intercept in the outlier score.
 const LIKELY_TYPE: f64 = 0.02;
-/// Variance of a type's level beyond the law where the population says nothing (published: off by 38 %).
+/// Variance of a type's intercept beyond the analytic prior, for types without data (published
+/// tables: off by 38 %).
 const UNKNOWN_TYPE: f64 = 0.17;
-/// A parameter with this variance was not told of.
+/// A parameter with this variance was not measured.
 const UNMEASURED: f64 = 1e3;
-/// Share of the variance that is left between families of one model, before they were compared.
+/// Prior share of the variance that remains between profiles of one model.
 const SIBLINGS: f64 = 0.4;
 
-/// A family that was observed.
+/// An observed profile with its fitted parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct FittedProfile {
     pub name: String,
@@ -48,37 +51,38 @@ pub(crate) struct FittedProfile {
     pub model: Option<String>,
     pub size: Size,
     pub found: [Found; P],
-    /// Its levels by type, beyond the law.
+    /// Its intercepts by type, relative to the analytic prior.
     pub on: Vec<Level>,
-    /// Log of its parameters over the time of a step, where both are known; what of its synchronisation was laid to it.
+    /// Log of parameters over the time of a step, if both are known. `network`: the prior
+    /// synchronisation that was used.
     pub intensity: Option<f64>,
     pub network: [f64; 2],
-    /// Its rows beside its own physics.
+    /// Residuals of its rows from its own physics.
     pub placed: Vec<PlacementResidual>,
-    /// The same as families of its model are told of them.
+    /// Its rows, for profiles of the same model.
     pub rows: Rows,
 }
 
-/// The synchronisations that are told from a model's bulk: on one node and between nodes.
+/// Synchronisations that depend on communication intensity: on one node and between nodes.
 const NETWORKS: [usize; 2] = [SYNC, ACROSS];
 
-/// What the population says.
+/// Prior of the next profile.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Population {
     prior: Prior,
     ratios: Ratios,
     intensity: [CommunicationIntensity; 2],
-    /// By type: how a power limit stretches times beyond the mean of all (log of the exponent).
+    /// By type: limit-exponent offset beyond the mean of all (log).
     bent: Arc<BTreeMap<GpuType, f64>>,
     places: Arc<Places>,
-    /// Share of the variances left between families of one model.
+    /// Share of the variances that remains between profiles of one model.
     siblings: f64,
-    /// Variance of a type's level where the population covers it.
+    /// Variance of a type's intercept, for types with data.
     type_variance: f64,
 }
 
 impl Population {
-    /// Of one owner's families, each speaking for itself.
+    /// From one tenant's profiles, each with its own weight.
     pub fn within_tenant(quantity: Quantity, before: &Self, own: &[&FittedProfile], known: bool) -> Self {
         let own = &spread(own, FAMILIES);
         let mut it =
@@ -87,7 +91,7 @@ impl Population {
         it
     }
 
-    /// Nothing but what we start from.
+    /// The start values.
     pub fn new(quantity: Quantity) -> Self {
         let within = quantity.within();
         Self {
@@ -101,7 +105,7 @@ impl Population {
         }
     }
 
-    /// From families and what was thought before them; `speaks` names who a family speaks for.
+    /// From profiles and a prior; `speaks` names the group whose total weight is bounded.
     pub fn fit(
         quantity: Quantity,
         before: &Self,
@@ -117,7 +121,8 @@ impl Population {
         }
         it.weigh_all(quantity, members, &weights_by_tenant, policy);
         if policy.isolated || members.len() >= MANY {
-            // Who is like nobody does not count at all: among strangers, and where there are many to compare.
+            // Strong outliers are dropped: between tenants, and where there are enough profiles to
+            // compare.
             for (member, tenant_weight) in members.iter().zip(&mut weights_by_tenant) {
                 tenant_weight.weight *=
                     ((ALIEN - it.oddness(quantity, member)) / (ALIEN - ODD)).clamp(0.0, 1.0);
@@ -128,7 +133,7 @@ impl Population {
         it
     }
 
-    /// `self` is what was thought before.
+    /// `self` is the prior.
     fn weigh_all(
         &mut self,
         quantity: Quantity,
@@ -146,8 +151,8 @@ impl Population {
                 members.iter().zip(weights_by_tenant).map(|(m, v)| (*v, m.placed.as_slice())).collect();
             self.places = Arc::new(Places::fit(&self.places, &placed, policy));
         }
-        // How far computing and waiting overlap stays what physics says where strangers speak: rows hardly tell it from growth, and
-        // who claims to know would move all.
+        // Between tenants the overlap keeps its prior: rows hardly separate it from growth, and one
+        // tenant could move it for all.
         let informed =
             |p: &usize| quantity == Quantity::Power || *p != LEVEL && (*p != OVERLAP || !policy.isolated);
         for p in (0..P).filter(informed) {
@@ -164,8 +169,8 @@ impl Population {
         self.type_variance = self.type_spread(&levels(members, weights_by_tenant), policy);
     }
 
-    /// How limits stretch times by type: a board's clocks follow its power in their own way, whatever runs. Drawn towards what was
-    /// thought before.
+    /// Limit-exponent offsets by type, shrunk to the prior. Clocks follow power in a way of the
+    /// board, whatever the workload.
     fn bent(
         &self,
         members: &[&FittedProfile],
@@ -202,7 +207,7 @@ impl Population {
         all
     }
 
-    /// What families tell of a synchronisation that goes with their bulk.
+    /// Evidence for the slope of a synchronisation over communication intensity.
     fn bulky(
         &self,
         which: usize,
@@ -221,7 +226,7 @@ impl Population {
         members.iter().zip(weights_by_tenant).filter_map(informed).collect()
     }
 
-    /// Variance of a type's level between families; squares that are far beyond the others' count as if they were at the edge.
+    /// Variance of a type's intercept between profiles; large squares are clipped.
     fn type_spread(&self, families: &[Levels<'_>], policy: WeightPolicy) -> f64 {
         let comparing: Vec<&Levels<'_>> =
             families.iter().filter(|f| f.on.len() > 1 && f.tenant_weight.weight > 0.0).collect();
@@ -247,7 +252,7 @@ impl Population {
         found
     }
 
-    /// How far a family is from the others at most, in standard deviations.
+    /// Outlier score: the largest distance from the others, in standard deviations.
     fn oddness(&self, quantity: Quantity, member: &FittedProfile) -> f64 {
         let first = if quantity == Quantity::Power { 0 } else { 1 };
         let odd = |p: usize| {
@@ -262,7 +267,7 @@ impl Population {
         (first..P).map(odd).chain(on).fold(0.0, f64::max)
     }
 
-    /// How near families of one model are to each other: the variance among siblings over that among all.
+    /// Variance between siblings over variance between all profiles.
     fn sibling_share(&self, members: &[&FittedProfile]) -> f64 {
         let mut models: BTreeMap<&str, Vec<&FittedProfile>> = BTreeMap::new();
         for member in members {
@@ -290,7 +295,7 @@ impl Population {
         (among / all).clamp(0.1, 1.0)
     }
 
-    /// What to think of a family; `siblings` are its owner's others of the same model.
+    /// Prior of a profile; `siblings` are the tenant's other profiles of the same model.
     pub fn expect(&self, quantity: Quantity, size: Size, siblings: &[&FittedProfile]) -> Expected {
         let mut prior = self.prior;
         prior.within[LEVEL] = if self.ratios.is_empty() { UNKNOWN_TYPE } else { self.type_variance };
@@ -319,7 +324,7 @@ impl Population {
                 prior.within[LEVEL] *= (self.siblings + 1.0 / (1.0 + siblings.len() as f64)).min(1.0);
             }
         }
-        // One more pull for a single sibling than for many.
+        // A prior at zero: it pulls a single sibling more than many.
         let of_type = |found: Vec<(f64, f64)>| pulled(0.0, self.siblings, &found).0;
         let siblings = by_type.into_iter().map(|(t, found)| (t, of_type(found))).collect();
         Expected {
@@ -335,18 +340,18 @@ impl Population {
         }
     }
 
-    /// What families share on a placement.
+    /// Placement effects.
     pub fn places(&self) -> &Places {
         &self.places
     }
 
-    /// The variance of a type's level that the law alone knows.
+    /// Variance of a type's intercept if only the analytic prior is known.
     pub fn unknown_type() -> f64 {
         UNKNOWN_TYPE
     }
 }
 
-/// Mean of values with their weights, drawn to `start`; and the weight of all.
+/// Weighted mean with the prior `start` of weight `sure`; and the total weight.
 fn pulled(start: f64, sure: f64, found: &[(f64, f64)]) -> (f64, f64) {
     let total = sure + found.iter().map(|(_, weight)| weight).sum::<f64>();
     let sum = sure * start + found.iter().map(|(value, weight)| weight * value).sum::<f64>();
@@ -358,7 +363,7 @@ fn level_of(siblings: &[&FittedProfile]) -> Found {
     let mean = siblings.iter().map(|m| m.found[LEVEL].mean).sum::<f64>() / n;
     let off = |m: &FittedProfile| m.found[LEVEL].mean - mean;
     let square: f64 = siblings.iter().map(|m| off(m) * off(m)).sum();
-    // Half a sibling of a factor 2: the same model may have other data.
+    // As half a sibling off by a factor 2: the same model may have other data.
     Found { mean, variance: (square + 0.5) / n * (1.0 + 1.0 / n) }
 }
 
@@ -370,7 +375,7 @@ fn levels<'a>(members: &[&'a FittedProfile], weights_by_tenant: &[TenantWeight])
         .collect()
 }
 
-/// How much a family's rows say, of its parameters and of types.
+/// Information of a profile's rows about its parameters and its types.
 fn information(member: &FittedProfile, quantity: Quantity) -> f64 {
     let between = quantity.between();
     let informed =
@@ -379,7 +384,8 @@ fn information(member: &FittedProfile, quantity: Quantity) -> f64 {
     (1..P).map(informed).sum::<f64>() + on
 }
 
-/// Mean and variance of a parameter over families that are each known with uncertainty: expectation and maximisation.
+/// Mean and variance of a parameter over profiles with uncertain values: expectation and
+/// maximisation.
 fn weigh(
     start: f64,
     start_variance: f64,
@@ -409,7 +415,7 @@ fn weigh(
             let spread = variance + f.variance;
             let share = tenant_weight.weight * capped;
             (sum, total) = (sum + share * huber * f.mean / spread, total + share * huber / spread);
-            // The family's own value given all: nearer to the mean the less it says.
+            // The profile's posterior value: the less information it has, the nearer to the mean.
             let informed = variance / spread;
             let moved = informed * huber * (f.mean - mean);
             square += share * (moved * moved + variance * (1.0 - informed));

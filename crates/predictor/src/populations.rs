@@ -1,8 +1,10 @@
-//! Who is told what: what all namespaces say together (the *world*), and what each owner's own families say beyond it (its *home*).
+//! Priors by tenant: the *global* prior from all namespaces, and each *tenant's* own prior on top
+//! of it.
 //!
-//! To each other namespaces are strangers: of each single thing one decides a small part at most ([`WeightPolicy::between_tenants`]), so
-//! that none can move the others by lies. At home each family counts. A table that somebody brought is one home and needs no world, and so are
-//! namespaces that are one party.
+//! In the global prior each namespace decides at most a small part of any parameter
+//! ([`WeightPolicy::between_tenants`]), so false measurements of one hardly move the others. Within
+//! a tenant every profile counts. An offline table, or a shared trust domain, is one tenant; a
+//! table does not use the global prior.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +13,7 @@ use crate::pool::owner;
 use crate::population::{FittedProfile, Population};
 use crate::weight_policy::WeightPolicy;
 
-/// What all namespaces say together, and what each owner's own families say beyond that.
+/// The global prior, and each tenant's own.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Populations {
     world: Population,
@@ -19,17 +21,17 @@ pub(crate) struct Populations {
 }
 
 impl Populations {
-    /// Nothing but what we start from.
+    /// The start values.
     pub fn new(quantity: Quantity) -> Self {
         Self { world: Population::new(quantity), homes: BTreeMap::new() }
     }
 
-    /// From all families, for the next of whomever.
+    /// From all profiles.
     pub fn fit(quantity: Quantity, members: &[&FittedProfile]) -> Self {
         let start = Population::new(quantity);
         let isolated: Vec<&FittedProfile> =
             members.iter().copied().filter(|m| !owner(&m.name).is_empty()).collect();
-        // Who is alone has heard from nobody yet, and need not hear himself twice.
+        // With a single tenant the global prior adds nothing.
         let several = isolated.windows(2).any(|pair| owner(&pair[0].name) != owner(&pair[1].name));
         let capped = if several { isolated.as_slice() } else { &[] };
         let world =
@@ -40,16 +42,16 @@ impl Populations {
         it
     }
 
-    /// What an owner's families say, these alone, beyond what all say.
+    /// A tenant's prior from its own profiles, on top of the global prior.
     pub fn home(&self, quantity: Quantity, owner: &str, own: &[&FittedProfile]) -> Population {
-        // A table that somebody brought needs nobody else's word.
+        // An offline table does not use other tenants' data.
         if owner.is_empty() {
             return Population::within_tenant(quantity, &Population::new(quantity), own, false);
         }
         Population::within_tenant(quantity, &self.world, own, true)
     }
 
-    /// What each owner's families say by themselves.
+    /// Each tenant's prior without the global one.
     pub fn alone(quantity: Quantity, members: &[&FittedProfile]) -> Self {
         let start = Population::new(quantity);
         let homes = by_owner(members).into_iter();
@@ -58,12 +60,12 @@ impl Populations {
         Self { homes: homes.collect(), world: start }
     }
 
-    /// What is thought of an owner's next family.
+    /// Prior of a tenant's next profile.
     pub fn of(&self, owner: &str) -> &Population {
         self.homes.get(owner).unwrap_or(&self.world)
     }
 
-    /// What is thought of somebody of whom nothing is known.
+    /// Prior of a tenant without data.
     pub fn world(&self) -> &Population {
         &self.world
     }

@@ -1,11 +1,14 @@
-//! The curve of one family, bent by what was observed of it.
+//! The curve of one profile: the posterior given its rows.
 //!
-//! A Gaussian process whose mean is the physics of [`Quantity`] and whose prior over the physics' parameters comes from
-//! the population: `cov(i, j) = J_i (own + [same type] within) J_j' + k(i, j) + noise`, with J the physics' slopes at the
-//! parameters found so far (Gauss-Newton, a fixed number of rounds), `k` a smooth deviation that no parameter
-//! explains, and errors that rows of a user's table share ([`TableVariances`]). So a single epoch on one configuration moves all others as far
-//! as families usually go together, one on a new type fixes the ratio of types, and many rows are followed closely.
-//! Rows far from what the others say weigh less (Huber). Nothing iterates without bound.
+//! A Gaussian process around the physics of [`Quantity`], with the population's prior over its
+//! parameters: `cov(i, j) = J_i (own + [same type] within) J_j' + k(i, j) + noise`. J are the
+//! physics' slopes at the current parameters (Gauss-Newton, a bounded number of rounds). `k` is a
+//! smooth kernel for what no parameter explains. Rows of a user's table also share errors
+//! ([`TableVariances`]).
+//!
+//! So one epoch on one configuration moves all others as far as profiles usually covary. One on a
+//! new type fixes the ratio of types, and many rows are followed closely. Outlying rows have Huber
+//! weights.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,36 +20,38 @@ use crate::model_effect::{ModelEffect, Rows, TrainingPoint};
 use crate::physics::{LEVEL, P, Quantity, Setting, Theta};
 use crate::table_trust::TableVariances;
 
-/// Rounds of Gauss-Newton.
+/// Most rounds of Gauss-Newton.
 const ROUNDS: usize = 14;
-/// Largest move of a parameter in a round; the level is linear and free.
+/// Largest move of a parameter in a round; the intercept is linear and unbounded.
 const MOVE: f64 = 1.0;
-/// How far a parameter goes from its mean, in standard deviations.
+/// Largest distance of a parameter from its mean, in standard deviations.
 const FURTHEST: f64 = 4.0;
-/// A row further off than this many standard deviations of its noise weighs less.
+/// Rows beyond this many standard deviations of their noise get less weight.
 const HUBER: f64 = 2.5;
 
-/// A row: where, log of the value, its own noise (standard deviation of the log) beyond the family's scatter.
+/// One row: setting, log of the value, and its noise (standard deviation of the log) beyond the
+/// profile's residual noise.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Row {
     pub setting: Setting,
     pub log: f64,
     pub noise: f64,
-    /// From the user's table: what its rows are thought to have in common.
+    /// Shared error variances, if it is a row of the user's table.
     pub table: Option<TableVariances>,
 }
 
-/// What is thought of the parameters before the family's own rows.
+/// Prior of the parameters, before the profile's own rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Prior {
     pub mean: Theta,
-    /// Variances between families.
+    /// Variances between profiles.
     pub own: Theta,
-    /// Variances between types within a family.
+    /// Variances between types within a profile.
     pub within: Theta,
 }
 
-/// Smoothness and scatter of what no parameter explains (standard deviations of the log, lengths in doublings).
+/// Kernel hyperparameters: amplitude and residual noise (standard deviations of the log), length
+/// scale (doublings).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct KernelParameters {
     pub deviation: f64,
@@ -68,7 +73,8 @@ impl KernelParameters {
         self.deviation * self.deviation * shared * (1.0 + d) * libm::exp(-d)
     }
 
-    /// Covariance of what single rows on one placement are off by, where they share it: less for other batches and limits.
+    /// Covariance of shared residual noise on one placement; falls with the distance in batch and
+    /// limit.
     pub fn nearby(&self, a: &Setting, b: &Setting) -> f64 {
         let (batch, depth) = ((a.batch - b.batch) / std::f64::consts::LN_2, (a.depth - b.depth) * 4.0);
         let d = libm::sqrt(batch * batch + depth * depth) / (2.0 * self.length);
@@ -76,31 +82,31 @@ impl KernelParameters {
     }
 }
 
-/// A family's curve.
+/// A profile's curve.
 #[derive(Clone, Debug)]
 pub(crate) struct Posterior {
     quantity: Quantity,
     prior: Prior,
-    /// Variances between families and types together.
+    /// Variances between profiles and types together.
     both: Theta,
     pub kernel: KernelParameters,
     rows: Vec<Row>,
-    /// What each row is off by from the prior's mean, where the physics is linear.
+    /// Linearised residual of each row from the prior mean.
     off: Vec<f64>,
     slopes: Vec<Theta>,
-    /// What families of the same model share; of each row the mean, and what is told of it.
+    /// Model-shared effect; of each row its mean and whitened covariances.
     model_effect: Option<Arc<ModelEffect>>,
     common: Vec<(f64, Vec<f64>)>,
-    /// What the rows take back of it, by weights of the siblings' rows.
+    /// Part of the effect that the rows already explain, as weights of the siblings' rows.
     taken: Vec<f64>,
     thetas: BTreeMap<u16, Theta>,
     alpha: Vec<f64>,
     factor: Option<Cholesky>,
-    /// Log of the evidence for prior and texture, up to a constant.
+    /// Log evidence of prior and kernel, up to a constant.
     pub evidence: f64,
 }
 
-/// One parameter as the rows have it.
+/// Posterior mean and variance of one parameter.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Found {
     pub mean: f64,
@@ -108,7 +114,8 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// What the rows alone say, the prior (`mean`, `variance`) taken back out; a huge variance where they say nothing.
+    /// Estimate from the rows alone, without the prior (`mean`, `variance`). Huge variance if the
+    /// rows have no information.
     pub fn alone(self, mean: f64, variance: f64) -> Self {
         let informed = if variance > 0.0 { 1.0 - self.variance / variance } else { 0.0 };
         if informed < 0.02 {
@@ -119,7 +126,7 @@ impl Found {
 }
 
 impl Posterior {
-    /// From the rows, at most a few hundred, and parameters by type to start from (the prior's where there are none).
+    /// From at most a few hundred rows, and initial parameters by type (default: the prior's).
     pub fn new(
         quantity: Quantity,
         prior: Prior,
@@ -158,7 +165,7 @@ impl Posterior {
         it
     }
 
-    /// What the siblings say that the rows already said.
+    /// Computes the part of the effect that the rows already explain.
     fn take_back(&mut self) {
         let Some(model_effect) = &self.model_effect else { return };
         let mut sum = vec![0.0; self.common.first().map_or(0, |(_, informed)| informed.len())];
@@ -170,7 +177,7 @@ impl Posterior {
         self.taken = model_effect.weights(sum);
     }
 
-    /// Covariance of the deviations at two settings before any row.
+    /// Prior covariance of the deviations at two settings.
     fn deviation(&self, a: &Setting, b: &Setting) -> f64 {
         match &self.model_effect {
             Some(model_effect) => model_effect.covariance(self.kernel, a, b),
@@ -211,14 +218,14 @@ impl Posterior {
                 - 0.5 * factor.log_det();
             self.factor = Some(factor);
             let change = self.step(part);
-            // Steps that do not get smaller go to and fro.
+            // Steps that do not shrink oscillate: damp them.
             if change > 0.6 * before {
                 part *= 0.6;
             }
             before = change;
-            // What is left of a row once everything shared is taken off it.
+            // Residual of a row given all shared terms.
             let mut reweighed = false;
-            // Only once the curve stands: before that an honest row may look far off.
+            // Only near convergence: earlier, good rows may look like outliers.
             if (change < 0.15 || round > 3) && round < ROUNDS - 2 {
                 for (i, row) in self.rows.iter().enumerate() {
                     let usual = self.noise(row);
@@ -239,7 +246,7 @@ impl Posterior {
         row.noise * row.noise + self.scatter()
     }
 
-    /// What of two rows' covariance does not depend on the parameters.
+    /// Part of two rows' covariance that does not depend on the parameters.
     fn fixed(&self, i: usize, j: usize) -> f64 {
         let (a, b) = (&self.rows[i], &self.rows[j]);
         let table = match (a.table, b.table) {
@@ -267,8 +274,8 @@ impl Posterior {
         self.thetas.get(&u16::MAX).copied().unwrap_or(self.prior.mean)
     }
 
-    /// Moves the parameters of every type (and those of a type without rows, kept under `u16::MAX`) to where the rows
-    /// pull them; the largest move.
+    /// Moves the parameters of every type to where the rows pull them; returns the largest move.
+    /// Those of a type without rows are kept under `u16::MAX`.
     fn step(&mut self, part: f64) -> f64 {
         let mut type_index: Vec<u16> = self.rows.iter().map(|r| r.setting.kind).collect();
         type_index.push(u16::MAX);
@@ -301,7 +308,7 @@ impl Posterior {
         change
     }
 
-    /// Mean and variance of the log at a setting, the scatter of single rows not counted.
+    /// Mean and variance of the log at a setting, without residual noise.
     pub fn at(&self, s: &Setting) -> (f64, f64) {
         let theta = self.theta(s.kind);
         let (at, slopes) = self.quantity.with_slopes(&theta, s);
@@ -328,7 +335,7 @@ impl Posterior {
         (mean, variance.max(1e-6))
     }
 
-    /// Mean of the log alone.
+    /// Mean of the log.
     pub fn mean(&self, s: &Setting) -> f64 {
         let at = self.quantity.at(&self.theta(s.kind), s);
         let deviations = self.rows.iter().zip(&self.alpha);
@@ -338,7 +345,7 @@ impl Posterior {
         at + own + model_effect.mean(&with) - with.iter().zip(&self.taken).map(|(w, t)| w * t).sum::<f64>()
     }
 
-    /// The rows as siblings are told of them, `gpu_type` naming their types.
+    /// The rows as training points for siblings; `gpu_type` maps a row to its type.
     pub fn sites(&self, gpu_type: impl Fn(usize) -> GpuType) -> Rows {
         let rows = self.rows.iter().zip(&self.slopes).zip(&self.off).enumerate();
         let site = |(i, ((row, slopes), off)): (usize, ((&Row, &Theta), &f64))| TrainingPoint {
@@ -351,12 +358,12 @@ impl Posterior {
         Rows { prior: self.prior, sites: rows.map(site).collect() }
     }
 
-    /// The physics alone.
+    /// The physics alone, without deviations.
     pub fn physics(&self, s: &Setting) -> f64 {
         self.quantity.at(&self.theta(s.kind), s)
     }
 
-    /// Mean and variance of a parameter before the rows; the level's variance between types.
+    /// Prior mean of a parameter.
     pub fn prior_mean(&self, p: usize) -> f64 {
         self.prior.mean[p]
     }
@@ -369,12 +376,12 @@ impl Posterior {
         self.prior.within[LEVEL]
     }
 
-    /// Parameters by type, for a start elsewhere.
+    /// Parameters by type, to start another fit from.
     pub fn thetas(&self) -> BTreeMap<u16, Theta> {
         self.thetas.clone()
     }
 
-    /// The scatter of single rows around the curve (variance).
+    /// Residual noise of single rows (variance).
     pub fn scatter(&self) -> f64 {
         match &self.model_effect {
             Some(model_effect) => model_effect.scatter(self.kernel),
@@ -382,19 +389,19 @@ impl Posterior {
         }
     }
 
-    /// What a row says of its very setting beyond the curve: mean and variance (a new row there has all the scatter).
+    /// Mean and variance of a table row's own residual beyond the curve.
     pub fn detail(&self, row: usize) -> Option<(f64, f64)> {
         let (at, alpha) = (self.rows.get(row)?, self.alpha.get(row)?);
         let (noise, scatter) = (at.noise * at.noise, self.scatter());
         Some((scatter * alpha, scatter * noise / (scatter + noise).max(1e-12)))
     }
 
-    /// The family's own parameters, the types' set aside.
+    /// The profile's own parameters, without the types' part.
     pub fn found(&self) -> [Found; P] {
         self.weigh(|p, i| self.slopes[i][p], |p| self.prior.own[p])
     }
 
-    /// How the family's level on a type differs from its own level elsewhere.
+    /// The profile's intercept on a type, relative to its own intercept.
     pub fn level_on(&self, kind: u16) -> Found {
         let slope = |p: usize, i: usize| {
             if p == LEVEL && self.rows[i].setting.kind == kind { self.slopes[i][p] } else { 0.0 }
@@ -404,7 +411,7 @@ impl Posterior {
         found[LEVEL]
     }
 
-    /// A parameter on a type, the family's own and the type's together, as the rows alone have it.
+    /// A parameter on a type (profile and type together), from the rows alone.
     pub fn on(&self, kind: u16, p: usize) -> Found {
         let slope = |q: usize, i: usize| {
             let here = if self.rows[i].setting.kind == kind { self.both[p] } else { self.prior.own[p] };
@@ -431,7 +438,7 @@ impl Posterior {
         found
     }
 
-    /// Errors of each row (log) as the others predict it, leaving it out.
+    /// Leave-one-out errors of each row (log).
     pub fn errors(&self) -> Vec<f64> {
         let Some(factor) = &self.factor else { return Vec::new() };
         self.alpha.iter().zip(factor.inverse_diagonal()).map(|(alpha, q)| alpha / q.max(1e-12)).collect()

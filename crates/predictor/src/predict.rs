@@ -1,4 +1,4 @@
-//! The door: fit once on the population, then ask for configurations.
+//! API of the predictor: fit on the population, then query configurations.
 
 use std::collections::BTreeMap;
 
@@ -26,44 +26,45 @@ use crate::spread::spread;
 use crate::table_trust::TableTrusts;
 use crate::{Check, Estimate, Features, GpuModel, Prediction, Prior, Profile, Query, Source};
 
-/// Families that the reading of batches is judged by.
+/// Most profiles used to infer batch semantics.
 const READ_FAMILIES: usize = 12;
-/// How much likelier another reading must be than the API's.
+/// Log-evidence bonus of the API's batch semantics.
 const READING_EVIDENCE: f64 = 5.0;
 
-/// What was learned from the population. Cheap to keep, fitted anew when an attempt has ended.
+/// Fitted model of the population. Cheap to keep; fitted again when an attempt has ended.
 #[derive(Clone, Debug)]
 pub struct Predictor {
     law: AnalyticPrior,
     scale: Scale,
     time: QuantityModel,
     power: QuantityModel,
-    /// By owner.
+    /// By tenant.
     levels: BTreeMap<String, Levels>,
     ranges: Ranges,
     refused: BTreeMap<String, Refused>,
-    /// How far users' tables are to be trusted, times and watts.
+    /// Trust in users' tables, for times and watts.
     trusted_times: TableTrusts,
     trusted_watts: TableTrusts,
 }
 
-/// Variance of the log of an epoch's time where nobody ran anything: from seconds to days.
+/// Variance of the log of an unknown epoch time: seconds to days.
 const UNKNOWN_LEVEL: f64 = 9.0;
 
-/// Draws of one GPU of a family at a cell: without a limit and under the cell's (logs).
+/// Draws of one GPU: without a limit and with the sample's limit (logs).
 type Draws<'a> = dyn Fn(&Family, &AggregatedSample, ReferenceBatch) -> Option<(f64, f64)> + 'a;
 
-/// A family's two curves.
+/// A profile's two curves.
 struct Curves {
     usual: ReferenceBatch,
     time: Curve,
     watts: Curve,
-    /// Factors on the standard deviations of times and watts.
+    /// Calibration factors of times and watts.
     factors: [Factors; 2],
-    /// The family's own factor with many rows, and what its prior has of the one for new types.
+    /// The profile's own factor with many rows, and the factor already applied to its prior for new
+    /// types.
     of_time: (f64, f64),
     of_watts: (f64, f64),
-    /// Where the level comes from when the family has no rows.
+    /// Standard deviation and source of the intercept without rows.
     level: (f64, Source),
 }
 
@@ -72,8 +73,8 @@ fn positive(x: Option<f64>) -> Option<f64> {
 }
 
 impl Predictor {
-    /// Learns from all families at hand, in any order: the result does not depend on it. Only what was measured by the
-    /// system itself is pooled ([`Observation::claimed`]).
+    /// Fits all profiles; their order has no effect. Only measurements by the system are pooled,
+    /// not self-reported rows ([`Observation::claimed`](crate::Observation::claimed)).
     pub fn fit(gpus: &[GpuModel], population: &[Profile]) -> Self {
         let law = AnalyticPrior::new(gpus);
         let mut refused = BTreeMap::new();
@@ -117,7 +118,8 @@ impl Predictor {
             Some(draws(&law, &scale, curve, cell, usual))
         });
         let time = QuantityModel::fit(Quantity::Time, &times);
-        // Sorted by name both, and members are some of the pooled: what a family says of itself teaches its owner's others.
+        // Both are sorted by name, and members are a subset of the pooled. Features are used within
+        // a tenant only.
         let mut described: BTreeMap<&str, Vec<(&Features, f64)>> = BTreeMap::new();
         let mut profiles = pooled.iter().map(|p| p.profile);
         for m in &time.members {
@@ -132,25 +134,26 @@ impl Predictor {
         Self { law, scale, time, power, levels, ranges, refused, trusted_times, trusted_watts }
     }
 
-    /// Whether families were compared over GPU types or settings.
+    /// Whether there are at least two profiles with times.
     pub fn has_regression(&self) -> bool {
         self.time.members.len() > 1
     }
 
-    /// Observations that were refused, by namespace and reason.
+    /// Refused observations, by namespace and reason.
     pub fn refused(&self) -> &BTreeMap<String, Refused> {
         &self.refused
     }
 
-    /// Times and watts of a family on the configurations asked, in their order. Finite on every input.
+    /// Times and watts of a profile on the given configurations, in their order. Finite on every
+    /// input.
     pub fn predict(&self, profile: &Profile, prior: &Prior, asked: &[Configuration]) -> Vec<Prediction> {
         let queries: Vec<Query> =
             asked.iter().map(|c| Query { configuration: c.clone(), gpus: None, batch: None }).collect();
         self.answer(profile, Some(prior), &queries)
     }
 
-    /// The same for configurations with batches of their own. Without a prior a family of which nothing is known is
-    /// thought to be like the others.
+    /// The same for configurations with their own batches. Without a prior, an unknown profile is
+    /// assumed to be like the tenant's others.
     pub fn answer(&self, profile: &Profile, prior: Option<&Prior>, asked: &[Query]) -> Vec<Prediction> {
         let batch = profile.features.batch;
         let seen = observed(&profile.observations, Quantity::Time, batch);
@@ -189,7 +192,7 @@ impl Predictor {
         asked.iter().map(answer).collect()
     }
 
-    /// How well a family's curves meet its own rows, by GPU type: each row as the others predict it.
+    /// Leave-one-out errors of a profile's own rows, by GPU type.
     pub fn check(&self, profile: &Profile) -> BTreeMap<GpuType, Check> {
         let batch = profile.features.batch;
         let of = |quantity| -> Vec<AggregatedSample> {
@@ -249,7 +252,7 @@ impl Predictor {
         Curves { usual, time, watts, factors, of_time, of_watts, level: (sigma, source) }
     }
 
-    /// What to think of the level of a family without rows.
+    /// Intercept of a profile without rows, and its source.
     fn unseen_level(
         &self,
         family: &Family,
@@ -273,7 +276,7 @@ impl Predictor {
                 self.time.members.iter().filter(mine).map(|m| m.found[LEVEL].mean).collect();
             levels.sort_by(f64::total_cmp);
             let mean = levels.get(levels.len() / 2).copied().unwrap_or(libm::log(600.0));
-            // One tells nothing of how far they lie apart.
+            // A single value has no spread.
             let spread = match levels.as_slice() {
                 [first, .., last] => (last - first) * (last - first) / 12.0,
                 _ => UNKNOWN_LEVEL,
@@ -295,7 +298,7 @@ impl Predictor {
         (Found { mean: wanted - there, variance: sigma }, Source::Prior)
     }
 
-    /// The guarded curve at a cell.
+    /// The monotone projection of the curve.
     fn walk(
         &self,
         curve: &Curve,
@@ -314,7 +317,7 @@ impl Predictor {
             let spot = spot(cell.gpus);
             return curve.mean(&spot) + offset(&spot);
         }
-        // What all families show on a placement is no fault of the curve: the guard walks without it.
+        // Placement effects are real: the projection leaves them out.
         let shared = |gpus: u32| curve.shared(&spot(gpus));
         let known: Vec<(u32, f64)> = known.iter().map(|(g, log)| (*g, log - shared(*g))).collect();
         let plain = |gpus: u32| {
@@ -373,7 +376,7 @@ impl Predictor {
         } else {
             known.source(cell, curves.watts.count(&cell.gpu_type))
         };
-        // What was measured of exactly this configuration stands, even above the nameplate.
+        // A measured configuration keeps its value, even above the nameplate.
         if !known.seen.iter().chain(known.table).any(|c| c.is(cell)) {
             let board = self.law.board(&cell.gpu_type);
             let floor = libm::log(board.idle.max(0.5));
@@ -393,8 +396,9 @@ fn sigma(factors: Factors, curve: &Curve, gpu_type: &GpuType, variance: f64, of:
     (factor * libm::sqrt(variance)).clamp(0.01, 3.0)
 }
 
-/// How sure it is how types compare, as far as that was proven on families held out, where a table has to be weighed against it: a factor on
-/// the interval alone comes too late. That factor, at most 1.
+/// If the profile has a table: shrinks the prior variance of type ratios by the cross-validated
+/// factor, at most 1. A factor on the interval alone comes too late to weigh the table. Returns the
+/// factor.
 fn proven(stage: &QuantityModel, expected: &mut Expected, family: &Family) -> f64 {
     if family.spots.iter().all(|spot| spot.table.is_none()) {
         return 1.0;
@@ -404,7 +408,7 @@ fn proven(stage: &QuantityModel, expected: &mut Expected, family: &Family) -> f6
     factor
 }
 
-/// How far off the others of a family's rows say each is, where there are many.
+/// k-fold errors of a profile's rows, if there are enough.
 fn turns(stage: &QuantityModel, family: &Family, curve: &Curve) -> Vec<f64> {
     if family.spots.iter().filter(|spot| spot.table.is_none()).count() < OWN_ROWS {
         return Vec::new();
@@ -412,7 +416,7 @@ fn turns(stage: &QuantityModel, family: &Family, curve: &Curve) -> Vec<f64> {
     in_turns(stage, &family.spots, &curve.expected, curve.posterior.kernel)
 }
 
-/// Logs of the draw of one GPU without a limit and under the cell's.
+/// Logs of one GPU's draw without a limit and with the sample's.
 fn draws(
     law: &AnalyticPrior,
     scale: &Scale,
@@ -452,7 +456,7 @@ fn family(profile: &Profile, namespace: &str, usual: ReferenceBatch) -> Family {
     }
 }
 
-/// How a table's batches and epochs are to be read.
+/// Infers batch and epoch semantics of a table.
 fn read(law: &AnalyticPrior, pooled: &[Pooled<'_>]) -> Scale {
     let telling = |p: &&Pooled<'_>| {
         let mut batches: Vec<f64> = p.times.iter().filter_map(|c| c.batch).collect();
@@ -462,7 +466,7 @@ fn read(law: &AnalyticPrior, pooled: &[Pooled<'_>]) -> Scale {
     };
     let all: Vec<(Model<'_>, &[AggregatedSample])> =
         pooled.iter().map(|p| (model(p.profile), p.times.as_slice())).collect();
-    // What has a namespace is of a cluster, where the API says what is meant, and nobody else may.
+    // Names with a namespace always have the API's semantics.
     let of_a_table = |p: &&Pooled<'_>| owner(&p.profile.name).is_empty();
     let mut telling: Vec<&Pooled<'_>> = pooled.iter().filter(of_a_table).filter(telling).collect();
     telling.sort_by(|a, b| b.times.len().cmp(&a.times.len()).then(a.profile.name.cmp(&b.profile.name)));
@@ -478,7 +482,7 @@ fn read(law: &AnalyticPrior, pooled: &[Pooled<'_>]) -> Scale {
         for p in &telling {
             let usual = scale.usual(model(p.profile), &p.times, None);
             let mut family = family(p.profile, p.namespace, usual);
-            // One limit tells enough: what limits do is not known yet.
+            // One limit is enough: effects of limits are not known yet.
             let unlimited =
                 |c: &&AggregatedSample| c.limit == p.times.iter().map(|c| c.limit).fold(None, highest);
             let spot = |c: &AggregatedSample| scale.spot(law, Quantity::Time, c, usual, None);

@@ -1,8 +1,8 @@
-//! One quantity over all families: the populations, how smooth curves are, how far off predictions turn out to be.
+//! Model of one quantity: priors, kernel hyperparameters, calibration.
 //!
-//! Fitted twice over: families by the values we start from give populations, each owner's own gives better families, and those the
-//! populations that count.
-//! The work is bounded: cells of a family, of a namespace, of all together.
+//! Fitted in two passes. Curves with the start prior give each tenant's prior; curves with that
+//! prior give the final priors. The work is bounded by aggregated samples per profile, per
+//! namespace and in total.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,25 +24,25 @@ use crate::spread::spread;
 use crate::table_trust::TableVariances;
 use crate::weight_policy::MANY;
 
-/// Families of one model that are asked for another.
+/// Most siblings used for a profile.
 const SIBLINGS: usize = 64;
-/// Families that textures are compared on, and cells of each.
+/// Profiles compared to choose kernel hyperparameters, and samples of each.
 const COMPARED: usize = 16;
 const COMPARED_CELLS: usize = 64;
-/// How much one family's rows may say for or against a texture, among many.
+/// Most log evidence of one profile for or against a kernel, with many profiles.
 const MOST_EVIDENCE: f64 = 6.0;
-/// A family with fewer cells has the population's texture.
+/// A profile with fewer samples uses the population's kernel.
 const OWN_TEXTURE: usize = 10;
-/// Cells on a type from which on its curve speaks for itself between them.
+/// From this many samples on a type, its curve is not projected between them.
 const SPEAKS: usize = 10;
-/// Variance of a level of which nothing is known.
+/// Variance of an unknown intercept.
 const FREE: f64 = 9.0;
 
-/// A cell as the curve takes it, its type not numbered yet.
+/// A sample as the curve takes it, before types have indices.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct QuantitySample {
     pub gpu_type: GpuType,
-    /// The law's log for the type (power: for type, GPUs and nodes).
+    /// The analytic prior's log for the type (power: for type, GPUs and nodes).
     pub law: f64,
     /// `kind` and `base` are filled in later.
     pub setting: Setting,
@@ -51,7 +51,7 @@ pub(crate) struct QuantitySample {
     pub table: Option<TableVariances>,
 }
 
-/// One family's cells of one quantity.
+/// One profile's samples of one quantity.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Family {
     pub name: String,
@@ -61,13 +61,13 @@ pub(crate) struct Family {
     pub spots: Vec<QuantitySample>,
 }
 
-/// A family's curve with what it rests on.
+/// A profile's curve with its prior and evidence.
 #[derive(Clone, Debug)]
 pub(crate) struct Curve {
     pub posterior: Posterior,
     pub expected: Expected,
     type_index: GpuTypeIndex,
-    /// Cells by type.
+    /// Samples by type.
     pub counts: BTreeMap<GpuType, usize>,
     /// Fewest and most GPUs seen on a type, in doublings.
     spans: BTreeMap<GpuType, (f64, f64)>,
@@ -75,14 +75,14 @@ pub(crate) struct Curve {
 }
 
 impl Curve {
-    /// A setting as this curve counts types; one it never saw shares no number with any.
+    /// The setting with this curve's type index; an unseen type gets `u16::MAX`.
     fn place(&self, spot: &QuantitySample) -> Setting {
         let known = self.type_index.iter().find(|(_, t)| **t == spot.gpu_type).map(|(kind, _)| kind);
         let kind = known.unwrap_or(u16::MAX);
         self.expected.place(&spot.gpu_type, spot.law, self.level, Setting { kind, ..spot.setting })
     }
 
-    /// What of the mean all families, or those of its model, have in common on this placement.
+    /// Placement effect and model-shared effect in the mean.
     pub fn shared(&self, spot: &QuantitySample) -> f64 {
         let common = self
             .expected
@@ -103,34 +103,34 @@ impl Curve {
         (mean, variance + self.posterior.scatter())
     }
 
-    /// So much was seen around this number of GPUs that the curve says itself where more are slower.
+    /// Whether enough was seen around this number of GPUs to skip the monotone projection.
     pub fn speaks_for(&self, gpu_type: &GpuType, gpus: u32) -> bool {
         let doublings = libm::log2(f64::from(gpus.max(1)));
         let here = self.spans.get(gpu_type).is_some_and(|(low, high)| (*low..=*high).contains(&doublings));
         here && self.count(gpu_type) >= SPEAKS
     }
 
-    /// Cells of a type.
+    /// Samples of a type.
     pub fn count(&self, gpu_type: &GpuType) -> usize {
         self.counts.get(gpu_type).copied().unwrap_or(0)
     }
 }
 
-/// One quantity, learned.
+/// Fitted model of one quantity.
 #[derive(Clone, Debug)]
 pub(crate) struct QuantityModel {
     pub quantity: Quantity,
     pub populations: Populations,
     pub members: Vec<FittedProfile>,
-    /// Of a table's families.
+    /// Kernel of an offline table's profiles.
     kernel: KernelParameters,
-    /// What families of one model have in common of what the texture says, by owner.
+    /// Shares of the model effect, by tenant.
     parts: BTreeMap<String, Parts>,
     calibration: Calibration,
 }
 
 impl QuantityModel {
-    /// From all families, in order of their names.
+    /// From all profiles, ordered by name.
     pub fn fit(quantity: Quantity, families: &[Family]) -> Self {
         let mut stage = Self {
             quantity,
@@ -144,8 +144,7 @@ impl QuantityModel {
         stage.members = families.iter().filter_map(|f| stage.member(start.world(), f)).collect();
         stage.populations = Populations::fit(quantity, &stage.members.iter().collect::<Vec<_>>());
         stage.kernel = stage.compare_textures(families);
-        // What a family's rows say of it is read by what its owner's others say: read by what all say, a lie would be seen in every
-        // honest family.
+        // Fitting with the global prior would leak a malicious tenant's values into every profile.
         let alone = Populations::alone(quantity, &stage.members.iter().collect::<Vec<_>>());
         let member = |f: &Family| stage.member(alone.of(owner(&f.name)), f);
         stage.members = families.iter().filter_map(member).collect();
@@ -158,12 +157,12 @@ impl QuantityModel {
         stage
     }
 
-    /// What to think of a family; its own earlier self is not its sibling.
+    /// Prior of a profile; its own earlier fit is not its sibling.
     pub fn expect(&self, family: &Family) -> Expected {
         self.expect_beside(self.populations.of(owner(&family.name)), family, SIBLINGS)
     }
 
-    /// What a population and a family's siblings, at most so many, say of it.
+    /// Prior from a population and at most `most` siblings.
     pub fn expect_beside(&self, population: &Population, family: &Family, most: usize) -> Expected {
         let siblings = self.siblings(family, most);
         let mut expected = population.expect(self.quantity, family.size, &siblings);
@@ -174,17 +173,18 @@ impl QuantityModel {
         expected
     }
 
-    /// How far off predictions of such families turned out to be.
+    /// Calibration factors of the profile.
     pub fn factors(&self, family: &Family) -> Factors {
         self.calibration.of(&family.name, self.has_siblings(family))
     }
 
-    /// Whether its owner ran others of its model.
+    /// Whether its tenant has other profiles of its model.
     pub fn has_siblings(&self, family: &Family) -> bool {
         !self.siblings(family, 1).is_empty()
     }
 
-    /// Families of the same model and owner, at most so many: what others call a model is their word.
+    /// At most `most` profiles of the same model and tenant. Model names are self-reported, so
+    /// other tenants' are ignored.
     fn siblings(&self, family: &Family, most: usize) -> Vec<&FittedProfile> {
         if family.model.is_none() {
             return Vec::new();
@@ -195,7 +195,7 @@ impl QuantityModel {
         self.members.iter().filter(is).take(most).collect()
     }
 
-    /// Families by owner and model.
+    /// Profiles by tenant and model.
     fn models(&self) -> BTreeMap<&str, Vec<Vec<&Rows>>> {
         let mut models: BTreeMap<(&str, &str), Vec<&Rows>> = BTreeMap::new();
         for m in &self.members {
@@ -210,14 +210,14 @@ impl QuantityModel {
         owners
     }
 
-    /// A family's curve; `level` is what is thought of its level where it has no rows.
+    /// A profile's curve; `level` is the prior of its intercept without rows.
     pub fn curve(&self, family: &Family, expected: Expected, level: Found) -> Curve {
         let usual = self.kernel(family);
         let curve = self.curve_of(&family.spots, expected, level, usual);
         if family.spots.len() < OWN_TEXTURE {
             return curve;
         }
-        // Its own texture, as far as its own rows tell: evidence against the population's.
+        // Its own kernel, by the evidence of its own rows, with the population's kernel as prior.
         let few = spread(&family.spots, COMPARED_CELLS);
         let expected = curve.expected;
         let start = self.curve_of(&few, expected.clone(), level, usual).posterior.thetas();
@@ -233,7 +233,7 @@ impl QuantityModel {
         self.curve_from(&family.spots, expected, level, kernel, curve.posterior.thetas())
     }
 
-    /// The same by some of its rows, with a given texture.
+    /// The curve from given samples with a given kernel.
     pub fn curve_of(
         &self,
         spots: &[QuantitySample],
@@ -272,7 +272,7 @@ impl QuantityModel {
         if self.quantity == Quantity::Time {
             prior.own[LEVEL] = level.variance;
         }
-        // Rows of types that nobody compared differ by what the law is off.
+        // Types without comparison differ by the error of the analytic prior.
         if counts.keys().any(|t| !expected.covers(t)) || spots.is_empty() {
             prior.within[LEVEL] = prior.within[LEVEL].max(0.5 * Population::unknown_type());
         }
@@ -286,13 +286,14 @@ impl QuantityModel {
             return None;
         }
         let spots = spread(&family.spots, COMPARED_CELLS);
-        // What is shared is what physics leaves: each family first explains all it can by itself.
+        // Effects are residuals of physics: fit physics first, without placement effects.
         let expected = home.expect(self.quantity, family.size, &[]).without_places();
         let level = self.free_level(&spots, &expected);
         let mut wide = expected.clone();
-        // Levels on types are what the ratios are learned from: they are not pulled to the law here.
+        // Ratios are learned from intercepts by type: they are not shrunk to the analytic prior
+        // here.
         wide.prior.within[LEVEL] = wide.prior.within[LEVEL].max(0.5);
-        // Nor is the family's own level, or what all types share would be taken for theirs.
+        // The profile's own intercept is free, so that it does not enter the types' intercepts.
         wide.prior.own[LEVEL] = wide.prior.own[LEVEL].max(FREE);
         let curve = self.curve_of(&spots, wide, level, self.kernel(family));
         let mut found = curve.posterior.found();
@@ -304,11 +305,11 @@ impl QuantityModel {
         let within = curve.posterior.within_level();
         let types = curve.counts.len().max(1) as f64;
         let on = curve.type_index.iter().map(|(kind, gpu_type)| {
-            // The family's own level is free: of the types' only their differences are told.
+            // With a free intercept, only differences between types are known.
             let mut at = curve.posterior.level_on(kind);
             at.variance = (at.variance - within / types).max(0.0);
             let at = at.alone(0.0, within * (1.0 - 1.0 / types));
-            // Beyond the law: what was expected beyond it, and what was found beyond that.
+            // Relative to the analytic prior: the expected part plus the fitted part.
             let law = spots.iter().find(|s| s.gpu_type == *gpu_type).map_or(0.0, |s| s.law);
             let expected = curve.expected.base(gpu_type, law) - law;
             let law = if self.quantity == Quantity::Power { 0.0 } else { law };
@@ -334,7 +335,7 @@ impl QuantityModel {
         })
     }
 
-    /// A level that says nothing, in the middle of the rows.
+    /// An uninformative intercept at the median residual.
     pub fn free_level(&self, spots: &[QuantitySample], expected: &Expected) -> Found {
         if self.quantity == Quantity::Power {
             return Found::default();
@@ -352,8 +353,8 @@ impl QuantityModel {
         Found { mean: off.get(off.len() / 2).copied().unwrap_or(0.0), variance: FREE }
     }
 
-    /// How smooth a family's curve is thought to be before its own rows. Namespaces do not tell each other: among a few steps the
-    /// likeliest is taken, and one voice may be enough for another.
+    /// Kernel before a profile's own rows. Not shared between tenants: it is a choice of few
+    /// values, and one tenant could tip it.
     pub fn kernel(&self, family: &Family) -> KernelParameters {
         self.texture_of(owner(&family.name))
     }
@@ -391,7 +392,7 @@ impl QuantityModel {
     }
 }
 
-/// What a family's rows on one node are beside its own physics.
+/// Residuals of a profile's one-node rows from its own physics.
 fn placed(spots: &[QuantitySample], curve: &Curve) -> Vec<PlacementResidual> {
     let place = |spot: &QuantitySample| (spot.gpu_type.clone(), at(spot.setting.nodes, spot.setting.gpus));
     let here = || spots.iter().filter(|spot| spot.setting.nodes <= 0.0);
@@ -408,7 +409,7 @@ fn placed(spots: &[QuantitySample], curve: &Curve) -> Vec<PlacementResidual> {
     here().map(row).collect()
 }
 
-/// One coordinate after the other, each over a few values.
+/// Coordinate search over a few values.
 fn best(start: KernelParameters, evidence: impl Fn(KernelParameters) -> f64) -> KernelParameters {
     const FACTORS: [f64; 4] = [0.35, 0.6, 1.7, 3.0];
     let mut best = (evidence(start), start);

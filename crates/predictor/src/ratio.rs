@@ -1,10 +1,12 @@
-//! How GPU types compare, from families that ran on several: linfa's elastic net on what the law misses.
+//! Ratios of GPU types, from profiles that ran on several: linfa's elastic net on residuals of the
+//! analytic prior.
 //!
-//! Rows are levels of one family on one type against the law, **centred within the family**: an epoch of one family
-//! has nothing to do with an epoch of another. Columns: the type, and how much more a large model or batch gains from a
-//! strong board. The penalty pulls towards the law; what was thought before counts as so many families,
-//! namespaces far off what the others say are pulled in (Huber), and none is heard more than its part (`weights_by_tenant`). Trends over sizes
-//! are looked for among an owner's families only.
+//! Rows are intercepts of one profile on one type, relative to the analytic prior and **centred
+//! within the profile**, since epochs of different profiles are not comparable. Columns: the type,
+//! and the extra gain of a large model or batch from a strong board. The penalty shrinks to the
+//! analytic prior. An earlier fit counts as pseudo-profiles, outlying namespaces have Huber
+//! weights, and weights are capped (`weight_policy`). Trends over sizes are fitted within a tenant
+//! only.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,43 +17,43 @@ use crate::posterior::Found;
 use crate::regression::{elastic_net, weighted_median};
 use crate::weight_policy::{TenantWeight, WeightPolicy, capped};
 
-/// Bounds on the work: rows of one fit, types told apart.
+/// Bounds on the work: rows and types of one fit.
 const MAX_ROWS: usize = 800;
 const MAX_TYPES: usize = 24;
-/// Sizes are told less than types: small columns, dear coefficients.
+/// Scale of the size columns: a small scale makes the penalty on sizes stronger than on types.
 const SIZES: f64 = 0.2;
-/// Families, by weight, that a trend over sizes takes at least.
+/// Least total weight of profiles for a trend over sizes.
 const FEWEST_SIZES: f64 = 6.0;
-/// Sizes further than so many median distances from the middle one count as if they were there.
+/// Sizes are clipped at this many median distances from the median.
 const SPREADS: f64 = 3.0;
-/// Residuals beyond this many median deviations are pulled in, this many times over.
+/// Residuals are clipped at this many median deviations, in this many rounds.
 const HUBER: f64 = 0.7;
 const PULLS: usize = 6;
 
-/// A family's level on a type beyond the law (log), and what may bear on it.
+/// A profile's intercept on a type relative to the analytic prior (log), and its covariates.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Level {
     pub gpu_type: GpuType,
-    /// The law's log for the type: how strong it is thought to be.
+    /// The analytic prior's log for the type.
     pub law: f64,
     pub level: f64,
-    /// Of what its own rows say.
+    /// Variance of `level` from its own rows.
     pub variance: f64,
-    /// Time: how a limit stretches it there, beyond the mean of all.
+    /// Time: limit exponent on the type, beyond the mean of all.
     pub limited: Found,
 }
 
-/// A level of this variance counts half.
+/// An intercept of this variance has weight one half.
 const HALF: f64 = 0.05;
 
 impl Level {
-    /// How much the rows say of it beside what families differ by.
+    /// Reliability (shrinkage factor) of the rows, given the variance between profiles.
     pub fn informed(&self, variance: f64) -> f64 {
         variance / (variance + self.variance)
     }
 }
 
-/// One family on its types.
+/// One profile on its types.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Levels<'a> {
     pub size: Size,
@@ -59,7 +61,7 @@ pub(crate) struct Levels<'a> {
     pub on: &'a [Level],
 }
 
-/// What bears on the ratio of types: logs of parameters and of the usual batch, 0 where unknown.
+/// Covariates of the type ratios: logs of parameters and of the reference batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Size {
     pub parameters: Option<f64>,
@@ -68,29 +70,30 @@ pub(crate) struct Size {
     pub samples: Option<f64>,
 }
 
-/// Samples of an epoch where nobody says.
+/// Log of the samples of an epoch where unknown (100,000).
 const EPOCH_SAMPLES: f64 = 11.5;
 
 impl Size {
-    /// Log of the parameters over the time of a step, `base` being that of an epoch.
+    /// Communication intensity: log of parameters over the time of a step; `base` is the log time
+    /// of an epoch.
     pub fn intensity(self, base: f64) -> Option<f64> {
         Some(self.parameters? - (base - self.samples.unwrap_or(EPOCH_SAMPLES) + self.batch?))
     }
 }
 
-/// What the families show beyond the law.
+/// Fitted ratios relative to the analytic prior.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Ratios {
-    /// What was thought before them; the rest is beyond it.
+    /// The prior fit; the rest is relative to it.
     before: Option<Arc<Ratios>>,
     by_type: BTreeMap<GpuType, f64>,
     size: [f64; 2],
-    /// The middle size and how far from it counts, of those that were compared: beyond them a trend is a guess, and one family far
-    /// out would be the trend.
+    /// Median and clipping range of the sizes in the fit: no extrapolation, and no outlier decides
+    /// the trend.
     sizes: [Sizes; 2],
 }
 
-/// Where sizes lie that a trend is found over (logs).
+/// Range of sizes of a trend (logs).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Sizes {
     middle: f64,
@@ -98,7 +101,7 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// Of sizes with their weights; `None` where fewer tell than asked: no trend is told from chance then.
+    /// From sizes with weights; `None` below the total weight `fewest`.
     pub fn of(known: Vec<(f64, f64)>, fewest: f64) -> Option<Self> {
         if known.iter().map(|(_, weight)| weight).sum::<f64>() < fewest {
             return None;
@@ -109,19 +112,19 @@ impl Sizes {
         Some(Self { middle, furthest: SPREADS * away })
     }
 
-    /// How far a size is from the middle one.
+    /// Clipped distance of a size from the median.
     pub fn off(self, size: f64) -> f64 {
         (size - self.middle).clamp(-self.furthest, self.furthest)
     }
 }
 
 impl Ratios {
-    /// Whether families ran on this type beside others.
+    /// Whether profiles ran on this type beside others.
     pub fn covers(&self, gpu_type: &GpuType) -> bool {
         self.by_type.contains_key(gpu_type) || self.before.as_ref().is_some_and(|b| b.covers(gpu_type))
     }
 
-    /// Whether nobody compared any types.
+    /// Whether no types were compared.
     pub fn is_empty(&self) -> bool {
         self.by_type.is_empty() && self.before.as_ref().is_none_or(|b| b.is_empty())
     }
@@ -131,7 +134,7 @@ impl Ratios {
         [off(size.parameters, self.sizes[0]), off(size.batch, self.sizes[1])]
     }
 
-    /// What to add to the law's log for a type.
+    /// Correction to the analytic prior's log for a type.
     pub fn of(&self, gpu_type: &GpuType, law: f64, size: Size) -> f64 {
         let sizes = self.sizes(size, law);
         let by_size = if self.by_type.contains_key(gpu_type) {
@@ -143,7 +146,8 @@ impl Ratios {
         before + self.by_type.get(gpu_type).copied().unwrap_or(0.0) + by_size
     }
 
-    /// From families on at least two types each, beyond what was thought before; that alone where there are none.
+    /// From profiles on at least two types each, relative to the prior fit. Without such profiles,
+    /// the prior fit.
     pub fn fit(before: &Self, families: &[Levels<'_>], policy: WeightPolicy) -> Self {
         let before =
             Self { before: (!before.is_empty()).then(|| Arc::new(before.clone())), ..Self::default() };
@@ -152,7 +156,7 @@ impl Ratios {
 
     fn beyond(&self, families: &[Levels<'_>], policy: WeightPolicy) -> Option<Self> {
         let mut comparing: Vec<&Levels<'_>> = families.iter().filter(|f| f.on.len() > 1).collect();
-        // Who has many families has them weigh little: those go first.
+        // Profiles with the lowest weight are dropped first: those of tenants with many.
         comparing.sort_by(|a, b| b.tenant_weight.weight.total_cmp(&a.tenant_weight.weight));
         while comparing.iter().map(|f| f.on.len()).sum::<usize>() > MAX_ROWS {
             comparing.pop();
@@ -162,7 +166,7 @@ impl Ratios {
         {
             *seen.entry(&level.gpu_type).or_default() += weight;
         }
-        // Types that hardly anybody has go first.
+        // Rare types are dropped first.
         let mut types: Vec<(&GpuType, f64)> = seen.into_iter().collect();
         types.sort_by(|a, b| b.1.total_cmp(&a.1));
         types.truncate(MAX_TYPES);
@@ -201,13 +205,13 @@ impl Ratios {
         let capped = capped(&said, known, policy);
         let weights: Vec<f64> =
             capped.iter().zip(&comparing).map(|(capped, f)| capped * f.tenant_weight.weight).collect();
-        // The penalty is for a mean over the rows: rows that hardly weigh must not make it dearer.
+        // linfa's penalty is relative to a mean over rows: low-weight rows must not increase it.
         let anchors = if policy.anchor > 0.0 { types.len() } else { 0 };
         let count = comparing.iter().map(|f| f.on.len()).sum::<usize>() + anchors;
         let heavy: f64 =
             weights.iter().zip(&comparing).map(|(w, f)| w * f.on.len() as f64).sum::<f64>() + known;
         let scale = count as f64 / heavy.max(1e-9);
-        // Of one or two nobody is the odd one.
+        // One or two profiles show no outlier.
         let pulls = if comparing.len() < 3 && !policy.isolated { 1 } else { PULLS };
         for pull in 0..pulls {
             let (mut xs, mut ys) = (Vec::new(), Vec::new());
@@ -224,7 +228,7 @@ impl Ratios {
                     ys.push((y - mean_y) * root);
                 }
             }
-            // As if families on all types had shown nothing new.
+            // Pseudo-profiles on all types without deviation.
             for anchor in 0..anchors {
                 let root = libm::sqrt(scale * policy.anchor);
                 let at = |i: usize| if i == 2 + anchor { 1.0 } else { 0.0 } - 1.0 / types.len() as f64;
@@ -241,12 +245,12 @@ impl Ratios {
         Some(it)
     }
 
-    /// A family's levels beyond what is thought of them.
+    /// A profile's intercepts relative to this fit.
     fn rests(&self, family: &Levels<'_>) -> Vec<f64> {
         family.on.iter().map(|l| l.level - self.of(&l.gpu_type, l.law, family.size)).collect()
     }
 
-    /// What a family's levels differ by from what is expected of it.
+    /// A profile's centred residuals.
     pub fn residuals(&self, family: &Levels<'_>) -> Vec<f64> {
         let rest = self.rests(family);
         let weights = family.on.iter().map(|l| l.informed(HALF));
@@ -256,7 +260,7 @@ impl Ratios {
     }
 }
 
-/// Namespaces that are off on a type are pulled in, all their families together.
+/// Clips outlying namespaces per type, all their profiles together.
 fn pull_in(
     (before, fit): (&Ratios, &Ratios),
     families: &[&Levels<'_>],
@@ -275,7 +279,7 @@ fn pull_in(
     let off: BTreeMap<_, f64> =
         off.into_iter().map(|(at, (sum, weight))| (at, sum / weight.max(1e-12))).collect();
     let types = fit.by_type.len();
-    // What was thought before is off by nothing: one stranger alone is no measure of itself.
+    // Pseudo-profiles have residual 0: a single other tenant must not set the scale.
     let anchors = std::iter::repeat_n(0.0, (policy.anchor * types as f64) as usize);
     let mut sizes: Vec<f64> = off.values().map(|r| r.abs()).chain(anchors).collect();
     sizes.sort_by(f64::total_cmp);

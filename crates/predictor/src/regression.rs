@@ -1,7 +1,8 @@
-//! linfa's elastic net, bounded: how GPU types compare, and how long a family takes that never ran.
+//! linfa's elastic net, bounded. Used for ratios of GPU types and for intercepts of profiles that
+//! never ran.
 //!
-//! Why this and no gamma regression: linfa's Tweedie GLM stops at its start or does not return on such rows. Why
-//! log targets: times span five decades.
+//! Not a gamma regression: linfa's Tweedie GLM stops at its start or does not return on such rows.
+//! Targets are logs: times span five decades.
 
 use linfa::Dataset;
 use linfa::traits::Fit;
@@ -12,12 +13,12 @@ const PENALTY: f64 = 2e-3;
 const L1_RATIO: f64 = 0.2;
 const MAX_ITERATIONS: u32 = 300;
 const TOLERANCE: f64 = 1e-6;
-/// Standard normal quantile of 90 %: errors beyond 80 % each way are the interval p10..p90.
+/// Standard normal quantile of 90 %: 80 % of errors lie in p10..p90.
 const Z90: f64 = 1.281_551_565_544_600_4;
 
-/// The fit itself, of centred columns and targets; `None` where linfa finds no coefficients, or none that are finite.
+/// Coefficients for centred columns and targets; `None` if linfa finds none or they are not finite.
 ///
-/// No intercept is asked of linfa: its own takes the mean off the target but not off the columns.
+/// No intercept is fitted: linfa's own centres the target but not the columns.
 pub(crate) fn elastic_net(xs: Vec<f64>, width: usize, ys: Vec<f64>) -> Option<Vec<f64>> {
     let x = Array2::from_shape_vec((ys.len(), width), xs).ok()?;
     let fit = ElasticNet::params()
@@ -32,18 +33,18 @@ pub(crate) fn elastic_net(xs: Vec<f64>, width: usize, ys: Vec<f64>) -> Option<Ve
     coefficients.iter().all(|c| c.is_finite()).then_some(coefficients)
 }
 
-/// Conformal: the sigma whose p10..p90 covers 80 % of these absolute errors.
+/// Split conformal: the sigma whose p10..p90 covers 80 % of these absolute errors.
 pub(crate) fn interval(mut errors: Vec<f64>, at_least: usize) -> Option<f64> {
     if errors.len() < at_least.max(1) {
         return None;
     }
     errors.sort_by(f64::total_cmp);
-    // The finite-sample rank of split conformal prediction: ceil((n + 1) 0.8).
+    // Finite-sample rank of split conformal prediction: ceil((n + 1) 0.8).
     let rank = (errors.len() + 1) * 4 / 5;
     Some(errors[rank.min(errors.len() - 1)] / Z90)
 }
 
-/// The value that half of the weight lies below; `None` of no values.
+/// Weighted median; `None` without values.
 pub(crate) fn weighted_median(mut values: Vec<(f64, f64)>) -> Option<f64> {
     values.sort_by(|a, b| a.0.total_cmp(&b.0));
     let half = 0.5 * values.iter().map(|(_, weight)| weight).sum::<f64>();

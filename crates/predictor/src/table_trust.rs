@@ -1,12 +1,13 @@
-//! How far the tables that users give are from what is then measured, learnt by namespace.
+//! Error variances of users' tables, learned by namespace.
 //!
-//! **In**: rows of a family that were both given and measured by the system. **Out**: how much its table, and those of other families of
-//! the same namespace, are off ([`TableTrust`]): an error that a whole table shares, one that its rows of a GPU type share, and one of each row.
-//! Their variances are found by expectation and maximisation in a fixed number of rounds, as if [`PSEUDO`] tables had been right within
-//! [`USUAL`] before: a namespace whose tables are right keeps narrow intervals, one whose tables were off by a factor does not. No namespace
-//! says anything of another's tables.
+//! **In**: rows of a profile that were both given and measured by the system. **Out**: the error
+//! variances of its table ([`TableTrust`]): of the whole table, of its rows of one GPU type, and of
+//! single rows. They are found by expectation and maximisation in a fixed number of rounds. The
+//! prior is [`PSEUDO`] tables that were right within [`USUAL`]. A namespace with right tables keeps
+//! narrow intervals; one whose tables were off by a factor does not. Other namespaces' tables have
+//! no influence.
 //!
-//! That all tables of a namespace are off the same way is not taken off them: see the decision record of the predictor.
+//! A bias common to all tables of a namespace is not corrected (ADR 6).
 
 use std::collections::BTreeMap;
 
@@ -14,34 +15,34 @@ use crate::physics::Quantity;
 use crate::pool::{Pooled, owner};
 use crate::samples::{AggregatedSample, given};
 
-/// Tables that are thought to have been compared before any was.
+/// Pseudo-count of compared tables.
 const PSEUDO: f64 = 1.0;
-/// How far a table is off of which nothing is known (standard deviation of the log), and each of its rows alone.
+/// Prior error of a table, and of each of its rows alone (standard deviations of the log).
 const USUAL: f64 = 0.05;
 const USUAL_ROW: f64 = 0.01;
-/// The error that all rows of a table share with none of which anything that was seen can be compared: wrong by a factor 1.6 is usual.
+/// Shared error of a table if no observation can be compared with it (log; a factor 1.6 is usual).
 const UNCOMPARED: f64 = 0.5;
-/// Errors beyond this (log: a factor of ten) count as this: somebody mistook a unit.
+/// Errors are clipped here (log of ten): a mistaken unit.
 const FURTHEST: f64 = std::f64::consts::LN_10;
 /// Rounds of expectation and maximisation.
 const ROUNDS: usize = 40;
 
-/// What two rows of one table have in common of their errors (variances of the log).
+/// Error variances (log) that two rows of a table share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct TableVariances {
-    /// All rows.
+    /// All rows of the table.
     pub table: f64,
-    /// Rows of one GPU type, beyond that.
+    /// Rows of one GPU type, in addition.
     pub kind: f64,
 }
 
-/// How far tables are to be trusted.
+/// Trust in a table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct TableTrust {
     pub doubt: TableVariances,
-    /// Of each row alone (variance of the log).
+    /// Error of each row alone (variance of the log).
     pub row: f64,
-    /// Whether a table of this namespace was ever compared with what was measured.
+    /// Whether a table of this namespace was compared with measurements.
     pub informed: bool,
 }
 
@@ -53,18 +54,18 @@ impl Default for TableTrust {
     }
 }
 
-/// A row of a table that was measured too.
+/// Residual of a table row that was also measured.
 #[derive(Clone, Debug)]
 struct TableResidual {
-    /// Equal where the types are.
+    /// Index of the GPU type.
     kind: usize,
     /// Log of measured over given.
     log: f64,
-    /// Variance of what was measured.
+    /// Variance of the measurement.
     noise: f64,
 }
 
-/// Rows of a family that were both given and measured, in order of their types.
+/// Residuals of rows that were both given and measured, ordered by type.
 fn gaps(table: &[AggregatedSample], seen: &[AggregatedSample]) -> Vec<TableResidual> {
     let mut type_index: Vec<&str> = table.iter().map(|c| c.gpu_type.as_str()).collect();
     type_index.sort_unstable();
@@ -80,7 +81,7 @@ fn gaps(table: &[AggregatedSample], seen: &[AggregatedSample]) -> Vec<TableResid
     gaps
 }
 
-/// A sum of expected squares, and of how many.
+/// Sum and count of expected squares.
 #[derive(Clone, Copy, Default)]
 struct Squares {
     sum: f64,
@@ -93,14 +94,14 @@ impl Squares {
         self.count += 1.0;
     }
 
-    /// Their mean, as if some had been usual.
+    /// Their mean, with [`PSEUDO`] squares of the prior.
     fn mean(self, usual: f64) -> f64 {
         (PSEUDO * usual + self.sum) / (PSEUDO + self.count)
     }
 }
 
 impl TableTrust {
-    /// What families' rows make of it.
+    /// Posterior variances given the residuals.
     fn taught(self, families: &[Vec<TableResidual>]) -> Self {
         let mut it = self;
         for _ in 0..ROUNDS {
@@ -115,10 +116,10 @@ impl TableTrust {
         it
     }
 
-    /// Adds the squares that a table's errors are expected to have, of the table, of its types, of its rows.
+    /// Adds the expected squared errors of a table, of its types and of its rows.
     fn expect(&self, table: &[TableResidual], [tables, type_index, rows]: &mut [Squares; 3]) {
         let doubt = self.doubt;
-        // Means of types, and their variances around table and type.
+        // Mean and variance of a type's residuals.
         let of_type = |gaps: &[TableResidual]| {
             let weight: f64 = gaps.iter().map(|g| 1.0 / (self.row + g.noise)).sum();
             (gaps.iter().map(|g| g.log / (self.row + g.noise)).sum::<f64>() / weight, 1.0 / weight)
@@ -142,12 +143,12 @@ impl TableTrust {
         }
     }
 
-    /// Standard deviation of the error of one row (log).
+    /// Standard deviation of one row's error (log).
     pub fn sigma(&self) -> f64 {
         libm::sqrt(self.doubt.table + self.doubt.kind + self.row)
     }
 
-    /// Marks the rows of a family's table by how far they are to be trusted, after what was seen of the family itself.
+    /// Sets error variances of the rows of a profile's table, given the profile's own observations.
     pub fn read(self, table: &mut [AggregatedSample], seen: &[AggregatedSample]) -> Self {
         let gaps = gaps(table, seen);
         let mut it = self;
@@ -164,12 +165,12 @@ impl TableTrust {
     }
 }
 
-/// Of one quantity, by owner.
+/// Trust in tables of one quantity, by tenant.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TableTrusts(BTreeMap<String, TableTrust>);
 
 impl TableTrusts {
-    /// From all families that are pooled: bounded, and nothing in them is a job's own word.
+    /// From all pooled profiles: bounded, and without self-reported rows.
     pub fn learn(pooled: &[Pooled<'_>], quantity: Quantity) -> Self {
         let mut owners: BTreeMap<&str, Vec<Vec<TableResidual>>> = BTreeMap::new();
         for family in pooled.iter().filter(|p| !p.profile.given.is_empty()) {
@@ -185,7 +186,7 @@ impl TableTrusts {
         Self(owners.into_iter().map(of).collect())
     }
 
-    /// Of a family's table, before anything was seen of the family.
+    /// Trust in a profile's table before observations of the profile.
     pub fn of(&self, name: &str) -> TableTrust {
         self.0.get(owner(name)).copied().unwrap_or_default()
     }
@@ -195,7 +196,7 @@ impl TableTrusts {
 mod tests {
     use super::*;
 
-    /// A table that is off by so much on one type and on another, each measured on two rows for a hundred epochs.
+    /// A table with these errors on two types, each measured on two rows for a hundred epochs.
     fn table(on_one: f64, on_other: f64) -> Vec<TableResidual> {
         let gap = |kind, log| TableResidual { kind, log, noise: 0.015 * 0.015 };
         vec![gap(0, on_one - 0.01), gap(0, on_one + 0.01), gap(1, on_other - 0.01), gap(1, on_other + 0.01)]
@@ -214,7 +215,8 @@ mod tests {
 
     #[test]
     fn errors_of_tables_and_of_types_are_separated() {
-        // given: tables off by 0.5 up or down, or types off by that within tables that are right on the whole
+        // given: tables off by 0.5 up or down, or types off by that in tables that are right on
+        // average
         let sign = |i: i32| if i % 2 == 0 { 0.5 } else { -0.5 };
         let tables: Vec<Vec<TableResidual>> = (0..12).map(|i| table(sign(i), sign(i))).collect();
         let types: Vec<Vec<TableResidual>> = (0..12).map(|i| table(sign(i), -sign(i))).collect();

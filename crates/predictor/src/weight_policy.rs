@@ -1,42 +1,43 @@
-//! Who is heard how much where families teach each other: nobody decides more than a part of anything.
+//! Caps on the weight of one tenant or profile in a pooled estimate.
 //!
-//! Two bounds. Over all, a namespace weighs what the middle one does, however many families it has and however sure they are
-//! ([`shares`]). And of each single thing that is learnt, however few know of it, it says its part at most ([`capped`]): among
-//! strangers a sixty-fourth, so that what few namespaces know stays near to what is thought without them; at home, and in a table that
-//! somebody brought, as much as it knows beside the others.
+//! Two bounds. First, a namespace has at most the median namespace's total weight, however many
+//! profiles it has ([`shares`]). Second, no namespace decides more than its share of any single
+//! parameter ([`capped`]): 1/64 between tenants, so that parameters with little evidence stay near
+//! their prior. Within a tenant, and in an offline table, each profile counts by its evidence.
 
 use std::collections::BTreeMap;
 
-/// Namespaces from which on one may be a lie rather than a rare thing.
+/// From this many on, an outlier may be false rather than rare.
 pub(crate) const MANY: usize = 8;
-/// How many times its part a family of a table may say of one thing: among few, and among many.
+/// Most evidence of one profile of a tenant, in multiples of its share: below [`MANY`] profiles,
+/// and from there on.
 const LOUDEST: (f64, f64) = (2.0, 1.0);
-/// What a strange namespace may decide of one thing: several things come together in one prediction.
+/// Most that another tenant decides of one parameter; a prediction depends on several.
 const TENANT_SHARE: f64 = 1.0 / 64.0;
-/// Who is further off than this many standard deviations counts less: among few, where an odd one is rather a rare one, and among
-/// many or strangers, where it may be a lie.
+/// Huber thresholds in standard deviations: below [`MANY`] profiles (outliers are likely rare, not
+/// false), and with more or between tenants.
 const FURTHEST: (f64, f64) = (1.5, 0.5);
-/// Families that what was thought before counts for, where types are compared.
+/// Pseudo-count of profiles for the prior fit of type ratios.
 const ANCHOR: f64 = 4.0;
-/// Rounds of lowering voices: who is lowered makes the others louder.
+/// Rounds of capping: a capped weight raises the share of the others.
 const ROUNDS: usize = 24;
 
-/// How families are heard in one fit.
+/// How profiles are weighted in one fit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct WeightPolicy {
-    /// What a namespace may decide of one thing.
+    /// Largest share of a namespace in one parameter.
     pub most: f64,
-    /// Beyond so many standard deviations it counts less.
+    /// Huber threshold, standard deviations.
     pub furthest: f64,
-    /// Families that what was thought before counts for, where types are compared.
+    /// Pseudo-count of profiles for the prior fit of type ratios.
     pub anchor: f64,
-    /// Namespaces that know nothing of each other. No trend over sizes of models and batches is looked for then: whoever lies far out
-    /// would be it.
+    /// Isolated tenants: no trend over model or batch sizes is fitted, since one outlier could
+    /// decide it.
     pub isolated: bool,
 }
 
 impl WeightPolicy {
-    /// Families of one owner: each of so many counts for itself. `known` tells whether something was known before them.
+    /// Profiles of one tenant, each with its own weight. `known`: there is a prior fit.
     pub fn within_tenant(among: usize, known: bool) -> Self {
         let (loudest, furthest) =
             if among < MANY { (LOUDEST.0, FURTHEST.0) } else { (LOUDEST.1, FURTHEST.1) };
@@ -44,13 +45,13 @@ impl WeightPolicy {
         Self { most: loudest / among.max(1) as f64, furthest, anchor, isolated: false }
     }
 
-    /// Namespaces that are strangers to each other.
+    /// Between tenants.
     pub fn between_tenants() -> Self {
         Self { most: TENANT_SHARE, furthest: FURTHEST.1, anchor: ANCHOR, isolated: true }
     }
 }
 
-/// Who a family speaks for (a number), and how much the family weighs.
+/// Group that a profile belongs to (index), and the profile's weight.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct TenantWeight {
     pub of: usize,
@@ -58,11 +59,11 @@ pub(crate) struct TenantWeight {
 }
 
 impl TenantWeight {
-    /// Somebody alone.
+    /// A single profile.
     pub const ONE: Self = Self { of: 0, weight: 1.0 };
 }
 
-/// Voices of families, by their namespaces and how much they know in all.
+/// Weights of profiles, from their namespaces and their information.
 pub(crate) fn shares(families: &[(&str, f64)]) -> Vec<TenantWeight> {
     let mut by_namespace: BTreeMap<&str, f64> = BTreeMap::new();
     for (namespace, information) in families {
@@ -79,7 +80,7 @@ pub(crate) fn shares(families: &[(&str, f64)]) -> Vec<TenantWeight> {
     families.iter().map(tenant_weight).collect()
 }
 
-/// What each family's word is multiplied with, by how much each says of one thing; `known` is what is known without them.
+/// Cap factors of profiles by their evidence on one parameter; `known` is the prior's evidence.
 pub(crate) fn capped(
     said: &[(TenantWeight, f64)],
     known: f64,
@@ -105,9 +106,9 @@ pub(crate) fn capped(
         .collect()
 }
 
-/// What each row's word is multiplied with where a namespace as a whole is off: rows have their weight (one over a variance) and
-/// what they are off by. Far off a namespace weighs less (Huber): its rows together, for many of one
-/// mind must not pass for many.
+/// Huber weights by namespace. Each row has a weight (one over a variance) and a residual. The rows
+/// of a namespace are judged together, so that many profiles with the same error count as one
+/// outlier.
 pub(crate) fn huber_weights(
     rows: &[(TenantWeight, f64, f64)],
     WeightPolicy { furthest, .. }: WeightPolicy,
@@ -137,7 +138,7 @@ mod tests {
 
     #[test]
     fn another_tenant_decides_at_most_a_sixty_fourth() {
-        // Namespaces that say one each, and one that says a thousand in ten families.
+        // Namespaces with evidence of one each, and one with a thousand in ten profiles.
         for isolated in [0, 3, 20, 100] {
             let mut words: Vec<(usize, f64)> = (0..isolated).map(|of| (of, 1.0)).collect();
             words.extend((0..10).map(|_| (isolated, 100.0)));
@@ -160,7 +161,7 @@ mod tests {
         let tenant_weight = |of| TenantWeight { of, weight: 1.0 };
         let mut rows: Vec<(TenantWeight, f64, f64)> = (0..4).map(|_| (tenant_weight(0), 1.0, 0.4)).collect();
         rows.push((tenant_weight(1), 1.0, 0.4));
-        // Four that are off by as much are off by twice as many standard deviations as one.
+        // Four equal residuals together are off by twice as many standard deviations as one.
         let huber_weights =
             huber_weights(&rows, WeightPolicy { furthest: 0.5, ..WeightPolicy::between_tenants() });
         assert!((huber_weights[0] - 0.625).abs() < 1e-9 && huber_weights[4] == 1.0, "{huber_weights:?}");

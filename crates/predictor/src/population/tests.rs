@@ -39,7 +39,7 @@ fn families_inform_their_tenant_and_others_little() {
     }));
     let off = (fit(&members, "lab").mean[1] - honest.mean[1]).abs();
     assert!(off < 0.01, "{off}");
-    // Many that agree teach somebody new, one of them next to nothing.
+    // Many tenants that agree move a new tenant's prior; one tenant hardly does.
     let isolated: Vec<FittedProfile> = (0..40).map(|i| member(i, 0.5)).collect();
     let moved = |n: usize| fit(&isolated[..n], "new").mean[1] - Quantity::Time.means()[1];
     assert!(moved(40) > 0.6 && (0.0..0.05).contains(&moved(1)), "{} {}", moved(40), moved(1));

@@ -41,7 +41,7 @@ fn one_row_that_is_nonsense_does_not_bend_the_curve() {
 
 #[test]
 fn a_table_that_is_off_is_off_everywhere() {
-    // given: a table that says half of what is true and is in doubt, and one observation
+    // given: a doubtful table with half of the true values, and one observation
     let doubt = TableVariances { table: 0.25, kind: 0.0 };
     let mut rows: Vec<Row> = (0..4)
         .map(|i| Row { table: Some(doubt), ..row(0, f64::from(i), 4.0 - 0.6 * f64::from(i)) })
