@@ -1,4 +1,4 @@
-//! From a decision by numbers to a [`Plan`] by names, with what is expected of every job.
+//! Converts a decision by indices into a [`Plan`] by names, with the forecast of every job.
 
 use andreas_core::{JobId, Joules, Money, Seconds};
 
@@ -76,21 +76,21 @@ pub(crate) fn assemble(instance: &Instance<'_>, options: &Options, outcome: Outc
         total += expected.cost;
         jobs.push((data.job.id.clone(), expected));
     }
-    // In order of their names already: the map is built in one go.
+    // Already sorted by name: the map is built in one pass.
     plan.jobs = jobs.into_iter().collect();
     plan.cost = outcome.objective.map_or(total, Money);
     plan.gap = plan.bound.and_then(|bound| gap(plan.cost, bound));
     plan
 }
 
-/// How far a cost is above its bound, as part of the bound.
+/// Distance of a cost from its bound, relative to the bound.
 fn gap(cost: Money, bound: Money) -> Option<f64> {
     let over = (cost.0 - bound.0).max(0.0);
     let gap = if over > 0.0 { over / bound.0 } else { 0.0 };
     (bound.0 > 0.0 && gap.is_finite()).then_some(gap)
 }
 
-/// When a job ends that goes on, starts or moves there.
+/// Forecast of a job that continues, starts or moves there.
 fn forecast(instance: &Instance<'_>, job: usize, assignment: &Assignment) -> Forecast {
     let data = &instance.jobs[job];
     let config = &data.configs[assignment.config];
@@ -157,22 +157,22 @@ fn best_chance(instance: &Instance<'_>, job: usize) -> f64 {
 enum Carry<'a> {
     /// All of it, once these jobs have left.
     Out { after: Vec<JobId> },
-    /// It stays as it is: a higher limit has to wait for watts that lower limits of others will save.
+    /// The job stays as it is: a higher limit waits for watts that lower limits of other jobs will save.
     Stay(&'a Assignment),
-    /// It does not start yet, for the same reason.
+    /// The job does not start yet, for the same reason.
     Wait,
 }
 
-/// Who must leave before whom: what is held now is held until its pods have ended, and draws what it draws until a lower
-/// limit is in force.
+/// Order of departures and starts. Capacity is held until the pods have ended. A job draws its present power
+/// until a lower limit is in force.
 struct Order<'a, 'b> {
     instance: &'a Instance<'b>,
     assignments: &'a [Option<Assignment>],
-    /// What is held now, and what was started since without waiting for anybody.
+    /// Capacity held now, with the starts since that wait for no other job.
     held: Capacity,
-    /// Jobs that leave where they are.
+    /// Jobs that leave their present place.
     leaving: Vec<usize>,
-    /// Limits are waited for: the same as `held` once those have left.
+    /// `held` once those jobs have left. Set only if some limit is not in force yet.
     left: Option<Capacity>,
 }
 
@@ -195,7 +195,7 @@ impl<'a, 'b> Order<'a, 'b> {
         order
     }
 
-    /// A lower limit of what it holds is decided and not in force yet.
+    /// Whether a lower limit of a held placement is decided but not in force yet.
     fn will_draw_less(&self, job: usize) -> bool {
         let data = &self.instance.jobs[job];
         let draw = |assignment: &Assignment| data.configs[assignment.config].draw_mw();
@@ -207,7 +207,7 @@ impl<'a, 'b> Order<'a, 'b> {
         data.job.limits_count != LimitsCount::AtOnce && (data.unset_mw() > 0 || lowered())
     }
 
-    /// Whether a decision can be carried out as it is, or waits for limits that are not in force yet.
+    /// Whether a decision can be carried out now or waits for limits that are not in force yet.
     fn carry_out(&mut self, job: usize, assignment: &Assignment) -> Carry<'a> {
         let instance = self.instance;
         let present = instance.jobs[job].present();
@@ -227,7 +227,7 @@ impl<'a, 'b> Order<'a, 'b> {
                 self.held.draw_more(more);
                 Carry::Out { after: Vec::new() }
             }
-            // Who moves gives back its own watts first, and takes longer for it than a limit.
+            // A moving job gives back its own watts first, which takes longer than setting a limit.
             None if present.is_none() && !left.within_power(instance, job, assignment) => Carry::Wait,
             None => {
                 left.take(instance, job, assignment);
@@ -236,7 +236,7 @@ impl<'a, 'b> Order<'a, 'b> {
         }
     }
 
-    /// Why a start waits for limits, with the jobs whose limits are lowered.
+    /// The wait decision of a start that waits for limits, with the jobs whose limits are lowered.
     fn wait(&self) -> Decision {
         let blockers = (0..self.assignments.len()).filter(|job| self.will_draw_less(*job)).take(BLOCKERS);
         Decision::Wait {

@@ -1,4 +1,4 @@
-//! First-principle methods: an order, and one configuration after the other. Running jobs are left alone.
+//! Simple methods: a fixed order of jobs and of configurations. Running jobs are not moved.
 
 use crate::budget;
 use crate::candidates;
@@ -7,27 +7,27 @@ use crate::method::{Accounting, MethodName, Options};
 use crate::partial::PartialPlan;
 use crate::reserve::{self, Reservation};
 
-/// A decision by numbers.
+/// A decision by indices.
 pub(crate) struct Outcome {
     pub assignments: Vec<Option<Assignment>>,
-    /// What was minimised, where the method has such a thing.
+    /// The minimised objective, if the method has one.
     pub objective: Option<f64>,
     pub trials: u64,
-    /// The job for which room is kept.
+    /// The job with a reservation.
     pub reserved_for: Option<usize>,
-    /// Jobs stopped to come down to the power budget.
+    /// Jobs stopped to meet the power budget.
     pub stopped: Vec<usize>,
-    /// Proven: no plan has a smaller objective.
+    /// Proven lower bound of the objective.
     pub bound: Option<f64>,
-    /// For the next decision.
+    /// Shadow prices for the next decision.
     pub prices: Option<crate::plan::Prices>,
-    /// For the next decision, of a policy that remembers.
+    /// Memory for the next decision, of policies with history.
     pub memory: Option<crate::memory::Memory>,
-    /// Seconds until the method wants to decide again.
+    /// Seconds until the method needs another decision.
     pub wake: Option<f64>,
 }
 
-/// Jobs without a spot in the order of a method; the longest-waiting ones come first whatever the method.
+/// Unassigned jobs in the order of a method; overdue jobs come first under every method.
 pub(crate) fn queue(instance: &Instance<'_>, method: MethodName, partial: &PartialPlan) -> Vec<usize> {
     let mut queue: Vec<usize> =
         (0..instance.jobs.len()).filter(|j| partial.assignments[*j].is_none()).collect();
@@ -45,10 +45,10 @@ pub(crate) fn queue(instance: &Instance<'_>, method: MethodName, partial: &Parti
     queue
 }
 
-/// Places what fits, in order, until nothing more does. Room is kept for the first overdue job that does not fit;
-/// others may use it only until it is expected to be free.
+/// Places jobs in order until none fits. The first overdue job that does not fit gets a reservation; others
+/// may use that capacity only until it is expected to be free.
 ///
-/// A second round matters where a later job made a node busy whose overhead had been too much for the budget.
+/// Further rounds matter where a later job opened a node whose overhead had exceeded the budget.
 pub(crate) fn fill(
     instance: &Instance<'_>,
     partial: &mut PartialPlan,
@@ -64,7 +64,7 @@ pub(crate) fn fill(
                 continue;
             }
             if let Some(own) = reserved.take_if(|r| r.job == job) {
-                // Its own reservation must not be in its way.
+                // A job's own reservation does not block it.
                 partial.ledger.release(instance, job, &own.assignment);
             }
             if partial.ledger.any_open() && partial.place_first(instance, job, configs) {
@@ -81,7 +81,7 @@ pub(crate) fn fill(
     }
 }
 
-/// Places a job on room that is kept for another one, if it is expected to be done before that could start.
+/// Places a job on reserved capacity if it is expected to end before the reservation starts.
 fn backfill(
     instance: &Instance<'_>,
     partial: &mut PartialPlan,
@@ -100,10 +100,10 @@ fn backfill(
     placed
 }
 
-/// Rounds of filling; each places at least one job, two are nearly always enough.
+/// Maximum rounds of filling. Each places at least one job; two are nearly always enough.
 const ROUNDS: usize = 16;
 
-/// One decision.
+/// Makes one decision.
 pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
     let mut partial = PartialPlan::new(instance, |_, _| true);
     let stopped = budget::enforce(instance, &mut partial);
@@ -134,8 +134,8 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
     }
 }
 
-/// The cost that the published service reports for these methods: jobs it starts up to the first end among
-/// *them*, jobs that run already each to its own end, as if alone on its node.
+/// The cost that the published service reports for these methods. Started jobs count up to the first end
+/// among *them*. Running jobs count to their own end, as if alone on their node.
 fn published_cost(instance: &Instance<'_>, options: &Options, partial: &PartialPlan) -> f64 {
     let (mut started, mut running) = (Vec::new(), 0.0);
     for (job, assignment) in partial.assignments.iter().enumerate() {

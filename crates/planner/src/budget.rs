@@ -1,15 +1,15 @@
-//! Coming down to a power budget that was lowered below the present draw.
+//! Meeting a power budget that was lowered below the present draw.
 //!
-//! Power limits first, then stops, each by least cost per watt saved; jobs with `preemption: Never` last. What turns
-//! out not to have been necessary is taken back.
+//! Power limits are lowered first, then jobs are stopped, each by least cost per watt saved. Jobs with
+//! `preemption: Never` come last. Stops that turn out to be unnecessary are undone.
 //!
-//! **Who is stopped waits from then on**, in the eyes of every method: in the same decision it is offered what is left of
-//! the budget as anybody who waits, in its turn, and gets there what the next decision would give it. Were it left out once,
-//! the next decision would start it after all, and a plan that is carried out would be changed at once. For a job it is a
-//! move: it stops and goes on elsewhere or on fewer GPUs, and where changes have a price it pays that of a restart.
+//! **A stopped job waits from then on**, under every method. The same decision offers it the rest of the
+//! budget in its normal order, as the next decision would. Otherwise the next decision would start it at once
+//! and change a plan just carried out. Such a restart counts as a migration, on other nodes or fewer GPUs. It
+//! costs a restart where changes have a price.
 //!
-//! A job that may not be moved ([`Job::movable`](crate::Job::movable)) is never given another configuration for it: it goes on
-//! with as many GPUs of the same type on nodes where they fit the budget, else it is stopped and waits until it has left.
+//! A job that is not [movable](crate::Job::movable) never gets another configuration. It continues with as
+//! many GPUs of the same type where they fit the budget; else it is stopped and waits until it has left.
 
 use crate::capacity::{Capacity, shared_power};
 use crate::cost::Forecast;
@@ -17,16 +17,15 @@ use crate::instance::{Assignment, Holding, Instance};
 use crate::partial::PartialPlan;
 use crate::snapshot::Preemption;
 
-/// A stopped job is taken to wait about this long before it goes on.
+/// Assumed waiting time of a stopped job, in seconds.
 const PAUSE_S: f64 = 3600.0;
 
-/// Where more is held than the budget allows and some of it leaves already, plans are made for the time when it has left:
-/// within the budget then.
+/// If more is held than the budget allows and some jobs are leaving, plans for the time when they have left.
 ///
-/// What leaves draws until it is gone, and nothing else is gone any sooner: to stop others in its place would stop too
-/// many. And nothing begins on its watts, for those are to be saved, nor on those that a limit will save once it goes on:
-/// only on what is left of the budget with both. While one leaves for good nobody is moved either: who was to move did so when
-/// it was told to leave, and anything better is found as soon as it is gone.
+/// A leaving job draws power until it is gone. Stopping others in its place would not be faster and would
+/// stop too many. Nothing starts on its watts, nor on watts that a limit saves only later: the rest of the
+/// budget counts both. While a job leaves for good, no job is moved. The moves were made when it was told to
+/// leave, and the next decision finds further ones.
 pub(crate) fn while_leaving(instance: &mut Instance<'_>) {
     let Some(budget) = instance.budget_mw else { return };
     let leaves = instance.jobs.iter().any(|data| data.leaving().is_some());
@@ -46,7 +45,7 @@ pub(crate) fn while_leaving(instance: &mut Instance<'_>) {
     }
 }
 
-/// Power of a plan and of what leaves, where plans are made for the time when it has left.
+/// Power of a plan plus that of leaving jobs, while plans are made for the time when they have left.
 pub(crate) fn with_leaving(instance: &Instance<'_>, assignments: &[Option<Assignment>]) -> i128 {
     let mut ledger = Capacity::empty(instance);
     let mut shared = 0;
@@ -60,7 +59,8 @@ pub(crate) fn with_leaving(instance: &Instance<'_>, assignments: &[Option<Assign
     ledger.power() - shared
 }
 
-/// Brings the board within the budget by limits and stops; commitments and kept jobs alike. Says who was stopped.
+/// Brings the partial plan within the budget by limits and stops, commitments included. Returns the stopped
+/// jobs.
 pub(crate) fn enforce(instance: &Instance<'_>, partial: &mut PartialPlan) -> Vec<usize> {
     if partial.ledger.within_budget(instance) {
         return Vec::new();
@@ -90,7 +90,7 @@ pub(crate) fn enforce(instance: &Instance<'_>, partial: &mut PartialPlan) -> Vec
             stopped.push((job, assignment));
         }
     }
-    // The dearest was stopped last; whoever still fits was stopped for nothing.
+    // The most expensive job was stopped last: restore every job that still fits.
     stopped
         .into_iter()
         .rev()
@@ -102,7 +102,7 @@ fn saved_by_stop(instance: &Instance<'_>, job: usize, assignment: &Assignment) -
     instance.jobs[job].configs[assignment.config].draw
 }
 
-/// Work done again, and the lateness of a pause.
+/// Cost of a stop: work done again, and the lateness of the pause.
 fn stop_cost(instance: &Instance<'_>, job: usize, assignment: &Assignment) -> f64 {
     let data = &instance.jobs[job];
     let config = &data.configs[assignment.config];
@@ -117,8 +117,7 @@ fn lateness(instance: &Instance<'_>, job: usize, time: f64, delay: f64) -> f64 {
     run.lateness_cost(data.deadline - instance.now, data.weight, data.share, 0.0, &instance.snapshot.lateness)
 }
 
-/// Lowers power limits, always the one with the least cost per watt saved, until the budget is kept or no
-/// limit helps.
+/// Lowers power limits, least cost per watt saved first, until the budget is met or no limit helps.
 fn lower_limits(instance: &Instance<'_>, partial: &mut PartialPlan) {
     let mut steps: Vec<(f64, usize, usize)> = Vec::new();
     for job in 0..instance.jobs.len() {
@@ -139,12 +138,12 @@ fn lower_limits(instance: &Instance<'_>, partial: &mut PartialPlan) {
     }
 }
 
-/// The limit below a job's present one with the least cost per watt: (cost per watt, job, configuration).
+/// The lower limit of a job with the least cost per watt saved: (cost per watt, job, configuration).
 fn next_limit(instance: &Instance<'_>, job: usize, assignment: &Assignment) -> Option<(f64, usize, usize)> {
     let data = &instance.jobs[job];
     let now = &data.configs[assignment.config];
     if assignment.nodes.as_slice().len() != now.nodes as usize {
-        // On nodes that are no longer known: nobody could say where it is to stay.
+        // The job is on a node that is no longer known, so no placement can be stated.
         return None;
     }
     let cost =

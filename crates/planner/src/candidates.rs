@@ -1,19 +1,18 @@
-//! In which order a job asks for configurations.
+//! The order in which a job tries its configurations.
 
 use crate::cost::Forecast;
 use crate::instance::{Config, Holding, Instance, JobData};
 use crate::method::Accounting;
 
-/// Configurations of a job in the order in which it asks for them: first those that meet the deadline, then the
-/// others.
+/// Configurations of a job in the order of trial: first those that meet the deadline, then the others.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Candidates {
     pub order: Vec<usize>,
-    /// How many of them meet the deadline.
+    /// Number of configurations that meet the deadline.
     pub in_time: usize,
 }
 
-/// Seconds that pass before a job can start anywhere: a job that is leaving has to be gone first.
+/// Seconds before a job can start anywhere: a leaving job must be gone first.
 fn start_delay(instance: &Instance<'_>, data: &JobData<'_>) -> f64 {
     match (&data.holding, &data.job.state) {
         (Holding::Leaving { .. }, crate::JobState::Stopping { gone_by, .. }) => {
@@ -23,7 +22,7 @@ fn start_delay(instance: &Instance<'_>, data: &JobData<'_>) -> f64 {
     }
 }
 
-/// Seconds from now until a job is done in a configuration.
+/// Seconds from now until a job ends in a configuration.
 pub(crate) fn run(instance: &Instance<'_>, job: usize, config: usize) -> f64 {
     let data = &instance.jobs[job];
     start_delay(instance, data) + data.configs[config].time
@@ -41,7 +40,7 @@ fn sorted<T>(
     keyed.into_iter().map(|(_, config)| config).collect()
 }
 
-/// Money for the energy of a whole run, as if alone on its nodes.
+/// Cost of the energy of a whole run, as if alone on its nodes.
 fn run_energy(instance: &Instance<'_>, accounting: &Accounting, config: &Config) -> f64 {
     match accounting {
         Accounting::Predicted => {
@@ -56,8 +55,8 @@ fn run_energy(instance: &Instance<'_>, accounting: &Accounting, config: &Config)
     }
 }
 
-/// Money per second of a node of a type while so many of its GPUs are used; beyond the catalogue its last rate
-/// grows in proportion.
+/// Cost per second of a node of a type with this many GPUs in use. Beyond the catalogue its last rate grows
+/// in proportion.
 pub(crate) fn catalogue_rate(
     instance: &Instance<'_>,
     accounting: &Accounting,
@@ -74,9 +73,9 @@ pub(crate) fn catalogue_rate(
     }
 }
 
-/// The published order: cheapest that meets the deadline, then, of the late ones, fastest.
+/// The published order: the cheapest that meet the deadline, then the fastest of the others.
 ///
-/// Cheapest by the energy of the run and, where time in the system has a price, by that as well.
+/// The cost is the energy of the run plus, where it has a price, the time in the system.
 pub(crate) fn published(instance: &Instance<'_>, accounting: &Accounting, job: usize) -> Candidates {
     let data = &instance.jobs[job];
     let delay = start_delay(instance, data);
@@ -112,7 +111,7 @@ pub(crate) fn cheapest(instance: &Instance<'_>, job: usize) -> Vec<usize> {
     sorted(keyed, |a: &(f64, f64), b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)))
 }
 
-/// What the user asked for: that number of GPUs, fastest type first, one node before several, no power limit.
+/// The user's request: that number of GPUs, fastest type first, one node before several, no power limit.
 pub(crate) fn fixed(instance: &Instance<'_>, job: usize) -> Vec<usize> {
     let data = &instance.jobs[job];
     let all = || offered(data).filter(|(_, c)| c.limit.is_none());

@@ -1,16 +1,16 @@
-//! What is taken and what is left. Every method takes room here and nowhere else, so no plan can break a hard
-//! constraint: GPUs, CPU, memory, pods and other resources per node, namespaces' quotas, and the power budget.
+//! Used and free capacity. Every method reserves capacity here only, so no plan can break a hard constraint:
+//! GPUs, CPU, memory, pods and other resources per node, namespace quotas, and the power budget.
 //!
-//! Counters may go below zero, for what jobs hold is a fact even where a node has shrunk; then nothing more fits.
+//! Counters may be negative where jobs hold more than a node still has; then nothing more fits.
 
 use crate::instance::{Assignment, Config, Instance, JobData, Nodes};
 
-/// Why nothing fits at the moment.
+/// The constraint that keeps a job from fitting now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
     /// Not enough GPUs or other resources on enough nodes.
     Nodes,
-    /// The namespace's quota.
+    /// The quota of the namespace.
     Quota,
     /// The power budget.
     Power,
@@ -21,13 +21,13 @@ pub(crate) struct Capacity {
     free: Vec<i64>,
     resources: Vec<i128>,
     quotas: Vec<i128>,
-    /// Workers of ours on each node.
+    /// Number of our workers on each node.
     workers: Vec<u32>,
-    /// Budgeted power of nodes and GPUs.
+    /// Budgeted power of nodes and GPUs, in milliwatts.
     power: i128,
     /// Nodes by type and free GPUs, as bit sets over their rank: `bucket[type][free]`.
     buckets: Vec<Buckets>,
-    /// Work done by searches; a deterministic clock.
+    /// Search work so far; a deterministic clock.
     pub work: u64,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Capacity {
 struct Buckets {
     words: usize,
     bits: Vec<u64>,
-    /// Nodes with at least one free GPU.
+    /// Number of nodes with at least one free GPU.
     open: usize,
 }
 
@@ -56,8 +56,8 @@ impl Buckets {
     }
 }
 
-/// What a job that goes on where it stops is counted for twice: the smaller of its draws, less the idle watts of the GPUs.
-///
+/// Power double-counted for a job that restarts on the same nodes: min(old, new) minus the idle draw of the
+/// GPUs.
 pub(crate) fn shared_power(
     instance: &Instance<'_>,
     job: usize,
@@ -75,7 +75,7 @@ pub(crate) fn shared_power(
 }
 
 impl Capacity {
-    /// Nothing of ours runs.
+    /// Capacity with none of our jobs.
     pub fn empty(instance: &Instance<'_>) -> Self {
         let buckets = instance.types.iter().map(|kind| {
             let words = kind.nodes.len().div_ceil(64);
@@ -97,7 +97,7 @@ impl Capacity {
         ledger
     }
 
-    /// Copies the counters of another ledger, keeping the memory.
+    /// Copies the counters of another `Capacity`, keeping the allocations.
     pub fn reset_to(&mut self, other: &Self) {
         self.free.clone_from(&other.free);
         self.resources.clone_from(&other.resources);
@@ -110,12 +110,12 @@ impl Capacity {
         }
     }
 
-    /// Budgeted power of nodes and GPUs, milliwatts.
+    /// Budgeted power of nodes and GPUs, in milliwatts.
     pub fn power(&self) -> i128 {
         self.power
     }
 
-    /// Whether the budget is kept.
+    /// Whether the power is within the budget.
     pub fn within_budget(&self, instance: &Instance<'_>) -> bool {
         instance.allowed_mw.is_none_or(|allowed| self.power <= allowed)
     }
@@ -125,17 +125,17 @@ impl Capacity {
         self.buckets.iter().any(|b| b.open > 0)
     }
 
-    /// Free GPUs of a node; negative where more is held than there is.
+    /// Free GPUs of a node; negative where jobs hold more than it has.
     pub fn free_gpus(&self, node: u32) -> i64 {
         self.free[node as usize]
     }
 
-    /// What is left of a resource on a node.
+    /// Free amount of a resource on a node.
     pub fn left(&self, instance: &Instance<'_>, node: u32, what: usize) -> i128 {
         self.resources[node as usize * instance.kinds + what]
     }
 
-    /// Whether our jobs have workers there.
+    /// Whether our jobs have workers on the node.
     pub fn busy(&self, node: u32) -> bool {
         self.workers[node as usize] > 0
     }
@@ -178,7 +178,7 @@ impl Capacity {
                 *workers -= 1;
                 self.power -= if *workers == 0 { overhead } else { 0 };
             }
-            // GPUs of a node that is not known are in nobody's idle draw, so only known nodes replace theirs.
+            // The idle draw of an unknown node is counted nowhere, so only known nodes replace theirs.
             self.power -=
                 wide * instance.types[instance.nodes[node as usize].kind].idle_mw * i128::from(config.gpus);
         }
@@ -190,8 +190,8 @@ impl Capacity {
         self.change_power(instance, job, assignment, sign);
     }
 
-    /// Takes the room of a job that leaves; its watts, too, unless the budget was lowered below what is held: then plans
-    /// are made for the time when it has left ([`crate::budget::while_leaving`]).
+    /// Takes the capacity of a leaving job. Its watts count too, unless the budget was lowered below the held
+    /// draw; see [`crate::budget::while_leaving`].
     pub fn take_leaving(&mut self, instance: &Instance<'_>, job: usize, assignment: &Assignment) {
         self.change_room(instance, job, assignment, 1);
         if !instance.above_budget {
@@ -199,21 +199,20 @@ impl Capacity {
         }
     }
 
-    /// Takes the room, whether it is there or not.
+    /// Takes capacity without checking that it is free.
     pub fn take(&mut self, instance: &Instance<'_>, job: usize, assignment: &Assignment) {
         self.change(instance, job, assignment, 1);
     }
 
-    /// Gives it back.
+    /// Releases capacity.
     pub fn release(&mut self, instance: &Instance<'_>, job: usize, assignment: &Assignment) {
         self.change(instance, job, assignment, -1);
     }
 
-    /// A job that stops and goes on on the same nodes needs the larger of what it holds and what it will hold, not
-    /// both: once both are taken, this gives the smaller back (`sign` 1) or takes it again (`sign` -1).
+    /// Corrects the double count of a job that restarts on the same nodes. It needs the larger of its old and
+    /// new share. With both taken, this returns the smaller (`sign` 1) or takes it again (`sign` -1).
     ///
-    /// On other nodes both count in full, although the one is gone before the other begins: the target's room
-    /// is kept for it, and its watts must be there at once.
+    /// On other nodes both count in full: the target is reserved and its watts must be free at once.
     pub fn credit_overlap(
         &mut self,
         instance: &Instance<'_>,
@@ -254,23 +253,23 @@ impl Capacity {
             && data.node_demand.iter().all(|d| d.of_worker(config.gpus) <= self.resources[at + d.what])
     }
 
-    /// What is drawn beside what is held: by limits that are not in force yet.
+    /// Adds draw beside the held placements, of limits that are not in force yet.
     pub fn draw_more(&mut self, milliwatts: i128) {
         self.power += milliwatts;
     }
 
-    /// Whether the budget leaves so much more.
+    /// Whether the budget allows this much more draw.
     pub fn may_draw_more(&self, instance: &Instance<'_>, milliwatts: i128) -> bool {
         instance.allowed_mw.is_none_or(|allowed| self.power + milliwatts <= allowed)
     }
 
-    /// Whether a start there keeps the budget, whatever else it lacks.
+    /// Whether a start there stays within the budget; other resources are not checked.
     pub fn within_power(&self, instance: &Instance<'_>, job: usize, assignment: &Assignment) -> bool {
         let config = &instance.jobs[job].configs[assignment.config];
         self.power_fits(instance, config, assignment.nodes.as_slice())
     }
 
-    /// What the power becomes when a job starts there.
+    /// Power after a start there.
     fn power_with(&self, instance: &Instance<'_>, config: &Config, nodes: &[u32]) -> i128 {
         let mut power = self.power + config.draw_mw();
         for &node in nodes {
@@ -285,7 +284,7 @@ impl Capacity {
         instance.allowed_mw.is_none_or(|allowed| self.power_with(instance, config, nodes) <= allowed)
     }
 
-    /// Whether a job fits there now; else the first thing in the way.
+    /// Checks whether a job fits there now; the error is the first obstacle.
     pub fn fits(&self, instance: &Instance<'_>, job: usize, assignment: &Assignment) -> Result<(), Obstacle> {
         let data = &instance.jobs[job];
         let config = &data.configs[assignment.config];
@@ -304,7 +303,7 @@ impl Capacity {
         Ok(())
     }
 
-    /// Best fit: the nodes with the fewest free GPUs that take the job, ties by name.
+    /// Best fit: the nodes with the fewest free GPUs that fit the job, ties by name.
     pub fn find(&mut self, instance: &Instance<'_>, job: usize, config: usize) -> Result<Nodes, Obstacle> {
         let data = &instance.jobs[job];
         let wanted = &data.configs[config];
@@ -348,7 +347,7 @@ impl Capacity {
         Err(obstacle)
     }
 
-    /// A gang that fits, if need be on busy nodes first: they cost the budget no overhead.
+    /// Nodes for a gang within the budget, busy nodes first if needed: they add no overhead.
     fn gang_within_power(
         &self,
         instance: &Instance<'_>,

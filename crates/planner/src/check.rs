@@ -1,7 +1,6 @@
-//! Whether the numbers and names of a snapshot make sense. Everything after this page may rely on it.
+//! Validation of the numbers and names of a snapshot; all later code relies on it.
 //!
-//! Magnitudes are bounded as well (1e15 for times, watts and weights), so that no sum or product of a plan can
-//! leave the range of finite numbers.
+//! Magnitudes are limited to 1e15 for times, watts and weights, so that sums and products stay finite.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -12,17 +11,17 @@ use crate::error::SnapshotError;
 use crate::memory::Memory;
 use crate::snapshot::{Estimate, Job, JobState, LimitEffect, Node, Placement, PowerBudget, Snapshot, Spread};
 
-/// Largest magnitude of a number.
+/// Maximum magnitude of a number.
 const LARGE: f64 = 1e15;
-/// Most jobs.
+/// Maximum number of jobs.
 const MAX_JOBS: usize = 200_000;
-/// Most nodes.
+/// Maximum number of nodes.
 const MAX_NODES: usize = 100_000;
-/// Most GPUs in a node.
+/// Maximum GPUs of a node.
 const MAX_GPUS: u32 = 1024;
-/// Up to so many rows are compared one by one.
+/// Up to this number, rows are compared pairwise.
 const FEW: usize = 64;
-/// Most nodes of a gang.
+/// Maximum nodes of a gang.
 const MAX_GANG: u32 = 4096;
 
 type Check = Result<(), SnapshotError>;
@@ -63,12 +62,12 @@ fn unique<'a, T: Ord + Display + 'a>(names: impl Iterator<Item = &'a T>, field: 
 }
 
 impl Snapshot {
-    /// Whether it can be planned. [`plan`](crate::plan) calls it.
+    /// Checks whether the snapshot can be planned. [`plan`](crate::plan) calls it.
     ///
-    /// Names of nodes in jobs that are not in `nodes` are no error: nodes come and go while jobs still hold them.
+    /// Jobs may name nodes that are not in `nodes`: a node may vanish while jobs still hold it.
     ///
     /// # Errors
-    /// [`SnapshotError`] with the path of the first field that makes no sense.
+    /// [`SnapshotError`] with the path of the first invalid field.
     pub fn check(&self) -> Check {
         instant(self.now.0, || "now".into())?;
         self.tariff.check().or_else(|e| bad("tariff", e.to_string()))?;

@@ -1,13 +1,13 @@
-//! What running a job costs: energy at the tariff, and the expected price of lateness when its time is an interval.
+//! Cost of a run: energy at the tariff, and the expected price of lateness with an uncertain time.
 //!
-//! Times are log-normal around the prediction: `X = t exp(s Z - s^2/2)`, mean `t`, so that the expected tardiness
+//! Times are log-normal around the prediction: `X = t exp(s Z - s^2/2)` with mean `t`. The expected tardiness
 //! is the Black-Scholes formula of a call on `X`.
 
 use crate::snapshot::{Lateness, Snapshot};
 
-/// The tariff as seen from now: the integral of the price from now on, in money per watt.
+/// The tariff from now on: the integral of the price, in money per watt.
 pub(crate) struct PriceOverTime {
-    /// Begin in seconds from now, price per joule, integral up to the begin.
+    /// Start in seconds from now, price per joule, integral up to the start.
     pieces: Vec<(f64, f64, f64)>,
 }
 
@@ -29,7 +29,7 @@ impl PriceOverTime {
         Self { pieces }
     }
 
-    /// Money per watt drawn from now on for so many seconds.
+    /// Money per watt drawn from now for this many seconds.
     pub fn integral(&self, seconds: f64) -> f64 {
         if let [(begin, price, sum)] = self.pieces.as_slice() {
             return sum + (seconds - begin) * price;
@@ -47,14 +47,14 @@ impl PriceOverTime {
     }
 }
 
-/// When a run ends, as far as that is known.
+/// Forecast of the end of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Forecast {
-    /// Seconds from now that are sure to pass before it trains (a restart).
+    /// Fixed seconds from now before it trains (a restart).
     pub delay: f64,
-    /// Mean training time that is left.
+    /// Mean remaining training time in seconds.
     pub time: f64,
-    /// Standard deviation of its logarithm.
+    /// Standard deviation of the logarithm of the time.
     pub rel_std: f64,
 }
 
@@ -63,7 +63,7 @@ impl Forecast {
         self.delay + self.time
     }
 
-    /// Probability of an end within so many seconds.
+    /// Probability that it ends within this many seconds.
     pub fn within(&self, seconds: f64) -> f64 {
         let left = seconds - self.delay;
         if left == f64::INFINITY {
@@ -78,7 +78,7 @@ impl Forecast {
         normal(libm::log(left / self.time) / self.rel_std + self.rel_std / 2.0)
     }
 
-    /// Expected seconds of tardiness when the deadline is so many seconds away.
+    /// Expected seconds of tardiness with the deadline this many seconds away.
     pub fn tardiness(&self, seconds: f64) -> f64 {
         let left = seconds - self.delay;
         if left == f64::INFINITY {
@@ -92,7 +92,7 @@ impl Forecast {
         (self.time * normal(d + half) - left * normal(d - half)).max(0.0)
     }
 
-    /// Expected money for tardiness, a miss and time in the system, of a job that has been there for `age` seconds.
+    /// Expected cost of tardiness, a miss and time in the system, for a job submitted `age` seconds ago.
     pub fn lateness_cost(
         &self,
         deadline_in: f64,

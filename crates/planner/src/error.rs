@@ -1,12 +1,12 @@
-//! Why a snapshot cannot be planned.
+//! The error of an invalid snapshot.
 
-/// A number or name that makes no sense, with the path of its field.
+/// An invalid number or name, with the path of its field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct SnapshotError {
     /// Path of the field, e.g. `jobs[team/bert].estimates[3].epoch`.
     pub field: String,
-    /// What is wrong with it.
+    /// Description of the problem.
     pub problem: String,
 }
 

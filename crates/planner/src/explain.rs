@@ -1,4 +1,4 @@
-//! Why a job waits: always answerable, with the jobs in the way as a list.
+//! The reason why a job waits, with the blocking jobs as a list.
 
 use andreas_core::JobId;
 
@@ -8,18 +8,18 @@ use crate::instance::{Config, Holding, Instance};
 use crate::partial::PartialPlan;
 use crate::plan::{Decision, WaitReason};
 
-/// Most jobs named as being in the way.
+/// Maximum number of blocking jobs named.
 pub(crate) const BLOCKERS: usize = 8;
 
 pub(crate) struct Explainer<'a, 'b> {
     instance: &'a Instance<'b>,
     /// The finished plan.
     partial: PartialPlan,
-    /// By node: who holds how many GPUs.
+    /// By node: (GPUs, job) of each holder.
     holders: Vec<Vec<(i64, usize)>>,
     reserved_for: Option<usize>,
     stopped: Vec<usize>,
-    /// Whether the method may prefer a later start to a free place.
+    /// Whether the method may defer a start although capacity is free.
     deferred: bool,
 }
 
@@ -102,7 +102,7 @@ impl<'a, 'b> Explainer<'a, 'b> {
         self.for_the_moment(job, first)
     }
 
-    /// It could run in this cluster, but not now.
+    /// The reason for a job that fits the cluster, but not now.
     fn for_the_moment(&mut self, job: usize, some: Option<usize>) -> (WaitReason, Vec<usize>, String) {
         let instance = self.instance;
         let data = &instance.jobs[job];
@@ -142,7 +142,7 @@ impl<'a, 'b> Explainer<'a, 'b> {
         (WaitReason::WaitingForCapacity, blockers, "other jobs hold what it needs".into())
     }
 
-    /// Whether enough nodes could take it if nothing of ours ran; by GPUs alone or by everything.
+    /// Whether an otherwise empty cluster has enough nodes for it, by GPUs alone or by all resources (`all`).
     fn nodes_ever(&self, job: usize, config: &Config, all: bool) -> bool {
         let nodes = &self.instance.types[config.kind].nodes;
         nodes.iter().filter(|n| self.node_ever(job, config, **n, all)).take(config.nodes as usize).count()
@@ -161,7 +161,7 @@ impl<'a, 'b> Explainer<'a, 'b> {
                         .all(|d| d.of_worker(config.gpus) <= instance.resources[at + d.what]))
     }
 
-    /// Holders of the node where the least is missing.
+    /// Holders of the node with the least missing capacity.
     fn in_the_way(&self, job: usize, config: usize) -> Vec<usize> {
         let config = &self.instance.jobs[job].configs[config];
         let nodes = self.instance.types[config.kind].nodes.iter().copied();

@@ -1,14 +1,14 @@
-//! Snapshot to plan: every scheduling policy lives here.
+//! Computes a plan from a snapshot; contains every scheduling policy.
 //!
-//! **Holds** the [`Snapshot`] of a cluster, the [`Plan`] made of it, and the methods that make it ([`MethodName`]).
+//! **Contains** the [`Snapshot`] of a cluster, the [`Plan`], and the planning methods ([`MethodName`]).
 //!
-//! **Flows**: a snapshot and [`Options`] in, a plan or a [`SnapshotError`] out, through [`plan`]. The same input
-//! gives the same plan on every machine.
+//! **Data flow**: [`plan`] takes a snapshot and [`Options`] and returns a plan or a [`SnapshotError`]. The
+//! same input gives the same plan on every machine.
 //!
-//! **Must never be here**: I/O, a clock, threads, async, Kubernetes, a random number that is not seeded by the
-//! caller, the order of a hash map.
+//! **Not allowed**: I/O, clocks, threads, async, Kubernetes, random numbers without a seed from the caller,
+//! dependence on the order of a hash map.
 
-// Tests inside use the same generators as those outside.
+// Unit tests use the same generators as the integration tests.
 #[cfg(test)]
 extern crate self as andreas_planner;
 
@@ -42,10 +42,10 @@ pub use snapshot::{
     PowerBudget, Preemption, Resources, Snapshot, Spread, Worker,
 };
 
-/// Decides: who runs where, who waits and why.
+/// Plans all jobs: where they run, which wait and why.
 ///
 /// # Errors
-/// [`SnapshotError`], naming the field, for a snapshot whose numbers or names make no sense.
+/// [`SnapshotError`] with the field, for a snapshot with invalid numbers or names.
 pub fn plan(snapshot: &Snapshot, options: &Options) -> Result<Plan, SnapshotError> {
     snapshot.check()?;
     let instance = instance::Instance::new(snapshot);

@@ -1,6 +1,6 @@
-//! What a policy must know of the past: who had how much, and since when somebody waits.
+//! State that a policy carries between decisions: service received, and since when jobs wait.
 //!
-//! Nothing here is asked of the caller but to give a plan's memory back with the next snapshot, as with prices.
+//! The caller only passes a plan's memory to the next snapshot, as with prices.
 
 use std::collections::BTreeMap;
 
@@ -9,53 +9,53 @@ use serde::{Deserialize, Serialize};
 
 use crate::instance::{Assignment, Instance};
 
-/// What has been given until an instant, and what is held since.
+/// Service up to an instant, and holdings since then.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
     /// The instant.
     pub now: Time,
-    /// When the round ends, of a policy that works in rounds.
+    /// End of the current round, for policies with rounds.
     #[serde(default)]
     pub round_ends: Option<Time>,
-    /// Jobs that were there.
+    /// The jobs at that instant.
     #[serde(default)]
     pub jobs: BTreeMap<JobId, JobMemory>,
-    /// GPU-seconds per ticket that a namespace has had, by GPU type.
+    /// GPU-seconds per ticket received by a namespace, by GPU type.
     #[serde(default)]
     pub namespaces: BTreeMap<NamespaceName, BTreeMap<GpuType, Seconds>>,
 }
 
-/// What is remembered of a job.
+/// State of one job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct JobMemory {
     /// GPUs it holds.
     #[serde(default)]
     pub gpus: u32,
-    /// Of which type; none: it waits.
+    /// Their type; `None` if it waits.
     #[serde(default)]
     pub gpu_type: Option<GpuType>,
-    /// Its namespace; none: as if it had none.
+    /// Its namespace; `None` counts as no namespace.
     #[serde(default)]
     pub namespace: Option<NamespaceName>,
-    /// GPU-seconds it has had (since it was last taken as new).
+    /// GPU-seconds received since the job last counted as new.
     #[serde(default)]
     pub service: Seconds,
-    /// Seconds it has run (since then).
+    /// Seconds run since then.
     #[serde(default)]
     pub ran: Seconds,
-    /// Since when it waits.
+    /// Start of its waiting time.
     #[serde(default)]
     pub waits_since: Option<Time>,
-    /// Whether its deadline was promised; none: nobody asked.
+    /// Whether its deadline was accepted; `None` if not yet decided.
     #[serde(default)]
     pub admitted: Option<bool>,
-    /// Seconds it has run, by GPU type.
+    /// Seconds run, by GPU type.
     #[serde(default)]
     pub received: BTreeMap<GpuType, Seconds>,
 }
 
 impl Memory {
-    /// What is remembered now: what was held in between has been had.
+    /// The memory at this instant, with the service received since the last decision.
     pub(crate) fn of(instance: &Instance<'_>) -> Self {
         let mut memory = instance.snapshot.memory.clone().unwrap_or_default();
         let now = instance.snapshot.now;
@@ -77,12 +77,12 @@ impl Memory {
         memory
     }
 
-    /// What is remembered of a job.
+    /// State of one job.
     pub(crate) fn job(&self, instance: &Instance<'_>, job: usize) -> Option<&JobMemory> {
         self.jobs.get(&instance.jobs[job].job.id)
     }
 
-    /// What is to be remembered after a decision: jobs that are gone are forgotten, and namespaces without jobs.
+    /// The memory after a decision, without finished jobs and without namespaces that have no jobs.
     pub(crate) fn after(mut self, instance: &Instance<'_>, assignments: &[Option<Assignment>]) -> Self {
         let mut jobs = BTreeMap::new();
         let mut namespaces = BTreeMap::new();
@@ -105,14 +105,14 @@ impl Memory {
     }
 }
 
-/// Counters stop at what a snapshot may say.
+/// Maximum of a counter, the largest valid value of a snapshot.
 const MOST: Seconds = Seconds(1e15);
 
 fn add(counter: &mut Seconds, more: Seconds) {
     *counter = (*counter + more).min(MOST);
 }
 
-/// Tickets of a namespace: one, unless the snapshot says otherwise.
+/// Tickets of a namespace; default 1.
 pub(crate) fn tickets(instance: &Instance<'_>, namespace: &NamespaceName) -> f64 {
     instance.snapshot.namespaces.iter().find(|n| n.name == *namespace).map_or(1.0, |n| n.tickets)
 }

@@ -1,4 +1,4 @@
-//! The methods by name, and what a caller may choose.
+//! The planning methods by name, and the planning options.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 use andreas_core::{CostRate, GpuType};
 use serde::{Deserialize, Serialize};
 
-/// A way to decide.
+/// A planning method.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -30,27 +30,27 @@ pub enum MethodName {
     AndreasLs,
     /// The same with path relinking between the ten best plans.
     AndreasPr,
-    /// The randomized greedy with look-ahead prices.
+    /// The randomized greedy with shadow prices over time.
     #[default]
     RandomizedGreedy,
-    /// The same, with the optimum of the step proven by branch and bound as far as the trials allow.
+    /// The same, with branch and bound that proves the optimum of the step as far as the trials allow.
     Exact,
     /// Tiresias: least attained GPU-seconds first, in queues; preemptive, fixed requests.
     Tiresias,
-    /// ElasticFlow: the smallest share that meets the deadline, then whoever gains most.
+    /// ElasticFlow: the smallest share that meets the deadline, then the rest by largest gain.
     Elasticflow,
-    /// Gavel: most progress for each joule, deadlines met, in rounds; fixed requests.
+    /// Gavel: the most progress per joule with deadlines met, in rounds; fixed requests.
     Gavel,
     /// Gandiva_fair: GPU time in proportion to the namespaces' tickets, in rounds; fixed requests.
     GandivaFair,
-    /// PowerFlow-like: the largest gain of time for each part of energy, under the power budget.
+    /// PowerFlow-like: the largest time gain per added energy, under the power budget.
     Powerflow,
     /// Shortest remaining time first: an oracle; preemptive, fixed requests.
     Srtf,
 }
 
 impl MethodName {
-    /// Every method there is.
+    /// All methods.
     pub const ALL: [Self; 17] = [
         Self::Fifo,
         Self::FifoFixed,
@@ -101,7 +101,7 @@ impl fmt::Display for MethodName {
     }
 }
 
-/// No method has that name.
+/// The error of an unknown method name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no method is called {0:?}")]
 pub struct UnknownMethod(String);
@@ -114,36 +114,36 @@ impl FromStr for MethodName {
     }
 }
 
-/// How to plan.
+/// Planning options.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Options {
-    /// Which method.
+    /// The planning method.
     #[serde(default)]
     pub method: MethodName,
-    /// Seed of the randomised methods.
+    /// Seed of the randomized methods.
     #[serde(default)]
     pub seed: u64,
-    /// Most constructions a randomised method tries. The clock is never asked.
+    /// Maximum number of constructions of a randomized method; time is never used.
     #[serde(default = "thousand")]
     pub trials: u64,
-    /// What energy costs while deciding.
+    /// The cost model of energy.
     #[serde(default)]
     pub accounting: Accounting,
-    /// How far above its bound a plan of the randomised methods may be, as part of its cost, 0 <= gap < 1: the more, the less
-    /// work is done. 0 asks for as little as the trials reach.
+    /// Allowed gap of the randomized methods: distance of cost from bound, as part of the cost, 0 <= gap < 1.
+    /// A larger gap needs less work. 0 uses all trials.
     #[serde(default)]
     pub gap: f64,
 }
 
-/// What energy costs while deciding.
+/// The cost model of energy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub enum Accounting {
-    /// By the snapshot: predicted watts of jobs, overhead of nodes, tariff; changes cost restarts.
+    /// From the snapshot: predicted watts of jobs, overhead of nodes, tariff; changes cost restarts.
     #[default]
     Predicted,
-    /// As the published ANDREAS optimizer does: a catalogue says what a node of a type costs per second while k
-    /// of its GPUs are used (first entry: one GPU); jobs share it by GPUs. Changes are free. For comparisons with
-    /// the original only.
+    /// As in the published ANDREAS optimizer. A catalogue gives the cost per second of a node of a type with
+    /// k of its GPUs in use (first entry: one GPU). Jobs share it by GPUs and changes are free. Only for
+    /// comparisons with the original.
     Catalogue(BTreeMap<GpuType, Vec<CostRate>>),
 }
 

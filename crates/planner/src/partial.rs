@@ -1,4 +1,4 @@
-//! A plan in the making: which job has which spot, with the ledger that says what is left.
+//! A plan under construction: the assignment of each job, and the remaining capacity.
 
 use crate::capacity::{Capacity, Obstacle};
 use crate::instance::{Assignment, Holding, Instance};
@@ -11,7 +11,7 @@ pub(crate) struct PartialPlan {
 }
 
 impl PartialPlan {
-    /// What no method may touch: commitments, jobs that are leaving, and running jobs that `keep` names.
+    /// A plan with the immovable jobs only: commitments, leaving jobs, and running jobs selected by `keep`.
     pub fn new(instance: &Instance<'_>, keep: impl Fn(usize, bool) -> bool) -> Self {
         let mut partial =
             Self { ledger: Capacity::empty(instance), assignments: vec![None; instance.jobs.len()] };
@@ -35,11 +35,11 @@ impl PartialPlan {
         partial
     }
 
-    /// What may not be touched once an earlier decision has been carried out: jobs are at `present`.
+    /// A plan with the jobs that stay immovable after an earlier decision; jobs are at `present`.
     pub fn after(instance: &Instance<'_>, present: &[Option<Assignment>], touchable: &[bool]) -> Self {
         let mut partial = Self::new(instance, |_, _| false);
         for (job, assignment) in present.iter().enumerate() {
-            // A commitment may have been taken back, or got another limit, to keep the power budget.
+            // A commitment may have been withdrawn or limited to meet the power budget.
             if touchable[job] || partial.assignments[job] != *assignment {
                 partial.unassign(instance, job);
             }
@@ -50,7 +50,7 @@ impl PartialPlan {
         partial
     }
 
-    /// Gives a job a spot, whether there is room or not.
+    /// Assigns a job without checking capacity.
     pub fn assign(&mut self, instance: &Instance<'_>, job: usize, assignment: Assignment) {
         self.ledger.take(instance, job, &assignment);
         if let Some(leaving) = instance.jobs[job].leaving() {
@@ -59,7 +59,7 @@ impl PartialPlan {
         self.assignments[job] = Some(assignment);
     }
 
-    /// Gives a job a spot if there is room.
+    /// Assigns a job if it fits.
     pub fn try_put(
         &mut self,
         instance: &Instance<'_>,
@@ -71,7 +71,7 @@ impl PartialPlan {
         Ok(())
     }
 
-    /// Takes a job's spot away.
+    /// Removes the assignment of a job.
     pub fn unassign(&mut self, instance: &Instance<'_>, job: usize) -> Option<Assignment> {
         let assignment = self.assignments[job].take()?;
         if let Some(leaving) = instance.jobs[job].leaving() {
@@ -81,7 +81,7 @@ impl PartialPlan {
         Some(assignment)
     }
 
-    /// Gives a job the first configuration that fits anywhere.
+    /// Assigns a job to its first configuration that fits anywhere.
     pub fn place_first(&mut self, instance: &Instance<'_>, job: usize, configs: &[usize]) -> bool {
         for &config in configs {
             if let Ok(nodes) = self.ledger.find(instance, job, config) {

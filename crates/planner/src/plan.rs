@@ -1,4 +1,4 @@
-//! What a decision says: for every job where it runs or why it waits, and what all of it costs.
+//! The result of a decision: for every job where it runs or why it waits, and the cost of all jobs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,61 +19,61 @@ pub struct Plan {
     pub method: MethodName,
     /// The seed it was made with.
     pub seed: u64,
-    /// Constructions and moves that were tried.
+    /// Number of constructions and moves tried.
     pub trials: u64,
-    /// What the method minimised, for this decision; comparable only between plans of one snapshot and method.
+    /// The minimized objective of this decision; comparable only between plans of one snapshot and method.
     pub cost: Money,
-    /// Proven lower bound of `cost`, where the method has one.
+    /// Proven lower bound of `cost`, if the method has one.
     pub bound: Option<Money>,
-    /// `(cost - bound) / bound`, where there is a bound.
+    /// `(cost - bound) / bound`, if there is a bound.
     pub gap: Option<f64>,
     /// Budgeted power once the plan is carried out, in the scope of the budget.
     pub budgeted_power: Watts,
     /// What the budget allows now, less the margin.
     pub allowed_power: Option<Watts>,
-    /// When to plan again at the latest, as far as the planner sees: the first end of a job, edge of a window, or later
-    /// start or change that it has in view.
+    /// Latest time of the next plan, as far as known: the next end of a job, edge of a window, or deferred
+    /// start or change.
     pub next_event: Option<Time>,
     /// A decision for every job of the snapshot.
     pub jobs: BTreeMap<JobId, JobPlan>,
-    /// For the next snapshot's warm start.
+    /// Shadow prices, for the next snapshot's warm start.
     pub prices: Option<Prices>,
-    /// For the next snapshot, of a policy that must know who had how much.
+    /// Memory for the next snapshot, of policies with history.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
 }
 
-/// The decision about one job and what is expected of it.
+/// The decision about one job and its forecast.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobPlan {
-    /// Run where, or wait why.
+    /// Where it runs or why it waits.
     pub decision: Decision,
-    /// Jobs that must have left before it may start there: they still hold GPUs, quota or watts it needs, and the
-    /// plan stops or moves them. Empty: its room is free at once.
+    /// Jobs that must leave before it may start there: they hold GPUs, quota or watts that it needs, and the
+    /// plan stops or moves them. Empty: the capacity is free at once.
     pub after: Vec<JobId>,
-    /// When it is expected to be done, if it runs.
+    /// Expected end, if it runs.
     pub finish: Option<Time>,
-    /// Energy it is still expected to take, PUE not included; 0 if it waits.
+    /// Expected remaining energy, without PUE; 0 if it waits.
     pub energy: Joules,
-    /// Probability that it meets its deadline if nothing changes; 1 without deadline. If it waits: as if started
-    /// now on its fastest configuration.
+    /// Probability that it meets its deadline if nothing changes; 1 without a deadline. A waiting job counts
+    /// as started now on its fastest configuration.
     pub on_time: f64,
-    /// Its expected energy and lateness in money, at its plain weight; 0 if it waits.
+    /// Expected cost of energy and lateness, at the weight without ageing; 0 if it waits.
     pub cost: Money,
 }
 
 /// Run or wait.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Decision {
-    /// Run there (from the end of its stopping, where it stops first). Equal to where it is: go on.
+    /// Run there; a stopping job starts there once it has stopped. Unchanged placement: continue.
     Run(Placement),
     /// Wait; a running job stops.
     Wait {
-        /// Why.
+        /// The reason.
         reason: WaitReason,
-        /// Jobs in the way, the largest holders first; at most eight.
+        /// Blocking jobs, the largest holders first; at most eight.
         blockers: Vec<JobId>,
-        /// One sentence for people. It names no job: readers of one namespace may not know the jobs of another.
+        /// One sentence for users. It names no job, since users may not see jobs of other namespaces.
         message: String,
     },
 }
@@ -88,29 +88,29 @@ impl Decision {
     }
 }
 
-/// Why a job waits. The names are those of the job's conditions.
+/// The reason why a job waits. The names are those of the job's conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum WaitReason {
-    /// Nodes could take it, other jobs hold them.
+    /// Suitable nodes exist, but other jobs hold them.
     WaitingForCapacity,
-    /// It is cheaper to run it later.
+    /// A later start is cheaper.
     DeferredForEnergy,
-    /// There are GPUs, but not the watts.
+    /// GPUs are free, but not enough watts.
     PowerBudget,
-    /// The budget is below what nodes draw without any job of ours.
+    /// The budget is below the draw of the nodes without any of our jobs.
     BudgetInfeasible,
-    /// No node has GPUs of a type and in a number it can use.
+    /// No node has enough GPUs of a type it can use.
     NoFeasibleGpuType,
     /// Such nodes exist, but none admits its workers (CPU, memory, taints, selectors, failed placements).
     NoFeasibleNode,
-    /// Its namespace's quota leaves no room.
+    /// The quota of its namespace is used up.
     QuotaExceeded,
-    /// It was running and had to make room.
+    /// It was running and was preempted.
     Preempted,
 }
 
 impl WaitReason {
-    /// Every reason.
+    /// All reasons.
     pub const ALL: [Self; 8] = [
         Self::WaitingForCapacity,
         Self::DeferredForEnergy,
@@ -137,7 +137,7 @@ impl WaitReason {
     }
 }
 
-/// ShadowPrices-ahead prices: what a GPU of each class, and a watt, is worth in each coming period.
+/// Shadow prices: the value of a GPU of each class, and of a watt, in each coming period.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Prices {
     /// The instant they were made for.

@@ -1,13 +1,14 @@
-//! Keeping room for the job that has waited longest, so that at any load every job starts at last.
+//! A reservation for the longest-waiting job, so that every job starts eventually at any load.
 //!
-//! Once a job's planning weight has stopped growing (ten times its weight) it goes to the front. If it still does
-//! not fit, the nodes that will be free for it first take nothing new that would still run then (EASY backfilling,
-//! Lifka 1995). One job at a time: more would empty the cluster.
+//! Once a job's planning weight has stopped growing (ten times its weight) it goes to the front. If it still
+//! does not fit, it reserves the nodes that will be free for it first. New jobs may use them only if they end
+//! before that (EASY backfilling, Lifka 1995). There is one reservation at a time; more would empty the
+//! cluster.
 
 use crate::instance::{Assignment, Holding, Instance, Nodes};
 use crate::partial::PartialPlan;
 
-/// Room kept for a job.
+/// Capacity reserved for a job.
 #[derive(Clone, Debug)]
 pub(crate) struct Reservation {
     pub job: usize,
@@ -16,7 +17,7 @@ pub(crate) struct Reservation {
     pub ready: f64,
 }
 
-/// Takes the room a job is to wait for, if the cluster could ever hold it in one of the configurations that it asks for.
+/// Reserves capacity for a job, if the cluster could ever hold it in one of the requested configurations.
 pub(crate) fn reserve(
     instance: &Instance<'_>,
     partial: &mut PartialPlan,
@@ -25,7 +26,7 @@ pub(crate) fn reserve(
 ) -> Option<Reservation> {
     let data = &instance.jobs[job];
     if !data.job.movable && !matches!(data.holding, Holding::Nothing) {
-        // Until it has left it is offered what it held alone; then it may need other room, or none.
+        // Until it has left it is offered only what it held; afterwards it may need other capacity, or none.
         return None;
     }
     let (ready, assignment) = earliest(instance, partial, job, configs)?;
@@ -33,7 +34,7 @@ pub(crate) fn reserve(
     Some(Reservation { job, assignment, ready })
 }
 
-/// The spot of a job that is free first, by the expected ends of what runs.
+/// The assignment of a job that is free first, by the expected ends of running jobs.
 fn earliest(
     instance: &Instance<'_>,
     partial: &PartialPlan,
@@ -80,7 +81,7 @@ fn earliest(
     best.map(|(ready, _, assignment)| (ready, assignment))
 }
 
-/// Expected ends of what holds each node, with the holder and its GPUs there.
+/// By node: expected end, holder and its GPUs there.
 fn holders(instance: &Instance<'_>, partial: &PartialPlan) -> Vec<Vec<(f64, usize, i64)>> {
     let mut holders = vec![Vec::new(); instance.nodes.len()];
     let mut add = |job: usize, assignment: &Assignment, end: f64| {
@@ -110,7 +111,7 @@ fn holders(instance: &Instance<'_>, partial: &PartialPlan) -> Vec<Vec<(f64, usiz
     holders
 }
 
-/// When a node will take a worker of the job; never if it is too small.
+/// Time when a node can hold a worker of the job; `None` if it is too small.
 fn ready_at(
     instance: &Instance<'_>,
     partial: &PartialPlan,
@@ -150,11 +151,11 @@ fn ready_at(
             return Some(when);
         }
     }
-    // A leaving job that goes on where it is was counted once, its parts were given back twice: never less.
+    // A restart in place was counted once but its parts were released twice: cap the result.
     Some(when)
 }
 
-/// Whether the budget could hold the job if nothing else of ours ran.
+/// Whether the budget could hold the job if no other job of ours ran.
 pub(crate) fn power_could_fit(instance: &Instance<'_>, job: usize, assignment: &Assignment) -> bool {
     let Some(allowed) = instance.budget_mw else { return true };
     let config = &instance.jobs[job].configs[assignment.config];

@@ -1,4 +1,4 @@
-//! Randomness that is the same on every machine.
+//! Random numbers that are the same on every machine.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -7,9 +7,10 @@ use crate::method::{Accounting, Options};
 
 /// A source of random numbers.
 pub(crate) enum Random {
-    /// ChaCha with 8 rounds: specified, so it repeats everywhere.
+    /// ChaCha with 8 rounds, whose output is specified.
     Ours(Box<ChaCha8Rng>),
-    /// The default engine of the GNU C++ library (`minstd_rand0`, Park and Miller 1988), for repeating the original.
+    /// The default engine of the GNU C++ library (`minstd_rand0`, Park and Miller 1988), to reproduce the
+    /// original.
     Original(u64),
 }
 
@@ -29,12 +30,12 @@ impl Random {
         }
     }
 
-    /// A whole number below another one, which must not be 0.
+    /// A uniform integer in [0, end); `end` must not be 0.
     pub fn below(&mut self, end: usize) -> usize {
         ((self.unit_interval() * end as f64) as usize).min(end - 1)
     }
 
-    /// A number in [0, 1).
+    /// A uniform number in [0, 1).
     pub fn unit_interval(&mut self) -> f64 {
         match self {
             Self::Ours(rng) => f64::from(rng.next_u32()) / 4_294_967_296.0,

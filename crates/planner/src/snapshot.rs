@@ -1,7 +1,7 @@
-//! What a decision is made from: the whole cluster at one instant, as plain data.
+//! The input of a decision: the whole cluster at one instant, as plain data.
 //!
-//! A snapshot can be written to a file and planned again later, anywhere, with the same result. Its shape says
-//! what it means; [`Snapshot::check`](crate::Snapshot::check) says whether the numbers make sense.
+//! A snapshot saved to a file can be planned again later on any machine, with the same result.
+//! [`Snapshot::check`](crate::Snapshot::check) validates the numbers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,38 +14,38 @@ use serde::{Deserialize, Serialize};
 use crate::memory::Memory;
 use crate::plan::Prices;
 
-/// A cluster, its rules and its jobs at one instant.
+/// A cluster, its policy settings and its jobs at one instant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// The instant the decision is for.
+    /// The instant of the decision.
     pub now: Time,
-    /// Price of energy over time, PUE included.
+    /// Price of energy over time, including PUE.
     pub tariff: Tariff,
-    /// The power budget; none means power is not limited.
+    /// The power budget; `None`: power is not limited.
     #[serde(default)]
     pub budget: Option<PowerBudget>,
-    /// What lateness and time in the system cost.
+    /// Cost of lateness and of time in the system.
     #[serde(default)]
     pub lateness: Lateness,
-    /// What a started job loses (checkpoint, stop, start, load) when it changes configuration, >= 0.
+    /// Seconds that a started job loses by a change of configuration (checkpoint, stop, start, load), >= 0.
     #[serde(default)]
     pub restart: Seconds,
-    /// How far apart decisions are expected to be at most. Advice, not an objective.
+    /// Expected maximum time between decisions. Advice, not an objective.
     #[serde(default)]
     pub horizon: Option<Seconds>,
-    /// What is known about each GPU type on any node. Every node's type must be here.
+    /// GPU types of all nodes; every node's type must be here.
     pub gpu_types: Vec<GpuTypeInfo>,
-    /// Nodes that are up and ours to use, each by name.
+    /// Usable nodes that are up, each name once.
     pub nodes: Vec<Node>,
-    /// Namespaces with quotas; a namespace that is not here has none.
+    /// Namespaces with quotas; other namespaces have none.
     #[serde(default)]
     pub namespaces: Vec<Namespace>,
-    /// Every job that waits or holds something. Suspended jobs that hold nothing are not here.
+    /// Every job that waits or holds something. Suspended jobs without holdings are left out.
     pub jobs: Vec<Job>,
-    /// Prices out of the last plan, for a warm start; none starts cold.
+    /// Shadow prices of the last plan, for a warm start; `None`: cold start.
     #[serde(default)]
     pub prices: Option<Prices>,
-    /// Memory out of the last plan, of a policy that must know who had how much; none starts anew.
+    /// Memory of the last plan, for policies with history; `None`: no history.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
 }
@@ -55,14 +55,14 @@ pub struct Snapshot {
 pub struct PowerBudget {
     /// Watts over time, > 0.
     pub watts: Steps<Watts>,
-    /// Part of the budget that plans leave free, 0 <= margin < 1.
+    /// Share of the budget that plans leave free, 0 <= margin < 1.
     #[serde(default)]
     pub margin: f64,
-    /// What the power of nodes and GPUs is multiplied with before it is compared with the budget: 1 for a budget
-    /// of IT power, the PUE for a budget of the facility. >= 1.
+    /// Factor on the power of nodes and GPUs before the comparison with the budget, >= 1. Use 1 for a budget
+    /// of IT power, the PUE for a budget of the facility.
     #[serde(default = "one")]
     pub scope_factor: f64,
-    /// How far ahead a lower window must be respected (the longest grace period), >= 0.
+    /// Time ahead for which a lower window must be met (the longest grace period), >= 0.
     #[serde(default)]
     pub look_ahead: Seconds,
 }
@@ -71,16 +71,18 @@ fn one() -> f64 {
     1.0
 }
 
-/// What lateness costs, beside the jobs' weights.
+/// Cost of lateness, beside the jobs' weights.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Lateness {
-    /// A second in the system costs this share of a second late, >= 0. At least 0.1 is used for jobs without deadline.
+    /// Cost of a second in the system, as a share of a second late, >= 0. Jobs without deadline use at least
+    /// 0.1.
     #[serde(default)]
     pub turnaround_share: f64,
-    /// A miss costs as much as this much more lateness, >= 0.
+    /// Cost of a missed deadline, as additional seconds of lateness, >= 0.
     #[serde(default)]
     pub late_fixed: Seconds,
-    /// Hours of waiting that double a job's planning weight (up to ten times the weight); none turns ageing off. > 0.
+    /// Waiting time that doubles a job's planning weight (maximum: ten times the weight), > 0; `None`: no
+    /// ageing.
     #[serde(default)]
     pub aging: Option<Seconds>,
 }
@@ -90,16 +92,16 @@ pub struct Lateness {
 pub struct GpuTypeInfo {
     /// Its name.
     pub name: GpuType,
-    /// Draw of one GPU that holds no job, >= 0.
+    /// Draw of an unused GPU, >= 0.
     pub idle: Watts,
-    /// Most that one GPU draws, >= idle.
+    /// Maximum draw of a GPU, >= idle.
     pub max: Watts,
 }
 
-/// A node and what of it our jobs may use.
+/// A node and its capacity for our jobs.
 ///
-/// Everything "free" is what is left after *others* (foreign pods, reservations): what our own jobs of this
-/// snapshot hold is **not** taken off, the planner does that.
+/// Everything "free" is what *others* (foreign pods, reservations) leave. The holdings of our own jobs in
+/// this snapshot are **not** subtracted; the planner does that.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Node {
     /// Its name.
@@ -108,20 +110,20 @@ pub struct Node {
     pub gpu_type: GpuType,
     /// GPUs in the node.
     pub gpus: GpuCount,
-    /// GPUs that are not used by foreign pods (nor broken), <= `gpus`.
+    /// GPUs that are neither used by foreign pods nor broken, <= `gpus`.
     pub free_gpus: GpuCount,
-    /// Draw of the node apart from its GPUs that counts while a job of ours runs there, >= 0.
+    /// Draw of the node without its GPUs, counted while a job of ours runs there, >= 0.
     #[serde(default)]
     pub overhead: Watts,
-    /// Draw of the GPUs that foreign pods hold, measured; none counts `max` for each, >= 0.
+    /// Measured draw of the GPUs that foreign pods hold, >= 0; `None` counts `max` for each.
     #[serde(default)]
     pub foreign_power: Option<Watts>,
-    /// CPU, memory, pod slots and others not used by foreign pods; a resource that is not here is not limited.
+    /// CPU, memory, pod slots and others not used by foreign pods; a missing resource is not limited.
     #[serde(default)]
     pub free: Resources,
 }
 
-/// Amounts of what a worker needs and a node has. `None` on a node means not limited.
+/// Amounts that a worker needs or a node has. `None` on a node: not limited.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Resources {
     /// CPU in thousandths of a core.
@@ -130,84 +132,84 @@ pub struct Resources {
     /// Memory in bytes.
     #[serde(default)]
     pub memory_bytes: Option<u64>,
-    /// Pods. A worker always takes one; what a worker says here is ignored.
+    /// Pods. A worker always takes one; its value here is ignored.
     #[serde(default)]
     pub pods: Option<u64>,
-    /// Anything else by resource name, in whole units.
+    /// Other resources by name, in whole units.
     #[serde(default)]
     pub others: BTreeMap<Arc<str>, u64>,
 }
 
-/// A namespace and what its quotas leave.
+/// A namespace and its remaining quota.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Namespace {
     /// Its name.
     pub name: NamespaceName,
-    /// What is left per key after everything but the jobs of this snapshot. The keys are the caller's
-    /// (`requests.cpu`, `limits.memory`, `pods`, `requests.nvidia.com/gpu`; with several quota objects one key
-    /// per object and resource); a job states what it takes from each key.
+    /// Remaining amount per key after everything but the jobs of this snapshot. The caller defines the keys
+    /// (`requests.cpu`, `limits.memory`, `pods`, `requests.nvidia.com/gpu`; with several quota objects one
+    /// key per object and resource). Jobs state their use of each key.
     #[serde(default)]
     pub quota: BTreeMap<Arc<str>, u64>,
-    /// Its part of the GPU time where a policy shares it out, relative to the other namespaces', > 0.
+    /// Share of the GPU time in fair-share policies, relative to other namespaces, > 0.
     #[serde(default = "one")]
     pub tickets: f64,
 }
 
-/// What a job needs and holds.
+/// Demand and holdings of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {
     /// `namespace/name`.
     pub id: JobId,
     /// Its namespace.
     pub namespace: NamespaceName,
-    /// When it was submitted, <= now.
+    /// Submission time, <= now.
     pub submit: Time,
-    /// When it should be done.
+    /// Deadline; `None`: no deadline.
     #[serde(default)]
     pub deadline: Option<Time>,
-    /// What a second of lateness costs (weight x price of lateness, without ageing), >= 0.
+    /// Cost of a second of lateness (weight x price of lateness, without ageing), >= 0.
     pub weight: CostRate,
-    /// Epochs left, > 0. Progress made since the last checkpoint counts; see `lost`.
+    /// Remaining epochs, > 0. Progress since the last checkpoint counts; see `lost`.
     pub epochs_left: f64,
-    /// Times and powers of the allowed configurations. One row per GPU type and total number of GPUs.
+    /// Times and powers of the allowed configurations, one row per GPU type and total number of GPUs.
     pub estimates: Arc<[Estimate]>,
-    /// How many nodes a gang may span beside one, and how much slower an epoch is then.
+    /// Numbers of nodes a gang may use besides one, with the slowdown of an epoch.
     #[serde(default)]
     pub spread: Vec<Spread>,
-    /// Power limits its GPUs may be run at, beside none.
+    /// Allowed power limits of its GPUs, besides none.
     #[serde(default)]
     pub limits: Vec<LimitEffect>,
-    /// From when on the lower draw of a power limit counts against the budget.
+    /// Time from which a lower draw by a power limit counts against the budget.
     #[serde(default)]
     pub limits_count: LimitsCount,
-    /// GPUs the user would ask for from a scheduler with fixed requests; the `-fixed` methods use it.
-    /// None means the smallest allowed number.
+    /// GPUs the user would request from a scheduler with fixed requests, for the `-fixed` methods. `None`:
+    /// the smallest allowed number.
     #[serde(default)]
     pub requested_gpus: Option<GpuCount>,
-    /// What one worker (one node's part of the gang) needs beside GPUs.
+    /// Resources of one worker (one node's part of the gang) besides GPUs.
     #[serde(default)]
     pub worker: Worker,
-    /// Nodes that admit its workers by taints, selectors, affinity and volumes; none means all nodes.
+    /// Nodes that admit its workers by taints, selectors, affinity and volumes; `None`: all nodes.
     #[serde(default)]
     pub candidates: Option<Arc<[NodeName]>>,
-    /// Nodes where it failed to be placed a short while ago.
+    /// Nodes where its placement failed recently.
     #[serde(default)]
     pub forbidden: Vec<NodeName>,
-    /// Whether it may be stopped for others.
+    /// Whether it may be preempted.
     #[serde(default)]
     pub preemption: Preemption,
-    /// Whether a job that holds something may get another configuration. If not it keeps what it holds or is committed to,
-    /// the power limit aside. The power budget may still stop it: then it waits until it has left, and is placed like
-    /// any other that waits from then on.
+    /// Whether a job with holdings may get another configuration. If false it keeps its holdings or
+    /// commitment, except for the power limit. The power budget may still stop it. It then waits until it has
+    /// left and is placed like any waiting job.
     #[serde(default = "yes")]
     pub movable: bool,
-    /// It is left alone until it has run for this long, >= 0.
+    /// Minimum run time before it may be stopped, >= 0.
     #[serde(default)]
     pub min_run: Seconds,
-    /// Work since the last checkpoint, in seconds on what it runs on; lost when it is stopped, >= 0.
+    /// Work since the last checkpoint, in seconds on its present GPUs; lost by a stop, >= 0.
     #[serde(default)]
     pub lost: Seconds,
-    /// What it holds now.
+    /// Its current state.
     pub state: JobState,
 }
 
@@ -215,7 +217,7 @@ fn yes() -> bool {
     true
 }
 
-/// Time and power of a job on one number of GPUs of one type.
+/// Time and power of a job for a GPU type and number of GPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// GPU type.
@@ -224,91 +226,93 @@ pub struct Estimate {
     pub gpus: GpuCount,
     /// Seconds per epoch on one node, > 0.
     pub epoch: Seconds,
-    /// Draw of all its GPUs together while it trains, >= 0: what energy and cost are counted with.
+    /// Draw of all its GPUs while it trains, for energy and cost, >= 0.
     pub power: Watts,
-    /// What it counts for against the power budget without a power limit; none: `power`. A caller that does not know the
-    /// real draw gives a bound here, so that a guess never lets more start than the budget carries. >= 0.
+    /// Draw counted against the power budget without a power limit, >= 0; `None`: `power`. For an unknown
+    /// draw give an upper bound, so that the budget holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draw: Option<Watts>,
-    /// Standard deviation of the logarithm of the time, >= 0; 0 = taken as exact.
+    /// Standard deviation of the logarithm of the time, >= 0; 0: exact.
     #[serde(default)]
     pub rel_std: f64,
 }
 
-/// A gang over several nodes of one type, with the same number of GPUs on each.
+/// A gang on several nodes of one type, with equal GPUs on each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     /// Nodes, >= 2.
     pub nodes: u32,
-    /// An epoch takes this many times as long as on one node, > 0.
+    /// Factor on the time of an epoch on one node, > 0.
     pub time_factor: f64,
 }
 
-/// What a power limit does to a job.
+/// Effect of a power limit on a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LimitEffect {
-    /// On GPUs of this type.
+    /// GPU type.
     pub gpu_type: GpuType,
-    /// The limit per GPU, > 0.
+    /// Limit per GPU, > 0.
     pub limit: Watts,
-    /// An epoch takes this many times as long, > 0.
+    /// Factor on the time of an epoch, > 0.
     pub time_factor: f64,
-    /// The draw is this many times what it is without limit, >= 0.
+    /// Factor on the draw without limit, >= 0.
     pub power_factor: f64,
 }
 
-/// From when on the lower draw of a job's power limit counts against the budget.
+/// Time from which a lower draw by a power limit counts against the budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LimitsCount {
     /// With the decision.
     #[default]
     AtOnce,
-    /// Once the limit is in force; the limit of what the job holds is. A job that starts draws as without a limit at first.
+    /// When the limit is in force, as is that of its present placement. A starting job first draws as without
+    /// a limit.
     WhenSet,
-    /// The same, and the limit of what it holds is not in force yet: until then nothing starts on what it saves.
+    /// As `WhenSet`, but the limit of its present placement is not in force: until then its savings are not
+    /// used.
     NotYetSet,
 }
 
-/// What a worker with g GPUs takes: `fixed + g x per_gpu`, from its node and from its namespace's quotas.
+/// Resources of a worker with g GPUs, `fixed + g x per_gpu`, of its node and its namespace's quotas.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Worker {
-    /// From the node, whatever its GPUs.
+    /// From the node, independent of its GPUs.
     #[serde(default)]
     pub fixed: Resources,
-    /// From the node, for each of its GPUs.
+    /// From the node, per GPU.
     #[serde(default)]
     pub per_gpu: Resources,
-    /// From the namespace's quotas by key, for each worker.
+    /// From the namespace's quotas by key, per worker.
     #[serde(default)]
     pub quota_fixed: BTreeMap<Arc<str>, u64>,
-    /// From the namespace's quotas by key, for each GPU.
+    /// From the namespace's quotas by key, per GPU.
     #[serde(default)]
     pub quota_per_gpu: BTreeMap<Arc<str>, u64>,
-    /// From the namespace's quotas by key, once for a gang of two or more (its Service).
+    /// From the namespace's quotas by key, once per gang of two or more (its Service).
     #[serde(default)]
     pub quota_per_gang: BTreeMap<Arc<str>, u64>,
 }
 
-/// Whether a running job may be stopped for others.
+/// Whether a running job may be preempted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Preemption {
-    /// It may.
+    /// Allowed.
     #[default]
     Allowed,
-    /// Only where the power budget leaves nothing else.
+    /// Only if the power budget cannot be met otherwise.
     Never,
 }
 
-/// Where a job is, or is to be.
+/// A present or planned placement of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Placement {
     /// GPU type of all its nodes.
     pub gpu_type: GpuType,
-    /// Nodes in order of the workers' index, each once, at least one.
+    /// Nodes in order of the worker index, each once, at least one.
     pub nodes: Vec<NodeName>,
-    /// GPUs on each.
+    /// GPUs per node.
     pub gpus_per_node: GpuCount,
-    /// Power limit per GPU; none means the board's default.
+    /// Power limit per GPU; `None`: the board's default.
     #[serde(default)]
     pub limit: Option<Watts>,
 }
@@ -319,38 +323,38 @@ impl Placement {
         GpuCount(u32::try_from(self.nodes.len()).unwrap_or(u32::MAX).saturating_mul(self.gpus_per_node.0))
     }
 
-    /// Same GPUs on the same nodes, the limit aside: going from one to the other needs no restart.
+    /// Same GPUs on the same nodes; the limit may differ. A change between the two needs no restart.
     pub fn same_gpus(&self, other: &Self) -> bool {
         self.gpus_per_node == other.gpus_per_node && andreas_core::same_nodes(&self.nodes, &other.nodes)
     }
 }
 
-/// What a job holds.
+/// State of a job and its holdings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum JobState {
-    /// Nothing.
+    /// Holds nothing.
     Waiting,
-    /// Its target's GPUs, but not all workers run yet.
+    /// Holds its target's GPUs, but not all workers run yet.
     Starting {
-        /// The commitment.
+        /// The committed placement.
         target: Placement,
-        /// Since when.
+        /// Start of this state.
         since: Time,
     },
-    /// It trains.
+    /// Trains.
     Running {
-        /// Where.
+        /// The present placement.
         placement: Placement,
-        /// Since when.
+        /// Start of this state.
         since: Time,
     },
-    /// It was told to checkpoint and stop; what it holds is busy until it is gone.
+    /// Told to checkpoint and stop; its holdings stay in use until it is gone.
     Stopping {
-        /// What it still holds.
+        /// The placement that it still holds.
         holds: Placement,
-        /// Where it is to go on, if that is decided.
+        /// Its next placement, if already decided.
         target: Option<Placement>,
-        /// When it will have ended at the latest.
+        /// Latest time of its end.
         gone_by: Time,
     },
 }

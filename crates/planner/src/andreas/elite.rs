@@ -1,12 +1,12 @@
-//! The best plans of the random passes, for the local search and path relinking.
+//! The elite set: the best plans of the random passes, input of the local search and of path relinking.
 //!
-//! In the public code a plan enters only if it is better than the worst one even while there is room, and in the
-//! other branch the pool has a single place, so that relinking never does anything. Here the pool works as its
-//! authors describe it: ten different plans.
+//! In the public code a plan enters only if it beats the worst one, even while there is room. Its other
+//! branch has a pool of one plan, so path relinking has no effect. Here the pool holds ten different plans,
+//! as the paper describes.
 
 use super::Chosen;
 
-/// Places in the pool, as published.
+/// Size of the elite set, as published.
 const PLACES: usize = 10;
 
 #[derive(Default)]
@@ -16,7 +16,7 @@ pub(super) struct Elite {
 }
 
 impl Elite {
-    /// Takes a plan if there is room or it is better than the worst one, and it is not there yet.
+    /// Adds a plan that is new, if there is room or if it beats the worst one.
     pub fn offer(&mut self, score: f64, chosen: &Chosen) {
         let worst = self.plans.last().map_or(f64::INFINITY, |(score, _)| *score);
         let known = |(known, plan): &(f64, Chosen)| *known == score && plan == chosen;

@@ -4,9 +4,9 @@ use super::{Chosen, Search};
 use crate::instance::Assignment;
 
 impl Search<'_, '_> {
-    /// The Analyzer of the original: a job that keeps its GPU type keeps its nodes, with the new number of GPUs;
-    /// the others go where they were planned, else wherever their type has room. Used only if no more nodes are
-    /// opened and no fewer jobs run.
+    /// The Analyzer of the original. A job that keeps its GPU type keeps its nodes, with the new number of
+    /// GPUs. Other jobs get the planned nodes, else any nodes of their type with room. The result is used
+    /// only if it opens no more nodes and runs no fewer jobs.
     pub(super) fn keep_nodes(&self, chosen: &Chosen) -> Option<Chosen> {
         let instance = self.instance;
         let stays = |job: usize, assignment: &Assignment| {

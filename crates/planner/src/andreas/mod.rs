@@ -1,15 +1,16 @@
-//! The randomized greedy that the ANDREAS authors published (arXiv 2105.05080; public optimizer, GPU model).
+//! The randomized greedy published by the ANDREAS authors (arXiv 2105.05080; public optimizer, GPU model).
 //!
-//! All jobs that may be touched are planned from scratch: in the order of their pressure, each on the cheapest
-//! configuration that meets its deadline (else the fastest), on the best-fitting node. Then again with the order
-//! perturbed by random adjacent swaps and, for long tables, random configurations. The plan with the least *proxy*
-//! wins: the cost up to the first end of a job, plus a hundredfold worst-case tardiness of those that wait.
+//! All movable jobs are planned from scratch, in order of their pressure. Each gets the cheapest
+//! configuration that meets its deadline (else the fastest), on the best-fitting node. Further passes perturb
+//! the order by random swaps of neighbours and, for long tables, draw random configurations. The plan with
+//! the lowest *proxy* wins: the cost up to the first end of a job, plus 100 times the worst-case tardiness of
+//! waiting jobs.
 //!
-//! The original knows no cost of a restart and moves jobs at will. With [`Accounting::Predicted`] a change of nodes
-//! or GPUs is charged to the proxy, keeping everything where it is takes part as one of the plans, and ties keep
-//! the present placement. With [`Accounting::Catalogue`] it is the original, down to a counter that the public code
-//! never sets back: nodes filled in one pass count as full in all later ones, so that passes end for good once as
-//! many nodes have been filled, over all passes, as there are. Nearly all of its thousand passes plan nothing.
+//! The original charges nothing for a restart and moves jobs freely. [`Accounting::Predicted`] adds the cost
+//! of migrations to the proxy, includes the plan that keeps every job in place, and breaks ties in its
+//! favour. [`Accounting::Catalogue`] is the original, including a counter that the public code never resets.
+//! A node filled in one pass counts as full in all later passes. Passes stop once as many nodes have been
+//! filled, over all passes, as the cluster has. Nearly all of its 1000 passes therefore plan nothing.
 
 mod elite;
 mod keep;
@@ -30,24 +31,24 @@ use crate::reserve::{self, Reservation};
 use crate::rng::Random;
 use crate::snapshot::Preemption;
 
-/// Half the difference between the probabilities of swapping and not swapping neighbours.
+/// Half the difference between the probabilities of swapping and of not swapping two neighbours.
 const SWAP: f64 = 0.05;
-/// Part of the remaining configurations among which one is drawn.
+/// Share of the remaining configurations among which one is drawn.
 const DRAW: f64 = 0.05;
-/// Most plans tried, as published.
+/// Maximum number of plans tried, as published.
 const PLANS: u64 = 1000;
-/// Most search work of a decision, in looks at a node or a configuration: some tens of milliseconds.
+/// Work limit of a decision, in visits of a node or a configuration: some tens of milliseconds.
 const WORK: u64 = 8_000_000;
-/// What it costs to let a job wait whose turn it is, against any value of others.
+/// Cost of leaving an overdue job waiting; larger than any value of other jobs.
 const OVERDUE: f64 = 1e15;
-/// Decisions on top of the decision, until one changes nothing.
+/// Maximum number of repeated decisions until one changes nothing.
 const ROUNDS: usize = 6;
-/// Two proxies nearer than this part of them are equal.
+/// Relative difference below which two proxies count as equal.
 const EQUAL: f64 = 1e-9;
 
 type Chosen = Vec<(usize, Assignment)>;
 
-/// One decision.
+/// Makes one decision.
 pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
     let present: Vec<Option<Assignment>> = instance.jobs.iter().map(|d| d.present().cloned()).collect();
     let touchable: Vec<bool> = instance
@@ -64,7 +65,8 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
     if matches!(options.accounting, Accounting::Catalogue(_)) {
         return search.outcome();
     }
-    // A plan that would be changed at once by the next decision is no plan. Each round is strictly cheaper.
+    // A plan that the next decision would change at once is not stable, so decide again. Each round is
+    // strictly cheaper.
     let mut outcome = search.outcome();
     for _ in 1..ROUNDS {
         let present = outcome.assignments.clone();
@@ -86,27 +88,27 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
 struct Search<'a, 'b> {
     instance: &'a Instance<'b>,
     options: &'a Options,
-    /// Where jobs are; what the changes are counted against.
+    /// Current assignments; changes are charged against them.
     present: Vec<Option<Assignment>>,
     touchable: Vec<bool>,
-    /// What is not touched.
+    /// Assignments that must not change.
     base: PartialPlan,
-    /// Jobs to plan, most pressing first; the first `aged_out` of them stay in front.
+    /// Jobs to plan, highest pressure first; the first `aged_out` of them stay in front.
     order: Vec<usize>,
     aged_out: usize,
     asked: Vec<Candidates>,
     scratch: Capacity,
     best: Option<(f64, PartialPlan)>,
-    /// Good plans for the local search and path relinking.
+    /// Elite set for the local search and path relinking.
     elite: elite::Elite,
     trials: u64,
     work: u64,
-    /// Nodes filled by random passes so far; only the original looks at it.
+    /// Nodes filled by random passes so far; only the original uses it.
     ever_full: usize,
-    /// Room kept in `base`.
+    /// Capacity reserved in `base`.
     reserved: Option<Reservation>,
     reserved_for: Option<usize>,
-    /// Jobs stopped to come down to the power budget.
+    /// Jobs stopped to meet the power budget.
     stopped: Vec<usize>,
 }
 
@@ -144,7 +146,7 @@ impl<'a, 'b> Search<'a, 'b> {
         search
     }
 
-    /// By pressure: how late a job would be on its fastest configuration; late ones times their weight.
+    /// Sorts by pressure: tardiness on the fastest configuration, multiplied by the weight if positive.
     fn sort(&mut self) {
         let instance = self.instance;
         for &job in &self.order {
@@ -153,7 +155,7 @@ impl<'a, 'b> Search<'a, 'b> {
         let pressure = |job: usize| {
             let data = &instance.jobs[job];
             let late = instance.now + data.fastest - data.deadline;
-            // Without configurations or without deadline there is nothing to be late with.
+            // A job without configurations or without deadline has no pressure.
             let pressure = if late.is_finite() { late } else { f64::NEG_INFINITY };
             if pressure > 0.0 { pressure * data.weight } else { pressure }
         };
@@ -198,7 +200,7 @@ impl<'a, 'b> Search<'a, 'b> {
         }
     }
 
-    /// Plans to try: nodes x jobs x GPU counts of the catalogue (1 + 2 + ... for each type), at most a thousand.
+    /// Plans to try: nodes x jobs x GPU counts of the catalogue (1 + 2 + ... per type), at most 1000.
     fn plans(&self) -> u64 {
         let counts = |most: u64| most * (most + 1) / 2;
         let sizes: u64 = match &self.options.accounting {
@@ -212,7 +214,7 @@ impl<'a, 'b> Search<'a, 'b> {
         size.min(PLANS).min(self.options.trials).max(1)
     }
 
-    /// Room for the first overdue job that nothing but what cannot be touched keeps from starting.
+    /// Reserves capacity for the first overdue job that only immovable jobs keep from starting.
     fn reserve(&mut self) {
         for &job in &self.order[..self.aged_out] {
             if self.present[job].is_some() {
@@ -229,7 +231,7 @@ impl<'a, 'b> Search<'a, 'b> {
         }
     }
 
-    /// Everything stays where it is; what waits is placed on what is left.
+    /// Builds the plan in which running jobs keep their place and waiting jobs fill the rest.
     fn stay(&mut self) {
         let mut partial = self.base.clone();
         for &job in &self.order {
@@ -237,7 +239,7 @@ impl<'a, 'b> Search<'a, 'b> {
                 partial.assign(self.instance, job, assignment.clone());
             }
         }
-        // Room that is kept draws nothing yet: nobody is stopped for its watts.
+        // A reservation draws no power yet, so no job is stopped for its watts.
         if let Some(kept) = &self.reserved {
             partial.ledger.release(self.instance, kept.job, &kept.assignment);
         }
@@ -249,7 +251,7 @@ impl<'a, 'b> Search<'a, 'b> {
         self.finish(partial);
     }
 
-    /// Fills what is left and takes the plan if it is better.
+    /// Fills the free capacity and keeps the plan if it is better.
     fn finish(&mut self, mut partial: PartialPlan) {
         let waiting: Vec<usize> =
             self.order.iter().copied().filter(|j| partial.assignments[*j].is_none()).collect();
@@ -272,7 +274,7 @@ impl<'a, 'b> Search<'a, 'b> {
         }
     }
 
-    /// One greedy pass over an order.
+    /// One greedy pass over an order of jobs.
     fn construct(&mut self, order: &[usize], mut rng: Option<&mut Random>) -> Chosen {
         let mut chosen = Chosen::new();
         let original = matches!(self.options.accounting, Accounting::Catalogue(_)) && rng.is_some();
@@ -308,7 +310,7 @@ impl<'a, 'b> Search<'a, 'b> {
         chosen
     }
 
-    /// Takes a constructed plan if it is better than the best.
+    /// Makes a constructed plan the incumbent if it is better.
     fn offer(&mut self, chosen: Chosen) {
         let mut assignments = self.base.assignments.clone();
         for (job, assignment) in &chosen {
@@ -325,7 +327,8 @@ impl<'a, 'b> Search<'a, 'b> {
             return;
         }
         let plain = self.options.method == MethodName::Andreas;
-        // Only jobs that stop or change their type or number of GPUs are sure to change: a bound from below.
+        // Only stopped jobs and new types or numbers of GPUs are certain changes: a lower bound of their
+        // cost.
         let sure: f64 = self
             .order
             .iter()
@@ -362,14 +365,14 @@ impl<'a, 'b> Search<'a, 'b> {
         })
     }
 
-    /// The proxy of a plan without changes.
+    /// The proxy of a plan without the cost of changes.
     fn plain(&self, assignments: &[Option<Assignment>]) -> f64 {
         let chosen: Chosen =
             assignments.iter().enumerate().filter_map(|(job, s)| Some((job, s.clone()?))).collect();
         proxy(self.instance, &self.options.accounting, &chosen, |job| assignments[job].is_none())
     }
 
-    /// What local search and path relinking minimise: less than nothing, the more the better.
+    /// The objective of the local search and path relinking; lower is better, values are negative.
     fn worth(&self, assignments: &[Option<Assignment>]) -> f64 {
         let predicted = matches!(self.options.accounting, Accounting::Predicted);
         let change = |job: usize| {
@@ -384,7 +387,7 @@ impl<'a, 'b> Search<'a, 'b> {
         aged_out * OVERDUE - proxy::value(self.instance, &self.options.accounting, assignments, change)
     }
 
-    /// The proxy of a plan with what its changes cost.
+    /// The proxy of a plan with the cost of its changes.
     fn score(&self, assignments: &[Option<Assignment>]) -> f64 {
         if self.options.method != MethodName::Andreas {
             return self.worth(assignments);
@@ -410,7 +413,7 @@ impl<'a, 'b> Search<'a, 'b> {
         }
     }
 
-    /// The original rearranges once, at the end.
+    /// The original calls the Analyzer once, at the end.
     fn keep_nodes_at_the_end(&mut self) {
         let Some((score, partial)) = self.best.take() else { return };
         let chosen: Chosen =
@@ -419,7 +422,8 @@ impl<'a, 'b> Search<'a, 'b> {
         self.best = Some((score, partial));
     }
 
-    /// One pass of random swaps of neighbours. As published, a heavier job in front goes back more often.
+    /// One pass of random swaps of neighbours. As published, a heavier job in front is swapped back more
+    /// often.
     fn shake(&self, order: &mut [usize], rng: &mut Random) {
         for at in self.aged_out + 1..order.len() {
             let (front, back) = (order[at - 1], order[at]);
@@ -429,13 +433,13 @@ impl<'a, 'b> Search<'a, 'b> {
                 order.swap(at - 1, at);
             }
         }
-        // The public code draws once more, for a neighbour that is not there.
+        // The public code draws once more, for a neighbour that does not exist.
         if matches!(rng, Random::Original(_)) {
             rng.unit_interval();
         }
     }
 
-    /// Which jobs a decision could still touch right after a plan was carried out.
+    /// Jobs that the next decision could still move once the plan is carried out.
     fn touchable_after(&self, assignments: &[Option<Assignment>]) -> Vec<bool> {
         let touchable = |(job, assignment): (usize, &Option<Assignment>)| {
             let data = &self.instance.jobs[job];
@@ -484,8 +488,8 @@ fn place(
     })
 }
 
-/// Configurations one after the other, each drawn among the first twentieth of those left that meet the deadline,
-/// then of the others. With fewer than thirty nothing is left to chance.
+/// Orders configurations at random: each is drawn from the first twentieth of the rest, those that meet the
+/// deadline first. With fewer than thirty configurations the order is fixed.
 fn draw(asked: &Candidates, rng: &mut Random) -> Vec<usize> {
     let (in_time, late) = asked.order.split_at(asked.in_time);
     let mut drawn = Vec::with_capacity(asked.order.len());

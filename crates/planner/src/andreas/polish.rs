@@ -1,25 +1,31 @@
-//! The published local search on the elite plans.
+//! The published local search on the elite set.
 //!
-//! Seven neighbourhoods, those of both public branches: (1) a late job changes places with an expensive one that is
-//! in time; (2) a late job changes places with one under little pressure; (3) a job under little pressure gives its
-//! place to one that waits; (4) a late job goes to a faster GPU type; (5) it gets twice the GPUs, (6) an expensive job
-//! half of them; (7) two jobs of a node share their GPUs anew. At most ten jobs on each side, at most ten rounds, the
-//! best neighbour of a round is taken. The public code stops at the first improvement where it means the best, and
-//! looks up configurations that need not exist; this does not. Only jobs on a single node take part.
+//! It has seven neighbourhoods, those of both public branches:
+//! 1. a late job swaps with an expensive job that is in time;
+//! 2. a late job swaps with a job under low pressure;
+//! 3. a job under low pressure gives its place to a waiting job;
+//! 4. a late job moves to a faster GPU type;
+//! 5. a late job gets twice the GPUs;
+//! 6. an expensive job gets half of its GPUs;
+//! 7. two jobs of a node share their GPUs in another way.
+//!
+//! Each side has at most ten jobs, and there are at most ten rounds; each round takes the best neighbour. The
+//! public code stops at the first improvement although it intends the best, and it looks up configurations
+//! that may not exist. Both are corrected here. Only jobs on a single node take part.
 
 use super::{Chosen, EQUAL, Search, WORK};
 use crate::instance::{Assignment, Nodes};
 use crate::partial::PartialPlan;
 
-/// Jobs on each side of an exchange, and rounds, as published.
+/// Maximum jobs on each side of a swap, and maximum rounds, as published.
 const SIDE: usize = 10;
 const ROUNDS: usize = 10;
 
-/// New places of some jobs.
+/// New assignments of some jobs; `None` unassigns.
 pub(super) type Change = Vec<(usize, Option<Assignment>)>;
 
 impl Search<'_, '_> {
-    /// Improves every elite plan and takes what is best.
+    /// Runs the local search on every elite plan and keeps the best result.
     pub(super) fn polish(&mut self) {
         let plans: Vec<Chosen> = self.elite.plans.iter().map(|(_, plan)| plan.clone()).collect();
         let boards: Vec<PartialPlan> = plans.iter().map(|plan| self.partial(plan)).collect();
@@ -52,7 +58,7 @@ impl Search<'_, '_> {
         best
     }
 
-    /// The score with a change, if there is room for it; the board is left as it was.
+    /// The score after a change, if it fits. The partial plan is left unchanged.
     pub(super) fn try_change(&mut self, partial: &mut PartialPlan, change: &Change) -> Option<f64> {
         self.trials += 1;
         self.work += (self.instance.jobs.len() + self.instance.nodes.len()) as u64;
@@ -62,7 +68,7 @@ impl Search<'_, '_> {
         Some(score)
     }
 
-    /// Carries a change out, or nothing if there is no room. Says how to take it back.
+    /// Applies a change, or does nothing if it does not fit. Returns the change that undoes it.
     pub(super) fn apply(&self, partial: &mut PartialPlan, change: &Change) -> Option<Change> {
         let mut undo = Change::new();
         for (job, _) in change {
@@ -79,7 +85,7 @@ impl Search<'_, '_> {
         Some(undo)
     }
 
-    /// Takes a change back.
+    /// Undoes a change.
     pub(super) fn take_back(&self, partial: &mut PartialPlan, undo: Change) {
         for (job, _) in &undo {
             partial.unassign(self.instance, *job);
@@ -110,7 +116,7 @@ impl Search<'_, '_> {
         };
         early.sort_by(|a, b| cost(b).total_cmp(&cost(a)).then(a.0.cmp(&b.0)));
         early.truncate(SIDE);
-        // The order is by pressure: the last ones are under the least.
+        // The order is by pressure: the last jobs have the lowest.
         let rank: Vec<usize> = rank(&self.order, instance.jobs.len());
         calm.sort_by(|a, b| rank[b.0].cmp(&rank[a.0]));
         calm.truncate(SIDE);
@@ -142,13 +148,13 @@ impl Search<'_, '_> {
         changes
     }
 
-    /// The place of another job, with its number of GPUs.
+    /// The place of another job, with the same number of GPUs.
     fn inherit(&self, job: usize, from: usize, assignment: &Assignment) -> Option<Assignment> {
         let gpus = self.instance.jobs[from].configs[assignment.config].gpus;
         self.on(job, *assignment.nodes.as_slice().first()?, gpus)
     }
 
-    /// A place on a node with so many GPUs, if the job knows such a configuration.
+    /// A place on a node with this many GPUs, if the job has such a configuration.
     fn on(&self, job: usize, node: u32, gpus: i64) -> Option<Assignment> {
         let kind = self.instance.nodes[node as usize].kind;
         let configs = &self.instance.jobs[job].configs;
@@ -163,7 +169,7 @@ impl Search<'_, '_> {
             .then(|| Some(vec![(a, Some(self.inherit(a, b, bt)?)), (b, Some(self.inherit(b, a, at)?))]))?
     }
 
-    /// As many GPUs of each faster type, best fit.
+    /// The same number of GPUs of each faster type, best fit.
     fn other_type(&self, partial: &PartialPlan, job: usize) -> Vec<Change> {
         let Some(assignment) = &partial.assignments[job] else { return Vec::new() };
         let configs = &self.instance.jobs[job].configs;
@@ -180,7 +186,7 @@ impl Search<'_, '_> {
             .collect()
     }
 
-    /// On the same node with `up / down` times the GPUs.
+    /// The same node with `up / down` times the GPUs.
     fn resize(&self, partial: &PartialPlan, job: usize, up: i64, down: i64) -> Option<Change> {
         let assignment = partial.assignments[job].as_ref()?;
         let gpus = self.instance.jobs[job].configs[assignment.config].gpus;
@@ -188,7 +194,7 @@ impl Search<'_, '_> {
         (gpus % down == 0).then(|| Some(vec![(job, Some(self.on(job, node, gpus / down * up)?))]))?
     }
 
-    /// A job gets more of what it and another one have on its node.
+    /// A job gets a larger share of the GPUs that it and another job hold on their node.
     fn share_anew(&self, partial: &PartialPlan, job: usize) -> Vec<Change> {
         let Some(assignment) = &partial.assignments[job] else { return Vec::new() };
         let Some(&node) = assignment.nodes.as_slice().first() else { return Vec::new() };
@@ -215,7 +221,7 @@ impl Search<'_, '_> {
         neighbours.flat_map(shares).collect()
     }
 
-    /// Takes a plan if it is better than the best, after what it leaves free is filled.
+    /// Fills the free capacity of a plan and makes it the incumbent if it is better.
     pub(super) fn settle(&mut self, partial: PartialPlan) {
         if matches!(self.options.accounting, crate::method::Accounting::Predicted) {
             self.finish(partial);
@@ -228,7 +234,7 @@ impl Search<'_, '_> {
     }
 }
 
-/// Positions of jobs in an order; the last for those that are not in it.
+/// Positions of jobs in an order; jobs that are not in it get the last position.
 fn rank(order: &[usize], jobs: usize) -> Vec<usize> {
     let mut rank = vec![usize::MAX; jobs];
     for (at, job) in order.iter().enumerate() {

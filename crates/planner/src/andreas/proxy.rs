@@ -1,4 +1,4 @@
-//! What the published methods minimise, and maximise, at each step.
+//! The objectives of the published methods: the proxy to minimise and the value to maximise.
 
 use crate::candidates;
 use crate::instance::{Assignment, Instance};
@@ -7,8 +7,8 @@ use crate::method::Accounting;
 /// Weight of the worst-case tardiness of a waiting job.
 const WAITING: f64 = 100.0;
 
-/// The published proxy: up to the first end F of a job, energy and the lateness reached by then; and for each job
-/// that waits a hundredfold lateness as if started now on its slowest configuration.
+/// The published proxy: energy and lateness up to the first end F of a job. Each waiting job adds 100 times
+/// its lateness, as if started now on its slowest configuration.
 pub(crate) fn proxy(
     instance: &Instance<'_>,
     accounting: &Accounting,
@@ -46,8 +46,9 @@ pub(crate) fn proxy(
     energy + late + waiting
 }
 
-/// The value that local search and path relinking maximise: for each running job its slowest time over what its whole
-/// run costs (its part of the nodes' cost, its lateness, and `change`); a job that waits is worth nothing.
+/// The value that local search and path relinking maximise, summed over running jobs: slowest time divided by
+/// the cost of the run. That cost is its share of the nodes, its lateness and `change`. A waiting job adds
+/// nothing.
 pub(crate) fn value(
     instance: &Instance<'_>,
     accounting: &Accounting,
@@ -87,5 +88,5 @@ pub(crate) fn value(
     sum
 }
 
-/// A run that costs nothing is taken to cost this much.
+/// Minimum cost of a run, so that none costs nothing.
 const LEAST: f64 = 1e-9;

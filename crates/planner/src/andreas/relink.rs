@@ -1,9 +1,9 @@
-//! The published path relinking: from the best elite plan step by step towards each of the others.
+//! The published path relinking, from the best elite plan step by step towards each of the others.
 //!
-//! A step gives one job the configuration that it has in the guiding plan, there or on the best-fitting node, or lets
-//! it wait as it does there. Of the steps that are possible the one with the best score is taken, where a step counts
-//! as good as the best of those that it makes possible (a look one step ahead); at most as many steps as there are
-//! nodes. The best plan met on the way is kept. In the release the pool holds one plan, so that nothing is relinked.
+//! A step gives one job its configuration in the guiding plan, on the same or the best-fitting node, or
+//! unassigns it as that plan does. The step with the best score is taken; its score is that of the best step
+//! that can follow it. There are at most as many steps as nodes, and the best plan on the path is kept. In
+//! the public release the pool holds one plan, so path relinking has no effect.
 
 use super::polish::Change;
 use super::{Chosen, Search, WORK};
@@ -34,7 +34,7 @@ impl Search<'_, '_> {
         }
     }
 
-    /// The step with the best score, its own or that of a step it makes possible. Says its own score.
+    /// The best step, scored by itself or by the best step that can follow. Returns its own score.
     fn best_step(&mut self, partial: &mut PartialPlan, goal: &[Option<Assignment>]) -> Option<(f64, Change)> {
         let differs =
             |job: &usize| partial.assignments[*job] != goal[*job] && !self.instance.jobs[*job].aged_out;
@@ -74,7 +74,7 @@ impl Search<'_, '_> {
         best.map(|(_, score, change)| (score, change))
     }
 
-    /// What brings a job to its place in the guiding plan, if there is room.
+    /// The change that brings a job to its place in the guiding plan, if it fits.
     fn towards(&self, partial: &mut PartialPlan, goal: &[Option<Assignment>], job: usize) -> Option<Change> {
         let Some(wanted) = &goal[job] else { return Some(vec![(job, None)]) };
         let present = partial.unassign(self.instance, job);

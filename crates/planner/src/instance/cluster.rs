@@ -1,4 +1,4 @@
-//! GPU types, nodes and sets of nodes, compiled.
+//! GPU types, nodes and sets of nodes, compiled to indices.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use andreas_core::{GpuType, NodeName};
 use super::{NodeData, TypeData, milliwatts};
 use crate::snapshot::{Job, Snapshot};
 
-/// Kinds of node resources with fixed numbers; the others follow.
+/// Node resources with fixed indices; the others follow.
 pub(super) const CPU: usize = 0;
 pub(super) const MEMORY: usize = 1;
 pub(super) const PODS: usize = 2;
-/// Stands for "not limited": far above any amount, far below overflow.
+/// Stands for "not limited": above any amount, far below overflow.
 const UNLIMITED: i128 = 1 << 100;
 
 pub(super) fn compile_types(snapshot: &Snapshot) -> Vec<TypeData> {
@@ -30,14 +30,14 @@ pub(super) fn compile_types(snapshot: &Snapshot) -> Vec<TypeData> {
         })
         .collect();
     types.sort_by(|a, b| a.name.cmp(&b.name));
-    // One more for placements on GPUs of which nothing is known: no idle draw to save, the most to spend.
+    // One more for placements on GPUs of unknown type: no idle draw, the largest maximum.
     let max = types.iter().map(|t| t.max).fold(0.0, f64::max);
     let name = GpuType::from("");
     types.push(TypeData { name, idle_mw: 0, idle: 0.0, max, nodes: Vec::new(), widest: 0, overhead: 0.0 });
     types
 }
 
-/// Numbers of the node resources that have no fixed number.
+/// Indices of the other node resources.
 #[derive(Default)]
 pub(super) struct Names {
     pub others: BTreeMap<Arc<str>, usize>,
@@ -88,7 +88,7 @@ pub(super) fn compile_nodes(
     (nodes, resources)
 }
 
-/// Sets of nodes, each kept once.
+/// Sets of nodes, each stored once.
 pub(super) struct Sets<'a> {
     pub by_name: &'a BTreeMap<NodeName, u32>,
     pub known: BTreeMap<Vec<u64>, usize>,

@@ -1,4 +1,4 @@
-//! Jobs, compiled.
+//! Jobs, compiled to indices.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use super::{Assignment, Config, Demand, Holding, JobData, Nodes, TypeData, whole
 use crate::cost::PriceOverTime;
 use crate::snapshot::{Estimate, Job, JobState, LimitsCount, Placement, Preemption, Resources, Snapshot};
 
-/// Planning weights grow with age at most to this multiple.
+/// Maximum factor by which age raises the planning weight.
 const OLDEST: f64 = 10.0;
-/// Taken for the rest of a run about which nothing at all is known: four hours, as everywhere in the product.
+/// Remaining time of a run without any estimate: four hours, as in the whole product.
 const UNKNOWN_RUN_S: f64 = 4.0 * 3600.0;
 
-/// What compiling a job looks up.
+/// Lookups for compiling a job.
 pub(super) struct JobContext<'a, 'b> {
     pub snapshot: &'a Snapshot,
     pub types: &'b [TypeData],
@@ -26,8 +26,8 @@ pub(super) struct JobContext<'a, 'b> {
     pub names: &'b Names,
 }
 
-/// Who may not be moved is offered nothing else as long as it holds something: the same GPUs, at any power limit. Once it
-/// has left, for whatever reason, it waits like others and is offered all that is listed.
+/// Limits an immovable job to what it holds: the same GPUs, at any power limit. Once it has left, it waits
+/// like any job and may get every listed configuration.
 fn keep_to_what_is_held(holding: &Holding, configs: &mut [Config]) {
     let held: Vec<Config> = match holding {
         Holding::Nothing => return,
@@ -45,7 +45,7 @@ fn keep_to_what_is_held(holding: &Holding, configs: &mut [Config]) {
     }
 }
 
-/// A limit is set when its pods run: until then a job draws as without one, wherever it starts.
+/// A limit is set when the pods run. Until then a job draws as without a limit, wherever it starts.
 fn starts_without_limit(holding: &Holding, configs: &mut [Config]) {
     let held = match holding {
         Holding::Running { assignment, .. }
@@ -65,8 +65,8 @@ fn starts_without_limit(holding: &Holding, configs: &mut [Config]) {
     }
 }
 
-/// What a row counts for against the budget under a limit that leaves `power` of its mean draw. A bound on the draw stays
-/// one: no GPU draws more than its limit.
+/// Draw counted against the budget under a limit that leaves `power` of the mean draw. It is at most the
+/// limit.
 fn drawn(row: &Estimate, limit: Option<f64>, power: f64) -> f64 {
     match (row.draw, limit) {
         (None, _) => power,
@@ -97,8 +97,8 @@ impl<'a> JobContext<'a, '_> {
         let least_power = listed().map(|c| c.power).reduce(f64::min).unwrap_or(0.0);
         let times = || listed().map(|c| c.time);
         let (fastest, slowest) = (times().fold(f64::INFINITY, f64::min), times().fold(0.0, f64::max));
-        // A late job pays for every second lost, any other for its time in the system. The same for every target,
-        // so that one change never costs more than two.
+        // A late job pays for every second lost, any other for its time in the system. The cost is the same
+        // for every target, so one migration never costs more than two.
         let late = job.deadline.is_some_and(|d| d < self.snapshot.now);
         let change =
             self.prices.energy_cost(least_power, lost) + weight * lost * if late { 1.0 } else { share };
@@ -119,7 +119,7 @@ impl<'a> JobContext<'a, '_> {
         }
     }
 
-    /// Factor of the planning weight, and whether it has reached its end.
+    /// Factor of the planning weight, and whether it has reached its maximum.
     fn age(&self, job: &Job) -> (f64, bool) {
         let Some(aging) = self.snapshot.lateness.aging else { return (1.0, false) };
         let since = job.deadline.unwrap_or(job.submit);
@@ -128,11 +128,11 @@ impl<'a> JobContext<'a, '_> {
     }
 
     fn configs(&self, job: &Job) -> Vec<Config> {
-        // One more for what it holds.
+        // One more for the held configuration.
         let mut configs = Vec::with_capacity(job.estimates.len() + 1);
         let mut last: Option<(&GpuType, Option<usize>)> = None;
         for row in job.estimates.iter() {
-            // Rows of a type follow each other.
+            // Rows of a type are adjacent.
             let kind = match last {
                 Some((name, kind)) if *name == row.gpu_type => kind,
                 _ => self.kind_of.get(&row.gpu_type).copied(),
@@ -199,7 +199,7 @@ impl<'a> JobContext<'a, '_> {
         }
     }
 
-    /// A placement by numbers; a configuration that is not offered (any more) is added for it.
+    /// A placement by indices; a configuration that is not offered is added for it.
     fn assignment(&self, job: &Job, place: &Placement, configs: &mut Vec<Config>) -> Assignment {
         let nodes: Vec<u32> = place.nodes.iter().filter_map(|n| self.by_name.get(n).copied()).collect();
         let kind = self.kind_of.get(&place.gpu_type).copied().unwrap_or(self.types.len() - 1);
@@ -218,8 +218,8 @@ impl<'a> JobContext<'a, '_> {
         Assignment { config, nodes }
     }
 
-    /// Time and power of a configuration that the job's table does not have: those of the nearest row of the type,
-    /// else the slowest of all; watts never below what the type draws at rest.
+    /// Time and power of a configuration missing in the job's table: those of the nearest row of the type,
+    /// else the slowest of all. The watts are at least the idle draw of the type.
     fn unlisted(&self, job: &Job, place: &Placement, kind: usize, span: u32, configs: &[Config]) -> Config {
         let total = place.total_gpus();
         let nearest = job

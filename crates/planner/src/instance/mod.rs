@@ -1,5 +1,5 @@
-//! The snapshot compiled for the methods: names become numbers, tables become configurations with times and
-//! watts, everything sorted by name, so that the order of the input never shows in a plan.
+//! The snapshot compiled for the methods: names become indices, tables become configurations with times and
+//! watts. Everything is sorted by name, so the order of the input never affects the plan.
 
 mod cluster;
 mod jobs;
@@ -14,12 +14,12 @@ use crate::snapshot::{Job, JobState, LimitsCount, Placement, Snapshot};
 use cluster::{Names, Sets, compile_nodes, compile_types};
 use jobs::JobContext;
 
-/// Power in whole milliwatts. Integers make adding and taking off exact, so a ledger never drifts.
+/// Power in whole milliwatts. Integers make sums exact, so counters never drift.
 pub(crate) fn milliwatts(watts: f64) -> i128 {
     i128::from(whole_milliwatts(watts))
 }
 
-/// The same as it is stored: amounts beyond what fits are beyond every budget.
+/// The same as stored; amounts beyond its range exceed every budget.
 fn whole_milliwatts(watts: f64) -> i64 {
     let milliwatts = watts * 1e3;
     let below = milliwatts as i64;
@@ -39,46 +39,46 @@ pub(crate) struct NodeData {
 pub(crate) struct TypeData {
     pub name: GpuType,
     pub idle_mw: i128,
-    /// The same in watts.
+    /// The idle draw in watts.
     pub idle: f64,
     pub max: f64,
     /// Its nodes, by name.
     pub nodes: Vec<u32>,
-    /// Most GPUs of ours in one of its nodes.
+    /// Maximum GPUs for us in one of its nodes.
     pub widest: i64,
-    /// Least overhead of one of its nodes, watts.
+    /// Minimum overhead of one of its nodes, in watts.
     pub overhead: f64,
 }
 
-/// One way to run a job.
+/// One configuration of a job.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub kind: usize,
     pub nodes: u32,
-    /// GPUs on each node.
+    /// GPUs per node.
     pub gpus: i64,
     pub limit: Option<f64>,
-    /// Seconds for all that is left.
+    /// Seconds for all remaining epochs.
     pub time: f64,
-    /// Watts of all its GPUs, as energy and cost count them.
+    /// Watts of all its GPUs, for energy and cost.
     pub power: f64,
-    /// Watts of all its GPUs, as the budget counts them.
+    /// Watts of all its GPUs, for the budget.
     pub draw: f64,
     milliwatts: i64,
     pub rel_std: f64,
-    /// Whether it is in the job's table and nodes are large enough (false: only because the job holds it now).
+    /// Whether it is in the job's table and nodes are large enough (false: only held now).
     pub listed: bool,
-    /// Whether the job may be given it now: it is listed, and nothing that the job holds bars it.
+    /// Whether the job may get it now: it is listed and its holdings do not exclude it.
     pub offered: bool,
 }
 
 impl Config {
-    /// What it counts for against the budget, in whole milliwatts.
+    /// Draw for the budget, in whole milliwatts.
     pub fn draw_mw(&self) -> i128 {
         i128::from(self.milliwatts)
     }
 
-    /// Counts for another draw against the budget.
+    /// Sets the draw for the budget.
     fn count_as(&mut self, draw: f64) {
         (self.draw, self.milliwatts) = (draw, whole_milliwatts(draw));
     }
@@ -87,13 +87,13 @@ impl Config {
         i64::from(self.nodes) * self.gpus
     }
 
-    /// As many GPUs of the same type on as many nodes: the limit aside, the same.
+    /// Same GPU type, GPUs and nodes; only the limit may differ.
     pub fn same_hardware(&self, other: &Self) -> bool {
         self.kind == other.kind && self.nodes == other.nodes && self.gpus == other.gpus
     }
 }
 
-/// What a job takes of one thing, by worker, GPU and gang.
+/// Demand of a job for one resource, per worker, GPU and gang.
 pub(crate) struct Demand {
     pub what: usize,
     pub fixed: u64,
@@ -119,7 +119,7 @@ pub(crate) struct Assignment {
     pub nodes: Nodes,
 }
 
-/// Nodes of a job; nearly always one. Equal in whatever order they are listed.
+/// Nodes of a job, nearly always one. Equality ignores the order.
 #[derive(Clone, Debug, Eq)]
 pub(crate) enum Nodes {
     One(u32),
@@ -144,7 +144,7 @@ impl PartialEq for Nodes {
     }
 }
 
-/// What a job holds at the instant of the decision.
+/// Holdings of a job at the time of the decision.
 pub(crate) enum Holding {
     Nothing,
     /// Runs there; may be moved if `free_to_move`.
@@ -157,7 +157,7 @@ pub(crate) enum Holding {
         target: Assignment,
         leaving: Option<Assignment>,
     },
-    /// Stops; where it goes is open.
+    /// Is stopping; its next place is open.
     Leaving {
         assignment: Assignment,
     },
@@ -168,20 +168,20 @@ pub(crate) struct JobData<'a> {
     pub configs: Vec<Config>,
     /// Money per second late, aged.
     pub weight: f64,
-    /// Part of the weight that a second in the system costs.
+    /// Share of the weight that a second in the system costs.
     pub share: f64,
-    /// Infinite without deadline.
+    /// Infinite without a deadline.
     pub deadline: f64,
-    /// Has waited so long that its weight grows no further: served first.
+    /// Its weight has reached the maximum of ageing: served first.
     pub aged_out: bool,
     pub holding: Holding,
     /// Index of its set of nodes.
     pub admits: usize,
     pub node_demand: Vec<Demand>,
     pub quota_demand: Vec<Demand>,
-    /// Money that a change of nodes or GPUs costs.
+    /// Cost of a change of nodes or GPUs.
     pub change: f64,
-    /// Time on its fastest and slowest configuration; infinite and zero without any.
+    /// Time on its fastest and its slowest configuration; infinite and zero without any.
     pub fastest: f64,
     pub slowest: f64,
 }
@@ -197,7 +197,7 @@ impl JobData<'_> {
         }
     }
 
-    /// Watts that a limit on what it holds will save, and that it draws until the limit is in force.
+    /// Watts that a limit on its holdings will save but that it draws until the limit is in force.
     pub fn unset_mw(&self) -> i128 {
         if self.job.limits_count != LimitsCount::NotYetSet {
             return 0;
@@ -210,7 +210,7 @@ impl JobData<'_> {
         self.leaving().or(self.present()).map_or(0, saved)
     }
 
-    /// What it holds but is giving up.
+    /// The placement that it is giving up.
     pub fn leaving(&self) -> Option<&Assignment> {
         match &self.holding {
             Holding::Leaving { assignment } | Holding::Committed { leaving: Some(assignment), .. } => {
@@ -228,26 +228,26 @@ pub(crate) struct Instance<'a> {
     pub types: Vec<TypeData>,
     pub nodes: Vec<NodeData>,
     pub jobs: Vec<JobData<'a>>,
-    /// Kinds of node resources.
+    /// Number of node resources.
     pub kinds: usize,
     /// Free amounts, `node * kinds + kind`.
     pub resources: Vec<i128>,
     pub quotas: Vec<i128>,
-    /// Bit sets of nodes; the first is all.
+    /// Bit sets of nodes; the first has all nodes.
     sets: Vec<Vec<u64>>,
-    /// Draw without any job of ours.
+    /// Draw without any of our jobs, in milliwatts.
     pub floor_mw: i128,
-    /// Budget less margin, in watts of nodes and GPUs.
+    /// Budget less margin, in milliwatts of nodes and GPUs.
     pub budget_mw: Option<i128>,
-    /// What a plan may draw: the budget, or less while jobs leave that draw what is above it
+    /// Maximum draw of a plan: the budget, or less while leaving jobs draw above it
     /// ([`crate::budget::while_leaving`]).
     pub allowed_mw: Option<i128>,
-    /// More is held than the budget allows, and some of it leaves.
+    /// More is held than the budget allows, and some of it is leaving.
     pub above_budget: bool,
 }
 
 impl<'a> Instance<'a> {
-    /// Compiles a snapshot that passed its check.
+    /// Compiles a snapshot that passed [`Snapshot::check`].
     pub fn new(snapshot: &'a Snapshot) -> Self {
         let types = compile_types(snapshot);
         let kind_of: BTreeMap<GpuType, usize> =
@@ -344,26 +344,26 @@ impl<'a> Instance<'a> {
         index
     }
 
-    /// How many different node sets there are, that of all nodes included.
+    /// Number of different node sets, including the set of all nodes.
     pub fn sets(&self) -> usize {
         self.sets.len()
     }
 
-    /// Whether a node is in a job's set.
+    /// Whether a node set contains a node.
     pub fn admits(&self, set: usize, node: u32) -> bool {
         set == 0 || self.sets[set][node as usize / 64] >> (node % 64) & 1 == 1
     }
 
-    /// What budgeted power becomes in the scope of the budget.
+    /// Converts budgeted power to the scope of the budget.
     pub fn in_scope(&self, milliwatts: i128) -> Watts {
         let factor = self.snapshot.budget.as_ref().map_or(1.0, |b| b.scope_factor);
         Watts(milliwatts as f64 / 1e3 * factor)
     }
 
-    /// A spot by names.
+    /// Converts an assignment to names.
     pub fn placement(&self, job: usize, assignment: &Assignment) -> Placement {
         let data = &self.jobs[job];
-        // What is kept is kept to the letter, also where a node is no longer known.
+        // An unchanged placement is returned as given, also on nodes that are no longer known.
         if data.present() == Some(assignment) {
             match &data.job.state {
                 JobState::Running { placement: p, .. }
@@ -383,7 +383,7 @@ impl<'a> Instance<'a> {
 }
 
 impl Instance<'_> {
-    /// When budget or tariff change next in a way that a plan must react to.
+    /// Time of the next change of budget or tariff that a plan must react to.
     pub fn next_edge(&self) -> Option<Time> {
         let now = self.snapshot.now;
         let tariff = self.snapshot.tariff.next_edge(now);

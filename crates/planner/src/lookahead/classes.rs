@@ -1,29 +1,29 @@
-//! Classes of nodes: those that are alike for pricing share a price per GPU.
+//! Classes of nodes. All nodes of a class share one shadow price per GPU.
 //!
-//! Nodes are alike if they have the same GPU type, as many GPUs for us, and are in the same of the jobs' node sets.
-//! Where that gives too many classes, the sets are ignored first, then the sizes. Only prices become coarser then:
-//! what fits is decided by the ledger, node by node.
+//! Nodes of a class have the same GPU type, the same number of GPUs for us, and the same membership in the
+//! jobs' node sets. With too many classes, the sets are ignored first, then the sizes. This makes only the
+//! prices coarser: [`Capacity`](crate::capacity::Capacity) checks what fits, node by node.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::instance::Instance;
 
-/// Most classes; one bit each in a [`Mask`].
+/// Maximum number of classes; one bit each in a [`Mask`].
 const MOST: usize = 128;
-/// Most node sets that tell classes apart.
+/// Maximum number of node sets that distinguish classes.
 const SETS: usize = 24;
 
 /// A set of classes.
 pub(super) type Mask = u128;
 
 pub(super) struct Class {
-    /// Stable between decisions: for the warm start.
+    /// Stable between decisions, for the warm start.
     pub name: Arc<str>,
     pub kind: usize,
-    /// Most GPUs of ours in one of its nodes.
+    /// Maximum GPUs for us in one of its nodes.
     pub size: i64,
-    /// GPUs of ours in all its nodes.
+    /// GPUs for us in all its nodes.
     pub gpus: f64,
 }
 
@@ -67,7 +67,7 @@ impl Classes {
         classes
     }
 
-    /// Classes with nodes that could take a worker of so many GPUs.
+    /// Classes with nodes that could hold a worker with this many GPUs.
     pub fn mask(&self, kind: usize, gpus: i64, set: usize) -> Mask {
         if self.list.is_empty() {
             return 0;
@@ -89,7 +89,7 @@ fn group(instance: &Instance<'_>, key: impl Fn(usize) -> (i64, u64)) -> Groups {
     groups
 }
 
-/// In which of the first node sets a node is.
+/// Bit set of the first node sets that contain a node.
 fn signature(instance: &Instance<'_>, node: usize) -> u64 {
     let Ok(name) = u32::try_from(node) else { return 0 };
     let sets = 1..instance.sets().min(SETS + 1);

@@ -1,7 +1,7 @@
-//! What each job costs in each configuration and at each start, prices of GPUs aside.
+//! Cost of each job in each configuration at each start, without the prices of GPUs.
 //!
-//! Everything here is a matter of the job and the cluster alone, never of where the job is at the moment: so a plan
-//! that has been carried out is looked at with the same eyes as before.
+//! The table depends on the job and the cluster, never on the job's present place. A plan that was carried
+//! out is therefore evaluated exactly as before.
 
 use std::collections::BTreeMap;
 
@@ -10,57 +10,58 @@ use super::periods::Periods;
 use crate::instance::{Config, Instance, JobData, TypeData};
 use crate::snapshot::JobState;
 
-/// A second of a later start is taken to cost at least this share of a second late, also where it costs nothing: what
-/// can begin now is not left to the last moment, for nobody knows who will be there then.
+/// Minimum cost of a second of delayed start, as a share of the cost of a second late. It applies even where
+/// a delay costs nothing, because capacity may be taken until then.
 pub(super) const DELAY_PENALTY: f64 = 0.2;
-/// A node that a job opens is taken to stay half empty for this part of the first period.
+/// A newly opened node is assumed to stay fragmented for this part of the first period.
 const FRAGMENTED_PART: f64 = 1.0 / 3.0;
 
 /// A configuration of a job.
 #[derive(Clone, Debug)]
 pub(super) struct Column {
-    /// Number of the set of classes where it could go; the first is that of nowhere.
+    /// Index of the set of feasible classes; 0 is the empty set.
     classes: u32,
-    /// Number of the spread of its time.
+    /// Index of the spread of its time.
     spread: u32,
-    /// The first of the job's items with the same GPUs and nodes: others of them differ by the power limit alone.
+    /// The job's first column with the same GPUs and nodes; such columns differ only in the power limit.
     pub hardware: u32,
     /// GPUs of the whole gang.
     pub gpus: f64,
     pub time: f64,
-    /// Seconds of it that a power limit adds. As with a later start, nobody knows who will want the GPUs then.
+    /// Seconds added by the power limit; priced like a deferred start.
     pub slowed: f64,
-    /// Watts that it costs the budget: draw and its part of the nodes' overhead less the idle draw it replaces.
+    /// Watts counted against the budget: draw and share of the nodes' overhead, less the idle draw it
+    /// replaces.
     pub watts: f64,
-    /// Watts that it is billed: draw and its part of the nodes' overhead.
+    /// Watts billed: draw and share of the nodes' overhead.
     pub billed: f64,
-    /// Empty part of the nodes it would open, as money.
+    /// Fragmentation cost of the nodes it would open, as money.
     pub fragmentation: f64,
-    /// The most that it could save by filling up nodes that are half empty.
+    /// Fill bonus: the most it could save by filling fragmented nodes.
     pub fills: f64,
 }
 
 impl Column {
-    /// Whether there is any class where it could go, at this moment or another.
+    /// Whether any class is feasible, now or later.
     pub fn possible(&self) -> bool {
         self.classes != 0
     }
 }
 
-/// How uncertain a time is.
+/// Uncertainty of a time.
 #[derive(Clone, Copy, Debug)]
 struct Spread {
     rel_std: f64,
-    /// The tail beyond which lateness is out of the question, or, the other way, sure.
+    /// Tail beyond which lateness is impossible or, on the other side, certain.
     tail: f64,
 }
 
-/// Sets of classes, each kept once: there are few, and many items.
+/// Sets of classes, each stored once: there are few sets and many columns.
 struct Sets<'a> {
     classes: &'a Classes,
     list: Vec<Mask>,
     known: BTreeMap<Mask, u32>,
-    /// What was asked for last at each place of a table: tables are alike.
+    /// Last query at each position of a table; tables are alike.
     recent: Vec<((usize, i64, usize), u32)>,
 }
 
@@ -69,7 +70,8 @@ impl<'a> Sets<'a> {
         Self { classes, list: vec![0], known: BTreeMap::from([(0, 0)]), recent: Vec::new() }
     }
 
-    /// The set of those with nodes that could take a worker of so many GPUs; `at` is its place in the job's table.
+    /// Set of the classes that could hold a worker with this many GPUs; `at` is its position in the job's
+    /// table.
     fn of(&mut self, at: usize, kind: usize, gpus: i64, set: usize) -> u32 {
         let asked = (kind, gpus, set);
         if let Some((_, found)) = self.recent.get(at).filter(|(before, _)| *before == asked) {
@@ -94,18 +96,18 @@ pub(super) struct CostTable {
     sets: Vec<Mask>,
     spreads: Vec<Spread>,
     first: Vec<usize>,
-    /// By item: energy and lateness of a start now.
+    /// By column: energy and lateness of a start now.
     now: Vec<f64>,
     /// By job: seconds before it can start anywhere.
     pub delay: Vec<f64>,
-    /// Whether a later start never costs less, prices aside: so with a flat tariff.
+    /// Whether a later start never costs less, prices aside; true with a flat tariff.
     pub rising: bool,
     pub periods: Periods,
-    /// Money per watt that stays unused in a node that is half empty.
+    /// Fragmentation cost: money per unused watt in a partly used node.
     fragmentation: f64,
     /// By type: overhead of nodes per GPU, watts.
     share: Vec<f64>,
-    /// By type: largest overhead of one of its nodes, watts.
+    /// By type: maximum overhead of one of its nodes, watts.
     most: Vec<f64>,
     phi: Phi,
 }
@@ -153,7 +155,7 @@ impl CostTable {
                     false => 0,
                 };
                 let mut item = cost_table.item(instance, config, set);
-                // Those that differ by the limit follow each other.
+                // Columns that differ only in the limit are adjacent.
                 let first =
                     last.filter(|(before, _)| config.same_hardware(before)).map_or(at, |(_, first)| first);
                 last = Some((config, first));
@@ -192,29 +194,29 @@ impl CostTable {
         }
     }
 
-    /// Items of a job; their order is that of its configurations.
+    /// Columns of a job, in the order of its configurations.
     pub fn of(&self, job: usize) -> std::ops::Range<usize> {
         self.first[job]..self.first[job + 1]
     }
 
-    /// Classes where an item could go; none if it is not listed.
+    /// Feasible classes of a column; none if it is not listed.
     pub fn classes(&self, item: &Column) -> Mask {
         self.sets[item.classes as usize]
     }
 
-    /// Energy and lateness of an item that starts now.
+    /// Energy and lateness of a column that starts now.
     pub fn now(&self, item: usize) -> f64 {
         self.now[item]
     }
 
-    /// The same of an item that starts with a period.
+    /// The same for a start with a period.
     pub fn at(&self, instance: &Instance<'_>, job: usize, item: usize, start: usize) -> f64 {
         let begin = self.periods.begins[start].max(self.delay[job]);
         self.cost(instance, &instance.jobs[job], &self.items[item], begin, 0.0)
     }
 
-    /// Money for energy and expected lateness of a run that starts in `start` seconds, of which the first `lost` do
-    /// not count as progress.
+    /// Money for energy and expected lateness of a run that starts in `start` seconds. The first `lost`
+    /// seconds make no progress.
     pub fn cost(
         &self,
         instance: &Instance<'_>,
@@ -228,7 +230,7 @@ impl CostTable {
         energy + self.lateness(instance, data, item, start + lost)
     }
 
-    /// The same for what is left of a job that has trained from the beginning.
+    /// The same for the rest of a job that has trained from the beginning.
     pub fn rest(
         &self,
         instance: &Instance<'_>,
@@ -245,14 +247,14 @@ impl CostTable {
         energy + data.weight * (late + data.share * (start + lost + time))
     }
 
-    /// As [`Forecast::lateness_cost`](crate::cost::Forecast::lateness_cost), from a table.
+    /// [`Forecast::lateness_cost`](crate::cost::Forecast::lateness_cost), from a table.
     fn lateness(&self, instance: &Instance<'_>, data: &JobData<'_>, item: &Column, delay: f64) -> f64 {
         let turnaround =
             data.share * (item.time - item.slowed) + data.share.max(DELAY_PENALTY) * (delay + item.slowed);
         data.weight * (self.late(instance, data, item, delay, item.time) + turnaround)
     }
 
-    /// Expected seconds late, a miss included, of a run of `time` that begins to train in `delay` seconds.
+    /// Expected seconds late, including a miss, of a run of `time` that starts to train in `delay` seconds.
     fn late(&self, instance: &Instance<'_>, data: &JobData<'_>, item: &Column, delay: f64, time: f64) -> f64 {
         let rules = &instance.snapshot.lateness;
         let left = data.deadline - instance.now - delay;
@@ -269,7 +271,7 @@ impl CostTable {
         }
     }
 
-    /// What the empty part of a node costs while some of its GPUs are used by us.
+    /// Fragmentation cost of a node on which our jobs use some GPUs.
     pub fn fragmentation(&self, instance: &Instance<'_>, node: u32, used: i64) -> f64 {
         let data = &instance.nodes[node as usize];
         if used <= 0 || used >= data.free_gpus {
@@ -280,7 +282,7 @@ impl CostTable {
     }
 }
 
-/// Seconds until a job that is leaving is gone.
+/// Seconds until a leaving job is gone.
 fn start_delay(instance: &Instance<'_>, data: &JobData<'_>) -> f64 {
     match &data.job.state {
         JobState::Stopping { gone_by, .. } => (gone_by.0 - instance.now).max(0.0),

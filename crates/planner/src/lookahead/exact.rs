@@ -1,33 +1,33 @@
-//! The rest of the way to the optimum, on small instances: reduced-cost fixing and branch and bound.
+//! Closes the gap to the optimum on small instances: reduced-cost fixing and branch and bound.
 //!
-//! At the dual's prices every option of a job has an excess over the job's cheapest one; a plan costs the dual's
-//! value, its options' excesses, the price of what it leaves unused, and the empty parts of its nodes. Options whose
-//! excess alone is above the gap are out; what remains is searched depth first, over classes of nodes. A leaf is
-//! packed onto real nodes, largest workers first. If that costs no more than the leaf's bound, the leaf is solved;
-//! else its bound stands, and the result says so.
+//! At the dual prices every option has an excess over the job's cheapest one. The cost of a plan is the sum
+//! of the dual value, the excesses, the price of unused capacity, and the fragmentation cost. Options with an
+//! excess above the gap are dropped. The rest is searched depth first over classes of nodes. A leaf is packed
+//! onto real nodes, largest workers first. If the packing costs no more than the leaf's bound, the leaf is
+//! solved. Otherwise its bound remains and the result is not proven.
 
 use super::search_state::SearchState;
 use super::step::{Choice, Step};
 use crate::instance::Assignment;
 use crate::partial::PartialPlan;
 
-/// Most leaves that are packed.
+/// Maximum number of packed leaves.
 const LEAVES: u64 = 4000;
-/// Costs nearer than this part of them are equal.
+/// Relative difference below which costs are equal.
 const EQUAL: f64 = 1e-10;
 
-/// What a search found.
+/// Result of a search.
 pub(super) struct Proof {
-    /// Proven: no plan costs less.
+    /// Proven lower bound of the cost.
     pub bound: f64,
     /// Nodes of the search tree.
     pub nodes: u64,
 }
 
-/// What one job may do.
+/// Options of one job.
 struct Row {
     job: usize,
-    /// Excess and option; none is waiting. Cheapest first.
+    /// Excess and option, cheapest first; `None` is waiting.
     ways: Vec<(f64, Option<Choice>)>,
 }
 
@@ -37,7 +37,7 @@ struct Search<'x, 's, 'a, 'b> {
     open: &'s [bool],
     best: &'x mut SearchState<'s, 'a, 'b>,
     rows: Vec<Row>,
-    /// By row and class: GPUs that this row and the later ones could take at most.
+    /// By row and class: maximum GPUs that this row and the later ones could take.
     most: Vec<Vec<f64>>,
     taken: Vec<Option<Choice>>,
     room: Vec<f64>,
@@ -45,9 +45,9 @@ struct Search<'x, 's, 'a, 'b> {
     limit: u64,
     nodes: u64,
     leaves: u64,
-    /// Least bound of a leaf that is not solved.
+    /// Minimum bound of an unsolved leaf.
     unsolved: f64,
-    /// Whether everything was looked at.
+    /// Whether the search tree was finished.
     complete: bool,
 }
 
@@ -81,8 +81,8 @@ pub(super) fn finish<'s, 'a, 'b>(
     Proof { bound: proven.max(step.bound), nodes: search.nodes }
 }
 
-/// Whether classes of nodes say all about where a job can go and what it takes there: not so for gangs that may span
-/// several classes, for jobs that may go on where they are just stopping, and for those that must run.
+/// Whether classes of nodes fully describe the placements of all jobs. False with gangs over several classes,
+/// jobs that may restart where they are stopping, and jobs that must run.
 pub(super) fn applies(step: &Step<'_, '_>) -> bool {
     let list = &step.classes.list;
     let classes = |kind: usize| list.iter().filter(|c| c.kind == kind).count();
@@ -94,7 +94,7 @@ pub(super) fn applies(step: &Step<'_, '_>) -> bool {
             .all(|(options, job)| options.is_empty() || !job.aged_out && job.leaving().is_none())
 }
 
-/// Options within the gap, for each job that has any; jobs with most to lose first.
+/// Options within the gap, for each job that has any; largest possible loss first.
 fn rows(step: &Step<'_, '_>, gap: f64) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     for (job, options) in step.options.iter().enumerate().filter(|(_, o)| !o.is_empty()) {
@@ -130,7 +130,7 @@ impl Search<'_, '_, '_, '_> {
         self.best.cost - EQUAL * self.best.cost.abs()
     }
 
-    /// Price of GPUs that stay unused whatever the rows from here on take.
+    /// Price of the GPUs that stay unused whatever the later rows take.
     fn unused(&self, at: usize) -> f64 {
         let classes = self.room.iter().zip(&self.most[at]).zip(&self.step.dual.gpu);
         classes.map(|((room, most), price)| price * (room - most).max(0.0)).sum()
@@ -212,7 +212,7 @@ impl Search<'_, '_, '_, '_> {
         }
     }
 
-    /// The least that the empty parts of nodes can cost with so many GPUs used of each class.
+    /// Minimum fragmentation cost with this many GPUs used in each class.
     fn fragmentation(&self) -> f64 {
         let step = self.step;
         let mut sum = 0.0;

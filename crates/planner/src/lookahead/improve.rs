@@ -1,32 +1,32 @@
-//! Local search on a plan: moves are tried, kept if the plan becomes cheaper, else taken back.
+//! Local search: a move is kept if it lowers the cost of the plan and undone otherwise.
 //!
-//! Three kinds of moves: a job to another of its options; a job onto a node whose other jobs make room for it and
-//! look for new places (with an exchange of two jobs as the simplest case); and ruin and recreate: one to four
-//! nodes are emptied and filled again with their jobs and some that wait (Schrimpf et al. 2000). The number of
-//! trials is the budget, never the clock.
+//! There are three moves: shift a job to another of its options; insert a job into a node whose other jobs
+//! make room (a swap of two jobs is the simplest case); and ruin and recreate (Schrimpf et al. 2000), which
+//! empties one to four nodes and refills them with their jobs and some waiting ones. The budget is a number
+//! of trials, never time.
 
 use super::search_state::SearchState;
 use crate::instance::{Assignment, Nodes};
 use crate::rng::Random;
 
-/// Gains below this part of the plan's cost are rounding.
+/// Gains below this part of the plan's cost are rounding errors.
 const ROUNDING: f64 = 1e-12;
-/// Options among which one is drawn for a move.
+/// Number of options among which a move draws one.
 const DRAWN: usize = 6;
-/// Waiting jobs that join a recreation.
+/// Number of waiting jobs that join a recreation.
 const JOINING: usize = 4;
 
 pub(super) struct Improver<'d, 's, 'a, 'b> {
     pub search_state: &'d mut SearchState<'s, 'a, 'b>,
     pub rng: &'d mut Random,
-    /// Jobs that may be touched and have options.
+    /// Movable jobs that have options.
     pub jobs: &'d [usize],
-    /// Jobs that gain most by running, of those that could.
+    /// Waiting jobs that could run, those with the largest gain.
     pub waiting: Vec<usize>,
 }
 
 impl Improver<'_, '_, '_, '_> {
-    /// Tries so many moves, or until the cost is good enough; says how many.
+    /// Tries this many moves, or stops once the cost is good enough. Returns the number tried.
     pub fn run(mut self, trials: u64, enough: &impl Fn(f64) -> bool) -> u64 {
         if self.jobs.is_empty() || self.search_state.on.is_empty() {
             return 0;
@@ -53,7 +53,7 @@ impl Improver<'_, '_, '_, '_> {
         trials
     }
 
-    /// Who waits now and would gain most by running.
+    /// Updates the waiting jobs with the largest gain.
     fn refresh(&mut self) {
         let search_state = &self.search_state;
         self.waiting.clear();
@@ -65,7 +65,7 @@ impl Improver<'_, '_, '_, '_> {
         self.jobs[self.rng.below(self.jobs.len())]
     }
 
-    /// A job to another option.
+    /// Moves a job to another option.
     fn shift(&mut self) -> bool {
         let job = self.any_job();
         let options = &self.search_state.step.options[job];
@@ -87,7 +87,7 @@ impl Improver<'_, '_, '_, '_> {
         true
     }
 
-    /// A job onto a node whose jobs make room.
+    /// Inserts a job into a node whose jobs make room.
     fn insert(&mut self) -> bool {
         let job = if self.waiting.is_empty() || self.rng.below(2) == 0 {
             self.any_job()
@@ -109,7 +109,7 @@ impl Improver<'_, '_, '_, '_> {
         let node = nodes[self.rng.below(nodes.len())];
         let assignment = Assignment { config, nodes: Nodes::One(node) };
         search_state.unassign(job);
-        // The least useful per GPU leave first.
+        // Jobs with the least gain per GPU leave first.
         let mut there = search_state.on[node as usize].clone();
         there.sort_by(|a, b| worth(search_state, *a).total_cmp(&worth(search_state, *b)).then(a.cmp(b)));
         let mut left = Vec::new();
@@ -129,7 +129,7 @@ impl Improver<'_, '_, '_, '_> {
         true
     }
 
-    /// Some nodes are emptied and filled again.
+    /// Empties some nodes and fills them again.
     fn recreate(&mut self) -> bool {
         let count = 1 + self.rng.below(3);
         let mut pool: Vec<usize> = Vec::new();
@@ -179,7 +179,7 @@ impl Improver<'_, '_, '_, '_> {
     }
 }
 
-/// What a placed job saves against waiting, per GPU.
+/// Gain of a placed job over waiting, per GPU.
 fn worth(search_state: &SearchState<'_, '_, '_>, job: usize) -> f64 {
     let Some(assignment) = &search_state.partial.assignments[job] else { return 0.0 };
     let gpus = search_state.step.instance.jobs[job].configs[assignment.config].total_gpus() as f64;

@@ -1,18 +1,18 @@
-//! `randomized-greedy`: the randomized greedy with look-ahead prices.
+//! `randomized-greedy`: the randomized greedy with shadow prices over time.
 //!
-//! What a job that has to wait will cost is the lever of the long run. So first prices over time are found, for each
-//! class of GPUs and for watts ([`prices`]): then every job knows what it costs to run now in each configuration and
-//! what its best later start costs ([`step`]). With these costs jobs are placed in order of their regret, first as
-//! computed, then with the order shaken, and a local search improves the cheapest plan ([`improve`]). The dual of the
-//! step bounds every plan from below; on small instances branch and bound closes the rest ([`exact`]), and
-//! the method `exact` is the same with a tree several hundred times as large.
+//! Long-run quality depends on the cost of waiting. So the method first finds prices over time, for each
+//! class of GPUs and for watts ([`prices`]). They give the cost of each job in each configuration now and of
+//! its best later start ([`step`]). Jobs are then placed in order of regret, first as computed, then in
+//! perturbed orders. A local search improves the incumbent ([`improve`]). The Lagrangian dual of the step
+//! bounds every plan from below. On small instances branch and bound closes the gap ([`exact`]). The method
+//! `exact` is the same with a search tree several hundred times as large.
 //!
-//! **Flows**: an [`Instance`] in, an [`Outcome`] out. Room is taken through the ledger only, so no move can break a
-//! hard constraint.
+//! **Data flow**: takes an [`Instance`], returns an [`Outcome`]. Moves take room only through
+//! [`Capacity`](crate::capacity::Capacity), so none can break a hard constraint.
 //!
-//! **Stability.** Costs do not depend on where jobs are; changes are paid on top, against the present state. A plan
-//! must beat "go on and fill what is free" by more than a threshold, and the decision is repeated on its own outcome
-//! until it changes nothing. Each repetition lowers the cost, so this ends.
+//! **Stability.** Costs do not depend on where jobs are; migrations are charged on top, against the present
+//! state. A plan must beat "continue and fill free capacity" by a threshold. The decision is repeated on its
+//! own outcome until it changes nothing. Each repetition lowers the cost, so this ends.
 
 mod classes;
 mod cost_table;
@@ -42,16 +42,16 @@ use crate::reserve::{self, Reservation};
 use crate::rng::Random;
 use crate::snapshot::Preemption;
 
-/// Decisions on top of the decision, until one changes nothing.
+/// Maximum number of repeated decisions until one changes nothing.
 const ROUNDS: usize = 24;
-/// A plan must be cheaper than going on by this part of the cost.
+/// Minimum relative gain over continuing as now.
 const HYSTERESIS: f64 = 1e-4;
 /// The same where the optimum is found: only ties are left.
 const TIE: f64 = 1e-7;
-/// Most jobs for which the default proves its plan, if that is easy.
+/// Maximum number of jobs for which the default method tries to prove its plan.
 const SMALL: usize = 200;
 
-/// What does not depend on where jobs are.
+/// Data that does not depend on where jobs are.
 struct Context<'a, 'b> {
     instance: &'a Instance<'b>,
     options: &'a Options,
@@ -61,7 +61,7 @@ struct Context<'a, 'b> {
     ahead: &'a DeferredCosts,
 }
 
-/// One decision.
+/// Makes one decision.
 pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
     let classes = Classes::new(instance);
     let cost_table = CostTable::new(instance, &classes);
@@ -100,7 +100,7 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
         trials,
         reserved_for: last.reserved_for,
         stopped,
-        // Coming down to a lower budget may touch what the bound takes as given.
+        // Meeting a lower budget may change assignments that the bound takes as fixed.
         bound: Some(bound).filter(|bound| *bound <= cost + 1e-9 * cost.abs()),
         prices: Some(look.publish(instance, &classes)),
         memory: None,
@@ -108,7 +108,7 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
     }
 }
 
-/// What one round found.
+/// Result of one round.
 struct Found {
     assignments: Vec<Option<Assignment>>,
     bound: f64,
@@ -123,7 +123,7 @@ impl<'b> Context<'_, 'b> {
         Step::new(self.instance, tables, present, base)
     }
 
-    /// What a plan costs against the state at the beginning.
+    /// Cost of a plan against the initial state.
     fn cost_from_the_start(&self, assignments: &[Option<Assignment>]) -> (f64, Option<f64>) {
         let present: Vec<Option<Assignment>> =
             self.instance.jobs.iter().map(|d| d.present().cloned()).collect();
@@ -149,7 +149,7 @@ impl<'b> Context<'_, 'b> {
         let mut base = PartialPlan::after(instance, present, touchable);
         let mut stopped = budget::enforce(instance, &mut base);
         let (kept, displaced) = self.serve_overdue(present, &mut base);
-        // The bound is that of the room there is, kept or not.
+        // The bound holds for all free capacity, with or without the reservation.
         if let Some(kept) = &kept {
             base.ledger.release(instance, kept.job, &kept.assignment);
         }
@@ -161,19 +161,19 @@ impl<'b> Context<'_, 'b> {
         let open: Vec<bool> = base.assignments.iter().map(Option::is_none).collect();
         let jobs: Vec<usize> = (0..open.len()).filter(|j| open[*j] && !step.options[*j].is_empty()).collect();
         let mut queue = order(&step, &jobs);
-        // On room that is kept for somebody even those may run who would rather wait.
+        // Backfilling reserved capacity is open even to jobs that would prefer to wait.
         queue.extend((0..open.len()).filter(|j| kept.is_some() && open[*j] && step.options[*j].is_empty()));
 
         for (job, assignment) in present.iter().enumerate() {
             if let (Some(assignment), None) = (assignment, &stay.assignments[job]) {
-                // What is held is a fact, unless somebody who goes before has just been given it.
+                // A held placement stays, unless a job with precedence has just taken it.
                 if !displaced || stay.ledger.fits(instance, job, assignment).is_ok() {
                     stay.assign(instance, job, assignment.clone());
                 }
             }
         }
         stopped.extend(budget::enforce(instance, &mut stay));
-        // Room that is kept draws nothing yet: nobody is stopped for its watts.
+        // A reservation draws no power yet, so no job is stopped for its watts.
         if let Some(kept) = &kept {
             stay.ledger.take(instance, kept.job, &kept.assignment);
         }
@@ -181,7 +181,7 @@ impl<'b> Context<'_, 'b> {
         stay.fill(&queue, kept.as_ref());
         let limit = self.tree(jobs.len());
         let threshold = if limit > 0 { TIE } else { HYSTERESIS };
-        // Nothing costs so much less that it would be preferred: there is nothing to look for.
+        // No plan is cheaper by more than the threshold: no search is needed.
         let near = threshold.max(self.options.gap);
         let enough = |cost: f64| cost - step.bound <= near * cost.abs();
         if enough(stay.cost) {
@@ -233,8 +233,8 @@ impl<'b> Context<'_, 'b> {
         Found { assignments, bound, trials, reserved_for: kept.map(|k| k.job), stopped }
     }
 
-    /// Jobs whose weight has stopped growing come first, the longest-waiting one before all; room is kept for the
-    /// first that does not fit. Says as well whether one of them got a new place.
+    /// Places overdue jobs first, the longest-waiting one before all; the first that does not fit gets a
+    /// reservation. Also returns whether one of them got a new place.
     fn serve_overdue(
         &self,
         present: &[Option<Assignment>],
@@ -262,13 +262,13 @@ impl<'b> Context<'_, 'b> {
         (kept, displaced)
     }
 
-    /// Constructions with a shaken order.
+    /// Number of constructions with a perturbed order.
     fn passes(&self, jobs: usize) -> u64 {
         let most = (1000 / jobs.max(1)).clamp(1, 8) as u64;
         most.min(self.options.trials)
     }
 
-    /// Nodes of the tree by which the rest is proven; none for instances that are too large.
+    /// Tree nodes for branch and bound; 0 for instances that are too large.
     fn tree(&self, jobs: usize) -> u64 {
         let per_trial = match self.options.method {
             MethodName::Exact => 20_000,
@@ -278,12 +278,12 @@ impl<'b> Context<'_, 'b> {
         self.options.trials.saturating_mul(per_trial)
     }
 
-    /// Moves of the local search.
+    /// Number of local search moves.
     fn moves(&self, jobs: usize) -> u64 {
         (200 + 6 * jobs.min(500) as u64 + 2 * jobs as u64).saturating_mul(self.options.trials) / 1000
     }
 
-    /// Which jobs a decision could still touch right after a plan was carried out.
+    /// Jobs that the next decision could still move once the plan is carried out.
     fn touchable_after(
         &self,
         present: &[Option<Assignment>],
@@ -308,7 +308,7 @@ impl<'b> Context<'_, 'b> {
     }
 }
 
-/// The plan itself, without the room that was kept.
+/// The plan itself, without the reservation.
 fn finished(
     instance: &Instance<'_>,
     mut partial: PartialPlan,
@@ -320,7 +320,7 @@ fn finished(
     partial.assignments
 }
 
-/// Jobs by what they lose per GPU if they wait, at the dual's prices.
+/// Sorts jobs by their loss per GPU if they wait, at the dual prices.
 fn order(step: &Step<'_, '_>, jobs: &[usize]) -> Vec<usize> {
     sorted(jobs.iter().map(|&job| (regret(step, job), job)).collect())
 }

@@ -1,28 +1,28 @@
-//! Coming time, cut into periods of growing length, and prices over them.
+//! The planning horizon in periods of growing length, and prices over them.
 //!
-//! Time is measured in what the jobs take: the first period lasts a quarter of an hour where jobs run for hours, and less
-//! where they run for minutes.
+//! Period lengths follow the run times: the first period lasts 15 minutes for runs of hours, and less for
+//! runs of minutes.
 
 use andreas_core::Seconds;
 
 use crate::instance::Instance;
 
-/// Number of periods, the last one included, which has no end and no price.
+/// Number of periods, including the last one, which has no end and no price.
 pub(super) const PERIODS: usize = 12;
-/// The longest that the first period can be, in seconds.
+/// Maximum length of the first period, in seconds.
 const LONGEST_UNIT_S: f64 = 900.0;
 /// The first period is at most this part of the time of the median job.
 const PART: f64 = 0.125;
-/// It is halved at most so often.
+/// Maximum number of halvings.
 const HALVINGS: i32 = 12;
 
-/// The mean of so many periods is what a thing is worth at the moment.
+/// The mean price over this many periods is the present value.
 const SOON: usize = 3;
 
-/// Where periods begin: 0, 1, 2, 4, ... units.
+/// Starts of the periods: 0, 1, 2, 4, ... units.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Periods {
-    /// Begins, in seconds from now.
+    /// Starts, in seconds from now.
     pub begins: [f64; PERIODS],
     per_second: f64,
 }
@@ -38,7 +38,7 @@ impl Periods {
         Self { begins, per_second: 1.0 / unit }
     }
 
-    /// Periods that suit the jobs there are: by the median of their times on what takes least energy.
+    /// Periods that suit the jobs: by the median of their times on the configurations with the least energy.
     pub fn of(instance: &Instance<'_>) -> Self {
         let thriftiest = |configs: &[crate::instance::Config]| {
             let listed = configs.iter().filter(|c| c.listed);
@@ -69,7 +69,7 @@ impl Periods {
         self.begins[1]
     }
 
-    /// The period that holds a moment, by the exponent of its number of units.
+    /// The period of a moment, by the exponent of its number of units.
     pub fn of_moment(&self, seconds: f64) -> usize {
         let units = seconds * self.per_second;
         if units < 1.0 {
@@ -84,7 +84,7 @@ impl Periods {
         self.begins[1..].iter().map(|s| Seconds(*s)).collect()
     }
 
-    /// The periods with these ends, if they are such.
+    /// The periods with these ends, if they are valid.
     pub fn with_ends(ends: &[Seconds]) -> Option<Self> {
         let unit = ends.first()?.0;
         let periods = (unit > 0.0 && unit <= LONGEST_UNIT_S).then(|| Self::new(unit))?;
@@ -96,9 +96,9 @@ impl Periods {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Price {
     pub rate: [f64; PERIODS],
-    /// Integral from now to the begin of each period.
+    /// Integral from now to the start of each period.
     sum: [f64; PERIODS],
-    /// The same less the rate from now to there: what the rate of the period is added to.
+    /// `sum` less the period's rate from now to its start; adding rate times time gives the integral.
     base: [f64; PERIODS],
 }
 
@@ -109,7 +109,7 @@ impl Price {
         price
     }
 
-    /// Brings the integral up to date with the rates.
+    /// Updates the integral from the rates.
     pub fn integrate(&mut self, periods: &Periods) {
         let begins = &periods.begins;
         for p in 1..PERIODS {
@@ -119,12 +119,12 @@ impl Price {
         self.base[0] = 0.0;
     }
 
-    /// Up to the begin of a period.
+    /// Integral up to the start of a period.
     pub fn until_period(&self, p: usize) -> f64 {
         self.sum[p]
     }
 
-    /// Up to a moment within a period that is known.
+    /// Integral up to a moment in a known period.
     pub fn until(&self, p: usize, seconds: f64) -> f64 {
         self.base[p] + self.rate[p] * seconds
     }
@@ -139,7 +139,7 @@ impl Price {
         (self.until(periods.of_moment(seconds), seconds) - self.sum[1]).max(0.0)
     }
 
-    /// The same price seen some seconds later, over other periods: means over them.
+    /// The same price `by` seconds later, as means over the new periods.
     pub fn shifted(&self, old: &Periods, by: f64, new: &Periods) -> Self {
         let until = |seconds: f64| self.until(old.of_moment(seconds), seconds);
         let mut rate = [0.0; PERIODS];
@@ -162,7 +162,7 @@ mod tests {
         rate[..3].copy_from_slice(&[4.0, 2.0, 1.0]);
         let price = Price::new(&periods, rate);
         let later = price.shifted(&periods, 900.0, &periods);
-        // What was the second period is the first now; half of the longer third one falls into the second.
+        // The old second period is now the first; half of the longer third one is in the second.
         assert_eq!(later.rate[0], 2.0);
         assert_eq!(later.rate[1], 1.0);
         assert_eq!(later.rate[2], 0.5);
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(until(&later, 3600.0), until(&price, 4500.0) - 3600.0);
         assert_eq!(price.later(&periods, 600.0), 0.0);
         assert_eq!(price.later(&periods, 1800.0), 1800.0);
-        // The same on a finer clock.
+        // The same with shorter periods.
         let fine = price.shifted(&periods, 0.0, &Periods::new(450.0));
         assert_eq!(fine.rate[..4], [4.0, 4.0, 2.0, 1.0]);
     }

@@ -1,9 +1,10 @@
-//! Prices over time: what a GPU of each class, and a watt of budget, is worth in each coming period.
+//! Shadow prices: the value of a GPU of each class, and of a watt of budget, in each coming period.
 //!
-//! Every job takes its cheapest configuration and start at the present prices; what is asked for too much becomes
-//! dearer, what is left over cheaper (a subgradient method on the Lagrangian dual of the time-indexed problem; each
-//! price keeps a step of its own that grows while its direction lasts and shrinks when it turns, as in Rprop,
-//! Riedmiller and Braun 1993). The mean over the second half of the rounds is taken: single rounds oscillate.
+//! Every job takes its cheapest configuration and start at the present prices. Overused resources become more
+//! expensive, underused ones cheaper. This is a subgradient method on the Lagrangian dual of the time-indexed
+//! problem. Each price has its own step, which grows while its direction lasts and shrinks when it turns, as
+//! in Rprop (Riedmiller and Braun 1993). The result is the mean over the second half of the rounds, because
+//! single rounds oscillate.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,30 +19,30 @@ use crate::plan::Prices;
 /// Rounds without and with prices of the last decision.
 const COLD: usize = 32;
 const WARM: usize = 16;
-/// A job looks at all its items every so many rounds, in between at those that were nearly its best.
+/// A job evaluates all its columns every this many rounds, otherwise only its shortlist.
 const FULL: usize = 8;
-/// How many those are.
+/// Size of the shortlist, the columns that were nearly the best.
 const SHORTLIST: usize = 4;
-/// A change is dear that loses this part of the first period.
+/// A change that loses this part of the first period counts as expensive.
 const DEAR: f64 = 0.1;
-/// Of more jobs than this, and a sixteenth of all, a sample sets the prices.
+/// Above this number of jobs a sample sets the prices; it has at least a sixteenth of all.
 const SAMPLE: usize = 256;
-/// From this gap on prices may be rough.
+/// Prices may be rough from this gap on.
 const ROUGH: f64 = 1e-3;
-/// Name of the watts' price; no class can be called like this.
+/// Name of the price of watts; no class has this name.
 const WATTS: &str = "watts";
 
-/// Prices that hold for one decision.
+/// Prices for one decision.
 pub(super) struct ShadowPrices {
     /// By class.
     pub gpu: Vec<Price>,
     pub watt: Price,
-    /// Whether there is a budget at all.
+    /// Whether there is a budget.
     pub budget: bool,
     periods: Periods,
 }
 
-/// Where the price of one thing stands in the search.
+/// Search state of the price of one resource.
 struct Track {
     price: Price,
     step: [f64; PERIODS],
@@ -65,7 +66,7 @@ impl Track {
         }
     }
 
-    /// Books a use from the begin of a period on.
+    /// Adds a use from the start of a period on.
     fn add(&mut self, periods: &Periods, amount: f64, start: usize, end: usize, until: f64) {
         let begins = &periods.begins;
         for p in start..end {
@@ -103,7 +104,7 @@ impl Track {
 }
 
 impl ShadowPrices {
-    /// Finds prices; with half the work where so large a gap is good enough.
+    /// Finds prices, with half the rounds if `gap` allows rough prices.
     pub fn new(instance: &Instance<'_>, classes: &Classes, cost_table: &CostTable, gap: f64) -> Self {
         let part = if gap >= ROUGH { 2 } else { 1 };
         let periods = &cost_table.periods;
@@ -144,7 +145,7 @@ impl ShadowPrices {
         }
     }
 
-    /// For the plan, and the next decision.
+    /// Exports the prices for the plan and the next decision.
     pub fn publish(&self, instance: &Instance<'_>, classes: &Classes) -> Prices {
         let rates = |price: &Price| price.rate[..PERIODS - 1].to_vec();
         let mut values: BTreeMap<Arc<str>, Vec<f64>> =
@@ -155,12 +156,12 @@ impl ShadowPrices {
         Prices { now: instance.snapshot.now, bounds: self.periods.ends(), values }
     }
 
-    /// Cheapest of the classes for an item from the begin of one period to its end.
+    /// Cheapest class for a column from the start of one period to its end.
     fn cheapest(&self, mask: u128, from: usize, end: usize, until: f64) -> (usize, f64) {
         cheapest(|c| &self.gpu[c], mask, from, end, until)
     }
 
-    /// The best later start; none without a configuration.
+    /// The best later start; `None` without a configuration.
     pub fn best_later(
         &self,
         instance: &Instance<'_>,
@@ -173,7 +174,7 @@ impl ShadowPrices {
             if !item.possible() {
                 continue;
             }
-            // DeferredStart it costs no less than now.
+            // A deferred start costs no less than a start now.
             if cost_table.rising
                 && best.as_ref().is_some_and(|best| cost_table.now(i) + item.fragmentation >= best.cost)
             {
@@ -200,8 +201,8 @@ impl ShadowPrices {
         best
     }
 
-    /// What runs on an item now and goes over to its best later start costs, GPUs and watts up to then aside: infinite if
-    /// it would have ended by then. So room that is there is used, whatever comes.
+    /// Cost of running on a column now and changing to the best later start, without GPUs and watts up to
+    /// then. It is infinite if the run would have ended by then, so free capacity is used at once.
     pub fn changing(
         &self,
         instance: &Instance<'_>,
@@ -229,8 +230,8 @@ impl ShadowPrices {
         let (free, paid) = (rest(0.0), rest(lost));
         let prices = &instance.prices;
         let energy = now.billed * (prices.integral(begin) - prices.integral(delay));
-        // What is left for later is as with a later start, the less so the less a change costs: one that is free will be
-        // made when its time has come, a dear one may not pay any more.
+        // The rest is charged like a deferred start, less so for a cheap change. A free change will be made
+        // when its time comes, an expensive one may no longer pay off.
         let premium = DELAY_PENALTY
             * (lost / (DEAR * cost_table.periods.unit())).min(1.0)
             * data.weight
@@ -244,7 +245,7 @@ impl ShadowPrices {
 pub(super) struct DeferredStart {
     pub cost: f64,
     pub item: usize,
-    /// The period with whose begin it starts.
+    /// The period at whose start it begins.
     pub start: usize,
     pub class: usize,
 }
@@ -279,20 +280,20 @@ struct Choice<'a, 'b> {
     instance: &'a Instance<'b>,
     cost_table: &'a CostTable,
     jobs: Vec<Chooser>,
-    /// How many jobs each of these stands for.
+    /// Number of jobs that each sampled one stands for.
     each: f64,
 }
 
 /// A job that chooses.
 struct Chooser {
     job: usize,
-    /// Its items of interest, counted from its first.
+    /// Its shortlist, as offsets from its first column.
     short: [u16; SHORTLIST],
-    /// By item, then by start: energy and lateness; not a number where nobody asked yet.
+    /// By column, then by start: energy and lateness; NaN if not yet computed.
     costs: Vec<[f64; PERIODS]>,
 }
 
-/// A start of an item: cost, item from the job's first, period, class.
+/// A start of a column: cost, offset of the column, period, class.
 #[derive(Clone, Copy)]
 struct Start {
     cost: f64,
@@ -302,8 +303,7 @@ struct Start {
 }
 
 impl<'a, 'b> Choice<'a, 'b> {
-    /// All jobs, or of many a sample that holds small and large ones in proportion: what is sought is the sum of what they
-    /// take.
+    /// All jobs, or a sample of many with sizes in proportion: only the sum of their demand matters.
     fn new(instance: &'a Instance<'b>, cost_table: &'a CostTable, sample: usize) -> Self {
         let work = |job: usize| {
             let offered = cost_table.items[cost_table.of(job)].iter().filter(|item| item.possible());
@@ -334,7 +334,7 @@ impl<'a, 'b> Choice<'a, 'b> {
                 let alike = cost_table.items[items.clone()].chunk_by(|a, b| a.hardware == b.hardware);
                 let mut names = 0_u16..;
                 for group in alike {
-                    // Of items that differ by the limit alone, one: else they would fill the list.
+                    // Only one of the columns that differ by the limit: the others would fill the list.
                     let (mut limit, mut found) = (ranked[SHORTLIST - 1].0, None);
                     for (_, name) in group.iter().zip(&mut names) {
                         let start =
@@ -376,7 +376,7 @@ impl<'a, 'b> Choice<'a, 'b> {
 }
 
 impl Chooser {
-    /// An item's best start, if it costs less than a limit.
+    /// The best start of a column, if it costs less than a limit.
     fn best_start(
         &mut self,
         instance: &Instance<'_>,
@@ -420,7 +420,7 @@ impl Chooser {
     }
 }
 
-/// A scale for prices of GPUs: what a second of waiting costs per GPU, and a part of its energy.
+/// First step of GPU prices: cost of a second of waiting per GPU, and a part of its energy.
 fn first_step(instance: &Instance<'_>, cost_table: &CostTable) -> f64 {
     let (mut sum, mut count) = (0.0, 0.0);
     for (job, data) in instance.jobs.iter().enumerate() {
@@ -434,12 +434,12 @@ fn first_step(instance: &Instance<'_>, cost_table: &CostTable) -> f64 {
     if count > 0.0 { sum / count } else { 0.0 }
 }
 
-/// A scale for prices of watts: what it costs to draw one.
+/// First step of watt prices: the cost of drawing one.
 fn watt_step(instance: &Instance<'_>) -> f64 {
     (instance.prices.integral(3600.0) / 3600.0 * 0.1).max(1e-12)
 }
 
-/// Watts of the budget that are left for jobs in each period.
+/// Watts of the budget left for jobs in each period.
 fn watts(instance: &Instance<'_>, periods: &Periods) -> Option<[f64; PERIODS]> {
     let budget = instance.snapshot.budget.as_ref()?;
     let now = instance.snapshot.now;
@@ -457,7 +457,7 @@ fn watts(instance: &Instance<'_>, periods: &Periods) -> Option<[f64; PERIODS]> {
     Some(capacity)
 }
 
-/// Prices of the last decision, moved to the present.
+/// Prices of the last decision, shifted to the present.
 struct Old {
     values: BTreeMap<Arc<str>, Price>,
     known: bool,
@@ -468,7 +468,7 @@ impl Old {
         let mut old = Self { values: BTreeMap::new(), known: false };
         let Some(prices) = &instance.snapshot.prices else { return old };
         let by = (instance.snapshot.now - prices.now).0;
-        // Anything else was not made by this planner, or is of no use any more.
+        // Other periods were not made by this planner or are outdated.
         let Some(before) = Periods::with_ends(&prices.bounds) else { return old };
         if !(0.0..=before.begins[PERIODS - 1]).contains(&by) {
             return old;

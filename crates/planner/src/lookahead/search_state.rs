@@ -1,25 +1,25 @@
-//! A plan on which moves are tried and taken back, with its cost kept up to date.
+//! A plan on which moves are tried and undone, with an incrementally updated cost.
 
 use super::step::{Choice, Step};
 use crate::instance::{Assignment, Nodes};
 use crate::partial::PartialPlan;
 use crate::reserve::Reservation;
 
-/// Most options of a job looked at when a place is sought.
+/// Maximum number of options tried when a job is placed.
 const CANDIDATES: usize = 10;
-/// Rounds of filling: each places at least one job.
+/// Maximum rounds of filling: each places at least one job.
 const FILL_ROUNDS: usize = 16;
 
 pub(super) struct SearchState<'s, 'a, 'b> {
     pub step: &'s Step<'a, 'b>,
     pub partial: PartialPlan,
-    /// Cost of the plan as it stands.
+    /// Cost of the current plan.
     pub cost: f64,
-    /// By node: jobs there that may be touched.
+    /// By node: its movable jobs.
     pub on: Vec<Vec<usize>>,
-    /// By job: whether it may be touched.
+    /// By job: whether it is movable.
     pub open: &'s [bool],
-    /// What moves changed since the last commit.
+    /// Changes since the last commit.
     journal: Vec<(usize, Option<Assignment>)>,
 }
 
@@ -48,7 +48,7 @@ impl<'s, 'a, 'b> SearchState<'s, 'a, 'b> {
         }
     }
 
-    /// The cost, counted from scratch.
+    /// The cost, computed from scratch.
     pub fn total(&self) -> f64 {
         let jobs = 0..self.open.len();
         let of = |job: usize| match &self.partial.assignments[job] {
@@ -65,7 +65,7 @@ impl<'s, 'a, 'b> SearchState<'s, 'a, 'b> {
         self.step.cost_table.fragmentation(instance, node, used)
     }
 
-    /// Empty part of the nodes that a spot touches.
+    /// Fragmentation cost of the nodes of an assignment.
     fn fragmentation_at(&self, assignment: &Assignment) -> f64 {
         assignment.nodes.as_slice().iter().map(|n| self.fragmentation(*n)).sum()
     }
@@ -95,7 +95,7 @@ impl<'s, 'a, 'b> SearchState<'s, 'a, 'b> {
         }
     }
 
-    /// What a placement would add to the cost.
+    /// Cost that an assignment would add.
     fn delta(&self, job: usize, assignment: &Assignment) -> f64 {
         let instance = self.step.instance;
         let gpus = instance.jobs[job].configs[assignment.config].gpus;
@@ -108,7 +108,7 @@ impl<'s, 'a, 'b> SearchState<'s, 'a, 'b> {
         delta
     }
 
-    /// A place for an option: where the job is, if that is it, else the best fit.
+    /// A place for an option: the present one if it matches, else the best fit.
     pub fn place(&mut self, job: usize, config: usize) -> Option<Assignment> {
         let instance = self.step.instance;
         if let Some(present) = &self.step.present[job] {
@@ -128,7 +128,7 @@ impl<'s, 'a, 'b> SearchState<'s, 'a, 'b> {
         Some(Assignment { config, nodes })
     }
 
-    /// The cheapest of a job's places, looking at the first few options that fit; none if waiting is cheaper.
+    /// The cheapest of the first few options that fit; `None` if waiting is cheaper.
     pub fn best(&mut self, job: usize) -> Option<(f64, Assignment)> {
         let step = self.step;
         let mut best: Option<(f64, Assignment)> = None;
@@ -159,7 +159,7 @@ impl<'s, 'a, 'b> SearchState<'s, 'a, 'b> {
         best
     }
 
-    /// Places jobs in an order, each on the first of its options at the dual's prices that fits.
+    /// Places jobs in an order, each on its first fitting option at the dual prices.
     pub fn construct(&mut self, order: &[usize]) {
         let step = self.step;
         for &job in order {
@@ -172,8 +172,8 @@ impl<'s, 'a, 'b> SearchState<'s, 'a, 'b> {
         }
     }
 
-    /// Places whoever is cheaper placed than waiting, until nobody is. Room that is kept for another job is used by
-    /// those that are expected to be done before it is needed.
+    /// Places jobs that are cheaper placed than waiting, until none is left. Jobs that are expected to end
+    /// before a reservation starts may use its capacity.
     pub fn fill(&mut self, queue: &[usize], kept: Option<&Reservation>) {
         for _ in 0..FILL_ROUNDS {
             let mut placed = false;
@@ -198,7 +198,7 @@ impl<'s, 'a, 'b> SearchState<'s, 'a, 'b> {
     fn backfill(&mut self, job: usize, kept: &Reservation) -> bool {
         let step = self.step;
         let instance = step.instance;
-        // Nobody else can use it until then: its price does not count.
+        // No other job can use it until then, so its price does not count.
         let items = step.cost_table.of(job).start;
         let mut short: Vec<(f64, usize)> = (0..step.cost_table.of(job).len())
             .filter(|c| instance.jobs[job].configs[*c].offered && step.cost_table.items[items + c].possible())
@@ -215,12 +215,12 @@ impl<'s, 'a, 'b> SearchState<'s, 'a, 'b> {
         true
     }
 
-    /// Keeps what was done since the last commit.
+    /// Keeps the changes since the last commit.
     pub fn commit(&mut self) {
         self.journal.clear();
     }
 
-    /// Takes back what was done since the last commit; `cost` is what it was then.
+    /// Undoes the changes since the last commit; `cost` is the cost at that time.
     pub fn rollback(&mut self, cost: f64) {
         while let Some((job, old)) = self.journal.pop() {
             let now = self.partial.unassign(self.step.instance, job);

@@ -1,7 +1,8 @@
-//! What everything costs at this instant: each job here and now, or later at its price.
+//! Costs at this instant: each job in each place now, or deferred at the shadow prices.
 //!
-//! With these costs the decision is an assignment of jobs to room that is free now. Its Lagrangian dual, one price
-//! per GPU of a class and one per watt, gives a lower bound on every plan, and the order in which jobs are placed.
+//! With these costs the decision is an assignment of jobs to free capacity. Its Lagrangian dual has one price
+//! per GPU of a class and one per watt. It gives a lower bound on every plan and the order in which jobs are
+//! placed.
 
 use super::classes::Classes;
 use super::cost_table::{Column, CostTable};
@@ -9,15 +10,15 @@ use super::prices::{DeferredStart, ShadowPrices};
 use crate::instance::{Assignment, Config, Instance};
 use crate::partial::PartialPlan;
 
-/// A change must save this many times what it costs: prices move, and half of what looks like a gain is gone a
-/// few decisions later.
+/// A migration must save this many times its cost. Prices change, and half of an apparent gain is gone a few
+/// decisions later.
 pub(super) const MIGRATION_FACTOR: f64 = 3.0;
-/// Rounds of the dual's search.
+/// Maximum rounds of the dual search.
 const ROUNDS: usize = 80;
-/// It ends after so many rounds that gained less than this part of the bound.
+/// The search ends after this many rounds that each gained less than the required part of the bound.
 const PATIENCE: usize = 10;
 const CLOSE: f64 = 1e-7;
-/// Where a gap is good enough, rounds that gain less than this part of it.
+/// With an allowed gap, a gain below this part of the gap ends the search.
 const ENOUGH: f64 = 0.02;
 
 /// A configuration of a job on a class of nodes, now.
@@ -26,22 +27,22 @@ pub(super) struct Choice {
     pub config: usize,
     pub class: usize,
     pub gpus: f64,
-    /// Watts added to those at rest, nodes' overhead aside.
+    /// Watts above the idle draw, without the nodes' overhead.
     pub watts: f64,
     pub cost: f64,
-    /// Cost with the room it takes at the dual's prices.
+    /// Reduced cost: cost plus the capacity it takes at the dual prices.
     pub reduced: f64,
-    /// Whether it means to stay on the nodes where the job is.
+    /// Whether it stays on the job's present nodes.
     pub stays: bool,
     /// Nodes of the gang.
     pub span: u32,
 }
 
-/// What jobs can do later; the same wherever they are now.
+/// Costs of deferred starts; they do not depend on where jobs are now.
 pub(super) struct DeferredCosts {
     /// By job: its best later start.
     pub later: Vec<Option<DeferredStart>>,
-    /// By item: cost of running on it now and going over to the later start.
+    /// By column: cost of running on it now and changing to the later start.
     pub changing: Vec<f64>,
 }
 
@@ -68,33 +69,33 @@ pub(super) struct Step<'a, 'b> {
     pub classes: &'a Classes,
     pub look: &'a ShadowPrices,
     ahead: &'a DeferredCosts,
-    /// Where jobs are; what changes are counted against.
+    /// Current assignments; migrations are charged against them.
     pub present: &'a [Option<Assignment>],
     /// By job: cost of waiting.
     pub wait: Vec<f64>,
-    /// By job: what is worth looking at now, cheapest at the dual's prices first.
+    /// By job: options worth trying now, cheapest at the dual prices first.
     pub options: Vec<Vec<Choice>>,
-    /// By job: whether its place is given.
+    /// By job: whether its assignment is fixed.
     decided: Vec<bool>,
-    /// Proven: no plan costs less.
+    /// Proven lower bound of the cost.
     pub bound: f64,
     pub dual: Prices,
 }
 
-/// What the dual of a step found, and for which room.
+/// Result of the dual of a step, with the capacity it was solved for.
 #[derive(Default)]
 pub(super) struct Prices {
     /// By class: price of a GPU.
     pub gpu: Vec<f64>,
     pub watt: f64,
-    /// By class: GPUs there are.
+    /// By class: number of GPUs.
     pub room: Vec<f64>,
-    /// Watts there are; infinite without budget.
+    /// Available watts; infinite without a budget.
     pub watts: f64,
 }
 
 impl<'a, 'b> Step<'a, 'b> {
-    /// Costs for jobs that are not in `base`; what is left of `base` is what there is.
+    /// Costs for jobs that are not in `base`; they share the free capacity of `base`.
     pub fn new(
         instance: &'a Instance<'b>,
         (cost_table, classes, look, ahead): (&'a CostTable, &'a Classes, &'a ShadowPrices, &'a DeferredCosts),
@@ -122,7 +123,7 @@ impl<'a, 'b> Step<'a, 'b> {
         step
     }
 
-    /// Finds what is worth looking at, in order, and the bound; the less exactly, the larger the gap that is good enough.
+    /// Computes the ordered options and the bound; a larger allowed gap makes them less exact.
     pub fn weigh(mut self, base: &PartialPlan, gap: f64) -> Self {
         for job in 0..self.present.len() {
             if base.assignments[job].is_none() {
@@ -133,7 +134,7 @@ impl<'a, 'b> Step<'a, 'b> {
         self
     }
 
-    /// Progress lost by a change to an item, in seconds on it.
+    /// Progress lost by a change to a column, in seconds on it.
     fn lost(&self, job: usize, item: usize) -> f64 {
         let Some(present) = &self.present[job] else { return 0.0 };
         let before = self.cost_table.items[self.cost_table.of(job).start + present.config].time;
@@ -141,12 +142,12 @@ impl<'a, 'b> Step<'a, 'b> {
         self.instance.snapshot.restart.0 + self.instance.jobs[job].job.lost.0 * scale
     }
 
-    /// DeferredStart at the best moment; a job that runs loses work by being stopped.
+    /// Cost of a deferred start at the best time; a running job also loses work.
     fn waiting(&self, job: usize, later: Option<&DeferredStart>) -> f64 {
         let (instance, cost_table, data) = (self.instance, self.cost_table, &self.instance.jobs[job]);
         let (cost, item, start) = match (later, &self.present[job]) {
             (Some(later), _) => (later.cost, later.item, later.start),
-            // It can only go on as it is.
+            // It can only continue as it is.
             (None, Some(present)) => {
                 let item = cost_table.of(job).start + present.config;
                 (cost_table.at(instance, job, item, 1), item, 1)
@@ -180,15 +181,15 @@ impl<'a, 'b> Step<'a, 'b> {
         least
     }
 
-    /// Price of a GPU after the first period. Who is slow by choice pays for the time he adds as much as it is worth now: the
-    /// queue of today is what is known of that of tomorrow, and the jobs that are to come are in no price yet.
+    /// Price of a GPU after the first period. Time that a job adds by choice costs the present price: the
+    /// present queue is the best forecast, and future jobs are in no price yet.
     fn gpu(&self, item: &Column, class: usize, until: f64) -> f64 {
         let (price, periods) = (&self.look.gpu[class], &self.cost_table.periods);
         let later = price.later(periods, until);
         if item.slowed > 0.0 { later + item.slowed * price.soon(periods) } else { later }
     }
 
-    /// When something is to begin or to change that is not to do so now, in seconds.
+    /// Seconds until the first deferred start or change.
     pub fn wake(&self, assignments: &[Option<Assignment>]) -> Option<f64> {
         let begin = |job: usize| {
             let later = self.ahead.later[job].as_ref()?;
@@ -206,8 +207,8 @@ impl<'a, 'b> Step<'a, 'b> {
         (0..assignments.len()).filter_map(begin).reduce(f64::min)
     }
 
-    /// What a job does that runs on a configuration now: to the end, or until its best later start. Costs without GPUs and
-    /// watts, and until when it holds them.
+    /// The two courses of a job that runs on a configuration now: to the end, or until its best later start.
+    /// Each has a cost without GPUs and watts, and the time until which it holds them.
     fn courses(&self, job: usize, config: usize, moved: bool) -> [(f64, f64); 2] {
         let item = self.cost_table.of(job).start + config;
         let base = self.base(job, config, moved);
@@ -221,12 +222,12 @@ impl<'a, 'b> Step<'a, 'b> {
         if self.look.budget { watts * self.look.watt.later(&self.cost_table.periods, until) } else { 0.0 }
     }
 
-    /// Whether a job would have to stop for this.
+    /// Whether the job would have to stop for this assignment.
     pub fn moved(&self, job: usize, assignment: &Assignment) -> bool {
         self.present[job].as_ref().is_some_and(|present| !self.same_gpus(job, present, assignment))
     }
 
-    /// Same GPUs on the same nodes, the limit aside.
+    /// Same GPUs on the same nodes; the limit may differ.
     pub fn same_gpus(&self, job: usize, a: &Assignment, b: &Assignment) -> bool {
         let configs = &self.instance.jobs[job].configs;
         a.nodes == b.nodes && configs[a.config].gpus == configs[b.config].gpus
@@ -305,7 +306,7 @@ impl<'a, 'b> Step<'a, 'b> {
         options
     }
 
-    /// Adds an option. Where watts are not scarce, only the cheapest power limit is worth looking at.
+    /// Adds an option. Where watts are not scarce, only the cheapest power limit is kept.
     fn offer(&self, job: usize, options: &mut Vec<Choice>, option: Choice) {
         if self.instance.allowed_mw.is_none() {
             let items = &self.cost_table.items[self.cost_table.of(job)];
@@ -328,7 +329,7 @@ impl<'a, 'b> Step<'a, 'b> {
         let idle = self.instance.types[kind].idle;
         let (mut gpus, mut watts) = (of.total_gpus() as f64, 0.0);
         let data = &self.instance.jobs[job];
-        // A job that stops and goes on where it was gives back what it holds there.
+        // A job that restarts where it stops gives back its capacity there.
         if let Some(old) =
             data.leaving().map(|assignment| &data.configs[assignment.config]).filter(|o| o.kind == kind)
         {
@@ -339,7 +340,7 @@ impl<'a, 'b> Step<'a, 'b> {
         Choice { config, class, gpus, watts, cost, reduced: cost, stays: false, span: of.nodes }
     }
 
-    /// The dual of the step: prices of what is left, the bound, and options in order.
+    /// Solves the dual of the step: prices of the free capacity, the bound, and the ordered options.
     fn price(&mut self, base: &PartialPlan, close: f64) {
         let instance = self.instance;
         let mut room = vec![0.0; self.classes.list.len()];
@@ -379,7 +380,7 @@ impl<'a, 'b> Step<'a, 'b> {
     }
 }
 
-/// Search for the best prices of the room there is now.
+/// Search for the best prices of the free capacity.
 struct Dual {
     gpu: Vec<f64>,
     watt: f64,
@@ -389,7 +390,7 @@ struct Dual {
     at: (Vec<f64>, f64),
     settled: bool,
     jobs: Vec<usize>,
-    /// What the jobs without any option cost.
+    /// Cost of the jobs without any option.
     idle: f64,
 }
 
@@ -420,7 +421,7 @@ impl Dual {
         }
     }
 
-    /// The dual's value at the present prices; then better ones are tried.
+    /// The dual value at the present prices; then updates the prices.
     fn round(&mut self, step: &Step<'_, '_>, room: &[f64], watts: Option<f64>) -> f64 {
         let (mut used, mut drawn) = (vec![0.0; room.len()], 0.0);
         let mut value = self.idle;
@@ -473,7 +474,7 @@ impl Dual {
 }
 
 impl Step<'_, '_> {
-    /// What a job costs that has no option: waiting, unless it is placed already.
+    /// Cost of a job without options: waiting, or 0 if it is placed already.
     fn wait_or_nothing(&self, job: usize) -> f64 {
         if self.decided[job] { 0.0 } else { self.wait[job] }
     }

@@ -1,4 +1,4 @@
-//! Bounds and proofs against every plan there is, on tiny clusters.
+//! Bounds and proofs compared with all plans, on tiny clusters.
 
 mod milp;
 
@@ -12,7 +12,7 @@ use crate::snapshot::{JobState, Placement, Snapshot};
 #[allow(dead_code, clippy::unwrap_used, reason = "shared with the tests outside, which use the rest of it")]
 mod world;
 
-/// The same with so many jobs and nodes; jobs of nodes that are gone wait.
+/// The same snapshot with fewer jobs and nodes; jobs of removed nodes wait.
 fn smaller(mut snapshot: Snapshot, jobs: usize, nodes: usize) -> Snapshot {
     snapshot.lateness.aging = None;
     snapshot.jobs.truncate(jobs);
@@ -29,7 +29,7 @@ fn smaller(mut snapshot: Snapshot, jobs: usize, nodes: usize) -> Snapshot {
             job.state = JobState::Waiting;
         }
         if !matches!(job.state, JobState::Waiting) {
-            // A job that is where it may not be can stay, but is in no plan made from nothing.
+            // A job on an excluded node may stay, but no plan made from scratch contains it.
             job.candidates = None;
             job.forbidden.clear();
         }
@@ -37,7 +37,7 @@ fn smaller(mut snapshot: Snapshot, jobs: usize, nodes: usize) -> Snapshot {
     snapshot
 }
 
-/// One decision of `exact`: what does not depend on where jobs are, where they are, and which may be touched.
+/// One decision of `exact`: the context, the present assignments, and which jobs are movable.
 fn decision<T>(
     snapshot: &Snapshot,
     then: impl FnOnce(&Context<'_, '_>, &[Option<Assignment>], &[bool]) -> T,
@@ -66,7 +66,7 @@ fn decision<T>(
     then(&context, &present, &touchable)
 }
 
-/// A plan as a board.
+/// A partial plan from assignments.
 fn partial(instance: &Instance<'_>, assignments: &[Option<Assignment>]) -> PartialPlan {
     let mut partial = PartialPlan::new(instance, |_, _| false);
     for (job, assignment) in assignments.iter().enumerate() {
@@ -78,7 +78,7 @@ fn partial(instance: &Instance<'_>, assignments: &[Option<Assignment>]) -> Parti
     partial
 }
 
-/// Whether the budget forces limits or stops on what is held.
+/// Whether the budget forces limits or stops.
 fn above_budget(instance: &Instance<'_>) -> bool {
     let mut all = PartialPlan::new(instance, |_, _| true);
     let before = all.assignments.clone();
@@ -132,13 +132,14 @@ proptest! {
         decision(&alone, |context, present, touchable| {
             let instance = context.instance;
             let found = context.round(present, touchable);
-            // when every plan is looked at,
+            // when every plan is enumerated,
             let mut base = PartialPlan::after(instance, present, touchable);
             budget::enforce(instance, &mut base);
             let step = context.step(present, &base).weigh(&base, 0.0);
             let open: Vec<bool> = base.assignments.iter().map(Option::is_none).collect();
             let mut search_state = SearchState::new(&step, base, &open);
-            // Jobs that go on where they stop give room back once they are placed: they come first, and each of them once first of all.
+            // Jobs that restart where they stop give capacity back once placed: they come first, and each of
+            // them is tried first.
             let (leaving, others): (Vec<usize>, Vec<usize>) =
                 (0..open.len()).partition(|job| instance.jobs[*job].leaving().is_some());
             let orders = permutations(leaving).into_iter().map(|first| [first, others.clone()].concat());
@@ -149,7 +150,7 @@ proptest! {
             prop_assert!(found.bound <= least + near, "bound {} above {least}", found.bound);
             let cost = SearchState::new(&step, partial(instance, &found.assignments), &open).total();
             if above_budget(instance) {
-                // Limits and stops may then touch jobs that no plan may.
+                // Limits and stops may then change jobs that no plan may move.
                 return Ok(());
             }
             prop_assert!(cost >= least - near, "{cost} below all plans, {least}");

@@ -1,9 +1,9 @@
-//! What a plan leads to, if it is carried out at once.
+//! The state after a plan is carried out at once.
 
 use crate::instance::{Assignment, Instance};
 use crate::snapshot::{JobState, Snapshot};
 
-/// The snapshot a moment later: whoever begins or moves runs since now.
+/// The snapshot a moment later: jobs that start or move run since now.
 pub(super) fn carried_out(instance: &Instance<'_>, assignments: &[Option<Assignment>]) -> Snapshot {
     let mut next = instance.snapshot.clone();
     let now = next.now;
@@ -14,7 +14,7 @@ pub(super) fn carried_out(instance: &Instance<'_>, assignments: &[Option<Assignm
             (JobState::Stopping { holds, gone_by, .. }, target) => {
                 JobState::Stopping { holds: holds.clone(), target, gone_by: *gone_by }
             }
-            // Until it has left, it is offered nothing but what it holds.
+            // Until it has left, it is offered only what it holds.
             (JobState::Running { placement: holds, .. } | JobState::Starting { target: holds, .. }, None)
                 if !job.movable =>
             {
@@ -33,7 +33,7 @@ pub(super) fn carried_out(instance: &Instance<'_>, assignments: &[Option<Assignm
     next
 }
 
-/// Spots of a later instance of the same jobs and nodes, by the numbers of an earlier one.
+/// Assignments of a later instance of the same jobs and nodes, with the indices of an earlier one.
 pub(super) fn seen_from(
     instance: &Instance<'_>,
     later: &Instance<'_>,

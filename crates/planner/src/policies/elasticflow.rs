@@ -9,28 +9,30 @@ use crate::instance::{Assignment, Instance};
 use crate::memory::Memory;
 use crate::partial::PartialPlan;
 
-/// A job with a deadline is admitted if it and everybody admitted before can still be in time; then it gets, in order of deadlines, its
-/// *minimum satisfactory share*: walking back from the deadline over what is free, the smallest number of GPUs with which its work fits.
-/// What is free now beyond that goes to who has nothing, then wherever a further step costs the fewest GPU-seconds for each GPU it adds.
-/// The number of GPUs is the policy's, not the user's.
+/// Jobs with deadlines are admitted if all earlier admitted jobs can still be in time. In order of deadlines
+/// each gets its *minimum satisfactory share*. That is the smallest number of GPUs with which its work fits,
+/// counted back from the deadline over free capacity. GPUs left now go first to jobs without any. The rest
+/// goes to the steps with the fewest GPU-seconds per added GPU. The policy chooses the number of GPUs, not
+/// the user.
 ///
-/// Departures: the published code gives what is left to the *largest* increase of GPU-seconds, against its paper; here it is the
-/// smallest. Jobs that are not admitted are refused there; here they wait for what is left, as best effort jobs do there. A cluster of
-/// several GPU types is several pools; a job stays in its pool, else takes the one where its share costs the fewest GPU-seconds. Buddy
-/// placement is best fit here, and jobs that keep their number of GPUs keep their place.
+/// Differences: the published code prefers the *largest* increase of GPU-seconds, against its paper; here it
+/// is the smallest. Jobs that are not admitted are rejected there; here they wait for leftovers, like best
+/// effort jobs there. Each GPU type is a pool. A job stays in its pool, else takes the one where its share
+/// costs the fewest GPU-seconds. Buddy placement is best fit here, and jobs with an unchanged number of GPUs
+/// keep their place.
 pub(super) struct ElasticFlow;
 
-/// Slots of the timeline at most; one is at least a minute long, as published.
+/// Maximum slots of the timeline; a slot lasts at least a minute, as published.
 const SLOTS: f64 = 256.0;
 const SLOT_S: f64 = 60.0;
 
-/// GPUs that are free in each coming slot of time, by type.
+/// Free GPUs in each coming time slot, by type.
 struct Timeline {
     length: f64,
     free: Vec<Vec<i64>>,
 }
 
-/// A job's share: the level it has in each slot, by number of its configuration; none: nothing.
+/// A job's share: its level in each slot, by configuration; `None` is no GPUs.
 type Share = Vec<Option<usize>>;
 
 impl Timeline {
@@ -45,7 +47,7 @@ impl Timeline {
                 vec![now; slots]
             })
             .collect();
-        // Who may not be moved leaves when it is done.
+        // An immovable job leaves when it ends.
         for (job, assignment) in base.assignments.iter().enumerate() {
             let Some(assignment) = assignment else { continue };
             let config = &instance.jobs[job].configs[assignment.config];
@@ -59,19 +61,19 @@ impl Timeline {
         self.free.first().map_or(0, Vec::len)
     }
 
-    /// The minimum satisfactory share of a job in a pool; none if it cannot be in time.
+    /// The minimum satisfactory share of a job in a pool; `None` if it cannot be in time.
     fn share(&self, instance: &Instance<'_>, job: usize, levels: &[usize]) -> Option<Share> {
         let data = &instance.jobs[job];
         let kind = data.configs[*levels.first()?].kind;
         let left = data.deadline - instance.now;
         (1..=levels.len()).find_map(|top| {
             let share = self.back(instance, job, kind, left, |_| &levels[..top])?;
-            // From the deadline back the larger level only as far as it must be, before that the level below.
+            // The larger level only as far back from the deadline as needed, the level below before that.
             if top == 1 { Some(share) } else { self.mixed(instance, job, kind, left, &levels[..top]) }
         })
     }
 
-    /// The last level in the latest slots only: as few of them as are enough.
+    /// The top level in the fewest latest slots that suffice.
     fn mixed(
         &self,
         instance: &Instance<'_>,
@@ -94,7 +96,7 @@ impl Timeline {
         try_last(low)
     }
 
-    /// Back from the deadline with the largest of a slot's levels that is free there, until the work is done.
+    /// Back from the deadline, takes each slot's largest free level until the work is done.
     fn back<'l>(
         &self,
         instance: &Instance<'_>,
@@ -136,7 +138,7 @@ fn cost(instance: &Instance<'_>, job: usize, share: &Share) -> i64 {
     share.iter().flatten().map(|c| instance.jobs[job].configs[*c].total_gpus()).sum()
 }
 
-/// The share of a job in the pool where it is, else in the one where it costs least.
+/// The share of a job in its present pool, else in the cheapest one.
 fn best_share(
     timeline: &Timeline,
     instance: &Instance<'_>,
@@ -160,13 +162,13 @@ fn horizon(instance: &Instance<'_>) -> f64 {
     (latest.fold(instance.now, f64::max) - instance.now).max(SLOT_S)
 }
 
-/// Jobs in order of their deadlines.
+/// Sorts jobs by deadline.
 fn by_deadline(instance: &Instance<'_>, mut jobs: Vec<usize>) -> Vec<usize> {
     jobs.sort_by(|a, b| instance.jobs[*a].deadline.total_cmp(&instance.jobs[*b].deadline).then(a.cmp(b)));
     jobs
 }
 
-/// Asks for every job that is new whether its deadline can be promised, in order of submission.
+/// Decides for every new job whether to accept its deadline, in order of submission.
 fn admit(instance: &Instance<'_>, memory: &mut Memory) {
     let base = PartialPlan::new(instance, |_, free| !free);
     let promised = |memory: &Memory, job: usize| memory.job(instance, job).and_then(|m| m.admitted);
@@ -184,7 +186,7 @@ fn admit(instance: &Instance<'_>, memory: &mut Memory) {
         let submit = |j: usize| instance.jobs[j].job.submit;
         submit(*a).total_cmp(&submit(*b)).then(a.cmp(b))
     });
-    // Who is served in time of these jobs, if they are served in order of deadlines.
+    // Jobs that are in time if served in order of deadlines.
     let in_time = |jobs: &[usize]| -> BTreeSet<usize> {
         let mut timeline = Timeline::new(instance, &base, horizon(instance));
         let jobs = by_deadline(instance, jobs.to_vec()).into_iter();
@@ -197,7 +199,7 @@ fn admit(instance: &Instance<'_>, memory: &mut Memory) {
         })
         .collect()
     };
-    // A promise that can no longer be kept, for other reasons, does not bar newcomers.
+    // An accepted deadline that can no longer be met does not exclude new jobs.
     let mut kept = if new.is_empty() { BTreeSet::new() } else { in_time(&admitted) };
     for job in new {
         admitted.push(job);
@@ -220,7 +222,7 @@ impl Policy for ElasticFlow {
     fn wishes(&self, view: &View<'_, '_>) -> Vec<Preference> {
         let instance = view.instance;
         let mut free: Vec<i64> = (0..instance.types.len()).map(|kind| view.free(kind)).collect();
-        // What each job has now: its pool's levels, and how many of them.
+        // The present pool of each job, as levels, and its level.
         let mut now: Vec<Option<usize>> = vec![None; instance.jobs.len()];
         let admitted = |job: &usize| {
             let promised = view.memory.job(instance, *job).and_then(|m| m.admitted);
@@ -247,7 +249,7 @@ impl Policy for ElasticFlow {
             .filter_map(|job| {
                 let config = view.config(job, now[job]?);
                 let mut configs = levels(instance, job, config.kind);
-                // If it does not fit in one piece, less of the same.
+                // If no node set fits, fewer GPUs of the same type.
                 configs.retain(|c| view.config(job, *c).total_gpus() <= config.total_gpus());
                 configs.reverse();
                 Some(Preference { job, configs })
@@ -260,7 +262,7 @@ impl Policy for ElasticFlow {
     }
 }
 
-/// Who has nothing gets the least it can use, where it is or where that takes the fewest GPU-seconds.
+/// Jobs without GPUs get their minimum, in their pool or where it takes the fewest GPU-seconds.
 fn first_gpus(view: &View<'_, '_>, queue: &[usize], free: &mut [i64], now: &mut [Option<usize>]) {
     for &job in queue {
         if now[job].is_some() {
@@ -285,7 +287,7 @@ fn first_gpus(view: &View<'_, '_>, queue: &[usize], free: &mut [i64], now: &mut 
     }
 }
 
-/// Raises jobs by a level, always the one whose GPU-seconds grow least for each GPU it is given.
+/// Raises jobs by one level, smallest growth of GPU-seconds per added GPU first.
 fn raise(instance: &Instance<'_>, free: &mut [i64], now: &mut [Option<usize>]) {
     let next = |job: usize, config: usize| -> Option<Step> {
         let old = &instance.jobs[job].configs[config];
@@ -310,7 +312,7 @@ fn raise(instance: &Instance<'_>, free: &mut [i64], now: &mut [Option<usize>]) {
 }
 
 struct Step {
-    /// GPU-seconds for each GPU more.
+    /// GPU-seconds per added GPU.
     growth: f64,
     job: usize,
     to: usize,

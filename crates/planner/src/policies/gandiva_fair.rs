@@ -1,4 +1,5 @@
-//! Gandiva_fair (Chaudhary et al., EuroSys 2020): equal tickets, equal GPU time, whoever submits more jobs.
+//! Gandiva_fair (Chaudhary et al., EuroSys 2020): equal tickets give equal GPU time, whatever the number of
+//! jobs.
 
 use std::collections::BTreeMap;
 
@@ -9,16 +10,18 @@ use crate::candidates;
 use crate::instance::{Assignment, Instance};
 use crate::memory::{Memory, tickets};
 
-/// Stride scheduling of gangs by namespaces, on each GPU type on its own: in each round the namespace that has had the fewest GPU-seconds
-/// for its tickets is served first, and in it the job that has had the fewest. Who does not fit is skipped and keeps its turn. A
-/// namespace that comes back starts with the least of those that are there, so that nobody saves up. The number of GPUs is the user's.
+/// Gang-aware stride scheduling by namespace, for each GPU type separately. Each round serves the namespace
+/// with the fewest GPU-seconds per ticket first, and in it the job with the fewest. A job that does not fit
+/// is skipped and keeps its turn. A returning namespace starts with the minimum of the present ones, so it
+/// cannot save up time. The user chooses the number of GPUs.
 ///
-/// Departures: the mechanism is known from the paper's summaries, its code is not public. The fastest type is given out first, and a job
-/// is served on one type in a round. Central and local servers are one here, since the ledger sees all nodes. *Trading* of fast GPUs for
-/// more slow ones between users is not here: it changes who gains from which type, not who has how much of the whole.
+/// Differences: the code is not public; the mechanism is from summaries of the paper. The fastest type is
+/// allocated first, and a job uses one type per round. Central and local servers are one here. *Trading* of
+/// fast GPUs for more slow ones between users is left out. It changes which type a user gains from, not the
+/// share of the whole.
 pub(super) struct GandivaFair;
 
-/// A namespace that was not there starts with the least of those that are, by type.
+/// Starts a new namespace at the minimum of the present ones, by type.
 fn welcome(instance: &Instance<'_>, memory: &mut Memory) {
     let mut least: BTreeMap<GpuType, Seconds> = BTreeMap::new();
     for had in memory.namespaces.values() {
@@ -53,7 +56,7 @@ impl Policy for GandivaFair {
                     .jobs
                     .push(job);
             }
-            // Who may not be moved is served already.
+            // Immovable jobs are already served.
             for (job, assignment) in view.base.assignments.iter().enumerate() {
                 let Some(config) = assignment.as_ref().map(|s| view.config(job, s.config)) else { continue };
                 let namespace = &instance.jobs[job].job.namespace;
@@ -62,7 +65,7 @@ impl Policy for GandivaFair {
                 }
             }
             for user in users.values_mut() {
-                // The last is served first.
+                // The last element is served first.
                 let had = |job: usize| view.memory.job(instance, job).map_or(0.0, |m| m.service.0);
                 let submit = |job: usize| instance.jobs[job].job.submit;
                 user.jobs.sort_by(|&a, &b| {
@@ -90,12 +93,12 @@ impl Policy for GandivaFair {
 }
 
 struct User {
-    /// GPU-seconds for its tickets.
+    /// GPU-seconds per ticket.
     pass: f64,
     jobs: Vec<usize>,
 }
 
-/// The namespace with the least pass that has a job left to try.
+/// The namespace with the smallest pass that has an untried job.
 fn next<'a>(users: &BTreeMap<&'a NamespaceName, User>) -> Option<&'a NamespaceName> {
     users
         .iter()
@@ -115,7 +118,7 @@ fn asked_for(instance: &Instance<'_>, job: usize, kind: usize) -> Option<usize> 
     candidates::fixed(instance, job).into_iter().find(|c| of_kind.contains(c))
 }
 
-/// GPU types, the one on which jobs run fastest first.
+/// GPU types, fastest first.
 fn by_speed(instance: &Instance<'_>) -> Vec<usize> {
     let slowness = |kind: usize| {
         let relative = instance.jobs.iter().filter_map(|data| {

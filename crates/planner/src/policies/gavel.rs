@@ -3,29 +3,32 @@
 use super::{Policy, Preference, View, levels};
 use crate::instance::Instance;
 
-/// A linear programme says for which part of the time each job is to run on each GPU type: it makes the sum of throughput per cost as large
-/// as possible, where every job makes its deadline at that speed. Rounds carry it out: in each, pairs of job and type are served by the
-/// time they are to have over the time they had, if they fit. The number of GPUs is the user's.
+/// A linear program decides what part of the time each job runs on each GPU type. It maximizes the sum of
+/// throughput per cost such that every job meets its deadline. Rounds carry it out: pairs of job and type are
+/// served by target time divided by received time, if they fit. The user chooses the number of GPUs.
 ///
-/// Departures: where not all deadlines can be met the published code drops *all* of them; here a job that falls short costs its weight
-/// instead, so that the least important do. Throughputs are summed there as steps per second of whatever model; here they are parts of a
-/// job's own best, so that no model counts more for its units. Cost is the energy a job takes there, not a rent. The programme is
-/// solved by prices and averaging (`solve`), to about a hundredth. Sharing of GPUs by two jobs is not here.
+/// Differences: if not all deadlines can be met, the published code drops *all* of them. Here a job that
+/// falls short costs its weight instead, so the least important ones fall short. Throughputs there are steps
+/// per second of any model; here they are relative to the job's own best. Cost here is energy, not rent. The
+/// program is solved by prices and averaging (`solve`), to about 1 %. Sharing of a GPU by two jobs is left
+/// out.
 pub(super) struct Gavel;
 
-/// A job that falls short of its deadline by all of its speed costs as much as so many times what it can gain, at the mean weight.
+/// Penalty of a job that misses its deadline by its whole speed, as a multiple of its best gain, at the mean
+/// weight.
 const SHORTFALL: f64 = 10.0;
-/// Less than this part of the time is none.
+/// A smaller part of the time counts as 0.
 const NONE: f64 = 1e-3;
 
-/// One job of the programme.
+/// One job of the program.
 struct Row {
     job: usize,
-    /// By GPU type: configuration, GPUs, speed and gain at full time. Speeds and gains are parts of the job's best.
+    /// By GPU type: configuration, GPUs, speed and gain at full time. Speeds and gains are relative to the
+    /// job's best.
     options: Vec<Choice>,
-    /// Speed it needs to be in time.
+    /// Speed required by the deadline.
     need: f64,
-    /// What falling short of that costs, for the whole of its speed.
+    /// Penalty for missing all of that speed.
     penalty: f64,
 }
 
@@ -50,7 +53,7 @@ impl Policy for Gavel {
             for (choice, part) in row.options.iter().zip(parts).filter(|(_, part)| **part > NONE) {
                 let name = &instance.types[choice.kind].name;
                 let had = memory.and_then(|m| m.received.get(name)).map_or(0.0, |s| s.0 / age);
-                // Who had nothing of what it is to have comes first, as published.
+                // Pairs without any received time come first, as published.
                 let priority = if had > 0.0 { part / had } else { part * 1e9 };
                 pairs.push((priority, *part, row.job, choice.config));
             }
@@ -72,7 +75,7 @@ fn rows(view: &View<'_, '_>) -> Vec<Row> {
             let choices: Vec<usize> =
                 (0..instance.types.len()).filter_map(|kind| asked_for(instance, job, kind)).collect();
             let time = |c: usize| data.configs[c].time.max(f64::MIN_POSITIVE);
-            // Work for each joule, overhead of its nodes included.
+            // Work per joule, including the overhead of its nodes.
             let thrift = |c: usize| {
                 let config = &data.configs[c];
                 let watts = config.power + instance.types[config.kind].overhead * f64::from(config.nodes);
@@ -95,7 +98,7 @@ fn rows(view: &View<'_, '_>) -> Vec<Row> {
         .collect()
 }
 
-/// The configuration on a type with what the user asked for, else the least it can use.
+/// The configuration on a type with the requested GPUs, else with the fewest.
 fn asked_for(instance: &Instance<'_>, job: usize, kind: usize) -> Option<usize> {
     let levels = levels(instance, job, kind);
     let wanted = instance.jobs[job].job.requested_gpus.map(|g| i64::from(g.0));
@@ -103,14 +106,14 @@ fn asked_for(instance: &Instance<'_>, job: usize, kind: usize) -> Option<usize> 
     if wanted.is_some() { same } else { levels.first().copied() }
 }
 
-/// Steps of the prices.
+/// Number of price updates.
 const STEPS: u32 = 400;
 
-/// For each row the part of the time on each of its options: maximises the sum of gains, less penalties for speed that is missing, where
-/// no type is used more than there is.
+/// For each row the part of the time on each of its options. Maximizes the sum of gains less penalties for
+/// missing speed, within the GPUs of each type.
 ///
-/// By a price for the GPUs of each type, raised where too much is asked for (subgradient), and the mean of the answers of the second
-/// half, which tends to a solution of the programme.
+/// A subgradient method raises the price of GPU types with excess demand. The result is the mean over the
+/// second half of the updates, which tends to a solution of the program.
 fn solve(rows: &[Row], room: &[f64]) -> Vec<Vec<f64>> {
     let mut prices = vec![0.0_f64; room.len()];
     let mut sums: Vec<Vec<f64>> = rows.iter().map(|row| vec![0.0; row.options.len()]).collect();
@@ -129,7 +132,7 @@ fn solve(rows: &[Row], room: &[f64]) -> Vec<Vec<f64>> {
         kept += if keep { 1.0 } else { 0.0 };
         let size = 1.0 / libm::sqrt(f64::from(step) + 1.0);
         for ((price, used), room) in prices.iter_mut().zip(&used).zip(room) {
-            // By the part that is asked for too much, so that steps are alike for many GPUs and few.
+            // Relative excess demand, so that step sizes suit many GPUs and few.
             *price = (*price + size * (used - room) / room.max(1.0)).max(0.0);
         }
     }
@@ -139,13 +142,14 @@ fn solve(rows: &[Row], room: &[f64]) -> Vec<Vec<f64>> {
     sums
 }
 
-/// The best a row can do at these prices: one option all the time, none, or two of these so that the need is met exactly.
+/// The best response of a row to these prices: one option all the time, none, or two that together meet the
+/// need exactly.
 fn answer(row: &Row, prices: &[f64]) -> Vec<(usize, f64)> {
     let net = |i: usize| {
         let choice = &row.options[i];
         choice.gain - choice.gpus * prices[choice.kind]
     };
-    // The last one stands for nothing: no speed, no gain.
+    // The last index is no option: no speed, no gain.
     let nothing = row.options.len();
     let point = |i: usize| if i == nothing { (0.0, 0.0) } else { (row.options[i].speed, net(i)) };
     let missed = |speed: f64| row.penalty * (row.need - speed).max(0.0);
@@ -185,7 +189,7 @@ mod tests {
         Row { job: 0, options: options.iter().enumerate().map(option).collect(), need, penalty }
     }
 
-    /// Parts within three hundredths.
+    /// Asserts that parts are equal within 0.03.
     fn near(parts: &[Vec<f64>], wanted: &[&[f64]]) {
         for (part, wanted) in parts.iter().flatten().zip(wanted.iter().copied().flatten()) {
             assert!((part - wanted).abs() < 0.03, "{parts:?}, not {wanted:?}");
@@ -201,14 +205,14 @@ mod tests {
 
     #[test]
     fn who_must_be_in_time_gets_as_much_of_the_fast_type_as_it_needs() {
-        // The slow type is the thriftier one; alone it is too slow: 0.4 a + 1.0 (1 - a) = 0.7.
+        // The slow type is more efficient, but too slow alone: 0.4 a + 1.0 (1 - a) = 0.7.
         let rows = [row(&[(1.0, 0.5), (0.4, 1.0)], 0.7, 10.0)];
         near(&solve(&rows, &[1.0, 1.0]), &[&[0.5, 0.5]]);
     }
 
     #[test]
     fn where_not_all_can_be_in_time_the_least_important_is_late() {
-        // Both need all of the one GPU. The published code would forget both deadlines.
+        // Both need the single GPU all the time. The published code would drop both deadlines.
         let rows = [row(&[(1.0, 1.0)], 1.0, 30.0), row(&[(1.0, 1.0)], 1.0, 3.0)];
         near(&solve(&rows, &[1.0]), &[&[1.0], &[0.0]]);
     }

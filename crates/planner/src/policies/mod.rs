@@ -1,12 +1,12 @@
-//! Other systems' policies, behind the same door and under the same constraints.
+//! Policies of other systems, behind the same API and under the same constraints.
 //!
-//! A policy says who may have what, most entitled first ([`Policy::wishes`]); `pack` gives it out on the ledger that all methods
-//! share, leaves who runs where it runs as far as that is possible, and repeats that until nothing changes any more. So a policy can
-//! neither break a constraint nor move jobs about for nothing.
+//! A policy ranks jobs with the configurations they may have ([`Policy::wishes`]). `pack` assigns them with
+//! the capacity checks that all methods share, and keeps running jobs in place where possible. It repeats
+//! this until nothing changes. So no policy can break a constraint or move jobs without reason.
 //!
-//! What every method of this planner promises holds for these as well, though the published systems do not: jobs that may not be
-//! touched are not, a lowered power budget is met by limits and stops of least cost first, and whoever has waited longest is served
-//! first ([`crate::reserve`]).
+//! The planner's guarantees hold as well, though the published systems lack them. Immovable jobs are not
+//! moved. A lowered power budget is met by limits and stops of least cost first. The longest-waiting job is
+//! served first ([`crate::reserve`]).
 
 mod again;
 mod elasticflow;
@@ -26,29 +26,29 @@ use crate::memory::Memory;
 use crate::method::MethodName;
 use crate::partial::PartialPlan;
 
-/// A job, and configurations it may be given, best first. A job may come several times.
+/// A job and its allowed configurations, best first. A job may occur several times.
 struct Preference {
     job: usize,
     configs: Vec<usize>,
 }
 
-/// What a policy looks at.
+/// Input of a policy.
 struct View<'a, 'b> {
     instance: &'a Instance<'b>,
-    /// The cluster without those that may be moved.
+    /// The cluster without the movable jobs.
     base: &'a PartialPlan,
-    /// Where everybody is.
+    /// Current assignments.
     present: &'a [Option<Assignment>],
     memory: &'a Memory,
 }
 
 impl View<'_, '_> {
-    /// Jobs whose place is open.
+    /// Jobs without an assignment in `base`.
     fn open(&self) -> impl Iterator<Item = usize> {
         (0..self.instance.jobs.len()).filter(|job| self.base.assignments[*job].is_none())
     }
 
-    /// GPUs of a type that nobody holds who may not be moved.
+    /// GPUs of a type that no immovable job holds.
     fn free(&self, kind: usize) -> i64 {
         self.instance.types[kind].nodes.iter().map(|n| self.base.ledger.free_gpus(*n).max(0)).sum()
     }
@@ -58,29 +58,29 @@ impl View<'_, '_> {
     }
 }
 
-/// A rule of who may have what.
+/// A rule for the order of jobs and their configurations.
 trait Policy {
-    /// Brings what is remembered up to date before it is looked at.
+    /// Updates the memory before it is used.
     fn prepare(&self, _instance: &Instance<'_>, _memory: &mut Memory) {}
 
-    /// Most entitled first. Who is in none is offered what is left.
+    /// Preferences, highest priority first. Jobs without one may get leftovers.
     fn wishes(&self, view: &View<'_, '_>) -> Vec<Preference>;
 
-    /// What a job is offered of what is left, best first.
+    /// Configurations that a job may have from the leftovers, best first.
     fn leftovers(&self, instance: &Instance<'_>, job: usize) -> Vec<usize> {
         crate::candidates::fixed(instance, job)
     }
 }
 
-/// Least length of a round: Gavel's.
+/// Minimum length of a round, as in Gavel.
 const ROUND: Seconds = Seconds(360.0);
-/// A round is at least so many restarts long, so that no more than a tenth of it goes into them.
+/// A round lasts at least this many restarts, so restarts take at most a tenth of it.
 const RESTARTS_IN_ROUND: f64 = 10.0;
 
-/// Most looks at what a plan leads to.
+/// Maximum repetitions on a plan's own outcome.
 const REPETITIONS: usize = 6;
 
-/// One decision.
+/// Makes one decision.
 pub(crate) fn decide(instance: &Instance<'_>, method: MethodName) -> Outcome {
     let (policy, rounds): (Box<dyn Policy>, bool) = match method {
         MethodName::Tiresias => (Box::new(queues::Tiresias), false),
@@ -98,7 +98,7 @@ pub(crate) fn decide(instance: &Instance<'_>, method: MethodName) -> Outcome {
     let mut memory = remembered(instance);
     let in_round = rounds && memory.round_ends.is_some_and(|end| memory.now < end);
     let mut settled = pack::settle(instance, policy.as_ref(), &memory, in_round);
-    // A plan carried out is kept: what the policy says then is what it says now.
+    // A plan must be stable: the policy decides the same once it is carried out.
     for _ in 0..REPETITIONS {
         let next = again::carried_out(instance, &settled.assignments);
         let then = Instance::new(&next);
@@ -128,7 +128,8 @@ pub(crate) fn decide(instance: &Instance<'_>, method: MethodName) -> Outcome {
     }
 }
 
-/// A job's configurations on a GPU type without power limit, one for each number of GPUs (on as few nodes as possible), in order of GPUs.
+/// Configurations without power limit on a GPU type, one per number of GPUs (on the fewest nodes), in order
+/// of GPUs.
 fn levels(instance: &Instance<'_>, job: usize, kind: usize) -> Vec<usize> {
     let configs = &instance.jobs[job].configs;
     let mut levels: Vec<usize> = (0..configs.len())
@@ -139,7 +140,7 @@ fn levels(instance: &Instance<'_>, job: usize, kind: usize) -> Vec<usize> {
     levels
 }
 
-/// Whether a job holds anything that may be counted as a start.
+/// Whether a job holds a placement that counts as started.
 fn runs(view: &View<'_, '_>, job: usize) -> bool {
     view.present[job].is_some()
 }

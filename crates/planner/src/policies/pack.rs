@@ -1,4 +1,4 @@
-//! From wishes to spots.
+//! Assigns preferences to nodes.
 
 use super::{Policy, Preference, View};
 use crate::budget;
@@ -9,29 +9,30 @@ use crate::partial::PartialPlan;
 use crate::reserve::{self, Reservation};
 use crate::snapshot::Preemption;
 
-/// What came of it.
+/// The resulting assignments.
 pub(super) struct Settled {
     pub assignments: Vec<Option<Assignment>>,
-    /// Jobs stopped to come down to the power budget.
+    /// Jobs stopped to meet the power budget.
     pub stopped: Vec<usize>,
     pub reserved_for: Option<usize>,
-    /// How often wishes were given out.
+    /// Number of repetitions.
     pub rounds: u64,
 }
 
-/// Most repetitions until nothing changes. The set of served jobs only gets better in the order of the wishes, so few are needed.
+/// Maximum repetitions until nothing changes. Few are needed: served jobs only improve in the order of
+/// preferences.
 const REPETITIONS: u64 = 8;
-/// Rounds of giving out: a later job may open a node whose overhead had been too much for the budget.
+/// Maximum rounds of assignment: a later job may open a node whose overhead had exceeded the budget.
 const ROUNDS: usize = 16;
 
-/// Gives out by a policy's wishes, with what that leads to as the present, until it leads to itself.
+/// Assigns by a policy's preferences and repeats on the outcome until it is stable.
 ///
-/// `keep`: nobody is moved or stopped; what is free is given out.
+/// `keep`: moves and stops no job; assigns free capacity only.
 pub(super) fn settle(instance: &Instance<'_>, policy: &dyn Policy, memory: &Memory, keep: bool) -> Settled {
     let mut whole = PartialPlan::new(instance, |_, _| true);
     let stopped = budget::enforce(instance, &mut whole);
     if instance.above_budget && stopped.is_empty() {
-        // While some leave for a lower budget, nobody takes their place.
+        // While jobs leave for a lower budget, no job takes their place.
         return Settled { assignments: whole.assignments, stopped, reserved_for: None, rounds: 0 };
     }
     let mut base = whole.clone();
@@ -48,7 +49,7 @@ pub(super) fn settle(instance: &Instance<'_>, policy: &dyn Policy, memory: &Memo
     while rounds < REPETITIONS {
         rounds += 1;
         let mut wishes = ordered(policy, &View { instance, base: &base, present: &present, memory });
-        // Who was stopped for a lower budget while others leave for it does not come back on the watts that are to be saved.
+        // A job stopped for a lower budget does not start on watts that leaving jobs still draw.
         wishes.retain(|wish| !instance.above_budget || !stopped.contains(&wish.job));
         let (mut partial, reserved) = assign(instance, &base, &present, &wishes);
         if reserved.is_none()
@@ -62,7 +63,7 @@ pub(super) fn settle(instance: &Instance<'_>, policy: &dyn Policy, memory: &Memo
         if settled {
             break;
         }
-        // Who may not be moved once it runs is among the others from here on, as it will be at the next decision.
+        // A new job that is immovable once it runs is treated so from here, as at the next decision.
         for (job, assignment) in present.iter().enumerate() {
             let begins = assignment.as_ref() != instance.jobs[job].present();
             if let (Some(assignment), None, true) =
@@ -75,19 +76,19 @@ pub(super) fn settle(instance: &Instance<'_>, policy: &dyn Policy, memory: &Memo
     Settled { assignments: present, stopped, reserved_for, rounds }
 }
 
-/// Whether a job that begins to run now may not be moved at the next decision.
+/// Whether a job that starts now is immovable at the next decision.
 fn stays(instance: &Instance<'_>, job: usize) -> bool {
     let job = instance.jobs[job].job;
     !job.movable || job.preemption == Preemption::Never || job.min_run.0 > 0.0
 }
 
-/// Who has waited longest comes first, and who has no wish is offered what is left.
+/// Overdue jobs first, then preferences, then jobs without one for leftovers.
 fn ordered(policy: &dyn Policy, view: &View<'_, '_>) -> Vec<Preference> {
     let instance = view.instance;
     let mut wishes = policy.wishes(view);
     wishes.retain(|wish| view.base.assignments[wish.job].is_none());
     let rest = view.open().map(|job| Preference { job, configs: policy.leftovers(instance, job) });
-    // Who is late beyond measure does not choose.
+    // Overdue jobs ignore the policy's choice.
     let (aged_out, others): (Vec<Preference>, Vec<Preference>) =
         rest.partition(|w| instance.jobs[w.job].aged_out);
     let mut aged_out = aged_out;
@@ -98,7 +99,8 @@ fn ordered(policy: &dyn Policy, view: &View<'_, '_>) -> Vec<Preference> {
     aged_out.into_iter().chain(wishes).chain(others).collect()
 }
 
-/// Gives out in order; whoever may have what it has keeps it. Room is kept for the first overdue job that does not fit.
+/// Assigns in order; a job whose present placement is allowed keeps it. The first overdue job that does not
+/// fit gets a reservation.
 fn assign(
     instance: &Instance<'_>,
     base: &PartialPlan,
@@ -120,7 +122,7 @@ fn assign(
             if give(instance, &mut partial, present, job, configs) {
                 placed = true;
             } else if let Some(kept) = &reserved {
-                // Until that room is expected to be free, others may use it.
+                // Until the reserved capacity is expected to be free, other jobs may use it.
                 let short: Vec<usize> = configs
                     .iter()
                     .copied()
@@ -140,7 +142,7 @@ fn assign(
     (partial, reserved)
 }
 
-/// What the job holds, if it may have that, else the first configuration that fits anywhere.
+/// The present placement if allowed, else the first configuration that fits anywhere.
 fn give(
     instance: &Instance<'_>,
     partial: &mut PartialPlan,
@@ -157,14 +159,14 @@ fn give(
     partial.ledger.any_open() && partial.place_first(instance, job, configs)
 }
 
-/// The same GPUs, whatever the power limit: with a limit a job may stay.
+/// Same GPUs, whatever the power limit: setting a limit needs no move.
 fn alike(instance: &Instance<'_>, job: usize, config: usize, assignment: &Assignment) -> bool {
     let data = &instance.jobs[job];
     let (a, b) = (&data.configs[config], &data.configs[assignment.config]);
     (a.kind, a.nodes, a.gpus) == (b.kind, b.nodes, b.gpus)
 }
 
-/// The same jobs with the same GPUs, but whoever runs stays where it is; none if the others then do not fit.
+/// The same jobs with the same GPUs, with running jobs kept in place; `None` if the others then do not fit.
 fn stay(
     instance: &Instance<'_>,
     base: &PartialPlan,

@@ -1,4 +1,5 @@
-//! PowerFlow-like (Gu et al., arXiv 2304.06381): the largest gain of time for each part of energy, under a power budget.
+//! PowerFlow-like (Gu et al., arXiv 2304.06381): the largest time gain per added energy, under a power
+//! budget.
 
 use std::collections::BinaryHeap;
 
@@ -6,13 +7,15 @@ use super::{Policy, Preference, View, levels};
 use crate::candidates;
 use crate::instance::{Config, Instance};
 
-/// Every job gets the fewest GPUs it can use, in order of submission, at their thriftiest setting. Then, again and again, the step (more
-/// GPUs, a higher power limit, or as many GPUs of a faster type) is taken whose gain of completion time, as a share, is largest for the energy it adds, as a share,
-/// until the budget would be exceeded or GPUs run out. Being of shares it needs no length of jobs.
+/// Every job gets its fewest GPUs at the most efficient setting, in order of submission. Then the best step
+/// is taken repeatedly: more GPUs, a higher power limit, or as many GPUs of a faster type. The best has the
+/// largest relative gain of completion time per relative increase of energy. This ends when the budget or the
+/// GPUs are used up. Relative values make job lengths unnecessary.
 ///
-/// Only the paper's abstract and a third party's port of its Algorithm 1 were read: hence "like". Its models of throughput and energy
-/// are the snapshot's tables, frequencies are power limits, and its energy budget is the cluster's power budget; without one,
-/// GPUs run out first. Its cluster has one GPU type; here a faster type counts as a higher frequency. Buddy placement is best fit.
+/// Only the paper's abstract and a third-party port of its Algorithm 1 were available, hence "like". Its
+/// models of throughput and energy are the snapshot's tables, and frequencies are power limits. Its energy
+/// budget is the power budget; without one, only GPUs limit the steps. Its cluster has one GPU type; here a
+/// faster type counts as a higher frequency. Buddy placement is best fit.
 pub(super) struct PowerFlow;
 
 impl Policy for PowerFlow {
@@ -41,7 +44,7 @@ impl Policy for PowerFlow {
             .collect();
         while let Some(step) = steps.pop() {
             let (old, new) = (view.config(step.job, step.from), view.config(step.job, step.to));
-            // A step from where the job no longer is: its other step was better.
+            // An outdated step: the job took its other step.
             let back = if new.kind == old.kind { old.total_gpus() } else { 0 };
             if now[step.job] != Some(step.from) || new.total_gpus() - back > free[new.kind] {
                 continue;
@@ -60,7 +63,7 @@ impl Policy for PowerFlow {
             .into_iter()
             .filter_map(|job| {
                 let config = now[job]?;
-                // If it does not fit in one piece, less of the same.
+                // If no node set fits, fewer GPUs of the same type.
                 let total = view.config(job, config).total_gpus();
                 let mut configs = vec![config];
                 let less = levels(instance, job, view.config(job, config).kind);
@@ -75,7 +78,7 @@ impl Policy for PowerFlow {
     }
 }
 
-/// Milliwatts that a job adds to those of idle GPUs; the overhead of its nodes is left to the ledger.
+/// Milliwatts that a job adds to those of idle GPUs; `Capacity` counts the overhead of its nodes.
 fn net(instance: &Instance<'_>, config: &Config) -> i128 {
     config.draw_mw() - instance.types[config.kind].idle_mw * i128::from(config.total_gpus())
 }
@@ -84,7 +87,7 @@ fn energy(config: &Config) -> f64 {
     config.power * config.time
 }
 
-/// The least a job can use, at its thriftiest.
+/// The fewest GPUs of a job, at the most efficient setting.
 fn first(view: &View<'_, '_>, job: usize, free: &[i64], watts: Option<i128>) -> Option<usize> {
     let instance = view.instance;
     let mut best: Option<usize> = None;
@@ -105,7 +108,8 @@ fn first(view: &View<'_, '_>, job: usize, free: &[i64], watts: Option<i128>) -> 
     best
 }
 
-/// The next number of GPUs at the same limit, the next limit on the same GPUs, and as many GPUs of each faster type.
+/// The next number of GPUs at the same limit, the next limit on the same GPUs, and as many GPUs of each
+/// faster type.
 fn next(instance: &Instance<'_>, job: usize, from: usize) -> Vec<Step> {
     let configs = &instance.jobs[job].configs;
     let old = &configs[from];
@@ -129,7 +133,7 @@ fn next(instance: &Instance<'_>, job: usize, from: usize) -> Vec<Step> {
     let step = |to: usize| {
         let gain = (old.time - configs[to].time) / old.time;
         let price = (energy(&configs[to]) - energy(old)) / energy(old).max(f64::MIN_POSITIVE);
-        // What saves energy as well comes first.
+        // Steps that also save energy come first.
         let worth = if price > 0.0 { gain / price } else { f64::MAX };
         Step { worth, job, from, to }
     };

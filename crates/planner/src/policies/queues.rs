@@ -1,4 +1,4 @@
-//! Policies that are an order of jobs with fixed requests, preemptive: Tiresias and shortest remaining time first.
+//! Preemptive policies that only order jobs with fixed requests: Tiresias and shortest remaining time first.
 
 use andreas_core::{Seconds, Time};
 
@@ -8,30 +8,33 @@ use crate::instance::Instance;
 use crate::memory::Memory;
 use crate::snapshot::JobState;
 
-/// Tiresias with two-dimensional least attained service (Gu et al., NSDI 2019; SymbioticLab/Tiresias at 959f9b08, `simulator/`).
+/// Tiresias with two-dimensional least attained service (Gu et al., NSDI 2019; SymbioticLab/Tiresias at
+/// 959f9b08, `simulator/`).
 ///
-/// A job's attained service is its GPU-seconds so far. It falls from queue to queue as that passes the thresholds; queues are served
-/// in order, who does not fit is skipped, and inside a queue nobody who runs is stopped for one who does not (first started, first
-/// served). Who has waited eight times as long as it has run starts again in the first queue. The length of jobs is not used.
+/// A job's attained service is its GPU-seconds so far. It drops to the next queue as that passes a threshold.
+/// Queues are served in order, and jobs that do not fit are skipped. Inside a queue no running job is stopped
+/// for a waiting one (first started, first served). A job that has waited eight times its run time returns to
+/// the first queue. The length of jobs is not used.
 ///
-/// Departures: nobody is stopped before it has trained for as long as its start took, or gangs that fall a queue within the time of a
-/// start take turns in starting for ever. GPUs are of several types here and were of one there: a job takes the fastest type that has room and stays on it. Where
-/// a model's tensors are skewed, the original packs it on few nodes and spreads the others; here all are packed. The Gittins index is
-/// not here.
+/// Differences: no job is stopped before it has trained for as long as its start took. Otherwise gangs that
+/// drop a queue during a start could alternate forever. The original has one GPU type. Here a job takes the
+/// fastest type with room and stays on it. The original packs models with skewed tensors on few nodes and
+/// spreads the others; here all are packed. The Gittins index is left out.
 pub(super) struct Tiresias;
 
 /// GPU-seconds at which a job leaves its queue (`queue_limit` of the published simulator).
 const THRESHOLDS: [f64; 3] = [3250.0, 7200.0, 18_000.0];
-/// Waiting so many times as long as it ran makes a job new again (the paper's PROMOTEKNOB, with Voda's value).
+/// Waiting time, as a multiple of run time, that makes a job new again (the paper's PROMOTEKNOB, with Voda's
+/// value).
 const PROMOTE: f64 = 8.0;
 
-/// It has not trained for as long as its start took.
+/// Whether it has trained for less time than its start took.
 fn starts_still(instance: &Instance<'_>, job: usize) -> bool {
     let JobState::Running { since, .. } = &instance.jobs[job].job.state else { return false };
     (instance.snapshot.now - *since).0 < 2.0 * instance.snapshot.restart.0
 }
 
-/// Who has starved is taken as new.
+/// Makes starved jobs new again.
 fn forget_the_starved(memory: &mut Memory) {
     let now = memory.now;
     for job in memory.jobs.values_mut() {
@@ -58,8 +61,8 @@ impl Policy for Tiresias {
     }
 }
 
-/// Shortest remaining time first, preemptive, knowing all times: an oracle for mean completion times (Schrage 1968). Where times are only
-/// predicted it is as good as the predictions.
+/// Shortest remaining time first, preemptive, with known times: an oracle for mean completion times (Schrage
+/// 1968). With predicted times it is as good as the predictions.
 pub(super) struct Srtf;
 
 impl Policy for Srtf {
@@ -68,13 +71,13 @@ impl Policy for Srtf {
     }
 }
 
-/// What is left on the fastest of what the user asked for; infinite without.
+/// Remaining time on the fastest requested configuration; infinite without one.
 fn remaining(instance: &Instance<'_>, job: usize) -> f64 {
     let configs = candidates::fixed(instance, job);
     configs.iter().map(|c| instance.jobs[job].configs[*c].time).fold(f64::INFINITY, f64::min)
 }
 
-/// By a rank, smallest first; then who runs, then by submission.
+/// Sorts by rank, smallest first, then running jobs first, then by submission.
 fn in_order(view: &View<'_, '_>, rank: impl Fn(usize) -> f64) -> Vec<Preference> {
     let submit = |job: usize| view.instance.jobs[job].job.submit;
     let mut jobs: Vec<(f64, usize)> = view.open().map(|job| (rank(job), job)).collect();

@@ -1,4 +1,4 @@
-//! Each policy's rule, on instances small enough to do by hand.
+//! Each policy's rule, on instances small enough to check by hand.
 
 use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, Steps, Time, Watts};
 
@@ -9,7 +9,7 @@ use crate::{
 
 const HOUR: f64 = 3600.0;
 
-/// Nodes of eight GPUs of one type that draw 50 W idle.
+/// Nodes with eight GPUs of one type that draw 50 W idle.
 fn cluster(nodes: usize) -> Snapshot {
     Snapshot {
         now: Time(0.0),
@@ -43,7 +43,7 @@ fn node(name: &str, gpu_type: &str) -> Node {
     }
 }
 
-/// A job that takes so many seconds on so many GPUs, 250 W each; the first is what the user asked for.
+/// A job with a time for each number of GPUs, 250 W per GPU; the first number is the requested one.
 fn job(name: &str, times: &[(u32, f64)]) -> Job {
     let (namespace, _) = name.split_once('/').unwrap();
     let row = |(gpus, time): &(u32, f64)| row("A100", *gpus, *time, 250.0);
@@ -118,7 +118,7 @@ fn tiresias_serves_who_had_least_and_stops_nobody_in_its_own_queue() {
     // Below the first threshold both are in the first queue,
     with_service(&mut snapshot, &[("a/old", 3249.0, 406.0)]);
     assert_eq!(gpus(&decide(&snapshot, MethodName::Tiresias)), [("a/new", 0), ("a/old", 8)]);
-    // above it the new one is, whatever its length.
+    // above it the new one is first, whatever its length.
     with_service(&mut snapshot, &[("a/old", 3251.0, 406.0)]);
     assert_eq!(gpus(&decide(&snapshot, MethodName::Tiresias)), [("a/new", 8), ("a/old", 0)]);
 }
@@ -135,7 +135,7 @@ fn tiresias_skips_who_does_not_fit_and_takes_the_starved_as_new() {
     with_service(&mut snapshot, &[("a/served", 50_000.0, 100.0), ("a/other", 0.0, 0.0)]);
     let plan = decide(&snapshot, MethodName::Tiresias);
     assert_eq!(gpus(&plan), [("a/kept", 4), ("a/large", 0), ("a/served", 4)]);
-    // Who has waited eight times as long as it ran is back in the first queue: its service is forgotten.
+    // A job that has waited eight times its run time returns to the first queue: its service is reset.
     for (since, service) in [(-800.0, 0.0), (-799.0, 50_000.0)] {
         let memory = snapshot.memory.as_mut().unwrap();
         memory.jobs.get_mut("a/served").unwrap().waits_since = Some(Time(since));
@@ -173,7 +173,7 @@ fn srtf_stops_the_long_for_the_short() {
 
 #[test]
 fn elasticflow_gives_the_smallest_share_in_time_and_the_rest_where_it_costs_least() {
-    // Both need two GPUs to be in time; of the four that are left the well-scaling one gains more for each GPU.
+    // Both need two GPUs to be in time; of the four GPUs left the well-scaling one gains more per GPU.
     let mut snapshot = cluster(1);
     let well = [(1, 4.0 * HOUR), (2, 2.0 * HOUR), (4, 1.05 * HOUR), (8, 0.55 * HOUR)];
     let badly = [(1, 4.0 * HOUR), (2, 2.0 * HOUR), (4, 1.8 * HOUR), (8, 1.7 * HOUR)];
@@ -182,7 +182,7 @@ fn elasticflow_gives_the_smallest_share_in_time_and_the_rest_where_it_costs_leas
         vec![Job { deadline: due, ..job("a/badly", &badly) }, Job { deadline: due, ..job("a/well", &well) }];
     let plan = decide(&snapshot, MethodName::Elasticflow);
     assert_eq!(gpus(&plan), [("a/badly", 4), ("a/well", 4)]);
-    // With room for two levels only, not for three, the well-scaling one gets it.
+    // With capacity for two levels but not three, the well-scaling one gets it.
     snapshot.nodes[0].free_gpus = GpuCount(6);
     let plan = decide(&snapshot, MethodName::Elasticflow);
     assert_eq!(gpus(&plan), [("a/badly", 2), ("a/well", 4)]);
@@ -190,7 +190,7 @@ fn elasticflow_gives_the_smallest_share_in_time_and_the_rest_where_it_costs_leas
 
 #[test]
 fn elasticflow_promises_what_it_can_keep_and_leaves_the_rest_to_others() {
-    // Three jobs, each of which needs five of eight GPU hours until the same deadline.
+    // Three jobs, each needing five of eight GPU hours until the same deadline.
     let mut snapshot = cluster(1);
     let due = Some(Time(HOUR));
     for (i, name) in ["a/first", "a/second", "a/third"].into_iter().enumerate() {
@@ -205,7 +205,7 @@ fn elasticflow_promises_what_it_can_keep_and_leaves_the_rest_to_others() {
         [admitted("a/first"), admitted("a/second"), admitted("a/third")],
         [Some(true), Some(true), Some(false)]
     );
-    // A newcomer with an earlier deadline does not break a promise.
+    // A new job with an earlier deadline does not break an accepted one.
     snapshot.memory = Some(memory);
     let early = Job { deadline: Some(Time(0.7 * HOUR)), ..job("a/early", &[(8, 0.6 * HOUR)]) };
     snapshot.jobs.push(early);
@@ -216,7 +216,7 @@ fn elasticflow_promises_what_it_can_keep_and_leaves_the_rest_to_others() {
 
 #[test]
 fn elasticflow_lets_a_job_wait_that_has_time_only_while_others_need_its_gpus() {
-    // The urgent one needs all GPUs at first; the other one is in time if it starts then.
+    // The urgent one needs all GPUs at first; the other is in time if it starts after that.
     let mut snapshot = cluster(1);
     let urgent = Job { deadline: Some(Time(HOUR)), ..job("a/urgent", &[(8, 0.99 * HOUR)]) };
     let patient = Job { deadline: Some(Time(4.0 * HOUR)), ..job("a/patient", &[(4, 2.0 * HOUR)]) };
@@ -228,7 +228,7 @@ fn elasticflow_lets_a_job_wait_that_has_time_only_while_others_need_its_gpus() {
 
 #[test]
 fn gavel_gives_each_type_to_who_does_most_with_a_joule_there_and_keeps_its_rounds() {
-    // A T4 draws a seventh; one model is half as fast there, the other a tenth.
+    // A T4 draws a seventh; one model runs at half the speed there, the other at a tenth.
     let mut snapshot = cluster(1);
     snapshot.gpu_types.push(kind("T4"));
     snapshot.nodes.push(node("t0", "T4"));
@@ -240,7 +240,7 @@ fn gavel_gives_each_type_to_who_does_most_with_a_joule_there_and_keeps_its_round
     let plan = decide(&snapshot, MethodName::Gavel);
     let place = |plan: &Plan, job: &str| plan.jobs[job].decision.placement().unwrap().gpu_type.to_string();
     assert_eq!((place(&plan, "a/light"), place(&plan, "a/heavy")), ("T4".into(), "A100".into()));
-    // A deadline that only the A100 makes turns that round, though it costs more,
+    // A deadline that only the A100 meets reverses this, at a higher cost,
     snapshot.jobs[0].deadline = Some(Time(1.05 * HOUR));
     let turned = decide(&snapshot, MethodName::Gavel);
     assert_eq!(place(&turned, "a/light"), "A100");
@@ -277,7 +277,7 @@ fn gandiva_fair_shares_by_tickets_not_by_jobs() {
     snapshot.namespaces = vec![tickets("few", 3.0), tickets("many", 1.0)];
     let plan = decide(&snapshot, MethodName::GandivaFair);
     assert_eq!((of(&plan, "many"), of(&plan, "few")), (2, 6));
-    // Who has had more than its part waits until that is even.
+    // A namespace above its share waits until the shares are even.
     let had = |name: &str, gpu_s: f64| (name.into(), [("A100".into(), Seconds(gpu_s))].into());
     snapshot.namespaces.clear();
     let namespaces = [had("few", 0.0), had("many", 1e6)].into();
@@ -288,7 +288,7 @@ fn gandiva_fair_shares_by_tickets_not_by_jobs() {
 
 #[test]
 fn powerflow_takes_the_step_with_the_largest_gain_for_its_energy() {
-    // Both may double; the well-scaling one uses no more energy for it, and there are watts for one of them only.
+    // Both may double. The well-scaling one needs no more energy for it, and the watts allow only one.
     let mut snapshot = cluster(1);
     snapshot.jobs = vec![
         job("a/badly", &[(1, 4.0 * HOUR), (2, 3.0 * HOUR)]),
@@ -332,8 +332,9 @@ fn powerflow_starts_at_the_thriftiest_limit_and_raises_it_while_there_are_watts(
     }
 }
 
-/// Gavel's own measurements (stanford-futuredata/gavel at c4fa4009, `simulation_throughputs.json`, MIT: steps per second alone on one GPU)
-/// and the rents its paper uses for a GPU hour. Rent stands in for watts, since cost is energy here.
+/// Gavel's own measurements (stanford-futuredata/gavel at c4fa4009, `simulation_throughputs.json`, MIT: steps
+/// per second alone on one GPU) and the rents of its paper per GPU hour. Rent replaces watts, since cost is
+/// energy here.
 #[test]
 fn gavel_sends_models_where_its_own_tables_say_that_money_does_most() {
     let rents = [("k80", 0.45), ("p100", 1.46), ("v100", 2.48)];
@@ -356,7 +357,7 @@ fn gavel_sends_models_where_its_own_tables_say_that_money_does_most() {
     let plan = decide(&snapshot, MethodName::Gavel);
     let place = |job: &str| plan.jobs[job].decision.placement().unwrap().gpu_type.to_string();
     assert_eq!([place("a/a3c"), place("a/resnet50"), place("a/transformer")], ["k80", "p100", "v100"]);
-    // The best of the six ways to give one GPU to each, by what a unit of money does, relative to the best for each.
+    // The best of the six ways to give one GPU to each, by progress per money relative to each model's best.
     let thrift = |m: usize, k: usize| models[m].1[k] / rents[k].1;
     let part = |m: usize, k: usize| thrift(m, k) / (0..3).map(|k| thrift(m, k)).fold(0.0, f64::max);
     let worth = |way: [usize; 3]| (0..3).map(|m| part(m, way[m])).sum::<f64>();

@@ -1,7 +1,8 @@
-//! Optima of `exact` against those of a mixed integer program, solved by somebody else.
+//! Optima of `exact` compared with those of a mixed integer program and an external solver.
 //!
-//! The program has a binary per job and place, counts GPUs, resources, quotas and watts by itself, and takes from the planner
-//! only what one job costs in one place. Its solution is put on a board at the end, so that no tolerance of the solver shows.
+//! The program has one binary per job and place. It counts GPUs, resources, quotas and watts by itself. It
+//! takes from the planner only the cost of one job in one place. Its solution is evaluated as a partial plan,
+//! which removes the solver's tolerance.
 
 use std::cell::Cell;
 
@@ -10,17 +11,17 @@ use proptest::test_runner::{TestCaseError, TestRunner};
 
 use super::*;
 
-/// Costs nearer than this part are equal: what the solver may be off.
+/// Relative difference below which costs are equal; the solver's tolerance.
 const EQUAL: f64 = 1e-6;
 
-/// A place of a job, and whether the program takes it.
+/// A place of a job, and the variable that selects it.
 struct Way {
     job: usize,
     assignment: Assignment,
     taken: Variable,
 }
 
-/// All sets of so many nodes.
+/// All sets of `count` nodes.
 fn gangs(nodes: &[u32], count: usize) -> Vec<Vec<u32>> {
     if count == 0 {
         return vec![Vec::new()];
@@ -35,7 +36,7 @@ fn gangs(nodes: &[u32], count: usize) -> Vec<Vec<u32>> {
     all
 }
 
-/// The cheapest plan by the mixed integer program: a place for each job that has one.
+/// The cheapest plan of the mixed integer program: a place for each job that has one.
 fn solve(step: &Step<'_, '_>, base: &[Option<Assignment>]) -> Vec<Option<Assignment>> {
     let instance = step.instance;
     let mut vars = variables!();
@@ -55,7 +56,7 @@ fn solve(step: &Step<'_, '_>, base: &[Option<Assignment>]) -> Vec<Option<Assignm
             }
         }
     }
-    // Whether somebody is on a node: as large as the largest of those that say so.
+    // Whether a node is used: at least the largest of its placement variables.
     let busy: Vec<Variable> = instance.nodes.iter().map(|_| vars.add(variable().min(0.0).max(1.0))).collect();
     let on = |assignment: &Assignment, node: usize| {
         assignment.nodes.as_slice().iter().filter(|n| **n as usize == node).count() as f64
@@ -65,14 +66,14 @@ fn solve(step: &Step<'_, '_>, base: &[Option<Assignment>]) -> Vec<Option<Assignm
     let settled =
         || base.iter().enumerate().filter_map(|(job, assignment)| Some((job, assignment.as_ref()?)));
 
-    // Costs are about a thousand then, whatever the currency.
+    // Scales costs to about a thousand in any currency.
     let scale = 1e3 / step.wait.iter().map(|w| w.abs()).sum::<f64>().max(1e-9);
     let mut cost = Expression::from(0.0);
     for way in &ways {
         cost += way.taken * (scale * (step.cost(way.job, &way.assignment) - step.wait[way.job]));
     }
     for (n, node) in instance.nodes.iter().enumerate().filter(|(_, node)| node.free_gpus > 1) {
-        // A node that is used costs its empty part: all of it less what is used.
+        // A used node costs its empty part: the whole node less its used part.
         let (one, all) =
             (step.cost_table.fragmentation(instance, n as u32, 1) * scale, node.free_gpus as f64);
         let whole = one * all / (all - 1.0);
@@ -123,7 +124,7 @@ fn solve(step: &Step<'_, '_>, base: &[Option<Assignment>]) -> Vec<Option<Assignm
         model = model.with(constraint!(more <= left));
     }
     if let Some(allowed) = instance.allowed_mw {
-        // Draw less the idle draw it replaces, in kilowatts; a used node adds its overhead.
+        // Draw less the replaced idle draw, in kilowatts; a used node adds its overhead.
         let draw = |job: usize, assignment: &Assignment| {
             let config = &instance.jobs[job].configs[assignment.config];
             (config.draw_mw() - instance.types[config.kind].idle_mw * i128::from(config.total_gpus())) as f64
@@ -155,7 +156,7 @@ fn the_optimum_is_that_of_a_mixed_integer_program() {
         // Given up to five jobs, gangs among them, on up to four nodes, some of them running; under budgets and quotas,
         let mut small = smaller(snapshot, 5, 4);
         for job in &mut small.jobs {
-            // What a job that stops holds is counted once where it goes on: a program of its own.
+            // A restart on the same nodes counts once, which needs another program.
             if let JobState::Stopping { .. } = job.state {
                 job.state = JobState::Waiting;
             }
@@ -167,7 +168,7 @@ fn the_optimum_is_that_of_a_mixed_integer_program() {
             }
             let base = PartialPlan::after(instance, present, touchable);
             if !base.ledger.within_budget(instance) {
-                // Not even with nothing placed.
+                // Infeasible even with nothing placed.
                 return Ok(());
             }
             // when the program is solved,
@@ -183,7 +184,7 @@ fn the_optimum_is_that_of_a_mixed_integer_program() {
                 }
             }
             let theirs = theirs.total();
-            // then no bound is above it, and the plan costs as much if it is proven, never less.
+            // then no bound exceeds it, a proven plan costs as much, and no plan costs less.
             let found = context.round(present, touchable);
             let ours = SearchState::new(&step, partial(instance, &found.assignments), &open).total();
             let near = EQUAL * theirs.abs().max(1e-9);
@@ -201,7 +202,7 @@ fn the_optimum_is_that_of_a_mixed_integer_program() {
         })
     });
     outcome.unwrap();
-    // Nearly all are optimal, most are proven to be, and jobs that run are among them.
+    // Nearly all are optimal, most are proven, and running jobs are included.
     let found = [solved, optimal, proven, moved].map(|counter| counter.get());
     let [solved, optimal, proven, moved] = found;
     assert!(solved > 200 && optimal * 100 > solved * 95 && proven * 2 > solved && moved > 20, "{found:?}");
