@@ -1,4 +1,4 @@
-//! What a step wants done.
+//! Carries out the actions of a step.
 
 use std::sync::Arc;
 
@@ -22,17 +22,16 @@ use crate::index::{number, owner};
 use crate::lifecycle::{Action, Admitted, CreationOutcome, DeleteReason, Verdict};
 use crate::snapshot::worker;
 
-/// Carries actions out in their order; stops at the first that has to be tried again.
+/// Carries out actions in order and stops at the first that must be retried.
 ///
-/// # Errors
-/// When to look at the job again.
+/// # Errors When to requeue the job.
 pub async fn carry_out(
     shared: &Arc<Shared>,
     key: &ObjectKey,
     job: &SlimTrainingJob,
     actions: Vec<Action>,
 ) -> Result<(), Requeue> {
-    // Deletes and wakes of a gang go out together; what makes things keeps its order.
+    // A gang's deletes and wakes go out together; creations keep their order.
     let (at_once, in_order): (Vec<Action>, Vec<Action>) = actions
         .into_iter()
         .partition(|action| matches!(action, Action::DeletePod { .. } | Action::Wake { .. }));
@@ -90,7 +89,7 @@ fn failed(
     }
 }
 
-/// Keeps what making the pods came to, and has the job looked at again: its step says what follows.
+/// Records the result of creating the pods and requeues the job: its next step decides.
 fn report(
     shared: &Shared,
     key: &ObjectKey,
@@ -105,7 +104,8 @@ fn report(
     shared.index.lock().mark(key.clone());
 }
 
-/// The pods, or what they need, were not made, and the API server gave no verdict: tried again, its words are kept.
+/// The pods, or objects they need, were not created and the API server gave no verdict: keeps its message and
+/// retries.
 fn not_made(
     shared: &Shared,
     key: &ObjectKey,
@@ -120,7 +120,7 @@ fn not_made(
     failed(shared, key, job, what, error)
 }
 
-/// A dry run or a creation in the namespace got no verdict: its jobs are held.
+/// A dry run or creation got no verdict: the namespace's jobs back off.
 fn back_off_namespace(shared: &Shared, cause: Cause, namespace: &str, words: &str) {
     let mut index = shared.index.lock();
     if shared.ledger.lock().backoffs.failed(cause, namespace, words, clock::now()) {
@@ -129,7 +129,7 @@ fn back_off_namespace(shared: &Shared, cause: Cause, namespace: &str, words: &st
     }
 }
 
-/// It got one: its jobs are held no longer.
+/// It got a verdict: ends the namespace's backoff.
 fn end_backoff(shared: &Shared, cause: Cause, namespace: &str) {
     let mut index = shared.index.lock();
     if shared.ledger.lock().backoffs.done(cause, namespace) {
@@ -164,7 +164,7 @@ async fn create_service(
     }
 }
 
-/// Generation of the allocation that is being carried out.
+/// Generation of the allocation that is carried out.
 fn job_generation(shared: &Shared, key: &ObjectKey) -> i64 {
     let index = shared.index.lock();
     let status = index.jobs.get(key).and_then(|job| job.status.as_ref());
@@ -172,19 +172,19 @@ fn job_generation(shared: &Shared, key: &ObjectKey) -> i64 {
 }
 
 enum Made {
-    /// By this call.
+    /// Created by this call.
     Now(Box<SlimPod>),
-    /// It was there, ours.
+    /// Existed already and is ours.
     Before,
-    /// Of somebody else.
+    /// Belongs to another owner.
     Foreign(String),
-    /// Refused in words that the user must see.
+    /// Refused, with a message for the user.
     Refused(Reason, String),
-    /// Not now.
+    /// Failed; may be retried.
     Failed(WriteError),
 }
 
-/// All pods of a gang at once. Where one is refused those made are deleted.
+/// Creates all pods of a gang at once. If one is refused, deletes the created ones.
 async fn create_pods(
     shared: &Arc<Shared>,
     key: &ObjectKey,
@@ -206,7 +206,8 @@ async fn create_pods(
         }
     }
     if let Some(outcome) = trouble {
-        // Half a gang is never left: what was made goes at once, what could not be deleted goes with the next step.
+        // Never leave a partial gang: delete the created pods at once. Failed deletes are repeated by the
+        // next step.
         let undo = made.iter().map(|pod| {
             let pod_key = ObjectKey { namespace: key.namespace.clone(), name: pod.name_any() };
             async move { delete_live(shared, &pod_key, &pod.uid().unwrap_or_default(), None).await }
@@ -283,7 +284,7 @@ async fn delete_pod(
         grace.is_some_and(|grace| live.metadata.deletion_grace_period_seconds.is_none_or(|now| grace < now));
     shared.index.lock().wrote_pod(live);
     if newly_ended && why != DeleteReason::History {
-        // It ended while we thought: the step is to be made from that.
+        // It ended meanwhile: step the job from the new state.
         return Err(Requeue::Now);
     }
     if going && !shorter {
@@ -302,7 +303,7 @@ async fn delete_live(
     grace: Option<u32>,
 ) -> Result<(), WriteError> {
     shared.writer.delete::<Pod>(pod, uid, None, grace).await?;
-    // What is left of it (a grace period, or nothing) is seen at once, not when the watch comes round.
+    // Read the remaining state (a grace period, or nothing) at once instead of waiting for the watch.
     match shared.writer.get_pod(pod).await {
         Ok(Some(left)) => shared.index.lock().wrote_pod(left),
         Ok(None) => shared.index.lock().gone_pod(pod),
@@ -372,15 +373,15 @@ async fn dry_run(
     Ok(())
 }
 
-/// What the API server makes of a worker where that asks for more, or its refusal in its words.
+/// The worker after admission if it requests more, or the API server's refusal.
 type Answer = Result<Option<Arc<Admitted>>, (Reason, String)>;
 
-/// Tries a pod; an error is no answer.
+/// Dry-runs a pod; an error is no verdict.
 async fn try_pod(shared: &Shared, key: &ObjectKey, pod: &Pod) -> Result<Answer, WriteError> {
     match shared.writer.create::<Pod, SlimPod>("dry_run", Some(&key.namespace), pod, true).await {
         Ok(kept) => Ok(Ok(worker::admitted(pod.spec.as_ref(), kept.spec))),
         Err(error) => match error.refusal() {
-            // A pod of that name is there: the template was good enough once, and its creation will tell again.
+            // A pod of that name exists, so the template was accepted before; its creation will tell.
             Refusal::Exists => Ok(Ok(None)),
             refusal => refusal.for_user().map(Err).ok_or(error),
         },

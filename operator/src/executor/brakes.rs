@@ -1,11 +1,11 @@
-//! What keeps edits and conflicts from becoming a flood of requests.
+//! Rate limits for edits, conflicts and dry runs.
 //!
-//! * A job that is edited again and again is stepped for its edits at most once in [`EDITS_APART`].
-//! * A write that conflicts is made again at once the first time; after that the job waits, twice as long each time.
-//! * What edits, conflicts and refused templates of one namespace cost together is bounded by buckets of tokens; conflicts of all
-//!   namespaces share one more, which an API server at its limits empties, and which delays nobody for long.
+//! * A job that is edited repeatedly is stepped for its edits at most once per [`EDITS_APART`].
+//! * A conflicting write is retried at once the first time; then the job backs off exponentially.
+//! * Token buckets bound the edits, conflicts and refused templates of each namespace. All namespaces share
+//!   one more bucket for conflicts. An overloaded API server empties it; it delays no job for long.
 //!
-//! The straight way (a job is made, planned, started, ends) takes no token and never waits here.
+//! The normal course (create, plan, start, end) takes no token and never waits here.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,26 +14,26 @@ use andreas_runtime::watch::ObjectKey;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Least time between two steps that take in edits of one job.
+/// Minimum time between two steps for edits of one job.
 const EDITS_APART: Duration = Duration::from_secs(1);
-/// Wait after the second conflict in a row; doubled with each further one.
+/// Wait after the second consecutive conflict; doubles with each further one.
 const FIRST_WAIT: Duration = Duration::from_millis(250);
-/// Longest wait after conflicts in a row.
+/// Maximum wait after consecutive conflicts.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
-/// Least wait of a refused template whose namespace has tried too many lately.
+/// Minimum wait of a refused template in a namespace with too many recent dry runs.
 const TRIALS_APART: Duration = Duration::from_secs(60);
-/// Namespaces whose buckets are kept without looking which of them are full.
+/// Number of namespaces above which full buckets are removed.
 const MANY_NAMESPACES: usize = 1_024;
 
-/// Steps that take in edits: a user may release hundreds of held jobs at once.
+/// Steps for edits, per namespace: a user may release hundreds of suspended jobs at once.
 const EDITS: Rate = Rate { burst: 200.0, per_second: 20.0 };
-/// Writes made again after a conflict; each costs a read and a write.
+/// Retries after a conflict, per namespace; each costs a read and a write.
 const CONFLICTS: Rate = Rate { burst: 10.0, per_second: 2.0 };
-/// The same of all namespaces together.
+/// The same for all namespaces together.
 const ALL_CONFLICTS: Rate = Rate { burst: 20.0, per_second: 4.0 };
-/// Longest wait for conflicts of other namespaces.
+/// Maximum wait for conflicts of other namespaces.
 const LONGEST_FOR_OTHERS: Duration = Duration::from_secs(15);
-/// Dry runs of templates that were refused before.
+/// Dry runs of refused templates, per namespace.
 const TRIALS: Rate = Rate { burst: 100.0, per_second: 10.0 };
 
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +42,7 @@ struct Rate {
     per_second: f64,
 }
 
-/// Tokens that come back at a steady rate.
+/// Token bucket with a steady refill rate.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     rate: Rate,
@@ -61,7 +61,7 @@ impl Bucket {
         self.at = now;
     }
 
-    /// Takes a token; else says how long until there is one.
+    /// Takes a token; else returns the time until one is available.
     fn take(&mut self, now: Instant) -> Result<(), Duration> {
         self.fill(now);
         if self.tokens >= 1.0 {
@@ -71,7 +71,8 @@ impl Bucket {
         Err(Duration::from_secs_f64((1.0 - self.tokens) / self.rate.per_second))
     }
 
-    /// Takes a token that may not be there yet; how long until it is. Whoever comes next waits longer, `longest` at most.
+    /// Takes a token in advance and returns the time until it is available, at most `longest`. Later callers
+    /// wait longer.
     fn owe(&mut self, now: Instant, longest: Duration) -> Duration {
         self.fill(now);
         let least = -longest.as_secs_f64() * self.rate.per_second;
@@ -94,11 +95,11 @@ struct Buckets {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct OfJob {
-    /// When an edit was last taken in, and the generation of `spec` that it made.
+    /// When an edit was last stepped, and the generation of its `spec`.
     edit: Option<(Instant, i64)>,
-    /// Conflicts in a row.
+    /// Consecutive conflicts.
     conflicts: u32,
-    /// No step before.
+    /// Earliest next step.
     not_before: Option<Instant>,
 }
 
@@ -106,7 +107,7 @@ struct OfJob {
 struct State {
     jobs: HashMap<ObjectKey, OfJob>,
     namespaces: HashMap<String, Buckets>,
-    /// Conflicts of all; there from the first one on.
+    /// Conflicts of all namespaces; set from the first one on.
     conflicts: Option<Bucket>,
 }
 
@@ -125,13 +126,13 @@ impl State {
     }
 }
 
-/// The brakes of all jobs and namespaces.
+/// Rate limits of all jobs and namespaces.
 #[derive(Debug, Default)]
 pub struct Brakes(Mutex<State>);
 
 impl Brakes {
-    /// How long the job must wait before it is stepped; `None`: step it now. `edit` is the generation of a `spec` that no step has
-    /// taken in yet; with `None` as the answer it counts as taken in.
+    /// How long the job must wait for its step; `None`: step it now. `edit` is the generation of a `spec`
+    /// that no step has seen yet. With `None` as the answer it counts as seen.
     pub fn hold(&self, job: &ObjectKey, edit: Option<i64>) -> Option<Duration> {
         let now = Instant::now();
         let mut state = self.0.lock();
@@ -141,7 +142,7 @@ impl Brakes {
         }
         let generation = edit?;
         if let Some((last, taken_in)) = known.edit {
-            // The same edit once more, after a conflict: it has waited already.
+            // The same edit again after a conflict: it has waited already.
             if taken_in == generation {
                 return None;
             }
@@ -157,7 +158,7 @@ impl Brakes {
         None
     }
 
-    /// A write of the job's status conflicted with somebody else's. How long to wait until it is made again; zero the first time.
+    /// A status write conflicted. Returns the wait before the retry; zero the first time.
     pub fn conflict(&self, job: &ObjectKey) -> Duration {
         let now = Instant::now();
         let mut state = self.0.lock();
@@ -179,16 +180,15 @@ impl Brakes {
         }
     }
 
-    /// A template that was refused before is about to be tried again in that namespace.
+    /// A refused template is about to be dry-run again in this namespace.
     ///
-    /// # Errors
-    /// How long to wait where too many were tried lately.
+    /// # Errors The wait if too many were tried recently.
     pub fn try_again(&self, namespace: &str) -> Result<(), Duration> {
         let now = Instant::now();
         self.0.lock().buckets(namespace, now).trials.take(now).map_err(|wait| wait.max(TRIALS_APART))
     }
 
-    /// The job is no more.
+    /// The job was deleted.
     pub fn forget(&self, job: &ObjectKey) {
         self.0.lock().jobs.remove(job);
     }
@@ -244,7 +244,7 @@ mod tests {
         let mut waits = Vec::new();
         for _ in 0..12 {
             let wait = brakes.conflict(&job);
-            // Whatever happens meanwhile, the job waits.
+            // The job waits regardless of other events.
             assert_eq!(brakes.hold(&job, None), (!wait.is_zero()).then_some(wait));
             pass(wait).await;
             assert_eq!(brakes.hold(&job, Some(2)), None, "the same edit does not wait a second time");
@@ -256,7 +256,8 @@ mod tests {
         assert_eq!(brakes.conflict(&job), Duration::ZERO);
     }
 
-    /// Retries in a minute of fifty jobs whose writes conflict every second time, as under an API server at its limits.
+    /// Retries in a minute of fifty jobs with a conflict on every second write, as under an overloaded API
+    /// server.
     async fn retries_in_a_minute(brakes: &Brakes, namespace: impl Fn(i32) -> String) -> i32 {
         let (mut retries, mut tenths) = (0, 0);
         while tenths < 600 {
@@ -290,7 +291,7 @@ mod tests {
     async fn all_namespaces_together_retry_four_times_a_second_at_most_and_none_waits_long_for_others() {
         let brakes = Brakes::default();
         let retries = retries_in_a_minute(&brakes, |job| format!("team-{job}")).await;
-        // The burst, four a second, and what each of the fifty owes at the end.
+        // The burst, four a second, and one token taken in advance per job.
         assert!(retries <= 20 + 60 * 4 + 50, "{retries} in a minute");
         for other in 0..1_000 {
             assert!(brakes.conflict(&key(&format!("other-{other}"), "y")) <= LONGEST_FOR_OTHERS);

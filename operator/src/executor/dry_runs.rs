@@ -1,6 +1,6 @@
 //! Cache of accepted dry runs, shared by the jobs of a namespace whose workers differ only in the job's name.
 //!
-//! Only acceptance is cached, for a minute and until the rules of the namespace change; creating the pods decides in the end.
+//! Only acceptance is cached, for a minute and until the namespace's rules change; the real creation decides.
 //! A refusal may name the pod, so each job gets its own.
 
 use std::collections::HashMap;
@@ -15,9 +15,10 @@ use tokio::time::Instant;
 use crate::lifecycle::Admitted;
 use crate::lifecycle::pods::{WorkerDigest, worker_digest};
 
-/// How long an acceptance is valid: changes that are not watched (a LimitRange, a service account) are noticed this late.
+/// Validity of an acceptance. Changes that are not watched (a LimitRange, a service account) are noticed this
+/// late.
 const HOLDS: Duration = Duration::from_secs(60);
-/// Entries at most; beyond that the cache is cleared.
+/// Maximum entries; beyond that the cache is cleared.
 const MOST: usize = 4_096;
 
 /// Accepted dry runs by namespace and worker.
@@ -27,26 +28,27 @@ pub struct DryRunCache(Mutex<HashMap<String, HashMap<WorkerDigest, CachedDryRun>
 #[derive(Clone)]
 struct CachedDryRun {
     since: Instant,
-    /// What admission adds to it, if it was accepted.
+    /// What admission adds to the worker, if accepted.
     outcome: Arc<OnceCell<Option<Added>>>,
 }
 
-/// An accepted worker as admission left it, where that asks for more.
+/// An accepted worker after admission, if it requests more.
 pub type Added = Option<Arc<Admitted>>;
 
-/// What [`DryRunCache::find`] found.
+/// Result of [`DryRunCache::find`].
 pub enum Found<T, E> {
-    /// A worker like it was accepted a moment ago, or just now while this call waited.
+    /// An equal worker was accepted recently or by a concurrent call.
     Accepted(Added),
-    /// It was tried by this call.
+    /// This call made the dry run.
     Tried(Result<T, E>),
-    /// A worker like it was refused while this call waited: to be tried by itself.
+    /// A concurrent call for an equal worker was refused: the caller must try by itself.
     Refused,
 }
 
 impl DryRunCache {
-    /// Whether a worker of the job with `gpus` GPUs is accepted: from the cache, from a concurrent call for an equal worker, or
-    /// by awaiting `dry_run`, whose answer `accepted` interprets. An error of `dry_run` is not shared.
+    /// Whether a worker of the job with `gpus` GPUs is accepted. The answer comes from the cache, a
+    /// concurrent call for an equal worker, or `dry_run`, interpreted by `accepted`. An error of `dry_run` is
+    /// not shared.
     pub async fn find<T, E>(
         &self,
         job: &SlimTrainingJob,
@@ -97,7 +99,7 @@ impl DryRunCache {
         }
     }
 
-    /// The rules of a namespace changed: what was accepted there may not be any more.
+    /// The namespace's rules changed: drops its entries.
     pub fn forget(&self, namespace: &str) {
         self.0.lock().remove(namespace);
     }
@@ -122,8 +124,8 @@ mod tests {
         serde_json::from_value(job).expect("a job")
     }
 
-    /// Tries workers of these jobs with one GPU at the same time, on a server that says `answer`; how many calls it got, and what
-    /// each came to: `A`ccepted by another's trial, `T`ried, `R`efused to another.
+    /// Dry-runs one-GPU workers of these jobs concurrently against a server that answers `answer`. Returns
+    /// the number of calls and each result: `A`ccepted by another call, `T`ried, `R`efused to another.
     async fn find(
         cache: &DryRunCache,
         jobs: &[SlimTrainingJob],
@@ -152,7 +154,7 @@ mod tests {
         let jobs = ["a", "b", "c"].map(|name| job("team", name, "x"));
         assert_eq!(find(&cache, &jobs, Ok(true)).await, (1, "TAA".into()));
         assert_eq!(find(&cache, &jobs, Ok(true)).await, (0, "AAA".into()));
-        // Another image, another namespace, other GPUs: another worker.
+        // Another image, namespace or GPU count is another worker.
         let others = [job("team", "d", "y"), job("other", "e", "x")];
         assert_eq!(find(&cache, &others, Ok(true)).await, (2, "TT".into()));
         let two =
@@ -167,7 +169,7 @@ mod tests {
         let cache = DryRunCache::default();
         let jobs = ["a", "b", "c"].map(|name| job("team", name, "x"));
         assert_eq!(find(&cache, &jobs, Ok(false)).await, (1, "TRR".into()));
-        // Nothing is kept of it, nor of a server that did not answer: the next in line tries.
+        // Refusals and errors are not cached: the next caller tries.
         assert_eq!(find(&cache, &jobs, Err(())).await, (3, "TTT".into()));
         assert_eq!(find(&cache, &jobs, Ok(true)).await, (1, "TAA".into()));
     }

@@ -1,28 +1,28 @@
-//! Whose job is next: namespaces take turns, and within a namespace the job that has waited longest.
+//! The order of jobs: round robin over namespaces, first in first out within a namespace.
 //!
-//! A namespace with ten thousand jobs to look at delays another's by one job, not by ten thousand.
+//! A namespace with ten thousand queued jobs delays another namespace's job by one step.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Bound;
 
 use andreas_runtime::watch::ObjectKey;
 
-/// Jobs to be stepped, and those that are.
+/// Jobs to be stepped and jobs in progress.
 #[derive(Debug)]
 pub struct FairQueue {
-    /// Names by namespace, in the order in which they came.
+    /// Queued names by namespace, oldest first.
     queues: BTreeMap<String, VecDeque<String>>,
     waiting: HashSet<ObjectKey>,
     in_hand: HashSet<ObjectKey>,
     in_hand_of: HashMap<String, usize>,
-    /// The namespace that was served last.
+    /// The last served namespace.
     last: String,
-    /// Most jobs of one namespace in hand at a time.
+    /// Maximum jobs in progress per namespace.
     share: usize,
 }
 
 impl FairQueue {
-    /// Empty; at most `share` jobs of one namespace are in hand at a time.
+    /// An empty queue with at most `share` jobs in progress per namespace.
     pub fn new(share: usize) -> Self {
         Self {
             queues: BTreeMap::new(),
@@ -34,14 +34,15 @@ impl FairQueue {
         }
     }
 
-    /// The job has to be stepped; nothing changes where it waits already.
+    /// Queues the job; no effect if it is queued already.
     pub fn push(&mut self, job: ObjectKey) {
         if self.waiting.insert(job.clone()) {
             self.queues.entry(job.namespace).or_default().push_back(job.name);
         }
     }
 
-    /// The next job, in hand from now on. None where all that wait are in hand, or their namespaces have their share.
+    /// Takes the next job; it is in progress from now on. `None` if all queued jobs are in progress or their
+    /// namespaces are at their share.
     pub fn take(&mut self) -> Option<ObjectKey> {
         let after = (Bound::Excluded(self.last.as_str()), Bound::Unbounded);
         let up_to = (Bound::Unbounded, Bound::Included(self.last.as_str()));
@@ -61,7 +62,7 @@ impl FairQueue {
         Some(job)
     }
 
-    /// The first of these that is not in hand, where the namespace may have one more.
+    /// The first of these that is not in progress, if the namespace is below its share.
     fn first_of(&self, namespace: &str, names: &VecDeque<String>) -> Option<usize> {
         let mine = self.in_hand_of.get(namespace).copied().unwrap_or(0);
         if mine >= self.share {
@@ -75,7 +76,7 @@ impl FairQueue {
         })
     }
 
-    /// The job is in hand no more.
+    /// The job is no longer in progress.
     pub fn done(&mut self, job: &ObjectKey) {
         if self.in_hand.remove(job)
             && let Some(count) = self.in_hand_of.get_mut(&job.namespace)
@@ -87,12 +88,12 @@ impl FairQueue {
         }
     }
 
-    /// How many wait.
+    /// Number of queued jobs.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// How many are in hand.
+    /// Number of jobs in progress.
     pub fn in_hand(&self) -> usize {
         self.in_hand.len()
     }
@@ -104,8 +105,8 @@ impl Extend<ObjectKey> for FairQueue {
     }
 }
 
-/// Picks `most` of what namespaces bring, in turns: as many of each as of every other, where it has so many. `counts` is how many
-/// each brings; the answer is how many each may have.
+/// Splits `most` slots evenly over namespaces, `each` at most. `counts` is each namespace's demand; the
+/// result is its number of slots.
 pub fn shares<'a>(counts: &BTreeMap<&'a str, usize>, each: usize, most: usize) -> BTreeMap<&'a str, usize> {
     let mut left = most;
     let mut by_size: BTreeSet<(usize, &str)> =

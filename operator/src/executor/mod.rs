@@ -1,25 +1,25 @@
-//! Carries steps out: one worker per dirty job, a bounded number at a time.
+//! Runs steps: one worker per dirty job, with bounded concurrency.
 //!
-//! **In**: the index's dirty set, timers of earlier steps. **Out**: writes, in the order that LIFECYCLE promises: the
-//! status first, and nothing of a step whose status could not be written; then its actions in their order.
+//! **In**: the index's dirty set, timers of earlier steps. **Out**: writes, status first. If the status
+//! cannot be written, the step's actions are dropped; else they run in order.
 //!
-//! A job is never stepped twice at a time, and never from a cache older than our own last write: answers to writes go
-//! into the index before the job is stepped again.
+//! A job is never stepped concurrently, and never from a cache older than the operator's last write:
+//! responses go into the index before the next step.
 //!
 //! | file | what |
 //! |---|---|
 //! | [`observe`] | index and ledger to `Observed` |
 //! | [`work`] | one step of one job |
 //! | [`actions`] | pods, services, deletes, wakes, dry runs |
-//! | [`writer`] | writes in flight, patience, leadership |
-//! | [`refusal`] | what an API server's no means |
-//! | [`patch`] | merge patches of what changed |
-//! | [`dry_runs`] | one dry run for workers that are alike |
+//! | [`writer`] | writes in flight, retries, leadership |
+//! | [`refusal`] | classifies API server errors |
+//! | [`patch`] | merge patches of changes |
+//! | [`dry_runs`] | one dry run for equal workers |
 //! | [`start_burst`] | starts go first, records wait |
-//! | [`fair`] | namespaces take turns |
-//! | [`brakes`] | edits and conflicts are slowed down |
+//! | [`fair`] | round robin over namespaces |
+//! | [`brakes`] | rate limits for edits and conflicts |
 //!
-//! **Must never be here**: decisions about jobs (lifecycle's) or plans (planner's).
+//! **Never here**: decisions about jobs (lifecycle) or plans (planner).
 
 pub mod actions;
 pub mod brakes;
@@ -56,57 +56,57 @@ use crate::profiles::ProfileUpdates;
 use fair::FairQueue;
 use writer::Writer;
 
-/// Jobs in hand at a time. More than writes in flight: while one waits for its write, others think.
+/// Jobs in progress at a time. More than writes in flight: steps compute while others wait for writes.
 const WORKERS: usize = 64;
-/// Of these, jobs of one namespace: what makes its steps slow (a webhook, a quota) holds nobody else up.
+/// Maximum of one namespace: a slow webhook or quota there delays no other namespace.
 const OF_ONE_NAMESPACE: usize = WORKERS * 3 / 4;
-/// An own creation that no watch has shown for this long is looked up.
+/// A pod that we created and no watch has shown for this long is read live.
 const CONFIRM_AFTER: Duration = Duration::from_secs(15);
-/// How often such are looked for.
+/// Interval of that check.
 const CONFIRM_EVERY: Duration = Duration::from_secs(5);
 
-/// What the leader's loops share.
+/// State shared by the leader's loops.
 pub struct Shared {
-    /// What is known.
+    /// The watched cluster state.
     pub index: Arc<Mutex<ClusterIndex>>,
-    /// What is remembered. Locked after the index, never before.
+    /// The operator's memory. Locked after the index, never before.
     pub ledger: Mutex<Ledger>,
-    /// The door for writes.
+    /// Client for writes.
     pub writer: Writer,
     /// Events for users.
     pub events: Events,
-    /// How pods are made.
+    /// Pod settings.
     pub settings: Mutex<Arc<Settings>>,
     /// Counters.
     pub metrics: Metrics,
-    /// What was learned for TrainingProfiles and not written yet.
+    /// Updates of TrainingProfiles that are not written yet.
     pub profile_updates: ProfileUpdates,
     /// When reports last moved each job's progress.
     pub reports: crate::progress::LastReports,
-    /// Until when reports may not have got through.
+    /// Reports up to this instant may be lost.
     pub turned_away: Arc<crate::progress::TurnedAway>,
-    /// Dry runs that hold for other jobs too.
+    /// Cache of accepted dry runs.
     pub dry_runs: dry_runs::DryRunCache,
-    /// Whether many jobs are being started.
+    /// Tracks whether many jobs are starting.
     pub start_burst: start_burst::StartBurst,
-    /// What slows edits and conflicts down.
+    /// Rate limits for edits and conflicts.
     pub brakes: brakes::Brakes,
 }
 
-/// When to look at a job again.
+/// When to step a job again.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Requeue {
-    /// When something happens.
+    /// At the next event.
     OnEvent,
-    /// At once: what was looked at is old.
+    /// At once: the state was stale.
     Now,
-    /// At that instant.
+    /// At this instant.
     At(Timestamp),
-    /// After so long: something failed.
+    /// After this delay: an action failed.
     After(Duration),
 }
 
-/// Timers by job; one each, the earliest wins until it fires.
+/// One timer per job; the earliest wins until it fires.
 #[derive(Default)]
 struct Timers {
     by_time: BTreeSet<(Instant, ObjectKey)>,
@@ -140,7 +140,7 @@ impl Timers {
     }
 }
 
-/// Steps dirty jobs until `shutdown`, then lets the steps in hand end.
+/// Steps dirty jobs until `shutdown`, then waits for the steps in progress.
 pub async fn run(shared: Arc<Shared>, heart: Heartbeat, shutdown: CancellationToken) {
     let signals = shared.index.lock().signals();
     let mut queue = FairQueue::new(OF_ONE_NAMESPACE);
@@ -180,7 +180,7 @@ pub async fn run(shared: Arc<Shared>, heart: Heartbeat, shutdown: CancellationTo
                     settle(&mut queue, &mut timers, job, again);
                 }
                 Err(error) => {
-                    // A worker never panics on input; if one did, nobody knows which job it had in hand.
+                    // A worker never panics on input; if one did, its job would be unknown here.
                     tracing::error!(%error, "a worker ended abnormally");
                     shutdown.cancel();
                 }

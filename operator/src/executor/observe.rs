@@ -1,4 +1,4 @@
-//! From index and ledger to what a step is decided from.
+//! Builds a step's input from index and ledger.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::measured::{self, PendingEnergy};
 use crate::snapshot::inventory::{Inventory, whole_gpus};
 use crate::snapshot::rules;
 
-/// All that a step looks at, owned: the index is unlocked while the step is made.
+/// A step's input, owned: the index is unlocked during the step.
 pub struct Seen {
     /// The job.
     pub job: Arc<SlimTrainingJob>,
@@ -45,7 +45,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Looks; `None` where there is no such job.
+    /// Collects the input; `None` if the job does not exist.
     pub fn gather(
         index: &ClusterIndex,
         memory: impl FnOnce(&str) -> JobMemory,
@@ -90,10 +90,10 @@ impl Seen {
         })
     }
 
-    /// Where the plan has others leave first, the job waits until they have: it needs their GPUs, quota or watts, and what
-    /// starts counts against the budget from its allocation on. Its target stays a commitment meanwhile.
+    /// If the plan stops other jobs first, this job waits for their GPUs, quota or watts. What starts counts
+    /// against the budget from its allocation on. Its placement stays a commitment meanwhile.
     ///
-    /// So it does where the API server does not make pods of its namespace.
+    /// It also waits while the API server does not create pods in its namespace.
     pub fn hold_back(&mut self, index: &ClusterIndex, ledger: &Ledger) {
         let namespace = self.job.metadata.namespace.as_deref().unwrap_or_default();
         self.backoff = ledger.backoffs.get(namespace);
@@ -105,7 +105,8 @@ impl Seen {
         }
     }
 
-    /// What the present attempt's agents still have to tell when it ends by the step, where agents report on all of its nodes.
+    /// The energy that agents still have to report if the current attempt ends by this step. `None` unless
+    /// all of its nodes have a reporting agent.
     pub fn pending_energy(
         &self,
         index: &ClusterIndex,
@@ -131,24 +132,24 @@ impl Seen {
         })
     }
 
-    /// What agents have told late, and the step takes in.
+    /// Energy that agents reported late and that this step adds.
     pub fn late(&self) -> Option<&LateEnergy> {
         self.energy.late.as_ref()
     }
 
-    /// The plan's word that the step is made from.
+    /// The plan's decision used by this step.
     pub fn decision(&self) -> Option<&DecisionFor> {
         self.memory.decision.as_ref()
     }
 
-    /// The run is so much unlike what the last plan was made with that another plan is due: what that was, and what is seen.
+    /// Planned and observed outlook if the run deviates enough for a new plan.
     pub fn off_plan(&self) -> Option<(Outlook, Outlook)> {
         let (table, planned) = (self.memory.table.as_ref()?, self.memory.planned?);
         let seen = forecast::outlook(&self.job, self.job.status.as_ref(), table, self.now);
         seen.has_left(&planned).then_some((planned, seen))
     }
 
-    /// A member has ended, is going, or is gone: somebody may wait for its GPUs.
+    /// A member has ended, is being deleted or is gone: another job may wait for its GPUs.
     pub fn has_endings(&self) -> bool {
         let ends = |pod: &SlimPod| {
             pod.metadata.deletion_timestamp.is_some()
@@ -157,7 +158,7 @@ impl Seen {
         !self.gone.is_empty() || self.pods.iter().any(|pod| ends(pod))
     }
 
-    /// Makes the step.
+    /// Runs the step.
     pub fn step(&self) -> crate::lifecycle::Step {
         let pods: Vec<&SlimPod> = self.pods.iter().map(Arc::as_ref).collect();
         let gone: Vec<DeletedPodView<'_>> = self
@@ -202,13 +203,13 @@ fn still_holds(index: &ClusterIndex, ledger: &Ledger, job: &ObjectKey, attempt: 
     holds && allocation.is_some_and(|allocation| allocation.attempt == attempt)
 }
 
-/// That long before `now` by the clock that nobody sets.
+/// The instant this long before `now`, by the monotonic clock.
 fn ago(now: Timestamp, then: Instant) -> Timestamp {
     let passed = SignedDuration::try_from(then.elapsed()).unwrap_or(SignedDuration::ZERO);
     now.checked_sub(passed).unwrap_or(now)
 }
 
-/// The pods of the present attempt that were bound, there or gone.
+/// Bound pods of the current attempt, existing or deleted.
 fn own_pods(job: &SlimTrainingJob, pods: &[Arc<SlimPod>], gone: &[DeletedPod]) -> Vec<measured::Member> {
     let Some(allocation) = job.status.as_ref().and_then(|status| status.allocation.as_ref()) else {
         return Vec::new();
@@ -280,7 +281,7 @@ fn node_facts(
                 fact.lost = index.lost_in_boot(name, pods.iter().map(Arc::as_ref), gone);
                 facts.insert(name.clone(), fact);
             }
-            // It is there, only unreadable: nothing is proven.
+            // The Node exists but cannot be parsed: no proof of death.
             None if index.is_unreadable_node(name) => {
                 facts.insert(name.clone(), NodeFact { ready: false, free_gpus: 0, ..NodeFact::default() });
             }
@@ -315,7 +316,7 @@ fn is_leaving(node: &SlimNode) -> bool {
     tainted || node.spec.unschedulable || node.metadata.deletion_timestamp.is_some()
 }
 
-/// What the agent says; `None`: no agent lives there.
+/// The agent's state; `None`: no live agent there.
 fn agent(node: &SlimGpuNode) -> Option<AgentFact> {
     let status = node.status.as_ref()?;
     status.agent_version.as_ref()?;
@@ -330,8 +331,8 @@ fn agent(node: &SlimGpuNode) -> Option<AgentFact> {
     })
 }
 
-/// GPUs of a node that nobody but this job's present attempt uses: not foreign pods, not other members of ours that
-/// are bound there, not commitments to others that came first and have no pod there yet.
+/// GPUs of a node available to this job's current attempt. Not counted are foreign pods, our other bound
+/// pods, and earlier commitments to other jobs without pods there yet.
 fn free_gpus(index: &ClusterIndex, node: &SlimNode, key: &ObjectKey, job: &SlimTrainingJob) -> i32 {
     let name = node.name_any();
     let own = job.status.as_ref().and_then(|status| status.allocation.as_ref());
@@ -342,13 +343,13 @@ fn free_gpus(index: &ClusterIndex, node: &SlimNode, key: &ObjectKey, job: &SlimT
     };
     let mut used = index.foreign_use(&name).gpus + index.vanished_use(&name, present).gpus;
     for pod in index.pods_on(&name) {
-        // Orphans are in the foreign use already.
+        // Orphans are included in foreign use.
         if !present(pod) && crate::index::owner(&pod.metadata).is_some() {
             used += takes(pod).map_or(0, |(_, amounts)| amounts.gpus);
         }
     }
     for (other, their) in index.allocated_on(&name).filter(|(other, _)| *other != key) {
-        // What is being deleted holds what its pods hold, and is given nothing any more.
+        // A job that is being deleted holds what its pods hold and gets nothing new.
         if their.metadata.deletion_timestamp.is_some() {
             continue;
         }
@@ -370,8 +371,8 @@ fn free_gpus(index: &ClusterIndex, node: &SlimNode, key: &ObjectKey, job: &SlimT
     i32::try_from(has).unwrap_or(i32::MAX) - i32::try_from(used).unwrap_or(i32::MAX)
 }
 
-/// Which of two allocations came first. Their stamps are whole seconds: within one the older job comes first. The name,
-/// which its user chooses, decides nothing.
+/// Order of two allocations. Timestamps are whole seconds; within one the older job comes first. The
+/// user-chosen name never decides.
 fn rank<'a>(
     job: &'a SlimTrainingJob,
     allocation: &Allocation,
@@ -409,7 +410,8 @@ mod tests {
     use super::*;
     use crate::index::SlimNamespace;
 
-    /// Given a namespace that allows a weight of 20; when two jobs of other weights end late, then the bill of both is the same.
+    /// Given a namespace that allows a weight of 20; when two jobs of different weights end late, then their
+    /// lateness costs are equal.
     #[test]
     fn the_bill_of_lateness_takes_the_weight_that_the_namespace_allows() {
         let mut index = ClusterIndex::new();

@@ -1,8 +1,8 @@
-//! JSON merge patches (RFC 7386) of what changed.
+//! JSON merge patches (RFC 7386) of changes.
 
 use serde_json::{Map, Value, json};
 
-/// The merge patch that makes `new` out of `old`; `None` where they are equal. Lists are replaced as a whole.
+/// The merge patch from `old` to `new`; `None` if equal. Lists are replaced as a whole.
 pub fn diff(old: &Value, new: &Value) -> Option<Value> {
     let (Value::Object(before), Value::Object(after)) = (old, new) else {
         return (old != new).then(|| new.clone());
@@ -26,7 +26,7 @@ pub fn diff(old: &Value, new: &Value) -> Option<Value> {
     (!patch.is_empty()).then_some(Value::Object(patch))
 }
 
-/// The body of a status patch with preconditions: that UID, and no other write since `version` was read.
+/// A status patch with preconditions: this UID, and no other write since `version`.
 pub fn status_body(uid: &str, version: Option<&str>, status: Value) -> Value {
     let mut metadata = json!({ "uid": uid });
     if let (Some(version), Some(metadata)) = (version, metadata.as_object_mut()) {

@@ -1,30 +1,31 @@
-//! What an API server's no means.
+//! Classifies the API server's errors.
 
 use andreas_api::Reason;
 use kube::Error;
 use std::time::Duration;
 
-/// What to do about an error.
+/// How to handle an error.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Refusal {
-    /// The namespace's quota leaves no room: wait, and say so. Not the user's template.
+    /// The namespace's quota is exhausted: wait and report. Not the template's fault.
     Quota(String),
-    /// The API server will not take this object as it is: wait, and show its words.
+    /// The API server refuses this object: wait and show its message.
     Template(String),
-    /// There is an object of that name.
+    /// An object of that name exists.
     Exists,
-    /// The object changed meanwhile, or something that the server writes along with it (a quota's use): try again later.
+    /// The object, or one written with it (a quota's use), changed meanwhile: retry later.
     Conflict,
-    /// There is no such object.
+    /// The object does not exist.
     NotFound,
-    /// Not now: overload, a time-out, a server's error. After this long, where it said so.
+    /// Overload, time-out or server error. Retry after this delay, if given.
     Busy(Option<Duration>),
 }
 
-/// The classes of LIFECYCLE section 5: 403 with "exceeded quota" or "status unknown for quota" is the quota; every other
-/// 4xx but 401, 404, 408, 409 and 429 is the template; the rest is tried again silently.
+/// The classes of LIFECYCLE section 5. 403 with "exceeded quota" or "status unknown for quota" is the quota.
+/// Every other 4xx except 401, 404, 408, 409 and 429 is the template. The rest is retried silently.
 ///
-/// "failed quota" (a quota that demands requests the template does not have) is the template's: no room will ever help.
+/// "failed quota" (the quota requires requests that the template lacks) is the template's: waiting never
+/// helps.
 pub fn classify(error: &Error) -> Refusal {
     let Error::Api(status) = error else { return Refusal::Busy(None) };
     let message = || status.message.chars().take(1_000).collect::<String>();
@@ -38,7 +39,8 @@ pub fn classify(error: &Error) -> Refusal {
         409 if status.reason == "AlreadyExists" => Refusal::Exists,
         409 => Refusal::Conflict,
         401 | 408 | 429 => Refusal::Busy(retry_after(status)),
-        // Admission learns of a new kind up to half a minute after its definition (OwnerReferencesPermissionEnforcement).
+        // Admission knows a new kind up to half a minute after its definition
+        // (OwnerReferencesPermissionEnforcement).
         403 if status.message.contains("cannot find RESTMapping") => {
             Refusal::Busy(Some(Duration::from_secs(1)))
         }
@@ -53,7 +55,7 @@ fn retry_after(status: &kube::core::Status) -> Option<Duration> {
 }
 
 impl Refusal {
-    /// The reason for a condition, and the server's words, where the refusal is one that a user must see.
+    /// Condition reason and the server's message, if the user must see the refusal.
     pub fn for_user(self) -> Option<(Reason, String)> {
         match self {
             Self::Quota(message) => Some((Reason::QuotaExceeded, message)),
@@ -62,7 +64,7 @@ impl Refusal {
         }
     }
 
-    /// The label of the metric.
+    /// The metric's label.
     pub fn label(&self) -> &'static str {
         match self {
             Self::Quota(_) | Self::Template(_) => "refused",

@@ -1,7 +1,8 @@
-//! Start bursts: while many jobs start, status writes that only record that a job runs are deferred for at most ten seconds.
+//! Start bursts: while many jobs start, status writes that only record a running job are deferred by at most
+//! ten seconds.
 //!
-//! A status write costs the API server several times what a pod or its Binding costs. In a burst these records would take the
-//! time in which other jobs could be bound. Allocations, pods, ends and stops are never deferred.
+//! A status write costs the API server several times as much as a pod or its Binding. In a burst these
+//! records would delay the binding of other jobs. Allocations, pods, ends and stops are never deferred.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,16 +16,16 @@ use tokio::time::{Instant, sleep};
 
 use crate::lifecycle::Step;
 
-/// This many jobs starting at the same time are a burst. A single job starts within tens of milliseconds.
+/// Concurrently starting jobs that make a burst. A single job starts within tens of milliseconds.
 const MANY: usize = 8;
-/// Longest delay of a record.
+/// Maximum delay of a record.
 const LONGEST: Duration = Duration::from_secs(10);
-/// How often the end of the burst is polled.
+/// Poll interval for the end of the burst.
 const POLL: Duration = Duration::from_secs(1);
-/// A burst ends when no job started for this long: between two plans of a burst none does.
+/// A burst ends if no job started for this long; between two plans of a burst none starts.
 const QUIET_PERIOD: Duration = Duration::from_secs(2);
 
-/// Number of jobs that are starting. Clones share the count.
+/// Number of starting jobs. Clones share the count.
 #[derive(Clone, Debug, Default)]
 pub struct StartBurst {
     starting: Arc<AtomicUsize>,
@@ -57,7 +58,7 @@ impl StartBurst {
         self.starting.load(Ordering::Relaxed) >= MANY || just_now()
     }
 
-    /// Delay after which the step is tried again, if it only records that a job runs and a burst is active.
+    /// Delay before a retry, if the step only records that a job runs and a burst is active.
     pub fn defers(&self, job: &SlimTrainingJob, step: &Step, now: Timestamp) -> Option<Duration> {
         let before = job.status.as_ref().map(|status| status.phase).unwrap_or_default();
         let only_records =
@@ -65,7 +66,7 @@ impl StartBurst {
         (only_records && self.is_active() && now < due(&step.status)?).then_some(POLL)
     }
 
-    /// Waits until the burst has ended, at most until [`LONGEST`] after `since`.
+    /// Waits for the end of the burst, at most until [`LONGEST`] after `since`.
     pub async fn ended(&self, since: Instant) {
         while self.is_active() && since.elapsed() < LONGEST {
             sleep(POLL / 10).await;
@@ -94,7 +95,7 @@ mod tests {
         serde_json::from_value(crate::testing::job(1, status)).expect("a job")
     }
 
-    /// The job, and the step that finds at second 100 that all members run.
+    /// The job, and the step at second 100 that finds all members running.
     fn begins() -> (SlimTrainingJob, Step) {
         let allocation = json!({"attempt": 1, "generation": 1, "gpuType": "A", "gpus": 1, "gpusPerWorker": 1, "placement": "n", "nodes": ["n"], "since": at(90), "watts": 1});
         let mut status: TrainingJobStatus =

@@ -1,5 +1,5 @@
-//! Given an API server that answers as told; when a job is stepped or its actions are carried out; then the right calls
-//! are made and the right things remembered.
+//! Given scripted API server answers; when a job is stepped or its actions run; then the expected calls are
+//! made and state kept.
 
 use andreas_api::Reason;
 use andreas_api::slim::SlimTrainingJob;
@@ -37,7 +37,7 @@ fn exists(pod: &str) -> Value {
     status
 }
 
-/// A quota's use was written by others meanwhile.
+/// A conflict on a quota's use.
 fn contended() -> Value {
     let mut status =
         failure(409, "Operation cannot be fulfilled on resourcequotas \"q\": the object has been modified");
@@ -149,7 +149,7 @@ async fn contention_for_a_quota_is_no_verdict_and_is_tried_again_later() {
     let verdict = |world: &World| {
         world.shared.ledger.lock().get(&key()).and_then(|memory| memory.verdict.clone()).map(|v| v.refusal)
     };
-    // A dry run that met contention has tried nothing; one whose name is there was good enough once.
+    // A dry run with a conflict gives no verdict; an existing name means it was accepted before.
     let world = World::new(vec![(Method::POST, "/pods", 409, contended())]);
     assert!(matches!(world.do_all(vec![dry()]).await, Err(Requeue::After(_))));
     assert_eq!(verdict(&world), None);
@@ -157,7 +157,7 @@ async fn contention_for_a_quota_is_no_verdict_and_is_tried_again_later() {
     assert_eq!(world.do_all(vec![dry()]).await, Ok(()));
     assert_eq!(verdict(&world), Some(None));
 
-    // Nobody looks for a pod that was not made, and each failure waits longer.
+    // Pods that were not created are not looked up, and each failure waits longer.
     let twice = |code: u16, body: Value| {
         vec![(Method::POST, "/pods", code, body.clone()), (Method::POST, "/pods", code, body)]
     };
@@ -202,7 +202,7 @@ async fn nothing_is_deleted_without_a_look() {
     assert_eq!(world.do_all(vec![delete("older")]).await, Ok(()));
     assert!(world.sent(Method::DELETE).is_empty());
 
-    // It ended while we thought: the step is to be made from that.
+    // It ended meanwhile: the next step uses the new state.
     let mut ended = pod(0, 30, "j1");
     ended["status"]["phase"] = json!("Succeeded");
     let world = World::new(vec![(Method::GET, "/bert-1-0", 200, ended)]);
@@ -219,7 +219,7 @@ async fn a_status_is_written_with_what_it_was_made_from_and_nothing_follows_a_co
         (Method::GET, "/bert", 200, answer),
     ])
     .given(json!({"phase": "Pending", "reason": "NotPlannedYet", "attempts": 0}));
-    // A suspended job is another status than the one it has.
+    // A suspended job needs a status change.
     let mut suspended = job(11, json!({"phase": "Pending", "reason": "NotPlannedYet"}));
     suspended.spec.suspend = true;
     world.shared.index.lock().apply(suspended);
@@ -229,7 +229,7 @@ async fn a_status_is_written_with_what_it_was_made_from_and_nothing_follows_a_co
     assert_eq!(patches[0].body["status"]["phase"], "Suspended");
     assert!(patches[0].body["status"].get("progress").is_none());
     assert!(world.sent(Method::POST).is_empty());
-    // The live read is what is known now.
+    // The live read is in the index.
     let index = world.shared.index.lock();
     assert_eq!(
         index.jobs.get(&key()).and_then(|job| job.metadata.resource_version.clone()).as_deref(),
@@ -255,7 +255,7 @@ async fn a_status_whose_answer_was_lost_counts_as_written_until_the_job_has_been
         world.shared.index.lock().apply(job);
         world
     };
-    // Given a write of which neither the answer nor the state after it is to be had; then it stays pending.
+    // Given a write with neither answer nor readable result; then it stays pending.
     let world = given(vec![
         (Method::PATCH, "/bert/status", 504, failure(504, "time-out")),
         (Method::GET, "/bert", 503, failure(503, "away")),
@@ -269,7 +269,7 @@ async fn a_status_whose_answer_was_lost_counts_as_written_until_the_job_has_been
     ]);
     assert!(matches!(work::step(&world.shared, &key()).await, Requeue::After(_)));
     assert_eq!(pending(&world), Some(andreas_api::Phase::Suspended));
-    // The next step reads the job first, and finds it written.
+    // The next step reads the job first and finds it written.
     work::step(&world.shared, &key()).await;
     assert_eq!(pending(&world), None);
     let versions: Vec<Value> = world
@@ -279,7 +279,7 @@ async fn a_status_whose_answer_was_lost_counts_as_written_until_the_job_has_been
         .collect();
     assert!(versions == ["10"] || versions == ["10", "20"], "{versions:?}");
 
-    // Given the state after it: written, it is gone on from at once; not written, it is tried again later.
+    // Given a readable result: if written, the job continues at once; if not, it is retried later.
     let written = suspended(20, json!({"phase": "Suspended", "reason": "Suspended"}));
     for (live, again) in [(written, true), (suspended(10, before.clone()), false)] {
         let world = given(vec![
@@ -326,7 +326,7 @@ async fn what_jobs_of_one_profile_teach_is_one_write_and_takes_nothing_from_who_
         json!({"metadata": {"name": "family", "namespace": "team", "uid": "p", "resourceVersion": version.to_string()},
             "spec": {}, "status": {"observations": rows}})
     };
-    // Given a profile that somebody else writes to between our read and our write.
+    // Given a profile that another client writes between our read and our write.
     let world = World::new(vec![
         (Method::GET, "/family", 200, profile(1, &["old-1"])),
         (Method::PATCH, "/family/status", 409, contended()),
@@ -340,11 +340,11 @@ async fn what_jobs_of_one_profile_teach_is_one_write_and_takes_nothing_from_who_
         let seen = serde_json::from_value(row(run)).expect("an observation");
         world.shared.profile_updates.add(&job, vec![crate::lifecycle::ProfileUpdate::Observation(seen)]);
     }
-    // When what two jobs taught is written, and what was refused is written again.
+    // When updates of two jobs are written, and the refused write is repeated.
     crate::profiles::write(&world.shared).await;
     crate::profiles::write(&world.shared).await;
     crate::profiles::write(&world.shared).await;
-    // Then all four are there.
+    // Then all four are stored.
     let writes = world.sent(Method::PATCH);
     let versions: Vec<_> = writes.iter().map(|call| &call.body["metadata"]["resourceVersion"]).collect();
     assert_eq!(versions, ["1", "2"]);
@@ -411,7 +411,7 @@ async fn pods_of_a_deleted_job_end_though_its_status_cannot_be_written() {
 #[tokio::test]
 async fn what_the_api_server_gives_no_verdict_on_is_remembered_in_its_words_and_holds_the_namespace() {
     let words = "Internal error occurred: failed calling webhook \"w\": connection refused";
-    // A pod of a gang: tried again, the other stays; the step that withdraws it says so.
+    // A pod of a gang: retried, the other stays; the step that withdraws the gang reports it.
     let world = World::new(vec![
         (Method::POST, "/pods", 201, pod(0, 20, "j1")),
         (Method::POST, "/pods", 500, failure(500, words)),
@@ -427,7 +427,7 @@ async fn what_the_api_server_gives_no_verdict_on_is_remembered_in_its_words_and_
     assert_eq!(world.do_all(vec![Action::BackOff { words: words.into() }]).await, Ok(()));
     assert_eq!(held(&world).as_deref(), Some(words));
 
-    // A dry run; one that is answered ends it.
+    // A dry run; an answered one ends the backoff.
     let dry = || {
         let pod = serde_json::from_value::<Pod>(pod(0, 1, "j1")).expect("a pod");
         vec![Action::DryRun { gpus: 1, pod: Box::new(pod) }]

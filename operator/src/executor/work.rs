@@ -1,4 +1,4 @@
-//! One step of one job: look, decide, write, act.
+//! One step of one job: observe, decide, write the status, act.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,13 +21,13 @@ use crate::index::{ClusterIndex, number};
 use crate::ledger::Ledger;
 use crate::lifecycle::{Action, Claim, ProfileUpdate, Step};
 
-/// Longest wait after failures in a row.
+/// Maximum backoff after consecutive failures.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
 
-/// Makes one step of a job and carries it out.
+/// Makes and carries out one step of a job.
 pub async fn step(shared: &Arc<Shared>, key: &ObjectKey) -> Requeue {
     if let Some(wait) = shared.brakes.hold(key, unseen_edit(shared, key)) {
-        // Plans do not wait for a job that waits by itself.
+        // Plans do not wait for a job that backs off.
         shared.ledger.lock().looked_at(key);
         return Requeue::After(wait);
     }
@@ -69,7 +69,7 @@ async fn step_from(shared: &Arc<Shared>, key: &ObjectKey, mut seen: Seen) -> Req
     };
     if let Err(again) = written {
         if seen.job.metadata.deletion_timestamp.is_some() {
-            // Its pods end whether or not its status can still be written.
+            // Its pods end even if its status cannot be written.
             remember_claim(shared, key, &seen.job, step.claim.clone());
             let _ = actions::carry_out(shared, key, &seen.job, step.actions).await;
         }
@@ -98,7 +98,7 @@ async fn step_from(shared: &Arc<Shared>, key: &ObjectKey, mut seen: Seen) -> Req
     }
 }
 
-/// A failed action is tried again, but the step is not looked at later than it asks for.
+/// A failed action is retried, but not later than the step's own requeue time.
 fn earlier(again: Requeue, next: Option<Timestamp>) -> Requeue {
     let Some(next) = next else { return again };
     match again {
@@ -113,7 +113,7 @@ fn earlier(again: Requeue, next: Option<Timestamp>) -> Requeue {
     }
 }
 
-/// Keeps in mind since when there has been room for the job's allocation.
+/// Records since when the job's allocation has room.
 fn note_room(shared: &Shared, key: &ObjectKey, job: &SlimTrainingJob, status: &TrainingJobStatus) {
     let starts =
         status.phase == Phase::Starting && status.reason.as_deref() == Some(Reason::PodsStarting.as_str());
@@ -123,16 +123,17 @@ fn note_room(shared: &Shared, key: &ObjectKey, job: &SlimTrainingJob, status: &T
     }
 }
 
-/// The generation of a `spec` that a user changed since the last step; a job that was just made is no edit.
+/// The generation of a `spec` changed since the last step; a new job is no edit.
 fn unseen_edit(shared: &Shared, key: &ObjectKey) -> Option<i64> {
     let index = shared.index.lock();
-    // A cancelled job never waits.
+    // A job that is being deleted never waits.
     let job = index.jobs.get(key).filter(|job| job.metadata.deletion_timestamp.is_none())?;
     let seen = job.status.as_ref()?.observed_generation?;
     job.metadata.generation.filter(|generation| *generation != seen)
 }
 
-/// Asks for another plan where the run is not as the last one thought; says when to look again where it may not ask yet.
+/// Requests a new plan if the run deviates from the last one. Returns the requeue time if a request is not
+/// allowed yet.
 fn ask_for_plan(shared: &Shared, key: &ObjectKey, seen: &Seen) -> Option<Timestamp> {
     let (planned, found) = seen.off_plan()?;
     if let Err(then) = shared.ledger.lock().may_ask(key, uid(&seen.job), clock::now()) {
@@ -145,15 +146,15 @@ fn ask_for_plan(shared: &Shared, key: &ObjectKey, seen: &Seen) -> Option<Timesta
     None
 }
 
-/// The step gives the job GPUs, or makes its pods.
+/// The step allocates GPUs or creates pods.
 fn starts(job: &SlimTrainingJob, step: &Step) -> bool {
     let before = job.status.as_ref().map(|status| status.phase).unwrap_or_default();
     step.status.phase == Phase::Starting
         && (before != Phase::Starting || step.actions.iter().any(|a| matches!(a, Action::CreatePods { .. })))
 }
 
-/// Keeps in mind what agents still have to tell of an attempt that ended by this step, and takes what they told late to the
-/// family's profile.
+/// Records the energy that agents still have to report for an attempt ended by this step. Adds late reports
+/// to the job's profile.
 fn settle_energy(shared: &Shared, key: &ObjectKey, seen: &Seen, step: &Step) {
     let mut index = shared.index.lock();
     let pending_energy = seen.pending_energy(&index, step);
@@ -174,12 +175,12 @@ fn settle_energy(shared: &Shared, key: &ObjectKey, seen: &Seen, step: &Step) {
     if let Some(pending_energy) = pending_energy {
         index.await_energy_report(key, pending_energy.members.iter().map(|member| member.pod.clone()));
         memory.pending_energy = Some(pending_energy);
-        // They may have told since we looked.
+        // Agents may have reported since the input was read.
         index.mark(key.clone());
     }
 }
 
-/// What is known of a job now; `None`, and forgotten, where there is no such job.
+/// The job's current input; `None` if it does not exist, and its state is dropped.
 fn look(shared: &Shared, key: &ObjectKey) -> Option<Seen> {
     let index = shared.index.lock();
     let mut ledger = shared.ledger.lock();
@@ -208,7 +209,7 @@ fn look(shared: &Shared, key: &ObjectKey) -> Option<Seen> {
     seen
 }
 
-/// The step finds that the user's own program failed.
+/// The step counts a failure of the user's program.
 fn blames_user(job: &SlimTrainingJob, new: &TrainingJobStatus) -> bool {
     let failures = |status: &TrainingJobStatus| {
         let stop = status.stop.as_ref().and_then(|stop| stop.outcome) == Some(Outcome::UserFailure);
@@ -218,8 +219,8 @@ fn blames_user(job: &SlimTrainingJob, new: &TrainingJobStatus) -> bool {
         && (new.user_failures > 0 || failures(new).1)
 }
 
-/// Reads the job's nodes live. A node that was booted again reports its pods and itself separately, and which of the two
-/// our watches show first is chance. `true`: something was new.
+/// Reads the job's nodes live. A rebooted node reports its pods and itself separately, and watches deliver
+/// the two in any order. `true`: a node had changed.
 async fn look_at_nodes(shared: &Shared, job: &SlimTrainingJob) -> bool {
     let nodes = held(job).map(|allocation| allocation.nodes.clone()).unwrap_or_default();
     let reads = nodes.into_iter().map(|name| async move {
@@ -240,9 +241,10 @@ fn uid(job: &SlimTrainingJob) -> &str {
     job.metadata.uid.as_deref().unwrap_or_default()
 }
 
-/// The part of the status that changed. `progress` belongs to whoever got the report; only the end of a run is written here.
+/// The changed part of the status. `progress` belongs to the replica that receives the reports; only the end
+/// of a run is written here.
 fn difference(old: Option<&TrainingJobStatus>, new: &TrainingJobStatus) -> Option<Value> {
-    // A job that no plan has seen yet says nothing: that is worth no write.
+    // An unplanned job has an empty status: not worth a write.
     if old.is_none() && *new == TrainingJobStatus::default() {
         return None;
     }
@@ -261,7 +263,8 @@ fn difference(old: Option<&TrainingJobStatus>, new: &TrainingJobStatus) -> Optio
     Some(changes)
 }
 
-/// Writes the status and takes the answer into the index. While it is on its way, plans see it already.
+/// Writes the status and stores the response in the index. Plans see the new status while the write is in
+/// flight.
 async fn write_status(
     shared: &Arc<Shared>,
     key: &ObjectKey,
@@ -307,7 +310,7 @@ async fn write_status(
     }
 }
 
-/// The answer is what is known from now on, under the same lock that ends "being written".
+/// Stores the response under the same lock that ends the pending write.
 fn written(
     shared: &Shared,
     key: &ObjectKey,
@@ -335,18 +338,18 @@ fn written(
     Ok(())
 }
 
-/// Reads the job live: what we know of it is old.
+/// Reads the job live: the cached state is stale.
 async fn refresh(shared: &Arc<Shared>, key: &ObjectKey) -> Requeue {
     let wait = shared.brakes.conflict(key);
     match read(shared, key).await {
         Ok(true) if wait.is_zero() => Requeue::Now,
         Ok(true) => Requeue::After(wait),
-        // Its deletion will be seen.
+        // The watch will show its deletion.
         Ok(false) | Err(_) => Requeue::After(wait.max(Duration::from_secs(1))),
     }
 }
 
-/// Takes a job as it is on the API server into the index. `false`: there is none of that name.
+/// Stores the API server's state of a job in the index. `false`: it does not exist.
 async fn read(shared: &Shared, key: &ObjectKey) -> Result<bool, WriteError> {
     let before = shared.index.lock().jobs.version(key);
     let Some(job) = shared.writer.get::<SlimTrainingJob>(key).await? else { return Ok(false) };
@@ -358,8 +361,8 @@ async fn read(shared: &Shared, key: &ObjectKey) -> Result<bool, WriteError> {
     Ok(true)
 }
 
-/// Of a status whose answer was lost nobody knows whether it was written. It stays pending, so that no plan gives its GPUs
-/// to others or the job another place, until the job has been read.
+/// After a lost response, the status may or may not be written. It stays pending until the job has been read,
+/// so no plan reassigns its GPUs or moves the job.
 async fn read_unanswered(shared: &Shared, key: &ObjectKey) -> Result<(), Requeue> {
     let unanswered = |ledger: &Ledger| ledger.get(key).filter(|m| m.pending.is_some()).map(|m| m.uid.clone());
     let Some(uid) = unanswered(&shared.ledger.lock()) else { return Ok(()) };
@@ -372,7 +375,7 @@ async fn read_unanswered(shared: &Shared, key: &ObjectKey) -> Result<(), Requeue
     Ok(())
 }
 
-/// The next wait after a failure: from a quarter of a second, doubling.
+/// The next backoff after a failure: from a quarter of a second, doubling.
 pub(super) fn back_off(shared: &Shared, key: &ObjectKey, uid: &str) -> Requeue {
     let mut ledger = shared.ledger.lock();
     let Some(memory) = ledger.get_mut(key, uid) else { return Requeue::Now };
@@ -389,7 +392,8 @@ fn differs(before: &Claim, after: &Claim) -> bool {
     }
 }
 
-/// Keeps the claim. Where plans depend on the difference, another is made, and jobs that wait for this one look again.
+/// Stores the claim. If plans depend on the change, requests a new plan and requeues the jobs that wait for
+/// this one.
 fn remember_claim(shared: &Shared, key: &ObjectKey, job: &SlimTrainingJob, claim: Claim) {
     let mut index = shared.index.lock();
     let mut ledger = shared.ledger.lock();
@@ -401,7 +405,7 @@ fn remember_claim(shared: &Shared, key: &ObjectKey, job: &SlimTrainingJob, claim
     }
 }
 
-/// What a job holds has changed: plans are made from it, and jobs may wait for it to leave.
+/// The job's claim changed: requests a plan and requeues jobs that may wait for it.
 fn tell_dependents(index: &mut ClusterIndex, ledger: &Ledger, key: &ObjectKey) {
     index.replan();
     for waits in ledger.waiting_for(key) {
@@ -409,7 +413,7 @@ fn tell_dependents(index: &mut ClusterIndex, ledger: &Ledger, key: &ObjectKey) {
     }
 }
 
-/// Pods that went are of no use once their attempt has its record.
+/// Drops deleted pods once their attempt has its record.
 fn forget_judged(shared: &Shared, key: &ObjectKey, status: &TrainingJobStatus) {
     let mut index = shared.index.lock();
     if index.gone(key).is_empty() {
@@ -422,7 +426,7 @@ fn forget_judged(shared: &Shared, key: &ObjectKey, status: &TrainingJobStatus) {
     });
 }
 
-/// Looks up pods that only our own creation has shown: a watch that began after their end would never tell.
+/// Reads pods known only from our own creation: a watch that began after their end would never show them.
 pub(super) async fn confirm_pods(shared: &Arc<Shared>, age: Duration) {
     let doubtful = shared.index.lock().unconfirmed_pods(age);
     for key in doubtful.into_iter().take(16) {

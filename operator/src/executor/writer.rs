@@ -1,4 +1,4 @@
-//! The door to the API server for writes: a bounded number in flight, no rate limit, patience where it is asked for.
+//! Client for writes: bounded concurrency, no rate limit, retries on request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,19 +21,19 @@ use tokio::time::Instant;
 use super::refusal::{Refusal, classify};
 use crate::metrics::Metrics;
 
-/// How often an answer "not now" is tried again before the caller hears of it.
+/// Retries of a "not now" answer before the caller gets it.
 const PATIENCE: u32 = 4;
 
-/// Longest time for one write.
+/// Time limit of one write.
 const LONGEST_WRITE: Duration = Duration::from_secs(15);
 
-/// Why nothing was written.
+/// Why a write failed.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// This replica leads no longer: it writes nothing.
+    /// This replica is no longer the leader and writes nothing.
     #[error("not the leader")]
     NotLeader,
-    /// The API server's answer.
+    /// The API server's error.
     #[error(transparent)]
     Api(#[from] Error),
     /// The request could not be built.
@@ -42,7 +42,7 @@ pub enum WriteError {
 }
 
 impl WriteError {
-    /// What it means.
+    /// Its class.
     pub fn refusal(&self) -> Refusal {
         match self {
             Self::Api(error) => classify(error),
@@ -50,7 +50,7 @@ impl WriteError {
         }
     }
 
-    /// Not a clear no: the API server may have done what was asked.
+    /// Not a clear refusal: the API server may have executed the request.
     pub fn may_have_written(&self) -> bool {
         match self {
             Self::Api(Error::Api(status)) => status.code == 408 || status.code >= 500,
@@ -59,7 +59,7 @@ impl WriteError {
         }
     }
 
-    /// For people: the API server's words, where it answered.
+    /// Human-readable text: the API server's message if it answered.
     pub fn words(&self) -> String {
         match self {
             Self::Api(Error::Api(status)) => status.message.clone(),
@@ -68,7 +68,7 @@ impl WriteError {
     }
 }
 
-/// Writes with a bounded number in flight, and only while this replica leads. Clones share the bound.
+/// Writes with bounded concurrency, and only while this replica is the leader. Clones share the bound.
 #[derive(Clone)]
 pub struct Writer {
     client: Client,
@@ -78,7 +78,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// A writer of at most `in_flight` calls at a time.
+    /// A writer with at most `in_flight` concurrent calls.
     pub fn new(client: Client, in_flight: usize, leadership: Leadership, metrics: Metrics) -> Self {
         Self { client, permits: Arc::new(Semaphore::new(in_flight)), leadership, metrics }
     }
@@ -122,8 +122,8 @@ impl Writer {
         }
     }
 
-    /// Sends a request that must not take effect later than `deadline`: another leader may write by then. The API server is told
-    /// too, so that it gives up what a slow webhook or a slow disk holds up.
+    /// Sends a request that must take effect before `deadline`: another leader may write after it. The API
+    /// server gets the same time limit, so it gives up behind a slow webhook or disk.
     async fn send_by<T: DeserializeOwned>(
         &self,
         deadline: Instant,
@@ -132,17 +132,16 @@ impl Writer {
         let left = deadline.saturating_duration_since(Instant::now()).min(LONGEST_WRITE);
         *request.uri_mut() = with_timeout(request.uri(), left);
         tokio::select! {
-            // First: after a pause of this process nothing is sent that is too late.
+            // First: after a pause of this process no late request is sent.
             biased;
             () = tokio::time::sleep(left) => Err(Error::Service(Box::new(DeadlineExceeded(left)))),
             result = self.client.request::<T>(request) => result,
         }
     }
 
-    /// Merge patch of a TrainingJob's status; the body holds the preconditions. The answer is the whole object.
+    /// Merge patch of a TrainingJob's status; the body holds the preconditions. Returns the whole object.
     ///
-    /// # Errors
-    /// [`WriteError`]; a conflict where the object changed since it was read.
+    /// # Errors [`WriteError`]; a conflict if the object changed since it was read.
     pub async fn patch_job_status(
         &self,
         job: &ObjectKey,
@@ -204,10 +203,9 @@ impl Writer {
         .await
     }
 
-    /// Makes an object; the answer as `A`.
+    /// Creates an object; returns the response as `A`.
     ///
-    /// # Errors
-    /// [`WriteError`]; a conflict where there is one of that name.
+    /// # Errors [`WriteError`]; a conflict if the name exists.
     pub async fn create<T, A>(
         &self,
         kind: &'static str,
@@ -225,10 +223,9 @@ impl Writer {
         self.send(kind, || Request::new(url.as_str()).create(&params, body.clone())).await
     }
 
-    /// Server-side apply of a namespaced object, which makes it where there is none; fields of others are taken over.
+    /// Server-side apply of a namespaced object, with force; creates it if absent.
     ///
-    /// # Errors
-    /// [`WriteError`]; a conflict where the object has another version than this one names.
+    /// # Errors [`WriteError`]; a conflict if the object's version differs.
     pub async fn apply<T>(&self, namespace: &str, name: &str, object: &T) -> Result<(), WriteError>
     where
         T: Resource<DynamicType = ()> + Serialize + std::fmt::Debug,
@@ -242,10 +239,9 @@ impl Writer {
         .map(drop)
     }
 
-    /// Deletes an object that has that UID (and that version, where given). `true`: it was there.
+    /// Deletes an object with this UID (and version, if given). `true`: it existed.
     ///
-    /// # Errors
-    /// [`WriteError`]; a conflict where another object has the name, or it changed.
+    /// # Errors [`WriteError`]; a conflict if the UID or version differs.
     pub async fn delete<T>(
         &self,
         key: &ObjectKey,
@@ -270,10 +266,9 @@ impl Writer {
         }
     }
 
-    /// A consistent read of one object; `None` where there is none.
+    /// A consistent read of one object; `None` if absent.
     ///
-    /// # Errors
-    /// The API server's answer.
+    /// # Errors The API server's error.
     pub async fn get<T>(&self, key: &ObjectKey) -> Result<Option<T>, Error>
     where
         T: Resource<DynamicType = ()> + DeserializeOwned,
@@ -282,18 +277,16 @@ impl Writer {
         get(&self.client, &T::url_path(&(), namespace), &key.name).await
     }
 
-    /// As [`Writer::get`], of a pod.
+    /// [`Writer::get`] for a pod.
     ///
-    /// # Errors
-    /// The API server's answer.
+    /// # Errors The API server's error.
     pub async fn get_pod(&self, key: &ObjectKey) -> Result<Option<SlimPod>, Error> {
         self.get(key).await
     }
 
-    /// Makes a Service; one that is there already is the answer, whoever owns it.
+    /// Creates a Service; returns an existing one whoever owns it.
     ///
-    /// # Errors
-    /// [`WriteError`]
+    /// # Errors [`WriteError`]
     pub async fn ensure_service(
         &self,
         namespace: &str,
@@ -315,10 +308,9 @@ impl Writer {
     }
 }
 
-/// A consistent read of one object (no resource version: not from a cache); `None` where there is none.
+/// A consistent read of one object (no resource version, so not from a cache); `None` if absent.
 ///
-/// # Errors
-/// The API server's answer.
+/// # Errors The API server's error.
 pub async fn get<T: DeserializeOwned>(client: &Client, url: &str, name: &str) -> Result<Option<T>, Error> {
     let request =
         Request::new(url).get(name, &kube::api::GetParams::default()).map_err(Error::BuildRequest)?;
@@ -329,7 +321,7 @@ pub async fn get<T: DeserializeOwned>(client: &Client, url: &str, name: &str) ->
     }
 }
 
-/// The address with the time after which the API server gives the request up.
+/// The URL with the API server's time limit for the request.
 fn with_timeout(uri: &http::Uri, left: Duration) -> http::Uri {
     let join = if uri.query().is_some_and(|query| !query.is_empty()) { "&" } else { "?" };
     let text = uri.to_string();
@@ -354,7 +346,7 @@ mod tests {
 
     use super::*;
 
-    /// A Lease that can be taken once and never be renewed.
+    /// A Lease that can be acquired once and never renewed.
     struct Once;
 
     impl LeaseStore for Once {
@@ -373,7 +365,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_write_that_hangs_ends_before_another_leader_may_begin() {
-        // given a leader whose Lease is not renewed any more, and an API server that says nothing
+        // given a leader whose Lease is no longer renewed, and a silent API server
         let asked: Arc<Mutex<Vec<http::Uri>>> = Arc::default();
         let seen = Arc::clone(&asked);
         let hangs = tower::service_fn(move |request: http::Request<Body>| {
@@ -389,15 +381,15 @@ mod tests {
             let key = ObjectKey { namespace: "team".into(), name: "bert".into() };
             writer.patch_job_status(&key, &Value::Null).await
         };
-        // when it writes in the last moment before it gives up
+        // when it writes just before it gives up leadership
         tokio::time::sleep_until(began + Duration::from_millis(9_900)).await;
         assert!(write().await.is_err());
-        // then it waits no longer than to a second before others may lead,
+        // then it waits no longer than to a second before another replica may lead,
         assert_eq!(began.elapsed().as_secs(), 14);
-        // the API server knows how long it may try,
+        // the API server gets the time limit,
         let query = asked.lock()[0].query().map(str::to_owned).unwrap_or_default();
         assert!(query.contains("timeout=4") && query.ends_with("ms"), "{query}");
-        // and nothing more is sent
+        // and no further request is sent
         assert!(matches!(write().await, Err(WriteError::NotLeader)));
         assert_eq!(asked.lock().len(), 1);
     }

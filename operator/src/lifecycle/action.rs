@@ -1,5 +1,5 @@
-//! What a step wants done. The executor writes the status first and carries out nothing of a step whose status could
-//! not be written; then the actions, in order.
+//! The result of a step. The executor writes the status first. If that write fails, it drops the actions;
+//! else it runs them in order.
 
 use std::collections::BTreeSet;
 
@@ -10,70 +10,72 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 
 use super::sight::Sight;
 
-/// What a step comes to.
+/// The result of one step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// The whole new status; equal to the old one where nothing changed (then nothing is written). `progress` is
-    /// touched only by success: it belongs to the replica that got the report. Write the changed fields as a merge patch.
+    /// The whole new status. Nothing is written if it equals the old one. Only success changes `progress`:
+    /// that field belongs to the replica that receives the reports. Write the changed fields as a merge
+    /// patch.
     pub status: TrainingJobStatus,
-    /// What to do once the status is written, in this order.
+    /// Actions to run, in order, after the status is written.
     pub actions: Vec<Action>,
-    /// What to tell the user, one for each transition.
+    /// Events for the user, one per transition.
     pub events: Vec<EventNote>,
-    /// When to look again at the latest, if nothing happens before.
+    /// Requeue the job at this instant at the latest.
     pub next: Option<Timestamp>,
-    /// What was learned for the family of runs; after the status is written.
+    /// Updates for the job's TrainingProfile, applied after the status is written.
     pub learned: Vec<ProfileUpdate>,
     /// What the job holds, for the planner's next snapshot.
     pub claim: Claim,
-    /// Facts that hold and that time-outs count from: to be kept with the instant of their first step, all others forgotten.
+    /// The facts that hold now and that time-outs count from. The caller keeps each with the instant of its
+    /// first sight and forgets all others.
     pub sights: BTreeSet<Sight>,
 }
 
-/// Something to do.
+/// One action for the executor.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Make the gang's Service; one that is there and ours is well.
+    /// Create the gang's Service. One of ours that exists already is accepted.
     CreateService(Box<Service>),
-    /// Make all these pods at once. Where one is refused, delete those made and report it in
-    /// [`Creation`](super::Creation); 409 with our UID and attempt is well.
+    /// Create all these pods at once. If one is refused, delete the created ones and report it in
+    /// [`Creation`](super::Creation). A 409 is accepted if the pod has our UID and attempt.
     CreatePods {
-        /// Generation of the allocation they carry out.
+        /// Generation of their allocation.
         generation: i64,
         /// In order of their index.
         pods: Vec<Pod>,
     },
-    /// Delete a pod, with its UID as precondition and after a live read.
+    /// Delete a pod after a live read, with its UID as precondition.
     DeletePod {
         /// Its name.
         name: String,
         /// Its UID.
         uid: String,
-        /// Grace period, s; the pod's own when absent.
+        /// Grace period, s. Absent: the pod's own.
         grace: Option<i64>,
-        /// Why.
+        /// The reason.
         why: DeleteReason,
     },
-    /// Raise `GpuNode.spec.wake` of that node to at least this value.
+    /// Raise `GpuNode.spec.wake` of this node to at least this value.
     Wake {
         /// The node.
         node: String,
-        /// The value: the instant of asking in milliseconds, so that it grows and tells its age.
+        /// The request's instant in milliseconds: it only grows and gives the request's age.
         value: i64,
     },
-    /// Try a worker on the API server without making it, and report the [`Verdict`](super::Verdict).
+    /// Validate a worker by a server-side dry run and report the [`Verdict`](super::Verdict).
     DryRun {
         /// GPUs of the worker.
         gpus: i32,
         /// The pod.
         pod: Box<Pod>,
     },
-    /// Plan no job of this namespace for a while: the API server does not make its pods.
+    /// Stop planning this namespace for a while: the API server does not create its pods.
     BackOff {
-        /// The API server's words.
+        /// The API server's message.
         words: String,
     },
-    /// Delete the TrainingJob: its time after the end is over.
+    /// Delete the TrainingJob: its time to live after the end is over.
     DeleteJob {
         /// Its UID, as precondition.
         uid: String,
@@ -85,9 +87,9 @@ pub enum Action {
 pub enum DeleteReason {
     /// Its attempt is being stopped.
     Stop,
-    /// Its training container has ended, others go on.
+    /// Its training container has ended while others go on.
     Leftover,
-    /// It ended long ago: more attempts are kept than `historyLimit`.
+    /// Its attempt ended and exceeds `historyLimit`.
     History,
 }
 
@@ -96,51 +98,51 @@ pub enum DeleteReason {
 pub struct EventNote {
     /// `Warning` instead of `Normal`.
     pub warning: bool,
-    /// In a word, a reason of the closed set.
+    /// Machine-readable reason, from the closed set.
     pub reason: Reason,
-    /// For people.
+    /// Human-readable text.
     pub message: String,
 }
 
-/// What was learned for the job's TrainingProfile.
+/// What a run showed about the job's TrainingProfile.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ProfileUpdate {
-    /// Time and power of a configuration.
+    /// Epoch time and power of a configuration.
     Observation(Observation),
-    /// Memory of GPUs of this type is too small for the family.
+    /// The memory of this GPU type is too small for the job's model.
     OutOfMemory {
         /// The type.
         gpu_type: String,
     },
-    /// A run of the family finished.
+    /// A run finished.
     Finished(FinishedRun),
 }
 
-/// What a job holds. The placement is that of `status.allocation`.
+/// What a job holds. Its placement is `status.allocation`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Claim {
-    /// Nothing, and may be given GPUs.
+    /// Holds nothing; may be given GPUs.
     Waiting {
-        /// Not before this instant.
+        /// Earliest instant, if any.
         not_before: Option<Timestamp>,
     },
-    /// Nothing, and must not be given any: suspended, template refused, ended, being deleted.
+    /// Holds nothing and may not be given GPUs: suspended, template refused, ended or being deleted.
     Nothing,
-    /// A commitment since then.
+    /// Committed to an allocation; not running yet.
     Starting {
-        /// Since when.
+        /// Start of the commitment.
         since: Timestamp,
     },
-    /// It trains.
+    /// Training.
     Running {
-        /// Since when.
+        /// Start of the run.
         since: Timestamp,
     },
-    /// Asked to stop; what it holds is busy until it is gone.
+    /// Asked to stop. Its GPUs stay in use until its pods are gone.
     Stopping {
-        /// When it will have ended at the latest; unknown on a silent node.
+        /// Latest expected end. Absent on an unreachable node.
         gone_by: Option<Timestamp>,
-        /// It may be given GPUs afterwards.
+        /// May be given GPUs afterwards.
         goes_on: bool,
     },
 }

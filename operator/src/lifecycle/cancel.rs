@@ -1,8 +1,8 @@
-//! A job that is being deleted: its pods end with their grace, and it holds nothing once they have.
+//! A job that is being deleted: its pods end with their grace period, then it holds nothing.
 //!
-//! The garbage collector deletes pods only when their owner is gone, and a finalizer can keep the owner for ever. So the
-//! operator ends the members itself. Only an orphaning delete leaves them: the garbage collector takes our reference from
-//! them, and from then on they count as pods of others.
+//! The garbage collector deletes pods only after their owner is gone, and a finalizer can keep the owner
+//! forever. So the operator deletes the members itself. An orphaning delete is the exception: the garbage
+//! collector removes the owner reference, and the pods then count as foreign.
 
 use andreas_api::phase::condition;
 use andreas_api::{Phase, Reason};
@@ -12,11 +12,12 @@ use super::member::Members;
 use super::status::ConditionValue;
 use super::{end, start, stop};
 
-/// The garbage collector takes the owner's reference from the pods instead of deleting them.
+/// Finalizer of an orphaning delete: the garbage collector removes the owner reference instead of deleting
+/// the pods.
 const ORPHAN: &str = "orphan";
 const WORDS: &str = "the job is being deleted";
 
-/// The job has a deletion timestamp.
+/// Handles a job with a deletion timestamp.
 pub(super) fn cancelled(d: &mut Draft<'_>) {
     if is_orphaning(d) && has_pods(d) {
         return;

@@ -1,4 +1,4 @@
-//! A step in the making: the new status and everything that goes with it.
+//! A step under construction: the new status and everything that goes with it.
 
 use std::collections::BTreeSet;
 
@@ -15,15 +15,15 @@ use super::observed::Observed;
 use super::sight::{self, Sight};
 use super::status::{self, ConditionUpdate, ConditionValue};
 
-/// Seconds for which the words to a waiting reason stay as they are.
+/// Minimum seconds between two texts of the same waiting reason.
 const WORDS_STAY: i64 = 60;
 
-/// Seconds that a node is left out the first time, and at most.
+/// Seconds that a node is excluded: after the first failure, and at most.
 const FIRST_AVOIDANCE: i64 = 60;
 const LONGEST_AVOIDANCE: i64 = 3600;
-/// Failures of the cluster in a row without a fault that was seen, the last of which counts as the user's.
+/// Consecutive cluster failures without an observed fault after which the failure counts as the user's.
 const MOST_UNEXPLAINED: i32 = 10;
-/// Nodes that a status may name as left out.
+/// Maximum excluded nodes in a status.
 const MOST_AVOIDED: usize = 32;
 
 pub(super) struct Draft<'a> {
@@ -34,9 +34,9 @@ pub(super) struct Draft<'a> {
     pub learned: Vec<ProfileUpdate>,
     next: Option<Timestamp>,
     sights: BTreeSet<Sight>,
-    /// The template has been refused, or pods of an older job are in the way: no GPUs are to be planned.
+    /// The template is refused, or pods of an older job block this one. No GPUs are planned.
     pub unfit: bool,
-    /// The template was accepted, in these words: to be said with the next write.
+    /// Message that the template was accepted; goes out with the next write.
     pub accepted: Option<String>,
 }
 
@@ -59,16 +59,15 @@ impl<'a> Draft<'a> {
         status::time(self.o.now)
     }
 
-    /// Exploration again then. An instant that has passed is no reason to look again: what it stood for has been done, or
-    /// waits for an event.
+    /// Requeues the job at `at`. An instant in the past is ignored: its work is done or waits for an event.
     pub fn look_at(&mut self, at: Timestamp) {
         if at > self.o.now && at < Timestamp::MAX {
-            // Instants in the status are whole seconds; a timer must not fire before the second it stands for is over.
+            // Instants in the status are whole seconds; a timer must not fire before its second is over.
             self.next = Some(self.next.map_or(at, |n| n.min(at)));
         }
     }
 
-    /// When this process first saw a fact that holds now: what time-outs count from.
+    /// When this process first saw a fact that still holds. Time-outs count from it.
     pub fn first_seen(&mut self, sight: Sight) -> Timestamp {
         let first = self.o.sights.get(&sight).copied().unwrap_or(self.o.now);
         self.sights.insert(sight);
@@ -85,13 +84,14 @@ impl<'a> Draft<'a> {
         status::say(&mut self.status.conditions, &saying, generation, self.o.now);
     }
 
-    /// Drops a condition that no longer says anything.
+    /// Removes a condition that no longer applies.
     pub fn unsay(&mut self, kind: &str) {
         self.status.conditions.retain(|c| c.type_ != kind);
     }
 
-    /// Waits, and why. The words to a reason that stays (who is in the way, for example) are renewed once a minute at
-    /// most: they move with every plan, and a write for each of thousands of waiting jobs would be the plan's price.
+    /// Sets the waiting reason and its text. The text of an unchanged reason is renewed at most once a
+    /// minute. Every plan changes such texts (for example the blocking jobs), and a write per waiting job
+    /// would dominate a plan's cost.
     pub fn wait_for(&mut self, reason: Reason, message: &str) {
         let said = status::condition(&self.status.conditions, condition::SCHEDULED);
         let said = said.filter(|c| c.status == "False" && c.reason == reason.as_str());
@@ -100,7 +100,7 @@ impl<'a> Draft<'a> {
             && self.status.reason.as_deref() == Some(reason.as_str())
         {
             if self.unfit && said.message != status::bounded(message) {
-                // No plan looks at it, so no plan would renew them.
+                // No plan covers this job, so no plan would renew the text.
                 self.look_at(renewed);
             }
             return;
@@ -109,38 +109,38 @@ impl<'a> Draft<'a> {
         self.say(condition::SCHEDULED, ConditionValue::False, reason, message);
     }
 
-    /// The reason in the status, in the closed set.
+    /// The reason in the status, from the closed set.
     pub fn reason(&self) -> Option<Reason> {
         self.status.reason.as_deref().and_then(Reason::parse)
     }
 
-    /// Another decision about this job.
+    /// Counts one more decision about this job.
     pub fn count_decision(&mut self) -> i64 {
         let next = self.status.decisions.unwrap_or(0).saturating_add(1);
         self.status.decisions = Some(next);
         next
     }
 
-    /// The plan's word, if it was made for the job as it is now.
+    /// The plan's decision, if it was made for the job's current state.
     pub fn decision(&self) -> Option<&'a super::observed::Planned> {
         let decision = self.o.decision?;
         (decision.basis == self.status.decisions.unwrap_or(0)).then_some(&decision.verdict)
     }
 
-    /// Asks the attempt to stop for a reason that is not its own doing: it goes on later.
+    /// Stops the attempt for an external reason; the job continues later.
     pub fn ask_to_stop(&mut self, reason: Reason, message: impl Into<String>) {
         self.stop(reason, message.into(), None, None);
     }
 
-    /// Stops what is left of an attempt whose end has been judged.
+    /// Stops the rest of an attempt that has been judged.
     pub fn stop_judged(&mut self, judgement: &Judgement) {
         let judgement = &self.braked(judgement.clone());
         self.avoid(&judgement.avoid);
         self.stop(judgement.reason, judgement.message.clone(), Some(judgement.outcome), judgement.exit_code);
     }
 
-    /// The cluster's failure costs no retry. One that nobody but the program and its user speaks of may be of their making:
-    /// after so many in a row it counts as theirs.
+    /// A cluster failure uses no retry. Without an independent report of a fault, the user may have caused
+    /// it. After too many in a row it counts as the user's.
     fn braked(&mut self, mut judgement: Judgement) -> Judgement {
         if judgement.outcome != Outcome::ClusterFailure {
             return judgement;
@@ -164,7 +164,7 @@ impl<'a> Draft<'a> {
         let bound = self.bound_at();
         let generation = self.count_decision();
         let Some(allocation) = &mut self.status.allocation else { return };
-        // A pod that is not bound yet must not be bound any more: its label no longer fits.
+        // An unbound pod must not be bound any more: its label no longer matches.
         allocation.generation = generation;
         if allocation.bound_time.is_none() {
             allocation.bound_time = bound.map(status::time);
@@ -185,7 +185,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Leaves nodes out for a while: a minute, doubling to an hour with every time in a row.
+    /// Excludes nodes for a minute, doubling up to an hour with each consecutive failure.
     pub fn avoid(&mut self, nodes: &[String]) {
         for node in nodes {
             let times = match self.status.avoid.iter().find(|a| a.node == *node) {
@@ -202,7 +202,7 @@ impl<'a> Draft<'a> {
         self.status.avoid.drain(..surplus);
     }
 
-    /// When the last member was bound, if all were.
+    /// When the last member was bound; absent unless all are bound.
     fn bound_at(&self) -> Option<Timestamp> {
         let allocation = self.status.allocation.clone()?;
         let members = Members::of(self.o, Some(&allocation));
@@ -224,12 +224,12 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// The allocation, for reading while the draft changes.
+    /// A copy of the allocation, to read while the draft changes.
     pub fn allocation(&self) -> Option<Allocation> {
         self.status.allocation.clone()
     }
 
-    /// An attempt that ended otherwise ends a row of failures that nothing explains.
+    /// Any other outcome resets the count of unexplained failures.
     pub fn end_unexplained(&mut self, outcome: Outcome) {
         let ends = match outcome {
             Outcome::Finished | Outcome::Stopped => true,
@@ -272,12 +272,12 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Until when texts and forecasts alone are not worth a write.
+    /// Until this instant, changes of texts and forecasts alone are not written.
     fn quiet_until(&self) -> Timestamp {
         status::after(self.o.last_write, self.o.settings.quiet_seconds.max(0))
     }
 
-    /// Texts alone are not worth a write each time a plan moves them.
+    /// Drops changes of texts alone while the status is throttled.
     fn quiet_texts(&mut self) {
         let until = self.quiet_until();
         let Some(old) = self.o.job.status.as_ref().filter(|_| self.o.now < until) else { return };
@@ -290,7 +290,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// A condition that went to and fro within this step has not moved.
+    /// A condition that changed and changed back within this step keeps its transition time.
     fn keep_transitions(&mut self) {
         let Some(old) = self.o.job.status.as_ref() else { return };
         for condition in &mut self.status.conditions {
@@ -302,8 +302,9 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Takes the forecast over when the status is written anyway, or when it has moved by a tenth and the last write
-    /// is a minute old. Forecasts move with every plan; written each time they would cost more than all else.
+    /// Copies the forecast if the status is written anyway. Otherwise it must have moved by a tenth, with the
+    /// last write at least a minute ago. Every plan changes forecasts; writing each change would be the
+    /// largest load.
     fn forecast(&mut self) {
         let terminal = self.status.phase.is_terminal();
         let old = self.o.job.status.as_ref().and_then(|s| s.prediction.as_ref());
@@ -325,7 +326,7 @@ impl<'a> Draft<'a> {
         self.on_time();
     }
 
-    /// The condition `OnTime` says what the written prediction says.
+    /// Derives the condition `OnTime` from the prediction in the status.
     fn on_time(&mut self) {
         let Some(deadline) = self.status.deadline.clone() else { return self.unsay(condition::ON_TIME) };
         if let Some(done) = self.status.completion_time.clone() {
@@ -382,7 +383,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// A job that is being deleted holds what its pods hold, and asks for nothing.
+    /// A job that is being deleted holds what its pods hold and requests nothing.
     fn claim_of_deleted(&self) -> Claim {
         let Some(allocation) = self.allocation() else { return Claim::Nothing };
         let members = Members::of(self.o, Some(&allocation));
@@ -394,7 +395,7 @@ impl<'a> Draft<'a> {
         Claim::Stopping { gone_by: self.gone_by(), goes_on: false }
     }
 
-    /// When the pods will have ended at the latest; unknown where a node is silent.
+    /// Latest expected end of the pods. Absent if a node is unreachable.
     fn gone_by(&self) -> Option<Timestamp> {
         let allocation = self.allocation()?;
         let since = self.status.stop.as_ref()?.since.0;
@@ -407,7 +408,8 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Whether a forecast differs from the written one by a tenth of what is left, or in its class of risk.
+/// Whether a forecast differs from the one in the status by a tenth of the remaining time, or in its risk
+/// class.
 fn moved(
     old: Option<&andreas_api::training_job::Prediction>,
     new: &andreas_api::training_job::Prediction,

@@ -1,4 +1,4 @@
-//! After the pods have ended: the record, the counters, what was learned, and what comes next.
+//! The end of an attempt: its record, the counters, profile updates and the next phase.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,17 +16,17 @@ use super::judge::Judgement;
 use super::member::{Members, is_over, number};
 use super::status::{self, ConditionValue, after, energy_text, money_text, seconds_between};
 
-/// Attempts that a status remembers.
+/// Maximum attempts in a status's history.
 const HISTORY: usize = 16;
-/// Of these, withdrawn ones in a row with the same reason.
+/// Maximum consecutive withdrawn attempts of the same reason among them.
 const WITHDRAWN_IN_A_ROW: usize = 6;
-/// Back-off after the cluster's failure, after the user's second, and after a refusal: first, s.
+/// Initial backoff after a cluster failure, a second user failure and a refusal, s.
 const AFTER_CLUSTER: i64 = 5;
 const AFTER_USER: i64 = 10;
 const AFTER_REFUSAL: i64 = 10;
-/// Thousandths of an epoch that must have been timed for a pace to count as measured.
+/// Thousandths of an epoch that must be timed before a pace counts as measured.
 const LEAST_TIMED: i64 = 100;
-/// Longest back-off, s.
+/// Maximum backoff, s.
 const LONGEST_BACK_OFF: i64 = 300;
 
 /// Closes the attempt.
@@ -60,7 +60,7 @@ pub(super) fn conclude(
     wait_again(d, judgement);
 }
 
-/// When the last member ended: by its containers where they said so, else now.
+/// When the last member ended: from container status if available, else now.
 fn ended_at(d: &Draft<'_>, members: &Members<'_>, allocation: &Allocation) -> Time {
     let container = d.o.training_container();
     let all: Option<Vec<_>> = members.gang.iter().map(|m| m.ending(container)?.at).collect();
@@ -91,7 +91,7 @@ fn remember(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgement, e
     };
     let row = d.status.history.iter().rev().take_while(|r| alike(r)).count();
     if row >= WITHDRAWN_IN_A_ROW {
-        // The same refusal over and over must not push out the attempts that ran.
+        // Repeated refusals must not push out the attempts that ran.
         let first = d.status.history.len() - row;
         d.status.history.remove(first);
     }
@@ -100,7 +100,7 @@ fn remember(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgement, e
     d.status.history.drain(..surplus);
 }
 
-/// Joules and money at the edge of an attempt.
+/// Adds energy and cost when an attempt starts or ends.
 fn account(d: &mut Draft<'_>) {
     let view = d.o.energy;
     let mut total: Consumption = d.status.consumption.clone().unwrap_or_default();
@@ -111,10 +111,10 @@ fn account(d: &mut Draft<'_>) {
     total_up(d);
 }
 
-/// Source and texts, by attempts and sums.
+/// Totals, source and texts over all attempts.
 fn total_up(d: &mut Draft<'_>) {
     let Some(total) = &mut d.status.consumption else { return };
-    // Attempts that never ran used nothing that anybody would measure.
+    // Attempts that never ran used no measurable energy.
     let mut counted = d.status.history.iter().filter(|record| record.measured || record.joules > 0);
     let measured = counted.clone().filter(|record| record.measured).count();
     total.source = match measured {
@@ -127,7 +127,7 @@ fn total_up(d: &mut Draft<'_>) {
     total.cost = money_text(total.energy_micros.saturating_add(total.lateness_micros));
 }
 
-/// Takes in what the agents measured of an attempt that was closed with its predicted energy.
+/// Replaces the predicted energy of a closed attempt by the agents' measurement.
 pub(super) fn correct(d: &mut Draft<'_>) {
     let Some(late) = &d.o.energy.late else { return };
     let record =
@@ -140,7 +140,7 @@ pub(super) fn correct(d: &mut Draft<'_>) {
     total_up(d);
 }
 
-/// What the attempt says of the family of runs.
+/// What the attempt shows about the job's profile.
 fn learn(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgement, ended: &Time) {
     if judgement.gpu_memory_exhausted {
         d.learned.push(ProfileUpdate::OutOfMemory { gpu_type: allocation.gpu_type.clone() });
@@ -152,12 +152,12 @@ fn learn(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgement, ende
     let progress = d.status.progress.as_ref().filter(|p| p.attempt == allocation.attempt);
     let timed =
         progress.filter(|p| p.stepwise && p.millis_per_epoch > 0 && p.timed_milli_epochs >= LEAST_TIMED);
-    // The whole run from its beginning in one attempt: timed by its start and its end.
+    // The whole run happened in one attempt, so its start and end time it.
     let first = d.status.history.iter().all(|record| record.started.is_none());
     let whole = finished && judgement.reason != Reason::CompletedEarly && first && seconds > 0;
     let whole =
         whole && d.status.progress.as_ref().is_none_or(|p| p.attempt_start == 0 && progress.is_some());
-    // Time of an epoch, how much of it was seen, and whether that is the program's word alone.
+    // Epoch time, the timed share, and whether it is self-reported only.
     let observed = match (timed, progress) {
         _ if allocation.limit_changed => None,
         (Some(p), _) => Some((p.millis_per_epoch, p.timed_milli_epochs, false)),
@@ -233,16 +233,16 @@ fn fail(d: &mut Draft<'_>, judgement: &Judgement, ended: Time) {
     d.event(true, reason, message);
 }
 
-/// Pending again, with the reason that the attempt ended for, until the plan has a better one.
+/// Pending again. The attempt's reason stays until the plan has a newer one.
 fn wait_again(d: &mut Draft<'_>, judgement: &Judgement) {
     d.status.phase = Phase::Pending;
     let row = in_a_row(d, judgement.outcome);
     let pause = match judgement.outcome {
         Outcome::ClusterFailure => doubling(AFTER_CLUSTER, row),
-        // A slip is tried again at once; a program that keeps failing is not.
+        // The first failure is retried at once; repeated failures back off.
         Outcome::UserFailure if row > 1 => doubling(AFTER_USER, row - 1),
         Outcome::Withdrawn => match judgement.reason {
-            // The next plan knows what has changed.
+            // The next plan already accounts for the change.
             Reason::PlacementTimeout | Reason::WaitingForCapacity | Reason::ClusterFailure => 0,
             _ => doubling(AFTER_REFUSAL, row),
         },
@@ -264,7 +264,7 @@ fn wait_again(d: &mut Draft<'_>, judgement: &Judgement) {
     d.wait_for(reason, &message);
 }
 
-/// How many attempts in a row, this one included, ended like that.
+/// Consecutive attempts with this outcome, this one included.
 fn in_a_row(d: &Draft<'_>, outcome: Outcome) -> u32 {
     let row = d.status.history.iter().rev().take_while(|r| r.outcome == outcome).count();
     u32::try_from(row).unwrap_or(u32::MAX)
@@ -274,7 +274,7 @@ fn doubling(first: i64, times: u32) -> i64 {
     first.saturating_mul(1 << times.saturating_sub(1).min(10)).min(LONGEST_BACK_OFF)
 }
 
-/// Succeeded and Failed: nothing but the end of the object.
+/// Succeeded and Failed: only the object's deletion is left.
 pub(super) fn ended(d: &mut Draft<'_>) {
     let Some(seconds) = d.o.job.spec.ttl_seconds_after_finished else { return };
     let Some(done) = d.status.completion_time.clone() else { return };
@@ -287,8 +287,7 @@ pub(super) fn ended(d: &mut Draft<'_>) {
     }
 }
 
-/// Clears away what no attempt needs: pods of ended attempts beyond `historyLimit`, and pods that live though their
-/// attempt is over.
+/// Deletes pods that no attempt needs: ended ones beyond `historyLimit`, and live pods of ended attempts.
 pub(super) fn tidy(d: &mut Draft<'_>) {
     let allocation = d.allocation();
     let members = Members::of(d.o, allocation.as_ref());

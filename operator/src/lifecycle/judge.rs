@@ -1,12 +1,12 @@
-//! What an attempt came to. LIFECYCLE's order: the cluster's failure, stopped, finished, vanished, the user's failure;
-//! by when containers ended, not by when we saw it.
+//! The outcome of an attempt. Order of precedence: cluster failure, stopped, finished, vanished, user
+//! failure. What counts is when containers ended, not when the operator saw it.
 //!
-//! Two clocks meet here: containers end by their node's, stops and disruptions begin by ours or the API server's. Where
-//! the two are closer than [`SKEW`], the reading is taken that loses no work: an exit 0 that close to a stop or a
-//! drain counts as its effect, because going on from a checkpoint is cheap and a run taken for finished is lost.
+//! Container ends use the node's clock; stops and disruptions use the operator's or the API server's. If they
+//! differ by less than [`SKEW`], the reading that loses no work wins. An exit 0 that close to a stop or drain
+//! counts as caused by it. Continuing from a checkpoint is cheap; a run wrongly taken as finished is lost.
 //!
-//! A node that was not Ready, was booted again or has a broken GPU explains a *failure*. It does not undo an exit 0 that
-//! the kubelet reported: nothing asked that program to leave.
+//! A node that was not Ready, rebooted or has a broken GPU explains a *failure*. It does not override an exit
+//! 0 reported by the kubelet.
 
 use andreas_api::slim::{SlimPod, SlimTerminated};
 use andreas_api::training_job::{Allocation, Progress, StopRequest};
@@ -18,31 +18,32 @@ use super::observed::Observed;
 use super::sight::Sight;
 use super::status::{after, last_line, percent_text};
 
-/// Seconds by which the clocks of nodes and API server may differ.
+/// Assumed clock skew between nodes and API server, s.
 pub const SKEW: i64 = 5;
-/// Progress from which a run counts as done, thousandths of a percent.
+/// Progress at which a run counts as done, thousandths of a percent.
 pub const NEARLY_DONE: i32 = 99_000;
 
-/// Seconds within which a member that this process has never seen may still turn up: after a start its caches of jobs and of pods
-/// may be of different instants, where an API server answers from the past.
+/// Seconds for which a member never seen by this process may still appear. After a start, the caches of jobs
+/// and pods may date from different instants.
 const TURNS_UP: i64 = 10;
 
-/// What an attempt came to, and why.
+/// The outcome of an attempt and its reason.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judgement {
-    /// How it ended.
+    /// The outcome.
     pub outcome: Outcome,
-    /// Why.
+    /// Machine-readable reason.
     pub reason: Reason,
-    /// For people.
+    /// Human-readable text.
     pub message: String,
     /// Exit code of the member that failed first.
     pub exit_code: Option<i32>,
-    /// Nodes to leave out for a while.
+    /// Nodes to exclude for a while.
     pub avoid: Vec<String>,
-    /// The memory of the GPUs was exhausted.
+    /// GPU memory was exhausted.
     pub gpu_memory_exhausted: bool,
-    /// A fault of the cluster explains it that others than the program and its user reported: of a node, a GPU, a kubelet.
+    /// A fault of a node, GPU or kubelet explains the failure. It was reported independently of the program
+    /// and its user.
     pub fault_seen: bool,
 }
 
@@ -71,14 +72,14 @@ impl Judgement {
     }
 }
 
-/// The case of one attempt.
+/// One attempt to judge.
 pub(super) struct Case<'a> {
     pub o: &'a Observed<'a>,
     pub allocation: &'a Allocation,
     pub members: &'a Members<'a>,
-    /// The stop in the status, if one was asked for.
+    /// The stop in the status, if any.
     pub stop: Option<&'a StopRequest>,
-    /// The attempt is known to have been bound: a member without a trace has vanished.
+    /// The attempt was bound for certain, so a member without any pod has vanished.
     pub known_bound: bool,
 }
 
@@ -91,11 +92,11 @@ struct Bad<'a> {
 }
 
 impl<'a> Case<'a> {
-    /// What decides the attempt by now, if anything does: all members have finished, one has failed or vanished, or the
-    /// cluster took one away. None while all is well or a stop is under way that has not ended.
+    /// The outcome, once decided: all members finished, or one failed, vanished or was taken by the cluster.
+    /// `None` while all run, or while a stop is in progress.
     pub fn judge(&self) -> Option<Judgement> {
         let decided = self.stop.and_then(|s| self.decided_before(s));
-        // What began as the cluster's failure and counts as the user's stays so.
+        // A cluster failure that was counted as the user's stays so.
         let firm = [Reason::MaxRunTime, Reason::ClusterFailure, Reason::Vanished];
         if let Some(kept) = &decided
             && (kept.outcome != Outcome::UserFailure || firm.contains(&kept.reason))
@@ -106,7 +107,7 @@ impl<'a> Case<'a> {
             return Some(cluster);
         }
         if let Some(kept) = decided {
-            // Others of the gang may have said more plainly since what the first one died of.
+            // Other members may have reported the cause more precisely since.
             return Some(
                 self.user().filter(|u| u.gpu_memory_exhausted && is_own_exit(kept.reason)).unwrap_or(kept),
             );
@@ -120,11 +121,11 @@ impl<'a> Case<'a> {
         self.finished().or_else(|| self.vanished()).or_else(|| self.user())
     }
 
-    /// What the status says the attempt had come to when its stop was asked for.
+    /// The outcome recorded in the status when the stop was requested.
     fn decided_before(&self, stop: &StopRequest) -> Option<Judgement> {
         let reason = Reason::parse(&stop.reason).unwrap_or(Reason::ContainerFailed);
         let mut judgement = Judgement::new(stop.outcome?, reason, stop.message.clone());
-        // Nodes to avoid went into the status together with the stop.
+        // The excluded nodes were written with the stop.
         judgement.exit_code = stop.exit_code;
         Some(judgement)
     }
@@ -144,7 +145,7 @@ impl<'a> Case<'a> {
         self.members.gang.iter().all(|m| given_up(m) || m.has_ended(self.o, self.known_bound, since))
     }
 
-    /// Every training container exited 0: when the last one did, where that is known.
+    /// `Some` if every training container exited 0; inside, the last end if known.
     fn all_zero(&self) -> Option<Option<Timestamp>> {
         let mut last = None;
         for member in &self.members.gang {
@@ -154,7 +155,7 @@ impl<'a> Case<'a> {
         Some(last)
     }
 
-    /// Training containers that ended with an error of their own, the earliest first.
+    /// Training containers that failed by themselves, earliest first.
     fn bad(&self) -> Vec<Bad<'a>> {
         let mut all: Vec<Bad<'a>> = self
             .members
@@ -164,7 +165,7 @@ impl<'a> Case<'a> {
                 let (exit_code, at, terminated) = match member.ending(self.container()) {
                     Some(e) if e.exit_code != 0 => (e.exit_code, e.at, e.terminated),
                     Some(_) => return None,
-                    // An init container failed: the one that trains was never started.
+                    // An init container failed, so the training container never started.
                     None => {
                         let failed = failed_before_training(member.pod()?)?;
                         (failed.exit_code, failed.finished_at.as_ref().map(|t| t.0), Some(failed))
@@ -179,9 +180,10 @@ impl<'a> Case<'a> {
         all
     }
 
-    /// The training containers of all members ended, or one failed, before the stop was asked for.
+    /// All training containers ended, or one failed, before the stop was requested.
     fn ended_before(&self, stop: &StopRequest) -> bool {
-        // A pod that nobody asked to leave ended by itself. In a gang one that was asked takes the others with it.
+        // A pod without a deletion timestamp ended by itself. In a gang, one deleted pod takes the others
+        // with it.
         let asked = |m: &Member<'_>| m.pod().is_none_or(|p| p.metadata.deletion_timestamp.is_some());
         let untouched = !self.members.gang.iter().any(asked);
         let before =
@@ -192,36 +194,37 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// The attempt's last report, if there is one.
+    /// The attempt's last report, if any.
     fn progress(&self) -> Option<&'a Progress> {
         let progress = self.o.job.status.as_ref()?.progress.as_ref()?;
         (progress.attempt == self.allocation.attempt).then_some(progress)
     }
 
-    /// The attempt reported so much, in thousandths of a percent.
+    /// The attempt reported at least this progress, thousandths of a percent.
     fn is_at(&self, milli_percent: i32) -> bool {
         self.progress().is_some_and(|p| p.milli_percent >= milli_percent)
     }
 
-    /// The attempt reported its last step. What a program posts as it leaves when it is asked to may be 100 %, counted steps are not.
+    /// The attempt reported its last step. A bare 100 % may be sent on termination; counted steps are
+    /// reliable.
     fn counted_to_its_end(&self) -> bool {
         self.progress().is_some_and(|p| p.stepwise && p.milli_percent >= 100_000)
     }
 
-    /// The attempt reported that it was done, be it with the 100 % that programs post at any orderly end.
+    /// The attempt reported 100 %, by counted steps or by its final report.
     fn said_done(&self) -> bool {
         self.is_at(NEARLY_DONE) || self.progress().is_some_and(|p| p.ended)
     }
 
-    /// The cluster's failure.
+    /// The cluster failure, if any.
     fn cluster(&self) -> Option<Judgement> {
         let bad = self.bad();
         let finished = self.all_zero();
-        // Something that happened at `at` explains the end only if the end did not come clearly before it.
+        // An event at `at` explains the end unless the end clearly came first.
         let came_before = |at: Option<Timestamp>, end: Option<Timestamp>| {
             at.is_some_and(|at| end.is_some_and(|end| after(end, SKEW) <= at))
         };
-        // What a program posts when it is asked to leave may be 100 %: only counted steps say that it was done.
+        // A terminating program may post 100 %; only counted steps show that it was done.
         let too_late = |at: Option<Timestamp>| {
             finished.is_some_and(|end| came_before(at, end) || self.is_at(NEARLY_DONE))
                 || bad.first().is_some_and(|b| came_before(at, b.at))
@@ -237,7 +240,7 @@ impl<'a> Case<'a> {
                 && !too_late(c.last_transition_time.as_ref().map(|t| t.0))
             {
                 let words = if c.message.is_empty() { &c.reason } else { &c.message };
-                // Whoever may delete a pod may evict it; a drain cordons the node first.
+                // Every user who may delete a pod may evict it. A real drain cordons the node first.
                 let seen = c.reason != "EvictionByEvictionAPI" || self.leaves_use(member.node);
                 return Some(
                     failure(format!("{worker} was disrupted: {words}"), member.node).explained(seen),
@@ -246,7 +249,7 @@ impl<'a> Case<'a> {
             if let Some(at) = foreign_deletion(pod, self.stop)
                 && !too_late(at)
             {
-                // Nothing is wrong with the node.
+                // The node itself is healthy.
                 let message = format!("{worker} was deleted by somebody else");
                 let judgement = Judgement::new(Outcome::ClusterFailure, Reason::ClusterFailure, message);
                 return Some(judgement.explained(self.leaves_use(member.node)));
@@ -257,7 +260,7 @@ impl<'a> Case<'a> {
                 let message = format!("{worker} was lost: {}", last_line(&t.message));
                 return Some(failure(message, member.node).explained(true));
             }
-            // Of one that we asked to leave before it started the kubelet says Failed too, but gives no reason.
+            // A pod we deleted before it started is also reported Failed, without a reason.
             let asked = self.stop.is_some() && pod.status.reason.is_empty();
             if pod.status.phase == "Failed" && member.never_started() && !asked {
                 let words = last_line(&pod.status.message);
@@ -299,13 +302,13 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// The node is being taken out of use, or is not Ready: pods on it are moved away.
+    /// The node is not Ready or is being taken out of use, so its pods are moved away.
     fn leaves_use(&self, node: &str) -> bool {
         self.o.nodes.get(node).is_none_or(|fact| fact.leaving || !fact.ready)
     }
 
-    /// A container that the kubelet lost sight of. Of one that was never started when we asked its pod to leave the kubelet
-    /// says the same; that tells nothing of the cluster.
+    /// A container that the kubelet lost. The same status for a container that never started before we
+    /// deleted its pod is not evidence.
     fn unknown_status(&self, pod: &'a SlimPod) -> Option<&'a SlimTerminated> {
         if self.stop.is_some() && self.allocation.running_time.is_none() {
             return None;
@@ -314,7 +317,7 @@ impl<'a> Case<'a> {
         ended.find(|t| t.reason == "ContainerStatusUnknown" || lost_by_runtime(t))
     }
 
-    /// A change of `Ready` that came before the members were bound says nothing of them: the node had come back.
+    /// A `Ready` change before the members were bound is irrelevant: the node had recovered.
     fn settled(&self, ready_changed: Timestamp) -> bool {
         let bound = self.members.gang.iter().filter_map(Member::bound_at).min();
         bound.is_none_or(|bound| ready_changed <= bound)
@@ -323,7 +326,7 @@ impl<'a> Case<'a> {
     fn finished(&self) -> Option<Judgement> {
         self.all_zero()?;
         let progress = self.o.job.status.as_ref().and_then(|s| s.progress.as_ref());
-        // A program that says it is at its end, and never counted its steps, is not known to have stopped early.
+        // Without counted steps, a program that reports its end is not known to have stopped early.
         let early = progress.filter(|p| p.milli_percent < NEARLY_DONE && (p.stepwise || !p.ended));
         Some(match early {
             Some(p) => {
@@ -335,13 +338,13 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// Until when a member of which this process has seen nothing may still turn up.
+    /// Until when a member never seen by this process may still appear.
     pub fn missing_until(&self, member: &Member<'_>) -> Timestamp {
         let sight = Sight::Missing { attempt: self.allocation.attempt, index: member.index };
         after(self.o.sights.get(&sight).copied().unwrap_or(self.o.now), TURNS_UP)
     }
 
-    /// A pod is gone without our having seen its end.
+    /// A pod is gone and its end was not observed.
     fn vanished(&self) -> Option<Judgement> {
         let first_bad = self.bad().first().and_then(|b| b.at);
         let member = self.members.gang.iter().find(|m| {
@@ -393,12 +396,12 @@ impl<'a> Case<'a> {
     }
 }
 
-/// Reasons that a container's own exit gives: what it said may be read again at the end.
+/// Reasons from a container's own exit; its message may be re-read at the end.
 fn is_own_exit(reason: Reason) -> bool {
     matches!(reason, Reason::ContainerFailed | Reason::OutOfMemory)
 }
 
-/// A pod that is being deleted though the status asks for no stop: somebody else's doing. When it was asked.
+/// For a pod deleted without a stop in the status: when its deletion was requested.
 fn foreign_deletion(pod: &SlimPod, stop: Option<&StopRequest>) -> Option<Option<Timestamp>> {
     let deletion = pod.metadata.deletion_timestamp.as_ref()?;
     if stop.is_some() {
@@ -408,13 +411,13 @@ fn foreign_deletion(pod: &SlimPod, stop: Option<&StopRequest>) -> Option<Option<
     Some(Some(after(deletion.0, -grace)))
 }
 
-/// containerd reports a container whose process it cannot account for, after a reboot for example, with this pair. The
-/// node's new boot ID may be seen later than this.
+/// containerd reports this pair for a container whose process it lost, for example after a reboot. The node's
+/// new boot ID may be seen later.
 fn lost_by_runtime(t: &SlimTerminated) -> bool {
     t.reason == "Unknown" && t.exit_code == 255
 }
 
-/// The init container that failed, where the pod failed before the training container started.
+/// The failed init container of a pod that never started its training container.
 fn failed_before_training(pod: &SlimPod) -> Option<&SlimTerminated> {
     if pod.status.phase != "Failed" {
         return None;
@@ -426,7 +429,7 @@ fn failed_before_training(pod: &SlimPod) -> Option<&SlimTerminated> {
         .find(|t| t.exit_code != 0)
 }
 
-/// What PyTorch, CUDA, JAX and TensorFlow say when a GPU's memory is exhausted.
+/// Messages of PyTorch, CUDA, JAX and TensorFlow for exhausted GPU memory.
 fn speaks_of_gpu_memory(message: &str) -> bool {
     const WORDS: [&str; 5] = [
         "CUDA out of memory",
@@ -438,7 +441,7 @@ fn speaks_of_gpu_memory(message: &str) -> bool {
     WORDS.iter().any(|w| message.contains(w)) || message.contains("torch.cuda.OutOfMemoryError")
 }
 
-/// What CUDA says when the GPU itself has failed (uncorrectable ECC error, XID 79, 74).
+/// CUDA messages for a failed GPU (uncorrectable ECC error, XID 79, 74).
 fn speaks_of_broken_gpu(message: &str) -> bool {
     const WORDS: [&str; 5] = [
         "uncorrectable ECC error",

@@ -1,4 +1,4 @@
-//! A start that takes too long: pods that cannot be made or are not bound, containers that do not start.
+//! Start time-outs: pods not created, not bound, or containers not started.
 
 use andreas_api::slim::SlimContainerStatus;
 use andreas_api::training_job::Allocation;
@@ -12,17 +12,17 @@ use super::judge::Judgement;
 use super::member::{Member, Members};
 use super::status::{self, after, duration_text, last_line};
 
-/// Longest `startTimeout`, s; the schema says the same.
+/// Maximum `startTimeout`, s; the schema has the same limit.
 const LONGEST_START: i64 = 4 * 3600;
 
-/// When this process first saw room for the allocation. From then on its gang has the policy's `placementTimeout` to be
-/// wholly bound, whether or not its pods could be made. By the clock of this process alone: others' may be wrong.
+/// When this process first saw room for the allocation. The gang must be bound within the policy's
+/// `placementTimeout` of it, even if its pods could not be created. Only this process's clock is used.
 pub(super) fn room_since(d: &Draft<'_>, allocation: &Allocation) -> Option<Timestamp> {
     let creation = d.o.creation;
     creation.since.filter(|_| creation.generation == allocation.generation)
 }
 
-/// The time to be wholly bound is over; has the job looked at again when it will be.
+/// Whether `placementTimeout` is over; if not, requeues the job for that instant.
 pub(super) fn is_late(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
     let since = room_since(d, allocation).unwrap_or(d.o.now);
     let due = after(since, d.o.policy.placement_timeout);
@@ -30,8 +30,8 @@ pub(super) fn is_late(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
     due <= d.o.now
 }
 
-/// A gang whose pods could not all be made in time goes back as a whole. No node is to blame, and the next job of this
-/// namespace would fare no better.
+/// Withdraws a gang whose pods were not all created in time. No node is excluded; the next job of this
+/// namespace would fail the same way.
 pub(super) fn withdraw_unmade(d: &mut Draft<'_>, members: &Members<'_>) {
     let missing = members.gang.iter().filter(|m| m.pod().is_none()).count();
     let words = d.o.creation.trouble.as_deref().map(status::bounded);
@@ -45,7 +45,7 @@ pub(super) fn withdraw_unmade(d: &mut Draft<'_>, members: &Members<'_>) {
     d.actions.extend(words.map(|words| Action::BackOff { words }));
 }
 
-/// A gang not wholly bound in time goes back as a whole; nodes that were not reached are left out for a while.
+/// Withdraws a gang that was not fully bound in time. Nodes without a bound member are excluded for a while.
 pub(super) fn withdraw_unbound(d: &mut Draft<'_>, members: &Members<'_>) {
     let unbound: Vec<&Member<'_>> = members.gang.iter().filter(|m| !m.bound()).collect();
     let words = unbound.iter().find_map(|m| {
@@ -65,13 +65,13 @@ pub(super) fn withdraw_unbound(d: &mut Draft<'_>, members: &Members<'_>) {
     d.stop_judged(&judgement);
 }
 
-/// Seconds from bound to running that an attempt may take.
+/// Seconds that an attempt may take from bound to running.
 pub(super) fn start_limit(d: &Draft<'_>) -> i64 {
     d.o.job.spec.start_timeout.seconds_or(900).min(LONGEST_START)
 }
 
-/// A container of the template that the kubelet did start and that keeps the training from starting: an init container
-/// that does not end, or one that ends again and again.
+/// A template container that the kubelet started and that blocks the training: an init container that does
+/// not end, or one that keeps restarting.
 fn own_container_in_the_way(d: &Draft<'_>, member: &Member<'_>) -> Option<String> {
     let template = d.o.job.spec.template.spec.as_ref()?;
     let inits = template.init_containers.as_deref().unwrap_or_default();
@@ -92,7 +92,8 @@ fn own_container_in_the_way(d: &Draft<'_>, member: &Member<'_>) -> Option<String
     Some(format!("container {} ends again and again: CrashLoopBackOff: {message}", crashes.name))
 }
 
-/// Image and configuration are the user's, and so is what its own containers do; any other reason for not starting is the cluster's.
+/// Image, configuration and the pod's own containers count as user failures. Any other reason for not
+/// starting is a cluster failure.
 pub(super) fn start_timeout(d: &mut Draft<'_>, members: &Members<'_>) {
     const OF_THE_USER: [&str; 5] = [
         "ErrImagePull",

@@ -1,4 +1,4 @@
-//! Who belongs to an attempt, and whether it can still run.
+//! Which pods belong to an attempt, and whether they can still run.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use super::observed::{DeletedPodView, NodeFact, Observed};
 use super::pods::ANNOTATION_BOOT_ID;
 use super::status::{after, seconds_between};
 
-/// A pod is ours with our label **and** a controller reference to that very object (UID); a label alone is forged, an
-/// owner alone was orphaned or relabelled.
+/// A pod is ours if it has our label **and** a controller reference to this object's UID. A label alone may
+/// be forged; an owner alone may be orphaned or relabelled.
 pub fn is_member(pod: &SlimPod, job: &SlimTrainingJob) -> bool {
     let (Some(uid), Some(name)) = (&job.metadata.uid, &job.metadata.name) else { return false };
     controller(pod).is_some_and(|(kind, owner_name, owner_uid)| {
@@ -20,7 +20,7 @@ pub fn is_member(pod: &SlimPod, job: &SlimTrainingJob) -> bool {
     }) && label(pod, names::LABEL_JOB_UID) == Some(uid)
 }
 
-/// A pod of an older object of the same name: it may still write the checkpoint and hold GPUs.
+/// A pod of an older object of the same name. It may still write the checkpoint and hold GPUs.
 fn is_of_older(pod: &SlimPod, job: &SlimTrainingJob) -> bool {
     let (Some(uid), Some(name)) = (&job.metadata.uid, &job.metadata.name) else { return false };
     controller(pod).is_some_and(|(kind, owner_name, owner_uid)| {
@@ -44,16 +44,15 @@ pub(super) fn number(pod: &SlimPod, key: &str) -> Option<i64> {
     label(pod, key)?.parse().ok()
 }
 
-/// None of the pod's containers runs or will run: its phase says so, or it is being deleted and was never bound. The API
-/// server refuses to bind such a pod, and its object may stay for as long as it has a finalizer.
+/// No container of the pod runs or will run: by its phase, or because it is being deleted and was never
+/// bound. The API server refuses to bind such a pod. A finalizer may keep its object.
 pub(super) fn is_over(pod: &SlimPod) -> bool {
     let never_bound = pod.spec.node_name.is_none() && pod.metadata.deletion_timestamp.is_some();
     never_bound || matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")
 }
 
-/// Proof that the node a pod is bound to no longer runs it: the Node was deleted, is declared out of service, or was booted again
-/// after the pod had started. Another boot ID alone proves nothing: a pod that was bound before a boot and not started yet runs
-/// after it.
+/// Proof that a pod's node no longer runs it: the Node was deleted, is declared out of service, or rebooted
+/// after the pod started. A new boot ID alone is no proof: a pod bound before a boot may start after it.
 pub(super) fn proof_of_death(pod: &SlimPod, nodes: &BTreeMap<String, NodeFact>) -> Option<&'static str> {
     let node = pod.spec.node_name.as_ref()?;
     let Some(fact) = nodes.get(node) else { return Some("was deleted") };
@@ -64,23 +63,23 @@ pub(super) fn proof_of_death(pod: &SlimPod, nodes: &BTreeMap<String, NodeFact>) 
     lost.then_some("was booted again")
 }
 
-/// The node of a pod was booted since the pod was made: what failed then is not the program's doing.
+/// The pod's node rebooted after the pod was created, so the failure is not the program's.
 pub(super) fn booted_since(pod: &SlimPod, fact: &NodeFact) -> bool {
     let made_under = pod.metadata.annotations.as_ref().and_then(|a| a.get(ANNOTATION_BOOT_ID));
     made_under.is_some_and(|boot| !boot.is_empty() && !fact.boot_id.is_empty() && *boot != fact.boot_id)
 }
 
-/// The pod holds the GPUs it asks for: it is bound and nothing shows that its containers are gone.
+/// The pod holds the GPUs it requests: it is bound, and nothing shows that its containers are gone.
 pub fn pod_in_use(pod: &SlimPod, nodes: &BTreeMap<String, NodeFact>) -> bool {
     pod.spec.node_name.is_some() && !is_over(pod) && proof_of_death(pod, nodes).is_none()
 }
 
-/// Seconds that a busy kubelet may need to take a pod that was bound to its node. By so much a clock may be farther behind than
-/// [`clock_behind`] says.
+/// Seconds that a busy kubelet may need to accept a bound pod. A clock may be behind by this much more than
+/// [`clock_behind`] returns.
 const TAKEN: i64 = 60;
 
-/// Seconds by which the clock of a pod's node is behind the API server's, as far as the pod shows it: its kubelet says that it
-/// took the pod before the API server had bound it. 0 where the two agree.
+/// Seconds by which the node's clock is behind the API server's; 0 if they agree. Visible when the kubelet
+/// accepted the pod before the API server bound it.
 pub(super) fn clock_behind(pod: &SlimPod) -> i64 {
     let bound = scheduled_at(pod);
     let taken = pod.status.start_time.as_ref();
@@ -88,7 +87,7 @@ pub(super) fn clock_behind(pod: &SlimPod) -> i64 {
     if behind > super::judge::SKEW { behind } else { 0 }
 }
 
-/// When a container ended at the latest, in the API server's time; `None` where the clock of its node was set back while it ran.
+/// Latest end of a container in the API server's time. `None` if the node's clock was set back while it ran.
 fn ended_at(pod: &SlimPod, terminated: &SlimTerminated) -> Option<Timestamp> {
     let finished = terminated.finished_at.as_ref()?.0;
     if terminated.started_at.as_ref().is_some_and(|started| started.0 > finished) {
@@ -105,20 +104,20 @@ fn scheduled_at(pod: &SlimPod) -> Option<Timestamp> {
     bound.last_transition_time.as_ref().map(|t| t.0)
 }
 
-/// One place in the gang.
+/// One member of the gang.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Member<'a> {
     pub index: usize,
-    /// Where the allocation puts it.
+    /// Its node in the allocation.
     pub node: &'a str,
-    /// Its pod, if there is one.
+    /// Its pod, if it exists.
     pub live: Option<&'a SlimPod>,
-    /// What was last seen of it, if it is gone.
+    /// Its last observed state, if the pod was deleted.
     pub gone: Option<DeletedPodView<'a>>,
 }
 
 impl<'a> Member<'a> {
-    /// All that is known of the pod, there or gone.
+    /// The pod, existing or deleted.
     pub fn pod(&self) -> Option<&'a SlimPod> {
         self.live.or(self.gone.map(|g| g.last))
     }
@@ -134,7 +133,7 @@ impl<'a> Member<'a> {
         scheduled_at(pod).or(pod.metadata.creation_timestamp.as_ref().map(|t| t.0))
     }
 
-    /// State of the container of that name, the one that trains. Admission may have put others before it.
+    /// State of the training container, found by name: admission may have put others before it.
     pub fn training(&self, container: Option<&str>) -> Option<&'a SlimContainerState> {
         let name = container?;
         self.pod()?.status.container_statuses.iter().find(|s| s.name == name).map(|s| &s.state)
@@ -153,7 +152,7 @@ impl<'a> Member<'a> {
         state.terminated.as_ref()?.started_at.as_ref().map(|t| t.0)
     }
 
-    /// How its training container ended. A pod that is over without a word on its containers counts by its phase.
+    /// How its training container ended. A finished pod without container statuses counts by its phase.
     pub fn ending(&self, container: Option<&str>) -> Option<Ending<'a>> {
         let pod = self.pod()?;
         if let Some(terminated) = self.training(container).and_then(|s| s.terminated.as_ref()) {
@@ -166,7 +165,7 @@ impl<'a> Member<'a> {
         (pod.status.phase == "Succeeded").then_some(Ending { exit_code: 0, at: None, terminated: None })
     }
 
-    /// No container of it, init containers included, was ever started.
+    /// No container was ever started, init containers included.
     pub fn never_started(&self) -> bool {
         self.pod().is_some_and(|pod| {
             pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses).all(|s| {
@@ -179,14 +178,14 @@ impl<'a> Member<'a> {
         })
     }
 
-    /// Whether it can run no more and holds nothing. `known_bound`: the attempt is known to have been bound, so that a
-    /// pod without a trace counts as running for its grace period from `since`.
+    /// Whether it can no longer run and holds nothing. `known_bound`: the attempt was bound, so a member
+    /// without a pod counts as running for its grace period from `since`.
     pub fn has_ended(&self, o: &Observed<'_>, known_bound: bool, since: Timestamp) -> bool {
         self.busy_until(o, known_bound, since).is_none()
     }
 
-    /// Until when at the latest it must be taken as running: none where it has ended, the end of time where only an
-    /// event will tell.
+    /// Until when it counts as running. `None` if it has ended; the maximum timestamp if only an event can
+    /// tell.
     pub fn busy_until(&self, o: &Observed<'_>, known_bound: bool, since: Timestamp) -> Option<Timestamp> {
         if let Some(pod) = self.live {
             return (!is_over(pod) && proof_of_death(pod, o.nodes).is_none()).then_some(Timestamp::MAX);
@@ -221,7 +220,7 @@ pub(super) struct Ending<'a> {
     pub terminated: Option<&'a SlimTerminated>,
 }
 
-/// Every container that was started was seen terminated.
+/// Every started container was seen terminated.
 pub fn containers_seen_ended(pod: &SlimPod) -> bool {
     let all = || pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses);
     all().next().is_some()
@@ -229,7 +228,7 @@ pub fn containers_seen_ended(pod: &SlimPod) -> bool {
         && pod.status.container_statuses.iter().any(|s| s.state.terminated.is_some())
 }
 
-/// The agent of its node, asked after the deletion was seen, does not see the pod hold a GPU.
+/// The node's agent, asked after the deletion was seen, reports no GPU held by the pod.
 fn agent_sees_unheld(gone: &DeletedPodView<'_>, o: &Observed<'_>) -> bool {
     let pod = gone.last;
     let agent = pod.spec.node_name.as_ref().and_then(|n| o.nodes.get(n)).and_then(|f| f.agent.as_ref());
@@ -238,14 +237,14 @@ fn agent_sees_unheld(gone: &DeletedPodView<'_>, o: &Observed<'_>) -> bool {
     })
 }
 
-/// The pods of a job, sorted by what they are to it.
+/// The pods of a job, by their relation to it.
 #[derive(Clone, Debug)]
 pub(super) struct Members<'a> {
-    /// The present attempt's, one for each node of the allocation, in order.
+    /// Members of the current attempt, one per node of the allocation, in order.
     pub gang: Vec<Member<'a>>,
-    /// Ours, of other attempts (earlier ones, as a rule).
+    /// Ours, from other attempts (usually earlier ones).
     pub other: Vec<&'a SlimPod>,
-    /// Of an older object of the same name.
+    /// From an older object of the same name.
     pub older: Vec<&'a SlimPod>,
 }
 
@@ -281,7 +280,8 @@ impl<'a> Members<'a> {
         Self { gang, other, older }
     }
 
-    /// Pods of earlier attempts and of older objects that can still run, those on nodes given up by `given_up` aside.
+    /// Pods of earlier attempts and older objects that can still run, except those for which `given_up` is
+    /// true.
     pub fn still_alive(&self, o: &Observed<'a>, given_up: impl Fn(&SlimPod) -> bool) -> Vec<&'a SlimPod> {
         self.other
             .iter()

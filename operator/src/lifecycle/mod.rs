@@ -1,4 +1,4 @@
-//! The life of a TrainingJob: one pure function from what is seen to what is to be.
+//! The lifecycle of a TrainingJob: one pure function from observed to desired state.
 //!
 //! ```text
 //!              suspend                      spec.suspend = false
@@ -17,28 +17,34 @@
 //!      +-- retries used, maxRunTime -------------------> Failed
 //! ```
 //!
-//! A phase without pods to wait for is passed through within one step: a single pod that exits 0 goes from Running
-//! to Succeeded in one status write.
+//! One step passes through every phase that has no pods to wait for. A single pod that exits 0 goes from
+//! Running to Succeeded in one status write.
 //!
-//! **In**: [`Observed`] - the job, its pods, facts of nodes, the plan's word on this job, outcomes of what the executor
-//! tried, the instant. **Out**: [`Step`] - the whole new status, [`Action`]s, events, when to look again, and the
-//! job's [`Claim`] on GPUs for the planner.
+//! **In**: [`Observed`]: the job, its pods, node facts, the plan's decision, results of earlier actions and
+//! the current instant. **Out**: [`Step`]: the whole new status, [`Action`]s, events, the requeue time and
+//! the job's [`Claim`] on GPUs for the planner.
 //!
-//! What must never be here: I/O, a clock, randomness, async, memory between steps. A restart of the operator at any
-//! point goes on from `status` and pods: nothing is remembered, everything is derived. Three rules make that hold:
+//! Never here: I/O, a clock, randomness, async, memory between steps. A restarted operator continues from
+//! `status` and pods alone. Three rules make that hold:
 //!
-//! 1. *The status is written before any action of the same step is carried out.* So a pod without our stop in the
-//!    status was not deleted by us, and an attempt's verdict is in `status.stop` before its pods go.
-//! 2. *Never on less than the truth.* The caller steps a job only with caches that have caught up with its own last
-//!    write of that job. Pods are made only for the attempt in `status.allocation`, and only when no pod of an earlier
-//!    attempt, or of an older object of the same name, can still run.
-//! 3. *An unchanged world changes nothing.* A step from its own result writes nothing and does nothing new: no
+//! 1. *The status is written before any action of the same step.* So the operator deleted no pod without a
+//!    stop in the status, and the verdict is in `status.stop` before the pods go.
+//! 2. *No step on stale state.* The caller steps a job only once its caches include its own last write of
+//!    that job. Pods are created only for the attempt in `status.allocation`. No pod of an earlier attempt,
+//!    or of an older object of the same name, may still be able to run.
+//! 3. *Unchanged input changes nothing.* A step from its own result writes nothing and does nothing new; no
 //!    timestamp moves by itself.
 //!
-//! Where to look: `template` whether it can become a pod; `start` Pending to Starting to Running, `late` a
-//! start that takes too long; `run` what ends a running attempt; `stop` until the
-//! pods have ended; `cancel` a job that is being deleted; [`judge`] what an attempt came to; `end` what follows from that; [`pods`] the manifests;
-//! [`sight`] what time-outs count from; [`status`] conditions and texts. What a report of progress is worth is judged beside the progress server.
+//! Where to look:
+//!
+//! * `template`: whether the template can become a pod.
+//! * `start`: Pending to Starting to Running; `late`: start time-outs.
+//! * `run`: what ends a running attempt; `stop`: until the pods have ended.
+//! * `cancel`: a job that is being deleted.
+//! * [`judge`]: the outcome of an attempt; `end`: what follows from it.
+//! * [`pods`]: manifests; [`sight`]: the base of time-outs; [`status`]: conditions and texts.
+//!
+//! Progress reports are validated beside the progress server.
 
 pub mod action;
 mod cancel;

@@ -1,5 +1,5 @@
-//! What a step is decided from. The caller fills it from caches that are at least as new as our own last write of
-//! this job; a step never asks for more.
+//! The input of a step. The caller fills it from caches that include the operator's own last write of this
+//! job. A step reads nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,97 +10,97 @@ use andreas_api::training_job::Prediction;
 use andreas_core::same_nodes;
 use jiff::Timestamp;
 
-/// One job and everything that bears on its next step.
+/// One job and everything its next step depends on.
 #[derive(Clone, Debug)]
 pub struct Observed<'a> {
     /// The job as last read or written.
     pub job: &'a SlimTrainingJob,
-    /// Every pod with our label whose owner or job-name label is this job: the present attempt's, earlier ones that
-    /// are kept, those of an older UID of the same name, forged ones. Who is a member is judged here.
+    /// Every pod with our label whose owner or job-name label is this job. That includes kept earlier
+    /// attempts, older UIDs of the same name and forged pods. Membership is decided here.
     pub pods: &'a [&'a SlimPod],
-    /// Pods of this UID that were seen to go, with what was last seen of them. Kept by the caller until the attempt
-    /// has ended; lost when the operator restarts, which makes it wait longer, never less.
+    /// Deleted pods of this UID with their last observed state. The caller keeps them until the attempt ends.
+    /// After an operator restart they are lost, which only makes waiting longer.
     pub gone: &'a [DeletedPodView<'a>],
-    /// Every Node that a pod above is bound to, or that the allocation or the decision names. A name that is missing means that **no such
-    /// Node exists**, which is proof of death.
+    /// Every Node named by a pod above, the allocation or the decision. A missing name means that **the Node
+    /// does not exist**, which proves its pods dead.
     pub nodes: &'a BTreeMap<String, NodeFact>,
-    /// Rules in force.
+    /// The policy in force.
     pub policy: &'a PolicyView,
     /// The instant of this step.
     pub now: Timestamp,
     /// When this process first saw the facts that time-outs count from.
     pub sights: &'a super::Sights,
-    /// What the newest plan says of this job.
+    /// The newest plan's decision for this job.
     pub decision: Option<&'a DecisionFor>,
-    /// What the last attempt to make the pods came to.
+    /// The result of the last attempt to create the pods.
     pub creation: &'a Creation,
-    /// The API server does not make pods of this namespace, for reasons that are no verdict on them.
+    /// The API server does not create pods in this namespace, for reasons unrelated to their content.
     pub backoff: Option<&'a Backoff>,
-    /// The job may have several nodes and names a claim that only one at a time can mount: which, with its field.
+    /// Field and name of a claim that only one node at a time can mount, while the job may use several.
     pub single_node_claim: Option<&'a str>,
-    /// What the last server-side dry run of a worker came to.
+    /// The result of the last server-side dry run of a worker.
     pub verdict: Option<&'a Verdict>,
-    /// Carrying out the last step failed: a dry run among others.
+    /// The executor failed to run the last step's actions, for example a dry run.
     pub failing: bool,
-    /// When the rules of its namespace (labels, annotations, quotas) last changed, as far as this process has seen: what was
-    /// refused before may be good now.
+    /// When the namespace's rules (labels, annotations, quotas) last changed, as seen by this process. A
+    /// refused template may be accepted now.
     pub rules_changed: Option<Timestamp>,
-    /// What is expected of the job now.
+    /// The current forecast for the job.
     pub forecast: Option<&'a Prediction>,
-    /// Energy and money, for the edges of attempts.
+    /// Energy and cost, added when attempts start and end.
     pub energy: &'a EnergyView,
-    /// When this job's status was last written by us, or when this process started.
+    /// When the operator last wrote this job's status, or when this process started.
     pub last_write: Timestamp,
-    /// When a report of the present attempt last moved its progress, where this process knows better than the status.
+    /// When a report last moved the current attempt's progress, if newer than in the status.
     pub last_progress: Option<Timestamp>,
-    /// Until this time reports of the job may not have got through: the endpoint was not served here yet, turned connections away, or
-    /// could not check a report of this job.
+    /// Reports up to this instant may be lost. The endpoint was not served here yet, rejected connections, or
+    /// could not authenticate a report of this job.
     pub reports_lost: Option<Timestamp>,
-    /// How pods are made.
+    /// Pod settings.
     pub settings: &'a Settings,
 }
 
 impl<'a> Observed<'a> {
-    /// Name of the container that trains.
+    /// Name of the training container.
     pub(super) fn training_container(&self) -> Option<&'a str> {
         self.job.spec.training_container()
     }
 }
 
-/// A pod that is no more.
+/// A deleted pod.
 #[derive(Clone, Copy, Debug)]
 pub struct DeletedPodView<'a> {
-    /// The last that was seen of it, from the watch's deletion event.
+    /// Its last observed state, from the watch's deletion event.
     pub last: &'a SlimPod,
     /// When its deletion was seen.
     pub at: Timestamp,
-    /// With which number its node's agent had been asked who holds GPUs by then. Its answer to a higher one is newer.
+    /// Wake number last sent to its node's agent by then. The agent's answer to a higher number is newer.
     pub look: i64,
 }
 
-/// What is known of a Node.
+/// State of a Node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeFact {
     /// Its condition `Ready` is `True`.
     pub ready: bool,
     /// When `Ready` last changed.
     pub ready_changed: Option<Timestamp>,
-    /// Its boot ID; empty where the kubelet gives none.
+    /// Its boot ID; empty if the kubelet reports none.
     pub boot_id: String,
-    /// UIDs of pods that ran there before it was booted again.
+    /// UIDs of pods that ran there before its last reboot.
     pub lost: BTreeSet<String>,
     /// It has the taint `node.kubernetes.io/out-of-service`.
     pub out_of_service: bool,
     /// It is being taken out of use: cordoned, deleted, or tainted by an autoscaler.
     pub leaving: bool,
-    /// GPUs of it that no pod uses but those of this job's present attempt: not counted are GPUs of pods of others
-    /// and of earlier attempts that are bound and can still run ([`super::pod_in_use`]), and broken ones.
+    /// GPUs free for this job's current attempt. Excluded are broken ones and those of bound pods of others
+    /// and of earlier attempts that can still run ([`super::pod_in_use`]).
     pub free_gpus: i32,
-    /// GPUs of it that are neither held by foreign pods nor broken: what is left if all pods of ours leave.
+    /// GPUs that are neither held by foreign pods nor broken: free if all our pods leave.
     pub open_gpus: i32,
-    /// Memory of one of its GPUs, MiB, where known.
+    /// Memory of one GPU, MiB, if known.
     pub gpu_memory_mib: Option<i64>,
-    /// What its agent says; none where no agent lives: its GPUs then count as awake.
+    /// The agent's state. Without an agent the GPUs count as awake.
     pub agent: Option<AgentFact>,
 }
 
@@ -121,7 +121,7 @@ impl Default for NodeFact {
     }
 }
 
-/// What a node's agent and its GpuNode say.
+/// State of a node's agent and its GpuNode.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AgentFact {
     /// `GpuNode.spec.wake`.
@@ -130,25 +130,25 @@ pub struct AgentFact {
     pub awake: i64,
     /// Pods that hold GPUs, as `namespace/name`.
     pub holders: BTreeSet<String>,
-    /// The number of the question that `holders` answers.
+    /// The wake number that `holders` answers.
     pub looked: i64,
-    /// Since when a GPU of the node is unhealthy.
+    /// Start of the current unhealthy state of one of its GPUs.
     pub unhealthy_since: Option<Timestamp>,
 }
 
-/// The rules of the EnergyPolicy that bear on a job's life, read once.
+/// The parts of the EnergyPolicy that a job's lifecycle uses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PolicyView {
-    /// A gang not wholly bound in this time is withdrawn, s.
+    /// A gang that is not fully bound after this time is withdrawn, s.
     pub placement_timeout: i64,
-    /// How long a node is silent before its jobs are looked at, s.
+    /// Seconds that a node must be unreachable before its jobs are handled.
     pub node_loss_after: i64,
-    /// Start again elsewhere instead of waiting for proof of death.
+    /// Restart elsewhere instead of waiting for proof of death.
     pub node_loss_restart: bool,
 }
 
 impl PolicyView {
-    /// The rules out of a policy's spec.
+    /// Reads a policy's spec.
     pub fn of(spec: &andreas_api::EnergyPolicySpec) -> Self {
         Self {
             placement_timeout: spec.placement_timeout.seconds_or(120),
@@ -164,11 +164,11 @@ impl Default for PolicyView {
     }
 }
 
-/// What the newest plan says of one job.
+/// The newest plan's decision for one job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecisionFor {
-    /// `status.decisions` (0 when absent) of the job in the snapshot the plan was made from. A decision made for
-    /// another state of the job is not carried out.
+    /// `status.decisions` (0 if absent) of the job in the plan's snapshot. A decision for another generation
+    /// is not carried out.
     pub basis: i64,
     /// Run or wait.
     pub verdict: Planned,
@@ -177,7 +177,7 @@ pub struct DecisionFor {
 /// Run or wait.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Planned {
-    /// Run there; equal to what it has: go on.
+    /// Run here. If equal to the current allocation: continue.
     Run {
         /// GPU type.
         gpu_type: String,
@@ -192,36 +192,36 @@ pub enum Planned {
     },
     /// Wait; a running job stops.
     Wait {
-        /// Why.
+        /// Machine-readable reason.
         reason: Reason,
-        /// For people, the jobs in the way named.
+        /// Human-readable text that names the blocking jobs.
         message: String,
     },
 }
 
 impl Planned {
-    /// Runs with so many GPUs on each of these nodes, whichever is named first.
+    /// Runs with this many GPUs on each of these nodes, in any order.
     pub fn runs_on(&self, on: &[String], gpus_on_each: i32) -> bool {
         matches!(self, Self::Run { nodes, gpus_per_worker, .. }
             if *gpus_per_worker == gpus_on_each && same_nodes(nodes, on))
     }
 }
 
-/// What the last attempt to make an attempt's pods came to.
+/// The result of the last attempt to create an attempt's pods.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Creation {
-    /// Generation of the allocation it was for; an outcome for another generation is not looked at.
+    /// Generation of its allocation; results for another generation are ignored.
     pub generation: i64,
-    /// When this process first saw room for that allocation, so that its pods could be made.
+    /// When this process first saw room for that allocation.
     pub since: Option<Timestamp>,
-    /// Why the last try made no pods, or not all, where the API server gave no verdict.
+    /// Why the last try created no or not all pods, if the API server gave no verdict.
     pub trouble: Option<String>,
-    /// How it went.
+    /// The result.
     pub outcome: CreationOutcome,
 }
 
 impl Creation {
-    /// That of an allocation; a new one where another was kept.
+    /// The entry of an allocation; replaced if it was another's.
     pub fn of(&mut self, generation: i64) -> &mut Self {
         if self.generation != generation {
             *self = Self { generation, ..Self::default() };
@@ -230,107 +230,108 @@ impl Creation {
     }
 }
 
-/// Until when no job of a namespace is planned because the API server does not make its pods.
+/// A namespace's planning backoff: the API server does not create its pods.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Backoff {
-    /// Not before this instant; it may have passed.
+    /// End of the backoff; may be in the past.
     pub until: Timestamp,
-    /// The API server's words.
+    /// The API server's message.
     pub words: String,
-    /// The last dry run in the namespace got no verdict: what has not been tried is not planned.
+    /// The namespace's last dry run got no verdict: jobs without an earlier dry run are not planned.
     pub untried: bool,
 }
 
-/// How making the pods went. After a refusal those that were made have been deleted by the executor.
+/// The result of creating the pods. After a refusal the executor has deleted the created ones.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum CreationOutcome {
     /// Not tried by this process.
     #[default]
     NotTried,
-    /// All were made, or were there with our UID and attempt.
+    /// All were created, or existed with our UID and attempt.
     Made,
     /// The server refused one.
     Refused {
         /// `QuotaExceeded` or `TemplateRejected`.
         reason: Reason,
-        /// The server's words.
+        /// The server's message.
         message: String,
     },
-    /// A pod (or Service) of a name that is needed belongs to somebody else.
+    /// A required pod or Service name belongs to another owner.
     NameInUse {
         /// Its name.
         name: String,
     },
 }
 
-/// What a server-side dry run of a worker came to. 409, 429 and 5xx are no verdict: the executor tries again silently.
+/// The result of a worker's server-side dry run. 409, 429 and 5xx are no verdict: the executor retries
+/// silently.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// GPUs of the worker that was tried.
+    /// GPUs of the tested worker.
     pub gpus: i32,
     /// When.
     pub at: Timestamp,
-    /// None: accepted. Else `QuotaExceeded` or `TemplateRejected`, and the server's words.
+    /// `None`: accepted. Else `QuotaExceeded` or `TemplateRejected`, with the server's message.
     pub refusal: Option<(Reason, String)>,
-    /// The worker as admission left it; none where that asks for no more than what was sent, and where nobody knows.
+    /// The worker after admission. `None` if it requests no more than what was sent, or if unknown.
     pub admitted: Option<Arc<Admitted>>,
 }
 
-/// A worker before and after admission (defaults of a LimitRange, injected containers), as far as quantities are read from it.
+/// A worker's quantities before and after admission (LimitRange defaults, injected containers).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Admitted {
-    /// As it was sent.
+    /// As sent.
     pub sent: SlimPodSpec,
-    /// As the API server would have kept it.
+    /// As the API server would store it.
     pub kept: SlimPodSpec,
 }
 
-/// Energy and money of the job, for the edges of attempts.
+/// Energy and cost of the job, added when attempts start and end.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EnergyView {
-    /// Energy of the present attempt so far, J.
+    /// Energy of the current attempt so far, J.
     pub attempt_joules: i64,
-    /// Its price, PUE included, millionths of the currency.
+    /// Its cost, PUE included, millionths of the currency.
     pub attempt_micros: i64,
-    /// Measured by the GPUs' counters, else from the power model.
+    /// True if measured by GPU counters, false if from the power model.
     pub measured: bool,
-    /// Price of lateness and turnaround so far, millionths of the currency.
+    /// Cost of lateness and turnaround so far, millionths of the currency.
     pub lateness_micros: i64,
-    /// Mean draw of the present attempt, W, where measured.
+    /// Mean measured draw of the current attempt, W.
     pub measured_watts: Option<i32>,
-    /// What an ended attempt has used, measured: agents tell a moment after the pods have ended.
+    /// Measured energy of an ended attempt. Agents report it shortly after the pods have ended.
     pub late: Option<LateEnergy>,
 }
 
-/// What an attempt has used that was closed with its predicted energy.
+/// Measured energy of an attempt that was closed with its predicted energy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LateEnergy {
     /// The attempt.
     pub attempt: i64,
-    /// What it used, J.
+    /// Energy used, J.
     pub joules: i64,
-    /// By how much that costs more than was written, millionths of the currency; may be negative.
+    /// Difference to the cost already written, millionths of the currency; may be negative.
     pub micros_more: i64,
     /// Mean draw, W.
     pub watts: Option<i32>,
 }
 
-/// How pods are made; from the operator's flags.
+/// Pod settings from the operator's flags.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// `schedulerName` of pods; none in affinity mode, where the cluster's own scheduler binds.
+    /// `schedulerName` of pods. `None` in affinity mode: the cluster's own scheduler binds.
     pub scheduler: Option<String>,
     /// PriorityClass of pods.
     pub priority_class: Option<String>,
-    /// Where progress is posted; none where it is not served.
+    /// Address for progress reports; `None` if not served.
     pub progress: Option<ProgressEndpoint>,
-    /// GPUs of the largest managed node: a dry run does not ask for more.
+    /// GPUs of the largest managed node, the maximum that a dry run requests.
     pub largest_node_gpus: Option<i32>,
-    /// A status is not written again within so many seconds where only texts and forecasts have changed. At least a
-    /// minute; more where many jobs wait, because a plan moves them all.
+    /// Minimum seconds between status writes that change only texts and forecasts. At least 60; more if many
+    /// jobs wait, because a plan changes them all.
     pub quiet_seconds: i64,
-    /// Seconds after its creation before a job that no plan has seen says so. A few; more where many jobs have come at once, which
-    /// all are placed soon.
+    /// Seconds after creation before an unplanned job gets a waiting reason. A few; more during a start
+    /// burst, when all are placed soon.
     pub first_plan_seconds: i64,
 }
 
@@ -347,7 +348,7 @@ impl Default for Settings {
     }
 }
 
-/// Where progress is posted.
+/// Address for progress reports.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProgressEndpoint {
     /// Address without path, for example `https://andreas-operator.andreas.svc:8443`.

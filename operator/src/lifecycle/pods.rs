@@ -1,8 +1,8 @@
-//! Manifests: the gang's pods and its Service, out of the user's template.
+//! Manifests: the gang's pods and Service, built from the user's template.
 //!
-//! What is ours to set is set here and nowhere else: node, scheduler, GPUs, names, rendezvous, progress, checkpoint,
-//! grace. What the user says of the rest stays. Admission refuses templates that set what is ours; where one slips
-//! through, ours wins.
+//! The operator sets node, scheduler, GPUs, names, rendezvous, progress, checkpoint and grace period. All
+//! other fields stay the user's. Admission refuses templates that set the operator's fields; if one gets
+//! through, the operator's value wins.
 
 use std::collections::BTreeMap;
 
@@ -23,11 +23,11 @@ use ring::digest::{SHA256, digest};
 use super::observed::{NodeFact, Settings};
 use super::quantity;
 
-/// Pod annotation: boot ID of its node when the pod was made. Another one later proves that its containers are gone.
+/// Pod annotation: its node's boot ID at creation. A different one later proves that its containers are gone.
 pub const ANNOTATION_BOOT_ID: &str = "andreas.dev/boot-id";
-/// Seconds between SIGTERM and SIGKILL of jobs without checkpoint: Kubernetes' own default.
+/// Seconds between SIGTERM and SIGKILL for jobs without a checkpoint: Kubernetes' default.
 const GRACE_WITHOUT_CHECKPOINT: i64 = 30;
-/// Life of a progress token; the kubelet renews it.
+/// Lifetime of a progress token, s; the kubelet renews it.
 const TOKEN_SECONDS: i64 = 3600;
 const PROGRESS_VOLUME: &str = "andreas-progress";
 const CHECKPOINT_VOLUME: &str = "andreas-checkpoint";
@@ -37,15 +37,15 @@ pub fn grace_seconds(spec: &TrainingJobSpec) -> i64 {
     spec.checkpoint.as_ref().map_or(GRACE_WITHOUT_CHECKPOINT, |c| i64::from(c.grace_seconds))
 }
 
-/// Path that progress of a job is posted to: that of Kubeflow Trainer's protocol, so that its clients need no change.
+/// URL path of a job's progress reports, as in Kubeflow Trainer's protocol, so its clients work unchanged.
 pub fn progress_path(namespace: &str, job: &str) -> String {
     format!("/apis/trainer.kubeflow.org/v1alpha1/namespaces/{namespace}/trainjobs/{job}/status")
 }
 
-/// The gang's Service; none for a single worker.
+/// The gang's Service; `None` for a single worker.
 ///
-/// `publishNotReadyAddresses`: without it pods that are not ready have no name, and a readiness probe that waits for
-/// training would wait for ever.
+/// `publishNotReadyAddresses`: without it, pods that are not ready have no DNS name. A readiness probe that
+/// waits for training would then wait forever.
 pub fn gang_service(job: &SlimTrainingJob, allocation: &Allocation) -> Option<Service> {
     (allocation.nodes.len() > 1).then(|| Service {
         metadata: ObjectMeta {
@@ -58,7 +58,7 @@ pub fn gang_service(job: &SlimTrainingJob, allocation: &Allocation) -> Option<Se
         spec: Some(ServiceSpec {
             cluster_ip: Some("None".into()),
             publish_not_ready_addresses: Some(true),
-            // Both labels: admission policies guard them, and the books know our pods by the first.
+            // Both labels: admission policies guard them, and the index finds our pods by the first.
             selector: Some(identity(job)),
             ports: Some(vec![ServicePort {
                 name: Some("rendezvous".into()),
@@ -72,7 +72,7 @@ pub fn gang_service(job: &SlimTrainingJob, allocation: &Allocation) -> Option<Se
     })
 }
 
-/// The pod of one place in the gang.
+/// The pod of one gang member.
 pub fn member(
     job: &SlimTrainingJob,
     allocation: &Allocation,
@@ -94,7 +94,7 @@ pub fn member(
     pod
 }
 
-/// A worker with that many GPUs that is pinned nowhere: for dry runs, and to see what a worker asks for.
+/// A worker with this many GPUs and no node: for dry runs and to read its requests.
 pub fn unplaced_worker(job: &SlimTrainingJob, attempt: i64, gpus: i32, settings: &Settings) -> Pod {
     let allocation = Allocation {
         attempt,
@@ -114,10 +114,10 @@ pub fn unplaced_worker(job: &SlimTrainingJob, attempt: i64, gpus: i32, settings:
     worker(job, &allocation, 0, settings)
 }
 
-/// Digest of all that [`unplaced_worker`] makes a worker from but the job's name and UID.
+/// Digest of all inputs of [`unplaced_worker`] except the job's name and UID.
 pub type WorkerDigest = [u8; 32];
 
-/// The digest of a worker with that many GPUs; `None` where the spec cannot be written as JSON.
+/// The digest of a worker with this many GPUs; `None` if the spec does not serialize to JSON.
 pub fn worker_digest(spec: &TrainingJobSpec, gpus: i32) -> Option<WorkerDigest> {
     let parts = (&spec.template, &spec.container, spec.resources_per, &spec.checkpoint, gpus);
     let text = serde_json::to_vec(&parts).ok()?;
@@ -219,7 +219,7 @@ fn owner(job: &SlimTrainingJob) -> OwnerReference {
 }
 
 /// Required node affinity by `matchFields: metadata.name` with exactly one value, in every term (terms are
-/// alternatives): the scheduler then looks at one node only, however large the cluster.
+/// alternatives). The scheduler then evaluates one node only, at any cluster size.
 fn pin(spec: &mut PodSpec, node: &str) {
     let affinity = spec.affinity.get_or_insert_with(Affinity::default);
     let required = affinity
@@ -227,7 +227,7 @@ fn pin(spec: &mut PodSpec, node: &str) {
         .get_or_insert_with(NodeAffinity::default)
         .required_during_scheduling_ignored_during_execution
         .get_or_insert_with(NodeSelector::default);
-    // A term without anything in it matches no node; with our field in it, it would match.
+    // An empty term matches no node; with our field added it would match.
     required.node_selector_terms.retain(|t| {
         t.match_expressions.as_ref().is_some_and(|e| !e.is_empty())
             || t.match_fields.as_ref().is_some_and(|f| !f.is_empty())
@@ -246,8 +246,8 @@ fn pin(spec: &mut PodSpec, node: &str) {
     }
 }
 
-/// A silent node must not lose a healthy run: admission would add 300 s to every pod. Only the operator ends a run for
-/// a silent node. Managed nodes may be tainted with the name of the GPU resource.
+/// An unreachable node must not evict a healthy run: admission would add a toleration of 300 s. Only the
+/// operator ends a run for that reason. Managed nodes may have a taint named like the GPU resource.
 fn tolerate(spec: &mut PodSpec) {
     const SILENCE: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
     let tolerations = spec.tolerations.get_or_insert_default();
@@ -273,8 +273,8 @@ fn tolerate(spec: &mut PodSpec) {
     }
 }
 
-/// With `resourcesPer: Gpu` the requests and limits of the ordinary containers are those of one GPU. Init containers,
-/// native sidecars among them, are one per worker.
+/// With `resourcesPer: Gpu`, requests and limits of ordinary containers are per GPU. Init containers, native
+/// sidecars included, are per worker.
 fn multiply(spec: &mut PodSpec, per: ResourcesPer, gpus: i32) {
     if per == ResourcesPer::Worker {
         return;
@@ -291,7 +291,7 @@ fn multiply(spec: &mut PodSpec, per: ResourcesPer, gpus: i32) {
     }
 }
 
-/// GPU counts are ours to set, on the training container alone.
+/// The operator alone sets GPU counts, on the training container only.
 fn strip_gpus(spec: &mut PodSpec) {
     let containers = spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten());
     for resources in containers.filter_map(|c| c.resources.as_mut()) {
@@ -326,8 +326,8 @@ fn checkpoint_volume(spec: &mut PodSpec, job: &SlimTrainingJob) {
     }
 }
 
-/// Token (for this job only, renewed by the kubelet) and CA of the progress address. A ConfigMap with the CA in every
-/// namespace would need rights there; an annotation of our own pod does not.
+/// Token (for this job only, renewed by the kubelet) and CA of the progress address. A ConfigMap with the CA
+/// would need rights in every namespace; a pod annotation does not.
 fn progress_volume(job: &SlimTrainingJob) -> Volume {
     let token = VolumeProjection {
         service_account_token: Some(ServiceAccountTokenProjection {
@@ -357,7 +357,7 @@ fn progress_volume(job: &SlimTrainingJob) -> Volume {
     }
 }
 
-/// Mounts what is ours where the user has not mounted something of their own.
+/// Adds the operator's mounts where the user has none at that path.
 fn mount(container: &mut Container, job: &SlimTrainingJob, settings: &Settings) {
     let mounts = container.volume_mounts.get_or_insert_default();
     let mut add = |name: &str, path: &str, read_only: bool| {

@@ -1,8 +1,8 @@
-//! Multiplying a quantity, exactly, in its own notation.
+//! Exact multiplication of a quantity in its own notation.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-/// `quantity` times `factor`; as it was where it cannot be read (the API server will say so).
+/// `quantity` times `factor`; unchanged if it cannot be parsed (the API server will refuse it).
 pub(super) fn times(quantity: &Quantity, factor: u32) -> Quantity {
     if factor == 1 {
         return quantity.clone();

@@ -1,4 +1,4 @@
-//! A running attempt: what begins it, and what ends it before it ends by itself.
+//! A running attempt: its start, and what ends it early.
 
 use andreas_api::phase::condition;
 use andreas_api::training_job::Allocation;
@@ -13,17 +13,16 @@ use super::sight::Sight;
 use super::status::{self, ConditionValue, after, allocation_text, duration_text};
 use super::{start, stop};
 
-/// Seconds that members may still run after the first of their gang has finished.
+/// Seconds that members may run after the first of their gang has finished.
 const FINISHED_APART: i64 = 600;
-/// Seconds that an attempt may run without a report before that is said.
+/// Seconds without a report before the status says so.
 const FIRST_REPORT: i64 = 600;
 
-/// All members run.
+/// Marks the attempt running: all members run.
 pub(super) fn begin(d: &mut Draft<'_>, started: Timestamp, bound: Option<Timestamp>) {
     let now = d.o.now;
     let Some(allocation) = &mut d.status.allocation else { return };
-    // Containers start by their node's clock. What it says is taken where that can be: after the pods were bound, and not later
-    // than it is seen.
+    // Container starts use the node's clock. Bound it: after the pods were bound and not later than now.
     let earliest = bound.map_or(allocation.since.0, |bound| bound.max(allocation.since.0));
     let can_be = (after(earliest, -SKEW)..=after(now, SKEW)).contains(&started);
     let started = if can_be { started.clamp(earliest.min(now), now) } else { now };
@@ -43,7 +42,7 @@ pub(super) fn begin(d: &mut Draft<'_>, started: Timestamp, bound: Option<Timesta
     d.event(false, Reason::Running, format!("runs: {text}"));
 }
 
-/// Running.
+/// Handles the phase Running.
 pub(super) fn running(d: &mut Draft<'_>) {
     let Some(allocation) = d.allocation() else { return start::lost_allocation(d) };
     let members = Members::of(d.o, Some(&allocation));
@@ -70,7 +69,7 @@ pub(super) fn running(d: &mut Draft<'_>) {
     progress_unknown(d, &allocation);
 }
 
-/// The plan keeps the GPUs and changes their limit: no restart, no new generation.
+/// The plan keeps the GPUs and changes their power limit: no restart, no new generation.
 fn limit(d: &mut Draft<'_>, allocation: &Allocation) {
     let Some(Planned::Run { limit_watts, watts, .. }) = d.decision() else { return };
     let limit = limit_watts.filter(|w| *w >= 1);
@@ -100,12 +99,12 @@ fn max_run_time(d: &mut Draft<'_>, allocation: &Allocation) -> Option<Judgement>
 
 fn progress_timeout(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) -> Option<Judgement> {
     let seconds = d.o.job.spec.progress_timeout.as_ref()?.seconds()?;
-    // Reports from a node that is cut off cannot come.
+    // Reports from an unreachable node cannot arrive.
     if members.gang.iter().any(|m| d.o.nodes.get(m.node).is_none_or(|f| !f.ready)) {
         return None;
     }
     let reported = d.status.progress.as_ref().filter(|p| p.attempt == allocation.attempt).map(|p| p.at.0);
-    // Nor is a program blamed for reports that we may have turned away.
+    // Reports that may have been rejected do not count against a program.
     let reported = reported.map(|at| at.min(d.o.now));
     let running = d.first_seen(Sight::Running { attempt: allocation.attempt });
     let last = [Some(running), reported, d.o.last_progress, d.o.reports_lost];
@@ -119,7 +118,7 @@ fn progress_timeout(d: &mut Draft<'_>, allocation: &Allocation, members: &Member
     Some(Judgement::new(Outcome::UserFailure, Reason::ProgressTimeout, message))
 }
 
-/// One member has finished and others go on: they wait for one another for ever.
+/// One member has finished while others wait for it forever.
 fn finished_apart(d: &mut Draft<'_>, members: &Members<'_>) -> Option<Judgement> {
     let container = d.o.training_container();
     let ending =
@@ -142,19 +141,19 @@ fn finished_apart(d: &mut Draft<'_>, members: &Members<'_>) -> Option<Judgement>
     Some(Judgement::new(Outcome::UserFailure, Reason::ContainerFailed, message))
 }
 
-/// What silent nodes came to.
+/// The result of checking for unreachable nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Silence {
-    /// None is silent for long enough.
+    /// None is unreachable for long enough.
     None,
-    /// Said; proof of death is waited for.
+    /// Set in the status; waiting for proof of death.
     Waits,
     /// The attempt is given up.
     GivenUp,
 }
 
-/// Looks at the nodes of members that can still run. Where one is silent: start again elsewhere if that is the policy and
-/// the checkpoint bears it, else say so and wait for proof of death.
+/// Checks the nodes of members that can still run. If one is unreachable, the job restarts elsewhere if the
+/// policy and its checkpoint allow it. Otherwise the status says so and the job waits for proof of death.
 pub(super) fn silent(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) -> Silence {
     let mut silent: Vec<(String, Timestamp)> = Vec::new();
     for member in &members.gang {
@@ -197,7 +196,7 @@ pub(super) fn silent(d: &mut Draft<'_>, allocation: &Allocation, members: &Membe
     Silence::Waits
 }
 
-/// Says that an attempt reports nothing. Nothing is said of a healthy one: that would cost a write.
+/// Sets the condition for an attempt without reports. A healthy attempt gets none: it would cost a write.
 fn progress_unknown(d: &mut Draft<'_>, allocation: &Allocation) {
     let reported = d.status.progress.as_ref().is_some_and(|p| p.attempt == allocation.attempt);
     let shown = status::condition(&d.status.conditions, condition::PROGRESSING)

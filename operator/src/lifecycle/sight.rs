@@ -1,12 +1,12 @@
-//! What a time-out counts from.
+//! The base of time-outs.
 //!
-//! An instant in an object was written by somebody's clock, which may be off by hours. Nothing is seen before it happens, so this
-//! process's own first sight of a fact is the later of the two wherever clocks are right, and the safe one wherever they are not:
-//! a clock that is behind lets nothing time out early, one that is ahead lets nothing wait longer.
+//! An instant in an object comes from another clock, which may be off by hours. An event is never seen before
+//! it happens. So this process's first sight of a fact is the later of the two if clocks agree, and the safe
+//! one if not. A clock that is behind causes no early time-out, and one that is ahead causes no longer wait.
 //!
-//! Sights are kept by the caller between steps, on the monotonic clock. A restart of the operator forgets them: time-outs then
-//! begin anew. `maxRunTime` alone counts from the status, so that a restart does not extend a run: what the operator writes
-//! there is in the API server's time, whatever its own machine says.
+//! The caller keeps sights between steps, on the monotonic clock. After an operator restart, time-outs begin
+//! anew. Only `maxRunTime` counts from the status, so a restart does not extend a run. The operator writes
+//! that status field in the API server's time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use super::member::{Member, Members};
 use super::observed::Observed;
 
-/// A fact whose beginning matters.
+/// A fact with a start that matters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sight {
     /// All pods of an attempt are bound.
@@ -35,23 +35,23 @@ pub enum Sight {
         /// The attempt.
         attempt: i64,
     },
-    /// A member of an attempt that runs was never seen by this process, there or gone.
+    /// A member of a running attempt was never seen by this process, existing or deleted.
     Missing {
         /// The attempt.
         attempt: i64,
         /// The member.
         index: usize,
     },
-    /// A node's condition `Ready` is as it is.
+    /// A node's condition `Ready` has its current value.
     Readiness {
         /// The node.
         node: String,
-        /// When it last changed, by whoever wrote it: another instant is another change.
+        /// Its transition time; another value is another change.
         changed: Option<Timestamp>,
     },
 }
 
-/// Facts that hold, with the instant at which this process first saw them.
+/// Facts that hold, with the instant of this process's first sight.
 pub type Sights = BTreeMap<Sight, Timestamp>;
 
 /// The facts that hold.
@@ -83,14 +83,14 @@ fn changed(fact: &super::observed::NodeFact) -> Option<Timestamp> {
 }
 
 impl Observed<'_> {
-    /// Since when a node's `Ready` is as it is: its stamp, but not later than it was seen.
+    /// Start of a node's current `Ready` value: its transition time, but not later than first seen.
     pub(super) fn ready_changed(&self, node: &str) -> Option<Timestamp> {
         let stamp = self.nodes.get(node)?.ready_changed?;
         Some(stamp.min(self.readiness_seen(node)))
     }
 
-    /// When a node's `Ready` changed during an attempt. A stamp later than our first sight is of a clock that is ahead: then the
-    /// change counts only if it was first seen after all pods were bound; what was seen before is older than the run.
+    /// When a node's `Ready` changed during an attempt. A transition time after our first sight comes from a
+    /// clock that is ahead. Such a change counts only if first seen after all pods were bound.
     pub(super) fn ready_changed_during(&self, node: &str, allocation: &Allocation) -> Option<Timestamp> {
         let stamp = self.nodes.get(node)?.ready_changed?;
         let seen = self.readiness_seen(node);
@@ -101,7 +101,7 @@ impl Observed<'_> {
         Some(seen).filter(|at| at > bound)
     }
 
-    /// When this process first saw a node's `Ready` as it is.
+    /// When this process first saw a node's current `Ready` value.
     pub(super) fn readiness_seen(&self, node: &str) -> Timestamp {
         let changed = self.nodes.get(node).and_then(changed);
         let sight = Sight::Readiness { node: node.to_owned(), changed };

@@ -1,5 +1,5 @@
-//! From waiting to running: the template is tried, the plan's allocation written, room made, the pods created, and
-//! their binding and start watched.
+//! From Pending to Running: validate the template, write the allocation, wait for room, create the pods,
+//! watch them bind and start.
 
 use andreas_api::names;
 use andreas_api::phase::condition;
@@ -17,11 +17,11 @@ use super::sight::Sight;
 use super::status::{self, ConditionValue, after, allocation_text};
 use super::{late, pods, run, stop, template};
 
-/// An agent that has not answered for so long, ms, is dead, and what it had set has ended: its setter restores when it has not heard
-/// its brain for half a minute.
+/// An agent without an answer for this long, ms, is dead and its settings are restored. Its setter restores
+/// them after half a minute without a heartbeat.
 const SILENT_AGENT: i64 = 60_000;
 
-/// Pending and Suspended.
+/// Handles the phases Pending and Suspended.
 pub(super) fn waiting(d: &mut Draft<'_>) {
     let spec = &d.o.job.spec;
     d.status.allocation = None;
@@ -58,7 +58,7 @@ pub(super) fn waiting(d: &mut Draft<'_>) {
         return d.look_at(until.0);
     }
     if d.o.job.status.is_none() && d.status.reason.is_none() && d.decision().is_none() {
-        // A plan is on its way, as a rule; saying so costs a write that the user hardly sees.
+        // A plan usually follows soon; a write that users hardly see is not worth it.
         let created = d.o.job.metadata.creation_timestamp.as_ref().map_or(d.o.now, |t| t.0);
         let patience = after(created, d.o.settings.first_plan_seconds);
         if d.o.now < patience {
@@ -69,7 +69,7 @@ pub(super) fn waiting(d: &mut Draft<'_>) {
     match d.decision().cloned() {
         Some(Planned::Run { .. }) => allocate(d),
         Some(Planned::Wait { reason, message }) => {
-            // The largest worker exceeds the quota, in the server's words; the planner's are less exact.
+            // The largest worker exceeds the quota. The server's message is more exact than the planner's.
             match d.o.verdict.and_then(|v| v.refusal.as_ref()) {
                 Some((Reason::QuotaExceeded, words)) if reason == Reason::QuotaExceeded => {
                     d.wait_for(Reason::QuotaExceeded, words);
@@ -82,8 +82,8 @@ pub(super) fn waiting(d: &mut Draft<'_>) {
     }
 }
 
-/// Pods that a deleted job of this name left can still run, and write its checkpoint, or have the names that this one's
-/// would have. Nothing is planned meanwhile: on a silent node that may take for ever.
+/// Live pods of a deleted job of this name may write its checkpoint or hold the pod names. Nothing is planned
+/// meanwhile; on an unreachable node that may take forever.
 fn waits_for_older(d: &mut Draft<'_>) -> bool {
     let members = Members::of(d.o, None);
     let next = d.status.attempts.saturating_add(1);
@@ -113,7 +113,7 @@ fn waits_for_older(d: &mut Draft<'_>) -> bool {
     true
 }
 
-/// The pods were refused, and the rules of the namespace have changed since: there is nothing to wait for.
+/// The pods were refused, but the namespace's rules have changed since: no need to wait.
 fn refused_under_older_rules(d: &Draft<'_>) -> bool {
     let refusal = [Reason::QuotaExceeded, Reason::TemplateRejected].map(Reason::as_str);
     let last = d.status.history.last();
@@ -123,7 +123,7 @@ fn refused_under_older_rules(d: &Draft<'_>) -> bool {
     d.o.rules_changed.zip(refused).is_some_and(|(changed, refused)| changed >= refused)
 }
 
-/// The spec allows this many GPUs of this type on so many nodes.
+/// The spec allows this many GPUs of this type on this many nodes.
 pub(super) fn allowed(
     spec: &GpuRequest,
     gpus: i32,
@@ -141,7 +141,7 @@ pub(super) fn allowed(
         return Err(format!("spec.gpus.maxNodes does not allow {} nodes", nodes.len()));
     }
     if let Some(gib) = spec.memory_gib {
-        // A node that does not say keeps what it has; plans choose none that does not say.
+        // A node without a known memory size keeps its job; plans never choose such a node.
         let fits = |n: &String| {
             o.nodes.get(n).and_then(|f| f.gpu_memory_mib).is_none_or(|mib| spec.memory_fits(mib))
         };
@@ -152,7 +152,7 @@ pub(super) fn allowed(
     Ok(())
 }
 
-/// Writes the plan's decision down, if it still makes sense for the job as it is.
+/// Writes the plan's decision as allocation, if it is still valid for the job.
 fn allocate(d: &mut Draft<'_>) {
     let Some(Planned::Run { gpu_type, nodes, gpus_per_worker, limit_watts, watts }) = d.decision().cloned()
     else {
@@ -203,7 +203,7 @@ fn allocate(d: &mut Draft<'_>) {
     d.status.allocation = Some(allocation);
 }
 
-/// Starting.
+/// Handles the phase Starting.
 pub(super) fn starting(d: &mut Draft<'_>) {
     let Some(allocation) = d.allocation() else { return lost_allocation(d) };
     let members = Members::of(d.o, Some(&allocation));
@@ -213,7 +213,7 @@ pub(super) fn starting(d: &mut Draft<'_>) {
         let bound = members.gang.iter().filter_map(Member::bound_at).max();
         return run::begin(d, started, bound);
     }
-    // Before anything is judged: the pods of half a gang that the executor has taken back have not vanished.
+    // Before judging: pods of a partial gang that the executor deleted have not vanished.
     if refused(d, &allocation) {
         return;
     }
@@ -236,7 +236,7 @@ fn backoff_text(words: &str) -> String {
     format!("the API server does not make pods of this namespace; tried again later: {words}")
 }
 
-/// A status whose allocation was taken away by somebody else: wait for the next plan. Pods that live are strays.
+/// Another client removed the allocation from the status: wait for the next plan. Live pods are strays.
 pub(super) fn lost_allocation(d: &mut Draft<'_>) {
     d.count_decision();
     d.status.stop = None;
@@ -244,7 +244,7 @@ pub(super) fn lost_allocation(d: &mut Draft<'_>) {
     d.wait_for(Reason::NotPlannedYet, "waits for the next plan");
 }
 
-/// The server refused a pod, or a name is taken: the executor has deleted those made; give the GPUs back.
+/// The server refused a pod, or a name is taken. The executor has deleted the created pods; release the GPUs.
 fn refused(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
     if d.o.creation.generation != allocation.generation {
         return false;
@@ -260,7 +260,7 @@ fn refused(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
     true
 }
 
-/// Makes the pods that are missing, once no earlier one can still run and the GPUs are there and awake.
+/// Creates the missing pods once no earlier one can run and the GPUs are free and awake.
 fn make(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
     if let Some(node) = allocation.nodes.iter().find(|n| !d.o.nodes.contains_key(*n)) {
         let message = format!("node {node} was deleted");
@@ -272,7 +272,7 @@ fn make(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
     }
     let taken = |n: &&String| d.o.nodes.get(*n).is_some_and(|f| f.open_gpus < allocation.gpus_per_worker);
     if let Some(node) = allocation.nodes.iter().find(taken) {
-        // Nobody of ours could leave to make room; only another plan helps.
+        // No pod of ours could leave to make room; only a new plan helps.
         let message = format!("GPUs of {node} were taken by other pods or have failed");
         return d.stop_judged(&Judgement::new(Outcome::Withdrawn, Reason::WaitingForCapacity, message));
     }
@@ -307,7 +307,7 @@ fn say_starting(d: &mut Draft<'_>) {
     );
 }
 
-/// Why the pods cannot be made yet: earlier ones that can still run, names that are taken, GPUs in use.
+/// Why the pods cannot be created yet: earlier pods that can still run, names taken, GPUs in use.
 fn no_room(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) -> Option<String> {
     let name = |pod: &SlimPod| pod.metadata.name.clone().unwrap_or_default();
     let alive = members.still_alive(d.o, |pod| stop::given_up(d.o, pod));
@@ -317,7 +317,7 @@ fn no_room(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) ->
         }
         return Some(format!("{} of an earlier attempt has not ended", name(pod)));
     }
-    // Names are taken until the garbage collector has removed what an older object of this name left behind.
+    // Names are taken until the garbage collector has removed an older object's pods.
     let taken = |p: &&&SlimPod| number(p, names::LABEL_ATTEMPT) == Some(allocation.attempt);
     if let Some(pod) = members.older.iter().find(taken) {
         return Some(format!("{} of a deleted job of this name is still there", name(pod)));
@@ -326,11 +326,12 @@ fn no_room(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) ->
     allocation.nodes.iter().find(full).map(|node| format!("GPUs of {node} are still in use"))
 }
 
-/// Asks the agents to wake their GPUs, once for each allocation, and says who has not acknowledged. The last thing
-/// before the pods are made: what is awake and unheld rests again soon.
+/// Asks the agents to wake their GPUs, once per allocation, and names those that have not acknowledged. This
+/// is the last step before pods are created: awake, unheld GPUs soon rest again.
 ///
-/// The value asked with is the instant of asking, in milliseconds: it grows, and it tells how long ago that was. An agent that has
-/// not answered for [`SILENT_AGENT`] is not waited for: no setting outlives it so long, and a living one answers in seconds.
+/// The wake value is the request's instant in milliseconds, so it only grows and gives the request's age. An
+/// agent without an answer for [`SILENT_AGENT`] is not waited for: no setting outlives it that long, and a
+/// live one answers in seconds.
 fn asleep(d: &mut Draft<'_>, allocation: &Allocation) -> Option<String> {
     let since = allocation.since.0.as_millisecond();
     let now = d.o.now.as_millisecond().max(since);
@@ -343,7 +344,7 @@ fn asleep(d: &mut Draft<'_>, allocation: &Allocation) -> Option<String> {
         if agent.wake < since {
             d.actions.push(Action::Wake { node: node.clone(), value: now });
         }
-        // An earlier question that was not answered counts as well.
+        // An earlier unanswered request counts as well.
         let unanswered = agent.wake > agent.awake;
         let until = if unanswered { agent.wake } else { now }.saturating_add(SILENT_AGENT);
         if until <= now {
@@ -357,7 +358,7 @@ fn asleep(d: &mut Draft<'_>, allocation: &Allocation) -> Option<String> {
     (!asleep.is_empty()).then(|| format!("GPUs of {} are waking", asleep.join(", ")))
 }
 
-/// Watches binding and start.
+/// Watches binding and start of the pods.
 fn watch(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
     say_starting(d);
     let now = d.o.now;

@@ -1,5 +1,5 @@
-//! Conditions and texts of a status. Nothing here moves by itself: a condition's transition time changes with its
-//! status only, and every instant is cut to the whole second that JSON keeps.
+//! Conditions and texts of a status. A condition's transition time changes only with its status. Instants are
+//! cut to whole seconds, as JSON keeps them.
 
 use andreas_api::Reason;
 use andreas_api::training_job::{Allocation, TrainingJobSpec};
@@ -14,7 +14,7 @@ pub fn time(at: Timestamp) -> Time {
     Time(Timestamp::from_second(at.as_second()).unwrap_or(at))
 }
 
-/// That many seconds later; the end of time where that is beyond it.
+/// This many seconds later, saturating at the maximum timestamp.
 pub fn after(at: Timestamp, seconds: i64) -> Timestamp {
     at.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX)
 }
@@ -24,7 +24,7 @@ pub fn seconds_between(from: Timestamp, to: Timestamp) -> i64 {
     to.as_second().saturating_sub(from.as_second())
 }
 
-/// The text, cut at a character's edge to what a status may hold.
+/// The text, cut at a character boundary to the maximum status length.
 pub fn bounded(text: &str) -> String {
     if text.len() <= LONGEST {
         return text.to_owned();
@@ -36,12 +36,12 @@ pub fn bounded(text: &str) -> String {
     format!("{}...", &text[..end])
 }
 
-/// The last line with something on it, bounded.
+/// The last non-empty line, bounded.
 pub fn last_line(text: &str) -> String {
     bounded(text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default())
 }
 
-/// The deadline as an instant: the user's, or creation plus the user's duration.
+/// The deadline as an instant: given by the user, or creation plus the given duration.
 pub fn deadline(spec: &TrainingJobSpec, created: Option<&Time>) -> Option<Time> {
     if let Some(deadline) = &spec.deadline {
         return Some(time(deadline.0));
@@ -50,7 +50,7 @@ pub fn deadline(spec: &TrainingJobSpec, created: Option<&Time>) -> Option<Time> 
     Some(time(after(created?.0, seconds)))
 }
 
-/// Nodes as one text.
+/// Node names as one text.
 pub fn placement_text(nodes: &[String]) -> String {
     bounded(&nodes.join(", "))
 }
@@ -60,7 +60,7 @@ pub fn allocation_text(allocation: &Allocation) -> String {
     bounded(&format!("{} x {} on {}", allocation.gpus, allocation.gpu_type, allocation.placement))
 }
 
-/// `42%` or `42.5%` out of thousandths of a percent.
+/// Thousandths of a percent as `42%` or `42.5%`.
 pub fn percent_text(milli_percent: i32) -> String {
     let tenths = milli_percent.clamp(0, 100_000) / 100;
     if tenths % 10 == 0 { format!("{}%", tenths / 10) } else { format!("{}.{}%", tenths / 10, tenths % 10) }
@@ -76,13 +76,13 @@ pub fn energy_text(joules: i64) -> String {
     }
 }
 
-/// `0.31` out of millionths.
+/// Millionths as `0.31`.
 pub fn money_text(micros: i64) -> String {
     let cents = micros.saturating_add(5_000) / 10_000;
     format!("{}{}.{:02}", if cents < 0 { "-" } else { "" }, (cents / 100).abs(), (cents % 100).abs())
 }
 
-/// A length of time for people: `90s`, `15m`, `2h5m`.
+/// A duration as text: `90s`, `15m`, `2h5m`.
 pub fn duration_text(seconds: i64) -> String {
     let seconds = seconds.max(0);
     match (seconds / 3600, seconds % 3600 / 60, seconds % 60) {
@@ -94,14 +94,14 @@ pub fn duration_text(seconds: i64) -> String {
     }
 }
 
-/// Which way a condition points.
+/// Status of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionValue {
-    /// It holds.
+    /// The condition holds.
     True,
-    /// It does not.
+    /// It does not hold.
     False,
-    /// Nobody knows.
+    /// Unknown.
     Unknown,
 }
 
@@ -116,20 +116,20 @@ impl ConditionValue {
     }
 }
 
-/// What a condition shall say.
+/// The desired value of a condition.
 #[derive(Clone, Debug)]
 pub struct ConditionUpdate<'a> {
     /// Its type.
     pub kind: &'a str,
     /// Whether it holds.
     pub truth: ConditionValue,
-    /// Why.
+    /// Machine-readable reason.
     pub reason: Reason,
-    /// For people.
+    /// Human-readable text.
     pub message: &'a str,
 }
 
-/// Says it.
+/// Sets the condition.
 pub fn say(
     conditions: &mut Vec<Condition>,
     saying: &ConditionUpdate<'_>,
@@ -162,7 +162,7 @@ pub fn say(
     condition.observed_generation = generation;
 }
 
-/// The same conditions with the texts of `old` where status and reason have not changed.
+/// The new conditions with the texts of `old` where status and reason are unchanged.
 pub fn with_texts_of(old: &[Condition], new: &[Condition]) -> Vec<Condition> {
     let kept = |c: &Condition| {
         let before = condition(old, &c.type_).filter(|o| o.status == c.status && o.reason == c.reason);

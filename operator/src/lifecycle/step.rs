@@ -1,4 +1,4 @@
-//! One step: by phase, until a phase has nothing more to say.
+//! One step: runs the phases until none changes anything.
 
 use andreas_api::Phase;
 
@@ -7,10 +7,10 @@ use super::draft::Draft;
 use super::observed::Observed;
 use super::{cancel, end, run, start, status, stop};
 
-/// Phases that one step may pass through: Pending, Starting, Running, Stopping, Pending again, Suspended.
+/// Maximum phases in one step: Pending, Starting, Running, Stopping, Pending again, Suspended.
 const MOST_PHASES: usize = 8;
 
-/// What is to be, out of what is seen. Total and deterministic; see the [module](super)'s page.
+/// Desired state from observed state. Total and deterministic; see the [module](super) page.
 pub fn step(observed: &Observed<'_>) -> Step {
     let mut d = Draft::new(observed);
     let metadata = &observed.job.metadata;

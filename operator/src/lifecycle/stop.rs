@@ -1,4 +1,4 @@
-//! Stopping: who asks for it, and how it goes until the pods have ended.
+//! Stopping: who requests it, and its course until the pods have ended.
 
 use andreas_api::Reason;
 use andreas_api::slim::SlimPod;
@@ -13,7 +13,7 @@ use super::observed::{Observed, Planned};
 use super::status::after;
 use super::{end, run, start};
 
-/// The user holds the job, or no longer allows what it has been given.
+/// The user suspended the job or no longer allows its allocation.
 pub(super) fn asked_by_user(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
     let spec = &d.o.job.spec;
     if spec.suspend {
@@ -28,7 +28,7 @@ pub(super) fn asked_by_user(d: &mut Draft<'_>, allocation: &Allocation) -> bool 
     false
 }
 
-/// The plan takes the GPUs back, or has better ones.
+/// The plan withdraws the GPUs or has a better placement.
 pub(super) fn asked_by_plan(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
     match d.decision().cloned() {
         None => false,
@@ -46,7 +46,7 @@ pub(super) fn asked_by_plan(d: &mut Draft<'_>, allocation: &Allocation) -> bool 
             true
         }
         Some(Planned::Wait { reason, message }) => {
-            // Capacity is never the reason to stop: somebody else was given it.
+            // Capacity is never the reason to stop: another job got the GPUs.
             let reason = match reason {
                 Reason::PowerBudget | Reason::BudgetInfeasible | Reason::DeferredForEnergy => reason,
                 _ => Reason::Preempted,
@@ -57,13 +57,14 @@ pub(super) fn asked_by_plan(d: &mut Draft<'_>, allocation: &Allocation) -> bool 
     }
 }
 
-/// A silent node's job may start again elsewhere: the administrator says so, and two attempts at once would not corrupt
-/// its checkpoint.
+/// A job on an unreachable node may restart elsewhere: the policy allows it, and two concurrent attempts
+/// would not corrupt its checkpoint.
 pub(super) fn may_restart(o: &Observed<'_>) -> bool {
     o.policy.node_loss_restart && !o.job.spec.checkpoint.as_ref().is_some_and(|c| c.exclusive)
 }
 
-/// When a pod on a silent node is given up, so that its job goes on without it. Its GPUs stay in use. None where it never is.
+/// When a pod on an unreachable node is given up so that its job can continue. Its GPUs stay in use. `None`:
+/// never.
 pub(super) fn given_up_at(o: &Observed<'_>, pod: &SlimPod) -> Option<Timestamp> {
     let node = pod.spec.node_name.as_ref().filter(|n| o.nodes.get(*n).is_some_and(|fact| !fact.ready));
     let node = node.filter(|_| may_restart(o))?;
@@ -75,7 +76,7 @@ pub(super) fn given_up(o: &Observed<'_>, pod: &SlimPod) -> bool {
     given_up_at(o, pod).is_some_and(|at| at <= o.now)
 }
 
-/// Stopping.
+/// Handles the phase Stopping.
 pub(super) fn stopping(d: &mut Draft<'_>) {
     let (Some(allocation), Some(stop)) = (d.allocation(), d.status.stop.clone()) else {
         return start::lost_allocation(d);

@@ -1,4 +1,4 @@
-//! Whether the template can become a pod: a server-side dry run of a worker tells, in the server's own words.
+//! Whether the template can become a pod, by a server-side dry run of a worker.
 
 use andreas_api::Reason;
 use andreas_api::phase::condition;
@@ -10,16 +10,16 @@ use super::draft::Draft;
 use super::pods;
 use super::status::{self, ConditionValue, after};
 
-/// Seconds between dry runs of a refused template: at first, and at most.
+/// Seconds between dry runs of a refused template: initial and maximum.
 const FIRST_RETRY: i64 = 1;
 const LONGEST_RETRY: i64 = 300;
-/// Seconds between looks at a claim that keeps the job from being planned.
+/// Seconds between checks of a claim that blocks the job's planning.
 const LOOK_AT_CLAIMS: i64 = 60;
 
-/// Sees that the API server would take a worker. False while the template is refused.
+/// Checks that the API server would accept a worker. False while the template is refused.
 ///
-/// A refusal for quota is none of the template's: quota comes last in admission, all else was accepted, and a smaller
-/// worker may fit. The planner knows the quota.
+/// A quota refusal does not refuse the template. Quota comes last in admission, so all else was accepted and
+/// a smaller worker may fit. The planner knows the quota.
 pub(super) fn fits(d: &mut Draft<'_>) -> bool {
     let spec = &d.o.job.spec;
     if let Some(words) = too_large(d).or_else(|| unknown_container(d)).or_else(|| single_node_claim(d)) {
@@ -31,14 +31,15 @@ pub(super) fn fits(d: &mut Draft<'_>) -> bool {
     let most = spec.gpus.totals().last().copied().unwrap_or(1);
     let gpus = d.o.settings.largest_node_gpus.map_or(most, |largest| most.min(largest.max(1)));
     let shown = status::condition(&d.status.conditions, condition::TEMPLATE_ACCEPTED);
-    // Nodes without GPUs for a moment, as while a device plug-in restarts, cost no dry run: a larger worker was admitted.
+    // Nodes without GPUs for a moment, for example during a device plug-in restart, cost no dry run: a larger
+    // worker was admitted.
     let enough = |tried: i32| (gpus..=most).contains(&tried);
     let holds = shown.is_some_and(|c| c.status == "True" && admitted(&c.message).is_some_and(enough));
     let shown_true = shown.is_some_and(|c| c.status == "True");
     let was_refused = shown.is_some_and(|c| c.status == "False");
     let refused_since = shown.map_or(d.o.now, |c| c.last_transition_time.0);
     if holds {
-        // What admission adds is remembered by one process only.
+        // What admission adds is kept in this process's memory only.
         if d.o.verdict.is_none() {
             try_worker(d, gpus);
         }
@@ -47,10 +48,10 @@ pub(super) fn fits(d: &mut Draft<'_>) -> bool {
     let verdict = d.o.verdict.filter(|v| v.gpus == gpus || v.refusal.is_none() && enough(v.gpus));
     let Some(verdict) = verdict else {
         try_worker(d, gpus);
-        // Not known yet. What was refused before stays refused until it is known, and where dry runs get no verdict
-        // nothing is planned that has none.
+        // Unknown yet: a refused template stays refused. While dry runs get no verdict, untested templates
+        // are not planned.
         let refused = was_refused || d.o.backoff.is_some_and(|backoff| backoff.untried);
-        // What was never tried waits a moment for what admission adds to it, unless nobody answers.
+        // An untested template waits briefly to learn what admission adds, unless no server answers.
         let untried = d.o.verdict.is_none() && !shown_true && d.o.backoff.is_none() && !d.o.failing;
         d.unfit = refused || untried;
         return !refused;
@@ -62,7 +63,7 @@ pub(super) fn fits(d: &mut Draft<'_>) -> bool {
                 d.unsay(condition::TEMPLATE_ACCEPTED);
                 d.say(condition::TEMPLATE_ACCEPTED, ConditionValue::True, Reason::AsExpected, &accepted);
             }
-            // Good news is not worth a write of its own.
+            // Acceptance is not worth a write of its own.
             d.accepted = Some(accepted);
             if was_refused && d.reason() == Some(Reason::TemplateRejected) {
                 d.wait_for(Reason::NotPlannedYet, "waits for the next plan");
@@ -98,12 +99,13 @@ fn accepted(gpus: i32) -> String {
     format!("{ADMITS}{gpus} GPU{}", if gpus == 1 { "" } else { "s" })
 }
 
-/// GPUs of the worker that [`accepted`] speaks of.
+/// GPUs of the worker named in [`accepted`]'s text.
 fn admitted(message: &str) -> Option<i32> {
     message.strip_prefix(ADMITS)?.split(' ').next()?.parse().ok()
 }
 
-/// The API server takes objects of 1.5 MB; a template of that size for each of a thousand jobs would be more than there is room for.
+/// The API server accepts objects up to 1.5 MB. Templates of that size for a thousand jobs would not fit in
+/// memory.
 fn too_large(d: &Draft<'_>) -> Option<String> {
     let size = d.o.job.spec.template.left_out()?;
     Some(format!(
@@ -113,7 +115,7 @@ fn too_large(d: &Draft<'_>) -> Option<String> {
     ))
 }
 
-/// The API server would take a pod whose training container is not there, and it would hold no GPU.
+/// The API server would accept a pod without the training container; it would hold no GPU.
 fn unknown_container(d: &Draft<'_>) -> Option<String> {
     let spec = &d.o.job.spec;
     let name = spec.container.as_deref()?;
@@ -122,16 +124,16 @@ fn unknown_container(d: &Draft<'_>) -> Option<String> {
         .then(|| format!("spec.container: the template has no container named {name}"))
 }
 
-/// The API server would take the pods of a gang whose claim can be mounted on one node only, and all but one would wait for
-/// it with their GPUs. Claims change seldom; the job is looked at again now and then.
+/// The API server would accept a gang with a claim that only one node can mount. All other pods would wait
+/// for it while they hold GPUs. Claims change seldom, so the job is checked now and then.
 fn single_node_claim(d: &mut Draft<'_>) -> Option<String> {
     let words = d.o.single_node_claim?;
     d.look_at(after(d.o.now, LOOK_AT_CLAIMS));
     Some(format!("{words}; use a ReadWriteMany claim, or set gpus.maxNodes to 1"))
 }
 
-/// Waits as long again as it has been refused, 1 s at least and 5 min at most: what is refused in a namespace just made, whose
-/// account does not exist yet, is accepted a moment later.
+/// Retries after as long as it has been refused, 1 s to 5 min. A refusal in a namespace without its service
+/// account yet may be accepted soon.
 fn retry(d: &mut Draft<'_>, tried: Timestamp, since: Timestamp, gpus: i32) {
     let pause = status::seconds_between(since, tried).clamp(FIRST_RETRY, LONGEST_RETRY);
     let due = after(tried, pause);

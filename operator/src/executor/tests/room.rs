@@ -1,4 +1,4 @@
-//! Given jobs that were given the same GPUs; when each looks for room; then one of them finds it.
+//! Given jobs with the same GPUs allocated; when each checks for free GPUs; then exactly one finds them.
 
 use andreas_api::slim::SlimNode;
 
@@ -27,7 +27,7 @@ impl Room {
         Self { index, ledger: Ledger::new(Timestamp::UNIX_EPOCH) }
     }
 
-    /// A job that was given all of it `since` a second, and that is as old as `created` says.
+    /// A job that was allocated all of it at second `since` and was created at `created`.
     fn starts(&mut self, name: &str, created: &str, since: &str, metadata: Value) -> &mut Self {
         let allocation = json!({"attempt": 1, "generation": 1, "gpuType": "A", "gpus": 4, "gpusPerWorker": 4, "nodes": ["n1"],
             "placement": "n1", "since": since, "watts": 0});
@@ -79,7 +79,7 @@ fn a_job_that_is_being_deleted_keeps_no_gpus_without_pods_there() {
     let deleted = json!({"deletionTimestamp": LATE, "finalizers": ["x.example/y"]});
     room.starts("deleted", EARLY, EARLY, deleted).starts("next", LATE, LATE, json!({}));
     assert!(room.finds_room("next"));
-    // A pod of it that is bound there keeps them until it has ended.
+    // Its pod bound there keeps them until it has ended.
     let mut bound = pod(0, 20, "uid-of-deleted");
     bound["metadata"]["labels"]["andreas.dev/job"] = "deleted".into();
     bound["metadata"]["ownerReferences"][0]["name"] = "deleted".into();

@@ -4,7 +4,7 @@ use serde_json::json;
 use super::world::*;
 use crate::lifecycle::*;
 
-/// Sees that nothing is left to do for a deleted job that holds nothing.
+/// Checks that a deleted job without pods needs no more work.
 fn holds_nothing(world: &World) {
     assert_eq!((world.phase(), world.claim.clone()), (Phase::Pending, Some(Claim::Nothing)));
     assert!(world.status().allocation.is_none());
@@ -27,14 +27,14 @@ fn pods_of_a_deleted_job_with_a_finalizer_end_with_their_grace_and_their_gpus_ar
         world.deleted,
         [("bert-1-0".into(), DeleteReason::Stop), ("bert-1-1".into(), DeleteReason::Stop)]
     );
-    // While they save, they hold their GPUs; nothing is planned for the job.
+    // While its pods save, they hold their GPUs; nothing is planned for the job.
     assert_eq!(world.claim, Some(Claim::Stopping { gone_by: Some(at(130)), goes_on: false }));
     world.plan_run(&["n3"], 1);
     world.now = 60;
     world.leave(0);
     holds_nothing(&world);
     assert_eq!(world.last(), (Outcome::Stopped, "Stopping".into()));
-    // No plan starts it again, however long its object stays.
+    // No plan restarts it, however long its object stays.
     world.plan_run(&["n1", "n2"], 1).wait(100_000).restart_operator();
     holds_nothing(&world);
     assert!(world.pods.is_empty());
@@ -71,7 +71,7 @@ fn a_pod_made_while_its_job_is_deleted_ends_too() {
     world.plan_run(&["n1"], 1);
     let late = serde_json::to_value(&world.pods["bert-1-0"]).unwrap();
     world.delete_job(&["x.example/y"]);
-    // The answer to its creation comes after the job's deletion was seen.
+    // The response to its creation arrives after the job's deletion was seen.
     world.admit(late);
     world.settle();
     assert_eq!((world.deleted.len(), world.pods.len()), (2, 0));
@@ -84,7 +84,7 @@ fn an_orphaning_delete_leaves_the_pods_and_holds_what_they_hold() {
     world.delete_job(&["orphan"]);
     assert_eq!((world.deleted.len(), world.phase()), (0, Phase::Running));
     assert!(matches!(world.claim, Some(Claim::Stopping { goes_on: false, .. })));
-    // The garbage collector takes the owner away; the object may stay for another finalizer.
+    // The garbage collector removes the owner reference; another finalizer may keep the object.
     world.pods.get_mut("bert-1-0").unwrap().metadata.owner_references = None;
     world.delete_job(&["x.example/y"]);
     world.wait(100);
@@ -122,13 +122,13 @@ fn jobs_that_wait_or_have_ended_are_deleted_without_a_word() {
 
 #[test]
 fn an_unbound_pod_that_is_being_deleted_has_ended_whatever_keeps_its_object() {
-    // Given a gang that cannot be bound, with pods whose objects somebody's finalizers keep.
+    // Given a gang that cannot be bound and pods kept by foreign finalizers.
     let mut world = World::new(json!({"gpus": {"min": 2, "maxNodes": 2}}));
     world.plan_run(&["n1", "n2"], 1);
     world.pin("bert-1-0").pin("bert-1-1");
     // When it is withdrawn.
     world.wait(120);
-    // Then its GPUs go to others at once, and its next attempt is made beside the pods that stay.
+    // Then its GPUs are released at once, and the next attempt starts beside the old pods.
     assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "PlacementTimeout"));
     assert_eq!((world.pods.len(), world.claim.clone()), (2, Some(Claim::Waiting { not_before: None })));
     world.plan_run(&["n3", "n4"], 1);

@@ -6,7 +6,7 @@ use super::world::*;
 
 const HOUR: i64 = 3_600;
 
-/// The kubelet writes its own time, that far from the API server's, into a pod that it has.
+/// The kubelet writes its own time, off by this many seconds, into its pod.
 fn kubelet_writes(world: &mut World, pod: &str, off: i64) {
     let now = world.now;
     let pod = world.pods.get_mut(pod).unwrap();
@@ -37,7 +37,7 @@ fn stamps_of_a_clock_that_is_behind_let_nothing_time_out_early() {
     world.wait(299);
     assert_eq!(world.phase(), Phase::Starting, "not started yet, and in time");
     world.run_all();
-    // A node controller whose clock is behind says that the node is silent.
+    // A node controller with a late clock reports the node unreachable.
     let fact = world.nodes.get_mut("n1").unwrap();
     (fact.ready, fact.ready_changed) = (false, Some(at(HOUR)));
     world.policy.node_loss_restart = true;
@@ -95,7 +95,7 @@ fn an_exit_0_after_a_stop_is_a_stop_though_the_clock_of_the_node_is_behind() {
     assert_eq!((world.phase(), world.last().0), (Phase::Suspended, Outcome::Stopped));
 }
 
-/// A run that is stopped at 100 s and ends by that at 104 s, by the clock of its node at `ended`; it started at `started`.
+/// A run stopped at 100 s that really ends at 104 s. Its node's clock gives `started` and `ended`.
 fn stopped_by_a_node_that_says(started: i64, ended: i64) -> (Phase, Outcome) {
     let mut world = World::running(json!({"checkpoint": {"claimName": "c"}}), &["n1"], 1);
     world.now = 10;
@@ -115,7 +115,7 @@ fn stopped_by_a_node_that_says(started: i64, ended: i64) -> (Phase, Outcome) {
 
 #[test]
 fn a_stop_is_no_failure_where_a_kubelet_whose_clock_is_behind_took_the_pod_late() {
-    // Bound at 0 s, taken at 10 s: the clock is behind by ten seconds more than the pod shows.
+    // Bound at 0 s, accepted at 10 s: the clock is ten seconds further behind than the pod shows.
     assert_eq!(stopped_by_a_node_that_says(10 - HOUR, 104 - HOUR), (Phase::Suspended, Outcome::Stopped));
 }
 

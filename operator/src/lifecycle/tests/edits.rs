@@ -33,12 +33,12 @@ fn weight_retries_preemption_and_time_outs_touch_no_running_attempt() {
         world.edit(edit.clone());
         assert_eq!((world.phase(), world.status().decisions), (Phase::Running, Some(1)), "{edit}");
     }
-    // And they hold: an hour does not end it, two do not either where the time-out is taken away.
+    // They hold: an hour does not end it, nor do two once the time-out is removed.
     world.wait(3700);
     assert_eq!(world.phase(), Phase::Running);
     world.edit(json!({"maxRunTime": null, "progressTimeout": null})).wait(10_000);
     assert_eq!(world.phase(), Phase::Running);
-    // The retry that was added is used.
+    // The added retry is used.
     world.exit("bert-1-0", 1, "");
     assert_eq!(world.phase(), Phase::Pending);
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::world::*;
 use crate::lifecycle::*;
 
-/// Starts the job again as soon as it may be.
+/// Restarts the job as soon as it may.
 fn again(world: &mut World) {
     world.wait(400);
     world.plan_run(&["n1"], 1).bind_all().run_all();
@@ -30,7 +30,7 @@ fn retries_are_used_and_then_it_has_failed_with_code_and_last_line() {
         "worker 0 exited with 1: RuntimeError: loss is NaN (all 2 retries are used)"
     );
     assert_eq!(world.status().history.iter().map(|r| r.exit_code).collect::<Vec<_>>(), [Some(1); 3]);
-    // It stays failed, and its pods can be read.
+    // It stays failed, and its pods stay readable.
     world.plan_run(&["n1"], 1).wait(10_000);
     assert_eq!((world.phase(), world.pods.len()), (Phase::Failed, 3));
 }
@@ -86,7 +86,7 @@ fn exit_0_below_99_percent_is_done_and_says_so() {
         (condition.status.as_str(), condition.message.as_str()),
         ("False", "all workers exited 0 at 40% of the run")
     );
-    // At 99 % nothing is said.
+    // At 99 % there is no warning.
     let mut world = World::running(json!({}), &["n1"], 1);
     world.report(99_000).wait(60).exit("bert-1-0", 0, "");
     assert_eq!((world.phase(), world.reason().as_str()), (Phase::Succeeded, ""));
@@ -116,7 +116,7 @@ fn vanished_with_99_percent_is_finished_else_the_clusters_failure() {
         (40_000, true, Outcome::Finished),
         (40_000, false, Outcome::ClusterFailure),
     ] {
-        // Given a job whose pod and node went while the operator was away.
+        // Given a job whose pod and node disappeared while the operator was down.
         let mut world = World::running(json!({}), &["n1"], 1);
         world.report(milli_percent).wait(10);
         world.job.status.as_mut().unwrap().progress.as_mut().unwrap().ended = ended;
@@ -192,7 +192,7 @@ fn only_so_many_ended_attempts_keep_their_pods() {
     assert!(world.deleted.iter().all(|(_, why)| *why == DeleteReason::History));
 }
 
-/// Puts a container that runs before the first of the pod, as admission may.
+/// Adds a container before the pod's first one, as admission may.
 fn inject_before(world: &mut World, pod: &str) {
     let pod = world.pods.get_mut(pod).unwrap();
     let mut proxy = pod.spec.containers[0].clone();
@@ -211,7 +211,7 @@ fn the_training_container_is_the_templates_first_whatever_admission_puts_before_
         let mut world = World::new(json!({"retries": 0}));
         world.plan_run(&["n1"], 1).bind_all();
         inject_before(&mut world, "bert-1-0");
-        // A proxy that runs is no training that runs.
+        // A running proxy does not count as running training.
         world.settle();
         assert_eq!(world.phase(), Phase::Starting);
         let started =
@@ -225,7 +225,7 @@ fn the_training_container_is_the_templates_first_whatever_admission_puts_before_
         };
         statuses(&mut world, started(state(json!({"running": {"startedAt": at(0).to_string()}}))));
         assert_eq!(world.phase(), Phase::Running);
-        // When the training ends and the proxy goes on, then the attempt has ended and its pod is deleted.
+        // When the training ends and the proxy continues, then the attempt ends and its pod is deleted.
         let ended = json!({"terminated": {"exitCode": code, "reason": "x", "message": "last line",
             "startedAt": at(0).to_string(), "finishedAt": at(10).to_string()}});
         world.now = 10;
@@ -243,7 +243,7 @@ fn the_training_container_is_the_templates_first_whatever_admission_puts_before_
 
 #[test]
 fn a_failure_of_the_cluster_that_nobody_saw_becomes_the_users_after_ten_in_a_row() {
-    // Given a program whose last line says that its GPU is lost, each time, on sound nodes.
+    // Given a program that reports a lost GPU in its last line each time, on healthy nodes.
     let mut world = World::new(json!({"retries": 0}));
     for attempt in 1..=10 {
         again(&mut world);
@@ -269,7 +269,7 @@ fn a_fault_that_was_seen_or_a_good_attempt_begins_the_count_of_unexplained_failu
     };
     fails(&mut world, 9);
     assert_eq!(world.status().unexplained_failures, 9);
-    // The node was not Ready while it ran: that explains it.
+    // The node was not Ready during the run, which explains the failure.
     again(&mut world);
     world.now += 1;
     let fact = world.nodes.get_mut("n1").unwrap();
@@ -294,7 +294,8 @@ fn an_eviction_counts_as_explained_only_where_its_node_is_taken_out_of_use() {
 
 #[test]
 fn what_a_program_posts_when_it_is_drained_does_not_make_it_done() {
-    // Given a run at 40 % that is drained while no operator leads. Its callback saves, posts 100 % as at any orderly end, and exits 0.
+    // Given a run at 40 % that is drained without a leading operator. Its callback saves, posts 100 % and
+    // exits 0.
     let mut world = World::running(json!({"checkpoint": {"claimName": "ckpt"}}), &["n1"], 1);
     world.report(0).report(40_000);
     let progress = world.job.status.as_mut().unwrap().progress.as_mut().unwrap();
@@ -303,9 +304,9 @@ fn what_a_program_posts_when_it_is_drained_does_not_make_it_done() {
     world.evict_quietly("bert-1-0");
     world.now = 103;
     end(world.pods.get_mut("bert-1-0").unwrap(), 0, "Completed", "", at(103));
-    // When an operator looks again.
+    // When an operator steps it again.
     world.restart_operator();
-    // Then it goes on elsewhere, and no retry was used.
+    // Then it continues elsewhere without using a retry.
     assert_eq!((world.phase(), world.last().0), (Phase::Pending, Outcome::ClusterFailure));
     assert_eq!((world.status().user_failures, world.status().progress.unwrap().milli_percent), (0, 40_000));
 }

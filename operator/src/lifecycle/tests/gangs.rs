@@ -21,7 +21,7 @@ fn a_gang_is_made_at_once_with_its_service_and_runs_when_all_run() {
     let only = world.pods["bert-1-0"].clone();
     world.run_all();
     assert_eq!(world.phase(), Phase::Running);
-    // One of two running is not a running gang.
+    // One running member of two is not a running gang.
     let mut world = World::new(gang());
     world.plan_run(&["n2", "n1"], 2).bind_all();
     world.pods.get_mut("bert-1-0").unwrap().status = only.status;
@@ -39,7 +39,7 @@ fn a_drained_member_ends_the_gang_as_the_clusters_failure() {
     assert_eq!(world.phase(), Phase::Stopping);
     assert!(world.pods["bert-1-0"].metadata.deletion_timestamp.is_some());
     assert!(matches!(world.claim, Some(Claim::Stopping { gone_by: Some(_), goes_on: true })));
-    // Even where all of them save and exit 0, the run is not done.
+    // Even if all of them save and exit 0, the run is not done.
     world.now += 20;
     world.leave(0);
     assert_eq!(
@@ -48,7 +48,7 @@ fn a_drained_member_ends_the_gang_as_the_clusters_failure() {
     );
     let status = world.status();
     assert_eq!((status.cluster_failures, status.user_failures, status.restarts), (1, 0, 0));
-    // Another node, after a back-off, and no retry used.
+    // Another node after a backoff, without using a retry.
     assert_eq!(status.avoid[0].node, "n2");
     assert!(status.not_before.is_some());
     world.plan_run(&["n1", "n3"], 2);
@@ -90,7 +90,7 @@ fn a_failed_member_takes_the_others_with_it_and_its_pod_is_kept() {
     world.exit("bert-1-1", 3, "Traceback\nValueError: bad batch");
     assert_eq!(world.phase(), Phase::Stopping);
     assert_eq!(world.deleted, [("bert-1-0".to_owned(), DeleteReason::Stop)]);
-    // Nothing of the next attempt while a member lives.
+    // No pod of the next attempt while a member can run.
     world.plan_run(&["n3", "n4"], 2).wait(20);
     assert_eq!(world.status().attempts, 1);
     world.leave(143);
@@ -142,7 +142,7 @@ fn containers_beside_the_training_one_do_not_keep_the_gpus() {
     pod.status.phase = "Running".into();
     world.settle();
     assert_eq!((world.phase(), &world.deleted[0].1), (Phase::Stopping, &DeleteReason::Leftover));
-    // What it came to is in the status before the pod goes: a restart of the operator does not lose it.
+    // The verdict is in the status before the pod goes, so an operator restart does not lose it.
     world.restart_operator().wait(5);
     world.pods.clear();
     world.wait(40);

@@ -1,4 +1,4 @@
-//! What happens in a story: users, plans, schedulers, kubelets and nodes act.
+//! Events of a test: actions of users, plans, schedulers, kubelets and nodes.
 
 use andreas_api::slim::{SlimContainerState, SlimPod, SlimRunning, SlimWaiting};
 use andreas_api::training_job::Progress;
@@ -40,7 +40,7 @@ impl World {
         self.plan(Planned::Wait { reason, message: message.into() })
     }
 
-    /// A plan made from the job as it is now.
+    /// A plan made from the job's current state.
     pub fn plan(&mut self, verdict: Planned) -> &mut Self {
         self.decision = Some(DecisionFor { basis: self.status().decisions.unwrap_or(0), verdict });
         self.settle();
@@ -84,14 +84,14 @@ impl World {
         self
     }
 
-    /// The training container of that pod ends now, and with it the pod.
+    /// The pod's training container ends now, and the pod with it.
     pub fn exit(&mut self, pod: &str, code: i32, message: &str) -> &mut Self {
         self.exit_quietly(pod, code, message);
         self.settle();
         self
     }
 
-    /// The same, without the operator looking.
+    /// The same without an operator step.
     pub fn exit_quietly(&mut self, pod: &str, code: i32, message: &str) {
         let now = at(self.now);
         let reason = if code == 0 { "Completed" } else { "Error" };
@@ -118,13 +118,13 @@ impl World {
         self
     }
 
-    /// The object goes, with whatever it last said.
+    /// The pod object disappears with its last status.
     pub fn remove(&mut self, pod: &str) {
         let pod = self.pods.remove(pod).unwrap();
         self.gone.push((pod, at(self.now)));
     }
 
-    /// All pods that are being deleted save and leave, with this exit code.
+    /// All pods that are being deleted save and exit with this code.
     pub fn leave(&mut self, code: i32) -> &mut Self {
         let leaving: Vec<String> = self
             .pods
@@ -161,7 +161,7 @@ impl World {
         self
     }
 
-    /// The same, without the operator looking.
+    /// The same without an operator step.
     pub fn evict_quietly(&mut self, pod: &str) {
         let now = at(self.now);
         let pod = self.pods.get_mut(pod).unwrap();
@@ -178,7 +178,7 @@ impl World {
         self
     }
 
-    /// The node comes back with another boot ID; what had started there is gone, what had not may start now.
+    /// The node returns with another boot ID. Started containers are gone; others may start now.
     pub fn boot(&mut self, node: &str, boot: &str) {
         let now = at(self.now);
         let started = |pod: &&SlimPod| {
@@ -217,7 +217,7 @@ impl World {
         self
     }
 
-    /// The operator is killed and starts again: nothing but objects is left.
+    /// The operator is killed and restarts with nothing but the objects.
     pub fn restart_operator(&mut self) -> &mut Self {
         self.gone.clear();
         self.sights.clear();

@@ -1,4 +1,4 @@
-//! Stories of jobs: given a world, when something happens in it, then this is the status and these are the pods.
+//! Scenario tests: given a cluster, when something happens, then the status and pods are as expected.
 
 mod happenings;
 mod parts;

@@ -18,7 +18,7 @@ fn pod(name: &str, label_uid: &str, owners: Value) -> Value {
 
 #[test]
 fn a_job_made_again_under_its_name_waits_for_the_pods_of_the_old_one() {
-    // Given a job deleted and applied again at once: the old pod saves, for its grace period.
+    // Given a job deleted and applied again at once: the old pod saves during its grace period.
     let mut world = World::new(json!({"checkpoint": {"claimName": "ckpt"}}));
     world.admit(pod("bert-1-0", "older", owner("older")));
     world.pods.get_mut("bert-1-0").unwrap().status.phase = "Running".into();
@@ -27,11 +27,11 @@ fn a_job_made_again_under_its_name_waits_for_the_pods_of_the_old_one() {
     assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "WaitingForRoom"));
     assert_eq!(world.condition("Scheduled").message, "bert-1-0 of a deleted job of this name has not ended");
     assert_eq!(world.claim, Some(Claim::Nothing));
-    // When it has ended, its name is still taken until the garbage collector has removed it.
+    // After its end the name stays taken until the garbage collector removes the pod.
     world.pods.get_mut("bert-1-0").unwrap().status.phase = "Succeeded".into();
     world.wait(61);
     assert!(world.members().is_empty());
-    // Nothing of the old one is ours to delete, and its end is not ours.
+    // Pods of the old job are not deleted by us, and their end is not ours.
     assert!(world.deleted.is_empty());
     world.remove("bert-1-0");
     world.settle();
@@ -54,13 +54,13 @@ fn a_job_made_again_holds_no_gpus_while_the_old_ones_pod_is_on_a_silent_node() {
         "bert-1-0 of a deleted job of this name is on node n1, which is silent"
     );
     assert_eq!(world.claim, Some(Claim::Nothing));
-    // Proof of death, and the object is gone: planned, and made.
+    // Proof of death, and the object is gone: planned, and pods created.
     world.nodes.remove("n1");
     world.remove("bert-1-0");
     world.settle();
     assert_eq!(world.members(), ["bert-1-0"]);
 
-    // Where the administrator lets jobs go on without silent nodes, it goes on after that time.
+    // If the policy restarts jobs of unreachable nodes, it continues after that time.
     let mut world = World::new(json!({}));
     world.policy.node_loss_restart = true;
     let mut old = pod("bert-3-0", "older", owner("older"));
@@ -95,7 +95,7 @@ fn a_name_that_belongs_to_somebody_else_is_named_and_waited_for() {
 fn a_pod_with_our_label_and_no_owner_of_ours_is_not_a_member() {
     let mut world = World::new(json!({}));
     world.plan_run(&["n1"], 1);
-    // Forged, relabelled, orphaned: whatever they do, it is not this job's end.
+    // Forged, relabelled or orphaned pods never end this job.
     for owners in [
         json!([]),
         owner("somebody"),

@@ -9,7 +9,7 @@ fn restart(world: &mut World) {
 
 #[test]
 fn a_silent_node_is_waited_for_until_its_death_is_proven() {
-    // Given a running job whose node goes silent.
+    // Given a running job whose node becomes unreachable.
     let mut world = World::running(json!({}), &["n1"], 1);
     world.report(10_000);
     world.now = 100;
@@ -18,7 +18,7 @@ fn a_silent_node_is_waited_for_until_its_death_is_proven() {
     let writes = world.writes;
     world.wait(899);
     assert_eq!(world.writes, writes);
-    // When 15 minutes have passed, then that is said, once, and nothing is done.
+    // When 15 minutes have passed, then the status says so once, and no action follows.
     world.wait(1);
     assert_eq!((world.phase(), world.reason().as_str()), (Phase::Running, "NodeSilent"));
     let condition = world.condition("Running");
@@ -47,7 +47,7 @@ fn every_proof_of_death_ends_the_attempt() {
         world.settle();
         assert_eq!((world.phase(), world.last().0), (Phase::Pending, Outcome::ClusterFailure));
         assert_eq!(world.status().user_failures, 0);
-        // The pod that is still listed holds nothing, and the next attempt may start elsewhere.
+        // The pod that is still listed holds nothing; the next attempt may start elsewhere.
         world.wait(60).plan_run(&["n2"], 1);
         assert_eq!(world.members(), ["bert-2-0"]);
     }
@@ -77,7 +77,7 @@ fn a_failure_during_which_the_node_was_not_ready_is_the_clusters() {
     world.now = 170;
     world.exit("bert-1-0", 1, "");
     assert_eq!((world.last().0, world.status().user_failures), (Outcome::ClusterFailure, 0));
-    // A node that became Ready long before the attempt says nothing of it.
+    // A node that became Ready long before the attempt is irrelevant.
     let mut world = World::new(json!({}));
     world.nodes.get_mut("n1").unwrap().ready_changed = Some(at(-500));
     world.plan_run(&["n1"], 1).bind_all().run_all();
@@ -96,7 +96,7 @@ fn with_restart_a_job_goes_on_elsewhere_while_the_silent_node_keeps_its_gpus() {
         (world.phase(), world.last()),
         (Phase::Pending, (Outcome::ClusterFailure, "NodeSilent".into()))
     );
-    // The old pod is asked to go for when the node comes back; it still counts.
+    // The old pod is deleted for when the node returns; until then it counts.
     assert!(world.pods["bert-1-0"].metadata.deletion_timestamp.is_some());
     assert!(crate::lifecycle::pod_in_use(&world.pods["bert-1-0"], &world.nodes));
     world.wait(60).plan_run(&["n2"], 1).bind_all().run_all();
@@ -137,7 +137,7 @@ fn no_progress_from_a_node_that_is_cut_off_is_not_a_hang() {
 
 #[test]
 fn a_start_that_waits_for_a_pod_on_a_silent_node_goes_on_when_that_pod_is_given_up() {
-    // Given a pod of another attempt on a node that is silent, and a plan for another node.
+    // Given a pod of another attempt on an unreachable node, and a plan for another node.
     let mut world = World::new(json!({}));
     restart(&mut world);
     world.policy.node_loss_after = 120;
@@ -152,7 +152,7 @@ fn a_start_that_waits_for_a_pod_on_a_silent_node_goes_on_when_that_pod_is_given_
     world.pods.get_mut("bert-9-0").unwrap().status.phase = "Running".into();
     world.wait(30).plan_run(&["n2"], 1);
     assert_eq!((world.phase(), world.reason().as_str()), (Phase::Starting, "WaitingForRoom"));
-    // Then it looks again at the instant of giving up, and makes its pods.
+    // Then it is requeued for the instant of giving up and creates its pods.
     assert_eq!(world.next, Some(at(220)));
     world.now = 220;
     world.settle();

@@ -1,4 +1,4 @@
-//! Nodes and states of containers, as kubelets would report them.
+//! Nodes and container states as kubelets would report them.
 
 use andreas_api::slim::{SlimContainerState, SlimContainerStatus, SlimPod, SlimPodCondition, SlimTerminated};
 use jiff::Timestamp;

@@ -1,5 +1,6 @@
-//! Whatever happens in whatever order: no panic, it settles, never two attempts alive, never pods made while older
-//! ones live, and a restart of the operator at any point changes nothing of that (checked by the world after each step).
+//! Properties for any sequence of events: no panic, the step settles, never two live attempts, no pods
+//! created while older ones live. An operator restart at any point changes none of this. The test cluster
+//! checks it after each step.
 
 use andreas_api::{Phase, Reason};
 use proptest::prelude::*;
@@ -8,7 +9,7 @@ use serde_json::json;
 use super::world::*;
 use crate::lifecycle::*;
 
-/// Something that happens.
+/// An event.
 #[derive(Clone, Debug)]
 enum Happening {
     Wait(i64),
@@ -33,11 +34,11 @@ enum Happening {
     Report(i32),
     Full(usize, i32),
     Stray(i64, bool),
-    /// Pods from this index on get no verdict from the API server; those of others are made.
+    /// Pods from this index on get no verdict from the API server; earlier ones are created.
     Unmade(Option<usize>),
     /// A finalizer keeps the pod's object.
     Pin(usize),
-    /// The job is deleted, and a finalizer keeps its object; or its pods are orphaned.
+    /// The job is deleted and a finalizer keeps its object; or its pods are orphaned.
     DeleteJob(bool),
 }
 
@@ -189,7 +190,8 @@ fn happen(world: &mut World, happening: &Happening) {
             let name = format!("bert-{attempt}-9");
             let uid = if *older { "older" } else { "12345678-job" };
             if !world.pods.contains_key(&name) {
-                // Ours, or an older job's, of some attempt, running: as no honest history would leave it.
+                // A running pod of ours or of an older job, of any attempt, in a state that no valid history
+                // reaches.
                 world.admit(json!({"metadata": {"name": name, "namespace": "team",
                     "labels": {"andreas.dev/job": "bert", "andreas.dev/job-uid": uid,
                         "andreas.dev/attempt": attempt.to_string(), "andreas.dev/index": "9"},
@@ -225,19 +227,19 @@ proptest! {
             prop_assert!(after.attempts >= before.attempts && after.decisions >= before.decisions);
             prop_assert!(!before.phase.is_terminal() || after.phase == before.phase);
             prop_assert!(after.history.len() + 1 >= before.history.len());
-            // Settled: a look at any later instant before the next timer changes nothing.
+            // Settled: a step at any later instant before the next timer changes nothing.
             if let Some(next) = world.next.filter(|n| *n > at(world.now)) {
                 let wait = (next.as_second() - at(world.now).as_second() - 1).max(0);
                 world.now += wait / 2;
                 let step = world.look();
-                // What the API server gave no verdict on is tried again.
+                // Requests without a verdict are retried.
                 let tries = |a: &Action| matches!(a, Action::CreatePods { .. } | Action::CreateService(_));
                 let new = step.actions.iter().filter(|a| world.unmade.is_none() || !tries(a)).count();
                 prop_assert!(new == 0, "actions at {}: {:?}", world.now, step.actions.len());
                 prop_assert_eq!(step.status, world.status());
             }
         }
-        // However it went: a deleted job holds nothing once its pods have ended, whatever keeps objects.
+        // In every case a deleted job holds nothing once its pods have ended, even if objects are kept.
         world.delete_job(&["x.example/y"]);
         world.nodes.values_mut().for_each(|fact| fact.ready = true);
         world.leave(143).wait(10_000);

@@ -10,13 +10,13 @@ fn the_template_is_tried_once_with_the_largest_worker() {
     world.settings.largest_node_gpus = Some(8);
     world.wait(10).wait(1000);
     assert_eq!((world.dry_runs, world.verdict.as_ref().unwrap().gpus), (1, 8));
-    // Accepted is said with the next write.
+    // Acceptance goes out with the next write.
     world.plan_wait(Reason::WaitingForCapacity, "");
     assert_eq!(world.condition("TemplateAccepted").message, "the API server admits a worker with 8 GPUs");
-    // After a restart it is tried once more: what admission adds is remembered by one process only.
+    // After a restart it is tested once more: what admission adds is kept in memory only.
     world.restart_operator().wait(10).wait(1000);
     assert_eq!(world.dry_runs, 2);
-    // An edit of the range that asks for another worker is tried again.
+    // An edit that needs another worker triggers another dry run.
     world.edit(json!({"gpus": {"max": 4}}));
     assert_eq!(world.dry_runs, 3);
 }
@@ -34,7 +34,7 @@ fn an_accepted_template_is_not_tried_again_while_the_largest_nodes_offer_no_gpus
         assert_eq!(world.dry_runs, 1, "{largest}");
     }
     assert_eq!(world.condition("TemplateAccepted").message, said);
-    // A larger node is news.
+    // A larger node triggers one too.
     world.settings.largest_node_gpus = Some(16);
     world.wait(10);
     assert_eq!(world.dry_runs, 2);
@@ -53,7 +53,7 @@ fn a_refused_template_waits_with_the_servers_words_and_is_tried_ever_more_seldom
         (world.condition("Scheduled").message.as_str(), world.claim.clone()),
         (words, Some(Claim::Nothing))
     );
-    // The plan's word counts for nothing meanwhile.
+    // The plan's decision is ignored meanwhile.
     world.plan_run(&["n1"], 1);
     assert_eq!(world.phase(), Phase::Pending);
     let mut pauses = Vec::new();
@@ -65,7 +65,7 @@ fn a_refused_template_waits_with_the_servers_words_and_is_tried_ever_more_seldom
     assert_eq!(pauses[..5], [1, 1, 2, 4, 8]);
     assert_eq!(pauses[10..], [300, 300]);
     assert_eq!(world.events.iter().filter(|e| e.reason == Reason::TemplateRejected).count(), 1);
-    // When what was missing is there, then it goes on.
+    // When the missing object exists, then it continues.
     world.dry_run = None;
     let due = world.next.unwrap().as_second() - at(world.now).as_second();
     world.wait(due);
@@ -110,7 +110,7 @@ fn a_refused_pod_withdraws_the_allocation_without_using_a_retry() {
             world.plan_run(&["n1"], 1);
             assert_eq!((world.phase(), world.reason()), (Phase::Pending, reason.as_str().to_owned()));
             assert_eq!(world.status().not_before.unwrap().0, at(world.now + pause));
-            // The same plan again is no reason to hurry.
+            // The same plan again does not shorten the wait.
             world.plan_run(&["n1"], 1).wait(1);
             assert_eq!(world.phase(), Phase::Pending);
             assert!(matches!(world.claim, Some(Claim::Waiting { not_before: Some(_) })));
@@ -133,12 +133,12 @@ fn a_refused_pod_is_tried_again_at_once_when_the_rules_of_its_namespace_change()
         let mut world = World::new(json!({}));
         world.create = Some(CreationOutcome::Refused { reason, message: "the server's words".into() });
         world.wait(100).plan_run(&["n1"], 1);
-        // A change from before the refusal was known to the server.
+        // The server knew a change from before the refusal.
         world.rules_changed = Some(world.now - 1);
         world.decision = None;
         world.wait(1);
         assert!(matches!(world.claim, Some(Claim::Waiting { not_before: Some(_) })));
-        // A larger quota, other labels: planned again at once, long before the back-off ends.
+        // A larger quota or other labels: planned again at once, long before the backoff ends.
         world.rules_changed = Some(world.now);
         world.settle();
         assert_eq!(world.claim, Some(Claim::Waiting { not_before: None }));
@@ -146,7 +146,7 @@ fn a_refused_pod_is_tried_again_at_once_when_the_rules_of_its_namespace_change()
         world.plan_run(&["n1"], 1);
         assert_eq!(world.members(), ["bert-2-0"]);
     }
-    // The name of another's pod is not freed by that.
+    // That does not free the name of a foreign pod.
     let mut world = World::new(json!({}));
     world.create = Some(CreationOutcome::NameInUse { name: "bert-1-0".into() });
     world.plan_run(&["n1"], 1);
@@ -215,7 +215,7 @@ fn a_gang_whose_claim_one_node_can_mount_waits_without_gpus_and_says_which() {
         "checkpoint.claimName: claim ckpt is ReadWriteOnce; use a ReadWriteMany claim, or set gpus.maxNodes to 1"
     );
     assert_eq!((world.claim.clone(), world.dry_runs), (Some(Claim::Nothing), 0));
-    // Another claim of the name, or one node: it goes on by itself.
+    // Another claim of the name, or one node: it continues by itself.
     world.single_node_claim = None;
     world.wait(60);
     assert_eq!(

@@ -44,7 +44,7 @@ fn pods_that_ended_and_went_while_the_operator_was_away_after_its_stop_are_stopp
     world.pods.clear();
     world.now = 110;
     world.restart_operator();
-    // Nobody saw the end: the GPUs count as in use for the grace period from the stop.
+    // The end was not observed: the GPUs count as in use for the grace period from the stop.
     assert_eq!((world.phase(), world.next), (Phase::Stopping, Some(at(160))));
     world.wait(50);
     assert_eq!((world.phase(), world.last().0), (Phase::Pending, Outcome::Stopped));
@@ -67,7 +67,7 @@ fn a_failure_is_judged_once_however_often_the_operator_starts_again() {
     for _ in 0..3 {
         world.restart_operator();
     }
-    // The pod that failed is cleared away by somebody; what it came to is in the status.
+    // Another client deletes the failed pod; the verdict is in the status.
     world.pods.remove("bert-1-0");
     world.now += 5;
     world.leave(143);
@@ -90,13 +90,13 @@ fn an_allocation_that_was_taken_out_of_the_status_by_hand_ends_its_pods() {
 
 #[test]
 fn a_pod_that_the_caches_do_not_show_yet_after_a_start_has_not_vanished() {
-    // Given a running job, and an operator that starts with a cache of pods from before that pod was made.
+    // Given a running job and an operator that starts with a pod cache from before that pod.
     let mut world = World::running(json!({}), &["n1"], 1);
     let pod = world.pods.remove("bert-1-0").unwrap();
     world.now = 100;
     world.restart_operator();
     assert_eq!((world.phase(), world.next), (Phase::Running, Some(at(110))));
-    // When the pod turns up, then nothing has happened.
+    // When the pod appears, then nothing has happened.
     world.pods.insert("bert-1-0".into(), pod);
     world.wait(60);
     assert_eq!((world.phase(), world.deleted.len()), (Phase::Running, 0));

@@ -18,7 +18,7 @@ fn preempted_saves_ends_and_goes_on_later() {
         (1, "Preempted", "in favour of team/urgent")
     );
     assert_eq!(world.claim, Some(Claim::Stopping { gone_by: Some(at(220)), goes_on: true }));
-    // A pod that is not bound yet could not be bound any more: the generation has moved on.
+    // An unbound pod cannot be bound any more: the generation has changed.
     assert_eq!(world.status().allocation.unwrap().generation, 2);
     // GPUs are in use until the pod has ended.
     world.plan_run(&["n2"], 1).wait(30);
@@ -46,7 +46,7 @@ fn whatever_it_exits_with_after_a_stop_it_is_a_stop() {
 
 #[test]
 fn a_run_that_ended_before_the_stop_reached_it_has_finished() {
-    // The container ended at 100; that was not seen yet when the stop was asked for at 110.
+    // The container ended at 100, not yet seen when the stop was requested at 110.
     let mut world = World::running(with_checkpoint(), &["n1"], 1);
     world.now = 110;
     world.plan_wait(Reason::Preempted, "");
@@ -179,7 +179,7 @@ fn forced_deletion_keeps_the_gpus_until_the_agent_sees_them_unheld_or_the_grace_
     world.wait(1);
     assert_eq!((world.phase(), world.last()), (Phase::Pending, (Outcome::ClusterFailure, "Vanished".into())));
 
-    // With an agent: in use while it is seen to hold a GPU, and not longer.
+    // With an agent: in use as long as the agent sees it hold a GPU, and no longer.
     let mut world = World::running(with_checkpoint(), &["n1"], 1);
     let agent = AgentFact { holders: ["team/bert-1-0".to_owned()].into(), looked: 1, ..AgentFact::default() };
     world.nodes.get_mut("n1").unwrap().agent = Some(agent);
@@ -193,7 +193,7 @@ fn forced_deletion_keeps_the_gpus_until_the_agent_sees_them_unheld_or_the_grace_
 
 #[test]
 fn a_report_that_is_older_than_the_deletion_does_not_end_the_attempt() {
-    // The agent was killed before the pod started: it has seen no holder, and was never asked since.
+    // The agent was killed before the pod started: it saw no holder and was not asked since.
     let mut world = World::running(with_checkpoint(), &["n1"], 1);
     world.nodes.get_mut("n1").unwrap().agent = Some(AgentFact::default());
     world.now = 100;

@@ -8,24 +8,24 @@ use crate::lifecycle::*;
 
 #[test]
 fn from_apply_to_succeeded_in_three_writes() {
-    // Given a job that nobody has planned yet: nothing is written, a plan is on its way.
+    // Given an unplanned job: nothing is written, since a plan follows soon.
     let mut world = World::new(json!({}));
     world.settle();
     assert_eq!((world.writes, world.next), (0, Some(at(3))));
-    // When the plan gives it GPUs, then the intent is written and the pod made.
+    // When the plan gives it GPUs, then the allocation is written and the pod created.
     world.now = 1;
     world.plan_run(&["n1"], 1);
     assert_eq!((world.phase(), world.writes), (Phase::Starting, 1));
     assert_eq!(world.members(), ["bert-1-0"]);
     let allocation = world.status().allocation.unwrap();
     assert_eq!((allocation.attempt, allocation.generation, allocation.gpus), (1, 1, 1));
-    // When it is bound and runs, then one more.
+    // When it is bound and runs, then one more write.
     world.bind_all();
     assert_eq!(world.writes, 1);
     world.wait(4).run_all();
     assert_eq!((world.phase(), world.writes), (Phase::Running, 2));
     assert_eq!(world.status().start_time.unwrap().0, at(5));
-    // When it ends well, then the third and last.
+    // When it succeeds, then the third and last write.
     world.now = 105;
     world.exit("bert-1-0", 0, "");
     assert_eq!((world.phase(), world.writes), (Phase::Succeeded, 3));
@@ -68,7 +68,7 @@ fn a_decision_made_for_another_state_is_not_carried_out() {
     world.exit("bert-1-0", 1, "boom");
     assert_eq!(world.phase(), Phase::Pending);
     assert_eq!(world.status().attempts, 1);
-    // A plan that says nothing new of a running job changes nothing.
+    // A plan without changes for a running job changes nothing.
     world.plan_run(&["n1"], 1).bind_all().run_all();
     let writes = world.writes;
     world.plan_run(&["n1"], 1).wait(30);
@@ -82,7 +82,7 @@ fn gpus_are_awake_and_free_before_the_pod_is_made() {
     world.nodes.get_mut("n1").unwrap().free_gpus = 1;
     world.now = 10;
     world.plan_run(&["n1"], 2);
-    // While GPUs are in use nothing is woken: it would rest again meanwhile.
+    // While GPUs are in use none is woken: it would rest again meanwhile.
     assert_eq!((world.reason().as_str(), agent(&world).wake), ("WaitingForRoom", 7));
     // Free: asked once.
     world.nodes.get_mut("n1").unwrap().free_gpus = 8;
@@ -103,17 +103,17 @@ fn an_agent_that_is_silent_for_a_minute_is_not_waited_for_and_not_asked_in_vain_
     world.nodes.get_mut("n1").unwrap().agent = Some(AgentFact::default());
     world.plan_run(&["n1"], 1).wait(59);
     assert_eq!((world.members().len(), world.next), (0, Some(at(60))));
-    // By now its setter has given the GPUs back what they had.
+    // By now its setter has restored the GPUs' settings.
     world.wait(1);
     assert_eq!((world.phase(), world.members().len()), (Phase::Starting, 1));
 
-    // The next attempt asks again, in case it lives, and does not wait.
+    // The next attempt asks again, in case the agent lives, and does not wait.
     world.bind_all().run_all().exit("bert-1-0", 1, "boom");
     let asked = agent(&world).wake;
     world.wait(30).plan_run(&["n1"], 1);
     assert_eq!((world.status().attempts, world.members().len()), (2, 1));
     assert!(agent(&world).wake > asked);
-    // Had it answered meanwhile, it would be waited for.
+    // If it had answered meanwhile, the job would wait for it.
     let mut world = World::new(json!({}));
     world.nodes.get_mut("n1").unwrap().agent = Some(AgentFact { wake: 7, awake: 7, ..AgentFact::default() });
     world.plan_run(&["n1"], 1);

@@ -31,7 +31,7 @@ fn a_gang_not_wholly_bound_in_time_goes_back_and_the_node_is_left_out_ever_longe
         let avoid = world.status().avoid;
         assert_eq!((avoid.len(), avoid[0].node.as_str()), (1, "n2"));
         assert_eq!(avoid[0].until.0, at(world.now + seconds));
-        // Meanwhile a plan that names the node is not carried out.
+        // Meanwhile a plan that uses the node is not carried out.
         world.plan_run(&["n1", "n2"], 1);
         assert_eq!(world.phase(), Phase::Pending);
         world.wait(seconds);
@@ -39,7 +39,7 @@ fn a_gang_not_wholly_bound_in_time_goes_back_and_the_node_is_left_out_ever_longe
     let status = world.status();
     assert_eq!((status.user_failures, status.cluster_failures), (0, 0));
     assert!(status.history.iter().all(|r| r.outcome == Outcome::Withdrawn));
-    // Having run there clears it.
+    // A run there clears the exclusion.
     world.plan_run(&["n1", "n2"], 1).bind_all().run_all();
     assert!(world.status().avoid.is_empty());
 }
@@ -81,7 +81,7 @@ fn the_time_to_bind_is_counted_by_the_operators_own_clock() {
 #[test]
 fn a_gang_whose_pods_cannot_be_made_goes_back_as_a_whole_and_its_namespace_waits() {
     for made in [0, 1] {
-        // Given a webhook that is down: the API server answers 500 for pods from an index on.
+        // Given a failing webhook: the API server answers 500 for pods from an index on.
         let words = "Internal error occurred: failed calling webhook \"w\": connection refused";
         let mut world = World::new(json!({"gpus": {"min": 2, "maxNodes": 2}, "retries": 0}));
         world.unmade = Some((made, words));
@@ -91,7 +91,7 @@ fn a_gang_whose_pods_cannot_be_made_goes_back_as_a_whole_and_its_namespace_waits
         }
         world.wait(119);
         assert_eq!((world.phase(), world.pods.len()), (Phase::Starting, made));
-        // When its time is over, then nothing of it is left, its GPUs are free, and no retry was used.
+        // When its time is over, then its pods are gone, its GPUs free and no retry used.
         world.wait(1);
         world.leave(143);
         assert_eq!((world.phase(), world.pods.len()), (Phase::Pending, 0));
@@ -100,7 +100,7 @@ fn a_gang_whose_pods_cannot_be_made_goes_back_as_a_whole_and_its_namespace_waits
         assert_eq!((status.user_failures, status.cluster_failures, status.avoid.len()), (0, 0, 0));
         let message = world.condition("Scheduled").message;
         assert_eq!(message, format!("{} of 2 pods could not be made within 2m: {words}", 2 - made));
-        // And it is not planned before the back-off of its namespace ends.
+        // It is not planned before its namespace's backoff ends.
         let until = world.backoff.as_ref().unwrap().until;
         assert_eq!(world.claim, Some(Claim::Waiting { not_before: Some(until) }));
         world.plan_run(&["n1", "n2"], 1);
@@ -134,7 +134,7 @@ fn a_namespace_whose_pods_are_not_made_says_so_in_jobs_that_no_plan_has_seen() {
         world.condition("Scheduled").message,
         "the API server does not make pods of this namespace; tried again later: webhook down"
     );
-    // Afterwards its worker is tried; before a verdict nothing is planned.
+    // Afterwards its worker is dry-run; before a verdict nothing is planned.
     world.now = 60;
     let step = world.look();
     assert!(matches!(step.actions[..], [Action::DryRun { .. }]));
@@ -184,14 +184,14 @@ fn no_progress_in_time_uses_a_retry() {
 
 #[test]
 fn a_program_is_not_blamed_for_reports_that_the_endpoint_may_have_turned_away() {
-    // given a run whose reports do not come, while the endpoint turns clients away until second 900
+    // given a run without reports while the endpoint rejects clients until second 900
     let mut world = World::running(json!({"progressTimeout": "10m", "retries": 0}), &["n1"], 1);
     world.wait(100);
     world.reports_lost = Some(at(900));
-    // when its time-out has passed, then it goes on,
+    // when its time-out has passed, then it continues,
     world.wait(700);
     assert_eq!((world.phase(), world.next), (Phase::Running, Some(at(1500))));
-    // and only a whole time-out in which the endpoint took reports is its own fault
+    // and only a full time-out with a working endpoint counts against it
     world.wait(699);
     assert_eq!(world.phase(), Phase::Running);
     world.wait(1);
@@ -222,7 +222,7 @@ fn the_object_goes_its_time_after_the_end() {
 
 #[test]
 fn what_the_kubelet_says_of_a_container_that_never_started_does_not_make_it_the_clusters_failure() {
-    // given an attempt that cannot have its image and is stopped for its start time-out
+    // given an attempt that cannot pull its image and is stopped for its start time-out
     let mut world = World::new(json!({"startTimeout": "5m", "retries": 0}));
     world.plan_run(&["n1"], 1).bind_all().waits_with(
         "bert-1-0",
@@ -231,7 +231,7 @@ fn what_the_kubelet_says_of_a_container_that_never_started_does_not_make_it_the_
     );
     world.wait(300);
     assert_eq!(world.status().stop.map(|s| s.reason).as_deref(), Some("StartTimeout"));
-    // when the kubelet reports the end of a container that it never had
+    // when the kubelet reports the end of a container that never existed
     let now = at(world.now);
     end(world.pods.get_mut("bert-1-0").unwrap(), 137, "ContainerStatusUnknown", "", now);
     world.settle();
@@ -257,7 +257,7 @@ fn what_the_users_own_containers_do_before_the_training_starts_is_the_users_fail
             Outcome::UserFailure,
             "container log ends again and again: CrashLoopBackOff: back-off 5m0s",
         ),
-        // A sidecar that runs keeps nothing from starting, and what admission put there is not the user's.
+        // A running sidecar blocks no start, and containers added by admission are not the user's.
         ("log", running(), Outcome::ClusterFailure, "bound but not running within 5m"),
         ("mesh-init", running(), Outcome::ClusterFailure, "bound but not running within 5m"),
         ("mesh-proxy", crashing(), Outcome::ClusterFailure, "CrashLoopBackOff"),

@@ -81,7 +81,7 @@ fn a_job_that_reports_nothing_says_so_and_goes_on() {
     world.report(20_000);
     assert_eq!(world.condition("Progressing").status, "True");
     world.exit("bert-1-0", 0, "");
-    // Nothing was reported at all: a whole run in one attempt still tells its time.
+    // Without any report, a whole run in one attempt still gives its time.
     let mut silent = World::running(json!({"epochs": 10}), &["n1"], 1);
     silent.now = 200;
     silent.exit("bert-1-0", 0, "");

@@ -1,5 +1,5 @@
-//! A small world around `step`: it carries actions out as API server, scheduler and kubelets would, and checks after
-//! every step what must hold after any.
+//! A small simulated cluster around `step`. It carries actions out as the API server, scheduler and kubelets
+//! would, and checks the invariants after every step.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub use super::parts::*;
 use crate::lifecycle::status::after;
 use crate::lifecycle::*;
 
-/// Seconds since the beginning of the story.
+/// Seconds since the start of the test.
 pub fn at(seconds: i64) -> Timestamp {
     after(Timestamp::from_second(1_780_272_000).unwrap(), seconds)
 }
@@ -32,13 +32,13 @@ pub struct World {
     pub backoff: Option<Backoff>,
     pub single_node_claim: Option<&'static str>,
     pub verdict: Option<Verdict>,
-    /// When the rules of the namespace changed.
+    /// When the namespace's rules changed.
     pub rules_changed: Option<i64>,
-    /// What the server says of a dry run.
+    /// The server's answer to a dry run.
     pub dry_run: Option<(Reason, String)>,
-    /// What the server says of the next creation.
+    /// The server's answer to the next creation.
     pub create: Option<CreationOutcome>,
-    /// Pods from this index on are not made, and the server says this; it is no verdict.
+    /// Pods from this index on are not created; the server answers with this text, which is no verdict.
     pub unmade: Option<(usize, &'static str)>,
     pub forecast: Option<Prediction>,
     pub energy: EnergyView,
@@ -50,7 +50,7 @@ pub struct World {
     pub learned: Vec<ProfileUpdate>,
     pub deleted: Vec<(String, DeleteReason)>,
     pub job_deleted: bool,
-    /// Until when reports may not have got through.
+    /// Reports up to this instant may be lost.
     pub reports_lost: Option<Timestamp>,
     pub next: Option<Timestamp>,
     pub claim: Option<Claim>,
@@ -59,7 +59,7 @@ pub struct World {
 }
 
 impl World {
-    /// A job of one GPU without anything else; `spec` is merged over it.
+    /// A job of one GPU; `spec` is merged over it.
     pub fn new(spec: Value) -> Self {
         let mut job = json!({
             "metadata": {
@@ -147,7 +147,7 @@ impl World {
         })
     }
 
-    /// Steps until nothing changes any more; that must be soon.
+    /// Steps until nothing changes; fails if that takes too long.
     pub fn settle(&mut self) {
         for _ in 0..12 {
             if !self.act() {
@@ -157,7 +157,7 @@ impl World {
         panic!("never settles: {:#?}", self.look());
     }
 
-    /// One step carried out. False where nothing was to be done.
+    /// Carries out one step. False if there was nothing to do.
     pub fn act(&mut self) -> bool {
         let mut step = self.look();
         let first = |sight| (self.sights.get(&sight).copied().unwrap_or(at(self.now)), sight);
@@ -166,7 +166,7 @@ impl World {
         self.claim = Some(step.claim.clone());
         let mut busy = false;
         if step.status != self.job.status.clone().unwrap_or_default() {
-            // What is written is what comes back.
+            // Later steps read exactly what was written.
             let text = serde_json::to_value(&step.status).unwrap();
             let read: TrainingJobStatus = serde_json::from_value(text).unwrap();
             assert_eq!(read, step.status, "a status must survive JSON");
@@ -215,7 +215,7 @@ impl World {
                 let made = outcome == CreationOutcome::Made;
                 let refused = matches!(outcome, CreationOutcome::Refused { .. });
                 for (index, pod) in pods.into_iter().enumerate() {
-                    // Of a gang that is refused the first is made and taken back.
+                    // Of a refused gang, the first pod is created and deleted again.
                     let name = pod.metadata.name.clone().unwrap();
                     if made || refused && index == 0 {
                         self.admit(serde_json::to_value(pod).unwrap());
@@ -268,7 +268,7 @@ impl World {
         }
     }
 
-    /// A pod as the API server keeps it.
+    /// A pod as the API server stores it.
     pub fn admit(&mut self, mut pod: Value) {
         let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
         assert!(!self.pods.contains_key(&name), "{name} is there already");
@@ -280,8 +280,8 @@ impl World {
         self.pods.insert(name, pod);
     }
 
-    /// No pod of another attempt, nor of an older object of the name, can still run when pods are made, but for those
-    /// on silent nodes where the policy is to go on.
+    /// When pods are created, no pod of another attempt or of an older object of the name can still run.
+    /// Exempt are unreachable nodes where the policy restarts jobs.
     fn nothing_else_alive(&self) {
         let attempt = self.status().allocation.unwrap().attempt.to_string();
         let silent = |p: &SlimPod| {
@@ -301,7 +301,7 @@ impl World {
         }
     }
 
-    /// What holds after every step.
+    /// Invariants after every step.
     fn check(&self) {
         let status = self.status();
         assert_eq!(
@@ -314,7 +314,7 @@ impl World {
         assert!(status.conditions.iter().all(|c| Reason::parse(&c.reason).is_some()));
     }
 
-    // ---- what is seen ----
+    // ---- observed state ----
 
     pub fn status(&self) -> TrainingJobStatus {
         self.job.status.clone().unwrap_or_default()
@@ -337,7 +337,7 @@ impl World {
         status::condition(&self.status().conditions, kind).is_some()
     }
 
-    /// Names of the pods of the present attempt.
+    /// Names of the current attempt's pods.
     pub fn members(&self) -> Vec<String> {
         let Some(allocation) = self.status().allocation else { return Vec::new() };
         let attempt = allocation.attempt.to_string();
