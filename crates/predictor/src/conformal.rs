@@ -66,10 +66,10 @@ pub(crate) const SITUATIONS: usize = 8;
 
 impl Factors {
     /// Factors before any profile of a tenant was held out. They are near what covers nine tenths
-    /// of the errors of the 63 jobs of the public tables, each a tenant of its own. On a new type
-    /// (1.6 instead of 1.05) and for watts (at least 1) they are wider, so that whole predictions
-    /// cover 90 % there (`tests/coverage.rs`): the priors understate how much jobs differ in
-    /// scaling.
+    /// of the errors of the 63 jobs of the public tables, each a tenant of its own. They are wider
+    /// on a new type (1.6 instead of 1.05) and for watts (at least 1), so that whole predictions
+    /// cover 90 % there (`tests/coverage.rs`). The reason: the priors understate how much jobs
+    /// differ in scaling.
     pub fn start(quantity: Quantity) -> Self {
         match quantity {
             Quantity::Time => Self([1.6, 1.9, 2.25, 2.4, 2.6, 1.75, 1.65, 1.6]),

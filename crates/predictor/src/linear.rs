@@ -1,7 +1,7 @@
 //! Cholesky factorisation of covariance matrices.
 //!
-//! Own code, because matrices are small (at most a few hundred rows), the order of every sum is
-//! fixed (same bits on every machine), and nothing iterates without bound.
+//! Own code: matrices are small (at most a few hundred rows), and nothing iterates without bound.
+//! The order of every sum is fixed, so results are bit-identical on every machine.
 
 /// Lower factor of a symmetric positive definite matrix, row by row.
 #[derive(Clone, Debug, PartialEq)]

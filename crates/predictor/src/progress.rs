@@ -1,8 +1,8 @@
 //! Estimates the pace of a running job from its progress reports.
 //!
-//! Reports follow Kubeflow Trainer's protocol: a percentage, a 0 at every start (also of a resumed
-//! run), a 100 at every end (also after an early stop), and an estimate of the time left that is
-//! wrong after a resume. The 0, the 100 and that estimate are not used.
+//! Reports follow Kubeflow Trainer's protocol: a percentage and an estimate of the time left. It
+//! posts 0 at every start (also of a resumed run) and 100 at every end (also after an early stop).
+//! The estimate is wrong after a resume. The 0, the 100 and the estimate are not used.
 
 use std::collections::VecDeque;
 
@@ -129,8 +129,8 @@ pub fn still_left(expected: f64, since: f64, whole: f64, longest: f64) -> f64 {
 }
 
 /// Epoch time of a running job on its configuration: the prediction corrected by the observed pace.
-/// The pace has weight `tau^2 / (tau^2 + sigma^2 / k)`, with `tau` the prediction's own spread and
-/// `k` the epochs observed, like an observation of a finished attempt.
+/// Like an observation of a finished attempt, the pace has weight `tau^2 / (tau^2 + sigma^2 / k)`.
+/// `tau` is the prediction's spread, `k` the epochs observed.
 pub fn blended(predicted: crate::Estimate, pace: Pace) -> crate::Estimate {
     let noise = pace.sigma.max(0.1) / libm::sqrt(pace.epochs.max(0.1));
     let (tau2, noise2) = (predicted.sigma * predicted.sigma, noise * noise);

@@ -1,10 +1,10 @@
 //! Ratios of GPU types, from profiles that ran on several: linfa's elastic net on residuals of the
 //! analytic prior.
 //!
-//! Rows are intercepts of one profile on one type, relative to the analytic prior and **centred
-//! within the profile**, since epochs of different profiles are not comparable. Columns: the type,
-//! and the extra gain of a large model or batch from a strong board. The penalty shrinks to the
-//! analytic prior. An earlier fit counts as pseudo-profiles, outlying namespaces have Huber
+//! Rows are intercepts of one profile on one type, relative to the analytic prior. They are
+//! **centred within the profile**: epochs of different profiles are not comparable. Columns: the
+//! type, and the extra gain of a large model or batch from a strong board. The penalty shrinks to
+//! the analytic prior. An earlier fit counts as pseudo-profiles, outlying namespaces have Huber
 //! weights, and weights are capped (`weight_policy`). Trends over sizes are fitted within a tenant
 //! only.
 
