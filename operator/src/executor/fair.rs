@@ -105,7 +105,7 @@ impl Extend<ObjectKey> for FairQueue {
     }
 }
 
-/// Splits `most` slots evenly over namespaces, `each` at most. `counts` is each namespace's demand; the
+/// Splits `most` slots evenly over namespaces, `each` at most. `counts` is the demand per namespace; the
 /// result is its number of slots.
 pub fn shares<'a>(counts: &BTreeMap<&'a str, usize>, each: usize, most: usize) -> BTreeMap<&'a str, usize> {
     let mut left = most;

@@ -7,23 +7,23 @@ use serde::Deserialize;
 
 use super::quantity::{self, Amounts};
 
-/// Resources beside GPUs, CPU, memory and places that are kept of one pod.
+/// Maximum other resources (not GPUs, CPU, memory and pods) kept per pod.
 const MOST_OTHERS: usize = 256;
 
-/// A pod that is not ours: where it is and what it takes there. Watched without the ended ones. Its containers are added up while it
-/// is read: tenants may fill pods up to the API server's limit.
+/// A foreign pod: its node and its use there. Ended ones are not watched. Containers are summed while
+/// parsing, because a pod may be as large as the API server's limit.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(from = "Read")]
 pub struct ForeignPod {
     /// Name and versions.
     pub metadata: ObjectMeta,
-    /// Node and requests; none where it is bound to no node.
+    /// Node and requests; `None` if it is not bound.
     pub takes: Option<(String, Amounts)>,
-    /// Its grace period, s; none where it does not say.
+    /// Its grace period, s, if given.
     pub grace: Option<i64>,
 }
 
-/// As it is read.
+/// As parsed.
 #[derive(Deserialize)]
 struct Read {
     #[serde(deserialize_with = "own_metadata")]
@@ -48,7 +48,7 @@ fn takes(mut spec: SlimPodSpec) -> Option<(String, Amounts)> {
     Some((node, amounts))
 }
 
-/// A namespace: its labels and annotations (pod security, largest weight).
+/// A namespace: its labels and annotations (pod security, maximum weight).
 #[derive(Clone, Debug, Deserialize)]
 pub struct SlimNamespace {
     /// Name, versions, labels, annotations.

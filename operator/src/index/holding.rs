@@ -1,4 +1,4 @@
-//! Who holds a node's GPUs beside the pods that are there, and which pods cannot run any more because their node was booted again.
+//! GPUs held without an existing pod, and pods that can no longer run because their node rebooted.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use super::foreign::ForeignPod;
 use super::{Amounts, ClusterIndex, DeletedPod, owner, quantity};
 use crate::lifecycle::containers_seen_ended;
 
-/// Grace of a pod that does not say.
+/// Grace period of a pod without one, s.
 const GRACE: i64 = 30;
-/// A pod that was seen started this long before its node was seen booted again ran before the boot. Less proves nothing: watches of
-/// pods and nodes are not in step, and a pod that was bound before a boot and not started yet runs after it.
+/// A pod seen started this long before its node's reboot was seen ran before the boot. A shorter time is no
+/// proof. Watches of pods and nodes are not synchronized, and a pod bound before a boot may start after it.
 const BEFORE_BOOT: Duration = Duration::from_secs(60);
 
-/// A pod as GpuNodes name it.
+/// A pod's name in GpuNodes.
 pub fn name_of(meta: &ObjectMeta) -> String {
     pod_name(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
 }
@@ -35,26 +35,26 @@ fn cluster_key(name: &str) -> ObjectKey {
 }
 
 impl ClusterIndex {
-    /// What pods without an object take of a node, but for those of ours that `accounted` says.
+    /// A node's use by pods without an object, except ours for which `accounted` is true.
     pub fn vanished_use(&self, node: &str, accounted: impl Fn(&SlimPod) -> bool) -> Amounts {
         let now = Instant::now();
         let all = self.vanished.on(node).filter(|pod| !pod.ours.as_ref().is_some_and(|ours| accounted(ours)));
         all.filter_map(|pod| pod.takes(now)).fold(Amounts::default(), Amounts::plus)
     }
 
-    /// GPUs of a node that pods of others hold without an object.
+    /// GPUs of a node held by foreign pods without an object.
     pub fn vanished_foreign_gpus(&self, node: &str) -> u64 {
         let now = Instant::now();
         let foreign = self.vanished.on(node).filter(|pod| pod.ours.is_none());
         foreign.filter_map(|pod| pod.takes(now)).map(|amounts| amounts.gpus).sum()
     }
 
-    /// With which number the agent of a node was last asked who holds its GPUs.
+    /// The number with which the node's agent was last asked for GPU holders.
     pub(super) fn look_of(&self, node: &str) -> i64 {
         self.gpu_nodes.get(&cluster_key(node)).map_or(0, |node| node.spec.look)
     }
 
-    /// A pod with our label is gone, whatever it was.
+    /// A pod with our label is gone.
     pub(super) fn pod_went(&mut self, pod: &Arc<SlimPod>) {
         let ended = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed") || containers_seen_ended(pod);
         let ours = owner(&pod.metadata).is_some().then(|| Arc::clone(pod));
@@ -63,7 +63,7 @@ impl ClusterIndex {
         self.went(node, &pod.metadata, ours, quantity::pod(&pod.spec), grace, ended);
     }
 
-    /// A pod of others is not shown any more: it has ended, or it was deleted.
+    /// A foreign pod left the watch: it has ended or was deleted.
     pub(super) fn foreign_went(&mut self, pod: &ForeignPod) {
         let Some((node, amounts)) = pod.takes.clone() else { return };
         let grace = grace(&pod.metadata, pod.grace);
@@ -94,7 +94,7 @@ impl ClusterIndex {
         self.signals.holders.notify_one();
     }
 
-    /// An agent has reported: who holds GPUs of its node.
+    /// An agent has reported the holders of its node's GPUs.
     pub(super) fn agent_reported(&mut self, key: &ObjectKey) {
         let Some(gpu_node) = self.gpu_nodes.get(key).cloned() else { return };
         let Some(status) = gpu_node.status.as_ref().filter(|status| status.agent_version.is_some()) else {
@@ -122,7 +122,7 @@ impl ClusterIndex {
         self.replan();
     }
 
-    /// Forgets pods without an object whose time is over.
+    /// Drops expired pods without an object.
     pub fn expire_vanished(&mut self) {
         let mut vanished = std::mem::take(&mut self.vanished);
         let cut_off = |node: &str| {
@@ -138,13 +138,14 @@ impl ClusterIndex {
         }
     }
 
-    /// Nodes whose agents are to be asked who holds GPUs, and with which number.
+    /// Nodes whose agents must be asked for GPU holders, with the number to ask with.
     pub fn holder_questions(&self) -> Vec<(String, i64)> {
         let look = |node: &str| Some(self.gpu_nodes.get(&cluster_key(node))?.spec.look);
         self.vanished.questions(look, Instant::now())
     }
 
-    /// Pods of others that went, of which only the API server knows whether they ended: node, name and UID.
+    /// Foreign pods that left the watch and may or may not have ended: node, name and UID. A live read must
+    /// tell.
     pub fn take_doubtful(&mut self) -> Vec<(String, ObjectKey, String)> {
         let doubtful = self.vanished.take_doubtful().into_iter();
         let key = |(node, pod, uid): (String, String, String)| {
@@ -154,14 +155,14 @@ impl ClusterIndex {
         doubtful.filter_map(key).collect()
     }
 
-    /// A pod that went has ended, or is there after all.
+    /// A pod that left the watch has ended, or still exists.
     pub fn holds_nothing_unseen(&mut self, node: &str, pod: &ObjectKey) {
         if self.vanished.ended(node, &pod_name(&pod.namespace, &pod.name), Instant::now()) {
             self.freed(node);
         }
     }
 
-    /// A pod is there, in this state.
+    /// A pod exists in this state.
     pub(super) fn pod_seen(&mut self, pod: &SlimPod) {
         self.vanished.appeared(&name_of(&pod.metadata));
         let mut containers = pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses);
@@ -171,7 +172,7 @@ impl ClusterIndex {
         }
     }
 
-    /// A node is there: notes when its boot ID changes under our eyes.
+    /// A node exists: records a change of its boot ID.
     pub(super) fn node_seen(&mut self, key: &ObjectKey) {
         let Some(boot) = self.nodes.get(key).map(|node| node.status.node_info.boot_id.clone()) else {
             return;
@@ -182,20 +183,20 @@ impl ClusterIndex {
         let known = self.boots.entry(key.name.clone()).or_insert_with(|| (boot.clone(), None));
         if known.0 != boot {
             *known = (boot, Some(Instant::now()));
-            // Nothing starts a pod again that has no object.
+            // A pod without an object is never restarted.
             if self.vanished.node_died(&key.name) {
                 self.freed(&key.name);
             }
         }
     }
 
-    /// A node is no more.
+    /// A node was deleted.
     pub(super) fn node_went(&mut self, key: &ObjectKey) {
         self.boots.remove(&key.name);
         self.vanished.node_died(&key.name);
     }
 
-    /// UIDs of those of these pods that ran on a node before it was booted again, and cannot run any more.
+    /// UIDs of those of these pods that ran on the node before its reboot and cannot run any more.
     pub fn lost_in_boot<'a>(
         &self,
         node: &str,
@@ -214,7 +215,7 @@ impl ClusterIndex {
     }
 }
 
-/// What is left of a pod's grace: of the deletion that was asked for, else all of it.
+/// Remaining grace period of a pod: of its requested deletion, else all of it.
 fn grace(meta: &ObjectMeta, of_pod: Option<i64>) -> Duration {
     let whole = of_pod.unwrap_or(GRACE).max(0);
     let asked = meta.deletion_timestamp.as_ref().filter(|_| meta.deletion_grace_period_seconds != Some(0));

@@ -1,16 +1,16 @@
-//! What the operator knows of the cluster: everything in memory, synchronous, rebuilt from the API server at every start.
+//! In-memory state of the cluster: synchronous, rebuilt from the API server at every start.
 //!
-//! **In**: lists and watches, one [`andreas_runtime::watch::feed`] per kind, and the answers to our own writes.
-//! **Out**: the objects by name ([`store::Store`]), the members of each job, what foreign pods take of each node, the set of
-//! jobs to look at again ([`ClusterIndex::take_dirty`]), and two signals ([`Signals`]): "a job is dirty" and "plan again".
+//! **In**: lists and watches, one [`andreas_runtime::watch::feed`] per kind, and responses to our own writes.
+//! **Out**: the objects by name ([`store::Store`]), each job's members, foreign use per node, the set of
+//! dirty jobs ([`ClusterIndex::take_dirty`]), and [`Signals`] such as "a job is dirty" and "plan again".
 //!
-//! Whose pod is it? Ours with our label **and** a controller reference to that TrainingJob; everything else, orphans of ours
-//! included, is foreign and counts as use of its node.
+//! A pod is ours if it has our label **and** a controller reference to that TrainingJob. All others, our
+//! orphans included, are foreign and count as use of their node.
 //!
-//! Pods that went are kept with the last that was seen of them ([`ClusterIndex::gone`]) until the operator has judged their
-//! attempt: a deletion often overtakes the look at how the containers ended.
+//! Deleted pods are kept with their last observed state ([`ClusterIndex::gone`]) until the operator has
+//! judged their attempt. A deletion often arrives before the final container states.
 //!
-//! **Must never be here**: I/O, decisions; the clock only notes when something was seen.
+//! **Never here**: I/O, decisions. The clock only records when something was seen.
 
 pub mod foreign;
 mod holding;
@@ -44,20 +44,20 @@ use store::{Change, Store};
 use templates::Templates;
 use vanished::AllVanished;
 
-/// What the index tells the loops that wait for it.
+/// Signals to the waiting loops.
 #[derive(Debug, Default)]
 pub struct Signals {
     /// There are dirty jobs.
     pub dirty: Notify,
-    /// Something changed that a plan depends on.
+    /// An input of the plan changed.
     pub plan: Notify,
-    /// The API server went back to an older state: memory is not to be trusted.
+    /// The API server went back to an older state: cached data is invalid.
     pub rewound: Notify,
-    /// Agents are to be asked who holds GPUs.
+    /// Agents must be asked for GPU holders.
     pub holders: Notify,
 }
 
-/// All that is known.
+/// The cluster's state.
 #[derive(Default)]
 pub struct ClusterIndex {
     /// TrainingJobs.
@@ -70,7 +70,7 @@ pub struct ClusterIndex {
     pub nodes: Store<SlimNode>,
     /// TrainingProfiles.
     pub profiles: Store<SlimTrainingProfile>,
-    /// EnergyPolicies; the one named `default` counts.
+    /// EnergyPolicies; the one named `default` is used.
     pub policies: Store<SlimEnergyPolicy>,
     /// GpuNodes.
     pub gpu_nodes: Store<SlimGpuNode>,
@@ -91,32 +91,32 @@ pub struct ClusterIndex {
     unreadable_nodes: BTreeSet<String>,
     pending_energy: BTreeMap<String, ObjectKey>,
     vanished: AllVanished,
-    /// When each pod, by UID, was first seen with a container that had started.
+    /// When each pod, by UID, was first seen with a started container.
     started: HashMap<String, Instant>,
-    /// Boot ID of each node, and when it was seen to change.
+    /// Boot ID of each node, and when a change was seen.
     boots: HashMap<String, (String, Option<Instant>)>,
     dirty: BTreeSet<ObjectKey>,
     changed_namespaces: BTreeSet<String>,
     signals: Arc<Signals>,
 }
 
-/// A pod of ours that is no more.
+/// A deleted pod of ours.
 #[derive(Clone, Debug)]
 pub struct DeletedPod {
-    /// The last that was seen of it.
+    /// Its last observed state.
     pub last: Arc<SlimPod>,
     /// When its deletion was seen.
     pub at: Instant,
-    /// With which number its node's agent was last asked then.
+    /// The number with which its node's agent was last asked by then.
     pub look: i64,
     /// When it was first seen started.
     pub started: Option<Instant>,
 }
 
-/// Most pods of one job that are remembered after they went.
+/// Maximum remembered deleted pods per job.
 const MAX_GONE: usize = 2_048;
 
-/// Name and UID of the TrainingJob that controls a pod with our label; `None`: it is not ours.
+/// Name and UID of the TrainingJob that controls a pod with our label; `None`: not ours.
 pub fn owner(meta: &ObjectMeta) -> Option<(ObjectKey, &str)> {
     let label = meta.labels.as_ref()?.get(names::LABEL_JOB)?;
     let owners = meta.owner_references.as_deref().unwrap_or_default();
@@ -140,7 +140,8 @@ impl ClusterIndex {
         Self::default()
     }
 
-    /// A copy that plans are made from: the objects are shared, foreign pods are in it as sums only, and nobody is woken.
+    /// A copy for planning: objects are shared, foreign pods are included as sums only, and it sends no
+    /// signals.
     pub fn for_plan(&self) -> Self {
         Self {
             jobs: self.jobs.clone(),
@@ -160,67 +161,67 @@ impl ClusterIndex {
         }
     }
 
-    /// What to wait on.
+    /// The signals to wait on.
     pub fn signals(&self) -> Arc<Signals> {
         Arc::clone(&self.signals)
     }
 
-    /// The jobs to look at again, in order of name; the set is empty afterwards.
+    /// Takes the dirty jobs, sorted by name; the set is empty afterwards.
     pub fn take_dirty(&mut self) -> BTreeSet<ObjectKey> {
         std::mem::take(&mut self.dirty)
     }
 
-    /// Namespaces whose rules (labels, quotas) changed since the last call: what they refused may be good now.
+    /// Namespaces whose rules (labels, quotas) changed since the last call: refused requests may succeed now.
     pub fn take_changed_namespaces(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.changed_namespaces)
     }
 
-    /// Exploration at this job again.
+    /// Marks this job dirty.
     pub fn mark(&mut self, job: ObjectKey) {
         self.dirty.insert(job);
         self.signals.dirty.notify_one();
     }
 
-    /// Exploration at every job again: after taking over, after a change of policy.
+    /// Marks every job dirty: after taking over leadership or a change of policy.
     pub fn mark_all(&mut self) {
         self.dirty.extend(self.jobs.iter().map(|(key, _)| key.clone()));
         self.signals.dirty.notify_one();
     }
 
-    /// Exploration at every job of a namespace again.
+    /// Marks every job of a namespace dirty.
     pub fn mark_namespace(&mut self, namespace: &str) {
         let jobs = self.jobs.iter().filter(|(key, _)| key.namespace == namespace).map(|(key, _)| key.clone());
         self.dirty.extend(jobs);
         self.signals.dirty.notify_one();
     }
 
-    /// Plan again.
+    /// Requests a new plan.
     pub fn replan(&self) {
         self.signals.plan.notify_one();
     }
 
-    /// The pods that carry the job's name in our label, by name: those of older UIDs and forged ones included.
+    /// The pods with the job's name in our label, by name. Older UIDs and forged ones are included.
     pub fn members(&self, job: &ObjectKey) -> Vec<Arc<SlimPod>> {
         let keys = self.members.get(job).into_iter().flatten();
         keys.filter_map(|key| self.pods.get(key).cloned()).collect()
     }
 
-    /// A Node of that name exists and could not be read, ever.
+    /// A Node of that name exists and was never parsed successfully.
     pub fn is_unreadable_node(&self, name: &str) -> bool {
         self.unreadable_nodes.contains(name)
     }
 
-    /// What foreign pods take of a node, orphans of ours included.
+    /// Use of a node by foreign pods, our orphans included.
     pub fn foreign_use(&self, node: &str) -> Amounts {
         self.foreign_use.get(node).cloned().unwrap_or_default()
     }
 
-    /// The policy that is in force; all defaults without an object.
+    /// The policy in force; without an object all defaults apply.
     pub fn policy(&self) -> Option<&Arc<SlimEnergyPolicy>> {
         self.policies.get(&ObjectKey { namespace: String::new(), name: names::DEFAULT_POLICY.into() })
     }
 
-    /// The policy limits the cluster's power, or the GPUs'.
+    /// The policy limits the power of the cluster or of GPUs.
     fn limits_power(&self) -> bool {
         self.policy().is_some_and(|policy| {
             let spec = &policy.spec;
@@ -228,12 +229,12 @@ impl ClusterIndex {
         })
     }
 
-    /// Pods of that job that went, the latest last.
+    /// Deleted pods of that job, latest last.
     pub fn gone(&self, job: &ObjectKey) -> &[DeletedPod] {
         self.gone.get(job).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// Forgets pods that went, but those that `keep` says.
+    /// Drops deleted pods except those for which `keep` is true.
     pub fn forget_gone(&mut self, job: &ObjectKey, keep: impl FnMut(&DeletedPod) -> bool) {
         if let Some(gone) = self.gone.get_mut(job) {
             gone.retain(keep);
@@ -243,12 +244,12 @@ impl ClusterIndex {
         }
     }
 
-    /// Our pods that are bound to a node, ended ones included.
+    /// Our pods bound to a node, ended ones included.
     pub fn pods_on(&self, node: &str) -> impl Iterator<Item = &Arc<SlimPod>> {
         self.pods_on.get(node).into_iter().flatten().filter_map(|key| self.pods.get(key))
     }
 
-    /// Jobs whose allocation names a node.
+    /// Jobs with an allocation on a node.
     pub fn allocated_on(&self, node: &str) -> impl Iterator<Item = (&ObjectKey, &Arc<SlimTrainingJob>)> {
         let keys = self.allocated_on.get(node).into_iter().flatten();
         keys.filter_map(|key| self.jobs.get(key).map(|job| (key, job)))
@@ -293,7 +294,7 @@ impl ClusterIndex {
         self.unlist_job(key, old);
         self.gone.remove(key);
         self.pending_energy.retain(|_, owner| owner != key);
-        // Whoever keeps something about it learns by looking and finding nothing.
+        // State kept elsewhere is dropped when the marked job is not found.
         self.mark(key.clone());
         self.replan();
     }
@@ -336,7 +337,7 @@ impl ClusterIndex {
     fn delete_pod(&mut self, key: &ObjectKey, last: Option<SlimPod>) {
         let Some(old) = self.pods.delete(key, last.as_ref().map(|pod| &pod.metadata)) else { return };
         self.unlist_pod(key, &old);
-        // The deletion event carries the last state, which may hold an end that was never seen before.
+        // The deletion event carries the last state, which may hold an end not seen before.
         match last.filter(|last| last.metadata.uid == old.metadata.uid) {
             Some(last) => self.remember(&Arc::new(last)),
             None => self.remember(&old),
@@ -344,7 +345,7 @@ impl ClusterIndex {
         self.release_of(&old);
     }
 
-    /// GPUs of a pod became free, perhaps under another job that waits for them.
+    /// GPUs of a pod became free; another job may wait for them.
     fn release_of(&mut self, pod: &SlimPod) {
         if let Some(node) = pod.spec.node_name.clone() {
             let waiting: Vec<ObjectKey> =
@@ -410,7 +411,7 @@ impl ClusterIndex {
         }
     }
 
-    /// Jobs with an allocation on a node, or a pod there.
+    /// Marks jobs with an allocation or a pod on a node.
     fn mark_jobs_on(&mut self, node: &str) {
         let allocated = self.allocated_on.get(node).into_iter().flatten().cloned();
         let holding = self.pods_on(node).filter_map(|pod| job_label(&pod.metadata));
@@ -434,20 +435,20 @@ fn nodes_of(job: &SlimTrainingJob) -> &[String] {
     allocation.map(|allocation| allocation.nodes.as_slice()).unwrap_or_default()
 }
 
-/// The job that a pod names in our label.
+/// The job named in a pod's label.
 pub fn job_label(meta: &ObjectMeta) -> Option<ObjectKey> {
     let name = meta.labels.as_ref()?.get(names::LABEL_JOB)?.clone();
     Some(ObjectKey { namespace: meta.namespace.clone().unwrap_or_default(), name })
 }
 
-/// The node a pod is on and what it takes there; `None` where it is bound to none or has ended.
+/// A pod's node and its use there; `None` if it is not bound or has ended.
 pub fn takes(pod: &SlimPod) -> Option<(&str, Amounts)> {
     let node = pod.spec.node_name.as_deref()?;
     let ended = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
     (!ended).then(|| (node, quantity::pod(&pod.spec)))
 }
 
-/// A node as plans see it: equal while nothing changed that a plan or a run depends on.
+/// Whether two states of a node are equal for plans and runs.
 fn same_node(a: &SlimNode, b: &SlimNode) -> bool {
     a.labels() == b.labels()
         && a.annotations() == b.annotations()

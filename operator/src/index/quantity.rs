@@ -1,4 +1,4 @@
-//! Kubernetes quantities as whole numbers, and what a pod takes of its node.
+//! Kubernetes quantities as integers, and a pod's use of its node.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use andreas_api::names::GPU_RESOURCE;
 use andreas_api::slim::{SlimContainer, SlimPodSpec, SlimPort};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-/// A quantity in thousandths, rounded up; `None` where the text is not a quantity or negative.
+/// A quantity in thousandths, rounded up; `None` if the text is no quantity or negative.
 ///
-/// The grammar is that of `k8s.io/apimachinery/pkg/api/resource`: decimal number, then `m`, `k`, `M`, `G`, `T`, `P`, `E`,
-/// `n`, `u`, `Ki` to `Ei`, or a decimal exponent.
+/// The grammar is that of `k8s.io/apimachinery/pkg/api/resource`: a decimal number, then `m`, `k`, `M`, `G`,
+/// `T`, `P`, `E`, `n`, `u`, `Ki` to `Ei`, or a decimal exponent.
 pub fn milli(text: &str) -> Option<u128> {
     let text = text.trim();
     let text = text.strip_prefix('+').unwrap_or(text);
@@ -51,12 +51,12 @@ pub fn milli(text: &str) -> Option<u128> {
     Some(mantissa.checked_mul(times)?.div_ceil(scale.checked_mul(over)?))
 }
 
-/// A quantity in whole units, rounded up, at most `u64::MAX`; 0 where it cannot be read.
+/// A quantity in whole units, rounded up, at most `u64::MAX`; 0 if invalid.
 pub fn units(quantity: &Quantity) -> u64 {
     clamp(milli(&quantity.0).unwrap_or(0).div_ceil(1_000))
 }
 
-/// A quantity in thousandths, at most `u64::MAX`; 0 where it cannot be read.
+/// A quantity in thousandths, at most `u64::MAX`; 0 if invalid.
 pub fn thousandths(quantity: &Quantity) -> u64 {
     clamp(milli(&quantity.0).unwrap_or(0))
 }
@@ -65,7 +65,7 @@ fn clamp(value: u128) -> u64 {
     u64::try_from(value).unwrap_or(u64::MAX)
 }
 
-/// What pods take of a node, or a node has.
+/// Use of a node by pods, or its capacity.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Amounts {
     /// Whole GPUs.
@@ -76,23 +76,23 @@ pub struct Amounts {
     pub memory: u64,
     /// Pods.
     pub pods: u64,
-    /// Everything else by name (`ephemeral-storage`, `hugepages-2Mi`, `rdma/hca`), in whole units, and host ports
-    /// ([`host_port`]); what is 0 is not in it.
+    /// Other resources by name (`ephemeral-storage`, `hugepages-2Mi`, `rdma/hca`), in whole units, and host
+    /// ports ([`host_port`]). Zeros are left out.
     pub others: BTreeMap<Arc<str>, u64>,
 }
 
-/// A port of a node as something there is one of. Addresses are not told apart: a port that is taken on one of a node's
-/// addresses counts as taken on all.
+/// A node's port as a resource with capacity 1. Addresses are not distinguished: a port used on one address
+/// counts as used on all.
 pub fn host_port(port: &SlimPort) -> Arc<str> {
     let protocol = if port.protocol.is_empty() { "TCP" } else { &port.protocol };
     format!("{HOST_PORT}{protocol}/{}", port.host_port).into()
 }
 
-/// How names of host ports begin: no resource may be called so.
+/// Name prefix of host ports; no resource name can start with it.
 pub const HOST_PORT: &str = "hostPort:";
 
 impl Amounts {
-    /// Of a map of resources by name (requests, or a node's allocatable).
+    /// From a map of resources by name (requests, or a node's allocatable).
     pub fn of(resources: &BTreeMap<String, Quantity>) -> Self {
         let mut amounts = Self::default();
         resources.iter().for_each(|(name, quantity)| amounts.set(name, quantity));
@@ -138,25 +138,25 @@ impl Amounts {
         }
     }
 
-    /// Both together.
+    /// The sum.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         self.zip(other, u64::saturating_add)
     }
 
-    /// What is left, never below 0.
+    /// The difference, at least 0.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         self.zip(other, u64::saturating_sub)
     }
 
-    /// The larger of each.
+    /// The maximum of each resource.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         self.zip(other, u64::max)
     }
 
-    /// One part of so many equal ones, rounded up.
+    /// One of `of` equal parts, rounded up.
     #[must_use]
     pub fn part(mut self, of: u64) -> Self {
         let of = of.max(1);
@@ -171,7 +171,7 @@ impl Amounts {
     }
 }
 
-/// What a container asks for: its requests, and limits where it has no request (as the API server defaults them).
+/// A container's requests; a limit without a request counts as one, as in the API server's defaults.
 fn container(container: &SlimContainer) -> Amounts {
     let mut amounts = Amounts::of(&container.resources.limits);
     container.resources.requests.iter().for_each(|(name, quantity)| amounts.set(name, quantity));
@@ -179,13 +179,13 @@ fn container(container: &SlimContainer) -> Amounts {
     amounts
 }
 
-/// Resources that a pod may ask for as a whole (KEP-2837).
+/// Resources that a pod may request at pod level (KEP-2837).
 pub fn of_whole_pods(name: &str) -> bool {
     matches!(name, "cpu" | "memory") || name.starts_with("hugepages-")
 }
 
-/// The larger of what runs at last (containers and native sidecars) and of what any init container needs together with
-/// the sidecars started before it (KEP-753).
+/// The maximum of two: the use while running (containers and native sidecars), and the use of any init
+/// container with the sidecars started before it (KEP-753).
 pub fn at_most<T: Clone>(
     spec: &SlimPodSpec,
     of: impl Fn(&SlimContainer) -> T,
@@ -205,12 +205,12 @@ pub fn at_most<T: Clone>(
     max(spec.containers.iter().map(of).fold(sidecars, plus), initial)
 }
 
-/// What a pod takes of its node, as the scheduler counts it: [`at_most`] of its containers, or what it asks for as a whole
-/// where it does; its overhead; its host ports.
+/// A pod's use of its node, as the scheduler counts it: [`at_most`] of its containers or its pod-level
+/// requests, plus overhead and host ports.
 pub fn pod(spec: &SlimPodSpec) -> Amounts {
     let mut total = at_most(spec, container, Amounts::default(), Amounts::plus, Amounts::max);
     if let Some(whole) = &spec.resources {
-        // The API server completes requests: from the containers where they have any, else from the limit.
+        // The API server completes requests from the containers if they have any, else from the limit.
         for (name, limit) in whole.limits.iter().filter(|(name, _)| of_whole_pods(name)) {
             if !total.has(name) {
                 total.set(name, limit);

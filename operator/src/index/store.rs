@@ -1,8 +1,8 @@
-//! One kind of object by name, never older than our own last write.
+//! Objects of one kind by name, never older than our own last write.
 //!
-//! A watch may be behind what we wrote ourselves. So the answer to every write of ours goes in here as well
-//! ([`Seen::Written`]), and whatever is older than what is held is ignored. Resource versions are compared as integers,
-//! which Kubernetes 1.35 and later promise (KEP-5504).
+//! A watch may be behind our own writes. So the response to every write is stored as well
+//! ([`Seen::Written`]), and older states are ignored. Resource versions are compared as integers, which
+//! Kubernetes 1.35 and later guarantee (KEP-5504).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -12,39 +12,39 @@ use andreas_runtime::watch::ObjectKey;
 use kube::Resource;
 use kube::api::ObjectMeta;
 
-/// How long the version of a deleted object is remembered, so that a late answer to a write does not bring it back.
+/// Lifetime of a tombstone: a late response to a write must not bring a deleted object back.
 const GRAVE: Duration = Duration::from_secs(600);
 
-/// Where an object's state comes from.
+/// Origin of an object's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// A list or a watch.
     Watched,
-    /// The API server's answer to a write or a live read of ours.
+    /// The response to our own write or live read.
     Written,
 }
 
-/// What an [`Store::apply`] changed.
+/// The effect of [`Store::apply`].
 #[derive(Debug)]
 pub enum Change<T> {
-    /// Not held before (or another object of this name was: `replaced`).
+    /// Not known before, or another object of this name was: `replaced`.
     New {
-        /// The object of the same name, with another UID, that was held.
+        /// The known object of the same name with another UID.
         replaced: Option<Arc<T>>,
     },
     /// A newer state.
     Newer {
-        /// The state before.
+        /// The previous state.
         old: Arc<T>,
     },
-    /// Nothing: older than, or the same as, what is held.
+    /// Ignored: older than or equal to the known state.
     Nothing,
 }
 
 struct Entry<T> {
     object: Arc<T>,
     version: u64,
-    /// Set while only our own write has shown it: a list that began before the write does not hold it.
+    /// Set while only our own write has shown it: a list that began before the write does not contain it.
     unconfirmed: Option<Instant>,
 }
 
@@ -54,7 +54,7 @@ impl<T> Clone for Entry<T> {
     }
 }
 
-/// All objects of a kind that are known. A clone shares the objects.
+/// All known objects of a kind. A clone shares the objects.
 pub struct Store<T> {
     items: BTreeMap<ObjectKey, Entry<T>>,
     tombstones: HashMap<ObjectKey, (u64, Instant)>,
@@ -72,13 +72,13 @@ impl<T> Clone for Store<T> {
     }
 }
 
-/// The resource version as a number; 0 where it is not one.
+/// The resource version as a number; 0 if it is not one.
 pub fn version(meta: &ObjectMeta) -> u64 {
     meta.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 impl<T: Resource<DynamicType = ()>> Store<T> {
-    /// The object is there, in this state.
+    /// Stores this state of an object.
     pub fn apply(&mut self, object: T, seen: Seen) -> Change<T> {
         let key = ObjectKey::of(&object);
         let version = version(object.meta());
@@ -101,7 +101,7 @@ impl<T: Resource<DynamicType = ()>> Store<T> {
                 let same = entry.object.meta().uid == object.meta().uid;
                 let unconfirmed = match seen {
                     Seen::Watched => None,
-                    // Known to lists already: a later list without it means that it is gone.
+                    // Lists contain it already: a later list without it means that it was deleted.
                     Seen::Written if same && entry.unconfirmed.is_none() => None,
                     Seen::Written => unconfirmed,
                 };
@@ -113,7 +113,7 @@ impl<T: Resource<DynamicType = ()>> Store<T> {
         }
     }
 
-    /// The server went back to an older state: what it says from now on replaces what is held, whatever its version.
+    /// The server went back to an older state: new states replace the known ones whatever their version.
     pub fn rewound(&mut self) {
         self.tombstones.clear();
         for entry in self.items.values_mut() {
@@ -121,12 +121,12 @@ impl<T: Resource<DynamicType = ()>> Store<T> {
         }
     }
 
-    /// The version that is held; 0 where there is none.
+    /// The known version; 0 if absent.
     pub fn version(&self, key: &ObjectKey) -> u64 {
         self.items.get(key).map_or(0, |entry| entry.version)
     }
 
-    /// The object is gone; its last state where that is known. Says what was held.
+    /// Removes a deleted object, given its last state if known. Returns the state that was stored.
     pub fn delete(&mut self, key: &ObjectKey, last: Option<&ObjectMeta>) -> Option<Arc<T>> {
         let gone = last.map_or(0, version);
         let entry = self.items.get(key)?;
@@ -139,7 +139,8 @@ impl<T: Resource<DynamicType = ()>> Store<T> {
         self.items.remove(key).map(|entry| entry.object)
     }
 
-    /// A complete list is in: what is not `present` and was not made by ourselves since is gone. Says what went.
+    /// Applies a complete list: removes what is not `present` and was not created by us since. Returns the
+    /// removed objects.
     pub fn reset(&mut self, present: &HashSet<ObjectKey>) -> Vec<(ObjectKey, Arc<T>)> {
         let gone: Vec<ObjectKey> = self
             .items
@@ -150,7 +151,7 @@ impl<T: Resource<DynamicType = ()>> Store<T> {
         gone.into_iter().filter_map(|key| self.delete(&key, None).map(|object| (key, object))).collect()
     }
 
-    /// What is held under a name.
+    /// The object with this name.
     pub fn get(&self, key: &ObjectKey) -> Option<&Arc<T>> {
         self.items.get(key).map(|entry| &entry.object)
     }
@@ -160,23 +161,23 @@ impl<T: Resource<DynamicType = ()>> Store<T> {
         self.items.iter().map(|(key, entry)| (key, &entry.object))
     }
 
-    /// How many there are.
+    /// Number of objects.
     pub fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// Whether there is none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// Objects that only our own writes have shown, for longer than `age`: to be looked up live.
+    /// Objects shown only by our own writes for longer than `age`: to be read live.
     pub fn unconfirmed(&self, age: Duration) -> Vec<ObjectKey> {
         let old = |entry: &Entry<T>| entry.unconfirmed.is_some_and(|since| since.elapsed() >= age);
         self.items.iter().filter(|(_, entry)| old(entry)).map(|(key, _)| key.clone()).collect()
     }
 
-    /// A live read has shown the object, in the state held or an older one.
+    /// A live read has shown the object in the known or an older state.
     pub fn confirm(&mut self, key: &ObjectKey) {
         if let Some(entry) = self.items.get_mut(key) {
             entry.unconfirmed = None;
@@ -228,7 +229,7 @@ mod tests {
         let gone = store.reset(&HashSet::from([key("other")]));
         assert_eq!(gone.iter().map(|(key, _)| key.name.as_str()).collect::<Vec<_>>(), ["old"]);
         assert_eq!(held(&store, "made").as_deref(), Some("100"));
-        // Once a watch has shown it, a list without it means that it is gone.
+        // Once a watch has shown it, a list without it means that it was deleted.
         store.apply(object("made", "2", 100), Seen::Watched);
         assert_eq!(store.reset(&HashSet::new()).len(), 1);
     }
@@ -240,7 +241,7 @@ mod tests {
         store.delete(&key("a"), Some(&object("a", "1", 20).metadata));
         assert!(matches!(store.apply(object("a", "1", 15), Seen::Written), Change::Nothing));
         assert!(store.is_empty());
-        // A new object of that name is another matter.
+        // A new object of that name is unaffected.
         assert!(matches!(store.apply(object("a", "2", 30), Seen::Watched), Change::New { replaced: None }));
     }
 

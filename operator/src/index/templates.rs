@@ -1,23 +1,24 @@
-//! Pod templates of jobs, each held once: those of a sweep differ in their names only, and a template is most of a job.
+//! Deduplicated pod templates of jobs. Jobs of a sweep differ in their names only, and a template is most of
+//! a job's size.
 
 use std::collections::HashMap;
 
 use andreas_api::shared_template::SharedTemplate;
 use ring::digest::{SHA256, digest};
 
-/// Templates kept beyond twice those in use when it was last looked.
+/// Templates kept beyond twice the number in use at the last cleanup.
 const SLACK: usize = 64;
 
 /// Templates by their digest.
 #[derive(Default)]
 pub struct Templates {
     known: HashMap<[u8; 32], SharedTemplate>,
-    /// How many were in use when it was last looked.
+    /// Number in use at the last cleanup.
     in_use: usize,
 }
 
 impl Templates {
-    /// Makes the template one with an equal one that is held already, if there is one; one that is too large is given up.
+    /// Replaces the template by an equal stored one, if any; drops one that is too large.
     pub fn share(&mut self, template: &mut SharedTemplate) {
         if template.leave_out_if_too_large() {
             return;

@@ -1,4 +1,4 @@
-//! Given objects in the order they come; when asked; then the index says what is true.
+//! Given a sequence of objects; when queried; then the index returns the right state.
 
 use std::collections::HashSet;
 
@@ -40,15 +40,15 @@ fn a_pod_is_ours_by_label_and_owner_and_an_orphan_is_foreign_use() {
     let mut index = ClusterIndex::new();
     index.apply(pod("bert-1-0", 5, true, Some("n1"), "Running"));
     index.apply(pod("orphan", 6, false, Some("n1"), "Running"));
-    // Who is a member is judged by the step; both carry the name.
+    // The step decides membership; both carry the name.
     assert_eq!(index.members(&key("bert")).len(), 2);
     assert_eq!(index.foreign_use("n1"), Amounts { gpus: 2, cpu_milli: 4_000, pods: 1, ..Amounts::default() });
 
-    // An orphaning delete takes the owner away: the same pod is foreign from then on.
+    // An orphaning delete removes the owner: the same pod is foreign from then on.
     index.apply(pod("bert-1-0", 7, false, Some("n1"), "Running"));
     assert_eq!(index.foreign_use("n1").gpus, 4);
 
-    // What has ended takes nothing.
+    // An ended pod uses nothing.
     index.apply(pod("orphan", 8, false, Some("n1"), "Failed"));
     <ClusterIndex as Index<SlimPod>>::delete(&mut index, &key("bert-1-0"), None);
     assert_eq!(index.foreign_use("n1"), Amounts::default());
@@ -82,7 +82,7 @@ fn our_own_status_write_is_seen_before_the_watch_shows_it() {
     index.wrote_job(job(20, 1, json!({"phase": "Starting", "attempts": 1})));
     index.take_dirty();
 
-    // Behind our write: ignored, and nobody is woken for it.
+    // Older than our write: ignored, and no signal is sent.
     index.apply(job(15, 1, json!({"phase": "Pending"})));
     assert!(index.take_dirty().is_empty());
     let held = index.jobs.get(&key("bert")).expect("held");
@@ -134,14 +134,15 @@ fn a_pod_is_lost_in_a_boot_only_if_it_was_seen_started_long_before() {
     };
     let mut index = ClusterIndex::new();
     index.apply(node(1, "a"));
-    // Bound, and not seen started when its node boots: the kubelet starts it now.
+    // Bound and not seen started when its node boots: the kubelet starts it now.
     index.apply(pod("bert-1-0", 2, true, Some("n1"), "Pending"));
     index.apply(node(3, "b"));
     assert!(lost(&index).is_empty());
-    // Seen to run after the boot: it started then.
+    // Seen running after the boot: it started then.
     index.apply(started(4));
     assert!(lost(&index).is_empty());
-    // Seen to run for less than a minute when its node boots again: it may have been seen late, after an earlier boot.
+    // Seen running for less than a minute before the next reboot: it may have been seen late, after an
+    // earlier boot.
     let ran_for = |index: &mut ClusterIndex, seconds: u64| {
         let since =
             Instant::now().checked_sub(Duration::from_secs(seconds)).expect("this machine is up for minutes");
@@ -150,7 +151,7 @@ fn a_pod_is_lost_in_a_boot_only_if_it_was_seen_started_long_before() {
     ran_for(&mut index, 50);
     index.apply(node(5, "c"));
     assert!(lost(&index).is_empty());
-    // Seen to run for longer: it is lost.
+    // Seen running for longer: it is lost.
     ran_for(&mut index, 70);
     index.apply(node(6, "d"));
     assert_eq!(lost(&index), ["bert-1-0"]);

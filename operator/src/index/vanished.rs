@@ -1,15 +1,16 @@
-//! Pods that went without having ended: deleted by force, their containers go on until their grace is over.
+//! Pods that disappeared without having ended. After a forced delete, their containers run on until the grace
+//! period is over.
 //!
-//! The API server and the scheduler take what such a pod held for free at once. Here it stays in use
+//! The API server and the scheduler release such a pod's resources at once. Here they stay in use
 //!
 //! - for its grace period, or
-//! - until its node's agent, asked after the deletion (`GpuNode.spec.look`, `status.looked`), no longer reports it as a holder,
-//!   and beyond its grace as long as the agent does.
+//! - until its node's agent, asked after the deletion (`GpuNode.spec.look`, `status.looked`), no longer
+//!   reports it as a holder, and beyond the grace period as long as the agent does.
 //!
-//! A holder of which no object is known, after a start of the operator for example, is taken in the same way: the agent is asked
-//! again, and what it then still reports is in use. No clock of another machine is read.
+//! A holder without a known object, for example after an operator start, is handled the same way. The agent
+//! is asked again, and holders that it still reports count as in use. No other machine's clock is read.
 //!
-//! **Must never be here**: I/O, decisions; what is asked is asked by [`crate::nodes`].
+//! **Never here**: I/O, decisions; [`crate::nodes`] asks the agents.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,11 +23,11 @@ use super::Amounts;
 
 /// An agent reports the end of a holder within this time.
 const REPORT: Duration = Duration::from_secs(60);
-/// A holder that outlives its grace is asked for again after this time.
+/// Interval for asking about a holder that outlives its grace period.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
-/// An agent that has not answered for so long has died.
+/// An agent without an answer for this long is dead.
 const SILENT_AGENT: Duration = Duration::from_secs(90);
-/// Most entries of a node: as many as it may have GPUs.
+/// Maximum entries per node: its maximum number of GPUs.
 const MOST: usize = 64;
 
 /// A pod that is in use without an object.
@@ -34,25 +35,25 @@ const MOST: usize = 64;
 pub struct Vanished {
     /// `namespace/name`.
     pub pod: String,
-    /// Its UID; empty where no object was ever seen.
+    /// Its UID; empty if no object was ever seen.
     uid: String,
-    /// The last that was seen of it, where it was ours.
+    /// Its last observed state if it was ours.
     pub ours: Option<Arc<SlimPod>>,
     amounts: Amounts,
     grace: Duration,
     counts_until: Instant,
-    /// An answer to a question with a higher number is newer than the deletion.
+    /// An answer to a higher number is newer than the deletion.
     look: i64,
     /// GPUs that the agent has reported since under its name, and when.
     held: Option<(u64, Instant)>,
     /// No object of this name was ever seen.
     unknown: bool,
-    /// The API server is to be asked whether it has ended.
+    /// The API server must be asked whether it has ended.
     doubtful: bool,
 }
 
 impl Vanished {
-    /// What it takes of its node now; nothing where it does not count.
+    /// Its current use of the node; `None` if it does not count.
     pub fn takes(&self, now: Instant) -> Option<Amounts> {
         match self.held {
             Some((gpus, _)) => Some(Amounts { gpus, ..self.amounts.clone() }),
@@ -69,33 +70,33 @@ impl Vanished {
     }
 }
 
-/// A pod that went.
+/// A pod that disappeared.
 #[derive(Clone, Debug, Default)]
 pub struct VanishedPod {
     /// `namespace/name`.
     pub pod: String,
     /// Its UID.
     pub uid: String,
-    /// The last that was seen of it, where it was ours.
+    /// Its last observed state if it was ours.
     pub ours: Option<Arc<SlimPod>>,
-    /// What it took of its node.
+    /// Its use of the node.
     pub amounts: Amounts,
-    /// How long its containers may go on.
+    /// Maximum remaining run time of its containers.
     pub grace: Duration,
-    /// With which number its node's agent was last asked.
+    /// The number with which its node's agent was last asked.
     pub look: i64,
 }
 
-/// All of them, by node.
+/// All such pods, by node.
 #[derive(Clone, Debug, Default)]
 pub struct AllVanished {
     by_node: BTreeMap<String, Vec<Vanished>>,
-    /// Pods that ended of late: agents report that a moment later.
+    /// Recently ended pods: agents report the end a moment later.
     ended: BTreeMap<(String, String), Instant>,
 }
 
 impl AllVanished {
-    /// A pod was deleted without having been seen to end.
+    /// A pod was deleted and its end was not observed.
     pub fn went(&mut self, node: &str, went: VanishedPod, now: Instant) {
         let VanishedPod { pod, uid, ours, amounts, grace, look } = went;
         if amounts.gpus == 0 {
@@ -114,21 +115,21 @@ impl AllVanished {
         entries.push(entry);
     }
 
-    /// A pod has ended, or was never bound: it holds nothing, whatever its agent still reports for a moment.
+    /// A pod has ended or was never bound: it holds nothing, even if its agent still reports it for a moment.
     pub fn ended(&mut self, node: &str, pod: &str, now: Instant) -> bool {
         self.ended.retain(|_, at| now.saturating_duration_since(*at) < REPORT);
         self.ended.insert((node.to_owned(), pod.to_owned()), now);
         self.remove(node, |entry| entry.pod == pod)
     }
 
-    /// A pod of that name is there: nobody unknown holds GPUs under it.
+    /// A pod of that name exists: its GPUs are no unknown holder's.
     pub fn appeared(&mut self, pod: &str) {
         for entries in self.by_node.values_mut() {
             entries.retain(|entry| !entry.unknown || entry.pod != pod);
         }
     }
 
-    /// The node is no more, or was booted again: nothing starts a pod without an object.
+    /// The node was deleted or rebooted: a pod without an object never restarts.
     pub fn node_died(&mut self, node: &str) -> bool {
         self.by_node.remove(node).is_some()
     }
@@ -144,8 +145,8 @@ impl AllVanished {
         removed
     }
 
-    /// The agent of a node has reported. `present` says of a pod's name whether an object of it is known; `look` is what the agent was
-    /// last asked with. `true`: what is in use changed.
+    /// A node's agent has reported. `present` says by pod name whether an object is known; `look` is the last
+    /// number asked with. `true`: the use changed.
     pub fn reported(
         &mut self,
         node: &str,
@@ -164,7 +165,7 @@ impl AllVanished {
         let mut changed = false;
         for entry in self.by_node.get_mut(node).into_iter().flatten() {
             let again = !entry.unknown && present(&entry.pod);
-            // A pod made again under its name: whose the GPUs are cannot be told.
+            // A pod recreated under its name: the owner of the GPUs is ambiguous.
             if status.looked > entry.look && !again {
                 let gpus = held.get(entry.pod.as_str()).copied().unwrap_or(0);
                 changed |= entry.held.map(|(gpus, _)| gpus) != Some(gpus);
@@ -198,12 +199,13 @@ impl AllVanished {
         changed
     }
 
-    /// Those of a node, whether they count or not.
+    /// The entries of a node, whether they count or not.
     pub fn on(&self, node: &str) -> impl Iterator<Item = &Vanished> {
         self.by_node.get(node).into_iter().flatten()
     }
 
-    /// Forgets what is over; the nodes on which something was. On a node that is cut off grace begins when its kubelet is back.
+    /// Drops expired entries and returns their nodes. On an unreachable node the grace period begins when its
+    /// kubelet is back.
     pub fn expire(&mut self, cut_off: impl Fn(&str) -> bool, now: Instant) -> Vec<String> {
         let mut changed = Vec::new();
         for node in self.by_node.keys().cloned().collect::<Vec<_>>() {
@@ -219,7 +221,8 @@ impl AllVanished {
         changed
     }
 
-    /// Nodes whose agents are to be asked, with the least number to ask with. `look` is what each was last asked with.
+    /// Nodes whose agents must be asked, with the minimum number. `look` gives the last number each was asked
+    /// with.
     pub fn questions(&self, look: impl Fn(&str) -> Option<i64>, now: Instant) -> Vec<(String, i64)> {
         let mut questions = Vec::new();
         for (node, entries) in &self.by_node {
@@ -235,7 +238,7 @@ impl AllVanished {
         questions
     }
 
-    /// Pods of others of which it is not known whether they ended or were deleted, by node, name and UID; each is told once.
+    /// Foreign pods that may have ended or been deleted, by node, name and UID; each is returned once.
     pub fn take_doubtful(&mut self) -> Vec<(String, String, String)> {
         let mut doubtful = Vec::new();
         for (node, entries) in &mut self.by_node {
@@ -295,7 +298,7 @@ mod tests {
         let start = Instant::now();
         let mut all = AllVanished::default();
         all.went("n", gone(60, 7), start);
-        // The agent had answered the question 7 before; its report is written again for another reason.
+        // The agent answered question 7 before; its report is rewritten for another reason.
         assert!(!all.reported("n", &status(7, &[]), 7, |_| false, after(start, 1)));
         assert_eq!(in_use(&all, after(start, 1)), 4);
         assert_eq!(all.questions(|_| Some(7), after(start, 1)), [("n".to_owned(), 8)]);
@@ -314,7 +317,7 @@ mod tests {
         assert_eq!(all.questions(|_| Some(1), after(start, 20)), [("n".to_owned(), 2)]);
         all.reported("n", &status(2, &["team/x", "team/x"]), 2, |_| false, after(start, 21));
         assert!(all.expire(|_| false, after(start, 100)).is_empty());
-        // An agent that does not answer any more proves nothing for ever.
+        // A silent agent does not hold resources forever.
         assert_eq!(all.expire(|_| false, after(start, 111)), ["n"]);
     }
 

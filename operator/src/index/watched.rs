@@ -1,4 +1,4 @@
-//! The door for watches: [`Index`] for every kind.
+//! [`Index`] implementations for every watched kind.
 
 use std::collections::HashSet;
 
@@ -144,8 +144,8 @@ impl Index<SlimNode> for ClusterIndex {
     }
 }
 
-/// What plans within a power budget read of an agent's report: the generation that is in force, and of each GPU who holds
-/// it, what it draws while it is held, and the power limits that it takes.
+/// The parts of an agent's report used by plans with a power budget: the generation in force and, per GPU,
+/// its holder, its draw while held, and its power limits.
 fn power_of(status: Option<&GpuNodeStatus>) -> Option<(Option<i64>, Vec<GpuPower<'_>>)> {
     let status = status.filter(|status| status.agent_version.is_some())?;
     let of = |gpu: &'_ GpuState| gpu.holder.is_some().then_some(gpu.watts);
@@ -155,7 +155,7 @@ fn power_of(status: Option<&GpuNodeStatus>) -> Option<(Option<i64>, Vec<GpuPower
     Some((status.observed_generation, gpus.collect()))
 }
 
-/// UUID, UID of the pod that holds it, draw, and the range of limits.
+/// UUID, UID of the holding pod, draw, and range of limits.
 type GpuPower<'a> = (&'a str, Option<&'a str>, Option<i32>, Option<i32>, Option<i32>);
 
 impl Index<SlimGpuNode> for ClusterIndex {
@@ -192,7 +192,8 @@ impl Index<SlimGpuNode> for ClusterIndex {
     }
 }
 
-/// Kinds that plans are made from: a change that `same` does not call equal makes plans old; `each` says who else cares.
+/// Kinds that plans depend on. A change that is not equal by `same` requests a plan; `each` handles other
+/// dependents.
 macro_rules! planned_from {
     ($kind:ty, $store:ident, $same:expr, $each:expr) => {
         impl Index<$kind> for ClusterIndex {
@@ -229,7 +230,7 @@ macro_rules! planned_from {
     };
 }
 
-/// Jobs of a namespace may be refused for another reason now, or none.
+/// Requests in a namespace may now succeed or be refused for another reason.
 fn mark_namespace(index: &mut ClusterIndex, namespace: &str) {
     index.changed_namespaces.insert(namespace.to_owned());
     index.mark_namespace(namespace);
@@ -271,7 +272,7 @@ impl Index<SlimQuota> for ClusterIndex {
         let allowed = match self.quotas.apply(quota, Seen::Watched) {
             Change::Nothing => return,
             Change::New { .. } => true,
-            // Its use changes with every pod; what is allowed changes what was refused.
+            // A quota's use changes with every pod; only changed limits affect refusals.
             Change::Newer { old } => {
                 self.quotas.get(&key).is_some_and(|new| old.status.hard != new.status.hard)
             }

@@ -1,4 +1,4 @@
-//! Answers to our own writes and live reads: the index is never older than these.
+//! Responses to our own writes and live reads: the index is never older than these.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use super::ClusterIndex;
 use super::store::{Change, Seen, version};
 
 impl ClusterIndex {
-    /// The answer to a write of ours, or a live read: the index is never older than that.
+    /// Stores the response to our own write or live read.
     pub fn wrote_job(&mut self, job: SlimTrainingJob) {
         self.apply_job(job, Seen::Written);
     }
 
-    /// A live read of a job that was held at version `before` when it was asked for. `false`: the answer is older than that, so the
-    /// server itself went back to an older state; what is known of it counts for nothing.
+    /// Stores a live read of a job that had version `before` when the read began. `false`: the response is
+    /// older, so the server went back to an older state and cached data is invalid.
     pub fn read_job(&mut self, job: SlimTrainingJob, before: u64) -> bool {
         let key = ObjectKey::of(&job);
         let same = self.jobs.get(&key).is_some_and(|held| held.metadata.uid == job.metadata.uid);
@@ -29,12 +29,12 @@ impl ClusterIndex {
         !rewound
     }
 
-    /// The answer to a write of ours, or a live read: the index is never older than that.
+    /// Stores the response to our own write or live read.
     pub fn wrote_pod(&mut self, pod: SlimPod) {
         self.apply_pod(pod, Seen::Written);
     }
 
-    /// A live read of a node; `true`: it is newer than what was known.
+    /// Stores a live read of a node; `true`: it is newer than the known state.
     pub fn wrote_node(&mut self, node: SlimNode) -> bool {
         let key = ObjectKey::of(&node);
         let newer = !matches!(self.nodes.apply(node, Seen::Written), Change::Nothing);
@@ -42,7 +42,7 @@ impl ClusterIndex {
         newer
     }
 
-    /// The answer to a write of ours.
+    /// Stores the response to our own write.
     pub fn wrote_gpu_node(&mut self, node: SlimGpuNode) {
         let name = node.name_any();
         if !matches!(self.gpu_nodes.apply(node, Seen::Written), Change::Nothing) {
@@ -53,7 +53,7 @@ impl ClusterIndex {
         }
     }
 
-    /// Exploration at the job again when a node's agent tells what one of these pods, by [`name_of`], has used.
+    /// Marks the job dirty when an agent reports the energy of one of these pods, named by [`name_of`].
     pub fn await_energy_report(&mut self, job: &ObjectKey, pods: impl Iterator<Item = String>) {
         self.pending_energy.retain(|_, owner| owner != job);
         self.pending_energy.extend(pods.map(|pod| (pod, job.clone())));
@@ -71,18 +71,18 @@ impl ClusterIndex {
         }
     }
 
-    /// The answer to a write of ours.
+    /// Stores the response to our own write.
     pub fn wrote_profile(&mut self, profile: SlimTrainingProfile) {
         self.profiles.apply(profile, Seen::Written);
         self.replan();
     }
 
-    /// A live read found no such object any more.
+    /// A live read found no such object.
     pub fn gone_pod(&mut self, key: &ObjectKey) {
         self.delete_pod(key, None);
     }
 
-    /// Pods that only our own creation has shown for longer than `age`.
+    /// Pods shown only by our own creation for longer than `age`.
     pub fn unconfirmed_pods(&self, age: Duration) -> Vec<ObjectKey> {
         self.pods.unconfirmed(age)
     }

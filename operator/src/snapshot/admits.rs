@@ -1,4 +1,4 @@
-//! Which nodes admit a worker by taints, selector and node affinity, as kube-scheduler judges it.
+//! Which nodes admit a worker by taints, node selector and node affinity, with kube-scheduler's rules.
 
 use andreas_api::names::GPU_RESOURCE;
 use andreas_api::slim::{SlimNode, SlimTaint};
@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{
 };
 use kube::ResourceExt;
 
-/// Whether the node admits a pod of that spec; cordon and readiness are judged elsewhere.
+/// Whether the node admits a pod with this spec. Cordon and readiness are checked elsewhere.
 pub fn admits(spec: &PodSpec, node: &SlimNode) -> bool {
     selected(spec, node) && affine(spec, node) && tolerated(spec, node)
 }
@@ -27,12 +27,12 @@ fn affine(spec: &PodSpec, node: &SlimNode) -> bool {
     selects(required, node)
 }
 
-/// Whether a node selector (alternatives of requirements) admits the node.
+/// Whether a node selector (alternative terms) matches the node.
 pub fn selects(selector: &NodeSelector, node: &SlimNode) -> bool {
     selector.node_selector_terms.iter().any(|term| matches_term(term, node))
 }
 
-/// Requirements of a term are all to be met; an empty term matches nothing.
+/// All requirements of a term must match; an empty term matches nothing.
 fn matches_term(term: &NodeSelectorTerm, node: &SlimNode) -> bool {
     let expressions = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();
@@ -80,7 +80,7 @@ fn tolerated(spec: &PodSpec, node: &SlimNode) -> bool {
     hard.all(|taint| spec.tolerations.iter().flatten().any(|toleration| tolerates(toleration, taint)))
 }
 
-/// Ours tolerate these (LIFECYCLE section 3); whether a silent node is used is judged by its condition.
+/// Our pods tolerate these taints (LIFECYCLE section 3); the node's conditions decide whether it is used.
 fn silence(taint: &SlimTaint) -> bool {
     taint.effect == "NoExecute"
         && matches!(taint.key.as_str(), "node.kubernetes.io/not-ready" | "node.kubernetes.io/unreachable")

@@ -1,37 +1,36 @@
-//! Idle and maximum power of GPU types, for those the administrator does not describe.
+//! Idle and maximum power of GPU types that the administrator does not describe.
 //!
-//! `EnergyPolicy.spec.gpuTypes` goes before the table `andreas_core::board_power`. Types in neither are described by what agents
-//! read ([`super::inventory`]).
+//! `EnergyPolicy.spec.gpuTypes` overrides the table `andreas_core::board_power`. Types in neither take the
+//! agents' readings ([`super::inventory`]).
 
 use andreas_api::EnergyPolicySpec;
 use andreas_core::Watts;
 
-/// Power of one GPU, and of its node beside the GPUs.
+/// Power of one GPU and of its node besides the GPUs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Board {
     /// Draw of one GPU without a job.
     pub idle: Watts,
-    /// Largest draw of one GPU: its default power limit.
+    /// Maximum draw of one GPU: its default power limit.
     pub max: Watts,
-    /// Draw of a node with a running job beside its GPUs.
+    /// Draw of a node with a running job besides its GPUs.
     pub overhead: Watts,
 }
 
-/// Assumed for the cost of energy of a type that nobody describes. Never counted against a budget: with one such nodes are
-/// excluded.
+/// Idle and maximum power assumed for the energy cost of an undescribed type. Never used with a power budget:
+/// such nodes are then excluded.
 const ASSUMED: (Watts, Watts) = (Watts(30.0), Watts(300.0));
-/// The most that an agent may say one GPU draws, W: above every board that is sold or announced.
+/// Maximum draw of one GPU accepted from an agent, W: above every board sold or announced.
 pub const HIGHEST: i32 = 3_000;
-/// Idle draw of a board of which only the maximum is known: this part of it, which few boards
-/// exceed.
+/// Divisor of the maximum that gives the idle draw if only the maximum is known. Few boards draw more.
 pub const IDLE_PART: i32 = 5;
 
-/// The policy or the table says what a GPU type draws.
+/// The policy or the table describes the GPU type's power.
 pub fn described(gpu_type: &str, policy: &EnergyPolicySpec) -> bool {
     policy.gpu_types.iter().any(|row| row.name == gpu_type) || andreas_core::board_power(gpu_type).is_some()
 }
 
-/// Power of a GPU type: the policy's word, else the table's by the type's name, else what is assumed for costs.
+/// Power of a GPU type: from the policy, else the table by the type's name, else the assumption for costs.
 pub fn board(gpu_type: &str, policy: &EnergyPolicySpec) -> Board {
     if let Some(row) = policy.gpu_types.iter().find(|row| row.name == gpu_type) {
         let idle = f64::from(row.idle_watts.max(0));

@@ -1,11 +1,12 @@
-//! What jobs count for against the power budget, in watts that GPUs really draw.
+//! Watts that jobs count for against the power budget.
 //!
-//! A user's own watts, and what is predicted from them, decide what a run costs. They never decide what fits the budget: a
-//! breaker does not know them. Until a run is measured it counts for at least what measured families draw on the type, and
-//! for the board's maximum where too few are known. A run that agents have measured counts for what they measured.
+//! A user's own watts, and predictions from them, decide the cost of a run only. They never decide what fits
+//! the budget: it protects a real breaker. An unmeasured run counts for at least the draw of measured
+//! profiles on its GPU type. With too few of those it counts for the board's maximum. A measured run counts
+//! for its measurement.
 //!
-//! **In**: the index, the policy. **Out**: a bound for each GPU type ([`TypeDraw`]), the measured draw of a run
-//! ([`measured`]), and whether the power limit of a run is in force ([`limit_in_force`]).
+//! **In**: the index, the policy. **Out**: a bound per GPU type ([`TypeDraw`]), the measured draw of a run
+//! ([`measured`]), and whether a run's power limit is in force ([`limit_in_force`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -27,38 +28,38 @@ use super::tables::Types;
 use crate::index::{ClusterIndex, name_of, number};
 use crate::lifecycle::is_member;
 
-/// A run is measured once all its workers have run for so long: agents report figures at least once a minute, and the first
-/// ones are of a GPU on which nothing was loaded yet.
+/// Running time of all workers before a run counts as measured. Agents report at least once a minute, and the
+/// first reports may show an idle GPU.
 const SETTLED: SignedDuration = SignedDuration::from_secs(120);
-/// Figures of agents may lag by a tenth: a smaller change is not reported.
+/// Margin on agents' reports: they omit changes below a tenth.
 const LAG: f64 = 1.1;
-/// So many families must have been measured on a type before what they draw says more than the board's maximum.
+/// Measured profiles of a type that are required before their draw replaces the board's maximum.
 const FEWEST: usize = 3;
-/// Bounds of types move in steps of this part of the board's maximum, so that tables are not made anew for every watt.
+/// Step of a type's bound, as a part of the board's maximum: avoids new tables for every watt.
 const STEP: f64 = 0.05;
-/// A power limit that is not in force after this time is given up for the attempt.
+/// A power limit that is not in force after this time is not offered again during the attempt.
 const SET_WITHIN: SignedDuration = SignedDuration::from_secs(60);
-/// Runs that are remembered at most; forgotten together.
+/// Maximum remembered runs; beyond that all are dropped.
 const MOST: usize = 50_000;
 
-/// What one GPU of a type counts for, W.
+/// Draw of one GPU of a type for the budget, W.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TypeDraw {
-    /// Without a job: nothing counts for less.
+    /// Without a job: the lower bound.
     pub idle: f64,
-    /// At its default power limit: nothing counts for more.
+    /// At its default power limit: the upper bound.
     pub max: f64,
-    /// In a run that is not measured, at least.
+    /// Minimum in an unmeasured run.
     pub unmeasured: f64,
 }
 
 impl TypeDraw {
-    /// What `gpus` GPUs count for whose draw is predicted as `predicted` watts, for all of them.
+    /// Draw of `gpus` GPUs for the budget, if `predicted` watts are predicted for all of them.
     pub fn of_predicted(&self, predicted: f64, gpus: u32) -> f64 {
         self.bounded(predicted.max(self.unmeasured * f64::from(gpus)), gpus)
     }
 
-    /// What `gpus` GPUs count for where one was measured at `each` watts.
+    /// Draw of `gpus` GPUs for the budget, if one was measured at `each` watts.
     pub fn of_measured(&self, each: f64, gpus: u32) -> f64 {
         self.bounded(each * LAG * f64::from(gpus), gpus)
     }
@@ -69,7 +70,7 @@ impl TypeDraw {
     }
 }
 
-/// Says for every type what its GPUs count for. `running`: measured draw of a GPU of runs, by type.
+/// Sets the budget draw of every type. `running`: measured draw per GPU of runs, by type.
 pub(super) fn fill(
     index: &ClusterIndex,
     policy: &EnergyPolicySpec,
@@ -80,7 +81,7 @@ pub(super) fn fill(
     for (_, profile) in index.profiles.iter() {
         let rows = profile.status.iter().flat_map(|status| &status.observations);
         let mut most: BTreeMap<&str, f64> = BTreeMap::new();
-        // The draw under a limit is not that of a run without one.
+        // Draw under a limit differs from that without one.
         for row in rows.filter(|row| row.power_limit_watts.is_none() && row.gpus > 0) {
             let Some(watts) = row.watts else { continue };
             let each = f64::from(watts) / f64::from(row.gpus);
@@ -103,7 +104,7 @@ pub(super) fn fill(
     }
 }
 
-/// The rows of a run that agents have measured at `each` watts for a GPU of what it holds, by what that type counts for.
+/// A run's rows scaled to its measured draw of `each` watts per GPU.
 pub(super) fn with_measured(
     rows: &[Estimate],
     gpu_type: &GpuType,
@@ -117,7 +118,7 @@ pub(super) fn with_measured(
     rows.iter().map(row).collect()
 }
 
-/// Draw of all GPUs that a run holds, W, as the agents of its nodes last reported; `None` where one of them says nothing.
+/// Draw of all GPUs of a run, W, by its agents' last reports; `None` if one of them reports nothing.
 pub fn reported(index: &ClusterIndex, key: &ObjectKey, allocation: &Allocation) -> Option<f64> {
     let mut sum = 0.0;
     for (node, pod) in workers(index, key, allocation)? {
@@ -134,7 +135,7 @@ pub fn reported(index: &ClusterIndex, key: &ObjectKey, allocation: &Allocation) 
     Some(sum)
 }
 
-/// The same once the run is measured: it has run for long enough, and not under another power limit before.
+/// The same for a measured run: it has run long enough and under no other power limit before.
 pub fn measured(
     index: &ClusterIndex,
     key: &ObjectKey,
@@ -145,12 +146,12 @@ pub fn measured(
     usable.then(|| reported(index, key, allocation)).flatten()
 }
 
-/// Whether a run has gone on for so long that what agents report of it is its draw.
+/// Whether a run is old enough for its agents' reports to show its draw.
 pub fn settled(allocation: &Allocation, now: Timestamp) -> bool {
     allocation.running_time.as_ref().is_some_and(|running| now.duration_since(running.0) >= SETTLED)
 }
 
-/// Whether the power limit of what a run holds is in force: its agents take such limits, know this one, and have carried it out.
+/// Whether a run's power limit is in force: its agents support limits, know this one and have set it.
 pub fn limit_in_force(
     index: &ClusterIndex,
     key: &ObjectKey,
@@ -179,7 +180,7 @@ pub fn limit_in_force(
         .is_some_and(|workers| workers.into_iter().all(|(node, pod)| in_force((node, &pod)) == Some(true)))
 }
 
-/// The bound pods of an allocation by node; `None` unless all are there.
+/// The bound pods of an allocation by node; `None` unless all exist.
 fn workers<'a>(
     index: &ClusterIndex,
     key: &ObjectKey,
@@ -198,20 +199,20 @@ fn node_key(node: &str) -> ObjectKey {
     ObjectKey { namespace: String::new(), name: node.to_owned() }
 }
 
-/// What was seen of runs from plan to plan.
+/// Observations of runs across plans.
 #[derive(Default)]
 pub struct Seen {
-    /// Highest measured draw of one GPU, W, by run.
+    /// Maximum measured draw of one GPU, W, by run.
     peaks: HashMap<Run, f64>,
     /// Since when a power limit is not in force, by run and limit.
     unset: HashMap<(Run, i32), Timestamp>,
 }
 
-/// UID of the job, its attempt.
+/// The job's UID and its attempt.
 type Run = (String, i64);
 
 impl Seen {
-    /// Highest draw of one GPU of a run so far, W; `None` until it is measured.
+    /// Maximum draw of one GPU of a run so far, W; `None` until it is measured.
     pub fn measured(
         &mut self,
         index: &ClusterIndex,
@@ -223,7 +224,7 @@ impl Seen {
         if self.peaks.len() > MOST {
             self.peaks.clear();
         }
-        // What is drawn under a limit says nothing of the run without one.
+        // Draw under a limit is no evidence for the run without one.
         let unlimited = allocation.power_limit_watts.is_none();
         let watts = measured(index, key, allocation, now).filter(|_| unlimited && allocation.gpus > 0)?;
         let peak = self.peaks.entry(run(job, allocation)?).or_insert(0.0);
@@ -231,7 +232,7 @@ impl Seen {
         Some(*peak)
     }
 
-    /// From when on limits of a job count; `None`: none is to be offered to it, for one was not set in time.
+    /// From when on the job's power limits count; `None`: offer none, because one was not set in time.
     pub fn limits_count(
         &mut self,
         index: &ClusterIndex,
@@ -247,7 +248,7 @@ impl Seen {
         let Some(allocation) = allocation else { return Some(LimitsCount::WhenSet) };
         let run = run(job, allocation)?;
         let watts = allocation.power_limit_watts.filter(|_| !limit_in_force(index, key, allocation, policy));
-        // It begins to count with the pods: nothing can be set before.
+        // The time counts from the pods' start: no limit can be set before.
         let started = allocation.running_time.is_some();
         if self.unset.len() > MOST {
             self.unset.clear();

@@ -16,23 +16,23 @@ use andreas_predictor::{Estimate, Source, on_time_probability};
 
 /// Epochs of an exploration.
 const EXPLORED_EPOCHS: f64 = 1.0;
-/// Epochs that must remain: with fewer, the information is worth nothing.
+/// Epochs that must remain for an exploration to have value.
 const LEAST_LEFT: f64 = 4.0;
 /// Lower bound of the factor.
 const LEAST_FACTOR: f64 = 0.7;
 
-/// Prices and limits for weighing an exploration.
+/// Prices and limits used to weigh an exploration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExplorationStakes {
-    /// Money for a joule, PUE included.
+    /// Cost of a joule, PUE included.
     pub per_joule: f64,
-    /// Money for a second of the job's time in the system.
+    /// Cost of a second of the job's time in the system.
     pub per_second: f64,
-    /// Time that a restart loses.
+    /// Time lost by a restart.
     pub restart: Seconds,
     /// Epochs left.
     pub epochs: f64,
-    /// Time until the deadline; none without one.
+    /// Time until the deadline; `None` without one.
     pub available: Option<Seconds>,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Exploration {
     pub factor: f64,
 }
 
-/// What an epoch on a row costs.
+/// Cost of an epoch on a row.
 fn cost(row: &planner::Estimate, stakes: &ExplorationStakes) -> f64 {
     row.epoch.0 * (row.power.0 * stakes.per_joule + stakes.per_second)
 }
@@ -55,8 +55,8 @@ fn below(median: f64, sigma: f64, limit: f64) -> f64 {
     on_time_probability(Seconds(median), sigma, Seconds(limit))
 }
 
-/// The look that is worth most, at a type that `may` be looked at; `None`: not worth it, or nothing to compare with. `known`: types
-/// that the run was seen on now.
+/// The most valuable exploration of a type that `may` be explored; `None` if none is worth its cost or
+/// nothing is known to compare with. `known`: types that this run was measured on.
 pub(super) fn best(
     rows: &[planner::Estimate],
     times: &[Estimate],
@@ -104,7 +104,7 @@ pub(super) fn best(
     looks.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, look)| look)
 }
 
-/// The rows with that look in them.
+/// The rows with that exploration applied.
 pub(super) fn with(rows: &[planner::Estimate], look: Exploration) -> Arc<[planner::Estimate]> {
     let taken = |(n, row): (usize, &planner::Estimate)| {
         let factor = if n == look.row { look.factor } else { 1.0 };
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
     use andreas_core::{GpuCount, Watts};
 
-    /// A known type at 100 s, and another one at so many seconds, so unsure.
+    /// A known type at 100 s, and another at `other` seconds with spread `sigma`.
     fn rows(other: f64, sigma: f64, source: Source) -> (Vec<planner::Estimate>, Vec<Estimate>) {
         let row = |gpu_type: &str, epoch: f64, sigma: f64| planner::Estimate {
             gpu_type: gpu_type.into(),
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn a_look_is_worth_it_where_much_is_unknown_and_much_is_left() {
         let factor = look(105.0, 0.4, 200.0).expect("worth it");
-        // Cheaper than what is known by the net worth, and bounded.
+        // Cheaper than the known type by the net value, and bounded.
         assert!((LEAST_FACTOR..0.95).contains(&factor), "{factor}");
         assert_eq!(look(105.0, 0.4, 6.0), None, "too little is left to pay for it");
         assert_eq!(look(105.0, 0.02, 200.0), None, "there is nothing to learn");

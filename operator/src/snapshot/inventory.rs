@@ -1,16 +1,17 @@
-//! Which nodes are planned, of which GPU type, and why the other nodes with GPUs are excluded.
+//! Which nodes are planned, their GPU type, and why other GPU nodes are excluded.
 //!
-//! A pure function of the nodes, what their agents report, and the policy. Rules, in this order:
+//! A pure function of the nodes, the agents' reports and the policy. Rules, in this order:
 //!
-//! 1. A node without any trace of NVIDIA GPUs is no concern of ours.
+//! 1. A node without any sign of NVIDIA GPUs is ignored.
 //! 2. `EnergyPolicy.spec.nodeSelector` must select it; the default selects every node.
-//! 3. MIG in use, or GPUs that are shared: a GPU that is counted is not a whole one. The label `nvidia.com/mig.strategy` says
-//!    nothing: GPU feature discovery writes it on every node of a cluster that NVIDIA's GPU operator has set up
-//!    (`internal/lm/mig-strategy.go` of k8s-device-plugin).
-//! 4. `nvidia.com/gpu` must be offered: by the device plug-in, in `allocatable` or `capacity`.
+//! 3. MIG or shared GPUs exclude it: a counted GPU is then not a whole one. The label
+//!    `nvidia.com/mig.strategy` is no evidence. GPU feature discovery writes it on every node of a cluster
+//!    with NVIDIA's GPU operator (`internal/lm/mig-strategy.go` of k8s-device-plugin).
+//! 4. The device plug-in must offer `nvidia.com/gpu`, in `allocatable` or `capacity`.
 //! 5. The GPU type is the value of the first of `EnergyPolicy.spec.typeLabels` that the node has.
-//! 6. With a power budget somebody must know what such a GPU draws: the policy, the table of boards, or an agent that reads the
-//!    driver's highest power limit. Without a budget a middling board is assumed for costs, and the policy's status says so.
+//! 6. With a power budget, the type's draw must be known: from the policy, the table of boards, or an agent
+//!    that reads the driver's highest power limit. Without a budget a mid-range board is assumed for costs,
+//!    and the policy's status says so.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,10 +32,10 @@ use super::boards;
 use super::nodes::agent_status;
 use crate::index::{ClusterIndex, quantity};
 
-/// What the device plug-in calls shared GPUs where it is told to rename them.
+/// Resource name of shared GPUs if the device plug-in renames them.
 const SHARED_RESOURCE: &str = "nvidia.com/gpu.shared";
 
-/// Labels that only nodes with GPUs have, beside [`LABEL_GPU_PRESENT`], which may be `false`.
+/// Labels of GPU nodes only, besides [`LABEL_GPU_PRESENT`], which may be `false`.
 const TRACES: [&str; 5] = [
     LABEL_GPU_PRODUCT,
     LABEL_GPU_COUNT,
@@ -43,31 +44,31 @@ const TRACES: [&str; 5] = [
     "kubernetes.azure.com/accelerator",
 ];
 
-/// Values of a type label that say nothing of the GPUs: these distributions write their own name as the machine type.
+/// Type label values without GPU information: these distributions write their own name as the machine type.
 const NO_TYPES: [&str; 3] = ["", "k3s", "rke2"];
 
-/// Names of excluded nodes in one message.
+/// Maximum names of excluded nodes in one message.
 const NAMED: usize = 3;
 
-/// Why a node with GPUs is excluded.
+/// Why a GPU node is excluded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exclusion {
-    /// MIG instances are handed out instead of whole GPUs, or beside them.
+    /// MIG instances are offered instead of or besides whole GPUs.
     MigInUse,
     /// Several pods share a GPU: time slicing or MPS.
     SharedGpus,
-    /// No `nvidia.com/gpu`: no device plug-in, or GPUs that dynamic resource allocation alone hands out.
+    /// No `nvidia.com/gpu`: no device plug-in, or GPUs offered by dynamic resource allocation only.
     NoWholeGpus,
-    /// None of the policy's type labels.
+    /// It has none of the policy's type labels.
     NoTypeLabel,
-    /// A power budget is set, and nobody knows what its boards draw.
+    /// A power budget is set, and the draw of its boards is unknown.
     UnknownBoard,
-    /// The policy's node selector leaves it out.
+    /// The policy's node selector does not match.
     NotSelected,
 }
 
 impl Exclusion {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Self; 6] = [
         Self::MigInUse,
         Self::SharedGpus,
@@ -77,7 +78,7 @@ impl Exclusion {
         Self::NotSelected,
     ];
 
-    /// For objects and metrics.
+    /// Name for objects and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::MigInUse => "MigInUse",
@@ -89,7 +90,7 @@ impl Exclusion {
         }
     }
 
-    /// For people: what is wrong, and what to change.
+    /// Human-readable text: the problem and its fix.
     pub fn message(self, policy: &EnergyPolicySpec) -> String {
         match self {
             Self::MigInUse => "MIG is in use; only whole GPUs are planned".into(),
@@ -109,19 +110,19 @@ impl Exclusion {
     }
 }
 
-/// What a node is for us.
+/// How a node is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeUse<'a> {
     /// It has no GPUs.
     NoGpus,
-    /// Its GPUs are planned; their type.
+    /// Its GPUs of this type are planned.
     Planned(&'a str),
     /// It has GPUs that are not planned.
     Excluded(Exclusion),
 }
 
 impl<'a> NodeUse<'a> {
-    /// The GPU type, where its GPUs are planned.
+    /// The GPU type if its GPUs are planned.
     pub fn planned(self) -> Option<&'a str> {
         match self {
             Self::Planned(gpu_type) => Some(gpu_type),
@@ -129,7 +130,7 @@ impl<'a> NodeUse<'a> {
         }
     }
 
-    /// Why it is excluded, if it is.
+    /// The reason if it is excluded.
     pub fn exclusion(self) -> Option<Exclusion> {
         match self {
             Self::Excluded(why) => Some(why),
@@ -140,17 +141,18 @@ impl<'a> NodeUse<'a> {
 
 static DEFAULT: LazyLock<EnergyPolicySpec> = LazyLock::new(EnergyPolicySpec::default);
 
-/// The policy in force, and what is known of the boards of the cluster's GPU types.
+/// The policy in force and the power of the cluster's GPU types.
 pub struct Inventory<'a> {
     policy: Cow<'a, EnergyPolicySpec>,
     unknown: BTreeSet<String>,
 }
 
 impl<'a> Inventory<'a> {
-    /// Of all nodes and agents.
+    /// From all nodes and agents.
     ///
-    /// Types that neither the policy nor the table of boards describes are described by what their agents read: the highest power
-    /// limit of a board, at most [`boards::HIGHEST`]; idle a fifth of it, more than most boards draw.
+    /// A type in neither the policy nor the table of boards takes its agents' readings. The maximum is the
+    /// board's highest power limit, at most [`boards::HIGHEST`]. The idle draw is a fifth of it, more than
+    /// most boards draw.
     pub fn of(index: &'a ClusterIndex) -> Self {
         Self::with(index, index.policy().map_or(&*DEFAULT, |policy| &policy.spec))
     }
@@ -158,7 +160,7 @@ impl<'a> Inventory<'a> {
     /// The same under another policy.
     pub fn with(index: &ClusterIndex, policy: &'a EnergyPolicySpec) -> Self {
         let mut policy = Cow::Borrowed(policy);
-        // Of each type: None where it is described, else the most that an agent has read.
+        // By type: `None` if it is described, else the highest reading of an agent.
         let mut types: BTreeMap<&str, Option<i32>> = BTreeMap::new();
         for (key, node) in index.nodes.iter() {
             let Some(gpu_type) = gpu_type(node, &policy).filter(|_| whole_gpus(node) > 0) else { continue };
@@ -186,17 +188,17 @@ impl<'a> Inventory<'a> {
         Self { policy, unknown }
     }
 
-    /// The policy in force, with rows for the types that agents describe.
+    /// The policy in force, with rows for types described by agents.
     pub fn policy(&self) -> &EnergyPolicySpec {
         &self.policy
     }
 
-    /// GPU types in the cluster of which nobody knows what they draw.
+    /// GPU types in the cluster with unknown draw.
     pub fn unknown(&self) -> &BTreeSet<String> {
         &self.unknown
     }
 
-    /// What a node is for us, whether or not it is ready now.
+    /// How a node is used, ready or not.
     pub fn node_use<'n>(&self, node: &'n SlimNode) -> NodeUse<'n> {
         let limited = self.policy.power_budget_watts.is_some() || !self.policy.windows.is_empty();
         match node_use(node, &self.policy) {
@@ -208,7 +210,7 @@ impl<'a> Inventory<'a> {
     }
 }
 
-/// What a node is for us by its labels and resources.
+/// How a node is used, by its labels and resources.
 pub(super) fn node_use<'a>(node: &'a SlimNode, policy: &EnergyPolicySpec) -> NodeUse<'a> {
     let gpus = whole_gpus(node);
     let (mig, renamed) = (mig_in_use(node), offers(node, SHARED_RESOURCE));
@@ -236,7 +238,7 @@ pub(super) fn node_use<'a>(node: &'a SlimNode, policy: &EnergyPolicySpec) -> Nod
     NodeUse::Excluded(why)
 }
 
-/// The GPU type by the labels alone: the first of the policy's type labels that the node has.
+/// The GPU type by labels alone: the first of the policy's type labels that the node has.
 pub fn gpu_type<'a>(node: &'a SlimNode, policy: &EnergyPolicySpec) -> Option<&'a str> {
     let labels = node.labels();
     policy
@@ -247,7 +249,8 @@ pub fn gpu_type<'a>(node: &'a SlimNode, policy: &EnergyPolicySpec) -> Option<&'a
         .find(|value| !NO_TYPES.contains(value))
 }
 
-/// GPUs that the device plug-in offers. While it restarts the kubelet keeps them in `capacity` for five minutes.
+/// GPUs offered by the device plug-in. During its restart the kubelet keeps them in `capacity` for five
+/// minutes.
 pub fn whole_gpus(node: &SlimNode) -> u64 {
     let of = |amounts: &BTreeMap<String, Quantity>| amounts.get(GPU_RESOURCE).map_or(0, quantity::units);
     of(&node.status.allocatable).max(of(&node.status.capacity))
@@ -266,15 +269,15 @@ fn count(labels: &BTreeMap<String, String>, label: &str) -> Option<u64> {
     labels.get(label)?.parse().ok()
 }
 
-/// MIG instances are offered, or MIG mode is on. With the strategy `mixed` a node may have whole GPUs too: which of its GPUs
-/// those are is not known, so the node is excluded.
+/// MIG instances are offered, or MIG mode is on. With the strategy `mixed` a node may have whole GPUs too.
+/// Which ones is unknown, so the node is excluded.
 fn mig_in_use(node: &SlimNode) -> bool {
     let labels = node.labels();
     let instances = || {
         let mig = labels.range(MIG_PREFIX.to_owned()..).take_while(|(name, _)| name.starts_with(MIG_PREFIX));
         mig.into_iter().any(|(name, value)| name.ends_with(".count") && value != "0")
     };
-    // Replicas are 0 where every GPU has MIG mode on, sliced or not, and 1 or more elsewhere.
+    // Replicas are 0 if every GPU has MIG mode on, sliced or not, else at least 1.
     let mode_on =
         || text(labels, LABEL_MIG_CAPABLE) == "true" && count(labels, LABEL_GPU_REPLICAS) == Some(0);
     text(labels, LABEL_GPU_PRODUCT).contains("-MIG-")
@@ -284,14 +287,14 @@ fn mig_in_use(node: &SlimNode) -> bool {
         || mode_on()
 }
 
-/// The node has some of a resource whose name begins so.
+/// The node has a resource whose name starts with `prefix`.
 fn offers(node: &SlimNode, prefix: &str) -> bool {
     let status = &node.status;
     let all = status.allocatable.iter().chain(&status.capacity);
     all.into_iter().any(|(name, amount)| name.starts_with(prefix) && quantity::units(amount) > 0)
 }
 
-/// More than one pod may hold a GPU.
+/// Several pods may share a GPU.
 fn shared(node: &SlimNode) -> bool {
     let labels = node.labels();
     text(labels, LABEL_GPU_PRODUCT).ends_with("-SHARED")
@@ -303,7 +306,7 @@ fn shared(node: &SlimNode) -> bool {
             .any(|label| !matches!(text(labels, label), "" | "none"))
 }
 
-/// Excluded nodes by reason, for one message: how many, why, and the names of a few.
+/// One message on excluded nodes by reason: number, reason and some names.
 pub fn summary(excluded: &[(String, Exclusion)], policy: &EnergyPolicySpec) -> Option<String> {
     let mut by_reason: BTreeMap<Exclusion, Vec<&str>> = BTreeMap::new();
     for (node, why) in excluded {

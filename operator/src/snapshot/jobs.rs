@@ -1,4 +1,4 @@
-//! One job as the planner sees it.
+//! Converts one job for the planner.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -34,17 +34,17 @@ pub struct Holders {
 }
 
 impl Holders {
-    /// GPUs of a node that jobs of the snapshot hold.
+    /// GPUs of a node held by jobs of the snapshot.
     pub fn gpus_on(&self, node: &str) -> u64 {
         self.on.get(node).copied().unwrap_or(0)
     }
 
-    /// The GPU type that these jobs were placed on there.
+    /// GPU type of these jobs' placement there.
     pub fn type_on(&self, node: &str) -> Option<&str> {
         self.types.get(node).map(String::as_str)
     }
 
-    /// The planner takes this pod off by itself: it is a member of the attempt that its job holds now.
+    /// The planner accounts for this pod itself: it belongs to its job's current attempt.
     pub fn accounts_for(&self, pod: &SlimPod) -> bool {
         let Some(job) = job_label(&pod.metadata) else { return false };
         let over = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
@@ -53,8 +53,8 @@ impl Holders {
     }
 }
 
-/// The claims that hold GPUs in the snapshot. Not among them, so that their pods count as leftovers: one that is stopping for
-/// good, and one that the planner cannot place, because a node of it is gone or is held as another GPU type.
+/// The claims that hold GPUs in the snapshot. Excluded, so that their pods count as leftovers: jobs that stop
+/// for good, and jobs that the planner cannot place. Their node is gone or is held as another GPU type.
 pub(super) fn holders(claims: &BTreeMap<&ObjectKey, (&Claim, Holding)>, index: &ClusterIndex) -> Holders {
     let mut holders = Holders::default();
     for (key, (claim, holding)) in claims {
@@ -98,7 +98,7 @@ fn time(at: Timestamp) -> Time {
     Time(at.as_millisecond() as f64 / 1_000.0)
 }
 
-/// Where a stopped job is to go on, if that is still possible there.
+/// The next placement of a stopped job, if it is still possible.
 fn target(
     job: &SlimTrainingJob,
     holding: &Holding,
@@ -106,7 +106,7 @@ fn target(
     cluster: &Cluster,
 ) -> Option<(Placement, Timestamp)> {
     let target = holding.target.as_ref()?;
-    // The user may have edited what is allowed since, and starting there may have failed.
+    // The user may have edited the allowed GPUs since, or starting there may have failed.
     let gpus = &job.spec.gpus;
     let total = i32::try_from(target.nodes.len()).ok()?.checked_mul(target.gpus_per_worker)?;
     let avoided = job.status.iter().flat_map(|status| &status.avoid).filter(|avoided| avoided.until.0 > now);
@@ -130,7 +130,8 @@ fn target(
     (placement.gpus_per_node.0 > 0 && target.nodes.iter().all(possible)).then_some((placement, target.since))
 }
 
-/// The state for the planner; `None`: not to be planned (holds and wants nothing, or sits on a node that is no more).
+/// The state for the planner. `None`: not planned, because it holds and requests nothing or a node of it is
+/// gone.
 pub(super) fn state(
     job: &SlimTrainingJob,
     claim: &Claim,
@@ -147,7 +148,7 @@ pub(super) fn state(
     };
     let target = target(job, holding, now, cluster);
     match claim {
-        // Between its stop and its start at the target: still a commitment.
+        // Between its stop and its start at the next placement: still a commitment.
         Claim::Waiting { .. } => Some(target.map_or(JobState::Waiting, |(target, since)| {
             JobState::Starting { target, since: time(since.min(now)) }
         })),
@@ -160,7 +161,7 @@ pub(super) fn state(
         }
         Claim::Stopping { goes_on: false, .. } => None,
         Claim::Stopping { gone_by, goes_on: true } => {
-            // Of a silent node nobody knows: as far away as the longest grace period.
+            // Unknown on an unreachable node: assume the longest grace period.
             let gone_by = gone_by.unwrap_or_else(|| now.checked_add(LONGEST_GRACE).unwrap_or(now));
             let target = target.map(|(target, _)| target);
             Some(JobState::Stopping { holds: held()?, target, gone_by: time(gone_by.max(now)) })
@@ -168,10 +169,10 @@ pub(super) fn state(
     }
 }
 
-/// Longest grace period of a checkpoint.
+/// Maximum grace period of a checkpoint.
 const LONGEST_GRACE: jiff::SignedDuration = jiff::SignedDuration::from_secs(3_600);
 
-/// All that a job is made from.
+/// Input for one job.
 pub(super) struct Given<'a> {
     pub index: &'a ClusterIndex,
     pub policy: &'a EnergyPolicySpec,
@@ -180,29 +181,29 @@ pub(super) struct Given<'a> {
     pub job: &'a SlimTrainingJob,
     pub status: Option<&'a TrainingJobStatus>,
     pub table: &'a Table,
-    /// The table as what is seen of the run moves it, where that is far off.
+    /// The table corrected by the run's observed pace, if that is far off.
     pub corrected: Option<&'a Table>,
     pub outlook: Outlook,
     pub specs: &'a WorkerSpecs,
-    /// Epochs that a stop costs where a checkpoint is kept.
+    /// Epochs lost by a stop with a checkpoint.
     pub lost_epochs: f64,
-    /// Measured draw of one GPU of what it holds, W.
+    /// Measured draw per GPU of its allocation, W.
     pub measured: Option<f64>,
-    /// From when on its power limits count; `None`: it is offered none.
+    /// From when on its power limits count; `None`: none is offered.
     pub limits: Option<LimitsCount>,
     /// What admission adds to a worker.
     pub admitted: Option<&'a Admitted>,
     pub now: Timestamp,
 }
 
-/// Workers' needs and the nodes that admit them, looked up once for all jobs that ask alike.
+/// Workers' demands and the nodes that admit them, computed once for equal workers.
 #[derive(Default)]
 pub(super) struct Requirements {
     admitted: HashMap<String, Option<Arc<[NodeName]>>>,
 }
 
 impl Requirements {
-    /// Nodes that take a worker of the job; `None`: all of them.
+    /// Nodes that admit a worker of the job; `None`: all of them.
     fn candidates(&mut self, given: &Given<'_>, held: &[String]) -> Option<Arc<[NodeName]>> {
         let (cluster, spec) = (given.cluster, &given.specs.one);
         let gpus = &given.job.spec.gpus;
@@ -225,7 +226,7 @@ impl Requirements {
                 list(cluster.nodes.keys().filter(|n| admitted(n)).map(|n| node_name(n)).collect())
             })
             .clone();
-        // A job stays where it is, also on a node that would not be chosen today.
+        // A job stays where it is, even on a node that would not be chosen today.
         let here = |name: &NodeName| held.iter().any(|held| held == name.as_str());
         match &found {
             Some(all) if !held.iter().all(|held| listed(all, held)) => {
@@ -237,7 +238,7 @@ impl Requirements {
     }
 }
 
-/// Whether a node is in a list that is in order of name.
+/// Whether a node is in a list sorted by name.
 fn listed(names: &[NodeName], name: &str) -> bool {
     names.binary_search_by(|listed| listed.as_str().cmp(name)).is_ok()
 }
@@ -268,7 +269,7 @@ pub(super) fn job(
         JobState::Running { since, .. } => (time(now) - *since).0.max(0.0),
         _ => 0.0,
     };
-    // Nothing known: not moved before its first progress or one prior's length.
+    // Unknown model: not moved before its first progress or the default run time.
     let settled = !table.prior || outlook.reported || running_for >= outlook.whole_seconds;
     let avoided = status.map(|status| status.avoid.as_slice()).unwrap_or_default();
     let limits = if given.limits.is_some() { table.limits.clone() } else { Vec::new() };
@@ -306,7 +307,7 @@ pub(super) fn job(
         },
         movable: settled,
         min_run: Seconds(policy.min_run_time.seconds_or(0).max(0) as f64),
-        // No more is lost than the attempt has done.
+        // At most the attempt's own progress is lost.
         lost: match spec.checkpoint {
             Some(_) => Seconds((given.lost_epochs * outlook.epoch.median).clamp(0.0, running_for)),
             None => Seconds(running_for),
@@ -315,7 +316,8 @@ pub(super) fn job(
     }
 }
 
-/// A limit that is not offered (any more) is taken for none: the plan lifts it, and until then the job draws less than is counted.
+/// Treats a limit that is no longer offered as none. The plan lifts it; until then the job draws less than
+/// counted.
 fn only_offered_limits(state: &mut JobState, limits: &[LimitEffect]) {
     let offered = |place: &Placement| {
         limits.iter().any(|l| l.gpu_type == place.gpu_type && Some(l.limit) == place.limit)
@@ -333,8 +335,8 @@ fn only_offered_limits(state: &mut JobState, limits: &[LimitEffect]) {
     }
 }
 
-/// Rows of a corrected table, so that what the run holds has the time and the spread that its forecast has. What nodes and limits do
-/// is told by `base`, as it is to the plan.
+/// Rows of a corrected table, scaled so that the current allocation has its forecast's time and spread.
+/// `base` gives the effects of nodes and limits, as for the plan.
 fn paced(
     table: &Table,
     base: &Table,
@@ -356,8 +358,8 @@ fn paced(
     table.rows.iter().enumerate().map(row).collect()
 }
 
-/// The rows, with a look at a type that the family is not known on where its user lets us and that is worth it. Only what can be
-/// stopped and goes on from where it was is moved to learn something.
+/// The rows, with an exploration of an unmeasured type if the user allows it and it is worth its cost. Only a
+/// job that can stop and continue from its checkpoint is moved to explore.
 fn looking(
     given: &Given<'_>,
     rows: Arc<[andreas_planner::Estimate]>,
@@ -373,7 +375,7 @@ fn looking(
     }
     let deadline = crate::lifecycle::status::deadline(spec, job.metadata.creation_timestamp.as_ref());
     let lateness = rules::lateness(policy);
-    // A job without deadline has neither tardiness nor miss; its turnaround counts at least a tenth.
+    // A job without a deadline has no tardiness or miss; its turnaround counts at least a tenth.
     let share =
         if deadline.is_some() { lateness.turnaround_share } else { lateness.turnaround_share.max(0.1) };
     let stakes = ExplorationStakes {

@@ -1,7 +1,7 @@
-//! Power limits that the planner may run GPUs at: which ones, and what they do to a job.
+//! Power limits offered to the planner and their effect on a job.
 //!
-//! Only limits that every GPU of a type can be given are offered, as its nodes' agents report them. A plan counts the draw that a
-//! limit leaves against the budget: one that could not be set would break it.
+//! Only limits that every GPU of a type supports are offered, as reported by its nodes' agents. A plan counts
+//! the limited draw against the budget, so an unsupported limit would break it.
 
 use andreas_api::energy_policy::Limits;
 use andreas_api::{EnergyPolicySpec, GpuNodeStatus};
@@ -11,17 +11,19 @@ use andreas_predictor::{Predictor, Prior, Profile, Source};
 
 use super::tables::Types;
 
-/// Limits offered for a type, beside none. The draw of a job is a smooth function of them: more would only make plans slower.
+/// Limits offered per type, besides none. A job's draw is a smooth function of them; more would only slow
+/// down plans.
 const LEVELS: u32 = 4;
-/// Below this part of the highest limit a GPU crawls: what is known of limits there is too little to plan with
-/// (Zeus, NSDI 2023, measured V100 at 40 to 100 %).
+/// Lowest limit, as a part of the highest. Below it GPUs are very slow and too few data exist (Zeus, NSDI
+/// 2023, measured V100 at 40 to 100 %).
 const LEAST_PART: f64 = 0.4;
-/// Limits are told in steps of so many watts.
+/// Limits are multiples of this, W.
 const STEP: f64 = 5.0;
-/// A limit that leaves more than this part of the draw is none.
+/// A limit that leaves more than this part of the draw is not offered.
 const WORTH: f64 = 0.98;
 
-/// The lowest and highest limit that all GPUs of a node can be given, W; `None` where one of them takes none or nobody says.
+/// Lowest and highest limit that all GPUs of a node support, W; `None` if one supports none or no agent
+/// reports.
 pub fn of_node(agent: Option<&GpuNodeStatus>) -> Option<(i32, i32)> {
     let gpus = &agent?.gpus;
     let shared = gpus.iter().try_fold((1, i32::MAX), |(low, high), gpu| {
@@ -30,13 +32,13 @@ pub fn of_node(agent: Option<&GpuNodeStatus>) -> Option<(i32, i32)> {
     (!gpus.is_empty() && shared.0 < shared.1).then_some(shared)
 }
 
-/// What two nodes' GPUs share.
+/// The common range of two nodes.
 pub fn shared(one: (i32, i32), other: (i32, i32)) -> Option<(i32, i32)> {
     let both = (one.0.max(other.0), one.1.min(other.1));
     (both.0 < both.1).then_some(both)
 }
 
-/// The limits to offer for a type whose GPUs take limits in `range`, lowest first; none if the policy says `Off`.
+/// Limits to offer for a type with this `range`, lowest first; none if the policy says `Off`.
 pub fn levels(gpu_type: &str, range: Option<(i32, i32)>, policy: &EnergyPolicySpec) -> Vec<i32> {
     let Some((low, high)) = range.filter(|_| policy.limits != Limits::Off) else { return Vec::new() };
     let row = policy.gpu_types.iter().find(|row| row.name == gpu_type);
@@ -53,8 +55,8 @@ pub fn levels(gpu_type: &str, range: Option<(i32, i32)>, policy: &EnergyPolicySp
     levels
 }
 
-/// What the limits of the allowed types do to a family, seen on as many GPUs as its prior has, on one node. Nothing for a family of which nothing
-/// is known: its draw is a guess.
+/// The effect of limits on a job, by allowed type. It is taken at the GPU count of the job's prior, on one
+/// node. Empty for an unknown model: its draw is a guess.
 pub fn effects(
     predictor: &Predictor,
     family: &Profile,

@@ -1,8 +1,8 @@
-//! Work that a stop costs a job with a checkpoint: what it did since it last saved.
+//! Work lost by stopping a job with a checkpoint: everything since it last saved.
 //!
-//! No program says when it saved. It shows when its next attempt goes on from less than the last one had reported: that
-//! much was lost. A family's jobs (same profile) save alike, so what is seen of one is taken for the others of it. Where
-//! nothing was seen, nothing is assumed: the stop itself gives the program its grace to save.
+//! Programs do not report saves. A loss shows when the next attempt continues below the last one's reported
+//! progress. Jobs of the same profile save alike, so one job's loss is used for the others. Without an
+//! observation no loss is assumed: the program has its grace period to save.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use andreas_runtime::watch::ObjectKey;
 use super::tables::profile_key;
 use crate::index::ClusterIndex;
 
-/// Epochs that stops have cost, seen job by job.
+/// Observed epochs lost by stops, per job.
 #[derive(Debug, Default)]
 pub(super) struct LostWork {
     families: BTreeMap<ObjectKey, (f64, u32)>,
 }
 
 impl LostWork {
-    /// What the jobs of the cluster show, those that have ended included.
+    /// Losses of all jobs of the cluster, ended ones included.
     pub fn seen(index: &ClusterIndex) -> Self {
         let mut families: BTreeMap<ObjectKey, (f64, u32)> = BTreeMap::new();
         for (_, job) in index.jobs.iter() {
@@ -33,15 +33,16 @@ impl LostWork {
         Self { families }
     }
 
-    /// Epochs that a stop of a job with that many costs: its own last loss, else the mean of its family, else none.
+    /// Epochs lost by a stop of a job with `epochs` epochs: its own last loss, else its profile's mean, else
+    /// 0.
     pub fn epochs(&self, status: Option<&TrainingJobStatus>, epochs: i32, family: &ObjectKey) -> f64 {
         let mean = || self.families.get(family).map(|(sum, count)| sum / f64::from((*count).max(1)));
         status.and_then(|status| lost_epochs(status, epochs)).or_else(mean).unwrap_or(0.0)
     }
 }
 
-/// By how many epochs the newest attempt that reported began below the end of the one that ran before it; at least 0. The
-/// first report comes some seconds after the start, so it is rather too little.
+/// How many epochs the newest reporting attempt began below the end of the one before it; at least 0. The
+/// first report comes some seconds after the start, so the result is rather too low.
 fn lost_epochs(status: &TrainingJobStatus, epochs: i32) -> Option<f64> {
     let progress = status.progress.as_ref()?;
     let before = status.history.iter().rev().find(|r| r.attempt < progress.attempt && r.started.is_some())?;
@@ -58,7 +59,8 @@ mod tests {
     use super::*;
     use crate::testing;
 
-    /// A job of 100 epochs whose first attempt had reported `ended` percent when it was stopped, and whose second goes on from `from`.
+    /// A job of 100 epochs. Its first attempt had reported `ended` percent when it was stopped; the second
+    /// continues from `from`.
     fn stopped(name: &str, profile: &str, checkpoint: Value, ended: i32, from: i32) -> SlimTrainingJob {
         let at = "2026-01-01T00:00:00Z";
         let mut job = testing::job(
@@ -82,7 +84,7 @@ mod tests {
         let own = stopped("a", "bert", saves(), 50, 40);
         index.apply(own.clone());
         index.apply(stopped("b", "bert", saves(), 30, 30));
-        // What was not saved at all teaches nothing of checkpoints, nor does another family.
+        // A job without any save shows nothing about checkpoints; nor does another profile.
         index.apply(stopped("c", "bert", Value::Null, 80, 0));
         index.apply(stopped("d", "gpt", saves(), 70, 10));
         let lost = LostWork::seen(&index);

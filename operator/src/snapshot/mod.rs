@@ -1,15 +1,19 @@
-//! From what is known to the planner's Snapshot: a pure function of the index, the claims and the instant.
+//! Builds the planner's Snapshot: a pure function of the index, the claims and the instant.
 //!
-//! **In**: [`ClusterIndex`], [`Ledger`] (claims, statuses being written), predictions ([`tables`]), the instant.
-//! **Out**: [`Built`]: the Snapshot, the state of each job that it was made from (decisions for another state are not
-//! carried out), and the nodes that are excluded.
+//! **In**: [`ClusterIndex`], [`Ledger`] (claims, statuses being written), predictions ([`tables`]), the
+//! instant. **Out**: [`Built`]: the Snapshot, the state of each job that it was made from (decisions for
+//! another state are not carried out), and the excluded nodes.
 //!
-//! What is judged here and not by the planner: which nodes are planned ([`inventory`]) and usable ([`nodes`]), which of them admit a
-//! job's worker ([`admits`]), what foreign pods and leftovers of ours take, what quotas leave ([`quota`]), which power limits
-//! there are to choose from ([`limits`]), what a look at an unknown GPU type is worth ([`look`]), what a
-//! stop would lose ([`lost`]), prices and budget over time ([`rules`]).
+//! Decided here and not by the planner:
 //!
-//! **Must never be here**: I/O, policy.
+//! * which nodes are planned ([`inventory`]) and usable ([`nodes`]), and which admit a job's worker
+//!   ([`admits`]);
+//! * use by foreign pods and by our leftovers, and free quota ([`quota`]);
+//! * the power limits to choose from ([`limits`]) and the value of exploring an unknown GPU type
+//!   ([`exploration`]);
+//! * the work lost by a stop ([`lost`]); prices and budget over time ([`rules`]).
+//!
+//! **Never here**: I/O, policy.
 
 mod admits;
 pub mod boards;
@@ -50,59 +54,59 @@ pub use nodes::{agent_status, broken_gpus, usable};
 pub use tables::{Table, Tables};
 pub use volumes::single_node_claim;
 
-/// A Snapshot and what it was made from.
+/// A Snapshot and its inputs.
 pub struct Built {
     /// For the planner.
     pub snapshot: Snapshot,
     /// `status.decisions` of each job in the snapshot.
     pub basis: BTreeMap<ObjectKey, i64>,
-    /// Waiting jobs that have no place in the snapshot, with their `status.decisions`.
+    /// Waiting jobs outside the snapshot, with their `status.decisions`.
     pub queued: Vec<(ObjectKey, i64, places::Queued)>,
-    /// What is expected of every job that has not ended.
+    /// Predictions for every job that has not ended.
     pub expected: Vec<Expected>,
-    /// When waiting jobs may start; known once there is a plan.
+    /// Expected starts of waiting jobs; known once there is a plan.
     pub starts: BTreeMap<JobId, Time>,
-    /// The earliest end of a back-off, when to plan again.
+    /// Earliest end of a backoff: the time of the next plan.
     pub not_before: Option<Timestamp>,
-    /// For people: which nodes with GPUs are not planned, and why; `None` where all are.
+    /// Human-readable text: GPU nodes that are not planned, and why; `None` if there are none.
     pub excluded: Option<String>,
-    /// Power limits that each job could run at, where they are looked at and not set.
+    /// Power limits that each job could run at, if they are only evaluated and not set.
     pub observed_limits: Option<BTreeMap<JobId, Vec<LimitEffect>>>,
-    /// What a plan with them draws; known once there is a plan.
+    /// Draw of a plan with them; known once there is a plan.
     pub limited: Option<Watts>,
 }
 
-/// What is expected of one job.
+/// Predictions for one job.
 pub struct Expected {
     /// The job.
     pub key: ObjectKey,
-    /// Predictions for it.
+    /// Its predictions.
     pub table: Arc<Table>,
-    /// How far it is and how fast, as the snapshot has it.
+    /// Its progress and pace in the snapshot.
     pub outlook: Outlook,
 }
 
-/// The planner's name of a job.
+/// The planner's ID of a job.
 pub fn job_id(key: &ObjectKey) -> JobId {
     JobId::new(format!("{}/{}", key.namespace, key.name))
 }
 
-/// The job of a planner's name.
+/// The job of a planner's ID.
 pub fn job_key(id: &JobId) -> Option<ObjectKey> {
     let (namespace, name) = id.as_str().split_once('/')?;
     Some(ObjectKey { namespace: namespace.to_owned(), name: name.to_owned() })
 }
 
-/// A pace that differs by more than this from its table moves what is thought of all its configurations.
+/// A pace that differs by more than this part from the table corrects the predictions of all configurations.
 const OFF: f64 = 0.05;
 
-/// What a job holds, as the snapshot sees it.
+/// What a job holds in the snapshot.
 struct Holding {
     allocation: Option<Allocation>,
     target: Option<NextPlacement>,
 }
 
-/// Gathers a snapshot. `tables` takes the newest model; `prices` are those of the last plan.
+/// Builds a snapshot. `tables` takes the newest model; `prices` are the last plan's.
 pub fn build(
     index: &ClusterIndex,
     ledger: &Ledger,
@@ -114,7 +118,7 @@ pub fn build(
     let policy = inventory.policy();
     let second = now.as_second();
 
-    // What each job holds: by the status being written, else the one last seen.
+    // What each job holds: by the status being written, else by the last observed one.
     let mut claims: BTreeMap<&ObjectKey, (&Claim, Holding)> = BTreeMap::new();
     for (key, job) in index.jobs.iter() {
         let Some(memory) = ledger.get(key).filter(|memory| Some(&memory.uid) == job.metadata.uid.as_ref())
@@ -157,7 +161,7 @@ pub fn build(
     let mut grace = 0_i64;
     let mut requirements = jobs::Requirements::default();
     let lost = lost::LostWork::seen(index);
-    // Where a family runs already nobody need look: one at a time is enough.
+    // One run per profile and type is enough; others need not explore.
     let mut looks: BTreeSet<(ObjectKey, GpuType)> = claims
         .iter()
         .filter_map(|(key, (_, holding))| {
@@ -184,7 +188,7 @@ pub fn build(
         grace = grace.max(crate::lifecycle::pods::grace_seconds(&job.spec));
         let status = ledger.get(key).and_then(|memory| memory.pending.as_ref()).or(job.status.as_ref());
         let outlook = forecast::outlook(job, status, &table, now);
-        // What goes as predicted keeps its table: nothing moves for a per cent.
+        // A pace close to the prediction keeps its table: no change for one per cent.
         let off = outlook.seen.filter(|_| (outlook.pace_factor - 1.0).abs() > OFF);
         let corrected = off.and_then(|seen| tables.corrected(index, job, &cluster.types, seen));
         basis.insert((*key).clone(), status.and_then(|status| status.decisions).unwrap_or(0));
@@ -262,7 +266,7 @@ fn info(name: &GpuType, policy: &EnergyPolicySpec) -> GpuTypeInfo {
     GpuTypeInfo { name: name.clone(), idle: board.idle, max: board.max }
 }
 
-/// What a namespace's quotas leave: used by everything but the pods of jobs that the planner accounts for itself.
+/// A namespace's free quota. Used counts everything but the pods of jobs that the planner accounts for.
 fn namespace(index: &ClusterIndex, name: &str, holders: &jobs::Holders) -> Option<Namespace> {
     let quotas: Vec<_> = index
         .quotas

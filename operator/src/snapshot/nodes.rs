@@ -1,4 +1,4 @@
-//! Which nodes are ours to plan, and what of them is free.
+//! Which nodes are planned, and their free resources.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use super::{gpus, node_name};
 use crate::index::quantity::HOST_PORT;
 use crate::index::{Amounts, ClusterIndex, name_of, owner, takes};
 
-/// Memory of one of its GPUs, MiB; 0 where no label says.
+/// Memory of one GPU, MiB; 0 without a label.
 pub fn gpu_memory(node: &SlimNode) -> i64 {
     node.labels().get(LABEL_GPU_MEMORY).and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// A worker may be put there now: ready, not cordoned, not being deleted.
+/// A worker may be placed there now: ready, not cordoned, not being deleted.
 pub fn usable(node: &SlimNode) -> bool {
     let ready = node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
     ready && !node.spec.unschedulable && node.metadata.deletion_timestamp.is_none()
@@ -35,23 +35,24 @@ pub fn usable(node: &SlimNode) -> bool {
 /// The nodes of a snapshot.
 #[derive(Default)]
 pub struct Cluster {
-    /// Types of the nodes, with how many GPUs there are.
+    /// Types of the nodes, with their number of GPUs.
     pub types: Types,
     /// Nodes in the snapshot, by name.
     pub nodes: BTreeMap<String, Node>,
-    /// What they have, and what of it pods take that the planner does not account for, beside GPUs, CPU, memory and pods.
+    /// Their other resources (not GPUs, CPU, memory and pods): the capacity, and the use by pods that the
+    /// planner does not account for.
     others: BTreeMap<String, [Others; 2]>,
-    /// Those of them that may take new workers.
+    /// Those that may take new workers.
     pub usable: BTreeSet<String>,
-    /// Nodes with GPUs that are not planned, and why.
+    /// GPU nodes that are not planned, and why.
     pub excluded: Vec<(String, Exclusion)>,
 }
 
 type Others = BTreeMap<Arc<str>, u64>;
 
 impl Cluster {
-    /// Limits every node to what it has of the named resources and host ports: what no worker asks for is of no interest, and
-    /// what a worker asks for and a node does not have is 0 there.
+    /// Limits every node to the named resources and host ports. Others are requested by no worker; a named
+    /// one that the node lacks is 0.
     pub fn limit(&mut self, names: &BTreeSet<Arc<str>>) {
         for (name, node) in &mut self.nodes {
             let Some([has, taken]) = self.others.get(name) else { continue };
@@ -64,13 +65,13 @@ impl Cluster {
         }
     }
 
-    /// For the planner, in order of name.
+    /// For the planner, sorted by name.
     pub fn planned(&self) -> Vec<Node> {
         self.nodes.values().cloned().collect()
     }
 }
 
-/// Gathers the managed nodes, and any others that hold jobs of ours.
+/// Collects the managed nodes, and any others with jobs of ours.
 pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders) -> Cluster {
     let policy = inventory.policy();
     let mut cluster = Cluster::default();
@@ -81,7 +82,8 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
         let of_node = inventory.node_use(node);
         cluster.excluded.extend(of_node.exclusion().map(|why| (key.name.clone(), why)));
         let held = holders.gpus_on(&key.name);
-        // A node is of the type that its jobs were placed on, whatever its labels say now, and takes no others meanwhile.
+        // A node keeps the type of its jobs' placement, whatever its labels say now, and takes no other types
+        // meanwhile.
         let product = holders.type_on(&key.name).filter(|_| held > 0).or_else(|| gpu_type(node, policy));
         let Some(product) = product else { continue };
         let open = of_node.planned() == Some(product) && usable(node);
@@ -102,7 +104,7 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
         let broken = broken_gpus(index, key, node, accounted);
         let mut free = allocatable.clone().minus(taken);
         free.gpus = free.gpus.saturating_sub(broken);
-        // What is not open is only as large as what our jobs hold there.
+        // A node closed to new workers counts only as large as our jobs there.
         if !open {
             free.gpus = free.gpus.min(held);
         }
@@ -119,7 +121,7 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
             })
             .or_insert(takes);
         let power = *powers.entry(product).or_insert_with(|| board(product, policy));
-        // A node that vanished from `allocatable` while jobs run there is as large as what they hold.
+        // A node without `allocatable` GPUs while jobs run there counts as large as their GPUs.
         let size = allocatable.gpus.max(held);
         let planned = Node {
             name: node_name(&key.name),
@@ -149,11 +151,12 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
     cluster
 }
 
-/// What pods of ours take whose job the planner does not account for: of deleted jobs, of earlier attempts, withdrawn ones.
+/// Use by our pods of jobs that the planner does not account for: deleted jobs, earlier or withdrawn
+/// attempts.
 fn leftovers(index: &ClusterIndex, holders: &Holders) -> BTreeMap<String, Amounts> {
     let mut sums: BTreeMap<String, Amounts> = BTreeMap::new();
     for (_, pod) in index.pods.iter() {
-        // Orphans are foreign use already.
+        // Orphans are included in foreign use.
         if owner(&pod.metadata).is_none() || holders.accounts_for(pod) {
             continue;
         }
@@ -165,17 +168,18 @@ fn leftovers(index: &ClusterIndex, holders: &Holders) -> BTreeMap<String, Amount
     sums
 }
 
-/// What the agent on a node says; `None`: none lives there, or it has ended.
+/// Status of a node's agent; `None`: no agent, or it has ended.
 pub fn agent_status<'a>(index: &'a ClusterIndex, key: &ObjectKey) -> Option<&'a GpuNodeStatus> {
     let status = index.gpu_nodes.get(key)?.status.as_ref()?;
     status.agent_version.is_some().then_some(status)
 }
 
-/// GPUs that must not be used and are still among those that pods may ask for. `ours` says of a pod's name whether the caller counts its
-/// GPUs as free or held by jobs; GPUs of all others are in use anyway, broken or not.
+/// GPUs that must not be used but are still allocatable. `ours` says by pod name whether the caller counts a
+/// pod's GPUs as free or held by jobs. All others' GPUs are in use anyway, broken or not.
 ///
-/// The device plug-in takes broken GPUs out of `allocatable` and leaves them in `capacity`; the agent names them too, sooner or
-/// later or for other reasons. It is not known which ones the plug-in means: as many as possible are taken for the same ones.
+/// The device plug-in removes broken GPUs from `allocatable` and leaves them in `capacity`. The agent names
+/// them too, at another time or for other reasons. Which ones the plug-in removed is unknown, so as many as
+/// possible are assumed the same.
 pub fn broken_gpus(
     index: &ClusterIndex,
     key: &ObjectKey,
@@ -192,8 +196,8 @@ pub fn broken_gpus(
     (open.len() as u64).saturating_sub(taken_out_of_ours)
 }
 
-/// Draw of GPUs that pods of others hold, where an agent says: of as many GPUs as the node offers, and of each at most what its
-/// board can draw. A broken or taken-over agent cannot use up the power budget of the cluster.
+/// Draw of GPUs held by foreign pods, as reported by the agent. Bounded by the node's number of GPUs and the
+/// board's maximum, so a faulty or compromised agent cannot exhaust the power budget.
 pub fn foreign_power(
     index: &ClusterIndex,
     key: &ObjectKey,

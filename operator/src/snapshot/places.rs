@@ -1,7 +1,7 @@
-//! Which waiting jobs take part in a plan: of each namespace the oldest, and no more than a plan can hold.
+//! Which waiting jobs take part in a plan: each namespace's oldest, up to the size limit of a plan.
 //!
-//! A job that has, or is about to get, GPUs always takes part. Without a bound one namespace could make plans slow, fill the
-//! operator's memory, or have the planner refuse the snapshot as a whole.
+//! A job that has or is about to get GPUs always takes part. Without a limit one namespace could slow down
+//! plans, fill the operator's memory, or make the planner refuse the whole snapshot.
 
 use std::collections::BTreeMap;
 
@@ -10,22 +10,22 @@ use jiff::Timestamp;
 
 use crate::executor::fair::shares;
 
-/// Most waiting jobs of one namespace in a plan.
+/// Maximum waiting jobs of one namespace in a plan.
 pub const MOST_OF_ONE_NAMESPACE: usize = 10_000;
-/// Most waiting jobs in a plan, shared evenly by the namespaces that have more.
+/// Maximum waiting jobs in a plan, shared evenly by the namespaces with more.
 pub const MOST: usize = 20_000;
 
-/// A job that waits for a place in the plan.
+/// A job that waits to take part in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queued {
-    /// Jobs of its namespace that were made before it and wait as well.
+    /// Older waiting jobs of its namespace.
     pub before: usize,
-    /// How many of the namespace take part.
+    /// Jobs of the namespace that take part.
     pub share: usize,
 }
 
 impl Queued {
-    /// For people. Rounded, so that it does not change with every job that ends.
+    /// Human-readable text. Rounded, so that it does not change with every ended job.
     pub fn message(self) -> String {
         format!(
             "more than {} jobs of this namespace wait that were made before it; the oldest {} are planned",
@@ -35,14 +35,14 @@ impl Queued {
     }
 }
 
-/// Two digits are kept.
+/// Keeps two digits.
 fn rounded_down(number: usize) -> usize {
     let unit = 10_usize.pow(number.checked_ilog10().unwrap_or(0).saturating_sub(1));
     number / unit * unit
 }
 
-/// The waiting jobs, with the time when they were made, that do not take part in a plan that holds `most`, and `of_one` of a
-/// namespace.
+/// The waiting jobs, given with creation times, that take no part in a plan. The limits are `most` jobs and
+/// `of_one` per namespace.
 pub fn without_place<'a>(
     waiting: impl Iterator<Item = (&'a ObjectKey, Timestamp)>,
     of_one: usize,
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn the_oldest_jobs_of_each_namespace_take_part() {
         let keys: Vec<_> = (0..6).map(|n| key("a", n)).chain([key("z", 0)]).collect();
-        // Later names were made earlier.
+        // Later names were created earlier.
         let waiting = keys.iter().enumerate().map(|(n, key)| (key, made(100 - n)));
         let queued = without_place(waiting, 4, 100);
         assert_eq!(

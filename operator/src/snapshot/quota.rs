@@ -1,4 +1,4 @@
-//! ResourceQuotas as the planner reads them: what is left per quota object and resource, and what a worker takes.
+//! ResourceQuotas for the planner: what is left per quota and resource, and what a worker uses.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::index::quantity::{at_most, of_whole_pods, thousandths, units};
 /// Amounts by `<quota>/<resource>`: CPU in thousandths, everything else in whole units.
 pub type Amounts = BTreeMap<Arc<str>, u64>;
 
-/// A resource of pods as quotas name it.
+/// A pod resource as named by quotas.
 enum Named<'a> {
     Requests(&'a str),
     Limits(&'a str),
 }
 
-/// `cpu`, `requests.cpu`, `limits.cpu`, `requests.nvidia.com/gpu`, `requests.ephemeral-storage`...; `None`: it is not one of
-/// pods (`requests.storage` is of claims).
+/// `cpu`, `requests.cpu`, `limits.cpu`, `requests.nvidia.com/gpu`, `requests.ephemeral-storage`...; `None`:
+/// not a pod resource (`requests.storage` is for claims).
 fn named(resource: &str) -> Option<Named<'_>> {
     if let Some(name) = resource.strip_prefix("requests.") {
         return (name != "storage").then_some(Named::Requests(name));
@@ -40,8 +40,8 @@ fn read(resource: &str, quantity: &Quantity) -> u64 {
     }
 }
 
-/// Whether a quota counts our pods. Ours never have `activeDeadlineSeconds`, have the training PriorityClass, and ask for
-/// GPUs, so they are never `BestEffort` (extended resources do not count there: judged by CPU and memory).
+/// Whether a quota counts our pods. They never have `activeDeadlineSeconds`, have the training PriorityClass,
+/// and request GPUs. Extended resources do not count for `BestEffort`, which depends on CPU and memory.
 fn counts(quota: &SlimQuota, best_effort: bool) -> bool {
     let plain = quota.spec.scopes.iter().all(|scope| match scope.as_str() {
         "Terminating" => false,
@@ -79,12 +79,12 @@ fn scoped(quota: &SlimQuota) -> bool {
         || quota.spec.scope_selector.as_ref().is_some_and(|s| !s.match_expressions.is_empty())
 }
 
-/// The resources of a quota that a training run takes of.
+/// The resources of a quota that a training run uses.
 fn concerns(resource: &str) -> bool {
     matches!(resource, "pods" | "count/pods" | "services" | "count/services") || named(resource).is_some()
 }
 
-/// What a quota leaves of each resource that concerns us; nothing below 0.
+/// What a quota leaves of each such resource; at least 0.
 pub fn left(quota: &SlimQuota) -> Amounts {
     let name = quota.name_any();
     let concerned = quota.status.hard.iter().filter(|(resource, _)| concerns(resource));
@@ -96,7 +96,7 @@ pub fn left(quota: &SlimQuota) -> Amounts {
         .collect()
 }
 
-/// What one pod of that spec takes of a namespace's quotas.
+/// Use of a namespace's quotas by one pod with this spec.
 pub fn pod_takes(quotas: &[&SlimQuota], spec: &SlimPodSpec) -> Amounts {
     let best_effort = best_effort(spec);
     take(quotas, |quota, resource| {
@@ -112,7 +112,7 @@ pub fn pod_takes(quotas: &[&SlimQuota], spec: &SlimPodSpec) -> Amounts {
     })
 }
 
-/// What a gang takes once: its Service.
+/// Use by a gang once: its Service.
 pub fn gang_takes(quotas: &[&SlimQuota]) -> Amounts {
     take(quotas, |quota, resource| {
         u64::from(matches!(resource, "services" | "count/services") && !scoped(quota))
@@ -133,7 +133,7 @@ fn take(quotas: &[&SlimQuota], of: impl Fn(&SlimQuota, &str) -> u64) -> Amounts 
     amounts
 }
 
-/// Neither CPU nor memory is asked for or limited anywhere.
+/// No container has a CPU or memory request or limit.
 fn best_effort(spec: &SlimPodSpec) -> bool {
     let containers = spec.containers.iter().chain(&spec.init_containers).map(|c| &c.resources);
     containers.chain(&spec.resources).all(|resources| {
@@ -148,7 +148,7 @@ fn amount(name: &str, of: &BTreeMap<String, Quantity>) -> Option<u64> {
 }
 
 fn requests(spec: &SlimPodSpec, name: &str) -> u64 {
-    // A limit without request is a request.
+    // A limit without a request is the request.
     let of = |r: &SlimResources| amount(name, &r.requests).or_else(|| amount(name, &r.limits)).unwrap_or(0);
     let containers = at_most(spec, |c| of(&c.resources), 0, u64::saturating_add, u64::max);
     let whole = spec.resources.as_ref().filter(|_| of_whole_pods(name));
@@ -164,7 +164,7 @@ fn limits(spec: &SlimPodSpec, name: &str) -> u64 {
     let containers = at_most(spec, |c| of(&c.resources), 0, u64::saturating_add, u64::max);
     let whole = spec.resources.as_ref().filter(|_| of_whole_pods(name));
     let limit = whole.and_then(|whole| amount(name, &whole.limits)).unwrap_or(containers);
-    // Overhead counts against a limit where there is one.
+    // Overhead counts against a limit if there is one.
     if limit == 0 { 0 } else { limit.saturating_add(amount(name, &spec.overhead).unwrap_or(0)) }
 }
 

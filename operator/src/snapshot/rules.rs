@@ -1,4 +1,4 @@
-//! The policy as the planner reads it: prices and budget over time, what lateness costs.
+//! The policy for the planner: prices and budget over time, and the cost of lateness.
 
 use andreas_api::EnergyPolicySpec;
 use andreas_api::energy_policy::PowerBudgetScope;
@@ -11,18 +11,18 @@ use kube::ResourceExt;
 use crate::index::ClusterIndex;
 
 const DAY: i64 = 86_400;
-/// How far ahead windows are laid out: past the planner's longest period.
+/// Days for which windows are laid out: beyond the planner's longest period.
 const AHEAD_DAYS: i64 = 4;
 
-/// Minutes of the day out of `HH:MM`; `None` where it is not a time of day.
+/// Minutes of the day from `HH:MM`; `None` if it is no time of day.
 fn minutes(text: &str) -> Option<i64> {
     let (hours, minutes) = text.split_once(':')?;
     let (hours, minutes): (i64, i64) = (hours.parse().ok()?, minutes.parse().ok()?);
     ((0..24).contains(&hours) && (0..60).contains(&minutes)).then_some(hours * 60 + minutes)
 }
 
-/// Daily windows (UTC) as steps from a day before `now` to some days after it. The first window of the list that covers
-/// an instant counts; `base` holds where none does.
+/// Daily windows (UTC) as steps, from a day before `now` to some days after it. The first window of the list
+/// that covers an instant counts, else `base`.
 fn daily<T: Copy + PartialEq>(windows: &[(&str, &str, T)], base: T, now: i64) -> Steps<T> {
     let windows: Vec<(i64, i64, T)> =
         windows.iter().filter_map(|(from, to, value)| Some((minutes(from)?, minutes(to)?, *value))).collect();
@@ -55,7 +55,7 @@ pub fn pue(policy: &EnergyPolicySpec) -> f64 {
     (f64::from(policy.pue_milli) / 1_000.0).max(1.0)
 }
 
-/// Price of energy over time, PUE included; `now` in seconds since the epoch.
+/// Energy price over time, PUE included; `now` in seconds since the epoch.
 pub fn tariff(policy: &EnergyPolicySpec, now: i64) -> Tariff {
     let windows: Vec<_> = policy
         .tariff
@@ -65,14 +65,14 @@ pub fn tariff(policy: &EnergyPolicySpec, now: i64) -> Tariff {
     daily(&windows, price(policy.price_per_kwh_micros, policy), now)
 }
 
-/// Price of energy at an instant, PUE included.
+/// Energy price at an instant, PUE included.
 pub fn price_at(policy: &EnergyPolicySpec, at: i64) -> EnergyPrice {
     tariff(policy, at).at(Time(at as f64)).unwrap_or_else(|| price(policy.price_per_kwh_micros, policy))
 }
 
 /// The power budget over time; `look_ahead`: the longest grace period.
 pub fn budget(policy: &EnergyPolicySpec, now: i64, look_ahead: Seconds) -> Option<PowerBudget> {
-    /// Where only windows limit power: more than any cluster draws.
+    /// Base power if only windows limit it, W: above any cluster's draw.
     const UNLIMITED: f64 = 1e12;
     if policy.power_budget_watts.is_none() && policy.windows.is_empty() {
         return None;
@@ -92,7 +92,7 @@ pub fn budget(policy: &EnergyPolicySpec, now: i64, look_ahead: Seconds) -> Optio
     })
 }
 
-/// What lateness and time in the system cost beside the weights.
+/// Cost of lateness and time in the system besides the weights.
 pub fn lateness(policy: &EnergyPolicySpec) -> Lateness {
     Lateness {
         turnaround_share: f64::from(policy.turnaround_share_milli.max(0)) / 1_000.0,
@@ -101,8 +101,8 @@ pub fn lateness(policy: &EnergyPolicySpec) -> Lateness {
     }
 }
 
-/// The weight that counts for a job of a namespace, in plans and in the bill: the job's own, bounded by the namespace's
-/// annotation `andreas.dev/max-weight`. An annotation that is not a whole number bounds nothing.
+/// Effective weight of a job, in plans and costs. It is the job's own, bounded by the namespace's annotation
+/// `andreas.dev/max-weight`. An annotation that is not a whole number is ignored.
 pub fn bounded_weight(index: &ClusterIndex, namespace: &str, weight: i32) -> i32 {
     let key = ObjectKey { namespace: String::new(), name: namespace.to_owned() };
     let annotations = index.namespaces.get(&key).map(|namespace| namespace.annotations());
@@ -110,7 +110,7 @@ pub fn bounded_weight(index: &ClusterIndex, namespace: &str, weight: i32) -> i32
     bound.map_or(weight, |bound: i32| weight.min(bound.max(1)))
 }
 
-/// What a second of lateness of a job of that weight costs.
+/// Cost per second of lateness of a job with this weight.
 pub fn late_rate(policy: &EnergyPolicySpec, weight: i32) -> CostRate {
     let hour = policy.lateness_price_per_hour_micros.max(0) as f64 / 1e6;
     CostRate(f64::from(weight.max(0)) * hour / 3_600.0)

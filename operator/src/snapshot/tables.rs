@@ -1,4 +1,4 @@
-//! Times and watts of every configuration a job may be given, from the predictor, kept between plans.
+//! Cached predictions: time and watts of every configuration a job may be given.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
@@ -21,25 +21,25 @@ use crate::index::ClusterIndex;
 use crate::learner::{FitRequest, Learner, LearningScope, Model};
 use crate::lifecycle::pods::{self, WorkerDigest};
 
-/// A GPU type of the cluster: how many GPUs there are and how much memory each has.
+/// A GPU type of the cluster: number of GPUs and memory of each.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TypeFacts {
     /// GPUs on managed nodes.
     pub gpus: u64,
-    /// Memory of one GPU of the node with the largest ones, MiB; 0 where no label says.
+    /// Memory of one GPU of the node with the largest ones, MiB; 0 without a label.
     pub memory_mib: i64,
     /// GPUs of the largest node.
     pub per_node: u64,
-    /// Power limits that a GPU may be run at, beside none, W, lowest first.
+    /// Power limits that a GPU supports, besides none, W, lowest first.
     pub levels: Vec<i32>,
-    /// What a GPU counts for against the power budget.
+    /// Draw of a GPU for the power budget.
     pub draw: Option<TypeDraw>,
 }
 
 /// Types of the cluster, by name.
 pub type Types = BTreeMap<GpuType, TypeFacts>;
 
-/// A table of predictions for one job.
+/// Predictions for one job.
 #[derive(Debug)]
 pub struct Table {
     /// Rows for the planner, by type and total.
@@ -48,66 +48,66 @@ pub struct Table {
     pub times: Vec<Estimate>,
     /// Draws with intervals and sources, in the same order.
     pub draws: Vec<Estimate>,
-    /// How much slower gangs over several nodes are.
+    /// Slowdown of gangs over several nodes.
     pub spread: Vec<planner::Spread>,
-    /// What power limits do to it.
+    /// Effects of power limits.
     pub limits: Vec<planner::LimitEffect>,
-    /// Nothing is known of the family.
+    /// True if nothing is known of the job's model.
     pub prior: bool,
-    /// Index of the row that such a job starts on: `gpus.min` of the commonest allowed type.
+    /// Index of the conservative row for such a job: `gpus.min` of the commonest allowed type.
     pub cautious: Option<usize>,
-    /// How long a run takes of which nothing is known, by the namespace's finished runs or the policy.
+    /// Assumed duration of an unknown run: from the namespace's finished runs, or the policy.
     pub usual_run: Seconds,
 }
 
 impl Table {
-    /// Which row is of that type and total.
+    /// Index of the row with this type and total.
     pub fn at(&self, gpu_type: &str, gpus: u32) -> Option<usize> {
         self.rows.iter().position(|row| row.gpu_type.as_str() == gpu_type && row.gpus.0 == gpus)
     }
 
-    /// Time of one epoch and draw on one node, for a type and a total.
+    /// Epoch time and draw on one node, for a type and a total.
     pub fn row(&self, gpu_type: &str, gpus: u32) -> Option<(&planner::Estimate, &Estimate)> {
         let at = self.at(gpu_type, gpus)?;
         Some((&self.rows[at], self.times.get(at)?))
     }
 
-    /// How much slower an epoch is under a power limit; 1 under one that is not offered.
+    /// Slowdown factor of a power limit; 1 if it is not offered.
     pub fn limit_factor(&self, gpu_type: &str, limit: Option<i32>) -> f64 {
         let Some(watts) = limit.map(f64::from) else { return 1.0 };
         let same = |l: &&planner::LimitEffect| l.gpu_type.as_str() == gpu_type && l.limit.0 == watts;
         self.limits.iter().find(same).map_or(1.0, |effect| effect.time_factor)
     }
 
-    /// How much slower an epoch is over that many nodes.
+    /// Slowdown factor over that many nodes.
     pub fn spread_factor(&self, nodes: usize) -> f64 {
         let found = self.spread.iter().find(|spread| usize::try_from(spread.nodes) == Ok(nodes));
         found.map_or(1.0, |spread| spread.time_factor)
     }
 }
 
-/// Predictions, looked up while model, profile and question are the same.
+/// Cache of predictions by model, profile and question.
 #[derive(Default)]
 pub struct Tables {
-    /// Fits beside everything else; without one, models are fitted when they are asked for.
+    /// Fits in the background; if absent, models are fitted on demand.
     learner: Option<Learner>,
     trust: LearningScope,
     model: Option<Arc<Model>>,
     run_times: RunTimes,
     tables: HashMap<String, Arc<Table>>,
-    /// By the job's UID and its most GPUs.
+    /// By the job's UID and its maximum GPUs.
     workers: HashMap<(String, i32), Arc<WorkerSpecs>>,
-    /// What was seen of the draw of runs.
+    /// Observed draw of runs.
     pub(super) seen: draws::Seen,
-    /// The same by what they are made of: jobs are often alike.
+    /// The same by content: many jobs have equal workers.
     alike: HashMap<WorkerDigest, Weak<WorkerSpecs>>,
 }
 
-/// Tables kept at most; thrown away together.
+/// Maximum cached tables; beyond that all are dropped.
 const MAX_TABLES: usize = 50_000;
 
-/// What to think of a run of which nothing is known: the median of the finished runs of its own namespace, else the policy's
-/// `defaultRunTime`. Others' runs do not count: nobody may move what is thought of their jobs.
+/// Assumed duration of an unknown run: the median of its own namespace's finished runs, else the policy's
+/// `defaultRunTime`. Other namespaces' runs do not count, so no tenant can influence another's jobs.
 #[derive(Debug)]
 struct RunTimes {
     default: Seconds,
@@ -141,17 +141,17 @@ impl RunTimes {
 }
 
 impl Tables {
-    /// Tables whose models that learner fits.
+    /// Tables with models fitted by this learner.
     pub fn learning(learner: Learner, trust: LearningScope) -> Self {
         Self { learner: Some(learner), trust, ..Self::default() }
     }
 
-    /// Tables whose models are fitted when they are asked for.
+    /// Tables with models fitted on demand.
     pub fn trusting(trust: LearningScope) -> Self {
         Self { trust, ..Self::default() }
     }
 
-    /// Takes the newest model for the profiles, policy and types as they are.
+    /// Updates to the newest model for the current profiles, policy and types.
     pub fn refresh(&mut self, index: &ClusterIndex, policy: &EnergyPolicySpec, types: &Types) {
         let models: Vec<GpuModel> = types
             .keys()
@@ -180,7 +180,7 @@ impl Tables {
             self.workers.clear();
             self.alike.retain(|_, specs| specs.strong_count() > 0);
         }
-        // The template never changes, the range of GPUs may.
+        // The template never changes; the range of GPUs may.
         let alike = &mut self.alike;
         let specs = self.workers.entry((uid, most)).or_insert_with(|| {
             let Some(digest) = pods::worker_digest(&job.spec, most) else {
@@ -196,12 +196,13 @@ impl Tables {
         Arc::clone(specs)
     }
 
-    /// The table of a job over the types it may use; call [`Tables::refresh`] first.
+    /// A job's table over its allowed types; call [`Tables::refresh`] first.
     pub fn of(&mut self, index: &ClusterIndex, job: &SlimTrainingJob, types: &Types) -> Option<Arc<Table>> {
         self.ask(index, job, types, None)
     }
 
-    /// The same, as what is seen of its present attempt moves it: its other configurations on the same type, and how types compare.
+    /// The same, corrected by the current attempt's observed pace: its other configurations on that type, and
+    /// the comparison of types.
     pub fn corrected(
         &mut self,
         index: &ClusterIndex,
@@ -227,7 +228,7 @@ impl Tables {
         let gpus = &job.spec.gpus;
         let held = job.status.as_ref().and_then(|status| status.allocation.as_ref());
         let mut totals = gpus.totals();
-        // A running job keeps a row for what it holds, also after its range was edited.
+        // A running job keeps a row for its allocation even after its range was edited.
         if let Some(held) = held.filter(|held| !totals.contains(&held.gpus)) {
             totals.push(held.gpus);
         }
@@ -238,7 +239,7 @@ impl Tables {
             .filter(|(name, facts)| {
                 let name = name.as_str();
                 let named = gpus.types.is_empty() || gpus.types.iter().any(|t| t == name);
-                // Of the type's largest boards; which nodes have those is judged with the candidates.
+                // By the type's largest boards; candidates are checked for their own memory.
                 let roomy = gpus.memory_fits(facts.memory_mib);
                 let fits = !exhausted.iter().any(|t| t == name);
                 named && roomy && fits || held.is_some_and(|held| held.gpu_type == name)
@@ -252,12 +253,12 @@ impl Tables {
             let seen = profile.status.as_ref().is_some_and(|status| !status.observations.is_empty());
             seen || !profile.spec.measurements.is_empty()
         });
-        // How long others of the namespace ran matters only where nothing is known of the family, or no type fits.
+        // The namespace's run times matter only if the model is unknown or no type fits.
         let otherwise = (!known || allowed.is_empty()).then_some(run_time.0);
         let draws: Vec<Option<f64>> =
             allowed.iter().map(|name| Some(types.get(*name)?.draw?.unmeasured)).collect();
         let (nodes, epochs) = (gpus.max_nodes, job.spec.epochs);
-        // Where there is no profile, all jobs of the namespace that may have the same are told the same.
+        // Without a profile, all jobs of the namespace with the same options share a table.
         let subject = if profile.is_some() { key.to_string() } else { format!("{}/", key.namespace) };
         let subject = self.trust.name(&subject);
         let cache_key = format!(
@@ -289,22 +290,22 @@ impl Tables {
     }
 }
 
-/// What is seen of a running attempt, in steps: a pace that hardly moves asks for no other table.
+/// Observed pace of a running attempt, quantized: small changes reuse the table.
 #[derive(Debug)]
 struct Seen {
     gpu_type: GpuType,
     gpus: u32,
     nodes: u32,
     limit_watts: Option<i32>,
-    /// Log of the seconds of an epoch, in steps of [`PACE_STEP`].
+    /// Log of the epoch time in seconds, in steps of [`PACE_STEP`].
     pace: i64,
-    /// Log to the base of 2 of the epochs that were watched.
+    /// Log2 of the observed epochs.
     epochs: i64,
-    /// When it began to run, seconds since 1970.
+    /// Start of the run, seconds since 1970.
     since: i64,
 }
 
-/// Steps of the log of a pace.
+/// Step of the log pace.
 const PACE_STEP: f64 = 0.02;
 
 impl Seen {
@@ -321,7 +322,7 @@ impl Seen {
         })
     }
 
-    /// As a row of its family, for this job alone.
+    /// As an observation for this job alone.
     fn row(&self) -> Observation {
         Observation {
             configuration: Configuration {
@@ -379,7 +380,7 @@ fn table(
             rel_std: p.epoch.sigma.min(5.0),
         })
         .collect();
-    // One factor for each number of nodes: the median over what can be spread so.
+    // One factor per number of nodes: the median over the configurations that can be spread so.
     let spread = (2..=max_nodes.min(64)).filter_map(|nodes| {
         let over: Vec<(usize, Configuration)> = asked
             .iter()
@@ -412,7 +413,7 @@ fn table(
     }
 }
 
-/// The TrainingProfile of a job: the one it names, else the one of its own name.
+/// The TrainingProfile of a job: the named one, else the one with the job's name.
 pub fn profile_key(job: &SlimTrainingJob) -> ObjectKey {
     ObjectKey {
         namespace: job.namespace().unwrap_or_default(),
@@ -420,7 +421,7 @@ pub fn profile_key(job: &SlimTrainingJob) -> ObjectKey {
     }
 }
 
-/// A TrainingProfile as the predictor reads it, under the name that the predictor knows.
+/// A TrainingProfile for the predictor, under the predictor's name.
 fn family(name: String, profile: &SlimTrainingProfile) -> Profile {
     andreas_profiles::family(name, &profile.spec, profile.status.as_ref())
 }

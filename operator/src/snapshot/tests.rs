@@ -1,4 +1,4 @@
-//! Given a cluster; when a snapshot is made; then the planner is told the truth.
+//! Given a cluster; when a snapshot is built; then it matches the cluster's state.
 
 use andreas_api::slim::{
     SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPersistentVolume, SlimPersistentVolumeClaim, SlimPod,
@@ -155,9 +155,9 @@ fn a_pod_is_taken_off_once_by_us_or_by_the_planner() {
         .node("n1", json!({}), json!({}))
         .job("runs", json!({}), holds(2, "n1", 2), Claim::Running { since: at(20) })
         .pod("runs", 2, "n1", 2, "Running")
-        // Of an earlier attempt, still ending: nobody but us knows of it.
+        // Of an earlier attempt that is still ending: only the operator knows of it.
         .pod("runs", 1, "n1", 1, "Running")
-        // Of a job that is no more.
+        // Of a deleted job.
         .pod("gone", 1, "n1", 4, "Running")
         .pod("done", 1, "n1", 8, "Succeeded");
     let snapshot = world.snapshot();
@@ -230,7 +230,7 @@ fn what_is_planned_for_its_gpu_memory_is_what_a_step_allows_node_by_node() {
     let candidates = job.candidates.as_ref().expect("not every node");
     assert_eq!(candidates.iter().map(|n| n.as_str()).collect::<Vec<_>>(), ["full"]);
 
-    // The step carries out what the plan says: a waiting job that is given "full" takes it.
+    // The step carries out the plan: a waiting job that is given "full" takes it.
     let key = ObjectKey { namespace: "team".into(), name: "asks".into() };
     let verdict = crate::lifecycle::Planned::Run {
         gpu_type: T4.into(),
@@ -267,7 +267,7 @@ fn a_worker_must_fit_by_everything_it_asks_for() {
             json!(null),
             waiting(),
         )
-        // An init container of one size and containers that grow with the GPUs.
+        // An init container of fixed size and containers that grow with the GPUs.
         .job(
             "starts",
             asks(json!({"initContainers": [{"name": "i", "resources": {"requests": {"cpu": "4"}}}],
@@ -300,7 +300,7 @@ fn a_worker_must_fit_by_everything_it_asks_for() {
         matches!(&plan.jobs[&snapshot.jobs[0].id].decision, andreas_planner::Decision::Wait { .. }),
         "one node has no fabric, on the other the port is taken"
     );
-    // Never below what it takes with any number of GPUs: 4, 4, 6, 8 ... 16 cores.
+    // Never below the real demand for any number of GPUs: 4, 4, 6, 8 ... 16 cores.
     let cpu = |gpus: u64| {
         let worker = &snapshot.jobs[1].worker;
         worker.fixed.cpu_milli.unwrap_or(0) + gpus * worker.per_gpu.cpu_milli.unwrap_or(0)
@@ -374,8 +374,8 @@ fn broken_gpus_and_measured_foreign_power_come_from_the_agent() {
 
 #[test]
 fn a_broken_gpu_is_left_out_exactly_once_whoever_says_so() {
-    // Free GPUs of 8, where the device plug-in has taken `out` from what may be asked for, the agent names `gpus`, and foreign
-    // pods take `foreign`.
+    // Free GPUs of 8. The device plug-in has removed `out` from allocatable, the agent names `gpus`, and
+    // foreign pods hold `foreign`.
     let free = |out: u64, gpus: serde_json::Value, foreign: u64, agent: bool| {
         let mut world = World::default();
         let version = if agent { json!("1") } else { json!(null) };
@@ -453,7 +453,7 @@ fn a_move_keeps_its_target_from_the_stop_to_the_start() {
         matches!(&world.snapshot().jobs[0].state, JobState::Stopping { target: Some(target), .. } if on_n2(target))
     );
 
-    // It has stopped and not started yet: nobody else is offered its target.
+    // Stopped and not started yet: its next placement is offered to no other job.
     world.ledger.as_mut().expect("a ledger").entry(&key, "moves").claim = Some(waiting());
     assert!(matches!(&world.snapshot().jobs[0].state, JobState::Starting { target, .. } if on_n2(target)));
 }
@@ -473,7 +473,7 @@ fn a_job_that_stops_for_another_reason_than_a_move_has_no_target() {
         limit_watts: None,
         watts: 600,
     };
-    // The plan's last word was to go on there.
+    // The last plan's decision was to continue there.
     ledger.decide(&key, crate::lifecycle::DecisionFor { basis: 4, verdict }, Vec::new());
     let memory = ledger.entry(&key, "edited");
     memory.keep_target(&Claim::Stopping { gone_by: None, goes_on: true }, held.as_ref(), at(100));

@@ -1,8 +1,9 @@
-//! Where the bound volumes of a worker can be reached.
+//! Where the bound volumes of a worker are reachable.
 //!
-//! A claim that is bound ties the worker to the nodes that its volume's node affinity admits (and, of drivers before CSI,
-//! its zone labels), as the scheduler's VolumeBinding and VolumeZone judge it. One that is not bound ties it to nothing: with
-//! `WaitForFirstConsumer` the volume is made where the worker goes, otherwise the pod waits for it wherever it is.
+//! A bound claim restricts the worker to the nodes that its volume's node affinity admits (and, for drivers
+//! before CSI, its zone labels). The rules are the scheduler's VolumeBinding and VolumeZone. An unbound claim
+//! restricts nothing. With `WaitForFirstConsumer` the volume is created where the worker goes; otherwise the
+//! pod waits for it anywhere.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use kube::ResourceExt;
 use super::admits;
 use crate::index::ClusterIndex;
 
-/// Labels of volumes that drivers before CSI set; several values are joined by two underscores.
+/// Zone labels set by drivers before CSI; several values are joined by two underscores.
 const ZONES: [&str; 4] = [
     "topology.kubernetes.io/zone",
     "topology.kubernetes.io/region",
@@ -23,12 +24,12 @@ const ZONES: [&str; 4] = [
     "failure-domain.beta.kubernetes.io/region",
 ];
 
-/// Volumes that are bound to a worker's claims and are not reached from everywhere.
+/// Volumes bound to a worker's claims that are not reachable everywhere.
 #[derive(Default)]
 pub struct Volumes<'a>(Vec<&'a Arc<SlimPersistentVolume>>);
 
 impl<'a> Volumes<'a> {
-    /// Of the claims that a worker's spec names: the template's and the checkpoint's.
+    /// From the claims in a worker's spec: the template's and the checkpoint's.
     pub fn of(index: &'a ClusterIndex, namespace: &str, spec: &PodSpec) -> Self {
         let claims =
             spec.volumes.iter().flatten().filter_map(|volume| volume.persistent_volume_claim.as_ref());
@@ -48,7 +49,7 @@ impl<'a> Volumes<'a> {
         Self(bound)
     }
 
-    /// All of them are reached from the node.
+    /// The node reaches all of them.
     pub fn admit(&self, node: &SlimNode) -> bool {
         self.0.iter().all(|volume| {
             let required = volume.spec.node_affinity.as_ref().and_then(|affinity| affinity.required.as_ref());
@@ -62,8 +63,8 @@ impl<'a> Volumes<'a> {
     }
 }
 
-/// A claim of the job's workers that one node at a time can mount: a gang over several nodes could never start with it. In words
-/// that name its field.
+/// A claim of the job's workers that only one node at a time can mount, as text with its field. A gang over
+/// several nodes could never start with it.
 pub fn single_node_claim(index: &ClusterIndex, namespace: &str, spec: &TrainingJobSpec) -> Option<String> {
     let checkpoint =
         spec.checkpoint.iter().filter_map(|c| Some(("checkpoint.claimName", c.claim_name.as_ref()?)));
@@ -169,7 +170,7 @@ mod tests {
         assert!(
             said("shared", "pod").is_some_and(|words| words.starts_with("template.spec.volumes: claim pod"))
         );
-        // Of claims that are not there, or say nothing, nothing is known.
+        // A missing or unbound claim is unknown.
         assert_eq!((said("shared", "missing"), said("unbound", "shared")), (None, None));
     }
 

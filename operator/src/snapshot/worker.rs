@@ -1,4 +1,4 @@
-//! What a worker takes of its node and of its namespace's quotas, from the pod that the template becomes.
+//! A worker's use of its node and its namespace's quotas, from the pod built from the template.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use crate::index::ClusterIndex;
 use crate::index::quantity::{self, Amounts};
 use crate::lifecycle::{Admitted, Settings, pods};
 
-/// Most GPUs of a worker that its needs are looked up for.
+/// Maximum GPUs of a worker for which needs are computed.
 const MOST_GPUS: i32 = 16;
 
 /// A job's worker, from its template, which never changes.
 ///
-/// Needs grow with the worker's GPUs (`resourcesPer: Gpu`) for containers and not for init containers, so they are the
-/// larger of two straight lines. The planner knows one line: the chord from one GPU to the most that is allowed, which is
-/// never below them, and exact at both ends and wherever init containers do not matter.
+/// Needs grow with the worker's GPUs (`resourcesPer: Gpu`) for containers but not for init containers. So
+/// they are the larger of two straight lines. The planner uses one line: the chord from one GPU to the
+/// maximum. It is never below the needs, and exact at both ends and wherever init containers do not matter.
 #[derive(Debug)]
 pub struct WorkerSpecs {
-    /// Where a worker with one GPU may run, and the claims that it mounts; nothing else of it is kept.
+    /// Placement fields and claims of a worker with one GPU; the rest is dropped.
     pub one: PodSpec,
     /// Equal for workers that the same nodes admit.
     pub demands: String,
@@ -36,7 +36,7 @@ pub struct WorkerSpecs {
 }
 
 impl WorkerSpecs {
-    /// Of a job.
+    /// The worker of a job.
     pub fn of(job: &SlimTrainingJob) -> Self {
         let most = job.spec.gpus.most().clamp(2, MOST_GPUS);
         let spec = |gpus| pods::unplaced_worker(job, 1, gpus, &Settings::default()).spec.unwrap_or_default();
@@ -60,7 +60,7 @@ impl WorkerSpecs {
     }
 }
 
-/// What says where a pod may run, without the rest: containers and environment would be most of what is kept of a job.
+/// The fields that decide where a pod may run. Containers and environment would be most of a job's memory.
 fn places(spec: PodSpec) -> PodSpec {
     let volumes =
         spec.volumes.into_iter().flatten().filter(|volume| volume.persistent_volume_claim.is_some());
@@ -83,7 +83,7 @@ fn resources(amounts: Amounts) -> Resources {
     }
 }
 
-/// A worker as admission left it, where that asks its node or a quota for more than what was `sent`.
+/// A worker after admission, if it requests more of its node or a quota than `sent`.
 pub fn admitted(sent: Option<&PodSpec>, kept: SlimPodSpec) -> Option<Arc<Admitted>> {
     let sent = sent.map(slim).unwrap_or_default();
     let limits = |spec: &SlimPodSpec| {
@@ -101,8 +101,8 @@ pub fn admitted(sent: Option<&PodSpec>, kept: SlimPodSpec) -> Option<Arc<Admitte
     (!same).then(|| Arc::new(Admitted { sent, kept }))
 }
 
-/// What a worker takes, with what admission was seen to add to it. That is the same for every number of GPUs: defaults and
-/// injected containers know nothing of them.
+/// A worker's use, with what admission adds to it. The addition is the same for every number of GPUs:
+/// defaults and injected containers do not depend on them.
 pub(super) fn worker(
     index: &ClusterIndex,
     key: &ObjectKey,
@@ -161,13 +161,13 @@ fn add(to: &mut Resources, more: Amounts) {
     }
 }
 
-/// A pod's spec as far as quantities are read from it, as the API server would complete it.
+/// A pod's spec reduced to its quantities, completed as by the API server.
 fn slim(spec: &PodSpec) -> SlimPodSpec {
     let resources = |r: &ResourceRequirements| SlimResources {
         requests: r.requests.clone().unwrap_or_default(),
         limits: r.limits.clone().unwrap_or_default(),
     };
-    // With the node's own network every port of a container is one of the node.
+    // With host network every container port is a host port.
     let on_host = spec.host_network == Some(true);
     let ports = |container: &Container| -> Vec<SlimPort> {
         let ports = container.ports.iter().flatten().map(|port| SlimPort {
@@ -195,7 +195,7 @@ fn slim(spec: &PodSpec) -> SlimPodSpec {
     }
 }
 
-/// Names of everything that workers take beside GPUs, CPU, memory and pods.
+/// Names of all resources that workers use besides GPUs, CPU, memory and pods.
 pub(super) fn names<'a>(workers: impl Iterator<Item = &'a Worker>) -> std::collections::BTreeSet<Arc<str>> {
     let of = |resources: &'a Resources| -> &'a BTreeMap<Arc<str>, u64> { &resources.others };
     workers.flat_map(|w| of(&w.fixed).keys().chain(of(&w.per_gpu).keys())).cloned().collect()
@@ -226,7 +226,7 @@ mod tests {
             None,
             "the same, otherwise said"
         );
-        // A LimitRange gives the container a default request, and a webhook another container.
+        // A LimitRange adds a default request, and a webhook another container.
         let kept = spec(&json!({"cpu": "4", "memory": "2Gi"}), true);
         let admitted = admitted(Some(&sent), kept).expect("it asks for more");
         let job: SlimTrainingJob =

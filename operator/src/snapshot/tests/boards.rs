@@ -1,11 +1,11 @@
-//! What GPUs draw where nobody described them, and how far an agent is believed.
+//! Draw of undescribed GPUs, and the bounds on agents' reports.
 
 use super::*;
 use crate::snapshot::inventory::{Inventory, NodeUse};
 
 const NEW: &str = "NVIDIA-X900";
 
-/// A node of 4 GPUs of an unknown type, and what its agent says, if there is one.
+/// A node of 4 GPUs of an unknown type, with its agent's report if any.
 fn with_unknown_board(gpus: Option<Value>) -> World {
     let mut world = World::default();
     let four = json!({"status": {"allocatable": {"nvidia.com/gpu": "4", "cpu": "64", "memory": "512Gi", "pods": "110"},
@@ -51,7 +51,7 @@ fn an_unknown_board_is_excluded_under_a_power_budget_until_somebody_says_what_it
     let snapshot = world.snapshot();
     let described = snapshot.gpu_types.iter().find(|info| info.name.as_str() == NEW).expect("the type");
     assert_eq!((described.idle, described.max), (Watts(180.0), Watts(900.0)));
-    // The administrator goes first.
+    // The administrator's value has precedence.
     world.policy(
         json!({"powerBudgetWatts": 5_000, "gpuTypes": [{"name": NEW, "idleWatts": 60, "maxWatts": 800}]}),
     );
@@ -64,7 +64,7 @@ fn an_agent_cannot_say_that_a_board_draws_more_than_any_board_does() {
     let world = with_unknown_board(Some(json!([{"uuid": "a", "state": "Free", "boardWatts": 100_000}])));
     let inventory = Inventory::of(&world.index);
     assert_eq!(inventory.policy().gpu_types[0].max_watts, 3_000);
-    // Of a board that is known it says nothing.
+    // The report is ignored for a known board.
     let mut world = World::default();
     world.node("n1", json!({}), json!({}));
     world.agent("n1", json!([{"uuid": "a", "state": "Free", "boardWatts": 3_000}]));
@@ -85,7 +85,7 @@ fn what_an_agent_says_of_others_counts_up_to_the_maxima_of_the_boards_that_are_t
     let policy = world.index.policy().expect("a policy").spec.clone();
     let (whole, _) = crate::budget::counted(&world.index, &policy, at(100));
     assert!(whole <= 8.0 * (400.0 + 52.0), "{whole}");
-    // What is possible is believed.
+    // A possible value is accepted.
     world.agent("n1", json!([{"uuid": "0", "state": "Held", "holder": "other", "watts": 250}]));
     assert_eq!(world.snapshot().nodes[0].foreign_power, Some(Watts(250.0)));
 }

@@ -1,4 +1,4 @@
-//! Given agents that report and users who claim; when plans are made; then the power budget counts real watts.
+//! Given agents' reports and users' claims; when plans are made; then the power budget counts real watts.
 
 use andreas_core::{GpuType, Watts};
 use andreas_planner::{Decision, LimitsCount, Options};
@@ -10,7 +10,7 @@ fn key() -> ObjectKey {
     ObjectKey { namespace: "team".into(), name: "a".into() }
 }
 
-/// A job that claims 1 W for each GPU, on a node with an agent that reports `watts` for each of its GPUs.
+/// A job that claims 1 W per GPU, on a node whose agent reports `watts` per GPU.
 fn world(status: Value, watts: i64) -> World {
     let mut world = World::default();
     let claimed =
@@ -27,7 +27,7 @@ fn world(status: Value, watts: i64) -> World {
 }
 
 impl World {
-    /// The agent of `n1` says what the GPUs of the job's pod draw, and which generation of limits is in force.
+    /// The agent of `n1` reports the draw of the job's GPUs and the generation of limits in force.
     fn report(&mut self, watts: i64, generation: i64, observed: i64, lowest: i64) {
         let gpu = |n: i32| {
             json!({"uuid": format!("GPU-{n}"), "state": "Held", "holder": "team/a-1-0", "watts": watts, "joules": 0,
@@ -61,7 +61,7 @@ fn a_users_own_watts_never_count_below_the_boards_maximum_before_the_run_is_meas
     let (power, draw) = row(&waits.snapshot());
     assert!(power < 100.0, "the cost is counted with what the user says: {power}");
     assert_eq!(draw, 8.0 * 400.0, "the budget with what the boards may draw");
-    // Running for a minute and a half: what agents report may still be of an idle GPU.
+    // Running for a minute and a half: reports may still show an idle GPU.
     let mut young = world(holds(1, "n1", 8), 60);
     assert_eq!(row(&young.built(&mut Tables::default(), 110)).1, 3_200.0);
 }
@@ -72,12 +72,12 @@ fn a_measured_run_counts_for_the_highest_draw_that_its_agents_reported() {
     let mut tables = Tables::default();
     let counted = 8.0 * 250.0 * 1.1;
     assert!((row(&runs.built(&mut tables, 200)).1 - counted).abs() < 1e-6);
-    // A lower report later is no news: the next epoch draws as much as the last one.
+    // A lower report later changes nothing: the next epoch draws as much as the last one.
     runs.report(100, 1, 1, 100);
     assert!((row(&runs.built(&mut tables, 300)).1 - counted).abs() < 1e-6);
     runs.report(390, 1, 1, 100);
     assert_eq!(row(&runs.built(&mut tables, 400)).1, 3_200.0, "never more than the boards may draw");
-    // Nor less than they draw at rest.
+    // Nor does a report below the idle draw.
     runs.report(1, 1, 1, 100);
     assert_eq!(row(&runs.built(&mut Tables::default(), 500)).1, 8.0 * 52.0);
 }
@@ -147,7 +147,7 @@ fn a_limit_that_is_not_set_in_time_is_given_up_and_counts_for_nothing() {
     };
     let soon = runs.built(&mut tables, 100);
     assert_eq!(held(&soon), (LimitsCount::NotYetSet, false, Some(Watts(220.0))));
-    // The plan keeps the limit, and starts nothing on its watts.
+    // The plan keeps the limit and starts nothing with its watts.
     let plan = andreas_planner::plan(&soon, &Options::default()).expect("a plan");
     assert!(matches!(&plan.jobs[&soon.jobs[0].id].decision, Decision::Run(place) if place.limit.is_some()));
     let late = runs.built(&mut tables, 161);

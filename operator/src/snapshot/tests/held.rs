@@ -1,4 +1,4 @@
-//! Nodes that change under the jobs that hold their GPUs.
+//! Nodes that change while jobs hold their GPUs.
 
 use super::*;
 
@@ -53,7 +53,7 @@ fn the_rest_of_a_gang_whose_node_is_gone_counts_until_its_pods_have_ended() {
         snapshot.nodes[0].foreign_power, None,
         "what they draw is not measured: the boards' maximum counts"
     );
-    // Its watts are in the budget as the agent measures them.
+    // Its watts count in the budget as measured by the agent.
     let busy =
         |n: i32| json!({"uuid": format!("u{n}"), "state": "Busy", "holder": "team/gang-1-0", "watts": 350});
     world.agent("n1", (0..4).map(busy).collect());

@@ -1,4 +1,4 @@
-//! What the planner is told of a job: its weight, its length, what a stop loses.
+//! The planner's view of a job: weight, length, and loss by a stop.
 
 use super::*;
 use crate::index::SlimNamespace;
@@ -66,7 +66,7 @@ fn what_a_stop_loses_is_what_stops_of_its_family_have_lost() {
         );
         world.snapshot().jobs[0].lost.0
     };
-    // Ten epochs of 100 s between what was reported and where the next attempt went on.
+    // Ten epochs of 100 s between the reported progress and the next attempt's start.
     let saved = lost(json!({"claimName": "ckpt"}));
     assert!((saved / 1_000.0 - 1.0).abs() < 0.05, "{saved}");
     assert!((lost(json!(null)) - 100_100.0).abs() < 1.0, "without a checkpoint all of it");

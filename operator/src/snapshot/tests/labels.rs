@@ -1,5 +1,5 @@
-//! Nodes as NVIDIA's and the clouds' programs label them: which are planned, which are excluded and why. The recorded label sets
-//! and where they come from: `tests/nodes/labels`.
+//! Nodes with labels of NVIDIA's and the clouds' software: which are planned, which are excluded and why.
+//! Recorded label sets and their sources: `tests/nodes/labels`.
 
 use std::path::Path;
 

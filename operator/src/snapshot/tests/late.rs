@@ -1,5 +1,5 @@
-//! Given a run that takes twice as long as its user said; when its reports tell so, from plan to plan; then it is in time where that
-//! is possible and its lateness would cost more than GPUs.
+//! Given a run that takes twice as long as its user said; when its reports show this over successive plans;
+//! then it is on time if that is possible and lateness would cost more than GPUs.
 
 use andreas_planner::{Decision, Options, Plan};
 use jiff::SignedDuration;
@@ -7,22 +7,22 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Longest time between two plans, s.
+/// Maximum time between two plans, s.
 const PLAN_EVERY: f64 = 30.0;
-/// What a stop and a start take, s: as planned with.
+/// Planned time of a stop and a start, s.
 const RESTART: f64 = 2.0;
-/// When the first attempt begins to run, s.
+/// Start of the first attempt's run, s.
 const BEGINS: f64 = 20.0;
 
-/// A run as its user described it, on a node of eight GPUs that are free.
+/// A run as described by its user, on a node of eight free GPUs.
 #[derive(Clone, Debug)]
 struct Story {
     /// Seconds of one epoch on one GPU, by its user.
     epoch: f64,
-    /// It is that power of its GPUs as fast.
+    /// Speedup exponent: speed grows with this power of the GPUs.
     scales: f64,
     epochs: i32,
-    /// Its deadline, in lengths of the run on one GPU as its user thinks it.
+    /// Its deadline, in multiples of the expected run time on one GPU.
     deadline: f64,
     weight: i32,
 }
@@ -32,7 +32,7 @@ struct Story {
 struct Attempt {
     number: i64,
     gpus: i32,
-    /// When it began to run, and how many epochs were done then.
+    /// Start of its run, and epochs done by then.
     began: f64,
     base: f64,
 }
@@ -54,7 +54,7 @@ impl Story {
         (self.epoch * f64::from(self.epochs) * self.deadline).floor()
     }
 
-    /// The cluster, with what was observed of earlier attempts.
+    /// The cluster, with observations of earlier attempts.
     fn world(&self, observations: &[Value]) -> World {
         let row = |gpus: i32| {
             let millis = (self.said(gpus) * 1_000.0) as i64;
@@ -75,7 +75,7 @@ impl Story {
         world
     }
 
-    /// The plan at an instant, and the GPUs that it gives.
+    /// The plan at an instant, and its number of GPUs.
     fn plan(&self, mut world: World, status: Value, claim: Claim, now: f64) -> (Plan, i32) {
         let spec = json!({"profile": "hopeful", "epochs": self.epochs, "weight": self.weight, "checkpoint": {},
             "gpus": {"min": 1, "max": 8}, "deadlineAfter": format!("{}s", self.due())});
@@ -90,7 +90,7 @@ impl Story {
         (plan, gpus)
     }
 
-    /// The status of an attempt that has come to so many epochs.
+    /// Status of an attempt that has done this many epochs.
     fn status(&self, run: Attempt, done: f64, now: f64) -> Value {
         let milli = |done: f64| (done / f64::from(self.epochs) * 100_000.0) as i64;
         let mut status = holds(run.number, "n1", run.gpus);
@@ -102,7 +102,7 @@ impl Story {
         status
     }
 
-    /// Seconds to spare at the first news if nothing changes, and if it got all GPUs at once; GPUs at first.
+    /// Slack at the first report, s: if nothing changes, and with all GPUs at once; then the initial GPUs.
     fn at_the_news(&self) -> (f64, f64, i32) {
         let (_, first) = self.plan(self.world(&[]), json!(null), waiting(), 5.0);
         let now = BEGINS + self.truth(first.max(1));
@@ -111,7 +111,7 @@ impl Story {
         (spare(first.max(1)), spare(8) - RESTART, first)
     }
 
-    /// From the first news to the end with plans as they come: seconds to spare.
+    /// From the first report to the end with successive plans: slack, s.
     fn lives(&self, first: i32) -> f64 {
         let epochs = f64::from(self.epochs);
         let mut run = Attempt { number: 1, gpus: first, began: BEGINS, base: 0.0 };
@@ -150,7 +150,7 @@ proptest! {
     ) {
         let story = Story { epoch, scales, epochs, deadline, weight };
         let (stays, moves, first) = story.at_the_news();
-        // With little to spare it may be cheaper to be late: nobody is sure of eight GPUs that never saw the run.
+        // With little slack, being late may be cheaper: eight GPUs were never measured for this run.
         prop_assume!(first > 0 && stays < 0.0 && moves > 0.3 * story.due());
         let spare = story.lives(first);
         prop_assert!(spare >= 0.0, "late by {:.1} s of {}, {moves:.1} s to spare at the news, {first} GPUs first", -spare, story.due());

@@ -1,4 +1,4 @@
-//! Given what is known of a family; then the planner is told times, draws and choices that follow from it.
+//! Given a profile's data; then the planner gets matching times, draws and choices.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn tables_hold_what_the_user_knows_and_leave_out_types_that_are_too_small() {
     let one = known.estimates.iter().find(|row| row.gpus == GpuCount(1)).expect("a row");
     assert!((one.epoch.0 - 100.0).abs() < 1e-6 && (one.power.0 - 300.0).abs() < 1e-6);
     assert_eq!(known.worker.fixed.cpu_milli, Some(4_000));
-    // Of which nothing is known starts on one configuration: fewest GPUs of the commonest type.
+    // An unknown model starts on one configuration: fewest GPUs of the commonest type.
     assert_eq!(snapshot.jobs[1].estimates.len(), 1);
 
     world.profile("bert", json!({"outOfMemoryTypes": [GPU]}));
@@ -126,18 +126,19 @@ fn what_is_seen_of_a_run_moves_its_other_configurations_and_nobody_elses() {
             .map(|row| (row.epoch.0, row.rel_std))
             .expect("a row")
     };
-    // Twice as slow as its user said, on one GPU and so on eight.
+    // Twice as slow as its user said, on one GPU and therefore on eight.
     assert!((epoch(0, 1).0 / 200.0 - 1.0).abs() < 0.05, "{:?}", epoch(0, 1));
     assert!((epoch(0, 8).0 / 40.0 - 1.0).abs() < 0.25, "{:?}", epoch(0, 8));
     assert!(epoch(0, 1).1 < 0.12 && epoch(0, 8).1 < 0.5, "{:?} {:?}", epoch(0, 1), epoch(0, 8));
-    // What it says of itself stays with it until it has ended.
+    // Its self-reported pace affects only itself until it has ended.
     assert!((epoch(1, 1).0 - 100.0).abs() < 1e-6 && (epoch(1, 8).0 - 20.0).abs() < 1e-6);
 }
 
 #[test]
 fn a_run_that_is_slow_on_a_type_it_looks_at_says_nothing_of_the_type_its_family_is_known_on() {
     const OTHER: &str = "NVIDIA-H100-80GB-HBM3";
-    // Given a family that ran for long on one type, 100 s an epoch, and a run of it that takes six times as long on another.
+    // Given a profile with a long run on one type, 100 s per epoch, and a run that takes six times as long on
+    // another.
     let mut world = World::default();
     let seen = json!([{"run": "a-1", "gpuType": GPU, "gpus": 1, "nodes": 1, "millisPerEpoch": 100_000, "milliEpochs": 500_000,
         "watts": 300, "at": at(0)}]);
@@ -157,7 +158,7 @@ fn a_run_that_is_slow_on_a_type_it_looks_at_says_nothing_of_the_type_its_family_
         let row = rows.find(|row| row.gpu_type.as_str() == gpu_type && row.gpus == GpuCount(gpus));
         row.expect("a row").epoch.0
     };
-    // Then the one type is as slow as it is seen to be, on more GPUs too, and the other one as fast as it is known to be.
+    // Then the one type is as slow as observed, on more GPUs too, and the other as fast as known.
     assert!((epoch(OTHER, 1) / 600.0 - 1.0).abs() < 0.1, "{}", epoch(OTHER, 1));
     assert!(epoch(OTHER, 8) > epoch(GPU, 8), "{} {}", epoch(OTHER, 8), epoch(GPU, 8));
     assert!((epoch(GPU, 1) / 100.0 - 1.0).abs() < 0.15, "{}", epoch(GPU, 1));
@@ -190,7 +191,7 @@ fn one_run_of_a_family_may_look_at_a_type_that_the_family_is_not_known_on() {
         ([time(0, GPU), time(0, OTHER), time(1, OTHER)], [on(0), on(1)])
     };
     let ((off, stay), (auto, go)) = (times("Off"), times("Auto"));
-    // The plan takes the offer, and no more than one run goes.
+    // The plan takes the exploration, for one run only.
     assert_eq!((stay, go), ([GPU, GPU].map(str::to_owned), [OTHER, GPU].map(str::to_owned)));
     assert_eq!((off[0], off[1]), (auto[0], off[2]));
     assert!(auto[1] < off[1] && auto[1] >= 0.7 * off[1], "{auto:?} {off:?}");
