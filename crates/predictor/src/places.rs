@@ -1,5 +1,5 @@
 //! Placement effects: what profiles share on one placement beyond physics. Causes are a slow link,
-//! boards that share PCIe lanes, or another machine behind the same GPU type.
+//! boards that share their lanes, or another machine behind the same GPU type.
 //!
 //! Placements on one node only: between nodes the effect could not be told from a profile's own
 //! synchronisation. Fitted from profiles with several placements on a type, each with its own

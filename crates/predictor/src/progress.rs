@@ -161,7 +161,8 @@ mod tests {
 
     #[test]
     fn a_resumed_run_is_paced_by_its_own_reports_not_by_the_zero_or_the_hundred() {
-        // given: a run of 100 epochs, 10 s each, resumed at 40 %: 0 at begin, real reports, 100 after an early stop
+        // given: 100 epochs of 10 s, resumed at 40 %: 0 at the start, real reports, 100 at an early
+        // stop
         let window =
             window(&[(0.0, 0.0), (30.0, 0.41), (40.0, 0.42), (50.0, 0.43), (60.0, 0.44), (65.0, 1.0)]);
         // when
