@@ -1,9 +1,9 @@
-//! What is expected of a job.
+//! Forecasts of a job.
 //!
-//! **In**: a job's spec and status, its table of predictions, the instant. **Out**: how much is left
-//! ([`outlook`]: for the planner), the [`Prediction`] that a status shows.
+//! **In**: a job's spec and status, its table of predictions, the instant. **Out**: the remaining work
+//! ([`outlook`], for the planner) and the [`Prediction`] in the status.
 //!
-//! Whether a prediction is worth a write is the lifecycle's rule; all of them are served fresh by `/forecasts`.
+//! The lifecycle decides whether a prediction is worth a write; `/forecasts` serves current ones.
 
 use andreas_api::TrainingJobStatus;
 use andreas_api::slim::SlimTrainingJob;
@@ -18,46 +18,47 @@ use crate::ledger::JobMemory;
 use crate::lifecycle::status::deadline;
 use crate::snapshot::tables::Table;
 
-/// How far ahead instants are told: beyond that a forecast says nothing.
+/// Maximum distance of a forecast instant, s; beyond it none is given.
 const FURTHEST: f64 = 3.2e8;
-/// Spread of the log between reports of one attempt, where only their mean is known.
+/// Standard deviation of the log pace between reports of one attempt, if only their mean is known.
 const PACE_SIGMA: f64 = 0.15;
-/// Least spread of the log of one epoch that is seen, as [`blended`] counts it.
+/// Minimum standard deviation of the log of one observed epoch, as used by [`blended`].
 const LEAST_SIGMA: f64 = 0.1;
-/// Standard deviations to the ends of an interval of 90 %.
+/// Standard deviations to the ends of a 90 % interval.
 const Z95: f64 = 1.644_853_626_951_472_2;
-/// A pace that differs by more than this from what the last plan knew is news for the planner, however wide the interval.
+/// A pace that differs by more than this from the last plan's is news for the planner, however wide the
+/// interval.
 const OFF_PLAN: f64 = 0.2;
-/// Epochs that an attempt must have come for the time since its start to say how fast it is: start-up is in it. Two reports that we
-/// timed ourselves tell sooner.
+/// Epochs after which the time since an attempt's start gives its pace, start-up included. Two timed reports
+/// give it sooner.
 const LEAST_UNTIMED: f64 = 1.0;
-/// Least spread of the log of an end that lies behind a queue.
+/// Minimum standard deviation of the log of an end behind a queue.
 const QUEUE_SIGMA: f64 = 0.4;
 
-/// How far a run is and how fast it is thought to be.
+/// Remaining work of a run and its pace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outlook {
     /// Epochs left, at least 0.
     pub epochs_left: f64,
-    /// Time of one epoch on what it holds, or on its cautious or fastest configuration where it holds nothing.
+    /// Epoch time on its allocation; without one, on its conservative or fastest configuration.
     pub epoch: Estimate,
-    /// How the pace that is seen compares with the table, on what it holds; 1 where nothing is seen.
+    /// Observed pace relative to the table on its allocation; 1 without observation.
     pub pace_factor: f64,
     /// Its attempt has reported progress.
     pub reported: bool,
-    /// The attempt that holds a configuration that the table has; `epoch` is of that one.
+    /// The attempt, if the table has its configuration; `epoch` is then for that one.
     pub attempt: Option<i64>,
-    /// What is seen of that attempt's pace.
+    /// Observed pace of that attempt.
     pub seen: Option<Pace>,
-    /// Seconds that the whole run takes at that pace.
+    /// Duration of the whole run at that pace, s.
     pub whole_seconds: f64,
-    /// Seconds left at that pace.
+    /// Remaining time at that pace, s.
     pub seconds_left: f64,
 }
 
 impl Outlook {
-    /// Whether a run is so much unlike what was `planned` with that another plan is due: the epoch that is seen lies outside the
-    /// interval of 90 % that the plan was made with, or the pace is another by a fifth.
+    /// Whether a run deviates enough from `planned` for a new plan: the observed epoch is outside the plan's
+    /// 90 % interval, or the pace differs by a fifth.
     pub fn has_left(&self, planned: &Outlook) -> bool {
         let outside = match (self.seen, self.attempt == planned.attempt) {
             (Some(seen), true) => {
@@ -70,13 +71,14 @@ impl Outlook {
     }
 }
 
-/// Standard deviation of the log of a pace that was watched for so many epochs.
+/// Standard deviation of the log pace after the observed epochs.
 fn spread(seen: Pace) -> f64 {
     seen.sigma.max(LEAST_SIGMA) / seen.epochs.max(0.1).sqrt()
 }
 
-/// A prediction, as sure as what is seen lets it be: where reality has left it by more than chance explains, its spread is the one
-/// that makes what is seen likeliest. A table that is wrong by a factor of two is not held on to for the sake of its narrow interval.
+/// A prediction with its uncertainty adjusted to the observation. If the deviation exceeds chance, the spread
+/// is the maximum-likelihood one. So a table that is wrong by a factor of two does not win by its narrow
+/// interval.
 fn doubted(predicted: Estimate, seen: Pace) -> Estimate {
     let off = (seen.epoch.0 / predicted.median).ln();
     let likeliest = (off * off - spread(seen) * spread(seen)).max(0.0).sqrt();
@@ -87,7 +89,7 @@ fn doubted(predicted: Estimate, seen: Pace) -> Estimate {
     }
 }
 
-/// How much is left of a run.
+/// Remaining work of a run.
 pub fn outlook(
     job: &SlimTrainingJob,
     status: Option<&TrainingJobStatus>,
@@ -104,14 +106,14 @@ pub fn outlook(
     });
     let fastest = || table.times.iter().min_by(|a, b| a.median.total_cmp(&b.median)).copied();
     let cautious = || table.cautious.filter(|_| table.prior).and_then(|at| table.times.get(at).copied());
-    // No GPU type fits: nothing but the usual length of a run is known.
+    // No GPU type fits: only the usual duration of a run is known.
     let unknown = Estimate::prior(table.usual_run.0 / epochs);
     let predicted = held.or_else(cautious).or_else(fastest).unwrap_or(unknown);
 
     let progress = status.and_then(|status| status.progress.as_ref());
     let fraction_of = |milli: i32| (f64::from(milli) / 100_000.0).clamp(0.0, 1.0);
     let present = progress.filter(|progress| allocation.is_some_and(|a| a.attempt == progress.attempt));
-    // What is saved carries over to the next attempt; without checkpoint it begins again.
+    // Saved progress counts for the next attempt; without a checkpoint it starts at 0.
     let saved =
         progress.filter(|_| job.spec.checkpoint.is_some()).map_or(0.0, |p| fraction_of(p.milli_percent));
 
@@ -123,7 +125,7 @@ pub fn outlook(
         let tells = timed > 0.0 || since_start >= LEAST_UNTIMED;
         tells.then_some(Pace { epoch, epochs: watched, sigma: PACE_SIGMA })
     });
-    // What bounds a program's word: the time that was predicted, where anything is known of the family.
+    // Bound on self-reported progress: the predicted time, if the model is known.
     let bounds = held.filter(|held| held.source != Source::Prior);
     let seen = seen.map(|seen| match bounds {
         Some(held) => Pace { epoch: Seconds(seen.epoch.0.max(held.median / FASTEST)), ..seen },
@@ -170,21 +172,21 @@ pub(crate) fn since(then: Timestamp, now: Timestamp) -> Seconds {
 
 fn after(at: Timestamp, seconds: f64) -> Option<Time> {
     let ahead = SignedDuration::try_from_secs_f64(seconds.clamp(0.0, FURTHEST)).ok()?;
-    // Whole seconds: what is written must not change by a moving fraction.
+    // Whole seconds: the status must not change by moving fractions.
     let at = at.checked_add(ahead).ok()?;
     Timestamp::from_second(at.as_second()).ok().map(Time)
 }
 
-/// What a plan says of a job that waits.
+/// A plan's forecast for a waiting job.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Waiting {
     /// Probability of being on time if it started now.
     pub on_time: Option<f64>,
-    /// When it may start.
+    /// Expected start.
     pub starts: Option<Timestamp>,
 }
 
-/// What a status shows.
+/// The prediction in a status.
 pub fn prediction(
     job: &SlimTrainingJob,
     status: Option<&TrainingJobStatus>,
@@ -197,7 +199,7 @@ pub fn prediction(
     let due = deadline(&job.spec, job.metadata.creation_timestamp.as_ref()).map(|deadline| deadline.0);
     let available = due.map(|due| Seconds(due.duration_since(now).as_secs_f64()));
     let left = Seconds(outlook.seconds_left);
-    // How long it still waits, and how far off all of it may be.
+    // The remaining wait and the total uncertainty.
     let (wait, sigma) = match (allocation, waiting.starts) {
         (Some(_), _) => (Some(Seconds::ZERO), outlook.epoch.sigma),
         (None, Some(start)) => (Some(since(now, start)), outlook.epoch.sigma.max(QUEUE_SIGMA)),
@@ -231,7 +233,7 @@ pub fn prediction(
     }
 }
 
-/// The forecast of a job from what is remembered of it; `None` before its first plan, and after its end.
+/// A job's forecast from its memory; `None` before its first plan and after its end.
 pub fn of(job: &SlimTrainingJob, memory: &JobMemory, now: Timestamp) -> Option<Prediction> {
     let status = job.status.as_ref();
     if status.is_some_and(|status| status.phase.is_terminal()) {
@@ -326,12 +328,12 @@ mod tests {
         assert!(shown.finish_p10 < shown.finish_time && shown.finish_time < shown.finish_p90);
     }
 
-    /// The table, as sure as a user's word.
+    /// The table with the certainty of a user's own value.
     fn sure() -> Table {
         Table { times: vec![Estimate { median: 100.0, sigma: 0.05, source: Source::UserGiven }], ..table() }
     }
 
-    /// Two epochs of that many seconds, timed, and such a table.
+    /// After two timed epochs of that many seconds, with such a table.
     fn after_two_epochs(seconds: i64) -> (Outlook, Outlook, Prediction) {
         let sure = sure();
         let progress = json!({"milliPercent": 20_000, "text": "20%", "attempt": 1, "at": at(2 * seconds),
@@ -361,7 +363,7 @@ mod tests {
 
     #[test]
     fn a_first_report_soon_after_the_start_tells_nothing_of_the_pace() {
-        // given a program that imports for 40 s and then takes as long as was thought
+        // given a program that imports for 40 s and then runs at the expected pace
         let report = |milli: i32, elapsed: i64, epoch: i64, timed: i64| {
             let progress = json!({"milliPercent": milli, "text": "", "attempt": 1, "at": at(elapsed), "stepwise": true,
                 "millisPerEpoch": epoch * 1_000, "timedMilliEpochs": timed});
@@ -370,11 +372,11 @@ mod tests {
         };
         let before = job(json!({}), running(json!(null)));
         let planned = outlook(&before, before.status.as_ref(), &sure(), at(1));
-        // 41 s for a hundredth of an epoch, by its own word and our clock since the start
+        // 41 s for a hundredth of an epoch, by its own value and our clock since the start
         let first = report(100, 41, 4_100, 0);
         assert_eq!((first.seen, first.epoch), (None, planned.epoch));
         assert!(!first.has_left(&planned), "{first:?}");
-        // A second report, timed from the first one, tells; and so does a whole epoch.
+        // A second report, timed from the first, is enough; so is a whole epoch.
         assert!(report(1_100, 51, 200, 500).has_left(&planned));
         assert!(report(10_000, 400, 400, 0).has_left(&planned));
     }
@@ -386,24 +388,24 @@ mod tests {
             assert!(!seen.has_left(&planned), "{truth}");
             assert!(seen.epoch.sigma <= planned.epoch.sigma * 1.001, "{truth}: {seen:?}");
         }
-        // Of another attempt the plan knew nothing yet.
+        // The plan knew nothing of another attempt.
         let (planned, seen, _) = after_two_epochs(115);
         assert!(!seen.has_left(&Outlook { attempt: None, ..planned }));
     }
 
     #[test]
     fn a_program_that_says_it_is_almost_done_for_ever_is_neither_cheap_to_finish_nor_dear_to_stop() {
-        // given a run of 1,000 s that posts 98.9 % after 5 s, a second report makes it look timed
+        // given a run of 1,000 s that posts 98.9 % after 5 s; a second report makes it look timed
         let liar = |second: i64| {
             let progress = json!({"milliPercent": 98_900, "text": "", "attempt": 1, "at": at(5),
                 "millisPerEpoch": 500, "timedMilliEpochs": 9_800, "stepwise": true});
             let job = job(json!({}), running(progress));
             outlook(&job, job.status.as_ref(), &sure(), at(second))
         };
-        // at first no more of it is believed than ten times the predicted pace allows
+        // at first at most ten times the predicted pace is accepted
         let early = liar(6);
         assert!(early.epochs_left > 9.0 && early.epoch.median >= 10.0, "{early:?}");
-        // then it is nearly done, and the longer it does not end the more is left, up to a whole run
+        // then it is nearly done; the longer it does not end, the more remains, up to a whole run
         let seconds = |second| liar(second).seconds_left;
         assert!(seconds(200) > 50.0, "{}", seconds(200));
         assert!(seconds(600) > seconds(200), "{} {}", seconds(200), seconds(600));

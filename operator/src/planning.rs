@@ -1,11 +1,11 @@
-//! When to plan, and handing decisions over.
+//! When to plan, and delivery of decisions.
 //!
-//! **In**: the index's signal, a slow tick, ends of back-offs, edges that the last plan named. **Out**: decisions in the
-//! ledger, forecasts, metrics.
+//! **In**: the index's signal, a slow tick, ends of backoffs, edges named by the last plan. **Out**:
+//! decisions in the ledger, forecasts, metrics.
 //!
-//! A plan is made from one look at index and ledger; from that look on until it is handed over, no decision of an older
-//! plan gives anything away ([`Ledger::withhold`](crate::ledger::Ledger::withhold)), so two plans never give the same
-//! GPU twice. The next plan waits until steps have looked at the decisions of this one.
+//! A plan uses one snapshot of index and ledger. From the snapshot until its delivery, an older plan's
+//! decisions grant nothing ([`Ledger::withhold`](crate::ledger::Ledger::withhold)), so two plans never grant
+//! the same GPU. The next plan waits until steps have read this one's decisions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,24 +35,24 @@ use crate::queue;
 use crate::server::Snapshots;
 use crate::snapshot::{self, Built, Expected, Tables, job_key};
 
-/// How planning is paced.
+/// Timing of plans.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanCadence {
-    /// No further event for so long.
+    /// Plan after this time without a further event.
     pub quiet: Duration,
-    /// After the first event at the latest.
+    /// Plan at most this long after the first event.
     pub within: Duration,
-    /// Without any event.
+    /// Interval of plans without any event.
     pub every: Duration,
 }
 
-/// How long a plan waits for the decisions of the one before to be looked at.
+/// How long a plan waits until steps have read the previous plan's decisions.
 const HANDED_WITHIN: Duration = Duration::from_secs(3);
-/// Seconds until a plan that only an expected end of a job asks for.
+/// Minimum delay of a plan requested only by a job's expected end, s.
 const EXPECTED_NOT_BEFORE: f64 = 5.0;
-/// A plan that takes longer than this is worth a word.
+/// A plan that takes longer is logged.
 const SLOW: Duration = Duration::from_secs(2);
-/// How long the first plan waits for every job to have been stepped once.
+/// How long the first plan waits until every job has been stepped once.
 const FIRST_WITHIN: Duration = Duration::from_secs(10);
 
 /// Plans until `shutdown`.
@@ -75,7 +75,7 @@ pub async fn run(
         }
     };
     let mut tables = Tables::learning(learner.clone(), trust);
-    // Prices and memory of the last plan.
+    // The last plan's prices and memory.
     let mut left = (None, None);
     let mut wake: Option<Instant> = None;
     let mut number: u64 = 0;
@@ -95,14 +95,14 @@ pub async fn run(
         }
         settled(&shared, HANDED_WITHIN, |_, ledger| ledger.handed() == 0).await;
         number += 1;
-        // What is logged before this line, the plan knows.
+        // Everything logged before this line is in the plan.
         tracing::debug!(plan = number, "looks");
         let (index, ledger) = look(&shared);
         let with = std::mem::replace(&mut tables, Tables::learning(learner.clone(), trust));
         let (last, wanted) = (std::mem::take(&mut left), options.clone());
         let work = move || make(&index, &ledger, with, last, &wanted);
         let Ok((with, built, planned)) = tokio::task::spawn_blocking(work).await else {
-            // Snapshot and planner are pure and total; a panic is a bug that a restart does not mend.
+            // Snapshot and planner are pure and total; a panic is a bug that a restart does not fix.
             shared.metrics.plan_errors.inc();
             tracing::error!("planning failed");
             sleep(Duration::from_secs(5)).await;
@@ -136,10 +136,10 @@ pub async fn run(
     }
 }
 
-/// Jobs that are left out of one snapshot at most because their numbers make no sense.
+/// Maximum jobs excluded from one snapshot because of invalid values.
 const MAX_LEFT_OUT: usize = 64;
 
-/// Snapshot and plan. A job whose numbers make no sense is left out and named; it must not stop all others.
+/// Builds a snapshot and plan. A job with invalid values is excluded and named; it must not block the others.
 fn make(
     index: &ClusterIndex,
     ledger: &Ledger,
@@ -174,7 +174,7 @@ fn make(
     }
 }
 
-/// What a plan with power limits would draw, where the policy wants that looked at and not done.
+/// Draw of a plan with power limits, if the policy only evaluates them.
 fn observed(built: &mut Built, options: &Options) -> Option<Watts> {
     let limits = built.observed_limits.take()?;
     let mut snapshot = built.snapshot.clone();
@@ -196,7 +196,7 @@ async fn debounce(signal: &tokio::sync::Notify, pace: PlanCadence) {
     }
 }
 
-/// Waits until something holds, but not for ever: planning late is better than not at all.
+/// Waits until a condition holds, with a time-out: a late plan is better than none.
 async fn settled(shared: &Shared, within: Duration, holds: impl Fn(&ClusterIndex, &Ledger) -> bool) {
     let end = Instant::now() + within;
     while Instant::now() < end {
@@ -210,8 +210,8 @@ async fn settled(shared: &Shared, within: Duration, holds: impl Fn(&ClusterIndex
     }
 }
 
-/// One look at everything, copied so that nobody waits for the plan. Decisions of the last plan that give something
-/// away are void from here on.
+/// A consistent copy of index and ledger, so that nothing waits for the plan. Grants of the last plan are
+/// void from here on.
 fn look(shared: &Shared) -> (ClusterIndex, Ledger) {
     let index = shared.index.lock();
     let mut ledger = shared.ledger.lock();
@@ -227,20 +227,21 @@ fn look(shared: &Shared) -> (ClusterIndex, Ledger) {
     copies
 }
 
-/// Jobs without a status for which a job waits a second longer before it says that no plan has seen it yet; longest such wait, s.
+/// Jobs without a status per additional second before a job reports that it is unplanned; then the maximum of
+/// that wait, s.
 const UNSAID_PER_SECOND: usize = 50;
 const LONGEST_UNSAID: usize = 30;
 
-/// What else is read off a look: the size of the largest node, and how patient steps are with their texts.
+/// Other figures from the snapshot: the largest node's size, and the delays of status texts.
 fn look_around(shared: &Shared, index: &ClusterIndex) {
     let largest = largest_node(index);
-    // Where many jobs wait a plan moves them all: their texts are written less often.
+    // With many waiting jobs each plan changes all texts, so they are written less often.
     let quiet = 60.max(i64::try_from(index.jobs.len() / 20).unwrap_or(i64::MAX)).min(3_600);
     let unsaid = index.jobs.iter().filter(|(_, job)| job.status.is_none()).count();
     let first_plan = i64::try_from((3 + unsaid / UNSAID_PER_SECOND).min(LONGEST_UNSAID)).unwrap_or(i64::MAX);
     let mut settings = shared.settings.lock();
     let new = Settings {
-        // While no node offers GPUs the last size that was seen counts: device plug-ins restart.
+        // While no node offers GPUs, keep the last size: device plug-ins restart.
         largest_node_gpus: largest.or(settings.largest_node_gpus),
         quiet_seconds: quiet,
         first_plan_seconds: first_plan,
@@ -251,7 +252,7 @@ fn look_around(shared: &Shared, index: &ClusterIndex) {
     }
 }
 
-/// Hands a plan over; says when to plan again at the latest.
+/// Delivers a plan and returns the latest time of the next one.
 fn hand_over(shared: &Shared, built: &Built, plan: &Plan, number: u64) -> Option<Instant> {
     let metrics = &shared.metrics;
     metrics.planned(LastPlan {
@@ -300,9 +301,9 @@ fn hand_over(shared: &Shared, built: &Built, plan: &Plan, number: u64) -> Option
     next_look(built, plan)
 }
 
-/// When to plan again at the latest, as far as is known now: an edge of tariff or budget, the end of a back-off, and what
-/// the planner expects next. The end of a job is an event by itself when it comes; one that is overdue must not make
-/// plans follow each other without a pause.
+/// Latest time of the next plan: an edge of tariff or budget, the end of a backoff, or the planner's next
+/// expected event. The end of a job is itself an event. One that is overdue must not cause plans without a
+/// pause.
 fn next_look(built: &Built, plan: &Plan) -> Option<Instant> {
     let now = clock::now().as_millisecond() as f64 / 1_000.0;
     let snapshot = &built.snapshot;
@@ -314,7 +315,7 @@ fn next_look(built: &Built, plan: &Plan) -> Option<Instant> {
     Some(Instant::now() + Duration::from_secs_f64((first - now).clamp(0.1, 3_600.0)))
 }
 
-/// Keeps the predictions of every job for its next steps and for `/forecasts`.
+/// Stores every job's predictions for its next steps and for `/forecasts`.
 fn forecasts(
     index: &ClusterIndex,
     ledger: &mut Ledger,
@@ -335,14 +336,14 @@ fn forecasts(
         memory.starts = built.starts.get(&id).and_then(|start| Timestamp::from_second(start.0 as i64).ok());
         let Some(new) = forecast::of(job, memory, now) else { continue };
         let written = job.status.as_ref().and_then(|status| status.prediction.as_ref());
-        // A first forecast, and another class of risk, are worth a look; the step says whether they are worth a write.
+        // A first forecast or another risk class is worth a step, which decides on the write.
         if written.is_none_or(|written| written.risk != new.risk || written.source != new.source) {
             changed.push(key.clone());
         }
     }
 }
 
-/// The plan's word on one job, in the lifecycle's terms.
+/// The plan's decision for one job in the lifecycle's types.
 fn verdict(job_plan: &JobPlan, job: &andreas_planner::Job, excluded: Option<&str>) -> Option<Planned> {
     match &job_plan.decision {
         Decision::Run(placement) => Some(Planned::Run {
@@ -355,7 +356,7 @@ fn verdict(job_plan: &JobPlan, job: &andreas_planner::Job, excluded: Option<&str
         Decision::Wait { reason, message, blockers } => {
             let reason = condition_reason(*reason);
             let message = with_blockers(message, blockers, job.namespace.as_str());
-            // Who waits for a GPU type learns of the nodes that have GPUs and are not planned.
+            // A job that waits for a GPU type is told about GPU nodes that are not planned.
             let message = match excluded.filter(|_| reason == Reason::NoFeasibleGpuType) {
                 Some(excluded) => format!("{message}; {excluded}"),
                 None => message,
@@ -365,7 +366,7 @@ fn verdict(job_plan: &JobPlan, job: &andreas_planner::Job, excluded: Option<&str
     }
 }
 
-/// The condition's reason for the planner's.
+/// The condition reason of a planner's wait reason.
 fn condition_reason(reason: WaitReason) -> Reason {
     match reason {
         WaitReason::WaitingForCapacity => Reason::WaitingForCapacity,
@@ -379,8 +380,8 @@ fn condition_reason(reason: WaitReason) -> Reason {
     }
 }
 
-/// The plan's sentence and the jobs in the way. Jobs of the reader's own namespace are named; jobs of other namespaces
-/// are only counted, because a status is read by people who may not know of them.
+/// The plan's message and the blocking jobs. Jobs of the reader's own namespace are named; others are only
+/// counted, because readers of a status may not have access to them.
 fn with_blockers(message: &str, blockers: &[JobId], namespace: &str) -> String {
     let mut own = Vec::new();
     let mut others = 0_usize;
@@ -398,7 +399,7 @@ fn with_blockers(message: &str, blockers: &[JobId], namespace: &str) -> String {
     if own.is_empty() { message.to_owned() } else { format!("{message}: {}", own.join(", ")) }
 }
 
-/// What the plan counts for it: the table's row, less what a limit takes away.
+/// Draw in the plan: the table's row, less a limit's reduction.
 fn draw(placement: &Placement, job: &andreas_planner::Job) -> i32 {
     let total = placement.total_gpus();
     let row = job.estimates.iter().find(|row| row.gpu_type == placement.gpu_type && row.gpus == total);
