@@ -1,7 +1,9 @@
-//! Who may read a page: a bearer token (TokenReview), and the right to `get` the page's path (SubjectAccessReview).
+//! Authentication and authorization of page requests: a bearer token (TokenReview), and the right to `get`
+//! the page's path (SubjectAccessReview).
 //!
-//! The path is a non-resource URL, as for Kubernetes' own `/metrics`: a ClusterRole with `nonResourceURLs` and the verb `get` grants
-//! it. Answers are remembered for half a minute; how many reviews one address can cause is bounded by [`Reviews`].
+//! The path is a non-resource URL, like Kubernetes' own `/metrics`. A ClusterRole with `nonResourceURLs` and
+//! the verb `get` grants it. Answers are cached for 30 seconds. [`Reviews`] limits the reviews that one
+//! address can cause.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -25,22 +27,22 @@ use tokio::time::Instant;
 use crate::buckets::Reviews;
 use crate::server::Via;
 
-/// How long an answer is remembered.
+/// Cache time of an answer.
 const REMEMBERED: Duration = Duration::from_secs(30);
-/// Answers kept at most.
+/// Maximum number of cached answers.
 const MAX_KEPT: usize = 4_096;
-/// Reviews in flight.
+/// Maximum reviews in flight.
 const REVIEWS: usize = 4;
-/// Longest token that is looked at; projected tokens have about 1,200 characters.
+/// Maximum length of a token in bytes; projected tokens have about 1,200 characters.
 const MAX_TOKEN: usize = 8 * 1024;
 
-/// Why a page is not shown.
+/// The reason why a request is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Denied {
-    /// No bearer token was sent, or one that no authenticator knows.
+    /// No bearer token, or a token that no authenticator knows.
     #[error("a bearer token of this cluster is needed")]
     Unauthorized,
-    /// The token is good, its owner has not the right.
+    /// The token is valid, but its user lacks the right.
     #[error("{user} may not get {path}")]
     Forbidden {
         /// Name of the user.
@@ -48,10 +50,10 @@ pub enum Denied {
         /// Path of the page.
         path: String,
     },
-    /// The sender's address has caused too many reviews.
+    /// The sender's address caused too many reviews.
     #[error("too many unknown tokens from one address: try again")]
     TooMany,
-    /// The API server refused or failed to review.
+    /// The API server refused the review or failed.
     #[error("the API server did not review the token: try again")]
     Unavailable(#[source] Box<kube::Error>),
 }
@@ -86,7 +88,7 @@ enum Answer {
     Unauthorized,
 }
 
-/// Asks the API server who may read what, and remembers the answers. Only digests of tokens are kept.
+/// Reviews requests with the API server and caches the answers. Only digests of tokens are kept.
 pub struct Access {
     client: Client,
     reviews: Semaphore,
@@ -95,14 +97,14 @@ pub struct Access {
 }
 
 impl Access {
-    /// Nothing is remembered yet.
+    /// Creates it with an empty cache.
     #[must_use]
     pub fn new(client: Client) -> Arc<Self> {
         let reviews = Semaphore::new(REVIEWS);
         Arc::new(Self { client, reviews, peers: Reviews::by_address(), kept: Mutex::default() })
     }
 
-    /// The user that sent the request, who may `get` the path.
+    /// Returns the user of the request, who may `get` the path.
     ///
     /// # Errors
     /// [`Denied`]
@@ -180,7 +182,7 @@ fn wish(user: UserInfo, path: &str) -> SubjectAccessReviewSpec {
     }
 }
 
-/// Middleware: lets a request through whose sender may `get` its path.
+/// Middleware that passes only requests from users who may `get` the path.
 pub async fn guard(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| peer.ip());
     let peer = peer.unwrap_or(IpAddr::from([0, 0, 0, 0]));
@@ -195,10 +197,10 @@ pub async fn guard(State(access): State<Arc<Access>>, request: Request, next: Ne
     }
 }
 
-/// Digest of a token and what it was shown for.
+/// Digest of a token and its purpose.
 pub type Digest = [u8; 32];
 
-/// The digest under which an answer about a token is remembered: of the token and of what it was shown for.
+/// The cache key of an answer: a digest of the token and its purpose.
 #[must_use]
 pub fn digest(token: &str, purpose: &str) -> Digest {
     let mut context = ring::digest::Context::new(&ring::digest::SHA256);

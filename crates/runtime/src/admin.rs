@@ -1,8 +1,8 @@
-//! The ports for machines that look after us: `/metrics` for Prometheus, `/livez` and `/readyz` for the kubelet.
+//! The ports for operations: `/metrics` for Prometheus, `/livez` and `/readyz` for the kubelet.
 //!
-//! Plain HTTP on ports of their own, so that probes and scrapes need no client certificate and a NetworkPolicy can tell them
-//! from the service. Probes have a port for themselves: whoever fills the places of another one makes no probe fail. Nothing here
-//! changes anything.
+//! They use plain HTTP on separate ports. Probes and scrapes need no client certificate, and a NetworkPolicy
+//! can treat them separately. Probes have a port of their own, so a flood of connections on another port
+//! fails no probe. All pages are read-only.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,15 +28,15 @@ use crate::server::{self, Limits};
 
 /// Media type of the OpenMetrics text format, version 1.0.0.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// Media type of the text format before it, for whoever does not ask for OpenMetrics (curl, promtool).
+/// Media type of the older text format, for clients that do not accept OpenMetrics (curl, promtool).
 const CLASSIC: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// Metrics are not collected more often than this.
+/// Minimum time between two collections of metrics.
 const METRICS_EVERY: Duration = Duration::from_millis(200);
 
-/// Flags for the admin servers; flatten them into a server's own.
+/// Flags for the admin servers; flatten them into a server's own flags.
 #[derive(Clone, Debug, Args)]
 pub struct AdminArgs {
-    /// Address for /metrics (plain HTTP). /livez and /readyz are answered there too.
+    /// Address for /metrics (plain HTTP); it also serves /livez and /readyz.
     #[arg(
         id = "admin-listen",
         long = "admin-listen",
@@ -45,25 +45,25 @@ pub struct AdminArgs {
         value_name = "ADDR"
     )]
     pub listen: SocketAddr,
-    /// Address for /livez and /readyz alone (plain HTTP): the kubelet's probes belong here. Off when absent.
+    /// Address for /livez and /readyz only (plain HTTP), for the kubelet's probes. Default: off.
     #[arg(id = "probe-listen", long = "probe-listen", env = "ANDREAS_PROBE_LISTEN", value_name = "ADDR")]
     pub probe_listen: Option<SocketAddr>,
-    /// Answer /metrics only to bearer tokens whose owner has the right to `get` the non-resource URL /metrics.
+    /// Serve /metrics only to bearer tokens with the right to `get` the non-resource URL /metrics.
     #[arg(id = "metrics-auth", long = "metrics-auth", env = "ANDREAS_METRICS_AUTH")]
     pub metrics_auth: bool,
 }
 
-/// The admin ports, taken.
+/// The bound admin ports.
 pub struct Listeners {
     metrics: TcpListener,
     probes: Option<TcpListener>,
     metrics_auth: bool,
 }
 
-/// Takes the ports.
+/// Binds the ports.
 ///
 /// # Errors
-/// When one cannot be listened on; the address is in the message.
+/// When an address cannot be bound; it is in the message.
 pub async fn bind(args: &AdminArgs) -> std::io::Result<Listeners> {
     let bind = async |address: SocketAddr| {
         TcpListener::bind(address).await.map_err(|error| {
@@ -78,20 +78,20 @@ pub async fn bind(args: &AdminArgs) -> std::io::Result<Listeners> {
 }
 
 impl Listeners {
-    /// Where `/metrics` is.
+    /// The address of `/metrics`.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
         self.metrics.local_addr()
     }
 
     /// Serves until `shutdown`. `client` reviews tokens, with `--metrics-auth`.
     ///
-    /// Keep it running while the process drains: a probe that fails in that time only hides what goes on.
+    /// Keep it running while the process drains, so that probes do not fail meanwhile.
     ///
     /// # Errors
-    /// When a listener fails for good.
+    /// When a listener fails permanently.
     pub async fn serve(
         self,
         registry: Arc<Registry>,
@@ -114,7 +114,7 @@ impl Listeners {
     }
 }
 
-/// A probe connects, asks and leaves; whoever does not is soon gone.
+/// Short limits: a probe connects, asks and leaves.
 fn probe_limits() -> Limits {
     Limits {
         header: Duration::from_secs(2),
@@ -134,7 +134,7 @@ pub fn probe_router(health: Health) -> Router {
         .with_state(health)
 }
 
-/// `/metrics`, for everybody or for those whom `access` lets through.
+/// `/metrics`, open or restricted by `access`.
 pub fn metrics_router(registry: Arc<Registry>, access: Option<Arc<Access>>) -> Router {
     let exposed = Arc::new(Exposed { registry, text: Mutex::new(None) });
     let router = Router::new().route("/metrics", get(metrics)).with_state(exposed);
@@ -146,7 +146,7 @@ pub fn metrics_router(registry: Arc<Registry>, access: Option<Arc<Access>>) -> R
 
 struct Exposed {
     registry: Arc<Registry>,
-    /// What was collected last, and when: collecting takes the locks that others work under.
+    /// Last collected text and its time; collecting takes locks that other tasks need.
     text: Mutex<Option<(Instant, Arc<str>)>>,
 }
 

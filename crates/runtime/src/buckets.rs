@@ -1,4 +1,4 @@
-//! How much each client may use of what all share: one token bucket for each address, namespace or other key.
+//! Rate limits for shared resources: one token bucket per address, namespace or other key.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,24 +7,25 @@ use std::net::IpAddr;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Clients that are remembered at most.
+/// Maximum number of clients remembered.
 const MAX_KEPT: usize = 10_000;
 
-/// Token buckets by key; all have the same size.
+/// Token buckets of equal size, by key.
 pub struct Buckets<K> {
     burst: f64,
     per_second: f64,
     known: Mutex<HashMap<K, Bucket>>,
 }
 
-/// Reviews of tokens, by the address that sends them: every token that is not known costs the API server a TokenReview.
+/// Token reviews, limited by sender address: every unknown token costs the API server a TokenReview.
 ///
-/// Several programs may share an address, a node's or a gateway's, where traffic to Services is masqueraded. So the bound is
-/// that of a thousand programs, each of which asks once a minute, with room for those of a node to begin at once.
+/// Several programs may share the address of a node or gateway, where traffic to Services is masqueraded. The
+/// limit therefore suits a thousand programs that each ask once a minute, and a node's programs starting at
+/// once.
 pub type Reviews = Buckets<IpAddr>;
 
 impl Reviews {
-    /// 256 at once, 16 a second.
+    /// Burst of 256, 16 per second.
     #[must_use]
     pub fn by_address() -> Self {
         Self::new(256, 16)
@@ -38,13 +39,13 @@ struct Bucket {
 }
 
 impl<K: Eq + Hash> Buckets<K> {
-    /// Full buckets of `burst` uses each, that get `per_second` back.
+    /// Full buckets of `burst` uses that regain `per_second` uses per second.
     #[must_use]
     pub fn new(burst: u32, per_second: u32) -> Self {
         Self { burst: burst.into(), per_second: per_second.into(), known: Mutex::default() }
     }
 
-    /// Uses one of that client's; `false` where it has none left.
+    /// Takes one use of a client; `false` if none is left.
     #[must_use]
     pub fn admit(&self, client: K, now: Instant) -> bool {
         let at = |bucket: &Bucket| {
@@ -53,7 +54,7 @@ impl<K: Eq + Hash> Buckets<K> {
         };
         let mut known = self.known.lock();
         if known.len() >= MAX_KEPT && !known.contains_key(&client) {
-            // Who has all of it left need not be remembered.
+            // Full buckets need not be stored.
             known.retain(|_, bucket| at(bucket).left < self.burst);
             if known.len() >= MAX_KEPT {
                 return false;

@@ -1,8 +1,9 @@
-//! A Kubernetes client in which no call can hang.
+//! A Kubernetes client in which every call has a deadline.
 //!
-//! kube's own client sets no read time-out, because watches and streams live long. An API server that accepts a connection and
-//! says nothing (etcd lost, a partition) would then hold a reconciler for ever. Here every request but a watch has one deadline
-//! for everything: retries, headers and body. A watch has it for the headers; [`crate::watch`] guards the rest.
+//! kube's own client sets no read timeout, because watches and streams are long-lived. An API server that
+//! accepts a connection but never answers (etcd lost, a partition) would block a reconciler forever. Here
+//! every request except a watch has one deadline for retries, headers and body. A watch has a deadline for
+//! its headers; [`crate::watch`] handles the rest.
 
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -21,30 +22,30 @@ use tower::{BoxError, Layer, Service};
 
 use crate::clock;
 
-/// Flags that say which API server to talk to; flatten them into a server's own.
+/// Flags that select the API server; flatten them into a server's own flags.
 #[derive(Clone, Debug, Args)]
 pub struct ClientArgs {
-    /// Kubeconfig file. Without it: the pod's service account, else $KUBECONFIG or ~/.kube/config.
+    /// Kubeconfig file. Default: the pod's service account, else $KUBECONFIG or ~/.kube/config.
     #[arg(long, env = "ANDREAS_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig file.
+    /// Context of the kubeconfig. Default: its current context.
     #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
-    /// Longest time for one call to the API server, retries included, in seconds.
+    /// Deadline of one call to the API server, including retries, in seconds.
     #[arg(long, env = "ANDREAS_API_TIMEOUT", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=300), value_name = "SECONDS")]
     pub api_timeout: u64,
 }
 
-/// Why there is no client.
+/// Errors when a client is made.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The kubeconfig file is missing or wrong.
+    /// The kubeconfig file is missing or invalid.
     #[error("kubeconfig cannot be used")]
     Kubeconfig(#[source] Box<kube::config::KubeconfigError>),
-    /// The pod's service account cannot be used.
+    /// The pod's service account is unusable.
     #[error("the pod's service account cannot be used")]
     InCluster(#[source] kube::config::InClusterError),
-    /// The user agent has characters that no header may have.
+    /// The user agent has characters that are invalid in a header.
     #[error("user agent {0:?} is not a header value")]
     UserAgent(String),
     /// The client could not be built (TLS, authentication plug-in).
@@ -52,15 +53,16 @@ pub enum ClientError {
     Build(#[source] Box<kube::Error>),
 }
 
-/// Connects by flags. `user_agent` is what audit logs and flow schemas see, for example `andreas-extender/0.1.0`.
+/// Creates a client from flags. `user_agent` appears in audit logs and flow schemas, for example
+/// `andreas-extender/0.1.0`.
 ///
 /// # Errors
-/// When no configuration is found or it cannot be used. The API server itself is not contacted.
+/// When no usable configuration is found. The API server itself is not contacted.
 pub async fn connect(args: &ClientArgs, user_agent: &str) -> Result<Client, ClientError> {
     build(configuration(args).await?, user_agent, Duration::from_secs(args.api_timeout))
 }
 
-/// The configuration that [`connect`] would use.
+/// The configuration that [`connect`] uses.
 ///
 /// # Errors
 /// When none is found or it does not parse.
@@ -77,7 +79,7 @@ pub async fn configuration(args: &ClientArgs) -> Result<Config, ClientError> {
     Config::from_kubeconfig(&options).await.map_err(wrap)
 }
 
-/// A client of `config` with our user agent and a deadline of `per_call` on each request.
+/// A client for `config` with our user agent and a deadline of `per_call` per request.
 ///
 /// # Errors
 /// When the user agent is no header value or TLS cannot be set up.
@@ -96,10 +98,10 @@ pub fn build(mut config: Config, user_agent: &str, per_call: Duration) -> Result
 #[error("the API server did not answer within {0:?}")]
 pub struct DeadlineExceeded(pub Duration);
 
-/// Puts one deadline on headers and body of each request; watches get it for the headers only.
+/// Sets one deadline for headers and body of each request; for watches, the headers only.
 #[derive(Clone, Debug)]
 pub struct DeadlineLayer {
-    /// Longest time from sending the request to the last byte of the answer.
+    /// Maximum time from sending the request to the last byte of the answer.
     pub per_call: Duration,
 }
 
@@ -198,7 +200,7 @@ mod tests {
     use std::convert::Infallible;
     use tower::service_fn;
 
-    /// An API server that answers the headers at once and then says nothing more.
+    /// An API server that sends the headers at once and then nothing.
     fn client_of_a_silent_server() -> Client {
         let silent = service_fn(|_: Request<Body>| async {
             let never = futures::stream::pending::<Result<Bytes, Infallible>>();

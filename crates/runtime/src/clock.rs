@@ -1,14 +1,14 @@
-//! The time of the API server, whatever this machine's own clock says.
+//! The API server's time, independent of this machine's clock.
 //!
-//! Objects carry the API server's instants. A process whose wall clock is an hour off would compare them with its own and end
-//! runs that are well. So time is measured: every answer's `Date` header says when the API server sent it, and from the first
-//! answer on [`now`] is that instant plus what the monotonic clock has counted since. The wall clock is never read again for
-//! [`now`]; a step of it changes nothing. How far it is off is the metric [`SKEW`].
+//! Objects carry timestamps of the API server. A process with a wall clock an hour off would compare them
+//! with its own time and end healthy runs. So the `Date` header of every answer is measured. From the first
+//! answer on, [`now`] is that time plus the elapsed monotonic time. [`now`] never reads the wall clock again,
+//! so a step of it has no effect. The metric [`SKEW`] reports the difference.
 //!
-//! A server behind a load balancer may itself be wrong. One answer therefore moves nothing: the time is set anew only when
-//! several answers in a row, over [`PERSISTS`], contradict it.
+//! A server behind a load balancer may be wrong itself. The time is therefore reset only when several answers
+//! in a row, over [`PERSISTS`], contradict it.
 //!
-//! Durations between two events that this process sees belong to [`std::time::Instant`], not here.
+//! Use [`std::time::Instant`] for durations between two events in this process.
 
 use std::sync::LazyLock;
 use std::sync::atomic::AtomicU64;
@@ -23,18 +23,18 @@ use prometheus_client::registry::Registry;
 
 use crate::metrics::Metric;
 
-/// How far this machine's wall clock is from the API server's.
+/// Difference between this machine's wall clock and the API server's.
 pub const SKEW: Metric = Metric::gauge(
     "andreas_clock_skew_seconds",
     &[],
     "Wall clock of this process's machine less that of the API server, by the Date header of its last answer; positive is ahead",
 );
 
-/// Answers that took longer say too little.
+/// Slower answers are too imprecise and ignored.
 const SLOWEST: Duration = Duration::from_secs(2);
-/// A contradiction below this is rounding and drift.
+/// Smaller contradictions are rounding and drift.
 const TOLERANCE: SignedDuration = SignedDuration::from_secs(2);
-/// Answers in a row that must contradict before the time is set anew, and for how long.
+/// Consecutive contradicting answers before the time is reset; they must span [`PERSISTS`].
 const CONTRADICTIONS: u32 = 3;
 /// See [`CONTRADICTIONS`].
 const PERSISTS: Duration = Duration::from_secs(10);
@@ -43,13 +43,13 @@ static CLOCK: LazyLock<Mutex<Clock>> =
     LazyLock::new(|| Mutex::new(Clock::new(Timestamp::now(), Instant::now())));
 static GAUGE: LazyLock<Gauge<f64, AtomicU64>> = LazyLock::new(Gauge::default);
 
-/// Now, by the API server's clock; by the machine's own before the first answer.
+/// The API server's time; before the first answer, the machine's time.
 #[must_use]
 pub fn now() -> Timestamp {
     CLOCK.lock().now(Instant::now())
 }
 
-/// Takes the `Date` of an answer to a request that was sent at `sent`.
+/// Processes the `Date` of an answer to a request sent at `sent`.
 pub fn observe(headers: &HeaderMap, sent: Instant) {
     let date = headers.get(DATE).and_then(|value| value.to_str().ok());
     let Some(date) = date.and_then(|text| jiff::fmt::rfc2822::parse(text).ok()) else { return };
@@ -70,13 +70,13 @@ pub fn register(registry: &mut Registry) {
 /// One answer of the API server.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
-    /// Its `Date`: the whole second in which the answer was sent.
+    /// Its `Date`: the second in which the answer was sent.
     date: Timestamp,
     round_trip: Duration,
 }
 
 impl Sample {
-    /// How far an instant at which the answer was received is outside of what the answer allows; zero inside.
+    /// Distance of a receipt time from the interval that the answer allows; zero inside.
     fn off(&self, at: Timestamp) -> SignedDuration {
         let latest = SignedDuration::from_secs(1)
             .saturating_add(SignedDuration::try_from(self.round_trip).unwrap_or(SignedDuration::ZERO));
@@ -85,13 +85,13 @@ impl Sample {
     }
 }
 
-/// A time base: an instant of the API server, and when that was by the monotonic clock.
+/// A time base: an API server time and its monotonic instant.
 #[derive(Debug)]
 struct Clock {
     base: Timestamp,
     at: Instant,
     learned: bool,
-    /// Since when answers contradict, and how many did in a row.
+    /// Start and number of consecutive contradicting answers.
     contradicted: Option<(Instant, u32)>,
 }
 
@@ -153,7 +153,7 @@ mod tests {
         let mut clock = Clock::new(second(1_000_000), start);
         clock.learn(sample(1_000_000), start);
         assert_eq!(clock.now(start), second(1_000_000));
-        // Answers of a server that is an hour ahead, between those of the others.
+        // Some answers come from a server that is an hour ahead.
         for tick in 1..60 {
             let at = start + Duration::from_secs(tick);
             let ahead = if tick % 2 == 0 { 3_600 } else { 0 };

@@ -1,7 +1,8 @@
-//! Ready and alive: named conditions and heartbeats.
+//! Readiness and liveness: named conditions and heartbeats.
 //!
-//! A server is *ready* when every registered condition holds; one that is never set keeps it out of service, so a cache that
-//! cannot be filled is seen instead of being served half full. It is *alive* while every heartbeat is younger than its limit.
+//! A server is *ready* when every registered condition holds. A condition that is never set keeps it unready,
+//! so a cache that cannot be filled is noticed. A server is *alive* while every heartbeat is younger than its
+//! limit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +37,7 @@ impl Health {
         Self::default()
     }
 
-    /// Adds a condition for readiness, not yet holding. `name` is what `/readyz` shows.
+    /// Adds a readiness condition that does not hold yet. `/readyz` shows `name`.
     #[must_use = "a condition that is never set keeps the server unready"]
     pub fn register(&self, name: impl Into<String>) -> ReadyHandle {
         let flag = Arc::new(AtomicBool::new(false));
@@ -44,7 +45,8 @@ impl Health {
         ReadyHandle { flag }
     }
 
-    /// Adds a heartbeat: the process counts as hung when [`Heartbeat::beat`] was not called for longer than `limit`.
+    /// Adds a heartbeat. The process counts as hung if [`Heartbeat::beat`] is not called for longer than
+    /// `limit`.
     #[must_use = "a heart that never beats gets the process restarted"]
     pub fn heartbeat(&self, name: impl Into<String>, limit: Duration) -> Heartbeat {
         let last = Arc::new(Mutex::new(Instant::now()));
@@ -72,19 +74,19 @@ impl Health {
     }
 }
 
-/// One condition for readiness. Clones speak of the same condition.
+/// One readiness condition. Clones share it.
 #[derive(Clone, Debug)]
 pub struct ReadyHandle {
     flag: Arc<AtomicBool>,
 }
 
 impl ReadyHandle {
-    /// The condition holds from now on.
+    /// Sets the condition.
     pub fn set(&self) {
         self.flag.store(true, Ordering::Release);
     }
 
-    /// The condition does not hold any more.
+    /// Clears the condition.
     pub fn unset(&self) {
         self.flag.store(false, Ordering::Release);
     }
@@ -96,14 +98,14 @@ impl ReadyHandle {
     }
 }
 
-/// One loop's sign of life.
+/// Heartbeat of one loop.
 #[derive(Clone, Debug)]
 pub struct Heartbeat {
     last: Arc<Mutex<Instant>>,
 }
 
 impl Heartbeat {
-    /// The loop has come round.
+    /// Records an iteration of the loop.
     pub fn beat(&self) {
         *self.last.lock() = Instant::now();
     }

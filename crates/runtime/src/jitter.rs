@@ -1,18 +1,18 @@
-//! Randomness for spreading retries. Not for secrets and not for anything that must repeat.
+//! Random numbers for the timing of retries. Not for secrets, not reproducible.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
-/// A duration drawn evenly from `base x [1 - spread, 1 + spread]`; `spread` is clamped to 0..=1.
+/// A uniform random duration in `base x [1 - spread, 1 + spread]`; `spread` is clamped to 0..=1.
 pub(crate) fn spread(base: Duration, spread: f64) -> Duration {
     let spread = spread.clamp(0.0, 1.0);
-    // RandomState is seeded per instance, which is all the randomness that retry timing needs.
+    // RandomState is seeded per instance, which is random enough for retries.
     let draw = RandomState::new().build_hasher().finish();
     let unit = (draw >> 11) as f64 / (1_u64 << 53) as f64;
     base.mul_f64(1.0 - spread + 2.0 * spread * unit)
 }
 
-/// Exponential back-off with a cap: `min`, doubling to `max`, each drawn within +/- 25 %.
+/// Exponential backoff with a cap: from `min`, doubling to `max`, each with +/- 25 % jitter.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     min: Duration,

@@ -1,32 +1,33 @@
-//! What every server of the house needs before it can do its own work.
+//! Infrastructure shared by all servers.
 //!
-//! # What it holds
+//! # Contents
 //!
-//! | module | what it does |
+//! | module | purpose |
 //! |---|---|
 //! | [`telemetry`] | log lines as text or JSON, filter from a flag |
 //! | [`shutdown`] | SIGTERM or SIGINT cancels a token; the second signal ends the process |
 //! | [`health`] | named conditions behind `/readyz`, heartbeats behind `/livez` |
-//! | [`buckets`] | how much each client may use of what all share |
+//! | [`buckets`] | rate limits per client |
 //! | [`admin`] | the ports for `/metrics`, and for `/livez` and `/readyz` |
-//! | [`access`] | who may read a page: TokenReview and SubjectAccessReview |
-//! | [`metrics`] | metrics as constants: registered, exposed and documented from one list; what every process says of itself |
-//! | [`server`] | HTTP/1.1 and HTTP/2 with limits on connections, headers, idleness and draining |
-//! | [`certificates`] | certificates of our own: authority, renewal with overlap, expiry as metrics |
+//! | [`access`] | authorization of pages: TokenReview and SubjectAccessReview |
+//! | [`metrics`] | metrics as constants: registered, exposed and documented from one list; process metrics |
+//! | [`server`] | HTTP/1.1 and HTTP/2 with limits on connections, headers, idle time and draining |
+//! | [`certificates`] | self-made certificates: authority, renewal with overlap, expiry metrics |
 //! | [`tls`] | rustls configuration from PEM files, client certificates with expected names, reload |
-//! | [`client`] | a Kubernetes client in which no call can hang for ever |
-//! | [`clock`] | the API server's time, and how far this machine's clock is from it |
+//! | [`client`] | a Kubernetes client with a deadline for every call |
+//! | [`clock`] | the API server's time and this machine's clock skew |
 //! | [`watch`] | list and watch of slim types that survives 410, bad objects and busy API servers |
 //! | [`lease`] | leader election on a `coordination.k8s.io/v1` Lease |
 //!
-//! # What flows in and out
+//! # Data flow
 //!
-//! In: flags (each module has a `clap` struct to flatten), files, the API server. Out: running servers, events, a client.
-//! Everything long-lived takes a [`tokio_util::sync::CancellationToken`] and ends when it is cancelled.
+//! In: flags (each module has a `clap` struct to flatten), files, the API server. Out: running servers,
+//! events, a client. Every long-lived task takes a [`tokio_util::sync::CancellationToken`] and ends when it
+//! is cancelled.
 //!
-//! # What must never be here
+//! # Not allowed
 //!
-//! Anything that knows what a `TrainingJob` is. This crate depends on none of the other rooms.
+//! Knowledge of `TrainingJob`s. This crate depends on no other crate of the workspace.
 
 pub mod access;
 pub mod admin;
@@ -45,10 +46,11 @@ pub mod watch;
 
 mod jitter;
 
-/// Makes *ring* the process's cryptography, once; later calls do nothing.
+/// Makes *ring* the cryptography provider of the process, once; later calls do nothing.
 ///
-/// Needed before any TLS configuration is built by a library that asks for the process default (the Kubernetes client does).
+/// Call it before a library builds a TLS configuration with the process default, as the Kubernetes client
+/// does.
 pub fn install_crypto() {
-    // An error only says that a provider is installed already, which is what is wanted.
+    // An error only means that a provider is already installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }

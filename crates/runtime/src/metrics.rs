@@ -1,9 +1,10 @@
-//! Metrics, said once: name, type, labels and help of each stand in a constant, from which it is registered and from which
-//! `docs/metrics.md` is written.
+//! Metrics declared once: name, type, labels and help of each are one constant, used for registration and for
+//! `docs/metrics.md`.
 //!
-//! Names as Prometheus wants them: the unit at the end of the name in its base form, `_total` on counters. Labels have values
-//! from closed sets or bounded ones; no tenant's text but the namespace, never a job's or a pod's name. Labels that Prometheus
-//! gives to targets (`job`, `instance`, `namespace`, `pod`, `node`) are left to it: a tenant's namespace is `job_namespace`.
+//! Names follow Prometheus: base units at the end of the name, `_total` on counters. Label values come from
+//! closed or bounded sets. Tenant text is limited to namespaces, never names of jobs or pods. Prometheus sets
+//! the target labels (`job`, `instance`, `namespace`, `pod`, `node`), so a tenant's namespace is
+//! `job_namespace`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,10 +16,10 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::{Metric as Registered, Registry, Unit};
 
-/// What a metric's values mean.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Only rises, from 0 at the start of the process.
+    /// Only rises, from 0 at process start.
     Counter,
     /// Rises and falls.
     Gauge,
@@ -38,21 +39,21 @@ impl Kind {
     }
 }
 
-/// One metric, all of it but its values.
+/// The description of a metric, without values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metric {
-    /// As queries name it: with unit, and with `_total` where it is a counter. A histogram's series have `_bucket`, `_sum` and
-    /// `_count` behind it.
+    /// Name in queries: with unit, and with `_total` on counters. Series of a histogram add `_bucket`, `_sum`
+    /// and `_count`.
     pub name: &'static str,
-    /// What its values mean.
+    /// Its type.
     pub kind: Kind,
-    /// Its labels, `le` of histograms left out.
+    /// Its labels, without `le` of histograms.
     pub labels: &'static [&'static str],
-    /// What it says, without a full stop.
+    /// Help text, without a full stop.
     pub help: &'static str,
 }
 
-/// Units that names end with; all of them base units.
+/// Allowed units at the end of names, all base units.
 const UNITS: [&str; 7] = ["seconds", "watts", "joules", "bytes", "hertz", "ratio", "timestamp_seconds"];
 
 impl Metric {
@@ -78,7 +79,7 @@ impl Metric {
     #[must_use]
     pub fn unit(&self) -> Option<&'static str> {
         let base = self.base();
-        // The longest that fits: a timestamp in seconds is no number of seconds.
+        // The longest match: `timestamp_seconds` is not `seconds`.
         UNITS.into_iter().filter(|unit| base.ends_with(&format!("_{unit}"))).max_by_key(|unit| unit.len())
     }
 
@@ -90,7 +91,7 @@ impl Metric {
         }
     }
 
-    /// The parts of the name that the library puts together again.
+    /// Parts of the name that the library joins again.
     fn parts(&self) -> (String, Option<Unit>) {
         let unit = self.unit().map(|unit| unit.rsplit('_').next().unwrap_or(unit));
         match unit.and_then(|unit| Some((self.base().strip_suffix(unit)?.strip_suffix('_')?, unit))) {
@@ -107,7 +108,7 @@ impl Metric {
         }
     }
 
-    /// Writes the metric with values that are made at the scrape.
+    /// Writes the metric with values computed at the scrape.
     ///
     /// # Errors
     /// When the writer fails.
@@ -128,14 +129,14 @@ impl Metric {
     }
 }
 
-/// Where the values of a metric go at a scrape.
+/// Collects the values of a metric at a scrape.
 pub struct Values<'a> {
     encoder: MetricEncoder<'a>,
     counts: bool,
 }
 
 impl Values<'_> {
-    /// The value without labels.
+    /// Writes the value without labels.
     ///
     /// # Errors
     /// When the writer fails.
@@ -143,7 +144,7 @@ impl Values<'_> {
         write(&mut self.encoder, self.counts, value)
     }
 
-    /// The value of one set of labels.
+    /// Writes the value of one label set.
     ///
     /// # Errors
     /// When the writer fails.
@@ -169,10 +170,10 @@ const FILES: Metric = Metric::gauge("process_open_fds", &[], "Open file descript
 const STARTED: Metric =
     Metric::gauge("process_start_time_seconds", &[], "When the process started, seconds since 1970");
 
-/// Metrics that every program has, by [`register_process`].
+/// Metrics of every program; see [`register_process`].
 pub const PROCESS: &[Metric] = &[BUILD_INFO, CPU, MEMORY, FILES, STARTED, crate::clock::SKEW];
 
-/// Adds what every program says of itself to `registry`.
+/// Adds the process metrics to `registry`.
 pub fn register_process(registry: &mut Registry, version: &'static str) {
     crate::clock::register(registry);
     registry.register_collector(Box::new(Process { version, started: SystemTime::now() }));
@@ -201,7 +202,7 @@ impl Collector for Process {
     }
 }
 
-/// From the scheduler's own account, in nanoseconds: threads that have ended are in it.
+/// CPU time in the scheduler's accounting (nanoseconds), including ended threads.
 fn cpu_time() -> Option<Duration> {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Some(Duration::new(u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?))
@@ -214,7 +215,7 @@ fn resident() -> Option<f64> {
     Some(kib * 1024.0)
 }
 
-/// OpenMetrics in the older text format (0.0.4), for scrapers and tools that do not ask for OpenMetrics.
+/// Converts OpenMetrics to the older text format (0.0.4), for clients that do not accept OpenMetrics.
 #[must_use]
 pub fn classic(openmetrics: &str) -> String {
     let mut text = String::with_capacity(openmetrics.len());
@@ -237,8 +238,8 @@ pub fn classic(openmetrics: &str) -> String {
     text
 }
 
-/// Where an exposition in the older text format differs from the `listed` metrics: names, types and help that are not those
-/// of the list, labels that are not listed, and metrics of the list that are not there. For tests.
+/// Differences between an exposition in the older text format and the `listed` metrics: names, types, help,
+/// unlisted labels and missing metrics. For tests.
 #[must_use]
 pub fn deviations(exposition: &str, listed: &[Metric]) -> Vec<String> {
     let mut wrong = Vec::new();
@@ -278,14 +279,14 @@ pub fn deviations(exposition: &str, listed: &[Metric]) -> Vec<String> {
     wrong
 }
 
-/// Names of the labels of a sample.
+/// Label names of a sample.
 fn labels(line: &str) -> impl Iterator<Item = &str> {
     let inside =
         line.split_once('{').and_then(|(_, rest)| rest.rsplit_once('}')).map_or("", |(inside, _)| inside);
     inside.split("\",").filter_map(|pair| pair.split_once('=')).map(|(name, _)| name)
 }
 
-/// What a metric of the list must be like, whatever its values. For tests; empty when all is well.
+/// Violations of the naming rules in a list of metrics; empty if there are none. For tests.
 #[must_use]
 pub fn ill_named(listed: &[Metric]) -> Vec<String> {
     let mut wrong = Vec::new();

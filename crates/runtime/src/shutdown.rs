@@ -1,4 +1,4 @@
-//! Ending in order: one signal asks, a second one insists.
+//! Shutdown by signals: the first asks for it, the second forces it.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -6,10 +6,10 @@ use tokio_util::sync::CancellationToken;
 /// Exit status after a second signal: 128 + SIGTERM, what a shell reports for a killed process.
 const INSISTED: i32 = 143;
 
-/// Returns a token that SIGTERM or SIGINT cancels; a second signal of either kind ends the process at once with status 143.
+/// Returns a token that SIGTERM or SIGINT cancels. A second signal ends the process at once with status 143.
 ///
-/// Both handlers are installed before this returns, so a signal right after start is not lost (a program started in the
-/// background by a shell ignores SIGINT by default; the handler undoes that).
+/// Both handlers are installed before this returns, so an early signal is not lost. A shell starts background
+/// programs with SIGINT ignored; the handler undoes that.
 ///
 /// # Errors
 /// When a handler cannot be installed.

@@ -1,9 +1,9 @@
-//! Log lines: `tracing` to standard error, as text for people or JSON for collectors.
+//! Logging: `tracing` to standard error, as text or JSON.
 
 use clap::{Args, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
-/// How log lines are written.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// One readable line per event.
@@ -12,10 +12,10 @@ pub enum LogFormat {
     Json,
 }
 
-/// Flags for logging; flatten them into a server's own.
+/// Flags for logging; flatten them into a server's own flags.
 #[derive(Clone, Debug, Args)]
 pub struct TelemetryArgs {
-    /// Filter for log lines, in the syntax of tracing's EnvFilter.
+    /// Log filter in the syntax of tracing's EnvFilter.
     #[arg(
         id = "log",
         long = "log",
@@ -29,26 +29,26 @@ pub struct TelemetryArgs {
     pub format: LogFormat,
 }
 
-/// Why logging could not be set up.
+/// Errors when logging is set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
     /// The filter is not an EnvFilter.
     #[error("log filter {filter:?} is not valid")]
     Filter {
-        /// What was given.
+        /// The given filter.
         filter: String,
-        /// What the parser said.
+        /// The parser's error.
         source: tracing_subscriber::filter::ParseError,
     },
-    /// Something else in the process installed a subscriber before.
+    /// Another subscriber is already installed in the process.
     #[error("logging is already set up")]
     AlreadySet(#[source] tracing_subscriber::util::TryInitError),
 }
 
-/// Starts logging for the whole process. Call it once, first thing in `main`.
+/// Starts logging for the whole process. Call it once, first in `main`.
 ///
 /// # Errors
-/// When the filter does not parse or a subscriber is installed already.
+/// When the filter does not parse or a subscriber is already installed.
 pub fn init(args: &TelemetryArgs) -> Result<(), TelemetryError> {
     use tracing_subscriber::util::SubscriberInitExt;
     let filter = EnvFilter::try_new(&args.filter)

@@ -1,6 +1,7 @@
-//! TLS for servers: certificate and key from PEM files, client certificates with expected names, reload without restart.
+//! TLS for servers: certificate and key from PEM files, client certificates with expected names, reload
+//! without restart.
 //!
-//! Files are polled and their content compared. Watching them for changes does not work on mounted Secrets: the kubelet swaps a
+//! Files are polled and their content compared. File watches fail on mounted Secrets: the kubelet swaps a
 //! symbolic link two levels up, so the watched file never changes.
 
 use std::path::{Path, PathBuf};
@@ -19,63 +20,63 @@ use crate::certificates::{CertificateMetrics, Validity, validity};
 
 mod names;
 
-/// How often the files are read again.
+/// Polling interval of the files.
 pub const RELOAD_EVERY: Duration = Duration::from_secs(10);
 
-/// Where the PEM files are, and who may connect.
+/// Paths of the PEM files, and the accepted clients.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
     /// Certificate chain, leaf first.
     pub certificate: PathBuf,
     /// Private key of the leaf (PKCS#8, SEC1 or PKCS#1).
     pub key: PathBuf,
-    /// Client certificates; `None` asks for none.
+    /// Required client certificates; `None`: not required.
     pub clients: Option<ClientCertificates>,
-    /// Oldest protocol version spoken.
+    /// Minimum protocol version.
     pub oldest: Oldest,
 }
 
-/// Which client certificates are good. They are required, never optional.
+/// Accepted client certificates. They are required, never optional.
 #[derive(Clone, Debug)]
 pub struct ClientCertificates {
-    /// Certificate authorities that may have signed them. Not the cluster's: it signs every kubelet's.
+    /// Trusted certificate authorities. Not the cluster's authority, which signs every kubelet.
     pub authority: PathBuf,
-    /// The certificate's common name or one of its DNS or URI names must be one of these. Empty admits every name.
+    /// Accepted common, DNS or URI names of the certificate. Empty accepts every name.
     pub names: Vec<String>,
 }
 
-/// Oldest TLS version that a server speaks.
+/// Minimum TLS version of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Oldest {
-    /// For clients that we do not choose.
+    /// For external clients.
     Tls12,
-    /// For clients of our own.
+    /// For our own clients.
     Tls13,
 }
 
-/// Why there is no TLS configuration.
+/// Errors of a TLS configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file could not be read.
     #[error("{path} cannot be read")]
     Read {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// A file holds no PEM of the kind wanted.
+    /// A file has no PEM of the expected kind.
     #[error("{path} holds no usable {what}")]
     Pem {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What was looked for.
+        /// The expected content.
         what: &'static str,
     },
-    /// Key and certificate do not belong together, or are of a kind that is not supported.
+    /// Key and certificate do not match, or their type is not supported.
     #[error("certificate and key cannot be used")]
     Pair(#[source] rustls::Error),
-    /// The client authority's certificates cannot be used.
+    /// The client authority's certificates are unusable.
     #[error("the clients' certificate authority cannot be used: {0}")]
     Authority(String),
 }
@@ -87,11 +88,11 @@ pub struct TlsPem {
     pub certificate: Vec<u8>,
     /// Private key of the leaf.
     pub key: Vec<u8>,
-    /// Authorities of client certificates; ignored where none are asked for.
+    /// Authorities of client certificates; ignored if none are required.
     pub authority: Vec<u8>,
 }
 
-/// A TLS configuration that can be replaced while connections are served. Clones share it.
+/// A TLS configuration that can be replaced while serving. Clones share it.
 #[derive(Clone)]
 pub struct Tls {
     files: Arc<TlsFiles>,
@@ -108,8 +109,8 @@ impl Tls {
         Self::with(TlsPem::read(&files)?, files)
     }
 
-    /// From PEM texts that are kept elsewhere than in files: replace them with [`Tls::replace`]. `clients` are the expected names of
-    /// client certificates; `None` asks for none.
+    /// Creates it from PEM texts that are not in files; [`Tls::replace`] replaces them. `clients` are the
+    /// expected names of client certificates; `None` requires none.
     ///
     /// # Errors
     /// When a text is not PEM, or key and certificate do not match.
@@ -134,8 +135,8 @@ impl Tls {
         TlsAcceptor::from(self.current.load_full())
     }
 
-    /// Reads the files again and takes them if they changed; says whether they did. What cannot be used is not taken: the old
-    /// configuration stays, and the next call tries again (certificate and key are two files and may be seen half swapped).
+    /// Reads the files again and applies changes; returns whether there were any. Unusable files keep the old
+    /// configuration and are retried: certificate and key may be read half swapped.
     ///
     /// # Errors
     /// As [`Tls::load`].
@@ -143,7 +144,7 @@ impl Tls {
         self.replace(TlsPem::read(&self.files)?)
     }
 
-    /// Takes other PEM texts if they differ; says whether they do. What cannot be used is not taken.
+    /// Applies other PEM texts; returns whether they differ. Unusable ones are not applied.
     ///
     /// # Errors
     /// As [`Tls::of`].
@@ -157,13 +158,14 @@ impl Tls {
         Ok(true)
     }
 
-    /// From when until when the certificate in use is valid.
+    /// Validity period of the certificate in use.
     #[must_use]
     pub fn validity(&self) -> Option<Validity> {
         validity(&String::from_utf8_lossy(&self.read.lock().certificate))
     }
 
-    /// Calls [`Tls::reload`] every `every` until `shutdown`, and tells `metrics` of the certificate in use, by that name.
+    /// Calls [`Tls::reload`] every `every` until `shutdown`, and reports the certificate in use to `metrics`
+    /// by that name.
     pub async fn keep_fresh(
         self,
         every: Duration,

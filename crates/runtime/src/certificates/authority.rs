@@ -1,4 +1,5 @@
-//! A certificate authority of our own: ECDSA P-256, one certificate signed by itself, and one by each authority before it.
+//! Our own certificate authority: ECDSA P-256, one self-signed certificate, and cross-signed ones by former
+//! authorities.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,15 +17,15 @@ use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 use super::pem::{blocks, ders, validity};
 use super::{CertificatesError, Life, Validity};
 
-/// Certificates begin before they are made: clocks of nodes differ.
+/// Certificates are backdated by this much, since clocks of nodes differ.
 const BACKDATED: Duration = Duration::from_secs(3600);
-/// Most certificates by former authorities that are sent with a leaf. Clients build chains of six at least.
+/// Maximum cross-signed certificates sent with a leaf. Clients build chains of at least six.
 const MOST_CROSS_SIGNED: usize = 4;
 
-/// An authority as text.
+/// An authority as PEM text.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuthorityPem {
-    /// Its certificate signed by itself, then those of its key by former authorities.
+    /// Its self-signed certificate, then those of its key signed by former authorities.
     pub certificates: String,
     /// Its private key.
     pub key: String,
@@ -36,25 +37,25 @@ impl fmt::Debug for AuthorityPem {
     }
 }
 
-/// What a certificate is for.
+/// The usage of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Usage {
-    /// A server shows it.
+    /// Server authentication.
     Server,
-    /// A client shows it.
+    /// Client authentication.
     Client,
 }
 
-/// Whom a certificate is for.
+/// The subject of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
-    /// Its DNS names and addresses; the first is the common name too.
+    /// DNS names and addresses; the first is also the common name.
     pub names: Vec<String>,
-    /// What it is for.
+    /// Its usage.
     pub usage: Usage,
 }
 
-/// An authority that can sign.
+/// An authority with its key.
 pub struct Authority {
     root: String,
     cross_signed: Vec<String>,
@@ -63,7 +64,7 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// A new one that nobody knows yet.
+    /// Makes a new authority.
     ///
     /// # Errors
     /// When no key can be made.
@@ -75,7 +76,7 @@ impl Authority {
         Ok(Self { root, cross_signed: Vec::new(), issuer: Issuer::new(params, key), validity })
     }
 
-    /// The next one, which clients of this one trust too: this one signs its key.
+    /// Makes a successor that clients of this authority trust, because this one signs its key.
     ///
     /// # Errors
     /// When no key can be made.
@@ -93,10 +94,10 @@ impl Authority {
         Ok(next)
     }
 
-    /// From text.
+    /// Reads PEM text.
     ///
     /// # Errors
-    /// When it is no certificate of an authority with its key.
+    /// When it is not an authority's certificate with its key.
     pub fn read(pem: &AuthorityPem) -> Result<Self, CertificatesError> {
         let wrong = CertificatesError::Authority;
         let mut all = blocks(&pem.certificates).into_iter();
@@ -112,29 +113,29 @@ impl Authority {
         Ok(Self { root, cross_signed: all.collect(), issuer, validity })
     }
 
-    /// As text.
+    /// Converts to PEM text.
     #[must_use]
     pub fn pem(&self) -> AuthorityPem {
         let key = self.issuer.key().serialize_pem();
         AuthorityPem { certificates: format!("{}{}", self.root, self.cross_signed.concat()), key }
     }
 
-    /// The certificate that it signed itself, for clients.
+    /// The self-signed certificate, for clients.
     #[must_use]
     pub fn root(&self) -> &str {
         &self.root
     }
 
-    /// From when until when it is valid.
+    /// Its validity period.
     #[must_use]
     pub fn validity(&self) -> Validity {
         self.validity
     }
 
-    /// A certificate for a key, with what clients of former authorities need to verify it.
+    /// Issues a certificate for a key, with the chain that clients of former authorities need.
     ///
     /// # Errors
-    /// When a name is none, or signing fails.
+    /// When a name is invalid or signing fails.
     pub fn issue(
         &self,
         subject: &Subject,
@@ -158,7 +159,7 @@ impl Authority {
         Ok(format!("{leaf}{}", self.cross_signed.concat()))
     }
 
-    /// Whether this authority has issued that chain, as it would now, to that subject.
+    /// Whether this authority issued that chain to that subject with its present properties.
     #[must_use]
     pub fn issued(&self, chain: &str, subject: &Subject) -> bool {
         let issued = || {
@@ -187,7 +188,7 @@ fn names(certificate: &X509Certificate<'_>) -> BTreeSet<String> {
     names.collect()
 }
 
-/// What an issuer is known by. Each key has a name of its own, so that no client mistakes one authority for another.
+/// The issuer's name. Each key has its own name, so clients cannot confuse two authorities.
 fn named(key: &KeyPair) -> CertificateParams {
     let mut params = CertificateParams::default();
     let raw = key.public_key_raw();
@@ -209,7 +210,7 @@ fn lasting(params: &mut CertificateParams, now: Timestamp, life: Life) {
     let now = at(now.as_second());
     params.not_before = now - BACKDATED;
     params.not_after = now + life.total;
-    // Python verifies strictly since 3.13: every certificate names its issuer's key.
+    // Python 3.13 and later verify strictly: every certificate must name its issuer's key.
     params.use_authority_key_identifier_extension = true;
 }
 

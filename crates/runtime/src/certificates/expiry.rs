@@ -1,4 +1,4 @@
-//! Metrics of certificates: from when until when they are valid, and what went wrong.
+//! Metrics of certificates: validity period and errors.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,7 +30,7 @@ const ERRORS: Metric = Metric::counter(
     "Times that a certificate could not be read, made or stored; the one in use stays",
 );
 
-/// Metrics of programs that serve TLS, by [`CertificateMetrics::register`].
+/// Metrics of programs that serve TLS; see [`CertificateMetrics::register`].
 pub const CERTIFICATES: &[Metric] = &[ISSUED, EXPIRES, ERRORS];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -40,7 +40,7 @@ struct Label {
 
 type InUse = Arc<Mutex<BTreeMap<&'static str, Validity>>>;
 
-/// What a program says of its certificates. Clones share the values.
+/// Certificate metrics of a program. Clones share the values.
 #[derive(Clone, Debug, Default)]
 pub struct CertificateMetrics {
     in_use: InUse,
@@ -56,7 +56,7 @@ impl CertificateMetrics {
         this
     }
 
-    /// A certificate is in use. One that differs from the last of that name is logged.
+    /// Reports the certificate in use; a change is logged.
     pub fn uses(&self, certificate: &'static str, validity: Validity) {
         let former = self.in_use.lock().insert(certificate, validity);
         let _ = self.errors.get_or_create(&Label { certificate });
@@ -65,7 +65,7 @@ impl CertificateMetrics {
         }
     }
 
-    /// A certificate could not be read, made or stored.
+    /// Counts a failure to read, make or store a certificate.
     pub fn failed(&self, certificate: &'static str) {
         self.errors.get_or_create(&Label { certificate }).inc();
     }

@@ -1,16 +1,16 @@
-//! Certificates that the programs make and renew by themselves, or take from somebody else, without breaking a client.
+//! Certificates that the programs make and renew themselves, or take from files, without breaking clients.
 //!
-//! [`renew`] is a pure rule: from what is kept, what is given and the time to what is to be kept next. Where it is kept (a Secret, a
-//! folder) and who reads it is the caller's.
+//! [`renew`] is a pure function of the stored state, the given files and the time; it returns the state to
+//! store. The caller stores it (in a Secret or a folder) and distributes it.
 //!
-//! * **Made here**: an authority of our own signs a leaf. The leaf is replaced when a third of its life is left, and so is the
-//!   authority. The old authority signs the new one's key once more ([`authority`]): that certificate is sent with the leaf, so that
-//!   a client that knows only the old authority still builds a chain.
+//! * **Self-made**: our own authority signs a leaf. Leaf and authority are replaced when a third of their
+//!   life is left. The old authority cross-signs the new one's key ([`authority`]). This certificate is sent
+//!   with the leaf, so clients that know only the old authority can build a chain.
 //! * **Given**: files of cert-manager or an administrator.
-//! * **Overlap**: the bundle for clients holds the former authorities until they expire. A leaf that some client could not verify,
-//!   although it can verify the present one, is held back as long as the present one is valid.
+//! * **Overlap**: the client bundle keeps former authorities until they expire. A new leaf is held back if
+//!   some client could verify the present leaf but not the new one. This ends when the present leaf expires.
 //!
-//! Everything is PEM text, in the form of a TLS Secret: `tls.crt`, `tls.key`, `ca.crt`.
+//! All data is PEM text, in the form of a TLS Secret: `tls.crt`, `tls.key`, `ca.crt`.
 
 pub mod authority;
 mod expiry;
@@ -30,52 +30,52 @@ pub use authority::{Authority, AuthorityPem, Subject, Usage};
 pub use expiry::{CERTIFICATES, CertificateMetrics};
 pub use pem::{Validity, bundle, usable, validity, verifies};
 
-/// Most authorities in a bundle for clients: the newest.
+/// Maximum authorities in a client bundle, the newest first.
 pub const MOST_AUTHORITIES: usize = 4;
 
-/// Why there is no certificate.
+/// Certificate errors.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificatesError {
     /// Making a key or signing failed.
     #[error("a certificate cannot be made")]
     Make(#[from] rcgen::Error),
-    /// What is kept of the authority is no certificate with its key.
+    /// The stored authority is not a certificate with its key.
     #[error("the authority cannot be used: {0}")]
     Authority(&'static str),
-    /// A certificate and a key that do not belong together, or are none.
+    /// Certificate and key do not match or are invalid.
     #[error("certificate and key cannot be used: {0}")]
     Pair(String),
 }
 
-/// How long a certificate is valid, and when the next one is made.
+/// Lifetime of a certificate and the time of its renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
-    /// From its making to its end.
+    /// Lifetime from issue to expiry.
     pub total: Duration,
-    /// It is replaced once less than this is left.
+    /// It is renewed once less than this is left.
     pub renew_when_left: Duration,
 }
 
 impl Life {
-    /// Replaced after two thirds.
+    /// Renewal after two thirds of the lifetime.
     #[must_use]
     pub const fn of(total: Duration) -> Self {
         Self { total, renew_when_left: Duration::from_secs(total.as_secs() / 3) }
     }
 
-    /// Whether it is time to replace a certificate.
+    /// Whether a certificate is due for renewal.
     #[must_use]
     pub fn is_due(&self, validity: &Validity, now: Timestamp) -> bool {
         validity.left(now) < self.renew_when_left
     }
 }
 
-/// Lives of what is made here.
+/// Lifetimes of self-made certificates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lives {
-    /// Of the authority; ten years unless a test says otherwise.
+    /// Lifetime of the authority; default ten years.
     pub authority: Life,
-    /// Of the certificates that it signs; ninety days.
+    /// Lifetime of leaf certificates; default ninety days.
     pub leaf: Life,
 }
 
@@ -90,13 +90,14 @@ impl Default for Lives {
     }
 }
 
-/// Flags for tests of renewal; flatten them into a server's own. Certificates live for months otherwise.
+/// Flags for tests of renewal; flatten them into a server's own flags. By default certificates live for
+/// months.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct LivesArgs {
-    /// Renew leaf certificates after so many seconds; they live three times as long.
+    /// Renew leaf certificates after this many seconds; they live three times as long. For tests.
     #[arg(long, hide = true, value_parser = clap::value_parser!(u64).range(1..=3_000_000), value_name = "SECONDS")]
     pub renew_certificates_every: Option<u64>,
-    /// Renew the authority after so many seconds.
+    /// Renew the authority after this many seconds. For tests.
     #[arg(long, hide = true, value_parser = clap::value_parser!(u64).range(1..=3_000_000), value_name = "SECONDS")]
     pub renew_authority_every: Option<u64>,
 }
@@ -119,7 +120,7 @@ impl From<LivesArgs> for Lives {
 }
 
 impl Lives {
-    /// How often to look whether something is due: `usual`, or more often where lives are short.
+    /// Interval between checks for renewal: `usual`, or less with short lifetimes.
     #[must_use]
     pub fn look_every(&self, usual: Duration) -> Duration {
         let soonest = [self.leaf, self.authority].map(|life| life.total.saturating_sub(life.renew_when_left));
@@ -127,7 +128,7 @@ impl Lives {
     }
 }
 
-/// A certificate, its key and what clients are to trust.
+/// A certificate, its key and the bundle for clients.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
     /// Certificate chain, leaf first (`tls.crt`).
@@ -136,7 +137,7 @@ pub struct Kept {
     pub key: String,
     /// Authorities for clients (`ca.crt`), the newest first.
     pub bundle: String,
-    /// The authority with its key, where it is our own.
+    /// The authority with its key, if it is our own.
     pub authority: Option<AuthorityPem>,
 }
 
@@ -149,37 +150,37 @@ impl fmt::Debug for Kept {
     }
 }
 
-/// What [`renew`] decides from, beside what is kept.
+/// Input of [`renew`] beside the stored state.
 pub struct Ask<'a> {
-    /// Whom the leaf is for.
+    /// Subject of the leaf.
     pub subject: &'a Subject,
-    /// Lives of what is made here.
+    /// Lifetimes of self-made certificates.
     pub lives: Lives,
-    /// The time.
+    /// The present time.
     pub now: Timestamp,
-    /// Certificate, key and authorities of somebody else; `None`: made here.
+    /// External certificate, key and authorities; `None`: self-made.
     pub given: Option<&'a Kept>,
-    /// Bundles that running clients have and keep.
+    /// Bundles that running clients use.
     pub clients: &'a dyn Fn() -> Vec<String>,
 }
 
-/// What is to be kept from now on.
+/// Result of [`renew`].
 #[derive(Debug)]
 pub struct Renewal {
-    /// The next state; the same as before where nothing is to be done.
+    /// The state to store; unchanged if nothing is due.
     pub kept: Kept,
-    /// The leaf is another one.
+    /// The leaf changed.
     pub leaf: bool,
-    /// The authority is another one.
+    /// The authority changed.
     pub authority: bool,
-    /// Another leaf is there, but some client could not verify it yet.
+    /// A new leaf exists, but is held back for some client.
     pub held: bool,
 }
 
-/// What to keep next.
+/// Computes the state to store next.
 ///
 /// # Errors
-/// When a given pair cannot be used, or a key cannot be made: what is kept stays.
+/// When a given pair is unusable or a key cannot be made; the stored state stays.
 pub fn renew(kept: &Kept, ask: &Ask<'_>) -> Result<Renewal, CertificatesError> {
     let (offered, new_authority) = match ask.given {
         Some(given) => {
@@ -190,7 +191,8 @@ pub fn renew(kept: &Kept, ask: &Ask<'_>) -> Result<Renewal, CertificatesError> {
         }
         None => {
             let first = offer(kept, ask, true)?;
-            // A client of an authority long ago may not reach the next one: the present one goes on while that client runs.
+            // A client of a much older authority may not trust the next one. Keep the present authority while
+            // that client runs.
             if first.1 && holds_back(kept, &first.0, ask) { offer(kept, ask, false)? } else { first }
         }
     };
@@ -202,7 +204,8 @@ pub fn renew(kept: &Kept, ask: &Ask<'_>) -> Result<Renewal, CertificatesError> {
     Ok(Renewal { kept: offered, leaf, authority: new_authority, held: false })
 }
 
-/// What our own authority signs, and whether that authority is a new one. `succeeds` lets another follow one that is due.
+/// A leaf by our own authority, and whether that authority is new. `succeeds` allows a successor if one is
+/// due.
 fn offer(kept: &Kept, ask: &Ask<'_>, succeeds: bool) -> Result<(Kept, bool), CertificatesError> {
     let life = ask.lives.authority;
     let known = kept.authority.as_ref().and_then(|pem| Authority::read(pem).ok());
@@ -225,7 +228,7 @@ fn offer(kept: &Kept, ask: &Ask<'_>, succeeds: bool) -> Result<(Kept, bool), Cer
     Ok((next, new))
 }
 
-/// Whether a client trusts the present leaf, which is still good, and would not trust the next.
+/// Whether a client trusts the present, still valid leaf but would not trust the next.
 fn holds_back(kept: &Kept, offered: &Kept, ask: &Ask<'_>) -> bool {
     let good = validity(&kept.chain).is_some_and(|validity| !validity.left(ask.now).is_zero());
     if !good || usable(&kept.chain, &kept.key).is_err() {

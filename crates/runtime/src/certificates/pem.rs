@@ -1,4 +1,4 @@
-//! What certificates in PEM text say, and whether a client would take them.
+//! Parsing and verification of certificates in PEM text.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::CertificatesError;
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 const END: &str = "-----END CERTIFICATE-----";
 
-/// From when until when a certificate is valid.
+/// Validity period of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
     /// Not before.
@@ -38,7 +38,7 @@ impl Validity {
     }
 }
 
-/// The certificates of a PEM text, each with its lines.
+/// The certificates of a PEM text, each as PEM.
 pub(super) fn blocks(pem: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut rest = pem;
@@ -86,10 +86,10 @@ pub fn bundle(bundles: &[&str], now: Timestamp, most: usize) -> String {
     text
 }
 
-/// Whether a certificate chain and a private key are readable and belong together.
+/// Checks that a certificate chain and a private key are readable and match.
 ///
 /// # Errors
-/// [`CertificatesError::Pair`] says what is wrong.
+/// [`CertificatesError::Pair`] with the reason.
 pub fn usable(chain: &str, key: &str) -> Result<(), CertificatesError> {
     let wrong = |what: &dyn std::fmt::Display| CertificatesError::Pair(what.to_string());
     let certificates = ders(chain);
@@ -102,12 +102,12 @@ pub fn usable(chain: &str, key: &str) -> Result<(), CertificatesError> {
         .map_err(|error| wrong(&error))
 }
 
-/// Whether a client that trusts `bundle` takes `chain` from a server of this name.
+/// Whether a client that trusts `bundle` accepts `chain` from a server of this name.
 #[must_use]
 pub fn verifies(chain: &str, bundle: &str, name: &str, now: Timestamp) -> bool {
     let mut roots = RootCertStore::empty();
     for der in ders(bundle) {
-        // Others than rustls also look whether the authority itself has expired.
+        // Clients other than rustls also check the expiry of the authority itself.
         if validity_of(&der).is_some_and(|validity| validity.holds(now)) {
             let _ = roots.add(der);
         }

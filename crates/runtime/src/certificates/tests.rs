@@ -18,7 +18,7 @@ fn day(days: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + days * 86_400).unwrap()
 }
 
-/// One step of the rule; `clients` are the bundles of running clients.
+/// One call of [`renew`]; `clients` are the bundles of running clients.
 fn step(kept: &Kept, given: Option<&Kept>, clients: &[&str], now: Timestamp) -> Renewal {
     let clients = || clients.iter().map(|bundle| (*bundle).to_owned()).collect();
     renew(kept, &Ask { subject: &subject(), lives: Lives::default(), now, given, clients: &clients }).unwrap()
@@ -26,7 +26,7 @@ fn step(kept: &Kept, given: Option<&Kept>, clients: &[&str], now: Timestamp) -> 
 
 type Foreign = CertifiedIssuer<'static, KeyPair>;
 
-/// An authority as cert-manager or the chart's former templates have it.
+/// An authority as made by cert-manager or former chart templates.
 fn foreign(name: &str) -> Foreign {
     let mut params = CertificateParams::new(vec![]).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -52,7 +52,7 @@ fn the_first_step_makes_an_authority_and_a_leaf_that_its_bundle_verifies() {
     assert!(!verifies(&made.kept.chain, &made.kept.bundle, "other.system.svc", day(0)));
     assert!(!verifies(&made.kept.chain, &made.kept.bundle, NAME, day(91)), "it expires");
     usable(&made.kept.chain, &made.kept.key).unwrap();
-    // Clocks of clients may be behind by an hour.
+    // Clients' clocks may be up to an hour behind.
     let earlier = day(0) - jiff::SignedDuration::from_mins(59);
     assert!(verifies(&made.kept.chain, &made.kept.bundle, NAME, earlier));
 }
@@ -148,15 +148,15 @@ fn a_given_leaf_of_another_authority_waits_until_those_who_know_only_the_former_
     let (former, latter) = (foreign("former"), foreign("latter"));
     let kept = step(&Kept::default(), Some(&issued_by(&former)), &[], day(0)).kept;
     let given = issued_by(&latter);
-    // A running client knows only the former: its leaf stays, and new clients are told of both authorities.
+    // A running client knows only the former authority: its leaf stays, and new clients get both authorities.
     let held = step(&kept, Some(&given), &[&kept.bundle], day(1));
     assert!(held.held && !held.leaf && held.kept.chain == kept.chain && held.kept.key == kept.key);
     assert!(verifies(&kept.chain, &held.kept.bundle, NAME, day(1)));
     assert!(verifies(&given.chain, &held.kept.bundle, NAME, day(1)));
-    // It goes on so, also from what was stored.
+    // This remains so from the stored state.
     let still = step(&held.kept, Some(&given), &[&kept.bundle, &held.kept.bundle], day(2));
     assert!(still.held && still.kept == held.kept);
-    // Then only those are left that know both.
+    // Then only clients that know both are left.
     let taken = step(&held.kept, Some(&given), &[&held.kept.bundle], day(3));
     assert!(taken.leaf && !taken.held && taken.kept.chain == given.chain);
 }

@@ -1,4 +1,4 @@
-//! The candidate and the leader.
+//! Candidate and leader of an election.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,10 +14,10 @@ use tokio_util::sync::CancellationToken;
 use super::{LeaseConfig, LeaseError, LeaseRecord, LeaseStore};
 use crate::jitter::spread;
 
-/// Time for a write of a leader that nobody opposes.
+/// Time for a write of a leader without rivals.
 const UNOPPOSED: Duration = Duration::from_secs(3600);
 
-/// The right to act as the leader, as far as this process may believe in it. Clones share it.
+/// The current leadership, as far as this process can know. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Leadership {
     shared: Arc<Shared>,
@@ -26,9 +26,9 @@ pub struct Leadership {
 #[derive(Debug)]
 struct Shared {
     base: Instant,
-    /// Milliseconds after `base` until which we are the leader; 0 once lost.
+    /// End of the leadership in milliseconds after `base`; 0 once lost.
     until: AtomicU64,
-    /// How long after that others take over at the earliest.
+    /// Minimum time from that end until another process can take over.
     slack: Duration,
     lost: CancellationToken,
     transitions: i32,
@@ -48,7 +48,7 @@ impl Leadership {
         this
     }
 
-    /// A leadership that lasts until its token is cancelled: for processes that run alone, and for tests.
+    /// A leadership that lasts until its token is cancelled, for single processes and tests.
     #[must_use]
     pub fn unopposed() -> Self {
         let this = Self::new(Instant::now(), Duration::ZERO, 0);
@@ -56,15 +56,16 @@ impl Leadership {
         this
     }
 
-    /// Whether we are the leader right now. Ask before every write.
+    /// Whether this process is the leader now. Check before every write.
     #[must_use]
     pub fn is_current(&self) -> bool {
         let now = self.shared.base.elapsed().as_millis();
         !self.shared.lost.is_cancelled() && now < u128::from(self.shared.until.load(Ordering::Acquire))
     }
 
-    /// Until when a write that is sent now may take effect: before others take over, with a fifth of the time between to spare.
-    /// `None` when we are not the leader. A write that cannot end by then must not be waited for, nor be carried out late.
+    /// Latest time at which a write sent now may take effect: before another process takes over, less a
+    /// margin of a fifth of the slack. `None` if not the leader. A write that misses it must not be waited
+    /// for or carried out late.
     #[must_use]
     pub fn write_deadline(&self) -> Option<Instant> {
         if !self.is_current() {
@@ -75,18 +76,18 @@ impl Leadership {
         Some(self.shared.base.checked_add(until + spare).unwrap_or_else(|| Instant::now() + UNOPPOSED))
     }
 
-    /// Completes when leadership is lost or given up.
+    /// Completes when leadership is lost or released.
     pub async fn lost(&self) {
         self.shared.lost.cancelled().await;
     }
 
-    /// A token that is cancelled when leadership is lost or given up.
+    /// A token that is cancelled when leadership is lost or released.
     #[must_use]
     pub fn lost_token(&self) -> CancellationToken {
         self.shared.lost.clone()
     }
 
-    /// `leaseTransitions` when we took over: grows with every leader, so it orders them (a fencing token).
+    /// `leaseTransitions` at our takeover. It grows with every leader (a fencing token).
     #[must_use]
     pub fn transitions(&self) -> i32 {
         self.shared.transitions
@@ -103,12 +104,12 @@ impl Leadership {
     }
 }
 
-/// Why a leader is one no longer.
+/// The reason why a leadership ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// Given up at shutdown; `true` when the Lease could be released.
+    /// Released at shutdown; `true` if the Lease was updated.
     Released(bool),
-    /// Another holds the Lease.
+    /// Another process holds the Lease.
     TakenBy(String),
     /// The Lease was deleted.
     Deleted,
@@ -118,19 +119,20 @@ pub enum Ended {
 
 /// A won election.
 pub struct Held {
-    /// For everybody who writes.
+    /// For all writers.
     pub leadership: Leadership,
-    /// Renews until shutdown or loss, then says why it ended.
+    /// Renews until shutdown or loss, then returns the reason.
     pub renewing: JoinHandle<Ended>,
-    /// Whenever this process looked, the holder was of its own identity: an earlier process, which ended before this one began. So
-    /// what this process has read is newer than all that the leader before wrote.
+    /// Whether every observed holder had our identity: an earlier process that ended before this one started.
+    /// All its writes are then older than the reads of this process.
     pub succeeds_itself: bool,
 }
 
-/// Waits until this process holds the Lease, then keeps renewing it in the background. `None` when `shutdown` came first.
+/// Waits until this process holds the Lease, then keeps renewing it in the background. `None` if `shutdown`
+/// came first.
 ///
 /// # Errors
-/// [`LeaseError::Config`] when the times contradict each other. Failures of the API server are not errors but tried again.
+/// [`LeaseError::Config`] for inconsistent times. API server failures are retried.
 pub async fn campaign<S: LeaseStore>(
     store: S,
     config: LeaseConfig,
@@ -150,7 +152,7 @@ pub(super) async fn campaign_at<S: LeaseStore>(
     let mut candidate = Candidate { store, config, wall, observed: None, others: false };
     loop {
         let started = Instant::now();
-        // A claim in flight at shutdown is finished or times out; it must not be left behind unreleased.
+        // A claim in flight at shutdown completes or times out, so that it is released.
         let attempt = timeout(candidate.config.renew_deadline / 2, candidate.attempt()).await;
         match attempt {
             Ok(Ok(Some(record))) => {
@@ -184,14 +186,14 @@ struct Candidate<S> {
     store: S,
     config: LeaseConfig,
     wall: fn() -> Timestamp,
-    /// The record last seen and when it was seen first, on our own clock.
+    /// The last record and the time when it was first seen, on our own clock.
     observed: Option<(LeaseSpec, Instant)>,
-    /// Nobody or another was the holder at some look. A claim of ours whose answer is lost does not hide that.
+    /// Whether any read showed no holder or another one. A lost answer to our own claim does not hide that.
     others: bool,
 }
 
 impl<S: LeaseStore> Candidate<S> {
-    /// One look, and one claim if the Lease is free. `None`: another holds it.
+    /// One read, and one claim if the Lease is free. `None`: another process holds it.
     async fn attempt(&mut self) -> Result<Option<LeaseRecord>, LeaseError> {
         let found = self.store.get().await;
         let holder = found.as_ref().ok().and_then(|record| record.spec.holder_identity.as_deref());
@@ -222,12 +224,12 @@ impl<S: LeaseStore> Candidate<S> {
                 now
             }
         };
-        // The holder's own duration counts: it may be configured longer than ours.
+        // The holder's own duration counts; it may be longer than ours.
         let theirs = u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
         now >= since + self.config.duration.max(Duration::from_secs(theirs))
     }
 
-    /// What we write as a (new) holder.
+    /// The record that we write as a (new) holder.
     fn claim(&self, before: Option<&LeaseSpec>) -> LeaseSpec {
         let now = MicroTime((self.wall)());
         let mut spec = before.cloned().unwrap_or_default();
@@ -245,7 +247,7 @@ impl<S: LeaseStore> Candidate<S> {
 struct Leader<S> {
     candidate: Candidate<S>,
     record: LeaseRecord,
-    /// When the last successful renewal began.
+    /// Start of the last successful renewal.
     renewed: Instant,
     leadership: Leadership,
 }
@@ -273,7 +275,7 @@ impl<S: LeaseStore> Leader<S> {
         ended
     }
 
-    /// Renews once, trying until the deadline.
+    /// Renews once, with retries until the deadline.
     async fn renew(&mut self) -> Result<(), Ended> {
         let deadline = self.renewed + self.candidate.config.renew_deadline;
         loop {
@@ -281,7 +283,7 @@ impl<S: LeaseStore> Leader<S> {
             if started >= deadline {
                 return Err(Ended::Expired);
             }
-            // Several tries fit before the deadline, so that one lost packet does not cost the leadership.
+            // Several tries fit before the deadline, so one lost packet does not cost the leadership.
             let patience = (started + self.candidate.config.renew_deadline / 3).min(deadline);
             let mut next = self.record.clone();
             next.spec = self.candidate.claim(Some(&self.record.spec));
@@ -307,8 +309,8 @@ impl<S: LeaseStore> Leader<S> {
         }
     }
 
-    /// After a conflict: who holds it now? A renewal of ours that arrived although its answer was lost, or a label that
-    /// somebody set, is no loss.
+    /// Reads the holder after a conflict. Our own renewal with a lost answer, or a label set by a user, is no
+    /// loss.
     async fn look(&mut self, until: Instant) -> Result<(), Ended> {
         match timeout_at(until, self.candidate.store.get()).await {
             Ok(Ok(record)) => {
@@ -324,7 +326,7 @@ impl<S: LeaseStore> Leader<S> {
         }
     }
 
-    /// Hands the Lease back so that others need not wait. Only while it is surely ours.
+    /// Releases the Lease so that others can take over at once. Only while it is certainly ours.
     async fn release(&self) -> bool {
         let mut free = self.record.clone();
         free.spec.holder_identity = Some(String::new());

@@ -1,4 +1,4 @@
-//! The Lease in a real API server. Needs the verbs get, create and update.
+//! Lease store on a real API server. Needs the verbs get, create and update.
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use kube::api::PostParams;
@@ -17,7 +17,7 @@ pub struct KubeLeases {
 }
 
 impl KubeLeases {
-    /// The Lease `name` in `namespace`; it is made by the first candidate.
+    /// The Lease `name` in `namespace`; the first candidate creates it.
     #[must_use]
     pub fn new(client: Client, namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self { client, namespace: namespace.into(), name: name.into() }
@@ -28,7 +28,7 @@ impl KubeLeases {
     }
 }
 
-/// What is sent: the record with its kind.
+/// The request body: the record with its kind.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Sent<'a> {

@@ -1,26 +1,27 @@
 //! Leader election on a `coordination.k8s.io/v1` Lease.
 //!
-//! # What it holds
+//! # Contents
 //!
-//! [`campaign`] waits until this process is the leader and returns [`Held`]: a [`Leadership`] for everybody who writes, and the
-//! task that renews. [`LeaseStore`] is the door to the API server, so that the rules can be tested without one.
+//! [`campaign`] waits until this process is the leader and returns [`Held`]: a [`Leadership`] for all
+//! writers, and the renewing task. [`LeaseStore`] is the API to the server, so the rules can be tested
+//! without one.
 //!
-//! # The rules
+//! # Rules
 //!
-//! * **Every write has a precondition.** The Lease is replaced with the `resourceVersion` that was read: of two challengers one
-//!   gets 409 Conflict, and a slow one cannot erase a faster one's claim.
-//! * **Expiry is observed, not read.** A challenger counts from the moment when *it* saw the record change, on its own monotonic
-//!   clock. `renewTime` is for people; wrong wall clocks change nothing.
-//! * **The leader gives up first.** It stops at [`LeaseConfig::renew_deadline`] after the *start* of its last successful renewal;
-//!   others take over no sooner than [`LeaseConfig::duration`] after they saw the result of it.
-//! * **Writers check.** [`Leadership::is_current`] looks at the clock, so it says no even when the renewing task itself is starved;
-//!   a partitioned leader stops believing without having been told.
-//! * **Loss is final.** The task ends and the process should too: memory filled as a leader is not to be trusted afterwards.
-//!   At a shutdown the Lease is released, and the next leader need not wait.
+//! * **Every write has a precondition.** The Lease is replaced with the `resourceVersion` that was read. Of
+//!   two challengers one gets 409 Conflict, and a slow one cannot overwrite a faster claim.
+//! * **Expiry is observed, not read.** A challenger measures from the time *it* saw the record change, on its
+//!   monotonic clock. `renewTime` is informational; wrong wall clocks have no effect.
+//! * **The leader stops first.** It stops [`LeaseConfig::renew_deadline`] after the *start* of its last
+//!   successful renewal. Others take over at least [`LeaseConfig::duration`] after they saw that renewal.
+//! * **Writers check.** [`Leadership::is_current`] uses the clock, so it is false even if the renewing task
+//!   is starved or the leader is partitioned.
+//! * **Loss is final.** The task ends and the process should exit: data cached as a leader is no longer
+//!   reliable. At shutdown the Lease is released, so the next leader need not wait.
 //!
-//! # What must never be here
+//! # Not allowed
 //!
-//! What a leader does.
+//! The work of a leader.
 
 use std::time::Duration;
 
@@ -41,18 +42,18 @@ use std::collections::BTreeMap;
 /// Times of an election. The defaults are those of Kubernetes' own components.
 #[derive(Clone, Debug)]
 pub struct LeaseConfig {
-    /// Who we are: unique among all that run at the same time, for example the pod's name.
+    /// Identity, unique among running candidates, for example the pod's name.
     pub identity: String,
-    /// Others may take over this long after they saw the last renewal. Whole seconds are written to the Lease.
+    /// Others may take over this long after they saw the last renewal. Written to the Lease in whole seconds.
     pub duration: Duration,
-    /// The leader stops this long after its last successful renewal began. Shorter than `duration`.
+    /// The leader stops this long after the start of its last successful renewal. Shorter than `duration`.
     pub renew_deadline: Duration,
-    /// Time between renewals and between a challenger's looks. Shorter than `renew_deadline`.
+    /// Time between renewals and between a challenger's reads. Shorter than `renew_deadline`.
     pub retry: Duration,
 }
 
 impl LeaseConfig {
-    /// 15 s, 10 s and 2 s.
+    /// Defaults: 15 s, 10 s and 2 s.
     #[must_use]
     pub fn new(identity: impl Into<String>) -> Self {
         Self {
@@ -64,7 +65,7 @@ impl LeaseConfig {
     }
 
     /// # Errors
-    /// When the times are not `1 s <= retry < renew_deadline < duration`, or there is no identity.
+    /// Unless `1 s <= retry < renew_deadline < duration` and the identity is set.
     pub fn validate(&self) -> Result<(), LeaseError> {
         let ordered = self.retry < self.renew_deadline && self.renew_deadline < self.duration;
         let sized = self.retry >= Duration::from_millis(100) && self.duration >= Duration::from_secs(1);
@@ -75,17 +76,17 @@ impl LeaseConfig {
     }
 }
 
-/// A Lease as far as an election needs it; `managedFields` are neither read nor written.
+/// The fields of a Lease that an election needs; `managedFields` are neither read nor written.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LeaseRecord {
-    /// Name and version, and what a replacement would otherwise wipe.
+    /// Name, version, and the fields that a replacement must keep.
     pub metadata: LeaseMeta,
     /// Holder and times.
     #[serde(default)]
     pub spec: LeaseSpec,
 }
 
-/// Metadata that survives a replacement.
+/// Metadata that a replacement keeps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LeaseMeta {
@@ -93,48 +94,48 @@ pub struct LeaseMeta {
     pub name: String,
     /// Its namespace.
     pub namespace: String,
-    /// Its UID; a precondition too, so that a Lease made anew is not taken for the old one.
+    /// Its UID; also a precondition, so a recreated Lease is not confused with the old one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
     /// The precondition of every write.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource_version: Option<String>,
-    /// Kept as they are.
+    /// Unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub labels: Option<BTreeMap<String, String>>,
-    /// Kept as they are.
+    /// Unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub annotations: Option<BTreeMap<String, String>>,
-    /// Kept as they are.
+    /// Unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner_references: Option<Vec<OwnerReference>>,
-    /// Kept as they are.
+    /// Unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finalizers: Option<Vec<String>>,
 }
 
-/// What can go wrong with a Lease.
+/// Errors of a Lease.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
-    /// Somebody else wrote first (409: changed, or exists already).
+    /// Another process wrote first (409: changed, or exists already).
     #[error("the lease was changed by another")]
     Conflict,
-    /// There is no such Lease.
+    /// The Lease does not exist.
     #[error("there is no such lease")]
     NotFound,
-    /// The configured times contradict each other.
+    /// The configured times are inconsistent.
     #[error("lease times must be 0.1 s <= retry < renew deadline < duration, with an identity")]
     Config,
-    /// Anything else; tried again.
+    /// Any other error; retried.
     #[error("the API server could not be asked")]
     Api(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 /// One Lease in an API server.
 pub trait LeaseStore: Send + Sync + 'static {
-    /// Reads it, consistently.
+    /// Reads it consistently.
     fn get(&self) -> impl Future<Output = Result<LeaseRecord, LeaseError>> + Send;
-    /// Makes it; [`LeaseError::Conflict`] when it exists.
+    /// Creates it; [`LeaseError::Conflict`] if it exists.
     fn create(&self, spec: LeaseSpec) -> impl Future<Output = Result<LeaseRecord, LeaseError>> + Send;
     /// Replaces it if it is still at `record`'s version, else [`LeaseError::Conflict`].
     fn replace(&self, record: &LeaseRecord) -> impl Future<Output = Result<LeaseRecord, LeaseError>> + Send;

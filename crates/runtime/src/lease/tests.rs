@@ -1,4 +1,4 @@
-//! Two candidates and everything that goes wrong between them, on paused time.
+//! Two candidates and the failures between them, on paused time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -177,7 +177,7 @@ async fn a_write_of_the_old_leader_must_end_before_the_next_one_begins() {
     let challenger = tokio::spawn(async move { (lead(&b, "b").await, Instant::now()) });
     sleep(Duration::from_secs(30)).await;
     a.faults.lock().partitioned = true;
-    // when: a asks before each write, as long as it believes to lead
+    // when: a checks before each write, as long as it believes to lead
     let mut last = Instant::now();
     while let Some(deadline) = held.leadership.write_deadline() {
         assert!(deadline >= Instant::now() + Duration::from_secs(4), "no time for a write");
@@ -224,7 +224,7 @@ async fn a_lost_answer_and_a_foreign_label_do_not_cost_the_leadership() {
     let server = Server::default();
     let link = server.link();
     let held = lead(&link, "a").await;
-    // when: a renewal arrives but its answer does not, then somebody labels the lease
+    // when: a renewal arrives but its answer does not, then another client labels the lease
     link.faults.lock().deaf = true;
     sleep(Duration::from_secs(5)).await;
     link.faults.lock().deaf = false;

@@ -1,8 +1,9 @@
-//! An HTTP server with limits: what `axum::serve` leaves out.
+//! An HTTP server with the limits that `axum::serve` lacks.
 //!
-//! HTTP/1.1 and HTTP/2 on one port, with TLS or without. `TCP_NODELAY` is always set: a TLS server that writes header and body
-//! separately costs 44 ms per call otherwise. Slow and silent clients are sent away, see [`Limits`]. Full places do not
-//! stop new clients: the longest idle connection of the largest group is closed for them (`places.rs`).
+//! It serves HTTP/1.1 and HTTP/2 on one port, with or without TLS. `TCP_NODELAY` is always set: otherwise a
+//! TLS server that writes header and body separately costs 44 ms per call. Slow and silent clients are
+//! disconnected, see [`Limits`]. At the connection limit, new clients are still accepted: the longest idle
+//! connection of the largest group is closed (`places.rs`).
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -37,26 +38,26 @@ mod places;
 pub use overload::Overload;
 use places::{Place, Places};
 
-/// What one listener allows its clients.
+/// Limits of one listener.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections at a time, those in their TLS handshake included. For one more the longest idle one is closed.
+    /// Connection limit, including those in TLS handshakes. A further one closes the longest idle one.
     pub connections: usize,
-    /// Time for a TLS handshake.
+    /// Timeout of a TLS handshake.
     pub handshake: Duration,
-    /// Time until the first request, and for the head of each HTTP/1.1 request.
+    /// Timeout until the first request, and for the head of each HTTP/1.1 request.
     pub header: Duration,
-    /// Time for a request: until its answer begins. One that takes longer is answered with 408.
+    /// Timeout until the answer of a request begins; then 408 is sent.
     pub request: Duration,
-    /// Requests at a time on one HTTP/2 connection.
+    /// Concurrent requests on one HTTP/2 connection.
     pub streams: u32,
-    /// Requests at a time in all; one more is answered with 503 before its body is read.
+    /// Concurrent requests in total; a further one gets 503 before its body is read.
     pub requests: usize,
-    /// A connection of a client that has shown who it is, without a request for this long, is closed.
+    /// Idle timeout of authenticated clients' connections.
     pub idle: Duration,
-    /// Every other connection is closed after this long without a request.
+    /// Idle timeout of all other connections.
     pub idle_unknown: Duration,
-    /// Bytes of one connection that are kept unread. At least 8 KiB.
+    /// Read buffer of one connection, in bytes. At least 8 KiB.
     pub buffer: u32,
     /// Time for requests in flight at shutdown.
     pub drain: Duration,
@@ -79,24 +80,26 @@ impl Default for Limits {
     }
 }
 
-/// The connection that a request came by; in every request's extensions.
+/// The connection of a request, in the request's extensions.
 #[derive(Clone)]
 pub struct Via(Arc<places::Connection>);
 
 impl Via {
-    /// Its client has shown who it is: a share of the places is kept for it, among all connections of the same `client`.
+    /// Marks its client as authenticated: connections of known clients have reserved places, shared per
+    /// `client`.
     pub fn authenticated(&self, client: &str) {
         self.0.authenticated(client);
     }
 }
 
-/// Serves `router` on `listener` until `shutdown`, then waits for requests in flight, at most [`Limits::drain`].
+/// Serves `router` on `listener` until `shutdown`, then waits for requests in flight, at most
+/// [`Limits::drain`].
 ///
-/// The peer's address is in the request's extensions as [`ConnectInfo<SocketAddr>`], the connection as [`Via`]. Request bodies are
-/// not limited here: use axum's `DefaultBodyLimit`.
+/// The request's extensions hold the peer's address as [`ConnectInfo<SocketAddr>`] and the connection as
+/// [`Via`]. Request bodies are not limited here: use axum's `DefaultBodyLimit`.
 ///
 /// # Errors
-/// When the listener itself fails; errors of single connections are logged and end only these.
+/// When the listener itself fails. Errors of single connections are logged and end only these.
 pub async fn serve(
     listener: TcpListener,
     tls: Option<Tls>,
@@ -107,7 +110,7 @@ pub async fn serve(
     serve_noting(listener, tls, router, limits, Overload::default(), shutdown).await
 }
 
-/// As [`serve`]; `overload` is told of clients that were turned away.
+/// As [`serve`]; `overload` records clients that were turned away.
 ///
 /// # Errors
 /// As [`serve`].
@@ -131,7 +134,7 @@ pub async fn serve_noting(
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of file descriptors, or the peer was gone already: neither is a reason to stop serving.
+                // Out of file descriptors, or the peer has already left: keep serving.
                 tracing::warn!(%error, "a connection could not be accepted");
                 overload.note();
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -165,7 +168,7 @@ pub async fn serve_noting(
     }
     drop(listener);
     tasks.close();
-    // Connections drain by themselves within `drain`; the second more is for their last writes.
+    // Connections drain within `drain`; the extra second is for their last writes.
     let _ = timeout(limits.drain + Duration::from_secs(1), tasks.wait()).await;
     Ok(())
 }
@@ -247,7 +250,7 @@ impl Serving {
         let established = Instant::now();
         let mut end: Option<Instant> = None;
         loop {
-            // While a request is in flight it is looked at again when an idle one would be closed.
+            // With a request in flight, check again after the idle timeout.
             let closes = || connection.closes(established, &self.limits);
             let look =
                 end.unwrap_or_else(|| closes().unwrap_or_else(|| Instant::now() + self.limits.idle_unknown));
@@ -271,7 +274,7 @@ impl Serving {
     }
 }
 
-/// An answer's body: its connection is not idle while the client takes it.
+/// An answer's body; its connection is not idle while the client reads it.
 struct Watched {
     body: Body,
     connection: Arc<places::Connection>,

@@ -1,4 +1,4 @@
-//! What a server could not serve: when it last turned a client away.
+//! Records when a server last turned a client away.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-/// When a server last turned away a client that may have been a good one. Clones share it.
+/// The last time a server turned away a possibly legitimate client. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Overload {
     inner: Arc<Inner>,
@@ -19,7 +19,7 @@ struct Inner {
 }
 
 impl Overload {
-    /// A client is turned away now.
+    /// Records that a client is turned away now.
     pub fn note(&self) {
         let now = Timestamp::now();
         let mut last = self.inner.last.lock();
@@ -27,21 +27,21 @@ impl Overload {
         self.inner.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// When that happened last.
+    /// Time of the last one.
     #[must_use]
     pub fn last(&self) -> Option<Timestamp> {
         *self.inner.last.lock()
     }
 
-    /// How often it happened.
+    /// Their number.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.inner.count.load(Ordering::Relaxed)
     }
 }
 
-/// Lets this process open as many files as it may: container runtimes start programs with a soft limit of 1,024, which is less than
-/// the connections that a server keeps.
+/// Raises the soft limit of open files to the hard limit. Container runtimes start programs with a soft limit
+/// of 1,024, below the server's connection limit.
 pub(super) fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

@@ -1,8 +1,9 @@
-//! The connections of a server, and which one is closed when a new one comes and all places are taken.
+//! The connections of a server, and the choice of the one to close when a new one comes at the limit.
 //!
-//! Half of the places are kept for clients that have shown who they are: with a token that a handler found good, or with a
-//! certificate. Within each half the largest group loses its longest idle connection. A group is an address, or the client that
-//! a handler named. There is no fixed cap for an address: behind a node's or a gateway's address there may be many pods.
+//! Half of the places are reserved for authenticated clients, with a token that a handler accepted or with a
+//! certificate. Within each half the largest group loses its longest idle connection. A group is an address,
+//! or the client that a handler named. There is no fixed cap per address, because many pods may share the
+//! address of a node or gateway.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -18,7 +19,7 @@ use super::Overload;
 /// The connections of one listener.
 pub(super) struct Places {
     limit: usize,
-    /// A connection that is closed sooner than this after it was opened, without an answer, may have been a good one.
+    /// A connection closed before this age, without an answer, may have been legitimate.
     fresh: Duration,
     overload: Overload,
     held: Mutex<Held>,
@@ -35,16 +36,16 @@ pub(super) struct Connection {
     peer: IpAddr,
     opened: Instant,
     state: Mutex<State>,
-    /// Cancelled when its place is given to another one.
+    /// Cancelled when its place goes to another connection.
     pub(super) evicted: CancellationToken,
 }
 
 struct State {
     client: Option<Arc<str>>,
     in_flight: usize,
-    /// Requests that were answered.
+    /// Whether a request was answered.
     answered: bool,
-    /// When it last had something to do.
+    /// Time of its last activity.
     last: Instant,
 }
 
@@ -66,8 +67,8 @@ impl Places {
         Arc::new(Self { limit: limit.max(1), fresh, overload, held: Mutex::default() })
     }
 
-    /// A place for a new connection. Where all are taken another connection is closed for it; `None` where all of them have a request
-    /// of a known client in flight.
+    /// Takes a place for a new connection, and closes another one at the limit. `None` if all have a request
+    /// of an authenticated client in flight.
     pub(super) fn take(self: &Arc<Self>, peer: IpAddr) -> Option<Place> {
         let now = Instant::now();
         let mut held = self.held.lock();
@@ -99,7 +100,7 @@ impl Places {
 }
 
 impl Connection {
-    /// Its client has shown who it is.
+    /// Marks its client as authenticated.
     pub(super) fn authenticated(&self, client: &str) {
         let mut state = self.state.lock();
         if state.client.as_deref() != Some(client) {
@@ -107,19 +108,19 @@ impl Connection {
         }
     }
 
-    /// A request has come; it is in flight until the result is dropped.
+    /// Starts a request; it is in flight until the result is dropped.
     pub(super) fn begin(self: &Arc<Self>) -> InFlight {
         self.state.lock().in_flight += 1;
         InFlight(Arc::clone(self))
     }
 
-    /// Something was sent.
+    /// Records that data was sent.
     pub(super) fn touch(&self) {
         self.state.lock().last = Instant::now();
     }
 
-    /// When it is to be closed if nothing more comes: `first` after `established` without any request, `unknown` or `known` after the
-    /// last thing that it did. `None` while a request is in flight.
+    /// Idle deadline: `first` after `established` without any request, else `unknown` or `known` after the
+    /// last activity. `None` while a request is in flight.
     pub(super) fn closes(&self, established: Instant, limits: &super::Limits) -> Option<Instant> {
         let state = self.state.lock();
         if state.in_flight > 0 {
@@ -162,7 +163,7 @@ enum Group {
     Client(Arc<str>),
 }
 
-/// What decides which connection is closed.
+/// Data for the choice of the connection to close.
 #[derive(Clone, Debug)]
 struct Seen {
     id: u64,
@@ -177,7 +178,7 @@ impl Seen {
     }
 }
 
-/// The connection that makes room for a new one.
+/// The connection to close for a new one.
 fn victim(seen: &[Seen], limit: usize) -> Option<u64> {
     let unknown = seen.iter().filter(|one| !one.known()).count();
     let of_known = || of_largest_group(seen.iter().filter(|one| one.known()), |one| !one.busy);
@@ -185,7 +186,7 @@ fn victim(seen: &[Seen], limit: usize) -> Option<u64> {
     if unknown * 2 >= limit { of_unknown() } else { of_known().or_else(of_unknown) }
 }
 
-/// Of those that `may` go: one of the group with the most connections, idle before busy, idle for longest first.
+/// Among those that `may` close: the largest group, idle before busy, longest idle first.
 fn of_largest_group<'a>(all: impl Iterator<Item = &'a Seen>, may: impl Fn(&Seen) -> bool) -> Option<u64> {
     let all: Vec<&Seen> = all.collect();
     let mut sizes: HashMap<&Group, usize> = HashMap::new();

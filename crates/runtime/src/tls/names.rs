@@ -1,4 +1,4 @@
-//! A signature of the right authority is not enough: the client must also be the one that is expected.
+//! Checks the names of client certificates, beside the signature of the authority.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-/// Lets another verifier judge the chain, then compares the leaf's names.
+/// Verifies the chain with another verifier, then compares the leaf's names.
 #[derive(Debug)]
 pub(super) struct NamedClients {
     inner: Arc<dyn ClientCertVerifier>,

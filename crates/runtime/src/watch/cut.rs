@@ -1,30 +1,30 @@
-//! Cuts a list into its objects while it arrives: what is held at a time is one object, however large the list.
+//! Splits a list into objects while it arrives, so that only one object is held at a time.
 //!
-//! Nothing is decoded and nothing recurses here: brackets and strings are counted, byte by byte.
+//! It neither decodes nor recurses: it counts brackets and strings, byte by byte.
 
-/// Largest object that is read, bytes. etcd takes 1.5 MB by default; what is larger is left out.
+/// Maximum size of an object in bytes; larger ones are skipped. etcd accepts 1.5 MB by default.
 pub(super) const LARGEST_OBJECT: usize = 32 << 20;
-/// Most bytes of a list beside its objects.
+/// Maximum bytes of a list without its objects.
 const LARGEST_ENVELOPE: usize = 1 << 20;
-/// A buffer larger than this is given back after use.
+/// A larger buffer is freed after use.
 const KEPT_BUFFER: usize = 1 << 16;
 
-/// A part of what arrives.
+/// A piece of a list.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Piece<'a> {
     /// One object, as JSON.
     Object(&'a [u8]),
-    /// An object larger than [`LARGEST_OBJECT`], thrown away.
+    /// An object larger than [`LARGEST_OBJECT`], skipped.
     TooLarge,
 }
 
-/// The text is no list.
+/// The text is not a list.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NoList(pub(super) &'static str);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Place {
-    /// Beside the items.
+    /// Outside the items.
     #[default]
     Envelope,
     /// Between two items.
@@ -33,18 +33,18 @@ enum Place {
     Item,
 }
 
-/// The state between two chunks of a list.
+/// Parser state between two chunks of a list.
 #[derive(Debug, Default)]
 pub(super) struct Cutter {
     place: Place,
-    /// Brackets open in the envelope, and in the item.
+    /// Open brackets in the envelope, and in the item.
     open: usize,
     open_in_item: usize,
     string: bool,
     escaped: bool,
-    /// All of the list but its items.
+    /// The list without its items.
     envelope: Vec<u8>,
-    /// Where the last string of the envelope began and ended, quotes included.
+    /// Start and end of the envelope's last string, including quotes.
     last_string: (usize, usize),
     item: Vec<u8>,
     too_large: bool,
@@ -55,7 +55,7 @@ pub(super) struct Cutter {
 }
 
 impl Cutter {
-    /// Takes the next bytes and hands every object that is whole now to `each`.
+    /// Parses the next bytes and passes every complete object to `each`.
     pub(super) fn feed(&mut self, chunk: &[u8], mut each: impl FnMut(Piece<'_>)) -> Result<(), NoList> {
         self.bytes += chunk.len();
         let mut rest = chunk;
@@ -70,7 +70,7 @@ impl Cutter {
         Ok(())
     }
 
-    /// The list without its items, once all of it has been fed.
+    /// The list without its items, after the last byte.
     pub(super) fn end(self) -> Result<Vec<u8>, NoList> {
         let whole = self.place == Place::Envelope && self.open == 0 && !self.envelope.is_empty();
         if whole { Ok(self.envelope) } else { Err(NoList("the list ends too early")) }
@@ -107,7 +107,7 @@ impl Cutter {
         Ok(bytes.len())
     }
 
-    /// What comes before the bracket just taken is `"items":`.
+    /// Whether `"items":` precedes the current bracket.
     fn after_key_items(&self) -> bool {
         let (from, to) = self.last_string;
         let key = self.envelope.get(from..to) == Some(br#""items""#);
@@ -143,7 +143,7 @@ impl Cutter {
             at += 1;
             if self.string {
                 if !self.escaped && byte != b'"' && byte != b'\\' {
-                    // Most of a large object is text.
+                    // Most bytes of a large object are inside strings.
                     let plain = bytes[at..].iter().position(|byte| matches!(byte, b'"' | b'\\'));
                     at = plain.map_or(bytes.len(), |plain| at + plain);
                     continue;
@@ -167,7 +167,7 @@ impl Cutter {
         at
     }
 
-    /// Follows one byte of a string; whether the string goes on.
+    /// Handles one byte of a string; returns whether the string continues.
     fn in_string(&mut self, byte: u8) -> bool {
         match byte {
             _ if self.escaped => self.escaped = false,
@@ -197,7 +197,7 @@ impl Cutter {
     }
 }
 
-/// Lines of a watch, cut the same way: one at a time, of bounded size.
+/// Splits a watch into lines, one at a time, of bounded size.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     line: Vec<u8>,
@@ -205,7 +205,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Takes bytes up to the end of a line; how many were used, and the line where it is whole.
+    /// Takes bytes up to the end of a line. Returns their number, and the line once complete.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> (usize, Option<Piece<'_>>) {
         let end = bytes.iter().position(|byte| *byte == b'\n');
         let (part, used) = match end {
@@ -222,7 +222,7 @@ impl Lines {
         (used, piece)
     }
 
-    /// The line was read.
+    /// Clears the line after use.
     pub(super) fn clear(&mut self) {
         self.too_large = false;
         self.line.clear();

@@ -1,4 +1,4 @@
-//! The door between watches and what a server knows.
+//! The interface between watches and a server's state.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,27 +11,29 @@ use tokio_util::sync::CancellationToken;
 use super::{Event, ObjectKey, Watcher};
 use crate::health::ReadyHandle;
 
-/// A synchronous view of one kind. Implementations do no input or output and return soon: they run in the watch's task.
+/// A synchronous view of one kind. Implementations must do no I/O and return soon: they run in the watch's
+/// task.
 pub trait Index<T> {
-    /// The object is there, in this state. Repeats are normal; so is a new UID under a known name.
+    /// The object exists in this state. Repeats are normal, as is a new UID under a known name.
     fn apply(&mut self, object: T);
 
-    /// The object is gone; `last` is its last state where that could be read.
+    /// The object was deleted; `last` is its last state, if readable.
     fn delete(&mut self, key: &ObjectKey, last: Option<T>);
 
-    /// Everything that is not `present` is gone, without a `delete` for it.
+    /// Every object that is not `present` was deleted, without a `delete` call.
     fn reset(&mut self, present: &HashSet<ObjectKey>);
 
-    /// The server went back to an older state: whatever it says next is newer than anything known, whatever its version.
+    /// The server was restored to an older state. All later events are newer than the known state, whatever
+    /// their version.
     fn rewound(&mut self) {}
 
-    /// The object is there but cannot be read. Keeping what was known of it is the default.
+    /// The object exists but cannot be decoded. By default its last known state is kept.
     fn undecodable(&mut self, key: Option<&ObjectKey>, error: &str) {
         let _ = (key, error);
     }
 }
 
-/// Carries events into `index` until `shutdown`; sets `ready` when the first complete list is in.
+/// Passes events to `index` until `shutdown`; sets `ready` after the first complete list.
 pub async fn feed<T, I>(
     mut watcher: Watcher<T>,
     index: Arc<Mutex<I>>,

@@ -1,4 +1,4 @@
-//! Lists: page by page, and of each page one object at a time.
+//! Lists in pages, parsed one object at a time.
 
 use std::collections::HashSet;
 
@@ -14,19 +14,19 @@ use super::watcher::{Body, State, Trouble, Watcher};
 use super::wire::{Decoded, Page, PageMeta, decode};
 use super::{Event, ObjectKey};
 
-/// Objects of the first page: how large they are is not known yet.
+/// Objects of the first page, while their size is unknown.
 pub(super) const FIRST_PAGE: u32 = 50;
-/// Bytes that a page should have at most. A page of them arrives within a second or two.
+/// Target maximum bytes of a page; it arrives within a second or two.
 const PAGE_BYTES: usize = 32 << 20;
 
-/// A list, between two pages.
+/// A list between two pages.
 #[derive(Default)]
 pub(super) struct Listing {
-    /// Where the next page begins; none for the first.
+    /// Continue token of the next page; `None` for the first.
     next: Option<String>,
-    /// Without pages.
+    /// Whether to list without pages.
     whole: bool,
-    /// What the pages so far hold.
+    /// Keys of the pages so far.
     present: HashSet<ObjectKey>,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Reading {
     listing: Listing,
     body: Body,
     cutter: Cutter,
-    /// When it must be in.
+    /// Deadline of the page.
     until: Instant,
 }
 
@@ -43,7 +43,7 @@ impl<T> Watcher<T>
 where
     T: Resource<DynamicType = ()> + DeserializeOwned,
 {
-    /// Asks for the next page.
+    /// Requests the next page.
     pub(super) async fn list(&mut self) {
         let State::Listing(listing) = &self.state else { return };
         let params = ListParams {
@@ -51,7 +51,7 @@ where
             field_selector: self.config.fields.clone(),
             limit: (!listing.whole).then_some(self.page),
             continue_token: listing.next.clone(),
-            // No version: a consistent read. "0" may be served from memory by an API server that lost etcd.
+            // No version: a consistent read. An API server without etcd could serve "0" from memory.
             ..ListParams::default()
         };
         let until = Instant::now() + self.config.list_within;
@@ -70,7 +70,7 @@ where
         }
     }
 
-    /// Takes in what has arrived of a page.
+    /// Parses the received part of a page.
     pub(super) async fn read_page(&mut self) {
         let State::Reading(Reading { listing, body, cutter, until }) = &mut self.state else { return };
         let mut arrived = Vec::new();
@@ -129,8 +129,8 @@ where
     fn page_read(&mut self, mut listing: Listing, page: PageMeta) {
         let version = page.resource_version.parse().unwrap_or(self.newest);
         if version < self.newest {
-            // A list is never older than what was seen before it was asked for, but where the server's database was restored. What
-            // is known may be of a future that never came: listed again, and believed whatever it says.
+            // An older list means that the server's database was restored. Known objects may be of a lost
+            // future: list again and accept any version.
             tracing::warn!(kind = %T::kind(&()), "the API server went back in time: listing again");
             self.metrics.failed("rewound");
             self.newest = version;
@@ -151,7 +151,7 @@ where
         self.state = State::Listed { version: page.resource_version };
     }
 
-    /// The page is asked for again, a smaller one where it took too long. After a continue token has expired the list starts over,
+    /// Retries the page, with a smaller size after a timeout. An expired continue token restarts the list
     /// without pages, so that it cannot expire again.
     fn list_failed(&mut self, trouble: Trouble) {
         let before = std::mem::replace(&mut self.state, State::afresh());
@@ -160,7 +160,7 @@ where
         };
         let listing = match &trouble {
             Trouble::Gone => Listing { whole: listing.next.is_some(), ..Listing::default() },
-            // Pages after the first are of the same instant, whenever they are read.
+            // Later pages show the same instant, whenever they are read.
             Trouble::Other(..) if listing.next.is_some() => listing,
             Trouble::Other(..) => Listing::default(),
         };

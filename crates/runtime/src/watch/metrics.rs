@@ -1,4 +1,4 @@
-//! What is worth alerting on about watches.
+//! Metrics of watches.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -52,7 +52,7 @@ struct Failure {
 }
 
 impl WatchMetrics {
-    /// Makes the counters and adds them to `registry`.
+    /// Creates the counters and adds them to `registry`.
     pub fn register(registry: &mut Registry) -> Self {
         let this = Self::default();
         DECODE_FAILURES.register(registry, this.decode_failures.clone());
@@ -63,7 +63,7 @@ impl WatchMetrics {
         this
     }
 
-    /// The counters of one kind, looked up once.
+    /// The counters of one kind.
     pub(super) fn of(&self, kind: &str) -> KindMetrics {
         let label = Kind { kind: kind.to_owned() };
         KindMetrics {

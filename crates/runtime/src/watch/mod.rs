@@ -1,30 +1,31 @@
-//! List and watch that keeps going: for *slim* types, one object at a time.
+//! A robust list and watch for *slim* types, one object at a time.
 //!
-//! # What it holds
+//! # Contents
 //!
-//! [`Watcher`] turns one collection into [`Event`]s. [`feed`] carries them into a synchronous [`Index`], which is how servers keep
-//! what they know: all input and output here, all meaning there.
+//! [`Watcher`] turns one collection into [`Event`]s. [`feed`] passes them to a synchronous [`Index`], in
+//! which servers keep their state. All I/O is here; the index gives objects their meaning.
 //!
-//! # What it promises
+//! # Guarantees
 //!
-//! * **One bad object stops nobody.** Any tenant may nest `metadata.managedFields` of their own pod deeper than serde_json reads
-//!   (128 levels); a list decoded as a whole then fails for everybody, for ever. Here each object is first cut out as raw text
-//!   (without recursion) and then decoded by itself. One that does not decode is counted and reported as
-//!   [`Event::Undecodable`]; slim types, which never look into `managedFields`, decode even then.
-//! * **Its memory does not grow with what is listed.** Pages and watch lines are cut into objects while they arrive, and each is
-//!   decoded and handed on before the next. Pages become smaller where objects are large or an answer takes too long; a page that
-//!   failed is asked for again, not the whole list.
-//! * **It notices a restored server.** A list that is older than what was seen before says [`Event::Rewound`] first: versions that
-//!   are known count for nothing then.
-//! * **It resumes.** Busy API servers end watches often (a reader late by some tens of milliseconds is cut off). The watch goes on
-//!   from the last version, without a new list. Only 410 Gone lists again.
-//! * **It notices silence.** Watches are asked to end after [`WatchConfig::watch_for`] and given up a little later; a list has the
-//!   client's deadline per page. So a connection that died silently costs that long at most.
-//! * **It comes back soon.** Waits grow to [`WatchConfig::longest_wait`] (2 s) with jitter, not to a minute.
+//! * **A bad object affects no others.** A tenant can nest `metadata.managedFields` of a pod deeper than
+//!   serde_json reads (128 levels). Decoding the list as a whole would then always fail. Here each object is
+//!   first split off as raw text, without recursion, and then decoded alone. A failure is counted and
+//!   reported as [`Event::Undecodable`]. Slim types ignore `managedFields` and decode even then.
+//! * **Memory does not grow with the list.** Pages and watch lines are split into objects while they arrive;
+//!   each object is passed on before the next is decoded. Pages shrink with large objects or slow answers. A
+//!   failed page is retried alone, without the whole list.
+//! * **A restored server is detected.** A list older than an earlier event sends [`Event::Rewound`] first;
+//!   known versions are then invalid.
+//! * **Watches resume.** Busy API servers end watches often, even for readers late by some tens of
+//!   milliseconds. The watch resumes from the last version without a new list. Only 410 Gone lists again.
+//! * **Silence is detected.** Watches are requested for [`WatchConfig::watch_for`] and abandoned a little
+//!   later. A list has the client's deadline per page. A silently dead connection costs at most that time.
+//! * **Retries are fast.** The backoff grows to [`WatchConfig::longest_wait`] (2 s) with jitter, not to a
+//!   minute.
 //!
-//! # What must never be here
+//! # Not allowed
 //!
-//! Knowledge of what the objects mean, and any write.
+//! Knowledge of the objects' meaning, and writes.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -42,22 +43,22 @@ pub use index::{Index, feed};
 pub use metrics::{WATCHES, WatchMetrics};
 pub use watcher::Watcher;
 
-/// What is watched, and how patiently.
+/// Selection and timeouts of a watch.
 #[derive(Clone, Debug)]
 pub struct WatchConfig {
-    /// One namespace; all without it. Ignored for cluster-scoped kinds.
+    /// Namespace; default: all. Ignored for cluster-scoped kinds.
     pub namespace: Option<String>,
     /// Label selector.
     pub labels: Option<String>,
     /// Field selector.
     pub fields: Option<String>,
-    /// Most objects in a page of a list; fewer where they are large.
+    /// Maximum objects per page; fewer if they are large.
     pub page: u32,
-    /// How long one watch call lasts (drawn within +/- 20 %). Also how long a dead connection goes unnoticed. At least 5 s.
+    /// Duration of one watch call, with 20 % jitter, and the time to detect a dead connection. At least 5 s.
     pub watch_for: Duration,
-    /// Longest time for one page of a list.
+    /// Timeout of one page of a list.
     pub list_within: Duration,
-    /// Longest wait after a failure.
+    /// Maximum backoff after a failure.
     pub longest_wait: Duration,
 }
 
@@ -76,21 +77,21 @@ impl Default for WatchConfig {
 }
 
 impl WatchConfig {
-    /// Only objects whose labels match.
+    /// Selects objects by labels.
     #[must_use]
     pub fn labels(mut self, selector: impl Into<String>) -> Self {
         self.labels = Some(selector.into());
         self
     }
 
-    /// Only objects whose fields match.
+    /// Selects objects by fields.
     #[must_use]
     pub fn fields(mut self, selector: impl Into<String>) -> Self {
         self.fields = Some(selector.into());
         self
     }
 
-    /// Only one namespace.
+    /// Selects one namespace.
     #[must_use]
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = Some(namespace.into());
@@ -100,7 +101,7 @@ impl WatchConfig {
 
 /// Namespace (empty for cluster-scoped kinds) and name of an object.
 ///
-/// A name may be used again by another object; compare UIDs where that matters.
+/// Another object may reuse a name; compare UIDs where that matters.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey {
     /// Empty for cluster-scoped kinds.
@@ -110,7 +111,7 @@ pub struct ObjectKey {
 }
 
 impl ObjectKey {
-    /// The key of an object; empty strings where its metadata has none.
+    /// The key of an object; missing metadata gives empty strings.
     pub fn of(object: &impl Resource) -> Self {
         let meta = object.meta();
         Self {
@@ -129,27 +130,30 @@ impl std::fmt::Display for ObjectKey {
     }
 }
 
-/// What happened to a collection.
+/// A change of a collection.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event<T> {
-    /// An object is there, new or changed or listed again. The same version may come more than once.
+    /// An object exists: new, changed or listed again. The same version may come more than once.
     Applied(T),
-    /// An object is gone.
+    /// An object was deleted.
     Deleted {
-        /// Which.
+        /// Its key.
         key: ObjectKey,
-        /// Its last state, which may be newer than any applied before; `None` when it does not decode.
+        /// Its last state, possibly newer than any applied before; `None` if it does not decode.
         last: Option<T>,
     },
-    /// An object is there but cannot be read. What was known of it before still counts until it is deleted or readable again.
+    /// An object exists but does not decode. Its last known state is valid until it is deleted or readable
+    /// again.
     Undecodable {
-        /// Which; `None` when not even its name can be read.
+        /// Its key; `None` if not even the name is readable.
         key: Option<ObjectKey>,
-        /// What the decoder said.
+        /// The decoder's error.
         error: String,
     },
-    /// The server is in an older state than before: its database was restored. A list follows that holds, whatever its versions.
+    /// The server's database was restored to an older state. The following list is valid, whatever its
+    /// versions.
     Rewound,
-    /// A complete list has been delivered; whatever is not among these keys is gone. The first one means: the cache is filled.
+    /// A complete list was delivered; all other objects were deleted. The first one means that the cache is
+    /// filled.
     Reset(HashSet<ObjectKey>),
 }

@@ -1,4 +1,4 @@
-//! The loop: list, watch, resume.
+//! The watch loop: list, watch, resume.
 
 use std::collections::{HashSet, VecDeque};
 use std::pin::Pin;
@@ -19,39 +19,39 @@ use super::wire::{Decoded, ErrorStatus, Identity, Line, decode};
 use super::{Event, ObjectKey, WatchConfig};
 use crate::jitter::{Backoff, spread};
 
-/// How much later than asked a watch may end before its connection is given up.
+/// Extra time for a watch to end before its connection is abandoned.
 const GRACE: Duration = Duration::from_secs(5);
-/// A watch that ended sooner than this without an event is treated as a failure, so that it is not called in a tight loop.
+/// A watch that ends sooner without an event counts as a failure, to avoid a tight loop.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// An answer that is read while it arrives.
+/// An answer read while it arrives.
 pub(super) type Body = Pin<Box<dyn AsyncBufRead + Send>>;
 
-/// Follows one collection for ever. See the [module](super) for what it promises.
+/// Follows one collection. See the [module](super) for its guarantees.
 pub struct Watcher<T> {
     pub(super) client: Client,
     pub(super) url: String,
     pub(super) config: WatchConfig,
     pub(super) metrics: KindMetrics,
     pub(super) backoff: Backoff,
-    /// No call before this.
+    /// Earliest time of the next call.
     not_before: Option<Instant>,
     pub(super) state: State,
     pub(super) pending: VecDeque<Event<T>>,
-    /// Keys that exist and do not decode.
+    /// Keys of objects that exist but do not decode.
     pub(super) quarantined: HashSet<ObjectKey>,
-    /// Objects to ask for in the next page.
+    /// Number of objects to request in the next page.
     pub(super) page: u32,
-    /// The newest version of the collection that was seen.
+    /// The newest version of the collection seen so far.
     pub(super) newest: u128,
 }
 
 pub(super) enum State {
-    /// The next page is to be asked for.
+    /// The next page is to be requested.
     Listing(Listing),
     /// A page is arriving.
     Reading(Reading),
-    /// A watch is to be opened after this version.
+    /// A watch from this version is to be opened.
     Listed { version: String },
     /// A watch is open.
     Watching { version: String, body: Body, lines: Lines, opened: Instant, events: u64 },
@@ -63,11 +63,11 @@ impl State {
     }
 }
 
-/// Why a list or a watch has to be tried again.
+/// The reason for retrying a list or a watch.
 pub(super) enum Trouble {
     /// The version is too old: list again.
     Gone,
-    /// Anything else, by a word for the metric.
+    /// Any other error, with a word for the metric.
     Other(&'static str, String),
 }
 
@@ -75,7 +75,7 @@ impl Trouble {
     pub(super) fn of(error: &kube::Error) -> Self {
         match error {
             kube::Error::Api(status) if status.code == 410 => Self::Gone,
-            // Its database was restored from a backup: our version lies in its future.
+            // The database was restored from a backup; our version is in its future.
             kube::Error::Api(status) if status.message.contains("Too large resource version") => Self::Gone,
             kube::Error::Api(status) => {
                 let reason = match status.code {
@@ -97,7 +97,7 @@ impl<T> Watcher<T>
 where
     T: Resource<DynamicType = ()> + DeserializeOwned,
 {
-    /// A watcher of all `T` that `config` selects. Nothing is asked before [`Watcher::next`].
+    /// A watcher of all `T` that `config` selects. Sends no request before [`Watcher::next`].
     #[must_use]
     pub fn new(client: Client, config: WatchConfig, metrics: &WatchMetrics) -> Self {
         let backoff = Backoff::new(Duration::from_millis(100), config.longest_wait);
@@ -117,7 +117,8 @@ where
         }
     }
 
-    /// The next event. Never fails and never ends; it may be dropped and called again without losing one.
+    /// The next event. It never fails or ends. The future may be dropped and `next` called again without
+    /// losing an event.
     pub async fn next(&mut self) -> Event<T> {
         loop {
             if let Some(event) = self.pending.pop_front() {
@@ -127,7 +128,7 @@ where
                 sleep_until(until).await;
                 self.not_before = None;
             }
-            // Each step changes `self` only after its last await, which is what makes dropping this future harmless.
+            // Each step changes `self` only after its last await, so this future can be dropped safely.
             match &mut self.state {
                 State::Listing(_) => self.list().await,
                 State::Reading(_) => self.read_page().await,
@@ -137,7 +138,7 @@ where
         }
     }
 
-    /// The same as a stream.
+    /// The events as a stream.
     pub fn into_stream(self) -> impl futures::Stream<Item = Event<T>> + Send
     where
         T: Send + 'static,
@@ -161,7 +162,7 @@ where
         };
         let opened = match Request::new(&self.url).watch(&params, &version) {
             Ok(mut request) => {
-                // Compressed watches are written in one gzip member per event, which decoders end after the first of.
+                // Compressed watches have one gzip member per event; decoders stop after the first.
                 request
                     .headers_mut()
                     .insert(http::header::ACCEPT_ENCODING, http::HeaderValue::from_static("identity"));
@@ -224,7 +225,7 @@ where
                 let trouble = if gone { Trouble::Gone } else { Trouble::Other("server", status.message) };
                 self.watch_failed(trouble, version);
             }
-            // Cut off in the middle, or a proxy's words: go on from the last version that was understood.
+            // A truncated line or a proxy's message: resume from the last valid version.
             WatchEvent::Malformed => {
                 self.watch_failed(Trouble::Other("malformed", "not a watch event".into()), version);
             }
@@ -260,7 +261,7 @@ where
         }
     }
 
-    /// Moves the version to resume from.
+    /// Sets the version to resume from.
     fn advance(&mut self, to: Option<String>) {
         if let (State::Watching { version, .. }, Some(to)) = (&mut self.state, to)
             && !to.is_empty()
@@ -309,7 +310,7 @@ where
         self.metrics.failed(reason);
         let kind = T::kind(&());
         match reason {
-            // Daily bread of a busy cluster.
+            // Normal on a busy cluster.
             "short" | "broken" | "gone" | "silent" => tracing::debug!(%kind, reason, message, "watch ended"),
             _ => tracing::warn!(%kind, reason, message, wait_ms = wait.as_millis(), "list or watch failed"),
         }

@@ -1,4 +1,4 @@
-//! The API server's lists and watch lines, cut into objects without looking into them.
+//! The API server's lists and watch lines, split into raw objects.
 
 use kube::Resource;
 use serde::Deserialize;
@@ -32,7 +32,7 @@ pub(super) struct Line<'a> {
     pub(super) object: &'a RawValue,
 }
 
-/// The fields that tell objects apart, readable when the rest is not.
+/// The identifying fields, readable even if the rest is not.
 #[derive(Deserialize)]
 pub(super) struct Identity {
     metadata: IdentityMeta,
@@ -63,7 +63,7 @@ impl Identity {
     }
 }
 
-/// An ERROR line's Status; everything optional, because it decides only how to go on.
+/// Status of an ERROR line. All fields are optional; it only decides how to continue.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct ErrorStatus {
     #[serde(default)]
@@ -74,7 +74,7 @@ pub(super) struct ErrorStatus {
     pub(super) message: String,
 }
 
-/// An object, or why not.
+/// An object, or the decoding error.
 pub(super) enum Decoded<T> {
     Good(T),
     Bad { identity: Option<Identity>, error: String },
