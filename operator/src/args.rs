@@ -1,4 +1,4 @@
-//! Flags. Every flag has an environment variable; the names are a contract with the chart and the tests.
+//! Flags. Every flag has an environment variable. The chart and the tests depend on the names.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,11 +12,11 @@ use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 
 use crate::learner::LearningScope;
 
-/// The controller of ANDREAS: watches TrainingJobs and nodes, plans, carries plans out.
+/// Kubernetes operator for deep-learning training: plans TrainingJobs on GPU nodes and runs them.
 #[derive(Debug, Parser)]
 #[command(name = "andreas-operator", version, about, args_conflicts_with_subcommands = true)]
 pub struct Cli {
-    /// What to do; `run` when absent.
+    /// Command; `run` if absent.
     #[command(subcommand)]
     pub command: Option<Command>,
     /// Flags of `run`.
@@ -24,7 +24,7 @@ pub struct Cli {
     pub run: RunArgs,
 }
 
-/// What the program does.
+/// Commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the controller (the default).
@@ -33,35 +33,36 @@ pub enum Command {
     Crds,
 }
 
-/// Who binds the pods.
+/// How pods are bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SchedulerMode {
-    /// Our scheduler profile with the extender: pods say `schedulerName: andreas`.
+    /// The ANDREAS scheduler profile with its extender binds: pods have `schedulerName: andreas`.
     Extender,
-    /// The cluster's own scheduler, for clusters where no second one may run: pods are pinned by affinity alone.
+    /// The cluster's own scheduler binds, for clusters without a second scheduler: node affinity pins the
+    /// pods.
     Affinity,
 }
 
 /// Flags of the controller.
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
-    /// Which API server.
+    /// API server connection.
     #[command(flatten)]
     pub client: ClientArgs,
-    /// Where `/metrics` and probes are.
+    /// Address of `/metrics` and probes.
     #[command(flatten)]
     pub admin: AdminArgs,
-    /// How to log.
+    /// Logging.
     #[command(flatten)]
     pub telemetry: TelemetryArgs,
     /// Progress endpoint.
     #[command(flatten)]
     pub progress: ProgressArgs,
 
-    /// Namespace of the operator: its leader Lease is there.
+    /// Namespace of the operator and its leader Lease.
     #[arg(long, env = "ANDREAS_NAMESPACE", default_value = "andreas-system", value_name = "NAMESPACE")]
     pub namespace: String,
-    /// Name of this replica in the leader Lease; the host's name and a random part when absent.
+    /// Identity of this replica in the leader Lease; by default the host name with a random part.
     #[arg(long, env = "ANDREAS_IDENTITY", value_name = "NAME")]
     pub identity: Option<String>,
     /// Name of the leader Lease.
@@ -70,47 +71,49 @@ pub struct RunArgs {
     /// Planning method.
     #[arg(long, env = "ANDREAS_METHOD", default_value_t = MethodName::default(), value_name = "METHOD")]
     pub method: MethodName,
-    /// Seed of the randomised methods.
+    /// Seed of the randomised planning methods.
     #[arg(long, env = "ANDREAS_SEED", default_value_t = 0, value_name = "N")]
     pub seed: u64,
-    /// Most constructions that a randomised method tries for one plan.
+    /// Maximum candidate plans that a randomised method constructs for one plan.
     #[arg(long, env = "ANDREAS_TRIALS", default_value_t = 1000, value_name = "N")]
     pub trials: u64,
-    /// Milliseconds without a further event before a plan is made.
+    /// A plan starts after this many milliseconds without a further event.
     #[arg(long, env = "ANDREAS_PLAN_QUIET_MS", default_value_t = 100, value_name = "MS")]
     pub plan_quiet_ms: u64,
-    /// Milliseconds after the first event when a plan is made at the latest.
+    /// Maximum delay of a plan after the first event, milliseconds.
     #[arg(long, env = "ANDREAS_PLAN_WITHIN_MS", default_value_t = 1000, value_name = "MS")]
     pub plan_within_ms: u64,
-    /// Seconds between plans when nothing happens.
+    /// Seconds between plans without any event.
     #[arg(long, env = "ANDREAS_PLAN_EVERY", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600), value_name = "SECONDS")]
     pub plan_every: u64,
-    /// Writes to the API server in flight at a time.
+    /// Maximum concurrent writes to the API server.
     #[arg(long, env = "ANDREAS_WRITES", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256), value_name = "N")]
     pub writes: u16,
-    /// Who binds the pods.
+    /// How pods are bound.
     #[arg(long, env = "ANDREAS_SCHEDULER_MODE", value_enum, default_value_t = SchedulerMode::Extender)]
     pub scheduler_mode: SchedulerMode,
-    /// Whose families teach a job's predictions whole.
+    /// Scope of learned predictions: which namespaces' training profiles count fully for a job.
     #[arg(long, env = "ANDREAS_LEARNING_TRUST", value_enum, default_value_t = LearningScope::Namespace)]
     pub learning_trust: LearningScope,
 }
 
-/// Where training programs post their progress.
+/// Progress endpoint for training programs.
 #[derive(Clone, Debug, Args)]
 #[command(group = ArgGroup::new("certificates").args(["certificates_secret", "tls_cert"]).multiple(true))]
 pub struct ProgressArgs {
-    /// Address of the progress endpoint (HTTPS; needs --certificates-secret, or --tls-cert and --tls-key). Off when absent.
+    /// Listen address of the progress endpoint (HTTPS). Needs --certificates-secret, or --tls-cert and
+    /// --tls-key; off if absent.
     #[arg(long, env = "ANDREAS_PROGRESS_LISTEN", value_name = "ADDR", requires = "certificates")]
     pub progress_listen: Option<SocketAddr>,
-    /// Address of the progress endpoint as pods reach it, for example https://andreas-operator.andreas-system.svc:8443.
-    /// Pods get no progress address without it.
+    /// URL of the progress endpoint for pods, for example https://andreas-operator.andreas-system.svc:8443.
+    /// Without it pods get no progress address.
     #[arg(long, env = "ANDREAS_PROGRESS_URL", value_name = "URL", requires = "progress_listen")]
     pub progress_url: Option<String>,
-    /// Secret of our namespace in which the leader keeps the endpoint's certificates. Without --tls-cert it makes and renews them.
+    /// Secret in the operator's namespace for the endpoint's certificates. The leader creates and renews them
+    /// unless --tls-cert is given.
     #[arg(long, env = "ANDREAS_CERTIFICATES_SECRET", value_name = "NAME")]
     pub certificates_secret: Option<String>,
-    /// PEM file with the CA of the progress endpoint; given to pods by an annotation and a downward-API volume.
+    /// PEM file with the CA of the progress endpoint; pods get it by an annotation and a downward-API volume.
     #[arg(long, env = "ANDREAS_PROGRESS_CA", value_name = "FILE")]
     pub progress_ca: Option<PathBuf>,
     /// PEM file with the certificate chain of the progress endpoint.
@@ -119,7 +122,7 @@ pub struct ProgressArgs {
     /// PEM file with its private key.
     #[arg(long, env = "ANDREAS_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// For tests of renewal.
+    /// Certificate lifetimes, for tests of renewal.
     #[command(flatten)]
     pub lives: LivesArgs,
 }

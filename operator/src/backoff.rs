@@ -1,8 +1,8 @@
-//! Namespaces whose pods the API server does not make, for reasons that are no verdict on the pod: an admission webhook
-//! that is down, a time-out.
+//! Backoff of namespaces whose pods the API server does not create for reasons unrelated to the pod, such as
+//! a failing admission webhook or a time-out.
 //!
-//! **In**: what dry runs and creations came to. **Out**: until when no job of the namespace is planned
-//! ([`Backoff`]). Other namespaces are not concerned. A restart forgets it, and jobs are tried again sooner.
+//! **In**: results of dry runs and creations. **Out**: until when no job of the namespace is planned
+//! ([`Backoff`]). Other namespaces are not affected. A restart clears it, so jobs are retried sooner.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +11,18 @@ use jiff::Timestamp;
 use crate::lifecycle::Backoff;
 use crate::lifecycle::status::after;
 
-/// What could not be done in a namespace.
+/// The failed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// Dry runs of its pods get no verdict.
+    /// Dry runs get no verdict.
     DryRun,
-    /// A gang was given GPUs, and its pods could not be made in time.
+    /// A gang had GPUs, but its pods could not be created in time.
     Creation,
 }
 
 impl Cause {
-    /// The first pause and the longest, s. Between two pauses a creation holds GPUs for the policy's `placementTimeout`,
-    /// a dry run none.
+    /// Initial and maximum pause, s. Between two pauses a creation holds GPUs for the policy's
+    /// `placementTimeout`; a dry run holds none.
     fn pauses(self) -> (i64, i64) {
         match self {
             Self::DryRun => (1, 300),
@@ -38,7 +38,7 @@ struct Entry {
     words: String,
 }
 
-/// The namespaces that are planned with a back-off.
+/// Namespaces with a backoff.
 #[derive(Clone, Debug, Default)]
 pub struct Backoffs {
     dry_runs: BTreeMap<String, Entry>,
@@ -46,8 +46,8 @@ pub struct Backoffs {
 }
 
 impl Backoffs {
-    /// Something could not be done in a namespace, in the API server's words. Failures while it is held already say
-    /// nothing new: they began before. `true`: it is held for longer than before.
+    /// Records a failure with the API server's message. Failures during a backoff are ignored: they began
+    /// before it. `true`: the backoff was extended.
     pub fn failed(&mut self, cause: Cause, namespace: &str, words: &str, now: Timestamp) -> bool {
         let (first, longest) = cause.pauses();
         let entries = self.of(cause);
@@ -67,12 +67,12 @@ impl Backoffs {
         true
     }
 
-    /// It could be done. `true`: the namespace was held for it.
+    /// Records a success. `true`: it ended the namespace's backoff for this cause.
     pub fn done(&mut self, cause: Cause, namespace: &str) -> bool {
         self.of(cause).remove(namespace).is_some()
     }
 
-    /// What holds the jobs of a namespace.
+    /// A namespace's current backoff.
     pub fn get(&self, namespace: &str) -> Option<Backoff> {
         let dry_run = self.dry_runs.get(namespace);
         let held =
@@ -103,7 +103,7 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..7 {
             assert!(all.failed(Cause::Creation, "team", "webhook down", at(now)));
-            // Others of the same burst say nothing new.
+            // Further failures of the same burst are ignored.
             assert!(!all.failed(Cause::Creation, "team", "webhook down", at(now + 1)));
             let until = all.get("team").expect("held").until;
             pauses.push(until.as_second() - at(now).as_second());
@@ -111,7 +111,7 @@ mod tests {
         }
         assert_eq!(pauses, [60, 120, 240, 480, 960, 1_800, 1_800]);
         assert_eq!(all.get("other"), None);
-        // A gang whose pods were made ends it, and it begins anew.
+        // A gang with created pods ends it; the next one starts from the initial pause.
         assert!(all.done(Cause::Creation, "team") && !all.done(Cause::Creation, "team"));
         assert_eq!(all.get("team"), None);
         all.failed(Cause::Creation, "team", "webhook down", at(now));
@@ -125,7 +125,7 @@ mod tests {
         all.failed(Cause::Creation, "team", "no pods", at(0));
         let held = all.get("team").expect("held");
         assert_eq!((held.until, held.words.as_str(), held.untried), (at(60), "no pods", true));
-        // Dry runs are answered again; pods are not made yet.
+        // Dry runs are answered again; pods are not created yet.
         all.done(Cause::DryRun, "team");
         assert!(!all.get("team").expect("held").untried);
     }

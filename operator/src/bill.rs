@@ -1,6 +1,8 @@
-//! What a job took so far: energy of its present attempt by the power model, and what energy and lateness cost.
+//! Energy and cost of a job so far: energy of its current attempt by the power model, and the costs of energy
+//! and lateness.
 //!
-//! **In**: a job's spec and status, the policy, the instant. **Out**: joules, and money in millionths of the currency.
+//! **In**: a job's spec and status, the policy, the instant. **Out**: joules, and cost in millionths of the
+//! currency.
 
 use andreas_api::EnergyPolicySpec;
 use andreas_api::slim::SlimTrainingJob;
@@ -11,7 +13,7 @@ use crate::forecast::{since, whole};
 use crate::lifecycle::status::deadline;
 use crate::snapshot::rules;
 
-/// Joules of the present attempt so far from the power model, and their price in millionths (the tariff of each
+/// Joules of the current attempt so far by the power model, and their cost in millionths (tariff of each
 /// instant, PUE included).
 pub fn attempt_energy(job: &SlimTrainingJob, policy: &EnergyPolicySpec, now: Timestamp) -> (i64, i64) {
     let allocation = job.status.as_ref().and_then(|status| status.allocation.as_ref());
@@ -36,8 +38,8 @@ pub fn attempt_energy(job: &SlimTrainingJob, policy: &EnergyPolicySpec, now: Tim
     (whole(joules), whole(money * 1e6))
 }
 
-/// Price of lateness and time in the system so far, millionths; up to completion where it ended. `weight` is the one that
-/// counts ([`rules::bounded_weight`]), without ageing.
+/// Cost of lateness and time in the system up to now or completion, millionths. `weight` is the effective one
+/// ([`rules::bounded_weight`]), without ageing.
 pub fn lateness_micros(job: &SlimTrainingJob, weight: i32, policy: &EnergyPolicySpec, now: Timestamp) -> i64 {
     let Some(created) = job.metadata.creation_timestamp.as_ref().map(|time| time.0) else { return 0 };
     let ended = job.status.as_ref().and_then(|status| status.completion_time.as_ref()).map(|time| time.0);
@@ -46,7 +48,7 @@ pub fn lateness_micros(job: &SlimTrainingJob, weight: i32, policy: &EnergyPolicy
     let late = due.map_or(Seconds::ZERO, |due| since(due, until));
     let lateness = rules::lateness(policy);
     let missed = if late.0 > 0.0 { lateness.late_fixed } else { Seconds::ZERO };
-    // A job without deadline has neither tardiness nor miss; its turnaround counts at least a tenth.
+    // A job without a deadline has no tardiness or miss; its turnaround counts at least a tenth.
     let share = if due.is_some() { lateness.turnaround_share } else { lateness.turnaround_share.max(0.1) };
     let counted = late + missed + since(created, until) * share;
     whole((rules::late_rate(policy, weight) * counted).0 * 1e6)

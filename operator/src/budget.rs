@@ -1,7 +1,8 @@
-//! Is the power budget met? Looked at beside planning, so that a budget that is not carried out is seen whatever the cause.
+//! Whether the power budget is met. Checked independently of planning, so that a violation is noticed
+//! whatever the cause.
 //!
-//! A changed policy is planned with at once, and the plan asks jobs to stop until the budget is met. From then on they have
-//! their grace period, and do not count here any more: what is judged is whether the stops have **begun** within
+//! A changed policy is planned at once, and the plan stops jobs until the budget is met. Stopping jobs have
+//! their grace period and no longer count here. Judged is whether the stops have **begun** within
 //! `EnergyPolicy.spec.enforceWithin`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,22 +18,22 @@ use crate::index::{Amounts, ClusterIndex, name_of};
 use crate::snapshot::boards::board;
 use crate::snapshot::{Inventory, draws, gpu_type, nodes, rules, usable};
 
-/// Power of now, in the scope of the budget.
+/// Current power in the budget's scope.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Draw {
-    /// Of everything, but jobs that are asked to stop, W.
+    /// All draw except jobs that are stopping, W.
     pub whole: f64,
-    /// Of that, what is left when every job has stopped, W.
+    /// The part that remains when every job has stopped, W.
     pub floor: f64,
-    /// What the budget allows, W.
+    /// The current budget, W.
     pub allowed: f64,
 }
 
-/// The draw and the budget of now; `None`: power is not limited.
+/// The current draw and budget; `None`: power is not limited.
 ///
-/// Jobs that start or run draw what their nodes' agents report. Where no agent reports, and in the first minutes of a run, it
-/// is at least what the plan expects of it. To that come idle GPUs, the overhead of nodes with a job, and GPUs of others as
-/// measured, else at their most.
+/// Starting and running jobs count as reported by their nodes' agents. Without reports, and in the first
+/// minutes of a run, they count at least as planned. Added are idle GPUs, the overhead of nodes with a job,
+/// and foreign GPUs as measured, else at their maximum.
 pub fn draw(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) -> Option<Draw> {
     let budget = rules::budget(policy, now.as_second(), Seconds::ZERO)?;
     let allowed = budget.watts.at(Time(now.as_second() as f64))?.0;
@@ -41,7 +42,7 @@ pub fn draw(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) -> 
     Some(Draw { whole: whole * scope, floor: floor * scope, allowed })
 }
 
-/// The draw of everything as [`draw`] counts it, without the scope of a budget, and what of it is left when every job has
+/// All draw as counted by [`draw`], without a budget's scope, and the part that remains when every job has
 /// stopped, W.
 pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) -> (f64, f64) {
     let inventory = Inventory::with(index, policy);
@@ -74,7 +75,7 @@ pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) 
     (whole, floor)
 }
 
-/// Draw of what a job holds, W.
+/// Draw of a job's allocation, W.
 fn of_run(
     index: &ClusterIndex,
     key: &ObjectKey,
@@ -83,7 +84,7 @@ fn of_run(
     now: Timestamp,
 ) -> f64 {
     let (power, gpus) = (board(&allocation.gpu_type, policy), f64::from(allocation.gpus.max(0)));
-    // What an agent says counts as far as the boards can draw it.
+    // A report counts up to the boards' maximum.
     let reported = draws::reported(index, key, allocation).map(|watts| watts.min(power.max.0 * gpus));
     let expected = f64::from(allocation.watts.max(0)).max(power.idle.0 * gpus);
     match reported {
@@ -93,7 +94,7 @@ fn of_run(
     }
 }
 
-/// Draw of GPUs that pods of others hold, where an agent says.
+/// Draw of GPUs held by foreign pods, if an agent reports it.
 fn measured(index: &ClusterIndex, key: &ObjectKey, node: &SlimNode, max: Watts) -> Option<f64> {
     let ours: BTreeSet<String> = index.pods_on(&key.name).map(|pod| name_of(&pod.metadata)).collect();
     nodes::foreign_power(index, key, node, &ours, max).map(|watts| watts.0)
@@ -105,19 +106,19 @@ pub struct Enforcement {
     over: Option<Timestamp>,
 }
 
-/// What the policy's status says of the budget.
+/// The budget's state for the policy's status.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BudgetState {
-    /// The stops that it needs have begun, or their time is not over.
+    /// The required stops have begun, or still have time.
     pub met: bool,
-    /// Why.
+    /// Machine-readable reason.
     pub reason: Reason,
-    /// For people: the same as long as nothing changes but watts.
+    /// Human-readable text; unchanged if only the watts change.
     pub message: String,
 }
 
 impl Enforcement {
-    /// Looks at the draw of now.
+    /// Judges the current draw.
     pub fn judge(&mut self, draw: Option<Draw>, policy: &EnergyPolicySpec, now: Timestamp) -> BudgetState {
         let fine =
             |message: &str| BudgetState { met: true, reason: Reason::AsExpected, message: message.into() };
@@ -190,10 +191,11 @@ mod tests {
 
     #[test]
     fn the_draw_is_that_of_jobs_idle_gpus_busy_nodes_and_others() {
-        // 700 of the job, 50 of the idle GPU, 100 of the node, 400 of the other's GPU; without it 3 idle and the other's.
+        // 700 of the job, 50 of the idle GPU, 100 of the node, 400 of the foreign GPU; without the job 3 idle
+        // and the foreign one.
         let seen = draw(&cluster("Running"), &policy(1_000), at(1));
         assert_eq!(seen, Some(Draw { whole: 1_250.0, floor: 550.0, allowed: 1_000.0 }));
-        // A job that is asked to stop is on its way.
+        // A stopping job does not count.
         let seen = draw(&cluster("Stopping"), &policy(1_000), at(1)).expect("a budget");
         assert_eq!(seen.whole, seen.floor);
         assert_eq!(draw(&cluster("Running"), &EnergyPolicySpec::default(), at(1)), None);
@@ -213,7 +215,7 @@ mod tests {
         assert_eq!(judge(&runs, 1_000, 39), (true, Reason::AsExpected));
         assert_eq!(judge(&runs, 1_000, 40), (false, Reason::PowerBudget));
         assert_eq!(judge(&runs, 500, 41), (false, Reason::BudgetInfeasible));
-        // It stops: met, and the next excess has its own time.
+        // It stops: met, and the next excess gets the full time.
         assert_eq!(judge(&cluster("Stopping"), 1_000, 50), (true, Reason::AsExpected));
         assert_eq!(judge(&runs, 1_000, 51), (true, Reason::AsExpected));
     }

@@ -1,12 +1,13 @@
-//! Certificates of the progress endpoint: one Secret that the leader keeps and every replica serves from.
+//! Certificates of the progress endpoint: one Secret, maintained by the leader, served by every replica.
 //!
-//! **In**: the Secret, files of somebody else's certificate where there are any, the authorities that running pods were given (the
-//! annotation on each member). **Out**: what the endpoint serves with, the bundle for new pods, the next state of the Secret.
+//! **In**: the Secret, certificate files from outside if given, and the authorities given to running pods (an
+//! annotation on each member). **Out**: the endpoint's certificate, the CA bundle for new pods, the next
+//! state of the Secret.
 //!
-//! The rule is [`andreas_runtime::certificates::renew`]: a leaf that some running pod could not verify is held back. Without the flag
-//! for the Secret the state is in memory, and a restart takes whatever the files hold.
+//! The rule is [`andreas_runtime::certificates::renew`]: a leaf that some running pod cannot verify is held
+//! back. Without the flag for the Secret, the state is in memory, and a restart takes the files as they are.
 //!
-//! **Must never be here**: what the endpoint does with reports (progress').
+//! **Never here**: handling of reports (see progress).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -39,25 +40,25 @@ use crate::lifecycle::{ProgressEndpoint, Settings};
 const SERVING: &str = "progress";
 /// Name of its authority in metrics.
 const AUTHORITY: &str = "progress-authority";
-/// For how long a new leader waits for certificates before it makes pods without a progress address.
+/// How long a new leader waits for certificates before it creates pods without a progress address.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Pause after a failure in that time.
+/// Pause after a failure during that time.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Most bundles of running pods that are looked at. A handful exists: one for each authority.
+/// Maximum CA bundles of running pods that are read. A handful exists: one per authority.
 const MOST_BUNDLES: usize = 64;
 
-/// Keys of a Secret for TLS, as cert-manager and others write it; then our own authority's.
+/// Keys of a TLS Secret as cert-manager and others write it; then our own authority's.
 const KEYS: [&str; 5] = ["tls.crt", "tls.key", "ca.crt", "authority.crt", "authority.key"];
 
-/// Why certificates are as they were.
+/// Why the certificates were not updated.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
     /// A file could not be read.
     #[error("{path} cannot be read")]
     File {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// The Secret could not be read.
@@ -66,7 +67,7 @@ pub enum CertificateError {
     /// The Secret could not be written.
     #[error("the Secret cannot be written")]
     Write(#[from] WriteError),
-    /// A certificate could not be used or made.
+    /// A certificate is invalid or could not be created.
     #[error(transparent)]
     Certificates(#[from] CertificatesError),
     /// The endpoint cannot serve with it.
@@ -74,13 +75,13 @@ pub enum CertificateError {
     Tls(#[from] TlsError),
 }
 
-/// Where the state is kept.
+/// Storage of the state.
 enum Store {
     Secret { namespace: String, name: String },
     Memory(Mutex<Kept>),
 }
 
-/// Files of somebody else's certificate.
+/// Certificate files from outside.
 struct Files {
     certificate: PathBuf,
     key: PathBuf,
@@ -104,7 +105,7 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// From the flags of the endpoint; `ready` is set once there is something to serve with.
+    /// From the endpoint's flags; `ready` is set once there is a certificate to serve.
     pub fn new(
         flags: &ProgressArgs,
         namespace: &str,
@@ -138,20 +139,21 @@ impl Certificates {
         })
     }
 
-    /// What to serve with, once there is something.
+    /// The certificate to serve, once there is one.
     pub async fn tls(&self) -> Option<Tls> {
         let mut served = self.served.subscribe();
         served.wait_for(Option::is_some).await.ok().and_then(|tls| tls.clone())
     }
 
-    /// What pods are told of the endpoint; `None` where it is not known yet whom they should trust.
+    /// The endpoint as given to pods; `None` while its CA is unknown.
     pub fn endpoint(&self) -> Option<ProgressEndpoint> {
         let ca_pem = self.last.lock().bundle.clone();
         let base_url = self.url.clone()?;
         (!ca_pem.is_empty()).then_some(ProgressEndpoint { base_url, ca_pem })
     }
 
-    /// Serves what the Secret or the files hold, until `shutdown`. A leader does so in [`Certificates::lead`].
+    /// Serves the Secret's or the files' certificate until `shutdown`. The leader uses
+    /// [`Certificates::lead`].
     pub async fn follow(self: Arc<Self>, shutdown: CancellationToken) {
         while !shutdown.is_cancelled() {
             if !self.leads.load(Ordering::Relaxed) {
@@ -164,7 +166,7 @@ impl Certificates {
         }
     }
 
-    /// A new leader's first look: tries for a while to have certificates, because a pod keeps for life what it is told.
+    /// A new leader's first update: retries for a while, because pods keep their address and CA for life.
     pub async fn begin(&self, writer: &Writer) {
         self.leads.store(true, Ordering::Relaxed);
         let tried = async {
@@ -177,7 +179,7 @@ impl Certificates {
         }
     }
 
-    /// Renews what is due and tells new pods of it, until `shutdown`.
+    /// Renews certificates and updates the bundle for new pods, until `shutdown`.
     pub async fn lead(self: Arc<Self>, shared: Arc<Shared>, shutdown: CancellationToken) {
         loop {
             tokio::select! {
@@ -197,7 +199,7 @@ impl Certificates {
         self.lives.look_every(RELOAD_EVERY)
     }
 
-    /// One look; whether there is something to serve with and nothing went wrong.
+    /// One update; `true` if there is a certificate to serve and no error.
     async fn look(&self, writer: Option<&Writer>) -> bool {
         match self.try_look(writer).await {
             Ok(()) => self.served.borrow().is_some(),
@@ -229,13 +231,13 @@ impl Certificates {
             self.serve(&stored)?;
         }
         let Some(writer) = writer else {
-            // Nobody has led yet.
+            // There was no leader yet.
             return match given.transpose()? {
                 Some(given) if self.served.borrow().is_none() => self.serve(&given),
                 _ => Ok(()),
             };
         };
-        // Somebody may have deleted the Secret; running pods still trust what was in it.
+        // The Secret may have been deleted; running pods still trust its contents.
         let kept = if stored.chain.is_empty() { self.last.lock().clone() } else { stored.clone() };
         let next = self.next(&kept, given.transpose()?.as_ref())?;
         if next != stored {
@@ -304,7 +306,7 @@ impl Files {
     }
 }
 
-/// The names under which pods reach the endpoint: those of its Service from the longest to the shortest, and loopback.
+/// The endpoint's DNS names: those of its Service from the longest to the shortest, and loopback.
 fn subject(url: Option<&str>) -> Subject {
     let rest = url.unwrap_or_default().trim_start_matches("https://");
     let authority = rest.split('/').next().unwrap_or_default();
@@ -320,7 +322,7 @@ fn subject(url: Option<&str>) -> Subject {
     Subject { names, usage: Usage::Server }
 }
 
-/// Authorities that members of jobs were given and have for life.
+/// Authorities given to members of jobs, which keep them for life.
 fn bundles(index: &ClusterIndex) -> Vec<String> {
     let running = index.pods.iter().filter(|(_, pod)| {
         owner(&pod.metadata).is_some() && !matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")
@@ -341,7 +343,7 @@ fn read(secret: Secret) -> Kept {
     Kept { chain, key, bundle, authority }
 }
 
-/// The Secret for server-side apply; refused where it is not of that version any more.
+/// The Secret for server-side apply; refused if its version has changed.
 fn secret(kept: &Kept, namespace: &str, name: &str, version: Option<String>) -> Secret {
     let (certificates, authority_key) =
         kept.authority.as_ref().map(|a| (a.certificates.as_str(), a.key.as_str())).unwrap_or_default();
@@ -391,7 +393,7 @@ mod tests {
             assert_eq!(made.metadata.resource_version.as_deref(), Some("7"));
             assert_eq!(read(made), kept);
         }
-        // As cert-manager writes it; more keys of others do not matter.
+        // As cert-manager writes it; additional foreign keys are ignored.
         let theirs = json!({"metadata": {"name": "tls"}, "type": "kubernetes.io/tls",
             "data": {"tls.crt": "Yw==", "tls.key": "aw==", "ca.crt": "YQ==", "tls-combined.pem": "eA=="}});
         let kept = read(serde_json::from_value(theirs).unwrap());

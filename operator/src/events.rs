@@ -1,5 +1,5 @@
-//! Events for users: sent in the background, a few at a time, after the starts of a crowd. One that is lost changes nothing; none
-//! ever holds up a pod.
+//! Events for users: sent in the background, a few at a time, after the starts of a burst. A lost event
+//! changes nothing, and none delays a pod.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ use tokio_util::sync::CancellationToken;
 use crate::executor::start_burst::StartBurst;
 use crate::lifecycle::EventNote;
 
-/// Events that wait to be sent at most; more are dropped.
+/// Maximum queued events; more are dropped.
 const QUEUE: usize = 4_096;
 /// Events in flight.
 const IN_FLIGHT: usize = 4;
-/// Longest text of an event (`events.k8s.io/v1`).
+/// Maximum text of an event (`events.k8s.io/v1`), characters.
 const LONGEST: usize = 1_000;
 
-/// Where events are put.
+/// Queue for events.
 #[derive(Clone)]
 pub struct Events {
     queue: mpsc::Sender<(Event, ObjectReference, Instant)>,
@@ -30,7 +30,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// A queue, and the loop that empties it: until [`Events::finish`], and then what is left.
+    /// A queue and the loop that sends its events until [`Events::finish`], then the rest.
     pub fn new(recorder: Recorder, start_burst: StartBurst) -> (Self, impl Future<Output = ()> + Send) {
         let (queue, waiting) = mpsc::channel(QUEUE);
         let last = CancellationToken::new();
@@ -61,12 +61,12 @@ impl Events {
         (Self { queue, last }, send)
     }
 
-    /// Nothing more is to be told: the loop ends when what waits is sent.
+    /// No more events follow: the loop ends when the queue is empty.
     pub fn finish(&self) {
         self.last.cancel();
     }
 
-    /// Tells the user of a job.
+    /// Queues an event for the user of a job.
     pub fn tell(&self, job: &SlimTrainingJob, note: &EventNote) {
         let event = Event {
             type_: if note.warning { EventType::Warning } else { EventType::Normal },

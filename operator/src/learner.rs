@@ -1,12 +1,13 @@
-//! The fit of the predictor over all profiles, on a thread of its own: what plans ask for is the newest model that there is.
+//! Fits the predictor over all profiles on its own thread: plans use the newest available model.
 //!
-//! **In**: [`FitRequest`], the families as they are now. **Out**: a [`Model`]. The latest wish counts; until it is fulfilled the model
-//! before goes on, however long that takes. Only the first model is waited for, and not for ever: a plan can be made with one
-//! that knows no family.
+//! **In**: [`FitRequest`], the current profiles. **Out**: a [`Model`]. The latest request counts; until its
+//! fit is done the previous model is used. Only the first model is waited for, with a time limit: a plan can
+//! be made with an empty model.
 //!
-//! The same families give the same model, whenever and in whatever order they came. Rows are bounded, in all and by namespace.
+//! Equal profiles give equal models, in any order and at any time. Rows are bounded, in total and per
+//! namespace.
 //!
-//! **Must never be here**: async, writes, what a single job is told (that is [`crate::snapshot::tables`]).
+//! **Never here**: async, writes, predictions for a single job (see [`crate::snapshot::tables`]).
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,34 +24,36 @@ use parking_lot::{Condvar, Mutex};
 use crate::index::{ClusterIndex, Signals};
 use crate::metrics::Metrics;
 
-/// Rows of one namespace, and of all, that a fit reads: the families that were seen last. The fit itself takes fewer.
+/// Maximum rows per namespace that a fit reads, and in total: the most recently observed profiles. The fit
+/// itself uses fewer.
 const NAMESPACE_ROWS: usize = 1_024;
 const ALL_ROWS: usize = 65_536;
-/// A fit that takes longer than this is worth a word.
+/// A fit that takes longer is logged.
 const SLOW: Duration = Duration::from_secs(5);
 /// How long the first plan waits for the first model.
 const FIRST_WITHIN: Duration = Duration::from_secs(10);
-/// After a fit the thread rests, this many times as long as the fit took and at least so long: where runs end all the time, fits
-/// take a tenth of a core at most.
+/// After a fit the thread rests this many times the fit's duration, and at least the next constant. So fits
+/// use at most a tenth of a core.
 const REST: u32 = 9;
 const LEAST_REST: Duration = Duration::from_secs(1);
 
-/// Why a row was not pooled that its own family goes on using.
+/// Reason for rows that are not pooled but still used by their own profile.
 const CLAIMED: &str = "Claimed";
 
-/// Whose families teach a job's predictions whole. All others decide a small part of anything, and nothing by what they say of themselves.
+/// Scope of learned predictions: whose profiles count fully for a job. All others have a small, bounded
+/// influence, and none by self-reported values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LearningScope {
-    /// Those of its namespace: one that lies moves the others' predictions by 2 % at most.
+    /// Those of its namespace: another namespace can change its predictions by at most 2 %.
     #[default]
     Namespace,
-    /// Those of all namespaces, as if they were one: predictions are better where teams are many and their jobs few, and one that lies
-    /// moves everybody's.
+    /// Those of all namespaces: more accurate with many teams and few jobs each, but wrong data of one
+    /// affects all.
     Cluster,
 }
 
 impl LearningScope {
-    /// A profile's name as the predictor is told it.
+    /// A profile's name for the predictor.
     pub fn name(self, profile: &str) -> String {
         match self {
             Self::Namespace => profile.to_owned(),
@@ -59,7 +62,7 @@ impl LearningScope {
     }
 }
 
-/// What a model is made from: equal, equal models.
+/// Input of a model: equal input, equal model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Basis {
     trust: LearningScope,
@@ -67,25 +70,26 @@ pub struct Basis {
     versions: Vec<(ObjectKey, Option<String>)>,
 }
 
-/// A model that is wished for.
+/// A request for a model.
 #[derive(Clone, Debug, Default)]
 pub struct FitRequest {
     basis: Basis,
     profiles: Vec<(ObjectKey, Arc<SlimTrainingProfile>)>,
 }
 
-/// The families that a fit reads, as it reads them, and how many rows of others were left out.
+/// The profiles that a fit reads, and the number of rows left out.
 #[derive(Default)]
 struct Population {
     families: Vec<Profile>,
     rows: usize,
-    /// Rows that are the program's word alone, and those that are too many, by namespace.
+    /// Self-reported rows and rows above the limit, by namespace.
     claimed: BTreeMap<String, u64>,
     left_out: BTreeMap<String, u64>,
 }
 
 impl FitRequest {
-    /// From the profiles as they are, the GPU types of the cluster, and who trusts whom. Families of which nothing was observed teach others nothing.
+    /// From the current profiles, the cluster's GPU types and the scope. Profiles without observations
+    /// contribute nothing.
     pub fn of(index: &ClusterIndex, models: Vec<GpuModel>, trust: LearningScope) -> Self {
         let seen = |profile: &SlimTrainingProfile| {
             profile.status.as_ref().is_some_and(|status| !status.observations.is_empty())
@@ -101,7 +105,7 @@ impl FitRequest {
         Self { basis: Basis { trust, models, versions }, profiles }
     }
 
-    /// The same GPU types, and no family.
+    /// The same GPU types without any profile.
     fn bare(&self) -> Self {
         let basis = Basis { versions: Vec::new(), ..self.basis.clone() };
         Self { basis, profiles: Vec::new() }
@@ -137,7 +141,7 @@ impl FitRequest {
         all
     }
 
-    /// Makes the model. Takes a time that grows with the rows, to a bound.
+    /// Fits the model. The time grows with the rows, up to a bound.
     pub fn fit(self) -> Model {
         let began = Instant::now();
         let population = self.population();
@@ -167,16 +171,16 @@ impl FitRequest {
     }
 }
 
-/// How a fit went.
+/// Statistics of a fit.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fit {
     /// How long it took.
     pub took: Duration,
-    /// Families that it read.
+    /// Profiles read.
     pub families: usize,
     /// Their rows.
     pub rows: usize,
-    /// Rows that it did not pool, by reason.
+    /// Rows that were not pooled, by reason.
     pub refused: BTreeMap<&'static str, u64>,
     /// The same by namespace.
     pub refused_of: BTreeMap<String, u64>,
@@ -185,16 +189,16 @@ pub struct Fit {
 /// A fitted predictor.
 #[derive(Debug)]
 pub struct Model {
-    /// What it was made from.
+    /// Its input.
     pub basis: Basis,
     /// For predictions.
     pub predictor: Predictor,
-    /// How the fit went.
+    /// Statistics of the fit.
     pub fit: Fit,
 }
 
 impl Model {
-    /// It is the one that is wished for.
+    /// It matches this request.
     pub fn is(&self, wanted: &FitRequest) -> bool {
         self.basis == wanted.basis
     }
@@ -202,13 +206,13 @@ impl Model {
 
 #[derive(Default)]
 struct State {
-    /// What was asked for last.
+    /// Input of the last request.
     asked: Option<Basis>,
     wish: Option<FitRequest>,
     model: Option<Arc<Model>>,
-    /// The first model was waited for in vain: nobody waits again.
+    /// The wait for the first model timed out: no caller waits again.
     given_up: bool,
-    /// When the fit in hand began, and whether it was told that it takes long.
+    /// When the current fit began, and whether it was logged as slow.
     fitting: Option<(Instant, bool)>,
 }
 
@@ -218,10 +222,10 @@ struct FitState {
     changed: Condvar,
 }
 
-/// What a fit is made with; another one in tests.
+/// The fit function; replaced in tests.
 type Fitting = dyn Fn(FitRequest) -> Model + Send + Sync;
 
-/// The thread's door. The thread ends with the last door, once the fit in hand is over.
+/// Handle of the thread. The thread ends with the last handle, after its current fit.
 #[derive(Clone)]
 pub struct Learner {
     desk: Arc<FitState>,
@@ -229,10 +233,9 @@ pub struct Learner {
 }
 
 impl Learner {
-    /// Starts the thread. `signals`: a new model asks for a new plan.
+    /// Starts the thread. `signals`: a new model requests a new plan.
     ///
-    /// # Errors
-    /// When the system gives no thread.
+    /// # Errors If the system cannot create a thread.
     pub fn start(metrics: Metrics, signals: Arc<Signals>) -> std::io::Result<Self> {
         Self::start_with(metrics, signals, Arc::new(FitRequest::fit))
     }
@@ -246,7 +249,8 @@ impl Learner {
         Ok(Self { desk, metrics })
     }
 
-    /// The newest model there is, and the wish for that one. Waits only for the first one, on the caller's thread.
+    /// The newest model; requests a fit if it is outdated. Waits only for the first one, on the caller's
+    /// thread.
     pub fn latest(&self, wanted: FitRequest) -> Arc<Model> {
         self.latest_within(wanted, FIRST_WITHIN)
     }
@@ -267,7 +271,7 @@ impl Learner {
         model.unwrap_or_else(|| Arc::new(wanted.bare().fit()))
     }
 
-    /// Tells of a fit that takes long, once. To be called now and then.
+    /// Logs a slow fit once. Call it from time to time.
     pub fn look(&self) {
         self.look_for(SLOW);
     }
@@ -286,7 +290,7 @@ impl Learner {
     }
 }
 
-/// Fulfils wishes for as long as somebody can ask.
+/// Serves requests as long as a handle exists.
 fn work(door: &Weak<FitState>, metrics: &Metrics, signals: &Signals, fitting: &Fitting) {
     while let Some(wanted) = next(door) {
         let began = Instant::now();
@@ -316,13 +320,13 @@ fn work(door: &Weak<FitState>, metrics: &Metrics, signals: &Signals, fitting: &F
     }
 }
 
-/// The next wish; `None`: nobody can ask any more.
+/// The next request; `None`: no handle is left.
 fn next(door: &Weak<FitState>) -> Option<FitRequest> {
     loop {
         let desk = door.upgrade()?;
         let mut state = desk.state.lock();
         if state.wish.is_none() {
-            // Not for ever: the door may be closed meanwhile.
+            // With a time-out: the last handle may be dropped meanwhile.
             desk.changed.wait_for(&mut state, Duration::from_secs(1));
         }
         if let Some(wanted) = state.wish.take() {

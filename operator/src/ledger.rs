@@ -1,9 +1,9 @@
-//! What this process remembers of each job between steps: claims, outcomes, the plan's word, forecasts.
+//! Per-job memory of this process between steps: claims, outcomes, decisions, forecasts.
 //!
-//! **In**: what steps, plans and writes came to. **Out**: the parts of [`Observed`](crate::lifecycle::Observed) that no
-//! object holds, and the claims that the next snapshot is made from.
+//! **In**: results of steps, plans and writes. **Out**: the parts of [`Observed`](crate::lifecycle::Observed)
+//! that no object holds, and the claims for the next snapshot.
 //!
-//! **Must never be here**: anything that cannot be lost. A restart begins with an empty ledger; steps then wait longer,
+//! **Never here**: state that must survive. A restart begins with an empty ledger; steps then wait longer,
 //! never less.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,58 +22,58 @@ use crate::lifecycle::{Claim, Creation, DecisionFor, Planned, Sight, Sights, Ver
 use crate::measured::PendingEnergy;
 use crate::snapshot::tables::Table;
 
-/// How often jobs may ask for a plan because they are not as the plan thought, all together and each.
+/// Minimum time between plan requests because of deviating runs: of all jobs together and of each.
 const ASK_EVERY: SignedDuration = SignedDuration::from_secs(2);
 const SAME_ASKS_EVERY: SignedDuration = SignedDuration::from_secs(10);
 
-/// What is remembered of one job.
+/// Memory of one job.
 #[derive(Clone, Debug)]
 pub struct JobMemory {
-    /// UID of the job that is remembered; a new job of the name starts afresh.
+    /// The job's UID; a new job of the same name starts afresh.
     pub uid: String,
-    /// What the job holds, by the last step; none before the first.
+    /// The claim of the last step; `None` before the first.
     pub claim: Option<Claim>,
-    /// A status that is being written: true already for plans.
+    /// A status that is being written; plans use it already.
     pub pending: Option<TrainingJobStatus>,
-    /// What making the pods came to.
+    /// The result of creating the pods.
     pub creation: Creation,
-    /// What the last dry run came to.
+    /// The result of the last dry run.
     pub verdict: Option<Verdict>,
     /// When the rules of its namespace last changed.
     pub rules_changed: Option<Timestamp>,
-    /// The plan's word.
+    /// The plan's decision.
     pub decision: Option<DecisionFor>,
-    /// Where a stop that is under way leads: kept for the job until it starts there, or the plan says otherwise.
+    /// The next placement during a stop. Kept for the job until it starts there or the plan changes it.
     pub target: Option<NextPlacement>,
-    /// `target` is of a step that is being made from a decision: a look at this instant must see it.
+    /// `target` belongs to a decision that a step in progress uses: a snapshot taken now must include it.
     pub taking: bool,
-    /// Jobs, with their attempt then, that must have left before this one's pods are made.
+    /// Jobs, with their attempts, that must end before this one's pods are created.
     pub after: Vec<(ObjectKey, i64)>,
-    /// Predictions for it, from the last plan.
+    /// Predictions from the last plan.
     pub table: Option<Arc<Table>>,
     /// Probability of being on time if it waits now, by the last plan.
     pub on_time: Option<f64>,
-    /// When it is expected to start, if it waits, by the last plan.
+    /// Expected start if it waits, by the last plan.
     pub starts: Option<Timestamp>,
-    /// How far and how fast it was when the last plan was made.
+    /// Its outlook in the last plan.
     pub planned: Option<Outlook>,
-    /// When it last asked for a plan because it is not as the plan thought.
+    /// When it last requested a plan because it deviated from the last one.
     pub asked: Option<Timestamp>,
-    /// When the last step first saw the facts that time-outs count from, on a clock that nobody sets.
+    /// When the facts that time-outs count from were first seen, on the monotonic clock.
     pub sights: BTreeMap<Sight, Instant>,
-    /// When the status was last written by us.
+    /// When we last wrote the status.
     pub last_write: Timestamp,
     /// When a report last moved the progress.
     pub last_progress: Option<Timestamp>,
-    /// Until when reports may not have got through.
+    /// Reports up to this instant may be lost.
     pub reports_lost: Option<Timestamp>,
-    /// What agents have not told yet of an attempt that has ended.
+    /// Energy of an ended attempt that agents have not reported yet.
     pub pending_energy: Option<PendingEnergy>,
-    /// Failures in a row of carrying a step out.
+    /// Consecutive failures of carrying out a step.
     pub failures: u32,
 }
 
-/// Where a job goes on once it has stopped.
+/// The next placement of a job after its stop.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NextPlacement {
     /// GPU type.
@@ -102,7 +102,7 @@ impl NextPlacement {
 }
 
 impl JobMemory {
-    /// First sights as instants of the clock that shows `now` at present.
+    /// First sights as instants of the clock that now shows `now`.
     pub fn sights(&self, now: Timestamp) -> Sights {
         let ago = |seen: &Instant| SignedDuration::try_from(seen.elapsed()).unwrap_or(SignedDuration::ZERO);
         self.sights
@@ -111,7 +111,7 @@ impl JobMemory {
             .collect()
     }
 
-    /// A step has found that these facts hold, and no others.
+    /// Records that exactly these facts hold.
     pub fn saw(&mut self, holding: BTreeSet<Sight>) {
         self.sights.retain(|sight, _| holding.contains(sight));
         for sight in holding {
@@ -119,8 +119,7 @@ impl JobMemory {
         }
     }
 
-    /// A step is about to be made from `decision`: what it gives counts as given from here on, also before its status is
-    /// on its way.
+    /// A step starts with `decision`: its GPUs count as allocated from now on, even before the status write.
     pub fn take(&mut self, decision: Option<&DecisionFor>, now: Timestamp) {
         let waits = matches!(self.claim, Some(Claim::Waiting { .. }));
         if waits && self.target.is_none() {
@@ -129,15 +128,15 @@ impl JobMemory {
         }
     }
 
-    /// The step is over; what it did not take is free again.
+    /// The step is over: releases what it did not use.
     pub fn taken(&mut self) {
         if std::mem::take(&mut self.taking) && matches!(self.claim, Some(Claim::Waiting { .. })) {
             self.target = None;
         }
     }
 
-    /// Keeps in mind where a move leads: the step that asks for the stop is the last one that sees the decision. `held` is
-    /// what the job has; a decision to go on there leads nowhere else.
+    /// Records the next placement of a move: the step that requests the stop is the last one with the
+    /// decision. `held` is the current allocation; a decision to stay there sets none.
     pub fn keep_target(&mut self, claim: &Claim, held: Option<&Allocation>, now: Timestamp) {
         match claim {
             Claim::Stopping { goes_on: true, .. } => {
@@ -157,18 +156,18 @@ impl JobMemory {
     }
 }
 
-/// All jobs' memories.
+/// The memories of all jobs.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     started: Timestamp,
-    /// When a job last asked for a plan because it is not as the plan thought.
+    /// When any job last requested a plan because it deviated.
     asked: Option<Timestamp>,
     jobs: BTreeMap<ObjectKey, JobMemory>,
-    /// Decisions that were handed over and not looked at yet.
+    /// Decisions that no step has used yet.
     handed: BTreeSet<ObjectKey>,
-    /// Namespaces whose pods the API server does not make.
+    /// Namespaces whose pods the API server does not create.
     pub backoffs: Backoffs,
-    /// Jobs that wait for others to leave; some that did once may be among them.
+    /// Jobs that wait for others to end; may contain jobs that no longer do.
     following: BTreeSet<ObjectKey>,
 }
 
@@ -185,7 +184,7 @@ impl Ledger {
         }
     }
 
-    /// The memory of a job, made where there is none or it is of another UID.
+    /// The memory of a job; created if absent or of another UID.
     pub fn entry(&mut self, key: &ObjectKey, uid: &str) -> &mut JobMemory {
         let fresh = || JobMemory {
             uid: uid.to_owned(),
@@ -217,12 +216,12 @@ impl Ledger {
         memory
     }
 
-    /// What is remembered of a job.
+    /// The memory of a job.
     pub fn get(&self, key: &ObjectKey) -> Option<&JobMemory> {
         self.jobs.get(key)
     }
 
-    /// As [`Ledger::get`], to change; only of that UID.
+    /// [`Ledger::get`], mutable; only for that UID.
     pub fn get_mut(&mut self, key: &ObjectKey, uid: &str) -> Option<&mut JobMemory> {
         self.jobs.get_mut(key).filter(|memory| memory.uid == uid)
     }
@@ -232,14 +231,14 @@ impl Ledger {
         self.jobs.iter()
     }
 
-    /// The job is no more.
+    /// The job was deleted.
     pub fn forget(&mut self, key: &ObjectKey) {
         self.jobs.remove(key);
         self.handed.remove(key);
         self.following.remove(key);
     }
 
-    /// The rules of a namespace changed: what was refused there is tried again.
+    /// The rules of a namespace changed: refused requests are retried.
     pub fn forget_refusals(&mut self, namespace: &str, now: Timestamp) {
         for (_, memory) in self.jobs.iter_mut().filter(|(key, _)| key.namespace == namespace) {
             memory.rules_changed = Some(now);
@@ -249,7 +248,7 @@ impl Ledger {
         }
     }
 
-    /// Jobs that wait for this one to leave.
+    /// Jobs that wait for this one to end.
     pub fn waiting_for(&self, key: &ObjectKey) -> Vec<ObjectKey> {
         let waits = |job: &&ObjectKey| {
             self.jobs.get(job).is_some_and(|memory| memory.after.iter().any(|(other, _)| other == key))
@@ -257,19 +256,18 @@ impl Ledger {
         self.following.iter().filter(waits).cloned().collect()
     }
 
-    /// The run is not as its plan thought: may it ask for another one now? A job asks at most once in ten seconds, all of them
-    /// together once in two; any plan that is made meanwhile knows of all of them.
+    /// Whether a deviating run may request a plan now. A job may do so at most once in ten seconds, all
+    /// together once in two. Any plan made meanwhile covers all of them.
     ///
-    /// # Errors
-    /// When it may ask, if no plan was made by then.
+    /// # Errors When it may ask, if no plan is made before.
     pub fn may_ask(&mut self, key: &ObjectKey, uid: &str, now: Timestamp) -> Result<(), Timestamp> {
         let free = |asked: Option<Timestamp>, pause: SignedDuration| {
-            // A clock that was set back silences nobody.
+            // A clock that was set back blocks no request.
             let free = asked.filter(|asked| *asked <= now)?.checked_add(pause).ok()?;
             (free > now).then_some(free)
         };
         let Some(memory) = self.jobs.get_mut(key).filter(|memory| memory.uid == uid) else {
-            // Nobody could say later when it asked last.
+            // Without a memory the time of the request cannot be stored.
             return Err(now.checked_add(SAME_ASKS_EVERY).unwrap_or(Timestamp::MAX));
         };
         if let Some(free) = free(self.asked, ASK_EVERY).max(free(memory.asked, SAME_ASKS_EVERY)) {
@@ -279,18 +277,18 @@ impl Ledger {
         Ok(())
     }
 
-    /// A step has looked at the job's decision.
+    /// A step has read the job's decision.
     pub fn looked_at(&mut self, key: &ObjectKey) {
         self.handed.remove(key);
     }
 
-    /// Decisions that no step has looked at yet.
+    /// Number of decisions that no step has read yet.
     pub fn handed(&self) -> usize {
         self.handed.len()
     }
 
-    /// Takes back what an older plan gives: a new plan is being made from how things are now. What only waits, stops or
-    /// goes on stays; it takes nothing from anybody.
+    /// Withdraws the grants of an older plan while a new one is made. Decisions to wait, stop or continue
+    /// stay: they take nothing.
     pub fn withhold(&mut self, goes_on: impl Fn(&ObjectKey, &Planned) -> bool) {
         for (key, memory) in &mut self.jobs {
             let gives = memory.decision.as_ref().is_some_and(|decision| {
@@ -303,7 +301,7 @@ impl Ledger {
         self.handed.clear();
     }
 
-    /// Hands a plan's word over. `true`: it is another than before.
+    /// Stores a plan's decision. `true`: it changed.
     pub fn decide(&mut self, key: &ObjectKey, decision: DecisionFor, after: Vec<(ObjectKey, i64)>) -> bool {
         let Some(memory) = self.jobs.get_mut(key) else { return false };
         let now = clock::now();
@@ -318,7 +316,7 @@ impl Ledger {
         if memory.decision.as_ref() == Some(&decision) && !new_order {
             return false;
         }
-        // A plan that has another idea, or none, ends the commitment.
+        // A plan with another placement, or none, ends the commitment.
         let kept = |target: &NextPlacement| decision.verdict.runs_on(&target.nodes, target.gpus_per_worker);
         let stopped = matches!(memory.claim, Some(Claim::Stopping { .. } | Claim::Waiting { .. }));
         if stopped && !memory.target.as_ref().is_some_and(kept) {
@@ -368,7 +366,7 @@ mod tests {
         memory.claim = Some(Claim::Waiting { not_before: None });
         memory.take(Some(&run("n1")), Timestamp::UNIX_EPOCH);
         assert_eq!(memory.target.as_ref().map(|target| target.nodes.clone()), Some(vec!["n1".to_owned()]));
-        // The step found that it could not take it.
+        // The step could not use it.
         memory.taken();
         assert_eq!(memory.target, None);
     }

@@ -1,4 +1,4 @@
-//! The controller of ANDREAS: watches, gathers a Snapshot, asks the planner, carries the Plan out.
+//! The controller of ANDREAS: watches, builds a Snapshot, calls the planner and carries the Plan out.
 //!
 //! ```text
 //!  watches --> index ---> snapshot ---> planner ---> decisions        (planning: one at a time, off the async threads)
@@ -11,31 +11,31 @@
 //!  training container --> progress (HTTPS, every replica) --> status.progress
 //! ```
 //!
-//! # Rooms
+//! # Modules
 //!
 //! | module | what |
 //! |---|---|
-//! | [`index`] | what is known of the cluster, in memory, synchronous, never older than our own last write |
-//! | [`lifecycle`] | the pure heart: `step(observed) -> status, actions, events, next, claim` |
-//! | [`ledger`] | what this process remembers of each job between steps; all of it can be lost |
-//! | [`backoff`] | namespaces whose pods the API server does not make |
-//! | [`snapshot`] | index and claims to the planner's `Snapshot`, and predictions for it |
-//! | [`planning`] | when to plan, and handing decisions over |
-//! | [`executor`] | the workers, writes, refusals |
-//! | [`progress`] | the endpoint that training programs report to |
-//! | [`certificates`] | those of that endpoint, and the overlap of authorities |
-//! | [`learner`] | the fit of the predictor, on a thread of its own |
-//! | [`forecast`], [`queue`] | what is expected of each job; when waiting ones may start |
-//! | [`bill`] | what each job cost so far |
-//! | [`measured`] | what attempts have used, by what nodes' agents tell |
-//! | [`profiles`], [`nodes`] | TrainingProfiles and GpuNodes that the operator keeps |
-//! | [`budget`] | whether the power budget is met, seen from beside planning |
+//! | [`index`] | in-memory cluster state, synchronous, never older than our own last write |
+//! | [`lifecycle`] | the pure core: `step(observed) -> status, actions, events, next, claim` |
+//! | [`ledger`] | per-job memory between steps; all of it can be lost |
+//! | [`backoff`] | namespaces whose pods the API server does not create |
+//! | [`snapshot`] | index and claims to the planner's `Snapshot`, and its predictions |
+//! | [`planning`] | when to plan, and delivery of decisions |
+//! | [`executor`] | workers, writes, refusals |
+//! | [`progress`] | the endpoint for training programs' reports |
+//! | [`certificates`] | the endpoint's certificates, with overlapping authorities |
+//! | [`learner`] | the fit of the predictor, on its own thread |
+//! | [`forecast`], [`queue`] | forecasts of each job; expected starts of waiting ones |
+//! | [`bill`] | cost of each job so far |
+//! | [`measured`] | measured energy of attempts, from nodes' agents |
+//! | [`profiles`], [`nodes`] | TrainingProfiles and GpuNodes maintained by the operator |
+//! | [`budget`] | whether the power budget is met, checked independently of planning |
 //! | [`events`] | events for users |
-//! | [`metrics`], [`args`], [`server`] | Prometheus, flags, and putting it all together |
+//! | [`metrics`], [`args`], [`server`] | Prometheus, flags, process setup |
 //!
-//! # What must never be here
+//! # Never here
 //!
-//! Planning policy (the planner's), prediction (the predictor's), checks at binding (the extender's), anything that must
+//! Planning policy (planner), prediction (predictor), checks at binding (extender), or state that must
 //! survive a restart: the API server is the only store.
 
 pub mod args;

@@ -1,4 +1,4 @@
-//! `andreas-operator`: see the library's page.
+//! `andreas-operator`: see the library's documentation.
 
 use andreas_operator::args::{Cli, Command};
 use andreas_operator::server;

@@ -1,7 +1,7 @@
-//! What attempts have used, by the counters of the GPUs that their pods held, as nodes' agents tell.
+//! Measured energy of attempts, from the counters of their GPUs as reported by nodes' agents.
 //!
-//! An agent tells when a pod lets its GPUs go: a moment after the pod has ended, and so after its attempt was closed. An attempt is not
-//! held open for that. It is closed with the power model's energy, and put right by one more write.
+//! An agent reports when a pod releases its GPUs. That is shortly after the pod has ended, and so after its
+//! attempt was closed. The attempt is closed with the power model's energy and corrected by one more write.
 
 use andreas_api::EnergyPolicySpec;
 use andreas_api::gpu_node::ReleasedEnergy;
@@ -16,38 +16,38 @@ use crate::index::{ClusterIndex, name_of};
 use crate::lifecycle::LateEnergy;
 use crate::snapshot::rules;
 
-/// Instants of agents and of the API server are compared with this slack: whole seconds, and a moment on the way.
+/// Tolerance for comparing instants of agents and the API server: whole seconds plus a delay.
 const SLACK: SignedDuration = SignedDuration::from_secs(5);
 
-/// What the GPUs of a whole gang used.
+/// Use of a whole gang's GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Used {
     /// Energy, J.
     pub joules: i64,
-    /// How long the gang held them: the longest of its members, s.
+    /// How long the gang held them: the maximum over its members, s.
     pub seconds: i64,
 }
 
 impl Used {
-    /// Mean draw, W; `None` for a moment.
+    /// Mean draw, W; `None` for a very short time.
     pub fn watts(self) -> Option<i32> {
         (self.seconds > 0).then(|| i32::try_from(self.joules / self.seconds).unwrap_or(i32::MAX).max(1))
     }
 }
 
-/// A pod of a gang that was bound.
+/// A bound pod of a gang.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Member {
     /// Its node.
     pub node: String,
-    /// As its agent names it.
+    /// Its name as the agent reports it.
     pub pod: String,
-    /// When it was bound. What began before belongs to an earlier pod of its name.
+    /// When it was bound. Earlier entries belong to an earlier pod of its name.
     pub bound: Timestamp,
 }
 
 impl Member {
-    /// Of a pod; `None` while it is not bound.
+    /// From a pod; `None` if it is not bound.
     pub fn of(pod: &SlimPod) -> Option<Self> {
         let node = pod.spec.node_name.clone()?;
         let bound = pod.status.conditions.iter().find(|c| c.type_ == "PodScheduled" && c.status == "True");
@@ -60,14 +60,14 @@ impl Member {
         })
     }
 
-    /// An entry of its agent is of this pod, not of an earlier one of its name.
+    /// Whether an agent's entry is of this pod, not of an earlier one of its name.
     fn owns(&self, entry: &ReleasedEnergy) -> bool {
         let early = |since: &Time| since.0.checked_add(SLACK).unwrap_or(Timestamp::MAX) < self.bound;
         entry.pod == self.pod && !entry.since.as_ref().is_some_and(early)
     }
 }
 
-/// What these members have used; `None` until agents have told it of every GPU of each.
+/// Use of these members; `None` until agents have reported every GPU of each.
 pub fn of(index: &ClusterIndex, members: &[Member], gpus_per_worker: i32) -> Option<Used> {
     let mut total = Used { joules: 0, seconds: 0 };
     for member in members {
@@ -83,7 +83,8 @@ pub fn of(index: &ClusterIndex, members: &[Member], gpus_per_worker: i32) -> Opt
     (!members.is_empty()).then_some(total)
 }
 
-/// Price of measured energy in millionths: that of the predicted one, which knows the tariff of each instant, in proportion.
+/// Cost of measured energy in millionths: the predicted cost, which includes the tariff of each instant, in
+/// proportion.
 pub fn price(policy: &EnergyPolicySpec, micros: i64, predicted: i64, joules: i64, now: Timestamp) -> i64 {
     if predicted > 0 {
         return (micros as f64 * joules as f64 / predicted as f64) as i64;
@@ -95,7 +96,7 @@ pub fn price(policy: &EnergyPolicySpec, micros: i64, predicted: i64, joules: i64
     now_price.map_or(0, |(.., price)| ((price * Joules(joules as f64)).0 * 1e6) as i64)
 }
 
-/// What agents have not told yet of an attempt that was closed.
+/// A closed attempt's energy that agents have not reported yet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PendingEnergy {
     /// The attempt.
@@ -104,16 +105,16 @@ pub struct PendingEnergy {
     pub members: Vec<Member>,
     /// GPUs of each.
     pub gpus_per_worker: i32,
-    /// What was written as its energy, J, and as that energy's price, millionths.
+    /// The energy written, J, and its cost, millionths.
     pub joules: i64,
     /// See `joules`.
     pub micros: i64,
-    /// What its profile was taught, without watts.
+    /// The observation for its profile, without watts.
     pub observation: Option<Observation>,
 }
 
 impl PendingEnergy {
-    /// What it comes to, once all is told.
+    /// The final result, once all is reported.
     pub fn settle(
         &self,
         index: &ClusterIndex,
@@ -161,7 +162,7 @@ mod tests {
         report(&mut index, "n1", 1, json!([entry("other", 5, 2), entry("p0", 4_000, 2)]));
         assert!(index.take_dirty().contains(&job));
         assert_eq!(of(&index, &members, 2), None);
-        // One of its GPUs did not answer: what it used is not known.
+        // One of its GPUs did not answer: its use is unknown.
         report(&mut index, "n2", 2, json!([entry("p1", 2_000, 1)]));
         assert_eq!(of(&index, &members, 2), None);
         // An earlier pod of the name, deleted with its job, used some as well.
@@ -188,7 +189,7 @@ mod tests {
         let now = Timestamp::from_second(1_800_000_000).expect("a time");
         let late = pending_energy.settle(&index, &policy, now).expect("all is told");
         assert_eq!((late.joules, late.micros_more, late.watts), (7_000, -250, Some(700)));
-        // Nothing was predicted: 3.6 MJ at 0.20 a kWh, PUE 1.3.
+        // Without a prediction: 3.6 MJ at 0.20 a kWh, PUE 1.3.
         assert_eq!(price(&policy, 0, 0, 3_600_000, now), 260_000);
     }
 }

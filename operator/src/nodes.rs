@@ -1,4 +1,4 @@
-//! Objects per node and per cluster that the operator keeps: a GpuNode for every node with GPUs, the policy's status.
+//! Objects per node and cluster that the operator maintains: a GpuNode per GPU node, and the policy's status.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,22 +23,22 @@ use crate::lifecycle::is_member;
 use crate::snapshot::inventory;
 use crate::snapshot::{Exclusion, Inventory, NodeUse};
 
-/// How often nodes are looked through.
+/// Interval of checking nodes.
 const EVERY: Duration = Duration::from_secs(5);
-/// GpuNodes made in one go: others write between.
+/// Maximum GpuNodes created in one pass, so that other writes get their turn.
 const AT_ONCE: usize = 32;
-/// Power limits of one node: as many as it may have GPUs.
+/// Maximum power limits per node: its maximum number of GPUs.
 const MOST_LIMITS: usize = 64;
 
-/// Condition of the policy: there are nodes with GPUs that are not planned.
+/// Condition of the policy: some GPU nodes are not planned.
 const NODES_EXCLUDED: &str = "NodesExcluded";
 
-/// Condition of the policy: somebody knows what the cluster's GPU types draw.
+/// Condition of the policy: the draw of the cluster's GPU types is known.
 const POWER_KNOWN: &str = "PowerKnown";
-/// GPU types in one message.
+/// Maximum GPU types in one message.
 const TYPES_NAMED: usize = 5;
 
-/// Keeps them until `shutdown`.
+/// Maintains them until `shutdown`.
 pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     let mut enforcement = Enforcement::default();
     let signals = shared.index.lock().signals();
@@ -57,7 +57,7 @@ pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     }
 }
 
-/// Owned by its Node: the garbage collector removes it with the node.
+/// Owned by its Node, so the garbage collector removes it with the node.
 fn gpu_node(node: &SlimNode, excluded: Option<ExcludedNode>) -> GpuNode {
     let mut object = GpuNode::new(&node.name_any(), GpuNodeSpec { excluded, ..GpuNodeSpec::default() });
     object.metadata.owner_references = Some(vec![OwnerReference {
@@ -71,7 +71,7 @@ fn gpu_node(node: &SlimNode, excluded: Option<ExcludedNode>) -> GpuNode {
     object
 }
 
-/// Makes some of those that are missing; how many.
+/// Creates some of the missing ones; returns how many.
 async fn make_gpu_nodes(shared: &Arc<Shared>) -> usize {
     let missing: Vec<GpuNode> = {
         let index = shared.index.lock();
@@ -79,7 +79,7 @@ async fn make_gpu_nodes(shared: &Arc<Shared>) -> usize {
         let without = index.nodes.iter().filter(|(key, _)| index.gpu_nodes.get(key).is_none());
         let with_gpus = without.filter_map(|(_, node)| match inventory.node_use(node) {
             NodeUse::Planned(_) => Some(gpu_node(node, None)),
-            // Somebody else's.
+            // Not ours to manage.
             NodeUse::NoGpus | NodeUse::Excluded(Exclusion::NotSelected) => None,
             NodeUse::Excluded(why) => Some(gpu_node(node, Some(excluded(why, inventory.policy())))),
         });
@@ -107,7 +107,7 @@ fn excluded(why: Exclusion, policy: &EnergyPolicySpec) -> ExcludedNode {
     ExcludedNode { reason: why.as_str().into(), message: why.message(policy) }
 }
 
-/// Why each node with a GpuNode is excluded, `None` where it is not: only nodes where that is news.
+/// The reason for excluding each node with a GpuNode, `None` if it is planned. Only changed nodes.
 fn exclusions(index: &ClusterIndex) -> Vec<(String, Option<ExcludedNode>)> {
     let inventory = Inventory::of(index);
     let mut news = Vec::new();
@@ -139,7 +139,7 @@ async fn set_exclusions(shared: &Arc<Shared>) {
     futures::future::join_all(writes).await;
 }
 
-/// Power limits of the pods that run under one, by node: what each GpuNode's spec is to say. Only nodes where that is news.
+/// Power limits of pods that run under one, by node, for each GpuNode's spec. Only changed nodes.
 fn limits(index: &ClusterIndex) -> Vec<(String, Vec<PodPowerLimit>)> {
     let mut wanted: BTreeMap<&str, Vec<PodPowerLimit>> = BTreeMap::new();
     let limited = index.jobs.iter().filter_map(|(key, job)| {
@@ -182,13 +182,13 @@ async fn set_limits(shared: &Arc<Shared>) {
     futures::future::join_all(writes).await;
 }
 
-/// Finds out what pods that went without having ended still hold: of those of others the API server says whether they ended, of the
-/// rest the agents of their nodes are asked.
+/// Finds what disappeared pods still hold. The API server tells whether foreign ones have ended; agents are
+/// asked about the rest.
 async fn ask_for_holders(shared: &Arc<Shared>) {
     let doubtful = shared.index.lock().take_doubtful();
     let looks = doubtful.iter().map(|(node, key, uid)| async move {
-        // One that is there has ended, or the watch will show it again; an error proves nothing, and neither does a pod that was made
-        // again under the name.
+        // An existing pod has ended or reappears in the watch. An error, or a new pod of that name, proves
+        // nothing.
         if let Ok(Some(pod)) = shared.writer.get_pod(key).await
             && pod.uid().as_deref() == Some(uid)
         {
@@ -212,7 +212,7 @@ async fn ask_for_holders(shared: &Arc<Shared>) {
     futures::future::join_all(writes).await;
 }
 
-/// Whether the stops that the power budget needs have begun in their time.
+/// Whether the stops for the power budget have begun in time.
 fn look_at_budget(shared: &Shared, enforcement: &mut Enforcement) -> BudgetState {
     let now = clock::now();
     let index = shared.index.lock();
@@ -225,7 +225,7 @@ fn look_at_budget(shared: &Shared, enforcement: &mut Enforcement) -> BudgetState
     met
 }
 
-/// Says on the policy which generation is in force, which nodes are excluded and whether the budget is met.
+/// Writes the policy's status: the generation in force, excluded nodes, and whether the budget is met.
 async fn tell_policy(shared: &Arc<Shared>, met: &BudgetState) {
     let Some((generation, conditions)) = ({
         let index = shared.index.lock();
@@ -250,7 +250,7 @@ fn without_plan(index: &ClusterIndex, inventory: &Inventory<'_>) -> Vec<(String,
     nodes.filter_map(|(key, node)| Some((key.name.clone(), inventory.node_use(node).exclusion()?))).collect()
 }
 
-/// Generation and conditions of the policy's status; `None` where it says so already.
+/// Generation and conditions of the policy's status; `None` if it is up to date.
 fn wanted(
     policy: &SlimEnergyPolicy,
     excluded: &[(String, Exclusion)],
@@ -274,7 +274,7 @@ fn wanted(
             observed_generation: generation,
         }
     };
-    // Nodes that the selector leaves out are meant to be.
+    // Nodes not matched by the selector are excluded on purpose.
     let some = excluded.iter().any(|(_, why)| *why != Exclusion::NotSelected);
     let message = inventory::summary(excluded, &policy.spec)
         .unwrap_or_else(|| "every node with GPUs is planned".to_owned());
@@ -284,14 +284,14 @@ fn wanted(
         power_known(unknown, condition),
         condition("BudgetMet", met.met, met.reason, met.message.clone()),
     ];
-    // Also the name that this condition had once: it goes.
+    // Includes this condition's former name, which is removed.
     let ours = ["Ready", NODES_EXCLUDED, POWER_KNOWN, "NodesLeftAlone", "BudgetMet"];
     conditions.extend(status.conditions.iter().filter(|c| !ours.contains(&c.type_.as_str())).cloned());
     let same = status.observed_generation == generation && status.conditions == conditions;
     (!same).then_some((generation, conditions))
 }
 
-/// Says which GPU types nobody describes: their energy is assumed, and with a budget their nodes are excluded.
+/// Reports undescribed GPU types: their energy is assumed, and with a budget their nodes are excluded.
 fn power_known(
     unknown: &BTreeSet<String>,
     condition: impl Fn(&str, bool, Reason, String) -> Condition,
@@ -336,7 +336,7 @@ mod tests {
         pod["spec"]["nodeName"] = json!("n1");
         index.apply(serde_json::from_value::<SlimPod>(pod).expect("a pod"));
         let limit = PodPowerLimit { pod: "team/bert-1-0".into(), watts: 250 };
-        // The second pod is not bound yet; what its node said of another one is over.
+        // The second pod is not bound yet; its node's earlier limit is removed.
         assert_eq!(limits(&index), [("n1".to_owned(), vec![limit]), ("n2".to_owned(), vec![])]);
         index.apply(gpu_node("n1", 6, json!({"limits": [{"pod": "team/bert-1-0", "watts": 250}]})));
         index.apply(gpu_node("n2", 7, json!({})));

@@ -1,7 +1,7 @@
-//! TrainingProfiles that the operator keeps: what was observed, merged in without losing what others wrote.
+//! TrainingProfiles maintained by the operator: observations are merged without losing others' writes.
 //!
-//! A job without `spec.profile` belongs to a profile of its own name. That profile is *virtual* until something was
-//! observed: it is made with the first observation, so that a thousand waiting jobs cost no object.
+//! A job without `spec.profile` uses a profile of its own name. That profile is *virtual* until its first
+//! observation creates it, so a thousand waiting jobs cost no object.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,19 +26,19 @@ use crate::snapshot::tables::profile_key;
 mod unused;
 pub(crate) use unused::remove as remove_unused;
 
-/// Run times that are kept, newest last.
+/// Maximum run times kept, newest last.
 const MAX_FINISHED: usize = 16;
-/// GPU types that are kept as too small.
+/// Maximum GPU types kept as too small.
 const MAX_TYPES: usize = 32;
-/// ProfileUpdates of one profile that wait at most: more would not be kept.
+/// Maximum pending updates of one profile; more would not be kept.
 const MAX_WAITING: usize = 256;
-/// How often updates are written.
+/// Interval of writing updates.
 const EVERY: Duration = Duration::from_secs(1);
-/// How often profiles are looked for that nobody needs.
+/// Interval of removing unused profiles.
 const REMOVE_EVERY: Duration = Duration::from_secs(300);
 
-/// Adds what was learned. Of each attempt there is one observation and one end, so doing it twice does no harm: a write
-/// whose answer was lost is made again.
+/// Merges updates. Each attempt has one observation and one end, so the merge is idempotent: a write with a
+/// lost response is repeated.
 pub fn merge(status: &mut TrainingProfileStatus, learned: &[ProfileUpdate]) {
     for update in learned {
         match update {
@@ -68,14 +68,14 @@ fn trim<T>(list: &mut Vec<T>, most: usize) {
     list.drain(..over);
 }
 
-/// What was learned and not written yet, by profile.
+/// Updates that are not written yet, by profile.
 #[derive(Default)]
 pub struct ProfileUpdates {
     waiting: Mutex<BTreeMap<ObjectKey, Vec<ProfileUpdate>>>,
 }
 
 impl ProfileUpdates {
-    /// Adds what an attempt of `job` taught.
+    /// Adds updates from an attempt of `job`.
     pub fn add(&self, job: &SlimTrainingJob, learned: Vec<ProfileUpdate>) {
         let mut waiting = self.waiting.lock();
         let known = waiting.entry(profile_key(job)).or_default();
@@ -83,7 +83,7 @@ impl ProfileUpdates {
         trim(known, MAX_WAITING);
     }
 
-    /// What could not be written; older than what came meanwhile.
+    /// Puts back updates of a failed write, before newer ones.
     fn push_back(&self, key: ObjectKey, mut learned: Vec<ProfileUpdate>) {
         let mut waiting = self.waiting.lock();
         let known = waiting.entry(key).or_default();
@@ -97,8 +97,8 @@ impl ProfileUpdates {
     }
 }
 
-/// Writes updates, one write per profile and second: a family of a thousand runs has one object, and a thousand
-/// writers of it would mostly get conflicts. What a crash loses is advice, not state.
+/// Writes updates, one write per profile and second. A profile with a thousand runs is one object, and a
+/// thousand concurrent writers would mostly conflict. A crash loses only advice, not state.
 pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     let mut removal = tokio::time::Instant::now() + REMOVE_EVERY;
     loop {
@@ -196,12 +196,12 @@ mod tests {
 
     #[test]
     fn a_write_whose_answer_was_lost_is_made_again_without_harm() {
-        // Given what two runs taught, written, and the answer lost.
+        // Given updates of two runs that were written with a lost response.
         let mut status = TrainingProfileStatus::default();
         let lessons = [observation("a-1", 5), finished("a-1", 100, 1_000), finished("b-2", 100, 1_000)];
         merge(&mut status, &lessons);
         let once = status.clone();
-        // When it is written again, also after others wrote.
+        // When they are written again, also after others wrote.
         merge(&mut status, &lessons);
         assert_eq!(status, once);
         merge(&mut status, &[finished("c-1", 70, 1_500)]);
@@ -210,7 +210,7 @@ mod tests {
             status.finished_runs.iter().map(|run| run.run.clone()).collect::<Vec<_>>()
         };
         assert_eq!(kept(&status), ["a-1", "b-2", "c-1"]);
-        // A job made again under its name is another run.
+        // A job created again under its name is another run.
         merge(&mut status, &[finished("a-1", 90, 2_000)]);
         assert_eq!(kept(&status), ["a-1", "b-2", "c-1", "a-1"]);
         for n in 0..40 {
@@ -244,7 +244,7 @@ mod tests {
         };
         let mut status = TrainingProfileStatus::default();
         merge(&mut status, &[on("A100", 1_000, None), on("T4", 2_000, None)]);
-        // What the agents metered is told later, and is of the run it belongs to.
+        // Late measurements of the agents are added to their run.
         merge(&mut status, &[on("A100", 1_000, Some(300))]);
         let kept: Vec<_> = status.observations.iter().map(|o| (o.gpu_type.as_str(), o.watts)).collect();
         assert_eq!(kept, [("T4", None), ("A100", Some(300))]);

@@ -1,20 +1,20 @@
-//! When waiting jobs are expected to start: a rough look ahead, for people, never for decisions.
+//! Expected starts of waiting jobs: a rough estimate for people, never for decisions.
 //!
-//! GPUs of each type are a pool that fills up as running jobs finish. Waiting jobs take from it one after the other, the
-//! nearest deadline first, each on the configuration that would finish it first. Fragmentation over nodes, the power budget
-//! and future submissions are not seen, so the intervals around these instants are wide.
+//! GPUs of each type are a pool that refills as running jobs finish. Waiting jobs take from it in turn,
+//! nearest deadline first, each on the configuration that finishes first. Fragmentation, the power budget and
+//! future submissions are ignored, so the intervals are wide.
 
 use std::collections::BTreeMap;
 
 use andreas_core::{GpuType, JobId, Seconds, Time};
 use andreas_planner::{Decision, Plan, Snapshot};
 
-/// Waiting jobs that are looked at; those behind them get no estimate.
+/// Maximum waiting jobs with an estimate; those behind them get none.
 const MOST: usize = 2_000;
-/// When a job that runs is thought to end if its plan does not say.
+/// Assumed remaining time of a running job if the plan gives none.
 const UNKNOWN: Seconds = Seconds(3_600.0);
 
-/// GPUs by the instant from which they are free, the earliest first.
+/// GPUs by the instant at which they become free, earliest first.
 #[derive(Default)]
 struct Pool {
     free: Vec<(Time, u32)>,
@@ -28,7 +28,7 @@ impl Pool {
         }
     }
 
-    /// The instant from which so many are free at a time.
+    /// The first instant with this many free GPUs.
     fn start(&self, gpus: u32) -> Option<Time> {
         let mut sum = 0_u32;
         self.free.iter().find_map(|(from, free)| {
@@ -49,7 +49,7 @@ impl Pool {
     }
 }
 
-/// Expected starts of the jobs that the plan lets wait.
+/// Expected starts of the jobs that wait in the plan.
 pub fn expected_starts(snapshot: &Snapshot, plan: &Plan) -> BTreeMap<JobId, Time> {
     let now = snapshot.now;
     let mut pools: BTreeMap<&GpuType, Pool> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! For tests: an API server that answers as told, and objects to tell it.
+//! For tests: a scripted API server, and objects for it.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tower::service_fn;
 
-/// One call as the server saw it.
+/// A call received by the server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
     pub method: Method,
@@ -20,10 +20,10 @@ pub struct Call {
     pub body: Value,
 }
 
-/// An answer: to the first call of that method whose path ends so, once.
+/// An answer to the first call of that method with that path suffix, used once.
 pub type Answer = (Method, &'static str, u16, Value);
 
-/// The server; 404 to anything it was not told of.
+/// The server; answers 404 to any other call.
 pub struct ApiServer {
     pub calls: Arc<Mutex<Vec<Call>>>,
     pub answers: Arc<Mutex<VecDeque<Answer>>>,
@@ -64,7 +64,7 @@ impl ApiServer {
     }
 }
 
-/// A Status as the API server gives it.
+/// A Status as the API server returns it.
 pub fn failure(code: u16, message: &str) -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": message, "reason": ""})
 }

@@ -284,7 +284,7 @@ impl Writer {
         self.get(key).await
     }
 
-    /// Creates a Service; returns an existing one whoever owns it.
+    /// Creates a Service; returns an existing one, even of another owner.
     ///
     /// # Errors [`WriteError`]
     pub async fn ensure_service(
@@ -365,7 +365,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_write_that_hangs_ends_before_another_leader_may_begin() {
-        // given a leader whose Lease is no longer renewed, and a silent API server
+        // given a leader whose Lease is no longer renewed, and an API server that does not answer
         let asked: Arc<Mutex<Vec<http::Uri>>> = Arc::default();
         let seen = Arc::clone(&asked);
         let hangs = tower::service_fn(move |request: http::Request<Body>| {

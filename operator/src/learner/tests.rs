@@ -1,4 +1,5 @@
-//! Given families as the API server holds them; when models are asked for; then nobody waits, and no liar is heard far.
+//! Given stored profiles; when models are requested; then no caller waits, and false data has bounded
+//! influence.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -21,7 +22,7 @@ fn boards() -> Vec<GpuModel> {
 
 fn profile(index: &mut ClusterIndex, key: &str, rows: &Value) {
     let (namespace, name) = key.split_once('/').expect("namespace/name");
-    // Runs of the family took as long as the first of its epochs, in thousands of seconds.
+    // Run times equal the first epoch time, in thousands of seconds.
     let finished: Vec<Value> = (0..8)
         .map(|n| json!({"run": format!("a-{n}"), "seconds": rows[0]["millisPerEpoch"], "at": "2026-01-02T03:04:05Z"}))
         .collect();
@@ -65,7 +66,7 @@ fn until(what: &str, holds: impl Fn() -> bool) {
 
 #[test]
 fn a_hanging_fit_is_reported_once_and_the_previous_model_stays() {
-    // Given a fit that is quick at first and then never comes back.
+    // Given a fit that is fast at first and then hangs.
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
     let (learner, registry) = learner(move |wanted| {
@@ -78,11 +79,11 @@ fn a_hanging_fit_is_reported_once_and_the_previous_model_stays() {
     });
     let first = learner.latest(wish(1));
     assert!(first.is(&wish(1)) && first.fit.rows == 1);
-    // When others are asked for, then nobody waits: the first one is what there is.
+    // When others are requested, then no caller waits: the first one is used.
     assert!(Arc::ptr_eq(&learner.latest(wish(2)), &first));
     until("in hand", || learner.desk.state.lock().fitting.is_some());
     assert!(Arc::ptr_eq(&learner.latest(wish(3)), &first));
-    // And it is told of, once.
+    // It is logged once.
     learner.look_for(Duration::from_secs(3_600));
     learner.look_for(Duration::ZERO);
     learner.look_for(Duration::ZERO);
@@ -148,7 +149,8 @@ fn rows_are_bounded_by_namespace_and_what_a_job_says_of_itself_is_not_pooled() {
     assert_eq!(fit.refused_of["liar"], fit.refused["TooMany"]);
 }
 
-/// Twenty namespaces with four families each, seen on three configurations: every family has its own speed and scaling.
+/// Twenty namespaces with four profiles each, observed on three configurations: every profile has its own
+/// speed and scaling.
 fn honest() -> ClusterIndex {
     let types = [("A100", 1.0), ("T4", 2.9), ("V100", 1.35)];
     let mut index = ClusterIndex::new();
@@ -168,7 +170,7 @@ fn honest() -> ClusterIndex {
     index
 }
 
-/// What is thought of an honest job whose family was seen once, and of one that nobody knows.
+/// Predictions for a valid job whose profile was observed once, and for an unknown one.
 fn rows_of(index: &ClusterIndex) -> Vec<(f64, f64)> {
     let facts = TypeFacts { gpus: 8, per_node: 8, ..TypeFacts::default() };
     let types: Types = boards().into_iter().map(|board| (board.gpu_type, facts.clone())).collect();
@@ -211,7 +213,7 @@ fn jobs_of_which_nothing_is_known_share_a_table_and_others_do_not() {
     }
 }
 
-/// The largest change of a time or a draw, as a part of it.
+/// The largest relative change of a time or a draw.
 fn moved(before: &[(f64, f64)], after: &[(f64, f64)]) -> f64 {
     assert_eq!((before.len(), after.len()), (24, 24));
     let part = |a: f64, b: f64| (b / a - 1.0).abs();
@@ -227,7 +229,8 @@ fn a_namespace_of_lies_moves_what_is_thought_of_others_jobs_by_two_per_cent_at_m
         rows_of(&index)
     };
     let before = with(&|_| {});
-    // Given one namespace whose runs say that an epoch takes a millisecond, a week, or longer on more GPUs; timed or only said.
+    // Given one namespace whose runs report an epoch of a millisecond, a week, or longer on more GPUs; timed
+    // or only self-reported.
     let lie = |index: &mut ClusterIndex, claimed: bool, of: &dyn Fn(u32) -> i64| {
         for n in 0..40 {
             let rows: Vec<Value> = ["A100", "T4", "V100"]
@@ -262,7 +265,7 @@ fn where_all_namespaces_are_one_party_a_job_that_ran_on_one_type_is_known_on_the
         "spec": {"epochs": 10, "gpus": {"min": 2, "max": 2}, "template": {"spec": {"containers": []}}},
     }))
     .expect("a job");
-    // When the same is asked among strangers and as one party: an epoch on two V100 and T4, and how sure that is.
+    // When both scopes answer the same question: an epoch on two V100 and T4, and its uncertainty.
     let of = |trust: LearningScope| {
         let mut tables = Tables::trusting(trust);
         tables.refresh(&index, &EnergyPolicySpec::default(), &types);
@@ -289,7 +292,7 @@ fn the_same_families_give_the_same_model_in_whatever_order_they_came() {
     assert_eq!(forth, rows_of(&back));
 }
 
-/// How long a fit takes, for `docs/benchmarks.md`: run it with `--release -- --ignored --nocapture`.
+/// Duration of a fit, for `docs/benchmarks.md`: run it with `--release -- --ignored --nocapture`.
 #[test]
 #[ignore = "prints times, which say nothing on a busy machine"]
 fn how_long_a_fit_takes() {

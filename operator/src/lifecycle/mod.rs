@@ -8,7 +8,7 @@
 //!   Starting --- all members run ---> Running                           |
 //!      |                                 |                              |
 //!      | placement or start time-out,    | plan stops or moves it, suspend, edit of gpus,
-//!      | refusal, plan takes it back     | a member fails or vanishes, time-outs, silent node
+//!      | refusal, plan takes it back     | a member fails or vanishes, time-outs, unreachable node
 //!      v                                 v                              |
 //!   Stopping  (pods asked to save and leave; GPUs in use until all have ended)
 //!      |          |           |                                         |

@@ -1,4 +1,4 @@
-//! Stopping: who requests it, and its course until the pods have ended.
+//! Stopping: its causes, and its course until the pods have ended.
 
 use andreas_api::Reason;
 use andreas_api::slim::SlimPod;

@@ -1,8 +1,8 @@
-//! How well predictions do, and what the predictor was fitted on.
+//! Accuracy of predictions, and the data of the last fit.
 //!
-//! **In**: each attempt's truth beside what was predicted for it, and fits. **Out**: rolling error and coverage by quantity, GPU type
-//! and source, and whose rows the last fit refused. Bounded: [`MOST_TYPES`] types, four sources, [`WINDOW`] errors of each,
-//! [`MOST_REFUSED`] namespaces.
+//! **In**: each attempt's measurement with its prediction, and fits. **Out**: rolling error and coverage by
+//! quantity, GPU type and source, and namespaces with rows refused by the last fit. Bounded: [`MOST_TYPES`]
+//! types, four sources, [`WINDOW`] errors of each, [`MOST_REFUSED`] namespaces.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -15,13 +15,13 @@ use super::list;
 use super::totals::{MOST_TYPES, OTHER, bounded};
 use crate::learner::Fit;
 
-/// Errors that are kept of each.
+/// Errors kept per series.
 const WINDOW: usize = 200;
 
-/// Namespaces that are told apart in what was refused: those with most rows.
+/// Namespaces listed with refused rows: those with the most.
 const MOST_REFUSED: usize = 20;
 
-/// What is predicted.
+/// A predicted quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Quantity {
     /// Time of an epoch.
@@ -42,11 +42,11 @@ impl Quantity {
 #[derive(Debug, Default)]
 struct Checked {
     count: u64,
-    /// Error as a part of the truth, and whether the interval held it.
+    /// Error relative to the measurement, and whether the interval covered it.
     last: VecDeque<(f64, bool)>,
 }
 
-/// Predictions that were checked, and the last fit.
+/// Checked predictions and the last fit.
 #[derive(Debug, Default)]
 pub struct Learning {
     types: BTreeSet<String>,
@@ -55,7 +55,7 @@ pub struct Learning {
 }
 
 impl Learning {
-    /// The truth of what was predicted has become known.
+    /// Compares a prediction with its measurement.
     pub fn check(&mut self, quantity: Quantity, gpu_type: &str, predicted: &Estimate, truth: f64) {
         let error = (predicted.median / truth - 1.0).abs();
         if !(error.is_finite() && truth > 0.0) {
@@ -97,7 +97,7 @@ impl Learning {
         list::FIT_AT.encode(encoder, |values| values.plain(at.as_millisecond() as f64 / 1_000.0))?;
         list::FIT_ROWS.encode(encoder, |values| values.plain(fit.rows as f64))?;
         list::FIT_REFUSED.encode(encoder, |values| {
-            // Zero is said, too: an alert must see a number rise from somewhere.
+            // Zeros are exposed too: an alert must see a number rise from somewhere.
             let usual =
                 [Refusal::OutOfBounds.as_str(), Refusal::NotPositive.as_str(), Refusal::TooMany.as_str()];
             let none = usual
@@ -130,7 +130,7 @@ mod tests {
         let mut learning = Learning::default();
         let predicted = Estimate { median: 100.0, sigma: 0.1, source: Source::Observed };
         for n in 0..300 {
-            // The first hundred were off by a half, outside of the interval; the rest by a tenth, inside.
+            // The first hundred were off by a half, outside the interval; the rest by a tenth, inside.
             let truth = if n < 100 { 200.0 } else { 100.0 / 1.1 };
             learning.check(Quantity::Epoch, "A", &predicted, truth);
         }

@@ -4,7 +4,7 @@ use andreas_runtime::certificates::CERTIFICATES;
 use andreas_runtime::metrics::{Metric, PROCESS};
 use andreas_runtime::watch::WATCHES;
 
-/// All that `/metrics` may show, those of every program included.
+/// All metrics on `/metrics`, including those common to all programs.
 #[must_use]
 pub fn all() -> Vec<Metric> {
     [OWN, WATCHES, CERTIFICATES, PROCESS].concat()

@@ -1,13 +1,14 @@
-//! Prometheus metrics of the operator. Labels come from closed or bounded sets: no tenant's text but the namespace.
+//! Prometheus metrics of the operator. Labels come from closed or bounded sets; the only text from tenants is
+//! the namespace.
 //!
 //! | file | what |
 //! |---|---|
 //! | [`list`] | every metric: name, type, labels, help |
-//! | [`state`] | gauges, read off the index at each scrape, by the leader alone |
-//! | [`spent`] | energy and money by namespace and GPU type |
-//! | [`learning`] | how well predictions do, and the last fit |
+//! | [`state`] | gauges, read from the index at each scrape, by the leader only |
+//! | [`totals`] | energy and cost by namespace and GPU type |
+//! | [`learning`] | accuracy of predictions, and the last fit |
 //!
-//! **In**: what happened, where it happens. **Out**: `/metrics`. **Must never be here**: work per event that grows with the
+//! **In**: events, where they happen. **Out**: `/metrics`. **Never here**: work per event that grows with the
 //! number of jobs.
 
 pub mod learning;
@@ -44,10 +45,11 @@ use learning::{Learning, Quantity};
 use state::State;
 use totals::Totals;
 
-/// A kind of write and how it went.
+/// Kind and result of a write.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct WriteLabel {
-    /// What was written: `status`, `pod`, `delete`, `service`, `wake`, `dry_run`, `progress`, `profile`, `node`, `policy`.
+    /// The written object: `status`, `pod`, `delete`, `service`, `wake`, `dry_run`, `progress`, `profile`,
+    /// `node`, `policy`.
     pub kind: &'static str,
     /// `ok`, `conflict`, `refused`, `gone`, `busy`, `failed`.
     pub result: &'static str,
@@ -80,24 +82,24 @@ struct Source {
     source: String,
 }
 
-/// What the last plan came to.
+/// Figures of the last plan.
 #[derive(Clone, Copy, Debug)]
 pub struct LastPlan {
     /// When it was made.
     pub at: Timestamp,
     /// Jobs in it.
     pub jobs: usize,
-    /// Its proven gap, where the method has a bound.
+    /// Its proven gap, if the method has a bound.
     pub gap: Option<f64>,
-    /// Power that it budgets, W.
+    /// Power in the plan, W.
     pub budgeted: f64,
-    /// Power that it would budget with power limits, W, where these are observed only.
+    /// Power in the plan with power limits, W, if these are only evaluated.
     pub limited: Option<f64>,
-    /// What the budget allows, W, where there is one.
+    /// The power budget, W, if any.
     pub allowed: Option<f64>,
 }
 
-/// What gauges tell of the last plan and the last look at the budget.
+/// Gauges of the last plan and the last budget check.
 #[derive(Clone, Copy, Debug, Default)]
 struct LastValues {
     plan: Option<LastPlan>,
@@ -124,29 +126,29 @@ pub struct Metrics {
     last: Arc<Mutex<LastValues>>,
     spent: Arc<Mutex<Totals>>,
     learning: Arc<Mutex<Learning>>,
-    /// Runs that left what their plan was made with.
+    /// Runs that deviated from their plan's prediction.
     pub left_prediction: Counter,
-    /// The gauges of the leader.
+    /// The leader's gauges.
     pub state: State,
     /// Steps of jobs.
     pub steps: Counter,
-    /// Steps whose status or action could not be written.
+    /// Steps with a failed status write or action.
     pub step_errors: Counter,
-    /// Jobs that wait for a step.
+    /// Jobs queued for a step.
     pub queue: Gauge,
-    /// Jobs whose step is being made.
+    /// Jobs with a step in progress.
     pub in_hand: Gauge,
     /// Plans made.
     pub plans: Counter,
-    /// Snapshots that the planner refused.
+    /// Snapshots refused by the planner.
     pub plan_errors: Counter,
-    /// Time to make a plan.
+    /// Duration of planning.
     pub plan_seconds: Histogram,
-    /// 1 while this replica leads.
+    /// 1 while this replica is the leader.
     pub leader: Gauge,
 }
 
-/// From a second to ten days: what jobs wait, take and are late.
+/// Buckets from a second to ten days: waiting, run time and lateness of jobs.
 fn long() -> Histogram {
     Histogram::new([
         0.0, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 10_800.0, 43_200.0, 86_400.0, 259_200.0, 864_000.0,
@@ -158,7 +160,7 @@ fn errors() -> Histogram {
 }
 
 impl Metrics {
-    /// Makes the metrics and adds them to `registry`.
+    /// Creates the metrics and adds them to `registry`.
     pub fn register(registry: &mut Registry) -> Self {
         let (last, spent) = (Arc::<Mutex<LastValues>>::default(), Arc::<Mutex<Totals>>::default());
         let learning = Arc::<Mutex<Learning>>::default();
@@ -218,7 +220,7 @@ impl Metrics {
         this
     }
 
-    /// A counter that is first seen with 1 has not risen for `increase()`: the commonest begin at 0.
+    /// A counter first exposed at 1 shows no increase to `increase()`: common ones start at 0.
     fn begin_at_zero(&self) {
         for (outcome, reason) in [
             (Outcome::Finished, Reason::Completed),
@@ -247,17 +249,17 @@ impl Metrics {
         self.writes.get_or_create(&WriteLabel { kind, result }).inc();
     }
 
-    /// Counts one decision that differs from the one before: `Run`, or a reason for waiting.
+    /// Counts a changed decision: `Run`, or a reason for waiting.
     pub fn decided(&self, decision: &'static str) {
         self.decisions.get_or_create(&Decision { decision }).inc();
     }
 
-    /// Counts one report of progress: `written`, `later`, `nothing`, `refused`.
+    /// Counts a progress report: `written`, `later`, `nothing`, `refused`.
     pub fn reported(&self, result: &'static str) {
         self.reports.get_or_create(&Became { result }).inc();
     }
 
-    /// A plan has been made.
+    /// Records a plan.
     pub fn planned(&self, plan: LastPlan) {
         if plan.allowed.is_some_and(|allowed| plan.budgeted > allowed * (1.0 + 1e-9)) {
             self.violations.inc();
@@ -265,12 +267,12 @@ impl Metrics {
         self.last.lock().plan = Some(plan);
     }
 
-    /// What runs draws so many W above the budget, and the budget counts as met or not.
+    /// Records the draw above the budget, W, and whether the budget counts as met.
     pub fn looked_at_budget(&self, over: f64, met: bool) {
         self.last.lock().budget = Some((over, met));
     }
 
-    /// A status has been written: `job` is as it was before.
+    /// Records a status write; `job` holds the status before it.
     pub fn wrote_status(&self, job: &SlimTrainingJob, after: &TrainingJobStatus) {
         let unwritten = TrainingJobStatus::default();
         let before = job.status.as_ref().unwrap_or(&unwritten);
@@ -313,7 +315,7 @@ impl Metrics {
         }
     }
 
-    /// Energy and money of an attempt that ended, `ended`, or that became known later.
+    /// Adds energy and cost of an attempt that ended (`ended`), or of a late measurement.
     fn account(&self, job: &SlimTrainingJob, after: &TrainingJobStatus, ended: Option<&AttemptRecord>) {
         let total = |status: Option<&TrainingJobStatus>| {
             let total = status.and_then(|status| status.consumption.as_ref());
@@ -337,19 +339,19 @@ impl Metrics {
         self.spent.lock().ended(&attempt, more);
     }
 
-    /// A fit of the predictor: `done`, `failed`, `slow`.
+    /// Counts a fit of the predictor: `done`, `failed`, `slow`.
     pub fn fits(&self, result: &'static str) {
         self.fits.get_or_create(&Became { result }).inc();
     }
 
-    /// The predictor has been fitted.
+    /// Records a fit of the predictor.
     pub fn fitted(&self, fit: &Fit) {
         self.fits("done");
         self.fit_seconds.observe(fit.took.as_secs_f64());
         self.learning.lock().fitted(clock::now(), fit);
     }
 
-    /// What an attempt taught, beside what `table` predicted for it.
+    /// Compares an attempt's measurements with the predictions of `table`.
     pub fn learned(&self, table: &Table, learned: &[ProfileUpdate]) {
         for update in learned {
             let ProfileUpdate::Observation(seen) = update else { continue };
@@ -360,7 +362,7 @@ impl Metrics {
             let row = Estimate { median: row.median * slower, ..*row };
             self.check_draw(table, at, seen);
             if seen.claimed {
-                // A program's word about itself must not decide what is thought of the predictor.
+                // Self-reported values must not affect the measured accuracy.
                 continue;
             }
             let truth = seen.millis_per_epoch as f64 / 1_000.0;
@@ -373,7 +375,7 @@ impl Metrics {
         }
     }
 
-    /// What agents metered of an attempt after it was closed, beside what `table` predicted for it.
+    /// Compares an attempt's late energy measurement with the prediction of `table`.
     pub fn metered(&self, table: &Table, seen: &Observation) {
         if let Some((at, _)) = predicted(table, seen) {
             self.check_draw(table, at, seen);
@@ -391,7 +393,7 @@ impl Metrics {
     }
 }
 
-/// Which row of the table is of the configuration that was seen, and its time on one node.
+/// The table's row for the observed configuration, and its epoch time on one node.
 fn predicted<'a>(table: &'a Table, seen: &Observation) -> Option<(usize, &'a Estimate)> {
     let gpus = u32::try_from(seen.gpus).ok()?;
     let at = table.at(&seen.gpu_type, gpus)?;

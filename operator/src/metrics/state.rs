@@ -1,4 +1,4 @@
-//! Gauges of the leader, read off the index when somebody scrapes: nothing is counted along, so nothing can drift.
+//! The leader's gauges, read from the index at each scrape. Without running counts they cannot drift.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -25,12 +25,12 @@ use crate::index::{Amounts, ClusterIndex};
 use crate::lifecycle::status::deadline;
 use crate::snapshot::{Exclusion, Inventory, NodeUse, gpu_type, usable};
 
-/// Risks of a job, as they stand in its prediction; `Unknown` before the first one.
+/// Risks of a job as in its prediction; `Unknown` before the first one.
 const RISKS: [&str; 6] = ["None", "Low", "Medium", "High", "Late", "Unknown"];
 /// States of a GPU.
 const STATES: [&str; 6] = ["held", "foreign", "free", "resting", "unhealthy", "unavailable"];
 
-/// What a scrape shows while this process leads; nothing before.
+/// Gauges while this process is the leader; empty before.
 #[derive(Clone)]
 pub struct State {
     shared: Arc<Mutex<Weak<Shared>>>,
@@ -54,7 +54,7 @@ impl State {
         Self { shared: Arc::default(), last, spent, learning }
     }
 
-    /// This process leads from now on.
+    /// This process is the leader from now on.
     pub fn lead(&self, shared: &Arc<Shared>) {
         self.spent.lock().lead(clock::now());
         *self.shared.lock() = Arc::downgrade(shared);
@@ -76,7 +76,7 @@ impl Collector for State {
     }
 }
 
-/// One look at the index.
+/// A view of the index at one scrape.
 #[derive(Debug, Default)]
 pub(super) struct View {
     jobs: BTreeMap<(Phase, Reason), u64>,
@@ -88,11 +88,11 @@ pub(super) struct View {
     unknown_boards: u64,
     excluded: BTreeMap<Exclusion, u64>,
     draw: f64,
-    /// Attempts that run, and what they have used.
+    /// Running attempts and their use.
     running: Vec<(Attempt, (i64, i64))>,
 }
 
-/// What a phase's reason is, as a rule.
+/// The usual reason of a phase.
 fn usual(phase: Phase) -> Reason {
     match phase {
         Phase::Pending => Reason::WaitingForCapacity,

@@ -1,4 +1,5 @@
-//! Given clusters in memory; when they are scraped; then the list of metrics is kept, and their number stays bounded.
+//! Given clusters in memory; when they are scraped; then the list of metrics is complete and the number of
+//! series bounded.
 
 use andreas_api::slim::{SlimNode, SlimTrainingJob};
 use andreas_runtime::metrics::{classic, deviations, ill_named};
@@ -11,7 +12,7 @@ use super::state::View;
 use super::*;
 use crate::index::ClusterIndex;
 
-/// Stands in for the leader's collector: a cluster in memory instead of a process that leads.
+/// Replaces the leader's collector by a cluster in memory.
 struct Scraped {
     index: Mutex<ClusterIndex>,
     metrics: Metrics,
@@ -68,7 +69,7 @@ fn scrape(index: ClusterIndex, act: impl Fn(&Metrics), now: Timestamp) -> String
     classic(&text)
 }
 
-/// One of everything that is counted.
+/// Records one of everything.
 fn everything(metrics: &Metrics) {
     metrics.wrote("status", "ok");
     metrics.decided("Run");
@@ -91,7 +92,7 @@ fn everything(metrics: &Metrics) {
     }))
     .expect("a status");
     metrics.wrote_status(&before, &after);
-    // The same again, as when the answer of the write was lost and the watch shows what it did.
+    // The same again, as after a lost response that the watch shows later.
     let written = SlimTrainingJob { status: Some(after.clone()), ..before };
     after.restarts = 1;
     metrics.wrote_status(&written, &after);
@@ -200,12 +201,12 @@ fn a_scrape_tells_what_there_is_now() {
             "no {line} in\n{text}"
         );
     }
-    // 3.6 MJ of the job that ended, and 700 W for 3,980 s of the one that runs.
+    // 3.6 MJ of the ended job, and 700 W for 3,980 s of the running one.
     has(&text, r#"andreas_job_energy_joules_total{job_namespace="team",gpu_type="A"} 6386000.0"#);
 }
 
-/// Given 10,000 jobs of 1,000 namespaces with hostile names on 60 GPU types, all in turn ended, waiting and running; when
-/// they are scraped; then there are at most 5,000 series, and no job's name is among them.
+/// Given 10,000 jobs of 1,000 namespaces with hostile names on 60 GPU types, ended, waiting and running in
+/// turn; when they are scraped; then there are at most 5,000 series, and none contains a job's name.
 #[test]
 fn ten_thousand_jobs_make_no_more_than_five_thousand_series() {
     let mut index = ClusterIndex::new();

@@ -1,23 +1,24 @@
-//! Energy and money by namespace and GPU type, as counters: they never fall, though jobs are deleted.
+//! Energy and cost by namespace and GPU type, as counters: they never fall, even if jobs are deleted.
 //!
-//! An attempt that runs is counted at each scrape up to then as predicted, and to the end as its status says when that is
-//! written; what agents tell later is added. Where less was measured than was predicted, the counter stands still until what is
-//! known has caught up with it. What an attempt used before this process led is not counted: the leader before counted it.
+//! A running attempt is counted at each scrape by its prediction. At its end, the value in its status counts;
+//! late measurements are added. If less was measured than predicted, the counter stays constant until the
+//! true value catches up. Use before this process was the leader is not counted: the previous leader counted
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-/// Namespaces that are told apart.
+/// Maximum distinct namespaces.
 const MOST_NAMESPACES: usize = 200;
-/// GPU types that are told apart.
+/// Maximum distinct GPU types.
 pub const MOST_TYPES: usize = 16;
-/// Pairs of both that are told apart.
+/// Maximum distinct pairs of both.
 const MOST_PAIRS: usize = 1_000;
-/// All others. No namespace can be called so.
+/// Label of all others. No namespace can have this name.
 pub const OTHER: &str = "_other";
 
-/// An attempt, and what its use is counted under.
+/// An attempt and the labels of its use.
 #[derive(Clone, Debug)]
 pub struct Attempt {
     /// UID of the job.
@@ -32,10 +33,10 @@ pub struct Attempt {
     pub started: Option<Timestamp>,
 }
 
-/// Joules, and their price in millionths.
+/// Joules, and their cost in millionths.
 type Use = (i64, i64);
 
-/// A sum that may turn out smaller, shown as one that never falls.
+/// A sum that may shrink, exposed as one that never falls.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Sum {
     known: f64,
@@ -49,24 +50,24 @@ impl Sum {
     }
 }
 
-/// What has been used.
+/// Energy and cost used.
 #[derive(Debug, Default)]
 pub struct Totals {
-    /// Since when this process leads.
+    /// Since when this process is the leader.
     since: Option<Timestamp>,
-    /// What is counted already of attempts that run.
+    /// Use of running attempts that is counted already.
     running: BTreeMap<(String, i64), Use>,
-    /// Namespaces that are told apart.
+    /// Known namespaces.
     namespaces: BTreeSet<String>,
-    /// GPU types that are told apart.
+    /// Known GPU types.
     types: BTreeSet<String>,
-    /// Joules and money by namespace and GPU type.
+    /// Joules and cost by namespace and GPU type.
     energy: BTreeMap<(String, String), (Sum, Sum)>,
-    /// Money by namespace.
+    /// Cost by namespace.
     lateness: BTreeMap<String, f64>,
 }
 
-/// `name`, or [`OTHER`] where it is new and `known` has `most` already.
+/// `name`, or [`OTHER`] if it is new and `known` has `most` entries already.
 pub(super) fn bounded(name: &str, known: &mut BTreeSet<String>, most: usize) -> String {
     if !known.contains(name) {
         if known.len() >= most {
@@ -82,12 +83,12 @@ fn difference(before: Use, now: Use) -> Use {
 }
 
 impl Totals {
-    /// This process leads from now on.
+    /// This process is the leader from now on.
     pub fn lead(&mut self, now: Timestamp) {
         self.since = Some(now);
     }
 
-    /// An attempt runs, and has used so much up to now.
+    /// Records a running attempt's use so far.
     pub fn running(&mut self, attempt: &Attempt, used: Use) {
         let key = (attempt.uid.clone(), attempt.attempt);
         let before = self.running.get(&key).copied().unwrap_or_else(|| self.not_ours(attempt, used));
@@ -95,40 +96,40 @@ impl Totals {
         self.running.insert(key, used);
     }
 
-    /// An attempt has ended, and had used so much.
+    /// Records an ended attempt's use.
     pub fn ended(&mut self, attempt: &Attempt, used: Use) {
         let known = self.running.remove(&(attempt.uid.clone(), attempt.attempt));
         let before = known.unwrap_or_else(|| self.not_ours(attempt, used));
         self.add(&attempt.namespace, &attempt.gpu_type, difference(before, used));
     }
 
-    /// So much more, or less, has become known of an attempt that had ended.
+    /// Adds a correction, which may be negative, for an ended attempt.
     pub fn corrected(&mut self, namespace: &str, gpu_type: &str, more: Use) {
         self.add(namespace, gpu_type, more);
     }
 
-    /// A job has ended; its lateness and turnaround cost so many millionths.
+    /// Adds the cost of lateness and turnaround of an ended job, millionths.
     pub fn late(&mut self, namespace: &str, micros: i64) {
         let namespace = bounded(namespace, &mut self.namespaces, MOST_NAMESPACES);
         *self.lateness.entry(namespace).or_default() += micros.max(0) as f64 / 1e6;
     }
 
-    /// Forgets attempts that are not among those that run: their jobs were deleted.
+    /// Drops attempts that no longer run: their jobs were deleted.
     pub fn keep(&mut self, running: &BTreeSet<(String, i64)>) {
         self.running.retain(|key, _| running.contains(key));
     }
 
-    /// Joules and money by namespace and GPU type.
+    /// Joules and cost by namespace and GPU type.
     pub fn energy(&self) -> impl Iterator<Item = (&(String, String), f64, f64)> {
         self.energy.iter().map(|(key, (joules, money))| (key, joules.shown, money.shown))
     }
 
-    /// Money for lateness and turnaround by namespace.
+    /// Cost of lateness and turnaround by namespace.
     pub fn lateness(&self) -> &BTreeMap<String, f64> {
         &self.lateness
     }
 
-    /// What of an attempt that was never seen before is not to be counted here.
+    /// The part of a newly seen attempt's use that is not counted here.
     fn not_ours(&self, attempt: &Attempt, used: Use) -> Use {
         let before_us = attempt.started.zip(self.since).is_some_and(|(started, since)| started < since);
         if before_us { used } else { (0, 0) }

@@ -1,4 +1,4 @@
-//! Profiles that the operator made and nobody needs any more. Users' own are never touched.
+//! Removes unused profiles that the operator created. Users' own are never touched.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use kube::ResourceExt;
 use crate::executor::Shared;
 use crate::snapshot::tables::profile_key;
 
-/// How long a profile is kept that no job has used.
+/// How long an unused profile is kept.
 const KEPT_FOR: SignedDuration = SignedDuration::from_hours(90 * 24);
-/// Most profiles of the operator's own making in a namespace; beyond that the one that was used longest ago goes.
+/// Maximum operator-created profiles per namespace; beyond that the least recently used one is removed.
 const MOST: usize = 500;
-/// Most that go in one round.
+/// Maximum removed in one pass.
 const AT_ONCE: usize = 50;
 
-/// Made by the operator, and nobody has written anything into it since.
+/// Created by the operator and not written by others since.
 fn is_ours(profile: &SlimTrainingProfile) -> bool {
     let made_by = profile.metadata.labels.as_ref().and_then(|labels| labels.get(LABEL_MADE_BY));
     made_by.is_some_and(|by| by == FIELD_MANAGER)
@@ -37,11 +37,11 @@ fn last_used(profile: &SlimTrainingProfile) -> Timestamp {
     seen.chain(finished).chain(made).max().unwrap_or(Timestamp::MAX)
 }
 
-/// A profile, with when it was used last.
+/// A profile and its last use.
 type Dated<'a> = (Timestamp, &'a ObjectKey, &'a Arc<SlimTrainingProfile>);
 
-/// The profiles that may go: unused for `kept_for`, or beyond `most` of their namespace, the one used longest ago first. `used` are
-/// those of jobs that have not ended.
+/// Removable profiles: unused for `kept_for`, or above `most` per namespace, least recently used first.
+/// `used` are those of jobs that have not ended.
 fn unused<'a>(
     profiles: impl Iterator<Item = (&'a ObjectKey, &'a Arc<SlimTrainingProfile>)>,
     used: &BTreeSet<ObjectKey>,
@@ -67,7 +67,7 @@ fn unused<'a>(
     gone
 }
 
-/// Deletes what nobody needs, as it was seen: one that was written to meanwhile stays.
+/// Deletes unused profiles with the version seen: one that was written meanwhile stays.
 pub(crate) async fn remove(shared: &Shared) {
     let gone = {
         let index = shared.index.lock();

@@ -1,4 +1,4 @@
-//! The one route: who asks, for which job, and what became of the report.
+//! The HTTP route: authenticates the sender, finds the job and handles the report.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -19,9 +19,9 @@ use super::Progress;
 use super::token::ReviewError;
 use super::wire::ReportBody;
 
-/// Largest body: 256 metrics of some hundred bytes.
+/// Maximum body: 256 metrics of some hundred bytes.
 const MAX_BODY: usize = 64 * 1024;
-/// The same answer whether the job, the token or the right is missing: nobody learns names of others' jobs here.
+/// One answer for a missing job, token or right, so that clients cannot learn other tenants' job names.
 const DENIED: &str = "the token does not belong to a pod of this job's present attempt";
 
 /// The routes.
@@ -88,7 +88,7 @@ async fn report(
     if let Some(via) = parts.extensions.get::<Via>() {
         via.authenticated(&key.namespace);
     }
-    // Nothing is kept of those who have shown no good token.
+    // Bodies of unauthenticated senders are dropped.
     let Ok(body) = axum::body::to_bytes(body, MAX_BODY).await else {
         return refuse(&progress, StatusCode::PAYLOAD_TOO_LARGE, "the body is too large or was cut off");
     };
@@ -106,7 +106,7 @@ async fn report(
     (StatusCode::OK, axum::Json(body)).into_response()
 }
 
-/// The attempt of the job that the token's pod is a member of; `None`: it is not, or the token is not good.
+/// The job's attempt that the token's pod belongs to; `None` if there is none or the token is invalid.
 async fn attempt(
     progress: &Progress,
     token: &str,

@@ -1,4 +1,4 @@
-//! Progress reports of one attempt that this replica received. Finer than the status, and lost with the process.
+//! Progress reports of one attempt received by this replica. Finer than the status, and lost on restart.
 
 use andreas_api::TrainingJobStatus;
 use andreas_api::training_job::Progress;
@@ -9,29 +9,29 @@ use jiff::Timestamp;
 use super::wire::Claim;
 use crate::lifecycle::judge::NEARLY_DONE;
 
-/// A plain 100 is believed where the program, this much faster than before, could be at the end by now,
+/// A plain 100 is accepted if the program, this many times faster than before, could be done by now,
 const FASTER: f64 = 2.0;
-/// ... give or take this much, thousandths of a percent.
+/// ... within this margin, thousandths of a percent.
 const MARGIN: f64 = 1_000.0;
 
-/// Reports of one attempt as this replica received them.
+/// Reports of one attempt received by this replica.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReportHistory {
     /// The attempt.
     pub attempt: i64,
-    /// The highest claim, and when it came.
+    /// The highest claim and when it was received.
     pub best: Option<(i32, Timestamp)>,
     /// When this replica last wrote the job's progress.
     pub written: Option<Timestamp>,
-    /// When the first report came, and how far the program was.
+    /// When the first report was received, and its progress.
     began: (i32, Timestamp),
-    /// The moves, as our clock timed them.
+    /// Progress over time by our clock.
     window: ProgressWindow,
     ended: bool,
 }
 
 impl ReportHistory {
-    /// At the first report of an attempt, which may make no claim: callbacks post a plain 0 at the beginning.
+    /// Starts at an attempt's first report. It may hold no claim: callbacks post a plain 0 at the start.
     pub fn new(attempt: i64, claim: Option<Claim>, held: Option<&Progress>, at: Timestamp) -> Self {
         let same = held.filter(|progress| progress.attempt == attempt);
         let counted = claim.filter(|claim| !claim.is_plain_hundred()).map(|claim| claim.milli_percent);
@@ -46,7 +46,7 @@ impl ReportHistory {
         }
     }
 
-    /// Takes a claim in. `true`: the program has come further, or to its end, since the last report.
+    /// Adds a claim. `true`: it shows more progress than before, or the end.
     pub fn record(&mut self, claim: Claim, at: Timestamp) -> bool {
         let ends = claim.forced_end && !self.ended;
         self.ended |= claim.forced_end;
@@ -65,14 +65,14 @@ impl ReportHistory {
         moved || ends
     }
 
-    /// The pace between the reports, by our clock: what came before the first step does not count. `None` before two reports.
+    /// Pace between reports by our clock, without the time before the first step. `None` before two reports.
     pub fn pace(&self, epochs: i32) -> Option<Pace> {
         self.window.pace(f64::from(epochs.max(1)))
     }
 
-    /// Whether a program that says at `at` that it is at its end can have come there, by the speed that it had so far.
-    /// Callbacks post a 100 after an early stop too, and their last count may be seconds old. Where nothing is known,
-    /// the program's word is all there is.
+    /// Whether a program that reports its end at `at` can be done, given its pace so far. Callbacks post 100
+    /// after an early stop too, and their last count may be seconds old. Without a known pace the report is
+    /// accepted.
     pub fn can_be_done(&self, status: &TrainingJobStatus, at: Timestamp) -> bool {
         let same = status.progress.as_ref().filter(|progress| progress.attempt == self.attempt);
         let held = same.map(|progress| (progress.milli_percent, progress.at.0));
@@ -102,7 +102,7 @@ mod tests {
         Claim { milli_percent, stepwise: false, forced_end: percent == 100 }
     }
 
-    /// Whether a plain 100 at the end of such claims, each a percentage and a second, is believed.
+    /// Whether a plain 100 at second `end` is accepted after these claims of (percentage, second).
     fn believed(claims: &[(i32, i64)], end: i64) -> bool {
         let mut history =
             ReportHistory::new(1, claims.first().map(|(p, _)| percent(*p)), None, at(claims[0].1));

@@ -1,7 +1,8 @@
-//! Whether the pod that a token was issued to is a member of the job that it reports for.
+//! Whether a token's pod belongs to the job that it reports for.
 //!
-//! The watch's cache knows nearly all of them. A pod that it does not know is read live, with bounds: eight reads at a time, eight a
-//! second for each namespace, and a pod that is no member is not read again for a minute, whatever token it shows.
+//! Most pods are in the watch's cache. An unknown pod is read live, with limits: eight reads at a time and
+//! eight a second per namespace. A pod that is no member is not read again for a minute, whatever token it
+//! uses.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,29 +21,29 @@ use super::token::{PodIdentity, ReviewError};
 use crate::executor::writer::get;
 use crate::index::{ClusterIndex, number, owner};
 
-/// Live reads in flight.
+/// Maximum concurrent live reads.
 const READS: usize = 8;
-/// Live reads that a namespace may cause at once.
+/// Burst of live reads per namespace.
 const BURST: u32 = 32;
-/// Live reads a second that it gets back.
+/// Live reads per second per namespace.
 const PER_SECOND: u32 = 8;
-/// How long it is remembered that a pod is no member.
+/// How long a negative result is cached.
 const REMEMBERED: Duration = Duration::from_secs(60);
-/// Such pods that are kept at most.
+/// Maximum cached negative results.
 const MAX_KEPT: usize = 20_000;
 
-/// Finds out who is a member, and remembers who is not.
+/// Finds members and caches negative results.
 pub struct Members {
     client: Client,
     index: Arc<Mutex<ClusterIndex>>,
     reads: Semaphore,
     shares: Buckets<String>,
-    /// UIDs of a pod and of a job, and until when it is known that the pod is not a member of the job.
+    /// UIDs of a pod and a job, and until when the pod is known not to belong to the job.
     others: Mutex<HashMap<(String, String), Instant>>,
 }
 
 impl Members {
-    /// Members by the cache, else by the API server.
+    /// Looks in the cache, then asks the API server.
     pub fn new(client: Client, index: Arc<Mutex<ClusterIndex>>) -> Self {
         Self {
             client,
@@ -53,10 +54,9 @@ impl Members {
         }
     }
 
-    /// The attempt of the job with this key and UID that the pod is a member of; `None`: of none.
+    /// The attempt of the job with this key and UID that the pod belongs to; `None`: none.
     ///
-    /// # Errors
-    /// When the namespace has caused too many live reads, or the API server cannot be asked.
+    /// # Errors If the namespace caused too many live reads, or the API server is unavailable.
     pub async fn attempt(
         &self,
         job: &ObjectKey,
@@ -76,7 +76,7 @@ impl Members {
             return Err(ReviewError::TooMany);
         }
         let permit = self.reads.acquire().await;
-        // Another report of the same pod may have had to wait for the same answer.
+        // A concurrent report of the same pod may have got the answer meanwhile.
         if self.is_no_member(&pair) {
             return Ok(None);
         }

@@ -1,15 +1,15 @@
-//! The endpoint that training programs report to: Kubeflow Trainer's wire format (KEP-2779) over HTTPS.
+//! The progress endpoint for training programs: Kubeflow Trainer's wire format (KEP-2779) over HTTPS.
 //!
-//! `POST /apis/trainer.kubeflow.org/v1alpha1/namespaces/{namespace}/trainjobs/{name}/status` with a bearer token. **In**:
-//! reports ([`endpoint`]). **Out**: `status.progress`, written by the replica that got the report, with the version it read;
-//! every replica serves, leader or not. And [`LastReports`], from reports alone, never from writes or looks: what a
-//! `progressTimeout` is measured from.
+//! `POST /apis/trainer.kubeflow.org/v1alpha1/namespaces/{namespace}/trainjobs/{name}/status` with a bearer
+//! token. **In**: reports ([`endpoint`]). **Out**: `status.progress`, written by the replica that received
+//! the report, with the version it read. Every replica serves, leader or not. Also [`LastReports`], the base
+//! of `progressTimeout`, set by reports only and never by writes or reads.
 //!
-//! Who may report: a token of the job's own audience ([`token`]), issued to a pod that is a member of the job's present
-//! attempt ([`members`]). What a program says is a claim: bounded, never taken back within an attempt ([`rules`]), and weighed by what
-//! was heard before ([`history`]).
+//! A sender needs a token of the job's own audience ([`token`]), issued to a pod of the job's current attempt
+//! ([`members`]). A report is a claim. It is bounded and never goes back within an attempt ([`rules`]), and
+//! it is compared with earlier reports ([`history`]).
 //!
-//! **Must never be here**: trust in anything a container says beyond its own progress.
+//! **Never here**: trust in anything a container reports beyond its own progress.
 
 pub mod endpoint;
 pub mod history;
@@ -52,21 +52,21 @@ use wire::Claim;
 pub use endpoint::router;
 pub use turned_away::TurnedAway;
 
-/// Progress writes in flight.
+/// Maximum concurrent progress writes.
 const WRITES: usize = 8;
-/// How often reports that were worth waiting are looked through.
+/// Interval for writing deferred reports.
 const FLUSH: Duration = Duration::from_secs(1);
-/// After this long a write that failed is tried again.
+/// Delay before a failed write is retried.
 const AGAIN: Duration = Duration::from_secs(10);
-/// Jobs that may be remembered before those that are no more are looked for.
+/// Number of remembered jobs above which deleted ones are dropped.
 const TIDY_ABOVE: usize = 4_096;
-/// Tries against conflicts: the leader writes the same object.
+/// Attempts on conflict: the leader writes the same object.
 const TRIES: usize = 4;
 
-/// When a report of each job (by UID) last came that moved its progress, as this process heard it.
+/// When a report last moved each job's progress in this process, by the job's UID.
 pub type LastReports = Arc<Mutex<HashMap<String, Timestamp>>>;
 
-/// What the endpoint needs.
+/// State of the endpoint.
 pub struct Progress {
     client: Client,
     index: Arc<Mutex<ClusterIndex>>,
@@ -75,9 +75,9 @@ pub struct Progress {
     turned_away: Arc<TurnedAway>,
     metrics: Metrics,
     last: LastReports,
-    /// What was heard of each job (by UID) in its newest attempt.
+    /// Reports of each job's newest attempt, by UID.
     histories: Mutex<HashMap<String, ReportHistory>>,
-    /// Reports that are good but not worth a write yet, by job.
+    /// Valid reports that are not worth a write yet, by job.
     later: Mutex<HashMap<ObjectKey, Deferred>>,
     writes: Semaphore,
 }
@@ -98,7 +98,7 @@ impl Deferred {
 }
 
 impl Progress {
-    /// An endpoint over what is known.
+    /// An endpoint on this index.
     pub fn new(
         client: Client,
         index: Arc<Mutex<ClusterIndex>>,
@@ -143,10 +143,9 @@ impl Progress {
         futures::future::join_all(writes).await;
     }
 
-    /// A report of a member of `attempt` has come: what it said, if anything. Says what became of it.
+    /// Handles a report of a member of `attempt`, with its claim if any. Returns the result's label.
     ///
-    /// # Errors
-    /// When it could not be written; it is tried again later.
+    /// # Errors If the write failed; it is retried later.
     async fn take(
         &self,
         key: &ObjectKey,
@@ -171,12 +170,13 @@ impl Progress {
                 self.last.lock().insert(uid.clone(), now);
                 self.write(key, &uid, Report { attempt, claim, at: now }, now).await
             }
-            // What was said before is written, or waits.
+            // Earlier claims are written or deferred.
             _ => Ok("nothing"),
         }
     }
 
-    /// Judges a report against the job as it is, and writes it if it is worth it. Conflicts are tried again from a live read.
+    /// Judges a report against the job's status and writes it if it is worth a write. Conflicts are retried
+    /// from a live read.
     async fn write(
         &self,
         key: &ObjectKey,
@@ -245,7 +245,7 @@ impl Progress {
         Ok("nothing")
     }
 
-    /// Keeps a report for later, unless one that says more waits already.
+    /// Defers a report unless one with more progress is deferred already.
     fn defer(&self, key: &ObjectKey, uid: &str, report: Report, now: Timestamp, wait: Duration) {
         let due = now.checked_add(wait).unwrap_or(now);
         let deferred = Deferred { uid: uid.to_owned(), report, due };
@@ -255,7 +255,7 @@ impl Progress {
         }
     }
 
-    /// A report is written: what says no more than that need not wait any longer.
+    /// After a write, drops a deferred report that adds nothing.
     fn forget(&self, key: &ObjectKey, uid: &str, written: &Report) {
         let mut later = self.later.lock();
         if later.get(key).is_some_and(|held| !held.says_more_than(uid, written)) {
@@ -263,7 +263,7 @@ impl Progress {
         }
     }
 
-    /// Forgets jobs that are no more.
+    /// Drops deleted jobs.
     fn tidy(&self) {
         if self.last.lock().len().max(self.histories.lock().len()).max(self.later.lock().len()) <= TIDY_ABOVE
         {
@@ -280,7 +280,7 @@ impl Progress {
     }
 }
 
-/// Jobs that run now.
+/// Number of running jobs.
 fn running(index: &ClusterIndex) -> usize {
     index
         .jobs

@@ -11,50 +11,50 @@ use super::history::ReportHistory;
 use super::wire::Claim;
 use crate::lifecycle::judge::NEARLY_DONE;
 
-/// A report moves the status only when it moves by this much, thousandths of a percent.
+/// A report is written only if progress moved by this much, thousandths of a percent.
 const STEP: i32 = 1_000;
-/// ... and this much time has passed since the last write of it,
+/// ... and this much time has passed since the last write,
 const EVERY: Duration = Duration::from_secs(10);
-/// ... or this much where many jobs run.
+/// ... or this much if many jobs run.
 const EVERY_WHEN_MANY: Duration = Duration::from_secs(60);
-/// Many jobs.
+/// Number of running jobs that counts as many.
 const MANY: usize = 200;
-/// Where the job has a `progressTimeout`, any move is written after this much time at the latest, or this part of the
-/// time-out: the replica that judges it may be another one than that which hears of it.
+/// With a `progressTimeout`, any progress is written after this time at the latest, or after a third of the
+/// time-out. The replica that judges the time-out may not be the one that receives the reports.
 const ALIVE: Duration = Duration::from_secs(60);
 const ALIVE_PART: u32 = 3;
-/// ... or this much where the pace has left what was predicted: a plan rests on that.
+/// ... or this much if the pace left the prediction: plans depend on it.
 const NEWS: Duration = Duration::from_secs(1);
-/// A pace is news once it was timed over an epoch, or this part of a shorter run.
+/// Thousandths of an epoch, or of a shorter run, that must be timed before a pace counts.
 const NEWS_EPOCH: i64 = 1_000;
 const NEWS_PART: i64 = 10;
 
-/// A claim, and when it came.
+/// A claim and its time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Report {
-    /// The attempt whose member sent it.
+    /// The sending member's attempt.
     pub attempt: i64,
-    /// What it says.
+    /// The claimed progress.
     pub claim: Claim,
-    /// When it came, by our clock.
+    /// When it was received, by our clock.
     pub at: Timestamp,
 }
 
-/// What to do with a report.
+/// How to handle a report.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     /// Write it.
     Write(Progress),
-    /// It is good but not worth a write yet; worth one after this long, more than nothing, if nothing newer comes.
+    /// Valid, but not worth a write yet. Write it after this delay (above 0) if nothing newer comes.
     Later(Duration),
-    /// It changes nothing that is worth a write before more comes.
+    /// No change worth a write.
     Nothing,
 }
 
-/// Judges a report against what the status holds.
+/// Judges a report against the status.
 ///
-/// Only of the present attempt, and only forward within it; a new attempt may start lower. `running`: how many jobs run
-/// now.
+/// Only reports of the current attempt count, and only forward progress within it; a new attempt may start
+/// lower. `running`: number of running jobs.
 pub fn judge(
     status: &TrainingJobStatus,
     spec: &TrainingJobSpec,
@@ -75,7 +75,7 @@ pub fn judge(
     let said = if !claim.is_plain_hundred() || history.can_be_done(status, at) {
         claim.milli_percent
     } else {
-        // That the program has ended, not how far it came.
+        // It shows that the program has ended, not its progress.
         history.best.map_or(0, |(best, _)| best)
     };
     let milli_percent = said.clamp(floor, 100_000);
@@ -122,8 +122,8 @@ pub fn judge(
     if since < every { Verdict::Later(every - since) } else { Verdict::Write(progress) }
 }
 
-/// Milliseconds per epoch as our clock timed them between reports, and how many thousandths of an epoch: those that this replica
-/// heard, or those in the status where another one heard much more.
+/// Milliseconds per epoch between reports by our clock, and the timed thousandths of an epoch. Taken from
+/// this replica's reports, or from the status if another replica timed much more.
 fn timed(history: &ReportHistory, spec: &TrainingJobSpec, same: Option<&Progress>) -> Option<(i64, i64)> {
     let written = same.filter(|progress| progress.timed_milli_epochs > 0 && progress.millis_per_epoch > 0);
     let written = written.map(|progress| (progress.millis_per_epoch, progress.timed_milli_epochs));
@@ -137,7 +137,7 @@ fn timed(history: &ReportHistory, spec: &TrainingJobSpec, same: Option<&Progress
     }
 }
 
-/// The pace, timed for long enough, lies outside the interval that the status predicts.
+/// The pace is timed long enough and lies outside the status's prediction interval.
 fn off_prediction(status: &TrainingJobStatus, spec: &TrainingJobSpec, progress: &Progress) -> bool {
     let enough = NEWS_EPOCH.min(i64::from(spec.epochs.max(1)) * 1_000 / NEWS_PART);
     let interval = status.prediction.as_ref().and_then(|p| Some(p.epoch_millis_low?..=p.epoch_millis_high?));
@@ -145,7 +145,8 @@ fn off_prediction(status: &TrainingJobStatus, spec: &TrainingJobSpec, progress: 
     outside && progress.timed_milli_epochs >= enough
 }
 
-/// Where an attempt began, seen from its first report: at what the last one left, but never above what it reports.
+/// Starting progress of an attempt at its first report: the last attempt's end, but at most the reported
+/// value.
 fn start_of(held: Option<&Progress>, reported: i32) -> i32 {
     held.map_or(0, |progress| progress.milli_percent).min(reported)
 }

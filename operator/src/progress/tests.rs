@@ -1,4 +1,4 @@
-//! Given a token and what the API server says of it; when a report comes; then it is believed, written, or refused.
+//! Given a token and the API server's answer; when a report comes; then it is accepted, written or refused.
 
 mod replicas;
 
@@ -78,7 +78,7 @@ async fn a_members_report_is_written_with_the_version_it_was_judged_by() {
     assert_eq!(patch["status"]["progress"]["milliPercent"], 42_000);
     assert_eq!(patch["status"].as_object().map(serde_json::Map::len), Some(1), "nothing but progress");
 
-    // The token is remembered: a second report asks nobody, and is too soon to be written.
+    // The token is cached: a second report needs no review and is too soon to be written.
     assert_eq!(world.post(Some("t"), percent(0)).await, StatusCode::OK);
     assert_eq!(world.server.sent(&Method::POST).len(), 1);
     assert_eq!(world.server.sent(&Method::PATCH).len(), 1);
@@ -89,11 +89,11 @@ async fn who_is_not_a_member_of_the_present_attempt_is_refused() {
     let unauthenticated = json!({"spec": {}, "status": {"authenticated": false}});
     for (attempt, review, code) in [
         (1, unauthenticated, StatusCode::FORBIDDEN),
-        // A pod of the same name that is no more.
+        // A deleted pod of the same name.
         (1, review("bert-1-0", "older"), StatusCode::FORBIDDEN),
-        // Somebody else's pod of the namespace.
+        // A foreign pod of the namespace.
         (1, review("other", "o"), StatusCode::FORBIDDEN),
-        // The attempt before.
+        // The previous attempt.
         (2, review("bert-1-0", "p0"), StatusCode::FORBIDDEN),
     ] {
         let world = World::new(running(attempt), vec![(Method::POST, "/tokenreviews", 201, review)]);
@@ -144,14 +144,14 @@ async fn a_namespace_cannot_cause_live_reads_without_bound() {
 
 #[tokio::test]
 async fn a_report_that_could_not_be_checked_is_remembered_as_turned_away() {
-    // given an API server that does not review
+    // given an API server whose token reviews fail
     let world = World::new(running(1), vec![(Method::POST, "/tokenreviews", 500, failure(500, "etcd"))]);
     let before = world.progress.turned_away.until("j1");
     assert_eq!(world.post(Some("t"), percent(42)).await, StatusCode::SERVICE_UNAVAILABLE);
-    // then a time-out of that job counts from now, and of no other job
+    // then that job's time-out, and no other job's, counts from now
     assert!(world.progress.turned_away.until("j1") > before);
     assert_eq!(world.progress.turned_away.until("j2"), before);
-    // and a pod that cannot be read is no verdict on its report
+    // and a pod that cannot be read gives no verdict on its report
     let world = World::new(
         running(1),
         vec![
@@ -174,7 +174,7 @@ async fn a_conflict_with_the_leader_is_judged_again_from_what_is_true_now() {
             (Method::GET, "/bert", 200, testing::job(20, &ahead)),
         ],
     );
-    // 42 % is behind the 50 % that another replica wrote: nothing is taken back.
+    // 42 % is below the 50 % written by another replica: progress never goes back.
     assert_eq!(world.post(Some("t"), percent(42)).await, StatusCode::OK);
     assert_eq!(world.server.sent(&Method::PATCH).len(), 1);
 }
@@ -189,7 +189,7 @@ async fn bodies_are_small_and_well_formed() {
     assert_eq!(world.post(Some("t"), large).await, StatusCode::PAYLOAD_TOO_LARGE);
 }
 
-/// What no run can be: below nothing, beyond the end, no number, or more than any number; and a clock that runs backwards.
+/// Impossible values: negative, beyond the end, not a number, infinite; and a clock that runs backwards.
 #[tokio::test]
 async fn what_cannot_be_true_is_taken_for_nothing_said() {
     let metric = |name: &str, value: &str| json!({"name": name, "value": value});
@@ -217,7 +217,7 @@ async fn what_cannot_be_true_is_taken_for_nothing_said() {
         assert_eq!(world.post(Some("t"), json!({"trainerStatus": said})).await, StatusCode::OK, "{said}");
         assert!(world.server.sent(&Method::PATCH).is_empty(), "{said}");
     }
-    // After all that an honest report counts, whatever its own clock says.
+    // After all that a valid report counts, whatever its own clock shows.
     let mut honest = steps("3", "10");
     honest["lastUpdatedTime"] = "0001-01-01T00:00:00Z".into();
     assert_eq!(world.post(Some("t"), json!({"trainerStatus": honest})).await, StatusCode::OK);

@@ -1,4 +1,4 @@
-//! Who sends a report: TokenReview with the job's own audience, remembered for a minute by digest.
+//! Authenticates a report's sender: TokenReview with the job's own audience, cached for a minute by digest.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,17 +13,17 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-/// How long an answer is remembered.
+/// How long an answer is cached.
 const REMEMBERED: Duration = Duration::from_secs(60);
-/// Answers kept at most.
+/// Maximum cached answers.
 const MAX_KEPT: usize = 20_000;
-/// Reviews in flight.
+/// Maximum concurrent reviews.
 const REVIEWS: usize = 8;
 
 /// The pod that a token was issued to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodIdentity {
-    /// Of the pod and its service account.
+    /// Namespace of the pod and its service account.
     pub namespace: String,
     /// The pod's name.
     pub name: String,
@@ -31,10 +31,10 @@ pub struct PodIdentity {
     pub uid: String,
 }
 
-/// Why nothing is known of a token. The sender tries again.
+/// Why a token could not be reviewed. The sender retries.
 #[derive(Debug, thiserror::Error)]
 pub enum ReviewError {
-    /// The sender's address or namespace has asked too much.
+    /// The sender's address or namespace exceeds its rate limit.
     #[error("too many unknown tokens from one address, or too many unknown pods of one namespace")]
     TooMany,
     /// The API server refused or failed.
@@ -42,7 +42,7 @@ pub enum ReviewError {
     Api(#[from] kube::Error),
 }
 
-/// Reviews tokens and remembers the answers. Only digests are kept.
+/// Reviews tokens and caches the answers by digest.
 pub struct Tokens {
     client: Client,
     reviews: Semaphore,
@@ -51,16 +51,15 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Nothing is remembered yet.
+    /// Empty cache.
     pub fn new(client: Client) -> Self {
         let reviews = Semaphore::new(REVIEWS);
         Self { client, reviews, peers: Reviews::by_address(), kept: Mutex::new(HashMap::new()) }
     }
 
-    /// The pod that `token`, sent from `peer`, was issued to for `audience`; `None`: it was not.
+    /// The pod that `token`, sent from `peer`, was issued to for `audience`; `None`: invalid.
     ///
-    /// # Errors
-    /// When `peer` asks too much, or the API server cannot be asked.
+    /// # Errors If `peer` exceeds its rate limit, or the API server is unavailable.
     pub async fn review(
         &self,
         token: &str,
@@ -85,11 +84,10 @@ impl Tokens {
         Ok(pod)
     }
 
-    /// For a job that does not exist: uses up what a review of a bad token would, so that nobody learns from being refused
-    /// in another way which jobs there are.
+    /// For a job that does not exist: uses up the same rate limit as a review of a bad token, so refusals do
+    /// not reveal which jobs exist.
     ///
-    /// # Errors
-    /// [`ReviewError::TooMany`].
+    /// # Errors [`ReviewError::TooMany`].
     pub fn refuse(&self, token: &str, job: &str, peer: IpAddr) -> Result<(), ReviewError> {
         let digest = digest(token, job);
         if self.remembered(&digest).is_none() {
@@ -121,7 +119,7 @@ impl Tokens {
     }
 }
 
-/// The pod in an answer that says yes, for that audience, of a service account's token bound to a pod.
+/// The pod in a positive answer for that audience, for a service account's token bound to a pod.
 fn identity(answer: &TokenReview, audience: &str) -> Option<PodIdentity> {
     let status = answer.status.as_ref()?;
     let good = status.authenticated == Some(true)

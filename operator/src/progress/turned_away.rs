@@ -1,7 +1,8 @@
-//! Reports that may not have got through, so that no program is blamed for them.
+//! Possibly lost reports, which must not count against a program.
 //!
-//! **In**: the server's [`Overload`] (connections that were refused or cut off), and the endpoint's refusals for want of an answer of
-//! the API server or of the sender's share. **Out**: for each job, until when a `progressTimeout` cannot be charged.
+//! **In**: the server's [`Overload`] (refused or closed connections), and the endpoint's refusals because of
+//! rate limits or an unavailable API server. **Out**: for each job, until when a `progressTimeout` does not
+//! count.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,10 +10,10 @@ use andreas_runtime::server::Overload;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-/// When reports were last turned away, as this process knows it.
+/// When this process last rejected reports.
 #[derive(Default)]
 pub struct TurnedAway {
-    /// Nothing is known of the time before: another replica served, or none.
+    /// Earlier times are unknown: another replica served, or none.
     since: Timestamp,
     overload: Overload,
     /// By UID of the job.
@@ -20,23 +21,23 @@ pub struct TurnedAway {
 }
 
 impl TurnedAway {
-    /// Reports are taken since then, by a server that notes what it could not serve.
+    /// Reports are accepted since then, by a server that records its overload.
     pub fn new(since: Timestamp, overload: Overload) -> Self {
         Self { since, overload, jobs: Mutex::default() }
     }
 
-    /// A report of this job was refused although it may have been good.
+    /// A possibly valid report of this job was refused.
     pub fn note(&self, uid: &str, now: Timestamp) {
         self.jobs.lock().insert(uid.to_owned(), now);
     }
 
-    /// Until when reports of this job may not have got through.
+    /// Reports of this job up to this instant may be lost.
     pub fn until(&self, uid: &str) -> Option<Timestamp> {
         let own = self.jobs.lock().get(uid).copied();
         [Some(self.since), self.overload.last(), own].into_iter().flatten().max()
     }
 
-    /// Forgets all other jobs.
+    /// Drops all other jobs.
     pub fn keep(&self, known: &HashSet<String>) {
         self.jobs.lock().retain(|uid, _| known.contains(uid));
     }

@@ -4,19 +4,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::lifecycle::judge::NEARLY_DONE;
 
-/// Most metrics that are read of one report (KEP-2779's bound).
+/// Maximum metrics read of one report (KEP-2779's limit).
 pub const MAX_METRICS: usize = 256;
 
-/// Body of a report. Unknown fields are ignored: the format grows.
+/// Body of a report. Unknown fields are ignored, since the format may grow.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReportBody {
-    /// The report itself; nothing changes without it.
+    /// The report itself; without it nothing changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trainer_status: Option<TrainerStatus>,
 }
 
-/// What a training program says of itself.
+/// A training program's report.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TrainerStatus {
@@ -29,12 +29,12 @@ pub struct TrainerStatus {
     /// Named values.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub metrics: Vec<Metric>,
-    /// When, by the program's clock; ignored.
+    /// Time by the program's clock; ignored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_updated_time: Option<String>,
 }
 
-/// A named value; a text on the wire.
+/// A named value, sent as text.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Metric {
@@ -44,19 +44,20 @@ pub struct Metric {
     pub value: String,
 }
 
-/// What of a report counts.
+/// The used part of a report.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Claim {
     /// Thousandths of a percent done, 0 to 100000.
     pub milli_percent: i32,
-    /// By steps or epochs that the program counted.
+    /// From counted steps or epochs.
     pub stepwise: bool,
-    /// 100 percent that nothing counted bears out: what callbacks post at the end of the program, also after an early stop.
+    /// 100 percent without a matching count: callbacks post it at the program's end, also after an early
+    /// stop.
     pub forced_end: bool,
 }
 
 impl Claim {
-    /// A 100 and nothing else: that the program is at its end, not how far it came.
+    /// A plain 100: the program has ended; its progress is unknown.
     pub fn is_plain_hundred(&self) -> bool {
         self.forced_end && !self.stepwise
     }
@@ -73,9 +74,9 @@ impl TrainerStatus {
         Some((self.metric(part)? / whole).min(1.0))
     }
 
-    /// How far the program says it is: `current_step / total_steps`, else `current_epoch / epochs`, else the percentage.
+    /// Claimed progress: `current_step / total_steps`, else `current_epoch / epochs`, else the percentage.
     ///
-    /// `None`: nothing that can be read, or the plain 0 that callbacks post at begin, also on resume.
+    /// `None`: nothing readable, or the plain 0 that callbacks post at the start, also on resume.
     pub fn claim(&self, epochs: i32) -> Option<Claim> {
         let percent =
             self.progress_percentage.filter(|percent| percent.is_finite() && (0.0..=100.0).contains(percent));
@@ -124,7 +125,7 @@ mod tests {
         assert_eq!(status(r#"{"trainerStatus":{"progressPercentage":0}}"#).claim(1), None);
         let end = status(r#"{"trainerStatus":{"progressPercentage":100}}"#).claim(1).expect("a claim");
         assert!(end.is_plain_hundred());
-        // What is counted up to the end is not habit, whatever the percentage says.
+        // A complete count is reliable, whatever the percentage.
         for counted in [
             r#"{"name":"current_epoch","value":"3"}"#,
             r#"{"name":"current_step","value":"9"},{"name":"total_steps","value":"9"}"#,
@@ -133,7 +134,7 @@ mod tests {
             let done = Claim { milli_percent: 100_000, stepwise: true, forced_end: false };
             assert_eq!(status(&json).claim(3), Some(done), "{counted}");
         }
-        // An early stop: 100 by habit at 40 % of the steps.
+        // An early stop: a plain 100 at 40 % of the steps.
         let early = status(
             r#"{"trainerStatus":{"progressPercentage":100,"metrics":[{"name":"current_step","value":"4"},{"name":"total_steps","value":"10"}]}}"#,
         );

@@ -1,4 +1,4 @@
-//! One watch per kind, all into the one index.
+//! One watch per kind, all into one index.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,8 +83,9 @@ impl Feeding<'_> {
     }
 }
 
-/// One consistent list of jobs and of their pods: whoever takes over sees all that the leader before wrote. Read in pages, object
-/// by object: one that cannot be read is left out, and a list that fails is tried again until it succeeds.
+/// One consistent list of jobs and their pods, so that a new leader sees all of the previous leader's writes.
+/// Read in pages, object by object. Unparsable objects are skipped; a failed list is retried until it
+/// succeeds.
 pub async fn catch_up(client: &Client, index: &Arc<Mutex<ClusterIndex>>) {
     let jobs = list::<SlimTrainingJob>(client, WatchConfig::default(), |job| index.lock().wrote_job(job));
     let pods =
@@ -121,7 +122,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn whoever_takes_over_reads_everything_whatever_one_object_or_one_answer_is_like() {
-        // given a job that cannot be read among others, over two pages, and an API server that fails first
+        // given an unparsable job among others, over two pages, and an API server that fails first
         let mut unreadable = testing::job(40, &json!(null));
         unreadable["metadata"]["name"] = json!("unreadable");
         unreadable["spec"] = json!("text");
@@ -135,9 +136,9 @@ mod tests {
             (Method::GET, "/pods", 200, page(&[testing::pod(0, 43, "j1")], "")),
         ]);
         let index: Arc<Mutex<ClusterIndex>> = Arc::default();
-        // when a replica takes over
+        // when a replica becomes the leader
         catch_up(&server.client(), &index).await;
-        // then it knows all the others
+        // then it has all the others
         let index = index.lock();
         let mut names: Vec<&str> = index.jobs.iter().map(|(key, _)| key.name.as_str()).collect();
         names.sort_unstable();

@@ -1,6 +1,7 @@
-//! `GET /forecasts`: what is expected of every job, fresh, for the command line and dashboards.
+//! `GET /forecasts`: current forecasts of all jobs, for the command line and dashboards.
 //!
-//! It names jobs of all namespaces, so it is behind [`super::pages`]. Only the leader knows; a follower answers 503.
+//! It names jobs of all namespaces, so it is behind [`super::pages`]. Only the leader has the data; a
+//! follower answers 503.
 
 use std::sync::{Arc, Weak};
 
@@ -19,16 +20,16 @@ use serde::Serialize;
 use crate::executor::Shared;
 use crate::lifecycle::Planned;
 
-/// Jobs that are looked at under one lock.
+/// Jobs read under one lock.
 const AT_ONCE: usize = 64;
 
-/// The door to the leader's ledger, open once this process leads.
+/// Access to the leader's ledger, available once this process is the leader.
 #[derive(Clone, Default)]
 pub struct Forecasts {
     shared: Arc<Mutex<Weak<Shared>>>,
 }
 
-/// What is expected of one job.
+/// Forecast of one job.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Forecast {
@@ -50,7 +51,7 @@ struct Waits {
 }
 
 impl Forecasts {
-    /// This process leads from now on.
+    /// This process is the leader from now on.
     pub fn lead(&self, shared: &Arc<Shared>) {
         *self.shared.lock() = Arc::downgrade(shared);
     }
@@ -74,7 +75,7 @@ async fn forecasts(State(door): State<Forecasts>) -> Response {
     super::pages::json(&all)
 }
 
-/// What is expected of a few jobs: the locks are held for these alone, for the loops work under them.
+/// Forecasts of a few jobs. The locks are held only for these, because the loops need them.
 fn of(shared: &Shared, keys: &[ObjectKey]) -> Vec<Forecast> {
     let now = clock::now();
     let index = shared.index.lock();

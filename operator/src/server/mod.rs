@@ -1,7 +1,7 @@
-//! Putting it all together: client, caches, endpoints, election, loops, and ending in order.
+//! Process setup: client, caches, endpoints, leader election, loops and orderly shutdown.
 //!
-//! A follower fills its caches and serves progress; the leader also steps jobs, plans and keeps nodes. Loss of
-//! leadership ends the process on purpose: memory filled as a leader is not to be trusted afterwards.
+//! A follower fills its caches and serves progress. The leader also steps jobs, plans and maintains nodes.
+//! Loss of leadership ends the process on purpose: memory from a leader's time is stale afterwards.
 
 mod caches;
 mod forecasts;
@@ -50,25 +50,24 @@ use crate::progress::{self, LastReports, Progress, TurnedAway};
 use forecasts::Forecasts;
 pub use snapshot::Snapshots;
 
-/// Connections to the progress endpoint: one per training program for a moment, every few seconds.
+/// Maximum connections to the progress endpoint: a short one per training program every few seconds.
 const PROGRESS_CONNECTIONS: usize = 1_024;
 
-/// Requests at a time on one of them: a program posts one report at a time.
+/// Concurrent requests per connection: a program posts one report at a time.
 const PROGRESS_STREAMS: u32 = 4;
 
-/// How long the last events may take to be sent.
+/// Time limit for sending the last events.
 const LAST_EVENTS: Duration = Duration::from_secs(2);
 
 /// Runs the operator until a signal or the loss of leadership.
 ///
-/// # Errors
-/// When it cannot start, or leadership was lost.
+/// # Errors If it cannot start, or leadership was lost.
 pub fn run(args: RunArgs) -> anyhow::Result<()> {
     telemetry::init(&args.telemetry)?;
     install_crypto();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime")?;
     let result = runtime.block_on(start(args));
-    // A planner at work on a blocking thread must not hold the end up.
+    // A planner still running on a blocking thread must not delay the exit.
     runtime.shutdown_timeout(Duration::from_secs(2));
     result
 }
@@ -87,7 +86,7 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
     let reports: LastReports = Arc::new(Mutex::new(HashMap::new()));
     let forecasts = Forecasts::default();
     let snapshots = Snapshots::default();
-    // Servers and caches outlive the loops: what is in hand is finished with fresh caches, and probes see it.
+    // Servers and caches outlive the loops: steps in progress finish with fresh caches, and probes see it.
     let servers_end = CancellationToken::new();
     let tasks = TaskTracker::new();
     let cached = caches::feed_all(&client, &index, &watch_metrics, &health, &tasks, &servers_end);
@@ -166,8 +165,8 @@ async fn logged(what: &'static str, server: impl Future<Output = std::io::Result
     }
 }
 
-/// The port with certificates: reports of training programs, and pages for those who may read about all namespaces. Listens at once;
-/// serves as soon as there is a certificate.
+/// The TLS port: reports of training programs, and pages for readers with rights on all namespaces. Listens
+/// at once; serves as soon as there is a certificate.
 async fn serve_tls(
     listen: SocketAddr,
     endpoint: Arc<Progress>,
@@ -181,7 +180,7 @@ async fn serve_tls(
     let limits = Limits {
         connections: PROGRESS_CONNECTIONS,
         streams: PROGRESS_STREAMS,
-        // Never the bound: one connection's requests must not be another one's 503.
+        // Never the limiting bound: one connection's requests must not cause another's 503.
         requests: PROGRESS_CONNECTIONS * PROGRESS_STREAMS as usize,
         ..Limits::default()
     };
@@ -214,7 +213,7 @@ fn settings(args: &RunArgs) -> anyhow::Result<Settings> {
     Ok(Settings { scheduler, ..Settings::default() })
 }
 
-/// The flag, else the host's name with a random part: two processes on one host are two candidates.
+/// The flag, else the host name with a random part: two processes on one host are two candidates.
 fn identity(args: &RunArgs) -> anyhow::Result<String> {
     if let Some(identity) = &args.identity {
         return Ok(identity.clone());
@@ -253,8 +252,8 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
     let Some(Held { leadership, renewing, succeeds_itself }) = won else { return Ok(()) };
     with.metrics.leader.set(1);
 
-    // Another leader may have written what our watches have not shown yet. An earlier process of our own ended before our first
-    // lists, which are consistent: after an outage each kind is listed once.
+    // Another leader may have written what our watches have not shown yet. An earlier process of our own
+    // ended before our first lists, which are consistent, so after an outage each kind is listed once.
     let caught_up = tokio::select! {
         () = caches::catch_up(&with.client, &with.index), if !succeeds_itself => true,
         () = std::future::ready(()), if succeeds_itself => true,
@@ -333,14 +332,14 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
     let lost = tokio::select! {
         () = stop.cancelled() => false,
         () = leadership.lost() => true,
-        // As after a lost leadership: what was kept in memory is not to be trusted.
+        // As after a lost leadership: memory is stale.
         () = signals.rewound.notified() => true,
         () = loops_end.cancelled() => true,
     };
     loops_end.cancel();
     let _ = tokio::time::timeout(Duration::from_secs(12), loops.wait()).await;
     with.metrics.leader.set(0);
-    // Released only when nothing of ours writes any more; events change nothing, and the last ones are worth a moment.
+    // Released only after our last write. Events change nothing, and the last ones are worth a short wait.
     lease_end.cancel();
     shared.events.finish();
     let (ended, sent) = tokio::join!(

@@ -1,7 +1,7 @@
-//! Pages about jobs of all namespaces: `/forecasts` and `/snapshot`, on the port with certificates.
+//! Pages on jobs of all namespaces: `/forecasts` and `/snapshot`, on the TLS port.
 //!
-//! Whoever reads them shows a bearer token and has the right to `get` the page's path as a non-resource URL; the chart's
-//! ClusterRole `andreas-plan-reader` grants both. Few are made at a time: they are large.
+//! A reader needs a bearer token and the right to `get` the page's path as a non-resource URL. The chart's
+//! ClusterRole `andreas-plan-reader` grants both. Few are built at a time, because they are large.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ use http::{StatusCode, header};
 use serde::Serialize;
 use tokio::sync::Semaphore;
 
-/// Pages made at a time.
+/// Pages built at a time.
 const AT_A_TIME: usize = 2;
-/// A page is sent in pieces of so many bytes, so that the server sees a reader who takes none.
+/// Chunk size of a page, bytes, so that the server notices a stalled reader.
 const PIECE: usize = 64 * 1024;
 
-/// The pages behind authentication and authorization, few at a time.
+/// The pages behind authentication and authorization, with limited concurrency.
 pub fn protected(pages: Router, access: Arc<Access>) -> Router {
     let turns = Arc::new(Semaphore::new(AT_A_TIME));
     pages.layer(from_fn_with_state(turns, in_turn)).layer(from_fn_with_state(access, guard))
@@ -34,7 +34,7 @@ async fn in_turn(State(turns): State<Arc<Semaphore>>, request: Request, next: Ne
     answer
 }
 
-/// A value as JSON, made on a thread that may take its time.
+/// A value as JSON, serialized on a blocking thread.
 pub fn json(value: &impl Serialize) -> Response {
     let text = match tokio::task::block_in_place(|| serde_json::to_vec(value)) {
         Ok(text) => Bytes::from(text),

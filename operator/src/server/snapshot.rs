@@ -1,6 +1,7 @@
-//! `GET /snapshot`: what the last plan was made from, so that it can be made again anywhere.
+//! `GET /snapshot`: the last plan's input, to reproduce the plan anywhere.
 //!
-//! It names jobs of all namespaces, so it is behind [`super::pages`]. Only the leader plans; a follower answers 503.
+//! It names jobs of all namespaces, so it is behind [`super::pages`]. Only the leader plans; a follower
+//! answers 503.
 
 use std::sync::Arc;
 
@@ -13,13 +14,13 @@ use http::StatusCode;
 use parking_lot::Mutex;
 use serde::Serialize;
 
-/// The door to the last plan's snapshot, open once there is one.
+/// Access to the last plan's snapshot, available after the first plan.
 #[derive(Clone, Default)]
 pub struct Snapshots {
     last: Arc<Mutex<Option<Arc<Saved>>>>,
 }
 
-/// A snapshot, and how it was planned: what `kubectl andreas plan --snapshot` reads.
+/// A snapshot and its planner options, the input of `kubectl andreas plan --snapshot`.
 #[derive(Debug, Serialize)]
 struct Saved {
     #[serde(flatten)]
@@ -29,7 +30,7 @@ struct Saved {
 }
 
 impl Snapshots {
-    /// A plan was made of this.
+    /// Stores a plan's input.
     pub fn keep(&self, snapshot: Snapshot, options: Options) {
         *self.last.lock() = Some(Arc::new(Saved { snapshot, options }));
     }
@@ -70,7 +71,7 @@ mod tests {
     async fn what_is_served_plans_as_the_operator_planned() {
         let door = Snapshots::default();
         assert_eq!(ask(&door).await.0, StatusCode::SERVICE_UNAVAILABLE);
-        // Numbers that have no short decimals, and a third of a second.
+        // Numbers without short decimals, and a third of a second.
         let snapshot: Snapshot = serde_json::from_value(json!({
             "now": 1_000.0 / 3.0, "tariff": [[0, 0.2 / 3.6e6]],
             "gpu_types": [{"name": "T4", "idle": 10, "max": 70}],

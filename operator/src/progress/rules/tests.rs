@@ -1,4 +1,4 @@
-//! Given what the status holds; when a report comes; then it is worth a write, or not, or later.
+//! Given a status; when a report comes; then it is written, deferred or ignored.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -40,7 +40,7 @@ fn claim(milli_percent: i32) -> Claim {
     Claim { milli_percent, stepwise: true, forced_end: false }
 }
 
-/// A report of attempt 2, judged when it comes by a replica that has heard nothing before.
+/// A report of attempt 2, judged by a replica without earlier reports.
 fn judged(
     held: &TrainingJobStatus,
     timeout: Option<&str>,
@@ -71,7 +71,7 @@ fn only_forward_by_a_percent_and_ten_seconds() {
 fn a_slow_run_is_written_before_its_progress_timeout_by_whichever_replica_hears_of_it() {
     let held = status(progress(2, 40_000, 100));
     let judge = |timeout, milli, seconds| judged(&held, Some(timeout), claim(milli), seconds, 500);
-    // A third of 90 s, also where a percent would wait for longer.
+    // A third of 90 s, even if one per cent takes longer.
     assert_eq!(judge("90s", 40_001, 120), Verdict::Later(Duration::from_secs(10)));
     assert!(matches!(judge("90s", 40_001, 130), Verdict::Write(p) if p.milli_percent == 40_001));
     assert!(matches!(judge("90s", 42_000, 130), Verdict::Write(_)));
@@ -120,11 +120,11 @@ fn a_new_attempt_may_start_lower_and_its_pace_is_its_own() {
 
 #[test]
 fn an_attempt_that_is_over_moves_nothing() {
-    // Given the third attempt, which has reported, on a replica that still holds a claim of the second.
+    // Given a third attempt with reports, on a replica that still defers a claim of the second.
     let mut held = status(progress(3, 10_000, 100));
     held.allocation.as_mut().expect("held").attempt = 3;
     assert_eq!(judged(&held, None, claim(70_000), 200, 1), Verdict::Nothing);
-    // And none at all.
+    // And without any allocation.
     held.allocation = None;
     assert_eq!(judged(&held, None, claim(70_000), 200, 1), Verdict::Nothing);
 }
@@ -138,7 +138,7 @@ fn the_hundred_of_an_early_stop_is_remembered_but_not_believed() {
 
 #[test]
 fn the_hundred_at_the_end_of_a_whole_run_is_its_last_count() {
-    // Given a run whose callback, once in 5 s, said 66 % last, which was not worth a write.
+    // Given a run whose callback reports every 5 s and last reported 66 %, which was not worth a write.
     let held = status(progress(2, 33_000, 5));
     let mut history = ReportHistory::new(2, None, None, at(0));
     history.record(claim(33_000), at(5));
@@ -148,7 +148,7 @@ fn the_hundred_at_the_end_of_a_whole_run_is_its_last_count() {
         panic!("not written")
     };
     assert_eq!((end.milli_percent, end.ended), (100_000, true));
-    // When it comes too soon for that, what was heard last stands.
+    // When it comes too soon for that, the last report stands.
     let report = Report { at: at(11), ..report };
     let Verdict::Write(end) = judge(&held, &spec(None), &report, &history, at(11), 1) else {
         panic!("not written")
@@ -171,7 +171,7 @@ fn the_last_percent_is_written_whenever_it_comes() {
     assert!(matches!(verdict, Verdict::Write(p) if p.milli_percent == 100_000));
 }
 
-/// What a replica knows that heard a run of ten epochs say those percentages at those seconds.
+/// The history of a replica that received these percentages at these seconds from a run of ten epochs.
 fn history_of(claims: &[(i32, i64)]) -> ReportHistory {
     let mut history = ReportHistory::new(2, None, None, at(0));
     for (percent, second) in claims {
@@ -182,13 +182,13 @@ fn history_of(claims: &[(i32, i64)]) -> ReportHistory {
 
 #[test]
 fn a_pace_is_timed_between_reports_and_not_from_the_start() {
-    // Given a program that imports for a minute and then takes 10 s for an epoch.
+    // Given a program that imports for a minute and then takes 10 s per epoch.
     let history = history_of(&[(1, 61), (5, 65), (11, 71), (21, 81)]);
     let report = Report { attempt: 2, claim: claim(21_000), at: at(81) };
     let judged = |held: &TrainingJobStatus| judge(held, &spec(None), &report, &history, at(81), 1);
     let Verdict::Write(written) = judged(&status(json!(null))) else { panic!("not written") };
     assert_eq!((written.millis_per_epoch, written.timed_milli_epochs), (10_000, 2_000));
-    // Where another replica heard much more, its word stands.
+    // If another replica timed much more, its pace stands.
     let mut held = progress(2, 1_000, 61);
     held["millisPerEpoch"] = 11_000.into();
     held["timedMilliEpochs"] = 9_000.into();
@@ -209,17 +209,17 @@ fn a_pace_outside_of_its_interval_is_written_at_once_and_once() {
         let report = Report { attempt: 2, claim: claim(percent * 1_000), at: at(second) };
         judge(held, &spec(None), &report, &history_of(claims), at(second), running)
     };
-    // Half an epoch says little.
+    // Half an epoch is too little.
     assert!(matches!(verdict(&held, &[(1, 61), (6, 66)], 500), Verdict::Later(_)));
     let Verdict::Write(news) = verdict(&held, &[(1, 61), (11, 71)], 500) else { panic!("not written") };
     assert_eq!(news.millis_per_epoch, 10_000);
-    // The same again is no news, nor is what goes as predicted.
+    // A repeated deviation is not written at once, nor is a pace as predicted.
     let told = TrainingJobStatus { progress: Some(news), ..held.clone() };
     assert!(matches!(verdict(&told, &[(1, 61), (11, 71), (12, 72)], 500), Verdict::Later(_)));
     assert!(matches!(verdict(&held, &[(1, 61), (11, 66)], 500), Verdict::Later(_)));
 }
 
-/// What a program may post: numbers that a run has, and such as none can have.
+/// Values that a program may post: valid and invalid numbers.
 fn posted() -> impl Strategy<Value = Value> {
     let percent = prop_oneof![
         3 => (0..1_000_i32).prop_map(|tenths| json!(f64::from(tenths) / 10.0)),
@@ -237,7 +237,7 @@ fn posted() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Seconds to the next report; now and then the clock is set, also back.
+/// Seconds to the next report; sometimes the clock is set, also back.
 fn wait() -> impl Strategy<Value = i64> {
     prop_oneof![5 => 0..30_i64, 1 => -600..600_i64]
 }
@@ -245,7 +245,7 @@ fn wait() -> impl Strategy<Value = i64> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Given a program that posts anything, and a clock that is set back now and then.
+    /// Given a program that posts any value, and a clock that is sometimes set back.
     #[test]
     fn progress_never_goes_back_and_its_pace_is_a_time_whatever_is_posted(
         posts in vec((posted(), wait()), 1..40),

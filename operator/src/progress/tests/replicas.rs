@@ -1,5 +1,5 @@
-//! Given a job and a replica that hears of it, leader or not; when reports come, time passes and others write too; then the
-//! right things are written and remembered, and nobody is told or given more than their own.
+//! Given a job and a replica with reports, leader or not; when reports, time and other writers interact; then
+//! the right state is written and kept, and nothing leaks between tenants.
 
 use std::net::SocketAddr;
 
@@ -20,7 +20,7 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).expect("a time")
 }
 
-/// The job in attempt `attempt`, with progress (attempt, thousandths of a percent) that was reported at second 0.
+/// The job in attempt `attempt`, with progress (attempt, thousandths of a percent) reported at second 0.
 fn job(version: u64, attempt: i64, progress: (i64, i32)) -> SlimTrainingJob {
     job_at(version, attempt, progress, 0)
 }
@@ -67,7 +67,7 @@ impl World {
         self.progress.take(&key(), &job, attempt, claim, at(second)).await.expect("taken")
     }
 
-    /// The loop of this replica, from one second to another.
+    /// Runs this replica's loop from one second to another.
     async fn run(&self, from: i64, to: i64) {
         for second in from..to {
             self.progress.write_due(at(second)).await;
@@ -97,28 +97,28 @@ impl World {
     }
 }
 
-/// The answer to a write of what was reported at `second`.
+/// The response to a write of the report at `second`.
 fn wrote(milli_percent: i32, second: u64) -> Answer {
     let at = i64::try_from(second).expect("small");
     let answer = serde_json::to_value(job_at(11 + second, 2, (2, milli_percent), at)).expect("json");
     (Method::PATCH, "/bert/status", 200, answer)
 }
 
-/// What an API server says of a token that is none.
+/// The API server's answer to an invalid token.
 fn not_authenticated() -> Answer {
     (Method::POST, "/tokenreviews", 201, json!({"spec": {}, "status": {"authenticated": false}}))
 }
 
 #[tokio::test]
 async fn a_program_that_hangs_between_whole_percents_is_not_taken_for_one_that_moves() {
-    // Given a job at 40 % that came to 40.5 % and hangs; it goes on saying so.
+    // Given a job at 40 % that reached 40.5 % and hangs while it repeats its report.
     let world = World::new(&job(10, 2, (2, 40_000)), vec![wrote(40_500, 10)]);
     assert_eq!(world.report(2, steps(40_500), 10).await, "later");
     for second in 11..300 {
         world.report(2, steps(40_500), second).await;
         world.run(second, second + 1).await;
     }
-    // Then that one move is written once, and counts from when it came.
+    // Then that one move is written once, and counts from when it was received.
     assert_eq!(world.last(), Some(at(10)));
     assert_eq!(world.written(), [40_500]);
     let at_ = world.server.sent(&Method::PATCH)[0].body["status"]["progress"]["at"].clone();
@@ -127,7 +127,8 @@ async fn a_program_that_hangs_between_whole_percents_is_not_taken_for_one_that_m
 
 #[tokio::test]
 async fn what_a_follower_hears_reaches_the_status_before_the_time_out() {
-    // Given a slow healthy run, 0.1 % every 20 s with a time-out of 90 s, that reports to a replica that only serves.
+    // Given a slow healthy run, 0.1 % every 20 s with a time-out of 90 s, on a replica that is not the
+    // leader.
     let world = World::new(&job(10, 2, (2, 40_000)), Vec::new());
     let mut since = 0;
     for second in (20..400).step_by(20) {
@@ -147,13 +148,13 @@ async fn what_a_follower_hears_reaches_the_status_before_the_time_out() {
 
 #[tokio::test]
 async fn a_deferred_claim_of_an_attempt_that_is_over_overwrites_nothing() {
-    // Given a claim of attempt 2 that waits here, while another replica hears of attempt 3.
+    // Given a deferred claim of attempt 2 here, while another replica gets reports of attempt 3.
     let world = World::new(&job(10, 2, (2, 40_000)), Vec::new());
     assert_eq!(world.report(2, steps(45_000), 5).await, "later");
     world.progress.index.lock().apply(job(20, 3, (3, 12_000)));
     world.run(5, 100).await;
     assert!(world.written().is_empty());
-    // And where this replica learns of it only by the conflict.
+    // Also if this replica learns of it only by the conflict.
     let live = serde_json::to_value(job(20, 3, (3, 12_000))).expect("json");
     let world = World::new(
         &job(10, 2, (2, 40_000)),
@@ -186,7 +187,7 @@ async fn nobody_learns_which_jobs_there_are() {
     let not_there = world.post("gpt", "x", [10, 0, 0, 2]).await;
     assert_eq!(there.0, StatusCode::FORBIDDEN);
     assert_eq!(there, not_there);
-    // Nor by asking until it is too much: with one token, and with many.
+    // Nor by too many requests: with one token, and with many.
     for (token, code) in [("same", StatusCode::FORBIDDEN), ("many", StatusCode::TOO_MANY_REQUESTS)] {
         for (job, host) in [("bert", 3), ("gpt", 4)] {
             let mut last = StatusCode::OK;
