@@ -1,4 +1,4 @@
-//! Many replays side by side.
+//! Runs many replays in parallel.
 
 use andreas_planner::{MethodName, Options, plan};
 use rayon::prelude::*;
@@ -7,7 +7,7 @@ use crate::engine::{Conditions, Knowledge, PredictionError, SimulationError, rep
 use crate::outcome::{DecisionTimes, Outcome};
 use crate::scenario::Scenario;
 
-/// One replay to make.
+/// One replay to run.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The method.
@@ -16,23 +16,23 @@ pub struct Setup {
     pub seed: u64,
     /// Its trials.
     pub trials: u64,
-    /// Errors of predictions.
+    /// Prediction errors.
     pub error: PredictionError,
-    /// What the planner knows.
+    /// What the planner knows of times and watts.
     pub knowledge: Knowledge,
-    /// What tells this variant from others of the same method; may be empty.
+    /// Distinguishes variants of the same method; may be empty.
     pub label: String,
 }
 
-/// What a batch asks of whoever runs it.
+/// Callbacks of a batch: a clock and progress.
 pub trait Watch: Sync {
-    /// Seconds since any instant, for the times of decisions.
+    /// Seconds since any fixed instant, to time decisions.
     fn seconds(&self) -> f64;
-    /// So many jobs more have ended in one of the replays.
+    /// Reports that this many more jobs have ended in one of the replays.
     fn ended(&self, jobs: usize);
 }
 
-/// Makes all replays, as many at a time as there are cores. Results are in the order of the setups.
+/// Runs all replays, as many in parallel as there are cores. Results are in the order of the setups.
 ///
 /// # Errors
 /// The first [`SimulationError`], with its method.

@@ -1,13 +1,13 @@
-//! Replays of workloads on described clusters, under any method of the planner.
+//! Replays workloads on described clusters, with any planning method.
 //!
-//! **Holds** the [`Scenario`] (cluster, rules, jobs as they truly are), the discrete-event [`replay`] of it, the accounting,
-//! the [`readers`] of traces and tables, and the [`report`]s.
+//! **Contains** the [`Scenario`] (cluster, policy settings, true jobs), its discrete-event [`replay`], the
+//! accounting, the [`readers`] of traces and tables, and the [`report`]s.
 //!
-//! **Flows**: files in, scenarios; at every event a `Snapshot` to the planner's door, the same type and door as the operator's, and its
-//! plan carried out; [`Outcome`]s out, as table, JSON or a page of HTML.
+//! **Data flow**: files become scenarios. At every event the planner gets a `Snapshot`, through the
+//! operator's API and type, and its plan is carried out. [`Outcome`]s become a table, JSON or an HTML page.
 //!
-//! **Must never be here**: a policy, Kubernetes, the network, a clock. Time is the trace's; who wants to know how long decisions
-//! take measures around its own call of the planner.
+//! **Not allowed**: policies, Kubernetes, the network, a clock. Time is the trace's; callers measure decision
+//! times around their call of the planner.
 
 mod batch;
 mod engine;

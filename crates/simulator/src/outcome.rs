@@ -1,4 +1,4 @@
-//! What came of a replay.
+//! Results of a replay.
 
 use std::sync::Arc;
 
@@ -6,30 +6,30 @@ use andreas_core::{JobId, Joules, Money, NodeName, Seconds, Time, Watts};
 use andreas_planner::MethodName;
 use serde::Serialize;
 
-/// A replay and how long its decisions took.
+/// A replay and the time of its decisions.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     /// The method.
     pub method: MethodName,
-    /// What the caller calls the variant (a level of errors, of the budget); empty for none.
+    /// The caller's name of the variant (a level of errors, of the budget); empty for none.
     pub label: String,
     /// Its seed.
     pub seed: u64,
-    /// What came of it.
+    /// The results.
     #[serde(flatten)]
     pub replayed: Replayed,
-    /// Wall time of decisions: the only part that differs from run to run.
+    /// Wall time of decisions, the only part that is not reproducible.
     pub decision_times: DecisionTimes,
 }
 
-/// Everything that is known after a replay.
+/// All results of a replay.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Replayed {
     /// Totals.
     pub summary: Summary,
-    /// Every job.
+    /// Results per job.
     pub jobs: Vec<JobOutcome>,
-    /// What ran where and when.
+    /// Runs of jobs: place and time.
     #[serde(skip)]
     pub segments: Vec<Segment>,
     /// Power over time: each point holds until the next.
@@ -42,25 +42,25 @@ pub struct Replayed {
 pub struct Summary {
     /// Jobs of the workload.
     pub jobs: usize,
-    /// Jobs that never ended, because no node could ever take them.
+    /// Jobs that never ended because no node could hold them.
     pub unfinished: usize,
-    /// Energy of jobs and busy nodes, and lateness, in money. Idle GPUs are apart.
+    /// Cost of energy (jobs and busy nodes) and lateness, without idle GPUs.
     pub total: Money,
-    /// With idle GPUs.
+    /// The same with idle GPUs.
     pub total_with_idle: Money,
-    /// Energy of jobs and overhead of busy nodes in money (or the catalogue's price).
+    /// Cost of the energy of jobs and overhead of busy nodes (or the catalogue's price).
     pub energy_cost: Money,
-    /// Energy of idle GPUs in money.
+    /// Cost of the energy of idle GPUs.
     pub idle_cost: Money,
-    /// Tardiness in money.
+    /// Cost of tardiness.
     pub tardiness_cost: Money,
-    /// Fixed price of misses.
+    /// Fixed cost of missed deadlines.
     pub miss_cost: Money,
-    /// Time in the system in money.
+    /// Cost of time in the system.
     pub turnaround_cost: Money,
     /// Energy of the jobs' GPUs.
     pub job_energy: Joules,
-    /// Energy of busy nodes apart from GPUs.
+    /// Energy of busy nodes without their GPUs.
     pub overhead_energy: Joules,
     /// Energy of GPUs that held no job.
     pub idle_energy: Joules,
@@ -72,15 +72,15 @@ pub struct Summary {
     pub tardiness: Seconds,
     /// Mean time from submission to end.
     pub mean_turnaround: Seconds,
-    /// 95th percentile of it.
+    /// 95th percentile of the turnaround time.
     pub p95_turnaround: Seconds,
-    /// Starts of jobs that had been started before.
+    /// Starts of jobs after their first.
     pub restarts: usize,
-    /// Training lost with stops and failures, in seconds.
+    /// Training time lost by stops and failures, in seconds.
     pub lost_work: Seconds,
-    /// Jobs that a failing node ended.
+    /// Job runs ended by a failing node.
     pub failures: usize,
-    /// Decisions whose budgeted power was above the budget.
+    /// Decisions with a budgeted power above the budget.
     pub planned_violations: usize,
     /// Time above the budget.
     pub violation_time: Seconds,
@@ -94,70 +94,70 @@ pub struct Summary {
     pub mean_gap: Option<f64>,
 }
 
-/// What came of a job.
+/// Results of a job.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JobOutcome {
-    /// Which.
+    /// The job.
     pub id: JobId,
-    /// When it was submitted.
+    /// Submission time.
     pub submit: Time,
-    /// When it should have ended.
+    /// Deadline.
     pub deadline: Option<Time>,
-    /// When it first started.
+    /// First start.
     pub start: Option<Time>,
-    /// When it ended.
+    /// End.
     pub finish: Option<Time>,
     /// Energy of its GPUs.
     pub energy: Joules,
-    /// Its lateness in money.
+    /// Cost of its lateness.
     pub lateness_cost: Money,
     /// Starts after the first.
     pub restarts: u32,
 }
 
-/// A stretch of a job on the same GPUs.
+/// A period of a job on the same GPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Segment {
     /// Index of the job in the outcome.
     pub job: usize,
-    /// Where.
+    /// Its nodes.
     pub nodes: Arc<[NodeName]>,
-    /// GPUs on each.
+    /// GPUs per node.
     pub gpus: u32,
-    /// From.
+    /// Start.
     pub from: Time,
-    /// To.
+    /// End.
     pub to: Time,
 }
 
 /// Power from an instant on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PowerPoint {
-    /// From when.
+    /// The instant.
     pub at: Time,
     /// GPUs with jobs.
     pub jobs: Watts,
-    /// Busy nodes apart from GPUs.
+    /// Busy nodes without their GPUs.
     pub overhead: Watts,
-    /// GPUs without job.
+    /// GPUs without a job.
     pub idle: Watts,
     /// The budget.
     pub budget: Option<Watts>,
 }
 
-/// How long decisions took, in milliseconds of wall time.
+/// Wall time of decisions in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct DecisionTimes {
     /// Mean.
     pub mean_ms: f64,
     /// 99th percentile.
     pub p99_ms: f64,
-    /// Longest.
+    /// Maximum.
     pub max_ms: f64,
 }
 
 impl DecisionTimes {
-    /// Of these times in seconds.
+    /// From times in seconds.
     pub fn of(mut seconds: Vec<f64>) -> Self {
         seconds.sort_by(f64::total_cmp);
         let count = seconds.len().max(1) as f64;
@@ -169,7 +169,7 @@ impl DecisionTimes {
     }
 }
 
-/// The smallest value that at least this share of sorted values does not exceed; 0 of none.
+/// The smallest value with at least this share of sorted values at or below it; 0 if there are none.
 pub(crate) fn percentile(sorted: &[f64], share: f64) -> f64 {
     let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(0.0)

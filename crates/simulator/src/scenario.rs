@@ -1,4 +1,4 @@
-//! A cluster, its rules, and the jobs that will come, as they truly are.
+//! A cluster, its policy settings, and the true data of the future jobs.
 
 use std::collections::BTreeMap;
 
@@ -6,58 +6,58 @@ use andreas_core::{CostRate, GpuType, JobId, NodeName, Seconds, Steps, Tariff, T
 use andreas_planner::{Accounting, GpuTypeInfo, Job, Lateness, Namespace, Node};
 use andreas_predictor::Features;
 
-/// What is replayed.
+/// Input of a replay.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// What it is called in reports.
+    /// Its name in reports.
     pub name: String,
     /// GPU types of the nodes.
     pub gpu_types: Vec<GpuTypeInfo>,
     /// Nodes.
     pub nodes: Vec<Node>,
-    /// Namespaces with tickets; one that is not here has one ticket.
+    /// Namespaces with tickets; default 1 ticket.
     pub namespaces: Vec<Namespace>,
-    /// Price of energy, PUE included.
+    /// Price of energy, including PUE.
     pub tariff: Tariff,
     /// Power budget of nodes and GPUs.
     pub budget: Option<Steps<Watts>>,
-    /// What lateness costs. The bill never uses the ageing.
+    /// Cost of lateness. The bill never uses ageing.
     pub lateness: Lateness,
-    /// What a started job loses when it starts again, >= 0. It holds its GPUs and draws its power meanwhile.
+    /// Seconds that a restart takes, >= 0. The job holds its GPUs and draws its full power meanwhile.
     pub restart: Seconds,
-    /// Training time between checkpoints; what was done since the last one is lost with a stop. 0: nothing ever is.
+    /// Training time between checkpoints; a stop loses the work since the last one. 0: never any loss.
     pub checkpoint: Seconds,
-    /// Longest time between decisions; none: decisions are made at events only.
+    /// Maximum time between decisions; `None`: decisions are made at events only.
     pub tick: Option<Seconds>,
-    /// Money per second of a node by its type and the number of its GPUs in use, instead of watts: the accounting of
-    /// the published ANDREAS simulator.
+    /// Money per second of a node by its type and its GPUs in use, instead of watts: the accounting of the
+    /// published ANDREAS simulator.
     pub catalogue: Option<BTreeMap<GpuType, Vec<CostRate>>>,
-    /// Nodes that fail.
+    /// Failures of nodes.
     pub failures: Vec<Failure>,
     /// Jobs in order of submission, waiting, with their true times and powers.
     pub jobs: Vec<Job>,
-    /// What users say of their jobs' models, for replays with predicted times; of a job that is not here, nothing.
+    /// Features from users, for replays with predicted times; other jobs have none.
     pub features: BTreeMap<JobId, Features>,
 }
 
-/// A node is gone for a while.
+/// A temporary failure of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failure {
-    /// Which.
+    /// The node.
     pub node: NodeName,
-    /// From when.
+    /// Start.
     pub at: Time,
-    /// For how long.
+    /// Duration.
     pub duration: Seconds,
 }
 
 impl Scenario {
-    /// How the planner is to account for energy here.
+    /// The planner's cost model of energy in this scenario.
     pub fn accounting(&self) -> Accounting {
         self.catalogue.clone().map_or(Accounting::Predicted, Accounting::Catalogue)
     }
 
-    /// Puts jobs in order of submission, and by name among equals.
+    /// Sorts jobs by submission, then by name.
     pub fn sort(&mut self) {
         self.jobs.sort_by(|a, b| a.submit.total_cmp(&b.submit).then_with(|| a.id.cmp(&b.id)));
     }

@@ -1,4 +1,4 @@
-//! Predictions that are wrong, and what measured epochs teach about them.
+//! Prediction errors, and their correction by measured epochs.
 
 use andreas_core::{GpuType, Seconds};
 use andreas_planner::{Estimate, Job};
@@ -6,24 +6,25 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
-/// How wrong predicted times are. Powers are always predicted rightly.
+/// Error model of predicted times. Predicted powers are always correct.
 ///
-/// The logarithm of predicted / true time is `a + b`, with `a` normal per job and `b` normal per job and GPU type, of
-/// equal variance (the model of the closed-loop studies this simulator repeats).
+/// The logarithm of predicted / true time is `a + b`. `a` is normal per job, `b` normal per job and GPU type,
+/// of equal variance. This is the model of the closed-loop studies that this simulator repeats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct PredictionError {
-    /// Mean absolute error as a share of the truth; 0 = none.
+    /// Mean absolute error as a share of the true time; 0 = none.
     pub mape: f64,
     /// Whether the first whole epoch on a type corrects the predictions.
     pub corrected: bool,
-    /// Whether the planner is told how uncertain the predictions are.
+    /// Whether the planner knows the uncertainty of the predictions.
     pub stated: bool,
     /// Seed.
     pub seed: u64,
 }
 
 impl PredictionError {
-    /// Standard deviation of the logarithm: the solution s of `E|exp(sZ) - 1| = exp(s^2/2) erf(s / sqrt 2) = mape`.
+    /// Standard deviation of the logarithm: the solution s of `E|exp(sZ) - 1| = exp(s^2/2) erf(s / sqrt 2) =
+    /// mape`.
     fn sigma(&self) -> f64 {
         let error = |s: f64| libm::exp(s * s / 2.0) * libm::erf(s / std::f64::consts::SQRT_2);
         let (mut low, mut high) = (0.0, 3.0);
@@ -35,19 +36,19 @@ impl PredictionError {
     }
 }
 
-/// What is believed of a job, and what has been measured.
+/// Predictions and measurements of a job.
 #[derive(Debug)]
 pub(super) struct Belief {
     /// Logarithm of predicted / true, by type.
     errors: Vec<(GpuType, f64)>,
     measured: Vec<GpuType>,
-    /// Variance of one of the two parts.
+    /// Variance of each of the two parts.
     variance: f64,
     stated: bool,
 }
 
 impl Belief {
-    /// The belief about job number `index`; none if predictions are right.
+    /// The belief about job number `index`; `None` for exact predictions.
     pub fn new(error: &PredictionError, job: &Job, index: usize) -> Option<Self> {
         if error.mape <= 0.0 {
             return None;
@@ -63,18 +64,18 @@ impl Belief {
         Some(Self { errors, measured: Vec::new(), variance: sigma * sigma, stated: error.stated })
     }
 
-    /// Whether an epoch on this type would teach something.
+    /// Whether an epoch on this type would give new information.
     pub fn curious(&self, kind: &GpuType) -> bool {
         !self.measured.contains(kind)
     }
 
-    /// A whole epoch was measured on this type.
+    /// Records a whole epoch on this type.
     pub fn measure(&mut self, kind: &GpuType) {
         self.measured.push(kind.clone());
     }
 
-    /// The table the planner sees: exact where measured; elsewhere corrected by the part of the error that is expected to
-    /// be the job's own (the mean of a normal prior given the measured sums).
+    /// The table for the planner: exact where measured. Elsewhere it is corrected by the expected error of
+    /// the job itself, the mean of a normal prior given the measured sums.
     pub fn table(&self, truth: &[Estimate]) -> Vec<Estimate> {
         let of = |kind: &GpuType| self.errors.iter().find(|(k, _)| k == kind).map_or(0.0, |(_, e)| *e);
         let n = self.measured.len() as f64;
@@ -96,7 +97,7 @@ impl Belief {
     }
 }
 
-/// A standard normal number (Box and Muller).
+/// A standard normal random number (Box and Muller).
 pub(super) fn normal(dice: &mut ChaCha8Rng) -> f64 {
     let (u, v): (f64, f64) = (dice.random(), dice.random());
     libm::sqrt(-2.0 * libm::log(1.0 - u)) * libm::cos(2.0 * std::f64::consts::PI * v)

@@ -1,42 +1,42 @@
-//! Why a replay cannot go on.
+//! Errors of a replay.
 
 use andreas_core::{JobId, NodeName, Time};
 use andreas_planner::SnapshotError;
 
-/// Why a replay ended early. All are faults of the scenario or of the method, never of the replay's course.
+/// The reason why a replay ended early: always a fault of the scenario or of the method.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SimulationError {
-    /// The planner refused the snapshot.
+    /// The planner rejected the snapshot.
     #[error("the planner refused a snapshot at {at}: {source}")]
     Refused {
-        /// When.
+        /// Time of the decision.
         at: Time,
-        /// Why.
+        /// The planner's error.
         source: SnapshotError,
     },
     /// The plan puts a job where it cannot run.
     #[error("at {at}, {job} was put on {nodes:?}, where it cannot run")]
     Impossible {
-        /// When.
+        /// Time of the decision.
         at: Time,
-        /// Which.
+        /// The job.
         job: JobId,
-        /// Where.
+        /// The planned nodes.
         nodes: Vec<NodeName>,
     },
     /// The plan uses more GPUs than a node has.
     #[error("at {at}, {used} GPUs of {node} were given out, and it has {has}")]
     OverCapacity {
-        /// When.
+        /// Time of the decision.
         at: Time,
-        /// Where.
+        /// The node.
         node: NodeName,
-        /// GPUs given out.
+        /// GPUs used by the plan.
         used: u32,
-        /// GPUs there.
+        /// GPUs of the node.
         has: u32,
     },
-    /// A failure names a node that there is not.
+    /// A failure names an unknown node.
     #[error("failures: no node is called {0}")]
     NoSuchNode(NodeName),
 }

@@ -1,8 +1,8 @@
-//! Replays in which times and watts are not known but predicted, by the predictor of the product.
+//! Replays with predicted times and watts, by the product's predictor.
 //!
-//! **In**: what the user says of a job (features, perhaps a table that is off), and the epochs that it trains. **Out**: the
-//! table that the planner sees. A job is a family of its own: no two share what is observed, but jobs of one model are known to be.
-//! Nothing but whole epochs is observed; watts as an agent would meter them.
+//! **In**: the user's data of a job (features, possibly an inaccurate table) and its trained epochs. **Out**:
+//! the table for the planner. Each job has its own profile: observations are not shared, but the model name
+//! is known. Only whole epochs are observed; watts are as an agent measures them.
 
 use std::collections::BTreeMap;
 
@@ -19,41 +19,41 @@ use super::error::normal;
 use super::live::Run;
 use crate::scenario::Scenario;
 
-/// Single epochs of a run differ from its mean by so much (standard deviation of the logarithm), in time and in watts.
+/// Noise of single epochs in time and watts: standard deviation of the logarithm.
 const EPOCH_NOISE: f64 = 0.05;
-/// What an unknown run is thought to take while none has ended: the product's `defaultRunTime`.
+/// Assumed time of an unknown run while none has ended: the product's `defaultRunTime`.
 const DEFAULT_RUN: Seconds = Seconds(14_400.0);
-/// Ended jobs that a fit remembers, the newest; the predictor's own bounds come after.
+/// Maximum ended jobs in a fit, the newest; the predictor has its own limits beside.
 const REMEMBERED: usize = 512;
-/// A fit is made again when this share of the families is new: early jobs teach most.
+/// Share of new profiles that triggers another fit: early jobs give the most information.
 const NEW_SHARE: f64 = 0.05;
 
 /// What the planner knows of times and watts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum Knowledge {
-    /// Times as they are, but for [`super::PredictionError`]; watts as they are.
+    /// Times with the errors of [`super::PredictionError`]; exact watts.
     #[default]
     Tables,
-    /// What the predictor says of what the user gave, at submission and for good.
+    /// Predictions from the user's data at submission, never updated.
     Unlearned,
-    /// What the predictor says, learning from every epoch and from every job.
+    /// Predictions that learn from every epoch and every job.
     Learning,
-    /// The same with the operator's rule for a job of which nothing is known: it starts on what was asked for, where most
-    /// GPUs are, and stays there for its first epoch.
+    /// The same with the operator's rule for unknown jobs: start with the requested GPUs on the type with the
+    /// most GPUs, and stay there for the first epoch.
     Cautious,
 }
 
-/// What is observed of one job.
+/// Observations of one job.
 #[derive(Debug, Default)]
 pub(super) struct JobEvidence {
     given: Vec<Given>,
     features: Features,
     rows: Vec<Row>,
-    /// Configurations and whole epochs when the table was last made; none: it never was.
+    /// Configurations and whole epochs at the last table; `None` before the first.
     shown_at: Option<(usize, f64)>,
 }
 
-/// One configuration of it.
+/// Observations of one configuration.
 #[derive(Debug)]
 struct Row {
     at: Configuration,
@@ -96,14 +96,14 @@ impl JobEvidence {
         !self.rows.iter().any(|row| row.at == at && row.epochs >= 1.0)
     }
 
-    /// So many more whole epochs were trained there; seed and stream are those of their noise.
+    /// Adds whole epochs trained there; seed and stream are those of their noise.
     pub fn observe(&mut self, run: &Run, epochs: u32, now: Time, (seed, stream): (u64, u64)) {
         let (at, pace, watts) = (configuration(&run.place), run.pace, run.watts);
         let row = match self.rows.iter().position(|row| row.at == at) {
             Some(i) => &mut self.rows[i],
             None => {
                 let mut dice = ChaCha8Rng::seed_from_u64(seed);
-                // Apart from the streams of the jobs' own errors.
+                // Separate from the streams of the jobs' own errors.
                 dice.set_stream((stream + 1) << 16 | self.rows.len() as u64);
                 self.rows.push(Row { at, pace, watts, epochs: 0.0, noise: (0.0, 0.0), seen: now, dice });
                 let last = self.rows.len() - 1;
@@ -122,7 +122,7 @@ impl JobEvidence {
         (self.rows.len(), self.rows.iter().map(|row| row.epochs).sum())
     }
 
-    /// Enough is new for another table: a configuration, or twice as many epochs.
+    /// Whether a new table is due: a new configuration, or twice as many epochs.
     fn news(&self) -> bool {
         let (rows, epochs) = self.seen();
         self.shown_at
@@ -139,10 +139,10 @@ fn configuration(place: &Placement) -> Configuration {
     }
 }
 
-/// The predictor, and what it is fitted on.
+/// The predictor and its training data.
 #[derive(Debug)]
 pub(super) struct Learner {
-    /// Whether anything that is observed is used.
+    /// Whether observations are used.
     pub learning: bool,
     cautious: bool,
     models: Vec<GpuModel>,
@@ -151,14 +151,14 @@ pub(super) struct Learner {
     predictor: Predictor,
     ended: Vec<Profile>,
     run_times: Vec<Seconds>,
-    /// Families that are new since the last fit, and those of that fit.
+    /// Number of new profiles since the last fit, and of profiles in that fit.
     news: (usize, usize),
-    /// Counts fits: whoever was shown an older one is shown anew.
+    /// Number of fits; tables of an older one are renewed.
     pub version: u32,
 }
 
 impl Learner {
-    /// None where tables are known.
+    /// `None` where tables are known.
     pub fn new(scenario: &Scenario, knowledge: Knowledge) -> Option<Self> {
         let (learning, cautious) = match knowledge {
             Knowledge::Tables => return None,
@@ -189,7 +189,7 @@ impl Learner {
         })
     }
 
-    /// What is known of a job at its submission; `table` is what its user gives of times, if anything.
+    /// Evidence of a job at its submission; `table` holds the user's times, if any.
     pub fn admit(features: Option<&Features>, table: Option<&[Estimate]>) -> JobEvidence {
         let given = table.unwrap_or_default().iter().map(|row| Given {
             gpu_type: row.gpu_type.clone(),
@@ -205,7 +205,7 @@ impl Learner {
         }
     }
 
-    /// A job has ended after so long on its GPUs.
+    /// Records that a job has ended after this time on its GPUs.
     pub fn ended(&mut self, job: &Job, evidence: &JobEvidence, run_time: Seconds) {
         if !self.learning {
             return;
@@ -218,7 +218,7 @@ impl Learner {
         self.news.0 += 1;
     }
 
-    /// Fits anew where enough is new.
+    /// Fits again if enough data is new.
     pub fn refresh<'a>(&mut self, live: impl Iterator<Item = (&'a Job, &'a JobEvidence)>) {
         let due = (NEW_SHARE * self.news.1 as f64).max(1.0);
         if (self.news.0 as f64) < due {
@@ -231,7 +231,7 @@ impl Learner {
         self.version += 1;
     }
 
-    /// Shows the planner what is thought of a job: its rows, how it spreads, and whether it may be moved.
+    /// Updates the planner's view of a job: its rows, its spread, and whether it may be moved.
     pub fn tell(&self, truth: &Job, evidence: &mut JobEvidence, refitted: bool, shown: &mut Job) {
         if evidence.shown_at.is_some() && !(self.learning && (refitted || evidence.news())) {
             return;
@@ -260,7 +260,7 @@ impl Learner {
         };
     }
 
-    /// One factor for a number of nodes: the median over what can be spread so.
+    /// One factor per number of nodes: the median over the configurations that can use them.
     fn spread(&self, profile: &Profile, prior: &Prior, rows: &[Estimate], spread: &Spread) -> Spread {
         let over: Vec<&Estimate> = rows.iter().filter(|r| r.gpus.0.is_multiple_of(spread.nodes)).collect();
         let asked: Vec<Configuration> =

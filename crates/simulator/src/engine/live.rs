@@ -1,4 +1,4 @@
-//! A job that has arrived and is not done.
+//! A job that was submitted and has not ended.
 
 use std::sync::Arc;
 
@@ -8,18 +8,18 @@ use andreas_planner::{Job, Placement};
 use super::error::Belief;
 use super::learning::JobEvidence;
 
-/// What is true of a job at present; the planner sees only its `Job`.
+/// True state of a job; the planner sees only its `Job`.
 #[derive(Debug)]
 pub(super) struct Live {
-    /// Its number in the scenario.
+    /// Its index in the scenario.
     pub index: usize,
-    /// The truth: times, powers, deadline, weight.
+    /// True times, powers, deadline and weight.
     pub truth: Arc<Job>,
-    /// Where it runs.
+    /// Its present run.
     pub run: Option<Run>,
-    /// Work left, in epochs.
+    /// Remaining epochs.
     pub left: f64,
-    /// When it first started.
+    /// First start.
     pub start: Option<Time>,
     /// Training time since the last checkpoint.
     pub unsaved: Seconds,
@@ -27,11 +27,11 @@ pub(super) struct Live {
     pub restarts: u32,
     /// Energy of its GPUs so far.
     pub energy: Joules,
-    /// What is believed, where predictions are wrong.
+    /// Predictions, in replays with prediction errors.
     pub belief: Option<Belief>,
-    /// What is observed of it, where times are predicted.
+    /// Observations, in replays with predicted times.
     pub evidence: Option<JobEvidence>,
-    /// The fit that its table is of.
+    /// Version of the fit that its table is from.
     pub version: u32,
 }
 
@@ -39,23 +39,23 @@ pub(super) struct Live {
 #[derive(Clone, Debug)]
 pub(super) struct Run {
     pub place: Placement,
-    /// Numbers of its nodes in the scenario.
+    /// Indices of its nodes in the scenario.
     pub nodes: Vec<usize>,
-    /// Since when it has these GPUs.
+    /// Time at which it got these GPUs.
     pub since: Time,
-    /// When it trains: after its restart.
+    /// Time at which it trains: after its restart.
     pub ready: Time,
     /// True seconds per epoch.
     pub pace: f64,
     /// True watts.
     pub watts: f64,
-    /// Epochs trained there, and how many whole ones were looked at.
+    /// Epochs trained there, and number of whole ones observed.
     pub epochs: f64,
     pub observed: u32,
 }
 
 impl Live {
-    /// True seconds per epoch and watts of a placement; none if the job cannot run so.
+    /// True seconds per epoch and watts of a placement; `None` if the job cannot run there.
     pub fn pace(&self, place: &Placement) -> Option<(f64, f64)> {
         let job = &self.truth;
         let total = place.total_gpus();
@@ -75,29 +75,29 @@ impl Live {
         Some((row.epoch.0 * spread * slower, row.power.0 * thriftier))
     }
 
-    /// When it ends if nothing changes.
+    /// Its end if nothing changes.
     pub fn end(&self, now: Time) -> Option<Time> {
         let run = self.run.as_ref()?;
         Some(Time(run.ready.0.max(now.0) + self.left * run.pace))
     }
 
-    /// When its first whole epoch on a type that was not measured yet is done.
+    /// End of its first whole epoch on an unmeasured type.
     pub fn next_observation(&self, trained: Seconds) -> Option<Seconds> {
         let (run, belief) = (self.run.as_ref()?, self.belief.as_ref()?);
         belief.curious(&run.place.gpu_type).then(|| Seconds((run.pace - trained.0).max(0.0)))
     }
 
-    /// When its first whole epoch on a configuration that was never seen is done.
+    /// End of its first whole epoch on an unobserved configuration.
     pub fn first_epoch(&self, now: Time) -> Option<Time> {
         let (run, evidence) = (self.run.as_ref()?, self.evidence.as_ref()?);
         let left = (1.0 - run.epochs).max(0.0) * run.pace;
         evidence.curious(&run.place).then(|| Time(run.ready.0.max(now.0) + left))
     }
 
-    /// Looks at the whole epochs that were trained since the last look; the seed is that of their noise.
+    /// Observes the whole epochs since the last call; the seed is that of their noise.
     pub fn observe(&mut self, now: Time, seed: u64) {
         let (Some(run), Some(evidence)) = (&mut self.run, &mut self.evidence) else { return };
-        // An epoch that ends with the event has ended.
+        // An epoch that ends with the event counts as ended.
         let whole = (run.epochs + 1e-9) as u32;
         if whole > run.observed {
             evidence.observe(run, whole - run.observed, now, (seed, self.index as u64));
@@ -105,7 +105,7 @@ impl Live {
         }
     }
 
-    /// Trains from one instant to a later one.
+    /// Trains between two instants.
     pub fn train(&mut self, from: Time, to: Time, checkpoint: Seconds) {
         let Some(run) = &mut self.run else { return };
         self.energy += Joules(run.watts * (to - from).0);
@@ -119,7 +119,7 @@ impl Live {
         }
     }
 
-    /// Takes its GPUs; what was done since the last checkpoint is done again. Returns the run and the loss.
+    /// Stops the run; work since the last checkpoint is lost. Returns the run and the loss.
     pub fn stop(&mut self) -> Option<(Run, Seconds)> {
         let run = self.run.take()?;
         let lost = std::mem::take(&mut self.unsaved);

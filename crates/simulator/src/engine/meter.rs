@@ -1,4 +1,4 @@
-//! Counts energy, money and watts above the budget.
+//! Measures energy, money and watts above the budget.
 
 use andreas_core::{GpuType, Joules, Money, Seconds, Time, Watts};
 
@@ -7,17 +7,17 @@ use crate::scenario::Scenario;
 
 use super::live::Live;
 
-/// What the cluster draws until the next event.
+/// Draw of the cluster until the next event.
 #[derive(Debug, Default)]
 struct Draw {
     jobs: f64,
     overhead: f64,
     idle: f64,
-    /// Money per second by the catalogue, where there is one.
+    /// Money per second by the catalogue, if there is one.
     catalogue: f64,
 }
 
-/// Adds up.
+/// Sums of a replay.
 #[derive(Debug)]
 pub(super) struct Meter {
     pub power: Vec<PowerPoint>,
@@ -48,7 +48,7 @@ impl Meter {
         &self.used
     }
 
-    /// Counts what is drawn between two events.
+    /// Adds the draw between two events.
     pub fn count(
         &mut self,
         scenario: &Scenario,
@@ -68,7 +68,7 @@ impl Meter {
         sum.idle_energy += Joules(draw.idle * length.0);
         for (begin, end, price) in scenario.tariff.pieces(from, to) {
             let seconds = (end - begin).0;
-            // Where a catalogue says what nodes cost, watts only stand for it.
+            // With a catalogue, watts only stand for its prices.
             if scenario.catalogue.is_none() {
                 sum.energy_cost += price * Joules((draw.jobs + draw.overhead) * seconds);
             }
@@ -77,7 +77,7 @@ impl Meter {
         sum.energy_cost += Money(draw.catalogue * length.0);
         let total = draw.jobs + draw.overhead + draw.idle;
         for (begin, end, budget) in scenario.budget.iter().flat_map(|b| b.pieces(from, to)) {
-            // A microwatt is rounding.
+            // Below a microwatt is rounding.
             if total > budget.0 + 1e-6 {
                 sum.violation_time += end - begin;
                 sum.violation_energy += Joules((total - budget.0) * (end - begin).0);
@@ -116,14 +116,14 @@ impl Meter {
     }
 }
 
-/// The bill of a job for being late.
+/// Lateness cost of a job.
 pub(super) fn lateness(scenario: &Scenario, live: &Live, finish: Time, sum: &mut Summary) -> Money {
     let job = &live.truth;
     let rules = &scenario.lateness;
     let turnaround = finish - job.submit;
     let share = match job.deadline {
         Some(_) => rules.turnaround_share,
-        // Without deadline nothing else would ever start it.
+        // Jobs without a deadline need some cost to be started.
         None => rules.turnaround_share.max(0.1),
     };
     let mut bill = job.weight * (turnaround * share);

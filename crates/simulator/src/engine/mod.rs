@@ -1,11 +1,11 @@
-//! The replay: from event to event, a plan at each, carried out, and everything counted in between.
+//! The discrete-event replay: at each event a plan is made and carried out, and the accounting is updated.
 //!
-//! Events are submissions, ends, edges of tariff and budget windows, failures and repairs of nodes, the first measured epoch of
-//! a job on a GPU type (where predictions are corrected), a tick where the scenario has one, and the time for which the last
-//! plan asked ([`Plan::next_event`]).
+//! Events are submissions, ends, edges of tariff and budget windows, and failures and repairs of nodes.
+//! Others are the first measured epoch of a job on a GPU type (with corrected predictions), a tick if the
+//! scenario has one, and the last plan's [`Plan::next_event`].
 //!
-//! Stopping takes no time of its own: what a stop and a start cost (checkpoint, stop, start, load) is the scenario's `restart`,
-//! spent on the new GPUs at the job's full draw, plus the training since the last checkpoint, done again.
+//! Stopping itself takes no time. The cost of a stop and a start (checkpoint, stop, start, load) is the
+//! scenario's `restart`, spent on the new GPUs at full draw. Training since the last checkpoint is repeated.
 
 mod error;
 mod fault;
@@ -30,33 +30,33 @@ use meter::Meter;
 use crate::outcome::{JobOutcome, Replayed, Segment, Summary, percentile};
 use crate::scenario::Scenario;
 
-/// Makes a plan of a snapshot.
+/// Computes a plan from a snapshot.
 pub type Decider<'a> = dyn FnMut(&Snapshot) -> Result<Plan, SnapshotError> + 'a;
 
-/// Events closer than this are one.
+/// Events closer than this many seconds are one.
 const TOGETHER: f64 = 1e-6;
-/// Part of an epoch that rounding leaves of a job that is done.
+/// Part of an epoch that counts as no remaining work (rounding).
 const NOTHING: f64 = 1e-8;
-/// What a plan has in view is never looked at sooner than this: a job that seems to end while its restart is not over must not
-/// make decisions follow each other without a pause. The operator waits as long.
+/// Minimum delay of a planned event, as in the operator. It avoids endless decisions for a job that seems to
+/// end before its restart is over.
 const IN_VIEW: Seconds = Seconds(5.0);
-/// How far apart decisions are when only waiting is left.
+/// Time between decisions while all jobs wait.
 const PATIENCE: Seconds = Seconds(900.0);
-/// After so many of them in a row, whoever still waits never runs.
+/// After this many such decisions in a row, the waiting jobs count as never running.
 const MOST_PATIENCE: u32 = 200;
 
-/// How a replay is to be made.
+/// Conditions of a replay.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Conditions {
-    /// Errors of predictions; of the tables that users give, where times are predicted.
+    /// Prediction errors; with predicted times, errors of the users' tables.
     pub error: PredictionError,
-    /// What the planner knows.
+    /// What the planner knows of times and watts.
     pub knowledge: Knowledge,
-    /// At every decision, running jobs are shown as waiting: the published ANDREAS simulator plans from nothing each time.
+    /// Shows running jobs as waiting at every decision, like the published ANDREAS simulator.
     pub memoryless: bool,
 }
 
-/// Replays a scenario; `progress` is told how many jobs have ended.
+/// Replays a scenario; `progress` gets the number of ended jobs.
 ///
 /// # Errors
 /// [`SimulationError`].
@@ -75,10 +75,10 @@ struct Replay<'a> {
     scenario: &'a Scenario,
     conditions: &'a Conditions,
     node_index: BTreeMap<NodeName, usize>,
-    /// Failures and repairs in order: when, which node, whether it goes down.
+    /// Failures and repairs in order: (time, node, whether it fails).
     outages: Vec<(Time, usize, bool)>,
     next_outage: usize,
-    /// How many failures hold each node down.
+    /// Number of active failures of each node.
     down_count: Vec<u32>,
     down: Vec<bool>,
     now: Time,
@@ -87,7 +87,7 @@ struct Replay<'a> {
     live: Vec<Live>,
     snapshot: Snapshot,
     meter: Meter,
-    /// Where times are predicted.
+    /// The learner, in replays with predicted times.
     learner: Option<Learner>,
     sum: Summary,
     done: Vec<JobOutcome>,
@@ -237,14 +237,14 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Asks for a plan and carries it out. Returns when the planner wants to be asked again.
+    /// Requests a plan and carries it out. Returns the time of the next requested plan.
     fn decide(&mut self, decide: &mut Decider<'_>) -> Result<Option<Time>, SimulationError> {
         self.snapshot.now = self.now;
         self.tell();
         for (job, live) in self.snapshot.jobs.iter_mut().zip(&self.live) {
             job.epochs_left = live.left;
-            // Whoever goes by predictions is told of a restart that is not over, or a job with no work left seems to end at
-            // once, again and again.
+            // With predictions, a restart in progress is shown to the planner. Otherwise a job without
+            // remaining work would seem to end at once, repeatedly.
             if let Some(run) = live.run.as_ref().filter(|_| self.learner.is_some()) {
                 job.epochs_left += (run.ready - self.now).0.max(0.0) / run.pace;
             }
@@ -295,7 +295,7 @@ impl<'a> Replay<'a> {
         Ok(plan.next_event)
     }
 
-    /// Shows the planner what is thought of the jobs by now.
+    /// Updates the planner's view of the jobs.
     fn tell(&mut self) {
         let Some(learner) = &mut self.learner else { return };
         learner.refresh(self.live.iter().filter_map(|l| Some((&*l.truth, l.evidence.as_ref()?))));
@@ -308,7 +308,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Puts a job there, or changes its limit, or leaves it where it is.
+    /// Starts or moves a job, changes its limit, or keeps it in place.
     fn start(&mut self, i: usize, place: Placement) -> Result<(), SimulationError> {
         let impossible =
             |job: JobId| SimulationError::Impossible { at: self.now, job, nodes: place.nodes.clone() };
@@ -377,11 +377,11 @@ impl<'a> Replay<'a> {
             edges.into_iter().flatten().filter(|_| waiting).reduce(|a, b| if b.0 < a.0 { b } else { a });
         if let Some(next) = next {
             self.waits = 0;
-            // A plan may have something in view for a certain time.
+            // The plan's next event.
             let edge = edge.into_iter().chain(planned).reduce(|a, b| if b.0 < a.0 { b } else { a });
             return Some(edge.map_or(next, |edge| if edge.0 < next.0 { edge } else { next }));
         }
-        // Everybody waits, and nobody is to come: ask again after a while, but not for ever.
+        // All jobs wait and none will arrive: plan again later, a limited number of times.
         self.waits += 1;
         let again =
             planned.into_iter().chain(edge).fold(now + PATIENCE, |a, b| if b.0 < a.0 { b } else { a });
@@ -400,7 +400,7 @@ impl<'a> Replay<'a> {
         Some(Time(self.now.0.max(run.ready.0)) + live.next_observation(trained)?)
     }
 
-    /// Whoever has trained a whole epoch on a type for the first time knows better.
+    /// Updates the beliefs of jobs that completed a first epoch on a type.
     fn learn(&mut self) {
         if self.learner.as_ref().is_some_and(|learner| learner.learning) {
             let (now, seed) = (self.now, self.conditions.error.seed);
@@ -419,7 +419,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Takes out whoever is done.
+    /// Removes ended jobs.
     fn end_jobs(&mut self) -> bool {
         let before = self.done.len();
         let mut i = 0;
@@ -431,7 +431,7 @@ impl<'a> Replay<'a> {
                 i += 1;
                 continue;
             }
-            // Order is kept: it breaks ties nowhere, but a replay must not depend on that.
+            // Keep the order, so that the replay cannot depend on it.
             let live = self.live.remove(i);
             self.snapshot.jobs.remove(i);
             if let Some(run) = &live.run {

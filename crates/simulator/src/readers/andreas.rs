@@ -1,9 +1,10 @@
-//! Instances of the published ANDREAS simulator: a folder with `Lof_Selectjobs.csv`, `SelectJobs_times.csv`, `tNodes.csv` and
-//! `GPU-costs.csv` (generator and formats: <https://github.com/ai-sprint-eu-project/GPUScheduler>, Apache-2.0).
+//! Instances of the published ANDREAS simulator: a folder with `Lof_Selectjobs.csv`, `SelectJobs_times.csv`,
+//! `tNodes.csv` and `GPU-costs.csv` (generator and formats:
+//! <https://github.com/ai-sprint-eu-project/GPUScheduler>, Apache-2.0).
 //!
-//! Times are of whole jobs, so a job has one epoch. A node costs what the catalogue says for its GPUs in use; the watts that stand
-//! for it below are money per hour, so that a method that plans by watts plans by the same costs: an affine line through the
-//! catalogue, exact to its rounding.
+//! Times are of whole jobs, so a job has one epoch. The catalogue gives the cost of a node by its GPUs in
+//! use. The "watts" below are money per hour, so methods that plan by watts use the same costs. They come
+//! from an affine line through the catalogue, exact to its rounding.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -67,7 +68,7 @@ struct CostRow {
 /// [`ReadError`], with file, row and column.
 pub fn read(folder: &Path, restart: Seconds) -> Result<Scenario, ReadError> {
     let catalogue = catalogue(&in_folder(folder, "GPU-costs.csv"))?;
-    // Money per hour of the first GPU's part and of each further one.
+    // Money per hour of the first GPU and of each further one.
     let lines: BTreeMap<&GpuType, (f64, f64)> = catalogue.iter().map(|(k, r)| (k, affine(r))).collect();
     let mut times: BTreeMap<String, Vec<Estimate>> = BTreeMap::new();
     let file = in_folder(folder, "SelectJobs_times.csv");

@@ -1,4 +1,4 @@
-//! The description of a cluster, its rules and its models: one YAML file.
+//! The YAML description of a cluster, its policy settings and its models.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,14 +17,14 @@ use super::throughput::{self, Source};
 use super::traces::TraceJob;
 use crate::scenario::{Failure, Scenario};
 
-/// What a cluster file says. Times in seconds from the first submission.
+/// A cluster file. Times are seconds from the first submission.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterFile {
     gpu_types: Vec<TypeEntry>,
     #[serde(default)]
     nodes: Vec<NodeEntry>,
-    /// A list of nodes from a file, beside `nodes`.
+    /// A list of nodes from a file, added to `nodes`.
     #[serde(default)]
     node_list: Option<NodeList>,
     tariff: TariffEntry,
@@ -40,7 +40,7 @@ pub struct ClusterFile {
     tick_s: Option<f64>,
     #[serde(default)]
     failures: Option<FailureEntry>,
-    /// Tickets of namespaces, for policies that share GPU time out; one that is not here has one.
+    /// Tickets of namespaces, for fair-share policies; default 1.
     #[serde(default)]
     tickets: BTreeMap<String, f64>,
     #[serde(default)]
@@ -94,7 +94,7 @@ struct OpenbNode {
 struct TariffEntry {
     #[serde(default)]
     per_kwh: Option<f64>,
-    /// Prices by hour of the day, repeated.
+    /// Prices by hour of the day, repeated daily.
     #[serde(default)]
     by_hour: Vec<f64>,
     /// `[from_s, price]`.
@@ -115,7 +115,7 @@ struct BudgetEntry {
     watts: Option<f64>,
     #[serde(default)]
     windows: Vec<(f64, f64)>,
-    /// Of what all GPUs and nodes draw at most.
+    /// Budget as a share of the peak draw of all GPUs and nodes.
     #[serde(default)]
     share_of_peak: Option<f64>,
 }
@@ -130,7 +130,7 @@ struct LatenessEntry {
 }
 
 impl Default for LatenessEntry {
-    /// The product's.
+    /// The product's defaults.
     fn default() -> Self {
         Self { price_per_hour: 0.02, turnaround_share: 0.1, miss_s: 900.0, aging_h: None }
     }
@@ -140,10 +140,10 @@ impl Default for LatenessEntry {
 #[serde(default, deny_unknown_fields)]
 struct FailureEntry {
     list: Vec<OneFailure>,
-    /// Mean time between failures of a node; exponential.
+    /// Mean time between failures of a node in hours, exponentially distributed.
     mtbf_h: Option<f64>,
     repair_h: f64,
-    /// Random failures happen for so many days.
+    /// Days with random failures.
     days: f64,
     seed: u64,
 }
@@ -156,15 +156,15 @@ struct OneFailure {
     for_s: f64,
 }
 
-/// Days that an hourly tariff is repeated for.
+/// Days for which an hourly tariff is repeated.
 const TARIFF_DAYS: usize = 400;
 const MOST_NODES: usize = 100_000;
 
 impl ClusterFile {
-    /// Reads the file and the tables it names.
+    /// Reads the file and its tables.
     ///
     /// # Errors
-    /// [`ReadError`], with the place in the file.
+    /// [`ReadError`], with the position in the file.
     pub fn read(file: &Path) -> Result<(Self, ModelTables), ReadError> {
         let mut text = String::new();
         std::io::Read::read_to_string(&mut open(file)?, &mut text)
@@ -178,7 +178,7 @@ impl ClusterFile {
         Ok((description, models))
     }
 
-    /// These jobs on this cluster.
+    /// The scenario of these jobs on this cluster.
     pub(super) fn scenario(
         &self,
         file: &Path,
@@ -398,7 +398,7 @@ impl ClusterFile {
     }
 }
 
-/// What all GPUs and nodes draw at most.
+/// Peak draw of all GPUs and nodes.
 pub fn peak(types: &[GpuTypeInfo], nodes: &[Node]) -> Watts {
     let max = |node: &Node| types.iter().find(|t| t.name == node.gpu_type).map_or(Watts::ZERO, |t| t.max);
     nodes.iter().map(|n| n.overhead + max(n) * f64::from(n.gpus.0)).sum()

@@ -1,32 +1,32 @@
-//! What is wrong with a file.
+//! Errors in input files.
 
 use std::path::{Path, PathBuf};
 
-/// A file and, where it is known, the line or field.
+/// A file and, if known, the line or field.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// It cannot be opened or read.
+    /// The file cannot be opened or read.
     #[error("{file}: cannot be read", file = .file.display())]
     Io {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// A row or field makes no sense.
+    /// A row or field is invalid.
     #[error("{file}: {at}: {problem}", file = .file.display())]
     Bad {
-        /// Which.
+        /// The file.
         file: PathBuf,
         /// `row 3, num_gpu` or `cluster.nodes[0].gpus`.
         at: String,
-        /// What is wrong with it.
+        /// Description of the problem.
         problem: String,
     },
 }
 
 impl ReadError {
-    /// A field that makes no sense.
+    /// An invalid field.
     pub fn bad(file: &Path, at: impl Into<String>, problem: impl Into<String>) -> Self {
         Self::Bad { file: file.to_owned(), at: at.into(), problem: problem.into() }
     }

@@ -1,12 +1,13 @@
-//! Files in: traces of jobs, tables of models, and the cluster they are to run on.
+//! Readers for traces of jobs, tables of models, and cluster files.
 //!
-//! **Holds** one reader per format ([`Format`]), the description of a cluster ([`ClusterFile`]), and the rules by which a row of a
-//! trace becomes a job with times and watts on every GPU type ([`JobRules`]): what a trace does not say is assumed there and nowhere
-//! else.
+//! **Contains** one reader per format ([`Format`]), the cluster file ([`ClusterFile`]), and the rules that
+//! turn a row of a trace into a job with times and watts on every GPU type ([`JobRules`]). All assumptions
+//! about missing data are in these rules.
 //!
-//! **Flows**: paths in, [`crate::Scenario`]s out; errors name file, row and column. `.gz` is unpacked.
+//! **Data flow**: paths become [`crate::Scenario`]s; errors name file, row and column. `.gz` files are
+//! decompressed.
 //!
-//! **Must never be here**: the course of a replay.
+//! **Not allowed**: the replay itself.
 
 pub mod andreas;
 mod cluster;
@@ -27,14 +28,14 @@ use std::path::Path;
 
 use crate::scenario::Scenario;
 
-/// Which part of a trace.
+/// A part of a trace.
 #[derive(Clone, Copy, Debug)]
 pub struct Stretch {
-    /// Jobs to leave out, in order of submission.
+    /// Number of jobs to skip, in order of submission.
     pub skip: usize,
-    /// Most jobs to take.
+    /// Maximum number of jobs to take.
     pub take: usize,
-    /// Times between submissions are divided by this.
+    /// Divisor of the times between submissions.
     pub pace: f64,
 }
 
@@ -44,7 +45,7 @@ impl Default for Stretch {
     }
 }
 
-/// A stretch of a trace on a described cluster.
+/// The scenario of a stretch of a trace on a described cluster.
 ///
 /// # Errors
 /// [`ReadError`].

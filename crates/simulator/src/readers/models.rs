@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::ReadError;
 use super::table::open;
 
-/// Numbers by GPU type and total number of GPUs.
+/// Values by GPU type and total number of GPUs.
 pub type Table = BTreeMap<String, BTreeMap<u32, f64>>;
 
 /// A model at one batch size.
@@ -19,7 +19,7 @@ pub struct Family {
     /// Batch over all GPUs.
     #[serde(default)]
     pub batch: Option<u32>,
-    /// Seconds for a unit of work; only ratios matter.
+    /// Seconds per unit of work; only ratios matter.
     #[serde(rename = "seconds_per_epoch")]
     pub seconds: Table,
     /// Watts of all GPUs together.
@@ -30,7 +30,7 @@ pub struct Family {
     pub limits: BTreeMap<String, Vec<(f64, f64, f64)>>,
 }
 
-/// All models that are known.
+/// All known models.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct ModelTables {
     /// By name: `resnet50-b128`, or `resnet50`.
@@ -38,7 +38,8 @@ pub struct ModelTables {
 }
 
 impl ModelTables {
-    /// Reads a table in our own JSON: `{"families": {name: {"model", "batch", "seconds_per_epoch": {type: {gpus: s}}, "watts": ...}}}`.
+    /// Reads a table in our own JSON: `{"families": {name: {"model", "batch", "seconds_per_epoch": {type:
+    /// {gpus: s}}, "watts": ...}}}`.
     ///
     /// # Errors
     /// [`ReadError`] with the path of the field.
@@ -58,7 +59,8 @@ impl ModelTables {
         Ok(tables)
     }
 
-    /// The family of a model and batch: that batch, else the nearest one, else, of unknown models, one that the name picks.
+    /// The family of a model and batch: the exact batch, else the nearest. An unknown model gets one chosen
+    /// by its name.
     pub fn find(&self, model: Option<&str>, batch: Option<u32>, id: &str) -> Option<&Family> {
         let same: Vec<&Family> = self.families.values().filter(|f| model == Some(f.model.as_str())).collect();
         let distance = |f: &&&Family| f.batch.unwrap_or(0).abs_diff(batch.unwrap_or(0));
@@ -70,7 +72,7 @@ impl ModelTables {
     }
 }
 
-/// A number that depends on the text only (FNV-1a), on every machine.
+/// A hash of the text (FNV-1a), equal on every machine.
 pub fn fingerprint(text: &str) -> u64 {
     text.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))

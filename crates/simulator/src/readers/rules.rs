@@ -1,7 +1,7 @@
-//! From a row of a trace to a job: what a trace does not say, and is assumed here.
+//! Converts rows of a trace to jobs, with the assumptions about missing data.
 //!
-//! A row says how long a job took on how many GPUs. On `reference`, the GPU type that is taken to have been that of the trace,
-//! with that many GPUs, the job takes just as long here; on other types and numbers of GPUs its time follows its model's table.
+//! A row gives the time of a job on some number of GPUs. The job takes the same time here on `reference`, the
+//! assumed GPU type of the trace. On other types and numbers of GPUs its time follows its model's table.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,36 +15,37 @@ use serde::Deserialize;
 use super::models::{Family, ModelTables, fingerprint};
 use super::traces::TraceJob;
 
-/// A doubling of GPUs beyond the end of a table makes a job so much faster.
+/// Speedup of doubling the GPUs beyond the end of a table.
 const BEYOND: f64 = 1.6;
-/// Most GPUs that a rule gives a job beside those it asked for.
+/// Maximum GPUs that a rule allows besides the requested number.
 const MOST_GPUS: u32 = 64;
 
 /// Assumptions about jobs.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct JobRules {
-    /// GPU type on which the trace's durations were measured; none: the first of the cluster.
+    /// GPU type of the trace's durations; default: the first of the cluster.
     pub reference: Option<String>,
-    /// About how long an epoch takes on the reference, with the GPUs that were asked for.
+    /// Approximate seconds per epoch on the reference with the requested GPUs.
     pub epoch_s: f64,
-    /// Weight of a job, where the trace has none a factor 1.
+    /// Weight of a job, multiplied by the trace's factor (default 1).
     pub weight: f64,
-    /// Weight from so many GPUs on.
+    /// Weight from this many GPUs on.
     pub weight_by_gpus: BTreeMap<u32, f64>,
-    /// Deadlines for rows without: submission + duration x a number between these. None: no deadline.
+    /// Deadlines for rows without one: submission + duration x a random factor in this range. `None`: no
+    /// deadline.
     pub deadline_factor: Option<(f64, f64)>,
-    /// Fewest and most GPUs, as multiples of what was asked for. Powers of two in between are allowed.
+    /// Minimum and maximum GPUs, as multiples of the requested number. Powers of two in between are allowed.
     pub gpus: (f64, f64),
-    /// Configurations that take longer than this times the duration are not allowed, unless there are no others.
+    /// Maximum time of a configuration, as a multiple of the duration, unless all take longer.
     pub patience: f64,
-    /// How many times longer an epoch takes over so many nodes. Used where no node has enough GPUs.
+    /// Factor on the time of an epoch by number of nodes, where no node has enough GPUs.
     pub spread: BTreeMap<u32, f64>,
-    /// Whether power limits may be used, where the tables have them.
+    /// Whether power limits may be used, if the tables have them.
     pub limits: bool,
-    /// Draw of a busy GPU as a share of the way from idle to most, for models without a table of watts.
+    /// Draw of a busy GPU without a table of watts: share of the range from idle to maximum.
     pub busy_share: f64,
-    /// Makes other random deadlines.
+    /// Seed of random deadlines.
     pub seed: u64,
 }
 
@@ -66,20 +67,20 @@ impl Default for JobRules {
     }
 }
 
-/// What the rules are applied to.
+/// Input of the rules.
 pub(super) struct Ground<'a> {
     pub types: &'a [GpuTypeInfo],
     pub nodes: &'a [Node],
     pub models: &'a ModelTables,
-    /// Money per second late of a job of weight 1.
+    /// Cost of a second late, for weight 1.
     pub lateness: CostRate,
-    /// Submission of the first job: the replay's origin of time.
+    /// Submission of the first job: time zero of the replay.
     pub origin_s: f64,
     pub pace: f64,
 }
 
 impl JobRules {
-    /// A job, and what its user says of its model; none if it cannot run on this cluster with the GPUs it asked for.
+    /// A job and the features of its model; `None` if it cannot run on this cluster with the requested GPUs.
     pub(super) fn job(&self, row: &TraceJob, ground: &Ground<'_>) -> Option<(Job, Features)> {
         let family = ground.models.find(row.model.as_deref(), row.batch, &row.id)?;
         let reference = self.reference.as_deref().or(ground.types.first().map(|t| t.name.as_str()))?;
@@ -119,7 +120,7 @@ impl JobRules {
         if rows.iter().any(short) {
             rows.retain(short);
         }
-        // Schedulers with fixed requests must be able to run it as well, else replays would not be of the same jobs.
+        // The request itself must be possible, so that fixed-request methods replay the same jobs.
         if !rows.iter().any(|r| r.gpus.0 == row.gpus) {
             return None;
         }
@@ -162,7 +163,7 @@ impl JobRules {
         Some((job, features))
     }
 
-    /// Numbers of GPUs a job may use that asked for so many.
+    /// Allowed numbers of GPUs for a request.
     fn allowed(&self, asked: u32) -> BTreeSet<u32> {
         let (low, high) = (self.gpus.0 * f64::from(asked), self.gpus.1 * f64::from(asked));
         let powers = (0..).map(|k| 1_u32 << k).take_while(|g| *g <= MOST_GPUS);
@@ -172,7 +173,7 @@ impl JobRules {
         allowed
     }
 
-    /// Over how many nodes so many GPUs go: one if a node has them, else the fewest equal parts that the rules allow.
+    /// Number of nodes for these GPUs: one if possible, else the fewest equal parts that the rules allow.
     fn span(&self, gpus: u32, widest: u32) -> Option<u32> {
         if gpus <= widest {
             return Some(1);
@@ -190,16 +191,16 @@ impl JobRules {
         Watts(one.clamp(kind.idle.0, kind.max.0) * f64::from(gpus))
     }
 
-    /// Between 0 and 1, by the name of the job and the seed.
+    /// A number in [0, 1) from the job's name and the seed.
     fn chance(&self, id: &str) -> f64 {
-        // One more round spreads names that differ in their last letter only.
+        // Hash twice, to spread names that differ only in the last letter.
         let mixed = fingerprint(&format!("{}/{id}/{}", self.seed, fingerprint(id)));
         (mixed >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
 
-/// Time with so many GPUs: that of the table, between its entries a straight line of logarithms; below its first entry the
-/// same GPU seconds, beyond its last a fixed gain with each doubling.
+/// Time with this many GPUs, from the table by log-log interpolation. Below the first entry the GPU seconds
+/// are constant; beyond the last each doubling has a fixed gain.
 fn at(table: &BTreeMap<u32, f64>, gpus: u32) -> Option<f64> {
     let below = table.range(..=gpus).next_back();
     let above = table.range(gpus..).next();

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::ReadError;
 
-/// Opens a file; one that ends in `.gz` is unpacked.
+/// Opens a file; `.gz` files are decompressed.
 pub fn open(file: &Path) -> Result<Box<dyn Read>, ReadError> {
     let plain = File::open(file).map_err(|source| ReadError::Io { file: file.to_owned(), source })?;
     let plain = BufReader::new(plain);
@@ -20,7 +20,7 @@ pub fn open(file: &Path) -> Result<Box<dyn Read>, ReadError> {
     })
 }
 
-/// `name` in a folder, or `name.gz` where only that is there.
+/// `name` in a folder, or `name.gz` if only that exists.
 pub fn in_folder(folder: &Path, name: &str) -> PathBuf {
     let (plain, packed) = (folder.join(name), folder.join(format!("{name}.gz")));
     if !plain.exists() && packed.exists() { packed } else { plain }

@@ -1,4 +1,4 @@
-//! Published tables of training speed and power, made into [`ModelTables`].
+//! Readers of published tables of training speed and power, for [`ModelTables`].
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use super::ReadError;
 use super::models::{Family, ModelTables};
 use super::table::{in_folder, rows};
 
-/// One table, as a cluster file names it. Paths are relative to that file.
+/// One table named in a cluster file. Paths are relative to that file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "format", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Source {
@@ -25,40 +25,41 @@ pub enum Source {
         /// GPU type that was measured.
         gpu_type: String,
     },
-    /// Gavel: one CSV; only jobs alone, on one server, count.
+    /// Gavel: one CSV; only jobs running alone on one server are used.
     Gavel {
         /// File.
         file: PathBuf,
         /// Our name of each GPU type there (`k80`, `p100`, `v100`).
         types: BTreeMap<String, String>,
     },
-    /// Pollux: a folder per model with `scalability.csv`. The best local batch for each number of GPUs counts.
+    /// Pollux: a folder per model with `scalability.csv`. The best local batch for each number of GPUs is
+    /// used.
     Pollux {
         /// Folder.
         folder: PathBuf,
         /// GPU type that was measured.
         gpu_type: String,
     },
-    /// Zeus: watts of one GPU and what power limits do. Adds to families that the other sources made; gives no times, because
-    /// its epochs are of other data.
+    /// Zeus: watts of one GPU and the effect of power limits. Adds to families of the other sources, without
+    /// times, because its epochs are of other data.
     Zeus {
         /// File.
         file: PathBuf,
         /// GPU type that was measured.
         gpu_type: String,
-        /// Our model by network there.
+        /// Our model for each of its networks.
         models: BTreeMap<String, String>,
     },
-    /// A type without table: a GPU is so many times as fast as one of another type; what does not shrink with more GPUs
-    /// takes the same seconds on both.
+    /// A type without a table, by relative speed to another type. Time that does not shrink with more GPUs is
+    /// equal on both.
     Relative {
         /// The type without table.
         gpu_type: String,
         /// The type with one.
         to: String,
-        /// How fast.
+        /// Relative speed.
         speed: f64,
-        /// How fast for some models.
+        /// Relative speed of some models.
         #[serde(default)]
         models: BTreeMap<String, f64>,
     },
@@ -131,7 +132,7 @@ fn elasticflow(folder: &Path, kind: &str, tables: &mut ModelTables) -> Result<()
             };
             for (column, cell) in row {
                 let (Ok(gpus), Ok(speed)) = (column.parse::<u32>(), cell.parse::<f64>()) else { continue };
-                // 0, empty and nan mean that it cannot run so.
+                // 0, empty and nan mark an impossible configuration.
                 if speed > 0.0 && speed.is_finite() && gpus > 0 {
                     add(tables, &model, Some(batch as u32), kind, gpus, 1.0 / speed);
                 }
@@ -210,7 +211,7 @@ fn zeus(
         let Some(model) = models.get(&row.network) else { continue };
         runs.entry((model.clone(), row.batch_size, row.optimizer.clone())).or_default().push(row);
     }
-    // Of several batches and optimisers of a model, the median of each figure counts.
+    // Each figure is the median over the batches and optimizers of a model.
     let mut full: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     let mut effects: BTreeMap<(&str, u64), Vec<(f64, f64)>> = BTreeMap::new();
     for ((model, ..), run) in &mut runs {
@@ -230,7 +231,7 @@ fn zeus(
         let of_model = effects.iter().filter(|((model, _), _)| *model == family.model);
         let rows = of_model.map(|((_, limit), factors)| {
             let (mut time, mut power): (Vec<f64>, Vec<f64>) = factors.iter().copied().unzip();
-            // A limit never makes a job faster; what is measured so is noise.
+            // A limit never makes a job faster; such a measurement is noise.
             (*limit as f64, median(&mut time).max(1.0), median(&mut power).min(1.0))
         });
         family.limits.insert(kind.to_owned(), rows.collect());

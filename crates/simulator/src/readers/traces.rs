@@ -13,11 +13,12 @@ use super::table::{open, rows};
 /// A format of traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Ours: columns (or keys) `id, submit_s, gpus, duration_s`, and optionally `deadline_s, weight, model, batch, types, namespace`.
+    /// Our own: columns (or keys) `id, submit_s, gpus, duration_s`, optionally `deadline_s, weight, model,
+    /// batch, types, namespace`.
     Csv,
     /// The same as a list of objects.
     Json,
-    /// Instances of the published ANDREAS simulator; a folder. They bring their own cluster.
+    /// Instances of the published ANDREAS simulator; a folder with its own cluster.
     Andreas,
     /// Microsoft ITP with deadlines (ElasticFlow's traces).
     Itp,
@@ -34,7 +35,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 9] = [
         Self::Csv,
         Self::Json,
@@ -69,7 +70,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// No format has that name.
+/// The error of an unknown format name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no trace format is called {0:?}; there are csv, json, andreas, itp, elasticflow, philly, chronus, openb, tiresias"
@@ -84,21 +85,21 @@ impl FromStr for Format {
     }
 }
 
-/// What a trace says of a job.
+/// A job of a trace.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TraceJob {
     /// Its name.
     pub id: String,
     /// Seconds since any origin.
     pub submit_s: f64,
-    /// GPUs it asked for, >= 1.
+    /// Requested GPUs, >= 1.
     pub gpus: u32,
-    /// Seconds it took on them, > 0.
+    /// Duration on these GPUs in seconds, > 0.
     pub duration_s: f64,
     /// Seconds since the same origin.
     #[serde(default)]
     pub deadline_s: Option<f64>,
-    /// A multiple of the usual weight.
+    /// Factor on the default weight.
     #[serde(default)]
     pub weight: Option<f64>,
     /// Model.
@@ -107,15 +108,15 @@ pub struct TraceJob {
     /// Batch over all GPUs.
     #[serde(default)]
     pub batch: Option<u32>,
-    /// GPU types that it may use, separated by `|`; none: all.
+    /// Allowed GPU types, separated by `|`; default: all.
     #[serde(default)]
     pub types: Option<String>,
-    /// Whose it is; none: everybody's are one.
+    /// Namespace; jobs without one share the same.
     #[serde(default)]
     pub namespace: Option<String>,
 }
 
-/// Reads a trace; jobs without GPUs or length are left out.
+/// Reads a trace; jobs without GPUs or duration are skipped.
 ///
 /// # Errors
 /// [`ReadError`], with row and column.
@@ -237,7 +238,8 @@ fn philly(file: &Path) -> Result<Vec<TraceJob>, ReadError> {
         let time: DateTime = row.timestamp.parse().map_err(|e: jiff::Error| {
             ReadError::bad(file, format!("row {}, timestamp", i + 1), e.to_string())
         })?;
-        // Local times of one place: differences are off by an hour across a change of the clocks, as in the source.
+        // Local times of one place: differences across a daylight saving change are off by an hour, as in the
+        // source.
         let since = time.duration_since(DateTime::constant(2017, 1, 1, 0, 0, 0, 0));
         jobs.push(TraceJob {
             id: format!("philly-{i}"),
@@ -268,7 +270,8 @@ struct ChronusRow {
     job_type: String,
 }
 
-/// Strict jobs weigh five times as much as soft ones, whose first value step is their deadline; best effort has none.
+/// Strict jobs weigh five times as much as soft ones. The first value step of a soft job is its deadline;
+/// best effort has none.
 fn chronus(file: &Path) -> Result<Vec<TraceJob>, ReadError> {
     let mut jobs = Vec::new();
     for (i, row) in rows::<ChronusRow>(file)?.into_iter().enumerate() {
@@ -341,7 +344,7 @@ struct OpenbRow {
 }
 
 impl OpenbRow {
-    /// A pod that asks for a part of a GPU gets a whole one: GPUs are not shared here.
+    /// A pod that requests a part of a GPU gets a whole one: GPUs are not shared here.
     fn job(self) -> Option<TraceJob> {
         let begin = self.scheduled_time?;
         Some(TraceJob {

@@ -1,4 +1,4 @@
-//! One page with everything on it. No script, no font, no address.
+//! A self-contained HTML page, without scripts, fonts or links.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ th:first-child,td:first-child{text-align:left}svg{width:100%;font-size:11px;marg
 .deadline{stroke:#999}.late{fill:#c33}.early{fill:#4a7fb5}summary{cursor:pointer;font-weight:600;margin:8px 0}\
 .key span{display:inline-block;width:1em;height:.8em;margin:0 .3em 0 1em}";
 
-/// The page, with a part for each report.
+/// The page, with a section per report.
 pub fn html(reports: &[Report<'_>]) -> String {
     let names: Vec<String> = reports.iter().map(|r| escape(&r.scenario.name)).collect();
     let title = names.join(", ");

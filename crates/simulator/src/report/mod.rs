@@ -1,6 +1,7 @@
-//! Outcomes out: a table for people, JSON for programs, one page of HTML that needs no network.
+//! Reports of outcomes: a table, JSON, and a self-contained HTML page.
 //!
-//! **Flows**: a scenario's name and its [`crate::Outcome`]s in, text out. **Must never be here**: a figure that is not in the outcomes.
+//! **Data flow**: a scenario's name and its [`crate::Outcome`]s become text. **Not allowed**: figures that
+//! are not in the outcomes.
 
 mod html;
 mod svg;
@@ -17,9 +18,9 @@ use crate::scenario::Scenario;
 /// The outcomes of one scenario.
 #[derive(Debug)]
 pub struct Report<'a> {
-    /// What was replayed.
+    /// The replayed scenario.
     pub scenario: &'a Scenario,
-    /// What came of it, one for each method and variant.
+    /// Its outcomes, one per method and variant.
     pub outcomes: &'a [Outcome],
 }
 
@@ -32,11 +33,11 @@ pub(crate) fn title(outcome: &Outcome) -> String {
     }
 }
 
-/// Everything as JSON: a list of `{"scenario", "jobs", "nodes", "gpus", "outcomes": [{"method", "label", "seed", "summary", "jobs",
-/// "decision_times"}]}`, in seconds, joules and money.
+/// Everything as JSON: a list of `{"scenario", "jobs", "nodes", "gpus", "outcomes": [{"method", "label",
+/// "seed", "summary", "jobs", "decision_times"}]}`, in seconds, joules and money.
 ///
 /// # Errors
-/// None that is known: the numbers are finite and the keys text.
+/// None expected: numbers are finite and keys are text.
 pub fn json(reports: &[Report<'_>]) -> serde_json::Result<String> {
     #[derive(Serialize)]
     struct Document<'a> {

@@ -1,4 +1,4 @@
-//! Drawings as inline SVG.
+//! Charts as inline SVG.
 
 use std::fmt::Write;
 
@@ -8,14 +8,14 @@ use crate::outcome::{Outcome, PowerPoint};
 use crate::scenario::Scenario;
 
 const WIDTH: f64 = 1100.0;
-/// Left of the drawing, for names.
+/// Left margin for names.
 const LEFT: f64 = 120.0;
-/// Most bars of a drawing: a browser must still scroll.
+/// Maximum number of bars, so that a browser can still scroll.
 const MOST_BARS: usize = 6000;
 const MOST_NODES: usize = 80;
 const MOST_POINTS: usize = 1500;
 
-/// Text as it may stand in HTML.
+/// Escapes text for HTML.
 pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -39,7 +39,7 @@ impl Scale {
         LEFT + (at.0 - self.from) / self.length * (WIDTH - LEFT)
     }
 
-    /// Hours along the bottom.
+    /// The time axis in hours.
     fn axis(&self, y: f64, svg: &mut String) {
         for i in 0..=5 {
             let part = f64::from(i) / 5.0;
@@ -50,7 +50,8 @@ impl Scale {
     }
 }
 
-/// One row for each node, one bar for each stretch of a job, as high as its share of the node's GPUs; red ends late.
+/// One row per node, one bar per run of a job, as high as its share of the node's GPUs; red means that it
+/// ended late.
 pub(super) fn gantt(scenario: &Scenario, outcome: &Outcome) -> String {
     let scale = Scale::of(outcome);
     let (row, jobs) = (18.0, &outcome.replayed.jobs);
@@ -68,7 +69,7 @@ pub(super) fn gantt(scenario: &Scenario, outcome: &Outcome) -> String {
             row - 2.0
         );
     }
-    // First free lane of each node by time: bars of jobs that run together lie side by side.
+    // First free lane of each node by time: bars of concurrent jobs do not overlap.
     let mut order: Vec<_> = outcome.replayed.segments.iter().collect();
     order.sort_by(|a, b| a.from.total_cmp(&b.from).then(a.job.cmp(&b.job)));
     let mut lanes: Vec<Vec<f64>> =
@@ -101,12 +102,12 @@ pub(super) fn gantt(scenario: &Scenario, outcome: &Outcome) -> String {
     svg + "</svg>"
 }
 
-/// Power of jobs, busy nodes and idle GPUs on top of each other, and the budget as a line.
+/// Stacked power of jobs, busy nodes and idle GPUs, with the budget as a line.
 pub(super) fn power(outcome: &Outcome) -> String {
     let scale = Scale::of(outcome);
     let height = 160.0;
     let step = outcome.replayed.power.len().div_ceil(MOST_POINTS).max(1);
-    // Of points that share a pixel the highest is kept: a budget that is broken must be seen.
+    // The highest point of each pixel is kept, so that a budget violation stays visible.
     let total = |p: &PowerPoint| p.jobs.0 + p.overhead.0 + p.idle.0;
     let points: Vec<&PowerPoint> = outcome
         .replayed
@@ -139,7 +140,7 @@ pub(super) fn power(outcome: &Outcome) -> String {
     svg + "</svg>"
 }
 
-/// A line in steps.
+/// A step line.
 fn line(svg: &mut String, points: &[&PowerPoint], scale: &Scale, y: impl Fn(&PowerPoint) -> Option<f64>) {
     let mut last = None;
     for point in points {
@@ -156,8 +157,8 @@ fn line(svg: &mut String, points: &[&PowerPoint], scale: &Scale, y: impl Fn(&Pow
     }
 }
 
-/// A dot for each job with a deadline: when it was submitted, and how long before (below) or after (above) its deadline it
-/// ended, in its own time allowed.
+/// A dot per job with a deadline: its submission time, and the distance of its end from the deadline. The
+/// distance is relative to its allowed time; below the line is early, above is late.
 pub(super) fn lateness(outcome: &Outcome) -> String {
     let scale = Scale::of(outcome);
     let height = 140.0;
@@ -182,7 +183,7 @@ pub(super) fn lateness(outcome: &Outcome) -> String {
     svg + "</svg>"
 }
 
-/// Energy by kind, a bar for each outcome.
+/// Energy by kind, one bar per outcome.
 pub(super) fn energy(outcomes: &[Outcome]) -> String {
     let row = 24.0;
     let height = row * outcomes.len() as f64;

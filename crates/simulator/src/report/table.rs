@@ -1,11 +1,11 @@
-//! The figures side by side.
+//! Comparison tables.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
 use super::{Report, title};
 use crate::outcome::Outcome;
 
-/// Column heads and cells; the same in the terminal and on the page.
+/// Column heads and cells, in the terminal and on the page.
 pub(super) const HEAD: [&str; 18] = [
     "METHOD",
     "TOTAL",
@@ -56,7 +56,7 @@ fn money(amount: f64) -> String {
     if amount.abs() >= 1000.0 { format!("{amount:.0}") } else { format!("{amount:.2}") }
 }
 
-/// The same as Markdown.
+/// The same table as Markdown.
 pub fn markdown(report: &Report<'_>) -> String {
     let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
     let mut text = line(&HEAD.map(str::to_owned));
@@ -67,8 +67,7 @@ pub fn markdown(report: &Report<'_>) -> String {
     format!("**{}**\n\n{text}", report.scenario.name)
 }
 
-/// Totals (idle GPUs left out) of several scenarios under the same methods: a row for each scenario, as Markdown, which is
-/// readable on a terminal as well.
+/// Totals (without idle GPUs) of several scenarios under the same methods, as Markdown: one row per scenario.
 pub fn matrix(reports: &[Report<'_>]) -> String {
     let Some(first) = reports.first() else { return String::new() };
     let titles: Vec<String> = first.outcomes.iter().map(title).collect();
@@ -80,7 +79,8 @@ pub fn matrix(reports: &[Report<'_>]) -> String {
     text
 }
 
-/// One row for each outcome. Money; TOTAL leaves idle GPUs out, +IDLE has them. OVER BUDGET: planned violations and seconds measured.
+/// One row per outcome, in money. TOTAL excludes idle GPUs, +IDLE includes them. OVER BUDGET: planned
+/// violations and measured seconds.
 pub fn table(report: &Report<'_>) -> String {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Disabled);
