@@ -356,7 +356,7 @@ fn verdict(job_plan: &JobPlan, job: &andreas_planner::Job, excluded: Option<&str
         Decision::Wait { reason, message, blockers } => {
             let reason = condition_reason(*reason);
             let message = with_blockers(message, blockers, job.namespace.as_str());
-            // A job that waits for a GPU type is told about GPU nodes that are not planned.
+            // A job that waits for a GPU type gets the GPU nodes that are not planned in its message.
             let message = match excluded.filter(|_| reason == Reason::NoFeasibleGpuType) {
                 Some(excluded) => format!("{message}; {excluded}"),
                 None => message,
