@@ -25,7 +25,7 @@ const ALIVE: Duration = Duration::from_secs(60);
 const ALIVE_PART: u32 = 3;
 /// ... or this much if the pace left the prediction: plans depend on it.
 const NEWS: Duration = Duration::from_secs(1);
-/// Thousandths of an epoch, or of a shorter run, that must be timed before a pace counts.
+/// A pace counts once it is timed over an epoch (thousandths), or over a tenth of a shorter run.
 const NEWS_EPOCH: i64 = 1_000;
 const NEWS_PART: i64 = 10;
 
