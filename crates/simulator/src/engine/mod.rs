@@ -1,8 +1,8 @@
 //! The discrete-event replay: at each event a plan is made and carried out, and the accounting is updated.
 //!
 //! Events are submissions, ends, edges of tariff and budget windows, and failures and repairs of nodes.
-//! Others are the first measured epoch of a job on a GPU type (with corrected predictions), a tick if the
-//! scenario has one, and the last plan's [`Plan::next_event`].
+//! With corrected predictions, so is the first measured epoch of a job on a GPU type. A plan is also made
+//! at the scenario's tick, if any, and at the last plan's [`Plan::next_event`].
 //!
 //! Stopping itself takes no time. The cost of a stop and a start (checkpoint, stop, start, load) is the
 //! scenario's `restart`, spent on the new GPUs at full draw. Training since the last checkpoint is repeated.

@@ -1,8 +1,8 @@
 //! Readers for traces of jobs, tables of models, and cluster files.
 //!
-//! **Contains** one reader per format ([`Format`]), the cluster file ([`ClusterFile`]), and the rules that
-//! turn a row of a trace into a job with times and watts on every GPU type ([`JobRules`]). All assumptions
-//! about missing data are in these rules.
+//! **Contains** one reader per format ([`Format`]), the cluster file ([`ClusterFile`]) and the rules for
+//! jobs ([`JobRules`]). The rules turn a row of a trace into a job with times and watts on every GPU
+//! type. All assumptions about missing data are in these rules.
 //!
 //! **Data flow**: paths become [`crate::Scenario`]s; errors name file, row and column. `.gz` files are
 //! decompressed.
