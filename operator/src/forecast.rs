@@ -54,6 +54,8 @@ pub struct Outlook {
     pub whole_seconds: f64,
     /// Remaining time at that pace, s.
     pub seconds_left: f64,
+    /// It should have ended by its own reports: `seconds_left` grows until it does.
+    pub overdue: bool,
 }
 
 impl Outlook {
@@ -153,6 +155,7 @@ pub fn outlook(
         Some(_) => still_left(expected, in_epochs(ago), epochs, in_epochs(longest)),
         None => expected,
     };
+    let overdue = running.is_some() && in_epochs(ago) > expected;
     let left = epochs_left * epoch.median;
     Outlook {
         epochs_left,
@@ -163,6 +166,7 @@ pub fn outlook(
         seen,
         whole_seconds: whole.0,
         seconds_left: left,
+        overdue,
     }
 }
 
@@ -313,6 +317,14 @@ mod tests {
         let out = outlook(&job, job.status.as_ref(), &table(), at(250));
         assert!((out.epochs_left - 7.5).abs() < 1e-9 && !out.reported);
         assert!((out.seconds_left - 750.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_run_that_reports_its_near_end_again_and_again_is_overdue() {
+        let progress = json!({"milliPercent": 98_000, "text": "98%", "attempt": 1, "at": at(900), "millisPerEpoch": 90_000});
+        let job = job(json!({}), running(progress));
+        let overdue = |second| outlook(&job, job.status.as_ref(), &table(), at(second)).overdue;
+        assert_eq!((overdue(901), overdue(1_000)), (false, true));
     }
 
     #[test]

@@ -50,6 +50,9 @@ pub struct PlanCadence {
 const HANDED_WITHIN: Duration = Duration::from_secs(3);
 /// Minimum delay of a plan requested only by a job's expected end, s.
 const EXPECTED_NOT_BEFORE: f64 = 5.0;
+/// Seconds until the next plan while a run is overdue. Its expected end is as far away as it is overdue: waiting for that
+/// would double the time between plans, and jobs that wait for its GPUs would become late unnoticed.
+const OVERDUE_WITHIN: f64 = 10.0;
 /// A plan that takes longer is logged.
 const SLOW: Duration = Duration::from_secs(2);
 /// How long the first plan waits until every job has been stepped once.
@@ -311,7 +314,14 @@ fn next_look(built: &Built, plan: &Plan) -> Option<Instant> {
     let exact = [snapshot.tariff.next_edge(snapshot.now), budget].into_iter().flatten().map(|at| at.0);
     let back_off = built.not_before.map(|at| at.as_millisecond() as f64 / 1_000.0);
     let expected = plan.next_event.map(|at| at.0.max(now + EXPECTED_NOT_BEFORE));
-    let first = exact.chain(back_off).chain(expected).filter(|at| at.is_finite()).min_by(f64::total_cmp)?;
+    let overdue =
+        built.expected.iter().any(|expected| expected.outlook.overdue).then_some(now + OVERDUE_WITHIN);
+    let first = exact
+        .chain(back_off)
+        .chain(expected)
+        .chain(overdue)
+        .filter(|at| at.is_finite())
+        .min_by(f64::total_cmp)?;
     Some(Instant::now() + Duration::from_secs_f64((first - now).clamp(0.1, 3_600.0)))
 }
 

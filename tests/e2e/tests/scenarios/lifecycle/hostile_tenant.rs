@@ -86,10 +86,12 @@ impl Tenants {
     }
 }
 
-/// A job on the four GPUs of a node.
+/// A job on the four GPUs of a node, with a deadline and more weight than the long runs that hold them: energy that a stopped run
+/// has used for nothing costs more than a minute of an equal job.
 async fn anothers_job_runs(c: &mut Cluster, attack: &str) -> Result<()> {
     let name = format!("beside-{}", attack.replace('_', "-"));
     let tj = job(&name).namespace(OTHER).gpus(4, 1).epochs(4, 0.3).spec("deadlineAfter", json!("30s"));
+    let tj = tj.spec("weight", json!(10));
     let (key, began) = (tj.key(), Instant::now());
     c.submit(&tj).await?;
     let runs = |phase| matches!(phase, Phase::Running | Phase::Succeeded);

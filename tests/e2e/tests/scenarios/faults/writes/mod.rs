@@ -28,7 +28,13 @@ fn writes_in(namespace: &str) -> Select {
 /// Nodes of one GPU: two GPUs are a gang of two.
 fn options() -> Options {
     let nodes = Group { prefix: "one-", count: 12, gpu: A100, gpus: 1, memory_mib: 81_920 };
-    Options { fault_proxy: true, groups: vec![nodes], heavy: true, ..Options::default() }
+    Options {
+        fault_proxy: true,
+        groups: vec![nodes],
+        operator_log: "info,andreas_operator=debug,kube=warn",
+        heavy: true,
+        ..Options::default()
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -84,7 +90,7 @@ async fn every_answer_is_lost_once(c: &mut Cluster, counts: &BTreeMap<Story, u64
     }
     story::drive(c, &mut cases, 6 * SOON).await?;
     for case in &cases {
-        case.check(c)?;
+        case.check(c).with_context(|| calls_and_log_of(c, case))?;
     }
     let lost = rules.iter().filter(|rule| c.faults().is_ok_and(|faults| faults.met(**rule) == 1)).count();
     println!("answers lost: {lost} of {}", cases.len());
@@ -112,11 +118,24 @@ async fn the_operator_is_killed_after_writes(c: &mut Cluster, counts: &BTreeMap<
     }
     story::drive(c, &mut cases, 4 * SOON).await?;
     for case in &cases {
-        case.check(c)?;
+        case.check(c).with_context(|| calls_and_log_of(c, case))?;
     }
     println!("operator killed after {killed} of {} writes", cases.len());
     ensure!(killed * 10 >= cases.len() * 9, "killed after {killed} of {} writes only", cases.len());
     Ok(())
+}
+
+/// The operator's calls and words about a case.
+fn calls_and_log_of(c: &Cluster, case: &Case) -> String {
+    let select = Select::all().caller(OPERATOR).namespace(&case.namespace);
+    let calls =
+        c.faults().map(|faults| faults.records().only(|r| select.selects_record(r))).unwrap_or_default();
+    let calls = calls.0.iter().map(|call| {
+        format!("{:?} {:?} {} {:?} {:?}", call.at, call.verb, call.resource, call.status, call.real_status)
+    });
+    let log = c.operators[0].process.log();
+    let lines = log.lines().filter(|line| line.contains(&case.namespace)).map(str::to_owned);
+    calls.chain(lines).collect::<Vec<_>>().join("\n")
 }
 
 /// Waits until the last case's write is done and its answer held; `false` when the case ended without that write.
