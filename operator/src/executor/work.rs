@@ -286,21 +286,24 @@ async fn write_status(
         Ok(answer) => written(shared, key, job, step, answer, replan),
         Err(error) => {
             shared.metrics.step_errors.inc();
-            if error.may_have_written() {
-                tracing::warn!(job = %key, error = &error as &dyn std::error::Error, "status perhaps not written");
-                read_unanswered(shared, key).await?;
-                if shared.index.lock().jobs.get(key).map(|live| &live.metadata.resource_version)
-                    != Some(&job.metadata.resource_version)
-                {
-                    return Err(Requeue::Now);
-                }
-            }
-            if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
+            let conflict = matches!(error.refusal(), Refusal::Conflict | Refusal::NotFound);
+            let wait = if conflict { shared.brakes.conflict(key) } else { Duration::ZERO };
+            // Also after a conflict: a client that retries a write without an answer conflicts with itself.
+            let live = if conflict || error.may_have_written() { read(shared, key).await } else { Ok(false) };
+            if live.is_ok()
+                && let Some(memory) = shared.ledger.lock().get_mut(key, uid(job))
+            {
                 memory.pending = None;
                 memory.claim = replan.map(|(before, _)| before);
             }
-            match error.refusal() {
-                Refusal::Conflict | Refusal::NotFound => Err(refresh(shared, key).await),
+            let seen = |index: &ClusterIndex| {
+                index.jobs.get(key).and_then(|live| live.metadata.resource_version.clone())
+            };
+            match live {
+                Ok(true) if conflict => Err(if wait.is_zero() { Requeue::Now } else { Requeue::After(wait) }),
+                // Its deletion will be seen.
+                _ if conflict => Err(Requeue::After(wait.max(Duration::from_secs(1)))),
+                Ok(true) if seen(&shared.index.lock()) != job.metadata.resource_version => Err(Requeue::Now),
                 _ => {
                     tracing::warn!(job = %key, error = &error as &dyn std::error::Error, "status not written");
                     Err(back_off(shared, key, uid(job)))
@@ -336,17 +339,6 @@ fn written(
     }
     index.wrote_job(answer);
     Ok(())
-}
-
-/// Reads the job live: the cached state is stale.
-async fn refresh(shared: &Arc<Shared>, key: &ObjectKey) -> Requeue {
-    let wait = shared.brakes.conflict(key);
-    match read(shared, key).await {
-        Ok(true) if wait.is_zero() => Requeue::Now,
-        Ok(true) => Requeue::After(wait),
-        // The watch will show its deletion.
-        Ok(false) | Err(_) => Requeue::After(wait.max(Duration::from_secs(1))),
-    }
 }
 
 /// Stores the API server's state of a job in the index. `false`: it does not exist.

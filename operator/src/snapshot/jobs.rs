@@ -55,7 +55,7 @@ impl Holders {
 
 /// The claims that hold GPUs in the snapshot. Excluded, so that their pods count as leftovers: jobs that stop
 /// for good, and jobs that the planner cannot place. Their node is gone or is held as another GPU type.
-pub(super) fn holders(claims: &BTreeMap<&ObjectKey, (&Claim, Holding)>, index: &ClusterIndex) -> Holders {
+pub(super) fn holders(claims: &BTreeMap<&ObjectKey, (Claim, Holding)>, index: &ClusterIndex) -> Holders {
     let mut holders = Holders::default();
     for (key, (claim, holding)) in claims {
         let holds = match claim {

@@ -36,9 +36,9 @@ pub mod worker;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use andreas_api::EnergyPolicySpec;
 use andreas_api::energy_policy::Limits;
 use andreas_api::training_job::Allocation;
+use andreas_api::{EnergyPolicySpec, Phase, TrainingJobStatus};
 use andreas_core::{GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, Time, Watts};
 use andreas_planner::{GpuTypeInfo, LimitEffect, Namespace, Prices, Snapshot};
 use andreas_runtime::watch::ObjectKey;
@@ -106,6 +106,12 @@ struct Holding {
     target: Option<NextPlacement>,
 }
 
+/// Since when a job has an allocation that nothing stops. `None` if it has none.
+fn starts(status: &TrainingJobStatus) -> Option<Timestamp> {
+    let holds = matches!(status.phase, Phase::Starting | Phase::Running) && status.stop.is_none();
+    status.allocation.as_ref().filter(|_| holds).map(|allocation| allocation.since.0)
+}
+
 /// Builds a snapshot. `tables` takes the newest model; `prices` are the last plan's.
 pub fn build(
     index: &ClusterIndex,
@@ -119,7 +125,7 @@ pub fn build(
     let second = now.as_second();
 
     // What each job holds: by the status being written, else by the last observed one.
-    let mut claims: BTreeMap<&ObjectKey, (&Claim, Holding)> = BTreeMap::new();
+    let mut claims: BTreeMap<&ObjectKey, (Claim, Holding)> = BTreeMap::new();
     for (key, job) in index.jobs.iter() {
         let Some(memory) = ledger.get(key).filter(|memory| Some(&memory.uid) == job.metadata.uid.as_ref())
         else {
@@ -127,6 +133,11 @@ pub fn build(
         };
         let Some(claim) = &memory.claim else { continue };
         let status = memory.pending.as_ref().or(job.status.as_ref());
+        let claim = match status.and_then(starts) {
+            // A write without an answer: the last step did not see it.
+            Some(since) if matches!(claim, Claim::Waiting { .. }) => Claim::Starting { since },
+            _ => claim.clone(),
+        };
         let holding = Holding {
             allocation: status.and_then(|status| status.allocation.clone()),
             target: memory.target.clone(),

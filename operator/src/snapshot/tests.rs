@@ -183,6 +183,19 @@ fn a_status_on_its_way_is_true_already() {
 }
 
 #[test]
+fn an_allocation_that_no_step_has_seen_yet_is_held() {
+    // The write of the allocation had no answer; a watch has shown it since.
+    let mut world = World::default();
+    world.node("n1", json!({}), json!({})).node("n2", json!({}), json!({}));
+    let mut held = holds(1, "n1", 4);
+    held["phase"] = "Starting".into();
+    world.job("a", json!({}), held, waiting());
+    let snapshot = world.snapshot();
+    let JobState::Starting { target, .. } = &snapshot.jobs[0].state else { panic!("{:?}", snapshot.jobs[0]) };
+    assert_eq!(target.nodes.iter().map(ToString::to_string).collect::<Vec<_>>(), ["n1"]);
+}
+
+#[test]
 fn a_job_on_a_node_that_takes_no_new_ones_stays_and_nobody_joins_it() {
     let mut world = World::default();
     world
@@ -454,7 +467,9 @@ fn a_move_keeps_its_target_from_the_stop_to_the_start() {
     );
 
     // Stopped and not started yet: its next placement is offered to no other job.
-    world.ledger.as_mut().expect("a ledger").entry(&key, "moves").claim = Some(waiting());
+    let memory = world.ledger.as_mut().expect("a ledger").entry(&key, "moves");
+    memory.claim = Some(waiting());
+    memory.pending = serde_json::from_value(json!({"phase": "Pending", "decisions": 5})).ok();
     assert!(matches!(&world.snapshot().jobs[0].state, JobState::Starting { target, .. } if on_n2(target)));
 }
 
