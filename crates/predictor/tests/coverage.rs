@@ -14,7 +14,7 @@ fn covered(setting: Setting, jobs: usize) {
     covered_by(|sample| sample, setting, jobs);
 }
 
-fn covered_among_strangers(setting: Setting, jobs: usize) {
+fn covered_among_other_tenants(setting: Setting, jobs: usize) {
     let alone = |sample: Sample| Sample { profile: format!("{0}/{0}", sample.profile), ..sample };
     covered_by(alone, setting, jobs);
 }
@@ -64,31 +64,31 @@ fn in_known_settings() {
 }
 
 #[test]
-fn among_strangers_after_the_first_measurement() {
-    covered_among_strangers(Setting::First(1), 56);
+fn among_other_tenants_after_the_first_measurement() {
+    covered_among_other_tenants(Setting::First(1), 56);
 }
 
 #[test]
-fn among_strangers_after_two() {
-    covered_among_strangers(Setting::First(2), 56);
+fn among_other_tenants_after_two() {
+    covered_among_other_tenants(Setting::First(2), 56);
 }
 
 #[test]
-fn among_strangers_after_four() {
-    covered_among_strangers(Setting::First(4), 34);
+fn among_other_tenants_after_four() {
+    covered_among_other_tenants(Setting::First(4), 34);
 }
 
 #[test]
-fn among_strangers_on_a_new_gpu_type() {
-    covered_among_strangers(Setting::NewType(0), 32);
+fn among_other_tenants_on_a_new_gpu_type() {
+    covered_among_other_tenants(Setting::NewType(0), 32);
 }
 
 #[test]
-fn among_strangers_on_a_new_gpu_type_after_one_measurement() {
-    covered_among_strangers(Setting::NewType(1), 25);
+fn among_other_tenants_on_a_new_gpu_type_after_one_measurement() {
+    covered_among_other_tenants(Setting::NewType(1), 25);
 }
 
 #[test]
-fn among_strangers_in_known_settings() {
-    covered_among_strangers(Setting::Known(1), 63);
+fn among_other_tenants_in_known_settings() {
+    covered_among_other_tenants(Setting::Known(1), 63);
 }

@@ -60,7 +60,7 @@ pub struct Policy {
 
 /// The parts of `GpuNode.spec` that matter here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Orders {
+pub struct DesiredSettings {
     /// Generation of the spec.
     pub generation: i64,
     /// `spec.wake`.
@@ -75,7 +75,7 @@ pub struct Observed {
     /// The GPUs.
     pub gpus: BTreeMap<Uuid, Seen>,
     /// What the operator wants; `None` while there is no GpuNode.
-    pub orders: Option<Orders>,
+    pub orders: Option<DesiredSettings>,
     /// What the administrator wants.
     pub policy: Policy,
     /// Whether the leader Lease was seen to move lately.
@@ -150,7 +150,7 @@ pub fn decide(memory: Memory, observed: &Observed, now: Duration) -> (Memory, De
     (memory, decision)
 }
 
-fn limit(orders: &Orders, pod: &str, facts: &Facts) -> Setting {
+fn limit(orders: &DesiredSettings, pod: &str, facts: &Facts) -> Setting {
     let (Some(watts), Some((lowest, highest))) = (orders.limits.get(pod), facts.limit_mw) else {
         return Setting::default();
     };

@@ -28,7 +28,11 @@ fn idle_node() -> Observed {
     let held = Seen { holder: Holder::Pod("p".into()), processes: 1, ..free.clone() };
     Observed {
         gpus: BTreeMap::from([("a".to_owned(), free), ("b".to_owned(), held)]),
-        orders: Some(Orders { generation: 1, wake: 0, limits: BTreeMap::from([("p".to_owned(), 250)]) }),
+        orders: Some(DesiredSettings {
+            generation: 1,
+            wake: 0,
+            limits: BTreeMap::from([("p".to_owned(), 250)]),
+        }),
         policy: policy(),
         leader_moves: true,
     }
@@ -119,7 +123,7 @@ fn seen() -> impl Strategy<Value = Seen> {
 
 fn observed() -> impl Strategy<Value = Observed> {
     let gpus = proptest::collection::btree_map("[a-d]", seen(), 0..4);
-    let orders = proptest::option::of((0..3_i64, 0..2000_u32).prop_map(|(wake, watts)| Orders {
+    let orders = proptest::option::of((0..3_i64, 0..2000_u32).prop_map(|(wake, watts)| DesiredSettings {
         generation: wake,
         wake,
         limits: BTreeMap::from([("p".to_owned(), watts)]),

@@ -5,13 +5,13 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`decide`] | the heart: what is wanted of each GPU, by what is seen. Pure |
-//! | [`eyes`] | GPUs through NVML, one thread each |
+//! | [`monitor`] | GPUs through NVML, one thread each |
 //! | [`holders`] | which pod holds which GPU, by the kubelet |
 //! | [`world`] | our GpuNode, the EnergyPolicy, the operator's Lease |
 //! | [`energy`] | joules by GPU and holder, what rest saved. Pure |
 //! | [`shares`] | joules by pod, from when it took its GPUs until it let them go. Pure |
-//! | [`link`] | the setter's socket |
-//! | [`round`] | one round: look, decide, set, and say what is |
+//! | [`setter_client`] | the setter's socket |
+//! | [`reconcile`] | one round: look, decide, set, and say what is |
 //! | [`status`] | `GpuNode.status`, and when it is written |
 //! | [`metrics`] | what is counted |
 //!
@@ -26,11 +26,11 @@
 
 pub mod decide;
 pub mod energy;
-pub mod eyes;
 pub mod holders;
-pub mod link;
 pub mod metrics;
-pub mod round;
+pub mod monitor;
+pub mod reconcile;
+pub mod setter_client;
 pub mod shares;
 pub mod status;
 pub mod world;
@@ -56,10 +56,10 @@ use tokio_util::sync::CancellationToken;
 use crate::USER_AGENT;
 use crate::gpu::Library;
 use crate::setting::Wanted;
-use eyes::Eyes;
-use link::Link;
 use metrics::Metrics;
-use round::{Parts, Rounds};
+use monitor::GpuMonitor;
+use reconcile::{Parts, ReconcileLoop};
+use setter_client::SetterClient;
 use status::{Report, Writer};
 use world::{SlimLease, World};
 
@@ -148,10 +148,10 @@ pub async fn run(
     let writer = Writer::new(client.clone());
     let writes =
         tokio::spawn(write_status(writer, latest, Arc::clone(&world), metrics.clone(), shutdown.clone()));
-    let mut rounds = Rounds::new(Parts {
-        eyes: Eyes::new(library)?,
+    let mut rounds = ReconcileLoop::new(Parts {
+        eyes: GpuMonitor::new(library)?,
         kubelet: Kubelet::new(&args.pod_resources, Duration::from_secs(2)),
-        link: (!args.observe).then(|| Link::new(&args.setter_socket)),
+        link: (!args.observe).then(|| SetterClient::new(&args.setter_socket)),
         world,
         metrics,
         lease_ttl: Duration::from_secs(args.lease_ttl),

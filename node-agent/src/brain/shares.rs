@@ -47,14 +47,14 @@ struct Share {
 
 /// All shares of a node.
 #[derive(Clone, Debug, Default)]
-pub struct Shares {
+pub struct EnergyShares {
     open: BTreeMap<Uuid, Share>,
     /// Where shares began by the status of an earlier life of ours, with the pod.
     earlier: BTreeMap<Uuid, (String, Begin)>,
     released: Vec<ReleasedEnergy>,
 }
 
-impl Shares {
+impl EnergyShares {
     /// Goes on with what an earlier life of ours wrote.
     pub fn resume(&mut self, status: &GpuNodeStatus) {
         for gpu in &status.gpus {
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_pods_share_is_what_the_counters_moved_while_it_held_the_gpus() {
-        let mut shares = Shares::default();
+        let mut shares = EnergyShares::default();
         shares.look(&gpus((None, 100), (None, 200)), at(0));
         shares.look(&gpus((Some("x-1-0"), 110), (Some("x-1-0"), 210)), at(1));
         shares.look(&gpus((Some("x-1-0"), 400), (Some("x-1-0"), 500)), at(2));
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_pod_made_again_under_its_name_has_a_share_of_its_own() {
-        let mut shares = Shares::default();
+        let mut shares = EnergyShares::default();
         shares.look(&gpus((Some("web-0"), 100), (None, 0)), at(0));
         shares.look(&gpus((None, 300), (None, 0)), at(10));
         shares.look(&gpus((Some("web-0"), 310), (None, 0)), at(11));
@@ -214,7 +214,7 @@ mod tests {
             released: vec![old.clone()],
             ..GpuNodeStatus::default()
         };
-        let mut shares = Shares::default();
+        let mut shares = EnergyShares::default();
         // The first look comes before the API server has answered.
         shares.look(&gpus((Some("x"), 500), (Some("z"), 500)), at(50));
         shares.resume(&status);

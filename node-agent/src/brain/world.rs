@@ -16,7 +16,7 @@ use kube::Resource;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use super::decide::{Orders, Policy};
+use super::decide::{DesiredSettings, Policy};
 
 /// Annotation of a GpuNode: `Off` keeps the node's GPUs awake.
 pub const ANNOTATION_REST: &str = "andreas.dev/rest";
@@ -100,10 +100,10 @@ impl World {
 
     /// What the operator wants; a node that is going away wants nothing.
     #[must_use]
-    pub fn orders(&self) -> Option<Orders> {
+    pub fn orders(&self) -> Option<DesiredSettings> {
         let node = self.node.as_ref().filter(|node| node.metadata.deletion_timestamp.is_none())?;
         let limits = node.spec.limits.iter();
-        Some(Orders {
+        Some(DesiredSettings {
             generation: node.metadata.generation.unwrap_or(0),
             wake: node.spec.wake,
             limits: limits.map(|limit| (limit.pod.clone(), limit.watts.max(0).unsigned_abs())).collect(),

@@ -279,6 +279,14 @@ async fn a_status_whose_answer_was_lost_counts_as_written_until_the_job_has_been
         .collect();
     assert!(versions == ["10"] || versions == ["10", "20"], "{versions:?}");
 
+    // Given a client that repeats the write after a lost answer and conflicts with itself.
+    let world = given(vec![
+        (Method::PATCH, "/bert/status", 409, failure(409, "the object has been modified")),
+        (Method::GET, "/bert", 503, failure(503, "away")),
+    ]);
+    assert!(matches!(work::step(&world.shared, &key()).await, Requeue::After(_)));
+    assert_eq!(pending(&world), Some(andreas_api::Phase::Suspended));
+
     // Given a readable result: if written, the job continues at once; if not, it is retried later.
     let written = suspended(20, json!({"phase": "Suspended", "reason": "Suspended"}));
     for (live, again) in [(written, true), (suspended(10, before.clone()), false)] {

@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 
 /// The word as part of a name, and what to say instead.
-const WORDS: [(&str, &str); 18] = [
-    ("brain", "agent"),
+const WORDS: [(&str, &str); 17] = [
     ("crowd", "burst"),
     ("desk", "state"),
     ("dice", "rng"),

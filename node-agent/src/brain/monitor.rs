@@ -16,16 +16,16 @@ const SEARCH: Duration = Duration::from_secs(30);
 const PATIENCE: Duration = Duration::from_secs(8);
 
 /// All GPUs of the node.
-pub struct Eyes {
+pub struct GpuMonitor {
     nvml: Arc<dyn Library>,
     search: Worker<Arc<dyn Library>>,
     searched: Option<Instant>,
     found: Result<(), GpuError>,
-    gpus: BTreeMap<Uuid, Eye>,
+    gpus: BTreeMap<Uuid, GpuHandle>,
 }
 
 /// One GPU.
-pub struct Eye {
+pub struct GpuHandle {
     worker: Worker<Box<dyn Gpu>>,
     /// What does not change.
     pub facts: Option<Facts>,
@@ -34,7 +34,7 @@ pub struct Eye {
     failing: Option<(Instant, GpuError)>,
 }
 
-impl Eye {
+impl GpuHandle {
     /// Why it must not be used; `None` while it is well, or failing for so short that nobody should act on it.
     #[must_use]
     pub fn broken(&self) -> Option<&GpuError> {
@@ -74,7 +74,7 @@ impl Eye {
     }
 }
 
-impl Eyes {
+impl GpuMonitor {
     /// Nothing is opened yet.
     ///
     /// # Errors
@@ -93,7 +93,7 @@ impl Eyes {
             self.searched = Some(Instant::now());
             self.search().await;
         }
-        join_all(self.gpus.values_mut().map(Eye::look)).await;
+        join_all(self.gpus.values_mut().map(GpuHandle::look)).await;
     }
 
     async fn search(&mut self) {
@@ -110,7 +110,7 @@ impl Eyes {
             match Worker::start("gpu-look", CALL_TIMEOUT, Box::new(move || library.open(&name))) {
                 Ok(worker) => {
                     tracing::info!(uuid, "a GPU");
-                    self.gpus.insert(uuid, Eye { worker, facts: None, sample: None, failing: None });
+                    self.gpus.insert(uuid, GpuHandle { worker, facts: None, sample: None, failing: None });
                 }
                 Err(error) => tracing::error!(%error, "no thread for a GPU"),
             }
@@ -124,7 +124,7 @@ impl Eyes {
 
     /// The GPUs. One that was seen once stays, whatever becomes of it.
     #[must_use]
-    pub fn gpus(&self) -> &BTreeMap<Uuid, Eye> {
+    pub fn gpus(&self) -> &BTreeMap<Uuid, GpuHandle> {
         &self.gpus
     }
 }

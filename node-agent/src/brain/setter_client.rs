@@ -13,13 +13,13 @@ const WITHIN: Duration = Duration::from_secs(6);
 
 /// A connection to the setter, opened when needed.
 #[derive(Debug)]
-pub struct Link {
+pub struct SetterClient {
     socket: PathBuf,
     stream: Option<BufReader<UnixStream>>,
     down_since: Option<Instant>,
 }
 
-impl Link {
+impl SetterClient {
     /// For the socket at `socket`. Nothing is opened yet.
     #[must_use]
     pub fn new(socket: &Path) -> Self {

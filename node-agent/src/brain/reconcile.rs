@@ -12,11 +12,11 @@ use parking_lot::Mutex;
 
 use super::decide::{Decision, Holder, Memory, Observed, Seen, decide};
 use super::energy::{Meter, Use};
-use super::eyes::{Eye, Eyes};
 use super::holders::{Held, Lingering, held};
-use super::link::Link;
 use super::metrics::{Metrics, OfGpu};
-use super::shares::{Look, Shares};
+use super::monitor::{GpuHandle, GpuMonitor};
+use super::setter_client::SetterClient;
+use super::shares::{EnergyShares, Look};
 use super::status::{Report, Verdict, whole_seconds};
 use super::world::World;
 use crate::gpu::GpuError;
@@ -30,13 +30,13 @@ const SETTER_PATIENCE: Duration = Duration::from_secs(30);
 const SETTER_GONE: Duration = Duration::from_secs(60);
 
 /// Everything that one round hands to the next.
-pub struct Rounds {
+pub struct ReconcileLoop {
     /// The GPUs.
-    pub eyes: Eyes,
+    pub eyes: GpuMonitor,
     /// The kubelet.
     pub kubelet: Kubelet,
     /// The setter; `None` in an agent that only observes.
-    pub link: Option<Link>,
+    pub link: Option<SetterClient>,
     /// The API server's objects.
     pub world: Arc<Mutex<World>>,
     /// What is counted.
@@ -61,30 +61,30 @@ pub struct Rounds {
     /// The setter was refused for lack of permission, and has set nothing since.
     denied: bool,
     meters: BTreeMap<Uuid, Meter>,
-    shares: Shares,
+    shares: EnergyShares,
     resumed: bool,
     raised: Option<(i64, Instant)>,
 }
 
 /// What rounds need.
 pub struct Parts {
-    /// See [`Rounds`].
-    pub eyes: Eyes,
-    /// See [`Rounds`].
+    /// See [`ReconcileLoop`].
+    pub eyes: GpuMonitor,
+    /// See [`ReconcileLoop`].
     pub kubelet: Kubelet,
-    /// See [`Rounds`].
-    pub link: Option<Link>,
-    /// See [`Rounds`].
+    /// See [`ReconcileLoop`].
+    pub link: Option<SetterClient>,
+    /// See [`ReconcileLoop`].
     pub world: Arc<Mutex<World>>,
-    /// See [`Rounds`].
+    /// See [`ReconcileLoop`].
     pub metrics: Metrics,
-    /// See [`Rounds`].
+    /// See [`ReconcileLoop`].
     pub lease_ttl: Duration,
-    /// See [`Rounds`].
+    /// See [`ReconcileLoop`].
     pub rest_parked: bool,
 }
 
-impl Rounds {
+impl ReconcileLoop {
     /// Nothing has been looked at yet.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
@@ -107,7 +107,7 @@ impl Rounds {
             unlimitable: BTreeSet::new(),
             denied: false,
             meters: BTreeMap::new(),
-            shares: Shares::default(),
+            shares: EnergyShares::default(),
             resumed: false,
             raised: None,
         }
@@ -167,7 +167,7 @@ impl Rounds {
         let world = self.world.lock();
         let age = world.lease_age();
         self.metrics.lease(age);
-        let seen = |(uuid, eye): (&Uuid, &Eye)| {
+        let seen = |(uuid, eye): (&Uuid, &GpuHandle)| {
             let holder = match self.held.gpus.get(uuid) {
                 _ if self.kubelet_failing.is_some() => Holder::Unknown,
                 Some((namespace, name)) => Holder::Pod(pod_name(namespace, name)),
@@ -357,7 +357,7 @@ impl Rounds {
     }
 
     fn ready(&self) -> Verdict {
-        let away = self.link.as_ref().map_or(Duration::ZERO, Link::down_for);
+        let away = self.link.as_ref().map_or(Duration::ZERO, SetterClient::down_for);
         let denied =
             self.outcomes.values().any(|outcome| outcome.refused.as_deref() == Some("no_permission"));
         let silent = self.kubelet_failing.is_some_and(|since| since.elapsed() >= KUBELET_PATIENCE);
