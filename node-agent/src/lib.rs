@@ -1,14 +1,14 @@
-//! The node agent: one pair of processes on every GPU node.
+//! The node agent: two processes on every GPU node.
 //!
 //! # What it holds
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`gpu`] | one GPU as a trait, NVML behind it, one thread per GPU with a bounded mailbox |
-//! | [`setting`] | what can be set on a GPU, and how it is asked for over the socket |
-//! | [`setter`] | the process with CAP_SYS_ADMIN: sets, remembers what was before, restores |
-//! | [`brain`] | the process with a token: sees, decides, reports |
-//! | [`process`] | what both begin and end with |
+//! | [`gpu`] | trait of one GPU, its NVML implementation, one thread per GPU with a bounded mailbox |
+//! | [`setting`] | settings of a GPU, and the socket protocol that requests them |
+//! | [`setter`] | privileged helper (CAP_SYS_ADMIN): sets, records original values, restores |
+//! | [`brain`] | unprivileged agent (service account token): observes, decides, reports |
+//! | [`process`] | start and shutdown of both processes |
 //!
 //! # What flows in and out
 //!
@@ -21,16 +21,19 @@
 //!
 //! # What it promises
 //!
-//! * **Every setting ends.** It holds while the operator's leader Lease is seen to move and the brain is heard by the setter. Then
-//!   the GPU gets back the limit it had, and free clocks. So it does at the setter's SIGTERM, and at its next start after a
-//!   SIGKILL, by the record it wrote before the first change.
-//! * **A GPU is awake before its pod needs it.** A raised `spec.wake` is acknowledged only after every unheld GPU was seen awake.
-//! * **One GPU stops no other.** Each has a thread of its own; a call that takes longer than two seconds is given up.
+//! * **Every setting ends.** It holds while the operator's leader Lease is renewed and the setter receives
+//!   requests. Then the GPU gets back its original power limit and unlocked clocks. The same happens at the
+//!   setter's SIGTERM. After a SIGKILL it happens at its next start, from the record written before the first
+//!   change.
+//! * **A GPU is awake before its pod needs it.** A raised `spec.wake` is acknowledged only after every unheld
+//!   GPU was observed awake.
+//! * **GPUs do not block each other.** Each has its own thread; a call times out after two seconds.
 //! * **It writes only on changes**, and only the status of its own GpuNode.
 //!
 //! # What must never be here
 //!
-//! A way in from the network beside `/metrics` and the probes; a choice of which pod gets which GPU; savings that no meter shows.
+//! Network endpoints other than `/metrics` and the probes; assigning GPUs to pods; savings that no meter
+//! shows.
 
 pub mod brain;
 pub mod gpu;
@@ -38,5 +41,5 @@ pub mod process;
 pub mod setter;
 pub mod setting;
 
-/// What audit logs and flow schemas see.
+/// User agent, for audit logs and flow schemas.
 pub const USER_AGENT: &str = concat!("andreas-node-agent/", env!("CARGO_PKG_VERSION"));

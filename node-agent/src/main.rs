@@ -1,4 +1,4 @@
-//! The brain's process: flags, confinement, wiring, and an orderly end.
+//! Entry point of the agent process: flags, confinement, wiring, shutdown.
 
 use andreas_node_agent::brain::{self, BrainArgs};
 use andreas_node_agent::process;
@@ -8,7 +8,8 @@ use andreas_runtime::{admin::AdminArgs, client::ClientArgs};
 use clap::{Parser, Subcommand};
 use rustix::thread::CapabilitySet;
 
-/// Node agent of ANDREAS: reads GPUs, decides which of them rest, reports. What sets them is `andreas-node-setter`.
+/// Node agent of ANDREAS: reads GPUs, decides which of them rest, reports status. Settings are applied by
+/// `andreas-node-setter`.
 #[derive(Debug, Parser)]
 #[command(name = "andreas-node-agent", version)]
 struct Args {
@@ -18,7 +19,8 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Role {
-    /// Sees, decides and reports; needs the API server and the kubelet's PodResources socket, and no capability.
+    /// Observe, decide and report. Needs the API server and the kubelet's PodResources socket, and no
+    /// capability.
     Brain {
         #[command(flatten)]
         own: Box<BrainArgs>,
@@ -34,7 +36,7 @@ enum Role {
 fn main() -> anyhow::Result<()> {
     let Role::Brain { own, admin, client, telemetry } = Args::parse().role;
     telemetry::init(&telemetry)?;
-    // Confinement belongs to threads, so it comes before there is a second one.
+    // Capabilities and namespaces are per thread: confine before a second thread starts.
     confine::keep_only(CapabilitySet::empty());
     let library = own.nvml_library.clone();
     process::run(&library, |library, shutdown| brain::run(*own, admin, client, library, shutdown))

@@ -1,4 +1,4 @@
-//! A process of the agent once it is confined: NVML, one thread, an orderly end.
+//! Common part of both processes after confinement: NVML, a single-threaded runtime, shutdown.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use tokio_util::sync::CancellationToken;
 use crate::gpu::Library;
 use crate::gpu::nvml::NvmlLibrary;
 
-/// Runs `work` on one thread until it ends, with NVML loaded from `library` and a token that SIGTERM and SIGINT cancel. What is
-/// confined is confined before: capabilities and the network belong to threads.
+/// Runs `work` on one thread until it ends, with NVML from `library` and a token that SIGTERM and SIGINT
+/// cancel. Confine the process before: capabilities and namespaces are per thread.
 ///
 /// # Errors
-/// Those of `work`; or no runtime or signal handler can be had.
+/// Errors of `work`, or when the runtime or a signal handler cannot be created.
 pub fn run<F>(
     library: &Path,
     work: impl FnOnce(Arc<dyn Library>, CancellationToken) -> F,
@@ -26,7 +26,7 @@ where
         let shutdown = shutdown::on_signals()?;
         work(Arc::new(NvmlLibrary::new(library)), shutdown).await
     });
-    // A thread that hangs in the driver must not keep the process.
+    // A thread that hangs in the driver must not delay the exit.
     runtime.shutdown_background();
     ended
 }

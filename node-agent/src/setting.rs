@@ -1,28 +1,28 @@
-//! What can be set on a GPU, and how the brain asks the setter for it.
+//! Settings of a GPU, and the protocol between the agent process and the setter.
 //!
-//! One JSON object per line each way. A request names everything that is wanted: a GPU that is not named gets back what it had.
-//! So a request can be repeated, lost or answered late without harm, and is the brain's sign of life at the same time.
+//! One JSON object per line in each direction. A request names all desired settings; GPUs not named are
+//! restored. Requests are therefore idempotent and may be lost or late, and each one is also a heartbeat.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Longest line either side reads, bytes: 64 GPUs take about 8 KiB.
+/// Maximum line length, bytes: 64 GPUs take about 8 KiB.
 pub const LONGEST_LINE: usize = 64 * 1024;
-/// Most GPUs that a request may name.
+/// Maximum number of GPUs in a request.
 pub const MOST_GPUS: usize = 64;
 
 /// NVML's UUID of a GPU (`GPU-...`).
 pub type Uuid = String;
 
-/// What is set on one GPU. The default is: nothing, as it was found.
+/// Settings of one GPU. Default: none, original settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Setting {
     /// Power limit, mW.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_mw: Option<u32>,
-    /// SM clocks are locked at or below this, MHz.
+    /// Upper bound of locked SM clocks, MHz.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_mhz: Option<u32>,
 }
@@ -35,34 +35,34 @@ impl Setting {
     }
 }
 
-/// What the brain wants.
+/// Request of the agent process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Wanted {
-    /// Settings by GPU.
+    /// Desired settings by GPU.
     pub settings: BTreeMap<Uuid, Setting>,
 }
 
-/// What the setter did.
+/// Response of the setter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Done {
-    /// Without a word from the brain, settings end after this time, ms.
+    /// Time to live, ms: settings end if no request arrives for this time.
     pub ttl_ms: u64,
-    /// The administrator's lowest power limit, mW: lower ones are refused.
+    /// The administrator's lowest power limit, mW; lower ones are refused.
     #[serde(default)]
     pub floor_limit_mw: u32,
-    /// By GPU that was ever named.
+    /// Outcome for each GPU that was ever named.
     pub gpus: BTreeMap<Uuid, Outcome>,
 }
 
-/// What is set on one GPU now.
+/// Result for one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Outcome {
-    /// In force; `None` when a call failed half-way and it is not known.
+    /// Setting in force; `None` if unknown after a failed call.
     pub setting: Option<Setting>,
-    /// Why it is not what was wanted: [`crate::gpu::GpuError::reason`], `out_of_range`, `record`.
+    /// Why it differs from the desired one: [`crate::gpu::GpuError::reason`], `out_of_range`, `record`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
 }

@@ -1,6 +1,6 @@
-//! The setter's process: flags, confinement, wiring, and an orderly end.
+//! Entry point of the setter, the privileged helper: flags, confinement, wiring, shutdown.
 //!
-//! A program of its own: what has CAP_SYS_ADMIN holds no HTTP, TLS or gRPC, and is a third as large.
+//! It is a separate binary: the process with CAP_SYS_ADMIN has no HTTP, TLS or gRPC, and is a third as large.
 
 use andreas_node_agent::process;
 use andreas_node_agent::setter::{self, SetterArgs, confine};
@@ -8,7 +8,8 @@ use andreas_runtime::telemetry::{self, TelemetryArgs};
 use clap::Parser;
 use rustix::thread::CapabilitySet;
 
-/// Setter of ANDREAS: sets and restores power limits and clocks. Needs CAP_SYS_ADMIN, and neither network nor token.
+/// Privileged helper of the ANDREAS node agent: sets and restores power limits and clocks. Needs
+/// CAP_SYS_ADMIN, but no network and no token.
 #[derive(Debug, Parser)]
 #[command(name = "andreas-node-setter", version)]
 struct Args {
@@ -21,7 +22,7 @@ struct Args {
 fn main() -> anyhow::Result<()> {
     let Args { own, telemetry } = Args::parse();
     telemetry::init(&telemetry)?;
-    // Confinement belongs to threads, so it comes before there is a second one.
+    // Capabilities and namespaces are per thread: confine before a second thread starts.
     if !own.keep_network {
         confine::leave_network();
     }

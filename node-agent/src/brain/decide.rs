@@ -1,15 +1,19 @@
-//! The heart: what is wanted of each GPU, by what is seen. Pure: no clock, no I/O, no order of a hash map.
+//! Desired settings of each GPU, from what was observed. Pure and deterministic: no clock, no I/O, no
+//! hash-map order.
 //!
 //! # The rules
 //!
-//! 1. Nothing is set while the operator's leader Lease is not seen to move, or while the node has no GpuNode.
-//! 2. A GPU that a pod holds, that a process uses, or of which that is not known, is awake. So is every GPU while the kubelet cannot be
-//!    asked.
-//! 3. After `spec.wake` was raised every GPU is awake for a while, so that the pod that is coming finds it so.
-//! 4. Any other GPU rests once it was unheld for `rest.after`: SM clocks locked at their lowest; where clocks cannot be locked, the
-//!    power limit at its lowest. Neither lowers the draw of a GPU without a context; both bound one that wakes unannounced, and
-//!    low clocks take back what a parked context costs (EnergyPolicy `rest`, NVML reference: locked clocks).
-//! 5. A held GPU has the power limit that the operator wants for its pod, inside the driver's range, when the policy says `On`.
+//! 1. Nothing is set while the operator's leader Lease is not being renewed, or while the node has no
+//!    GpuNode.
+//! 2. A GPU stays awake if a pod holds it, a process uses it, or this is not known. All GPUs stay awake while
+//!    the kubelet does not answer.
+//! 3. After `spec.wake` is raised, every GPU stays awake for the policy's wake time, ready for the next pod.
+//! 4. Any other GPU rests after it was unheld for `rest.after`: SM clocks locked at the minimum. If clocks
+//!    cannot be locked, the power limit is set to its minimum. Neither lowers the draw of a GPU without a
+//!    context. Both cap a GPU that becomes busy unannounced, and low clocks reduce the draw of a parked
+//!    context (EnergyPolicy `rest`, NVML reference: locked clocks).
+//! 5. A held GPU gets the power limit that the operator wants for its pod, within the driver's range, if the
+//!    policy says `On`.
 //! 6. A GPU that is lost or hangs gets no command.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +22,7 @@ use std::time::Duration;
 use crate::gpu::Facts;
 use crate::setting::{Setting, Uuid};
 
-/// Who holds a GPU.
+/// The holder of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Holder {
     /// No pod.
@@ -26,39 +30,39 @@ pub enum Holder {
     Nobody,
     /// A pod, as `namespace/name`.
     Pod(String),
-    /// The kubelet cannot be asked, or speaks of devices that cannot be told apart (MIG, time slices, claims).
+    /// Unknown: the kubelet does not answer, or its device IDs are ambiguous (MIG, time slices, claims).
     Unknown,
 }
 
-/// One GPU as seen now.
+/// One observation of a GPU.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Seen {
-    /// What the driver allows; `None` while it was not told.
+    /// Limits of the driver; `None` until they are read.
     pub facts: Option<Facts>,
-    /// Who holds it.
+    /// The holder.
     pub holder: Holder,
-    /// Processes with a context on it.
+    /// Number of processes with a context on it.
     pub processes: u32,
-    /// Whether it answers and is well.
+    /// Whether it responds and is healthy.
     pub healthy: bool,
 }
 
-/// The parts of `EnergyPolicy` that matter here.
+/// The fields of `EnergyPolicy` that are used here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Whether unheld GPUs rest.
     pub rest: bool,
-    /// How long a GPU is unheld before it rests.
+    /// How long a GPU must be unheld before it rests.
     pub rest_after: Duration,
-    /// How long all GPUs stay awake after a wake.
+    /// How long all GPUs stay awake after a wake request.
     pub awake_for: Duration,
     /// Whether pods' power limits are set.
     pub limits: bool,
-    /// Whether a GPU rests although a process of no pod has a context there.
+    /// Whether a GPU rests although a process outside any pod has a context on it.
     pub rest_parked: bool,
 }
 
-/// The parts of `GpuNode.spec` that matter here.
+/// The fields of `GpuNode.spec` that are used here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DesiredSettings {
     /// Generation of the spec.
@@ -69,49 +73,49 @@ pub struct DesiredSettings {
     pub limits: BTreeMap<String, u32>,
 }
 
-/// Everything that is seen.
+/// Input of a decision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observed {
     /// The GPUs.
     pub gpus: BTreeMap<Uuid, Seen>,
-    /// What the operator wants; `None` while there is no GpuNode.
+    /// Desired settings from the operator; `None` while there is no GpuNode.
     pub orders: Option<DesiredSettings>,
-    /// What the administrator wants.
+    /// The administrator's policy.
     pub policy: Policy,
-    /// Whether the leader Lease was seen to move lately.
+    /// Whether the leader Lease was renewed recently.
     pub leader_moves: bool,
 }
 
-/// What one decision hands to the next.
+/// State carried from one decision to the next.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Memory {
-    /// Since when each GPU is unused.
+    /// Time since which each GPU has been unused.
     unused_since: BTreeMap<Uuid, Duration>,
-    /// The last wake that was seen.
+    /// The last value of `spec.wake` seen.
     wake: Option<i64>,
-    /// When it was seen. No GPU rests for a while after, by the policy that holds then.
+    /// When it was seen. No GPU rests for the policy's wake time after it.
     woken_at: Duration,
 }
 
-/// What is wanted.
+/// Output of a decision.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decision {
-    /// GPUs on which something is set; the others are as they were found.
+    /// Settings by GPU. GPUs not listed keep, or get back, their original settings.
     pub wanted: BTreeMap<Uuid, Setting>,
-    /// Those of them that rest.
+    /// GPUs among them that rest.
     pub resting: BTreeSet<Uuid>,
-    /// The orders that this carries out.
+    /// Generation and wake that this decision carries out.
     pub orders: Option<(i64, i64)>,
 }
 
-/// Decides. `now` is any clock that never goes back.
+/// Computes the decision. `now` is from any monotonic clock.
 #[must_use]
 pub fn decide(memory: Memory, observed: &Observed, now: Duration) -> (Memory, Decision) {
     let policy = &observed.policy;
     let mut memory = memory;
     memory.unused_since.retain(|uuid, _| observed.gpus.contains_key(uuid));
     if let Some(orders) = &observed.orders {
-        // Also at our start: what was asked before we lived may be meant for a pod that is on its way.
+        // Also after a restart: an earlier wake request may be for a pod that is still to come.
         if memory.wake != Some(orders.wake) {
             memory.wake = Some(orders.wake);
             memory.woken_at = now;

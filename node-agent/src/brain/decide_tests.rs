@@ -22,7 +22,7 @@ fn policy() -> Policy {
     }
 }
 
-/// Two GPUs, `a` free and `b` held by pod `p`, and a minute and more in which nothing happens.
+/// GPU `a` is free, pod `p` holds GPU `b`; nothing changes for more than a minute.
 fn idle_node() -> Observed {
     let free = Seen { facts: Some(facts()), healthy: true, ..Seen::default() };
     let held = Seen { holder: Holder::Pod("p".into()), processes: 1, ..free.clone() };
@@ -58,7 +58,7 @@ fn an_unheld_gpu_rests_after_a_while_and_a_held_one_has_its_limit() {
     taken.gpus.get_mut("a").unwrap().holder = Holder::Pod("other".to_owned());
     let (memory, decision) = after(memory, &taken, 121);
     assert!(!decision.wanted.contains_key("a"));
-    // And it has to be free for as long again.
+    // The rest timer starts again.
     let (memory, decision) = after(memory, &node, 180);
     assert!(decision.resting.is_empty());
     assert!(after(memory, &node, 240).1.resting.contains("a"));
@@ -101,7 +101,7 @@ fn doubt_means_awake() {
     assert_eq!(a(|seen| seen.processes = 1), None, "a process of no pod");
     assert_eq!(a(|seen| seen.healthy = false), None, "no command to a broken GPU");
     assert_eq!(a(|seen| seen.facts = None), None);
-    // Clocks that cannot be locked: the limit.
+    // Clocks cannot be locked: the power limit is used.
     let limit = a(|seen| seen.facts.as_mut().unwrap().clock_mhz = None);
     assert_eq!(limit, Some(Setting { limit_mw: Some(100_000), clock_mhz: None }));
 }
@@ -138,7 +138,7 @@ fn observed() -> impl Strategy<Value = Observed> {
 }
 
 proptest! {
-    /// Whatever is seen, in whatever order, at whatever pace.
+    /// Holds for any observations, in any order, at any interval.
     #[test]
     fn no_setting_without_a_right(steps in proptest::collection::vec((observed(), 0..100_u64), 1..40)) {
         let (mut memory, mut now) = (Memory::default(), Duration::ZERO);

@@ -1,19 +1,20 @@
-//! Energy by GPU and by who held it, from the GPU's own counter. Pure.
+//! Energy per GPU and per holder, from the GPU's energy counter. Pure.
 //!
-//! Energy of an interval belongs to whoever held the GPU when it began. Without a counter (before Volta) power x time stands in.
+//! The energy of an interval is attributed to the holder at its start. GPUs without a counter (before Volta)
+//! use power x time.
 //!
-//! What rest saved is an *estimate*: the lowest draw that was seen while the GPU was unheld and awake, less the draw at rest, never
-//! below 0. The lowest, so that a GPU that was still cooling down does not look like a saving. Bare idle GPUs save next to nothing,
-//! and this says so.
+//! Energy saved by rest is an *estimate*: the lowest draw seen while unheld and awake, less the draw at rest,
+//! at least 0. The lowest draw is used so that cooling down does not count as a saving. An idle GPU without a
+//! context saves close to nothing.
 
 use std::time::Duration;
 
 use crate::gpu::Sample;
 
-/// Longer gaps than this are not attributed: nobody saw who held the GPU.
+/// Longer gaps are not attributed: the holder is unknown. Two minutes.
 const LONGEST_GAP: Duration = Duration::from_secs(120);
 
-/// What a GPU is doing, as far as energy is concerned.
+/// State of a GPU for energy attribution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Use {
     /// Held by a pod of this namespace.
@@ -22,11 +23,11 @@ pub enum Use {
     Free,
     /// At rest.
     Resting,
-    /// Not known.
+    /// Unknown.
     Unknown,
 }
 
-/// What an interval added.
+/// Energy and savings of one interval.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Interval {
     /// Energy, J.
@@ -39,24 +40,24 @@ pub struct Interval {
     pub saved_joules: f64,
 }
 
-/// The meter of one GPU.
+/// Energy meter of one GPU.
 #[derive(Clone, Debug, Default)]
 pub struct Meter {
     last: Option<(Duration, Sample, Use)>,
-    /// Lowest draw seen unheld and awake since it was last held, mW.
+    /// Lowest draw while unheld and awake since a pod last held it, mW.
     awake_mw: Option<u32>,
-    /// Energy since we began, J, for GPUs without a counter.
+    /// Energy since the start of the agent, J, for GPUs without a counter.
     own_joules: f64,
 }
 
 impl Meter {
-    /// Takes a look at `now` (a clock that never goes back) with what the GPU is doing from now on.
+    /// Adds a sample taken at `now` (a monotonic clock). `doing` is the state of the GPU from then on.
     pub fn look(&mut self, now: Duration, sample: &Sample, doing: Use) -> Interval {
         let mut interval = Interval::default();
         if let Some((since, last, did)) = self.last.take() {
             let gap = now.saturating_sub(since);
             let counted = match (last.energy_mj, sample.energy_mj) {
-                // A counter that went back was reset with its driver.
+                // A counter that decreased was reset with the driver.
                 (Some(before), Some(after)) if after >= before => Some((after - before) as f64 / 1000.0),
                 (None, None) => Some(f64::from(last.power_mw) / 1000.0 * gap.as_secs_f64()),
                 _ => None,
@@ -86,7 +87,7 @@ impl Meter {
         interval
     }
 
-    /// The counter for the status, J.
+    /// Counter value for the status, J.
     #[must_use]
     pub fn joules(&self) -> i64 {
         let counter = self.last.as_ref().and_then(|(_, sample, _)| sample.energy_mj);
@@ -112,11 +113,11 @@ mod tests {
         assert_eq!((held.joules, held.namespace.as_deref()), (3000.0, Some("team")));
         let free = meter.look(at(20), &sample(54, 4600), Use::Resting);
         assert_eq!((free.joules, free.namespace, free.saved_joules), (600.0, None, 0.0));
-        // 80 W was seen awake, 54 W at rest.
+        // 80 W awake, 54 W at rest.
         let rest = meter.look(at(30), &sample(54, 5140), Use::Resting);
         assert_eq!((rest.rest_seconds, rest.saved_joules), (10.0, 260.0));
         assert_eq!(meter.joules(), 5140);
-        // A driver loaded anew counts from 0, and a long gap belongs to nobody.
+        // A reloaded driver counts from 0; a long gap is not attributed.
         assert_eq!(meter.look(at(40), &sample(54, 3), team()).joules, 0.0);
         assert_eq!(meter.look(at(400), &sample(54, 9000), team()), Interval::default());
     }

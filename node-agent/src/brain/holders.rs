@@ -1,7 +1,7 @@
-//! Which pod holds which GPU, by what the kubelet says.
+//! Which pod holds which GPU, from the kubelet.
 //!
-//! The kubelet tells pods by namespace and name, and so does the agent: which object that is, the operator knows, which sees all
-//! pods. An agent has no right to read any.
+//! The kubelet identifies pods by namespace and name, and so does the agent, which has no right to read pods.
+//! The operator maps the name to the object.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,22 +10,22 @@ use andreas_podresources::messages::PodResources;
 
 use crate::setting::Uuid;
 
-/// The longest grace of a pod: processes that are there for longer are not what is left of it.
+/// Longest grace period of a pod: 1 hour. Processes that remain longer do not belong to the pod.
 const LINGERS: Duration = Duration::from_secs(3_600);
 
 /// Namespace and name of a pod.
 pub type PodKey = (String, String);
 
-/// Who holds what, by one answer of the kubelet.
+/// Holders from one response of the kubelet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// Holder by GPU.
     pub gpus: BTreeMap<Uuid, PodKey>,
-    /// Devices are held of which it is not known which GPU they are part of.
+    /// Whether some allocated devices could not be mapped to a GPU.
     pub unclear: bool,
 }
 
-/// Reads the kubelet's answer. `known` are the UUIDs of the node's GPUs, `resource` the prefix of resources that are GPUs.
+/// Parses the kubelet's response. `known`: UUIDs of the node's GPUs.
 #[must_use]
 pub fn held(pods: &[PodResources], known: &BTreeSet<Uuid>) -> Held {
     let mut held = Held::default();
@@ -36,7 +36,7 @@ pub fn held(pods: &[PodResources], known: &BTreeSet<Uuid>) -> Held {
                 devices.device_ids.iter().map(move |id| (devices.resource_name.as_str(), id))
             }) {
                 let (resource, id) = device;
-                // Time slices are named `<uuid>::<n>` by NVIDIA's plug-in.
+                // NVIDIA's plugin names time slices `<uuid>::<n>`.
                 let uuid = id.split("::").next().unwrap_or_default();
                 if known.contains(uuid) {
                     held.gpus.insert(uuid.to_owned(), key());
@@ -44,7 +44,7 @@ pub fn held(pods: &[PodResources], known: &BTreeSet<Uuid>) -> Held {
                     held.unclear = true;
                 }
             }
-            // The UUID of a claimed device is in a ResourceSlice, which this agent does not read.
+            // A claimed device has its UUID in a ResourceSlice, which the agent does not read.
             let claims = container.dynamic_resources.iter().flat_map(|claim| &claim.claim_resources);
             held.unclear |= claims.into_iter().any(|device| device.driver_name.ends_with("gpu.nvidia.com"));
         }
@@ -52,10 +52,10 @@ pub fn held(pods: &[PodResources], known: &BTreeSet<Uuid>) -> Held {
     held
 }
 
-/// Goes on naming the pod that held a GPU for as long as processes of it run there.
+/// Keeps a pod as holder of a GPU while its processes still run there.
 ///
-/// The kubelet drops a pod that was deleted by force from its answers at once, and kills its containers only when their grace is over
-/// (kubelet, `GetActivePods`). The driver still sees them.
+/// After a forced deletion the kubelet omits the pod at once, but kills its containers only after the grace
+/// period (kubelet, `GetActivePods`). The driver still lists their processes.
 #[derive(Clone, Debug, Default)]
 pub struct Lingering {
     gpus: BTreeMap<Uuid, Last>,
@@ -63,14 +63,14 @@ pub struct Lingering {
 
 #[derive(Clone, Debug, Default)]
 struct Last {
-    /// Who held it last, and until when.
+    /// The last holder, and until when it counts.
     holder: Option<(PodKey, Duration)>,
-    /// Processes that were there while nobody held it: they are of no pod.
+    /// Processes seen while the GPU was unheld: they belong to no pod.
     idle: u32,
 }
 
 impl Lingering {
-    /// Goes on with the holders that an earlier life of ours reported.
+    /// Starts from the holders reported before a restart of the agent.
     pub fn resume(&mut self, holders: impl Iterator<Item = (Uuid, PodKey)>, now: Duration) {
         for (uuid, key) in holders {
             let last = self.gpus.entry(uuid).or_default();
@@ -78,8 +78,8 @@ impl Lingering {
         }
     }
 
-    /// Adds those that linger to what the kubelet says. `processes` has each GPU that answers, with the processes on it; `now` is
-    /// of any clock that never goes back.
+    /// Adds lingering holders to the kubelet's. `processes`: the processes on each GPU that responds. `now`:
+    /// from any monotonic clock.
     pub fn add_to(&mut self, held: &mut Held, processes: &BTreeMap<Uuid, u32>, now: Duration) {
         self.gpus.retain(|uuid, _| processes.contains_key(uuid));
         for (uuid, processes) in processes {
@@ -143,7 +143,7 @@ mod tests {
         let known = BTreeSet::from(["GPU-a".to_owned(), "GPU-b".to_owned()]);
         let on = |a: u32, b: u32| BTreeMap::from([("GPU-a".to_owned(), a), ("GPU-b".to_owned(), b)]);
         let mut lingering = Lingering::default();
-        // A process of no pod is on the second GPU before anybody takes it.
+        // A process outside any pod uses the second GPU before a pod takes it.
         lingering.add_to(&mut Held::default(), &on(0, 1), at(0));
         let mut both = held(&[pod("x", "nvidia.com/gpu", &["GPU-a", "GPU-b"])], &known);
         lingering.add_to(&mut both, &on(1, 2), at(1));
@@ -153,7 +153,7 @@ mod tests {
         let mut ended = Held::default();
         lingering.add_to(&mut ended, &on(0, 1), at(30));
         assert_eq!(ended, Held::default());
-        // What an earlier agent reported goes on as well, but not for ever.
+        // Holders reported before a restart are kept too, but not forever.
         let mut next = Lingering::default();
         next.resume([("GPU-a".to_owned(), ("team".to_owned(), "x".to_owned()))].into_iter(), at(0));
         let mut resumed = Held::default();

@@ -1,4 +1,4 @@
-//! What the agent counts. Labels: GPU by UUID and type, namespace of the holder; never a pod's name.
+//! Metrics of the agent. Labels: GPU by UUID and type, namespace of the holder; never a pod's name.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -15,16 +15,16 @@ use prometheus_client::registry::Registry;
 use super::energy::Interval;
 use crate::gpu::Sample;
 
-/// A gauge of floats.
+/// A float gauge.
 pub type Float = Gauge<f64, AtomicU64>;
 type Sum = Counter<f64, AtomicU64>;
 
-/// One GPU.
+/// Labels of one GPU.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct OfGpu {
     /// UUID.
     pub uuid: String,
-    /// Type: the product, as the node's label writes it.
+    /// GPU type: the product name, as in the node's label.
     pub gpu_type: String,
 }
 
@@ -126,7 +126,7 @@ const WAKE: Metric = Metric::histogram(
 /// Labels of one GPU.
 const GPU: &[&str] = &["uuid", "gpu_type"];
 
-/// Every metric of the agent.
+/// All metrics of the agent.
 #[must_use]
 pub fn all() -> Vec<Metric> {
     let own: &[Metric] = &[
@@ -152,10 +152,10 @@ pub fn all() -> Vec<Metric> {
     [own, WATCHES, PROCESS].concat()
 }
 
-/// States of a GPU, as labels.
+/// Values of the state label.
 pub const STATES: [&str; 4] = ["held", "free", "resting", "unhealthy"];
 
-/// Reasons of a setter that are told apart: those of [`GpuError`](crate::gpu::GpuError).
+/// Values of the setter's reason label: those of [`GpuError`](crate::gpu::GpuError).
 const REASONS: [&str; 9] = [
     "hung",
     "gpu_lost",
@@ -185,18 +185,18 @@ pub struct Metrics {
     refusals: Family<OfReason, Counter>,
     writes: Family<OfResult, Counter>,
     looks: Family<OfResult, Counter>,
-    /// 1 while the setter answers.
+    /// 1 while the setter responds.
     pub setter_up: Gauge,
-    /// Seconds since the leader Lease was seen to move; infinite when never.
+    /// Seconds since the leader Lease was last seen renewed; infinite if never.
     pub lease_age: Float,
-    /// Seconds that one round took.
+    /// Duration of a reconcile, s.
     pub round: Histogram,
     /// Seconds from a raised wake to its acknowledgement.
     pub wake: Histogram,
 }
 
 impl Metrics {
-    /// Makes the metrics and adds them to `registry`.
+    /// Creates the metrics and adds them to `registry`.
     pub fn register(registry: &mut Registry) -> Self {
         let this = Self {
             power: Family::default(),
@@ -240,7 +240,7 @@ impl Metrics {
         this
     }
 
-    /// One look at a GPU.
+    /// Records a sample of a GPU.
     pub fn looked(&self, gpu: &OfGpu, sample: &Sample, interval: &Interval, parked: u32) {
         self.power.get_or_create(gpu).set(f64::from(sample.power_mw) / 1000.0);
         self.limit.get_or_create(gpu).set(f64::from(sample.limit_mw) / 1000.0);
@@ -256,7 +256,7 @@ impl Metrics {
         }
     }
 
-    /// A GPU gave no answer: old figures would pass for new ones.
+    /// Removes the readings of a GPU that did not respond: stale values would look current.
     pub fn unseen(&self, gpu: &OfGpu) {
         for family in [&self.power, &self.limit, &self.clock, &self.util] {
             family.remove(gpu);
@@ -264,19 +264,19 @@ impl Metrics {
         self.parked.remove(gpu);
     }
 
-    /// A look at a GPU failed, for a reason of a closed set.
+    /// Counts a failed GPU read, with a reason from a closed set.
     pub fn failed(&self, gpu: &OfGpu, reason: &'static str) {
         let of = OfError { uuid: gpu.uuid.clone(), gpu_type: gpu.gpu_type.clone(), reason };
         self.errors.get_or_create(&of).inc();
     }
 
-    /// The setter could not make a setting, for a reason in its own words.
+    /// Counts a setting that the setter could not apply, with the setter's reason.
     pub fn setter_refused(&self, reason: &str) {
         let reason = REASONS.into_iter().find(|known| *known == reason).unwrap_or("other");
         self.refusals.get_or_create(&OfReason { reason }).inc();
     }
 
-    /// The state a GPU is in.
+    /// Sets the state of a GPU.
     pub fn state(&self, gpu: &OfGpu, state: &'static str) {
         for each in STATES {
             let of = OfState { uuid: gpu.uuid.clone(), gpu_type: gpu.gpu_type.clone(), state: each };
@@ -284,17 +284,17 @@ impl Metrics {
         }
     }
 
-    /// A write of the status.
+    /// Counts a write of the status.
     pub fn wrote(&self, result: &'static str) {
         self.writes.get_or_create(&OfResult { result }).inc();
     }
 
-    /// A question to the kubelet.
+    /// Counts a request to the kubelet.
     pub fn asked(&self, answered: bool) {
         self.looks.get_or_create(&OfResult { result: if answered { "ok" } else { "failed" } }).inc();
     }
 
-    /// Since when the Lease stands still.
+    /// Sets the time since the last renewal of the Lease.
     pub fn lease(&self, age: Option<Duration>) {
         self.lease_age.set(age.map_or(f64::INFINITY, |age| age.as_secs_f64()));
     }

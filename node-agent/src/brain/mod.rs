@@ -1,28 +1,28 @@
-//! The brain: sees, decides, reports.
+//! The unprivileged agent process: observes, decides, reports. Its container is called `brain`.
 //!
 //! # What it holds
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`decide`] | the heart: what is wanted of each GPU, by what is seen. Pure |
-//! | [`monitor`] | GPUs through NVML, one thread each |
-//! | [`holders`] | which pod holds which GPU, by the kubelet |
-//! | [`world`] | our GpuNode, the EnergyPolicy, the operator's Lease |
-//! | [`energy`] | joules by GPU and holder, what rest saved. Pure |
-//! | [`shares`] | joules by pod, from when it took its GPUs until it let them go. Pure |
-//! | [`setter_client`] | the setter's socket |
-//! | [`reconcile`] | one round: look, decide, set, and say what is |
+//! | [`decide`] | desired settings of each GPU, from what was observed. Pure |
+//! | [`monitor`] | reads GPUs through NVML, one thread per GPU |
+//! | [`holders`] | which pod holds which GPU, from the kubelet |
+//! | [`world`] | watches: this node's GpuNode, the EnergyPolicy, the operator's Lease |
+//! | [`energy`] | energy per GPU and holder, energy saved by rest. Pure |
+//! | [`shares`] | energy attribution: joules per pod, from taking its GPUs to releasing them. Pure |
+//! | [`setter_client`] | client of the setter's socket |
+//! | [`reconcile`] | the reconcile loop: observe, decide, set, report |
 //! | [`status`] | `GpuNode.status`, and when it is written |
-//! | [`metrics`] | what is counted |
+//! | [`metrics`] | metrics |
 //!
 //! # What flows in and out
 //!
-//! Every second, and at once when the GpuNode's spec changes, one round. It ends in one line to the setter and one report to the
-//! task that writes the status, so a slow API server delays no setting.
+//! A reconcile runs every second, and at once when the GpuNode's spec changes. It sends one line to the
+//! setter and one report to the task that writes the status. A slow API server therefore delays no setting.
 //!
 //! # What must never be here
 //!
-//! A call that sets something on a GPU, or a capability.
+//! Calls that change a GPU's settings, or a capability.
 
 pub mod decide;
 pub mod energy;
@@ -63,19 +63,19 @@ use setter_client::SetterClient;
 use status::{Report, Writer};
 use world::{SlimLease, World};
 
-/// The loop counts as hung after this time: a round takes ten seconds at most.
+/// The loop counts as hung after this time. A reconcile takes at most ten seconds.
 const HUNG: Duration = Duration::from_secs(45);
 
-/// The last word to the API server may take so long.
+/// Time limit of the last status write at shutdown.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// Flags of the brain.
+/// Flags of the agent process.
 #[derive(Clone, Debug, Args)]
 pub struct BrainArgs {
-    /// Name of our node, which is that of our GpuNode.
+    /// Name of this node and of its GpuNode.
     #[arg(long, env = "NODE_NAME", value_name = "NAME")]
     pub node_name: String,
-    /// Socket of the setter.
+    /// Path of the setter's Unix socket.
     #[arg(
         long,
         env = "ANDREAS_SETTER_SOCKET",
@@ -83,13 +83,13 @@ pub struct BrainArgs {
         value_name = "PATH"
     )]
     pub setter_socket: PathBuf,
-    /// Only observe: there is no setter, and nothing is ever set.
+    /// Observe only: do not connect to a setter, never change a GPU.
     #[arg(long)]
     pub observe: bool,
-    /// The kubelet's PodResources socket.
+    /// Path of the kubelet's PodResources socket.
     #[arg(long, env = "ANDREAS_POD_RESOURCES", default_value = andreas_podresources::SOCKET, value_name = "PATH")]
     pub pod_resources: PathBuf,
-    /// NVIDIA's management library.
+    /// Path or name of the NVML library.
     #[arg(long, env = "ANDREAS_NVML_LIBRARY", default_value = "libnvidia-ml.so.1", value_name = "PATH")]
     pub nvml_library: PathBuf,
     /// Namespace of the operator's leader Lease.
@@ -98,21 +98,23 @@ pub struct BrainArgs {
     /// Name of the operator's leader Lease.
     #[arg(long, env = "ANDREAS_LEASE", default_value = "andreas-operator", value_name = "NAME")]
     pub lease: String,
-    /// Settings end when the leader Lease was not seen to move for this time, in seconds.
+    /// Seconds without a renewal of the leader Lease after which all settings end.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=600), value_name = "SECONDS")]
     pub lease_ttl: u64,
-    /// Time between two looks, in milliseconds.
+    /// Interval between reconciles, in milliseconds.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..=60_000), value_name = "MS")]
     pub interval: u64,
-    /// Let a GPU rest although a process of no pod keeps an idle context there. Such a process runs slowly when it wakes.
+    /// Let a GPU rest even if a process outside any pod keeps an idle context on it. Such a process runs
+    /// slowly at first when it becomes busy.
     #[arg(long)]
     pub rest_parked: bool,
 }
 
-/// Runs until `shutdown`; then asks the setter to restore everything, and says that no agent lives here any more.
+/// Runs until `shutdown`. Then asks the setter to restore all GPUs and reports in the status that the agent
+/// ended.
 ///
 /// # Errors
-/// When there is no client, the admin port is taken, or no thread can be started.
+/// When no client can be made, the admin port is taken, or no thread can be started.
 pub async fn run(
     args: BrainArgs,
     admin_args: AdminArgs,
@@ -129,7 +131,7 @@ pub async fn run(
     let world = Arc::new(Mutex::new(World::default()));
     let spec_changed = world.lock().spec_changed();
 
-    // A wake must not wait for a dead connection for long.
+    // A wake request must not wait long for a dead connection.
     let named = |name: &str| WatchConfig {
         watch_for: Duration::from_secs(60),
         ..WatchConfig::default().fields(format!("metadata.name={name}"))
@@ -178,7 +180,7 @@ pub async fn run(
         } else {
             kubelet_ready.unset()
         }
-        // What an earlier life of ours reported is read before it is written over.
+        // Read the status of an earlier run before overwriting it.
         if rounds.knows_the_past() {
             reports.send_replace(Some(report));
         }
@@ -224,7 +226,7 @@ impl Feeds<'_> {
     }
 }
 
-/// Writes what the rounds report, when it is due.
+/// Writes the reports of the reconcile loop to the status, when due.
 async fn write_status(
     mut writer: Writer,
     mut latest: watch::Receiver<Option<Report>>,

@@ -1,4 +1,4 @@
-//! The node's GPUs as NVML shows them: one thread each, found by UUID, and whether each is well.
+//! Reads the node's GPUs through NVML: one thread per GPU, GPUs identified by UUID, health of each.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use crate::gpu::worker::CALL_TIMEOUT;
 use crate::gpu::{Facts, Gpu, GpuError, Library, Sample, Worker};
 use crate::setting::{MOST_GPUS, Uuid};
 
-/// GPUs are looked for this often; more often while none is known.
+/// Interval of the search for GPUs; shorter while none is known.
 const SEARCH: Duration = Duration::from_secs(30);
-/// A GPU that fails for this long is unhealthy; one that is lost is so at once.
+/// A GPU that fails for this long is unhealthy. A lost one is unhealthy at once.
 const PATIENCE: Duration = Duration::from_secs(8);
 
 /// All GPUs of the node.
@@ -24,18 +24,18 @@ pub struct GpuMonitor {
     gpus: BTreeMap<Uuid, GpuHandle>,
 }
 
-/// One GPU.
+/// One GPU and its thread.
 pub struct GpuHandle {
     worker: Worker<Box<dyn Gpu>>,
-    /// What does not change.
+    /// Facts that do not change while the driver is loaded.
     pub facts: Option<Facts>,
-    /// The last look; `None` when it failed.
+    /// The last sample; `None` if it failed.
     pub sample: Option<Sample>,
     failing: Option<(Instant, GpuError)>,
 }
 
 impl GpuHandle {
-    /// Why it must not be used; `None` while it is well, or failing for so short that nobody should act on it.
+    /// Why the GPU must not be used; `None` while it is healthy, or has failed only briefly.
     #[must_use]
     pub fn broken(&self) -> Option<&GpuError> {
         let (since, error) = self.failing.as_ref()?;
@@ -43,7 +43,7 @@ impl GpuHandle {
         (at_once || since.elapsed() >= PATIENCE).then_some(error)
     }
 
-    /// Why the last look failed.
+    /// Why the last sample failed.
     #[must_use]
     pub fn failing(&self) -> Option<&GpuError> {
         self.failing.as_ref().map(|(_, error)| error)
@@ -64,7 +64,7 @@ impl GpuHandle {
             Err(error) => {
                 self.sample = None;
                 if error.ends_handle() {
-                    // Another driver may allow other things.
+                    // A newly loaded driver may have other limits.
                     self.facts = None;
                 }
                 let since = self.failing.take().map_or_else(Instant::now, |(since, _)| since);
@@ -75,10 +75,10 @@ impl GpuHandle {
 }
 
 impl GpuMonitor {
-    /// Nothing is opened yet.
+    /// Creates the monitor; opens nothing yet.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// When no thread can be started.
     pub fn new(library: Arc<dyn Library>) -> std::io::Result<Self> {
         let own = Arc::clone(&library);
         let search = Worker::start("gpu-search", CALL_TIMEOUT, Box::new(move || Ok(Arc::clone(&own))))?;
@@ -86,7 +86,7 @@ impl GpuMonitor {
         Ok(Self { nvml: library, search, searched: None, found, gpus: BTreeMap::new() })
     }
 
-    /// Looks at every GPU, all at the same time; takes as long as the slowest, two seconds at most.
+    /// Samples all GPUs in parallel; takes as long as the slowest, at most two seconds.
     pub async fn look(&mut self) {
         let due = if self.found.is_ok() { SEARCH } else { Duration::from_secs(2) };
         if self.searched.is_none_or(|at| at.elapsed() >= due) {
@@ -117,12 +117,12 @@ impl GpuMonitor {
         }
     }
 
-    /// Whether GPUs could be listed, none included.
+    /// Whether the list of GPUs could be read, even if it is empty.
     pub fn found(&self) -> &Result<(), GpuError> {
         &self.found
     }
 
-    /// The GPUs. One that was seen once stays, whatever becomes of it.
+    /// All GPUs seen since the start, including those that have failed since.
     #[must_use]
     pub fn gpus(&self) -> &BTreeMap<Uuid, GpuHandle> {
         &self.gpus

@@ -1,4 +1,4 @@
-//! One round: look, decide, set, and say what is.
+//! The reconcile loop: observe, decide, set, report.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,43 +22,43 @@ use super::world::World;
 use crate::gpu::GpuError;
 use crate::setting::{Outcome, Setting, Uuid, Wanted};
 
-/// The kubelet may be silent for so long before the node is not ready.
+/// Time without a kubelet response before the node is not ready.
 const KUBELET_PATIENCE: Duration = Duration::from_secs(10);
-/// The setter may be away for so long before the node is not ready: time for a restart.
+/// Time without a setter response before the node is not ready: long enough for a restart.
 const SETTER_PATIENCE: Duration = Duration::from_secs(30);
-/// After this time without a setter what it had set has ended, unless the node is lost altogether.
+/// Time without a setter after which its settings have ended, unless the whole node is lost.
 const SETTER_GONE: Duration = Duration::from_secs(60);
 
-/// Everything that one round hands to the next.
+/// State carried from one reconcile to the next.
 pub struct ReconcileLoop {
-    /// The GPUs.
+    /// The GPU monitor.
     pub eyes: GpuMonitor,
-    /// The kubelet.
+    /// The kubelet client.
     pub kubelet: Kubelet,
-    /// The setter; `None` in an agent that only observes.
+    /// The setter client; `None` in observe-only mode.
     pub link: Option<SetterClient>,
-    /// The API server's objects.
+    /// Objects watched at the API server.
     pub world: Arc<Mutex<World>>,
-    /// What is counted.
+    /// Metrics.
     pub metrics: Metrics,
-    /// How long the leader Lease may stand still.
+    /// Longest time without a renewal of the leader Lease.
     pub lease_ttl: Duration,
-    /// Whether GPUs with a parked context of no pod rest.
+    /// Whether GPUs with a parked context of a process outside any pod rest.
     pub rest_parked: bool,
-    /// Since when all this runs.
+    /// Start time.
     pub started: Instant,
     memory: Memory,
     held: Held,
     lingering: Lingering,
-    /// The last `spec.look` that was known before the kubelet was asked.
+    /// The last `spec.look` known before the kubelet was asked.
     looked: Option<i64>,
     kubelet_failing: Option<Instant>,
     outcomes: BTreeMap<Uuid, Outcome>,
-    /// The lowest power limit that the setter takes, mW; `None` before its first answer.
+    /// The lowest power limit that the setter accepts, mW; `None` before its first response.
     floor_mw: Option<u32>,
-    /// GPUs whose power limit the setter refused for good.
+    /// GPUs on which the setter permanently refused to set a power limit.
     unlimitable: BTreeSet<Uuid>,
-    /// The setter was refused for lack of permission, and has set nothing since.
+    /// The setter lacks permission and has set nothing since.
     denied: bool,
     meters: BTreeMap<Uuid, Meter>,
     shares: EnergyShares,
@@ -66,7 +66,7 @@ pub struct ReconcileLoop {
     raised: Option<(i64, Instant)>,
 }
 
-/// What rounds need.
+/// Dependencies of the reconcile loop.
 pub struct Parts {
     /// See [`ReconcileLoop`].
     pub eyes: GpuMonitor,
@@ -85,7 +85,7 @@ pub struct Parts {
 }
 
 impl ReconcileLoop {
-    /// Nothing has been looked at yet.
+    /// Creates the loop; observes nothing yet.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
         Self {
@@ -113,22 +113,22 @@ impl ReconcileLoop {
         }
     }
 
-    /// Whether the kubelet answered the last question.
+    /// Whether the kubelet answered the last request.
     #[must_use]
     pub fn kubelet_answers(&self) -> bool {
         self.kubelet_failing.is_none()
     }
 
-    /// Whether it is known what an earlier life of ours reported.
+    /// Whether the status of an earlier run has been read.
     #[must_use]
     pub fn knows_the_past(&self) -> bool {
         self.resumed
     }
 
-    /// One round.
+    /// Runs one reconcile.
     pub async fn round(&mut self) -> Report {
         let began = Instant::now();
-        // Before the kubelet is asked: its answer is no older than that.
+        // Read before asking the kubelet: its response is at least as new.
         let look = self.world.lock().node().map(|node| node.spec.look);
         self.resume();
         let ((), pods) = tokio::join!(self.eyes.look(), self.kubelet.list());
@@ -186,7 +186,7 @@ impl ReconcileLoop {
         }
     }
 
-    /// Tells the setter what is wanted, which is also our sign of life.
+    /// Sends the desired settings to the setter. The request is also the heartbeat.
     async fn set(&mut self, decision: &Decision) {
         let Some(link) = &mut self.link else { return };
         let done = link.ask(&Wanted { settings: decision.wanted.clone() }).await;
@@ -214,7 +214,7 @@ impl ReconcileLoop {
         }
     }
 
-    /// What is set on a GPU as far as is known: `None` is not known.
+    /// The setting in force on a GPU; `None` if unknown.
     fn actual(&self, uuid: &str) -> Option<Setting> {
         let Some(link) = &self.link else { return Some(Setting::default()) };
         let known = self.outcomes.get(uuid).map(|outcome| outcome.setting);
@@ -222,7 +222,7 @@ impl ReconcileLoop {
         match known {
             _ if away > SETTER_GONE => Some(Setting::default()),
             Some(setting) => setting,
-            // The setter answers and was never asked for anything here.
+            // The setter responds and never got a request for this GPU.
             None => away.is_zero().then(Setting::default),
         }
     }
@@ -299,7 +299,7 @@ impl ReconcileLoop {
                 joules: meter.joules(),
                 held_from: None,
                 held_since: None,
-                // Rounded up: no limit is cut off.
+                // Rounded up, so that the value is never below the real limit.
                 board_watts: driver.and_then(|(_, highest)| {
                     i32::try_from(highest.saturating_add(999) / 1000).ok().filter(|watts| *watts >= 1)
                 }),
@@ -324,7 +324,7 @@ impl ReconcileLoop {
         report
     }
 
-    /// Goes on with what an earlier life of ours reported, once the API server has told.
+    /// Resumes from the status of an earlier run, once the API server has returned it.
     fn resume(&mut self) {
         if self.resumed {
             return;
@@ -340,7 +340,7 @@ impl ReconcileLoop {
         self.resumed = true;
     }
 
-    /// What each pod has used, and where the shares that go on began.
+    /// Energy used by each pod, and where the open shares began.
     fn share_out(&mut self, looks: &BTreeMap<Uuid, Look>, gpus: &mut [GpuState]) {
         self.shares.look(looks, whole_seconds(clock::now()));
         for gpu in gpus.iter_mut().filter(|gpu| gpu.holder.is_some()) {
@@ -350,7 +350,7 @@ impl ReconcileLoop {
         }
     }
 
-    /// The lowest power limit of a setter that can set limits, mW; `None` where none lives that may.
+    /// The lowest power limit of a setter that can set limits, mW; `None` if there is no such setter.
     fn setter(&self) -> Option<u32> {
         let link = self.link.as_ref()?;
         self.floor_mw.filter(|_| link.down_for() < SETTER_PATIENCE && !self.denied)
@@ -387,17 +387,18 @@ impl ReconcileLoop {
     }
 }
 
-/// Whether the setter will not do it however often it is asked.
+/// Whether the setter will refuse every retry too.
 fn is_final(refusal: &str) -> bool {
     !matches!(refusal, "hung" | "driver_error" | "no_driver" | "record")
 }
 
-/// The power limits that a GPU can be given, W: the driver's range, in mW, from the administrator's floor, which the `setter`
-/// has told. `None` where the driver takes none, where no setter may set one, and after one was `refused` for good.
+/// Power limits that a GPU accepts, W: the driver's range (mW), raised to the administrator's floor as
+/// reported by the `setter`. `None` if the driver or the setter cannot set limits, or one was `refused`
+/// permanently.
 fn limits(driver: Option<(u32, u32)>, setter: Option<u32>, refused: bool) -> Option<(i32, i32)> {
     let ((lowest, highest), floor) = driver.zip(setter.filter(|_| !refused))?;
     let watts = |milliwatts: u32| i32::try_from(milliwatts / 1000).ok().filter(|watts| *watts >= 1);
-    // Rounded into the range, so that both can be set.
+    // Rounded inwards, so that both ends can be set.
     let range = (watts(lowest.max(floor).max(1).saturating_add(999))?, watts(highest)?);
     (range.0 <= range.1).then_some(range)
 }

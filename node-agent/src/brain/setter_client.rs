@@ -1,4 +1,4 @@
-//! The brain's end of the setter's socket.
+//! Client of the setter's Unix socket.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -8,10 +8,10 @@ use tokio::net::UnixStream;
 
 use crate::setting::{Done, LONGEST_LINE, Wanted};
 
-/// Longest time for one answer: the setter gives a hung GPU two calls of two seconds.
+/// Timeout of one request: the setter gives a hung GPU two calls of two seconds.
 const WITHIN: Duration = Duration::from_secs(6);
 
-/// A connection to the setter, opened when needed.
+/// A connection to the setter, opened on demand.
 #[derive(Debug)]
 pub struct SetterClient {
     socket: PathBuf,
@@ -20,13 +20,13 @@ pub struct SetterClient {
 }
 
 impl SetterClient {
-    /// For the socket at `socket`. Nothing is opened yet.
+    /// Creates a client for `socket`; connects on demand.
     #[must_use]
     pub fn new(socket: &Path) -> Self {
         Self { socket: socket.to_owned(), stream: None, down_since: None }
     }
 
-    /// Says what is wanted and hears what was done; `None` when the setter cannot be reached.
+    /// Sends the desired settings and returns the result; `None` if the setter cannot be reached.
     pub async fn ask(&mut self, wanted: &Wanted) -> Option<Done> {
         match tokio::time::timeout(WITHIN, self.exchange(wanted)).await {
             Ok(Ok(done)) => {
@@ -46,7 +46,7 @@ impl SetterClient {
         }
     }
 
-    /// For how long the setter has not been reached.
+    /// For how long the setter has been unreachable.
     #[must_use]
     pub fn down_for(&self) -> Duration {
         self.down_since.map_or(Duration::ZERO, |since| since.elapsed())

@@ -1,8 +1,9 @@
-//! What each pod has used of the node's GPUs, by the GPUs' own counters. Pure.
+//! Energy attribution: what each pod used of the node's GPUs, from the GPUs' energy counters. Pure.
 //!
-//! A share begins when a pod takes a GPU and ends when it lets it go; both counters are read within one look of that. The begin is in
-//! the status as long as the share lasts, so an agent that is started again goes on with it. What ended is kept in the status for
-//! the operator, the last [`KEPT`] pods of it.
+//! A share begins when a pod takes a GPU and ends when it releases it. Both counter readings are taken in the
+//! reconcile that sees the change. The begin is in the status while the share lasts, so a restarted agent
+//! continues it. Totals of the last [`KEPT`] pods that released their GPUs stay in the status for the
+//! operator.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,24 +15,24 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::holders::PodKey;
 use crate::setting::Uuid;
 
-/// Pods whose energy is kept after they let go.
+/// Number of released pods whose energy is kept.
 const KEPT: usize = 32;
 
-/// Where a share began.
+/// Begin of a share.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Begin {
-    /// The GPU's counter then, J.
+    /// Counter of the GPU at the begin, J.
     pub joules: i64,
-    /// When.
+    /// Time of the begin.
     pub at: Timestamp,
 }
 
-/// A GPU as seen now.
+/// One observation of a GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Look {
     /// The pod that holds it.
     pub holder: Option<PodKey>,
-    /// The GPU's counter, J.
+    /// Energy counter of the GPU, J.
     pub joules: i64,
 }
 
@@ -39,9 +40,9 @@ pub struct Look {
 struct Share {
     key: PodKey,
     begin: Begin,
-    /// The counter as last seen.
+    /// The last counter reading.
     joules: i64,
-    /// Nothing of it was lost with a counter that began again.
+    /// Whether no energy was lost to a counter reset.
     whole: bool,
 }
 
@@ -49,13 +50,13 @@ struct Share {
 #[derive(Clone, Debug, Default)]
 pub struct EnergyShares {
     open: BTreeMap<Uuid, Share>,
-    /// Where shares began by the status of an earlier life of ours, with the pod.
+    /// Begins of shares and their pods, from the status of an earlier run.
     earlier: BTreeMap<Uuid, (String, Begin)>,
     released: Vec<ReleasedEnergy>,
 }
 
 impl EnergyShares {
-    /// Goes on with what an earlier life of ours wrote.
+    /// Resumes from the status of an earlier run.
     pub fn resume(&mut self, status: &GpuNodeStatus) {
         for gpu in &status.gpus {
             if let (Some(pod), Some(joules), Some(at)) = (&gpu.holder, gpu.held_from, &gpu.held_since) {
@@ -68,13 +69,13 @@ impl EnergyShares {
         self.trim();
     }
 
-    /// Takes a look at all GPUs of which the holder is known.
+    /// Updates the shares from all GPUs with a known holder.
     pub fn look(&mut self, gpus: &BTreeMap<Uuid, Look>, now: Timestamp) {
-        // All GPUs that a pod lets go at once are one entry.
+        // GPUs that a pod releases together make one entry.
         let mut ended: Vec<Share> = Vec::new();
         for (uuid, look) in gpus {
             if let Some(share) = self.open.get_mut(uuid) {
-                // A counter that goes back was reset with its driver: what came before is lost.
+                // A counter that decreased was reset with the driver; earlier energy is lost.
                 share.whole &= share.joules <= look.joules;
                 share.joules = look.joules;
             }
@@ -91,11 +92,11 @@ impl EnergyShares {
         self.release(ended, now);
     }
 
-    /// The share began in an earlier life, if it is the same pod's. A pod that was made again under its name meanwhile looks the
-    /// same; the operator tells the two apart by when the share began.
+    /// The begin from an earlier run, if the pod is the same. A recreated pod of the same name looks the
+    /// same; the operator distinguishes them by the begin time.
     fn go_on(&mut self, uuid: &Uuid) {
         let Some((pod, begin)) = self.earlier.remove(uuid) else { return };
-        // Else it ended while nobody looked: what it used is not known.
+        // Otherwise the share ended between the runs, and its energy is unknown.
         if let Some(share) = self.open.get_mut(uuid)
             && pod_name(&share.key.0, &share.key.1) == pod
             && begin.joules <= share.begin.joules
@@ -126,17 +127,17 @@ impl EnergyShares {
         self.released.drain(..surplus);
     }
 
-    /// Where the share of a GPU's holder began.
+    /// Begin of the share of a GPU's holder.
     #[must_use]
     pub fn begin(&self, uuid: &str) -> Option<&Begin> {
-        // Until a look has shown whose it is, what was said is said again.
+        // Until the holder is observed, the begin from the status is reported again.
         if self.earlier.contains_key(uuid) {
             return self.earlier.get(uuid).map(|(_, begin)| begin);
         }
         self.open.get(uuid).filter(|share| share.whole).map(|share| &share.begin)
     }
 
-    /// What pods that hold nothing any more have used, the latest last.
+    /// Energy of pods that hold no GPU any more, latest last.
     #[must_use]
     pub fn released(&self) -> &[ReleasedEnergy] {
         &self.released
@@ -172,12 +173,12 @@ mod tests {
         shares.look(&gpus((Some("x-1-0"), 400), (Some("x-1-0"), 500)), at(2));
         assert_eq!(shares.begin("GPU-a"), Some(&Begin { joules: 110, at: at(1) }));
         assert!(shares.released().is_empty());
-        // Another pod follows at once.
+        // Another pod takes the GPU at once.
         shares.look(&gpus((Some("y-1-0"), 1_110), (None, 2_210)), at(11));
         let first = released("team/x-1-0", 1, 3_000, 10, 2);
         assert_eq!(shares.released(), std::slice::from_ref(&first));
         assert_eq!(shares.begin("GPU-a"), Some(&Begin { joules: 1_110, at: at(11) }));
-        // The driver is loaded anew: what the second used is not known.
+        // The driver is reloaded: the second pod's energy is unknown.
         shares.look(&gpus((Some("y-1-0"), 5), (None, 5)), at(20));
         shares.look(&gpus((None, 7), (None, 7)), at(21));
         assert_eq!(shares.released(), [first]);
@@ -215,7 +216,7 @@ mod tests {
             ..GpuNodeStatus::default()
         };
         let mut shares = EnergyShares::default();
-        // The first look comes before the API server has answered.
+        // The first observation precedes the API server's response.
         shares.look(&gpus((Some("x"), 500), (Some("z"), 500)), at(50));
         shares.resume(&status);
         shares.look(&gpus((Some("x"), 510), (Some("z"), 510)), at(51));

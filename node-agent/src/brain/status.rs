@@ -1,7 +1,8 @@
-//! `GpuNode.status`: what goes in, and when it is written.
+//! Content of `GpuNode.status`, and when it is written.
 //!
-//! Written on changes of holder, state, health or acknowledgement. Otherwise at most once a minute, and only when the draw of a
-//! held GPU has moved by a tenth: a node on which nothing happens costs the API server nothing.
+//! It is written when a holder, a state, the health or an acknowledgement changes. Otherwise at most once a
+//! minute, and only if the draw of a held GPU has changed by a tenth. An idle node costs the API server
+//! nothing.
 
 use std::time::{Duration, Instant};
 
@@ -16,21 +17,21 @@ use kube::api::{Patch, PatchParams};
 use kube::core::Request;
 use serde_json::{Value, json};
 
-/// Time between two writes that only bring new figures.
+/// Interval between writes that only update figures.
 const FIGURES: Duration = Duration::from_secs(60);
-/// Longest message of a condition, bytes.
+/// Maximum length of a condition's message, bytes.
 const MESSAGE: usize = 512;
 
-/// A condition, before it is known since when it holds.
+/// A condition without its transition time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// `Ready`, `Unhealthy`.
+    /// Type: `Ready` or `Unhealthy`.
     pub kind: &'static str,
-    /// Whether it holds.
+    /// Whether it is true.
     pub holds: bool,
-    /// A word.
+    /// Reason, one word.
     pub reason: &'static str,
-    /// For people.
+    /// Message for people.
     pub message: String,
 }
 
@@ -52,26 +53,26 @@ impl Verdict {
     }
 }
 
-/// What is to be said, before it is compared with what was said.
+/// New content of the status, before it is compared with the old.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
-    /// Generation carried out; `None`: as before.
+    /// Generation carried out; `None`: unchanged.
     pub generation: Option<i64>,
-    /// Wake carried out; `None`: as before.
+    /// Wake carried out; `None`: unchanged.
     pub awake: Option<i64>,
-    /// The last `spec.look` that was known before the kubelet was asked; `None`: as before.
+    /// The last `spec.look` known before the kubelet was asked; `None`: unchanged.
     pub looked: Option<i64>,
     /// The GPUs.
     pub gpus: Vec<GpuState>,
-    /// What pods that let their GPUs go have used; `None`: as before.
+    /// Energy used by pods that released their GPUs; `None`: unchanged.
     pub released: Option<Vec<ReleasedEnergy>>,
-    /// Whether no GPU is held; `None`: not known, as before.
+    /// Whether no GPU is held; `None`: unknown, unchanged.
     pub empty: Option<bool>,
     /// The conditions.
     pub verdicts: Vec<Verdict>,
 }
 
-/// The status that follows on `old`.
+/// The status after `old`.
 #[must_use]
 pub fn next(old: &GpuNodeStatus, report: Report, now: Timestamp) -> GpuNodeStatus {
     let generation = report.generation.or(old.observed_generation);
@@ -94,12 +95,12 @@ pub fn next(old: &GpuNodeStatus, report: Report, now: Timestamp) -> GpuNodeStatu
     }
 }
 
-/// The API server keeps whole seconds; anything else would differ from what it gives back.
+/// Truncates to whole seconds, as the API server does; otherwise the values would differ.
 pub(super) fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
-/// Whether `new` must be written over `old`, last written `age` ago.
+/// Whether `new` must be written. `old` was written `age` ago.
 #[must_use]
 pub fn differs(old: &GpuNodeStatus, new: &GpuNodeStatus, age: Duration) -> bool {
     let bare = |status: &GpuNodeStatus| {
@@ -122,31 +123,31 @@ pub fn differs(old: &GpuNodeStatus, new: &GpuNodeStatus, age: Duration) -> bool 
 /// Writes the status of one node, one write at a time.
 pub struct Writer {
     client: kube::Client,
-    /// What was written to which object, and when.
+    /// The last written status, its object, and the time.
     written: Option<(Option<String>, GpuNodeStatus, Instant)>,
-    /// Not before this, after a failure.
+    /// Earliest time of the next write after a failure.
     not_before: Option<Instant>,
     failures: u32,
 }
 
 impl Writer {
-    /// Nothing is written yet.
+    /// Creates a writer; nothing is written yet.
     #[must_use]
     pub fn new(client: kube::Client) -> Self {
         Self { client, written: None, not_before: None, failures: 0 }
     }
 
-    /// Writes the status that follows on `node`'s when that is due. `None`: nothing was due.
+    /// Writes the status that follows on `node`'s if it is due. `None`: not due.
     ///
     /// # Errors
-    /// When the API server did not take it; tried again with growing waits, up to half a minute.
+    /// When the API server rejects the write. Retried with increasing delays, up to half a minute.
     pub async fn write(
         &mut self,
         node: &SlimGpuNode,
         report: Report,
     ) -> Option<Result<SlimGpuNode, kube::Error>> {
         let uid = node.metadata.uid.clone();
-        // What we wrote last is newer than what a watch may still show.
+        // The last write is newer than what the watch may show.
         let own = self.written.as_ref().filter(|(written, _, _)| *written == uid);
         let (old, age) = match own {
             Some((_, status, at)) => (status.clone(), at.elapsed()),
@@ -173,7 +174,7 @@ impl Writer {
 
     async fn patch(&self, name: &str, status: &GpuNodeStatus) -> Result<SlimGpuNode, kube::Error> {
         let mut body = serde_json::to_value(status).map_err(kube::Error::SerdeError)?;
-        // A merge patch takes away only what it names.
+        // A merge patch only deletes the keys that it names.
         if let Some(fields) = body.as_object_mut() {
             for field in ["gpus", "released", "conditions", "emptySince"] {
                 fields.entry(field).or_insert(Value::Null);
@@ -191,11 +192,11 @@ async fn patch_status(client: &kube::Client, name: &str, body: &Value) -> Result
     client.request::<SlimGpuNode>(request).await
 }
 
-/// Says that no agent lives on the node any more: nobody waits for its answers, or believes what its GPUs were. What pods have used
-/// so far stays, for the next one.
+/// Reports that the agent has ended, so that nothing waits for it or relies on its GPU states. Energy totals
+/// of pods stay for the next run.
 ///
 /// # Errors
-/// When the API server did not take it.
+/// When the API server rejects the write.
 pub async fn farewell(client: &kube::Client, node: &SlimGpuNode) -> Result<(), kube::Error> {
     let old = node.status.clone().unwrap_or_default();
     let verdict = Verdict { kind: "Ready", holds: false, reason: "AgentEnded", message: String::new() };

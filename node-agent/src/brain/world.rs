@@ -1,4 +1,4 @@
-//! What the API server says: our GpuNode, the EnergyPolicy, the operator's leader Lease.
+//! State watched at the API server: this node's GpuNode, the EnergyPolicy, the operator's leader Lease.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -21,10 +21,10 @@ use super::decide::{DesiredSettings, Policy};
 /// Annotation of a GpuNode: `Off` keeps the node's GPUs awake.
 pub const ANNOTATION_REST: &str = "andreas.dev/rest";
 
-/// A Lease: who leads, and that it is renewed.
+/// The fields of a Lease that are read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SlimLease {
-    /// Its name; no `managedFields`.
+    /// Its name, without `managedFields`.
     #[serde(deserialize_with = "metadata")]
     pub metadata: ObjectMeta,
     /// Holder and times.
@@ -32,7 +32,7 @@ pub struct SlimLease {
     pub spec: LeaseMark,
 }
 
-/// What changes when a Lease is renewed. Never read as a time: clocks of machines differ.
+/// The fields that a renewal changes. Only compared, never read as times: machines' clocks differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LeaseMark {
@@ -64,7 +64,7 @@ impl Resource for SlimLease {
     }
 }
 
-/// What is known of the API server's objects. Filled by watches.
+/// The last known state of the watched objects.
 #[derive(Debug, Default)]
 pub struct World {
     node: Option<SlimGpuNode>,
@@ -75,30 +75,31 @@ pub struct World {
 }
 
 impl World {
-    /// Our GpuNode.
+    /// This node's GpuNode.
     #[must_use]
     pub fn node(&self) -> Option<&SlimGpuNode> {
         self.node.as_ref()
     }
 
-    /// Told when the spec of our GpuNode changes.
+    /// A receiver that is notified when the spec of this GpuNode changes.
     #[must_use]
     pub fn spec_changed(&self) -> Arc<Notify> {
         Arc::clone(&self.spec_changed)
     }
 
-    /// The answer to a write of ours is the newest state there is.
+    /// Stores the result of a status write, which is the newest state.
     pub fn wrote(&mut self, node: SlimGpuNode) {
         self.node = Some(node);
     }
 
-    /// How long ago the leader Lease was seen to move; `None` when never. One look is no movement.
+    /// Time since the leader Lease was last seen renewed; `None` if never. A single observation is no
+    /// renewal.
     #[must_use]
     pub fn lease_age(&self) -> Option<Duration> {
         self.moved.map(|at| at.elapsed())
     }
 
-    /// What the operator wants; a node that is going away wants nothing.
+    /// The operator's desired settings; none for a node that is being deleted.
     #[must_use]
     pub fn orders(&self) -> Option<DesiredSettings> {
         let node = self.node.as_ref().filter(|node| node.metadata.deletion_timestamp.is_none())?;
@@ -110,7 +111,7 @@ impl World {
         })
     }
 
-    /// What the administrator wants.
+    /// The administrator's policy for this node.
     #[must_use]
     pub fn policy(&self, rest_parked: bool) -> Policy {
         let defaults = EnergyPolicySpec::default();
@@ -118,7 +119,7 @@ impl World {
         let seconds = |text: &andreas_api::DurationText, default| {
             Duration::from_secs(u64::try_from(text.seconds_or(default)).unwrap_or(0))
         };
-        // GPUs that are not planned belong to others.
+        // GPUs outside planning belong to other workloads.
         let excluded = self.node.as_ref().is_some_and(|node| node.spec.excluded.is_some());
         let off = self.node.as_ref().and_then(|node| node.metadata.annotations.as_ref());
         let off = off.and_then(|all| all.get(ANNOTATION_REST)).is_some_and(|mode| mode == "Off");
@@ -126,7 +127,7 @@ impl World {
         Policy {
             rest: spec.rest.mode == Switch::On && !off && !excluded,
             rest_after,
-            // A pod may take as long as its placement may.
+            // A placement may take this long to start its pods.
             awake_for: rest_after.max(seconds(&spec.placement_timeout, 120)),
             limits: spec.limits == Limits::On,
             rest_parked,
@@ -220,7 +221,7 @@ mod tests {
         assert_eq!(world.lease_age(), None, "listed again");
         world.apply(lease("one", "2026-01-01T00:00:02.000000Z"));
         assert!(world.lease_age().is_some());
-        // Released: whoever led has ended in order, and nobody leads.
+        // Released: the leader has ended in order, and nothing leads.
         let mut world = World::default();
         world.apply(lease("one", "2026-01-01T00:00:00.000000Z"));
         world.apply(lease("", "2026-01-01T00:00:02.000000Z"));

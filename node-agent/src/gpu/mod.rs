@@ -1,54 +1,55 @@
-//! One GPU, as the agent sees it.
+//! The driver interface to one GPU.
 //!
 //! # What it holds
 //!
-//! [`Gpu`], the calls that are used, with their units in the names; [`nvml`], NVIDIA's library behind it; [`worker`], the thread
-//! that owns a handle. Another vendor's library would be a second implementation of [`Gpu`] and [`Library`].
+//! [`Gpu`]: the driver calls that are used, with units in their names. [`nvml`]: the implementation for
+//! NVIDIA. [`worker`]: the thread that owns a handle. Another vendor would be a second implementation of
+//! [`Gpu`] and [`Library`].
 //!
 //! # What must never be here
 //!
-//! Async code that calls a driver: such calls may block for ever (a hung driver leaves a thread in state D that nothing ends).
-//! GPUs by index: indices change when a GPU is lost.
+//! Async code that calls a driver: a call may block forever (a hung driver leaves an unkillable thread in
+//! state D). GPU indices: they change when a GPU is lost.
 
 pub mod nvml;
 pub mod worker;
 
 pub use worker::{Opener, Worker};
 
-/// What a driver said instead of an answer.
+/// An error of a driver call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GpuError {
-    /// The call did not come back in time, or an earlier one still has not.
+    /// The call timed out, or an earlier call still hangs.
     #[error("the driver does not answer")]
     Hung,
-    /// Fallen off the bus (Xid 79).
+    /// The GPU has fallen off the bus (Xid 79).
     #[error("the GPU is lost")]
     Lost,
-    /// The GPU must be reset before it works again.
+    /// The GPU needs a reset.
     #[error("the GPU needs a reset")]
     ResetRequired,
-    /// Not root enough: CAP_SYS_ADMIN is missing.
+    /// Permission denied: CAP_SYS_ADMIN is missing.
     #[error("no permission (CAP_SYS_ADMIN)")]
     NoPermission,
-    /// This GPU or driver cannot do that.
+    /// Not supported by this GPU or driver.
     #[error("not supported")]
     NotSupported,
-    /// The value is outside what the driver takes.
+    /// The value is outside the driver's range.
     #[error("the driver refuses the value")]
     InvalidValue,
-    /// No GPU has this UUID (any more).
+    /// No GPU has this UUID, or no longer.
     #[error("there is no such GPU")]
     NotFound,
-    /// The library or the kernel module is not there, or was unloaded.
+    /// The library or the kernel module is missing or was unloaded.
     #[error("the driver is not loaded: {0}")]
     NoDriver(String),
-    /// Anything else.
+    /// Any other error.
     #[error("{0}")]
     Other(String),
 }
 
 impl GpuError {
-    /// A word for metrics, conditions and the setter's answers.
+    /// The reason as one word, for metrics, conditions and the setter's responses.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
@@ -64,86 +65,86 @@ impl GpuError {
         }
     }
 
-    /// Whether trying again cannot help: the GPU will never do this.
+    /// Whether retrying is useless: the GPU does not support it.
     #[must_use]
     pub fn is_final(&self) -> bool {
         matches!(self, Self::NotSupported | Self::InvalidValue | Self::NoPermission)
     }
 
-    /// Whether a handle is worthless after this and must be opened again.
+    /// Whether the handle must be reopened after this error.
     #[must_use]
     pub fn ends_handle(&self) -> bool {
         matches!(self, Self::NoDriver(_) | Self::NotFound | Self::Lost)
     }
 }
 
-/// What does not change while a driver is loaded.
+/// Properties that are constant while a driver is loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// Product, for example `NVIDIA A100-SXM4-80GB`.
+    /// Product name, for example `NVIDIA A100-SXM4-80GB`.
     pub product: String,
-    /// Lowest and highest power limit that can be set, mW; `None` when limits are not supported.
+    /// Lowest and highest settable power limit, mW; `None` if limits are not supported.
     pub limit_mw: Option<(u32, u32)>,
-    /// Lowest and highest SM clock, MHz; `None` when the driver lists none.
+    /// Lowest and highest SM clock, MHz; `None` if the driver lists none.
     pub clock_mhz: Option<(u32, u32)>,
-    /// Persistence mode: without it settings and counters are lost whenever no client is left.
+    /// Persistence mode. Without it settings and counters are lost when the last client closes.
     pub persistent: bool,
 }
 
-/// One look at a GPU.
+/// One sample of a GPU.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// Draw, mW (mean of the last second on Ampere other than GA100 and on newer ones).
+    /// Power draw, mW (mean of the last second on Ampere other than GA100, and on newer GPUs).
     pub power_mw: u32,
     /// Energy since the driver was loaded, mJ; `None` before Volta.
     pub energy_mj: Option<u64>,
-    /// Enforced power limit, mW; 0 when not supported.
+    /// Enforced power limit, mW; 0 if not supported.
     pub limit_mw: u32,
-    /// SM clock, MHz; 0 when not supported.
+    /// SM clock, MHz; 0 if not supported.
     pub clock_mhz: u32,
-    /// Use, per cent.
+    /// Utilization, per cent.
     pub util_percent: u32,
-    /// Processes with a compute context.
+    /// Number of processes with a compute context.
     pub processes: u32,
 }
 
-/// One GPU. Calls may block for any time: only a [`Worker`] makes them.
+/// One GPU. Calls may block for any time, so only a [`Worker`] makes them.
 pub trait Gpu: Send {
-    /// What does not change.
+    /// Reads the constant properties.
     ///
     /// # Errors
-    /// As the driver says. What is merely not supported is left out.
+    /// Errors of the driver. Unsupported properties are left out instead.
     fn facts(&mut self) -> Result<Facts, GpuError>;
-    /// One look.
+    /// Takes a sample.
     ///
     /// # Errors
-    /// As the driver says. What is merely not supported is left out.
+    /// Errors of the driver. Unsupported readings are left out instead.
     fn sample(&mut self) -> Result<Sample, GpuError>;
-    /// The power limit that is set, mW.
+    /// Reads the power limit, mW.
     ///
     /// # Errors
-    /// As the driver says.
+    /// Errors of the driver.
     fn limit_mw(&mut self) -> Result<u32, GpuError>;
     /// Sets the power limit, mW.
     ///
     /// # Errors
-    /// As the driver says.
+    /// Errors of the driver.
     fn set_limit_mw(&mut self, limit: u32) -> Result<(), GpuError>;
-    /// Locks SM clocks at or below `highest`, MHz.
+    /// Locks SM clocks to at most `highest`, MHz.
     ///
     /// # Errors
-    /// As the driver says.
+    /// Errors of the driver.
     fn lock_clocks_mhz(&mut self, highest: u32) -> Result<(), GpuError>;
-    /// Frees SM clocks.
+    /// Unlocks SM clocks.
     ///
     /// # Errors
-    /// As the driver says.
+    /// Errors of the driver.
     fn reset_clocks(&mut self) -> Result<(), GpuError>;
 }
 
-/// A vendor's library. Calls may block for any time.
+/// A vendor's management library. Calls may block for any time.
 pub trait Library: Send + Sync + 'static {
-    /// UUIDs of the GPUs that are there.
+    /// UUIDs of the GPUs present.
     ///
     /// # Errors
     /// When there is no driver.

@@ -1,7 +1,8 @@
-//! NVIDIA's library behind [`Gpu`].
+//! [`Gpu`] implemented with NVML.
 //!
-//! The library is opened once and never closed: handles borrow it, and closing it while a call hangs would be worse than a few
-//! kilobytes. After a driver was unloaded and loaded again it is opened anew, as it tells by `Uninitialized`.
+//! The library is opened once and never closed: handles borrow it, and closing it during a hung call is
+//! unsafe. It is opened again after a driver reload, which NVML reports as `Uninitialized`. The old copy
+//! leaks a few kilobytes.
 
 use std::ffi::OsString;
 
@@ -13,14 +14,14 @@ use parking_lot::Mutex;
 
 use super::{Facts, Gpu, GpuError, Library, Sample};
 
-/// The library by its path or name.
+/// NVML, opened by path or name.
 pub struct NvmlLibrary {
     path: OsString,
     open: Mutex<Option<&'static Nvml>>,
 }
 
 impl NvmlLibrary {
-    /// `path` is for `dlopen`, for example `libnvidia-ml.so.1`. Nothing is opened yet.
+    /// `path` is passed to `dlopen`, for example `libnvidia-ml.so.1`. Opens nothing yet.
     #[must_use]
     pub fn new(path: impl Into<OsString>) -> Self {
         Self { path: path.into(), open: Mutex::new(None) }
@@ -37,7 +38,7 @@ impl NvmlLibrary {
         Ok(nvml)
     }
 
-    /// Runs `work`; once more with the library opened anew when the driver went away under it.
+    /// Runs `work`. If the driver was unloaded meanwhile, reopens the library and retries once.
     fn with<T>(&self, work: impl Fn(&'static Nvml) -> Result<T, NvmlError>) -> Result<T, GpuError> {
         match work(self.nvml()?) {
             Err(NvmlError::Uninitialized) => {
@@ -54,7 +55,7 @@ impl Library for NvmlLibrary {
         self.with(|nvml| {
             let mut uuids = Vec::new();
             for index in 0..nvml.device_count()? {
-                // One that is lost must not hide the others.
+                // A lost GPU must not hide the others.
                 match nvml.device_by_index(index).and_then(|device| device.uuid()) {
                     Ok(uuid) => uuids.push(uuid),
                     Err(NvmlError::Uninitialized) => return Err(NvmlError::Uninitialized),
@@ -74,11 +75,11 @@ impl Library for NvmlLibrary {
 
 struct NvmlGpu {
     device: Device<'static>,
-    /// Whether there is an energy counter; learnt once.
+    /// Whether the GPU has an energy counter; read once.
     counter: bool,
 }
 
-/// What is not supported is absent, not an error.
+/// Maps "not supported" to `None`.
 fn optional<T>(answer: Result<T, NvmlError>) -> Result<Option<T>, GpuError> {
     match answer {
         Ok(value) => Ok(Some(value)),
@@ -129,7 +130,7 @@ impl Gpu for NvmlGpu {
     }
 
     fn lock_clocks_mhz(&mut self, highest: u32) -> Result<(), GpuError> {
-        // A range from 0 lets the driver go lower still when it wants to.
+        // A range from 0 allows the driver to go lower if it needs to.
         let range = GpuLockedClocksSetting::Numeric { min_clock_mhz: 0, max_clock_mhz: highest };
         self.device.set_gpu_locked_clocks(range).map_err(error)
     }

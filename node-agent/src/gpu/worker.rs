@@ -1,4 +1,4 @@
-//! One thread that owns one thing whose calls may hang: a GPU's handle, or the library.
+//! A thread that owns a resource with blocking calls: a GPU handle or the library.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -9,20 +9,21 @@ use tokio::sync::oneshot;
 
 use super::GpuError;
 
-/// How long a call to a driver may take before it is given up.
+/// Timeout of a driver call.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(2);
-/// Calls that may wait behind the one that runs.
+/// Capacity of the mailbox: calls that may wait behind the running one.
 const MAILBOX: usize = 4;
 
-/// Opens the thing; called on the thread, and again after an error that [ends the handle](GpuError::ends_handle).
+/// Opens the resource. Called on the thread, and again after an error that [ends the
+/// handle](GpuError::ends_handle).
 pub type Opener<R> = Box<dyn FnMut() -> Result<R, GpuError> + Send>;
 
 type Job<R> = Box<dyn FnOnce(Result<&mut R, GpuError>) -> bool + Send>;
 
-/// A thread with a bounded mailbox. Dropping it ends the thread once its present call is over.
+/// A thread with a bounded mailbox. When dropped, the thread ends after its current call.
 pub struct Worker<R> {
     mailbox: SyncSender<Job<R>>,
-    /// When the call that runs now began.
+    /// Start of the current call.
     running: Arc<Mutex<Option<Instant>>>,
     timeout: Duration,
 }
@@ -31,12 +32,12 @@ impl<R: Send + 'static> Worker<R> {
     /// Starts a thread called `name` (the kernel keeps 15 bytes of it).
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// When no thread can be started.
     pub fn start(name: &str, timeout: Duration, opener: Opener<R>) -> std::io::Result<Self> {
         let (mailbox, jobs) = sync_channel(MAILBOX);
         let running = Arc::new(Mutex::new(None));
         let shown = Arc::clone(&running);
-        // The stack is small on purpose: a node may have many GPUs, and NVML's calls are shallow.
+        // Small stack on purpose: a node may have many GPUs, and NVML's calls are shallow.
         std::thread::Builder::new()
             .name(name.to_owned())
             .stack_size(256 * 1024)
@@ -44,7 +45,7 @@ impl<R: Send + 'static> Worker<R> {
         Ok(Self { mailbox, running, timeout })
     }
 
-    /// For how long the present call has been running.
+    /// For how long the current call has been running.
     #[must_use]
     pub fn busy_for(&self) -> Option<Duration> {
         self.running.lock().map(|since| since.elapsed())
@@ -53,8 +54,9 @@ impl<R: Send + 'static> Worker<R> {
     /// Runs `work` on the thread.
     ///
     /// # Errors
-    /// What `work` says, or why the thing cannot be opened; [`GpuError::Hung`] when it takes too long, and at once while an
-    /// earlier call hangs. A call given up may still be carried out later: whoever sets something then sets it again.
+    /// Errors of `work`, or of opening the resource. [`GpuError::Hung`] on a timeout, and at once while an
+    /// earlier call hangs. A timed-out call may still take effect later, so callers that set something must
+    /// set it again.
     pub async fn call<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut R) -> Result<T, GpuError> + Send + 'static,
@@ -66,14 +68,14 @@ impl<R: Send + 'static> Worker<R> {
         let job: Job<R> = Box::new(move |handle| {
             let result = handle.and_then(work);
             let keep = !result.as_ref().is_err_and(GpuError::ends_handle);
-            // Nobody waits any more for the answer of a call that was given up.
+            // The caller gave up; its result is dropped.
             let _ = reply.send(result);
             keep
         });
         self.mailbox.try_send(job).map_err(|_| GpuError::Hung)?;
         match tokio::time::timeout(self.timeout, answer).await {
             Ok(Ok(result)) => result,
-            // The thread died: a panic in a driver's wrapper.
+            // The thread died: a panic in the driver's wrapper.
             Ok(Err(_)) => Err(GpuError::Other("the GPU's thread has ended".into())),
             Err(_) => Err(GpuError::Hung),
         }

@@ -1,8 +1,8 @@
-//! Checks, records, sets, restores.
+//! Validates, records, applies and restores settings.
 //!
-//! The order is what makes it safe: what a GPU had is on the disk before anything is set, and leaves the disk only after the GPU
-//! has it back. A call that failed or hung leaves the GPU *unknown*; it is set again, or restored again, until the driver says
-//! that it was done.
+//! Original values are written to disk before anything is set, and removed only after they are restored. A
+//! call that failed or hung leaves the GPU's setting *unknown*. It is then set or restored again until the
+//! driver confirms it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::gpu::worker::CALL_TIMEOUT;
 use crate::gpu::{Facts, Gpu, GpuError, Library, Worker};
 use crate::setting::{Done, MOST_GPUS, Outcome, Setting, Uuid, Wanted};
 
-/// What is set is set again this often: a driver that was loaded anew has forgotten it, and tells nobody.
+/// Interval after which settings are applied again: a reloaded driver loses them without notice.
 const AGAIN: Duration = Duration::from_secs(60);
-/// What a driver refused for good is not asked for again before this.
+/// Time before a setting is retried that the driver refused permanently.
 const REFUSED: Duration = Duration::from_secs(300);
 
-/// The administrator's floor, beside the driver's range.
+/// The administrator's minimum values, in addition to the driver's range.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Floor {
     /// Lowest power limit, mW.
@@ -29,7 +29,7 @@ pub struct Floor {
     pub clock_mhz: u32,
 }
 
-/// What the setter knows of the node's GPUs.
+/// State of the node's GPUs.
 pub struct Applier {
     nvml: Arc<dyn Library>,
     record: Record,
@@ -43,19 +43,20 @@ pub struct Applier {
 struct Slot {
     worker: Worker<Box<dyn Gpu>>,
     facts: Option<Facts>,
-    /// In force; `None`: not known.
+    /// Setting in force; `None`: unknown.
     applied: Option<Setting>,
-    /// Since when.
+    /// Time since which it is in force.
     since: Instant,
-    /// What the driver refused for good, and when.
+    /// A setting that the driver refused permanently, with time and reason.
     given_up: Option<(Setting, Instant, String)>,
     refused: Option<String>,
-    /// The last failure that was logged: one that stays is not told every second.
+    /// The last logged failure, so that a lasting one is logged once.
     told: Option<GpuError>,
 }
 
 impl Applier {
-    /// Nothing is set or opened yet; what `record` names is unknown and is restored first.
+    /// Creates the applier without setting or opening anything. GPUs in `record` count as unknown and are
+    /// restored first.
     #[must_use]
     pub fn new(library: Arc<dyn Library>, record: Record, floor: Floor, ttl: Duration) -> Self {
         let left: Vec<Uuid> = record.gpus().keys().cloned().collect();
@@ -69,26 +70,26 @@ impl Applier {
         this
     }
 
-    /// For how long the brain was not heard.
+    /// Time since the last request of the agent process.
     #[must_use]
     pub fn silent_for(&self) -> Duration {
         self.heard.elapsed()
     }
 
-    /// Whether every GPU is known to be as it was found.
+    /// Whether every GPU has its original settings.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.slots.values().all(|slot| slot.applied == Some(Setting::default()))
     }
 
-    /// Carries out what the brain wants; GPUs it does not name are restored.
+    /// Applies the desired settings; restores GPUs that are not in them.
     pub async fn apply(&mut self, wanted: &Wanted) -> Done {
         self.heard = Instant::now();
         for uuid in wanted.settings.keys() {
             self.slot(uuid);
         }
         self.go_to(&wanted.settings).await;
-        // A slow driver must not make the brain look dead.
+        // Time spent in a slow driver must not count as silence of the agent process.
         self.heard = Instant::now();
         let outcome = |slot: &Slot| Outcome { setting: slot.applied, refused: slot.refused.clone() };
         Done {
@@ -98,7 +99,7 @@ impl Applier {
         }
     }
 
-    /// Gives every GPU back what it had; returns those that could not be.
+    /// Restores every GPU; returns those that failed.
     pub async fn restore_all(&mut self) -> Vec<Uuid> {
         self.go_to(&BTreeMap::new()).await;
         let clean = Some(Setting::default());
@@ -106,7 +107,7 @@ impl Applier {
         left.map(|(uuid, _)| uuid.clone()).collect()
     }
 
-    /// The GPU of that UUID, whether the driver knows it or not.
+    /// The slot of the GPU with that UUID, even if the driver does not know it.
     fn slot(&mut self, uuid: &str) -> Option<&mut Slot> {
         if !self.slots.contains_key(uuid) {
             if self.slots.len() >= MOST_GPUS {
@@ -132,7 +133,7 @@ impl Applier {
     async fn go_to(&mut self, wanted: &BTreeMap<Uuid, Setting>) {
         let (floor, again) = (self.floor, self.again);
         let before = self.record.gpus().clone();
-        // What each GPU is to have, and what it had; read while it still has it.
+        // Target settings, and original values read before the change.
         let targets = join_all(self.slots.iter_mut().map(|(uuid, slot)| {
             let wanted = wanted.get(uuid).copied().unwrap_or_default();
             let recorded = before.get(uuid).cloned().unwrap_or_default();
@@ -183,7 +184,7 @@ impl Applier {
             Some(slot.set(uuid, *target, before.clone()))
         }))
         .await;
-        // What is as it was needs no record any more.
+        // Records of restored GPUs are dropped.
         let mut left = self.record.gpus().clone();
         left.retain(|uuid, _| {
             self.slots.get(uuid).is_some_and(|slot| slot.applied != Some(Setting::default()))
@@ -195,7 +196,7 @@ impl Applier {
 }
 
 impl Slot {
-    /// Checks a setting and says what must be recorded before it is made.
+    /// Validates a setting and returns what must be recorded before applying it.
     async fn prepare(&mut self, wanted: Setting, recorded: Before, floor: Floor) -> Result<Before, String> {
         if wanted.is_default() {
             return Ok(recorded);
@@ -225,7 +226,7 @@ impl Slot {
         Ok(before)
     }
 
-    /// Makes the GPU so. Only calls the driver where something changes.
+    /// Applies a setting; calls the driver only for what changes.
     async fn set(&mut self, uuid: &str, target: Setting, before: Before) {
         let had = self.applied;
         if had == Some(target) {
@@ -242,7 +243,7 @@ impl Slot {
             match target.clock_mhz {
                 Some(clock) if unknown || had.clock_mhz != Some(clock) => gpu.lock_clocks_mhz(clock)?,
                 None if had.clock_mhz.is_some() || (unknown && before.clocks) => match gpu.reset_clocks() {
-                    // Never locked, then.
+                    // Then they were never locked.
                     Err(GpuError::NotSupported) => {}
                     answer => answer?,
                 },
@@ -260,7 +261,7 @@ impl Slot {
                     tracing::warn!(uuid, %error, "not set");
                     self.told = Some(error.clone());
                 }
-                // The driver refused the one change that was asked for: as it was found.
+                // The driver refused the only change: original settings stand.
                 let single = target.limit_mw.is_none() || target.clock_mhz.is_none();
                 if error.is_final() && had == Some(Setting::default()) && single {
                     self.applied = had;

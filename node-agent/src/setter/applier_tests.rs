@@ -1,7 +1,7 @@
 use super::*;
 use parking_lot::Mutex;
 
-/// A driver that writes down what it is told, and fails when told to.
+/// A fake driver that logs calls and fails on demand.
 #[derive(Default)]
 struct Driver {
     calls: Mutex<Vec<String>>,
@@ -59,7 +59,7 @@ impl Library for Shelf {
         if !["a", "b"].contains(&uuid) {
             return Err(GpuError::NotFound);
         }
-        // An administrator had set 350 W.
+        // The administrator's original limit is 350 W.
         Ok(Box::new(Double { driver: Arc::clone(&self.0), uuid: uuid.to_owned(), limit: 350_000 }))
     }
 }
@@ -160,7 +160,8 @@ async fn a_failed_restore_is_kept_and_tried_again() {
     assert!(setter.restore_all().await.is_empty());
     assert_eq!(stage.calls().last().map(String::as_str), Some("a limit 350000"));
 
-    // Without the capability nothing is changed, nothing is left to restore, and the driver is not asked every second.
+    // Without the capability nothing changes, nothing needs restoring, and the driver is not called every
+    // second.
     *stage.driver.fails.lock() = Some(GpuError::NoPermission);
     stage.calls();
     for _ in 0..3 {

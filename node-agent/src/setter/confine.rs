@@ -1,10 +1,11 @@
-//! What a process of the agent gives up before it starts threads.
+//! Privileges that a process drops before it starts threads.
 
 use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
 
-/// Leaves the network: containers of one pod share it, and the setter needs none. Says whether it could.
+/// Moves to an empty network namespace: containers of one pod share the network, and the setter needs none.
+/// Returns whether it succeeded.
 ///
-/// Call it before any other thread exists: namespaces belong to threads.
+/// Call it before any other thread exists: namespaces are per thread.
 #[expect(deprecated, reason = "the replacement is unsafe on account of CLONE_FILES, which is not passed")]
 pub fn leave_network() -> bool {
     match rustix::thread::unshare(UnshareFlags::NEWNET) {
@@ -16,9 +17,9 @@ pub fn leave_network() -> bool {
     }
 }
 
-/// Keeps only `keep` of the capabilities, for good, and allows no new ones. Says whether it could.
+/// Drops all capabilities but `keep` permanently and forbids new ones. Returns whether it succeeded.
 ///
-/// Call it before any other thread exists: capabilities belong to threads.
+/// Call it before any other thread exists: capabilities are per thread.
 pub fn keep_only(keep: CapabilitySet) -> bool {
     let narrowed = rustix::thread::set_no_new_privs(true)
         .and_then(|()| rustix::thread::capabilities(None))

@@ -1,26 +1,27 @@
-//! The setter: the one process with CAP_SYS_ADMIN, and nothing else.
+//! The setter, the privileged helper: the only process with CAP_SYS_ADMIN.
 //!
 //! # What it holds
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`confine`] | leaves the network, drops every capability but one |
-//! | [`record`] | the file that says what a GPU had before it was changed, and the lock against a second setter |
-//! | [`applier`] | checks, records, sets, restores; one GPU never waits for another |
-//! | [`server`] | the Unix socket |
+//! | [`confine`] | leaves the network, drops all capabilities but one |
+//! | [`record`] | file of original values, and the lock against a second setter |
+//! | [`applier`] | validates, records, applies, restores; GPUs do not wait for each other |
+//! | [`server`] | Unix socket server |
 //!
 //! # What flows in and out
 //!
-//! In: [`Wanted`](crate::setting::Wanted) lines of the brain, each a sign of life too. Out: settings through NVML, and
-//! [`Done`](crate::setting::Done) lines. When no line came for the time to live, at SIGTERM, and at start for whatever the record
-//! names, each GPU gets back the limit it had and free clocks.
+//! In: [`Wanted`](crate::setting::Wanted) lines from the agent process, each also a heartbeat. Out: settings
+//! through NVML, and [`Done`](crate::setting::Done) lines. A GPU gets back its original limit and unlocked
+//! clocks when no line arrived for the time to live, and at SIGTERM. The same happens at start for every GPU
+//! in the record.
 //!
-//! Any number of setters may be started on one record: one works, the others wait for its lock, which the kernel takes from a process
-//! that dies. The next one restores first. So a setter that is killed leaves no GPU slow until somebody starts it again.
+//! Several setters may share one record. One is active; the standbys wait for its lock, which the kernel
+//! releases when the process dies. The next one restores first, so a killed setter leaves no GPU slow.
 //!
 //! # What must never be here
 //!
-//! A token, a network, a decision.
+//! A token, network access, decisions.
 
 pub mod applier;
 pub mod confine;
@@ -44,7 +45,7 @@ use record::Record;
 /// Flags of the setter.
 #[derive(Clone, Debug, Args)]
 pub struct SetterArgs {
-    /// Unix socket to listen on; only processes of the same user may speak.
+    /// Path of the Unix socket to listen on. Only processes of the same user may connect.
     #[arg(
         long,
         env = "ANDREAS_SETTER_SOCKET",
@@ -52,30 +53,31 @@ pub struct SetterArgs {
         value_name = "PATH"
     )]
     pub socket: PathBuf,
-    /// Folder that outlives the container: what GPUs had before they were changed.
+    /// Directory for the record of original GPU settings. It must outlive the container.
     #[arg(long, env = "ANDREAS_SETTER_STATE", default_value = "/var/lib/andreas", value_name = "DIR")]
     pub state: PathBuf,
-    /// Settings end when the brain was not heard for this time, in seconds.
+    /// Seconds without a request of the agent process after which all settings end.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=600), value_name = "SECONDS")]
     pub ttl: u64,
-    /// NVIDIA's management library.
+    /// Path or name of the NVML library.
     #[arg(long, env = "ANDREAS_NVML_LIBRARY", default_value = "libnvidia-ml.so.1", value_name = "PATH")]
     pub nvml_library: PathBuf,
-    /// Power limits below this are refused, W; the driver's own range holds too.
+    /// Lowest power limit that is accepted, in watts, in addition to the driver's range.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100_000), value_name = "WATTS")]
     pub floor_watts: u32,
-    /// SM clocks locked below this are refused, MHz; the driver's own range holds too.
+    /// Lowest locked SM clock that is accepted, in MHz, in addition to the driver's range.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100_000), value_name = "MHZ")]
     pub floor_clock: u32,
-    /// Keep the network. Without this flag the process leaves it, and goes on with a warning where that is not allowed.
+    /// Stay in the pod's network. By default the process leaves it, or warns and continues if that is not
+    /// permitted.
     #[arg(long)]
     pub keep_network: bool,
 }
 
-/// Runs until `shutdown`; every GPU that was changed is restored before it returns, however it ends.
+/// Runs until `shutdown`. Restores every changed GPU before it returns, even after an error.
 ///
 /// # Errors
-/// When the state folder or the socket cannot be used, or a GPU could not be restored.
+/// When the state directory or the socket cannot be used, or a GPU could not be restored.
 pub async fn run(
     args: SetterArgs,
     library: Arc<dyn Library>,
@@ -90,7 +92,7 @@ pub async fn run(
     let floor = Floor { limit_mw: args.floor_watts * 1000, clock_mhz: args.floor_clock };
     let ttl = Duration::from_secs(args.ttl);
     let mut applier = Applier::new(library, record, floor, ttl);
-    // First what an earlier life left, then the door.
+    // Restore what an earlier run left, then accept requests.
     applier.restore_all().await;
     let applier = Arc::new(Mutex::new(applier));
     let listener = server::listen(&args.socket)
@@ -102,14 +104,14 @@ pub async fn run(
         () = shutdown.cancelled() => Ok(()),
     };
     let left = applier.lock().await.restore_all().await;
-    // The socket of a process that has gone would only mislead.
+    // A stale socket would mislead clients.
     let _ = std::fs::remove_file(&args.socket);
     served?;
     anyhow::ensure!(left.is_empty(), "not restored (the record keeps them): {}", left.join(", "));
     Ok(())
 }
 
-/// Restores when the brain is silent, and tries again what failed.
+/// Restores all GPUs when requests stop, and retries failed restores.
 async fn dead_man(applier: Arc<Mutex<Applier>>, ttl: Duration) {
     let mut tick = tokio::time::interval((ttl / 8).clamp(Duration::from_millis(100), Duration::from_secs(1)));
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

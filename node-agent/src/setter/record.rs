@@ -1,8 +1,8 @@
-//! What a GPU had before it was changed, on a disk that outlives the container.
+//! Original GPU settings, on a disk that outlives the container.
 //!
-//! NVML has no register for "the limit somebody else had set": only default, lowest and highest. So the earlier limit is written
-//! down before the first change, and stays there until the GPU has it back. After a reboot the record is void: the driver has
-//! forgotten every setting.
+//! NVML reports the default, minimum and maximum limit, but not a limit set earlier by an administrator. So
+//! the original limit is recorded before the first change and kept until it is restored. A reboot voids the
+//! record, because the driver loses all settings.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -15,35 +15,35 @@ use serde::{Deserialize, Serialize};
 
 use crate::setting::Uuid;
 
-/// Largest record that is read, bytes.
+/// Maximum size of a record, bytes.
 const LARGEST: u64 = 1024 * 1024;
 
-/// Why the record cannot be kept.
+/// Why the record cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// A file cannot be used.
+    /// A file cannot be read or written.
     #[error("{path}")]
     Io {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Another setter is at work here.
+    /// Another setter holds the lock.
     #[error("another setter holds {0}")]
     Held(PathBuf),
-    /// The system gives no thread to wait on.
+    /// The thread that waits for the lock cannot be started.
     #[error("no thread to wait on")]
     NoThread(#[source] std::io::Error),
 }
 
-/// What one GPU had.
+/// Original settings of one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Before {
-    /// Power limit, mW; `None` while it was not touched.
+    /// Power limit, mW; `None` if it was not changed.
     pub limit_mw: Option<u32>,
-    /// Whether clocks were locked by us; what they were before cannot be read.
+    /// Whether the setter locked the clocks. Their original state cannot be read.
     pub clocks: bool,
 }
 
@@ -60,23 +60,24 @@ pub struct Record {
     path: PathBuf,
     boot_id: String,
     gpus: BTreeMap<Uuid, Before>,
-    /// Held for as long as this lives; the kernel lets go of it when the process dies.
+    /// The lock, held while this value lives; the kernel releases it when the process dies.
     _lock: File,
 }
 
 impl Record {
-    /// Opens the record in `folder` and makes both when they are not there. A record that does not parse counts as empty, and is
-    /// kept aside.
+    /// Opens the record in `folder`, creating both if missing. A record that does not parse is kept aside and
+    /// counts as empty.
     ///
     /// # Errors
-    /// When the folder cannot be used or another setter holds it.
+    /// When the folder cannot be used or another setter holds the lock.
     pub fn open(folder: &Path) -> Result<Self, RecordError> {
         let (lock, lock_path) = lock_file(folder)?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| RecordError::Held(lock_path))?;
         Self::read(folder, lock)
     }
 
-    /// Opens the record once no other setter holds it: at once, or when the one that works has ended, however it ended.
+    /// Opens the record once no other setter holds the lock: at once, or after the active one ended in any
+    /// way.
     ///
     /// # Errors
     /// When the folder cannot be used.
@@ -88,8 +89,8 @@ impl Record {
         tracing::info!("standing by: another setter is at work");
         let (lock, lock_path) = lock_file(folder)?;
         let (locked, answer) = tokio::sync::oneshot::channel();
-        // A thread that waits in the kernel: it costs nothing, and the kernel wakes it when the holder dies. It is left behind when the
-        // process ends before.
+        // A thread blocked in the kernel: it costs nothing and wakes when the holder dies. If the process
+        // ends first, the thread is abandoned.
         std::thread::Builder::new()
             .name("standby".into())
             .stack_size(64 * 1024)
@@ -100,7 +101,7 @@ impl Record {
                         answer => break answer.map(|()| lock),
                     }
                 };
-                // Nobody waits for it any more when the process is about to end.
+                // There is no receiver while the process is shutting down.
                 let _ = locked.send(waited);
             })
             .map_err(RecordError::NoThread)?;
@@ -118,16 +119,16 @@ impl Record {
         Ok(Self { path, boot_id, gpus, _lock: lock })
     }
 
-    /// What GPUs had, by UUID.
+    /// Original settings by UUID.
     #[must_use]
     pub fn gpus(&self) -> &BTreeMap<Uuid, Before> {
         &self.gpus
     }
 
-    /// Replaces what is recorded, on the disk before in memory. Nothing is written when nothing changes.
+    /// Replaces the record, first on disk, then in memory. Writes nothing if nothing changed.
     ///
     /// # Errors
-    /// When the disk does not take it; then the old record stands.
+    /// When the disk write fails; the old record stays valid.
     pub fn replace(&mut self, gpus: BTreeMap<Uuid, Before>) -> Result<(), RecordError> {
         if self.gpus == gpus {
             return Ok(());
@@ -149,7 +150,7 @@ impl Record {
     }
 }
 
-/// The file that whoever works has locked, and where it is; both folder and file are made when they are not there.
+/// The opened lock file and its path. Creates folder and file if missing.
 fn lock_file(folder: &Path) -> Result<(File, PathBuf), RecordError> {
     let at = |path: &Path| {
         let path = path.to_owned();

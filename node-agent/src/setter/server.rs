@@ -1,4 +1,4 @@
-//! The Unix socket.
+//! Unix socket server of the setter.
 
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
@@ -12,10 +12,10 @@ use tokio::sync::{Mutex, Semaphore};
 use super::applier::Applier;
 use crate::setting::{LONGEST_LINE, Wanted};
 
-/// Connections at a time: the brain's, and the one it makes after a restart while the old one still lingers.
+/// Maximum connections: the agent process's, plus one after its restart while the old one still lingers.
 const CONNECTIONS: usize = 4;
 
-/// Listens at `path`, in place of a socket left there; only our own user may connect.
+/// Listens at `path`, replacing an old socket; only the same user may connect.
 pub(super) fn listen(path: &Path) -> std::io::Result<UnixListener> {
     if let Some(folder) = path.parent() {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -39,7 +39,7 @@ pub(super) async fn serve(
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let (stream, _) = listener.accept().await?;
-        // The file's mode says it already; a socket passed on by somebody else does not.
+        // The file mode ensures this, except for a socket passed on by another process.
         match stream.peer_cred() {
             Ok(peer) if peer.uid() == own => {}
             _ => {
