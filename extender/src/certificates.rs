@@ -1,14 +1,16 @@
-//! Certificates for the calls of kube-scheduler to the extender, which stay inside one pod.
+//! Certificates for the calls from kube-scheduler to the extender, which stay inside one pod.
 //!
-//! The extender makes an authority of the pod's own, its serving certificate and kube-scheduler's client certificate, and renews
-//! them. Two folders in memory hold them: one that only the extender mounts (`state.json` with the keys, `known.crt`), and one that
-//! kube-scheduler mounts too (`ca.crt`, `client.crt`, `client.key`). An init container fills both before kube-scheduler starts.
+//! The extender creates and renews a CA for the pod, its own serving certificate, and kube-scheduler's client
+//! certificate. Two in-memory folders hold them. Only the extender mounts the first (`state.json` with the
+//! keys, `known.crt`). kube-scheduler mounts the second too (`ca.crt`, `client.crt`, `client.key`). An init
+//! container fills both before kube-scheduler starts.
 //!
-//! kube-scheduler reads `ca.crt` once, and its client certificate at every handshake. `known.crt` is what it has read: another
-//! leaf is served only if that verifies it, while the present one is valid. Its key stays for the pod's life, so that the two
-//! files of the pair never disagree.
+//! kube-scheduler reads `ca.crt` once at start, and its client certificate at every handshake. `known.crt` is
+//! the CA bundle that it has read. While the current serving certificate is valid, a new one is served only
+//! if `known.crt` verifies it. `client.key` is kept for the pod's life, so that it always matches
+//! `client.crt`.
 //!
-//! Where Secrets give the certificates, only the overlap is kept here.
+//! If Secrets provide the certificates, this module only handles the overlap between old and new.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -27,33 +29,33 @@ use rcgen::KeyPair;
 pub const SERVING: &str = "extender";
 /// Name of kube-scheduler's client certificate in metrics.
 const CLIENT: &str = "scheduler";
-/// Name of the authority in metrics.
+/// Name of the CA in metrics.
 const AUTHORITY: &str = "extender-authority";
 
-/// Why there are no certificates.
+/// Why no certificates are available.
 #[derive(Debug, thiserror::Error)]
 pub enum PodCertificatesError {
     /// A file could not be read or written.
     #[error("{path} cannot be read or written")]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// A certificate could not be used or made.
+    /// A certificate could not be parsed or created.
     #[error(transparent)]
     Certificates(#[from] CertificatesError),
 }
 
-/// Files of a Secret that gives the extender's certificate.
+/// Files of the Secret that provides the extender's certificate.
 #[derive(Clone, Debug)]
 pub struct Given {
     /// Certificate chain (`tls.crt`).
     pub certificate: PathBuf,
     /// Private key (`tls.key`).
     pub key: PathBuf,
-    /// Authorities (`ca.crt`), of kube-scheduler's certificate too.
+    /// CAs (`ca.crt`), which also verify kube-scheduler's certificate.
     pub authority: PathBuf,
 }
 
@@ -64,22 +66,23 @@ pub struct PodCertificates {
     pub own: PathBuf,
     /// Folder that kube-scheduler mounts too.
     pub scheduler: PathBuf,
-    /// Name of the extender, as kube-scheduler expects it.
+    /// Server name that kube-scheduler expects.
     pub server_name: String,
-    /// Name of kube-scheduler, as the extender expects it.
+    /// Client name that the extender expects.
     pub client_name: String,
-    /// Lives of what is made here.
+    /// Lifetimes of certificates created here.
     pub lives: Lives,
-    /// A Secret's files; `None`: made here.
+    /// Files of a Secret; `None`: certificates are created here.
     pub given: Option<Given>,
 }
 
 impl PodCertificates {
-    /// Makes or renews what is due and returns what to serve with. `starting` is true before kube-scheduler starts: then it will
-    /// know all of `ca.crt`.
+    /// Creates or renews certificates that are due and returns those to serve with. `starting`:
+    /// kube-scheduler has not started yet, so it will read all of `ca.crt`.
     ///
     /// # Errors
-    /// When a file cannot be read or written, or a given pair cannot be used. What is served should stay.
+    /// When a file cannot be read or written, or the Secret's pair cannot be used. Then keep serving the
+    /// current pair.
     pub fn renew(&self, now: Timestamp, starting: bool) -> Result<TlsPem, PodCertificatesError> {
         let state = self.own.join("state.json");
         let kept: Kept = match read(&state)? {
@@ -119,7 +122,7 @@ impl PodCertificates {
         })
     }
 
-    /// kube-scheduler's certificate, signed by the pod's authority.
+    /// kube-scheduler's client certificate, signed by the pod's CA.
     fn renew_client(&self, authority: &Authority, now: Timestamp) -> Result<(), PodCertificatesError> {
         let (certificate, key) = (self.scheduler.join("client.crt"), self.scheduler.join("client.key"));
         let subject = Subject { names: vec![self.client_name.clone()], usage: Usage::Client };
@@ -141,7 +144,7 @@ impl PodCertificates {
         write(&certificate, &authority.issue(&subject, &pair, now, self.lives.leaf)?, 0o600)
     }
 
-    /// Tells the metrics of what is in use.
+    /// Records the certificates in use in the metrics.
     pub fn report(&self, serving: &TlsPem, metrics: &CertificateMetrics) {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let client = fs::read_to_string(self.scheduler.join("client.crt")).unwrap_or_default();
@@ -171,7 +174,7 @@ fn read_given(given: &Given) -> Result<Kept, PodCertificatesError> {
     })
 }
 
-/// A file's text; `None` where there is none.
+/// Reads a file; `None` if it does not exist.
 fn read(path: &Path) -> Result<Option<String>, PodCertificatesError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
@@ -180,7 +183,7 @@ fn read(path: &Path) -> Result<Option<String>, PodCertificatesError> {
     }
 }
 
-/// Replaces a file at once, so that a reader sees the old or the new one; nothing where it has that text already.
+/// Replaces a file atomically. Does nothing if the content is the same.
 fn write(path: &Path, text: &str, mode: u32) -> Result<(), PodCertificatesError> {
     if read(path)?.is_some_and(|old| old == text) {
         return Ok(());
@@ -278,14 +281,14 @@ mod tests {
         let second = give("latter");
         let held = pod.renew(now, false).unwrap();
         assert!(held.certificate == first.certificate && held.key == first.key);
-        // kube-scheduler's certificate may already be of the other authority, or still of the former.
+        // kube-scheduler's certificate may be from either CA.
         let bundle = String::from_utf8(held.authority).unwrap();
         assert_eq!(bundle.matches("BEGIN").count(), 2);
-        // Half swapped: nothing is taken.
+        // The pair is half replaced: it is rejected.
         fs::write(file("tls.key"), &first.key).unwrap();
         assert!(pod.renew(now, false).is_err());
         fs::write(file("tls.key"), &second.key).unwrap();
-        // The pod is made anew.
+        // The pod is recreated.
         assert!(pod.renew(now, true).unwrap().certificate == second.certificate);
     }
 }

@@ -1,4 +1,4 @@
-//! The few calls to the API server.
+//! Requests to the API server: one live read and the Binding.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,31 +16,32 @@ use crate::decide::Member;
 use crate::jobs::Job;
 use crate::wire::{ExtenderBindingArgs, PodView};
 
-/// Live looks at a time. They are rare: a pod arrived before the watch's news of its allocation.
+/// Maximum concurrent live reads. They are rare: only when a pod arrives before the watch shows its
+/// allocation.
 const LOOKS: usize = 8;
 
-/// Why the API server gave no answer that can be used. The scheduler tries again.
+/// Why a request to the API server failed. kube-scheduler retries.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    /// Too many looks at a time.
+    /// Too many concurrent live reads.
     #[error("too many reads past the cache at a time")]
     Busy,
-    /// No answer in time.
+    /// Timeout.
     #[error("the API server did not answer within {0:?}")]
     Late(Duration),
     /// Refused or failed.
     #[error("the API server refused or failed: {0}")]
     Api(#[source] Box<kube::Error>),
-    /// The request could not be made.
+    /// The request could not be built.
     #[error("not a valid request: {0}")]
     Request(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// A name that no object can have. Owner references hold whatever their author wrote; it must not become a path.
+    /// Invalid object name. Owner references are user input and must not become a URL path.
     #[error("{0:?} is not the name of an object")]
     Name(String),
-    /// The pod is gone, or another has its name now.
+    /// The pod is gone, or another pod has its name.
     #[error("the pod does not exist any more")]
     PodGone,
-    /// It is somewhere else already.
+    /// It is already bound to another node.
     #[error("the pod is bound to {0} already")]
     BoundElsewhere(String),
     /// 409 for another reason, for example because the pod is being deleted.
@@ -48,7 +49,7 @@ pub enum ClusterError {
     Conflict(String),
 }
 
-/// Access to the API server. Clones share the limits.
+/// Client of the API server. Clones share the limits.
 #[derive(Clone)]
 pub struct Cluster {
     client: Client,
@@ -56,16 +57,16 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Over a client whose calls have deadlines of their own.
+    /// Wraps a client whose requests have their own timeouts.
     #[must_use]
     pub fn new(client: Client) -> Self {
         Self { client, looks: Arc::new(Semaphore::new(LOOKS)) }
     }
 
-    /// A member's TrainingJob, now; `None` when there is none with that name and UID.
+    /// Reads a member's TrainingJob live; `None` if there is none with that name and UID.
     ///
     /// # Errors
-    /// When there is no answer in time.
+    /// When there is no response in time.
     pub async fn job(&self, member: &Member, within: Duration) -> Result<Option<Job>, ClusterError> {
         names([&member.namespace, &member.job_name])?;
         let _one = self.looks.try_acquire().map_err(|_| ClusterError::Busy)?;
@@ -76,10 +77,11 @@ impl Cluster {
         Ok(found.map(Job::from).filter(|job| job.uid == member.job_uid))
     }
 
-    /// A pod, now.
+    /// Reads a pod live.
     ///
     /// # Errors
-    /// [`ClusterError::PodGone`] when it does not exist or has another UID; else when there is no answer.
+    /// [`ClusterError::PodGone`] if it does not exist or has another UID; otherwise when there is no
+    /// response.
     pub async fn pod(&self, args: &ExtenderBindingArgs) -> Result<PodView, ClusterError> {
         names([&args.pod_namespace, &args.pod_name])?;
         let request = pods(args).get(&args.pod_name, &GetParams::default()).map_err(invalid)?;
@@ -91,11 +93,11 @@ impl Cluster {
         if pod.metadata.uid.as_deref() == Some(&args.pod_uid) { Ok(pod) } else { Err(ClusterError::PodGone) }
     }
 
-    /// Binds a pod, with the generation of its allocation if it is ours. The API server writes node and annotation in one
-    /// step, and only if the UID is still that of the pod. Bound to that node already is success.
+    /// Binds a pod; for a member, with its allocation's generation as annotation. The API server writes node
+    /// and annotation atomically, and only if the UID matches. Already bound to that node counts as success.
     ///
     /// # Errors
-    /// When it is not bound to that node afterwards, as far as can be told.
+    /// When the pod is not known to be bound to that node afterwards.
     pub async fn bind(
         &self,
         args: &ExtenderBindingArgs,
@@ -116,7 +118,7 @@ impl Cluster {
         }
     }
 
-    /// After a conflict: an earlier call of ours may have arrived although its answer was lost.
+    /// After a conflict: an earlier request may have succeeded although its response was lost.
     async fn bound_where(&self, args: &ExtenderBindingArgs, message: String) -> Result<(), ClusterError> {
         match self.pod(args).await?.spec.node_name {
             Some(node) if node == args.node => Ok(()),
@@ -126,7 +128,7 @@ impl Cluster {
     }
 }
 
-/// Names of objects that are asked for: DNS-1123 subdomains (RFC 1123, at most 253 characters).
+/// Checks object names: DNS-1123 subdomains (RFC 1123, at most 253 characters).
 fn names<const N: usize>(names: [&str; N]) -> Result<(), ClusterError> {
     let letter =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'.';

@@ -1,4 +1,5 @@
-//! Whose pod is it, and where may it go? Pure: what is known comes in as arguments.
+//! Decides whether a pod belongs to ANDREAS and which node it may go to. Pure: all state comes in as
+//! arguments.
 
 use andreas_api::names::{
     GROUP, LABEL_ALLOCATION, LABEL_ATTEMPT, LABEL_INDEX, LABEL_JOB, LABEL_JOB_UID, pod_name,
@@ -7,80 +8,80 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::jobs::Job;
 
-/// Kind of the owner that makes a pod ours.
+/// Kind of the controller that marks a pod as a member.
 const OWNER_KIND: &str = "TrainingJob";
 
-/// Whose pod it is.
+/// Ownership of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// Not ours: passes untouched.
+    /// Not managed by ANDREAS; passes unchanged.
     Foreign,
-    /// A member of one of our gangs.
+    /// A member of a TrainingJob's gang.
     Ours(Member),
-    /// Carries our label and our owner, but its other labels are not those that the operator writes. The job's name among
-    /// them: caches and admission policies tell our pods by it, so a pod without it is nobody that the operator knows.
+    /// Has the label and the controller, but other labels differ from what the operator writes. A wrong job
+    /// name counts too, since caches and admission policies select pods by it.
     Malformed(Refusal),
 }
 
-/// What a pod of ours says of itself.
+/// The identity of a member, from its metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// UID of its TrainingJob: label and controller agree.
+    /// UID of its TrainingJob; label and controller reference agree.
     pub job_uid: String,
-    /// Name of its TrainingJob, by the controller reference.
+    /// Name of its TrainingJob, from the controller reference.
     pub job_name: String,
-    /// Its namespace, which is its TrainingJob's too.
+    /// Namespace of the pod and its TrainingJob.
     pub namespace: String,
-    /// Its own name.
+    /// Name of the pod.
     pub pod_name: String,
-    /// Attempt that it belongs to.
+    /// Its attempt.
     pub attempt: i64,
-    /// Its place in the gang, from 0.
+    /// Its index in the gang, from 0.
     pub index: usize,
-    /// Generation of the allocation that it carries out.
+    /// Generation of the allocation that it was created for.
     pub generation: i64,
 }
 
-/// Why a pod of ours may not go there. Definite: only another decision of the operator helps.
+/// Why a member may not be placed. Final until the operator makes another decision.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// A label that the operator always writes is missing, no number, or not the owner's name.
+    /// A label that the operator always writes is missing, not a number, or not the owner's name.
     #[error("label {0} is missing or malformed")]
     Label(&'static str),
-    /// The TrainingJob is gone, or another has its name now.
+    /// The TrainingJob is gone, or another one has its name.
     #[error("its TrainingJob does not exist")]
     NoJob,
-    /// The TrainingJob holds nothing now.
+    /// The TrainingJob has no allocation.
     #[error("its TrainingJob has no allocation")]
     NoAllocation,
-    /// Made for an older decision.
+    /// Created for an older allocation.
     #[error("made for allocation {pod}, the current one is {current}")]
     Generation {
-        /// The pod's.
+        /// Generation of the pod.
         pod: i64,
-        /// The TrainingJob's.
+        /// Generation of the TrainingJob.
         current: i64,
     },
-    /// Made for another attempt.
+    /// Created for another attempt.
     #[error("made for attempt {pod}, the current one is {current}")]
     Attempt {
-        /// The pod's.
+        /// Attempt of the pod.
         pod: i64,
-        /// The allocation's.
+        /// Attempt of the allocation.
         current: i64,
     },
     /// The gang has fewer members.
     #[error("member {index} of a gang of {size}")]
     Index {
-        /// The pod's.
+        /// Index of the pod.
         index: usize,
-        /// Members of the allocation.
+        /// Number of members of the allocation.
         size: usize,
     },
-    /// Not named as that member is.
+    /// The pod's name is not that of the member.
     #[error("not named {0}")]
     Name(String),
-    /// The place of this member is elsewhere.
+    /// The allocation puts this member on another node.
     #[error("allocation {generation} places it on {node}")]
     Node {
         /// The allocation's generation.
@@ -91,7 +92,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The metric's label.
+    /// Label value for metrics.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
@@ -107,7 +108,7 @@ impl Refusal {
     }
 }
 
-/// Reads what a pod says of itself. It is ours with label **and** controller; admission policies guard both.
+/// Reads a pod's ownership. A member needs label **and** controller; admission policies protect both.
 #[must_use]
 pub fn whose(pod: &ObjectMeta) -> Whose {
     let labels = pod.labels.as_ref();
@@ -142,7 +143,7 @@ pub fn whose(pod: &ObjectMeta) -> Whose {
     }
 }
 
-/// Whether what is known of the job may be older than the pod, so that one live look can change the answer.
+/// Whether the known job may be older than the pod, so that one live read may change the result.
 #[must_use]
 pub fn may_be_behind(member: &Member, known: Option<&Job>) -> bool {
     known
@@ -150,10 +151,10 @@ pub fn may_be_behind(member: &Member, known: Option<&Job>) -> bool {
         .is_none_or(|allocation| allocation.generation < member.generation)
 }
 
-/// The one node where a member may go.
+/// Returns the only node that a member may go to.
 ///
 /// # Errors
-/// Why it may go nowhere.
+/// Why it may not be placed.
 pub fn place<'a>(member: &Member, job: Option<&'a Job>) -> Result<&'a str, Refusal> {
     let job = job
         .filter(|job| {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use andreas_api::slim::AllocatedJob;
 use andreas_runtime::watch::{Index, ObjectKey};
 
-/// A TrainingJob as far as a decision about one of its pods needs it.
+/// The fields of a TrainingJob that placement decisions need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
     /// Its UID.
@@ -17,18 +17,18 @@ pub struct Job {
     pub name: String,
     /// Its `resourceVersion`.
     pub version: String,
-    /// What it has been given.
+    /// Its allocation.
     pub allocation: Option<Allocation>,
 }
 
-/// What a TrainingJob has been given, without what the extender does not need.
+/// The fields of an allocation that the extender uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
     /// Attempt, from 1.
     pub attempt: i64,
-    /// Counter of decisions about this job.
+    /// Generation: counts the decisions about this job.
     pub generation: i64,
-    /// Nodes in order of the members' index.
+    /// Nodes by member index.
     pub nodes: Arc<[String]>,
 }
 
@@ -49,7 +49,7 @@ impl From<AllocatedJob> for Job {
     }
 }
 
-/// All TrainingJobs that the watch, or a live look, has shown.
+/// All TrainingJobs seen by the watch or a live read.
 #[derive(Debug, Default)]
 pub struct Jobs {
     by_uid: HashMap<String, Job>,
@@ -57,25 +57,25 @@ pub struct Jobs {
 }
 
 impl Jobs {
-    /// The job with that UID.
+    /// The job with this UID.
     #[must_use]
     pub fn get(&self, uid: &str) -> Option<&Job> {
         self.by_uid.get(uid)
     }
 
-    /// How many are known.
+    /// Number of jobs.
     #[must_use]
     pub fn len(&self) -> usize {
         self.by_uid.len()
     }
 
-    /// Whether none is known.
+    /// Whether there are no jobs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_uid.is_empty()
     }
 
-    /// Takes what the watch shows of a job unless a newer state is known: a live look may be ahead of the watch.
+    /// Stores a job from the watch, unless a newer version is known from a live read.
     pub fn learn(&mut self, job: Job) {
         if self.by_uid.get(&job.uid).is_some_and(|known| is_older(&job.version, &known.version)) {
             return;
@@ -83,8 +83,8 @@ impl Jobs {
         self.believe(job);
     }
 
-    /// Takes the answer to a live look that was asked for when `before` was the version known. Older than that, it replaces what
-    /// is known all the same: the API server itself went back to an older state.
+    /// Stores a job from a live read; `before` is the version known when the read started. An even older
+    /// version also replaces the known one: the API server itself was restored to an older state.
     pub fn look(&mut self, job: Job, before: Option<&str>) {
         if before.is_some_and(|before| is_older(&job.version, before)) {
             tracing::warn!(job = job.name, namespace = job.namespace, "the API server went back in time");
@@ -105,7 +105,7 @@ impl Jobs {
     }
 }
 
-/// Resource versions of one kind are comparable as numbers (KEP-5504); what is no number is never older.
+/// Resource versions of one kind compare as numbers (KEP-5504); a non-number is never older.
 fn is_older(one: &str, other: &str) -> bool {
     match (one.parse::<u128>(), other.parse::<u128>()) {
         (Ok(one), Ok(other)) => one < other,
@@ -124,7 +124,7 @@ impl Index<AllocatedJob> for Jobs {
 
     fn delete(&mut self, key: &ObjectKey, last: Option<AllocatedJob>) {
         let Some(known) = self.uid_of.get(key) else { return };
-        // A deletion of an earlier job of that name does not concern its successor.
+        // Deleting an earlier job of that name must not remove its successor.
         if last.and_then(|job| job.metadata.uid).is_some_and(|uid| uid != *known) {
             return;
         }

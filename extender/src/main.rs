@@ -1,4 +1,4 @@
-//! The extender's process: flags, wiring, and an orderly end.
+//! Entry point of the extender: flags, wiring, shutdown.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -29,14 +29,14 @@ use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-/// kube-scheduler extender of ANDREAS: lets training pods go only where their allocation says.
+/// kube-scheduler extender of ANDREAS: restricts each training pod to the node of its allocation.
 #[derive(Debug, Parser)]
 #[command(name = "andreas-extender", version)]
 struct Args {
-    /// Address for the scheduler's calls (mutual TLS). The scheduler runs in the same pod.
+    /// Listen address for calls from kube-scheduler (mutual TLS). kube-scheduler runs in the same pod.
     #[arg(long, env = "ANDREAS_LISTEN", default_value = "127.0.0.1:9443", value_name = "ADDR")]
     listen: SocketAddr,
-    /// Our certificate chain (PEM).
+    /// Serving certificate chain (PEM file).
     #[arg(
         long,
         env = "ANDREAS_TLS_CERT",
@@ -46,36 +46,38 @@ struct Args {
         value_name = "FILE"
     )]
     tls_cert: Option<PathBuf>,
-    /// Our private key (PEM).
+    /// Private key of the serving certificate (PEM file).
     #[arg(long, env = "ANDREAS_TLS_KEY", requires = "tls_cert", value_name = "FILE")]
     tls_key: Option<PathBuf>,
-    /// Authority of the scheduler's client certificate (PEM). Not the cluster's: it signs every kubelet's.
+    /// CA of kube-scheduler's client certificate (PEM file). Do not use the cluster's CA: it also signs every
+    /// kubelet's certificate.
     #[arg(long, env = "ANDREAS_CLIENT_CA", requires = "tls_cert", value_name = "FILE")]
     client_ca: Option<PathBuf>,
-    /// Folder of our own in which certificates are kept: made and renewed here, or, with --tls-cert, taken over with an overlap.
+    /// Private folder for certificates. They are created and renewed there or, with --tls-cert, replaced with
+    /// an overlap.
     #[arg(long, env = "ANDREAS_CERTIFICATES_FOLDER", requires = "scheduler_folder", value_name = "FOLDER")]
     certificates_folder: Option<PathBuf>,
-    /// Folder of kube-scheduler's files: ca.crt and, unless given, client.crt and client.key.
+    /// Folder shared with kube-scheduler. Receives ca.crt and, without --tls-cert, client.crt and client.key.
     #[arg(long, env = "ANDREAS_SCHEDULER_FOLDER", value_name = "FOLDER")]
     scheduler_folder: Option<PathBuf>,
-    /// Name of our certificate where it is made here.
+    /// Server name in a certificate that is created by the extender.
     #[arg(long, env = "ANDREAS_SERVER_NAME", default_value = "andreas-extender", value_name = "NAME")]
     server_name: String,
-    /// Make the certificates before kube-scheduler starts, and end.
+    /// Create the certificates and exit. For the init container that runs before kube-scheduler.
     #[arg(long, requires = "certificates_folder")]
     prepare_certificates: bool,
     #[command(flatten)]
     lives: LivesArgs,
-    /// Name in the scheduler's client certificate: common name, DNS or URI name. May be given more than once.
+    /// Accepted name in kube-scheduler's client certificate: common name, DNS name or URI. May be repeated.
     #[arg(long, env = "ANDREAS_CLIENT_NAME", required = true, value_delimiter = ',', value_name = "NAME")]
     client_name: Vec<String>,
-    /// Largest body of a call, MiB.
+    /// Maximum request body, in MiB. Larger calls are rejected.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256), value_name = "MIB")]
     max_body: u32,
-    /// Connections served at a time.
+    /// Maximum number of concurrent connections.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096), value_name = "N")]
     max_connections: u32,
-    /// Bindings on their way to the API server at a time.
+    /// Maximum number of concurrent Bindings sent to the API server. Further bind calls wait.
     #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=256), value_name = "N")]
     max_binds: u32,
     #[command(flatten)]
@@ -110,7 +112,7 @@ async fn main() -> anyhow::Result<()> {
     let certificate_metrics = CertificateMetrics::register(&mut registry);
     let health = Health::new();
     let ready = health.register("jobs cache");
-    // The admin port outlives the service: probes that fail while it drains would only hide that.
+    // The admin port closes last, so that probes do not fail while connections drain.
     let admin_end = CancellationToken::new();
     let admin = tokio::spawn(admin.serve(Arc::new(registry), health, client.clone(), admin_end.clone()));
 
@@ -178,7 +180,7 @@ fn load(args: &Args, certificates: Option<&PodCertificates>) -> anyhow::Result<T
     Ok(Tls::load(TlsFiles { certificate, key, clients, oldest: Oldest::Tls13 })?)
 }
 
-/// Renews the pod's certificates until `shutdown`; what cannot be renewed stays in use.
+/// Renews the pod's certificates until `shutdown`. If a renewal fails, the current ones stay in use.
 async fn keep_renewed(
     certificates: PodCertificates,
     tls: Tls,
@@ -204,7 +206,7 @@ async fn keep_renewed(
     }
 }
 
-/// Keeps the gauges of the cache.
+/// Updates the gauges of the cache.
 async fn report(
     jobs: Arc<Mutex<Jobs>>,
     ready: andreas_runtime::health::ReadyHandle,

@@ -1,4 +1,4 @@
-//! What the extender counts.
+//! Metrics of the extender.
 
 use std::time::Duration;
 
@@ -37,26 +37,26 @@ const READY: Metric = Metric::gauge(
     "1 once the first complete list of TrainingJobs is in",
 );
 
-/// Every metric of the extender.
+/// All metrics of the extender.
 #[must_use]
 pub fn all() -> Vec<Metric> {
     [&[REQUESTS, SECONDS, REFUSALS, LOOKS, IN_FLIGHT, WAITING, JOBS, READY], WATCHES, CERTIFICATES, PROCESS]
         .concat()
 }
 
-/// The scheduler's verbs.
+/// The extender verbs of kube-scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Which nodes are left.
+    /// Filter nodes.
     Filter,
-    /// Scores.
+    /// Score nodes.
     Prioritize,
     /// Create the Binding.
     Bind,
 }
 
 impl Verb {
-    /// As in the path and the metrics.
+    /// Name in the path and in the metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -67,18 +67,18 @@ impl Verb {
     }
 }
 
-/// How a call ended.
+/// Result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// A foreign pod, left untouched or bound plainly.
+    /// A pod of another owner: passed unchanged, or bound without checks.
     Foreign,
-    /// A pod of ours, at its place.
+    /// A member, placed on its node.
     Accepted,
-    /// A pod of ours, refused for good.
+    /// A member, refused by a final decision.
     Refused,
-    /// No answer could be given now.
+    /// No result could be given now.
     Error,
-    /// The call could not be read, or was too many.
+    /// The call was malformed or exceeded a limit.
     Rejected,
 }
 
@@ -94,20 +94,20 @@ impl Outcome {
     }
 }
 
-/// All counters. Clones share them.
+/// All metrics. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     requests: Family<Request, Counter>,
     seconds: Family<VerbLabel, Histogram, fn() -> Histogram>,
     refusals: Family<Reason, Counter>,
     looks: Family<Result, Counter>,
-    /// Bindings on their way to the API server.
+    /// Bindings in flight to the API server.
     pub binds_in_flight: Gauge,
-    /// Bind calls waiting for their turn.
+    /// Bind calls waiting for a slot.
     pub binds_waiting: Gauge,
-    /// TrainingJobs in memory.
+    /// TrainingJobs in the cache.
     pub jobs: Gauge,
-    /// 1 once the first complete list of TrainingJobs is in.
+    /// 1 after the first complete list of TrainingJobs.
     pub cache_ready: Gauge,
 }
 
@@ -132,13 +132,13 @@ struct Result {
     result: &'static str,
 }
 
-/// From 0.1 ms (a look into memory) to 5 s (the scheduler's patience with bind).
+/// From 0.1 ms (a cache read) to 5 s (kube-scheduler's bind timeout).
 fn buckets() -> Histogram {
     Histogram::new([0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0])
 }
 
 impl Metrics {
-    /// Makes the counters and adds them to `registry`.
+    /// Creates the metrics and adds them to `registry`.
     pub fn register(registry: &mut Registry) -> Self {
         let this = Self {
             requests: Family::default(),
@@ -150,7 +150,7 @@ impl Metrics {
             jobs: Gauge::default(),
             cache_ready: Gauge::default(),
         };
-        // A counter that is first seen with 1 has not risen for `increase()`.
+        // Create each series at 0: `increase()` does not see a counter that starts at 1.
         for verb in [Verb::Filter, Verb::Bind] {
             for outcome in [Outcome::Accepted, Outcome::Refused, Outcome::Error, Outcome::Rejected] {
                 let _ =
@@ -169,19 +169,19 @@ impl Metrics {
         this
     }
 
-    /// One call has been answered.
+    /// Counts a call.
     pub fn answered(&self, verb: Verb, outcome: Outcome, took: Duration) {
         let verb = verb.as_str();
         self.requests.get_or_create(&Request { verb, result: outcome.as_str() }).inc();
         self.seconds.get_or_create(&VerbLabel { verb }).observe(took.as_secs_f64());
     }
 
-    /// A pod of ours has been refused.
+    /// Counts a refusal of a member.
     pub fn refused(&self, reason: &'static str) {
         self.refusals.get_or_create(&Reason { reason }).inc();
     }
 
-    /// The API server has been asked past the cache.
+    /// Counts a live read.
     pub fn looked(&self, result: &'static str) {
         self.looks.get_or_create(&Result { result }).inc();
     }

@@ -1,4 +1,4 @@
-//! The HTTP around the verbs.
+//! HTTP routes of the verbs.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use tower_http::timeout::TimeoutLayer;
 use crate::metrics::{Outcome, Verb};
 use crate::verbs::Extender;
 
-/// Longest time for a whole call, a slowly sent body included.
+/// Timeout of a whole call, including a slowly sent body.
 const CALL_WITHIN: Duration = Duration::from_secs(10);
 
 /// `POST /filter`, `/prioritize` and `/bind`; bodies of at most `max_body` bytes.
@@ -42,7 +42,8 @@ async fn bind(State(extender): State<Arc<Extender>>, body: Bytes) -> Response {
     call(&extender, Verb::Bind, &body, async |args| extender.bind(args).await).await
 }
 
-/// Reads, answers, counts. What cannot be read is answered with 400, which the scheduler takes as an error of the call.
+/// Parses a call, answers it and counts it. A malformed call gets 400, which kube-scheduler treats as an
+/// extender error.
 async fn call<A, R>(
     extender: &Extender,
     verb: Verb,
@@ -63,7 +64,8 @@ where
         }
     };
     let (result, outcome) = answer(args).await;
-    // Into memory first, so that the answer has a Content-Length: a chunked one breaks the scheduler's connection reuse.
+    // Serialize to memory first for a Content-Length: chunked responses break kube-scheduler's connection
+    // reuse.
     let response = match serde_json::to_vec(&result) {
         Ok(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),

@@ -1,13 +1,14 @@
-//! Pods that a filter call has shown us.
+//! Cache of pods seen by filter calls.
 //!
-//! The bind call names a pod but does not contain it. Reading it from the API server each time would cost as much as the binding;
-//! so what filter saw is kept for a while. It is a memory, not a reservation: what is forgotten is read again.
+//! The bind call names a pod without containing it. Reading it from the API server would cost as much as the
+//! Binding, so the result of filter is cached. This is a cache, not a reservation: an evicted pod is read
+//! again.
 
 use std::collections::HashMap;
 
 use crate::decide::Whose;
 
-/// Remembers the last pods: at least `capacity`, at most twice as many.
+/// Caches the latest pods: at least `capacity`, at most twice as many.
 #[derive(Debug)]
 pub struct Seen {
     capacity: usize,
@@ -16,13 +17,13 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// An empty memory.
+    /// Creates an empty cache.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self { capacity: capacity.max(1), young: HashMap::new(), old: HashMap::new() }
     }
 
-    /// Remembers whose pod it is, by its UID.
+    /// Stores a pod's ownership by its UID.
     pub fn remember(&mut self, uid: &str, whose: Whose) {
         if uid.is_empty() {
             return;
@@ -33,13 +34,13 @@ impl Seen {
         self.young.insert(uid.to_owned(), whose);
     }
 
-    /// Whose pod it is, if it was seen lately.
+    /// Ownership of the pod, if it is cached.
     #[must_use]
     pub fn recall(&self, uid: &str) -> Option<&Whose> {
         self.young.get(uid).or_else(|| self.old.get(uid))
     }
 
-    /// Forgets a pod that is bound.
+    /// Removes a bound pod.
     pub fn forget(&mut self, uid: &str) {
         self.young.remove(uid);
         self.old.remove(uid);

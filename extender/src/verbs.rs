@@ -16,19 +16,21 @@ use crate::wire::{
     ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, ExtenderFilterResult, HostPriority, NodeList,
 };
 
-/// Highest score of an extender (`MaxExtenderPriority`).
+/// Maximum score of an extender (`MaxExtenderPriority`).
 const BEST: i64 = 10;
-/// Pods remembered between filter and bind.
+/// Number of pods cached between filter and bind.
 const REMEMBERED: usize = 8192;
 
-/// Times and numbers.
+/// Timeouts and limits.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Longest time for the live look of a filter or prioritize call.
+    /// Timeout of the live read in a filter or prioritize call.
     pub look_within: Duration,
-    /// Longest time for a bind call, waiting included. Shorter than the scheduler's patience, so that it gets an answer.
+    /// Timeout of a bind call, waiting included. Shorter than kube-scheduler's timeout, so that it gets a
+    /// response.
     pub bind_within: Duration,
-    /// Bindings at a time. More only turn into 429s of the API server, each of which waits a second.
+    /// Maximum concurrent Bindings. More would only cause 429s of the API server, each of which waits a
+    /// second.
     pub binds: usize,
 }
 
@@ -38,22 +40,22 @@ impl Default for Config {
     }
 }
 
-/// Everything that the verbs know.
+/// State of the extender.
 pub struct Extender {
     jobs: Arc<Mutex<Jobs>>,
     seen: Mutex<Seen>,
     cluster: Cluster,
     turns: Semaphore,
     config: Config,
-    /// Counters, for the routes too.
+    /// Metrics, shared with the routes.
     pub metrics: Metrics,
 }
 
-/// Why a pod of ours is not placed.
+/// Why a member is not placed.
 enum Failure {
-    /// Known for sure.
+    /// Final.
     Refused(Refusal),
-    /// Not known now.
+    /// Unknown at present.
     Unknown(ClusterError),
 }
 
@@ -82,14 +84,14 @@ impl From<ClusterError> for Failure {
 }
 
 impl Extender {
-    /// An extender that answers from `jobs`, which a watch fills.
+    /// Creates an extender that answers from `jobs`, which a watch fills.
     #[must_use]
     pub fn new(jobs: Arc<Mutex<Jobs>>, cluster: Cluster, config: Config, metrics: Metrics) -> Self {
         let seen = Mutex::new(Seen::new(REMEMBERED));
         Self { jobs, seen, cluster, turns: Semaphore::new(config.binds.max(1)), config, metrics }
     }
 
-    /// Which of the nodes sent are left: all for a foreign pod, at most one for ours. Changes nothing.
+    /// Filters the nodes of a call: all remain for other pods, at most one for a member. Changes nothing.
     pub async fn filter(&self, args: ExtenderArgs) -> (ExtenderFilterResult, Outcome) {
         let whose = whose(&args.pod.metadata);
         self.seen.lock().remember(args.pod.metadata.uid.as_deref().unwrap_or_default(), whose.clone());
@@ -117,8 +119,8 @@ impl Extender {
         }
     }
 
-    /// Scores of the nodes sent: best for a member's place, none for all others. The scheduler asks only when more than one
-    /// node is left, which a member's filter never leaves.
+    /// Scores the nodes of a call: maximum for a member's node, 0 for all others. kube-scheduler only asks if
+    /// several nodes remain, which never happens for a member.
     pub async fn prioritize(&self, args: ExtenderArgs) -> (Vec<HostPriority>, Outcome) {
         let (target, outcome) = match whose(&args.pod.metadata) {
             Whose::Foreign => (None, Outcome::Foreign),
@@ -133,7 +135,8 @@ impl Extender {
         (names.iter().map(|host| HostPriority { host: host.clone(), score: score(host) }).collect(), outcome)
     }
 
-    /// Checks again and creates the Binding; the generation of the allocation goes into the same write.
+    /// Checks the placement again and creates the Binding, with the allocation's generation in the same
+    /// write.
     pub async fn bind(&self, args: ExtenderBindingArgs) -> (ExtenderBindingResult, Outcome) {
         let within = self.config.bind_within;
         let bound = timeout(within, self.bind_in_turn(&args)).await;
@@ -184,7 +187,7 @@ impl Extender {
         }
     }
 
-    /// The node of a member: from memory, with one live look when memory may be behind the pod.
+    /// The node of a member, from the cache. Makes one live read if the cache may be older than the pod.
     async fn placed(&self, member: &Member) -> Result<String, Failure> {
         let before = {
             let jobs = self.jobs.lock();
@@ -213,8 +216,8 @@ impl Extender {
         }
     }
 
-    /// No node. A definite refusal names each node as beyond help; ignorance is an error, after which the scheduler asks again
-    /// within seconds, whereas a refused pod sleeps until something in the cluster changes.
+    /// Returns no node. A final refusal marks each node as unresolvable, so the pod waits until something in
+    /// the cluster changes. An unknown result is an error, and kube-scheduler retries within seconds.
     fn none(&self, args: ExtenderArgs, failure: &Failure) -> ExtenderFilterResult {
         self.count(failure);
         let mut result = ExtenderFilterResult::default();
@@ -236,7 +239,7 @@ impl Extender {
     }
 }
 
-/// Just `node`, which is among those sent.
+/// Keeps only `node`, which is one of those sent.
 fn only(args: ExtenderArgs, node: &str) -> ExtenderFilterResult {
     let mut result = ExtenderFilterResult::default();
     match (args.node_names, args.nodes) {
@@ -251,7 +254,7 @@ fn only(args: ExtenderArgs, node: &str) -> ExtenderFilterResult {
     result
 }
 
-/// Counts one up for as long as it lives, however the call ends.
+/// Increments a gauge for its lifetime, however the call ends.
 struct Counted<'a>(&'a prometheus_client::metrics::gauge::Gauge);
 
 impl<'a> Counted<'a> {

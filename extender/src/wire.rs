@@ -1,8 +1,9 @@
-//! The scheduler's messages.
+//! Messages of kube-scheduler.
 //!
-//! Go structs without JSON tags (`k8s.io/kube-scheduler/extender/v1`): keys are written capitalised exactly as here, and read in any
-//! case, because Go's decoder does. `null` and absent are the same. The Pod and Node objects inside are ordinary camelCase JSON; of
-//! the pod only the metadata is read, of whole nodes only the name, and the nodes are handed back as they came.
+//! Go structs without JSON tags (`k8s.io/kube-scheduler/extender/v1`). Keys are written capitalised exactly
+//! as here and read in any case, like Go's decoder. `null` and absent are equal. Pod and Node objects inside
+//! are ordinary camelCase JSON. Of a pod only the metadata is read, of a whole node only the name; nodes are
+//! returned unchanged.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,7 +15,7 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
-/// Declares a struct with Go's habits: keys written as given, read in any case, `null` as the default.
+/// Declares a struct with Go's JSON rules: keys written as given, read in any case, `null` as the default.
 macro_rules! go_struct {
     ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty = $key:literal,)* }) => {
         $(#[$doc])*
@@ -50,86 +51,87 @@ macro_rules! go_struct {
 }
 
 go_struct!(
-    /// Asks for a filter or for priorities.
+    /// Arguments of filter and prioritize.
     ExtenderArgs {
-        /// The pod to be placed.
+        /// The pod to place.
         pod: PodView = "Pod",
-        /// The nodes themselves, from a scheduler whose configuration lacks `nodeCacheCapable`.
+        /// Whole nodes, from a scheduler configured without `nodeCacheCapable`.
         nodes: Option<NodeList> = "Nodes",
-        /// The nodes' names, with `nodeCacheCapable`.
+        /// Node names, with `nodeCacheCapable`.
         node_names: Option<Vec<String>> = "NodeNames",
     }
 );
 
 go_struct!(
-    /// Which nodes are left.
+    /// Result of filter.
     ExtenderFilterResult {
-        /// Those left, if nodes were sent.
+        /// Remaining nodes, if nodes were sent.
         nodes: Option<NodeList> = "Nodes",
-        /// Those left, if names were sent. A name that was not sent is an error and makes the scheduler spin.
+        /// Remaining names, if names were sent. A name that was not sent is an error and makes kube-scheduler
+        /// retry in a loop.
         node_names: Option<Vec<String>> = "NodeNames",
-        /// Those left out, where removing other pods might help.
+        /// Rejected nodes where preemption might help.
         failed_nodes: BTreeMap<String, String> = "FailedNodes",
-        /// Those left out, where nothing helps but another decision.
+        /// Rejected nodes where preemption cannot help.
         failed_and_unresolvable_nodes: BTreeMap<String, String> = "FailedAndUnresolvableNodes",
-        /// Not empty: no answer could be given; the scheduler tries the pod again after a back-off.
+        /// If not empty: no result; kube-scheduler retries the pod after a back-off.
         error: String = "Error",
     }
 );
 
 go_struct!(
-    /// One node's score.
+    /// Score of one node.
     HostPriority {
-        /// Its name.
+        /// Node name.
         host: String = "Host",
-        /// 0 to 10.
+        /// Score, 0 to 10.
         score: i64 = "Score",
     }
 );
 
 go_struct!(
-    /// Asks for a pod to be bound.
+    /// Arguments of bind.
     ExtenderBindingArgs {
-        /// Its name.
+        /// Pod name.
         pod_name: String = "PodName",
-        /// Its namespace.
+        /// Pod namespace.
         pod_namespace: String = "PodNamespace",
-        /// Its UID.
+        /// Pod UID.
         pod_uid: String = "PodUID",
-        /// The node that the scheduler chose.
+        /// The node chosen by kube-scheduler.
         node: String = "Node",
     }
 );
 
 go_struct!(
-    /// Whether it was bound.
+    /// Result of bind.
     ExtenderBindingResult {
-        /// Empty: it is bound to that node.
+        /// Empty: the pod is bound to that node.
         error: String = "Error",
     }
 );
 
-/// A pod as far as it is read: who it is. `spec.nodeName` is only there in answers of the API server.
+/// The fields of a pod that are read. `spec.nodeName` is only present in responses of the API server.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct PodView {
     /// Without `managedFields`.
     #[serde(default, deserialize_with = "slim::metadata")]
     pub metadata: ObjectMeta,
-    /// Where it is.
+    /// Holds the node name.
     #[serde(default)]
     pub spec: PodSpecView,
 }
 
-/// The part of a pod's spec that is read.
+/// The fields of a pod's spec that are read.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodSpecView {
-    /// The node that it is bound to.
+    /// The node that the pod is bound to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_name: Option<String>,
 }
 
-/// Whole nodes, handed back unread.
+/// Whole nodes, returned unread.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct NodeList {
     /// Raw Node objects.
@@ -138,7 +140,7 @@ pub struct NodeList {
 }
 
 impl NodeList {
-    /// The name of each node; empty where it has none.
+    /// Name of each node; empty if it has none.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         #[derive(Deserialize)]
@@ -156,7 +158,7 @@ impl NodeList {
 }
 
 impl ExtenderArgs {
-    /// The names of the nodes that were sent, in whichever form.
+    /// Names of the nodes sent, in either form.
     #[must_use]
     pub fn names(&self) -> Cow<'_, [String]> {
         match (&self.node_names, &self.nodes) {

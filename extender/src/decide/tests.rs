@@ -1,4 +1,4 @@
-//! The decision table.
+//! Decision table.
 
 use andreas_api::names::{LABEL_JOB, pod_name};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use super::*;
 use crate::jobs::Allocation;
 
-/// The pod of member 1 of attempt 2 of `run`, as the operator makes it for generation 7.
+/// The pod of member 1, attempt 2 of `run`, as the operator creates it for generation 7.
 fn pod() -> ObjectMeta {
     let labels = [
         (LABEL_JOB, "run"),
@@ -32,7 +32,7 @@ fn pod() -> ObjectMeta {
     }
 }
 
-/// The TrainingJob that it belongs to.
+/// The pod's TrainingJob.
 fn job() -> Job {
     Job {
         uid: "u-1".into(),
@@ -112,7 +112,7 @@ fn labels_that_the_operator_would_not_write_are_refused_and_never_panic() {
 
 #[test]
 fn a_pod_without_the_name_of_its_job_is_never_bound_as_a_member() {
-    // Given pods that the operator's caches would not show under the job: all else is right.
+    // Pods that the operator's caches would not list under the job, but are otherwise correct.
     for value in [None, Some(""), Some("other")] {
         assert_eq!(
             whose(&with_label(LABEL_JOB, value)),
