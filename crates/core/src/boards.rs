@@ -1,27 +1,28 @@
-//! Idle and maximum power of GPU types by name: the product label of GPU feature discovery, GKE's accelerator label, or a
-//! cloud's instance type.
+//! Idle and maximum power of GPU types by name: the product label of GPU feature discovery, GKE's accelerator
+//! label, or a cloud's instance type.
 //!
-//! **Maximum**: the default power limit of the driver, as `nvidia-smi` shows it in published logs, or the board power of the
-//! product's data sheet. Where the two differ, or machines differ, the larger one: a budget is kept with it. **Idle**: what
-//! published logs show with a driver loaded and no context, rounded.
+//! **Maximum**: the driver's default power limit, as `nvidia-smi` shows it in published logs, or the board
+//! power of the product's data sheet. Where the values or machines differ, the larger one, because power
+//! budgets rely on it. **Idle**: published logs with a loaded driver and no context, rounded.
 
 use crate::Watts;
 
-/// Where a row's numbers are from.
+/// Source of a row's figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// Maximum by the data sheet, idle by published measurements.
+    /// Maximum from the data sheet, idle from published measurements.
     Sheet,
-    /// Both by logs of `nvidia-smi`.
+    /// Both from logs of `nvidia-smi`.
     Logs,
-    /// Maximum by the data sheet; idle is that of the nearest board with logs.
+    /// Maximum from the data sheet, idle from the nearest board with logs.
     Near,
 }
 use Source::{Logs, Near, Sheet};
 
-/// Part of the name, idle W, maximum W, source. The first that matches counts: longer names before shorter ones.
+/// Part of the name, idle W, maximum W, source. The first match counts, so longer names come first.
 const BOARDS: [(&str, f64, f64, Source); 72] = [
-    // Blackwell. GB300: 172-237 W of 1,400; B300 SXM6: 135-181 of 1,100; GB200: 156-181 of 1,200; B200: 136-195 of 1,000.
+    // Blackwell. GB300: 172-237 W of 1,400; B300 SXM6: 135-181 of 1,100; GB200: 156-181 of 1,200;
+    // B200: 136-195 of 1,000.
     ("GB300", 200.0, 1400.0, Logs),
     ("B300", 140.0, 1100.0, Logs),
     ("GB200", 165.0, 1200.0, Logs),
@@ -57,7 +58,7 @@ const BOARDS: [(&str, f64, f64, Source); 72] = [
     ("RTX-4500-Ada", 18.0, 210.0, Near),
     ("RTX-4000-SFF-Ada", 8.0, 70.0, Near),
     ("RTX-4000-Ada", 14.0, 130.0, Near),
-    // 5-34 W of 450; 480 and 500 on some makers' cards.
+    // 5-34 W of 450; 480 and 500 on some vendors' cards.
     ("RTX-4090", 22.0, 500.0, Logs),
     ("RTX-4080", 15.0, 320.0, Near),
     // Ampere.
@@ -70,7 +71,7 @@ const BOARDS: [(&str, f64, f64, Source); 72] = [
     ("A800", 52.0, 400.0, Near),
     ("A40", 30.0, 300.0, Sheet),
     ("A30", 27.0, 165.0, Sheet),
-    // Of one of the four GPUs of the board.
+    // Per GPU; the board has four.
     ("A16", 15.0, 62.0, Sheet),
     ("A10G", 18.0, 300.0, Logs),
     ("A10", 18.0, 150.0, Sheet),
@@ -103,12 +104,12 @@ const BOARDS: [(&str, f64, f64, Source); 72] = [
     ("GTX-1080-Ti", 15.0, 250.0, Near),
     ("GTX-1080", 12.0, 180.0, Near),
     ("M60", 25.0, 300.0, Sheet),
-    // Of one of the two GPUs of the board.
+    // Per GPU; the board has two.
     ("K80", 26.0, 150.0, Sheet),
 ];
 
-/// What instance types begin with, and the board in them: Amazon's families (EC2 user guide, accelerated computing), and those
-/// of Azure whose names do not say the board.
+/// Prefixes of instance types and the board in them: Amazon's families (EC2 user guide, accelerated
+/// computing), and those of Azure whose names do not contain the board.
 const INSTANCES: [(&str, &str); 24] = [
     ("p6e-gb300.", "GB300"),
     ("p6e-gb200.", "GB200"),
@@ -136,7 +137,7 @@ const INSTANCES: [(&str, &str); 24] = [
     ("standard_nd40rs_v2", "V100"),
 ];
 
-/// Idle and maximum draw of one GPU of a type, by the words of its name; `None` of one that is in no table.
+/// Idle and maximum power of one GPU of a type, looked up by its name; `None` if unknown.
 pub fn board_power(gpu_type: &str) -> Option<(Watts, Watts)> {
     let name = gpu_type.to_ascii_lowercase();
     by_words(&name).or_else(|| {
@@ -145,7 +146,7 @@ pub fn board_power(gpu_type: &str) -> Option<(Watts, Watts)> {
     })
 }
 
-/// By a name in lower case.
+/// Looks up a lower-case name.
 fn by_words(name: &str) -> Option<(Watts, Watts)> {
     let words = |part: &str| {
         let part = part.to_ascii_lowercase();

@@ -1,25 +1,25 @@
-//! What a job runs on, apart from which nodes.
+//! The resources a job runs on, without the choice of nodes.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{GpuCount, GpuType, Watts};
 
-/// GPU type, number of nodes, GPUs on each (always the same number on every node, never mixed types) and the
-/// power limit per GPU.
+/// GPU type, number of nodes, GPUs per node and power limit per GPU. All nodes have the same GPU type and
+/// number of GPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Configuration {
-    /// Which GPUs.
+    /// GPU type.
     pub gpu_type: GpuType,
-    /// How many nodes the gang spans; 1 for an ordinary job.
+    /// Number of nodes of the gang; 1 for an ordinary job.
     pub nodes: u32,
-    /// GPUs on each of them.
+    /// GPUs per node.
     pub gpus_per_node: GpuCount,
-    /// Limit per GPU; none means the board's default.
+    /// Power limit per GPU, W; `None`: the board's default.
     pub limit: Option<Watts>,
 }
 
 impl Configuration {
-    /// GPUs of the whole gang.
+    /// Total GPUs of the gang.
     pub fn total_gpus(&self) -> GpuCount {
         GpuCount(self.nodes.saturating_mul(self.gpus_per_node.0))
     }

@@ -1,14 +1,14 @@
-//! The vocabulary of ANDREAS: what every other room talks in.
+//! Types shared by all crates of ANDREAS.
 //!
-//! **Holds** units as types ([`Watts`], [`Joules`], [`Seconds`], [`Time`], [`Money`], ...), names
-//! ([`JobId`], [`NodeName`], [`GpuType`], ...), a job's [`Configuration`], and functions of time that change in
-//! steps ([`Steps`]): tariffs and power budgets.
+//! **Contents**: units as types ([`Watts`], [`Joules`], [`Seconds`], [`Time`], [`Money`], ...), names
+//! ([`JobId`], [`NodeName`], [`GpuType`], ...), a job's [`Configuration`], and step functions of time
+//! ([`Steps`]): tariffs and power budgets.
 //!
-//! **Flows**: nothing flows in. The planner, predictor, simulator and the custom resources all use these
-//! words at their doors, so that no bare `f64` crosses from one crate to another and a watt can never be
-//! added to a second. Conversions (kWh to joules, PUE) happen here and only here.
+//! **Use**: the crate has no inputs. The planner, predictor, simulator and custom resources use these types
+//! in their APIs. No bare `f64` crosses a crate boundary, and a watt cannot be added to a second. Conversions
+//! (kWh to joules, PUE) happen only here.
 //!
-//! **Must never be here**: behaviour of a room (no planning, no predicting), Kubernetes, I/O, a clock.
+//! **Not here**: planning or prediction, Kubernetes, I/O, a clock.
 //!
 //! ```
 //! use andreas_core::{EnergyPrice, Seconds, Watts};

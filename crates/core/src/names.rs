@@ -1,4 +1,4 @@
-//! Names. Cheap to clone, ordered (ties in plans are broken by name), transparent in JSON.
+//! Name types: cheap to clone, ordered (ties in plans are broken by name), plain strings in JSON.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -14,12 +14,12 @@ macro_rules! name {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// The name with this spelling; any text is a name.
+            /// Creates the name; any text is valid.
             pub fn new(text: impl Into<Arc<str>>) -> Self {
                 Self(text.into())
             }
 
-            /// Its spelling.
+            /// The name as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -52,18 +52,18 @@ macro_rules! name {
 }
 
 name! {
-    /// The name of a job that is unique in the cluster: `namespace/name`.
+    /// Name of a job, unique in the cluster: `namespace/name`.
     JobId
 }
 name! {
-    /// The name of a node, as the API server spells it.
+    /// Name of a node, as in the API server.
     NodeName
 }
 name! {
-    /// The name of a namespace.
+    /// Name of a namespace.
     NamespaceName
 }
 name! {
-    /// The product name of a GPU, as the label `nvidia.com/gpu.product` spells it, e.g. `NVIDIA-A100-SXM4-80GB`.
+    /// Product name of a GPU, as in the label `nvidia.com/gpu.product`, e.g. `NVIDIA-A100-SXM4-80GB`.
     GpuType
 }

@@ -1,7 +1,7 @@
 //! Nodes of a gang.
 
-/// Whether a gang holds the same nodes, in whatever order they are listed: only the order of its members differs, and no
-/// member need move. Nodes of a gang do not repeat.
+/// Whether two gangs hold the same nodes, in any order. Only the order of members differs then, so no member
+/// needs to move. Nodes of a gang do not repeat.
 ///
 /// ```
 /// use andreas_core::same_nodes;

@@ -1,12 +1,12 @@
-//! Functions of time that change in steps: tariffs by hour, power budgets by window.
+//! Step functions of time: hourly tariffs, power budgets by window.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{EnergyPrice, Time};
 
-/// A step function: `[from, value]` pairs with rising `from`; each value holds until the next one begins.
+/// A step function: `[from, value]` pairs with increasing `from`. Each value holds until the next `from`.
 ///
-/// The first value also holds before its own `from`, so a flat function is one pair with any `from`.
+/// The first value also holds before its own `from`, so a constant is one pair with any `from`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Steps<T> {
@@ -16,34 +16,34 @@ pub struct Steps<T> {
 /// Money per joule over time.
 pub type Tariff = Steps<EnergyPrice>;
 
-/// Why a list of windows is not a step function.
+/// Why a list of windows is not a valid step function.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum StepsError {
-    /// There must be at least one value.
+    /// The list is empty.
     #[error("has no window")]
     Empty,
-    /// Begins must be finite and strictly rising.
+    /// Start times must be finite and strictly increasing.
     #[error("window {0} does not begin after the one before it")]
     NotRising(usize),
 }
 
 impl<T: Copy> Steps<T> {
-    /// The same value always.
+    /// A constant function.
     pub fn flat(value: T) -> Self {
         Self { windows: vec![(Time::ZERO, value)] }
     }
 
-    /// From windows in order of their begin.
+    /// Creates the function from windows ordered by start time.
     ///
     /// # Errors
-    /// [`StepsError`] if there is none, or if begins are not finite and strictly rising.
+    /// [`StepsError`] if the list is empty, or start times are not finite and strictly increasing.
     pub fn new(windows: Vec<(Time, T)>) -> Result<Self, StepsError> {
         let steps = Self { windows };
         steps.check()?;
         Ok(steps)
     }
 
-    /// What [`Steps::new`] checks; needed again after deserialising.
+    /// Validates like [`Steps::new`]; needed after deserializing.
     ///
     /// # Errors
     /// [`StepsError`], as for [`Steps::new`].
@@ -64,20 +64,20 @@ impl<T: Copy> Steps<T> {
         &self.windows
     }
 
-    /// The value that holds at an instant; `None` only for a list of windows that fails [`Steps::check`].
+    /// The value at an instant; `None` only for a list that fails [`Steps::check`].
     pub fn at(&self, time: Time) -> Option<T> {
         let after = self.windows.partition_point(|(from, _)| *from <= time);
         self.windows.get(after.saturating_sub(1)).map(|(_, value)| *value)
     }
 
-    /// When the value may change next after an instant.
+    /// The first instant after `time` at which the value may change.
     pub fn next_edge(&self, time: Time) -> Option<Time> {
         let after = self.windows.partition_point(|(from, _)| *from <= time);
-        // The first value holds before its begin as well: its begin is no edge.
+        // The first value also holds before its start, so its start is no edge.
         self.windows.get(after.max(1)).map(|(from, _)| *from)
     }
 
-    /// Values that hold somewhere in `[from, to)`, with the parts they hold in.
+    /// The values that hold in `[from, to)`, each with its interval.
     pub fn pieces(&self, from: Time, to: Time) -> impl Iterator<Item = (Time, Time, T)> + '_ {
         let first = self.windows.partition_point(|(begin, _)| *begin <= from).saturating_sub(1);
         self.windows[first.min(self.windows.len())..].iter().enumerate().map_while(

@@ -1,4 +1,4 @@
-//! Units as types. All are finite in everything that passes validation; constructors do not check, doors do.
+//! Units as types. Validated values are finite; constructors do not check, API boundaries do.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -15,27 +15,27 @@ macro_rules! quantity {
         pub struct $name(pub f64);
 
         impl $name {
-            /// Nothing of it.
+            /// Zero.
             pub const ZERO: Self = Self(0.0);
 
-            /// A total order (`f64::total_cmp`), for sorting.
+            /// Total order (`f64::total_cmp`), for sorting.
             pub fn total_cmp(&self, other: &Self) -> Ordering {
                 self.0.total_cmp(&other.0)
             }
 
-            /// The larger of two.
+            /// The larger of two values.
             #[must_use]
             pub fn max(self, other: Self) -> Self {
                 Self(self.0.max(other.0))
             }
 
-            /// The smaller of two.
+            /// The smaller of two values.
             #[must_use]
             pub fn min(self, other: Self) -> Self {
                 Self(self.0.min(other.0))
             }
 
-            /// Neither infinite nor NaN.
+            /// Whether the value is neither infinite nor NaN.
             pub fn is_finite(self) -> bool {
                 self.0.is_finite()
             }
@@ -115,37 +115,38 @@ quantity! {
     Joules, " J"
 }
 quantity! {
-    /// A length of time in seconds.
+    /// Duration in seconds.
     Seconds, " s"
 }
 quantity! {
-    /// An instant: seconds since an origin that all times of one snapshot share (the Unix epoch in the
-    /// operator, the start of the trace in the simulator).
+    /// An instant: seconds since an origin shared by all times of a snapshot (the Unix epoch in the operator,
+    /// the start of the trace in the simulator).
     Time, " s"
 }
 quantity! {
-    /// Money; the currency is a label the administrator chose, never a factor.
+    /// Money. The administrator chooses the currency; it is only a label, never a factor.
     Money, ""
 }
 quantity! {
-    /// Money per second: what a second of lateness costs.
+    /// Money per second: the cost of lateness.
     CostRate, "/s"
 }
 quantity! {
-    /// Money per joule at the GPU, i.e. including what cooling and distribution add (PUE).
+    /// Money per joule at the GPU, including cooling and distribution (PUE).
     EnergyPrice, "/J"
 }
 additive!(Watts, Joules, Seconds, Money, CostRate);
 
 impl EnergyPrice {
-    /// From the price of a kilowatt-hour at the meter and the power usage effectiveness (>= 1) of the site.
+    /// Creates a price from the price of a kilowatt-hour at the meter and the site's power usage
+    /// effectiveness (PUE, at least 1).
     pub fn per_kwh(price: f64, pue: f64) -> Self {
         Self(price / 3.6e6 * pue)
     }
 }
 
 impl Joules {
-    /// In kilowatt-hours.
+    /// Energy in kilowatt-hours.
     pub fn kwh(self) -> f64 {
         self.0 / 3.6e6
     }

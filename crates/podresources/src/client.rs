@@ -1,4 +1,4 @@
-//! The side that asks.
+//! Client of the kubelet's PodResources API.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,24 +14,24 @@ use tower::service_fn;
 use crate::LIST;
 use crate::messages::{ListPodResourcesRequest, ListPodResourcesResponse, PodResources};
 
-/// Largest answer that is read, bytes; the kubelet itself sends at most 16 MiB.
+/// Maximum response size, bytes; the kubelet itself sends at most 16 MiB.
 const LARGEST: usize = 16 * 1024 * 1024;
 
-/// Why the kubelet gave no list.
+/// Why a request to the kubelet failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PodResourcesError {
-    /// The socket is not there or does not speak.
+    /// The socket is missing or does not respond.
     #[error("the kubelet's socket cannot be reached")]
     Transport(#[from] tonic::transport::Error),
-    /// The kubelet refused, or the answer does not decode.
+    /// The kubelet returned an error, or the response does not decode.
     #[error("the kubelet answered {}: {}", .0.code(), .0.message())]
     Status(#[source] Box<tonic::Status>),
-    /// The kubelet took too long.
+    /// Timeout.
     #[error("the kubelet did not answer within {0:?}")]
     Timeout(Duration),
 }
 
-/// A connection to the kubelet's socket, opened when needed.
+/// A connection to the kubelet's socket, opened on demand.
 #[derive(Debug)]
 pub struct Kubelet {
     socket: Arc<PathBuf>,
@@ -40,16 +40,16 @@ pub struct Kubelet {
 }
 
 impl Kubelet {
-    /// For the socket at `socket`; each call may take `within`. Nothing is opened yet.
+    /// Creates a client for `socket`; `within` is the timeout of each call. Connects on demand.
     #[must_use]
     pub fn new(socket: &Path, within: Duration) -> Self {
         Self { socket: Arc::new(socket.to_owned()), within, channel: None }
     }
 
-    /// All pods of the node with their devices.
+    /// Lists all pods of the node with their devices.
     ///
     /// # Errors
-    /// When the kubelet cannot be reached, refuses, or takes longer than the time given. The next call connects anew.
+    /// When the kubelet cannot be reached, returns an error or times out. The next call reconnects.
     pub async fn list(&mut self) -> Result<Vec<PodResources>, PodResourcesError> {
         let answer = tokio::time::timeout(self.within, self.ask()).await;
         let answer = answer.unwrap_or(Err(PodResourcesError::Timeout(self.within)));
@@ -74,7 +74,7 @@ impl Kubelet {
 }
 
 async fn connect(socket: Arc<PathBuf>) -> Result<Channel, tonic::transport::Error> {
-    // The address is only for the `:authority` header; the kubelet's server is Go's and wants a plain one.
+    // The address only sets the `:authority` header; the kubelet's Go server requires a plain one.
     let endpoint = Endpoint::from_static("http://localhost");
     let connector = service_fn(move |_| {
         let socket = Arc::clone(&socket);

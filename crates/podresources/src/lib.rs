@@ -1,20 +1,21 @@
-//! The kubelet's PodResources API, version 1: which pod holds which device.
+//! The kubelet's PodResources API, version 1: maps devices to pods.
 //!
 //! # What it holds
 //!
-//! [`messages`] after `proto/api.proto`, [`Kubelet`] that asks, and (feature `server`) `serve`, the kubelet's side for pretend
-//! kubelets and tests.
+//! [`messages`] from `proto/api.proto`, [`Kubelet`] (the client), and with feature `server` `serve`, the
+//! server side for fake kubelets and tests.
 //!
 //! # What flows in and out
 //!
-//! gRPC over the Unix socket `/var/lib/kubelet/pod-resources/kubelet.sock`. The kubelet makes the socket anew when it restarts,
-//! so each connection is opened by path, and one that fails is opened again at the next call. Pods are told by namespace and
-//! name: the API carries no UID. With Kubernetes 1.34 and newer only pods that have not ended are listed (KEP-3695, feature
-//! gate `KubeletPodResourcesListUseActivePods`); before, ended ones too.
+//! gRPC over the Unix socket `/var/lib/kubelet/pod-resources/kubelet.sock`. The kubelet recreates the socket
+//! on restart. Connections are therefore opened by path, and a failed one is reopened at the next call. Pods
+//! are identified by namespace and name: the API has no UID. Kubernetes 1.34 and newer list only pods that
+//! have not ended (KEP-3695, feature gate `KubeletPodResourcesListUseActivePods`). Older versions list ended
+//! pods too.
 //!
 //! # What must never be here
 //!
-//! What a device is, and what to do with it.
+//! Interpretation of devices.
 
 pub mod messages;
 
@@ -28,7 +29,7 @@ pub use server::{ServeError, Source, serve};
 
 /// Path of the method that lists all pods with their devices.
 pub const LIST: &str = "/v1.PodResourcesLister/List";
-/// Path of the method that lists all devices that can be given to pods.
+/// Path of the method that lists all allocatable devices.
 pub const ALLOCATABLE: &str = "/v1.PodResourcesLister/GetAllocatableResources";
-/// Where the kubelet listens.
+/// Default path of the kubelet's socket.
 pub const SOCKET: &str = "/var/lib/kubelet/pod-resources/kubelet.sock";

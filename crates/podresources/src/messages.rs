@@ -1,20 +1,20 @@
-//! Messages after `proto/api.proto`, with the fields that are used.
+//! Messages from `proto/api.proto`, with the fields that are used.
 
 use prost::Message;
 
-/// Asks for all pods.
+/// Request for all pods.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct ListPodResourcesRequest {}
 
 /// All pods with their devices.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct ListPodResourcesResponse {
-    /// The pods, those without devices too.
+    /// All pods, including those without devices.
     #[prost(message, repeated, tag = "1")]
     pub pod_resources: Vec<PodResources>,
 }
 
-/// One pod.
+/// A pod.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct PodResources {
     /// Name.
@@ -28,16 +28,16 @@ pub struct PodResources {
     pub containers: Vec<ContainerResources>,
 }
 
-/// One container.
+/// A container.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct ContainerResources {
     /// Name.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Devices of device plugins.
+    /// Devices from device plugins.
     #[prost(message, repeated, tag = "2")]
     pub devices: Vec<ContainerDevices>,
-    /// Devices of dynamic resource allocation.
+    /// Devices from dynamic resource allocation.
     #[prost(message, repeated, tag = "5")]
     pub dynamic_resources: Vec<DynamicResource>,
 }
@@ -45,47 +45,47 @@ pub struct ContainerResources {
 /// Devices of one resource.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct ContainerDevices {
-    /// For example `nvidia.com/gpu`.
+    /// Resource name, for example `nvidia.com/gpu`.
     #[prost(string, tag = "1")]
     pub resource_name: String,
-    /// As the device plugin names them: with NVIDIA's, UUIDs.
+    /// Device IDs as the plugin names them; UUIDs with NVIDIA's.
     #[prost(string, repeated, tag = "2")]
     pub device_ids: Vec<String>,
 }
 
-/// Devices of a claim.
+/// Devices of a resource claim.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct DynamicResource {
     /// Name of the claim.
     #[prost(string, tag = "2")]
     pub claim_name: String,
-    /// Its namespace.
+    /// Namespace of the claim.
     #[prost(string, tag = "3")]
     pub claim_namespace: String,
-    /// What was given.
+    /// Allocated devices.
     #[prost(message, repeated, tag = "4")]
     pub claim_resources: Vec<ClaimResource>,
 }
 
-/// One device of a claim.
+/// A device of a resource claim.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct ClaimResource {
-    /// For example `gpu.nvidia.com`.
+    /// Driver name, for example `gpu.nvidia.com`.
     #[prost(string, tag = "2")]
     pub driver_name: String,
-    /// Pool of the driver.
+    /// The driver's pool.
     #[prost(string, tag = "3")]
     pub pool_name: String,
-    /// Name in the pool; the UUID is an attribute in the ResourceSlice.
+    /// Name in the pool. The UUID is an attribute in the ResourceSlice.
     #[prost(string, tag = "4")]
     pub device_name: String,
 }
 
-/// Asks for all devices.
+/// Request for all devices.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct AllocatableResourcesRequest {}
 
-/// All devices that can be given to pods.
+/// All allocatable devices.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct AllocatableResourcesResponse {
     /// Devices by resource.

@@ -1,4 +1,4 @@
-//! The kubelet's side.
+//! Server side of the API, for tests.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -20,29 +20,29 @@ use crate::messages::{
 };
 use crate::{ALLOCATABLE, LIST};
 
-/// Where the answers come from.
+/// Source of the responses.
 pub trait Source: Send + Sync + 'static {
     /// All pods that hold devices.
     fn pods(&self) -> Vec<PodResources>;
-    /// All devices that can be given to pods.
+    /// All allocatable devices.
     fn devices(&self) -> Vec<ContainerDevices>;
 }
 
-/// Why nothing is served.
+/// Why the server failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     #[error("cannot listen on the socket")]
     Listen(#[from] std::io::Error),
-    /// The server failed.
+    /// The server failed while running.
     #[error("the server failed")]
     Serve(#[from] tonic::transport::Error),
 }
 
-/// Serves `source` on a new socket at `socket` until `end`. A socket left there is replaced, as the kubelet does.
+/// Serves `source` on a new socket at `socket` until `end`. Replaces an old socket, as the kubelet does.
 ///
 /// # Errors
-/// When the socket cannot be made or the server fails.
+/// When the socket cannot be created or the server fails.
 pub async fn serve(
     socket: &Path,
     source: Arc<dyn Source>,

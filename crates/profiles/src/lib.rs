@@ -1,8 +1,8 @@
-//! A `TrainingProfile` as the predictor reads it: the one place where the two meet, so that what the operator plans with
-//! and what `kubectl andreas profile` shows are the same.
+//! Converts a `TrainingProfile` to the predictor's input. The operator and `kubectl andreas profile` share
+//! it, so both use the same data.
 //!
-//! **In**: spec and status of the resource. **Out**: the predictor's [`Profile`]; which observations are kept where there are too many.
-//! **Never here**: a client, a fit.
+//! **In**: spec and status of the resource. **Out**: the predictor's [`Profile`], and which observations to
+//! keep if there are too many. **Not here**: a client, fitting.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,8 +12,8 @@ use andreas_api::{TrainingProfileSpec, TrainingProfileStatus};
 use andreas_core::{Configuration, GpuCount, Seconds, Time, Watts};
 use andreas_predictor::{Features, Given, Observation, Profile};
 
-/// What is known of a family: `name` is how the predictor tells families apart, `namespace/name` within a cluster. Rows that the
-/// schema would have refused are read as near as they make sense.
+/// Converts a profile. `name` identifies it for the predictor: `namespace/name` within a cluster. Rows that
+/// the schema would reject are clamped to valid values.
 #[must_use]
 pub fn family(name: String, spec: &TrainingProfileSpec, status: Option<&TrainingProfileStatus>) -> Profile {
     let seconds = |millis: i64| Seconds(millis as f64 / 1_000.0);
@@ -42,7 +42,7 @@ pub fn family(name: String, spec: &TrainingProfileSpec, status: Option<&Training
             batch: None,
             claimed: o.claimed,
         };
-        // A time may be the program's word; the draw is always the agents'.
+        // A time may be self-reported; power is always metered by the node agents.
         let metered = row.watts_per_gpu.filter(|_| o.claimed);
         let draw = metered.map(|_| Observation { epoch: None, claimed: false, ..row.clone() });
         let time = Observation { watts_per_gpu: row.watts_per_gpu.filter(|_| !o.claimed), ..row };
@@ -63,20 +63,21 @@ pub fn family(name: String, spec: &TrainingProfileSpec, status: Option<&Training
     }
 }
 
-/// Observations that a profile keeps, as the schema bounds them.
+/// Maximum number of observations in a profile, as in the schema.
 pub const MAX_OBSERVATIONS: usize = 64;
 
-/// Both are of one attempt: a job that was made again under its name has attempts of the same names, at other times.
+/// Whether both are from one attempt. A recreated job of the same name has equal attempt names, but other
+/// times.
 #[must_use]
 pub fn same_run(a: &Seen, b: &Seen) -> bool {
     a.run == b.run && a.at.0.as_second() == b.at.0.as_second()
 }
 
-/// Keeps at most [`MAX_OBSERVATIONS`] of a list whose newest are last: the configuration that has most rows loses its oldest one,
-/// so that a hundred runs on one do not push out the only one on another.
+/// Trims a list, ordered oldest first, to [`MAX_OBSERVATIONS`]. The configuration with the most rows loses
+/// its oldest row. A hundred runs on one configuration thus do not evict the only run on another.
 pub fn bound(rows: &mut Vec<Seen>) {
     while rows.len() > MAX_OBSERVATIONS {
-        // Rows of each configuration, and where its oldest is.
+        // Number of rows and index of the oldest, by configuration.
         let mut known: BTreeMap<_, (usize, usize)> = BTreeMap::new();
         for (at, row) in rows.iter().enumerate() {
             let place = (row.gpu_type.as_str(), row.gpus, row.nodes, row.power_limit_watts);
@@ -90,7 +91,7 @@ pub fn bound(rows: &mut Vec<Seen>) {
     }
 }
 
-/// A count of GPUs or nodes: at least one.
+/// Number of GPUs or nodes: at least one.
 fn count(value: i32) -> u32 {
     u32::try_from(value).unwrap_or(1).max(1)
 }
@@ -131,11 +132,11 @@ mod tests {
         assert_eq!((rows[0].run.as_str(), rows[1].run.as_str()), ("a-0", "a-1"));
         let newest: Vec<String> = (138..200).map(|run| format!("a-{run}")).collect();
         assert!(rows[2..].iter().map(|row| &row.run).eq(&newest));
-        // Where all are of different ones the oldest goes.
+        // If all configurations differ, the oldest row is dropped.
         let mut rows: Vec<_> = (0..65).map(|run| row(run, "A100", run as i32 + 1)).collect();
         bound(&mut rows);
         assert_eq!((rows.len(), rows[0].run.as_str()), (64, "a-1"));
-        // One attempt is one; one of the same name at another time is another.
+        // Attempts are equal by name and time.
         assert!(same_run(&row(3, "A", 1), &row(3, "B", 1)));
         let later = Seen { at: row(4, "A", 1).at, ..row(3, "A", 1) };
         assert!(!same_run(&row(3, "A", 1), &later));
@@ -167,7 +168,7 @@ mod tests {
         };
         assert_eq!((even.configuration.gpus_per_node, even.gpus), (GpuCount(2), None));
         assert_eq!((uneven.configuration.gpus_per_node, uneven.gpus), (GpuCount(2), Some(GpuCount(5))));
-        // What the program says of itself, and what the agents metered meanwhile.
+        // The self-reported time, and the power metered meanwhile.
         assert!(!even.claimed && uneven.claimed && !metered.claimed);
         assert_eq!(
             (uneven.watts_per_gpu, metered.epoch, metered.watts_per_gpu),
