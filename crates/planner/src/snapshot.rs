@@ -224,9 +224,9 @@ pub struct Estimate {
     pub gpu_type: GpuType,
     /// Total GPUs, >= 1.
     pub gpus: GpuCount,
-    /// Seconds per epoch on one node, > 0.
+    /// Mean seconds per epoch on one node, > 0.
     pub epoch: Seconds,
-    /// Draw of all its GPUs while it trains, for energy and cost, >= 0.
+    /// Mean draw of all its GPUs while it trains, for energy and cost, >= 0.
     pub power: Watts,
     /// Draw counted against the power budget without a power limit, >= 0; `None`: `power`. For an unknown
     /// draw give an upper bound, so that the budget holds.

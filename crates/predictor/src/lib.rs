@@ -68,7 +68,7 @@ mod table_trust;
 mod types;
 mod weight_policy;
 
-pub use estimate::{Estimate, on_time_probability};
+pub use estimate::{Estimate, WIDEST, mean_over_median, on_time_probability};
 pub use pool::together;
 pub use predict::Predictor;
 pub use ranges::OutOfRange;

@@ -156,14 +156,14 @@ pub struct Check {
 }
 
 impl Prediction {
-    /// Median time of one epoch.
-    pub fn epoch_seconds(&self) -> Seconds {
-        Seconds(self.epoch.median)
+    /// Mean time of one epoch: costs and energy are expected values.
+    pub fn mean_epoch(&self) -> Seconds {
+        Seconds(self.epoch.mean())
     }
 
-    /// Median draw of the whole gang.
-    pub fn watts(&self) -> Watts {
-        Watts(self.power.median)
+    /// Mean draw of the whole gang.
+    pub fn mean_power(&self) -> Watts {
+        Watts(self.power.mean())
     }
 }
 

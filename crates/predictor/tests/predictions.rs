@@ -142,7 +142,7 @@ fn a_power_limit_saves_watts_and_costs_time_until_it_was_observed() {
     assert!(b.epoch.median > a.epoch.median && b.epoch.sigma > a.epoch.sigma);
     let mut seen = f.seen(free.clone(), 5.0);
     (seen.configuration.limit, seen.watts_per_gpu) = (Some(Watts(120.0)), Some(Watts(118.0)));
-    seen.epoch = Some(a.epoch_seconds() * 1.4);
+    seen.epoch = Some(Seconds(a.epoch.median * 1.4));
     let profile = Profile { observations: vec![seen], ..table };
     let p = ask(&predictor, &profile, &limited);
     assert!(close(p.epoch.median, a.epoch.median * 1.4, 0.1) && p.epoch.source == Source::Observed, "{p:?}");

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use andreas_core::Seconds;
 use andreas_planner as planner;
-use andreas_predictor::{Estimate, Source, on_time_probability};
+use andreas_predictor::{Estimate, Source, mean_over_median, on_time_probability};
 
 /// Epochs of an exploration.
 const EXPLORED_EPOCHS: f64 = 1.0;
@@ -45,7 +45,7 @@ pub(super) struct Exploration {
     pub factor: f64,
 }
 
-/// Cost of an epoch on a row.
+/// Mean cost of an epoch on a row.
 fn cost(row: &planner::Estimate, stakes: &ExplorationStakes) -> f64 {
     row.epoch.0 * (row.power.0 * stakes.per_joule + stakes.per_second)
 }
@@ -76,28 +76,29 @@ pub(super) fn best(
     let cheaper = |a: &(usize, f64), b: &(usize, f64)| a.1.total_cmp(&b.1);
     let (best, least) = (0..rows.len()).filter(|n| is_known(*n)).map(|n| at(&n)).min_by(cheaper)?;
     let restart = stakes.restart.0 * (rows[best].power.0 * stakes.per_joule + stakes.per_second);
-    let look = |(n, median): (usize, f64)| {
+    let look = |(n, mean): (usize, f64)| {
         let row = &rows[n];
-        let sigma = row.rel_std.clamp(0.0, 3.0);
+        let sigma = row.rel_std;
+        let median = mean / mean_over_median(sigma);
         let in_time = stakes.available.is_none_or(|available| {
-            let slowest = Estimate { median: row.epoch.0, sigma, source: Source::Regression }.high();
+            let epoch = row.epoch.0 / mean_over_median(sigma);
+            let slowest = Estimate { median: epoch, sigma, source: Source::Regression }.high();
             slowest * stakes.epochs + 2.0 * stakes.restart.0 <= available.0
         });
-        let mean = median * (sigma * sigma / 2.0).exp();
         let gain =
             least * below(median, sigma, least) - mean * below(median * (sigma * sigma).exp(), sigma, least);
         let worth =
             gain * (stakes.epochs - EXPLORED_EPOCHS) - EXPLORED_EPOCHS * (mean - least).max(0.0) - restart;
-        let factor = ((least - worth / stakes.epochs) / median).max(LEAST_FACTOR);
+        let factor = ((least - worth / stakes.epochs) / mean).max(LEAST_FACTOR);
         (in_time && worth > 0.0 && factor < 1.0).then_some((worth, Exploration { row: n, factor }))
     };
     // The best row of each unknown type.
     let mut unknown: Vec<(usize, f64)> = Vec::new();
-    for (n, median) in (0..rows.len()).filter(|n| !is_known(*n)).map(|n| at(&n)) {
+    for (n, mean) in (0..rows.len()).filter(|n| !is_known(*n)).map(|n| at(&n)) {
         match unknown.iter_mut().find(|(other, _)| rows[*other].gpu_type == rows[n].gpu_type) {
-            Some(held) if median < held.1 => *held = (n, median),
+            Some(held) if mean < held.1 => *held = (n, mean),
             Some(_) => {}
-            None => unknown.push((n, median)),
+            None => unknown.push((n, mean)),
         }
     }
     let looks = unknown.into_iter().filter(|(n, _)| may(rows[*n].gpu_type.as_str())).filter_map(look);
@@ -118,12 +119,12 @@ mod tests {
     use super::*;
     use andreas_core::{GpuCount, Watts};
 
-    /// A known type at 100 s, and another at `other` seconds with spread `sigma`.
+    /// A known type at a median of 100 s, and another at `other` seconds with spread `sigma`.
     fn rows(other: f64, sigma: f64, source: Source) -> (Vec<planner::Estimate>, Vec<Estimate>) {
         let row = |gpu_type: &str, epoch: f64, sigma: f64| planner::Estimate {
             gpu_type: gpu_type.into(),
             gpus: GpuCount(1),
-            epoch: Seconds(epoch),
+            epoch: Seconds(epoch * mean_over_median(sigma)),
             power: Watts(300.0),
             draw: None,
             rel_std: sigma,

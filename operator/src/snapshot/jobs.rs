@@ -11,6 +11,7 @@ use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use andreas_api::training_job::{self, Allocation, Profiling};
 use andreas_core::{GpuCount, GpuType, NamespaceName, NodeName, Seconds, Time, Watts};
 use andreas_planner::{Job, JobState, LimitEffect, LimitsCount, Placement, Preemption};
+use andreas_predictor::mean_over_median;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
@@ -350,10 +351,11 @@ fn paced(
         base.spread_factor(held.nodes.len()) * base.limit_factor(&held.gpu_type, held.power_limit_watts);
     let factor = outlook.epoch.median / (table.times[at].median * slower);
     let factor = if factor.is_finite() && factor > 0.0 { factor } else { 1.0 };
-    let row = |(n, row): (usize, &andreas_planner::Estimate)| andreas_planner::Estimate {
-        epoch: row.epoch * factor,
-        rel_std: if n == at { outlook.epoch.sigma.min(row.rel_std) } else { row.rel_std },
-        ..row.clone()
+    // `factor` is one of medians, rows are means: a narrower spread lowers the mean.
+    let row = |(n, row): (usize, &andreas_planner::Estimate)| {
+        let rel_std = if n == at { outlook.epoch.sigma.min(row.rel_std) } else { row.rel_std };
+        let narrower = mean_over_median(rel_std) / mean_over_median(row.rel_std);
+        andreas_planner::Estimate { epoch: row.epoch * (factor * narrower), rel_std, ..row.clone() }
     };
     table.rows.iter().enumerate().map(row).collect()
 }

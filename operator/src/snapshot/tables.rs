@@ -371,13 +371,13 @@ fn table(
         .map(|p| planner::Estimate {
             gpu_type: p.configuration.gpu_type.clone(),
             gpus: p.configuration.total_gpus(),
-            epoch: p.epoch_seconds(),
-            power: p.watts(),
+            epoch: p.mean_epoch(),
+            power: p.mean_power(),
             draw: types
                 .get(&p.configuration.gpu_type)
                 .and_then(|facts| facts.draw)
-                .map(|draw| Watts(draw.of_predicted(p.watts().0, p.configuration.total_gpus().0))),
-            rel_std: p.epoch.sigma.min(5.0),
+                .map(|draw| Watts(draw.of_predicted(p.power.mean(), p.configuration.total_gpus().0))),
+            rel_std: p.epoch.planning_sigma(),
         })
         .collect();
     // One factor per number of nodes: the median over the configurations that can be spread so.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use andreas_core::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
 use andreas_planner::{Estimate, Job, Node, Placement, Spread};
 use andreas_predictor::{
-    Features, Given, GpuModel, Observation, Predictor, Prior, Profile, Source, prior_run_time,
+    Features, Given, GpuModel, Observation, Prediction, Predictor, Prior, Profile, Source, prior_run_time,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -243,14 +243,14 @@ impl Learner {
             truth.estimates.iter().map(|row| on(&row.gpu_type, 1, row.gpus.0)).collect();
         let predicted = self.predictor.predict(&profile, &prior, &asked);
         let rows = predicted.iter().zip(truth.estimates.iter()).map(|(p, row)| Estimate {
-            epoch: p.epoch_seconds(),
-            power: p.watts(),
+            epoch: p.mean_epoch(),
+            power: p.mean_power(),
             draw: None,
-            rel_std: p.epoch.sigma.min(5.0),
+            rel_std: p.epoch.planning_sigma(),
             ..row.clone()
         });
         let rows: Vec<Estimate> = rows.collect();
-        shown.spread = truth.spread.iter().map(|s| self.spread(&profile, &prior, &rows, s)).collect();
+        shown.spread = truth.spread.iter().map(|s| self.spread(&profile, &prior, &predicted, s)).collect();
         let unknown = self.cautious && predicted.iter().all(|p| p.epoch.source == Source::Prior);
         shown.movable = truth.movable && !unknown;
         let usual = |row: &&Estimate| row.gpu_type == prior.gpu_type && row.gpus == prior.gpus;
@@ -261,13 +261,15 @@ impl Learner {
     }
 
     /// One factor per number of nodes: the median over the configurations that can use them.
-    fn spread(&self, profile: &Profile, prior: &Prior, rows: &[Estimate], spread: &Spread) -> Spread {
-        let over: Vec<&Estimate> = rows.iter().filter(|r| r.gpus.0.is_multiple_of(spread.nodes)).collect();
+    fn spread(&self, profile: &Profile, prior: &Prior, on_one: &[Prediction], spread: &Spread) -> Spread {
+        let gpus = |p: &Prediction| p.configuration.gpus_per_node.0;
+        let over: Vec<&Prediction> =
+            on_one.iter().filter(|p| gpus(p).is_multiple_of(spread.nodes)).collect();
         let asked: Vec<Configuration> =
-            over.iter().map(|r| on(&r.gpu_type, spread.nodes, r.gpus.0 / spread.nodes)).collect();
+            over.iter().map(|p| on(&p.configuration.gpu_type, spread.nodes, gpus(p) / spread.nodes)).collect();
         let predicted = self.predictor.predict(profile, prior, &asked);
         let mut factors: Vec<f64> =
-            predicted.iter().zip(&over).map(|(p, row)| p.epoch.median / row.epoch.0).collect();
+            predicted.iter().zip(&over).map(|(p, one)| p.epoch.median / one.epoch.median).collect();
         factors.sort_by(f64::total_cmp);
         Spread { time_factor: factors.get(factors.len() / 2).copied().unwrap_or(1.0), ..spread.clone() }
     }
