@@ -263,10 +263,11 @@ impl Learner {
     /// One factor per number of nodes: the median over the configurations that can use them.
     fn spread(&self, profile: &Profile, prior: &Prior, on_one: &[Prediction], spread: &Spread) -> Spread {
         let gpus = |p: &Prediction| p.configuration.gpus_per_node.0;
-        let over: Vec<&Prediction> =
-            on_one.iter().filter(|p| gpus(p).is_multiple_of(spread.nodes)).collect();
-        let asked: Vec<Configuration> =
-            over.iter().map(|p| on(&p.configuration.gpu_type, spread.nodes, gpus(p) / spread.nodes)).collect();
+        let over: Vec<&Prediction> = on_one.iter().filter(|p| gpus(p).is_multiple_of(spread.nodes)).collect();
+        let asked: Vec<Configuration> = over
+            .iter()
+            .map(|p| on(&p.configuration.gpu_type, spread.nodes, gpus(p) / spread.nodes))
+            .collect();
         let predicted = self.predictor.predict(profile, prior, &asked);
         let mut factors: Vec<f64> =
             predicted.iter().zip(&over).map(|(p, one)| p.epoch.median / one.epoch.median).collect();
