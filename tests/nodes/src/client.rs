@@ -10,7 +10,7 @@ use tokio::net::UnixStream;
 use crate::config::Forward;
 use crate::control::{Answer, Command, NodeInfo, PodInfo};
 use crate::devices::Refusal;
-use crate::pod::Fault;
+use crate::entry::Fault;
 
 /// What can go wrong with a command.
 #[derive(Debug, thiserror::Error)]

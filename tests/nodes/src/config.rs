@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::file::{self, FileError};
 use crate::quantity;
 use crate::recorded::Recorded;
 
@@ -167,22 +168,9 @@ pub struct Forward {
 /// What is wrong with a configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read {path}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// It is not what it should be.
-    #[error("{path}: {message}")]
-    Parse {
-        /// The file.
-        path: PathBuf,
-        /// Where and why.
-        message: String,
-    },
+    /// The file, or that of a recorded label set.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// A value out of its range.
     #[error("{field}: {wanted}")]
     Value {
@@ -199,10 +187,7 @@ pub enum ConfigError {
 impl NodesConfig {
     /// Reads YAML or JSON.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        let mut config: Self = serde_saphyr::from_str(&text)
-            .map_err(|error| ConfigError::Parse { path: path.to_owned(), message: error.to_string() })?;
+        let mut config: Self = file::read(path)?;
         config.nodes.iter_mut().try_for_each(NodeGroup::look_up)?;
         config.check()?;
         Ok(config)

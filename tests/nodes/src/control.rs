@@ -11,11 +11,10 @@ use tokio::net::{UnixListener, UnixStream};
 
 use crate::config::Forward;
 use crate::devices::{Gpu, Refusal, RefusedForGpus};
+use crate::entry::{Entry, Fault, Machine};
 use crate::hardware::{GpuHardware, Hardware};
-use crate::kubelet::{Entry, Shared};
 use crate::node::Node;
-use crate::pod::Fault;
-use crate::pod::worker::Machine;
+use crate::shared::Shared;
 
 /// What a tester may ask for.
 #[derive(Debug, Clone, Serialize, Deserialize)]

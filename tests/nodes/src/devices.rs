@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::api::core::v1::Container;
 use serde::{Deserialize, Serialize};
 
 use crate::objects::PodView;
@@ -75,7 +76,7 @@ impl Demand {
         containers.fold(sum, |sum, one| sum.plus(&one)).at_least(&largest)
     }
 
-    pub fn of_container(container: &k8s_openapi::api::core::v1::Container) -> Self {
+    pub fn of_container(container: &Container) -> Self {
         let resources = container.resources.clone().unwrap_or_default();
         let (requests, limits) =
             (resources.requests.unwrap_or_default(), resources.limits.unwrap_or_default());
@@ -97,6 +98,17 @@ impl Demand {
             memory: self.memory.max(other.memory),
         }
     }
+}
+
+/// The GPUs of one of a pod's containers: in order for the main ones, from the start for an init container, which is over
+/// before those begin.
+pub(crate) fn gpus_of_container(pod: &PodView, gpus: &[String], container: &Container) -> Vec<String> {
+    let wanted = Demand::of_container(container).gpus;
+    let mains = &pod.spec.containers;
+    let before = mains.iter().take_while(|one| one.name != container.name);
+    let is_main = mains.iter().any(|one| one.name == container.name);
+    let skip = if is_main { before.map(|one| Demand::of_container(one).gpus).sum() } else { 0 };
+    gpus.iter().skip(skip).take(wanted).cloned().collect()
 }
 
 /// The resources of one node and who holds them.

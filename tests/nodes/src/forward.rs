@@ -10,8 +10,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 use crate::cluster::Target;
-use crate::kubelet::Shared;
 use crate::sandbox::{LOCAL_RANGES, POD_RANGE, Sandbox, SandboxError};
+use crate::shared::Shared;
 
 /// The listeners that are open.
 #[derive(Default)]
@@ -87,7 +87,7 @@ async fn connect(sandbox: &Sandbox, to: SocketAddr) -> Result<TcpStream, Sandbox
     if is_inside(to) { sandbox.connect(to).await } else { Ok(TcpStream::connect(to).await?) }
 }
 
-pub(crate) fn is_inside(address: SocketAddr) -> bool {
+fn is_inside(address: SocketAddr) -> bool {
     let SocketAddr::V4(address) = address else { return false };
     let ip = u32::from(*address.ip());
     LOCAL_RANGES

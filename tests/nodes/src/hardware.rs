@@ -1,22 +1,14 @@
-//! A node's GPUs as programs on it see them: a simulated NVML library, and the kubelet's PodResources socket.
+//! A node's GPUs as their driver sees them: a simulated NVML library.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
 
-use andreas_podresources::messages::{ContainerDevices, ContainerResources, PodResources};
-use k8s_openapi::api::core::v1::Container;
 use nvidia_ml::{GpuSpec, GpuView, Process, Sim, SimError, Spec};
 use serde::{Deserialize, Serialize};
 
-use crate::devices::{Demand, GPU_RESOURCE};
-use crate::kubelet::{Entry, Shared};
-use crate::node::Node;
-use crate::objects::PodView;
-use crate::pod::ANNOTATIONS;
+use crate::config::NodeGroup;
+use crate::objects::{ANNOTATIONS, PodView};
 
 /// Where a container finds the library and the spec of its node.
 pub(crate) const IN_CONTAINER: &str = "/.pretend/nvidia";
@@ -71,8 +63,8 @@ pub(crate) struct Hardware {
 }
 
 impl Hardware {
-    /// Makes the node's GPUs below `host`, the folder that stands for the node's file system.
-    pub fn new(node: &Node, host: &Path, library: &Path) -> Result<Self, SimError> {
+    /// Makes the GPUs of a node of that group below `host`, the folder that stands for the node's file system.
+    pub fn new(group: &NodeGroup, uuids: &[String], host: &Path, library: &Path) -> Result<Self, SimError> {
         let folder = host.join("nvidia");
         let io = |source: io::Error| SimError::Io { path: folder.clone(), source };
         std::fs::create_dir_all(&folder).map_err(io)?;
@@ -82,8 +74,6 @@ impl Hardware {
                 .or_else(|_| std::fs::copy(library, &place).map(drop))
                 .map_err(io)?;
         }
-        let group = &node.group;
-        let uuids: Vec<String> = node.devices.lock().gpus().iter().map(|gpu| gpu.uuid.clone()).collect();
         let gpus = uuids.iter().map(|uuid| GpuSpec::of_product(&group.gpu, uuid, group.gpu_memory_mib));
         let spec = Spec { gpus: gpus.collect(), settings_need_admin: true, ..Spec::of(&[]) };
         let path = folder.join(SPEC);
@@ -134,79 +124,5 @@ impl Hardware {
     /// Breaks a GPU in the driver's eyes, or mends it.
     pub fn fault(&self, uuid: &str, fault: nvidia_ml::Fault) -> Result<(), String> {
         self.sim.set_fault(uuid, fault).map_err(|error| error.to_string())
-    }
-}
-
-/// The GPUs of one of a pod's containers: in order for the main ones, from the start for an init container, which is over
-/// before those begin.
-pub(crate) fn of_container(pod: &PodView, gpus: &[String], container: &Container) -> Vec<String> {
-    let wanted = Demand::of_container(container).gpus;
-    let mains = &pod.spec.containers;
-    let before = mains.iter().take_while(|one| one.name != container.name);
-    let is_main = mains.iter().any(|one| one.name == container.name);
-    let skip = if is_main { before.map(|one| Demand::of_container(one).gpus).sum() } else { 0 };
-    gpus.iter().skip(skip).take(wanted).cloned().collect()
-}
-
-/// Serves the PodResources socket of a node at its usual place below `host`, for ever.
-pub(crate) async fn serve_pod_resources(shared: Weak<Shared>, node: Arc<Node>, host: PathBuf) {
-    let socket = host.join(andreas_podresources::SOCKET.trim_start_matches('/'));
-    let Some((folder, name)) = socket.parent().zip(socket.file_name()) else { return };
-    // A socket's path is at most 107 bytes long; through an open folder it always is.
-    let opened = std::fs::create_dir_all(folder).and_then(|()| File::open(folder));
-    let served = match &opened {
-        Ok(opened) => {
-            let short = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd())).join(name);
-            let source = Arc::new(NodeDevices { shared, node });
-            andreas_podresources::serve(&short, source, std::future::pending())
-                .await
-                .map_err(io::Error::other)
-        }
-        Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
-    };
-    if let Err(error) = served {
-        tracing::warn!(socket = %socket.display(), %error, "PodResources");
-    }
-}
-
-struct NodeDevices {
-    shared: Weak<Shared>,
-    node: Arc<Node>,
-}
-
-impl NodeDevices {
-    fn pod(&self, entry: &Entry) -> Option<PodResources> {
-        let (pod, facts) = (Arc::clone(&entry.pod.lock()), entry.facts.lock().clone());
-        if pod.spec.node_name != self.node.name || facts.ended {
-            return None;
-        }
-        let containers = pod.spec.containers.iter().map(|container| {
-            let device_ids = of_container(&pod, &facts.gpus, container);
-            let devices = if device_ids.is_empty() {
-                Vec::new()
-            } else {
-                vec![ContainerDevices { resource_name: GPU_RESOURCE.to_owned(), device_ids }]
-            };
-            ContainerResources { name: container.name.clone(), devices, dynamic_resources: Vec::new() }
-        });
-        Some(PodResources {
-            name: pod.name().to_owned(),
-            namespace: pod.namespace().to_owned(),
-            containers: containers.collect(),
-        })
-    }
-}
-
-impl andreas_podresources::Source for NodeDevices {
-    fn pods(&self) -> Vec<PodResources> {
-        let Some(shared) = self.shared.upgrade() else { return Vec::new() };
-        let entries: Vec<Arc<Entry>> = shared.pods.lock().values().cloned().collect();
-        entries.iter().filter_map(|entry| self.pod(entry)).collect()
-    }
-
-    fn devices(&self) -> Vec<ContainerDevices> {
-        let devices = self.node.devices.lock();
-        let device_ids = devices.gpus().iter().filter(|gpu| gpu.healthy).map(|gpu| gpu.uuid.clone());
-        vec![ContainerDevices { resource_name: GPU_RESOURCE.to_owned(), device_ids: device_ids.collect() }]
     }
 }

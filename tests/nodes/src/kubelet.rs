@@ -1,181 +1,31 @@
 //! The kubelets together: one watch for the pods of all nodes, a worker per pod, the nodes' heartbeats.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::collections::HashSet;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _};
+use kube::Api;
 use kube::runtime::{WatchStreamExt as _, watcher};
-use kube::{Api, Client};
 use parking_lot::Mutex;
-use serde::de::DeserializeOwned;
-use serde_json::json;
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc};
 
-use crate::cluster::Cluster;
-use crate::config::{Forward, NodesConfig};
+use crate::entry::{Entry, Order};
 use crate::forward::Forwarder;
-use crate::hardware::{self, Hardware};
-use crate::node::{Node, whole_seconds};
-use crate::objects::{ClaimView, ConfigMapView, NodeView, PodView, SecretView, ServiceView, SliceView};
-use crate::pod::volumes::replace;
-use crate::pod::worker::{self, Machine, Order};
+use crate::hardware::Hardware;
+use crate::objects::{NodeView, PodView, ServiceView, SliceView};
+use crate::pod::worker::{self, write::confirm_deletion};
+use crate::pod_resources;
 use crate::sandbox::Sandbox;
+use crate::shared::Shared;
 
 /// Changes of Services and endpoints are gathered for this long.
 const GATHER: Duration = Duration::from_millis(100);
 /// Registrations under way at one time.
 const REGISTRATIONS: usize = 16;
 
-/// What workers, nodes and the control socket share.
-pub(crate) struct Shared {
-    pub client: Client,
-    pub config: Arc<NodesConfig>,
-    pub data_dir: PathBuf,
-    pub sandbox: Option<Arc<Sandbox>>,
-    pub nodes: BTreeMap<String, Arc<Node>>,
-    /// By UID.
-    pub pods: Mutex<HashMap<String, Arc<Entry>>>,
-    pub addresses: Mutex<Addresses>,
-    pub cluster: Mutex<Cluster>,
-    /// The cluster as seen from inside has changed.
-    pub cluster_changed: Notify,
-    pub writes: Arc<Semaphore>,
-    hosts: Mutex<HashMap<String, HostsFile>>,
-    events: mpsc::Sender<serde_json::Value>,
-}
-
-/// A pod's `/etc/hosts`.
-struct HostsFile {
-    namespace: String,
-    own: String,
-    path: PathBuf,
-}
-
-/// A pod that has a worker.
-pub(crate) struct Entry {
-    pub pod: Mutex<Arc<PodView>>,
-    pub orders: mpsc::UnboundedSender<Order>,
-    pub machine: mpsc::UnboundedSender<Machine>,
-    pub facts: Mutex<Facts>,
-}
-
-/// What the control socket tells of a pod.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct Facts {
-    pub ip: String,
-    pub gpus: Vec<String>,
-    /// Process ids by container, of those that run.
-    pub pids: BTreeMap<String, i32>,
-    pub ended: bool,
-}
-
-impl Entry {
-    pub fn admitted(&self, ip: &str, gpus: &[String]) {
-        let mut facts = self.facts.lock();
-        ip.clone_into(&mut facts.ip);
-        facts.gpus = gpus.to_vec();
-    }
-    pub fn pid(&self, container: &str, pid: Option<i32>) {
-        let mut facts = self.facts.lock();
-        match pid {
-            Some(pid) => facts.pids.insert(container.to_owned(), pid),
-            None => facts.pids.remove(container),
-        };
-    }
-    pub fn ended(&self) {
-        self.facts.lock().ended = true;
-    }
-}
-
-/// Pod addresses of 10.244.0.0/16, the longest unused first.
-#[derive(Debug)]
-pub(crate) struct Addresses {
-    next: u32,
-    used: HashSet<u32>,
-}
-
-impl Default for Addresses {
-    fn default() -> Self {
-        Self { next: Self::FIRST, used: HashSet::new() }
-    }
-}
-
-impl Addresses {
-    const FIRST: u32 = u32::from_be_bytes([10, 244, 0, 2]);
-    const LAST: u32 = u32::from_be_bytes([10, 244, 255, 254]);
-
-    /// An address nobody has; empty when there is none left.
-    pub fn take(&mut self) -> String {
-        for _ in Self::FIRST..=Self::LAST {
-            let address = self.next;
-            self.next = if address == Self::LAST { Self::FIRST } else { address + 1 };
-            if self.used.insert(address) {
-                return Ipv4Addr::from(address).to_string();
-            }
-        }
-        String::new()
-    }
-
-    /// The address a pod had under an earlier kubelet process, if nobody else has it now.
-    pub fn keep(&mut self, address: &str) -> Option<String> {
-        let number = u32::from(address.parse::<Ipv4Addr>().ok()?);
-        let ours = (Self::FIRST..=Self::LAST).contains(&number);
-        (ours && self.used.insert(number)).then(|| address.to_owned())
-    }
-
-    pub fn give_back(&mut self, address: &str) {
-        if let Ok(address) = address.parse::<Ipv4Addr>() {
-            self.used.remove(&u32::from(address));
-        }
-    }
-}
-
 impl Shared {
-    pub fn new(
-        client: Client,
-        config: NodesConfig,
-        data_dir: PathBuf,
-        sandbox: Option<Sandbox>,
-        api_server: Option<SocketAddr>,
-    ) -> Arc<Self> {
-        let mut nodes = BTreeMap::new();
-        for group in &config.nodes {
-            let group = Arc::new(group.clone());
-            for index in 0..group.count {
-                let node = Node::new(&group, index, nodes.len());
-                nodes.insert(node.name.clone(), Arc::new(node));
-            }
-        }
-        let mut cluster = Cluster::default();
-        cluster.api_server = api_server;
-        cluster.forwards.extend(config.forwards.iter().map(|forward| (forward.listen, forward.clone())));
-        let (events, queue) = mpsc::channel(1024);
-        tokio::spawn(write_events(client.clone(), queue));
-        Arc::new(Self {
-            client,
-            data_dir,
-            sandbox: sandbox.map(Arc::new),
-            nodes,
-            pods: Mutex::default(),
-            addresses: Mutex::default(),
-            cluster: Mutex::new(cluster),
-            cluster_changed: Notify::new(),
-            writes: Arc::new(Semaphore::new(config.writes_in_flight.max(1))),
-            hosts: Mutex::default(),
-            events,
-            config: Arc::new(config),
-        })
-    }
-
-    /// The folder that stands for a node's file system.
-    pub fn host(&self, node: &str) -> PathBuf {
-        self.data_dir.join("hosts").join(node)
-    }
-
     /// Simulated GPUs and a PodResources socket for every node with GPUs, where containers are processes.
     pub fn start_hardware(self: &Arc<Self>) -> anyhow::Result<()> {
         let Some(library) = self.config.nvml_library.as_ref().filter(|_| self.sandbox.is_some()) else {
@@ -183,8 +33,9 @@ impl Shared {
         };
         for node in self.nodes.values().filter(|node| node.group.gpus > 0) {
             let host = self.host(&node.name);
-            let _ = node.hardware.set(Hardware::new(node, &host, library)?);
-            tokio::spawn(hardware::serve_pod_resources(Arc::downgrade(self), Arc::clone(node), host));
+            let uuids: Vec<String> = node.devices.lock().gpus().iter().map(|gpu| gpu.uuid.clone()).collect();
+            let _ = node.hardware.set(Hardware::new(&node.group, &uuids, &host, library)?);
+            tokio::spawn(pod_resources::serve(Arc::downgrade(self), Arc::clone(node), host));
         }
         Ok(())
     }
@@ -276,7 +127,7 @@ impl Shared {
             // It ended under an earlier kubelet process.
             if pod.is_deleting() {
                 let shared = Arc::clone(self);
-                tokio::spawn(async move { worker::confirm_deletion(&shared, &pod).await });
+                tokio::spawn(async move { confirm_deletion(&shared, &pod).await });
             }
             return;
         }
@@ -286,12 +137,6 @@ impl Shared {
         let entry = Arc::new(Entry { pod: pod_cell, orders, machine, facts: Mutex::default() });
         pods.insert(pod.uid().to_owned(), Arc::clone(&entry));
         tokio::spawn(worker::run(Arc::clone(self), Arc::clone(node), pod, entry, ordered, done));
-    }
-
-    /// The pod is over and done with.
-    pub fn forget(&self, uid: &str) {
-        self.pods.lock().remove(uid);
-        self.hosts.lock().remove(uid);
     }
 
     async fn follow_services(self: Arc<Self>) {
@@ -346,116 +191,5 @@ impl Shared {
             let _ = tokio::time::timeout(Duration::from_secs(5), self.cluster_changed.notified()).await;
             tokio::time::sleep(GATHER).await;
         }
-    }
-
-    fn refresh_hosts(&self) {
-        let files = self.hosts.lock();
-        let mut bodies: HashMap<&str, String> = HashMap::new();
-        for file in files.values() {
-            let body =
-                bodies.entry(&file.namespace).or_insert_with(|| self.cluster.lock().hosts(&file.namespace));
-            if let Err(error) = replace(&file.path, format!("{}{body}", file.own).as_bytes()) {
-                tracing::debug!(path = %file.path.display(), %error, "hosts file");
-            }
-        }
-    }
-
-    /// Writes the pod's `/etc/hosts`, `hostname` and `resolv.conf`, the first kept up to date from then on.
-    pub fn write_hosts(&self, pod: &PodView, ip: &str, dir: &Path) -> std::io::Result<()> {
-        let (etc, host, namespace) = (dir.join("etc"), pod.hostname(), pod.namespace());
-        std::fs::create_dir_all(&etc)?;
-        let full = pod.spec.subdomain.as_ref();
-        let full = full.map_or(String::new(), |sub| format!("{host}.{sub}.{namespace}.svc.cluster.local\t"));
-        // First, as on a real node: a Service may bear the name of the pod.
-        let own = format!("127.0.0.1\tlocalhost\n{ip}\t{full}{host}\n");
-        let path = etc.join("hosts");
-        let body = self.cluster.lock().hosts(namespace);
-        replace(&path, format!("{own}{body}").as_bytes())?;
-        std::fs::write(etc.join("hostname"), format!("{host}\n"))?;
-        let search = format!("{namespace}.svc.cluster.local svc.cluster.local cluster.local");
-        std::fs::write(etc.join("resolv.conf"), format!("search {search}\n"))?;
-        let file = HostsFile { namespace: namespace.to_owned(), own, path };
-        self.hosts.lock().insert(pod.uid().to_owned(), file);
-        Ok(())
-    }
-
-    /// A ConfigMap; none where there is none.
-    pub async fn config_map(&self, namespace: &str, name: &str) -> Result<Option<ConfigMapView>, String> {
-        self.get(namespace, name).await
-    }
-
-    /// A Secret; none where there is none.
-    pub async fn secret(&self, namespace: &str, name: &str) -> Result<Option<SecretView>, String> {
-        self.get(namespace, name).await
-    }
-
-    /// A PersistentVolumeClaim; none where there is none.
-    pub async fn claim(&self, namespace: &str, name: &str) -> Result<Option<ClaimView>, String> {
-        self.get(namespace, name).await
-    }
-
-    async fn get<K>(&self, namespace: &str, name: &str) -> Result<Option<K>, String>
-    where
-        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
-            + Clone
-            + std::fmt::Debug
-            + DeserializeOwned,
-    {
-        Api::namespaced(self.client.clone(), namespace).get_opt(name).await.map_err(|error| error.to_string())
-    }
-
-    /// Opens, changes or closes (`to` none) a forward.
-    pub fn set_forward(&self, listen: SocketAddr, forward: Option<Forward>) {
-        let forwards = &mut self.cluster.lock().forwards;
-        match forward {
-            Some(forward) => forwards.insert(listen, forward),
-            None => forwards.remove(&listen),
-        };
-        self.cluster_changed.notify_one();
-    }
-
-    /// An Event about a pod, as its kubelet writes them; dropped when too many wait.
-    pub fn event(&self, pod: &PodView, kind: &str, reason: &str, message: &str) {
-        let now = k8s_openapi::jiff::Timestamp::now();
-        let mut message = message.to_owned();
-        message.truncate(message.floor_char_boundary(1000));
-        let name = format!("{:.200}.{:x}", pod.name(), now.as_nanosecond());
-        let _ = self.events.try_send(json!({
-            "metadata": {"name": name, "namespace": pod.namespace()},
-            "involvedObject": {
-                "kind": "Pod", "apiVersion": "v1", "name": pod.name(), "namespace": pod.namespace(), "uid": pod.uid(),
-            },
-            "type": kind, "reason": reason, "message": message, "count": 1,
-            "firstTimestamp": whole_seconds(now), "lastTimestamp": whole_seconds(now),
-            "source": {"component": "kubelet", "host": pod.spec.node_name},
-            "reportingComponent": "kubelet", "reportingInstance": pod.spec.node_name,
-        }));
-    }
-}
-
-async fn write_events(client: Client, mut queue: mpsc::Receiver<serde_json::Value>) {
-    while let Some(event) = queue.recv().await {
-        let Ok(event) = serde_json::from_value::<k8s_openapi::api::core::v1::Event>(event) else { continue };
-        let namespace = event.metadata.namespace.clone().unwrap_or_default();
-        let events = Api::namespaced(client.clone(), &namespace);
-        let params = kube::api::PostParams::default();
-        let write = events.create(&params, &event);
-        if let Ok(Err(error)) = tokio::time::timeout(Duration::from_secs(10), write).await {
-            tracing::debug!(%error, "event not written");
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Addresses;
-
-    #[test]
-    fn addresses_are_not_used_again_at_once() {
-        let mut addresses = Addresses::default();
-        let first = addresses.take();
-        assert_eq!(first, "10.244.0.2");
-        addresses.give_back(&first);
-        assert_eq!(addresses.take(), "10.244.0.3");
     }
 }

@@ -17,6 +17,7 @@ use crate::config::{NodeGroup, NodesConfig, parse_taint};
 use crate::devices::{Devices, GPU_RESOURCE, Refusal, uuid};
 use crate::hardware::Hardware;
 use crate::quantity;
+use crate::time::whole_seconds;
 
 /// Version the nodes claim; that of the control plane the testbed runs.
 const KUBELET_VERSION: &str = "v1.36.4";
@@ -298,11 +299,6 @@ impl Node {
             }
         }
     }
-}
-
-/// Times in Kubernetes' `Time` have whole seconds.
-pub(crate) fn whole_seconds(time: Timestamp) -> String {
-    Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
 }
 
 /// What GPU feature discovery and the GPU operator write with the default values of the operator's chart.

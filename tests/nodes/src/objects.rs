@@ -39,6 +39,9 @@ macro_rules! view_of {
     };
 }
 
+/// Prefix of the annotations that tell pretend kubelets what shall happen to a pod.
+pub const ANNOTATIONS: &str = "testbed.andreas.dev";
+
 /// A pod as a kubelet reads it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct PodView {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::ConfigError;
+use crate::file::{self, FileError};
 
 /// What is recorded of one node.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -38,20 +38,17 @@ impl Recorded {
     ///
     /// # Errors
     /// When there is none, or its file is not as it should be.
-    pub fn named(name: &str) -> Result<Self, ConfigError> {
-        let path = folder().join(format!("{name}.yaml"));
-        let text = std::fs::read_to_string(&path)
-            .map_err(|source| ConfigError::Read { path: path.clone(), source })?;
-        serde_saphyr::from_str(&text).map_err(|error| ConfigError::Parse { path, message: error.to_string() })
+    pub fn named(name: &str) -> Result<Self, FileError> {
+        file::read(&folder().join(format!("{name}.yaml")))
     }
 
     /// Reads all of them, by name.
     ///
     /// # Errors
     /// When a file is not as it should be.
-    pub fn all() -> Result<BTreeMap<String, Self>, ConfigError> {
+    pub fn all() -> Result<BTreeMap<String, Self>, FileError> {
         let path = folder();
-        let files = std::fs::read_dir(&path).map_err(|source| ConfigError::Read { path, source })?;
+        let files = std::fs::read_dir(&path).map_err(|source| FileError::Read { path, source })?;
         let names = files.filter_map(|file| {
             let name = file.ok()?.file_name().into_string().ok()?;
             Some(name.strip_suffix(".yaml")?.to_owned())

@@ -10,8 +10,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::{Containers, Image, NodesConfig};
 use crate::control;
-use crate::kubelet::Shared;
 use crate::sandbox::Sandbox;
+use crate::shared::Shared;
 
 /// The image that stands for the training program where the configuration names no images.
 const TRAINER_IMAGE: &str = "andreas.dev/trainer";

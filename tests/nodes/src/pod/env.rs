@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, EnvVarSource, ObjectFieldSelector, ResourceFieldSelector};
 
-use crate::kubelet::Shared;
 use crate::objects::PodView;
 use crate::quantity;
+use crate::shared::Shared;
 
 /// `CreateContainerConfigError` and its message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -10,15 +10,15 @@ use rustix::process::Signal;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::ANNOTATIONS;
 use super::env::{self, ConfigProblem, Environment, Place};
 use super::probe::Probing;
 use super::volumes::Volumes;
-use crate::hardware::{self, Hardware, IN_CONTAINER};
-use crate::kubelet::Shared;
+use crate::devices::{Demand, gpus_of_container};
+use crate::hardware::{Hardware, IN_CONTAINER};
 use crate::node::Node;
-use crate::objects::PodView;
+use crate::objects::{ANNOTATIONS, PodView};
 use crate::sandbox::{self, ContainerSpec, Ended, Mount, Sandbox, SandboxError};
+use crate::shared::Shared;
 
 const SEARCH_PATH: &str = "/.pretend/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -181,9 +181,9 @@ async fn specify(ctx: &PodContext, container: &Container) -> Result<ContainerSpe
         given.push(("KUBERNETES_SERVICE_HOST".to_owned(), host));
         given.push(("KUBERNETES_SERVICE_PORT".to_owned(), port.to_string()));
     }
-    if crate::devices::Demand::of_container(container).gpus > 0 {
+    if Demand::of_container(container).gpus > 0 {
         // As NVIDIA's device plugin hands them over, and the GPU type for programs that cannot ask a driver.
-        let gpus = hardware::of_container(pod, &ctx.gpus, container);
+        let gpus = gpus_of_container(pod, &ctx.gpus, container);
         given.push(("NVIDIA_VISIBLE_DEVICES".to_owned(), gpus.join(",")));
         given.push(("ANDREAS_GPU_TYPE".to_owned(), ctx.node.group.gpu.clone()));
     }

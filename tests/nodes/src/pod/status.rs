@@ -6,8 +6,8 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::devices::Refusal;
-use crate::node::whole_seconds;
 use crate::objects::PodView;
+use crate::time::whole_seconds;
 
 /// What kind of container it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,10 +12,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::Fault;
 use super::probe::Verdict;
 use super::run::{PodContext, Program, StartProblem};
 use super::status::{Kind, State, Terminated};
+use crate::entry::Fault;
 use crate::sandbox::Ended;
 
 /// A program needs a moment to install its signal handlers; process 1 of a PID namespace loses what comes before.

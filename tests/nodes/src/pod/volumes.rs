@@ -1,7 +1,6 @@
 //! A pod's volumes as folders on the machine: tokens, ConfigMaps, Secrets, downward API, scratch space, claims.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
@@ -14,8 +13,9 @@ use kube::api::PostParams;
 use serde_json::json;
 
 use super::env::{Place, field_value, resource_value};
-use crate::kubelet::Shared;
+use crate::file::replace;
 use crate::objects::PodView;
+use crate::shared::Shared;
 
 /// Why a volume cannot be mounted yet.
 #[derive(Debug, thiserror::Error)]
@@ -231,16 +231,4 @@ fn write_all(folder: &Path, files: &Files) -> std::io::Result<()> {
         replace(&target, bytes)?;
     }
     Ok(())
-}
-
-/// Writes beside the file and renames.
-pub(crate) fn replace(target: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    if std::fs::read(target).is_ok_and(|old| old == bytes) {
-        return Ok(());
-    }
-    let name = target.file_name().unwrap_or_default().to_string_lossy();
-    let beside = target.with_file_name(format!(".{name}.new"));
-    std::fs::write(&beside, bytes)?;
-    std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(0o644))?;
-    std::fs::rename(&beside, target)
 }

@@ -1,8 +1,6 @@
 //! One task per pod: admits it, starts its containers in order, writes its status, ends it.
 
-mod write;
-
-pub(crate) use write::confirm_deletion;
+pub(crate) mod write;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -20,29 +18,11 @@ use super::run::PodContext;
 use super::status::{Board, Kind, State};
 use super::task::{self, Handle, News};
 use super::volumes::{self, MountProblem, Volumes};
-use super::{ANNOTATIONS, Fault};
-use crate::devices::{Demand, Refusal};
-use crate::hardware;
-use crate::kubelet::{Entry, Shared};
+use crate::devices::{Demand, Refusal, gpus_of_container};
+use crate::entry::{Entry, Fault, Machine, Order};
 use crate::node::Node;
-use crate::objects::PodView;
-
-/// What the API server shows of the pod.
-#[derive(Debug)]
-pub(crate) enum Order {
-    Update(Arc<PodView>),
-    /// The object is no more; its last form says with which grace.
-    Gone(Arc<PodView>),
-}
-
-/// What the machine or the tester does.
-#[derive(Debug)]
-pub(crate) enum Machine {
-    /// To every container that runs.
-    Fault(Fault),
-    /// The kubelet ends the pod under pressure: phase Failed with this reason.
-    Evict { reason: String, message: String, grace: Duration },
-}
+use crate::objects::{ANNOTATIONS, PodView};
+use crate::shared::Shared;
 
 type Preparation = Pin<Box<dyn Future<Output = Result<Volumes, MountProblem>> + Send>>;
 
@@ -335,7 +315,7 @@ impl Worker {
         self.over[news.index] = news.over;
         self.entry.pid(&slot.name, news.pid);
         if let Some(hardware) = self.node.hardware.get() {
-            let gpus = hardware::of_container(&self.pod, &self.ctx.gpus, &self.container(news.index));
+            let gpus = gpus_of_container(&self.pod, &self.ctx.gpus, &self.container(news.index));
             hardware.runs(&gpus, news.pid, &self.pod);
         }
     }

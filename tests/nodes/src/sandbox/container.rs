@@ -12,8 +12,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::UnshareFlags;
 
-use super::inside::unshare;
-use super::{ContainerSpec, rootfs};
+use super::namespaces::unshare;
+use super::rootfs;
+use super::spec::ContainerSpec;
 
 /// Exit code of a container that could not be started, as containerd gives it.
 const START_ERROR: u8 = 128;

@@ -16,11 +16,9 @@ use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendFlags, SocketFlags, SocketType,
 };
-use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use super::inside::PACKET;
-use super::{Ask, Report, Request};
+use super::messages::{Ask, Ended, PACKET, Report, Request};
 
 /// What can go wrong with the sandbox.
 #[derive(Debug, thiserror::Error)]
@@ -41,23 +39,6 @@ pub enum SandboxError {
     /// The sandbox process is gone, and all containers with it.
     #[error("the sandbox process has ended")]
     Gone,
-}
-
-/// How a container's first process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ended {
-    /// Exit code, when it exited.
-    pub code: Option<i32>,
-    /// Signal number, when one killed it.
-    pub signal: Option<i32>,
-}
-
-impl Ended {
-    /// The exit code as container runtimes report it: 128 + signal for a killed process.
-    #[must_use]
-    pub fn exit_code(&self) -> i32 {
-        self.code.or(self.signal.map(|signal| 128 + signal)).unwrap_or(255)
-    }
 }
 
 /// A started container.

@@ -28,10 +28,11 @@ use rustix::thread::{
     move_into_thread_name_spaces,
 };
 
-use super::{Ask, ContainerSpec, Ended, Report, Request, network};
+use super::messages::{Ask, Ended, PACKET, Report, Request};
+use super::namespaces::unshare;
+use super::network;
+use super::spec::ContainerSpec;
 
-/// Longest packet either way; requests and reports are far shorter.
-pub(super) const PACKET: usize = 64 * 1024;
 /// A container's thread only waits.
 const THREAD_STACK: usize = 128 * 1024;
 
@@ -60,12 +61,6 @@ pub fn sandbox_main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// `unshare(2)` for flags that leave the file table alone, the only ones with a safety condition.
-#[expect(deprecated, reason = "the replacement is unsafe on account of CLONE_FILES, which is never passed")]
-pub(super) fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
-    rustix::thread::unshare(flags.difference(UnshareFlags::FILES))
 }
 
 fn enter() -> anyhow::Result<()> {

@@ -19,8 +19,13 @@ use rtnetlink::packet_route::route::{RouteScope, RouteType};
 use rtnetlink::{Handle, LinkBridge, LinkUnspec, LinkVeth, RouteMessageBuilder};
 use rustix::thread::UnshareFlags;
 
-use super::inside::unshare;
-use super::{LOCAL_RANGES, POD_RANGE};
+use super::namespaces::unshare;
+
+/// Everything in these ranges can be bound inside (AnyIP): nodes, Services.
+pub const LOCAL_RANGES: [([u8; 4], u8); 2] = [([10, 243, 0, 0], 16), ([10, 96, 0, 0], 16)];
+
+/// Addresses of pods.
+pub const POD_RANGE: ([u8; 4], u8) = ([10, 244, 0, 0], 16);
 
 const BRIDGE: &str = "pods";
 /// Address of the bridge, the pods' gateway.

@@ -14,7 +14,7 @@ use rustix::mount::{
     mount_remount, unmount,
 };
 
-use super::{ContainerSpec, Mount};
+use super::spec::{ContainerSpec, Mount};
 
 /// Where the machine's root stays visible until the container's program starts.
 const OLD: &str = "/.pretend/old";

@@ -8,9 +8,10 @@ use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::{Order, Worker};
-use crate::kubelet::Shared;
+use super::Worker;
+use crate::entry::Order;
 use crate::objects::PodView;
+use crate::shared::Shared;
 
 impl Worker {
     /// Writes the status when it has changed; a failure is tried again.
