@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use crate::instants::after;
 use crate::lifecycle::Backoff;
-use crate::lifecycle::status::after;
 
 /// The failed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use andreas_api::slim::SlimTrainingJob;
 use andreas_core::{Joules, Seconds, Watts};
 use jiff::Timestamp;
 
-use crate::forecast::{since, whole};
-use crate::lifecycle::status::deadline;
+use crate::forecast::whole;
+use crate::instants::{deadline, since};
 use crate::snapshot::rules;
 
 /// Joules of the current attempt so far by the power model, and their cost in millionths (tariff of each

@@ -14,9 +14,9 @@ use andreas_core::{Seconds, Time, Watts};
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
-use crate::index::{Amounts, ClusterIndex, name_of};
+use crate::index::{Amounts, ClusterIndex, name_of, usable};
 use crate::snapshot::boards::board;
-use crate::snapshot::{Inventory, draws, gpu_type, nodes, rules, usable};
+use crate::snapshot::{Inventory, draws, gpu_type, nodes, rules};
 
 /// Current power in the budget's scope.
 #[derive(Clone, Copy, Debug, PartialEq)]

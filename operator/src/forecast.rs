@@ -14,8 +14,8 @@ use andreas_predictor::{Estimate, Source, on_time_probability};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use crate::instants::{deadline, since};
 use crate::ledger::JobMemory;
-use crate::lifecycle::status::deadline;
 use crate::snapshot::tables::Table;
 
 /// Maximum distance of a forecast instant, s; beyond it none is given.
@@ -168,10 +168,6 @@ pub fn outlook(
         seconds_left: left,
         overdue,
     }
-}
-
-pub(crate) fn since(then: Timestamp, now: Timestamp) -> Seconds {
-    Seconds(now.duration_since(then).as_secs_f64().max(0.0))
 }
 
 fn after(at: Timestamp, seconds: f64) -> Option<Time> {

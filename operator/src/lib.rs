@@ -16,6 +16,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`index`] | in-memory cluster state, synchronous, never older than our own last write |
+//! | [`instants`] | instants as whole seconds, deadlines |
 //! | [`lifecycle`] | the pure core: `step(observed) -> status, actions, events, next, claim` |
 //! | [`ledger`] | per-job memory between steps; all of it can be lost |
 //! | [`backoff`] | namespaces whose pods the API server does not create |
@@ -47,6 +48,7 @@ pub mod events;
 pub mod executor;
 pub mod forecast;
 pub mod index;
+pub mod instants;
 pub mod learner;
 pub mod ledger;
 pub mod lifecycle;

@@ -18,8 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::budget::{self, BudgetState, Enforcement};
 use crate::executor::Shared;
 use crate::executor::refusal::Refusal;
-use crate::index::{ClusterIndex, name_of, number, takes};
-use crate::lifecycle::is_member;
+use crate::index::{ClusterIndex, is_member, name_of, number, takes};
 use crate::snapshot::inventory;
 use crate::snapshot::{Exclusion, Inventory, NodeUse};
 

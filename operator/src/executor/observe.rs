@@ -15,14 +15,17 @@ use kube::ResourceExt;
 
 use crate::bill;
 use crate::forecast::{self, Outlook};
-use crate::index::{Amounts, ClusterIndex, DeletedPod, job_label, name_of, number, takes};
+use crate::index::{
+    Amounts, ClusterIndex, DeletedPod, agent_status, broken_gpus, is_member, job_label, name_of, number,
+    owner, takes, whole_gpus,
+};
 use crate::ledger::{JobMemory, Ledger};
 use crate::lifecycle::{
     AgentFact, Backoff, Claim, DecisionFor, DeletedPodView, EnergyView, LateEnergy, NodeFact, Observed,
-    Planned, PolicyView, Settings, Sights, is_member,
+    Planned, PolicyView, Settings, Sights,
 };
 use crate::measured::{self, PendingEnergy};
-use crate::snapshot::inventory::{Inventory, whole_gpus};
+use crate::snapshot::Inventory;
 use crate::snapshot::rules;
 
 /// A step's input, owned: the index is unlocked during the step.
@@ -117,7 +120,7 @@ impl Seen {
         let told = record.measured || allocation.nodes.len() != self.members.len();
         let agents = self.members.iter().all(|member| {
             let node = ObjectKey { namespace: String::new(), name: member.node.clone() };
-            crate::snapshot::agent_status(index, &node).is_some()
+            agent_status(index, &node).is_some()
         });
         (!told && agents).then(|| PendingEnergy {
             attempt: allocation.attempt,
@@ -344,7 +347,7 @@ fn free_gpus(index: &ClusterIndex, node: &SlimNode, key: &ObjectKey, job: &SlimT
     let mut used = index.foreign_use(&name).gpus + index.vanished_use(&name, present).gpus;
     for pod in index.pods_on(&name) {
         // Orphans are included in foreign use.
-        if !present(pod) && crate::index::owner(&pod.metadata).is_some() {
+        if !present(pod) && owner(&pod.metadata).is_some() {
             used += takes(pod).map_or(0, |(_, amounts)| amounts.gpus);
         }
     }
@@ -386,10 +389,10 @@ fn open_gpus(index: &ClusterIndex, node: &SlimNode, key: &ObjectKey) -> i32 {
     let has = Amounts::of(&node.status.allocatable).gpus;
     // Orphans count as foreign.
     let of_jobs = |name: &str| {
-        let mut pods = index.pods_on(&key.name).filter(|pod| crate::index::owner(&pod.metadata).is_some());
+        let mut pods = index.pods_on(&key.name).filter(|pod| owner(&pod.metadata).is_some());
         pods.any(|pod| name_of(&pod.metadata) == name)
     };
-    let broken = crate::snapshot::broken_gpus(index, key, node, of_jobs);
+    let broken = broken_gpus(index, key, node, of_jobs);
     let foreign = index.foreign_use(&key.name).gpus.saturating_add(index.vanished_foreign_gpus(&key.name));
     let lost = foreign.saturating_add(broken);
     i32::try_from(has).unwrap_or(i32::MAX) - i32::try_from(lost).unwrap_or(i32::MAX)

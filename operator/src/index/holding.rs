@@ -12,23 +12,13 @@ use jiff::{SignedDuration, Timestamp};
 use kube::api::ObjectMeta;
 
 use super::foreign::ForeignPod;
-use super::{Amounts, ClusterIndex, DeletedPod, owner, quantity};
-use crate::lifecycle::containers_seen_ended;
+use super::{Amounts, ClusterIndex, DeletedPod, containers_seen_ended, name_of, owner, quantity};
 
 /// Grace period of a pod without one, s.
 const GRACE: i64 = 30;
 /// A pod seen started this long before its node's reboot was seen ran before the boot. A shorter time is no
 /// proof. Watches of pods and nodes are not synchronized, and a pod bound before a boot may start after it.
 const BEFORE_BOOT: Duration = Duration::from_secs(60);
-
-/// A pod's name in GpuNodes.
-pub fn name_of(meta: &ObjectMeta) -> String {
-    pod_name(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
-}
-
-pub(super) fn name_of_key(key: &ObjectKey) -> String {
-    pod_name(&key.namespace, &key.name)
-}
 
 fn cluster_key(name: &str) -> ObjectKey {
     ObjectKey { namespace: String::new(), name: name.to_owned() }

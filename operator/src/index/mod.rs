@@ -7,6 +7,8 @@
 //! A pod is ours if it has our label **and** a controller reference to that TrainingJob. All others, our
 //! orphans included, are foreign and count as use of their node.
 //!
+//! What single objects say is read here too ([`usable`], [`takes`], [`is_member`]...), without the policy.
+//!
 //! Deleted pods are kept with their last observed state ([`ClusterIndex::gone`]) until the operator has
 //! judged their attempt. A deletion often arrives before the final container states.
 //!
@@ -14,6 +16,8 @@
 
 pub mod foreign;
 mod holding;
+mod nodes;
+mod pods;
 pub mod quantity;
 pub mod store;
 mod templates;
@@ -32,12 +36,12 @@ use andreas_api::slim::{
 };
 use andreas_api::{TrainingJobStatus, names};
 use andreas_runtime::watch::ObjectKey;
-use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use tokio::sync::Notify;
 
 pub use foreign::{ForeignPod, SlimNamespace};
-pub use holding::name_of;
+pub use nodes::{agent_status, broken_gpus, gpu_memory, usable, whole_gpus};
+pub use pods::{containers_seen_ended, controller, is_member, job_label, name_of, number, owner, takes};
 pub use quantity::Amounts;
 pub use store::Seen;
 use store::{Change, Store};
@@ -115,24 +119,6 @@ pub struct DeletedPod {
 
 /// Maximum remembered deleted pods per job.
 const MAX_GONE: usize = 2_048;
-
-/// Name and UID of the TrainingJob that controls a pod with our label; `None`: not ours.
-pub fn owner(meta: &ObjectMeta) -> Option<(ObjectKey, &str)> {
-    let label = meta.labels.as_ref()?.get(names::LABEL_JOB)?;
-    let owners = meta.owner_references.as_deref().unwrap_or_default();
-    let owner = owners.iter().find(|owner| owner.controller == Some(true))?;
-    let group = owner.api_version.split_once('/').map(|(group, _)| group);
-    let ours = owner.kind == "TrainingJob" && group == Some(names::GROUP) && owner.name == *label;
-    ours.then(|| {
-        let namespace = meta.namespace.clone().unwrap_or_default();
-        (ObjectKey { namespace, name: owner.name.clone() }, owner.uid.as_str())
-    })
-}
-
-/// The number in one of our labels.
-pub fn number(meta: &ObjectMeta, label: &str) -> Option<i64> {
-    meta.labels.as_ref()?.get(label)?.parse().ok()
-}
 
 impl ClusterIndex {
     /// An empty index.
@@ -433,28 +419,6 @@ fn remove<K: Ord + Clone>(map: &mut BTreeMap<K, BTreeSet<ObjectKey>>, at: &K, ke
 fn nodes_of(job: &SlimTrainingJob) -> &[String] {
     let allocation = job.status.as_ref().and_then(|status| status.allocation.as_ref());
     allocation.map(|allocation| allocation.nodes.as_slice()).unwrap_or_default()
-}
-
-/// The job named in a pod's label.
-pub fn job_label(meta: &ObjectMeta) -> Option<ObjectKey> {
-    let name = meta.labels.as_ref()?.get(names::LABEL_JOB)?.clone();
-    Some(ObjectKey { namespace: meta.namespace.clone().unwrap_or_default(), name })
-}
-
-/// A pod's node and its use there; `None` if it is not bound or has ended.
-pub fn takes(pod: &SlimPod) -> Option<(&str, Amounts)> {
-    let node = pod.spec.node_name.as_deref()?;
-    let ended = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
-    (!ended).then(|| (node, quantity::pod(&pod.spec)))
-}
-
-/// Whether two states of a node are equal for plans and runs.
-fn same_node(a: &SlimNode, b: &SlimNode) -> bool {
-    a.labels() == b.labels()
-        && a.annotations() == b.annotations()
-        && a.metadata.deletion_timestamp == b.metadata.deletion_timestamp
-        && a.spec == b.spec
-        && a.status == b.status
 }
 
 #[cfg(test)]

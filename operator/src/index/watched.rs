@@ -10,9 +10,11 @@ use andreas_api::slim::{
 };
 use andreas_runtime::watch::{Index, ObjectKey};
 
+use super::ClusterIndex;
 use super::foreign::{ForeignPod, SlimNamespace};
+use super::nodes::same_node;
+use super::pods::name_of_key;
 use super::store::{Change, Seen};
-use super::{ClusterIndex, same_node};
 
 impl Index<SlimTrainingJob> for ClusterIndex {
     fn rewound(&mut self) {
@@ -69,7 +71,7 @@ impl Index<ForeignPod> for ClusterIndex {
             Change::Newer { old } => Some(old),
         };
         let new = self.foreign.get(&key).cloned();
-        self.vanished.appeared(&super::holding::name_of_key(&key));
+        self.vanished.appeared(&name_of_key(&key));
         let takes = |pod: &ForeignPod| pod.takes.clone();
         let (before, after) = (old.as_deref().and_then(takes), new.as_deref().and_then(takes));
         if before == after {

@@ -14,6 +14,7 @@ use super::member::Members;
 use super::observed::Observed;
 use super::sight::{self, Sight};
 use super::status::{self, ConditionUpdate, ConditionValue};
+use crate::instants;
 
 /// Minimum seconds between two texts of the same waiting reason.
 const WORDS_STAY: i64 = 60;
@@ -56,7 +57,7 @@ impl<'a> Draft<'a> {
     }
 
     pub fn now(&self) -> Time {
-        status::time(self.o.now)
+        instants::time(self.o.now)
     }
 
     /// Requeues the job at `at`. An instant in the past is ignored: its work is done or waits for an event.
@@ -95,7 +96,7 @@ impl<'a> Draft<'a> {
     pub fn wait_for(&mut self, reason: Reason, message: &str) {
         let said = status::condition(&self.status.conditions, condition::SCHEDULED);
         let said = said.filter(|c| c.status == "False" && c.reason == reason.as_str());
-        let renewed = status::after(self.o.last_write, WORDS_STAY);
+        let renewed = instants::after(self.o.last_write, WORDS_STAY);
         if let Some(said) = said.filter(|_| renewed > self.o.now)
             && self.status.reason.as_deref() == Some(reason.as_str())
         {
@@ -167,7 +168,7 @@ impl<'a> Draft<'a> {
         // An unbound pod must not be bound any more: its label no longer matches.
         allocation.generation = generation;
         if allocation.bound_time.is_none() {
-            allocation.bound_time = bound.map(status::time);
+            allocation.bound_time = bound.map(instants::time);
         }
         self.status.stop = Some(StopRequest {
             attempt: allocation.attempt,
@@ -194,7 +195,7 @@ impl<'a> Draft<'a> {
             };
             let seconds =
                 FIRST_AVOIDANCE.saturating_mul(1 << (times - 1).clamp(0, 12)).min(LONGEST_AVOIDANCE);
-            let until = status::time(status::after(self.o.now, seconds));
+            let until = instants::time(instants::after(self.o.now, seconds));
             self.status.avoid.retain(|a| a.node != *node);
             self.status.avoid.push(AvoidedNode { node: node.clone(), times, until });
         }
@@ -274,7 +275,7 @@ impl<'a> Draft<'a> {
 
     /// Until this instant, changes of texts and forecasts alone are not written.
     fn quiet_until(&self) -> Timestamp {
-        status::after(self.o.last_write, self.o.settings.quiet_seconds.max(0))
+        instants::after(self.o.last_write, self.o.settings.quiet_seconds.max(0))
     }
 
     /// Drops changes of texts alone while the status is throttled.
@@ -330,7 +331,7 @@ impl<'a> Draft<'a> {
     fn on_time(&mut self) {
         let Some(deadline) = self.status.deadline.clone() else { return self.unsay(condition::ON_TIME) };
         if let Some(done) = self.status.completion_time.clone() {
-            let late = status::seconds_between(deadline.0, done.0);
+            let late = instants::seconds_between(deadline.0, done.0);
             return if late <= 0 {
                 self.say(
                     condition::ON_TIME,
@@ -404,7 +405,8 @@ impl<'a> Draft<'a> {
             m.live.is_some_and(|p| !super::member::is_over(p))
                 && self.o.nodes.get(m.node).is_some_and(|f| !f.ready)
         });
-        (!silent).then(|| status::after(since, super::pods::grace_seconds(&self.o.job.spec)).max(self.o.now))
+        (!silent)
+            .then(|| instants::after(since, super::pods::grace_seconds(&self.o.job.spec)).max(self.o.now))
     }
 }
 
@@ -422,8 +424,8 @@ fn moved(
     match (&old.finish_time, &new.finish_time) {
         (None, None) => false,
         (Some(old), Some(new)) => {
-            let left = status::seconds_between(now, new.0).max(1);
-            status::seconds_between(old.0, new.0).abs() >= (left / 10).max(60)
+            let left = instants::seconds_between(now, new.0).max(1);
+            instants::seconds_between(old.0, new.0).abs() >= (left / 10).max(60)
         }
         _ => true,
     }

@@ -14,7 +14,8 @@ use super::action::{Action, DeleteReason, ProfileUpdate};
 use super::draft::Draft;
 use super::judge::Judgement;
 use super::member::{Members, is_over, number};
-use super::status::{self, ConditionValue, after, energy_text, money_text, seconds_between};
+use super::status::{self, ConditionValue, energy_text, money_text};
+use crate::instants::{self, after, seconds_between};
 
 /// Maximum attempts in a status's history.
 const HISTORY: usize = 16;
@@ -66,7 +67,7 @@ fn ended_at(d: &Draft<'_>, members: &Members<'_>, allocation: &Allocation) -> Ti
     let all: Option<Vec<_>> = members.gang.iter().map(|m| m.ending(container)?.at).collect();
     let last = all.and_then(|all| all.into_iter().max()).unwrap_or(d.o.now);
     let from = allocation.running_time.as_ref().unwrap_or(&allocation.since).0;
-    status::time(last.clamp(from, d.o.now.max(from)))
+    instants::time(last.clamp(from, d.o.now.max(from)))
 }
 
 fn remember(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgement, ended: Time) {
@@ -248,7 +249,7 @@ fn wait_again(d: &mut Draft<'_>, judgement: &Judgement) {
         },
         _ => 0,
     };
-    d.status.not_before = (pause > 0).then(|| status::time(after(d.o.now, pause)));
+    d.status.not_before = (pause > 0).then(|| instants::time(after(d.o.now, pause)));
     let reason = match judgement.reason {
         Reason::Stopping | Reason::Suspended => Reason::NotPlannedYet,
         reason => reason,

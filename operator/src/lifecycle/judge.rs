@@ -13,10 +13,12 @@ use andreas_api::training_job::{Allocation, Progress, StopRequest};
 use andreas_api::{Outcome, Reason};
 use jiff::Timestamp;
 
-use super::member::{Member, Members, booted_since, containers_seen_ended, is_over, proof_of_death};
+use super::member::{Member, Members, booted_since, is_over, proof_of_death};
 use super::observed::Observed;
 use super::sight::Sight;
-use super::status::{after, last_line, percent_text};
+use super::status::{last_line, percent_text};
+use crate::index::containers_seen_ended;
+use crate::instants::after;
 
 /// Assumed clock skew between nodes and API server, s.
 pub const SKEW: i64 = 5;

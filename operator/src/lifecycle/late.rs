@@ -10,7 +10,8 @@ use super::action::Action;
 use super::draft::Draft;
 use super::judge::Judgement;
 use super::member::{Member, Members};
-use super::status::{self, after, duration_text, last_line};
+use super::status::{self, duration_text, last_line};
+use crate::instants::after;
 
 /// Maximum `startTimeout`, s; the schema has the same limit.
 const LONGEST_START: i64 = 4 * 3600;

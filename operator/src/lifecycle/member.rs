@@ -9,16 +9,8 @@ use jiff::Timestamp;
 
 use super::observed::{DeletedPodView, NodeFact, Observed};
 use super::pods::ANNOTATION_BOOT_ID;
-use super::status::{after, seconds_between};
-
-/// A pod is ours if it has our label **and** a controller reference to this object's UID. A label alone may
-/// be forged; an owner alone may be orphaned or relabelled.
-pub fn is_member(pod: &SlimPod, job: &SlimTrainingJob) -> bool {
-    let (Some(uid), Some(name)) = (&job.metadata.uid, &job.metadata.name) else { return false };
-    controller(pod).is_some_and(|(kind, owner_name, owner_uid)| {
-        kind == "TrainingJob" && owner_name == name && owner_uid == uid
-    }) && label(pod, names::LABEL_JOB_UID) == Some(uid)
-}
+use crate::index::{containers_seen_ended, controller, is_member, name_of};
+use crate::instants::{after, seconds_between};
 
 /// A pod of an older object of the same name. It may still write the checkpoint and hold GPUs.
 fn is_of_older(pod: &SlimPod, job: &SlimTrainingJob) -> bool {
@@ -26,14 +18,6 @@ fn is_of_older(pod: &SlimPod, job: &SlimTrainingJob) -> bool {
     controller(pod).is_some_and(|(kind, owner_name, owner_uid)| {
         kind == "TrainingJob" && owner_name == name && owner_uid != uid
     }) && label(pod, names::LABEL_JOB) == Some(name)
-}
-
-fn controller(pod: &SlimPod) -> Option<(&str, &str, &str)> {
-    let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();
-    owners
-        .iter()
-        .find(|o| o.controller == Some(true))
-        .map(|o| (o.kind.as_str(), o.name.as_str(), o.uid.as_str()))
 }
 
 pub(super) fn label<'a>(pod: &'a SlimPod, key: &str) -> Option<&'a String> {
@@ -220,21 +204,11 @@ pub(super) struct Ending<'a> {
     pub terminated: Option<&'a SlimTerminated>,
 }
 
-/// Every started container was seen terminated.
-pub fn containers_seen_ended(pod: &SlimPod) -> bool {
-    let all = || pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses);
-    all().next().is_some()
-        && all().all(|s| s.state.running.is_none())
-        && pod.status.container_statuses.iter().any(|s| s.state.terminated.is_some())
-}
-
 /// The node's agent, asked after the deletion was seen, reports no GPU held by the pod.
 fn agent_sees_unheld(gone: &DeletedPodView<'_>, o: &Observed<'_>) -> bool {
     let pod = gone.last;
     let agent = pod.spec.node_name.as_ref().and_then(|n| o.nodes.get(n)).and_then(|f| f.agent.as_ref());
-    agent.is_some_and(|agent| {
-        agent.looked > gone.look && !agent.holders.contains(&crate::index::name_of(&pod.metadata))
-    })
+    agent.is_some_and(|agent| agent.looked > gone.look && !agent.holders.contains(&name_of(&pod.metadata)))
 }
 
 /// The pods of a job, by their relation to it.

@@ -67,7 +67,7 @@ mod template;
 mod tests;
 
 pub use action::{Action, Claim, DeleteReason, EventNote, ProfileUpdate, Step};
-pub use member::{containers_seen_ended, is_member, pod_in_use};
+pub use member::pod_in_use;
 pub use observed::{
     Admitted, AgentFact, Backoff, Creation, CreationOutcome, DecisionFor, DeletedPodView, EnergyView,
     LateEnergy, NodeFact, Observed, Planned, PolicyView, ProgressEndpoint, Settings, Verdict,

@@ -10,8 +10,9 @@ use super::judge::{Case, Judgement, SKEW};
 use super::member::{Member, Members, is_over, proof_of_death};
 use super::observed::Planned;
 use super::sight::Sight;
-use super::status::{self, ConditionValue, after, allocation_text, duration_text};
+use super::status::{self, ConditionValue, allocation_text, duration_text};
 use super::{start, stop};
+use crate::instants::{self, after};
 
 /// Seconds that members may run after the first of their gang has finished.
 const FINISHED_APART: i64 = 600;
@@ -26,10 +27,10 @@ pub(super) fn begin(d: &mut Draft<'_>, started: Timestamp, bound: Option<Timesta
     let earliest = bound.map_or(allocation.since.0, |bound| bound.max(allocation.since.0));
     let can_be = (after(earliest, -SKEW)..=after(now, SKEW)).contains(&started);
     let started = if can_be { started.clamp(earliest.min(now), now) } else { now };
-    let started = status::time(started.max(allocation.since.0));
+    let started = instants::time(started.max(allocation.since.0));
     allocation.running_time = Some(started.clone());
     if allocation.bound_time.is_none() {
-        allocation.bound_time = bound.map(status::time);
+        allocation.bound_time = bound.map(instants::time);
     }
     let text = allocation_text(allocation);
     let nodes = allocation.nodes.clone();
@@ -179,7 +180,7 @@ pub(super) fn silent(d: &mut Draft<'_>, allocation: &Allocation, members: &Membe
     }
     let texts: Vec<String> = silent
         .iter()
-        .map(|(node, since)| format!("node {node} is silent since {}", status::time(*since).0))
+        .map(|(node, since)| format!("node {node} is silent since {}", instants::time(*since).0))
         .collect();
     let text = texts.join(", ");
     if stop::may_restart(d.o) && d.status.phase != Phase::Stopping {

@@ -14,8 +14,9 @@ use super::judge::{Case, Judgement};
 use super::member::{Member, Members, is_over, number, proof_of_death};
 use super::observed::{CreationOutcome, Observed, Planned};
 use super::sight::Sight;
-use super::status::{self, ConditionValue, after, allocation_text};
+use super::status::{self, ConditionValue, allocation_text};
 use super::{late, pods, run, stop, template};
+use crate::instants::after;
 
 /// An agent without an answer for this long, ms, is dead and its settings are restored. Its setter restores
 /// them after half a minute without a heartbeat.

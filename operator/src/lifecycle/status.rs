@@ -1,28 +1,14 @@
-//! Conditions and texts of a status. A condition's transition time changes only with its status. Instants are
-//! cut to whole seconds, as JSON keeps them.
+//! Conditions and texts of a status. A condition's transition time changes only with its status.
 
 use andreas_api::Reason;
-use andreas_api::training_job::{Allocation, TrainingJobSpec};
-use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use andreas_api::training_job::Allocation;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use crate::instants::time;
 
 /// Longest text in a status, bytes.
 const LONGEST: usize = 1024;
-
-/// An instant as a status keeps it: whole seconds.
-pub fn time(at: Timestamp) -> Time {
-    Time(Timestamp::from_second(at.as_second()).unwrap_or(at))
-}
-
-/// This many seconds later, saturating at the maximum timestamp.
-pub fn after(at: Timestamp, seconds: i64) -> Timestamp {
-    at.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX)
-}
-
-/// Seconds from one instant to another, negative where it is earlier.
-pub fn seconds_between(from: Timestamp, to: Timestamp) -> i64 {
-    to.as_second().saturating_sub(from.as_second())
-}
 
 /// The text, cut at a character boundary to the maximum status length.
 pub fn bounded(text: &str) -> String {
@@ -39,15 +25,6 @@ pub fn bounded(text: &str) -> String {
 /// The last non-empty line, bounded.
 pub fn last_line(text: &str) -> String {
     bounded(text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default())
-}
-
-/// The deadline as an instant: given by the user, or creation plus the given duration.
-pub fn deadline(spec: &TrainingJobSpec, created: Option<&Time>) -> Option<Time> {
-    if let Some(deadline) = &spec.deadline {
-        return Some(time(deadline.0));
-    }
-    let seconds = spec.deadline_after.as_ref()?.seconds()?;
-    Some(time(after(created?.0, seconds)))
 }
 
 /// Node names as one text.

@@ -5,7 +5,8 @@ use andreas_api::Phase;
 use super::action::Step;
 use super::draft::Draft;
 use super::observed::Observed;
-use super::{cancel, end, run, start, status, stop};
+use super::{cancel, end, run, start, stop};
+use crate::instants;
 
 /// Maximum phases in one step: Pending, Starting, Running, Stopping, Pending again, Suspended.
 const MOST_PHASES: usize = 8;
@@ -19,7 +20,7 @@ pub fn step(observed: &Observed<'_>) -> Step {
         return d.finish();
     }
     d.status.observed_generation = metadata.generation;
-    d.status.deadline = status::deadline(&observed.job.spec, metadata.creation_timestamp.as_ref());
+    d.status.deadline = instants::deadline(&observed.job.spec, metadata.creation_timestamp.as_ref());
     end::correct(&mut d);
     for _ in 0..MOST_PHASES {
         let phase = d.status.phase;

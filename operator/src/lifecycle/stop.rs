@@ -10,8 +10,8 @@ use super::draft::Draft;
 use super::judge::Case;
 use super::member::{Members, is_over};
 use super::observed::{Observed, Planned};
-use super::status::after;
 use super::{end, run, start};
+use crate::instants::after;
 
 /// The user suspended the job or no longer allows its allocation.
 pub(super) fn asked_by_user(d: &mut Draft<'_>, allocation: &Allocation) -> bool {

@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use super::action::Action;
 use super::draft::Draft;
 use super::pods;
-use super::status::{self, ConditionValue, after};
+use super::status::{self, ConditionValue};
+use crate::instants::{self, after};
 
 /// Seconds between dry runs of a refused template: initial and maximum.
 const FIRST_RETRY: i64 = 1;
@@ -135,7 +136,7 @@ fn single_node_claim(d: &mut Draft<'_>) -> Option<String> {
 /// Retries after as long as it has been refused, 1 s to 5 min. A refusal in a namespace without its service
 /// account yet may be accepted soon.
 fn retry(d: &mut Draft<'_>, tried: Timestamp, since: Timestamp, gpus: i32) {
-    let pause = status::seconds_between(since, tried).clamp(FIRST_RETRY, LONGEST_RETRY);
+    let pause = instants::seconds_between(since, tried).clamp(FIRST_RETRY, LONGEST_RETRY);
     let due = after(tried, pause);
     if due <= d.o.now { try_worker(d, gpus) } else { d.look_at(due) }
 }

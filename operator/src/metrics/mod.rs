@@ -37,9 +37,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use crate::instants::deadline;
 use crate::learner::Fit;
 use crate::lifecycle::ProfileUpdate;
-use crate::lifecycle::status::deadline;
 use crate::snapshot::Table;
 use learning::{Learning, Quantity};
 use state::State;

@@ -21,9 +21,9 @@ use super::{LastValues, list, seconds};
 use crate::bill::attempt_energy;
 use crate::budget;
 use crate::executor::Shared;
-use crate::index::{Amounts, ClusterIndex};
-use crate::lifecycle::status::deadline;
-use crate::snapshot::{Exclusion, Inventory, NodeUse, gpu_type, usable};
+use crate::index::{Amounts, ClusterIndex, usable};
+use crate::instants::deadline;
+use crate::snapshot::{Exclusion, Inventory, NodeUse, gpu_type};
 
 /// Risks of a job as in its prediction; `Unknown` before the first one.
 const RISKS: [&str; 6] = ["None", "Low", "Medium", "High", "Late", "Unknown"];

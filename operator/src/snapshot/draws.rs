@@ -22,11 +22,9 @@ use andreas_planner::{Estimate, LimitsCount};
 use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 
-use super::agent_status;
 use super::boards::board;
 use super::tables::Types;
-use crate::index::{ClusterIndex, name_of, number};
-use crate::lifecycle::is_member;
+use crate::index::{ClusterIndex, agent_status, is_member, name_of, number};
 
 /// Running time of all workers before a run counts as measured. Agents report at least once a minute, and the
 /// first reports may show an idle GPU.

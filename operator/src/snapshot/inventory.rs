@@ -25,12 +25,10 @@ use andreas_api::names::{
     LABEL_MIG_CAPABLE, MIG_PREFIX,
 };
 use andreas_api::slim::SlimNode;
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 
 use super::boards;
-use super::nodes::agent_status;
-use crate::index::{ClusterIndex, quantity};
+use crate::index::{ClusterIndex, agent_status, quantity, whole_gpus};
 
 /// Resource name of shared GPUs if the device plug-in renames them.
 const SHARED_RESOURCE: &str = "nvidia.com/gpu.shared";
@@ -247,13 +245,6 @@ pub fn gpu_type<'a>(node: &'a SlimNode, policy: &EnergyPolicySpec) -> Option<&'a
         .filter_map(|label| labels.get(label))
         .map(String::as_str)
         .find(|value| !NO_TYPES.contains(value))
-}
-
-/// GPUs offered by the device plug-in. During its restart the kubelet keeps them in `capacity` for five
-/// minutes.
-pub fn whole_gpus(node: &SlimNode) -> u64 {
-    let of = |amounts: &BTreeMap<String, Quantity>| amounts.get(GPU_RESOURCE).map_or(0, quantity::units);
-    of(&node.status.allocatable).max(of(&node.status.capacity))
 }
 
 fn selected(node: &SlimNode, policy: &EnergyPolicySpec) -> bool {

@@ -20,9 +20,10 @@ use super::nodes::Cluster;
 use super::tables::{Table, profile_key};
 use super::volumes::Volumes;
 use super::worker::{self, WorkerSpecs};
-use super::{Holding, admits, draws, job_id, node_name, nodes, rules};
+use super::{Holding, admits, draws, job_id, node_name, rules};
 use crate::forecast::Outlook;
-use crate::index::{ClusterIndex, job_label, number};
+use crate::index::{ClusterIndex, gpu_memory, job_label, number};
+use crate::instants;
 use crate::lifecycle::{Admitted, Claim};
 
 /// Which jobs hold what, so that their pods are not counted twice.
@@ -213,9 +214,7 @@ impl Requirements {
             let key = ObjectKey { namespace: String::new(), name: name.clone() };
             cluster.usable.contains(name)
                 && given.index.nodes.get(&key).is_some_and(|node| {
-                    gpus.memory_fits(nodes::gpu_memory(node))
-                        && admits::admits(spec, node)
-                        && volumes.admit(node)
+                    gpus.memory_fits(gpu_memory(node)) && admits::admits(spec, node) && volumes.admit(node)
                 })
         };
         let list = |names: Vec<NodeName>| (names.len() < cluster.nodes.len()).then(|| names.into());
@@ -290,8 +289,7 @@ pub(super) fn job(
         id: job_id(key),
         namespace: NamespaceName::new(key.namespace.as_str()),
         submit: time(created),
-        deadline: crate::lifecycle::status::deadline(spec, job.metadata.creation_timestamp.as_ref())
-            .map(|d| time(d.0)),
+        deadline: instants::deadline(spec, job.metadata.creation_timestamp.as_ref()).map(|d| time(d.0)),
         weight: rules::late_rate(policy, rules::bounded_weight(index, &key.namespace, spec.weight)),
         epochs_left: outlook.epochs_left.max(1e-3),
         estimates,
@@ -375,7 +373,7 @@ fn looking(
     {
         return rows;
     }
-    let deadline = crate::lifecycle::status::deadline(spec, job.metadata.creation_timestamp.as_ref());
+    let deadline = instants::deadline(spec, job.metadata.creation_timestamp.as_ref());
     let lateness = rules::lateness(policy);
     // A job without a deadline has no tardiness or miss; its turnaround counts at least a tenth.
     let share =

@@ -50,7 +50,6 @@ use crate::ledger::{Ledger, NextPlacement};
 use crate::lifecycle::Claim;
 
 pub use inventory::{Exclusion, Inventory, NodeUse, gpu_type};
-pub use nodes::{agent_status, broken_gpus, usable};
 pub use tables::{Table, Tables};
 pub use volumes::single_node_claim;
 

@@ -3,34 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use andreas_api::GpuNodeStatus;
-use andreas_api::gpu_node::GpuCondition;
-use andreas_api::names::LABEL_GPU_MEMORY;
 use andreas_api::slim::SlimNode;
 use andreas_core::{GpuType, Watts};
 use andreas_planner::{Node, Resources};
 use andreas_runtime::watch::ObjectKey;
-use kube::ResourceExt;
 
 use super::boards::{Board, board};
-use super::inventory::{Exclusion, Inventory, gpu_type, whole_gpus};
+use super::inventory::{Exclusion, Inventory, gpu_type};
 use super::jobs::Holders;
 use super::limits;
 use super::tables::Types;
 use super::{gpus, node_name};
 use crate::index::quantity::HOST_PORT;
-use crate::index::{Amounts, ClusterIndex, name_of, owner, takes};
-
-/// Memory of one GPU, MiB; 0 without a label.
-pub fn gpu_memory(node: &SlimNode) -> i64 {
-    node.labels().get(LABEL_GPU_MEMORY).and_then(|text| text.parse().ok()).unwrap_or(0)
-}
-
-/// A worker may be placed there now: ready, not cordoned, not being deleted.
-pub fn usable(node: &SlimNode) -> bool {
-    let ready = node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
-    ready && !node.spec.unschedulable && node.metadata.deletion_timestamp.is_none()
-}
+use crate::index::{
+    Amounts, ClusterIndex, agent_status, broken_gpus, gpu_memory, name_of, owner, takes, usable, whole_gpus,
+};
 
 /// The nodes of a snapshot.
 #[derive(Default)]
@@ -166,34 +153,6 @@ fn leftovers(index: &ClusterIndex, holders: &Holders) -> BTreeMap<String, Amount
         }
     }
     sums
-}
-
-/// Status of a node's agent; `None`: no agent, or it has ended.
-pub fn agent_status<'a>(index: &'a ClusterIndex, key: &ObjectKey) -> Option<&'a GpuNodeStatus> {
-    let status = index.gpu_nodes.get(key)?.status.as_ref()?;
-    status.agent_version.is_some().then_some(status)
-}
-
-/// GPUs that must not be used but are still allocatable. `ours` says by pod name whether the caller counts a
-/// pod's GPUs as free or held by jobs. All others' GPUs are in use anyway, broken or not.
-///
-/// The device plug-in removes broken GPUs from `allocatable` and leaves them in `capacity`. The agent names
-/// them too, at another time or for other reasons. Which ones the plug-in removed is unknown, so as many as
-/// possible are assumed the same.
-pub fn broken_gpus(
-    index: &ClusterIndex,
-    key: &ObjectKey,
-    node: &SlimNode,
-    ours: impl Fn(&str) -> bool,
-) -> u64 {
-    let gpus = agent_status(index, key).map(|status| status.gpus.as_slice()).unwrap_or_default();
-    let broken = gpus.iter().filter(|gpu| gpu.state == GpuCondition::Unhealthy);
-    let (of_others, open): (Vec<_>, Vec<_>) =
-        broken.partition(|gpu| gpu.holder.as_deref().is_some_and(|pod| !ours(pod)));
-    let capacity = Amounts::of(&node.status.capacity).gpus;
-    let taken_out = capacity.saturating_sub(Amounts::of(&node.status.allocatable).gpus);
-    let taken_out_of_ours = taken_out.saturating_sub(of_others.len() as u64);
-    (open.len() as u64).saturating_sub(taken_out_of_ours)
 }
 
 /// Draw of GPUs held by foreign pods, as reported by the agent. Bounded by the node's number of GPUs and the

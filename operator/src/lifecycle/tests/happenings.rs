@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::Value;
 
 use super::world::*;
-use crate::lifecycle::status::after;
+use crate::instants::after;
 use crate::lifecycle::*;
 
 impl World {

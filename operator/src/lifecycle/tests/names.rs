@@ -2,6 +2,7 @@ use andreas_api::{Outcome, Phase};
 use serde_json::{Value, json};
 
 use super::world::*;
+use crate::index::is_member;
 use crate::lifecycle::*;
 
 fn owner(uid: &str) -> Value {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::instants::after;
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use andreas_api::training_job::Prediction;
 use andreas_api::{Outcome, Phase, Reason, TrainingJobStatus, names};
@@ -11,7 +12,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde_json::{Value, json};
 
 pub use super::parts::*;
-use crate::lifecycle::status::after;
 use crate::lifecycle::*;
 
 /// Seconds since the start of the test.

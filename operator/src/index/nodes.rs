@@ -1,0 +1,69 @@
+//! What one node says: whether it takes workers, its GPUs, and its agent's report.
+
+use std::collections::BTreeMap;
+
+use andreas_api::GpuNodeStatus;
+use andreas_api::gpu_node::GpuCondition;
+use andreas_api::names::{GPU_RESOURCE, LABEL_GPU_MEMORY};
+use andreas_api::slim::SlimNode;
+use andreas_runtime::watch::ObjectKey;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::ResourceExt;
+
+use super::ClusterIndex;
+use super::quantity::{self, Amounts};
+
+/// A worker may be placed there now: ready, not cordoned, not being deleted.
+pub fn usable(node: &SlimNode) -> bool {
+    let ready = node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
+    ready && !node.spec.unschedulable && node.metadata.deletion_timestamp.is_none()
+}
+
+/// GPUs offered by the device plug-in. During its restart the kubelet keeps them in `capacity` for five
+/// minutes.
+pub fn whole_gpus(node: &SlimNode) -> u64 {
+    let of = |amounts: &BTreeMap<String, Quantity>| amounts.get(GPU_RESOURCE).map_or(0, quantity::units);
+    of(&node.status.allocatable).max(of(&node.status.capacity))
+}
+
+/// Memory of one GPU, MiB; 0 without a label.
+pub fn gpu_memory(node: &SlimNode) -> i64 {
+    node.labels().get(LABEL_GPU_MEMORY).and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+/// Status of a node's agent; `None`: no agent, or it has ended.
+pub fn agent_status<'a>(index: &'a ClusterIndex, key: &ObjectKey) -> Option<&'a GpuNodeStatus> {
+    let status = index.gpu_nodes.get(key)?.status.as_ref()?;
+    status.agent_version.is_some().then_some(status)
+}
+
+/// GPUs that must not be used but are still allocatable. `ours` says by pod name whether the caller counts a
+/// pod's GPUs as free or held by jobs. All others' GPUs are in use anyway, broken or not.
+///
+/// The device plug-in removes broken GPUs from `allocatable` and leaves them in `capacity`. The agent names
+/// them too, at another time or for other reasons. Which ones the plug-in removed is unknown, so as many as
+/// possible are assumed the same.
+pub fn broken_gpus(
+    index: &ClusterIndex,
+    key: &ObjectKey,
+    node: &SlimNode,
+    ours: impl Fn(&str) -> bool,
+) -> u64 {
+    let gpus = agent_status(index, key).map(|status| status.gpus.as_slice()).unwrap_or_default();
+    let broken = gpus.iter().filter(|gpu| gpu.state == GpuCondition::Unhealthy);
+    let (of_others, open): (Vec<_>, Vec<_>) =
+        broken.partition(|gpu| gpu.holder.as_deref().is_some_and(|pod| !ours(pod)));
+    let capacity = Amounts::of(&node.status.capacity).gpus;
+    let taken_out = capacity.saturating_sub(Amounts::of(&node.status.allocatable).gpus);
+    let taken_out_of_ours = taken_out.saturating_sub(of_others.len() as u64);
+    (open.len() as u64).saturating_sub(taken_out_of_ours)
+}
+
+/// Whether two states of a node are equal for plans and runs.
+pub(super) fn same_node(a: &SlimNode, b: &SlimNode) -> bool {
+    a.labels() == b.labels()
+        && a.annotations() == b.annotations()
+        && a.metadata.deletion_timestamp == b.metadata.deletion_timestamp
+        && a.spec == b.spec
+        && a.status == b.status
+}
