@@ -1,4 +1,4 @@
-//! The start of a test bed: who is started when, and how it is known that each is ready.
+//! The start of a test bed: who is started when.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,28 +6,29 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
-use kube::api::Api;
-use tracing::instrument::WithSubscriber as _;
-use tracing::subscriber::NoSubscriber;
-
+use crate::builder::Builder;
 use crate::components::{self, AUDIT_POLICY, Component, Layout, Ports};
-use crate::identity;
+use crate::error::TestbedError;
+use crate::kubeconfig;
 use crate::pki::Pki;
-use crate::ports::{NoFreePort, PortLease};
+use crate::ports::NoFreePort;
 use crate::process::{Process, ProcessError, ProcessSpec};
 use crate::programs::Programs;
+use crate::ready::{wait_default_account, wait_readyz, wait_serving};
 use crate::sandbox::Sandbox;
-use crate::scheduler::SchedulerConfig;
-use crate::testbed::{Builder, Kubelets, START_LIMIT, Testbed, TestbedError};
+use crate::testbed::Testbed;
 
 /// A port leased by us can still be taken by a stranger between the lease and the listening.
 const ATTEMPTS: usize = 4;
 /// Numbers the sockets of this process that lie outside their test bed's folder.
 static SOCKETS: AtomicU32 = AtomicU32::new(0);
 
-pub(crate) async fn start(builder: Builder) -> Result<Testbed, TestbedError> {
-    start_on(builder, Ports::take).await
+impl Builder {
+    /// Starts everything; returns when `/readyz` is ok and, with a controller-manager, the default service account and
+    /// its CA ConfigMap exist.
+    pub async fn start(self) -> Result<Testbed, TestbedError> {
+        start_on(self, Ports::take).await
+    }
 }
 
 async fn start_on(
@@ -82,13 +83,13 @@ impl Start {
         let Self { programs, layout, pki, .. } = self;
         let server = components::url("https", &ports.api_server);
         let identity = |name: &str, user: &str, group| {
-            identity::user_kubeconfig(pki, &layout.kubeconfig(name), &server, user, group)
+            kubeconfig::user_kubeconfig(pki, &layout.kubeconfig(name), &server, user, group)
         };
         let admin = identity("admin", "testbed-admin", Some("system:masters"))?;
         identity("controller-manager", "system:kube-controller-manager", None)?;
         let scheduler = identity("scheduler", "system:kube-scheduler", None)?;
         if let Some(config) = &self.builder.scheduler {
-            write_scheduler_config(layout, Component::Scheduler.name(), config, &scheduler)?;
+            config.write(&layout.scheduler_config(Component::Scheduler.name()), &scheduler)?;
         }
         let serving = pki.api_server()?;
 
@@ -98,7 +99,7 @@ impl Start {
         let etcd = self.launch(&mut processes, Component::Etcd, components::etcd(programs, layout, ports))?;
         let spec = components::api_server(programs, layout, ports, pki, &serving);
         let api_server = self.launch(&mut processes, Component::ApiServer, spec)?;
-        let client = identity::client(&admin).await?;
+        let client = kubeconfig::client(&admin).await?;
         wait_serving(&etcd, Component::Etcd, ports).await?;
         wait_readyz(&api_server, &client).await?;
         tracing::debug!(after = ?started.elapsed(), "API server ready");
@@ -161,62 +162,6 @@ impl Start {
     }
 }
 
-/// Waits until a component itself says that it serves; an open port alone could be a stranger's.
-pub(crate) async fn wait_serving(
-    process: &Process,
-    component: Component,
-    ports: &Ports,
-) -> Result<(), TestbedError> {
-    let port = match component {
-        Component::Etcd => {
-            let address = format!("127.0.0.1:{}", ports.etcd_client.port());
-            return Ok(process.wait_for_http(&address, "/health", START_LIMIT).await?);
-        }
-        Component::ControllerManager => &ports.controller_manager,
-        Component::Scheduler => &ports.scheduler,
-        Component::ApiServer | Component::Kubelets => return Ok(()),
-    };
-    wait_serving_securely(process, port).await
-}
-
-/// Waits for the line that Kubernetes' programs log once their port is open.
-pub(crate) async fn wait_serving_securely(process: &Process, port: &PortLease) -> Result<(), TestbedError> {
-    let line = format!("Serving securely on 127.0.0.1:{}", port.port());
-    Ok(process.wait_for_log(&line, START_LIMIT).await?)
-}
-
-/// Waits until the API server answers `ok` on `/readyz`.
-pub(crate) async fn wait_readyz(api_server: &Process, client: &kube::Client) -> Result<(), TestbedError> {
-    let ask = || async {
-        let request =
-            http::Request::get("/readyz").body(Vec::new()).expect("a constant request is well formed");
-        // The client would log each refusal, expected here, as an error.
-        let answer = client.request_text(request).with_subscriber(NoSubscriber::new());
-        let answer = tokio::time::timeout(Duration::from_secs(3), answer).await;
-        matches!(answer, Ok(Ok(text)) if text == "ok")
-    };
-    Ok(api_server.wait_until("ready (/readyz)", START_LIMIT, ask).await?)
-}
-
-async fn wait_default_account(controllers: &Process, client: &kube::Client) -> Result<(), TestbedError> {
-    let accounts: Api<ServiceAccount> = Api::default_namespaced(client.clone());
-    let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
-    let both = || async {
-        matches!(accounts.get_opt("default").await, Ok(Some(_)))
-            && matches!(maps.get_opt("kube-root-ca.crt").await, Ok(Some(_)))
-    };
-    Ok(controllers.wait_until("default service account and CA published", START_LIMIT, both).await?)
-}
-
-pub(crate) fn write_scheduler_config(
-    layout: &Layout,
-    name: &str,
-    config: &SchedulerConfig,
-    kubeconfig: &Path,
-) -> Result<(), TestbedError> {
-    write(&layout.scheduler_config(name), &config.render(kubeconfig)?)
-}
-
 fn kubelets_socket(sandbox: &Sandbox) -> Result<PathBuf, TestbedError> {
     let inside = sandbox.folder().join("run/kubelets.sock");
     // The kernel takes 107 bytes; a kept folder may lie deep.
@@ -228,23 +173,6 @@ fn kubelets_socket(sandbox: &Sandbox) -> Result<PathBuf, TestbedError> {
     let outside = std::env::temp_dir().join(name);
     sandbox.also_remove(&outside)?;
     Ok(outside)
-}
-
-pub(crate) fn kubelets_spec(layout: &Layout, kubelets: &Kubelets) -> ProcessSpec {
-    ProcessSpec::new(Component::Kubelets.name(), &kubelets.program)
-        .arg("--kubeconfig")
-        .arg(layout.kubeconfig("admin"))
-        .arg("--control-socket")
-        .arg(&layout.kubelets_socket)
-        .arg("--data-dir")
-        .arg(layout.data.join("kubelets"))
-        .args(&kubelets.args)
-}
-
-/// Waits until the pretend kubelets take commands.
-pub(crate) async fn wait_kubelets(kubelets: &Process, layout: &Layout) -> Result<(), TestbedError> {
-    let connect = || async { tokio::net::UnixStream::connect(&layout.kubelets_socket).await.is_ok() };
-    Ok(kubelets.wait_until("taking commands", START_LIMIT, connect).await?)
 }
 
 fn write(path: &Path, text: &str) -> Result<(), TestbedError> {

@@ -1,5 +1,6 @@
 //! The parts of a test bed and the command lines that start them.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,6 +70,17 @@ impl std::str::FromStr for Component {
             _ => return Err(UnknownComponent(name.to_owned())),
         })
     }
+}
+
+/// The program that plays the nodes' kubelets, started as one more component once the API server is ready.
+///
+/// It is given `--kubeconfig` (the administrator's), `--control-socket` and `--data-dir` before its own arguments.
+#[derive(Debug, Clone)]
+pub struct Kubelets {
+    /// The program.
+    pub program: PathBuf,
+    /// Its further arguments.
+    pub args: Vec<OsString>,
 }
 
 /// The leased ports of one control plane.
@@ -249,6 +261,17 @@ pub(crate) fn scheduler(
         ],
     )
     .holding(port.clone())
+}
+
+pub(crate) fn kubelets(layout: &Layout, kubelets: &Kubelets) -> ProcessSpec {
+    ProcessSpec::new(Component::Kubelets.name(), &kubelets.program)
+        .arg("--kubeconfig")
+        .arg(layout.kubeconfig("admin"))
+        .arg("--control-socket")
+        .arg(&layout.kubelets_socket)
+        .arg("--data-dir")
+        .arg(layout.data.join("kubelets"))
+        .args(&kubelets.args)
 }
 
 pub(crate) fn url(scheme: &str, port: &PortLease) -> String {

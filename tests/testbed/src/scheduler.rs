@@ -38,12 +38,20 @@ pub enum SchedulerConfigError {
     /// It is not a `KubeSchedulerConfiguration`.
     #[error("the scheduler configuration is of kind {0}, not KubeSchedulerConfiguration")]
     Kind(String),
+    /// The file for the process could not be written.
+    #[error("cannot write {path}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
 }
 
 impl SchedulerConfig {
     /// The configuration with the two things that differ between a pod and a plain process put right: the kubeconfig
     /// it speaks with, and no leader election (there is one instance). Everything else stays as given.
-    pub(crate) fn render(&self, kubeconfig: &Path) -> Result<String, SchedulerConfigError> {
+    fn render(&self, kubeconfig: &Path) -> Result<String, SchedulerConfigError> {
         let mut config = match self {
             Self::Default => json!({
                 "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -70,6 +78,13 @@ impl SchedulerConfig {
         config["leaderElection"] = json!({"leaderElect": false});
         // JSON is YAML.
         Ok(format!("{config:#}\n"))
+    }
+
+    /// Writes it as a plain process reads it, which speaks with this kubeconfig.
+    pub(crate) fn write(&self, path: &Path, kubeconfig: &Path) -> Result<(), SchedulerConfigError> {
+        let text = self.render(kubeconfig)?;
+        std::fs::write(path, text)
+            .map_err(|source| SchedulerConfigError::Write { path: path.to_owned(), source })
     }
 }
 

@@ -18,8 +18,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-use super::FaultProxyError;
 use super::answer;
+use super::error::FaultProxyError;
 use super::request::{Asked, Verb};
 use super::rule::Fault;
 use super::shared::Shared;

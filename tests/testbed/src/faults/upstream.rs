@@ -15,7 +15,7 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::FaultProxyError;
+use super::error::FaultProxyError;
 use crate::pki::KeyAndCertificate;
 
 type Sender = SendRequest<Full<Bytes>>;
