@@ -43,6 +43,8 @@ pub const ENV_SPEC: &str = "ANDREAS_NVML_SIM";
 
 /// Most GPUs of one node.
 pub const MAX_GPUS: usize = 64;
+/// Bytes of a text, the final 0 included (`NVML_DEVICE_UUID_V2_BUFFER_SIZE`).
+pub const TEXT: usize = 96;
 
 /// Most processes on one GPU.
 pub const MAX_PROCESSES: usize = 16;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{MAX_GPUS, SimError};
+use crate::{MAX_GPUS, SimError, TEXT};
 
 /// A node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -166,7 +166,7 @@ impl Spec {
             return Err(SimError::Spec(format!("{} GPUs, at most {MAX_GPUS}", self.gpus.len())));
         }
         for (index, gpu) in self.gpus.iter().enumerate() {
-            let text = |text: &str| !text.is_empty() && text.len() < crate::state::TEXT;
+            let text = |text: &str| !text.is_empty() && text.len() < TEXT;
             let powers = 0.0 < gpu.idle_watts
                 && gpu.idle_watts <= gpu.parked_watts
                 && gpu.parked_watts <= gpu.max_watts

@@ -6,10 +6,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::power::{self, Load};
 use crate::spec::{GpuSpec, Spec};
-use crate::{MAX_GPUS, MAX_PROCESSES};
+use crate::{MAX_GPUS, MAX_PROCESSES, TEXT};
 
-/// Bytes of a text, the final 0 included (`NVML_DEVICE_UUID_V2_BUFFER_SIZE`).
-pub const TEXT: usize = 96;
 /// Clients whose death is noticed.
 const MAX_CLIENTS: usize = 32;
 /// Says that the file is filled, and in which layout.
