@@ -35,12 +35,18 @@ prometheus: prepare ## Build Prometheus and promtool once into the cache folder;
 build: prepare ## Build every program of the workspace
 	$(CARGO) build --workspace --bins --locked
 
+# Programs and tests in one go: tests turn on features of dependencies, and programs built without them would have
+# half of the dependencies compiled twice.
+.PHONY: build-tests
+build-tests: prepare
+	$(CARGO) build --workspace --bins --tests --locked
+
 .PHONY: demo
 demo: control-plane build ## The main job: a real control plane, 12 GPU nodes, 40 TrainingJobs of a production trace
-	@$(CARGO) run -q --locked -p andreas-e2e --bin demo -- $(DEMO_ARGS)
+	@$(CARGO) run -q --locked --bin demo -- $(DEMO_ARGS)
 
 .PHONY: test
-test: control-plane prometheus lint supply-chain build ## Everything that must hold: lints, unit tests, and the suites on a real control plane
+test: control-plane prometheus lint supply-chain build-tests ## Everything that must hold: lints, unit tests, and the suites on a real control plane
 	status=0; \
 	$(CRATES) || status=$$?; \
 	$(SCENARIOS) -- --test-threads=4 || status=$$?; \
@@ -51,22 +57,22 @@ check: lint ## Lints and unit tests: before every commit
 	$(CARGO) test --workspace --lib --locked --no-fail-fast
 
 .PHONY: test-crates
-test-crates: control-plane prometheus build ## Every test but the scenarios
+test-crates: control-plane prometheus build-tests ## Every test but the scenarios
 	$(CRATES)
 
 .PHONY: e2e
-e2e: control-plane prometheus build ## Scenarios by the modules of tests/e2e/tests/scenarios, all or some: TESTS="lifecycle faults::outages"
+e2e: control-plane prometheus build-tests ## Scenarios by the modules of tests/e2e/tests/scenarios, all or some: TESTS="lifecycle faults::outages"
 	$(SCENARIOS) -- --test-threads=4 $(addsuffix ::,$(TESTS))
 
 .PHONY: certificates
 certificates: export RENEWAL_SECONDS := 600
 certificates: export RENEWAL_EVERY := 60
-certificates: control-plane build ## Ten minutes of reports and binds while certificates are renewed every minute
+certificates: control-plane build-tests ## Ten minutes of reports and binds while certificates are renewed every minute
 	$(SCENARIOS) -- certificates::no_report --nocapture
 
 .PHONY: faults
 faults: export ANDREAS_LONG := 1
-faults: control-plane build ## What an API server can do to us, at full length: each write interrupted, five minutes away, 300 objects of 1.3 MB
+faults: control-plane build-tests ## What an API server can do to us, at full length: each write interrupted, five minutes away, 300 objects of 1.3 MB
 	$(SCENARIOS) -- faults:: --test-threads=1 --nocapture
 
 .PHONY: upgrade
@@ -76,7 +82,7 @@ upgrade: control-plane build ## 200 running jobs while helm upgrades from an ear
 
 .PHONY: hostile
 hostile: export ANDREAS_LONG := 1
-hostile: control-plane build ## A tenant with an ordinary account does its worst at full size: 20,000 jobs, 300 objects of 1.3 MB, ...
+hostile: control-plane build-tests ## A tenant with an ordinary account does its worst at full size: 20,000 jobs, 300 objects of 1.3 MB, ...
 	$(SCENARIOS) -- hostile_tenant:: --nocapture
 
 .PHONY: soak
