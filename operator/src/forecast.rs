@@ -14,6 +14,7 @@ use andreas_predictor::{Estimate, Source, on_time_probability};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use crate::energy::bill::whole;
 use crate::instants::{deadline, since};
 use crate::ledger::JobMemory;
 use crate::snapshot::tables::Table;
@@ -251,10 +252,6 @@ fn risk(probability: Option<f64>, late: bool) -> &'static str {
         Some(p) if p >= 0.5 => "Medium",
         Some(_) => "High",
     }
-}
-
-pub(crate) fn whole(value: f64) -> i64 {
-    if value.is_finite() { value.clamp(0.0, 9e18) as i64 } else { 0 }
 }
 
 #[cfg(test)]

@@ -17,9 +17,9 @@ use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::backoff::Backoffs;
+use crate::energy::measured::PendingEnergy;
 use crate::forecast::Outlook;
 use crate::lifecycle::{Claim, Creation, DecisionFor, Planned, Sight, Sights, Verdict};
-use crate::measured::PendingEnergy;
 use crate::snapshot::tables::Table;
 
 /// Minimum time between plan requests because of deviating runs: of all jobs together and of each.

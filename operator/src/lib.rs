@@ -27,10 +27,8 @@
 //! | [`certificates`] | the endpoint's certificates, with overlapping authorities |
 //! | [`learner`] | the fit of the predictor, on its own thread |
 //! | [`forecast`], [`queue`] | forecasts of each job; expected starts of waiting ones |
-//! | [`bill`] | cost of each job so far |
-//! | [`measured`] | measured energy of attempts, from nodes' agents |
+//! | [`energy`] | the policy in force, what nodes and runs draw, the budget, cost of each job so far |
 //! | [`profiles`], [`nodes`] | TrainingProfiles and GpuNodes maintained by the operator |
-//! | [`budget`] | whether the power budget is met, checked independently of planning |
 //! | [`events`] | events for users |
 //! | [`metrics`], [`args`], [`server`] | Prometheus, flags, process setup |
 //!
@@ -41,9 +39,8 @@
 
 pub mod args;
 pub mod backoff;
-pub mod bill;
-pub mod budget;
 pub mod certificates;
+pub mod energy;
 pub mod events;
 pub mod executor;
 pub mod forecast;
@@ -52,10 +49,10 @@ pub mod instants;
 pub mod learner;
 pub mod ledger;
 pub mod lifecycle;
-pub mod measured;
 pub mod metrics;
 pub mod nodes;
 pub mod planning;
+pub mod predict;
 pub mod profiles;
 pub mod progress;
 pub mod queue;

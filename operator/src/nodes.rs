@@ -15,12 +15,11 @@ use kube::ResourceExt;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::budget::{self, BudgetState, Enforcement};
+use crate::energy::budget::{self, BudgetState, Enforcement};
+use crate::energy::{Exclusion, Inventory, NodeUse, inventory};
 use crate::executor::Shared;
 use crate::executor::refusal::Refusal;
 use crate::index::{ClusterIndex, is_member, name_of, number, takes};
-use crate::snapshot::inventory;
-use crate::snapshot::{Exclusion, Inventory, NodeUse};
 
 /// Interval of checking nodes.
 const EVERY: Duration = Duration::from_secs(5);

@@ -23,8 +23,8 @@ use jiff::Timestamp;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::energy::inventory::largest_node;
 use crate::executor::Shared;
-use crate::executor::observe::largest_node;
 use crate::forecast;
 use crate::index::ClusterIndex;
 use crate::learner::{Learner, LearningScope};

@@ -13,20 +13,18 @@ use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-use crate::bill;
+use crate::energy::measured::{self, LateEnergy, PendingEnergy};
+use crate::energy::{bill, rules};
 use crate::forecast::{self, Outlook};
 use crate::index::{
     Amounts, ClusterIndex, DeletedPod, agent_status, broken_gpus, is_member, job_label, name_of, number,
-    owner, takes, whole_gpus,
+    owner, takes,
 };
 use crate::ledger::{JobMemory, Ledger};
 use crate::lifecycle::{
-    AgentFact, Backoff, Claim, DecisionFor, DeletedPodView, EnergyView, LateEnergy, NodeFact, Observed,
-    Planned, PolicyView, Settings, Sights,
+    AgentFact, Backoff, Claim, DecisionFor, DeletedPodView, EnergyView, NodeFact, Observed, Planned,
+    PolicyView, Settings, Sights,
 };
-use crate::measured::{self, PendingEnergy};
-use crate::snapshot::Inventory;
-use crate::snapshot::rules;
 
 /// A step's input, owned: the index is unlocked during the step.
 pub struct Seen {
@@ -396,13 +394,6 @@ fn open_gpus(index: &ClusterIndex, node: &SlimNode, key: &ObjectKey) -> i32 {
     let foreign = index.foreign_use(&key.name).gpus.saturating_add(index.vanished_foreign_gpus(&key.name));
     let lost = foreign.saturating_add(broken);
     i32::try_from(has).unwrap_or(i32::MAX) - i32::try_from(lost).unwrap_or(i32::MAX)
-}
-
-/// GPUs of the largest planned node.
-pub fn largest_node(index: &ClusterIndex) -> Option<i32> {
-    let inventory = Inventory::of(index);
-    let planned = index.nodes.iter().filter(|(_, node)| inventory.node_use(node).planned().is_some());
-    planned.map(|(_, node)| i32::try_from(whole_gpus(node)).unwrap_or(i32::MAX)).max()
 }
 
 #[cfg(test)]

@@ -11,7 +11,8 @@ use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::snapshot::tables::{Tables, TypeFacts, Types};
+use crate::energy::{TypeFacts, Types};
+use crate::snapshot::tables::Tables;
 
 fn boards() -> Vec<GpuModel> {
     [("A100", 50.0, 400.0), ("T4", 10.0, 70.0), ("V100", 30.0, 300.0)]

@@ -70,7 +70,7 @@ pub use action::{Action, Claim, DeleteReason, EventNote, ProfileUpdate, Step};
 pub use member::pod_in_use;
 pub use observed::{
     Admitted, AgentFact, Backoff, Creation, CreationOutcome, DecisionFor, DeletedPodView, EnergyView,
-    LateEnergy, NodeFact, Observed, Planned, PolicyView, ProgressEndpoint, Settings, Verdict,
+    NodeFact, Observed, Planned, PolicyView, ProgressEndpoint, Settings, Verdict,
 };
 pub use sight::{Sight, Sights};
 pub use step::step;

@@ -10,6 +10,8 @@ use andreas_api::training_job::Prediction;
 use andreas_core::same_nodes;
 use jiff::Timestamp;
 
+use crate::energy::LateEnergy;
+
 /// One job and everything its next step depends on.
 #[derive(Clone, Debug)]
 pub struct Observed<'a> {
@@ -301,19 +303,6 @@ pub struct EnergyView {
     pub measured_watts: Option<i32>,
     /// Measured energy of an ended attempt. Agents report it shortly after the pods have ended.
     pub late: Option<LateEnergy>,
-}
-
-/// Measured energy of an attempt that was closed with its predicted energy.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LateEnergy {
-    /// The attempt.
-    pub attempt: i64,
-    /// Energy used, J.
-    pub joules: i64,
-    /// Difference to the cost already written, millionths of the currency; may be negative.
-    pub micros_more: i64,
-    /// Mean draw, W.
-    pub watts: Option<i32>,
 }
 
 /// Pod settings from the operator's flags.

@@ -18,12 +18,11 @@ use prometheus_client::encoding::DescriptorEncoder;
 use super::learning::Learning;
 use super::totals::{Attempt, MOST_TYPES, OTHER, Totals};
 use super::{LastValues, list, seconds};
-use crate::bill::attempt_energy;
-use crate::budget;
+use crate::energy::bill::attempt_energy;
+use crate::energy::{Exclusion, Inventory, NodeUse, budget, gpu_type};
 use crate::executor::Shared;
 use crate::index::{Amounts, ClusterIndex, usable};
 use crate::instants::deadline;
-use crate::snapshot::{Exclusion, Inventory, NodeUse, gpu_type};
 
 /// Risks of a job as in its prediction; `Unknown` before the first one.
 const RISKS: [&str; 6] = ["None", "Low", "Medium", "High", "Late", "Unknown"];

@@ -6,7 +6,7 @@
 //!
 //! Decided here and not by the planner:
 //!
-//! * which nodes are planned ([`inventory`]) and usable ([`nodes`]), and which admit a job's worker
+//! * which planned nodes are usable ([`nodes`]), and which admit a job's worker
 //!   ([`admits`]);
 //! * use by foreign pods and by our leftovers, and free quota ([`quota`]);
 //! * the power limits to choose from ([`limits`]) and the value of exploring an unknown GPU type
@@ -16,17 +16,12 @@
 //! **Never here**: I/O, policy.
 
 mod admits;
-pub mod boards;
-pub mod draws;
 mod exploration;
-pub mod inventory;
 pub mod jobs;
-mod limits;
 mod lost;
 pub mod nodes;
 pub mod places;
 mod quota;
-pub mod rules;
 pub mod tables;
 #[cfg(test)]
 mod tests;
@@ -44,12 +39,12 @@ use andreas_planner::{GpuTypeInfo, LimitEffect, Namespace, Prices, Snapshot};
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
+use crate::energy::{Inventory, boards, draws, inventory, rules};
 use crate::forecast::{self, Outlook};
 use crate::index::ClusterIndex;
 use crate::ledger::{Ledger, NextPlacement};
 use crate::lifecycle::Claim;
 
-pub use inventory::{Exclusion, Inventory, NodeUse, gpu_type};
 pub use tables::{Table, Tables};
 pub use volumes::single_node_claim;
 

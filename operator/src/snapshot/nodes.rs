@@ -3,20 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use andreas_api::slim::SlimNode;
-use andreas_core::{GpuType, Watts};
+use andreas_core::GpuType;
 use andreas_planner::{Node, Resources};
-use andreas_runtime::watch::ObjectKey;
 
-use super::boards::{Board, board};
-use super::inventory::{Exclusion, Inventory, gpu_type};
 use super::jobs::Holders;
-use super::limits;
-use super::tables::Types;
 use super::{gpus, node_name};
+use crate::energy::boards::{Board, board};
+use crate::energy::draws::foreign_power;
+use crate::energy::{Exclusion, Inventory, Types, gpu_type, limits};
 use crate::index::quantity::HOST_PORT;
 use crate::index::{
-    Amounts, ClusterIndex, agent_status, broken_gpus, gpu_memory, name_of, owner, takes, usable, whole_gpus,
+    Amounts, ClusterIndex, agent_status, broken_gpus, gpu_memory, name_of, owner, takes, usable,
 };
 
 /// The nodes of a snapshot.
@@ -153,22 +150,4 @@ fn leftovers(index: &ClusterIndex, holders: &Holders) -> BTreeMap<String, Amount
         }
     }
     sums
-}
-
-/// Draw of GPUs held by foreign pods, as reported by the agent. Bounded by the node's number of GPUs and the
-/// board's maximum, so a faulty or compromised agent cannot exhaust the power budget.
-pub fn foreign_power(
-    index: &ClusterIndex,
-    key: &ObjectKey,
-    node: &SlimNode,
-    ours: &BTreeSet<String>,
-    max: Watts,
-) -> Option<Watts> {
-    let status = agent_status(index, key)?;
-    let foreign = status.gpus.iter().filter(|gpu| gpu.holder.as_ref().is_some_and(|pod| !ours.contains(pod)));
-    let mut draws: Vec<f64> = foreign.map(|gpu| f64::from(gpu.watts.max(0)).min(max.0)).collect();
-    draws.sort_by(|a, b| b.total_cmp(a));
-    let there = whole_gpus(node).max(index.foreign_use(&key.name).gpus);
-    let most = usize::try_from(there).unwrap_or(usize::MAX);
-    Some(Watts(draws.into_iter().take(most).sum()))
 }

@@ -13,31 +13,14 @@ use andreas_predictor::{Estimate, GpuModel, Observation, Predictor, Prior, Profi
 use andreas_runtime::watch::ObjectKey;
 use kube::ResourceExt;
 
-use super::boards::board;
-use super::draws::{self, TypeDraw};
-use super::limits;
 use super::worker::WorkerSpecs;
+use crate::energy::Types;
+use crate::energy::boards::board;
+use crate::energy::draws;
 use crate::index::ClusterIndex;
 use crate::learner::{FitRequest, Learner, LearningScope, Model};
 use crate::lifecycle::pods::{self, WorkerDigest};
-
-/// A GPU type of the cluster: number of GPUs and memory of each.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct TypeFacts {
-    /// GPUs on managed nodes.
-    pub gpus: u64,
-    /// Memory of one GPU of the node with the largest ones, MiB; 0 without a label.
-    pub memory_mib: i64,
-    /// GPUs of the largest node.
-    pub per_node: u64,
-    /// Power limits that a GPU supports, besides none, W, lowest first.
-    pub levels: Vec<i32>,
-    /// Draw of a GPU for the power budget.
-    pub draw: Option<TypeDraw>,
-}
-
-/// Types of the cluster, by name.
-pub type Types = BTreeMap<GpuType, TypeFacts>;
+use crate::predict::limits;
 
 /// Predictions for one job.
 #[derive(Debug)]

@@ -4,6 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
 use super::world::*;
+use crate::energy::LateEnergy;
 use crate::lifecycle::*;
 
 #[test]

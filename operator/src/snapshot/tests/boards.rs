@@ -1,7 +1,7 @@
 //! Draw of undescribed GPUs, and the bounds on agents' reports.
 
 use super::*;
-use crate::snapshot::inventory::{Inventory, NodeUse};
+use crate::energy::{Exclusion, Inventory, NodeUse};
 
 const NEW: &str = "NVIDIA-X900";
 
@@ -83,7 +83,7 @@ fn what_an_agent_says_of_others_counts_up_to_the_maxima_of_the_boards_that_are_t
     // Eight A100 of at most 400 W.
     assert_eq!(world.snapshot().nodes[0].foreign_power, Some(Watts(3_200.0)));
     let policy = world.index.policy().expect("a policy").spec.clone();
-    let (whole, _) = crate::budget::counted(&world.index, &policy, at(100));
+    let (whole, _) = crate::energy::budget::counted(&world.index, &policy, at(100));
     assert!(whole <= 8.0 * (400.0 + 52.0), "{whole}");
     // A possible value is accepted.
     world.agent("n1", json!([{"uuid": "0", "state": "Held", "holder": "other", "watts": 250}]));

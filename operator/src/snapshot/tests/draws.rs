@@ -4,7 +4,8 @@ use andreas_core::{GpuType, Watts};
 use andreas_planner::{Decision, LimitsCount, Options};
 
 use super::*;
-use crate::snapshot::draws::{TypeDraw, limit_in_force, measured};
+use crate::energy::TypeDraw;
+use crate::energy::draws::{limit_in_force, measured};
 
 fn key() -> ObjectKey {
     ObjectKey { namespace: "team".into(), name: "a".into() }

@@ -4,7 +4,8 @@
 use std::path::Path;
 
 use super::*;
-use crate::snapshot::inventory::{NodeUse, node_use, summary};
+use crate::energy::inventory::{node_use, summary};
+use crate::energy::{Exclusion, NodeUse};
 
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -209,7 +209,7 @@ impl<'a> Inventory<'a> {
 }
 
 /// How a node is used, by its labels and resources.
-pub(super) fn node_use<'a>(node: &'a SlimNode, policy: &EnergyPolicySpec) -> NodeUse<'a> {
+pub fn node_use<'a>(node: &'a SlimNode, policy: &EnergyPolicySpec) -> NodeUse<'a> {
     let gpus = whole_gpus(node);
     let (mig, renamed) = (mig_in_use(node), offers(node, SHARED_RESOURCE));
     let traces = || {
@@ -295,6 +295,13 @@ fn shared(node: &SlimNode) -> bool {
         || [LABEL_GPU_SHARING, LABEL_GKE_SHARING]
             .iter()
             .any(|label| !matches!(text(labels, label), "" | "none"))
+}
+
+/// GPUs of the largest planned node.
+pub fn largest_node(index: &ClusterIndex) -> Option<i32> {
+    let inventory = Inventory::of(index);
+    let planned = index.nodes.iter().filter(|(_, node)| inventory.node_use(node).planned().is_some());
+    planned.map(|(_, node)| i32::try_from(whole_gpus(node)).unwrap_or(i32::MAX)).max()
 }
 
 /// One message on excluded nodes by reason: number, reason and some names.

@@ -1,15 +1,10 @@
-//! Power limits offered to the planner and their effect on a job.
+//! Power limits offered to the planner.
 //!
 //! Only limits that every GPU of a type supports are offered, as reported by its nodes' agents. A plan counts
 //! the limited draw against the budget, so an unsupported limit would break it.
 
 use andreas_api::energy_policy::Limits;
 use andreas_api::{EnergyPolicySpec, GpuNodeStatus};
-use andreas_core::{Configuration, GpuType, Watts};
-use andreas_planner::LimitEffect;
-use andreas_predictor::{Predictor, Prior, Profile, Source};
-
-use super::tables::Types;
 
 /// Limits offered per type, besides none. A job's draw is a smooth function of them; more would only slow
 /// down plans.
@@ -19,9 +14,6 @@ const LEVELS: u32 = 4;
 const LEAST_PART: f64 = 0.4;
 /// Limits are multiples of this, W.
 const STEP: f64 = 5.0;
-/// A limit that leaves more than this part of the draw is not offered.
-const WORTH: f64 = 0.98;
-
 /// Lowest and highest limit that all GPUs of a node support, W; `None` if one supports none or no agent
 /// reports.
 pub fn of_node(agent: Option<&GpuNodeStatus>) -> Option<(i32, i32)> {
@@ -53,46 +45,6 @@ pub fn levels(gpu_type: &str, range: Option<(i32, i32)>, policy: &EnergyPolicySp
     let mut levels: Vec<i32> = (0..LEVELS).filter_map(level).collect();
     levels.dedup();
     levels
-}
-
-/// The effect of limits on a job, by allowed type. It is taken at the GPU count of the job's prior, on one
-/// node. Empty for an unknown model: its draw is a guess.
-pub fn effects(
-    predictor: &Predictor,
-    family: &Profile,
-    prior: &Prior,
-    allowed: &[&GpuType],
-    types: &Types,
-) -> Vec<LimitEffect> {
-    let asked = |gpu_type: &GpuType, limit: Option<i32>| Configuration {
-        gpu_type: gpu_type.clone(),
-        nodes: 1,
-        gpus_per_node: prior.gpus,
-        limit: limit.map(|watts| Watts(f64::from(watts))),
-    };
-    let of_type = |gpu_type: &&GpuType| {
-        let levels = types.get(*gpu_type).map(|facts| facts.levels.as_slice()).unwrap_or_default();
-        let all: Vec<Configuration> = std::iter::once(None)
-            .chain(levels.iter().map(|watts| Some(*watts)))
-            .map(|limit| asked(gpu_type, limit))
-            .collect();
-        let predicted = if levels.is_empty() { Vec::new() } else { predictor.predict(family, prior, &all) };
-        let effects = predicted.split_first().map(|(free, limited)| {
-            limited.iter().zip(levels).filter_map(|(limited, watts)| {
-                let time_factor = (limited.epoch.median / free.epoch.median).max(1.0);
-                let power_factor = limited.power.median / free.power.median;
-                let known = free.epoch.source != Source::Prior && time_factor.is_finite();
-                (known && (0.0..WORTH).contains(&power_factor)).then(|| LimitEffect {
-                    gpu_type: (*gpu_type).clone(),
-                    limit: Watts(f64::from(*watts)),
-                    time_factor,
-                    power_factor,
-                })
-            })
-        });
-        effects.into_iter().flatten().collect::<Vec<_>>()
-    };
-    allowed.iter().flat_map(of_type).collect()
 }
 
 #[cfg(test)]

@@ -8,14 +8,14 @@
 //! **In**: the index, the policy. **Out**: a bound per GPU type ([`TypeDraw`]), the measured draw of a run
 //! ([`measured`]), and whether a run's power limit is in force ([`limit_in_force`]).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use andreas_api::EnergyPolicySpec;
 use andreas_api::energy_policy::Limits;
 use andreas_api::gpu_node::GpuCondition;
 use andreas_api::names::LABEL_ATTEMPT;
-use andreas_api::slim::{SlimPod, SlimTrainingJob};
+use andreas_api::slim::{SlimNode, SlimPod, SlimTrainingJob};
 use andreas_api::training_job::Allocation;
 use andreas_core::{GpuType, Watts};
 use andreas_planner::{Estimate, LimitsCount};
@@ -23,14 +23,12 @@ use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 
 use super::boards::board;
-use super::tables::Types;
-use crate::index::{ClusterIndex, agent_status, is_member, name_of, number};
+use super::types::{TypeDraw, Types};
+use crate::index::{ClusterIndex, agent_status, is_member, name_of, number, whole_gpus};
 
 /// Running time of all workers before a run counts as measured. Agents report at least once a minute, and the
 /// first reports may show an idle GPU.
 const SETTLED: SignedDuration = SignedDuration::from_secs(120);
-/// Margin on agents' reports: they omit changes below a tenth.
-const LAG: f64 = 1.1;
 /// Measured profiles of a type that are required before their draw replaces the board's maximum.
 const FEWEST: usize = 3;
 /// Step of a type's bound, as a part of the board's maximum: avoids new tables for every watt.
@@ -40,41 +38,8 @@ const SET_WITHIN: SignedDuration = SignedDuration::from_secs(60);
 /// Maximum remembered runs; beyond that all are dropped.
 const MOST: usize = 50_000;
 
-/// Draw of one GPU of a type for the budget, W.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TypeDraw {
-    /// Without a job: the lower bound.
-    pub idle: f64,
-    /// At its default power limit: the upper bound.
-    pub max: f64,
-    /// Minimum in an unmeasured run.
-    pub unmeasured: f64,
-}
-
-impl TypeDraw {
-    /// Draw of `gpus` GPUs for the budget, if `predicted` watts are predicted for all of them.
-    pub fn of_predicted(&self, predicted: f64, gpus: u32) -> f64 {
-        self.bounded(predicted.max(self.unmeasured * f64::from(gpus)), gpus)
-    }
-
-    /// Draw of `gpus` GPUs for the budget, if one was measured at `each` watts.
-    pub fn of_measured(&self, each: f64, gpus: u32) -> f64 {
-        self.bounded(each * LAG * f64::from(gpus), gpus)
-    }
-
-    fn bounded(&self, watts: f64, gpus: u32) -> f64 {
-        let all = |each: f64| each * f64::from(gpus);
-        watts.clamp(all(self.idle), all(self.max.max(self.idle)))
-    }
-}
-
 /// Sets the budget draw of every type. `running`: measured draw per GPU of runs, by type.
-pub(super) fn fill(
-    index: &ClusterIndex,
-    policy: &EnergyPolicySpec,
-    running: &[(&str, f64)],
-    types: &mut Types,
-) {
+pub fn fill(index: &ClusterIndex, policy: &EnergyPolicySpec, running: &[(&str, f64)], types: &mut Types) {
     let mut families: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for (_, profile) in index.profiles.iter() {
         let rows = profile.status.iter().flat_map(|status| &status.observations);
@@ -103,12 +68,7 @@ pub(super) fn fill(
 }
 
 /// A run's rows scaled to its measured draw of `each` watts per GPU.
-pub(super) fn with_measured(
-    rows: &[Estimate],
-    gpu_type: &GpuType,
-    draw: TypeDraw,
-    each: f64,
-) -> Vec<Estimate> {
+pub fn with_measured(rows: &[Estimate], gpu_type: &GpuType, draw: TypeDraw, each: f64) -> Vec<Estimate> {
     let row = |row: &Estimate| match row.gpu_type == *gpu_type {
         true => Estimate { draw: Some(Watts(draw.of_measured(each, row.gpus.0))), ..row.clone() },
         false => row.clone(),
@@ -191,6 +151,24 @@ fn workers<'a>(
     let of_node = |node: &'a String| Some((node.as_str(), Arc::clone(index.pods_on(node).find(own)?)));
     let workers: Option<Vec<_>> = allocation.nodes.iter().map(of_node).collect();
     workers.filter(|workers| !workers.is_empty())
+}
+
+/// Draw of GPUs held by foreign pods, as reported by the agent. Bounded by the node's number of GPUs and the
+/// board's maximum, so a faulty or compromised agent cannot exhaust the power budget.
+pub fn foreign_power(
+    index: &ClusterIndex,
+    key: &ObjectKey,
+    node: &SlimNode,
+    ours: &BTreeSet<String>,
+    max: Watts,
+) -> Option<Watts> {
+    let status = agent_status(index, key)?;
+    let foreign = status.gpus.iter().filter(|gpu| gpu.holder.as_ref().is_some_and(|pod| !ours.contains(pod)));
+    let mut draws: Vec<f64> = foreign.map(|gpu| f64::from(gpu.watts.max(0)).min(max.0)).collect();
+    draws.sort_by(|a, b| b.total_cmp(a));
+    let there = whole_gpus(node).max(index.foreign_use(&key.name).gpus);
+    let most = usize::try_from(there).unwrap_or(usize::MAX);
+    Some(Watts(draws.into_iter().take(most).sum()))
 }
 
 fn node_key(node: &str) -> ObjectKey {

@@ -14,9 +14,9 @@ use andreas_core::{Seconds, Time, Watts};
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
+use super::boards::board;
+use super::{Inventory, draws, gpu_type, rules};
 use crate::index::{Amounts, ClusterIndex, name_of, usable};
-use crate::snapshot::boards::board;
-use crate::snapshot::{Inventory, draws, gpu_type, nodes, rules};
 
 /// Current power in the budget's scope.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -97,7 +97,7 @@ fn of_run(
 /// Draw of GPUs held by foreign pods, if an agent reports it.
 fn measured(index: &ClusterIndex, key: &ObjectKey, node: &SlimNode, max: Watts) -> Option<f64> {
     let ours: BTreeSet<String> = index.pods_on(&key.name).map(|pod| name_of(&pod.metadata)).collect();
-    nodes::foreign_power(index, key, node, &ours, max).map(|watts| watts.0)
+    draws::foreign_power(index, key, node, &ours, max).map(|watts| watts.0)
 }
 
 /// Since when the draw is above the budget.

@@ -9,9 +9,8 @@ use andreas_api::slim::SlimTrainingJob;
 use andreas_core::{Joules, Seconds, Watts};
 use jiff::Timestamp;
 
-use crate::forecast::whole;
+use super::rules;
 use crate::instants::{deadline, since};
-use crate::snapshot::rules;
 
 /// Joules of the current attempt so far by the power model, and their cost in millionths (tariff of each
 /// instant, PUE included).
@@ -52,6 +51,11 @@ pub fn lateness_micros(job: &SlimTrainingJob, weight: i32, policy: &EnergyPolicy
     let share = if due.is_some() { lateness.turnaround_share } else { lateness.turnaround_share.max(0.1) };
     let counted = late + missed + since(created, until) * share;
     whole((rules::late_rate(policy, weight) * counted).0 * 1e6)
+}
+
+/// An amount in whole units, at least 0.
+pub fn whole(value: f64) -> i64 {
+    if value.is_finite() { value.clamp(0.0, 9e18) as i64 } else { 0 }
 }
 
 #[cfg(test)]

@@ -12,9 +12,8 @@ use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use super::rules;
 use crate::index::{ClusterIndex, name_of};
-use crate::lifecycle::LateEnergy;
-use crate::snapshot::rules;
 
 /// Tolerance for comparing instants of agents and the API server: whole seconds plus a delay.
 const SLACK: SignedDuration = SignedDuration::from_secs(5);
@@ -94,6 +93,19 @@ pub fn price(policy: &EnergyPolicySpec, micros: i64, predicted: i64, joules: i64
         .pieces(andreas_core::Time(second), andreas_core::Time(second + 1.0))
         .next();
     now_price.map_or(0, |(.., price)| ((price * Joules(joules as f64)).0 * 1e6) as i64)
+}
+
+/// Measured energy of an attempt that was closed with its predicted energy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LateEnergy {
+    /// The attempt.
+    pub attempt: i64,
+    /// Energy used, J.
+    pub joules: i64,
+    /// Difference to the cost already written, millionths of the currency; may be negative.
+    pub micros_more: i64,
+    /// Mean draw, W.
+    pub watts: Option<i32>,
 }
 
 /// A closed attempt's energy that agents have not reported yet.

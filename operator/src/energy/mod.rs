@@ -1,0 +1,32 @@
+//! The energy policy in force and what it says of the cluster: prices, power, use so far.
+//!
+//! **In**: the [`ClusterIndex`](crate::index::ClusterIndex) (nodes, agents' reports, jobs' allocations), the
+//! policy, the instant. **Out**: plain values for all that come later.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`rules`] | tariff, budget and cost of lateness over time, as the planner takes them |
+//! | [`boards`] | idle and maximum power of GPU types |
+//! | [`inventory`] | which nodes are planned, as which GPU type, and why others are excluded |
+//! | [`types`] | facts of the cluster's GPU types; what one GPU counts for against the budget |
+//! | [`limits`] | the power limits that a type's GPUs support and the policy allows |
+//! | [`draws`] | measured draw of runs and of others' GPUs; whether a power limit is in force |
+//! | [`budget`] | whether the budget is met, checked independently of planning |
+//! | [`bill`] | energy and cost of a job so far, by the power model |
+//! | [`measured`] | measured energy of attempts, from agents' counters |
+//!
+//! **Never here**: predictions of a run (predict), decisions (planner, lifecycle), I/O.
+
+pub mod bill;
+pub mod boards;
+pub mod budget;
+pub mod draws;
+pub mod inventory;
+pub mod limits;
+pub mod measured;
+pub mod rules;
+pub mod types;
+
+pub use inventory::{Exclusion, Inventory, NodeUse, gpu_type};
+pub use measured::LateEnergy;
+pub use types::{TypeDraw, TypeFacts, Types};

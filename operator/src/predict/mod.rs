@@ -1,0 +1,3 @@
+//! Predictions.
+
+pub mod limits;
