@@ -10,10 +10,10 @@ use andreas_testbed::Testbed;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use crate::cluster::SYSTEM;
-
 /// Name of the release.
 const RELEASE: &str = "andreas";
+/// Namespace of our own programs.
+pub const SYSTEM: &str = "andreas-system";
 /// Namespace of the node agents.
 pub const AGENTS: &str = "andreas-node";
 

@@ -18,19 +18,19 @@ use andreas_testbed::{
 };
 use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::core::v1::ServiceAccount;
-use kube::api::{Api, DynamicObject, GroupVersionKind, Patch, PatchParams};
+use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::chart;
+use crate::apply::apply;
+use crate::chart::{self, SYSTEM};
 use crate::install;
 use crate::observer::Observer;
+use crate::older::Older;
 use crate::storage::Storage;
 use crate::wrong_clock;
 
 pub use crate::options::{A100, Group, Options, T4, V100, a100, short_runs, t4};
 
-/// Namespace of our own programs.
-pub const SYSTEM: &str = "andreas-system";
 /// Address inside the pod network of the API server's Service.
 const API_SERVICE: &str = "10.96.0.1:443";
 /// Address inside the pod network at which training programs reach the operator.
@@ -103,7 +103,7 @@ impl Cluster {
         if let Some(values) = &options.install {
             start_kubelets(&testbed, &options, &[]).await?;
             pods_behind_proxy(&testbed, faults.as_ref()).await?;
-            let chart = options.older.as_ref().map_or_else(chart::folder, install::Older::chart);
+            let chart = options.older.as_ref().map_or_else(chart::folder, Older::chart);
             install::upgrade_to(&testbed, &chart, values).await?;
         } else {
             chart::install(&testbed).await.context("installing the chart's objects")?;
@@ -453,27 +453,4 @@ async fn start_kubelets(testbed: &Testbed, options: &Options, operators: &[Opera
 /// When there is no slash.
 pub fn split(key: &str) -> Result<(&str, &str)> {
     key.split_once('/').with_context(|| format!("{key}: wanted namespace/name"))
-}
-
-/// Server-side apply of any object.
-///
-/// # Errors
-/// What the API server says.
-pub async fn apply(client: &kube::Client, object: &Value) -> Result<DynamicObject> {
-    let object: DynamicObject = serde_json::from_value(object.clone()).context("not an object")?;
-    let types = object.types.clone().context("an object needs apiVersion and kind")?;
-    let (group, version) = types.api_version.split_once('/').unwrap_or(("", &types.api_version));
-    let kind = GroupVersionKind::gvk(group, version, &types.kind);
-    let (resource, capabilities) = kube::discovery::pinned_kind(client, &kind).await?;
-    let api: Api<DynamicObject> = match (&capabilities.scope, &object.metadata.namespace) {
-        (kube::discovery::Scope::Namespaced, namespace) => {
-            Api::namespaced_with(client.clone(), namespace.as_deref().unwrap_or("default"), &resource)
-        }
-        (kube::discovery::Scope::Cluster, _) => Api::all_with(client.clone(), &resource),
-    };
-    let name = object.metadata.name.clone().context("an object needs a name")?;
-    if name.is_empty() {
-        bail!("an object needs a name");
-    }
-    Ok(api.patch(&name, &PatchParams::apply("e2e").force(), &Patch::Apply(&object)).await?)
 }

@@ -17,7 +17,7 @@ use andreas_api::names;
 use andreas_test_nodes::control::{NodeInfo, PodInfo};
 
 use crate::nodes::NodesClient;
-use crate::observer::{Seen, lock};
+use crate::seen::{Seen, lock};
 
 /// Time between two looks.
 const EVERY: Duration = Duration::from_millis(200);
@@ -26,27 +26,6 @@ const LEFT: Duration = Duration::from_secs(5);
 /// Idle GPUs of a node that came (back) count against the budget after this time: nobody plans for machines that are not there, and
 /// stopping a run for their idle draw takes a while.
 const NEW_NODE: Duration = Duration::from_secs(60);
-
-/// What was seen of the devices so far.
-#[derive(Debug, Default)]
-pub struct Devices {
-    /// Looks that were answered.
-    pub looks: usize,
-    /// UIDs of pods that were seen to run containers after their objects were gone.
-    pub ran_without_object: BTreeSet<String>,
-    /// What all GPUs may draw together, W; none where it is not compared.
-    pub budget_watts: Option<f64>,
-    /// The most that they drew together, W.
-    pub highest_watts: f64,
-    /// Who drew what then.
-    pub at_highest: String,
-    /// Two attempts at once are wrong on nodes that are cut off too: where the policy waits for proof that they are dead.
-    pub cut_off_nodes_count: bool,
-    /// Since when nodes have an object; none of those that had one before a budget was told.
-    nodes_since: BTreeMap<String, Option<Instant>>,
-    /// Since when pods hold GPUs that have ended by their objects.
-    left: BTreeMap<String, Instant>,
-}
 
 /// One look at all kubelets.
 #[derive(Debug, Default)]
@@ -277,7 +256,7 @@ mod tests {
         for (uid, deleted) in [("hidden", true), ("new", false)] {
             let pod = json!({"metadata": {"name": uid, "uid": uid, "labels": {(names::LABEL_JOB_UID): "j"}}, "spec": {}});
             let pod = serde_json::from_value(pod).unwrap();
-            seen.pods.insert(uid.into(), crate::observer::PodView { pod, deleted });
+            seen.pods.insert(uid.into(), crate::seen::PodView { pod, deleted });
         }
         let mut refusing = node("n", &[Some("hidden")]);
         refusing["refusedForGpus"] = json!([{"podUid": "new", "holders": ["hidden"]}]);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use andreas_testbed::Component;
 use serde_json::{Value, json};
 
-use crate::install;
+use crate::older::Older;
 
 /// Equal GPU nodes.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +65,7 @@ pub struct Options {
     /// and, the agents, on every GPU node. Without, operator, extender and scheduler are plain processes and there is no agent.
     pub install: Option<Value>,
     /// With [`Options::install`]: a release before this one is installed, with its own programs; those of this version stand ready.
-    pub older: Option<install::Older>,
+    pub older: Option<Older>,
     /// A folder that stays at the end.
     pub data_dir: Option<PathBuf>,
     /// For thousands of nodes: containers are simulated, node leases are not renewed, nobody observes.

@@ -9,7 +9,8 @@ use andreas_testbed::PortLease;
 use anyhow::{Context as _, Result, ensure};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
-use crate::cluster::{Cluster, SYSTEM};
+use crate::chart::SYSTEM;
+use crate::cluster::Cluster;
 
 /// How long an answer may take.
 const LIMIT: Duration = Duration::from_secs(30);

@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 
 use crate::cluster::{Cluster, Options};
 use crate::job::Job;
-use crate::observer::{Seen, describe};
+use crate::seen::{Seen, describe};
 
 /// How long a transition may take on a busy machine of two cores.
 pub const SOON: Duration = Duration::from_secs(60);

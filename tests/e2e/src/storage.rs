@@ -14,6 +14,8 @@ use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
 use tokio::task::JoinSet;
 
+use crate::apply::apply;
+
 const CLASS: &str = "folders";
 
 /// A running provisioner; dropped, it ends.
@@ -27,7 +29,7 @@ impl Storage {
     /// # Errors
     /// When the class cannot be made.
     pub async fn start(client: &Client) -> Result<Self> {
-        crate::cluster::apply(
+        apply(
             client,
             &json!({
                 "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",

@@ -7,8 +7,6 @@ use andreas_api::slim::SlimTrainingJob;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::demo::Baseline;
-
 /// Figures of a run.
 #[derive(Clone, Debug, Default, Serialize, PartialEq)]
 pub struct Summary {
@@ -42,6 +40,27 @@ pub struct Summary {
     pub wall_s: f64,
     /// The same arrivals under other methods, replayed through the planner without a cluster.
     pub baselines: BTreeMap<String, Baseline>,
+}
+
+/// Figures of a replay, named as those of the run.
+#[derive(Clone, Debug, Serialize, PartialEq)]
+pub struct Baseline {
+    /// Always true: no pod ran.
+    pub replayed: bool,
+    /// Jobs that ended.
+    pub finished: usize,
+    /// Those that ended after their deadline.
+    pub late: usize,
+    /// Sum of weight x seconds late.
+    pub weighted_tardiness: f64,
+    /// Mean time from submission to end, s.
+    pub mean_turnaround_s: f64,
+    /// Energy of the jobs' GPUs and of busy nodes, kWh.
+    pub energy_kwh: f64,
+    /// Price of energy, lateness and turnaround.
+    pub cost: f64,
+    /// Starts after the first.
+    pub restarts: usize,
 }
 
 impl Summary {

@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 
 use andreas_api::TrainingJob;
 use andreas_api::phase::Phase;
-use andreas_e2e::cluster::{A100, Cluster, Group, Options, SYSTEM};
-use andreas_e2e::install::{self, BEFORE, Older, RELEASE};
+use andreas_e2e::chart::SYSTEM;
+use andreas_e2e::cluster::{A100, Cluster, Group, Options};
+use andreas_e2e::install::{self, RELEASE};
 use andreas_e2e::job::{Job, job};
-use andreas_e2e::observer::Seen;
+use andreas_e2e::older::{BEFORE, Older};
 use andreas_e2e::scenario::{SOON, scenario};
+use andreas_e2e::seen::Seen;
 use andreas_testbed::audit::{AuditEvent, AuditLog};
 use anyhow::{Context as _, Result, bail, ensure};
 use jiff::Timestamp;

@@ -10,12 +10,10 @@ use kube::discovery::ApiResource;
 use serde_json::{Value, json};
 
 use super::say;
-use super::trace::Trace;
+use super::trace::{NAMESPACE, Trace};
 use super::usage::cpu_seconds;
 use crate::cluster::{A100, Cluster, Group, Options};
 
-/// Where all load goes.
-pub(super) const NAMESPACE: &str = "bench";
 /// Clients that submit at the same time.
 const CLIENTS: usize = 16;
 /// How often it is looked whether all is done.

@@ -14,14 +14,14 @@ use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::bed::{self, NAMESPACE, Shape};
+use super::bed::{self, Shape};
 use super::filter::{self, Protocol};
 use super::report::{Report, quantile, spread};
-use super::trace::Trace;
+use super::trace::{NAMESPACE, Trace};
 use super::usage::{Cpu, cpu_seconds};
 use super::{Output, say};
-use crate::chart;
-use crate::cluster::{A100, Cluster, Group, Options, SYSTEM};
+use crate::chart::{self, SYSTEM};
+use crate::cluster::{A100, Cluster, Group, Options};
 use crate::tenant::silent_connections;
 
 /// Others' connections to the extender on which nothing is said.

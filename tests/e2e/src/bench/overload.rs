@@ -14,7 +14,7 @@ use serde_json::json;
 use super::bed::{self, Shape, System};
 use super::bind::lasting;
 use super::report::{Report, quantile};
-use super::trace::Trace;
+use super::trace::{NAMESPACE, Trace};
 use super::usage::{Cpu, peak_mib};
 use super::{Output, profile, say};
 use crate::cluster::Cluster;
@@ -176,7 +176,7 @@ async fn measure(args: &OverloadArgs, shape: &Shape, cluster: &Cluster) -> Resul
 }
 
 async fn until_succeeded(cluster: &Cluster, shape: &Shape, limit: Duration) -> Result<()> {
-    let jobs: Api<SlimTrainingJob> = Api::namespaced(cluster.testbed.client(), bed::NAMESPACE);
+    let jobs: Api<SlimTrainingJob> = Api::namespaced(cluster.testbed.client(), NAMESPACE);
     let end = Instant::now() + limit;
     loop {
         let listed = jobs.list(&ListParams::default().match_any()).await?;

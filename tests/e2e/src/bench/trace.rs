@@ -7,8 +7,8 @@ use andreas_testbed::audit::{AuditEvent, AuditLog};
 use anyhow::{Context as _, Result};
 use jiff::Timestamp;
 
-use super::bed::NAMESPACE;
-
+/// Where all load goes.
+pub(super) const NAMESPACE: &str = "bench";
 /// Verbs that change something.
 const WRITES: [&str; 5] = ["create", "update", "patch", "delete", "deletecollection"];
 

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use andreas_planner::{Job, MethodName, Options, plan};
 use andreas_simulator::{Conditions, Replayed, Scenario, replay};
 use anyhow::{Context as _, Result};
-use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::summary::Baseline;
 use crate::workload::{CLUSTER, WorkloadJob, nodes_for};
 
 /// Methods that a run is set beside.
@@ -25,27 +25,6 @@ pub const METHODS: [MethodName; 5] = [
 const PRICE_PER_KWH: f64 = 0.2;
 const PUE: f64 = 1.3;
 const LATENESS_PER_SECOND: f64 = 0.02 / 3600.0;
-
-/// Figures of a replay, named as those of the run.
-#[derive(Clone, Debug, Serialize, PartialEq)]
-pub struct Baseline {
-    /// Always true: no pod ran.
-    pub replayed: bool,
-    /// Jobs that ended.
-    pub finished: usize,
-    /// Those that ended after their deadline.
-    pub late: usize,
-    /// Sum of weight x seconds late.
-    pub weighted_tardiness: f64,
-    /// Mean time from submission to end, s.
-    pub mean_turnaround_s: f64,
-    /// Energy of the jobs' GPUs and of busy nodes, kWh.
-    pub energy_kwh: f64,
-    /// Price of energy, lateness and turnaround.
-    pub cost: f64,
-    /// Starts after the first.
-    pub restarts: usize,
-}
 
 /// Replays the workload under every one of [`METHODS`].
 ///

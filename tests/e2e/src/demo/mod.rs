@@ -24,17 +24,17 @@ use anyhow::{Context as _, Result, bail};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
+use crate::apply::apply;
 use crate::cluster::{self, Cluster, Group, Options};
-use crate::observer::{Seen, describe};
+use crate::install;
 use crate::scenario::Bindings;
 use crate::scrape::{self, Scrape};
+use crate::seen::{Seen, describe};
 use crate::summary::Summary;
+use crate::workload::{self, Manifests, TimeScale, WorkloadJob};
+
 use power::Meter;
 use screen::{Head, Screen};
-
-use crate::install;
-use crate::workload::{self, Manifests, TimeScale, WorkloadJob};
-pub use baselines::Baseline;
 
 /// Namespace of the demo's jobs.
 pub const NAMESPACE: &str = "demo";
@@ -310,7 +310,7 @@ fn check(summary: &Summary, seen: &Seen, bindings: &Bindings, jobs: usize) -> Re
 async fn apply_until_taken(client: &kube::Client, object: &Value) -> Result<()> {
     let mut last = None;
     for _ in 0..60 {
-        match cluster::apply(client, object).await {
+        match apply(client, object).await {
             Ok(_) => return Ok(()),
             Err(error) => {
                 let refused = error.downcast_ref::<kube::Error>().is_some_and(

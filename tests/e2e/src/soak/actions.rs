@@ -8,10 +8,8 @@ use andreas_api::phase::Phase;
 use andreas_testbed::faults::RuleId;
 use anyhow::{Context as _, Result};
 
-use super::Report;
-use super::jobs::make_namespaces;
-use super::machines::Mend;
 use super::numbers::Numbers;
+use super::report::Report;
 use crate::cluster::Cluster;
 use crate::job::Job;
 
@@ -63,6 +61,19 @@ const ACTIONS: [(Action, u64, &str); 18] = [
     (Action::Fault, 14, "faults of calls"),
 ];
 
+/// What ends something that lasts.
+#[derive(Clone, Debug)]
+pub(super) enum Mend {
+    StartExtender,
+    StartScheduler,
+    ResumeOperator,
+    ResumeExtender,
+    Back(String),
+    Booted(String),
+    Restore(String),
+    LetIn,
+}
+
 /// Does what is drawn, and remembers what has to be mended.
 pub(super) struct Actor {
     pub numbers: Numbers,
@@ -85,7 +96,7 @@ pub(super) struct Actor {
 
 impl Actor {
     pub async fn new(c: &Cluster, seed: u64) -> Result<Self> {
-        make_namespaces(c).await?;
+        Self::make_namespaces(c).await?;
         let nodes = crate::nodes::client(&c.testbed).nodes().await?;
         Ok(Self {
             numbers: Numbers::new(seed),

@@ -8,8 +8,8 @@ use anyhow::{Result, ensure};
 
 use super::actions::Actor;
 use crate::cluster::Cluster;
-use crate::observer::describe;
 use crate::scenario::SOON;
+use crate::seen::describe;
 
 /// From the last thing that happens until every job has ended.
 const ALL_END: Duration = Duration::from_secs(300);

@@ -7,8 +7,7 @@ use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, ListParams};
 
-use super::actions::{Actor, NAMESPACES};
-use super::machines::Mend;
+use super::actions::{Actor, Mend, NAMESPACES};
 use crate::cluster::Cluster;
 
 const OPERATOR: &str = "operator-0";

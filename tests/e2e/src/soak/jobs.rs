@@ -9,7 +9,7 @@ use serde_json::json;
 use super::actions::{Action, Actor, NAMESPACES};
 use crate::cluster::{Cluster, split};
 use crate::job::job;
-use crate::observer::PodView;
+use crate::seen::PodView;
 
 /// Jobs that wait or run at a time.
 const OPEN: usize = 10;
@@ -23,22 +23,22 @@ const FAMILIES: [&str; 2] = ["vision", "language"];
 /// GPUs in total and the most nodes.
 const SIZES: [(i32, i32); 5] = [(1, 1), (1, 1), (2, 1), (4, 1), (8, 2)];
 
-/// Makes the namespaces with their families of runs.
-pub(super) async fn make_namespaces(c: &Cluster) -> Result<()> {
-    for namespace in NAMESPACES {
-        c.make_namespace(namespace).await?;
-        for family in FAMILIES {
-            c.apply(&json!({
-                "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingProfile",
-                "metadata": {"name": family, "namespace": namespace}, "spec": {},
-            }))
-            .await?;
-        }
-    }
-    Ok(())
-}
-
 impl Actor {
+    /// Makes the namespaces with their families of runs.
+    pub(super) async fn make_namespaces(c: &Cluster) -> Result<()> {
+        for namespace in NAMESPACES {
+            c.make_namespace(namespace).await?;
+            for family in FAMILIES {
+                c.apply(&json!({
+                    "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingProfile",
+                    "metadata": {"name": family, "namespace": namespace}, "spec": {},
+                }))
+                .await?;
+            }
+        }
+        Ok(())
+    }
+
     pub(super) async fn submit(&mut self, c: &Cluster) -> Result<bool> {
         if self.open(c).len() >= OPEN {
             return Ok(false);

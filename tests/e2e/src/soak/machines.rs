@@ -6,7 +6,7 @@ use andreas_testbed::{Component, Process};
 use anyhow::{Context as _, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::actions::{Action, Actor};
+use super::actions::{Action, Actor, Mend};
 use crate::chart::AGENTS;
 use crate::cluster::{Clock, Cluster};
 
@@ -15,19 +15,6 @@ const FARTHEST: i64 = 3_600;
 /// From the end of a boot until the node is broken again.
 const BOOTED: Duration = Duration::from_secs(1);
 const CLOCKS: [Clock; 3] = [Clock::Operator, Clock::Extender, Clock::Kubelets];
-
-/// What ends something that lasts.
-#[derive(Clone, Debug)]
-pub(super) enum Mend {
-    StartExtender,
-    StartScheduler,
-    ResumeOperator,
-    ResumeExtender,
-    Back(String),
-    Booted(String),
-    Restore(String),
-    LetIn,
-}
 
 impl Actor {
     pub(super) async fn break_machine(&mut self, c: &Cluster, action: Action) -> Result<bool> {

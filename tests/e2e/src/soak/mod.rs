@@ -6,7 +6,8 @@
 //! and drivers say: who uses which GPU, and whether all GPUs together draw more than the power budget. At the end all is mended: every
 //! job must end, no job may fail that was not made to, and nothing may be left.
 //!
-//! `actions` draws, `jobs`, `machines` and `faults` do what was drawn, `ending` checks the end.
+//! `actions` draws, `jobs`, `machines` and `faults` do what was drawn, `ending` checks the end, `report` says what came of
+//! it.
 
 mod actions;
 mod ending;
@@ -14,9 +15,8 @@ mod faults;
 mod jobs;
 mod machines;
 mod numbers;
+mod report;
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -25,15 +25,15 @@ use serde_json::json;
 use crate::cluster::{Cluster, Options, a100, short_runs, t4};
 use crate::scenario::scenario;
 
+pub use report::Report;
+
 use actions::Actor;
+use report::BUDGET_WATTS;
 
 /// Between two things that happen, ms.
 const PAUSE_MS: (u64, u64) = (200, 2_000);
 /// How often it is looked what is to be mended.
 const MEND_EVERY: Duration = Duration::from_millis(200);
-/// Power budget, W: three quarters of what all GPUs draw at work, so that plans have to mind it.
-const BUDGET_WATTS: f64 = 4_000.0;
-
 /// How long, and what is drawn.
 #[derive(Clone, Copy, Debug)]
 pub struct Soak {
@@ -41,65 +41,6 @@ pub struct Soak {
     pub lasts: Duration,
     /// Another seed, another story.
     pub seed: u64,
-}
-
-/// What came of it.
-#[derive(Clone, Debug, Default)]
-pub struct Report {
-    /// The seed.
-    pub seed: u64,
-    /// From the first to the last thing that happened.
-    pub lasted: Duration,
-    /// From then until every job had ended.
-    pub all_ended_after: Duration,
-    /// Jobs that were submitted.
-    pub submitted: usize,
-    /// Jobs that succeeded.
-    pub succeeded: usize,
-    /// Jobs that failed, as they were made to.
-    pub failed: usize,
-    /// Jobs that were deleted.
-    pub deleted: usize,
-    /// Attempts of all jobs.
-    pub attempts: i64,
-    /// What was done, by its name.
-    pub done: BTreeMap<&'static str, usize>,
-    /// Calls that a rule of the fault proxy met.
-    pub calls_met: u64,
-    /// How often devices and containers were looked at.
-    pub looks: usize,
-    /// Pods whose containers were seen after their objects were gone.
-    pub ran_without_object: usize,
-    /// The most that all GPUs drew together, W.
-    pub highest_watts: f64,
-    /// Who drew what then.
-    pub at_highest: String,
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let done: Vec<String> = self.done.iter().map(|(what, count)| format!("{what} {count}")).collect();
-        write!(
-            f,
-            "soak: seed {}, {:.1} min and {:.0} s to the end of all jobs, {} jobs ({} succeeded, {} failed, {} deleted) in {} \
-             attempts, {} calls met by faults, {} looks at devices, {} pods seen at work without an object, {:.0} W at most of \
-             {BUDGET_WATTS:.0} W ({}); {}",
-            self.seed,
-            self.lasted.as_secs_f64() / 60.0,
-            self.all_ended_after.as_secs_f64(),
-            self.submitted,
-            self.succeeded,
-            self.failed,
-            self.deleted,
-            self.attempts,
-            self.calls_met,
-            self.looks,
-            self.ran_without_object,
-            self.highest_watts,
-            self.at_highest,
-            done.join(", ")
-        )
-    }
 }
 
 /// A whole number from the environment.

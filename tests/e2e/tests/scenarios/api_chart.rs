@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use andreas_e2e::api::{create, yaml};
-use andreas_e2e::chart;
-use andreas_e2e::cluster::SYSTEM;
+use andreas_e2e::chart::{self, SYSTEM};
 use andreas_testbed::{Component, Testbed, workspace_binary};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use andreas_api::crd::rules;
 use andreas_e2e::api::{Verdict, causes, create, delete, merge, patch, patch_status, yaml};
-use andreas_e2e::chart;
-use andreas_e2e::cluster::SYSTEM;
+use andreas_e2e::chart::{self, SYSTEM};
 use andreas_testbed::{Component, Testbed};
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use andreas_api::phase::Phase;
 use andreas_e2e::api::create;
-use andreas_e2e::cluster::{Cluster, Options, SYSTEM, a100, short_runs};
+use andreas_e2e::chart::SYSTEM;
+use andreas_e2e::cluster::{Cluster, Options, a100, short_runs};
 use andreas_e2e::install;
 use andreas_e2e::job::job;
 use andreas_e2e::pages;

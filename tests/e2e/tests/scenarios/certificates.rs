@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use andreas_api::phase::Phase;
-use andreas_e2e::cluster::{Cluster, Options, SYSTEM, a100, short_runs};
+use andreas_e2e::chart::SYSTEM;
+use andreas_e2e::cluster::{Cluster, Options, a100, short_runs};
 use andreas_e2e::install;
 use andreas_e2e::job::{Job, job};
 use andreas_e2e::scenario::scenario;

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use andreas_api::names::progress_audience;
 use andreas_api::phase::Phase;
-use andreas_e2e::cluster::{Options, SYSTEM, a100};
+use andreas_e2e::chart::SYSTEM;
+use andreas_e2e::cluster::{Options, a100};
 use andreas_e2e::job::job;
 use andreas_e2e::pages;
 use andreas_e2e::scenario::scenario;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use andreas_api::phase::{Outcome, Phase};
 use andreas_e2e::cluster::{A100, Cluster, Group, Options, a100};
 use andreas_e2e::job::{Job, job};
-use andreas_e2e::observer::Seen;
 use andreas_e2e::scenario::{SOON, scenario};
+use andreas_e2e::seen::Seen;
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 

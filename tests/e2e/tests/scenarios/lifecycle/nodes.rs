@@ -10,7 +10,7 @@ use andreas_e2e::scenario::{SOON, scenario};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
-fn node_of(seen: &andreas_e2e::observer::Seen, key: &str, index: usize) -> Result<String> {
+fn node_of(seen: &andreas_e2e::seen::Seen, key: &str, index: usize) -> Result<String> {
     let allocation = seen.status(key).allocation.context("no allocation")?;
     allocation.nodes.get(index).cloned().context("no such member")
 }

@@ -141,10 +141,10 @@ async fn a_lowered_power_budget_stops_what_costs_least_and_who_may_not_be_preemp
         for tj in [&light, &heavy, &never] {
             c.is_done_to(tj, 5).await?;
         }
-        let stopped = |s: &andreas_e2e::observer::Seen, tj: &Job| {
+        let stopped = |s: &andreas_e2e::seen::Seen, tj: &Job| {
             s.phase(&tj.key()) == Phase::Pending && s.status(&tj.key()).allocation.is_none()
         };
-        let runs = |s: &andreas_e2e::observer::Seen, tj: &Job| s.phase(&tj.key()) == Phase::Running;
+        let runs = |s: &andreas_e2e::seen::Seen, tj: &Job| s.phase(&tj.key()) == Phase::Running;
 
         // when the budget leaves room for two, then the one stops that costs least
         set_budget(c, 900).await?;

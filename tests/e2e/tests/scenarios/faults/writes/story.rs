@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use andreas_api::phase::{Outcome, Phase};
 use andreas_e2e::cluster::Cluster;
 use andreas_e2e::job::{Job, job};
-use andreas_e2e::observer::{Seen, describe};
+use andreas_e2e::seen::{Seen, describe};
 use anyhow::{Result, bail, ensure};
 use serde_json::json;
 
@@ -67,7 +67,7 @@ impl Case {
         let Some(view) = seen.jobs.get(&self.key()) else { return false };
         match self.story {
             Story::Delete => {
-                let in_namespace = |p: &&andreas_e2e::observer::PodView| {
+                let in_namespace = |p: &&andreas_e2e::seen::PodView| {
                     p.pod.metadata.namespace.as_deref() == Some(self.namespace.as_str())
                 };
                 view.deleted && seen.pods.values().filter(in_namespace).all(|p| !p.is_live())
