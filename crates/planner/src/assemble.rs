@@ -2,13 +2,13 @@
 
 use andreas_core::{JobId, Joules, Money, Seconds};
 
-use crate::baseline::Outcome;
 use crate::budget;
 use crate::capacity::{Capacity, Obstacle};
 use crate::cost::Forecast;
 use crate::explain::{BLOCKERS, Explainer};
 use crate::instance::{Assignment, Holding, Instance, JobData};
 use crate::method::Options;
+use crate::outcome::Outcome;
 use crate::partial::PartialPlan;
 use crate::plan::{Decision, JobPlan, Plan, WaitReason};
 use crate::snapshot::{JobState, LimitsCount};

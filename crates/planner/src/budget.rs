@@ -15,10 +15,20 @@ use crate::capacity::{Capacity, shared_power};
 use crate::cost::Forecast;
 use crate::instance::{Assignment, Holding, Instance};
 use crate::partial::PartialPlan;
-use crate::snapshot::Preemption;
+use crate::snapshot::{Preemption, Snapshot};
 
 /// Assumed waiting time of a stopped job, in seconds.
 const PAUSE_S: f64 = 3600.0;
+
+/// Compiles a snapshot that passed [`Snapshot::check`] for planning.
+///
+/// Every method takes its instance from here. [`Instance::new`] alone allows the whole budget, even while
+/// leaving jobs draw above it.
+pub(crate) fn prepared(snapshot: &Snapshot) -> Instance<'_> {
+    let mut instance = Instance::new(snapshot);
+    while_leaving(&mut instance);
+    instance
+}
 
 /// If more is held than the budget allows and some jobs are leaving, plans for the time when they have left.
 ///
@@ -26,7 +36,7 @@ const PAUSE_S: f64 = 3600.0;
 /// stop too many. Nothing starts on its watts, nor on watts that a limit saves only later: the rest of the
 /// budget counts both. While a job leaves for good, no job is moved. The moves were made when it was told to
 /// leave, and the next decision finds further ones.
-pub(crate) fn while_leaving(instance: &mut Instance<'_>) {
+fn while_leaving(instance: &mut Instance<'_>) {
     let Some(budget) = instance.budget_mw else { return };
     let leaves = instance.jobs.iter().any(|data| data.leaving().is_some());
     if leaves && PartialPlan::new(instance, |_, _| true).ledger.power() > budget {

@@ -191,7 +191,7 @@ impl Capacity {
     }
 
     /// Takes the capacity of a leaving job. Its watts count too, unless the budget was lowered below the held
-    /// draw; see [`crate::budget::while_leaving`].
+    /// draw; see [`crate::budget::prepared`].
     pub fn take_leaving(&mut self, instance: &Instance<'_>, job: usize, assignment: &Assignment) {
         self.change_room(instance, job, assignment, 1);
         if !instance.above_budget {

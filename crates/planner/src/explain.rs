@@ -2,9 +2,9 @@
 
 use andreas_core::JobId;
 
-use crate::baseline::Outcome;
 use crate::capacity::Obstacle;
 use crate::instance::{Config, Holding, Instance};
+use crate::outcome::Outcome;
 use crate::partial::PartialPlan;
 use crate::plan::{Decision, WaitReason};
 

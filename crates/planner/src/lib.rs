@@ -22,10 +22,12 @@ mod check;
 mod cost;
 mod error;
 mod explain;
+mod fill;
 mod instance;
 mod lookahead;
 mod memory;
 mod method;
+mod outcome;
 mod partial;
 mod plan;
 mod policies;
@@ -36,10 +38,10 @@ mod snapshot;
 pub use error::SnapshotError;
 pub use memory::{JobMemory, Memory};
 pub use method::{Accounting, MethodName, Options, UnknownMethod};
-pub use plan::{Decision, JobPlan, Plan, Prices, WaitReason};
+pub use plan::{Decision, JobPlan, Plan, WaitReason};
 pub use snapshot::{
     Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, LimitsCount, Namespace, Node, Placement,
-    PowerBudget, Preemption, Resources, Snapshot, Spread, Worker,
+    PowerBudget, Preemption, Prices, Resources, Snapshot, Spread, Worker,
 };
 
 /// Plans all jobs: where they run, which wait and why.
@@ -48,7 +50,7 @@ pub use snapshot::{
 /// [`SnapshotError`] with the field, for a snapshot with invalid numbers or names.
 pub fn plan(snapshot: &Snapshot, options: &Options) -> Result<Plan, SnapshotError> {
     snapshot.check()?;
-    let instance = instance::Instance::new(snapshot);
+    let instance = budget::prepared(snapshot);
     let outcome = match options.method {
         MethodName::Andreas | MethodName::AndreasLs | MethodName::AndreasPr => {
             andreas::decide(&instance, options)

@@ -1,14 +1,13 @@
 //! The result of a decision: for every job where it runs or why it waits, and the cost of all jobs.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use andreas_core::{JobId, Joules, Money, Seconds, Time, Watts};
+use andreas_core::{JobId, Joules, Money, Time, Watts};
 use serde::{Deserialize, Serialize};
 
 use crate::memory::Memory;
 use crate::method::MethodName;
-use crate::snapshot::Placement;
+use crate::snapshot::{Placement, Prices};
 
 /// One decision for the whole cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -135,15 +134,4 @@ impl WaitReason {
             Self::Preempted => "Preempted",
         }
     }
-}
-
-/// Shadow prices: the value of a GPU of each class, and of a watt, in each coming period.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Prices {
-    /// The instant they were made for.
-    pub now: Time,
-    /// Ends of the periods, counted from `now`.
-    pub bounds: Vec<Seconds>,
-    /// Money per unit and second, by class name, one value per period.
-    pub values: BTreeMap<Arc<str>, Vec<f64>>,
 }

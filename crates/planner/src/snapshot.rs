@@ -12,7 +12,6 @@ use andreas_core::{
 use serde::{Deserialize, Serialize};
 
 use crate::memory::Memory;
-use crate::plan::Prices;
 
 /// A cluster, its policy settings and its jobs at one instant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -357,4 +356,15 @@ pub enum JobState {
         /// Latest time of its end.
         gone_by: Time,
     },
+}
+
+/// Shadow prices: the value of a GPU of each class, and of a watt, in each coming period.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Prices {
+    /// The instant they were made for.
+    pub now: Time,
+    /// Ends of the periods, counted from `now`.
+    pub bounds: Vec<Seconds>,
+    /// Money per unit and second, by class name, one value per period.
+    pub values: BTreeMap<Arc<str>, Vec<f64>>,
 }

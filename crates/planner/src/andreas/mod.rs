@@ -14,27 +14,26 @@
 
 mod elite;
 mod keep;
+mod perturb;
 mod polish;
 mod proxy;
 mod relink;
 
 pub(crate) use proxy::proxy;
 
-use crate::baseline::{self, Outcome};
 use crate::budget;
 use crate::candidates::{self, Candidates};
 use crate::capacity::Capacity;
+use crate::fill::fill;
 use crate::instance::{Assignment, Holding, Instance, Nodes};
 use crate::method::{Accounting, MethodName, Options};
+use crate::outcome::Outcome;
 use crate::partial::PartialPlan;
 use crate::reserve::{self, Reservation};
 use crate::rng::Random;
 use crate::snapshot::Preemption;
+use perturb::{draw, shake};
 
-/// Half the difference between the probabilities of swapping and of not swapping two neighbours.
-const SWAP: f64 = 0.05;
-/// Share of the remaining configurations among which one is drawn.
-const DRAW: f64 = 0.05;
 /// Maximum number of plans tried, as published.
 const PLANS: u64 = 1000;
 /// Work limit of a decision, in visits of a node or a configuration: some tens of milliseconds.
@@ -186,7 +185,7 @@ impl<'a, 'b> Search<'a, 'b> {
                 break;
             }
             shaken.copy_from_slice(&order);
-            self.shake(&mut shaken, &mut rng);
+            shake(self.instance, &mut shaken[self.aged_out..], &mut rng);
             let plan = self.construct(&shaken, Some(&mut rng));
             self.offer(plan);
         }
@@ -257,13 +256,7 @@ impl<'a, 'b> Search<'a, 'b> {
             self.order.iter().copied().filter(|j| partial.assignments[*j].is_none()).collect();
         let asked = &self.asked;
         let mut reserved = self.reserved.clone();
-        baseline::fill(
-            self.instance,
-            &mut partial,
-            &waiting,
-            &mut |job| asked[job].order.clone(),
-            &mut reserved,
-        );
+        fill(self.instance, &mut partial, &waiting, &mut |job| asked[job].order.clone(), &mut reserved);
         if let Some(kept) = &reserved {
             partial.ledger.release(self.instance, kept.job, &kept.assignment);
         }
@@ -422,23 +415,6 @@ impl<'a, 'b> Search<'a, 'b> {
         self.best = Some((score, partial));
     }
 
-    /// One pass of random swaps of neighbours. As published, a heavier job in front is swapped back more
-    /// often.
-    fn shake(&self, order: &mut [usize], rng: &mut Random) {
-        for at in self.aged_out + 1..order.len() {
-            let (front, back) = (order[at - 1], order[at]);
-            let heavier = self.instance.jobs[front].weight > self.instance.jobs[back].weight;
-            let chance = if heavier { 0.5 + SWAP } else { 0.5 - SWAP };
-            if rng.unit_interval() < chance {
-                order.swap(at - 1, at);
-            }
-        }
-        // The public code draws once more, for a neighbour that does not exist.
-        if matches!(rng, Random::Original(_)) {
-            rng.unit_interval();
-        }
-    }
-
     /// Jobs that the next decision could still move once the plan is carried out.
     fn touchable_after(&self, assignments: &[Option<Assignment>]) -> Vec<bool> {
         let touchable = |(job, assignment): (usize, &Option<Assignment>)| {
@@ -486,20 +462,4 @@ fn place(
         let nodes: Nodes = ledger.find(instance, job, config).ok()?;
         Some(Assignment { config, nodes })
     })
-}
-
-/// Orders configurations at random: each is drawn from the first twentieth of the rest, those that meet the
-/// deadline first. With fewer than thirty configurations the order is fixed.
-fn draw(asked: &Candidates, rng: &mut Random) -> Vec<usize> {
-    let (in_time, late) = asked.order.split_at(asked.in_time);
-    let mut drawn = Vec::with_capacity(asked.order.len());
-    for part in [in_time, late] {
-        let mut left = part.to_vec();
-        while !left.is_empty() {
-            let among = libm::round(DRAW * left.len() as f64) as u32;
-            let pick = if among > 1 { (rng.unit_interval() * f64::from(among)) as usize } else { 0 };
-            drawn.push(left.remove(pick.min(left.len() - 1)));
-        }
-    }
-    drawn
 }

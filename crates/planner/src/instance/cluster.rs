@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use andreas_core::{GpuType, NodeName};
 
-use super::{NodeData, TypeData, milliwatts};
+use super::data::{NodeData, TypeData, milliwatts};
 use crate::snapshot::{Job, Snapshot};
 
 /// Node resources with fixed indices; the others follow.

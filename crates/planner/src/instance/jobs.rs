@@ -6,7 +6,7 @@ use std::sync::Arc;
 use andreas_core::{GpuType, NodeName, Seconds};
 
 use super::cluster::{CPU, MEMORY, Names, PODS};
-use super::{Assignment, Config, Demand, Holding, JobData, Nodes, TypeData, whole_milliwatts};
+use super::data::{Assignment, Config, Demand, Holding, JobData, Nodes, TypeData, whole_milliwatts};
 use crate::cost::PriceOverTime;
 use crate::snapshot::{Estimate, Job, JobState, LimitsCount, Placement, Preemption, Resources, Snapshot};
 

@@ -32,11 +32,12 @@ use prices::ShadowPrices;
 use search_state::SearchState;
 use step::{DeferredCosts, Step};
 
-use crate::baseline::{self, Outcome};
 use crate::budget;
 use crate::candidates;
+use crate::fill;
 use crate::instance::{Assignment, Holding, Instance};
 use crate::method::{MethodName, Options};
+use crate::outcome::Outcome;
 use crate::partial::PartialPlan;
 use crate::reserve::{self, Reservation};
 use crate::rng::Random;
@@ -242,7 +243,7 @@ impl<'b> Context<'_, 'b> {
     ) -> (Option<Reservation>, bool) {
         let instance = self.instance;
         let (mut kept, mut displaced) = (None, false);
-        for job in baseline::queue(instance, MethodName::Fifo, base) {
+        for job in fill::queue(instance, MethodName::Fifo, base) {
             if !instance.jobs[job].aged_out {
                 break;
             }

@@ -12,10 +12,12 @@ use std::sync::Arc;
 use super::classes::Classes;
 use super::cost_table::{CostTable, DELAY_PENALTY};
 use super::periods::{PERIODS, Periods, Price};
-use super::step::MIGRATION_FACTOR;
 use crate::instance::Instance;
-use crate::plan::Prices;
+use crate::snapshot::Prices;
 
+/// A migration must save this many times its cost. Prices change, and half of an apparent gain is gone a few
+/// decisions later.
+pub(super) const MIGRATION_FACTOR: f64 = 3.0;
 /// Rounds without and with prices of the last decision.
 const COLD: usize = 32;
 const WARM: usize = 16;

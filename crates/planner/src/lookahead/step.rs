@@ -6,13 +6,10 @@
 
 use super::classes::Classes;
 use super::cost_table::{Column, CostTable};
-use super::prices::{DeferredStart, ShadowPrices};
+use super::prices::{DeferredStart, MIGRATION_FACTOR, ShadowPrices};
 use crate::instance::{Assignment, Config, Instance};
 use crate::partial::PartialPlan;
 
-/// A migration must save this many times its cost. Prices change, and half of an apparent gain is gone a few
-/// decisions later.
-pub(super) const MIGRATION_FACTOR: f64 = 3.0;
 /// Maximum rounds of the dual search.
 const ROUNDS: usize = 80;
 /// The search ends after this many rounds that each gained less than the required part of the bound.

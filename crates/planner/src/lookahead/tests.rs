@@ -42,7 +42,7 @@ fn decision<T>(
     snapshot: &Snapshot,
     then: impl FnOnce(&Context<'_, '_>, &[Option<Assignment>], &[bool]) -> T,
 ) -> T {
-    let instance = Instance::new(snapshot);
+    let instance = budget::prepared(snapshot);
     let options = Options { method: MethodName::Exact, ..Options::default() };
     let classes = Classes::new(&instance);
     let cost_table = CostTable::new(&instance, &classes);

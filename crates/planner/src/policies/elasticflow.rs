@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
-use super::{Policy, Preference, View, levels};
+use super::policy::{Policy, Preference, View, levels};
 use crate::candidates;
 use crate::instance::{Assignment, Instance};
 use crate::memory::Memory;

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 
 use andreas_core::{GpuType, NamespaceName, Seconds};
 
-use super::{Policy, Preference, ROUND, View, levels};
+use super::history::tickets;
+use super::policy::{Policy, Preference, ROUND, View, levels};
 use crate::candidates;
 use crate::instance::{Assignment, Instance};
-use crate::memory::{Memory, tickets};
+use crate::memory::Memory;
 
 /// Gang-aware stride scheduling by namespace, for each GPU type separately. Each round serves the namespace
 /// with the fewest GPU-seconds per ticket first, and in it the job with the fewest. A job that does not fit

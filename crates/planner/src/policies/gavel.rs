@@ -1,6 +1,6 @@
 //! Gavel's cost policy with deadlines (Narayanan et al., OSDI 2020; stanford-futuredata/gavel at c4fa4009).
 
-use super::{Policy, Preference, View, levels};
+use super::policy::{Policy, Preference, View, levels};
 use crate::instance::Instance;
 
 /// A linear program decides what part of the time each job runs on each GPU type. It maximizes the sum of

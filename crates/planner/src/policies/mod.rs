@@ -12,68 +12,23 @@ mod again;
 mod elasticflow;
 mod gandiva_fair;
 mod gavel;
+mod history;
 mod pack;
+mod policy;
 mod powerflow;
 mod queues;
 #[cfg(test)]
 mod tests;
 
-use andreas_core::{Seconds, Time};
+use andreas_core::Time;
 
-use crate::baseline::Outcome;
-use crate::instance::{Assignment, Config, Instance};
+use crate::budget;
+use crate::instance::Instance;
 use crate::memory::Memory;
 use crate::method::MethodName;
-use crate::partial::PartialPlan;
+use crate::outcome::Outcome;
+use policy::{Policy, ROUND};
 
-/// A job and its allowed configurations, best first. A job may occur several times.
-struct Preference {
-    job: usize,
-    configs: Vec<usize>,
-}
-
-/// Input of a policy.
-struct View<'a, 'b> {
-    instance: &'a Instance<'b>,
-    /// The cluster without the movable jobs.
-    base: &'a PartialPlan,
-    /// Current assignments.
-    present: &'a [Option<Assignment>],
-    memory: &'a Memory,
-}
-
-impl View<'_, '_> {
-    /// Jobs without an assignment in `base`.
-    fn open(&self) -> impl Iterator<Item = usize> {
-        (0..self.instance.jobs.len()).filter(|job| self.base.assignments[*job].is_none())
-    }
-
-    /// GPUs of a type that no immovable job holds.
-    fn free(&self, kind: usize) -> i64 {
-        self.instance.types[kind].nodes.iter().map(|n| self.base.ledger.free_gpus(*n).max(0)).sum()
-    }
-
-    fn config(&self, job: usize, config: usize) -> &Config {
-        &self.instance.jobs[job].configs[config]
-    }
-}
-
-/// A rule for the order of jobs and their configurations.
-trait Policy {
-    /// Updates the memory before it is used.
-    fn prepare(&self, _instance: &Instance<'_>, _memory: &mut Memory) {}
-
-    /// Preferences, highest priority first. Jobs without one may get leftovers.
-    fn wishes(&self, view: &View<'_, '_>) -> Vec<Preference>;
-
-    /// Configurations that a job may have from the leftovers, best first.
-    fn leftovers(&self, instance: &Instance<'_>, job: usize) -> Vec<usize> {
-        crate::candidates::fixed(instance, job)
-    }
-}
-
-/// Minimum length of a round, as in Gavel.
-const ROUND: Seconds = Seconds(360.0);
 /// A round lasts at least this many restarts, so restarts take at most a tenth of it.
 const RESTARTS_IN_ROUND: f64 = 10.0;
 
@@ -101,7 +56,7 @@ pub(crate) fn decide(instance: &Instance<'_>, method: MethodName) -> Outcome {
     // A plan must be stable: the policy decides the same once it is carried out.
     for _ in 0..REPETITIONS {
         let next = again::carried_out(instance, &settled.assignments);
-        let then = Instance::new(&next);
+        let then = budget::prepared(&next);
         memory = remembered(&then);
         let again = pack::settle(&then, policy.as_ref(), &memory, in_round);
         let assignments = again::seen_from(instance, &then, &again.assignments);
@@ -126,21 +81,4 @@ pub(crate) fn decide(instance: &Instance<'_>, method: MethodName) -> Outcome {
         prices: None,
         wake: None,
     }
-}
-
-/// Configurations without power limit on a GPU type, one per number of GPUs (on the fewest nodes), in order
-/// of GPUs.
-fn levels(instance: &Instance<'_>, job: usize, kind: usize) -> Vec<usize> {
-    let configs = &instance.jobs[job].configs;
-    let mut levels: Vec<usize> = (0..configs.len())
-        .filter(|c| configs[*c].offered && configs[*c].kind == kind && configs[*c].limit.is_none())
-        .collect();
-    levels.sort_by_key(|c| (configs[*c].total_gpus(), configs[*c].nodes));
-    levels.dedup_by_key(|c| configs[*c].total_gpus());
-    levels
-}
-
-/// Whether a job holds a placement that counts as started.
-fn runs(view: &View<'_, '_>, job: usize) -> bool {
-    view.present[job].is_some()
 }

@@ -1,6 +1,6 @@
 //! Assigns preferences to nodes.
 
-use super::{Policy, Preference, View};
+use super::policy::{Policy, Preference, View};
 use crate::budget;
 use crate::candidates;
 use crate::instance::{Assignment, Holding, Instance};

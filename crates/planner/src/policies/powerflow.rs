@@ -3,7 +3,7 @@
 
 use std::collections::BinaryHeap;
 
-use super::{Policy, Preference, View, levels};
+use super::policy::{Policy, Preference, View, levels};
 use crate::candidates;
 use crate::instance::{Config, Instance};
 

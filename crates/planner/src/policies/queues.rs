@@ -2,7 +2,7 @@
 
 use andreas_core::{Seconds, Time};
 
-use super::{Policy, Preference, View, runs};
+use super::policy::{Policy, Preference, View, runs};
 use crate::candidates;
 use crate::instance::Instance;
 use crate::memory::Memory;
