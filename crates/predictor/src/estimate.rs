@@ -1,9 +1,8 @@
-//! A log-normal estimate of a positive quantity: its errors are factors, not differences.
+//! A log-normal estimate of a positive quantity, with its source: its errors are factors, not differences.
 
 use andreas_core::Seconds;
 use serde::{Deserialize, Serialize};
 
-use crate::Source;
 use crate::conformal::Z95;
 
 /// Standard normal quantile of 90 %.
@@ -19,6 +18,31 @@ pub const WIDEST: f64 = 2.0;
 /// Mean of a log-normal quantity relative to its median, for a standard deviation `sigma` of the log.
 pub fn mean_over_median(sigma: f64) -> f64 {
     libm::exp(sigma * sigma / 2.0)
+}
+
+/// What an estimate rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Source {
+    /// The table in `TrainingProfile.spec`.
+    UserGiven,
+    /// Runs of this profile on this GPU type.
+    Observed,
+    /// Runs of this profile on other types, with type ratios from other profiles.
+    Regression,
+    /// Nothing about the profile.
+    Prior,
+}
+
+impl Source {
+    /// As in `TrainingJob.status.prediction.source`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::UserGiven => "UserGiven",
+            Self::Observed => "Observed",
+            Self::Regression => "Regression",
+            Self::Prior => "Prior",
+        }
+    }
 }
 
 /// A positive quantity, log-normal.

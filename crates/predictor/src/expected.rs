@@ -6,10 +6,11 @@ use std::sync::Arc;
 use andreas_core::GpuType;
 
 use crate::communication::CommunicationIntensity;
+use crate::curve_prior::Prior;
 use crate::model_effect::ModelEffect;
 use crate::physics::Setting;
 use crate::places::{self, Places};
-use crate::posterior::{Found, Prior};
+use crate::posterior::Found;
 use crate::ratio::{Ratios, Size};
 
 /// Prior of one profile, before its own rows.

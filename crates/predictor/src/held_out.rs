@@ -4,9 +4,10 @@
 use andreas_core::GpuType;
 
 use crate::conformal::{EvidenceBucket, OWN_ROWS, SITUATIONS};
+use crate::curve_prior::KernelParameters;
 use crate::expected::Expected;
 use crate::physics::Quantity;
-use crate::posterior::{Found, KernelParameters};
+use crate::posterior::Found;
 use crate::quantity_model::{Family, QuantityModel, QuantitySample};
 use crate::spread::{place, spread};
 
@@ -170,7 +171,7 @@ fn first(here: &[QuantitySample], known: usize) -> Vec<usize> {
 mod tests {
     use super::*;
     use crate::physics::Setting;
-    use crate::table_trust::TableVariances;
+    use crate::table_variances::TableVariances;
 
     fn spot(gpus: f64, batch: f64, depth: f64) -> QuantitySample {
         let setting = Setting { gpus, batch, depth, ..Setting::default() };

@@ -3,7 +3,7 @@
 use crate::Source;
 use crate::quantity_model::{Curve, QuantitySample};
 use crate::samples::AggregatedSample;
-use crate::table_trust::TableTrust;
+use crate::table_variances::TableTrust;
 
 /// An observation counts more than the table row of its configuration if its noise (log) is below
 /// this.

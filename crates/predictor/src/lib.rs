@@ -35,14 +35,17 @@
 //! **Not in this crate**: Kubernetes, clocks, files, planning. No other crate depends on linfa.
 
 mod analytic_prior;
+mod calibrated;
 mod calibration;
 mod communication;
 mod conformal;
+mod curve_prior;
 mod estimate;
 pub mod evaluation;
 mod expected;
 mod guard;
 mod held_out;
+mod input;
 mod known;
 mod level;
 mod linear;
@@ -54,6 +57,7 @@ mod population;
 mod populations;
 mod posterior;
 mod predict;
+mod prediction;
 pub mod progress;
 mod quantity_model;
 mod ranges;
@@ -65,14 +69,13 @@ mod screen;
 mod spread;
 pub mod table;
 mod table_trust;
-mod types;
+mod table_variances;
 mod weight_policy;
 
-pub use estimate::{Estimate, WIDEST, mean_over_median, on_time_probability};
+pub use estimate::{Estimate, Source, WIDEST, mean_over_median, on_time_probability};
+pub use input::{Features, Given, GpuModel, Observation, Prior, Profile, Query, prior_run_time};
 pub use pool::together;
 pub use predict::Predictor;
+pub use prediction::{Check, Prediction};
 pub use ranges::OutOfRange;
 pub use screen::{Refusal, Refused, screen};
-pub use types::{
-    Check, Features, Given, GpuModel, Observation, Prediction, Prior, Profile, Query, Source, prior_run_time,
-};

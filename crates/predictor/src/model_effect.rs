@@ -11,10 +11,10 @@
 
 use andreas_core::GpuType;
 
+use crate::curve_prior::{KernelParameters, Prior};
 use crate::linear::Cholesky;
 use crate::physics::{Setting, Theta};
 use crate::places::{Places, at};
-use crate::posterior::{KernelParameters, Prior};
 use crate::spread::spread_over;
 
 /// Bounds on the work: siblings' rows for one profile, and for fitting the shares; models for

@@ -12,11 +12,12 @@ use std::sync::Arc;
 use andreas_core::GpuType;
 
 use crate::communication::{CommunicationIntensity, FamilyEvidence};
+use crate::curve_prior::Prior;
 use crate::expected::Expected;
 use crate::model_effect::Rows;
 use crate::physics::{ACROSS, LEVEL, LIMITED, OVERLAP, P, Quantity, SYNC};
 use crate::places::{PlacementResidual, Places};
-use crate::posterior::{Found, Prior};
+use crate::posterior::Found;
 use crate::ratio::{Level, Levels, Ratios, Size};
 use crate::spread::spread;
 use crate::weight_policy::{MANY, TenantWeight, WeightPolicy, capped, huber_weights, shares};

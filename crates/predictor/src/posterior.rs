@@ -15,10 +15,11 @@ use std::sync::Arc;
 
 use andreas_core::GpuType;
 
+use crate::curve_prior::{KernelParameters, Prior};
 use crate::linear::Cholesky;
 use crate::model_effect::{ModelEffect, Rows, TrainingPoint};
 use crate::physics::{LEVEL, P, Quantity, Setting, Theta};
-use crate::table_trust::TableVariances;
+use crate::table_variances::TableVariances;
 
 /// Most rounds of Gauss-Newton.
 const ROUNDS: usize = 14;
@@ -38,48 +39,6 @@ pub(crate) struct Row {
     pub noise: f64,
     /// Shared error variances, if it is a row of the user's table.
     pub table: Option<TableVariances>,
-}
-
-/// Prior of the parameters, before the profile's own rows.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Prior {
-    pub mean: Theta,
-    /// Variances between profiles.
-    pub own: Theta,
-    /// Variances between types within a profile.
-    pub within: Theta,
-}
-
-/// Kernel hyperparameters: amplitude and residual noise (standard deviations of the log), length
-/// scale (doublings).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct KernelParameters {
-    pub deviation: f64,
-    pub scatter: f64,
-    pub length: f64,
-}
-
-impl KernelParameters {
-    pub const USUAL: Self = Self { deviation: 0.08, scatter: 0.05, length: 2.0 };
-
-    pub fn covariance(&self, a: &Setting, b: &Setting) -> f64 {
-        let square = |x: f64| x * x;
-        let (batch, depth) = ((a.batch - b.batch) / std::f64::consts::LN_2, (a.depth - b.depth) * 4.0);
-        let far =
-            square(a.gpus - b.gpus) * 1.5 + square(a.nodes - b.nodes) * 1.5 + square(batch) + square(depth);
-        // Matern 3/2: measured curves have kinks.
-        let d = libm::sqrt(3.0 * far) / self.length;
-        let shared = if a.kind == b.kind { 1.0 } else { 0.5 };
-        self.deviation * self.deviation * shared * (1.0 + d) * libm::exp(-d)
-    }
-
-    /// Covariance of shared residual noise on one placement; falls with the distance in batch and
-    /// limit.
-    pub fn nearby(&self, a: &Setting, b: &Setting) -> f64 {
-        let (batch, depth) = ((a.batch - b.batch) / std::f64::consts::LN_2, (a.depth - b.depth) * 4.0);
-        let d = libm::sqrt(batch * batch + depth * depth) / (2.0 * self.length);
-        self.scatter * self.scatter * libm::exp(-d)
-    }
 }
 
 /// A profile's curve.

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use andreas_core::{Configuration, GpuType};
 
 use crate::analytic_prior::{AnalyticPrior, LOG_TIME, LOG_WATTS};
-use crate::conformal::{EvidenceBucket, Factors, OWN_ROWS, own};
+use crate::calibrated::CalibratedModel;
+use crate::conformal::{EvidenceBucket, Factors, own};
 use crate::estimate::FACTOR_THREE;
 use crate::expected::Expected;
 use crate::guard::guarded;
-use crate::held_out::in_turns;
 use crate::known::{Known, Value};
 use crate::level::Levels;
 use crate::physics::{LEVEL, Quantity};
@@ -36,8 +36,8 @@ const READING_EVIDENCE: f64 = 5.0;
 pub struct Predictor {
     law: AnalyticPrior,
     scale: Scale,
-    time: QuantityModel,
-    power: QuantityModel,
+    time: CalibratedModel,
+    power: CalibratedModel,
     /// By tenant.
     levels: BTreeMap<String, Levels>,
     ranges: Ranges,
@@ -94,35 +94,31 @@ impl Predictor {
             pooled.iter().map(family).filter(|f| !f.spots.is_empty()).collect::<Vec<Family>>()
         };
         let watts = families(Quantity::Power, &|_, _, _| None);
-        let power = QuantityModel::fit(Quantity::Power, &watts);
-        let curves: BTreeMap<&str, Curve> = watts
-            .iter()
-            .map(|f| {
-                (
-                    f.name.as_str(),
-                    power.curve_of(&f.spots, power.expect(f), Found::default(), power.kernel(f)),
-                )
-            })
-            .collect();
-        let unseen = |f: &Family| power.curve_of(&[], power.expect(f), Found::default(), power.kernel(f));
+        let power = CalibratedModel::fit(Quantity::Power, &watts);
+        let alone = |f: &Family, spots: &[QuantitySample]| {
+            let model = &power.model;
+            model.curve_of(spots, model.expect(f), Found::default(), model.kernel(f))
+        };
+        let curves: BTreeMap<&str, Curve> =
+            watts.iter().map(|f| (f.name.as_str(), alone(f, &f.spots))).collect();
         let times = families(Quantity::Time, &|family, cell, usual| {
             cell.limit?;
             let made;
             let curve = match curves.get(family.name.as_str()) {
                 Some(curve) => curve,
                 None => {
-                    made = unseen(family);
+                    made = alone(family, &[]);
                     &made
                 }
             };
             Some(draws(&law, &scale, curve, cell, usual))
         });
-        let time = QuantityModel::fit(Quantity::Time, &times);
+        let time = CalibratedModel::fit(Quantity::Time, &times);
         // Both are sorted by name, and members are a subset of the pooled. Features are used within
         // a tenant only.
         let mut described: BTreeMap<&str, Vec<(&Features, f64)>> = BTreeMap::new();
         let mut profiles = pooled.iter().map(|p| p.profile);
-        for m in &time.members {
+        for m in &time.model.members {
             if let Some(profile) = profiles.by_ref().find(|p| p.name == m.name) {
                 described.entry(owner(&m.name)).or_default().push((&profile.features, m.found[LEVEL].mean));
             }
@@ -136,7 +132,7 @@ impl Predictor {
 
     /// Whether there are at least two profiles with times.
     pub fn has_regression(&self) -> bool {
-        self.time.members.len() > 1
+        self.time.model.members.len() > 1
     }
 
     /// Refused observations, by namespace and reason.
@@ -226,28 +222,28 @@ impl Predictor {
         let mut family = family(profile, namespace(&profile.name), usual);
         let spot = |c: &AggregatedSample| self.scale.spot(&self.law, Quantity::Power, c, usual, None);
         family.spots = watts.iter().map(spot).collect();
-        let mut expected = self.power.expect(&family);
-        let proven_watts = proven(&self.power, &mut expected, &family);
-        let watts = self.power.curve(&family, expected, Found::default());
+        let mut expected = self.power.model.expect(&family);
+        let proven_watts = self.power.proven(&mut expected, &family);
+        let watts = self.power.model.curve(&family, expected, Found::default());
         let own_watts =
-            own(self.power.factors(&family).of(EvidenceBucket::Many), turns(&self.power, &family, &watts));
+            own(self.power.factors(&family).of(EvidenceBucket::Many), self.power.turns(&family, &watts));
         let spot = |c: &AggregatedSample| {
             let draw = c.limit.map(|_| draws(&self.law, &self.scale, &watts, c, usual));
             self.scale.spot(&self.law, Quantity::Time, c, usual, draw)
         };
         family.spots = cells.iter().map(spot).collect();
-        let mut expected = self.time.expect(&family);
-        let proven_time = proven(&self.time, &mut expected, &family);
+        let mut expected = self.time.model.expect(&family);
+        let proven_time = self.time.proven(&mut expected, &family);
         let (level, source) = if family.spots.is_empty() {
             self.unseen_level(&family, &profile.features, prior, &expected, usual)
         } else {
-            (self.time.free_level(&family.spots, &expected), Source::Observed)
+            (self.time.model.free_level(&family.spots, &expected), Source::Observed)
         };
         let sigma = libm::sqrt(level.variance);
-        let time = self.time.curve(&family, expected, level);
+        let time = self.time.model.curve(&family, expected, level);
         let own_time =
-            own(self.time.factors(&family).of(EvidenceBucket::Many), turns(&self.time, &family, &time));
-        let factors = [&self.time, &self.power].map(|stage| stage.factors(&family));
+            own(self.time.factors(&family).of(EvidenceBucket::Many), self.time.turns(&family, &time));
+        let factors = [&self.time, &self.power].map(|calibrated| calibrated.factors(&family));
         let (of_time, of_watts) = ((own_time, proven_time), (own_watts, proven_watts));
         Curves { usual, time, watts, factors, of_time, of_watts, level: (sigma, source) }
     }
@@ -273,7 +269,7 @@ impl Predictor {
         let Some(prior) = prior else {
             let mine = |m: &&FittedProfile| owner(&m.name) == owner(&family.name);
             let mut levels: Vec<f64> =
-                self.time.members.iter().filter(mine).map(|m| m.found[LEVEL].mean).collect();
+                self.time.model.members.iter().filter(mine).map(|m| m.found[LEVEL].mean).collect();
             levels.sort_by(f64::total_cmp);
             let mean = levels.get(levels.len() / 2).copied().unwrap_or(libm::log(600.0));
             // A single value has no spread.
@@ -293,7 +289,7 @@ impl Predictor {
             limit: None,
         };
         let cell = AggregatedSample::asked(&at, None, features.batch);
-        let curve = self.time.curve(family, expected.clone(), Found { mean: 0.0, variance: sigma });
+        let curve = self.time.model.curve(family, expected.clone(), Found { mean: 0.0, variance: sigma });
         let there = self.walk(&curve, &cell, &[], usual, None);
         (Found { mean: wanted - there, variance: sigma }, Source::Prior)
     }
@@ -394,26 +390,6 @@ fn sigma(factors: Factors, curve: &Curve, gpu_type: &GpuType, variance: f64, of:
         _ => factors.of(situation),
     };
     (factor * libm::sqrt(variance)).clamp(0.01, 3.0)
-}
-
-/// If the profile has a table: shrinks the prior variance of type ratios by the cross-validated
-/// factor, at most 1. A factor on the interval alone comes too late to weigh the table. Returns the
-/// factor.
-fn proven(stage: &QuantityModel, expected: &mut Expected, family: &Family) -> f64 {
-    if family.spots.iter().all(|spot| spot.table.is_none()) {
-        return 1.0;
-    }
-    let factor = stage.factors(family).of(EvidenceBucket::New).min(1.0);
-    expected.prior.within[LEVEL] *= factor * factor;
-    factor
-}
-
-/// k-fold errors of a profile's rows, if there are enough.
-fn turns(stage: &QuantityModel, family: &Family, curve: &Curve) -> Vec<f64> {
-    if family.spots.iter().filter(|spot| spot.table.is_none()).count() < OWN_ROWS {
-        return Vec::new();
-    }
-    in_turns(stage, &family.spots, &curve.expected, curve.posterior.kernel)
 }
 
 /// Logs of one GPU's draw without a limit and with the sample's.

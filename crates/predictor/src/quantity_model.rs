@@ -1,4 +1,4 @@
-//! Model of one quantity: priors, kernel hyperparameters, calibration.
+//! Model of one quantity: priors and kernel hyperparameters.
 //!
 //! Fitted in two passes. Curves with the start prior give each tenant's prior; curves with that
 //! prior give the final priors. The work is bounded by aggregated samples per profile, per
@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use andreas_core::GpuType;
 
-use crate::calibration::Calibration;
-use crate::conformal::Factors;
+use crate::curve_prior::{KernelParameters, Prior};
 use crate::expected::Expected;
 use crate::model_effect::{ModelEffect, Parts, Rows};
 use crate::physics::{GpuTypeIndex, LEVEL, LIMITED, Quantity, Setting, Theta};
@@ -18,10 +17,10 @@ use crate::places::{Place, PlacementResidual, at};
 use crate::pool::owner;
 use crate::population::{FittedProfile, Population};
 use crate::populations::Populations;
-use crate::posterior::{Found, KernelParameters, Posterior, Prior, Row};
+use crate::posterior::{Found, Posterior, Row};
 use crate::ratio::{Level, Size};
 use crate::spread::spread;
-use crate::table_trust::TableVariances;
+use crate::table_variances::TableVariances;
 use crate::weight_policy::MANY;
 
 /// Most siblings used for a profile.
@@ -126,7 +125,6 @@ pub(crate) struct QuantityModel {
     kernel: KernelParameters,
     /// Shares of the model effect, by tenant.
     parts: BTreeMap<String, Parts>,
-    calibration: Calibration,
 }
 
 impl QuantityModel {
@@ -138,7 +136,6 @@ impl QuantityModel {
             members: Vec::new(),
             kernel: KernelParameters::USUAL,
             parts: BTreeMap::new(),
-            calibration: Calibration::new(quantity),
         };
         let start = Populations::new(quantity);
         stage.members = families.iter().filter_map(|f| stage.member(start.world(), f)).collect();
@@ -153,7 +150,6 @@ impl QuantityModel {
             (owner.to_owned(), Parts::fit(&models, stage.texture_of(owner), alone.of(owner).places()))
         };
         stage.parts = stage.models().into_iter().map(parts).collect();
-        stage.calibration = Calibration::fit(&stage, families);
         stage
     }
 
@@ -171,11 +167,6 @@ impl QuantityModel {
         expected.model_effect =
             ModelEffect::of(&rows, self.kernel(family), parts, population.places()).map(Arc::new);
         expected
-    }
-
-    /// Calibration factors of the profile.
-    pub fn factors(&self, family: &Family) -> Factors {
-        self.calibration.of(&family.name, self.has_siblings(family))
     }
 
     /// Whether its tenant has other profiles of its model.

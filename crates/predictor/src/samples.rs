@@ -5,7 +5,7 @@ use andreas_core::{Configuration, GpuCount, GpuType};
 use crate::physics::Quantity;
 use crate::screen::{MAX_EPOCH, MAX_WATTS, MIN_EPOCH, screen};
 use crate::spread::spread;
-use crate::table_trust::{TableTrust, TableVariances};
+use crate::table_variances::{TableTrust, TableVariances};
 use crate::{Observation, Profile};
 
 /// Most observations read of a profile, newest first. Bounds the work; far above what a profile

@@ -3,9 +3,9 @@
 //! **In**: rows of a profile that were both given and measured by the system. **Out**: the error
 //! variances of its table ([`TableTrust`]): of the whole table, of its rows of one GPU type, and of
 //! single rows. They are found by expectation and maximisation in a fixed number of rounds. The
-//! prior is [`PSEUDO`] tables that were right within [`USUAL`]. A namespace with right tables keeps
-//! narrow intervals; one whose tables were off by a factor does not. Other namespaces' tables have
-//! no influence.
+//! prior is [`PSEUDO`] tables that were right within [`USUAL`](crate::table_variances::USUAL). A
+//! namespace with right tables keeps narrow intervals; one whose tables were off by a factor does
+//! not. Other namespaces' tables have no influence.
 //!
 //! A bias common to all tables of a namespace is not corrected (ADR 6).
 
@@ -14,45 +14,16 @@ use std::collections::BTreeMap;
 use crate::physics::Quantity;
 use crate::pool::{Pooled, owner};
 use crate::samples::{AggregatedSample, given};
+use crate::table_variances::TableTrust;
 
 /// Pseudo-count of compared tables.
 const PSEUDO: f64 = 1.0;
-/// Prior error of a table, and of each of its rows alone (standard deviations of the log).
-const USUAL: f64 = 0.05;
-const USUAL_ROW: f64 = 0.01;
 /// Shared error of a table if no observation can be compared with it (log; a factor 1.6 is usual).
 const UNCOMPARED: f64 = 0.5;
 /// Errors are clipped here (log of ten): a mistaken unit.
 const FURTHEST: f64 = std::f64::consts::LN_10;
 /// Rounds of expectation and maximisation.
 const ROUNDS: usize = 40;
-
-/// Error variances (log) that two rows of a table share.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct TableVariances {
-    /// All rows of the table.
-    pub table: f64,
-    /// Rows of one GPU type, in addition.
-    pub kind: f64,
-}
-
-/// Trust in a table.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct TableTrust {
-    pub doubt: TableVariances,
-    /// Error of each row alone (variance of the log).
-    pub row: f64,
-    /// Whether a table of this namespace was compared with measurements.
-    pub informed: bool,
-}
-
-impl Default for TableTrust {
-    fn default() -> Self {
-        let row = USUAL_ROW * USUAL_ROW;
-        let shared = 0.5 * (USUAL * USUAL - row);
-        Self { doubt: TableVariances { table: shared, kind: shared }, row, informed: false }
-    }
-}
 
 /// Residual of a table row that was also measured.
 #[derive(Clone, Debug)]
@@ -143,11 +114,6 @@ impl TableTrust {
         }
     }
 
-    /// Standard deviation of one row's error (log).
-    pub fn sigma(&self) -> f64 {
-        libm::sqrt(self.doubt.table + self.doubt.kind + self.row)
-    }
-
     /// Sets error variances of the rows of a profile's table, given the profile's own observations.
     pub fn read(self, table: &mut [AggregatedSample], seen: &[AggregatedSample]) -> Self {
         let gaps = gaps(table, seen);
@@ -195,6 +161,7 @@ impl TableTrusts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::table_variances::USUAL;
 
     /// A table with these errors on two types, each measured on two rows for a hundred epochs.
     fn table(on_one: f64, on_other: f64) -> Vec<TableResidual> {

@@ -91,7 +91,7 @@ proptest! {
         prop_assert_eq!(answers.len(), asked.len());
         for p in answers {
             for e in [p.epoch, p.power] {
-                let all = [e.median, e.p10(), e.p90(), e.mean(), e.rel_std()];
+                let all = [e.median, e.p10(), e.p90(), e.mean(), e.planning_sigma()];
                 prop_assert!(all.iter().all(|x| x.is_finite() && *x > 0.0), "{:?}", p);
             }
         }

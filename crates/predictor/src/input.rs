@@ -1,9 +1,7 @@
-//! Input and output types.
+//! Input types: GPU types, profiles with tables and observations, questions.
 
 use andreas_core::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
 use serde::{Deserialize, Serialize};
-
-use crate::{Estimate, OutOfRange};
 
 /// A GPU type of the cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -97,31 +95,6 @@ pub struct Prior {
     pub gpus: GpuCount,
 }
 
-/// What an estimate rests on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Source {
-    /// The table in `TrainingProfile.spec`.
-    UserGiven,
-    /// Runs of this profile on this GPU type.
-    Observed,
-    /// Runs of this profile on other types, with type ratios from other profiles.
-    Regression,
-    /// Nothing about the profile.
-    Prior,
-}
-
-impl Source {
-    /// As in `TrainingJob.status.prediction.source`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::UserGiven => "UserGiven",
-            Self::Observed => "Observed",
-            Self::Regression => "Regression",
-            Self::Prior => "Prior",
-        }
-    }
-}
-
 /// One question.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Query {
@@ -131,40 +104,6 @@ pub struct Query {
     pub gpus: Option<GpuCount>,
     /// Samples of one global batch, if it differs from the profile's.
     pub batch: Option<f64>,
-}
-
-/// Prediction for a profile on one configuration.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Prediction {
-    /// The configuration of the query.
-    pub configuration: Configuration,
-    /// Time of one epoch, seconds.
-    pub epoch: Estimate,
-    /// Draw of all its GPUs together, watts.
-    pub power: Estimate,
-    /// Which properties lie outside the observed range.
-    pub out_of_range: OutOfRange,
-}
-
-/// Relative leave-one-out errors of a profile's own rows.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Check {
-    /// Errors of times.
-    pub epoch: Vec<f64>,
-    /// Errors of draws.
-    pub power: Vec<f64>,
-}
-
-impl Prediction {
-    /// Mean time of one epoch: costs and energy are expected values.
-    pub fn mean_epoch(&self) -> Seconds {
-        Seconds(self.epoch.mean())
-    }
-
-    /// Mean draw of the whole gang.
-    pub fn mean_power(&self) -> Watts {
-        Watts(self.power.mean())
-    }
 }
 
 /// Run time assumed for an unknown job: the median of the finished jobs' run times, else the
