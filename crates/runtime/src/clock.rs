@@ -3,7 +3,7 @@
 //! Objects carry timestamps of the API server. A process with a wall clock an hour off would compare them
 //! with its own time and end healthy runs. So the `Date` header of every answer is measured. From the first
 //! answer on, [`now`] is that time plus the elapsed monotonic time. [`now`] never reads the wall clock again,
-//! so a step of it has no effect. The metric [`SKEW`] reports the difference.
+//! so a step of it has no effect. The metric `andreas_clock_skew_seconds` reports the difference.
 //!
 //! A server behind a load balancer may be wrong itself. The time is therefore reset only when several answers
 //! in a row, over [`PERSISTS`], contradict it.
@@ -19,16 +19,6 @@ use http::header::DATE;
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
-
-use crate::metrics::Metric;
-
-/// Difference between this machine's wall clock and the API server's.
-pub const SKEW: Metric = Metric::gauge(
-    "andreas_clock_skew_seconds",
-    &[],
-    "Wall clock of this process's machine less that of the API server, by the Date header of its last answer; positive is ahead",
-);
 
 /// Slower answers are too imprecise and ignored.
 const SLOWEST: Duration = Duration::from_secs(2);
@@ -41,7 +31,7 @@ const PERSISTS: Duration = Duration::from_secs(10);
 
 static CLOCK: LazyLock<Mutex<Clock>> =
     LazyLock::new(|| Mutex::new(Clock::new(Timestamp::now(), Instant::now())));
-static GAUGE: LazyLock<Gauge<f64, AtomicU64>> = LazyLock::new(Gauge::default);
+static SKEW: LazyLock<Gauge<f64, AtomicU64>> = LazyLock::new(Gauge::default);
 
 /// The API server's time; before the first answer, the machine's time.
 #[must_use]
@@ -58,13 +48,13 @@ pub fn observe(headers: &HeaderMap, sent: Instant) {
     if sample.round_trip > SLOWEST {
         return;
     }
-    GAUGE.set(sample.off(Timestamp::now()).as_secs_f64());
+    SKEW.set(sample.off(Timestamp::now()).as_secs_f64());
     CLOCK.lock().learn(sample, received);
 }
 
-/// Adds [`SKEW`] to a program's metrics.
-pub fn register(registry: &mut Registry) {
-    SKEW.register(registry, GAUGE.clone());
+/// Seconds by which the wall clock of this machine is ahead of the API server's, by its last answer.
+pub(crate) fn skew() -> Gauge<f64, AtomicU64> {
+    SKEW.clone()
 }
 
 /// One answer of the API server.

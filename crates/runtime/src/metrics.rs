@@ -16,6 +16,8 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::{Metric as Registered, Registry, Unit};
 
+use crate::clock;
+
 /// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -170,12 +172,20 @@ const FILES: Metric = Metric::gauge("process_open_fds", &[], "Open file descript
 const STARTED: Metric =
     Metric::gauge("process_start_time_seconds", &[], "When the process started, seconds since 1970");
 
+/// Difference between this machine's wall clock and the API server's.
+const SKEW: Metric = Metric::gauge(
+    "andreas_clock_skew_seconds",
+    &[],
+    "Wall clock of this process's machine less that of the API server, by the Date header of its last \
+     answer; positive is ahead",
+);
+
 /// Metrics of every program; see [`register_process`].
-pub const PROCESS: &[Metric] = &[BUILD_INFO, CPU, MEMORY, FILES, STARTED, crate::clock::SKEW];
+pub const PROCESS: &[Metric] = &[BUILD_INFO, CPU, MEMORY, FILES, STARTED, SKEW];
 
 /// Adds the process metrics to `registry`.
 pub fn register_process(registry: &mut Registry, version: &'static str) {
-    crate::clock::register(registry);
+    SKEW.register(registry, clock::skew());
     registry.register_collector(Box::new(Process { version, started: SystemTime::now() }));
 }
 

@@ -14,7 +14,8 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::Overload;
+use super::limits::Limits;
+use super::overload::Overload;
 
 /// The connections of one listener.
 pub(super) struct Places {
@@ -121,7 +122,7 @@ impl Connection {
 
     /// Idle deadline: `first` after `established` without any request, else `unknown` or `known` after the
     /// last activity. `None` while a request is in flight.
-    pub(super) fn closes(&self, established: Instant, limits: &super::Limits) -> Option<Instant> {
+    pub(super) fn closes(&self, established: Instant, limits: &Limits) -> Option<Instant> {
         let state = self.state.lock();
         if state.in_flight > 0 {
             return None;

@@ -1,7 +1,5 @@
 //! Lists in pages, parsed one object at a time.
 
-use std::collections::HashSet;
-
 use futures::AsyncBufReadExt;
 use kube::Resource;
 use kube::api::ListParams;
@@ -10,34 +8,13 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::cut::{Cutter, NoList, Piece};
-use super::watcher::{Body, State, Trouble, Watcher};
+use super::state::{Listing, Reading, State, Trouble};
+use super::watcher::Watcher;
 use super::wire::{Decoded, Page, PageMeta, decode};
 use super::{Event, ObjectKey};
 
-/// Objects of the first page, while their size is unknown.
-pub(super) const FIRST_PAGE: u32 = 50;
 /// Target maximum bytes of a page; it arrives within a second or two.
 const PAGE_BYTES: usize = 32 << 20;
-
-/// A list between two pages.
-#[derive(Default)]
-pub(super) struct Listing {
-    /// Continue token of the next page; `None` for the first.
-    next: Option<String>,
-    /// Whether to list without pages.
-    whole: bool,
-    /// Keys of the pages so far.
-    present: HashSet<ObjectKey>,
-}
-
-/// A page that is arriving.
-pub(super) struct Reading {
-    listing: Listing,
-    body: Body,
-    cutter: Cutter,
-    /// Deadline of the page.
-    until: Instant,
-}
 
 impl<T> Watcher<T>
 where

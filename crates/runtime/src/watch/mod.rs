@@ -36,6 +36,7 @@ mod cut;
 mod index;
 mod listing;
 mod metrics;
+mod state;
 mod watcher;
 mod wire;
 

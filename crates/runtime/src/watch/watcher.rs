@@ -1,11 +1,9 @@
 //! The watch loop: list, watch, resume.
 
 use std::collections::{HashSet, VecDeque};
-use std::pin::Pin;
 use std::time::Duration;
 
 use futures::AsyncBufReadExt;
-use futures::io::AsyncBufRead;
 use kube::api::WatchParams;
 use kube::core::Request;
 use kube::{Client, Resource};
@@ -13,19 +11,18 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::cut::{Lines, Piece};
-use super::listing::{FIRST_PAGE, Listing, Reading};
 use super::metrics::{KindMetrics, WatchMetrics};
+use super::state::{State, Trouble};
 use super::wire::{Decoded, ErrorStatus, Identity, Line, decode};
 use super::{Event, ObjectKey, WatchConfig};
 use crate::jitter::{Backoff, spread};
 
+/// Objects of the first page, while their size is unknown.
+const FIRST_PAGE: u32 = 50;
 /// Extra time for a watch to end before its connection is abandoned.
 const GRACE: Duration = Duration::from_secs(5);
 /// A watch that ends sooner without an event counts as a failure, to avoid a tight loop.
 const SHORT: Duration = Duration::from_secs(1);
-
-/// An answer read while it arrives.
-pub(super) type Body = Pin<Box<dyn AsyncBufRead + Send>>;
 
 /// Follows one collection. See the [module](super) for its guarantees.
 pub struct Watcher<T> {
@@ -44,53 +41,6 @@ pub struct Watcher<T> {
     pub(super) page: u32,
     /// The newest version of the collection seen so far.
     pub(super) newest: u128,
-}
-
-pub(super) enum State {
-    /// The next page is to be requested.
-    Listing(Listing),
-    /// A page is arriving.
-    Reading(Reading),
-    /// A watch from this version is to be opened.
-    Listed { version: String },
-    /// A watch is open.
-    Watching { version: String, body: Body, lines: Lines, opened: Instant, events: u64 },
-}
-
-impl State {
-    pub(super) fn afresh() -> Self {
-        Self::Listing(Listing::default())
-    }
-}
-
-/// The reason for retrying a list or a watch.
-pub(super) enum Trouble {
-    /// The version is too old: list again.
-    Gone,
-    /// Any other error, with a word for the metric.
-    Other(&'static str, String),
-}
-
-impl Trouble {
-    pub(super) fn of(error: &kube::Error) -> Self {
-        match error {
-            kube::Error::Api(status) if status.code == 410 => Self::Gone,
-            // The database was restored from a backup; our version is in its future.
-            kube::Error::Api(status) if status.message.contains("Too large resource version") => Self::Gone,
-            kube::Error::Api(status) => {
-                let reason = match status.code {
-                    401 => "unauthorized",
-                    403 => "forbidden",
-                    404 => "not_found",
-                    429 => "too_many_requests",
-                    500.. => "server",
-                    _ => "refused",
-                };
-                Self::Other(reason, status.message.clone())
-            }
-            other => Self::Other("connection", other.to_string()),
-        }
-    }
 }
 
 impl<T> Watcher<T>
