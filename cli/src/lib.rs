@@ -12,6 +12,7 @@
 
 mod plan;
 mod profile;
+mod reason;
 mod simulate;
 mod snapshot;
 pub mod stdio;

@@ -5,12 +5,13 @@ use std::io::{self, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use andreas_core::{Joules, Time};
-use andreas_planner::{Decision, JobPlan, MethodName, Options, Plan, Snapshot, plan};
+use andreas_planner::{MethodName, Options, Plan, Snapshot, plan};
 use anyhow::{Context, Result, anyhow};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use comfy_table::{ContentArrangement, Table, presets};
 
+use crate::reason::reason;
 use crate::stdio::{self, Session};
 
 /// Plan: who runs where, with how many GPUs, and why the others wait.
@@ -36,8 +37,8 @@ pub struct PlanArgs {
     /// Most trials of a randomised method. Without: the operator's, else 1000
     #[arg(long, value_name = "N")]
     trials: Option<u64>,
-    /// How far above its proven bound a plan may be, as part of its cost, from 0 (as near as the trials reach) to below 1: the
-    /// more, the less time it takes. 0.003 is 0.3 %
+    /// How far above its proven bound a plan may be, as part of its cost, from 0 (as near as the trials reach) to
+    /// below 1: the more, the less time it takes. 0.003 is 0.3 %
     #[arg(long, value_parser = gap, allow_negative_numbers = true)]
     gap: Option<f64>,
     /// With --stdio: add "_plan" with cost, bound, gap, and a reason for each job
@@ -150,22 +151,6 @@ fn table(snapshot: &Snapshot, plan: &Plan) -> Table {
         ]);
     }
     table
-}
-
-/// One sentence: why it runs or waits.
-pub fn reason(job: &JobPlan) -> String {
-    let ids =
-        |ids: &[andreas_core::JobId]| ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    match &job.decision {
-        Decision::Run(_) if job.after.is_empty() => "runs".to_owned(),
-        Decision::Run(_) => format!("runs once these have made room: {}", ids(&job.after)),
-        Decision::Wait { reason, blockers, message } if blockers.is_empty() => {
-            format!("{}: {message}", reason.as_str())
-        }
-        Decision::Wait { reason, blockers, message } => {
-            format!("{}: {message} (in the way: {})", reason.as_str(), ids(blockers))
-        }
-    }
 }
 
 fn energy(joules: Joules) -> String {

@@ -11,9 +11,8 @@ use andreas_planner::{
     Preemption, Resources, Snapshot, Spread, Worker,
 };
 
-use super::MAX_JOBS;
 use super::fault::{Fault, bad, not_negative, positive, required};
-use super::wire::{ClassEntry, JobEntry, PlaceEntry, State, StateName};
+use super::wire::{ClassEntry, JobEntry, MAX_JOBS, PlaceEntry, State, StateName};
 
 /// Most nodes, and most GPUs in one, as in the planner.
 const MAX_NODES: u32 = 100_000;

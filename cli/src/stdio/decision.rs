@@ -6,7 +6,7 @@ use andreas_core::JobId;
 use andreas_planner::{Decision, Memory, Placement, Plan, Prices};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-use crate::plan::reason;
+use crate::reason::reason;
 
 /// The line that says what was wrong.
 pub fn error(text: &str) -> String {

@@ -1,7 +1,7 @@
 //! The line protocol: a JSON state per line in, a JSON decision per line out.
 //!
-//! **Holds** the shapes of the lines ([`wire`]), what is kept between them ([`Session`]: tables of jobs, last prices), and the
-//! loop over them ([`serve`]).
+//! **Holds** the shapes of the lines ([`wire`]), what is kept between them ([`Session`]: tables of jobs, last
+//! prices), and the loop over them ([`serve`]).
 //!
 //! **Flows**: every line in gets exactly one line out, flushed. A line that makes no sense gets `{"_error": "field:
 //! problem"}`, changes nothing that is kept, and the next one is served as usual.
@@ -20,8 +20,6 @@ pub use session::Session;
 
 /// Longest line in bytes, its end not counted.
 pub const MAX_LINE: usize = 256 << 20;
-/// Most jobs of one line.
-pub const MAX_JOBS: usize = 200_000;
 
 /// Answers line by line until the input ends.
 ///

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use andreas_core::{JobId, Time};
 use andreas_planner::{JobState, Memory, Options, Plan, Prices, Snapshot, plan};
 
-use super::MAX_JOBS;
 use super::build::{self, Known, Ran};
 use super::decision::{DecisionLine, error};
 use super::fault::{Fault, bad};
-use super::wire::State;
+use super::wire::{MAX_JOBS, State};
 
 /// One client's conversation: tables of jobs, where they were put and since when, the last prices.
 pub struct Session {

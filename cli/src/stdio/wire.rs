@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use andreas_planner::{Memory, Prices};
 use serde::Deserialize;
 
+/// Most jobs of one line.
+pub const MAX_JOBS: usize = 200_000;
+
 /// One line in. Times in seconds since any origin that all lines share, power in watts.
 #[derive(Debug, Deserialize)]
 pub struct State {
