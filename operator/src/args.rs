@@ -10,7 +10,7 @@ use andreas_runtime::client::ClientArgs;
 use andreas_runtime::telemetry::TelemetryArgs;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 
-use crate::learner::LearningScope;
+use crate::predict::LearningScope;
 
 /// Kubernetes operator for deep-learning training: plans TrainingJobs on GPU nodes and runs them.
 #[derive(Debug, Parser)]

@@ -11,16 +11,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use andreas_api::TrainingJobStatus;
-use andreas_api::training_job::Allocation;
+use andreas_api::slim::SlimTrainingJob;
+use andreas_api::training_job::{Allocation, Prediction};
 use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::backoff::Backoffs;
 use crate::energy::measured::PendingEnergy;
-use crate::forecast::Outlook;
 use crate::lifecycle::{Claim, Creation, DecisionFor, Planned, Sight, Sights, Verdict};
-use crate::snapshot::tables::Table;
+use crate::predict::forecast::{self, Waiting};
+use crate::predict::{Outlook, Table};
 
 /// Minimum time between plan requests because of deviating runs: of all jobs together and of each.
 const ASK_EVERY: SignedDuration = SignedDuration::from_secs(2);
@@ -109,6 +110,16 @@ impl JobMemory {
             .iter()
             .map(|(sight, seen)| (sight.clone(), now.saturating_sub(ago(seen)).unwrap_or(now)))
             .collect()
+    }
+
+    /// The job's current forecast; `None` before its first plan and after its end.
+    pub fn forecast(&self, job: &SlimTrainingJob, now: Timestamp) -> Option<Prediction> {
+        let status = job.status.as_ref();
+        if status.is_some_and(|status| status.phase.is_terminal()) {
+            return None;
+        }
+        let waiting = Waiting { on_time: self.on_time, starts: self.starts };
+        Some(forecast::prediction(job, status, self.table.as_ref()?, now, waiting))
     }
 
     /// Records that exactly these facts hold.

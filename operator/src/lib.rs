@@ -25,8 +25,8 @@
 //! | [`executor`] | workers, writes, refusals |
 //! | [`progress`] | the endpoint for training programs' reports |
 //! | [`certificates`] | the endpoint's certificates, with overlapping authorities |
-//! | [`learner`] | the fit of the predictor, on its own thread |
-//! | [`forecast`], [`queue`] | forecasts of each job; expected starts of waiting ones |
+//! | [`predict`] | the fit of the predictor, tables of predictions, forecasts of each job |
+//! | [`queue`] | expected starts of waiting jobs |
 //! | [`energy`] | the policy in force, what nodes and runs draw, the budget, cost of each job so far |
 //! | [`profiles`], [`nodes`] | TrainingProfiles and GpuNodes maintained by the operator |
 //! | [`events`] | events for users |
@@ -43,10 +43,8 @@ pub mod certificates;
 pub mod energy;
 pub mod events;
 pub mod executor;
-pub mod forecast;
 pub mod index;
 pub mod instants;
-pub mod learner;
 pub mod ledger;
 pub mod lifecycle;
 pub mod metrics;

@@ -25,15 +25,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::energy::inventory::largest_node;
 use crate::executor::Shared;
-use crate::forecast;
 use crate::index::ClusterIndex;
-use crate::learner::{Learner, LearningScope};
 use crate::ledger::Ledger;
 use crate::lifecycle::{DecisionFor, Planned, Settings};
 use crate::metrics::LastPlan;
+use crate::predict::learner::{FitOutcome, Learner};
+use crate::predict::{LearningScope, Tables};
 use crate::queue;
 use crate::server::Snapshots;
-use crate::snapshot::{self, Built, Expected, Tables, job_key};
+use crate::snapshot::{self, Built, Caches, Expected, job_key};
 
 /// Timing of plans.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +69,9 @@ pub async fn run(
     shutdown: CancellationToken,
 ) {
     let signals = shared.index.lock().signals();
-    let learner = match Learner::start(shared.metrics.clone(), Arc::clone(&signals)) {
+    let counters = shared.metrics.clone();
+    let listener = Arc::new(move |outcome: FitOutcome<'_>| counters.fit(outcome));
+    let learner = match Learner::start(listener, Arc::clone(&signals)) {
         Ok(learner) => learner,
         Err(error) => {
             tracing::error!(%error, "no thread to learn on");
@@ -77,7 +79,8 @@ pub async fn run(
             return;
         }
     };
-    let mut tables = Tables::learning(learner.clone(), trust);
+    let empty = || Caches::new(Tables::learning(learner.clone(), trust));
+    let mut caches = empty();
     // The last plan's prices and memory.
     let mut left = (None, None);
     let mut wake: Option<Instant> = None;
@@ -101,7 +104,7 @@ pub async fn run(
         // Everything logged before this line is in the plan.
         tracing::debug!(plan = number, "looks");
         let (index, ledger) = look(&shared);
-        let with = std::mem::replace(&mut tables, Tables::learning(learner.clone(), trust));
+        let with = std::mem::replace(&mut caches, empty());
         let (last, wanted) = (std::mem::take(&mut left), options.clone());
         let work = move || make(&index, &ledger, with, last, &wanted);
         let Ok((with, built, planned)) = tokio::task::spawn_blocking(work).await else {
@@ -111,7 +114,7 @@ pub async fn run(
             sleep(Duration::from_secs(5)).await;
             continue;
         };
-        tables = with;
+        caches = with;
         match planned {
             Ok((plan, took)) => {
                 shared.metrics.plans.inc();
@@ -146,11 +149,11 @@ const MAX_LEFT_OUT: usize = 64;
 fn make(
     index: &ClusterIndex,
     ledger: &Ledger,
-    mut tables: Tables,
+    mut caches: Caches,
     (prices, memory): (Option<Prices>, Option<Memory>),
     options: &Options,
-) -> (Tables, Built, Result<(Plan, Duration), SnapshotError>) {
-    let mut built = snapshot::build(index, ledger, &mut tables, prices, clock::now());
+) -> (Caches, Built, Result<(Plan, Duration), SnapshotError>) {
+    let mut built = snapshot::build(index, ledger, &mut caches, prices, clock::now());
     built.snapshot.memory = memory;
     let started = Instant::now();
     let mut left_out = 0;
@@ -160,7 +163,7 @@ fn make(
                 let took = started.elapsed();
                 built.starts = queue::expected_starts(&built.snapshot, &plan);
                 built.limited = observed(&mut built, options);
-                return (tables, built, Ok((plan, took)));
+                return (caches, built, Ok((plan, took)));
             }
             Err(error) => error,
         };
@@ -172,7 +175,7 @@ fn make(
                 jobs.remove(at);
                 left_out += 1;
             }
-            None => return (tables, built, Err(error)),
+            None => return (caches, built, Err(error)),
         }
     }
 }
@@ -344,7 +347,7 @@ fn forecasts(
         let id = snapshot::job_id(key);
         memory.on_time = plan.jobs.get(&id).map(|job_plan| job_plan.on_time);
         memory.starts = built.starts.get(&id).and_then(|start| Timestamp::from_second(start.0 as i64).ok());
-        let Some(new) = forecast::of(job, memory, now) else { continue };
+        let Some(new) = memory.forecast(job, now) else { continue };
         let written = job.status.as_ref().and_then(|status| status.prediction.as_ref());
         // A first forecast or another risk class is worth a step, which decides on the write.
         if written.is_none_or(|written| written.risk != new.risk || written.source != new.source) {

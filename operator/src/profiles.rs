@@ -21,7 +21,7 @@ use crate::executor::patch;
 use crate::executor::refusal::Refusal;
 use crate::executor::writer::WriteError;
 use crate::lifecycle::ProfileUpdate;
-use crate::snapshot::tables::profile_key;
+use crate::predict::profile_key;
 
 mod unused;
 pub(crate) use unused::remove as remove_unused;

@@ -15,7 +15,6 @@ use kube::ResourceExt;
 
 use crate::energy::measured::{self, LateEnergy, PendingEnergy};
 use crate::energy::{bill, rules};
-use crate::forecast::{self, Outlook};
 use crate::index::{
     Amounts, ClusterIndex, DeletedPod, agent_status, broken_gpus, is_member, job_label, name_of, number,
     owner, takes,
@@ -25,6 +24,7 @@ use crate::lifecycle::{
     AgentFact, Backoff, Claim, DecisionFor, DeletedPodView, EnergyView, NodeFact, Observed, Planned,
     PolicyView, Settings, Sights,
 };
+use crate::predict::outlook::{Outlook, outlook};
 
 /// A step's input, owned: the index is unlocked during the step.
 pub struct Seen {
@@ -68,7 +68,7 @@ impl Seen {
         let nodes = node_facts(index, key, &job, &pods, &gone, memory.decision.as_ref());
         let members = own_pods(&job, &pods, &gone);
         let energy = energy(index, &job, &spec, &members, memory.pending_energy.as_ref(), now);
-        let forecast = forecast::of(&job, &memory, now);
+        let forecast = memory.forecast(&job, now);
         let over_nodes = job.spec.gpus.max_nodes > 1;
         let single_node_claim = over_nodes
             .then(|| crate::snapshot::single_node_claim(index, &key.namespace, &job.spec))
@@ -146,7 +146,7 @@ impl Seen {
     /// Planned and observed outlook if the run deviates enough for a new plan.
     pub fn off_plan(&self) -> Option<(Outlook, Outlook)> {
         let (table, planned) = (self.memory.table.as_ref()?, self.memory.planned?);
-        let seen = forecast::outlook(&self.job, self.job.status.as_ref(), table, self.now);
+        let seen = outlook(&self.job, self.job.status.as_ref(), table, self.now);
         seen.has_left(&planned).then_some((planned, seen))
     }
 

@@ -13,7 +13,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 
 use super::list;
 use super::totals::{MOST_TYPES, OTHER, bounded};
-use crate::learner::Fit;
+use crate::predict::Fit;
 
 /// Errors kept per series.
 const WINDOW: usize = 200;

@@ -38,9 +38,9 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 use crate::instants::deadline;
-use crate::learner::Fit;
 use crate::lifecycle::ProfileUpdate;
-use crate::snapshot::Table;
+use crate::predict::learner::FitOutcome;
+use crate::predict::{Fit, Table};
 use learning::{Learning, Quantity};
 use state::State;
 use totals::Totals;
@@ -339,14 +339,20 @@ impl Metrics {
         self.spent.lock().ended(&attempt, more);
     }
 
-    /// Counts a fit of the predictor: `done`, `failed`, `slow`.
-    pub fn fits(&self, result: &'static str) {
+    /// Counts a fit of the predictor.
+    pub fn fit(&self, outcome: FitOutcome<'_>) {
+        let result = match outcome {
+            FitOutcome::Done(_) => "done",
+            FitOutcome::Slow => "slow",
+            FitOutcome::Failed => "failed",
+        };
         self.fits.get_or_create(&Became { result }).inc();
+        if let FitOutcome::Done(fit) = outcome {
+            self.fitted(fit);
+        }
     }
 
-    /// Records a fit of the predictor.
-    pub fn fitted(&self, fit: &Fit) {
-        self.fits("done");
+    fn fitted(&self, fit: &Fit) {
         self.fit_seconds.observe(fit.took.as_secs_f64());
         self.learning.lock().fitted(clock::now(), fit);
     }

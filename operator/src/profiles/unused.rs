@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use crate::executor::Shared;
-use crate::snapshot::tables::profile_key;
+use crate::predict::profile_key;
 
 /// How long an unused profile is kept.
 const KEPT_FOR: SignedDuration = SignedDuration::from_hours(90 * 24);

@@ -95,7 +95,7 @@ fn of(shared: &Shared, keys: &[ObjectKey]) -> Vec<Forecast> {
             name: key.name.clone(),
             phase: status.map(|status| status.phase).unwrap_or_default().as_str(),
             deadline: status.and_then(|status| status.deadline.as_ref()).map(|deadline| deadline.0),
-            prediction: memory.and_then(|memory| crate::forecast::of(job, memory, now)),
+            prediction: memory.and_then(|memory| memory.forecast(job, now)),
             waits,
         })
     });

@@ -15,17 +15,16 @@ use andreas_predictor::mean_over_median;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
-use super::exploration::{self, ExplorationStakes};
 use super::nodes::Cluster;
-use super::tables::{Table, profile_key};
 use super::volumes::Volumes;
 use super::worker::{self, WorkerSpecs};
 use super::{Holding, admits, job_id, node_name};
 use crate::energy::{draws, rules};
-use crate::forecast::Outlook;
 use crate::index::{ClusterIndex, gpu_memory, job_label, number};
 use crate::instants;
 use crate::lifecycle::{Admitted, Claim};
+use crate::predict::exploration::{self, ExplorationStakes};
+use crate::predict::{Outlook, Table, profile_key};
 
 /// Which jobs hold what, so that their pods are not counted twice.
 #[derive(Default)]

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use andreas_api::TrainingJobStatus;
 use andreas_runtime::watch::ObjectKey;
 
-use super::tables::profile_key;
 use crate::index::ClusterIndex;
+use crate::predict::profile_key;
 
 /// Observed epochs lost by stops, per job.
 #[derive(Debug, Default)]

@@ -1,32 +1,32 @@
 //! Builds the planner's Snapshot: a pure function of the index, the claims and the instant.
 //!
-//! **In**: [`ClusterIndex`], [`Ledger`] (claims, statuses being written), predictions ([`tables`]), the
+//! **In**: [`ClusterIndex`], [`Ledger`] (claims, statuses being written), predictions ([`Tables`]), the
 //! instant. **Out**: [`Built`]: the Snapshot, the state of each job that it was made from (decisions for
 //! another state are not carried out), and the excluded nodes.
 //!
 //! Decided here and not by the planner:
 //!
-//! * which planned nodes are usable ([`nodes`]), and which admit a job's worker
-//!   ([`admits`]);
+//! * which planned nodes are usable ([`nodes`]), and which admit a job's worker ([`admits`]);
 //! * use by foreign pods and by our leftovers, and free quota ([`quota`]);
-//! * the power limits to choose from ([`limits`]) and the value of exploring an unknown GPU type
-//!   ([`exploration`]);
-//! * the work lost by a stop ([`lost`]); prices and budget over time ([`rules`]).
+//! * where the energy policy and the predictions enter: power limits, prices, the value of exploring an
+//!   unknown GPU type ([`jobs`]);
+//! * the work lost by a stop ([`lost`]).
+//!
+//! What outlives a plan is in [`Caches`].
 //!
 //! **Never here**: I/O, policy.
 
 mod admits;
-mod exploration;
 pub mod jobs;
 mod lost;
 pub mod nodes;
 pub mod places;
 mod quota;
-pub mod tables;
 #[cfg(test)]
 mod tests;
 mod volumes;
 pub mod worker;
+mod workers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -40,12 +40,13 @@ use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
 use crate::energy::{Inventory, boards, draws, inventory, rules};
-use crate::forecast::{self, Outlook};
 use crate::index::ClusterIndex;
 use crate::ledger::{Ledger, NextPlacement};
 use crate::lifecycle::Claim;
+use crate::predict::outlook::{Outlook, outlook};
+use crate::predict::{Table, Tables, profile_key};
+use workers::Workers;
 
-pub use tables::{Table, Tables};
 pub use volumes::single_node_claim;
 
 /// A Snapshot and its inputs.
@@ -68,6 +69,22 @@ pub struct Built {
     pub observed_limits: Option<BTreeMap<JobId, Vec<LimitEffect>>>,
     /// Draw of a plan with them; known once there is a plan.
     pub limited: Option<Watts>,
+}
+
+/// What is kept between plans; all of it can be lost.
+#[derive(Default)]
+pub struct Caches {
+    tables: Tables,
+    workers: Workers,
+    /// Observed draw of runs.
+    draws: draws::Seen,
+}
+
+impl Caches {
+    /// Empty, with predictions by these tables.
+    pub fn new(tables: Tables) -> Self {
+        Self { tables, ..Self::default() }
+    }
 }
 
 /// Predictions for one job.
@@ -106,14 +123,15 @@ fn starts(status: &TrainingJobStatus) -> Option<Timestamp> {
     status.allocation.as_ref().filter(|_| holds).map(|allocation| allocation.since.0)
 }
 
-/// Builds a snapshot. `tables` takes the newest model; `prices` are the last plan's.
+/// Builds a snapshot. The tables take the newest model; `prices` are the last plan's.
 pub fn build(
     index: &ClusterIndex,
     ledger: &Ledger,
-    tables: &mut Tables,
+    caches: &mut Caches,
     prices: Option<Prices>,
     now: Timestamp,
 ) -> Built {
+    let Caches { tables, workers, draws: seen } = caches;
     let inventory = Inventory::of(index);
     let policy = inventory.policy();
     let second = now.as_second();
@@ -145,7 +163,7 @@ pub fn build(
     let mut by_type: Vec<(&str, f64)> = Vec::new();
     for (key, (_, holding)) in &claims {
         let (Some(job), Some(held)) = (index.jobs.get(key), &holding.allocation) else { continue };
-        if let Some(each) = tables.seen.measured(index, key, job, held, now) {
+        if let Some(each) = seen.measured(index, key, job, held, now) {
             measured.insert(key, each);
             by_type.push((held.gpu_type.as_str(), each));
         }
@@ -171,7 +189,7 @@ pub fn build(
         .iter()
         .filter_map(|(key, (_, holding))| {
             let held = holding.allocation.as_ref()?;
-            Some((tables::profile_key(index.jobs.get(key)?), held.gpu_type.as_str().into()))
+            Some((profile_key(index.jobs.get(key)?), held.gpu_type.as_str().into()))
         })
         .collect();
     for (key, (claim, holding)) in &claims {
@@ -189,16 +207,16 @@ pub fn build(
         }
         let Some(state) = jobs::state(job, claim, holding, now, &cluster) else { continue };
         let Some(table) = tables.of(index, job, &cluster.types) else { continue };
-        let specs = tables.worker(job);
+        let specs = workers.of(job);
         grace = grace.max(crate::lifecycle::pods::grace_seconds(&job.spec));
         let status = ledger.get(key).and_then(|memory| memory.pending.as_ref()).or(job.status.as_ref());
-        let outlook = forecast::outlook(job, status, &table, now);
+        let outlook = outlook(job, status, &table, now);
         // A pace close to the prediction keeps its table: no change for one per cent.
         let off = outlook.seen.filter(|_| (outlook.pace_factor - 1.0).abs() > OFF);
         let corrected = off.and_then(|seen| tables.corrected(index, job, &cluster.types, seen));
         basis.insert((*key).clone(), status.and_then(|status| status.decisions).unwrap_or(0));
         let allocation = status.and_then(|status| status.allocation.as_ref());
-        let limits = tables.seen.limits_count(index, key, job, allocation, policy, now);
+        let limits = seen.limits_count(index, key, job, allocation, policy, now);
         planned.push(jobs::job(
             &jobs::Given {
                 index,
@@ -211,7 +229,7 @@ pub fn build(
                 corrected: corrected.as_deref(),
                 outlook,
                 specs: &specs,
-                lost_epochs: lost.epochs(status, job.spec.epochs, &tables::profile_key(job)),
+                lost_epochs: lost.epochs(status, job.spec.epochs, &profile_key(job)),
                 measured: measured.get(key).copied(),
                 limits,
                 admitted: ledger.get(key).and_then(|memory| memory.verdict.as_ref()?.admitted.as_deref()),
@@ -232,7 +250,7 @@ pub fn build(
     let open = open.filter(|(key, _)| !without_place.contains_key(key));
     let expected = open.filter_map(|(key, job)| {
         let table = tables.of(index, job, &cluster.types)?;
-        let outlook = forecast::outlook(job, job.status.as_ref(), &table, now);
+        let outlook = outlook(job, job.status.as_ref(), &table, now);
         Some(Expected { key: key.clone(), table, outlook })
     });
     let expected = expected.collect();

@@ -105,7 +105,7 @@ impl World {
 
     fn snapshot(&mut self) -> Snapshot {
         let ledger = self.ledger.take().unwrap_or_else(|| Ledger::new(at(0)));
-        let built = build(&self.index, &ledger, &mut Tables::default(), None, at(100));
+        let built = build(&self.index, &ledger, &mut Caches::default(), None, at(100));
         self.ledger = Some(ledger);
         let planned = andreas_planner::plan(&built.snapshot, &andreas_planner::Options::default());
         assert!(planned.is_ok(), "{planned:?}");
@@ -138,7 +138,7 @@ fn only_usable_managed_nodes_with_whole_gpus_are_offered() {
         .node("other", json!({}), json!({}))
         .node("cordoned", training(json!({})), json!({"spec": {"unschedulable": true}}))
         .node("silent", training(json!({})), json!({"status": {"allocatable": {"nvidia.com/gpu": "8"}, "conditions": [{"type": "Ready", "status": "Unknown"}]}}));
-    let built = build(&world.index, &Ledger::new(at(0)), &mut Tables::default(), None, at(1));
+    let built = build(&world.index, &Ledger::new(at(0)), &mut Caches::default(), None, at(1));
     assert_eq!(built.snapshot.nodes.iter().map(|n| n.name.as_str()).collect::<Vec<_>>(), ["good"]);
     let excluded = built.excluded.expect("some");
     assert!(excluded.starts_with("3 nodes with GPUs are excluded: 1 MigInUse (mig): "), "{excluded}");
@@ -177,7 +177,7 @@ fn a_status_on_its_way_is_true_already() {
     let memory = ledger.entry(&key, "a");
     memory.claim = Some(Claim::Starting { since: at(10) });
     memory.pending = serde_json::from_value(holds(1, "n1", 4)).ok();
-    let built = build(&world.index, &ledger, &mut Tables::default(), None, at(100));
+    let built = build(&world.index, &ledger, &mut Caches::default(), None, at(100));
     assert!(matches!(built.snapshot.jobs[0].state, JobState::Starting { .. }));
     assert_eq!(built.basis.get(&key), Some(&4));
 }
@@ -221,7 +221,7 @@ fn who_wants_nothing_or_must_wait_is_not_planned() {
         .job("backs-off", json!({}), json!(null), Claim::Waiting { not_before: Some(at(500)) })
         .job("waited", json!({}), json!(null), Claim::Waiting { not_before: Some(at(50)) });
     let ledger = world.ledger.take().expect("a ledger");
-    let built = build(&world.index, &ledger, &mut Tables::default(), None, at(100));
+    let built = build(&world.index, &ledger, &mut Caches::default(), None, at(100));
     assert_eq!(built.snapshot.jobs.iter().map(|j| j.id.as_str()).collect::<Vec<_>>(), ["team/waited"]);
     assert_eq!(built.not_before, Some(at(500)));
 }

@@ -43,9 +43,9 @@ impl World {
         self.index.apply(node);
     }
 
-    fn built(&mut self, tables: &mut Tables, now: i64) -> Snapshot {
+    fn built(&mut self, caches: &mut Caches, now: i64) -> Snapshot {
         let ledger = self.ledger.take().expect("a ledger");
-        let built = build(&self.index, &ledger, tables, None, at(now));
+        let built = build(&self.index, &ledger, caches, None, at(now));
         self.ledger = Some(ledger);
         built.snapshot
     }
@@ -64,23 +64,23 @@ fn a_users_own_watts_never_count_below_the_boards_maximum_before_the_run_is_meas
     assert_eq!(draw, 8.0 * 400.0, "the budget with what the boards may draw");
     // Running for a minute and a half: reports may still show an idle GPU.
     let mut young = world(holds(1, "n1", 8), 60);
-    assert_eq!(row(&young.built(&mut Tables::default(), 110)).1, 3_200.0);
+    assert_eq!(row(&young.built(&mut Caches::default(), 110)).1, 3_200.0);
 }
 
 #[test]
 fn a_measured_run_counts_for_the_highest_draw_that_its_agents_reported() {
     let mut runs = world(holds(1, "n1", 8), 250);
-    let mut tables = Tables::default();
+    let mut caches = Caches::default();
     let counted = 8.0 * 250.0 * 1.1;
-    assert!((row(&runs.built(&mut tables, 200)).1 - counted).abs() < 1e-6);
+    assert!((row(&runs.built(&mut caches, 200)).1 - counted).abs() < 1e-6);
     // A lower report later changes nothing: the next epoch draws as much as the last one.
     runs.report(100, 1, 1, 100);
-    assert!((row(&runs.built(&mut tables, 300)).1 - counted).abs() < 1e-6);
+    assert!((row(&runs.built(&mut caches, 300)).1 - counted).abs() < 1e-6);
     runs.report(390, 1, 1, 100);
-    assert_eq!(row(&runs.built(&mut tables, 400)).1, 3_200.0, "never more than the boards may draw");
+    assert_eq!(row(&runs.built(&mut caches, 400)).1, 3_200.0, "never more than the boards may draw");
     // Nor does a report below the idle draw.
     runs.report(1, 1, 1, 100);
-    assert_eq!(row(&runs.built(&mut Tables::default(), 500)).1, 8.0 * 52.0);
+    assert_eq!(row(&runs.built(&mut Caches::default(), 500)).1, 8.0 * 52.0);
 }
 
 #[test]
@@ -140,18 +140,18 @@ fn a_limit_that_is_not_set_in_time_is_given_up_and_counts_for_nothing() {
         {"run": "x-1", "gpuType": GPU, "gpus": 8, "nodes": 1, "millisPerEpoch": 60_000, "milliEpochs": 9_000, "watts": 2_400, "at": at(0)}]});
     let mut runs = world(status, 380);
     runs.profile("a", seen).report(380, 3, 2, 100);
-    let mut tables = Tables::default();
+    let mut caches = Caches::default();
     let held = |snapshot: &Snapshot| {
         let job = &snapshot.jobs[0];
         let JobState::Running { placement, .. } = &job.state else { panic!("{:?}", job.state) };
         (job.limits_count, job.limits.is_empty(), placement.limit)
     };
-    let soon = runs.built(&mut tables, 100);
+    let soon = runs.built(&mut caches, 100);
     assert_eq!(held(&soon), (LimitsCount::NotYetSet, false, Some(Watts(220.0))));
     // The plan keeps the limit and starts nothing with its watts.
     let plan = andreas_planner::plan(&soon, &Options::default()).expect("a plan");
     assert!(matches!(&plan.jobs[&soon.jobs[0].id].decision, Decision::Run(place) if place.limit.is_some()));
-    let late = runs.built(&mut tables, 161);
+    let late = runs.built(&mut caches, 161);
     assert_eq!(held(&late), (LimitsCount::AtOnce, true, None));
     let draw =
         late.jobs[0].estimates.iter().find(|row| row.gpu_type == GpuType::new(GPU)).and_then(|r| r.draw);

@@ -28,7 +28,7 @@ fn weights_beyond_what_the_namespace_allows_are_planned_as_the_bound() {
 fn a_job_that_no_gpu_type_fits_is_expected_to_take_the_policys_run_time_or_its_namespaces() {
     let expected = |world: &mut World| {
         let ledger = world.ledger.as_ref().expect("a ledger");
-        let built = build(&world.index, ledger, &mut Tables::default(), None, at(100));
+        let built = build(&world.index, ledger, &mut Caches::default(), None, at(100));
         let of = |name: &str| {
             let found = built.expected.iter().find(|one| one.key.name == name).expect("expected");
             found.outlook.seconds_left

@@ -69,7 +69,7 @@ fn a_cluster_of_recorded_nodes_offers_the_planned_ones_alone_and_names_the_other
     for (name, set) in &sets {
         world.index.apply(node(name, set));
     }
-    let built = build(&world.index, &Ledger::new(at(0)), &mut Tables::default(), None, at(1));
+    let built = build(&world.index, &Ledger::new(at(0)), &mut Caches::default(), None, at(1));
     let offered: Vec<&str> = built.snapshot.nodes.iter().map(|n| n.name.as_str()).collect();
     let planned: Vec<&str> =
         sets.iter().filter(|(_, s)| s.planned.is_some()).map(|(n, _)| n.as_str()).collect();

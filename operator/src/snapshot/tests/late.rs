@@ -81,7 +81,7 @@ impl Story {
             "gpus": {"min": 1, "max": 8}, "deadlineAfter": format!("{}s", self.due())});
         world.job("late", spec, status, claim);
         let ledger = world.ledger.expect("a job");
-        let built = build(&world.index, &ledger, &mut Tables::default(), None, stamp(now));
+        let built = build(&world.index, &ledger, &mut Caches::default(), None, stamp(now));
         let plan = andreas_planner::plan(&built.snapshot, &Options::default()).expect("a plan");
         let gpus = plan.jobs.values().next().map_or(0, |job| match &job.decision {
             Decision::Run(placement) => i32::try_from(placement.total_gpus().0).expect("GPUs"),

@@ -4,15 +4,16 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use andreas_api::EnergyPolicySpec;
-use andreas_api::slim::SlimTrainingJob;
+use andreas_api::slim::{SlimTrainingJob, SlimTrainingProfile};
 use andreas_core::Watts;
+use andreas_predictor::GpuModel;
 use andreas_runtime::watch::Index;
-use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::energy::{TypeFacts, Types};
-use crate::snapshot::tables::Tables;
+use crate::index::ClusterIndex;
+use crate::predict::{LearningScope, Tables};
 
 fn boards() -> Vec<GpuModel> {
     [("A100", 50.0, 400.0), ("T4", 10.0, 70.0), ("V100", 30.0, 300.0)]
@@ -40,12 +41,23 @@ fn row(gpu_type: &str, gpus: u32, millis: i64, claimed: bool) -> Value {
         "claimed": claimed, "at": "2026-01-02T03:04:05Z"})
 }
 
-fn learner(fitting: impl Fn(FitRequest) -> Model + Send + Sync + 'static) -> (Learner, Arc<Mutex<Registry>>) {
-    let mut registry = Registry::default();
-    let metrics = Metrics::register(&mut registry);
-    let learner = Learner::start_with(metrics, Arc::default(), Arc::new(fitting)).expect("a thread");
-    (learner, Arc::new(Mutex::new(registry)))
+fn learner(fitting: impl Fn(FitRequest) -> Model + Send + Sync + 'static) -> (Learner, Told) {
+    let told = Told::default();
+    let all = Arc::clone(&told);
+    let listener = move |outcome: FitOutcome<'_>| {
+        all.lock().push(match outcome {
+            FitOutcome::Done(_) => "done",
+            FitOutcome::Slow => "slow",
+            FitOutcome::Failed => "failed",
+        });
+    };
+    let learner =
+        Learner::start_with(Arc::new(listener), Arc::default(), Arc::new(fitting)).expect("a thread");
+    (learner, told)
 }
+
+/// Outcomes told to the listener.
+type Told = Arc<Mutex<Vec<&'static str>>>;
 
 fn wish(families: usize) -> FitRequest {
     let mut index = ClusterIndex::new();
@@ -70,7 +82,7 @@ fn a_hanging_fit_is_reported_once_and_the_previous_model_stays() {
     // Given a fit that is fast at first and then hangs.
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
-    let (learner, registry) = learner(move |wanted| {
+    let (learner, told) = learner(move |wanted| {
         if counted.fetch_add(1, Ordering::SeqCst) > 0 {
             loop {
                 thread::park();
@@ -88,15 +100,12 @@ fn a_hanging_fit_is_reported_once_and_the_previous_model_stays() {
     learner.look_for(Duration::from_secs(3_600));
     learner.look_for(Duration::ZERO);
     learner.look_for(Duration::ZERO);
-    let mut text = String::new();
-    prometheus_client::encoding::text::encode(&mut text, &registry.lock()).expect("text");
-    assert!(text.contains(r#"andreas_predictor_fits_total{result="slow"} 1"#), "{text}");
-    assert!(text.contains(r#"andreas_predictor_fits_total{result="done"} 1"#), "{text}");
+    assert_eq!(*told.lock(), ["done", "slow"]);
 }
 
 #[test]
 fn before_the_first_model_a_plan_has_one_that_knows_no_family() {
-    let (learner, _registry) = learner(|_| {
+    let (learner, _told) = learner(|_| {
         loop {
             thread::park();
         }
@@ -111,7 +120,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 #[test]
 fn a_first_fit_that_fails_keeps_nobody_waiting() {
-    let (learner, _registry) = learner(|_| panic!("it fails"));
+    let (learner, _told) = learner(|_| panic!("it fails"));
     for _ in 0..2 {
         assert_eq!(learner.latest_within(wish(2), DAY).fit.families, 0);
     }
@@ -121,7 +130,7 @@ fn a_first_fit_that_fails_keeps_nobody_waiting() {
 fn the_latest_wish_counts_and_a_panic_does_not_end_learning() {
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
-    let (learner, _registry) = learner(move |wanted| {
+    let (learner, _told) = learner(move |wanted| {
         assert!(counted.fetch_add(1, Ordering::SeqCst) > 0, "the first fit fails");
         wanted.fit()
     });

@@ -1,73 +1,24 @@
-//! Cached predictions: time and watts of every configuration a job may be given.
+//! Cache of the jobs' tables, for the newest model.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use andreas_api::EnergyPolicySpec;
 use andreas_api::slim::{SlimTrainingJob, SlimTrainingProfile};
 use andreas_api::training_job::Allocation;
 use andreas_core::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
-use andreas_planner as planner;
 use andreas_predictor::progress::Pace;
-use andreas_predictor::{Estimate, GpuModel, Observation, Predictor, Prior, Profile, Source, prior_run_time};
+use andreas_predictor::{GpuModel, Observation, Prior, Profile, prior_run_time};
 use andreas_runtime::watch::ObjectKey;
 use kube::ResourceExt;
 
-use super::worker::WorkerSpecs;
+use super::fit::{FitRequest, LearningScope, Model};
+use super::learner::Learner;
+use super::limits;
+use super::table::{self, Table, count};
 use crate::energy::Types;
 use crate::energy::boards::board;
-use crate::energy::draws;
 use crate::index::ClusterIndex;
-use crate::learner::{FitRequest, Learner, LearningScope, Model};
-use crate::lifecycle::pods::{self, WorkerDigest};
-use crate::predict::limits;
-
-/// Predictions for one job.
-#[derive(Debug)]
-pub struct Table {
-    /// Rows for the planner, by type and total.
-    pub rows: Arc<[planner::Estimate]>,
-    /// The same with intervals and sources, in the same order.
-    pub times: Vec<Estimate>,
-    /// Draws with intervals and sources, in the same order.
-    pub draws: Vec<Estimate>,
-    /// Slowdown of gangs over several nodes.
-    pub spread: Vec<planner::Spread>,
-    /// Effects of power limits.
-    pub limits: Vec<planner::LimitEffect>,
-    /// True if nothing is known of the job's model.
-    pub prior: bool,
-    /// Index of the conservative row for such a job: `gpus.min` of the commonest allowed type.
-    pub cautious: Option<usize>,
-    /// Assumed duration of an unknown run: from the namespace's finished runs, or the policy.
-    pub usual_run: Seconds,
-}
-
-impl Table {
-    /// Index of the row with this type and total.
-    pub fn at(&self, gpu_type: &str, gpus: u32) -> Option<usize> {
-        self.rows.iter().position(|row| row.gpu_type.as_str() == gpu_type && row.gpus.0 == gpus)
-    }
-
-    /// Epoch time and draw on one node, for a type and a total.
-    pub fn row(&self, gpu_type: &str, gpus: u32) -> Option<(&planner::Estimate, &Estimate)> {
-        let at = self.at(gpu_type, gpus)?;
-        Some((&self.rows[at], self.times.get(at)?))
-    }
-
-    /// Slowdown factor of a power limit; 1 if it is not offered.
-    pub fn limit_factor(&self, gpu_type: &str, limit: Option<i32>) -> f64 {
-        let Some(watts) = limit.map(f64::from) else { return 1.0 };
-        let same = |l: &&planner::LimitEffect| l.gpu_type.as_str() == gpu_type && l.limit.0 == watts;
-        self.limits.iter().find(same).map_or(1.0, |effect| effect.time_factor)
-    }
-
-    /// Slowdown factor over that many nodes.
-    pub fn spread_factor(&self, nodes: usize) -> f64 {
-        let found = self.spread.iter().find(|spread| usize::try_from(spread.nodes) == Ok(nodes));
-        found.map_or(1.0, |spread| spread.time_factor)
-    }
-}
 
 /// Cache of predictions by model, profile and question.
 #[derive(Default)]
@@ -78,12 +29,6 @@ pub struct Tables {
     model: Option<Arc<Model>>,
     run_times: RunTimes,
     tables: HashMap<String, Arc<Table>>,
-    /// By the job's UID and its maximum GPUs.
-    workers: HashMap<(String, i32), Arc<WorkerSpecs>>,
-    /// Observed draw of runs.
-    pub(super) seen: draws::Seen,
-    /// The same by content: many jobs have equal workers.
-    alike: HashMap<WorkerDigest, Weak<WorkerSpecs>>,
 }
 
 /// Maximum cached tables; beyond that all are dropped.
@@ -154,29 +99,6 @@ impl Tables {
             self.model = Some(model);
             self.tables.clear();
         }
-    }
-
-    /// The specs of a job's worker.
-    pub fn worker(&mut self, job: &SlimTrainingJob) -> Arc<WorkerSpecs> {
-        let (uid, most) = (job.metadata.uid.clone().unwrap_or_default(), job.spec.gpus.most());
-        if self.workers.len() > MAX_TABLES {
-            self.workers.clear();
-            self.alike.retain(|_, specs| specs.strong_count() > 0);
-        }
-        // The template never changes; the range of GPUs may.
-        let alike = &mut self.alike;
-        let specs = self.workers.entry((uid, most)).or_insert_with(|| {
-            let Some(digest) = pods::worker_digest(&job.spec, most) else {
-                return Arc::new(WorkerSpecs::of(job));
-            };
-            let known = alike.get(&digest).and_then(Weak::upgrade);
-            known.unwrap_or_else(|| {
-                let specs = Arc::new(WorkerSpecs::of(job));
-                alike.insert(digest, Arc::downgrade(&specs));
-                specs
-            })
-        });
-        Arc::clone(specs)
     }
 
     /// A job's table over its allowed types; call [`Tables::refresh`] first.
@@ -262,7 +184,8 @@ impl Tables {
             gpu_type: commonest.map_or_else(|| GpuType::from(""), |name| (*name).clone()),
             gpus: GpuCount(count(gpus.min)),
         };
-        let mut table = table(predictor, &family, &prior, &allowed, &totals, count(gpus.max_nodes), types);
+        let mut table =
+            table::of(predictor, &family, &prior, &allowed, &totals, count(gpus.max_nodes), types);
         table.limits = limits::effects(predictor, &family, &prior, &allowed, types);
         let table = Arc::new(table);
         if self.tables.len() >= MAX_TABLES {
@@ -322,77 +245,6 @@ impl Seen {
             batch: None,
             claimed: true,
         }
-    }
-}
-
-fn count(value: i32) -> u32 {
-    u32::try_from(value).unwrap_or(1).max(1)
-}
-
-fn table(
-    predictor: &Predictor,
-    family: &Profile,
-    prior: &Prior,
-    allowed: &[&GpuType],
-    totals: &[i32],
-    max_nodes: u32,
-    types: &Types,
-) -> Table {
-    let configuration = |gpu_type: &GpuType, nodes: u32, gpus: u32| Configuration {
-        gpu_type: gpu_type.clone(),
-        nodes,
-        gpus_per_node: GpuCount(gpus),
-        limit: None,
-    };
-    let asked: Vec<Configuration> = allowed
-        .iter()
-        .flat_map(|name| totals.iter().map(|total| configuration(name, 1, count(*total))))
-        .collect();
-    let predicted = predictor.predict(family, prior, &asked);
-    let rows: Vec<planner::Estimate> = predicted
-        .iter()
-        .map(|p| planner::Estimate {
-            gpu_type: p.configuration.gpu_type.clone(),
-            gpus: p.configuration.total_gpus(),
-            epoch: p.mean_epoch(),
-            power: p.mean_power(),
-            draw: types
-                .get(&p.configuration.gpu_type)
-                .and_then(|facts| facts.draw)
-                .map(|draw| Watts(draw.of_predicted(p.power.mean(), p.configuration.total_gpus().0))),
-            rel_std: p.epoch.planning_sigma(),
-        })
-        .collect();
-    // One factor per number of nodes: the median over the configurations that can be spread so.
-    let spread = (2..=max_nodes.min(64)).filter_map(|nodes| {
-        let over: Vec<(usize, Configuration)> = asked
-            .iter()
-            .enumerate()
-            .filter(|(_, c)| c.gpus_per_node.0 % nodes == 0)
-            .map(|(at, c)| (at, configuration(&c.gpu_type, nodes, c.gpus_per_node.0 / nodes)))
-            .collect();
-        let asked: Vec<Configuration> = over.iter().map(|(_, c)| c.clone()).collect();
-        let mut factors: Vec<f64> = predictor
-            .predict(family, prior, &asked)
-            .iter()
-            .zip(&over)
-            .map(|(p, (at, _))| p.epoch.median / predicted[*at].epoch.median)
-            .filter(|factor| factor.is_finite() && *factor > 0.0)
-            .collect();
-        factors.sort_by(f64::total_cmp);
-        let time_factor = *factors.get(factors.len() / 2)?;
-        Some(planner::Spread { nodes, time_factor })
-    });
-    let least = totals.iter().min().map(|total| count(*total));
-    Table {
-        spread: spread.collect(),
-        limits: Vec::new(),
-        prior: predicted.first().is_some_and(|p| p.epoch.source == Source::Prior),
-        cautious: rows.iter().position(|row| row.gpu_type == prior.gpu_type && Some(row.gpus.0) == least),
-        usual_run: prior.run_time,
-        times: predicted.iter().map(|p| p.epoch).collect(),
-        draws: predicted.iter().map(|p| p.power).collect(),
-        rows: rows.into(),
     }
 }
 

@@ -23,7 +23,7 @@ const LEAST_FACTOR: f64 = 0.7;
 
 /// Prices and limits used to weigh an exploration.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ExplorationStakes {
+pub struct ExplorationStakes {
     /// Cost of a joule, PUE included.
     pub per_joule: f64,
     /// Cost of a second of the job's time in the system.
@@ -38,7 +38,7 @@ pub(super) struct ExplorationStakes {
 
 /// The estimate to explore.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Exploration {
+pub struct Exploration {
     /// Index of the row.
     pub row: usize,
     /// Factor on its epoch time, at most 1.
@@ -57,7 +57,7 @@ fn below(median: f64, sigma: f64, limit: f64) -> f64 {
 
 /// The most valuable exploration of a type that `may` be explored; `None` if none is worth its cost or
 /// nothing is known to compare with. `known`: types that this run was measured on.
-pub(super) fn best(
+pub fn best(
     rows: &[planner::Estimate],
     times: &[Estimate],
     known: Option<&str>,
@@ -106,7 +106,7 @@ pub(super) fn best(
 }
 
 /// The rows with that exploration applied.
-pub(super) fn with(rows: &[planner::Estimate], look: Exploration) -> Arc<[planner::Estimate]> {
+pub fn with(rows: &[planner::Estimate], look: Exploration) -> Arc<[planner::Estimate]> {
     let taken = |(n, row): (usize, &planner::Estimate)| {
         let factor = if n == look.row { look.factor } else { 1.0 };
         planner::Estimate { epoch: row.epoch * factor, ..row.clone() }

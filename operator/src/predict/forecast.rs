@@ -1,0 +1,94 @@
+//! The forecast of a job: the [`Prediction`] in its status.
+//!
+//! The lifecycle decides whether a prediction is worth a write; `/forecasts` serves current ones.
+
+use andreas_api::TrainingJobStatus;
+use andreas_api::slim::SlimTrainingJob;
+use andreas_api::training_job::Prediction;
+use andreas_core::{Seconds, Watts};
+use andreas_predictor::on_time_probability;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::outlook::outlook;
+use super::table::Table;
+use crate::energy::bill::whole;
+use crate::instants::{deadline, since};
+
+/// Maximum distance of a forecast instant, s; beyond it none is given.
+const FURTHEST: f64 = 3.2e8;
+/// Minimum standard deviation of the log of an end behind a queue.
+const QUEUE_SIGMA: f64 = 0.4;
+
+fn after(at: Timestamp, seconds: f64) -> Option<Time> {
+    let ahead = SignedDuration::try_from_secs_f64(seconds.clamp(0.0, FURTHEST)).ok()?;
+    // Whole seconds: the status must not change by moving fractions.
+    let at = at.checked_add(ahead).ok()?;
+    Timestamp::from_second(at.as_second()).ok().map(Time)
+}
+
+/// A plan's forecast for a waiting job.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Waiting {
+    /// Probability of being on time if it started now.
+    pub on_time: Option<f64>,
+    /// Expected start.
+    pub starts: Option<Timestamp>,
+}
+
+/// The prediction in a status.
+pub fn prediction(
+    job: &SlimTrainingJob,
+    status: Option<&TrainingJobStatus>,
+    table: &Table,
+    now: Timestamp,
+    waiting: Waiting,
+) -> Prediction {
+    let outlook = outlook(job, status, table, now);
+    let allocation = status.and_then(|status| status.allocation.as_ref());
+    let due = deadline(&job.spec, job.metadata.creation_timestamp.as_ref()).map(|deadline| deadline.0);
+    let available = due.map(|due| Seconds(due.duration_since(now).as_secs_f64()));
+    let left = Seconds(outlook.seconds_left);
+    // The remaining wait and the total uncertainty.
+    let (wait, sigma) = match (allocation, waiting.starts) {
+        (Some(_), _) => (Some(Seconds::ZERO), outlook.epoch.sigma),
+        (None, Some(start)) => (Some(since(now, start)), outlook.epoch.sigma.max(QUEUE_SIGMA)),
+        (None, None) => (None, outlook.epoch.sigma),
+    };
+    let probability = available.map(|available| match (wait, waiting.on_time) {
+        (None, Some(on_time)) => on_time,
+        (wait, _) => on_time_probability(wait.unwrap_or(Seconds::ZERO) + left, sigma, available),
+    });
+    let late = due.is_some_and(|due| due <= now);
+    let finish = |z: f64| {
+        let until_end = (wait? + left) * f64::exp(z * 1.281_551_565_544_600_4 * sigma);
+        after(now, until_end.0)
+    };
+    let started = status.and_then(|status| status.start_time.clone());
+    let watts = allocation.map_or(0, |allocation| allocation.watts.max(0));
+    let epoch = outlook.attempt.map(|_| outlook.epoch);
+    let millis = |seconds: f64| whole(seconds * 1_000.0).max(1);
+    Prediction {
+        start_time: started.or_else(|| after(now, wait.filter(|_| allocation.is_none())?.0)),
+        finish_time: finish(0.0),
+        finish_p10: finish(-1.0),
+        finish_p90: finish(1.0),
+        on_time_percent: probability.map(|p| (p.clamp(0.0, 1.0) * 100.0).round() as i32),
+        risk: risk(probability, late).to_owned(),
+        source: outlook.epoch.source.as_str().to_owned(),
+        epoch_millis: epoch.map(|epoch| millis(epoch.median)),
+        epoch_millis_low: epoch.map(|epoch| millis(epoch.low())),
+        epoch_millis_high: epoch.map(|epoch| millis(epoch.high())),
+        joules: whole((Watts(f64::from(watts)) * left).0),
+    }
+}
+
+fn risk(probability: Option<f64>, late: bool) -> &'static str {
+    match probability {
+        None => "None",
+        Some(_) if late => "Late",
+        Some(p) if p >= 0.9 => "Low",
+        Some(p) if p >= 0.5 => "Medium",
+        Some(_) => "High",
+    }
+}

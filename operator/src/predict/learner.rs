@@ -1,0 +1,179 @@
+//! Fits the predictor over all profiles on its own thread: plans use the newest available model.
+//!
+//! **In**: [`FitRequest`], the current profiles. **Out**: a [`Model`], and the outcome of each fit to a
+//! listener. The latest request counts; until its fit is done the previous model is used. Only the first model
+//! is waited for, with a time limit: a plan can be made with an empty model.
+//!
+//! **Never here**: async, writes, predictions for a single job (see [`super::tables`]).
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::fit::{Basis, Fit, FitRequest, Model};
+use crate::index::Signals;
+
+/// A fit that takes longer is logged.
+const SLOW: Duration = Duration::from_secs(5);
+/// How long the first plan waits for the first model.
+const FIRST_WITHIN: Duration = Duration::from_secs(10);
+/// After a fit the thread rests this many times the fit's duration, and at least the next constant. So fits
+/// use at most a tenth of a core.
+const REST: u32 = 9;
+const LEAST_REST: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+struct State {
+    /// Input of the last request.
+    asked: Option<Basis>,
+    wish: Option<FitRequest>,
+    model: Option<Arc<Model>>,
+    /// The wait for the first model timed out: no caller waits again.
+    given_up: bool,
+    /// When the current fit began, and whether it was logged as slow.
+    fitting: Option<(Instant, bool)>,
+}
+
+#[derive(Default)]
+struct FitState {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// What became of a fit.
+#[derive(Clone, Copy, Debug)]
+pub enum FitOutcome<'a> {
+    /// There is a new model.
+    Done(&'a Fit),
+    /// It takes long; told once.
+    Slow,
+    /// It panicked; the previous model stays.
+    Failed,
+}
+
+/// Is told of every fit.
+pub type FitListener = dyn Fn(FitOutcome<'_>) + Send + Sync;
+
+/// The fit function; replaced in tests.
+type Fitting = dyn Fn(FitRequest) -> Model + Send + Sync;
+
+/// Handle of the thread. The thread ends with the last handle, after its current fit.
+#[derive(Clone)]
+pub struct Learner {
+    desk: Arc<FitState>,
+    listener: Arc<FitListener>,
+}
+
+impl Learner {
+    /// Starts the thread. `signals`: a new model requests a new plan.
+    ///
+    /// # Errors If the system cannot create a thread.
+    pub fn start(listener: Arc<FitListener>, signals: Arc<Signals>) -> std::io::Result<Self> {
+        Self::start_with(listener, signals, Arc::new(FitRequest::fit))
+    }
+
+    fn start_with(
+        listener: Arc<FitListener>,
+        signals: Arc<Signals>,
+        fitting: Arc<Fitting>,
+    ) -> std::io::Result<Self> {
+        let desk = Arc::new(FitState::default());
+        let (door, told) = (Arc::downgrade(&desk), Arc::clone(&listener));
+        thread::Builder::new()
+            .name("predictor".into())
+            .spawn(move || work(&door, &*told, &signals, &*fitting))?;
+        Ok(Self { desk, listener })
+    }
+
+    /// The newest model; requests a fit if it is outdated. Waits only for the first one, on the caller's
+    /// thread.
+    pub fn latest(&self, wanted: FitRequest) -> Arc<Model> {
+        self.latest_within(wanted, FIRST_WITHIN)
+    }
+
+    fn latest_within(&self, wanted: FitRequest, first: Duration) -> Arc<Model> {
+        let mut state = self.desk.state.lock();
+        if state.asked.as_ref() != Some(&wanted.basis) {
+            state.asked = Some(wanted.basis.clone());
+            state.wish = Some(wanted.clone());
+            self.desk.changed.notify_all();
+        }
+        let end = Instant::now() + first;
+        while state.model.is_none() && !state.given_up {
+            state.given_up |= self.desk.changed.wait_until(&mut state, end).timed_out();
+        }
+        let model = state.model.clone();
+        drop(state);
+        model.unwrap_or_else(|| Arc::new(wanted.bare().fit()))
+    }
+
+    /// Logs a slow fit once. Call it from time to time.
+    pub fn look(&self) {
+        self.look_for(SLOW);
+    }
+
+    fn look_for(&self, slow: Duration) {
+        let mut state = self.desk.state.lock();
+        let Some((began, told)) = state.fitting.as_mut() else { return };
+        let seconds = began.elapsed();
+        if seconds < slow || std::mem::replace(told, true) {
+            return;
+        }
+        drop(state);
+        (self.listener)(FitOutcome::Slow);
+        let seconds = seconds.as_secs_f64();
+        tracing::warn!(seconds, "a fit of the predictor takes long; the model before goes on");
+    }
+}
+
+/// Serves requests as long as a handle exists.
+fn work(door: &Weak<FitState>, listener: &FitListener, signals: &Signals, fitting: &Fitting) {
+    while let Some(wanted) = next(door) {
+        let began = Instant::now();
+        // The fit is pure and total; a panic is a bug that must not end learning for good.
+        let fitted = catch_unwind(AssertUnwindSafe(|| fitting(wanted)));
+        let took = began.elapsed();
+        let Some(desk) = door.upgrade() else { return };
+        let mut state = desk.state.lock();
+        state.fitting = None;
+        match fitted {
+            Ok(model) => {
+                listener(FitOutcome::Done(&model.fit));
+                state.model = Some(Arc::new(model));
+                desk.changed.notify_all();
+                signals.plan.notify_one();
+            }
+            Err(_) => {
+                listener(FitOutcome::Failed);
+                state.given_up = true;
+                desk.changed.notify_all();
+                tracing::error!("a fit of the predictor failed; the model before goes on");
+            }
+        }
+        drop(state);
+        drop(desk);
+        thread::sleep((took * REST).clamp(LEAST_REST, Duration::from_secs(60)));
+    }
+}
+
+/// The next request; `None`: no handle is left.
+fn next(door: &Weak<FitState>) -> Option<FitRequest> {
+    loop {
+        let desk = door.upgrade()?;
+        let mut state = desk.state.lock();
+        if state.wish.is_none() {
+            // With a time-out: the last handle may be dropped meanwhile.
+            desk.changed.wait_for(&mut state, Duration::from_secs(1));
+        }
+        if let Some(wanted) = state.wish.take() {
+            state.fitting = Some((Instant::now(), false));
+            return Some(wanted);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

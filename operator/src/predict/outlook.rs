@@ -1,0 +1,159 @@
+//! Remaining work of a run and its pace, from its table and its reports.
+
+use andreas_api::TrainingJobStatus;
+use andreas_api::slim::SlimTrainingJob;
+use andreas_core::Seconds;
+use andreas_predictor::progress::{FASTEST, Pace, blended, furthest, still_left};
+use andreas_predictor::{Estimate, Source};
+use jiff::Timestamp;
+
+use super::table::Table;
+use crate::instants::since;
+
+/// Standard deviation of the log pace between reports of one attempt, if only their mean is known.
+const PACE_SIGMA: f64 = 0.15;
+/// Minimum standard deviation of the log of one observed epoch, as used by [`blended`].
+const LEAST_SIGMA: f64 = 0.1;
+/// Standard deviations to the ends of a 90 % interval.
+const Z95: f64 = 1.644_853_626_951_472_2;
+/// A pace that differs by more than this from the last plan's is news for the planner, however wide the
+/// interval.
+const OFF_PLAN: f64 = 0.2;
+/// Epochs after which the time since an attempt's start gives its pace, start-up included. Two timed reports
+/// give it sooner.
+const LEAST_UNTIMED: f64 = 1.0;
+
+/// Remaining work of a run and its pace.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outlook {
+    /// Epochs left, at least 0.
+    pub epochs_left: f64,
+    /// Epoch time on its allocation; without one, on its conservative or fastest configuration.
+    pub epoch: Estimate,
+    /// Observed pace relative to the table on its allocation; 1 without observation.
+    pub pace_factor: f64,
+    /// Its attempt has reported progress.
+    pub reported: bool,
+    /// The attempt, if the table has its configuration; `epoch` is then for that one.
+    pub attempt: Option<i64>,
+    /// Observed pace of that attempt.
+    pub seen: Option<Pace>,
+    /// Duration of the whole run at that pace, s.
+    pub whole_seconds: f64,
+    /// Remaining time at that pace, s.
+    pub seconds_left: f64,
+    /// It should have ended by its own reports: `seconds_left` grows until it does.
+    pub overdue: bool,
+}
+
+impl Outlook {
+    /// Whether a run deviates enough from `planned` for a new plan: the observed epoch is outside the plan's
+    /// 90 % interval, or the pace differs by a fifth.
+    pub fn has_left(&self, planned: &Outlook) -> bool {
+        let outside = match (self.seen, self.attempt == planned.attempt) {
+            (Some(seen), true) => {
+                let sigma = planned.epoch.sigma.hypot(spread(seen));
+                (seen.epoch.0 / planned.epoch.median).ln().abs() > Z95 * sigma
+            }
+            _ => false,
+        };
+        outside || (self.pace_factor / planned.pace_factor - 1.0).abs() > OFF_PLAN
+    }
+}
+
+/// Standard deviation of the log pace after the observed epochs.
+fn spread(seen: Pace) -> f64 {
+    seen.sigma.max(LEAST_SIGMA) / seen.epochs.max(0.1).sqrt()
+}
+
+/// A prediction with its uncertainty adjusted to the observation. If the deviation exceeds chance, the spread
+/// is the maximum-likelihood one. So a table that is wrong by a factor of two does not win by its narrow
+/// interval.
+fn doubted(predicted: Estimate, seen: Pace) -> Estimate {
+    let off = (seen.epoch.0 / predicted.median).ln();
+    let likeliest = (off * off - spread(seen) * spread(seen)).max(0.0).sqrt();
+    if likeliest.is_finite() {
+        Estimate { sigma: predicted.sigma.max(likeliest), ..predicted }
+    } else {
+        predicted
+    }
+}
+
+/// Remaining work of a run.
+pub fn outlook(
+    job: &SlimTrainingJob,
+    status: Option<&TrainingJobStatus>,
+    table: &Table,
+    now: Timestamp,
+) -> Outlook {
+    let epochs = f64::from(job.spec.epochs.max(1));
+    let allocation = status.and_then(|status| status.allocation.as_ref());
+    let held = allocation.and_then(|a| {
+        let (_, estimate) = table.row(&a.gpu_type, u32::try_from(a.gpus).ok()?)?;
+        let slower =
+            table.spread_factor(a.nodes.len()) * table.limit_factor(&a.gpu_type, a.power_limit_watts);
+        Some(Estimate { median: estimate.median * slower, ..*estimate })
+    });
+    let fastest = || table.times.iter().min_by(|a, b| a.median.total_cmp(&b.median)).copied();
+    let cautious = || table.cautious.filter(|_| table.prior).and_then(|at| table.times.get(at).copied());
+    // No GPU type fits: only the usual duration of a run is known.
+    let unknown = Estimate::prior(table.usual_run.0 / epochs);
+    let predicted = held.or_else(cautious).or_else(fastest).unwrap_or(unknown);
+
+    let progress = status.and_then(|status| status.progress.as_ref());
+    let fraction_of = |milli: i32| (f64::from(milli) / 100_000.0).clamp(0.0, 1.0);
+    let present = progress.filter(|progress| allocation.is_some_and(|a| a.attempt == progress.attempt));
+    // Saved progress counts for the next attempt; without a checkpoint it starts at 0.
+    let saved =
+        progress.filter(|_| job.spec.checkpoint.is_some()).map_or(0.0, |p| fraction_of(p.milli_percent));
+
+    let seen = present.filter(|p| p.millis_per_epoch > 0).and_then(|p| {
+        let since_start = (fraction_of(p.milli_percent) - fraction_of(p.attempt_start)).max(0.0) * epochs;
+        let timed = p.timed_milli_epochs as f64 / 1_000.0;
+        let watched = if timed > 0.0 { timed } else { since_start };
+        let epoch = Seconds(p.millis_per_epoch as f64 / 1_000.0);
+        let tells = timed > 0.0 || since_start >= LEAST_UNTIMED;
+        tells.then_some(Pace { epoch, epochs: watched, sigma: PACE_SIGMA })
+    });
+    // Bound on self-reported progress: the predicted time, if the model is known.
+    let bounds = held.filter(|held| held.source != Source::Prior);
+    let seen = seen.map(|seen| match bounds {
+        Some(held) => Pace { epoch: Seconds(seen.epoch.0.max(held.median / FASTEST)), ..seen },
+        None => seen,
+    });
+    let epoch = seen.map_or(predicted, |seen| blended(doubted(predicted, seen), seen));
+    let whole = Seconds(epoch.median * epochs);
+    let longest = Seconds(predicted.median.max(epoch.median) * epochs);
+    let running = allocation.and_then(|a| a.running_time.as_ref());
+    let (reported, ago) = match (present, running) {
+        (Some(p), Some(running)) => {
+            let furthest = bounds.map_or(1.0, |held| {
+                let elapsed = since(running.0, now);
+                furthest(fraction_of(p.attempt_start), elapsed, Seconds(held.median * epochs))
+            });
+            (fraction_of(p.milli_percent).min(furthest), since(p.at.0, now))
+        }
+        (None, Some(running)) => (saved, since(running.0, now)),
+        (Some(p), None) => (fraction_of(p.milli_percent), Seconds::ZERO),
+        (None, None) => (saved, Seconds::ZERO),
+    };
+    let expected = epochs * (1.0 - reported);
+    let in_epochs = |time: Seconds| time.0 / epoch.median;
+    let epochs_left = match running {
+        Some(_) => still_left(expected, in_epochs(ago), epochs, in_epochs(longest)),
+        None => expected,
+    };
+    let overdue = running.is_some() && in_epochs(ago) > expected;
+    let left = epochs_left * epoch.median;
+    Outlook {
+        epochs_left,
+        epoch,
+        pace_factor: if held.is_some() { epoch.median / predicted.median } else { 1.0 },
+        reported: present.is_some(),
+        attempt: held.and(allocation).map(|allocation| allocation.attempt),
+        seen,
+        whole_seconds: whole.0,
+        seconds_left: left,
+        overdue,
+    }
+}
