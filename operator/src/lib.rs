@@ -11,26 +11,28 @@
 //!  training container --> progress (HTTPS, every replica) --> status.progress
 //! ```
 //!
-//! # Modules
+//! # Modules, in order
+//!
+//! Each module imports only modules above it in this table. A test reads the imports.
 //!
 //! | module | what |
 //! |---|---|
-//! | [`index`] | in-memory cluster state, synchronous, never older than our own last write |
 //! | [`instants`] | instants as whole seconds, deadlines |
+//! | [`index`] | what is seen: the cluster in memory, synchronous, never older than our own last write |
+//! | [`energy`] | the policy in force: prices, limits, what nodes and runs draw, whether the budget is met, bills |
+//! | [`predict`] | the fit of the predictor on its own thread, tables of predictions, forecasts of each job |
 //! | [`lifecycle`] | the pure core: `step(observed) -> status, actions, events, next, claim` |
-//! | [`ledger`] | per-job memory between steps; all of it can be lost |
-//! | [`backoff`] | namespaces whose pods the API server does not create |
-//! | [`snapshot`] | index and claims to the planner's `Snapshot`, and its predictions |
-//! | [`planning`] | when to plan, and delivery of decisions |
-//! | [`executor`] | workers, writes, refusals |
+//! | [`ledger`] | per-job memory between steps, where the two loops meet; all of it can be lost |
+//! | [`snapshot`] | index, claims and predictions to the planner's `Snapshot` |
+//! | [`metrics`] | Prometheus: it is given values |
+//! | [`writes`] | the client for writes: leadership, refusals, patches |
 //! | [`progress`] | the endpoint for training programs' reports |
-//! | [`certificates`] | the endpoint's certificates, with overlapping authorities |
-//! | [`predict`] | the fit of the predictor, tables of predictions, forecasts of each job |
-//! | [`queue`] | expected starts of waiting jobs |
-//! | [`energy`] | the policy in force, what nodes and runs draw, the budget, cost of each job so far |
-//! | [`profiles`], [`nodes`] | TrainingProfiles and GpuNodes maintained by the operator |
-//! | [`events`] | events for users |
-//! | [`metrics`], [`args`], [`server`] | Prometheus, flags, process setup |
+//! | [`shared`] | what the leader's loops share |
+//! | [`objects`] | TrainingProfiles, GpuNodes and the policy's status, maintained by the operator |
+//! | [`planning`] | one loop: when to plan, and delivery of decisions |
+//! | [`executor`] | the other loop: workers, actions, events |
+//! | [`args`] | flags |
+//! | [`server`] | process setup: caches, endpoints, certificates, leader election, loops |
 //!
 //! # Never here
 //!
@@ -38,24 +40,23 @@
 //! survive a restart: the API server is the only store.
 
 pub mod args;
-pub mod backoff;
-pub mod certificates;
 pub mod energy;
-pub mod events;
 pub mod executor;
 pub mod index;
 pub mod instants;
 pub mod ledger;
 pub mod lifecycle;
 pub mod metrics;
-pub mod nodes;
+pub mod objects;
 pub mod planning;
 pub mod predict;
-pub mod profiles;
 pub mod progress;
-pub mod queue;
 pub mod server;
+pub mod shared;
 pub mod snapshot;
+pub mod writes;
 
+#[cfg(test)]
+mod rings;
 #[cfg(test)]
 mod testing;

@@ -13,20 +13,20 @@ use kube::ResourceExt;
 use serde_json::json;
 
 use super::dry_runs::Found;
-use super::refusal::Refusal;
 use super::work::back_off;
-use super::writer::WriteError;
-use super::{Requeue, Shared};
-use crate::backoff::Cause;
+use super::{Executor, Requeue};
 use crate::index::{number, owner};
+use crate::ledger::backoff::Cause;
 use crate::lifecycle::{Action, Admitted, CreationOutcome, DeleteReason, Verdict};
+use crate::shared::Shared;
 use crate::snapshot::worker;
+use crate::writes::{Refusal, WriteError};
 
 /// Carries out actions in order and stops at the first that must be retried.
 ///
 /// # Errors When to requeue the job.
 pub async fn carry_out(
-    shared: &Arc<Shared>,
+    executor: &Arc<Executor>,
     key: &ObjectKey,
     job: &SlimTrainingJob,
     actions: Vec<Action>,
@@ -35,21 +35,22 @@ pub async fn carry_out(
     let (at_once, in_order): (Vec<Action>, Vec<Action>) = actions
         .into_iter()
         .partition(|action| matches!(action, Action::DeletePod { .. } | Action::Wake { .. }));
-    for result in join_all(at_once.into_iter().map(|action| one(shared, key, job, action))).await {
+    for result in join_all(at_once.into_iter().map(|action| one(executor, key, job, action))).await {
         result?;
     }
     for action in in_order {
-        one(shared, key, job, action).await?;
+        one(executor, key, job, action).await?;
     }
     Ok(())
 }
 
 async fn one(
-    shared: &Arc<Shared>,
+    executor: &Arc<Executor>,
     key: &ObjectKey,
     job: &SlimTrainingJob,
     action: Action,
 ) -> Result<(), Requeue> {
+    let shared = &executor.shared;
     match action {
         Action::CreateService(service) => create_service(shared, key, job, &service).await,
         Action::CreatePods { generation, pods } => create_pods(shared, key, job, generation, pods).await,
@@ -58,7 +59,7 @@ async fn one(
             delete_pod(shared, key, job, &pod, &uid, grace, why).await
         }
         Action::Wake { node, value } => wake(shared, key, job, &node, value).await,
-        Action::DryRun { gpus, pod } => dry_run(shared, key, job, gpus, &pod).await,
+        Action::DryRun { gpus, pod } => dry_run(executor, key, job, gpus, &pod).await,
         Action::BackOff { words } => {
             back_off_namespace(shared, Cause::Creation, &key.namespace, &words);
             Ok(())
@@ -333,19 +334,20 @@ async fn wake(
 }
 
 async fn dry_run(
-    shared: &Arc<Shared>,
+    executor: &Arc<Executor>,
     key: &ObjectKey,
     job: &SlimTrainingJob,
     gpus: i32,
     pod: &Pod,
 ) -> Result<(), Requeue> {
+    let shared = &executor.shared;
     let refused_before =
         shared.ledger.lock().get(key).and_then(|memory| memory.verdict.as_ref()?.refusal.as_ref()).is_some();
     if refused_before {
-        shared.brakes.try_again(&key.namespace).map_err(Requeue::After)?;
+        executor.brakes.try_again(&key.namespace).map_err(Requeue::After)?;
     }
     let accepted = |answer: &Answer| answer.clone().ok();
-    let answer = match shared.dry_runs.find(job, gpus, try_pod(shared, key, pod), accepted).await {
+    let answer = match executor.dry_runs.find(job, gpus, try_pod(shared, key, pod), accepted).await {
         Found::Accepted(admitted) => Ok(Ok(admitted)),
         Found::Tried(answer) => answer,
         Found::Refused => try_pod(shared, key, pod).await,

@@ -2,7 +2,7 @@
 //!
 //! A namespace with ten thousand queued jobs delays another namespace's job by one step.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ops::Bound;
 
 use andreas_runtime::watch::ObjectKey;
@@ -105,21 +105,6 @@ impl Extend<ObjectKey> for FairQueue {
     }
 }
 
-/// Splits `most` slots evenly over namespaces, `each` at most. `counts` is the demand per namespace; the
-/// result is its number of slots.
-pub fn shares<'a>(counts: &BTreeMap<&'a str, usize>, each: usize, most: usize) -> BTreeMap<&'a str, usize> {
-    let mut left = most;
-    let mut by_size: BTreeSet<(usize, &str)> =
-        counts.iter().map(|(namespace, count)| ((*count).min(each), *namespace)).collect();
-    let mut shares = BTreeMap::new();
-    while let Some((count, namespace)) = by_size.pop_first() {
-        let share = count.min(left / (by_size.len() + 1));
-        left -= share;
-        shares.insert(namespace, share);
-    }
-    shares
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,14 +159,5 @@ mod tests {
         assert_eq!((take(&mut queue).as_deref(), take(&mut queue)), (Some("a/y"), None));
         queue.done(&job);
         assert_eq!(take(&mut queue).as_deref(), Some("a/x"));
-    }
-
-    #[test]
-    fn places_are_shared_evenly_and_what_one_does_not_need_goes_to_the_others() {
-        let counts = BTreeMap::from([("few", 10), ("many", 50_000), ("more", 90_000)]);
-        let of = |each, most| shares(&counts, each, most);
-        assert_eq!(of(10_000, 100_000), BTreeMap::from([("few", 10), ("many", 10_000), ("more", 10_000)]));
-        assert_eq!(of(10_000, 10_000), BTreeMap::from([("few", 10), ("many", 4_995), ("more", 4_995)]));
-        assert_eq!(of(10_000, 0).values().sum::<usize>(), 0);
     }
 }

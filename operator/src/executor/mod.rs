@@ -11,28 +11,24 @@
 //! | [`observe`] | index and ledger to `Observed` |
 //! | [`work`] | one step of one job |
 //! | [`actions`] | pods, services, deletes, wakes, dry runs |
-//! | [`writer`] | writes in flight, retries, leadership |
-//! | [`refusal`] | classifies API server errors |
-//! | [`patch`] | merge patches of changes |
 //! | [`dry_runs`] | one dry run for equal workers |
 //! | [`start_burst`] | starts go first, records wait |
 //! | [`fair`] | round robin over namespaces |
 //! | [`brakes`] | rate limits for edits and conflicts |
+//! | [`events`] | events for users |
 //!
 //! **Never here**: decisions about jobs (lifecycle) or plans (planner).
 
 pub mod actions;
 pub mod brakes;
 pub mod dry_runs;
+pub mod events;
 pub mod fair;
 pub mod observe;
-pub mod patch;
-pub mod refusal;
 pub mod start_burst;
 #[cfg(test)]
 mod tests;
 pub mod work;
-pub mod writer;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -42,19 +38,15 @@ use andreas_runtime::clock;
 use andreas_runtime::health::Heartbeat;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
-use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::events::Events;
-use crate::index::ClusterIndex;
-use crate::ledger::Ledger;
-use crate::lifecycle::Settings;
-use crate::metrics::Metrics;
-use crate::profiles::ProfileUpdates;
+use crate::objects::profiles::ProfileUpdates;
+use crate::progress::{LastReports, TurnedAway};
+use crate::shared::Shared;
+use events::Events;
 use fair::FairQueue;
-use writer::Writer;
 
 /// Jobs in progress at a time. More than writes in flight: steps compute while others wait for writes.
 const WORKERS: usize = 64;
@@ -65,26 +57,18 @@ const CONFIRM_AFTER: Duration = Duration::from_secs(15);
 /// Interval of that check.
 const CONFIRM_EVERY: Duration = Duration::from_secs(5);
 
-/// State shared by the leader's loops.
-pub struct Shared {
-    /// The watched cluster state.
-    pub index: Arc<Mutex<ClusterIndex>>,
-    /// The operator's memory. Locked after the index, never before.
-    pub ledger: Mutex<Ledger>,
-    /// Client for writes.
-    pub writer: Writer,
+/// State of the executor.
+pub struct Executor {
+    /// What it shares with the leader's other loops.
+    pub shared: Arc<Shared>,
     /// Events for users.
     pub events: Events,
-    /// Pod settings.
-    pub settings: Mutex<Arc<Settings>>,
-    /// Counters.
-    pub metrics: Metrics,
     /// Updates of TrainingProfiles that are not written yet.
-    pub profile_updates: ProfileUpdates,
+    pub profile_updates: Arc<ProfileUpdates>,
     /// When reports last moved each job's progress.
-    pub reports: crate::progress::LastReports,
+    pub reports: LastReports,
     /// Reports up to this instant may be lost.
-    pub turned_away: Arc<crate::progress::TurnedAway>,
+    pub turned_away: Arc<TurnedAway>,
     /// Cache of accepted dry runs.
     pub dry_runs: dry_runs::DryRunCache,
     /// Tracks whether many jobs are starting.
@@ -141,7 +125,8 @@ impl Timers {
 }
 
 /// Steps dirty jobs until `shutdown`, then waits for the steps in progress.
-pub async fn run(shared: Arc<Shared>, heart: Heartbeat, shutdown: CancellationToken) {
+pub async fn run(executor: Arc<Executor>, heart: Heartbeat, shutdown: CancellationToken) {
+    let shared = &executor.shared;
     let signals = shared.index.lock().signals();
     let mut queue = FairQueue::new(OF_ONE_NAMESPACE);
     let mut timers = Timers::default();
@@ -156,15 +141,15 @@ pub async fn run(shared: Arc<Shared>, heart: Heartbeat, shutdown: CancellationTo
             index.take_changed_namespaces()
         };
         for namespace in changed {
-            shared.dry_runs.forget(&namespace);
+            executor.dry_runs.forget(&namespace);
             shared.ledger.lock().forget_refusals(&namespace, clock::now());
         }
         while queue.in_hand() < WORKERS {
             let Some(job) = queue.take() else { break };
             timers.set(job.clone(), None);
-            let shared = Arc::clone(&shared);
+            let executor = Arc::clone(&executor);
             workers.spawn(async move {
-                let again = work::step(&shared, &job).await;
+                let again = work::step(&executor, &job).await;
                 (job, again)
             });
         }
@@ -190,7 +175,7 @@ pub async fn run(shared: Arc<Shared>, heart: Heartbeat, shutdown: CancellationTo
         if Instant::now() >= confirm {
             confirm = Instant::now() + CONFIRM_EVERY;
             if confirming.is_finished() {
-                let shared = Arc::clone(&shared);
+                let shared = Arc::clone(shared);
                 confirming = tokio::spawn(async move { work::confirm_pods(&shared, CONFIRM_AFTER).await });
             }
         }

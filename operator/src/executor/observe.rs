@@ -25,6 +25,7 @@ use crate::lifecycle::{
     PolicyView, Settings, Sights,
 };
 use crate::predict::outlook::{Outlook, outlook};
+use crate::snapshot::single_node_claim;
 
 /// A step's input, owned: the index is unlocked during the step.
 pub struct Seen {
@@ -70,9 +71,8 @@ impl Seen {
         let energy = energy(index, &job, &spec, &members, memory.pending_energy.as_ref(), now);
         let forecast = memory.forecast(&job, now);
         let over_nodes = job.spec.gpus.max_nodes > 1;
-        let single_node_claim = over_nodes
-            .then(|| crate::snapshot::single_node_claim(index, &key.namespace, &job.spec))
-            .flatten();
+        let single_node_claim =
+            over_nodes.then(|| single_node_claim(index, &key.namespace, &job.spec)).flatten();
         Some(Self {
             policy: PolicyView::of(&spec),
             sights: memory.sights(now),

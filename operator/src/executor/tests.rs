@@ -8,18 +8,26 @@ use andreas_runtime::watch::Index;
 use http::Method;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::events::{Recorder, Reporter};
+use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 
 use super::start_burst::StartBurst;
 use super::*;
+use crate::index::ClusterIndex;
+use crate::ledger::Ledger;
 use crate::lifecycle::{Action, CreationOutcome, DeleteReason};
+use crate::metrics::Metrics;
+use crate::objects::profiles;
 use crate::testing::{self, Answer, ApiServer, Call, failure, pod};
+use crate::writes::Writer;
 
+mod memory;
 mod room;
 
 struct World {
     shared: Arc<Shared>,
+    executor: Arc<Executor>,
     server: ApiServer,
 }
 
@@ -56,10 +64,13 @@ impl World {
             index: Arc::default(),
             ledger: Mutex::new(Ledger::new(Timestamp::UNIX_EPOCH)),
             writer: Writer::new(client, 4, Leadership::unopposed(), metrics.clone()),
-            events: Events::new(recorder, start_burst.clone()).0,
             settings: Mutex::default(),
             metrics,
-            profile_updates: ProfileUpdates::default(),
+        });
+        let executor = Arc::new(Executor {
+            shared: Arc::clone(&shared),
+            events: Events::new(recorder, start_burst.clone()).0,
+            profile_updates: Arc::default(),
             reports: Arc::default(),
             turned_away: Arc::default(),
             dry_runs: dry_runs::DryRunCache::default(),
@@ -67,7 +78,7 @@ impl World {
             brakes: brakes::Brakes::default(),
         });
         shared.ledger.lock().entry(&key(), "j1");
-        Self { shared, server }
+        Self { shared, executor, server }
     }
 
     fn given(self, status: Value) -> Self {
@@ -76,7 +87,7 @@ impl World {
     }
 
     async fn do_all(&self, actions: Vec<Action>) -> Result<(), Requeue> {
-        actions::carry_out(&self.shared, &key(), &job(10, json!(null)), actions).await
+        actions::carry_out(&self.executor, &key(), &job(10, json!(null)), actions).await
     }
 
     async fn create_two(&self) -> Result<(), Requeue> {
@@ -223,7 +234,7 @@ async fn a_status_is_written_with_what_it_was_made_from_and_nothing_follows_a_co
     let mut suspended = job(11, json!({"phase": "Pending", "reason": "NotPlannedYet"}));
     suspended.spec.suspend = true;
     world.shared.index.lock().apply(suspended);
-    assert_eq!(work::step(&world.shared, &key()).await, Requeue::Now);
+    assert_eq!(work::step(&world.executor, &key()).await, Requeue::Now);
     let patches = world.sent(Method::PATCH);
     assert_eq!(patches[0].body["metadata"], json!({"uid": "j1", "resourceVersion": "11"}));
     assert_eq!(patches[0].body["status"]["phase"], "Suspended");
@@ -267,10 +278,10 @@ async fn a_status_whose_answer_was_lost_counts_as_written_until_the_job_has_been
             suspended(21, json!({"phase": "Suspended", "reason": "Suspended"})),
         ),
     ]);
-    assert!(matches!(work::step(&world.shared, &key()).await, Requeue::After(_)));
+    assert!(matches!(work::step(&world.executor, &key()).await, Requeue::After(_)));
     assert_eq!(pending(&world), Some(andreas_api::Phase::Suspended));
     // The next step reads the job first and finds it written.
-    work::step(&world.shared, &key()).await;
+    work::step(&world.executor, &key()).await;
     assert_eq!(pending(&world), None);
     let versions: Vec<Value> = world
         .sent(Method::PATCH)
@@ -284,7 +295,7 @@ async fn a_status_whose_answer_was_lost_counts_as_written_until_the_job_has_been
         (Method::PATCH, "/bert/status", 409, failure(409, "the object has been modified")),
         (Method::GET, "/bert", 503, failure(503, "away")),
     ]);
-    assert!(matches!(work::step(&world.shared, &key()).await, Requeue::After(_)));
+    assert!(matches!(work::step(&world.executor, &key()).await, Requeue::After(_)));
     assert_eq!(pending(&world), Some(andreas_api::Phase::Suspended));
 
     // Given a readable result: if written, the job continues at once; if not, it is retried later.
@@ -294,7 +305,7 @@ async fn a_status_whose_answer_was_lost_counts_as_written_until_the_job_has_been
             (Method::PATCH, "/bert/status", 504, failure(504, "time-out")),
             (Method::GET, "/bert", 200, live),
         ]);
-        assert_eq!(work::step(&world.shared, &key()).await == Requeue::Now, again);
+        assert_eq!(work::step(&world.executor, &key()).await == Requeue::Now, again);
         assert_eq!(pending(&world), None);
     }
 }
@@ -318,7 +329,7 @@ async fn a_worker_that_was_accepted_a_moment_ago_is_not_tried_again_until_the_ru
         assert_eq!(refusal(), Some(None));
     }
     assert_eq!(world.sent(Method::POST).len(), 1);
-    world.shared.dry_runs.forget("team");
+    world.executor.dry_runs.forget("team");
     assert_eq!(world.do_all(dry()).await, Ok(()));
     assert_eq!(refusal(), Some(Some((Reason::TemplateRejected, "no account".into()))));
 }
@@ -346,12 +357,12 @@ async fn what_jobs_of_one_profile_teach_is_one_write_and_takes_nothing_from_who_
     let job: SlimTrainingJob = serde_json::from_value(job).expect("a job");
     for run in ["a-1", "b-1"] {
         let seen = serde_json::from_value(row(run)).expect("an observation");
-        world.shared.profile_updates.add(&job, vec![crate::lifecycle::ProfileUpdate::Observation(seen)]);
+        world.executor.profile_updates.add(&job, vec![crate::lifecycle::ProfileUpdate::Observation(seen)]);
     }
     // When updates of two jobs are written, and the refused write is repeated.
-    crate::profiles::write(&world.shared).await;
-    crate::profiles::write(&world.shared).await;
-    crate::profiles::write(&world.shared).await;
+    profiles::write(&world.shared, &world.executor.profile_updates).await;
+    profiles::write(&world.shared, &world.executor.profile_updates).await;
+    profiles::write(&world.shared, &world.executor.profile_updates).await;
     // Then all four are stored.
     let writes = world.sent(Method::PATCH);
     let versions: Vec<_> = writes.iter().map(|call| &call.body["metadata"]["resourceVersion"]).collect();
@@ -373,7 +384,7 @@ async fn a_profile_that_no_job_has_used_for_long_is_deleted_as_it_was_seen_and_a
             serde_json::from_value(profile).expect("a profile");
         world.shared.index.lock().apply(profile);
     }
-    crate::profiles::remove_unused(&world.shared).await;
+    profiles::remove_unused(&world.shared).await;
     let deleted = world.sent(Method::DELETE);
     assert_eq!(deleted.len(), 1, "{deleted:?}");
     assert!(deleted[0].path.ends_with("/trainingprofiles/ours"), "{}", deleted[0].path);
@@ -409,7 +420,7 @@ async fn pods_of_a_deleted_job_end_though_its_status_cannot_be_written() {
         let node = json!({"metadata": {"name": "n1", "resourceVersion": "1"}});
         index.apply(serde_json::from_value::<andreas_api::slim::SlimNode>(node).expect("a node"));
     }
-    assert!(matches!(work::step(&world.shared, &key()).await, Requeue::After(_)));
+    assert!(matches!(work::step(&world.executor, &key()).await, Requeue::After(_)));
     assert_eq!(world.sent(Method::DELETE)[0].body["preconditions"]["uid"], "p0");
     let ledger = world.shared.ledger.lock();
     let claim = ledger.get(&key()).and_then(|memory| memory.claim.clone());

@@ -14,19 +14,20 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value};
 
 use super::observe::Seen;
-use super::refusal::Refusal;
-use super::writer::WriteError;
-use super::{Requeue, Shared, actions, patch};
+use super::{Executor, Requeue, actions};
 use crate::index::{ClusterIndex, number};
 use crate::ledger::Ledger;
 use crate::lifecycle::{Action, Claim, ProfileUpdate, Step};
+use crate::shared::Shared;
+use crate::writes::{Refusal, WriteError, patch};
 
 /// Maximum backoff after consecutive failures.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
 
 /// Makes and carries out one step of a job.
-pub async fn step(shared: &Arc<Shared>, key: &ObjectKey) -> Requeue {
-    if let Some(wait) = shared.brakes.hold(key, unseen_edit(shared, key)) {
+pub async fn step(executor: &Arc<Executor>, key: &ObjectKey) -> Requeue {
+    let shared = &executor.shared;
+    if let Some(wait) = executor.brakes.hold(key, unseen_edit(shared, key)) {
         // Plans do not wait for a job that backs off.
         shared.ledger.lock().looked_at(key);
         return Requeue::After(wait);
@@ -34,21 +35,22 @@ pub async fn step(shared: &Arc<Shared>, key: &ObjectKey) -> Requeue {
     if let Err(again) = read_unanswered(shared, key).await {
         return again;
     }
-    let Some(seen) = look(shared, key) else { return Requeue::OnEvent };
+    let Some(seen) = look(executor, key) else { return Requeue::OnEvent };
     let job = Arc::clone(&seen.job);
-    let again = step_from(shared, key, seen).await;
+    let again = step_from(executor, key, seen).await;
     if let Some(memory) = shared.ledger.lock().get_mut(key, uid(&job)) {
         memory.taken();
     }
     again
 }
 
-async fn step_from(shared: &Arc<Shared>, key: &ObjectKey, mut seen: Seen) -> Requeue {
+async fn step_from(executor: &Arc<Executor>, key: &ObjectKey, mut seen: Seen) -> Requeue {
+    let shared = &executor.shared;
     let asks_again = ask_for_plan(shared, key, &seen);
     let mut step = seen.step();
     shared.metrics.steps.inc();
     if blames_user(&seen.job, &step.status) && look_at_nodes(shared, &seen.job).await {
-        let Some(again) = look(shared, key) else { return Requeue::OnEvent };
+        let Some(again) = look(executor, key) else { return Requeue::OnEvent };
         seen = again;
         step = seen.step();
     }
@@ -57,37 +59,37 @@ async fn step_from(shared: &Arc<Shared>, key: &ObjectKey, mut seen: Seen) -> Req
         memory.saw(std::mem::take(&mut step.sights));
     }
     if !seen.has_endings()
-        && let Some(wait) = shared.start_burst.defers(&seen.job, &step, clock::now())
+        && let Some(wait) = executor.start_burst.defers(&seen.job, &step, clock::now())
     {
         return Requeue::After(wait);
     }
-    let _starting = starts(&seen.job, &step).then(|| shared.start_burst.enter());
+    let _starting = starts(&seen.job, &step).then(|| executor.start_burst.enter());
     let changed = difference(seen.job.status.as_ref(), &step.status);
     let written = match changed {
         None => Ok(()),
-        Some(changes) => write_status(shared, key, &seen.job, &step, changes).await,
+        Some(changes) => write_status(executor, key, &seen.job, &step, changes).await,
     };
     if let Err(again) = written {
         if seen.job.metadata.deletion_timestamp.is_some() {
             // Its pods end even if its status cannot be written.
             remember_claim(shared, key, &seen.job, step.claim.clone());
-            let _ = actions::carry_out(shared, key, &seen.job, step.actions).await;
+            let _ = actions::carry_out(executor, key, &seen.job, step.actions).await;
         }
         return again;
     }
     remember_claim(shared, key, &seen.job, step.claim.clone());
-    settle_energy(shared, key, &seen, &step);
+    settle_energy(executor, key, &seen, &step);
     forget_judged(shared, key, &step.status);
-    step.events.iter().for_each(|note| shared.events.tell(&seen.job, note));
+    step.events.iter().for_each(|note| executor.events.tell(&seen.job, note));
     if !step.learned.is_empty() {
         let table = shared.ledger.lock().get(key).and_then(|memory| memory.table.clone());
         if let Some(table) = table {
             shared.metrics.learned(&table, &step.learned);
         }
-        shared.profile_updates.add(&seen.job, step.learned);
+        executor.profile_updates.add(&seen.job, step.learned);
     }
     note_room(shared, key, &seen.job, &step.status);
-    match actions::carry_out(shared, key, &seen.job, step.actions).await {
+    match actions::carry_out(executor, key, &seen.job, step.actions).await {
         Ok(()) => {
             if let Some(memory) = shared.ledger.lock().get_mut(key, uid(&seen.job)) {
                 memory.failures = 0;
@@ -155,7 +157,8 @@ fn starts(job: &SlimTrainingJob, step: &Step) -> bool {
 
 /// Records the energy that agents still have to report for an attempt ended by this step. Adds late reports
 /// to the job's profile.
-fn settle_energy(shared: &Shared, key: &ObjectKey, seen: &Seen, step: &Step) {
+fn settle_energy(executor: &Executor, key: &ObjectKey, seen: &Seen, step: &Step) {
+    let shared = &executor.shared;
     let mut index = shared.index.lock();
     let pending_energy = seen.pending_energy(&index, step);
     let mut ledger = shared.ledger.lock();
@@ -169,7 +172,7 @@ fn settle_energy(shared: &Shared, key: &ObjectKey, seen: &Seen, step: &Step) {
             shared.metrics.metered(table, run);
         }
         let lesson = seen_draw.map(ProfileUpdate::Observation);
-        shared.profile_updates.add(&seen.job, lesson.into_iter().collect());
+        executor.profile_updates.add(&seen.job, lesson.into_iter().collect());
         index.await_energy_report(key, std::iter::empty());
     }
     if let Some(pending_energy) = pending_energy {
@@ -181,15 +184,16 @@ fn settle_energy(shared: &Shared, key: &ObjectKey, seen: &Seen, step: &Step) {
 }
 
 /// The job's current input; `None` if it does not exist, and its state is dropped.
-fn look(shared: &Shared, key: &ObjectKey) -> Option<Seen> {
+fn look(executor: &Executor, key: &ObjectKey) -> Option<Seen> {
+    let shared = &executor.shared;
     let index = shared.index.lock();
     let mut ledger = shared.ledger.lock();
     let settings = Arc::clone(&shared.settings.lock());
-    let reports = shared.reports.lock();
+    let reports = executor.reports.lock();
     let remembered = |uid: &str| {
         let memory = ledger.entry(key, uid);
         memory.last_progress = reports.get(uid).copied().or(memory.last_progress);
-        memory.reports_lost = shared.turned_away.until(uid);
+        memory.reports_lost = executor.turned_away.until(uid);
         memory.clone()
     };
     let mut seen = Seen::gather(&index, remembered, key, settings, clock::now());
@@ -203,7 +207,7 @@ fn look(shared: &Shared, key: &ObjectKey) -> Option<Seen> {
         }
         None => {
             ledger.forget(key);
-            shared.brakes.forget(key);
+            executor.brakes.forget(key);
         }
     }
     seen
@@ -266,12 +270,13 @@ fn difference(old: Option<&TrainingJobStatus>, new: &TrainingJobStatus) -> Optio
 /// Writes the status and stores the response in the index. Plans see the new status while the write is in
 /// flight.
 async fn write_status(
-    shared: &Arc<Shared>,
+    executor: &Executor,
     key: &ObjectKey,
     job: &SlimTrainingJob,
     step: &Step,
     changes: Value,
 ) -> Result<(), Requeue> {
+    let shared = &executor.shared;
     let replan = {
         let mut ledger = shared.ledger.lock();
         let Some(memory) = ledger.get_mut(key, uid(job)) else { return Err(Requeue::Now) };
@@ -283,11 +288,11 @@ async fn write_status(
     let body = patch::status_body(uid(job), job.metadata.resource_version.as_deref(), changes);
     let result = shared.writer.patch_job_status(key, &body).await;
     match result {
-        Ok(answer) => written(shared, key, job, step, answer, replan),
+        Ok(answer) => written(executor, key, job, step, answer, replan),
         Err(error) => {
             shared.metrics.step_errors.inc();
             let conflict = matches!(error.refusal(), Refusal::Conflict | Refusal::NotFound);
-            let wait = if conflict { shared.brakes.conflict(key) } else { Duration::ZERO };
+            let wait = if conflict { executor.brakes.conflict(key) } else { Duration::ZERO };
             // Also after a conflict: a client that retries a write without an answer conflicts with itself.
             let live = if conflict || error.may_have_written() { read(shared, key).await } else { Ok(false) };
             if live.is_ok()
@@ -315,19 +320,20 @@ async fn write_status(
 
 /// Stores the response under the same lock that ends the pending write.
 fn written(
-    shared: &Shared,
+    executor: &Executor,
     key: &ObjectKey,
     job: &SlimTrainingJob,
     step: &Step,
     answer: SlimTrainingJob,
     claims: Option<(Claim, Claim)>,
 ) -> Result<(), Requeue> {
+    let shared = &executor.shared;
     let mut index = shared.index.lock();
     let mut ledger = shared.ledger.lock();
     let Some(memory) = ledger.get_mut(key, uid(job)) else { return Err(Requeue::Now) };
     memory.pending = None;
     memory.last_write = clock::now();
-    shared.brakes.written(key);
+    executor.brakes.written(key);
     if claims.is_none_or(|(before, after)| differs(&before, &after)) {
         tell_dependents(&mut index, &ledger, key);
     }

@@ -10,7 +10,7 @@
 //! A holder without a known object, for example after an operator start, is handled the same way. The agent
 //! is asked again, and holders that it still reports count as in use. No other machine's clock is read.
 //!
-//! **Never here**: I/O, decisions; [`crate::nodes`] asks the agents.
+//! **Never here**: I/O, decisions; a loop of the leader asks the agents.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -53,7 +53,7 @@ impl ClusterIndex {
         }
     }
 
-    /// Marks the job dirty when an agent reports the energy of one of these pods, named by [`name_of`].
+    /// Marks the job dirty when an agent reports the energy of one of these pods, named by [`super::name_of`].
     pub fn await_energy_report(&mut self, job: &ObjectKey, pods: impl Iterator<Item = String>) {
         self.pending_energy.retain(|_, owner| owner != job);
         self.pending_energy.extend(pods.map(|pod| (pod, job.clone())));

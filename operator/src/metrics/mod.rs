@@ -4,18 +4,16 @@
 //! | file | what |
 //! |---|---|
 //! | [`list`] | every metric: name, type, labels, help |
-//! | [`state`] | gauges, read from the index at each scrape, by the leader only |
+//! | [`state`] | gauges of a view that the leader makes at each scrape |
 //! | [`totals`] | energy and cost by namespace and GPU type |
 //! | [`learning`] | accuracy of predictions, and the last fit |
 //!
-//! **In**: events, where they happen. **Out**: `/metrics`. **Never here**: work per event that grows with the
-//! number of jobs.
+//! **In**: values: events where they happen, and views. **Out**: `/metrics`. **Never here**: the loops or their
+//! state, and work per event that grows with the number of jobs.
 
 pub mod learning;
 pub mod list;
 pub mod state;
-#[cfg(test)]
-mod tests;
 pub mod totals;
 
 use std::sync::Arc;

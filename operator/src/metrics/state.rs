@@ -1,38 +1,32 @@
-//! The leader's gauges, read from the index at each scrape. Without running counts they cannot drift.
+//! The leader's gauges, from a [`View`] made at each scrape. Without running counts they cannot drift.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use andreas_api::gpu_node::GpuCondition;
-use andreas_api::slim::{SlimNode, SlimTrainingJob};
-use andreas_api::{EnergyPolicySpec, Phase, Reason, TrainingJobStatus};
+use andreas_api::{Phase, Reason};
 use andreas_runtime::clock;
-use andreas_runtime::watch::ObjectKey;
-use jiff::Timestamp;
-use kube::ResourceExt;
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use super::learning::Learning;
-use super::totals::{Attempt, MOST_TYPES, OTHER, Totals};
-use super::{LastValues, list, seconds};
-use crate::energy::bill::attempt_energy;
-use crate::energy::{Exclusion, Inventory, NodeUse, budget, gpu_type};
-use crate::executor::Shared;
-use crate::index::{Amounts, ClusterIndex, usable};
-use crate::instants::deadline;
+use super::totals::{Attempt, Totals, Use};
+use super::{LastValues, list};
+use crate::energy::Exclusion;
 
 /// Risks of a job as in its prediction; `Unknown` before the first one.
-const RISKS: [&str; 6] = ["None", "Low", "Medium", "High", "Late", "Unknown"];
+pub const RISKS: [&str; 6] = ["None", "Low", "Medium", "High", "Late", "Unknown"];
 /// States of a GPU.
-const STATES: [&str; 6] = ["held", "foreign", "free", "resting", "unhealthy", "unavailable"];
+pub const STATES: [&str; 6] = ["held", "foreign", "free", "resting", "unhealthy", "unavailable"];
+
+/// Makes a view; `None` when this process leads no longer.
+type Gather = dyn Fn() -> Option<View> + Send + Sync;
 
 /// Gauges while this process is the leader; empty before.
 #[derive(Clone)]
 pub struct State {
-    shared: Arc<Mutex<Weak<Shared>>>,
+    gather: Arc<Mutex<Option<Arc<Gather>>>>,
     last: Arc<Mutex<LastValues>>,
     spent: Arc<Mutex<Totals>>,
     learning: Arc<Mutex<Learning>>,
@@ -50,16 +44,17 @@ impl State {
         spent: Arc<Mutex<Totals>>,
         learning: Arc<Mutex<Learning>>,
     ) -> Self {
-        Self { shared: Arc::default(), last, spent, learning }
+        Self { gather: Arc::default(), last, spent, learning }
     }
 
-    /// This process is the leader from now on.
-    pub fn lead(&self, shared: &Arc<Shared>) {
+    /// This process is the leader from now on; `gather` makes the view of each scrape.
+    pub fn lead(&self, gather: impl Fn() -> Option<View> + Send + Sync + 'static) {
         self.spent.lock().lead(clock::now());
-        *self.shared.lock() = Arc::downgrade(shared);
+        *self.gather.lock() = Some(Arc::new(gather));
     }
 
-    pub(super) fn encode_view(&self, view: View, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    /// Encodes a view and all else that only the leader shows.
+    pub fn encode_view(&self, view: View, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         view.encode(encoder)?;
         encode_last_values(*self.last.lock(), encoder)?;
         self.learning.lock().encode(encoder)?;
@@ -69,30 +64,41 @@ impl State {
 
 impl Collector for State {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let Some(shared) = self.shared.lock().upgrade() else { return Ok(()) };
-        let view = View::of(&shared.index.lock(), clock::now());
-        self.encode_view(view, &mut encoder)
+        let gather = self.gather.lock().clone();
+        match gather.and_then(|gather| gather()) {
+            Some(view) => self.encode_view(view, &mut encoder),
+            None => Ok(()),
+        }
     }
 }
 
-/// A view of the index at one scrape.
+/// What the leader sees at one scrape.
 #[derive(Debug, Default)]
-pub(super) struct View {
-    jobs: BTreeMap<(Phase, Reason), u64>,
-    risks: BTreeMap<&'static str, u64>,
-    tardiness: f64,
-    oldest_waiting: f64,
-    gpus: BTreeMap<String, [u64; STATES.len()]>,
-    usable_nodes: u64,
-    unknown_boards: u64,
-    excluded: BTreeMap<Exclusion, u64>,
-    draw: f64,
+pub struct View {
+    /// Jobs by phase and reason.
+    pub jobs: BTreeMap<(Phase, Reason), u64>,
+    /// Jobs that have not ended, by risk.
+    pub risks: BTreeMap<&'static str, u64>,
+    /// Time past their deadlines of jobs that have not ended, s.
+    pub tardiness: f64,
+    /// How long the job that has waited longest has waited, s.
+    pub oldest_waiting: f64,
+    /// GPUs by type and state, in the order of [`STATES`].
+    pub gpus: BTreeMap<String, [u64; STATES.len()]>,
+    /// Planned nodes that take workers now.
+    pub usable_nodes: u64,
+    /// Planned nodes of unknown draw.
+    pub unknown_boards: u64,
+    /// Excluded nodes by reason.
+    pub excluded: BTreeMap<Exclusion, u64>,
+    /// Draw of the cluster, W.
+    pub draw: f64,
     /// Running attempts and their use.
-    running: Vec<(Attempt, (i64, i64))>,
+    pub running: Vec<(Attempt, Use)>,
 }
 
 /// The usual reason of a phase.
-fn usual(phase: Phase) -> Reason {
+pub fn usual(phase: Phase) -> Reason {
     match phase {
         Phase::Pending => Reason::WaitingForCapacity,
         Phase::Starting => Reason::PodsStarting,
@@ -105,109 +111,6 @@ fn usual(phase: Phase) -> Reason {
 }
 
 impl View {
-    pub(super) fn of(index: &ClusterIndex, now: Timestamp) -> Self {
-        let inventory = Inventory::of(index);
-        let policy = inventory.policy();
-        let mut view = Self::default();
-        let mut held: BTreeMap<&str, u64> = BTreeMap::new();
-        for (key, job) in index.jobs.iter() {
-            view.add_job(key, job, policy, now);
-            let status = job.status.as_ref();
-            if let Some(allocation) = status.and_then(|status| status.allocation.as_ref()) {
-                for node in &allocation.nodes {
-                    *held.entry(node).or_default() += u64::try_from(allocation.gpus_per_worker).unwrap_or(0);
-                }
-            }
-        }
-        for (key, node) in index.nodes.iter() {
-            view.add_node(index, key, node, held.get(key.name.as_str()).copied().unwrap_or(0), &inventory);
-        }
-        view.draw = budget::draw(index, policy, now)
-            .map_or_else(|| budget::counted(index, policy, now).0, |draw| draw.whole);
-        view
-    }
-
-    fn add_job(&mut self, key: &ObjectKey, job: &SlimTrainingJob, policy: &EnergyPolicySpec, now: Timestamp) {
-        let unwritten = TrainingJobStatus::default();
-        let status = job.status.as_ref().unwrap_or(&unwritten);
-        let reason = match (status.phase, status.reason.as_deref()) {
-            (Phase::Pending, None) => Reason::NotPlannedYet,
-            (phase, None) => usual(phase),
-            (_, Some(reason)) => Reason::parse(reason).unwrap_or(Reason::Invalid),
-        };
-        *self.jobs.entry((status.phase, reason)).or_default() += 1;
-        if status.phase.is_terminal() {
-            return;
-        }
-        let created = job.metadata.creation_timestamp.as_ref();
-        let due = deadline(&job.spec, created).map(|due| due.0);
-        let late = due.map_or(0.0, |due| seconds(due, now));
-        self.tardiness += late;
-        let predicted = status.prediction.as_ref().map(|prediction| prediction.risk.as_str());
-        let risk = if late > 0.0 { Some("Late") } else { predicted };
-        let risk = risk.and_then(|risk| RISKS.into_iter().find(|known| *known == risk));
-        *self.risks.entry(risk.unwrap_or("Unknown")).or_default() += 1;
-        if status.phase == Phase::Pending {
-            let stopped = status.history.last().map(|record| record.ended.0);
-            let since = stopped.or(created.map(|created| created.0));
-            self.oldest_waiting = since.map_or(0.0, |since| seconds(since, now)).max(self.oldest_waiting);
-        }
-        if let Some(allocation) =
-            status.allocation.as_ref().filter(|allocation| allocation.running_time.is_some())
-        {
-            let attempt = Attempt {
-                uid: job.uid().unwrap_or_default(),
-                attempt: allocation.attempt,
-                namespace: key.namespace.clone(),
-                gpu_type: allocation.gpu_type.clone(),
-                started: allocation.running_time.as_ref().map(|time| time.0),
-            };
-            self.running.push((attempt, attempt_energy(job, policy, now)));
-        }
-    }
-
-    fn add_node(
-        &mut self,
-        index: &ClusterIndex,
-        key: &ObjectKey,
-        node: &SlimNode,
-        held: u64,
-        inventory: &Inventory<'_>,
-    ) {
-        let of_node = inventory.node_use(node);
-        let open = of_node.planned().is_some() && usable(node);
-        self.usable_nodes += u64::from(open);
-        self.unknown_boards += u64::from(of_node.planned().is_some_and(|t| inventory.unknown().contains(t)));
-        if let Some(why) = of_node.exclusion() {
-            *self.excluded.entry(why).or_default() += 1;
-        }
-        let ours = !matches!(of_node, NodeUse::NoGpus | NodeUse::Excluded(Exclusion::NotSelected));
-        let Some(product) = gpu_type(node, inventory.policy()).filter(|_| ours || held > 0) else { return };
-        let known = self.gpus.contains_key(product) || self.gpus.len() < MOST_TYPES;
-        let name = if known { product } else { OTHER };
-        let counts = self.gpus.entry(name.to_owned()).or_default();
-        let mut left = Amounts::of(&node.status.allocatable).gpus.max(held);
-        let agent = index.gpu_nodes.get(key).and_then(|gpu_node| gpu_node.status.as_ref());
-        let seen = |state: GpuCondition| {
-            agent.map_or(0, |status| status.gpus.iter().filter(|gpu| gpu.state == state).count() as u64)
-        };
-        let rest = if open { "free" } else { "unavailable" };
-        let resting = if open { seen(GpuCondition::Resting) } else { 0 };
-        for (state, wanted) in [
-            ("held", held),
-            ("foreign", index.foreign_use(&key.name).gpus),
-            ("unhealthy", seen(GpuCondition::Unhealthy)),
-            ("resting", resting),
-            (rest, u64::MAX),
-        ] {
-            let taken = wanted.min(left);
-            left -= taken;
-            if let Some(at) = STATES.iter().position(|known| *known == state) {
-                counts[at] += taken;
-            }
-        }
-    }
-
     fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         list::JOBS.encode(encoder, |values| {
             for phase in Phase::ALL {
@@ -270,7 +173,7 @@ fn encode_last_values(last: LastValues, encoder: &mut DescriptorEncoder<'_>) -> 
 
 fn encode_spent(
     spent: &mut Totals,
-    running: Vec<(Attempt, (i64, i64))>,
+    running: Vec<(Attempt, Use)>,
     encoder: &mut DescriptorEncoder<'_>,
 ) -> fmt::Result {
     let keys: BTreeSet<(String, i64)> = running.iter().map(|(of, _)| (of.uid.clone(), of.attempt)).collect();

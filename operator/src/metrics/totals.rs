@@ -34,7 +34,7 @@ pub struct Attempt {
 }
 
 /// Joules, and their cost in millionths.
-type Use = (i64, i64);
+pub type Use = (i64, i64);
 
 /// A sum that may shrink, exposed as one that never falls.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -48,13 +48,13 @@ struct FitState {
 pub enum FitOutcome<'a> {
     /// There is a new model.
     Done(&'a Fit),
-    /// It takes long; told once.
+    /// It takes long; reported once.
     Slow,
     /// It panicked; the previous model stays.
     Failed,
 }
 
-/// Is told of every fit.
+/// Receives the outcome of every fit.
 pub type FitListener = dyn Fn(FitOutcome<'_>) + Send + Sync;
 
 /// The fit function; replaced in tests.
@@ -81,10 +81,10 @@ impl Learner {
         fitting: Arc<Fitting>,
     ) -> std::io::Result<Self> {
         let desk = Arc::new(FitState::default());
-        let (door, told) = (Arc::downgrade(&desk), Arc::clone(&listener));
+        let (door, listening) = (Arc::downgrade(&desk), Arc::clone(&listener));
         thread::Builder::new()
             .name("predictor".into())
-            .spawn(move || work(&door, &*told, &signals, &*fitting))?;
+            .spawn(move || work(&door, &*listening, &signals, &*fitting))?;
         Ok(Self { desk, listener })
     }
 

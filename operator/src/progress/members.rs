@@ -18,8 +18,8 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::token::{PodIdentity, ReviewError};
-use crate::executor::writer::get;
 use crate::index::{ClusterIndex, number, owner};
+use crate::writes::writer::get;
 
 /// Maximum concurrent live reads.
 const READS: usize = 8;

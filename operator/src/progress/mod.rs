@@ -39,10 +39,10 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::executor::patch::status_body;
-use crate::executor::writer::get;
 use crate::index::ClusterIndex;
 use crate::metrics::Metrics;
+use crate::writes::patch::status_body;
+use crate::writes::writer::get;
 use history::ReportHistory;
 use members::Members;
 use rules::{Report, Verdict};

@@ -17,8 +17,8 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use crate::executor::Shared;
 use crate::lifecycle::Planned;
+use crate::shared::Shared;
 
 /// Jobs read under one lock.
 const AT_ONCE: usize = 64;

@@ -4,7 +4,9 @@
 //! Loss of leadership ends the process on purpose: memory from a leader's time is stale afterwards.
 
 mod caches;
+mod certificates;
 mod forecasts;
+mod gauges;
 mod pages;
 mod snapshot;
 
@@ -33,22 +35,24 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::args::{RunArgs, SchedulerMode};
-use crate::certificates::Certificates;
-use crate::events::Events;
 use crate::executor::brakes::Brakes;
 use crate::executor::dry_runs::DryRunCache;
+use crate::executor::events::Events;
 use crate::executor::start_burst::StartBurst;
-use crate::executor::writer::Writer;
-use crate::executor::{self, Shared};
+use crate::executor::{self, Executor};
 use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
 use crate::lifecycle::Settings;
 use crate::metrics::Metrics;
+use crate::objects::nodes;
+use crate::objects::profiles::{self, ProfileUpdates};
+use crate::planning::last::Snapshots;
 use crate::planning::{self, PlanCadence};
-use crate::profiles::{self, ProfileUpdates};
 use crate::progress::{self, LastReports, Progress, TurnedAway};
+use crate::shared::Shared;
+use crate::writes::Writer;
+use certificates::Certificates;
 use forecasts::Forecasts;
-pub use snapshot::Snapshots;
 
 /// Maximum connections to the progress endpoint: a short one per training program every few seconds.
 const PROGRESS_CONNECTIONS: usize = 1_024;
@@ -117,7 +121,7 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
                 Arc::clone(&reports),
                 Arc::clone(&turned_away),
             );
-            let pages = forecasts.router().merge(snapshots.router());
+            let pages = forecasts.router().merge(snapshot::router(&snapshots));
             let pages = pages::protected(pages, Access::new(client.clone()));
             serve_tls(listen, endpoint, pages, overload, &certificates, &tasks, &servers_end).await?;
             Some(certificates)
@@ -286,10 +290,14 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
         index: Arc::clone(&with.index),
         ledger: Mutex::new(Ledger::new(clock::now())),
         writer,
-        events,
         settings: Mutex::new(Arc::new(settings)),
         metrics: with.metrics.clone(),
-        profile_updates: ProfileUpdates::default(),
+    });
+    let profile_updates = Arc::<ProfileUpdates>::default();
+    let executor = Arc::new(Executor {
+        shared: Arc::clone(&shared),
+        events: events.clone(),
+        profile_updates: Arc::clone(&profile_updates),
         reports: with.reports,
         turned_away: with.turned_away,
         dry_runs: DryRunCache::default(),
@@ -297,7 +305,12 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
         brakes: Brakes::default(),
     });
     with.forecasts.lead(&shared);
-    shared.metrics.state.lead(&shared);
+    let led = Arc::downgrade(&shared);
+    shared.metrics.state.lead(move || {
+        let led = led.upgrade()?;
+        let view = gauges::view(&led.index.lock(), clock::now());
+        Some(view)
+    });
     shared.index.lock().mark_all();
     shared.index.lock().replan();
 
@@ -305,7 +318,7 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
     let loops_end = CancellationToken::new();
     let loops = TaskTracker::new();
     let heart = with.health.heartbeat("executor", Duration::from_secs(60));
-    loops.spawn(executor::run(Arc::clone(&shared), heart, loops_end.clone()));
+    loops.spawn(executor::run(executor, heart, loops_end.clone()));
     let options = Options { method: args.method, seed: args.seed, trials: args.trials, ..Options::default() };
     let pace = PlanCadence {
         quiet: Duration::from_millis(args.plan_quiet_ms),
@@ -322,8 +335,8 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
         with.snapshots,
         loops_end.clone(),
     ));
-    loops.spawn(crate::nodes::run(Arc::clone(&shared), loops_end.clone()));
-    loops.spawn(profiles::run(Arc::clone(&shared), loops_end.clone()));
+    loops.spawn(nodes::run(Arc::clone(&shared), loops_end.clone()));
+    loops.spawn(profiles::run(Arc::clone(&shared), profile_updates, loops_end.clone()));
     if let Some(certificates) = with.certificates {
         loops.spawn(certificates.lead(Arc::clone(&shared), loops_end.clone()));
     }
@@ -341,7 +354,7 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
     with.metrics.leader.set(0);
     // Released only after our last write. Events change nothing, and the last ones are worth a short wait.
     lease_end.cancel();
-    shared.events.finish();
+    events.finish();
     let (ended, sent) = tokio::join!(
         tokio::time::timeout(Duration::from_secs(5), renewing),
         tokio::time::timeout(LAST_EVENTS, sending),

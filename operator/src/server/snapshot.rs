@@ -3,48 +3,21 @@
 //! It names jobs of all namespaces, so it is behind [`super::pages`]. Only the leader plans; a follower
 //! answers 503.
 
-use std::sync::Arc;
-
-use andreas_planner::{Options, Snapshot};
 use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::StatusCode;
-use parking_lot::Mutex;
-use serde::Serialize;
 
-/// Access to the last plan's snapshot, available after the first plan.
-#[derive(Clone, Default)]
-pub struct Snapshots {
-    last: Arc<Mutex<Option<Arc<Saved>>>>,
+use crate::planning::last::Snapshots;
+
+/// The route.
+pub fn router(snapshots: &Snapshots) -> Router {
+    Router::new().route("/snapshot", get(snapshot)).with_state(snapshots.clone())
 }
 
-/// A snapshot and its planner options, the input of `kubectl andreas plan --snapshot`.
-#[derive(Debug, Serialize)]
-struct Saved {
-    #[serde(flatten)]
-    snapshot: Snapshot,
-    #[serde(rename = "_options")]
-    options: Options,
-}
-
-impl Snapshots {
-    /// Stores a plan's input.
-    pub fn keep(&self, snapshot: Snapshot, options: Options) {
-        *self.last.lock() = Some(Arc::new(Saved { snapshot, options }));
-    }
-
-    /// The route.
-    pub fn router(&self) -> Router {
-        Router::new().route("/snapshot", get(snapshot)).with_state(self.clone())
-    }
-}
-
-async fn snapshot(State(door): State<Snapshots>) -> Response {
-    // Not under the lock: it may be large.
-    let last = door.last.lock().clone();
-    match last {
+async fn snapshot(State(snapshots): State<Snapshots>) -> Response {
+    match snapshots.last() {
         Some(saved) => super::pages::json(&*saved),
         None => (StatusCode::SERVICE_UNAVAILABLE, "this replica has made no plan\n").into_response(),
     }
@@ -52,7 +25,7 @@ async fn snapshot(State(door): State<Snapshots>) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use andreas_planner::MethodName;
+    use andreas_planner::{MethodName, Options, Snapshot};
     use axum::body::Body;
     use http::Request;
     use http_body_util::BodyExt;
@@ -63,7 +36,7 @@ mod tests {
 
     async fn ask(door: &Snapshots) -> (StatusCode, Vec<u8>) {
         let request = Request::get("/snapshot").body(Body::empty()).unwrap();
-        let response = door.router().oneshot(request).await.unwrap();
+        let response = router(door).oneshot(request).await.unwrap();
         (response.status(), response.into_body().collect().await.unwrap().to_bytes().to_vec())
     }
 

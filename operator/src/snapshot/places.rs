@@ -3,12 +3,10 @@
 //! A job that has or is about to get GPUs always takes part. Without a limit one namespace could slow down
 //! plans, fill the operator's memory, or make the planner refuse the whole snapshot.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
-
-use crate::executor::fair::shares;
 
 /// Maximum waiting jobs of one namespace in a plan.
 pub const MOST_OF_ONE_NAMESPACE: usize = 10_000;
@@ -67,6 +65,21 @@ pub fn without_place<'a>(
     queued
 }
 
+/// Splits `most` slots evenly over namespaces, `each` at most. `counts` is the demand per namespace; the
+/// result is its number of slots.
+fn shares<'a>(counts: &BTreeMap<&'a str, usize>, each: usize, most: usize) -> BTreeMap<&'a str, usize> {
+    let mut left = most;
+    let mut by_size: BTreeSet<(usize, &str)> =
+        counts.iter().map(|(namespace, count)| ((*count).min(each), *namespace)).collect();
+    let mut shares = BTreeMap::new();
+    while let Some((count, namespace)) = by_size.pop_first() {
+        let share = count.min(left / (by_size.len() + 1));
+        left -= share;
+        shares.insert(namespace, share);
+    }
+    shares
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,5 +131,14 @@ mod tests {
             "more than 10000 jobs of this namespace wait that were made before it; the oldest 10000 are planned"
         );
         assert_eq!([0, 7, 42, 421, 9_999].map(rounded_down), [0, 7, 42, 420, 9_900]);
+    }
+
+    #[test]
+    fn places_are_shared_evenly_and_what_one_does_not_need_goes_to_the_others() {
+        let counts = BTreeMap::from([("few", 10), ("many", 50_000), ("more", 90_000)]);
+        let of = |each, most| shares(&counts, each, most);
+        assert_eq!(of(10_000, 100_000), BTreeMap::from([("few", 10), ("many", 10_000), ("more", 10_000)]));
+        assert_eq!(of(10_000, 10_000), BTreeMap::from([("few", 10), ("many", 4_995), ("more", 4_995)]));
+        assert_eq!(of(10_000, 0).values().sum::<usize>(), 0);
     }
 }

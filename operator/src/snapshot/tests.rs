@@ -227,41 +227,6 @@ fn who_wants_nothing_or_must_wait_is_not_planned() {
 }
 
 #[test]
-fn what_is_planned_for_its_gpu_memory_is_what_a_step_allows_node_by_node() {
-    const T4: &str = "Tesla-T4";
-    let t4 = |mib: &str| json!({"nvidia.com/gpu.product": T4, "nvidia.com/gpu.memory": mib});
-    let mut world = World::default();
-    world.node("full", t4("15360"), json!({})).node("half", t4("7680"), json!({})).job(
-        "asks",
-        json!({"gpus": {"min": 1, "memoryGiB": 16}}),
-        json!(null),
-        waiting(),
-    );
-    let snapshot = world.snapshot();
-    let job = &snapshot.jobs[0];
-    assert!(!job.estimates.is_empty(), "16 GB boards report 15 GiB");
-    let candidates = job.candidates.as_ref().expect("not every node");
-    assert_eq!(candidates.iter().map(|n| n.as_str()).collect::<Vec<_>>(), ["full"]);
-
-    // The step carries out the plan: a waiting job that is given "full" takes it.
-    let key = ObjectKey { namespace: "team".into(), name: "asks".into() };
-    let verdict = crate::lifecycle::Planned::Run {
-        gpu_type: T4.into(),
-        nodes: vec!["full".into()],
-        gpus_per_worker: 1,
-        limit_watts: None,
-        watts: 70,
-    };
-    let mut memory = world.ledger.as_mut().expect("a ledger").entry(&key, "asks").clone();
-    memory.decision = Some(crate::lifecycle::DecisionFor { basis: 0, verdict });
-    memory.verdict = Some(crate::lifecycle::Verdict { gpus: 1, at: at(90), refusal: None, admitted: None });
-    let seen =
-        crate::executor::observe::Seen::gather(&world.index, |_| memory, &key, Arc::default(), at(100));
-    let status = seen.expect("the job").step().status;
-    assert_eq!(status.allocation.map(|a| a.nodes), Some(vec!["full".to_owned()]), "{:?}", status.reason);
-}
-
-#[test]
 fn a_worker_must_fit_by_everything_it_asks_for() {
     let with = |more: Value| {
         let mut all = json!({"nvidia.com/gpu": "8", "cpu": "64", "memory": "512Gi", "pods": "110", "ephemeral-storage": "100Gi"});

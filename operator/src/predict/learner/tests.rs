@@ -41,9 +41,9 @@ fn row(gpu_type: &str, gpus: u32, millis: i64, claimed: bool) -> Value {
         "claimed": claimed, "at": "2026-01-02T03:04:05Z"})
 }
 
-fn learner(fitting: impl Fn(FitRequest) -> Model + Send + Sync + 'static) -> (Learner, Told) {
-    let told = Told::default();
-    let all = Arc::clone(&told);
+fn learner(fitting: impl Fn(FitRequest) -> Model + Send + Sync + 'static) -> (Learner, Outcomes) {
+    let outcomes = Outcomes::default();
+    let all = Arc::clone(&outcomes);
     let listener = move |outcome: FitOutcome<'_>| {
         all.lock().push(match outcome {
             FitOutcome::Done(_) => "done",
@@ -53,11 +53,11 @@ fn learner(fitting: impl Fn(FitRequest) -> Model + Send + Sync + 'static) -> (Le
     };
     let learner =
         Learner::start_with(Arc::new(listener), Arc::default(), Arc::new(fitting)).expect("a thread");
-    (learner, told)
+    (learner, outcomes)
 }
 
-/// Outcomes told to the listener.
-type Told = Arc<Mutex<Vec<&'static str>>>;
+/// What the listener received.
+type Outcomes = Arc<Mutex<Vec<&'static str>>>;
 
 fn wish(families: usize) -> FitRequest {
     let mut index = ClusterIndex::new();
@@ -82,7 +82,7 @@ fn a_hanging_fit_is_reported_once_and_the_previous_model_stays() {
     // Given a fit that is fast at first and then hangs.
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
-    let (learner, told) = learner(move |wanted| {
+    let (learner, outcomes) = learner(move |wanted| {
         if counted.fetch_add(1, Ordering::SeqCst) > 0 {
             loop {
                 thread::park();
@@ -100,12 +100,12 @@ fn a_hanging_fit_is_reported_once_and_the_previous_model_stays() {
     learner.look_for(Duration::from_secs(3_600));
     learner.look_for(Duration::ZERO);
     learner.look_for(Duration::ZERO);
-    assert_eq!(*told.lock(), ["done", "slow"]);
+    assert_eq!(*outcomes.lock(), ["done", "slow"]);
 }
 
 #[test]
 fn before_the_first_model_a_plan_has_one_that_knows_no_family() {
-    let (learner, _told) = learner(|_| {
+    let (learner, _outcomes) = learner(|_| {
         loop {
             thread::park();
         }
@@ -120,7 +120,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 #[test]
 fn a_first_fit_that_fails_keeps_nobody_waiting() {
-    let (learner, _told) = learner(|_| panic!("it fails"));
+    let (learner, _outcomes) = learner(|_| panic!("it fails"));
     for _ in 0..2 {
         assert_eq!(learner.latest_within(wish(2), DAY).fit.families, 0);
     }
@@ -130,7 +130,7 @@ fn a_first_fit_that_fails_keeps_nobody_waiting() {
 fn the_latest_wish_counts_and_a_panic_does_not_end_learning() {
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
-    let (learner, _told) = learner(move |wanted| {
+    let (learner, _outcomes) = learner(move |wanted| {
         assert!(counted.fetch_add(1, Ordering::SeqCst) > 0, "the first fit fails");
         wanted.fit()
     });

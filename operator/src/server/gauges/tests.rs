@@ -2,15 +2,20 @@
 //! series bounded.
 
 use andreas_api::slim::{SlimNode, SlimTrainingJob};
+use andreas_api::training_profile::Observation;
 use andreas_runtime::metrics::{classic, deviations, ill_named};
 use andreas_runtime::watch::Index;
+use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 
-use super::state::View;
 use super::*;
-use crate::index::ClusterIndex;
+use crate::lifecycle::ProfileUpdate;
+use crate::metrics::{LastPlan, Metrics, list};
+use crate::predict::learner::FitOutcome;
+use crate::predict::{Fit, Table};
 
 /// Replaces the leader's collector by a cluster in memory.
 struct Scraped {
@@ -27,7 +32,7 @@ impl std::fmt::Debug for Scraped {
 
 impl Collector for Scraped {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
-        self.metrics.state.encode_view(View::of(&self.index.lock(), self.now), &mut encoder)
+        self.metrics.state.encode_view(view(&self.index.lock(), self.now), &mut encoder)
     }
 }
 

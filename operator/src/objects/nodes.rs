@@ -17,9 +17,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::energy::budget::{self, BudgetState, Enforcement};
 use crate::energy::{Exclusion, Inventory, NodeUse, inventory};
-use crate::executor::Shared;
-use crate::executor::refusal::Refusal;
 use crate::index::{ClusterIndex, is_member, name_of, number, takes};
+use crate::shared::Shared;
+use crate::writes::Refusal;
 
 /// Interval of checking nodes.
 const EVERY: Duration = Duration::from_secs(5);

@@ -11,8 +11,8 @@ use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-use crate::executor::Shared;
 use crate::predict::profile_key;
+use crate::shared::Shared;
 
 /// How long an unused profile is kept.
 const KEPT_FOR: SignedDuration = SignedDuration::from_hours(90 * 24);

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::executor::start_burst::StartBurst;
+use super::start_burst::StartBurst;
 use crate::lifecycle::EventNote;
 
 /// Maximum queued events; more are dropped.

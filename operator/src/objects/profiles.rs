@@ -16,12 +16,10 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::executor::Shared;
-use crate::executor::patch;
-use crate::executor::refusal::Refusal;
-use crate::executor::writer::WriteError;
 use crate::lifecycle::ProfileUpdate;
 use crate::predict::profile_key;
+use crate::shared::Shared;
+use crate::writes::{Refusal, WriteError, patch};
 
 mod unused;
 pub(crate) use unused::remove as remove_unused;
@@ -99,14 +97,14 @@ impl ProfileUpdates {
 
 /// Writes updates, one write per profile and second. A profile with a thousand runs is one object, and a
 /// thousand concurrent writers would mostly conflict. A crash loses only advice, not state.
-pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
+pub async fn run(shared: Arc<Shared>, updates: Arc<ProfileUpdates>, shutdown: CancellationToken) {
     let mut removal = tokio::time::Instant::now() + REMOVE_EVERY;
     loop {
         let ending = tokio::select! {
             () = tokio::time::sleep(EVERY) => false,
             () = shutdown.cancelled() => true,
         };
-        write(&shared).await;
+        write(&shared, &updates).await;
         if ending {
             return;
         }
@@ -118,17 +116,16 @@ pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
 }
 
 /// Writes the pending updates; those that failed stay pending.
-pub(crate) async fn write(shared: &Arc<Shared>) {
-    let updates = shared.profile_updates.take();
-    let writes = updates.into_iter().map(|(key, learned)| learn(shared, key, learned));
+pub(crate) async fn write(shared: &Shared, updates: &ProfileUpdates) {
+    let writes = updates.take().into_iter().map(|(key, learned)| learn(shared, updates, key, learned));
     futures::future::join_all(writes).await;
 }
 
-async fn learn(shared: &Arc<Shared>, key: ObjectKey, learned: Vec<ProfileUpdate>) {
+async fn learn(shared: &Shared, updates: &ProfileUpdates, key: ObjectKey, learned: Vec<ProfileUpdate>) {
     match try_learn(shared, &key, &learned).await {
         Ok(()) => {}
         Err(error) if matches!(error.refusal(), Refusal::Exists | Refusal::Conflict | Refusal::Busy(_)) => {
-            shared.profile_updates.push_back(key, learned);
+            updates.push_back(key, learned);
         }
         Err(error) => {
             tracing::warn!(profile = %key, error = &error as &dyn std::error::Error, "observations are lost");
@@ -136,11 +133,7 @@ async fn learn(shared: &Arc<Shared>, key: ObjectKey, learned: Vec<ProfileUpdate>
     }
 }
 
-async fn try_learn(
-    shared: &Arc<Shared>,
-    key: &ObjectKey,
-    learned: &[ProfileUpdate],
-) -> Result<(), WriteError> {
+async fn try_learn(shared: &Shared, key: &ObjectKey, learned: &[ProfileUpdate]) -> Result<(), WriteError> {
     let found: Option<SlimTrainingProfile> = shared.writer.get(key).await?;
     let profile = match found {
         Some(profile) => profile,

@@ -1,171 +1,35 @@
 //! Per-job memory of this process between steps: claims, outcomes, decisions, forecasts.
 //!
+//! Here the two loops meet: planning writes decisions, and the executor claims and outcomes. Both read the
+//! other's part; neither calls the other.
+//!
 //! **In**: results of steps, plans and writes. **Out**: the parts of [`Observed`](crate::lifecycle::Observed)
 //! that no object holds, and the claims for the next snapshot.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`memory`] | one job |
+//! | [`backoff`] | namespaces whose pods the API server does not create |
 //!
 //! **Never here**: state that must survive. A restart begins with an empty ledger; steps then wait longer,
 //! never less.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::time::Instant;
+pub mod backoff;
+pub mod memory;
 
-use andreas_api::TrainingJobStatus;
-use andreas_api::slim::SlimTrainingJob;
-use andreas_api::training_job::{Allocation, Prediction};
+use std::collections::{BTreeMap, BTreeSet};
+
 use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 
-use crate::backoff::Backoffs;
-use crate::energy::measured::PendingEnergy;
-use crate::lifecycle::{Claim, Creation, DecisionFor, Planned, Sight, Sights, Verdict};
-use crate::predict::forecast::{self, Waiting};
-use crate::predict::{Outlook, Table};
+use crate::lifecycle::{Claim, DecisionFor, Planned};
+use backoff::Backoffs;
+pub use memory::{JobMemory, NextPlacement};
 
 /// Minimum time between plan requests because of deviating runs: of all jobs together and of each.
 const ASK_EVERY: SignedDuration = SignedDuration::from_secs(2);
 const SAME_ASKS_EVERY: SignedDuration = SignedDuration::from_secs(10);
-
-/// Memory of one job.
-#[derive(Clone, Debug)]
-pub struct JobMemory {
-    /// The job's UID; a new job of the same name starts afresh.
-    pub uid: String,
-    /// The claim of the last step; `None` before the first.
-    pub claim: Option<Claim>,
-    /// A status that is being written; plans use it already.
-    pub pending: Option<TrainingJobStatus>,
-    /// The result of creating the pods.
-    pub creation: Creation,
-    /// The result of the last dry run.
-    pub verdict: Option<Verdict>,
-    /// When the rules of its namespace last changed.
-    pub rules_changed: Option<Timestamp>,
-    /// The plan's decision.
-    pub decision: Option<DecisionFor>,
-    /// The next placement during a stop. Kept for the job until it starts there or the plan changes it.
-    pub target: Option<NextPlacement>,
-    /// `target` belongs to a decision that a step in progress uses: a snapshot taken now must include it.
-    pub taking: bool,
-    /// Jobs, with their attempts, that must end before this one's pods are created.
-    pub after: Vec<(ObjectKey, i64)>,
-    /// Predictions from the last plan.
-    pub table: Option<Arc<Table>>,
-    /// Probability of being on time if it waits now, by the last plan.
-    pub on_time: Option<f64>,
-    /// Expected start if it waits, by the last plan.
-    pub starts: Option<Timestamp>,
-    /// Its outlook in the last plan.
-    pub planned: Option<Outlook>,
-    /// When it last requested a plan because it deviated from the last one.
-    pub asked: Option<Timestamp>,
-    /// When the facts that time-outs count from were first seen, on the monotonic clock.
-    pub sights: BTreeMap<Sight, Instant>,
-    /// When we last wrote the status.
-    pub last_write: Timestamp,
-    /// When a report last moved the progress.
-    pub last_progress: Option<Timestamp>,
-    /// Reports up to this instant may be lost.
-    pub reports_lost: Option<Timestamp>,
-    /// Energy of an ended attempt that agents have not reported yet.
-    pub pending_energy: Option<PendingEnergy>,
-    /// Consecutive failures of carrying out a step.
-    pub failures: u32,
-}
-
-/// The next placement of a job after its stop.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NextPlacement {
-    /// GPU type.
-    pub gpu_type: String,
-    /// Nodes in order of the members' index.
-    pub nodes: Vec<String>,
-    /// GPUs of each worker.
-    pub gpus_per_worker: i32,
-    /// Power limit of each GPU, W.
-    pub limit_watts: Option<i32>,
-    /// When it was decided.
-    pub since: Timestamp,
-}
-
-impl NextPlacement {
-    fn of(verdict: &Planned, now: Timestamp) -> Option<Self> {
-        let Planned::Run { gpu_type, nodes, gpus_per_worker, limit_watts, .. } = verdict else { return None };
-        Some(Self {
-            gpu_type: gpu_type.clone(),
-            nodes: nodes.clone(),
-            gpus_per_worker: *gpus_per_worker,
-            limit_watts: *limit_watts,
-            since: now,
-        })
-    }
-}
-
-impl JobMemory {
-    /// First sights as instants of the clock that now shows `now`.
-    pub fn sights(&self, now: Timestamp) -> Sights {
-        let ago = |seen: &Instant| SignedDuration::try_from(seen.elapsed()).unwrap_or(SignedDuration::ZERO);
-        self.sights
-            .iter()
-            .map(|(sight, seen)| (sight.clone(), now.saturating_sub(ago(seen)).unwrap_or(now)))
-            .collect()
-    }
-
-    /// The job's current forecast; `None` before its first plan and after its end.
-    pub fn forecast(&self, job: &SlimTrainingJob, now: Timestamp) -> Option<Prediction> {
-        let status = job.status.as_ref();
-        if status.is_some_and(|status| status.phase.is_terminal()) {
-            return None;
-        }
-        let waiting = Waiting { on_time: self.on_time, starts: self.starts };
-        Some(forecast::prediction(job, status, self.table.as_ref()?, now, waiting))
-    }
-
-    /// Records that exactly these facts hold.
-    pub fn saw(&mut self, holding: BTreeSet<Sight>) {
-        self.sights.retain(|sight, _| holding.contains(sight));
-        for sight in holding {
-            self.sights.entry(sight).or_insert_with(Instant::now);
-        }
-    }
-
-    /// A step starts with `decision`: its GPUs count as allocated from now on, even before the status write.
-    pub fn take(&mut self, decision: Option<&DecisionFor>, now: Timestamp) {
-        let waits = matches!(self.claim, Some(Claim::Waiting { .. }));
-        if waits && self.target.is_none() {
-            self.target = decision.and_then(|decision| NextPlacement::of(&decision.verdict, now));
-            self.taking = self.target.is_some();
-        }
-    }
-
-    /// The step is over: releases what it did not use.
-    pub fn taken(&mut self) {
-        if std::mem::take(&mut self.taking) && matches!(self.claim, Some(Claim::Waiting { .. })) {
-            self.target = None;
-        }
-    }
-
-    /// Records the next placement of a move: the step that requests the stop is the last one with the
-    /// decision. `held` is the current allocation; a decision to stay there sets none.
-    pub fn keep_target(&mut self, claim: &Claim, held: Option<&Allocation>, now: Timestamp) {
-        match claim {
-            Claim::Stopping { goes_on: true, .. } => {
-                if self.target.is_none() {
-                    let verdict = self.decision.as_ref().map(|decision| &decision.verdict);
-                    let elsewhere = verdict.filter(|verdict| {
-                        held.is_none_or(|held| !verdict.runs_on(&held.nodes, held.gpus_per_worker))
-                    });
-                    self.target = elsewhere.and_then(|verdict| NextPlacement::of(verdict, now));
-                }
-            }
-            Claim::Waiting { .. } => {}
-            Claim::Stopping { .. } | Claim::Nothing | Claim::Starting { .. } | Claim::Running { .. } => {
-                self.target = None;
-            }
-        }
-    }
-}
 
 /// The memories of all jobs.
 #[derive(Clone, Debug)]
@@ -197,29 +61,7 @@ impl Ledger {
 
     /// The memory of a job; created if absent or of another UID.
     pub fn entry(&mut self, key: &ObjectKey, uid: &str) -> &mut JobMemory {
-        let fresh = || JobMemory {
-            uid: uid.to_owned(),
-            claim: None,
-            pending: None,
-            creation: Creation::default(),
-            verdict: None,
-            rules_changed: None,
-            decision: None,
-            target: None,
-            taking: false,
-            after: Vec::new(),
-            table: None,
-            on_time: None,
-            starts: None,
-            planned: None,
-            asked: None,
-            sights: BTreeMap::new(),
-            last_write: self.started,
-            last_progress: None,
-            reports_lost: None,
-            pending_energy: None,
-            failures: 0,
-        };
+        let fresh = || JobMemory::new(uid, self.started);
         let memory = self.jobs.entry(key.clone()).or_insert_with(fresh);
         if memory.uid != uid {
             *memory = fresh();
@@ -346,6 +188,7 @@ impl Ledger {
 mod tests {
     use super::*;
     use andreas_api::Reason;
+    use andreas_api::training_job::Allocation;
 
     fn key(name: &str) -> ObjectKey {
         ObjectKey { namespace: "team".into(), name: name.into() }

@@ -31,10 +31,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::ProgressArgs;
-use crate::executor::Shared;
-use crate::executor::writer::{WriteError, Writer, get};
 use crate::index::{ClusterIndex, owner};
 use crate::lifecycle::{ProgressEndpoint, Settings};
+use crate::shared::Shared;
+use crate::writes::writer::{WriteError, Writer, get};
 
 /// Name of the endpoint's certificate in metrics.
 const SERVING: &str = "progress";

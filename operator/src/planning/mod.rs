@@ -6,16 +6,26 @@
 //! A plan uses one snapshot of index and ledger. From the snapshot until its delivery, an older plan's
 //! decisions grant nothing ([`Ledger::withhold`](crate::ledger::Ledger::withhold)), so two plans never grant
 //! the same GPU. The next plan waits until steps have read this one's decisions.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`verdict`] | a plan's decision for one job, in the lifecycle's types |
+//! | [`queue`] | expected starts of waiting jobs |
+//! | [`last`] | the last plan's input, for `/snapshot` |
+//!
+//! **Never here**: writes; the executor, which this loop meets in the ledger only.
+
+pub mod last;
+pub mod queue;
+mod verdict;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_api::Reason;
-use andreas_core::{JobId, Watts};
-use andreas_planner::{
-    Decision, JobPlan, Memory, Options, Placement, Plan, Prices, SnapshotError, WaitReason,
-};
+use andreas_core::Watts;
+use andreas_planner::{Memory, Options, Plan, Prices, SnapshotError};
 use andreas_runtime::clock;
 use andreas_runtime::health::Heartbeat;
 use andreas_runtime::watch::ObjectKey;
@@ -24,16 +34,16 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::energy::inventory::largest_node;
-use crate::executor::Shared;
 use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
 use crate::lifecycle::{DecisionFor, Planned, Settings};
 use crate::metrics::LastPlan;
 use crate::predict::learner::{FitOutcome, Learner};
 use crate::predict::{LearningScope, Tables};
-use crate::queue;
-use crate::server::Snapshots;
+use crate::shared::Shared;
 use crate::snapshot::{self, Built, Caches, Expected, job_key};
+use last::Snapshots;
+use verdict::verdict;
 
 /// Timing of plans.
 #[derive(Clone, Copy, Debug)]
@@ -352,96 +362,6 @@ fn forecasts(
         // A first forecast or another risk class is worth a step, which decides on the write.
         if written.is_none_or(|written| written.risk != new.risk || written.source != new.source) {
             changed.push(key.clone());
-        }
-    }
-}
-
-/// The plan's decision for one job in the lifecycle's types.
-fn verdict(job_plan: &JobPlan, job: &andreas_planner::Job, excluded: Option<&str>) -> Option<Planned> {
-    match &job_plan.decision {
-        Decision::Run(placement) => Some(Planned::Run {
-            gpu_type: placement.gpu_type.as_str().to_owned(),
-            nodes: placement.nodes.iter().map(|node| node.as_str().to_owned()).collect(),
-            gpus_per_worker: i32::try_from(placement.gpus_per_node.0).ok()?,
-            limit_watts: placement.limit.map(|watts| watts.0.round() as i32),
-            watts: draw(placement, job),
-        }),
-        Decision::Wait { reason, message, blockers } => {
-            let reason = condition_reason(*reason);
-            let message = with_blockers(message, blockers, job.namespace.as_str());
-            // A job that waits for a GPU type gets the GPU nodes that are not planned in its message.
-            let message = match excluded.filter(|_| reason == Reason::NoFeasibleGpuType) {
-                Some(excluded) => format!("{message}; {excluded}"),
-                None => message,
-            };
-            Some(Planned::Wait { reason, message })
-        }
-    }
-}
-
-/// The condition reason of a planner's wait reason.
-fn condition_reason(reason: WaitReason) -> Reason {
-    match reason {
-        WaitReason::WaitingForCapacity => Reason::WaitingForCapacity,
-        WaitReason::DeferredForEnergy => Reason::DeferredForEnergy,
-        WaitReason::PowerBudget => Reason::PowerBudget,
-        WaitReason::BudgetInfeasible => Reason::BudgetInfeasible,
-        WaitReason::NoFeasibleGpuType => Reason::NoFeasibleGpuType,
-        WaitReason::NoFeasibleNode => Reason::NoFeasibleNode,
-        WaitReason::QuotaExceeded => Reason::QuotaExceeded,
-        WaitReason::Preempted => Reason::Preempted,
-    }
-}
-
-/// The plan's message and the blocking jobs. Jobs of the reader's own namespace are named; others are only
-/// counted, because readers of a status may not have access to them.
-fn with_blockers(message: &str, blockers: &[JobId], namespace: &str) -> String {
-    let mut own = Vec::new();
-    let mut others = 0_usize;
-    for key in blockers.iter().map(job_key) {
-        match key {
-            Some(key) if key.namespace == namespace => own.push(key.name),
-            _ => others += 1,
-        }
-    }
-    match others {
-        0 => {}
-        1 => own.push("1 job of another namespace".to_owned()),
-        n => own.push(format!("{n} jobs of other namespaces")),
-    }
-    if own.is_empty() { message.to_owned() } else { format!("{message}: {}", own.join(", ")) }
-}
-
-/// Draw in the plan: the table's row, less a limit's reduction.
-fn draw(placement: &Placement, job: &andreas_planner::Job) -> i32 {
-    let total = placement.total_gpus();
-    let row = job.estimates.iter().find(|row| row.gpu_type == placement.gpu_type && row.gpus == total);
-    let limit =
-        job.limits.iter().find(|l| l.gpu_type == placement.gpu_type && Some(l.limit) == placement.limit);
-    let thriftier = limit.map_or(1.0, |limit| limit.power_factor);
-    row.map_or(0, |row| (row.power.0 * thriftier).round().clamp(0.0, f64::from(i32::MAX)) as i32)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn jobs_of_other_namespaces_are_counted_and_not_named() {
-        let blockers: Vec<JobId> =
-            ["team-a/one", "team-b/secret", "team-c/merger", "team-a/two"].map(JobId::new).into();
-        assert_eq!(
-            with_blockers("other jobs hold what it needs", &blockers, "team-a"),
-            "other jobs hold what it needs: one, two, 2 jobs of other namespaces"
-        );
-        assert_eq!(with_blockers("wait", &blockers[1..2], "team-a"), "wait: 1 job of another namespace");
-        assert_eq!(with_blockers("wait", &[], "team-a"), "wait");
-    }
-
-    #[test]
-    fn every_reason_of_the_planner_is_a_condition_reason_of_the_same_name() {
-        for reason in WaitReason::ALL {
-            assert_eq!(condition_reason(reason).as_str(), reason.as_str());
         }
     }
 }

@@ -1,0 +1,54 @@
+//! Given nodes with different GPU memory; when a job is planned and stepped; then both allow the same nodes.
+
+use andreas_api::slim::SlimNode;
+
+use super::*;
+use crate::executor::observe::Seen;
+use crate::lifecycle::{Claim, DecisionFor, Planned, Verdict};
+use crate::snapshot::{Caches, build};
+
+const T4: &str = "Tesla-T4";
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + second).expect("a time")
+}
+
+fn node(name: &str, mib: &str) -> SlimNode {
+    serde_json::from_value(json!({
+        "metadata": {"name": name, "resourceVersion": "1",
+            "labels": {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": T4, "nvidia.com/gpu.memory": mib}},
+        "status": {"allocatable": {"nvidia.com/gpu": "8", "cpu": "64", "memory": "512Gi", "pods": "110"},
+                   "conditions": [{"type": "Ready", "status": "True"}]}}))
+    .expect("a node")
+}
+
+#[test]
+fn what_is_planned_for_its_gpu_memory_is_what_a_step_allows_node_by_node() {
+    let (mut index, mut ledger) = (ClusterIndex::new(), Ledger::new(at(0)));
+    index.apply(node("full", "15360"));
+    index.apply(node("half", "7680"));
+    let mut asks = testing::job(10, &json!(null));
+    asks["spec"]["gpus"] = json!({"min": 1, "memoryGiB": 16});
+    index.apply(serde_json::from_value::<SlimTrainingJob>(asks).expect("a job"));
+    ledger.entry(&key(), "j1").claim = Some(Claim::Waiting { not_before: None });
+    let snapshot = build(&index, &ledger, &mut Caches::default(), None, at(100)).snapshot;
+    let job = &snapshot.jobs[0];
+    assert!(!job.estimates.is_empty(), "16 GB boards report 15 GiB");
+    let candidates = job.candidates.as_ref().expect("not every node");
+    assert_eq!(candidates.iter().map(|n| n.as_str()).collect::<Vec<_>>(), ["full"]);
+
+    // The step carries out the plan: a waiting job that is given "full" takes it.
+    let verdict = Planned::Run {
+        gpu_type: T4.into(),
+        nodes: vec!["full".into()],
+        gpus_per_worker: 1,
+        limit_watts: None,
+        watts: 70,
+    };
+    let mut memory = ledger.entry(&key(), "j1").clone();
+    memory.decision = Some(DecisionFor { basis: 0, verdict });
+    memory.verdict = Some(Verdict { gpus: 1, at: at(90), refusal: None, admitted: None });
+    let seen = Seen::gather(&index, |_| memory, &key(), Arc::default(), at(100));
+    let status = seen.expect("the job").step().status;
+    assert_eq!(status.allocation.map(|a| a.nodes), Some(vec!["full".to_owned()]), "{:?}", status.reason);
+}

@@ -1,0 +1,13 @@
+//! Objects that the operator maintains besides jobs, each by a loop of the leader.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`nodes`] | a GpuNode per GPU node, its power limits and exclusion; the policy's status |
+//! | [`profiles`] | TrainingProfiles: observations merged in, unused ones removed |
+//!
+//! **In**: the index, and updates of profiles from ended attempts. **Out**: writes.
+//!
+//! **Never here**: jobs and their pods (executor).
+
+pub mod nodes;
+pub mod profiles;

@@ -1,0 +1,98 @@
+//! A plan's decision for one job, in the lifecycle's types.
+
+use andreas_api::Reason;
+use andreas_core::JobId;
+use andreas_planner::{Decision, Job, JobPlan, Placement, WaitReason};
+
+use crate::lifecycle::Planned;
+use crate::snapshot::job_key;
+
+/// The plan's decision for one job in the lifecycle's types.
+pub fn verdict(job_plan: &JobPlan, job: &Job, excluded: Option<&str>) -> Option<Planned> {
+    match &job_plan.decision {
+        Decision::Run(placement) => Some(Planned::Run {
+            gpu_type: placement.gpu_type.as_str().to_owned(),
+            nodes: placement.nodes.iter().map(|node| node.as_str().to_owned()).collect(),
+            gpus_per_worker: i32::try_from(placement.gpus_per_node.0).ok()?,
+            limit_watts: placement.limit.map(|watts| watts.0.round() as i32),
+            watts: draw(placement, job),
+        }),
+        Decision::Wait { reason, message, blockers } => {
+            let reason = condition_reason(*reason);
+            let message = with_blockers(message, blockers, job.namespace.as_str());
+            // A job that waits for a GPU type gets the GPU nodes that are not planned in its message.
+            let message = match excluded.filter(|_| reason == Reason::NoFeasibleGpuType) {
+                Some(excluded) => format!("{message}; {excluded}"),
+                None => message,
+            };
+            Some(Planned::Wait { reason, message })
+        }
+    }
+}
+
+/// The condition reason of a planner's wait reason.
+fn condition_reason(reason: WaitReason) -> Reason {
+    match reason {
+        WaitReason::WaitingForCapacity => Reason::WaitingForCapacity,
+        WaitReason::DeferredForEnergy => Reason::DeferredForEnergy,
+        WaitReason::PowerBudget => Reason::PowerBudget,
+        WaitReason::BudgetInfeasible => Reason::BudgetInfeasible,
+        WaitReason::NoFeasibleGpuType => Reason::NoFeasibleGpuType,
+        WaitReason::NoFeasibleNode => Reason::NoFeasibleNode,
+        WaitReason::QuotaExceeded => Reason::QuotaExceeded,
+        WaitReason::Preempted => Reason::Preempted,
+    }
+}
+
+/// The plan's message and the blocking jobs. Jobs of the reader's own namespace are named; others are only
+/// counted, because readers of a status may not have access to them.
+fn with_blockers(message: &str, blockers: &[JobId], namespace: &str) -> String {
+    let mut own = Vec::new();
+    let mut others = 0_usize;
+    for key in blockers.iter().map(job_key) {
+        match key {
+            Some(key) if key.namespace == namespace => own.push(key.name),
+            _ => others += 1,
+        }
+    }
+    match others {
+        0 => {}
+        1 => own.push("1 job of another namespace".to_owned()),
+        n => own.push(format!("{n} jobs of other namespaces")),
+    }
+    if own.is_empty() { message.to_owned() } else { format!("{message}: {}", own.join(", ")) }
+}
+
+/// Draw in the plan: the table's row, less a limit's reduction.
+fn draw(placement: &Placement, job: &Job) -> i32 {
+    let total = placement.total_gpus();
+    let row = job.estimates.iter().find(|row| row.gpu_type == placement.gpu_type && row.gpus == total);
+    let limit =
+        job.limits.iter().find(|l| l.gpu_type == placement.gpu_type && Some(l.limit) == placement.limit);
+    let thriftier = limit.map_or(1.0, |limit| limit.power_factor);
+    row.map_or(0, |row| (row.power.0 * thriftier).round().clamp(0.0, f64::from(i32::MAX)) as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_of_other_namespaces_are_counted_and_not_named() {
+        let blockers: Vec<JobId> =
+            ["team-a/one", "team-b/secret", "team-c/merger", "team-a/two"].map(JobId::new).into();
+        assert_eq!(
+            with_blockers("other jobs hold what it needs", &blockers, "team-a"),
+            "other jobs hold what it needs: one, two, 2 jobs of other namespaces"
+        );
+        assert_eq!(with_blockers("wait", &blockers[1..2], "team-a"), "wait: 1 job of another namespace");
+        assert_eq!(with_blockers("wait", &[], "team-a"), "wait");
+    }
+
+    #[test]
+    fn every_reason_of_the_planner_is_a_condition_reason_of_the_same_name() {
+        for reason in WaitReason::ALL {
+            assert_eq!(condition_reason(reason).as_str(), reason.as_str());
+        }
+    }
+}

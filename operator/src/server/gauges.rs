@@ -1,0 +1,131 @@
+//! The leader's gauges: a view of the index at each scrape, for [`crate::metrics`].
+
+use std::collections::BTreeMap;
+
+use andreas_api::gpu_node::GpuCondition;
+use andreas_api::slim::{SlimNode, SlimTrainingJob};
+use andreas_api::{EnergyPolicySpec, Phase, Reason, TrainingJobStatus};
+use andreas_runtime::watch::ObjectKey;
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use crate::energy::bill::attempt_energy;
+use crate::energy::{Exclusion, Inventory, NodeUse, budget, gpu_type};
+use crate::index::{Amounts, ClusterIndex, usable};
+use crate::instants;
+use crate::metrics::state::{RISKS, STATES, View, usual};
+use crate::metrics::totals::{Attempt, MOST_TYPES, OTHER};
+
+/// What the leader sees now.
+pub fn view(index: &ClusterIndex, now: Timestamp) -> View {
+    let inventory = Inventory::of(index);
+    let policy = inventory.policy();
+    let mut view = View::default();
+    let mut held: BTreeMap<&str, u64> = BTreeMap::new();
+    for (key, job) in index.jobs.iter() {
+        add_job(&mut view, key, job, policy, now);
+        let status = job.status.as_ref();
+        if let Some(allocation) = status.and_then(|status| status.allocation.as_ref()) {
+            for node in &allocation.nodes {
+                *held.entry(node).or_default() += u64::try_from(allocation.gpus_per_worker).unwrap_or(0);
+            }
+        }
+    }
+    for (key, node) in index.nodes.iter() {
+        add_node(&mut view, index, key, node, held.get(key.name.as_str()).copied().unwrap_or(0), &inventory);
+    }
+    view.draw = budget::draw(index, policy, now)
+        .map_or_else(|| budget::counted(index, policy, now).0, |draw| draw.whole);
+    view
+}
+
+fn add_job(
+    view: &mut View,
+    key: &ObjectKey,
+    job: &SlimTrainingJob,
+    policy: &EnergyPolicySpec,
+    now: Timestamp,
+) {
+    let unwritten = TrainingJobStatus::default();
+    let status = job.status.as_ref().unwrap_or(&unwritten);
+    let reason = match (status.phase, status.reason.as_deref()) {
+        (Phase::Pending, None) => Reason::NotPlannedYet,
+        (phase, None) => usual(phase),
+        (_, Some(reason)) => Reason::parse(reason).unwrap_or(Reason::Invalid),
+    };
+    *view.jobs.entry((status.phase, reason)).or_default() += 1;
+    if status.phase.is_terminal() {
+        return;
+    }
+    let created = job.metadata.creation_timestamp.as_ref();
+    let due = instants::deadline(&job.spec, created).map(|due| due.0);
+    let late = due.map_or(0.0, |due| instants::since(due, now).0);
+    view.tardiness += late;
+    let predicted = status.prediction.as_ref().map(|prediction| prediction.risk.as_str());
+    let risk = if late > 0.0 { Some("Late") } else { predicted };
+    let risk = risk.and_then(|risk| RISKS.into_iter().find(|known| *known == risk));
+    *view.risks.entry(risk.unwrap_or("Unknown")).or_default() += 1;
+    if status.phase == Phase::Pending {
+        let stopped = status.history.last().map(|record| record.ended.0);
+        let since = stopped.or(created.map(|created| created.0));
+        view.oldest_waiting =
+            since.map_or(0.0, |since| instants::since(since, now).0).max(view.oldest_waiting);
+    }
+    if let Some(allocation) =
+        status.allocation.as_ref().filter(|allocation| allocation.running_time.is_some())
+    {
+        let attempt = Attempt {
+            uid: job.uid().unwrap_or_default(),
+            attempt: allocation.attempt,
+            namespace: key.namespace.clone(),
+            gpu_type: allocation.gpu_type.clone(),
+            started: allocation.running_time.as_ref().map(|time| time.0),
+        };
+        view.running.push((attempt, attempt_energy(job, policy, now)));
+    }
+}
+
+fn add_node(
+    view: &mut View,
+    index: &ClusterIndex,
+    key: &ObjectKey,
+    node: &SlimNode,
+    held: u64,
+    inventory: &Inventory<'_>,
+) {
+    let of_node = inventory.node_use(node);
+    let open = of_node.planned().is_some() && usable(node);
+    view.usable_nodes += u64::from(open);
+    view.unknown_boards += u64::from(of_node.planned().is_some_and(|t| inventory.unknown().contains(t)));
+    if let Some(why) = of_node.exclusion() {
+        *view.excluded.entry(why).or_default() += 1;
+    }
+    let ours = !matches!(of_node, NodeUse::NoGpus | NodeUse::Excluded(Exclusion::NotSelected));
+    let Some(product) = gpu_type(node, inventory.policy()).filter(|_| ours || held > 0) else { return };
+    let known = view.gpus.contains_key(product) || view.gpus.len() < MOST_TYPES;
+    let name = if known { product } else { OTHER };
+    let counts = view.gpus.entry(name.to_owned()).or_default();
+    let mut left = Amounts::of(&node.status.allocatable).gpus.max(held);
+    let agent = index.gpu_nodes.get(key).and_then(|gpu_node| gpu_node.status.as_ref());
+    let seen = |state: GpuCondition| {
+        agent.map_or(0, |status| status.gpus.iter().filter(|gpu| gpu.state == state).count() as u64)
+    };
+    let rest = if open { "free" } else { "unavailable" };
+    let resting = if open { seen(GpuCondition::Resting) } else { 0 };
+    for (state, wanted) in [
+        ("held", held),
+        ("foreign", index.foreign_use(&key.name).gpus),
+        ("unhealthy", seen(GpuCondition::Unhealthy)),
+        ("resting", resting),
+        (rest, u64::MAX),
+    ] {
+        let taken = wanted.min(left);
+        left -= taken;
+        if let Some(at) = STATES.iter().position(|known| *known == state) {
+            counts[at] += taken;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,27 @@
+//! What the leader's loops share. They meet here and nowhere else: no loop imports another.
+//!
+//! **Never here**: what a single loop needs.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::index::ClusterIndex;
+use crate::ledger::Ledger;
+use crate::lifecycle::Settings;
+use crate::metrics::Metrics;
+use crate::writes::Writer;
+
+/// State shared by the leader's loops.
+pub struct Shared {
+    /// The watched cluster state.
+    pub index: Arc<Mutex<ClusterIndex>>,
+    /// The operator's memory. Locked after the index, never before.
+    pub ledger: Mutex<Ledger>,
+    /// Client for writes.
+    pub writer: Writer,
+    /// Pod settings.
+    pub settings: Mutex<Arc<Settings>>,
+    /// Counters.
+    pub metrics: Metrics,
+}
