@@ -12,9 +12,9 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 use serde_json::json;
 
+use super::Executor;
 use super::dry_runs::Found;
-use super::work::back_off;
-use super::{Executor, Requeue};
+use super::requeue::{Requeue, back_off};
 use crate::index::{number, owner};
 use crate::ledger::backoff::Cause;
 use crate::lifecycle::{Action, Admitted, CreationOutcome, DeleteReason, Verdict};

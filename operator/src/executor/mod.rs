@@ -11,6 +11,7 @@
 //! | [`observe`] | index and ledger to `Observed` |
 //! | [`work`] | one step of one job |
 //! | [`actions`] | pods, services, deletes, wakes, dry runs |
+//! | [`requeue`] | when a job is stepped again |
 //! | [`dry_runs`] | one dry run for equal workers |
 //! | [`start_burst`] | starts go first, records wait |
 //! | [`fair`] | round robin over namespaces |
@@ -25,6 +26,7 @@ pub mod dry_runs;
 pub mod events;
 pub mod fair;
 pub mod observe;
+pub mod requeue;
 pub mod start_burst;
 #[cfg(test)]
 mod tests;
@@ -37,7 +39,6 @@ use std::time::Duration;
 use andreas_runtime::clock;
 use andreas_runtime::health::Heartbeat;
 use andreas_runtime::watch::ObjectKey;
-use jiff::Timestamp;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -47,6 +48,7 @@ use crate::progress::{LastReports, TurnedAway};
 use crate::shared::Shared;
 use events::Events;
 use fair::FairQueue;
+pub use requeue::Requeue;
 
 /// Jobs in progress at a time. More than writes in flight: steps compute while others wait for writes.
 const WORKERS: usize = 64;
@@ -75,19 +77,6 @@ pub struct Executor {
     pub start_burst: start_burst::StartBurst,
     /// Rate limits for edits and conflicts.
     pub brakes: brakes::Brakes,
-}
-
-/// When to step a job again.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Requeue {
-    /// At the next event.
-    OnEvent,
-    /// At once: the state was stale.
-    Now,
-    /// At this instant.
-    At(Timestamp),
-    /// After this delay: an action failed.
-    After(Duration),
 }
 
 /// One timer per job; the earliest wins until it fires.

@@ -6,6 +6,7 @@ use andreas_api::slim::SlimTrainingJob;
 use andreas_runtime::lease::Leadership;
 use andreas_runtime::watch::Index;
 use http::Method;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::events::{Recorder, Reporter};
 use parking_lot::Mutex;

@@ -10,19 +10,17 @@ use andreas_api::training_profile::Observation;
 use andreas_api::{Outcome, Phase, Reason, TrainingJobStatus};
 use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::observe::Seen;
-use super::{Executor, Requeue, actions};
+use super::requeue::{Requeue, back_off, earlier};
+use super::{Executor, actions};
 use crate::index::{ClusterIndex, number};
 use crate::ledger::Ledger;
 use crate::lifecycle::{Action, Claim, ProfileUpdate, Step};
 use crate::shared::Shared;
 use crate::writes::{Refusal, WriteError, patch};
-
-/// Maximum backoff after consecutive failures.
-const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
 
 /// Makes and carries out one step of a job.
 pub async fn step(executor: &Arc<Executor>, key: &ObjectKey) -> Requeue {
@@ -97,21 +95,6 @@ async fn step_from(executor: &Arc<Executor>, key: &ObjectKey, mut seen: Seen) ->
             step.next.into_iter().chain(asks_again).min().map_or(Requeue::OnEvent, Requeue::At)
         }
         Err(again) => earlier(again, step.next),
-    }
-}
-
-/// A failed action is retried, but not later than the step's own requeue time.
-fn earlier(again: Requeue, next: Option<Timestamp>) -> Requeue {
-    let Some(next) = next else { return again };
-    match again {
-        Requeue::After(wait) => {
-            let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
-            let then = clock::now().checked_add(wait).unwrap_or(Timestamp::MAX);
-            if next < then { Requeue::At(next) } else { again }
-        }
-        Requeue::At(at) => Requeue::At(at.min(next)),
-        Requeue::OnEvent => Requeue::At(next),
-        Requeue::Now => again,
     }
 }
 
@@ -371,15 +354,6 @@ async fn read_unanswered(shared: &Shared, key: &ObjectKey) -> Result<(), Requeue
         memory.pending = None;
     }
     Ok(())
-}
-
-/// The next backoff after a failure: from a quarter of a second, doubling.
-pub(super) fn back_off(shared: &Shared, key: &ObjectKey, uid: &str) -> Requeue {
-    let mut ledger = shared.ledger.lock();
-    let Some(memory) = ledger.get_mut(key, uid) else { return Requeue::Now };
-    memory.failures = memory.failures.saturating_add(1);
-    let wait = Duration::from_millis(250).saturating_mul(1 << memory.failures.min(10));
-    Requeue::After(wait.min(LONGEST_BACKOFF))
 }
 
 /// Whether plans depend on the difference of two claims.

@@ -1,13 +1,12 @@
 //! Converts one job for the planner.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use andreas_api::EnergyPolicySpec;
 use andreas_api::TrainingJobStatus;
 use andreas_api::energy_policy::Limits;
-use andreas_api::names::LABEL_ATTEMPT;
-use andreas_api::slim::{SlimPod, SlimTrainingJob};
+use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::{self, Allocation, Profiling};
 use andreas_core::{GpuCount, GpuType, NamespaceName, NodeName, Seconds, Time, Watts};
 use andreas_planner::{Job, JobState, LimitEffect, LimitsCount, Placement, Preemption};
@@ -15,77 +14,17 @@ use andreas_predictor::mean_over_median;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
+use super::holders::Holding;
 use super::nodes::Cluster;
 use super::volumes::Volumes;
 use super::worker::{self, WorkerSpecs};
-use super::{Holding, admits, job_id, node_name};
+use super::{admits, job_id, node_name};
 use crate::energy::{draws, rules};
-use crate::index::{ClusterIndex, gpu_memory, job_label, number};
+use crate::index::{ClusterIndex, gpu_memory};
 use crate::instants;
 use crate::lifecycle::{Admitted, Claim};
 use crate::predict::exploration::{self, ExplorationStakes};
 use crate::predict::{Outlook, Table, profile_key};
-
-/// Which jobs hold what, so that their pods are not counted twice.
-#[derive(Default)]
-pub struct Holders {
-    /// Attempt and GPUs per node of jobs that the planner accounts for.
-    attempts: BTreeMap<ObjectKey, i64>,
-    on: BTreeMap<String, u64>,
-    types: BTreeMap<String, String>,
-}
-
-impl Holders {
-    /// GPUs of a node held by jobs of the snapshot.
-    pub fn gpus_on(&self, node: &str) -> u64 {
-        self.on.get(node).copied().unwrap_or(0)
-    }
-
-    /// GPU type of these jobs' placement there.
-    pub fn type_on(&self, node: &str) -> Option<&str> {
-        self.types.get(node).map(String::as_str)
-    }
-
-    /// The planner accounts for this pod itself: it belongs to its job's current attempt.
-    pub fn accounts_for(&self, pod: &SlimPod) -> bool {
-        let Some(job) = job_label(&pod.metadata) else { return false };
-        let over = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
-        !over
-            && self.attempts.get(&job).is_some_and(|held| number(&pod.metadata, LABEL_ATTEMPT) == Some(*held))
-    }
-}
-
-/// The claims that hold GPUs in the snapshot. Excluded, so that their pods count as leftovers: jobs that stop
-/// for good, and jobs that the planner cannot place. Their node is gone or is held as another GPU type.
-pub(super) fn holders(claims: &BTreeMap<&ObjectKey, (Claim, Holding)>, index: &ClusterIndex) -> Holders {
-    let mut holders = Holders::default();
-    for (key, (claim, holding)) in claims {
-        let holds = match claim {
-            Claim::Starting { .. } | Claim::Running { .. } => true,
-            Claim::Stopping { goes_on, .. } => *goes_on,
-            Claim::Waiting { .. } | Claim::Nothing => false,
-        };
-        if let Some(allocation) = holding.allocation.as_ref().filter(|_| holds) {
-            let placed = |name: &String| {
-                let key = ObjectKey { namespace: String::new(), name: name.clone() };
-                index.nodes.get(&key).is_some()
-                    && holders.types.get(name).is_none_or(|held| *held == allocation.gpu_type)
-            };
-            if !allocation.nodes.iter().all(placed) {
-                continue;
-            }
-            for node in &allocation.nodes {
-                holders.types.insert(node.clone(), allocation.gpu_type.clone());
-            }
-            holders.attempts.insert((*key).clone(), allocation.attempt);
-            for node in &allocation.nodes {
-                *holders.on.entry(node.clone()).or_default() +=
-                    u64::try_from(allocation.gpus_per_worker).unwrap_or(0);
-            }
-        }
-    }
-    holders
-}
 
 fn placement(allocation: &Allocation) -> Placement {
     Placement {

@@ -17,6 +17,7 @@
 //! **Never here**: I/O, policy.
 
 mod admits;
+pub mod holders;
 pub mod jobs;
 mod lost;
 pub mod nodes;
@@ -32,7 +33,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use andreas_api::energy_policy::Limits;
-use andreas_api::training_job::Allocation;
 use andreas_api::{EnergyPolicySpec, Phase, TrainingJobStatus};
 use andreas_core::{GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, Time, Watts};
 use andreas_planner::{GpuTypeInfo, LimitEffect, Namespace, Prices, Snapshot};
@@ -41,10 +41,11 @@ use jiff::Timestamp;
 
 use crate::energy::{Inventory, boards, draws, inventory, rules};
 use crate::index::ClusterIndex;
-use crate::ledger::{Ledger, NextPlacement};
+use crate::ledger::Ledger;
 use crate::lifecycle::Claim;
 use crate::predict::outlook::{Outlook, outlook};
 use crate::predict::{Table, Tables, profile_key};
+use holders::{Holders, Holding};
 use workers::Workers;
 
 pub use volumes::single_node_claim;
@@ -111,12 +112,6 @@ pub fn job_key(id: &JobId) -> Option<ObjectKey> {
 /// A pace that differs by more than this part from the table corrects the predictions of all configurations.
 const OFF: f64 = 0.05;
 
-/// What a job holds in the snapshot.
-struct Holding {
-    allocation: Option<Allocation>,
-    target: Option<NextPlacement>,
-}
-
 /// Since when a job has an allocation that nothing stops. `None` if it has none.
 fn starts(status: &TrainingJobStatus) -> Option<Timestamp> {
     let holds = matches!(status.phase, Phase::Starting | Phase::Running) && status.stop.is_none();
@@ -157,7 +152,7 @@ pub fn build(
         claims.insert(key, (claim, holding));
     }
 
-    let holders = jobs::holders(&claims, index);
+    let holders = holders::holders(&claims, index);
     let mut cluster = nodes::gather(index, &inventory, &holders);
     let mut measured: BTreeMap<&ObjectKey, f64> = BTreeMap::new();
     let mut by_type: Vec<(&str, f64)> = Vec::new();
@@ -290,7 +285,7 @@ fn info(name: &GpuType, policy: &EnergyPolicySpec) -> GpuTypeInfo {
 }
 
 /// A namespace's free quota. Used counts everything but the pods of jobs that the planner accounts for.
-fn namespace(index: &ClusterIndex, name: &str, holders: &jobs::Holders) -> Option<Namespace> {
+fn namespace(index: &ClusterIndex, name: &str, holders: &Holders) -> Option<Namespace> {
     let quotas: Vec<_> = index
         .quotas
         .iter()

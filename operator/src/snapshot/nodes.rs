@@ -6,7 +6,7 @@ use std::sync::Arc;
 use andreas_core::GpuType;
 use andreas_planner::{Node, Resources};
 
-use super::jobs::Holders;
+use super::holders::Holders;
 use super::{gpus, node_name};
 use crate::energy::boards::{Board, board};
 use crate::energy::draws::foreign_power;
