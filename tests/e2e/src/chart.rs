@@ -3,12 +3,14 @@
 //!
 //! The chart's own pods are left out: operator, extender and scheduler run as plain processes here.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use andreas_testbed::Testbed;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
+use tokio::sync::Mutex;
 
 /// Name of the release.
 const RELEASE: &str = "andreas";
@@ -32,6 +34,9 @@ pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/andreas")
 }
 
+/// What helm said, by its arguments: the chart does not change while a program runs.
+static RENDERED: Mutex<BTreeMap<Vec<String>, String>> = Mutex::const_new(BTreeMap::new());
+
 async fn render(testbed: &Testbed, templates: &[&str], values: &[(&str, &str)]) -> Result<String> {
     let mut args: Vec<String> = ["template", RELEASE]
         .into_iter()
@@ -45,7 +50,13 @@ async fn render(testbed: &Testbed, templates: &[&str], values: &[(&str, &str)]) 
     for (name, value) in values {
         args.extend(["--set".to_owned(), format!("{name}={value}")]);
     }
-    Ok(testbed.helm(args).await?.checked().context("rendering the chart")?.stdout)
+    let mut rendered = RENDERED.lock().await;
+    if let Some(text) = rendered.get(&args) {
+        return Ok(text.clone());
+    }
+    let text = testbed.helm(&args).await?.checked().context("rendering the chart")?.stdout;
+    rendered.insert(args, text.clone());
+    Ok(text)
 }
 
 /// Applies everything but the chart's own pods, and waits until the definitions are served.
@@ -110,19 +121,20 @@ pub async fn scheduler_configuration(
     certificate: &Path,
     key: &Path,
 ) -> Result<Value> {
-    let rendered = render(
-        testbed,
-        &["templates/scheduler/config.yaml"],
-        &[
-            ("scheduler.config.url", url),
-            ("scheduler.config.serverName", "127.0.0.1"),
-            ("scheduler.config.caFile", &ca.display().to_string()),
-            ("scheduler.config.certFile", &certificate.display().to_string()),
-            ("scheduler.config.keyFile", &key.display().to_string()),
-            ("scheduler.config.leaderElect", "false"),
-        ],
-    )
-    .await?;
+    // Rendered once with names in the places of what differs between control planes.
+    let values = [
+        ("scheduler.config.url", "https://url.invalid", url.to_owned()),
+        ("scheduler.config.caFile", "/the/ca", ca.display().to_string()),
+        ("scheduler.config.certFile", "/the/certificate", certificate.display().to_string()),
+        ("scheduler.config.keyFile", "/the/key", key.display().to_string()),
+    ];
+    let mut set: Vec<(&str, &str)> = values.iter().map(|(name, place, _)| (*name, *place)).collect();
+    set.extend([("scheduler.config.serverName", "127.0.0.1"), ("scheduler.config.leaderElect", "false")]);
+    let mut rendered = render(testbed, &["templates/scheduler/config.yaml"], &set).await?;
+    for (name, place, value) in &values {
+        ensure!(rendered.contains(place), "the chart does not use {name}");
+        rendered = rendered.replace(place, value);
+    }
     let map: Value = serde_saphyr::from_str(&rendered).context("the rendered ConfigMap")?;
     let text = map["data"]["scheduler.yaml"].as_str().context("no scheduler.yaml in the ConfigMap")?;
     serde_saphyr::from_str(text).context("the KubeSchedulerConfiguration")

@@ -14,7 +14,8 @@ use andreas_api::slim::SlimTrainingJob;
 use andreas_test_nodes::Forward;
 use andreas_testbed::faults::FaultProxy;
 use andreas_testbed::{
-    Component, Kubelets, PortLease, Process, ProcessSpec, SchedulerConfig, Testbed, workspace_binary,
+    Component, Inventory, Kubelets, PortLease, Process, ProcessSpec, SchedulerConfig, Testbed,
+    workspace_binary,
 };
 use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::core::v1::ServiceAccount;
@@ -22,6 +23,7 @@ use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::apply::apply;
+use crate::beds;
 use crate::chart::{self, SYSTEM};
 use crate::install;
 use crate::observer::Observer;
@@ -75,6 +77,8 @@ pub struct Cluster {
     pub extender_listen: Option<SocketAddr>,
     faults: Option<FaultProxy>,
     options: Options,
+    /// What the control plane held before, where another story may use it next.
+    inventory: Option<Inventory>,
     _storage: Storage,
     _ports: Vec<Arc<PortLease>>,
 }
@@ -89,23 +93,19 @@ impl Cluster {
     /// # Errors
     /// When a program cannot be built, started, or is not ready in time; the end of its log is in the message.
     pub async fn start(options: Options) -> Result<Self> {
-        let mut builder = Testbed::builder()
-            .name(&options.name)
-            .node_monitor_grace_period(options.node_monitor_grace_period);
-        if let Some(folder) = &options.data_dir {
-            builder = builder.data_dir(folder);
-        }
-        for (component, arg) in &options.control_plane_args {
-            builder = builder.extra_arg(*component, arg);
-        }
-        let testbed = builder.start().await.context("starting the control plane")?;
+        let (testbed, inventory) = if options.shares_control_plane() {
+            let (testbed, inventory) = beds::take(&options).await?;
+            (testbed, Some(inventory))
+        } else {
+            (control_plane(&options).await.context("starting the control plane")?, None)
+        };
         let faults = options.fault_proxy.then(|| testbed.fault_proxy()).transpose()?;
         if let Some(values) = &options.install {
             start_kubelets(&testbed, &options, &[]).await?;
             pods_behind_proxy(&testbed, faults.as_ref()).await?;
             let chart = options.older.as_ref().map_or_else(chart::folder, Older::chart);
             install::upgrade_to(&testbed, &chart, values).await?;
-        } else {
+        } else if inventory.is_none() {
             chart::install(&testbed).await.context("installing the chart's objects")?;
         }
         let kubelets = crate::nodes::client(&testbed);
@@ -123,6 +123,7 @@ impl Cluster {
             extender_listen: None,
             faults,
             options,
+            inventory,
             _storage: storage,
             _ports: vec![],
         };
@@ -348,6 +349,18 @@ impl Cluster {
         self.testbed.stop().await;
     }
 
+    /// Ends everything; the control plane waits for the next story where one may use it.
+    pub async fn end(mut self) {
+        match self.inventory.take() {
+            None => self.stop().await,
+            Some(inventory) => {
+                let Self { testbed, operators, extender, scheduler, observer, _storage, .. } = self;
+                drop((operators, extender, scheduler, observer, _storage));
+                beds::give_back(testbed, inventory).await;
+            }
+        }
+    }
+
     /// The end of every program's log, for a message.
     pub fn logs(&self) -> String {
         let mut text = String::new();
@@ -387,6 +400,18 @@ async fn pods_behind_proxy(testbed: &Testbed, faults: Option<&FaultProxy>) -> Re
     let listen = API_SERVICE.parse().context("the API server's Service")?;
     let forward = Forward { listen, to: faults.address("pods")?, names: vec![] };
     Ok(crate::nodes::client(testbed).forward(forward).await?)
+}
+
+async fn control_plane(options: &Options) -> Result<Testbed> {
+    let mut builder =
+        Testbed::builder().name(&options.name).node_monitor_grace_period(options.node_monitor_grace_period);
+    if let Some(folder) = &options.data_dir {
+        builder = builder.data_dir(folder);
+    }
+    for (component, arg) in &options.control_plane_args {
+        builder = builder.extra_arg(*component, arg);
+    }
+    Ok(builder.start().await?)
 }
 
 async fn start_kubelets(testbed: &Testbed, options: &Options, operators: &[Operator]) -> Result<()> {

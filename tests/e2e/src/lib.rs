@@ -1,7 +1,7 @@
 //! Scenarios on the real control plane, and the demo.
 //!
-//! [`cluster`] starts the whole product on a test bed: control plane, the chart's objects, operator, extender,
-//! scheduler profile, GPU nodes, as [`options`] say. [`install`] does what a platform team does with helm, also with an
+//! [`cluster`] starts the whole product on a test bed: control plane ([`beds`] lend it from story to story), the chart's
+//! objects, operator, extender, scheduler profile, GPU nodes, as [`options`] say. [`install`] does what a platform team does with helm, also with an
 //! [`older`] release. [`observer`] watches from outside, [`seen`] and [`devices`] check what must never happen.
 //! [`scenario`] is the frame of a story, [`job`] its words, [`summary`] a run's figures. [`workload`] turns rows of a
 //! production trace into TrainingJobs, and [`demo`] runs them. [`pages`] reads the operator's pages. [`scrape`] points
@@ -13,6 +13,7 @@
 
 pub mod api;
 pub mod apply;
+pub mod beds;
 pub mod bench;
 pub mod chart;
 pub mod cluster;

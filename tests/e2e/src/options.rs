@@ -87,6 +87,18 @@ pub struct Options {
     pub heavy: bool,
 }
 
+impl Options {
+    /// Whether a control plane that other stories used will do, and others may use it next.
+    pub fn shares_control_plane(&self) -> bool {
+        let usual = Self::default();
+        self.install.is_none()
+            && self.data_dir.is_none()
+            && self.control_plane_args.is_empty()
+            && self.node_monitor_grace_period == usual.node_monitor_grace_period
+            && !(self.simulated || self.heavy)
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {

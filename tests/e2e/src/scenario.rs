@@ -24,7 +24,7 @@ pub const SOON: Duration = Duration::from_secs(60);
 const PLACES: u32 = 4;
 static FREE: Semaphore = Semaphore::const_new(PLACES as usize);
 
-/// Runs a story on a cluster of its own, then checks what must hold after every story. A failure shows the jobs, pods
+/// Runs a story on a cluster that no other uses, then checks what must hold after every story. A failure shows the jobs, pods
 /// and logs as they were.
 ///
 /// # Errors
@@ -43,7 +43,7 @@ pub async fn scenario(options: Options, story: impl AsyncFnOnce(&mut Cluster) ->
         cluster.stop().await;
         return Err(error.context(format!("seen last:\n{seen}\n{logs}")));
     }
-    cluster.stop().await;
+    cluster.end().await;
     Ok(())
 }
 

@@ -128,10 +128,15 @@ pub struct AuditLog {
 }
 
 impl AuditLog {
-    /// The log from its beginning.
-    pub fn open(path: &Path) -> Result<Self, AuditError> {
-        let file = File::open(path).map_err(|source| AuditError::Read { path: path.to_owned(), source })?;
-        Ok(Self { path: path.to_owned(), reader: BufReader::new(file), offset: 0 })
+    /// The log from this byte on.
+    pub fn open(path: &Path, from: u64) -> Result<Self, AuditError> {
+        let open = || {
+            let mut file = File::open(path)?;
+            file.seek(SeekFrom::Start(from))?;
+            Ok(file)
+        };
+        let file = open().map_err(|source| AuditError::Read { path: path.to_owned(), source })?;
+        Ok(Self { path: path.to_owned(), reader: BufReader::new(file), offset: from })
     }
 
     /// Leaves out what is recorded already: only later events are read.
@@ -185,7 +190,7 @@ mod tests {
         writeln!(file, "{LINE}").unwrap();
         write!(file, "{half}").unwrap();
         // when it is read
-        let mut log = AuditLog::open(file.path()).unwrap();
+        let mut log = AuditLog::open(file.path(), 0).unwrap();
         let first = log.next().unwrap().unwrap();
         // then the complete event is there, the half one comes later
         assert!(first.is_binding() && first.code() == 201);

@@ -154,6 +154,7 @@ impl Start {
             api_server_url: components::url("https", &ports.api_server),
             ports,
             admin,
+            audit_from: 0,
         };
         if let Some(kubelets) = &self.builder.kubelets {
             testbed.start_kubelets(kubelets).await?;

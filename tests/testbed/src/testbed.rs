@@ -42,6 +42,8 @@ pub struct Testbed {
     pub(crate) ports: Ports,
     pub(crate) api_server_url: String,
     pub(crate) admin: kube::Client,
+    /// Where the audit log of the present story begins, bytes.
+    pub(crate) audit_from: u64,
 }
 
 impl Testbed {
@@ -90,7 +92,20 @@ impl Testbed {
 
     /// The audit log so far.
     pub fn audit_log(&self) -> Result<AuditLog, AuditError> {
-        AuditLog::open(&self.layout.audit_log())
+        AuditLog::open(&self.layout.audit_log(), self.audit_from)
+    }
+
+    /// Leaves what is recorded already out of [`Testbed::audit_log`].
+    pub(crate) fn forget_audit(&mut self) {
+        self.audit_from = std::fs::metadata(self.layout.audit_log()).map_or(0, |file| file.len());
+    }
+
+    /// Kills a component for good.
+    pub(crate) fn forget(&self, component: Component) {
+        let process = self.processes().remove(&component);
+        if let Some(process) = process {
+            process.kill();
+        }
     }
 
     fn processes(&self) -> MutexGuard<'_, BTreeMap<Component, Arc<Process>>> {

@@ -196,7 +196,7 @@ mod tests {
             line("patch", "pods", "status", "b1-1-0", 200, "09.000000"),
         ]);
         let mut trace = Trace {
-            log: AuditLog::open(&file.0).unwrap(),
+            log: AuditLog::open(&file.0, 0).unwrap(),
             created: BTreeMap::new(),
             pods: BTreeMap::new(),
             writes: BTreeMap::new(),
