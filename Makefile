@@ -55,6 +55,7 @@ test: control-plane prometheus lint supply-chain build-tests ## Everything that 
 .PHONY: check
 check: lint ## Lints and unit tests: before every commit
 	$(CARGO) test --workspace --lib --locked --no-fail-fast
+	$(CARGO) test --workspace --test files --locked -- imports:: words::
 
 .PHONY: test-crates
 test-crates: control-plane prometheus build-tests ## Every test but the scenarios

@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use andreas_planner::{MethodName, Options, Snapshot, plan};
+use andreas_predictor::mean_over_median;
 use andreas_simulator::readers::{self, Format, Stretch};
 use andreas_simulator::{Conditions, Knowledge, PredictionError, Replayed, Scenario, replay};
 
@@ -16,7 +17,7 @@ fn scenario(jobs: usize) -> Scenario {
     readers::scenario(Format::Itp, &trace, &root.join("clusters/mixed.yaml"), stretch).unwrap()
 }
 
-/// Replays, and the mean difference (log) of the times shown from the true ones.
+/// Replays, and the mean difference (log) of the medians of the times shown from the true ones.
 fn run(scenario: &Scenario, knowledge: Knowledge, mape: f64) -> (Replayed, f64) {
     let options = Options { method: MethodName::RandomizedGreedy, trials: 5, ..Options::default() };
     let error = PredictionError { mape, seed: 3, ..PredictionError::default() };
@@ -28,7 +29,7 @@ fn run(scenario: &Scenario, knowledge: Knowledge, mape: f64) -> (Replayed, f64) 
             for row in job.estimates.iter() {
                 let same = |r: &&andreas_planner::Estimate| r.gpu_type == row.gpu_type && r.gpus == row.gpus;
                 let epoch = truth.estimates.iter().find(same).unwrap().epoch;
-                off += (row.epoch.0 / epoch.0).ln().abs();
+                off += (row.epoch.0 / mean_over_median(row.rel_std) / epoch.0).ln().abs();
                 count += 1.0;
             }
         }

@@ -18,8 +18,8 @@ use andreas_predictor::{Estimate, Source, mean_over_median, on_time_probability}
 const EXPLORED_EPOCHS: f64 = 1.0;
 /// Epochs that must remain for an exploration to have value.
 const LEAST_LEFT: f64 = 4.0;
-/// Lower bound of the factor, relative to the median.
-const LEAST_FACTOR: f64 = 0.7;
+/// Lower bound of the factor on the mean, which lies up to 44 % above the median.
+const LEAST_FACTOR: f64 = 0.4;
 
 /// Prices and limits used to weigh an exploration.
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +89,7 @@ pub fn best(
             least * below(median, sigma, least) - mean * below(median * (sigma * sigma).exp(), sigma, least);
         let worth =
             gain * (stakes.epochs - EXPLORED_EPOCHS) - EXPLORED_EPOCHS * (mean - least).max(0.0) - restart;
-        let factor = ((least - worth / stakes.epochs) / mean).max(LEAST_FACTOR * median / mean);
+        let factor = ((least - worth / stakes.epochs) / mean).max(LEAST_FACTOR);
         (in_time && worth > 0.0 && factor < 1.0).then_some((worth, Exploration { row: n, factor }))
     };
     // The best row of each unknown type.
