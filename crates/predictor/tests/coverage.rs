@@ -1,8 +1,7 @@
-//! Intervals of 90 % hold the truth of 88 to 94 %: by job, over all jobs of all tables, each job held out from its own table.
+//! Intervals of 90 % hold the truth of 88 to 94 %: by job, over all jobs of all tables, each table's jobs held out from their own table alone.
 //! One table has too few jobs to tell: of five or seven the standard error is 4 to 19 points. (Watts are one table's seven jobs.)
 //!
-//! The same where every job is of its own namespace and learns only from other tenants, as a namespace's first job does.
-//! `kubectl-andreas profile evaluate` asks more settings; docs/benchmarks.md has their figures.
+//! The same where every job is of a namespace of its own and has only strangers to learn from, as a namespace's first one has.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -40,8 +39,23 @@ fn after_the_first_measurement() {
 }
 
 #[test]
+fn after_two() {
+    covered(Setting::First(2), 56);
+}
+
+#[test]
+fn after_four() {
+    covered(Setting::First(4), 34);
+}
+
+#[test]
 fn on_a_new_gpu_type() {
     covered(Setting::NewType(0), 32);
+}
+
+#[test]
+fn on_a_new_gpu_type_after_one_measurement() {
+    covered(Setting::NewType(1), 25);
 }
 
 #[test]
@@ -55,8 +69,23 @@ fn among_other_tenants_after_the_first_measurement() {
 }
 
 #[test]
+fn among_other_tenants_after_two() {
+    covered_among_other_tenants(Setting::First(2), 56);
+}
+
+#[test]
+fn among_other_tenants_after_four() {
+    covered_among_other_tenants(Setting::First(4), 34);
+}
+
+#[test]
 fn among_other_tenants_on_a_new_gpu_type() {
     covered_among_other_tenants(Setting::NewType(0), 32);
+}
+
+#[test]
+fn among_other_tenants_on_a_new_gpu_type_after_one_measurement() {
+    covered_among_other_tenants(Setting::NewType(1), 25);
 }
 
 #[test]

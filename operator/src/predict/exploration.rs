@@ -18,8 +18,8 @@ use andreas_predictor::{Estimate, Source, mean_over_median, on_time_probability}
 const EXPLORED_EPOCHS: f64 = 1.0;
 /// Epochs that must remain for an exploration to have value.
 const LEAST_LEFT: f64 = 4.0;
-/// Lower bound of the factor on the mean, which lies up to 44 % above the median.
-const LEAST_FACTOR: f64 = 0.4;
+/// Lower bound of the cost after the factor, relative to the cost at the median time and draw.
+const LEAST_FACTOR: f64 = 0.7;
 
 /// Prices and limits used to weigh an exploration.
 #[derive(Clone, Copy, Debug)]
@@ -56,10 +56,11 @@ fn below(median: f64, sigma: f64, limit: f64) -> f64 {
 }
 
 /// The most valuable exploration of a type that `may` be explored; `None` if none is worth its cost or
-/// nothing is known to compare with. `known`: types that this run was measured on.
+/// nothing is known to compare with. `times` and `draws` are the predictions behind the rows. `known`: types that this
+/// run was measured on.
 pub fn best(
     rows: &[planner::Estimate],
-    times: &[Estimate],
+    (times, draws): (&[Estimate], &[Estimate]),
     known: Option<&str>,
     stakes: &ExplorationStakes,
     may: impl Fn(&str) -> bool,
@@ -89,7 +90,13 @@ pub fn best(
             least * below(median, sigma, least) - mean * below(median * (sigma * sigma).exp(), sigma, least);
         let worth =
             gain * (stakes.epochs - EXPLORED_EPOCHS) - EXPLORED_EPOCHS * (mean - least).max(0.0) - restart;
-        let factor = ((least - worth / stakes.epochs) / mean).max(LEAST_FACTOR);
+        let draw_sigma = draws.get(n).map_or(0.0, Estimate::planning_sigma);
+        let floor = planner::Estimate {
+            epoch: row.epoch * (LEAST_FACTOR / mean_over_median(sigma)),
+            power: row.power * mean_over_median(draw_sigma).recip(),
+            ..row.clone()
+        };
+        let factor = (least - worth / stakes.epochs).max(cost(&floor, stakes)) / mean;
         (in_time && worth > 0.0 && factor < 1.0).then_some((worth, Exploration { row: n, factor }))
     };
     // The best row of each unknown type.
@@ -148,14 +155,14 @@ mod tests {
 
     fn look(other: f64, sigma: f64, epochs: f64) -> Option<f64> {
         let (rows, times) = rows(other, sigma, Source::Regression);
-        best(&rows, &times, None, &stakes(epochs), |_| true).map(|look| look.factor)
+        best(&rows, (&times, &[]), None, &stakes(epochs), |_| true).map(|look| look.factor)
     }
 
     #[test]
     fn a_look_is_worth_it_where_much_is_unknown_and_much_is_left() {
         let factor = look(105.0, 0.4, 200.0).expect("worth it");
         // Cheaper than the known type by the net value, and bounded.
-        assert!((LEAST_FACTOR..0.95).contains(&factor), "{factor}");
+        assert!((LEAST_FACTOR..0.95).contains(&(factor * mean_over_median(0.4))), "{factor}");
         assert_eq!(look(105.0, 0.4, 6.0), None, "too little is left to pay for it");
         assert_eq!(look(105.0, 0.02, 200.0), None, "there is nothing to learn");
         assert_eq!(look(400.0, 0.3, 200.0), None, "it is far too slow to be wrong so far");
@@ -164,10 +171,23 @@ mod tests {
     }
 
     #[test]
+    fn a_look_makes_nothing_cheaper_than_a_part_of_its_median_cost() {
+        // Given a type of which nearly nothing is known, and a draw of 300 W, the mean of a wide spread.
+        let (rows, times) = rows(100.0, 1.9, Source::Regression);
+        let draw = Estimate { median: 300.0 / mean_over_median(0.3), sigma: 0.3, source: Source::Regression };
+        let stakes = stakes(1e6);
+        let found = best(&rows, (&times, &[draw, draw]), None, &stakes, |_| true).expect("worth it");
+        // Then its cost is what the bound says.
+        let median = 100.0 * (draw.median * stakes.per_joule + stakes.per_second);
+        let left = found.factor * cost(&rows[1], &stakes);
+        assert!((left / median - LEAST_FACTOR).abs() < 1e-9, "{left} {median}");
+    }
+
+    #[test]
     fn what_is_known_what_may_not_be_and_what_could_be_late_is_not_looked_at() {
         let asked = |source, known, stakes: &ExplorationStakes, may| {
             let (rows, times) = rows(105.0, 0.4, source);
-            best(&rows, &times, known, stakes, |_| may).is_some()
+            best(&rows, (&times, &[]), known, stakes, |_| may).is_some()
         };
         let plenty = stakes(200.0);
         assert!(asked(Source::Regression, None, &plenty, true));
@@ -184,6 +204,6 @@ mod tests {
     fn where_nothing_is_known_there_is_nothing_to_compare_with() {
         let (rows, mut times) = rows(105.0, 0.4, Source::Prior);
         times[0].source = Source::Prior;
-        assert_eq!(best(&rows, &times, None, &stakes(200.0), |_| true), None);
+        assert_eq!(best(&rows, (&times, &[]), None, &stakes(200.0), |_| true), None);
     }
 }

@@ -328,10 +328,10 @@ fn looking(
     let held = job.status.as_ref().and_then(|status| status.allocation.as_ref());
     let seen = held.filter(|_| outlook.seen.is_some_and(|seen| seen.epochs >= 1.0));
     let family = profile_key(job);
-    let times = &corrected.unwrap_or(table).times;
+    let Table { times, draws, .. } = corrected.unwrap_or(table);
     let held_type = held.map(|held| held.gpu_type.as_str());
     let may = |name: &str| held_type == Some(name) || !looks.contains(&(family.clone(), name.into()));
-    match exploration::best(&rows, times, seen.map(|held| held.gpu_type.as_str()), &stakes, may) {
+    match exploration::best(&rows, (times, draws), seen.map(|held| held.gpu_type.as_str()), &stakes, may) {
         Some(found) => {
             looks.insert((family.clone(), rows[found.row].gpu_type.clone()));
             exploration::with(&rows, found)

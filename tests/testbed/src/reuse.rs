@@ -129,7 +129,7 @@ impl Found {
     }
 }
 
-async fn kinds(client: &Client) -> Result<Vec<ApiResource>, kube::Error> {
+async fn removable_resources(client: &Client) -> Result<Vec<ApiResource>, kube::Error> {
     let discovered = Discovery::new(client.clone()).run_aggregated().await?;
     let all = discovered.groups().flat_map(|group| group.recommended_resources());
     let removable = all.filter(|(kind, can)| {
@@ -169,7 +169,7 @@ impl Testbed {
     /// What the API server says.
     pub async fn inventory(&self) -> Result<Inventory, RestoreError> {
         let client = self.client();
-        let kinds = kinds(&client).await?;
+        let kinds = removable_resources(&client).await?;
         let objects =
             list(&client, &kinds).await?.iter().map(|found| (found.key(), found.version())).collect();
         Ok(Inventory { kinds, objects, files: files(self.data_dir()) })

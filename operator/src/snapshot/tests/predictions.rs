@@ -211,6 +211,7 @@ fn one_run_of_a_family_may_look_at_a_type_that_the_family_is_not_known_on() {
     // The plan takes the exploration, for one run only.
     assert_eq!((stay, go), ([GPU, GPU].map(str::to_owned), [OTHER, GPU].map(str::to_owned)));
     assert_eq!((off[0], off[1]), (auto[0], off[2]));
-    assert!(auto[1] < off[1] && auto[1] >= 0.4 * off[1] - 1e-9, "{auto:?} {off:?}");
+    // (How far it may go is tested beside the rule: `a_look_makes_nothing_cheaper_than_a_part_of_its_median_cost`.)
+    assert!(0.0 < auto[1] && auto[1] < off[1], "{auto:?} {off:?}");
     assert_eq!(auto[2], off[2], "one look at a time");
 }
