@@ -58,6 +58,11 @@ impl AnalyticPrior {
         self.boards.get(gpu_type).copied().unwrap_or(UNKNOWN)
     }
 
+    /// Maximum draw of one GPU of a known type, W.
+    pub fn most(&self, gpu_type: &GpuType) -> Option<f64> {
+        self.boards.get(gpu_type).map(|board| board.max)
+    }
+
     /// Log of the time on one GPU of a type, up to a constant of the profile.
     pub fn log_type(&self, gpu_type: &GpuType) -> f64 {
         -TYPE_EXPONENT * libm::log(self.board(gpu_type).max / UNKNOWN.max)

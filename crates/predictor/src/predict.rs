@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use andreas_core::{Configuration, GpuType};
+use andreas_core::{Configuration, GpuType, Watts};
 
 use crate::analytic_prior::{AnalyticPrior, LOG_TIME, LOG_WATTS};
 use crate::calibrated::CalibratedModel;
@@ -182,6 +182,7 @@ impl Predictor {
                     sigma: power.sigma,
                     source: power.source,
                 },
+                board_max: self.law.most(&c.gpu_type).map(|each| Watts(each * f64::from(cell.gpus))),
                 out_of_range: ranges.outside(&cell),
             }
         };
