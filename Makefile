@@ -86,6 +86,11 @@ hostile: export ANDREAS_LONG := 1
 hostile: control-plane build-tests ## A tenant with an ordinary account does its worst at full size: 20,000 jobs, 300 objects of 1.3 MB, ...
 	$(SCENARIOS) -- hostile_tenant:: --nocapture
 
+.PHONY: kills
+kills: export ANDREAS_LONG := 1
+kills: build-tests ## The node agent's two processes are killed a thousand times at random moments
+	$(CARGO) test --workspace --locked --test processes -- killed_at_any_moment --nocapture
+
 .PHONY: soak
 soak: control-plane build ## Everything at random for an hour (SOAK_MINUTES), from a seed (SOAK_SEED): kills, node losses, clocks, faults
 	@$(CARGO) run -q --locked --bin soak

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use nvidia_ml::Fault;
 use parking_lot::Mutex;
+use proptest::prelude::RngCore;
+use proptest::test_runner::{RngAlgorithm, TestRng};
 use rustix::process::Signal;
 use serde_json::json;
 use support::{SLACK, Stage, TTL, until};
@@ -188,6 +190,61 @@ async fn a_setter_that_is_killed_is_followed_at_once_by_the_one_that_stands_by()
     waits.signal(Signal::TERM);
     assert!(waits.0.wait().unwrap().success());
     drop(next);
+}
+
+/// Kills between two checks that everything is restored.
+const KILLS_A_ROUND: usize = 25;
+/// Longest life of a process that is about to be killed, ms: at the longest it has set everything, at the shortest it
+/// was not up yet, between them it is recording, restoring or setting.
+const LONGEST_LIFE: u32 = 700;
+
+/// With `ANDREAS_LONG=1` (`make kills`) a thousand.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_at_any_moment_any_number_of_times_gpus_get_back_what_they_had() {
+    let full = std::env::var_os("ANDREAS_LONG").is_some_and(|value| value == "1");
+    let kills = if full { 1_000 } else { 2 * KILLS_A_ROUND };
+    let mut random = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let mut number = |below: u32| random.next_u32() % below;
+    let (stage, mut setter, mut brain) = settled().await;
+    let settled_again = || stage.gpu(FREE).locked_mhz == Some(210) && stage.gpu(HELD).limit_watts == 250.0;
+    let (mut killed, mut slowest) = ([0, 0, 0], Duration::ZERO);
+    while killed.iter().sum::<usize>() < kills {
+        for _ in 0..KILLS_A_ROUND {
+            tokio::time::sleep(Duration::from_millis(number(LONGEST_LIFE).into())).await;
+            let who = number(3) as usize;
+            if who != 1 {
+                setter.kill();
+                setter = stage.setter();
+            }
+            if who != 0 {
+                brain.kill();
+                brain = stage.brain();
+            }
+            killed[who] += 1;
+            let (free, held) = (stage.gpu(FREE), stage.gpu(HELD));
+            let as_found_or_set = (free.is_default() || free.locked_mhz == Some(210))
+                && (held.is_default() || held.limit_watts == 250.0);
+            assert!(as_found_or_set, "a setting that nobody asked for after {killed:?}: {free:?} {held:?}");
+        }
+        // They go on with their work, ...
+        loop {
+            until("set again by the last ones started", SLACK, settled_again).await;
+            brain.kill();
+            setter.kill();
+            if settled_again() {
+                break;
+            }
+            // What was set before them had just been restored.
+            (setter, brain) = (stage.setter(), stage.brain());
+        }
+        // ... and what they remember of before is right, however often it was written and read.
+        setter = stage.setter();
+        let restored = || stage.is_default(FREE) && stage.is_default(HELD);
+        slowest = slowest.max(until("restored by the next setter", SLACK, restored).await);
+        brain = stage.brain();
+        until("settled again", SLACK, settled_again).await;
+    }
+    println!("killed setter, agent, both: {killed:?}; restored within {slowest:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
