@@ -299,11 +299,13 @@ fn gpu_fault(shared: &Shared, node: &Node, gpu: &str) -> Result<(), String> {
 }
 
 fn node_info(node: &Node) -> NodeInfo {
+    // A node's locks are taken one after the other, never one inside the other.
+    let boot_id = node.boot_id();
     let devices = node.devices.lock();
     NodeInfo {
         name: node.name.clone(),
         online: node.is_online(),
-        boot_id: node.boot_id(),
+        boot_id,
         gpus: devices.gpus().to_vec(),
         refused_for_gpus: devices.refused().to_vec(),
         hardware: node.hardware.get().map(Hardware::gpus).unwrap_or_default(),

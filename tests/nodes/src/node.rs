@@ -157,8 +157,12 @@ impl Node {
     }
 
     fn status(&self) -> Value {
-        let (now, state) = (Timestamp::now().to_string(), self.state.lock());
-        let since = whole_seconds(state.ready_since);
+        let now = Timestamp::now().to_string();
+        // Its lock is given back before the devices' is taken.
+        let (boot_id, since) = {
+            let state = self.state.lock();
+            (state.boot_id.clone(), whole_seconds(state.ready_since))
+        };
         let group = &self.group;
         let mut capacity = json!({
             "cpu": group.cpu, "memory": group.memory, "pods": group.pods.to_string(),
@@ -200,7 +204,7 @@ impl Node {
                 "kernelVersion": "6.12.0", "containerRuntimeVersion": "pretend://1.0.0",
                 "kubeletVersion": KUBELET_VERSION, "kubeProxyVersion": KUBELET_VERSION,
                 "machineID": uuid(&[&self.name, "machine"]), "systemUUID": uuid(&[&self.name, "system"]),
-                "bootID": state.boot_id,
+                "bootID": boot_id,
             },
         }})
     }
@@ -368,6 +372,22 @@ fn architecture(product: &str) -> (&'static str, u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_status_that_waits_for_the_devices_holds_no_other_lock() {
+        let group =
+            serde_json::from_value(json!({"namePrefix": "t4-", "count": 1, "gpu": "Tesla-T4", "gpus": 4}));
+        let node = Node::new(&Arc::new(group.unwrap()), 0, 300);
+        std::thread::scope(|threads| {
+            let devices = node.devices.lock();
+            threads.spawn(|| node.status());
+            // It waits for the devices by now; whoever has these may take the state.
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            let free = node.state.try_lock_for(std::time::Duration::from_secs(5)).is_some();
+            drop(devices);
+            assert!(free);
+        });
+    }
 
     #[test]
     fn labels_and_resources_are_those_that_the_gpu_operator_writes_by_default() {

@@ -257,9 +257,9 @@ impl Rules {
         active.or_else(|| self.ended.iter().find(|(of, _)| *of == id).map(|(_, met)| *met)).unwrap_or(0)
     }
 
-    /// When the next rule ends by itself.
-    pub fn next_end(&self) -> Option<Instant> {
-        self.active.iter().filter_map(|one| one.until).min()
+    /// When the next rule ends by itself, after `now`: one that has ended is removed with the next request.
+    pub fn next_end(&self, now: Instant) -> Option<Instant> {
+        self.active.iter().filter_map(|one| one.until).filter(|until| *until > now).min()
     }
 
     fn expire(&mut self, now: Instant) {
@@ -346,6 +346,9 @@ mod tests {
         let (mut rules, now) = (Rules::default(), Instant::now());
         rules.add(Rule::new(Select::all(), conflict()).lasts(Duration::from_secs(5)), now);
         assert!(rules.decide(&patch("a", "j"), now).fault.is_some());
+        let end = rules.next_end(now).unwrap();
+        assert_eq!(end, now + Duration::from_secs(5));
+        assert_eq!(rules.next_end(end), None, "nobody waits for what has been, though nobody asked since");
         assert!(rules.decide(&patch("a", "j"), now + Duration::from_secs(6)).fault.is_none());
     }
 

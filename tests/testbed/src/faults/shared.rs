@@ -67,7 +67,7 @@ impl Shared {
                 if holds(&mut state) {
                     return;
                 }
-                state.rules.next_end()
+                state.rules.next_end(Instant::now())
             };
             // The sender lives in self.
             match next_end {
