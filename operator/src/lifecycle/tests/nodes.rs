@@ -20,9 +20,9 @@ fn a_silent_node_is_waited_for_until_its_death_is_proven() {
     assert_eq!(world.writes, writes);
     // When 15 minutes have passed, then the status says so once, and no action follows.
     world.wait(1);
-    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Running, "NodeSilent"));
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Running, "NodeNotReady"));
     let condition = world.condition("Running");
-    assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("Unknown", "NodeSilent"));
+    assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("Unknown", "NodeNotReady"));
     world.wait(10_000);
     assert_eq!((world.phase(), world.writes, world.deleted.len()), (Phase::Running, writes + 1, 0));
     // When the Node is deleted, then the attempt has ended.
@@ -94,7 +94,7 @@ fn with_restart_a_job_goes_on_elsewhere_while_the_silent_node_keeps_its_gpus() {
     world.wait(900);
     assert_eq!(
         (world.phase(), world.last()),
-        (Phase::Pending, (Outcome::ClusterFailure, "NodeSilent".into()))
+        (Phase::Pending, (Outcome::ClusterFailure, "NodeNotReady".into()))
     );
     // The old pod is deleted for when the node returns; until then it counts.
     assert!(world.pods["bert-1-0"].metadata.deletion_timestamp.is_some());
@@ -110,7 +110,7 @@ fn with_restart_an_exclusive_checkpoint_still_waits_for_proof() {
     world.now = 100;
     world.silence("n1");
     world.wait(5000);
-    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Running, "NodeSilent"));
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Running, "NodeNotReady"));
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn a_stop_on_a_silent_node_does_not_end_by_itself() {
     world.now = 100;
     world.silence("n1");
     world.edit(json!({"suspend": true})).wait(5000);
-    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Stopping, "NodeSilent"));
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Stopping, "NodeNotReady"));
     assert!(matches!(world.claim, Some(crate::lifecycle::Claim::Stopping { gone_by: None, .. })));
     world.nodes.remove("n1");
     world.settle();
@@ -151,7 +151,7 @@ fn a_start_that_waits_for_a_pod_on_a_silent_node_goes_on_when_that_pod_is_given_
         "spec": {"nodeName": "n4", "containers": [{"name": "train"}]}}));
     world.pods.get_mut("bert-9-0").unwrap().status.phase = "Running".into();
     world.wait(30).plan_run(&["n2"], 1);
-    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Starting, "WaitingForRoom"));
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Starting, "WaitingForRelease"));
     // Then it is requeued for the instant of giving up and creates its pods.
     assert_eq!(world.next, Some(at(220)));
     world.now = 220;
