@@ -65,7 +65,7 @@ impl Belief {
     }
 
     /// Whether an epoch on this type would give new information.
-    pub fn curious(&self, kind: &GpuType) -> bool {
+    pub fn lacks_measurement(&self, kind: &GpuType) -> bool {
         !self.measured.contains(kind)
     }
 

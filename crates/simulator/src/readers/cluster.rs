@@ -219,8 +219,8 @@ impl ClusterFile {
         let mut features = BTreeMap::new();
         let mut jobs = Vec::new();
         for row in rows {
-            if let Some((job, said)) = self.jobs.job(row, &ground) {
-                features.insert(job.id.clone(), said);
+            if let Some((job, features_of_job)) = self.jobs.job(row, &ground) {
+                features.insert(job.id.clone(), features_of_job);
                 jobs.push(job);
             }
         }
