@@ -79,7 +79,7 @@ pub(super) fn answer(seen: &[Sample], asked: &[Sample]) -> Vec<Prediction> {
     answers.into_iter().flatten().collect()
 }
 
-/// What tells two questions about a family apart: type, GPUs, nodes, and batch and limit as sorted numbers.
+/// What distinguishes two questions about a family: type, GPUs, nodes, and batch and limit as sorted numbers.
 type Place<'a> = (&'a str, u32, u32, Option<u64>, Option<u64>);
 
 fn place(sample: &Sample) -> Place<'_> {

@@ -5,7 +5,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A pod as GpuNodes name it: `namespace/name`. The kubelet tells an agent no UIDs, and an agent may not read pods.
+/// A pod as GpuNodes name it: `namespace/name`. The kubelet gives an agent no UIDs, and an agent may not read pods.
 pub fn pod_name(namespace: &str, name: &str) -> String {
     format!("{namespace}/{name}")
 }
@@ -149,7 +149,7 @@ pub struct ReleasedEnergy {
     #[serde(default)]
     #[schemars(length(max = 317))]
     pub pod: String,
-    /// When it took the first of them. Two pods of one name are told apart by it.
+    /// When it took the first of them. It distinguishes two pods of one name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
     /// Energy of all GPUs that it held here, J.

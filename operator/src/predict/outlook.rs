@@ -112,8 +112,8 @@ pub fn outlook(
         let timed = p.timed_milli_epochs as f64 / 1_000.0;
         let watched = if timed > 0.0 { timed } else { since_start };
         let epoch = Seconds(p.millis_per_epoch as f64 / 1_000.0);
-        let tells = timed > 0.0 || since_start >= LEAST_UNTIMED;
-        tells.then_some(Pace { epoch, epochs: watched, sigma: PACE_SIGMA })
+        let enough = timed > 0.0 || since_start >= LEAST_UNTIMED;
+        enough.then_some(Pace { epoch, epochs: watched, sigma: PACE_SIGMA })
     });
     // Bound on self-reported progress: the predicted time, if the model is known.
     let bounds = held.filter(|held| held.source != Source::Prior);

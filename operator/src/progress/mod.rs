@@ -90,7 +90,7 @@ struct Deferred {
 }
 
 impl Deferred {
-    fn says_more_than(&self, uid: &str, report: &Report) -> bool {
+    fn exceeds(&self, uid: &str, report: &Report) -> bool {
         self.uid == uid
             && self.report.attempt == report.attempt
             && self.report.claim.milli_percent > report.claim.milli_percent
@@ -250,7 +250,7 @@ impl Progress {
         let due = now.checked_add(wait).unwrap_or(now);
         let deferred = Deferred { uid: uid.to_owned(), report, due };
         let mut later = self.later.lock();
-        if !later.get(key).is_some_and(|held| held.says_more_than(uid, &report)) {
+        if !later.get(key).is_some_and(|held| held.exceeds(uid, &report)) {
             later.insert(key.clone(), deferred);
         }
     }
@@ -258,7 +258,7 @@ impl Progress {
     /// After a write, drops a deferred report that adds nothing.
     fn forget(&self, key: &ObjectKey, uid: &str, written: &Report) {
         let mut later = self.later.lock();
-        if later.get(key).is_some_and(|held| !held.says_more_than(uid, written)) {
+        if later.get(key).is_some_and(|held| !held.exceeds(uid, written)) {
             later.remove(key);
         }
     }

@@ -68,6 +68,25 @@ fn a_node_that_comes_back_with_its_pod_loses_nothing() {
 }
 
 #[test]
+fn a_reason_that_an_earlier_release_wrote_is_cleared_when_the_node_is_back() {
+    let mut world = World::running(json!({}), &["n1"], 1);
+    world.now = 100;
+    world.silence("n1");
+    world.wait(1000);
+    // Given the status as it was before the reason got its present name.
+    let status = world.job.status.as_mut().unwrap();
+    assert_eq!(status.reason.replace("NodeSilent".into()).as_deref(), Some("NodeNotReady"));
+    let writes = world.writes;
+    world.wait(1);
+    assert_eq!((world.reason().as_str(), world.writes), ("NodeNotReady", writes + 1));
+    world.job.status.as_mut().unwrap().reason = Some("NodeSilent".into());
+    let fact = world.nodes.get_mut("n1").unwrap();
+    (fact.ready, fact.ready_changed) = (true, Some(at(1100)));
+    world.settle();
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Running, ""));
+}
+
+#[test]
 fn a_failure_during_which_the_node_was_not_ready_is_the_clusters() {
     let mut world = World::running(json!({}), &["n1"], 1);
     world.now = 100;

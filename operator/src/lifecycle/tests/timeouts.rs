@@ -215,9 +215,9 @@ fn the_object_goes_its_time_after_the_end() {
     let mut world = World::running(json!({"ttlSecondsAfterFinished": 100}), &["n1"], 1);
     world.now = 50;
     world.exit("bert-1-0", 0, "");
-    assert_eq!((world.drop_job_state, world.next), (false, Some(at(150))));
+    assert_eq!((world.job_deleted, world.next), (false, Some(at(150))));
     world.wait(100);
-    assert!(world.drop_job_state);
+    assert!(world.job_deleted);
 }
 
 #[test]

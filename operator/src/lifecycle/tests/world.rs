@@ -49,7 +49,7 @@ pub struct World {
     pub events: Vec<EventNote>,
     pub learned: Vec<ProfileUpdate>,
     pub deleted: Vec<(String, DeleteReason)>,
-    pub drop_job_state: bool,
+    pub job_deleted: bool,
     /// Reports up to this instant may be lost.
     pub reports_lost: Option<Timestamp>,
     pub next: Option<Timestamp>,
@@ -98,7 +98,7 @@ impl World {
             events: Vec::new(),
             learned: Vec::new(),
             deleted: Vec::new(),
-            drop_job_state: false,
+            job_deleted: false,
             reports_lost: None,
             next: None,
             claim: None,
@@ -264,8 +264,8 @@ impl World {
             }
             Action::DeleteJob { uid } => {
                 assert_eq!(self.job.metadata.uid.as_ref(), Some(&uid));
-                let news = !self.drop_job_state;
-                self.drop_job_state = true;
+                let news = !self.job_deleted;
+                self.job_deleted = true;
                 news
             }
         }
