@@ -8,7 +8,7 @@ use andreas_api::{EnergyPolicy, TrainingProfile};
 use andreas_cli::stdio::Session;
 use andreas_extender::wire::{ExtenderArgs, ExtenderBindingArgs};
 use andreas_node_agent::setter::record::Record;
-use andreas_node_agent::setting::{SettingsResponse, SettingsRequest};
+use andreas_node_agent::setting::{SettingsRequest, SettingsResponse};
 use andreas_operator::index::quantity;
 use andreas_operator::progress::wire::ReportBody;
 use andreas_podresources::messages::{AllocatableResourcesResponse, ListPodResourcesResponse};

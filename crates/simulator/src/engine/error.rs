@@ -112,8 +112,7 @@ mod tests {
         let error = PredictionError { mape: 0.24, ..PredictionError::default() };
         let mut rng = ChaCha8Rng::seed_from_u64(3);
         let sigma = error.sigma();
-        let mean =
-            (0..100_000).map(|_| (libm::exp(sigma * normal(&mut rng)) - 1.0).abs()).sum::<f64>() / 1e5;
+        let mean = (0..100_000).map(|_| (libm::exp(sigma * normal(&mut rng)) - 1.0).abs()).sum::<f64>() / 1e5;
         assert!((mean - 0.24).abs() < 0.004, "{mean}");
     }
 }

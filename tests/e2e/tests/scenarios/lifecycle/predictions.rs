@@ -64,7 +64,8 @@ async fn two_epochs_after_its_start_a_run_that_takes_twice_as_long_as_its_user_s
         ensure!(seen.source == "Observed", "{seen:?}");
         // another plan was asked for at once,
         let metrics = scrape::text(c.operators.first().context("an operator")?.admin).await?;
-        let asked = metrics.lines().find_map(|line| line.strip_prefix("andreas_prediction_deviations_total "));
+        let asked =
+            metrics.lines().find_map(|line| line.strip_prefix("andreas_prediction_deviations_total "));
         ensure!(asked.is_some_and(|count| count.parse::<f64>().is_ok_and(|count| count >= 1.0)), "{asked:?}");
         // and in the end the end was right, within a tenth of what was left, and the first forecast was not
         c.observer
