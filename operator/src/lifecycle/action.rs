@@ -63,7 +63,7 @@ pub enum Action {
         /// The request's instant in milliseconds: it only grows and gives the request's age.
         value: i64,
     },
-    /// Validate a worker by a server-side dry run and report the [`DryRunResult`](super::Verdict).
+    /// Validate a worker by a server-side dry run and report the [`DryRunResult`](super::DryRunResult).
     DryRun {
         /// GPUs of the worker.
         gpus: i32,
