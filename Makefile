@@ -102,8 +102,8 @@ bench-build: control-plane
 
 .PHONY: bench
 bench bench-quick: export ANDREAS_BIN_DIR := $(CURDIR)/target/small
-bench: bench-build ## Every benchmark at full size on an otherwise idle machine, into docs/benchmarks.md (one alone: BENCH_ARGS=bind)
-	$(CARGO) run -q --release --locked --bin bench -- $(BENCH_ARGS) --markdown docs/benchmarks.md --json target/bench.json
+bench: bench-build ## Every benchmark at full size on an otherwise idle machine, into docs/lab/benchmarks.md (one alone: BENCH_ARGS=bind)
+	$(CARGO) run -q --release --locked --bin bench -- $(BENCH_ARGS) --markdown docs/lab/benchmarks.md --json target/bench.json
 
 .PHONY: bench-quick
 bench-quick: bench-build ## A row for every benchmark at reduced size, to the terminal: finds mistakes, gives no figures

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nvidia_ml::Fault;
 use parking_lot::Mutex;
-use proptest::prelude::RngCore;
+use proptest::prelude::Rng;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use rustix::process::Signal;
 use serde_json::json;

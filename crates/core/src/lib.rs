@@ -4,7 +4,7 @@
 //! ([`JobId`], [`NodeName`], [`GpuType`], ...), a job's [`Configuration`], and step functions of time
 //! ([`Steps`]): tariffs and power budgets.
 //!
-//! **Use**: the crate has no inputs. The planner, predictor, simulator and custom resources use these types
+//! **Use**: the crate has no inputs. The planner, predictor, simulator and operator use these types
 //! in their APIs. No bare `f64` crosses a crate boundary, and a watt cannot be added to a second. Conversions
 //! (kWh to joules, PUE) happen only here.
 //!

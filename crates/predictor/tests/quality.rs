@@ -1,5 +1,5 @@
 //! How far off on published measurements, as bounds: a change that makes predictions worse is red. The bounds are what was measured
-//! with a quarter to spare; `kubectl-andreas profile evaluate` prints the figures, `docs/benchmarks.md` has them.
+//! with a quarter to spare; `kubectl-andreas profile evaluate` prints the figures, `docs/lab/predictor.md` has them.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;

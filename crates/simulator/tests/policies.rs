@@ -1,6 +1,6 @@
 //! Other systems' policies against what their authors published: orderings and figures, on traces and tables of the same authors.
 //!
-//! What deviates, and by how much, is in `docs/results.md`.
+//! What deviates, and by how much, is in `docs/lab/results.md`.
 
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]

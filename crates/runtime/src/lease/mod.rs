@@ -65,7 +65,7 @@ impl LeaseConfig {
     }
 
     /// # Errors
-    /// Unless `1 s <= retry < renew_deadline < duration` and the identity is set.
+    /// Unless `0.1 s <= retry < renew_deadline < duration` and the identity is set.
     pub fn validate(&self) -> Result<(), LeaseError> {
         let ordered = self.retry < self.renew_deadline && self.renew_deadline < self.duration;
         let sized = self.retry >= Duration::from_millis(100) && self.duration >= Duration::from_secs(1);

@@ -302,7 +302,7 @@ fn the_same_families_give_the_same_model_in_whatever_order_they_came() {
     assert_eq!(forth, rows_of(&back));
 }
 
-/// Duration of a fit, for `docs/benchmarks.md`: run it with `--release -- --ignored --nocapture`.
+/// Duration of a fit, for `docs/predictor.md`: run it with `--release -- --ignored --nocapture`.
 #[test]
 #[ignore = "prints times, which say nothing on a busy machine"]
 fn how_long_a_fit_takes() {
