@@ -45,7 +45,7 @@ fn a_refused_template_waits_with_the_servers_words_and_is_tried_ever_more_seldom
     let mut world = World::new(json!({}));
     let words =
         "pods \"bert-1-0\" is forbidden: violates PodSecurity \"restricted:latest\": hostPath volumes";
-    world.dry_run = Some((Reason::TemplateRejected, words.into()));
+    world.server_refuses = Some((Reason::TemplateRejected, words.into()));
     world.settle();
     assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "TemplateRejected"));
     assert_eq!(world.condition("TemplateAccepted").status, "False");
@@ -66,7 +66,7 @@ fn a_refused_template_waits_with_the_servers_words_and_is_tried_ever_more_seldom
     assert_eq!(pauses[10..], [300, 300]);
     assert_eq!(world.events.iter().filter(|e| e.reason == Reason::TemplateRejected).count(), 1);
     // When the missing object exists, then it continues.
-    world.dry_run = None;
+    world.server_refuses = None;
     let due = world.next.unwrap().as_second() - at(world.now).as_second();
     world.wait(due);
     assert_eq!(
@@ -78,7 +78,7 @@ fn a_refused_template_waits_with_the_servers_words_and_is_tried_ever_more_seldom
 #[test]
 fn a_refused_template_stays_refused_over_a_restart_until_it_has_been_tried() {
     let mut world = World::new(json!({}));
-    world.dry_run = Some((Reason::TemplateRejected, "no".into()));
+    world.server_refuses = Some((Reason::TemplateRejected, "no".into()));
     world.settle();
     world.dry_run = None;
     let step = world.preview();
@@ -90,7 +90,7 @@ fn a_refused_template_stays_refused_over_a_restart_until_it_has_been_tried() {
 fn a_worker_beyond_the_quota_is_said_and_still_planned() {
     let mut world = World::new(json!({"gpus": {"max": 8}}));
     let words = "exceeded quota: gpus, requested: requests.nvidia.com/gpu=8, used: 0, limited: 4";
-    world.dry_run = Some((Reason::QuotaExceeded, words.into()));
+    world.server_refuses = Some((Reason::QuotaExceeded, words.into()));
     world.settle();
     assert_eq!(
         (world.reason().as_str(), world.condition("Scheduled").message.as_str()),

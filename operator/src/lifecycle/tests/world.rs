@@ -35,7 +35,7 @@ pub struct World {
     /// When the namespace's rules changed.
     pub rules_changed: Option<i64>,
     /// The server's answer to a dry run.
-    pub dry_run: Option<(Reason, String)>,
+    pub server_refuses: Option<(Reason, String)>,
     /// The server's answer to the next creation.
     pub create: Option<CreationOutcome>,
     /// Pods from this index on are not created; the server answers with this text, which is no verdict.
@@ -86,7 +86,7 @@ impl World {
             single_node_claim: None,
             dry_run: None,
             rules_changed: None,
-            dry_run: None,
+            server_refuses: None,
             create: None,
             unmade: None,
             forecast: None,
@@ -253,7 +253,7 @@ impl World {
             }
             Action::DryRun { gpus, .. } => {
                 self.dry_runs += 1;
-                let (at, refusal) = (at(self.now), self.dry_run.clone());
+                let (at, refusal) = (at(self.now), self.server_refuses.clone());
                 self.dry_run = Some(DryRunResult { gpus, at, refusal, admitted: None });
                 true
             }
