@@ -7,7 +7,7 @@ use clap::Parser;
 fn main() -> ExitCode {
     match andreas_cli::run(andreas_cli::Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read our output has gone: nothing is left to say, and to nobody.
+        // The reader of our output has closed it: nothing is left to print.
         Err(error) if andreas_cli::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");

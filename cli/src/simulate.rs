@@ -256,7 +256,7 @@ fn setups(args: &SimulateArgs) -> Vec<Setup> {
     setups
 }
 
-/// What tells a variant from the others.
+/// What distinguishes a variant from the others.
 fn label(mape: f64, corrected: bool, known: Known, several: bool) -> String {
     let mut words = Vec::new();
     if mape > 0.0 {

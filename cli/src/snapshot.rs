@@ -162,11 +162,11 @@ fn through(args: &SnapshotArgs, pod: &str, token: &str) -> Result<Vec<u8>> {
     let mut line = String::new();
     output.read_line(&mut line)?;
     let Some(address) = line.split_whitespace().find(|word| word.starts_with("127.0.0.1:")) else {
-        let mut said = String::new();
+        let mut message = String::new();
         if let Some(mut stderr) = forward.0.stderr.take() {
-            io::Read::read_to_string(&mut stderr, &mut said)?;
+            io::Read::read_to_string(&mut stderr, &mut message)?;
         }
-        bail!("kubectl port-forward: {}{}", line.trim(), said.trim());
+        bail!("kubectl port-forward: {}{}", line.trim(), message.trim());
     };
     // The tunnel ends in that pod: the API server has authenticated both ends of it. Its certificate names the Service, which is not
     // what is asked here, and the token is good for nothing but these pages.

@@ -18,7 +18,7 @@ use crate::wire::{ExtenderBindingArgs, PodView};
 
 /// Maximum concurrent live reads. They are rare: only when a pod arrives before the watch shows its
 /// allocation.
-const LOOKS: usize = 8;
+const MAX_LIVE_READS: usize = 8;
 
 /// Why a request to the API server failed. kube-scheduler retries.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +40,7 @@ pub enum ClusterError {
     Name(String),
     /// The pod is gone, or another pod has its name.
     #[error("the pod does not exist any more")]
-    PodGone,
+    PodNotFound,
     /// It is already bound to another node.
     #[error("the pod is bound to {0} already")]
     BoundElsewhere(String),
@@ -53,14 +53,14 @@ pub enum ClusterError {
 #[derive(Clone)]
 pub struct Cluster {
     client: Client,
-    looks: Arc<Semaphore>,
+    live_reads: Arc<Semaphore>,
 }
 
 impl Cluster {
     /// Wraps a client whose requests have their own timeouts.
     #[must_use]
     pub fn new(client: Client) -> Self {
-        Self { client, looks: Arc::new(Semaphore::new(LOOKS)) }
+        Self { client, live_reads: Arc::new(Semaphore::new(MAX_LIVE_READS)) }
     }
 
     /// Reads a member's TrainingJob live; `None` if there is none with that name and UID.
@@ -69,7 +69,7 @@ impl Cluster {
     /// When there is no response in time.
     pub async fn job(&self, member: &Member, within: Duration) -> Result<Option<Job>, ClusterError> {
         names([&member.namespace, &member.job_name])?;
-        let _one = self.looks.try_acquire().map_err(|_| ClusterError::Busy)?;
+        let _one = self.live_reads.try_acquire().map_err(|_| ClusterError::Busy)?;
         let jobs: Api<AllocatedJob> = Api::namespaced(self.client.clone(), &member.namespace);
         let found =
             timeout(within, jobs.get_opt(&member.job_name)).await.map_err(|_| ClusterError::Late(within))?;
@@ -80,17 +80,21 @@ impl Cluster {
     /// Reads a pod live.
     ///
     /// # Errors
-    /// [`ClusterError::PodGone`] if it does not exist or has another UID; otherwise when there is no
+    /// [`ClusterError::PodNotFound`] if it does not exist or has another UID; otherwise when there is no
     /// response.
     pub async fn pod(&self, args: &ExtenderBindingArgs) -> Result<PodView, ClusterError> {
         names([&args.pod_namespace, &args.pod_name])?;
         let request = pods(args).get(&args.pod_name, &GetParams::default()).map_err(invalid)?;
         let pod: PodView = match self.client.request(request).await {
             Ok(pod) => pod,
-            Err(kube::Error::Api(status)) if status.code == 404 => return Err(ClusterError::PodGone),
+            Err(kube::Error::Api(status)) if status.code == 404 => return Err(ClusterError::PodNotFound),
             Err(error) => return Err(ClusterError::Api(error.into())),
         };
-        if pod.metadata.uid.as_deref() == Some(&args.pod_uid) { Ok(pod) } else { Err(ClusterError::PodGone) }
+        if pod.metadata.uid.as_deref() == Some(&args.pod_uid) {
+            Ok(pod)
+        } else {
+            Err(ClusterError::PodNotFound)
+        }
     }
 
     /// Binds a pod; for a member, with its allocation's generation as annotation. The API server writes node
@@ -110,7 +114,7 @@ impl Cluster {
             .map_err(invalid)?;
         match self.client.request_text(request).await {
             Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if status.code == 404 => Err(ClusterError::PodGone),
+            Err(kube::Error::Api(status)) if status.code == 404 => Err(ClusterError::PodNotFound),
             Err(kube::Error::Api(status)) if status.code == 409 => {
                 self.bound_where(args, status.message.clone()).await
             }

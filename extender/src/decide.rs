@@ -13,7 +13,7 @@ const OWNER_KIND: &str = "TrainingJob";
 
 /// Ownership of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Whose {
+pub enum Ownership {
     /// Not managed by ANDREAS; passes unchanged.
     Foreign,
     /// A member of a TrainingJob's gang.
@@ -110,7 +110,7 @@ impl Refusal {
 
 /// Reads a pod's ownership. A member needs label **and** controller; admission policies protect both.
 #[must_use]
-pub fn whose(pod: &ObjectMeta) -> Whose {
+pub fn ownership(pod: &ObjectMeta) -> Ownership {
     let labels = pod.labels.as_ref();
     let label = |name: &'static str| labels.and_then(|labels| labels.get(name));
     let owners = pod.owner_references.as_deref().unwrap_or_default();
@@ -118,9 +118,9 @@ pub fn whose(pod: &ObjectMeta) -> Whose {
     let owner = owners.iter().find(|owner| {
         owner.controller == Some(true) && owner.kind == OWNER_KIND && group(&owner.api_version)
     });
-    let (Some(uid), Some(owner)) = (label(LABEL_JOB_UID), owner) else { return Whose::Foreign };
+    let (Some(uid), Some(owner)) = (label(LABEL_JOB_UID), owner) else { return Ownership::Foreign };
     if uid.is_empty() || owner.uid != *uid {
-        return Whose::Foreign;
+        return Ownership::Foreign;
     }
     let number = |name| label(name).and_then(|text| text.parse::<i64>().ok()).ok_or(Refusal::Label(name));
     let read = || {
@@ -138,8 +138,8 @@ pub fn whose(pod: &ObjectMeta) -> Whose {
         })
     };
     match read() {
-        Ok(member) => Whose::Ours(member),
-        Err(refusal) => Whose::Malformed(refusal),
+        Ok(member) => Ownership::Ours(member),
+        Err(refusal) => Ownership::Malformed(refusal),
     }
 }
 

@@ -76,25 +76,25 @@ impl Jobs {
     }
 
     /// Stores a job from the watch, unless a newer version is known from a live read.
-    pub fn learn(&mut self, job: Job) {
+    pub fn apply_newer(&mut self, job: Job) {
         if self.by_uid.get(&job.uid).is_some_and(|known| is_older(&job.version, &known.version)) {
             return;
         }
-        self.believe(job);
+        self.store(job);
     }
 
     /// Stores a job from a live read; `before` is the version known when the read started. An even older
     /// version also replaces the known one: the API server itself was restored to an older state.
-    pub fn look(&mut self, job: Job, before: Option<&str>) {
+    pub fn apply_live_read(&mut self, job: Job, before: Option<&str>) {
         if before.is_some_and(|before| is_older(&job.version, before)) {
             tracing::warn!(job = job.name, namespace = job.namespace, "the API server went back in time");
-            self.believe(job);
+            self.store(job);
         } else {
-            self.learn(job);
+            self.apply_newer(job);
         }
     }
 
-    fn believe(&mut self, job: Job) {
+    fn store(&mut self, job: Job) {
         let key = ObjectKey { namespace: job.namespace.clone(), name: job.name.clone() };
         if let Some(before) = self.uid_of.insert(key, job.uid.clone())
             && before != job.uid
@@ -119,7 +119,7 @@ impl Index<AllocatedJob> for Jobs {
     }
 
     fn apply(&mut self, object: AllocatedJob) {
-        self.learn(object.into());
+        self.apply_newer(object.into());
     }
 
     fn delete(&mut self, key: &ObjectKey, last: Option<AllocatedJob>) {
@@ -164,20 +164,20 @@ mod tests {
     }
 
     #[test]
-    fn a_late_watch_event_does_not_undo_a_live_look() {
+    fn a_late_watch_event_does_not_undo_a_live_read() {
         let mut jobs = Jobs::default();
-        jobs.learn(job("a", "u", "100", 2));
-        jobs.learn(job("a", "u", "99", 1));
+        jobs.apply_newer(job("a", "u", "100", 2));
+        jobs.apply_newer(job("a", "u", "99", 1));
         assert_eq!(generation(&jobs, "u"), Some(2));
-        jobs.learn(job("a", "u", "101", 3));
+        jobs.apply_newer(job("a", "u", "101", 3));
         assert_eq!(generation(&jobs, "u"), Some(3));
     }
 
     #[test]
     fn a_name_used_again_forgets_the_first_job_and_its_late_deletion_spares_the_second() {
         let mut jobs = Jobs::default();
-        jobs.learn(job("a", "first", "1", 1));
-        jobs.learn(job("a", "second", "5", 1));
+        jobs.apply_newer(job("a", "first", "1", 1));
+        jobs.apply_newer(job("a", "second", "5", 1));
         assert!(jobs.get("first").is_none());
         let metadata = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
             uid: Some("first".into()),
@@ -190,24 +190,24 @@ mod tests {
     }
 
     #[test]
-    fn a_restored_server_is_believed_in_a_list_and_in_a_live_look() {
+    fn a_restored_server_is_believed_in_a_list_and_in_a_live_read() {
         let mut jobs = Jobs::default();
-        jobs.learn(job("a", "u", "900", 5));
-        jobs.look(job("a", "u", "899", 4), None);
-        assert_eq!(generation(&jobs, "u"), Some(5), "a look that began before the watch's news");
-        jobs.look(job("a", "u", "300", 3), Some("900"));
+        jobs.apply_newer(job("a", "u", "900", 5));
+        jobs.apply_live_read(job("a", "u", "899", 4), None);
+        assert_eq!(generation(&jobs, "u"), Some(5), "a read that began before the watch's news");
+        jobs.apply_live_read(job("a", "u", "300", 3), Some("900"));
         assert_eq!(generation(&jobs, "u"), Some(3));
-        jobs.learn(job("a", "u", "901", 6));
+        jobs.apply_newer(job("a", "u", "901", 6));
         jobs.rewound();
-        jobs.learn(job("a", "u", "310", 4));
+        jobs.apply_newer(job("a", "u", "310", 4));
         assert_eq!(generation(&jobs, "u"), Some(4));
     }
 
     #[test]
     fn a_new_list_forgets_what_is_not_in_it() {
         let mut jobs = Jobs::default();
-        jobs.learn(job("a", "1", "1", 1));
-        jobs.learn(job("b", "2", "2", 1));
+        jobs.apply_newer(job("a", "1", "1", 1));
+        jobs.apply_newer(job("b", "2", "2", 1));
         jobs.reset(&HashSet::from([key("b")]));
         assert_eq!((jobs.get("1").is_some(), jobs.get("2").is_some(), jobs.len()), (false, true, 1));
     }

@@ -7,7 +7,7 @@
 //! | [`wire`] | messages of kube-scheduler, in Go's spelling |
 //! | [`decide`] | pod ownership and allowed node: pure, no I/O |
 //! | [`jobs`] | cache of all TrainingJobs' allocations, fed by one watch |
-//! | [`seen`] | cache of pods seen by filter, so that bind need not read them |
+//! | [`pod_cache`] | cache of pods seen by filter, so that bind need not read them |
 //! | [`cluster`] | requests to the API server: one live read, one Binding |
 //! | [`certificates`] | certificates of the pod (extender and kube-scheduler), with an overlap on renewal |
 //! | [`verbs`] | filter, prioritize and bind, built from the modules above |
@@ -29,8 +29,8 @@ pub mod cluster;
 pub mod decide;
 pub mod jobs;
 pub mod metrics;
+pub mod pod_cache;
 pub mod routes;
-pub mod seen;
 pub mod verbs;
 pub mod wire;
 

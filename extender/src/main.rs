@@ -187,7 +187,7 @@ async fn keep_renewed(
     metrics: CertificateMetrics,
     shutdown: CancellationToken,
 ) {
-    let every = certificates.lives.look_every(RELOAD_EVERY);
+    let every = certificates.lives.check_every(RELOAD_EVERY);
     while !shutdown.is_cancelled() {
         let renewed = certificates.renew(Timestamp::now(), false).map_err(anyhow::Error::from);
         let taken = renewed.and_then(|pem| {

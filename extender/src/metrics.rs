@@ -24,8 +24,8 @@ const REFUSALS: Metric = Metric::counter(
     &["reason"],
     "Pods of TrainingJobs that were refused, by reason",
 );
-const LOOKS: Metric =
-    Metric::counter("andreas_extender_live_looks_total", &["result"], "Reads past the cache, by result");
+const LIVE_READS: Metric =
+    Metric::counter("andreas_extender_live_reads_total", &["result"], "Reads past the cache, by result");
 const IN_FLIGHT: Metric =
     Metric::gauge("andreas_extender_binds_in_flight", &[], "Bindings on their way to the API server");
 const WAITING: Metric =
@@ -40,8 +40,13 @@ const READY: Metric = Metric::gauge(
 /// All metrics of the extender.
 #[must_use]
 pub fn all() -> Vec<Metric> {
-    [&[REQUESTS, SECONDS, REFUSALS, LOOKS, IN_FLIGHT, WAITING, JOBS, READY], WATCHES, CERTIFICATES, PROCESS]
-        .concat()
+    [
+        &[REQUESTS, SECONDS, REFUSALS, LIVE_READS, IN_FLIGHT, WAITING, JOBS, READY],
+        WATCHES,
+        CERTIFICATES,
+        PROCESS,
+    ]
+    .concat()
 }
 
 /// The extender verbs of kube-scheduler.
@@ -100,7 +105,7 @@ pub struct Metrics {
     requests: Family<Request, Counter>,
     seconds: Family<VerbLabel, Histogram, fn() -> Histogram>,
     refusals: Family<Reason, Counter>,
-    looks: Family<Result, Counter>,
+    live_reads: Family<Result, Counter>,
     /// Bindings in flight to the API server.
     pub binds_in_flight: Gauge,
     /// Bind calls waiting for a slot.
@@ -144,7 +149,7 @@ impl Metrics {
             requests: Family::default(),
             seconds: Family::new_with_constructor(buckets as fn() -> Histogram),
             refusals: Family::default(),
-            looks: Family::default(),
+            live_reads: Family::default(),
             binds_in_flight: Gauge::default(),
             binds_waiting: Gauge::default(),
             jobs: Gauge::default(),
@@ -160,7 +165,7 @@ impl Metrics {
         REQUESTS.register(registry, this.requests.clone());
         SECONDS.register(registry, this.seconds.clone());
         REFUSALS.register(registry, this.refusals.clone());
-        LOOKS.register(registry, this.looks.clone());
+        LIVE_READS.register(registry, this.live_reads.clone());
         IN_FLIGHT.register(registry, this.binds_in_flight.clone());
         WAITING.register(registry, this.binds_waiting.clone());
         JOBS.register(registry, this.jobs.clone());
@@ -182,8 +187,8 @@ impl Metrics {
     }
 
     /// Counts a live read.
-    pub fn looked(&self, result: &'static str) {
-        self.looks.get_or_create(&Result { result }).inc();
+    pub fn live_read(&self, result: &'static str) {
+        self.live_reads.get_or_create(&Result { result }).inc();
     }
 }
 
@@ -198,7 +203,7 @@ mod tests {
         let metrics = Metrics::register(&mut registry);
         metrics.answered(Verb::Filter, Outcome::Refused, Duration::from_millis(1));
         metrics.refused("node");
-        metrics.looked("found");
+        metrics.live_read("found");
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         let elsewhere = [WATCHES, CERTIFICATES].concat();

@@ -8,10 +8,10 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::cluster::{Cluster, ClusterError};
-use crate::decide::{Member, Refusal, Whose, may_be_behind, place, whose};
+use crate::decide::{Member, Ownership, Refusal, may_be_behind, ownership, place};
 use crate::jobs::Jobs;
 use crate::metrics::{Metrics, Outcome};
-use crate::seen::Seen;
+use crate::pod_cache::PodCache;
 use crate::wire::{
     ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, ExtenderFilterResult, HostPriority, NodeList,
 };
@@ -25,7 +25,7 @@ const REMEMBERED: usize = 8192;
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Timeout of the live read in a filter or prioritize call.
-    pub look_within: Duration,
+    pub read_within: Duration,
     /// Timeout of a bind call, waiting included. Shorter than kube-scheduler's timeout, so that it gets a
     /// response.
     pub bind_within: Duration,
@@ -36,16 +36,16 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { look_within: Duration::from_millis(80), bind_within: Duration::from_millis(4500), binds: 24 }
+        Self { read_within: Duration::from_millis(80), bind_within: Duration::from_millis(4500), binds: 24 }
     }
 }
 
 /// State of the extender.
 pub struct Extender {
     jobs: Arc<Mutex<Jobs>>,
-    seen: Mutex<Seen>,
+    pods: Mutex<PodCache>,
     cluster: Cluster,
-    turns: Semaphore,
+    bind_permits: Semaphore,
     config: Config,
     /// Metrics, shared with the routes.
     pub metrics: Metrics,
@@ -87,16 +87,16 @@ impl Extender {
     /// Creates an extender that answers from `jobs`, which a watch fills.
     #[must_use]
     pub fn new(jobs: Arc<Mutex<Jobs>>, cluster: Cluster, config: Config, metrics: Metrics) -> Self {
-        let seen = Mutex::new(Seen::new(REMEMBERED));
-        Self { jobs, seen, cluster, turns: Semaphore::new(config.binds.max(1)), config, metrics }
+        let pods = Mutex::new(PodCache::new(REMEMBERED));
+        Self { jobs, pods, cluster, bind_permits: Semaphore::new(config.binds.max(1)), config, metrics }
     }
 
     /// Filters the nodes of a call: all remain for other pods, at most one for a member. Changes nothing.
     pub async fn filter(&self, args: ExtenderArgs) -> (ExtenderFilterResult, Outcome) {
-        let whose = whose(&args.pod.metadata);
-        self.seen.lock().remember(args.pod.metadata.uid.as_deref().unwrap_or_default(), whose.clone());
-        let placed = match whose {
-            Whose::Foreign => {
+        let ownership = ownership(&args.pod.metadata);
+        self.pods.lock().remember(args.pod.metadata.uid.as_deref().unwrap_or_default(), ownership.clone());
+        let placed = match ownership {
+            Ownership::Foreign => {
                 let result = ExtenderFilterResult {
                     node_names: args.node_names,
                     nodes: args.nodes,
@@ -104,8 +104,8 @@ impl Extender {
                 };
                 return (result, Outcome::Foreign);
             }
-            Whose::Malformed(refusal) => Err(Failure::Refused(refusal)),
-            Whose::Ours(member) => self.placed(&member).await.and_then(|node| {
+            Ownership::Malformed(refusal) => Err(Failure::Refused(refusal)),
+            Ownership::Ours(member) => self.placed(&member).await.and_then(|node| {
                 if args.names().contains(&node) {
                     Ok(node)
                 } else {
@@ -122,10 +122,10 @@ impl Extender {
     /// Scores the nodes of a call: maximum for a member's node, 0 for all others. kube-scheduler only asks if
     /// several nodes remain, which never happens for a member.
     pub async fn prioritize(&self, args: ExtenderArgs) -> (Vec<HostPriority>, Outcome) {
-        let (target, outcome) = match whose(&args.pod.metadata) {
-            Whose::Foreign => (None, Outcome::Foreign),
-            Whose::Malformed(_) => (None, Outcome::Refused),
-            Whose::Ours(member) => match self.placed(&member).await {
+        let (target, outcome) = match ownership(&args.pod.metadata) {
+            Ownership::Foreign => (None, Outcome::Foreign),
+            Ownership::Malformed(_) => (None, Outcome::Refused),
+            Ownership::Ours(member) => match self.placed(&member).await {
                 Ok(node) => (Some(node), Outcome::Accepted),
                 Err(failure) => (None, failure.outcome()),
             },
@@ -139,10 +139,10 @@ impl Extender {
     /// write.
     pub async fn bind(&self, args: ExtenderBindingArgs) -> (ExtenderBindingResult, Outcome) {
         let within = self.config.bind_within;
-        let bound = timeout(within, self.bind_in_turn(&args)).await;
+        let bound = timeout(within, self.bind_limited(&args)).await;
         match bound.unwrap_or(Err(Failure::Unknown(ClusterError::Late(within)))) {
             Ok(outcome) => {
-                self.seen.lock().forget(&args.pod_uid);
+                self.pods.lock().forget(&args.pod_uid);
                 (ExtenderBindingResult::default(), outcome)
             }
             Err(failure) => {
@@ -159,24 +159,24 @@ impl Extender {
         }
     }
 
-    async fn bind_in_turn(&self, args: &ExtenderBindingArgs) -> Result<Outcome, Failure> {
+    async fn bind_limited(&self, args: &ExtenderBindingArgs) -> Result<Outcome, Failure> {
         let _turn = {
             let _waiting = Counted::new(&self.metrics.binds_waiting);
-            self.turns.acquire().await.map_err(|_| ClusterError::Busy)?
+            self.bind_permits.acquire().await.map_err(|_| ClusterError::Busy)?
         };
         let _in_flight = Counted::new(&self.metrics.binds_in_flight);
-        let remembered = self.seen.lock().recall(&args.pod_uid).cloned();
-        let whose = match remembered {
-            Some(whose) => whose,
-            None => whose(&self.cluster.pod(args).await?.metadata),
+        let remembered = self.pods.lock().recall(&args.pod_uid).cloned();
+        let ownership = match remembered {
+            Some(ownership) => ownership,
+            None => ownership(&self.cluster.pod(args).await?.metadata),
         };
-        match whose {
-            Whose::Foreign => {
+        match ownership {
+            Ownership::Foreign => {
                 self.cluster.bind(args, None).await?;
                 Ok(Outcome::Foreign)
             }
-            Whose::Malformed(refusal) => Err(Failure::Refused(refusal)),
-            Whose::Ours(member) => {
+            Ownership::Malformed(refusal) => Err(Failure::Refused(refusal)),
+            Ownership::Ours(member) => {
                 let node = self.placed(&member).await?;
                 if node != args.node {
                     return Err(Failure::Refused(Refusal::Node { generation: member.generation, node }));
@@ -197,15 +197,15 @@ impl Extender {
             }
             known.map(|job| job.version.clone())
         };
-        let looked = self.cluster.job(member, self.config.look_within).await;
-        self.metrics.looked(match &looked {
+        let read = self.cluster.job(member, self.config.read_within).await;
+        self.metrics.live_read(match &read {
             Ok(Some(_)) => "found",
             Ok(None) => "absent",
             Err(_) => "failed",
         });
-        let job = looked?;
+        let job = read?;
         if let Some(job) = &job {
-            self.jobs.lock().look(job.clone(), before.as_deref());
+            self.jobs.lock().apply_live_read(job.clone(), before.as_deref());
         }
         place(member, job.as_ref()).map(str::to_owned).map_err(Failure::Refused)
     }

@@ -212,7 +212,7 @@ async fn bind_checks_again() {
     let answer = bench.ask("/bind", &binding_args(&member_pod(0, 1, 7), "b")).await;
     assert_eq!(answer["Error"], "andreas: allocation 7 places it on a");
     // when: another decision is made between filter and bind
-    bench.jobs.lock().learn(allocated(8, 1, &["c"]));
+    bench.jobs.lock().apply_newer(allocated(8, 1, &["c"]));
     let answer = bench.ask("/bind", &binding_args(&member_pod(0, 1, 7), "a")).await;
     assert_eq!(answer["Error"], "andreas: made for allocation 7, the current one is 8");
     assert!(bench.api.paths().is_empty(), "a refused pod reached the API server");

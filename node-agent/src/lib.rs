@@ -7,13 +7,13 @@
 //! | [`gpu`] | trait of one GPU, its NVML implementation, one thread per GPU with a bounded mailbox |
 //! | [`setting`] | settings of a GPU, and the socket protocol that requests them |
 //! | [`setter`] | privileged helper (CAP_SYS_ADMIN): sets, records original values, restores |
-//! | [`brain`] | unprivileged agent (service account token): observes, decides, reports |
+//! | [`agent`] | unprivileged agent (service account token): observes, decides, reports |
 //! | [`process`] | start and shutdown of both processes |
 //!
 //! # What flows in and out
 //!
 //! ```text
-//!  API server --- GpuNode.spec, EnergyPolicy, the operator's Lease ---> brain --- wanted settings ---> setter --- NVML
+//!  API server --- GpuNode.spec, EnergyPolicy, the operator's Lease ---> agent --- desired settings ---> setter --- NVML
 //!       ^                                                               | ^  (Unix socket, every second)
 //!       +--- GpuNode.status of this node, on changes -------------------+ |
 //!                                          kubelet (PodResources), NVML --+
@@ -35,7 +35,7 @@
 //! Network endpoints other than `/metrics` and the probes; assigning GPUs to pods; savings that no meter
 //! shows.
 
-pub mod brain;
+pub mod agent;
 pub mod gpu;
 pub mod process;
 pub mod setter;

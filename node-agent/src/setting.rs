@@ -38,7 +38,7 @@ impl Setting {
 /// Request of the agent process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Wanted {
+pub struct SettingsRequest {
     /// Desired settings by GPU.
     pub settings: BTreeMap<Uuid, Setting>,
 }
@@ -46,7 +46,7 @@ pub struct Wanted {
 /// Response of the setter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Done {
+pub struct SettingsResponse {
     /// Time to live, ms: settings end if no request arrives for this time.
     pub ttl_ms: u64,
     /// The administrator's lowest power limit, mW; lower ones are refused.

@@ -12,71 +12,71 @@ use proptest::prelude::Rng;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use rustix::process::Signal;
 use serde_json::json;
-use support::{SLACK, Stage, TTL, until};
+use support::{SLACK, TTL, TestNode, until};
 
 const FREE: &str = "GPU-free";
 const HELD: &str = "GPU-held";
 
 /// A node whose one GPU trains under a limit and whose other one rests.
-async fn settled() -> (Stage, support::Process, support::Process) {
-    let stage = Stage::new(&[FREE, HELD]).await;
-    stage.hold("job-1-0", &[HELD]);
-    stage.run(HELD, Some(77));
-    stage.api.order(json!({"wake": 0, "limits": [{"pod": "team/job-1-0", "watts": 250}]}));
-    let (setter, brain) = (stage.setter(), stage.brain());
+async fn settled() -> (TestNode, support::Process, support::Process) {
+    let node = TestNode::new(&[FREE, HELD]).await;
+    node.hold("job-1-0", &[HELD]);
+    node.run(HELD, Some(77));
+    node.api.order(json!({"wake": 0, "limits": [{"pod": "team/job-1-0", "watts": 250}]}));
+    let (setter, agent) = (node.setter(), node.agent());
     until("one rests, one is limited", SLACK, || {
-        stage.gpu(FREE).locked_mhz == Some(210) && stage.gpu(HELD).limit_watts == 250.0
+        node.gpu(FREE).locked_mhz == Some(210) && node.gpu(HELD).limit_watts == 250.0
     })
     .await;
-    (stage, setter, brain)
+    (node, setter, agent)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gpus_rest_are_limited_and_are_awake_before_they_are_needed() {
-    let (stage, _setter, _brain) = settled().await;
+    let (node, _setter, _agent) = settled().await;
     until("the status says so", SLACK, || {
-        stage.api.gpu(FREE) == ("Resting".into(), None)
-            && stage.api.gpu(HELD) == ("Held".into(), Some("team/job-1-0".into()))
-            && stage.api.status()["observedGeneration"] == 2
+        node.api.gpu(FREE) == ("Resting".into(), None)
+            && node.api.gpu(HELD) == ("Held".into(), Some("team/job-1-0".into()))
+            && node.api.status()["observedGeneration"] == 2
     })
     .await;
-    let ready = &stage.api.status()["conditions"][0];
+    let ready = &node.api.status()["conditions"][0];
     assert_eq!((&ready["type"], &ready["status"]), (&json!("Ready"), &json!("True")), "{ready}");
-    assert!(stage.api.status()["emptySince"].is_null());
+    assert!(node.api.status()["emptySince"].is_null());
 
     // Nothing changes: nothing is written, whatever the meters show, and no driver is called to set anything.
-    let (writes, commands) = (stage.api.writes(), stage.gpu(FREE).commands);
+    let (writes, commands) = (node.api.writes(), node.gpu(FREE).commands);
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(stage.api.writes(), writes);
-    assert_eq!(stage.gpu(FREE).commands, commands);
+    assert_eq!(node.api.writes(), writes);
+    assert_eq!(node.gpu(FREE).commands, commands);
 
     // A wake is acknowledged only once the GPU is awake, and it stays so for a while.
     let at_write: Arc<Mutex<Vec<bool>>> = Arc::default();
-    let (seen, sim) = (Arc::clone(&at_write), Arc::clone(&stage.sim));
-    stage.api.on_write(move |status| {
+    let (seen, sim) = (Arc::clone(&at_write), Arc::clone(&node.sim));
+    node.api.on_write(move |status| {
         if status["awake"] == 1 {
             seen.lock().push(sim.gpu(FREE).is_ok_and(|gpu| gpu.is_default()));
         }
     });
-    stage.api.order(json!({"wake": 1, "limits": [{"pod": "team/job-1-0", "watts": 250}]}));
-    let took = until("the wake is acknowledged", SLACK, || stage.api.status()["awake"] == 1).await;
+    node.api.order(json!({"wake": 1, "limits": [{"pod": "team/job-1-0", "watts": 250}]}));
+    let took = until("the wake is acknowledged", SLACK, || node.api.status()["awake"] == 1).await;
     println!("awake after {took:?}");
     assert_eq!(at_write.lock().first(), Some(&true), "acknowledged before it was true");
-    assert_eq!(stage.api.status()["observedGeneration"], 3);
+    assert_eq!(node.api.status()["observedGeneration"], 3);
 
     // It rests again; then a pod of others comes unannounced, and it wakes.
-    until("it rests again", SLACK, || !stage.is_default(FREE)).await;
-    stage.hold("foreign", &[FREE]);
-    let took = until("a GPU that is taken wakes", SLACK, || stage.is_default(FREE)).await;
+    until("it rests again", SLACK, || !node.is_default(FREE)).await;
+    node.hold("foreign", &[FREE]);
+    let took = until("a GPU that is taken wakes", SLACK, || node.is_default(FREE)).await;
     println!("woken by a foreign pod after {took:?}");
-    until("its holder is told", SLACK, || stage.api.gpu(FREE).1.as_deref() == Some("team/foreign")).await;
-    stage.hold("foreign", &[]);
-    stage.hold("job-1-0", &[]);
-    stage.run(HELD, None);
-    until("an empty node says since when", SLACK, || stage.api.status()["emptySince"].is_string()).await;
-    until("both rest", SLACK, || !stage.is_default(FREE) && !stage.is_default(HELD)).await;
+    until("its holder is reported", SLACK, || node.api.gpu(FREE).1.as_deref() == Some("team/foreign")).await;
+    node.hold("foreign", &[]);
+    node.hold("job-1-0", &[]);
+    node.run(HELD, None);
+    until("an empty node says since when", SLACK, || node.api.status()["emptySince"].is_string()).await;
+    until("both rest", SLACK, || !node.is_default(FREE) && !node.is_default(HELD)).await;
 
-    let (code, metrics) = stage.ask("/metrics").await;
+    let (code, metrics) = node.ask("/metrics").await;
     assert_eq!(code, 200);
     for line in [
         "andreas_gpu_power_watts{uuid=\"GPU-free\",gpu_type=\"NVIDIA-A100-SXM4-80GB\"} 53.7",
@@ -89,71 +89,71 @@ async fn gpus_rest_are_limited_and_are_awake_before_they_are_needed() {
     ] {
         assert!(metrics.contains(line), "{line} is not in\n{metrics}");
     }
-    assert_eq!(stage.ask("/readyz").await.0, 200);
+    assert_eq!(node.ask("/readyz").await.0, 200);
 
     // Nobody leads any more: everything is as it was found.
-    stage.api.stop_leading();
-    until("the Lease stands still", TTL + SLACK, || stage.is_default(FREE) && stage.is_default(HELD)).await;
+    node.api.stop_leading();
+    until("the Lease stands still", TTL + SLACK, || node.is_default(FREE) && node.is_default(HELD)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_question_for_holders_is_answered_by_what_the_kubelet_and_the_driver_say_after_it() {
-    let (stage, _setter, brain) = settled().await;
-    let held_by = || stage.api.gpu(HELD).1;
+    let (node, _setter, agent) = settled().await;
+    let held_by = || node.api.gpu(HELD).1;
     until("the holder is told", SLACK, || held_by().as_deref() == Some("team/job-1-0")).await;
     // when the pod is deleted by force: the kubelet drops it, and its process goes on
-    stage.hold("job-1-0", &[]);
-    stage.api.order(json!({"wake": 0, "look": 1}));
-    until("the question is answered", SLACK, || stage.api.status()["looked"] == 1).await;
+    node.hold("job-1-0", &[]);
+    node.api.order(json!({"wake": 0, "holdersRequested": 1}));
+    until("the question is answered", SLACK, || node.api.status()["holdersObserved"] == 1).await;
     assert_eq!(held_by().as_deref(), Some("team/job-1-0"));
     // also by an agent that was started again
-    brain.kill();
-    let _brain = stage.brain();
-    stage.api.order(json!({"wake": 0, "look": 2}));
-    until("the next is answered", SLACK, || stage.api.status()["looked"] == 2).await;
+    agent.kill();
+    let _agent = node.agent();
+    node.api.order(json!({"wake": 0, "holdersRequested": 2}));
+    until("the next is answered", SLACK, || node.api.status()["holdersObserved"] == 2).await;
     assert_eq!(held_by().as_deref(), Some("team/job-1-0"));
     // then the GPU is free once the process has ended
-    stage.run(HELD, None);
+    node.run(HELD, None);
     until("nobody holds it", SLACK, || held_by().is_none()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_is_killed_gpus_get_back_what_they_had() {
-    let (stage, setter, brain) = settled().await;
-    let restored = || stage.is_default(FREE) && stage.is_default(HELD);
-    let settled_again = || !stage.is_default(FREE) && !stage.is_default(HELD);
+    let (node, setter, agent) = settled().await;
+    let restored = || node.is_default(FREE) && node.is_default(HELD);
+    let settled_again = || !node.is_default(FREE) && !node.is_default(HELD);
 
-    // The brain: the setter hears nothing for its time to live.
-    brain.kill();
-    let took = until("without a brain", TTL + SLACK, restored).await;
-    println!("restored {took:?} after the brain was killed");
-    let brain = stage.brain();
+    // The agent: the setter gets no request for its time to live.
+    agent.kill();
+    let took = until("without an agent", TTL + SLACK, restored).await;
+    println!("restored {took:?} after the agent was killed");
+    let agent = node.agent();
     until("settled again", SLACK, settled_again).await;
 
-    // The setter: its next life restores first of all; with the brain dead too nothing is set again.
-    brain.kill();
+    // The setter: its next life restores first of all; with the agent dead too nothing is set again.
+    agent.kill();
     setter.kill();
     assert!(settled_again(), "nobody could restore: none stood by");
-    let setter = stage.setter();
+    let setter = node.setter();
     let took = until("a new setter", SLACK, restored).await;
     println!("restored {took:?} after both were killed and the setter was started again");
-    let brain = stage.brain();
+    let agent = node.agent();
     until("settled again", SLACK, settled_again).await;
 
-    // The setter alone: started again it restores, and goes on with the brain's next word.
+    // The setter alone: started again it restores, and goes on with the agent's next request.
     setter.kill();
-    let commands = stage.gpu(HELD).commands;
-    let setter = stage.setter();
-    until("restored and set again", SLACK, || stage.gpu(HELD).commands >= commands + 2 && settled_again())
+    let commands = node.gpu(HELD).commands;
+    let setter = node.setter();
+    until("restored and set again", SLACK, || node.gpu(HELD).commands >= commands + 2 && settled_again())
         .await;
 
-    // An orderly end of either leaves nothing, and a brain says that it has gone.
-    brain.signal(Signal::TERM);
-    until("the brain's last word", SLACK, restored).await;
-    until("nobody waits for it", SLACK, || stage.api.status()["agentVersion"].is_null()).await;
-    assert_eq!(stage.api.status()["conditions"][0]["reason"], "AgentEnded");
-    drop(brain);
-    let _brain = stage.brain();
+    // An orderly end of either leaves nothing, and an agent says that it has gone.
+    agent.signal(Signal::TERM);
+    until("the agent's last request", SLACK, restored).await;
+    until("nobody waits for it", SLACK, || node.api.status()["agentVersion"].is_null()).await;
+    assert_eq!(node.api.status()["conditions"][0]["reason"], "AgentEnded");
+    drop(agent);
+    let _agent = node.agent();
     until("settled again", SLACK, settled_again).await;
     let mut setter = setter;
     setter.signal(Signal::TERM);
@@ -163,29 +163,29 @@ async fn whoever_is_killed_gpus_get_back_what_they_had() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_setter_that_is_killed_is_followed_at_once_by_the_one_that_stands_by() {
-    let (stage, setter, brain) = settled().await;
-    let restored = || stage.is_default(FREE) && stage.is_default(HELD);
-    let standby = stage.setter();
+    let (node, setter, agent) = settled().await;
+    let restored = || node.is_default(FREE) && node.is_default(HELD);
+    let standby = node.setter();
     // Nothing that it does is seen: the first one works.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(!restored());
 
-    // With the brain dead too nobody asks for anything any more; nobody starts anything again either.
-    brain.kill();
+    // With the agent dead too nobody asks for anything any more; nobody starts anything again either.
+    agent.kill();
     setter.kill();
     let took = until("restored by the one that stood by", SLACK, restored).await;
-    println!("restored {took:?} after setter and brain were killed, with a standby");
+    println!("restored {took:?} after setter and agent were killed, with a standby");
 
-    // It serves the next brain; and the next standby follows it when it is killed alone.
-    let next = stage.setter();
-    let _brain = stage.brain();
-    until("settled again", SLACK, || !stage.is_default(FREE) && !stage.is_default(HELD)).await;
-    let commands = stage.gpu(HELD).commands;
+    // It serves the next agent; and the next standby follows it when it is killed alone.
+    let next = node.setter();
+    let _agent = node.agent();
+    until("settled again", SLACK, || !node.is_default(FREE) && !node.is_default(HELD)).await;
+    let commands = node.gpu(HELD).commands;
     standby.kill();
-    until("restored and set again", SLACK, || stage.gpu(HELD).commands >= commands + 2 && !restored()).await;
+    until("restored and set again", SLACK, || node.gpu(HELD).commands >= commands + 2 && !restored()).await;
 
     // Standing by ends in order too.
-    let mut waits = stage.setter();
+    let mut waits = node.setter();
     tokio::time::sleep(Duration::from_millis(500)).await;
     waits.signal(Signal::TERM);
     assert!(waits.0.wait().unwrap().success());
@@ -205,8 +205,8 @@ async fn killed_at_any_moment_any_number_of_times_gpus_get_back_what_they_had() 
     let kills = if full { 1_000 } else { 2 * KILLS_A_ROUND };
     let mut random = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let mut number = |below: u32| random.next_u32() % below;
-    let (stage, mut setter, mut brain) = settled().await;
-    let settled_again = || stage.gpu(FREE).locked_mhz == Some(210) && stage.gpu(HELD).limit_watts == 250.0;
+    let (node, mut setter, mut agent) = settled().await;
+    let settled_again = || node.gpu(FREE).locked_mhz == Some(210) && node.gpu(HELD).limit_watts == 250.0;
     let (mut killed, mut slowest) = ([0, 0, 0], Duration::ZERO);
     while killed.iter().sum::<usize>() < kills {
         for _ in 0..KILLS_A_ROUND {
@@ -214,14 +214,14 @@ async fn killed_at_any_moment_any_number_of_times_gpus_get_back_what_they_had() 
             let who = number(3) as usize;
             if who != 1 {
                 setter.kill();
-                setter = stage.setter();
+                setter = node.setter();
             }
             if who != 0 {
-                brain.kill();
-                brain = stage.brain();
+                agent.kill();
+                agent = node.agent();
             }
             killed[who] += 1;
-            let (free, held) = (stage.gpu(FREE), stage.gpu(HELD));
+            let (free, held) = (node.gpu(FREE), node.gpu(HELD));
             let as_found_or_set = (free.is_default() || free.locked_mhz == Some(210))
                 && (held.is_default() || held.limit_watts == 250.0);
             assert!(as_found_or_set, "a setting that nobody asked for after {killed:?}: {free:?} {held:?}");
@@ -229,19 +229,19 @@ async fn killed_at_any_moment_any_number_of_times_gpus_get_back_what_they_had() 
         // They go on with their work, ...
         loop {
             until("set again by the last ones started", SLACK, settled_again).await;
-            brain.kill();
+            agent.kill();
             setter.kill();
             if settled_again() {
                 break;
             }
             // What was set before them had just been restored.
-            (setter, brain) = (stage.setter(), stage.brain());
+            (setter, agent) = (node.setter(), node.agent());
         }
         // ... and what they remember of before is right, however often it was written and read.
-        setter = stage.setter();
-        let restored = || stage.is_default(FREE) && stage.is_default(HELD);
+        setter = node.setter();
+        let restored = || node.is_default(FREE) && node.is_default(HELD);
         slowest = slowest.max(until("restored by the next setter", SLACK, restored).await);
-        brain = stage.brain();
+        agent = node.agent();
         until("settled again", SLACK, settled_again).await;
     }
     println!("killed setter, agent, both: {killed:?}; restored within {slowest:?}");
@@ -249,74 +249,74 @@ async fn killed_at_any_moment_any_number_of_times_gpus_get_back_what_they_had() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_pod_used_is_told_when_it_lets_go_also_by_an_agent_that_was_started_again() {
-    let stage = Stage::new(&[FREE, HELD]).await;
-    let (_setter, brain) = (stage.setter(), stage.brain());
-    until("a status", SLACK, || stage.api.gpu(HELD).0 == "Free" || stage.api.gpu(HELD).0 == "Resting").await;
-    let before = stage.gpu(HELD).joules;
-    stage.hold("job-1-0", &[HELD]);
-    stage.run(HELD, Some(77));
+    let node = TestNode::new(&[FREE, HELD]).await;
+    let (_setter, agent) = (node.setter(), node.agent());
+    until("a status", SLACK, || node.api.gpu(HELD).0 == "Free" || node.api.gpu(HELD).0 == "Resting").await;
+    let before = node.gpu(HELD).joules;
+    node.hold("job-1-0", &[HELD]);
+    node.run(HELD, Some(77));
     let begin = || {
-        let gpus = stage.api.status()["gpus"].as_array().cloned().unwrap_or_default();
+        let gpus = node.api.status()["gpus"].as_array().cloned().unwrap_or_default();
         let gpu = gpus.into_iter().find(|gpu| gpu["uuid"] == HELD).unwrap_or_default();
         gpu["heldFrom"].as_i64().filter(|_| gpu["holder"] == "team/job-1-0")
     };
     until("its share has begun", SLACK, || begin().is_some()).await;
     let from = begin();
     tokio::time::sleep(Duration::from_secs(2)).await;
-    brain.kill();
-    let _brain = stage.brain();
+    agent.kill();
+    let _agent = node.agent();
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(begin(), from, "it goes on");
-    stage.hold("job-1-0", &[]);
-    stage.run(HELD, None);
-    until("what it used is told", SLACK, || stage.api.status()["released"].is_array()).await;
-    let used = stage.gpu(HELD).joules - before;
-    let told = stage.api.status()["released"][0].clone();
-    assert_eq!((&told["pod"], &told["gpus"]), (&json!("team/job-1-0"), &json!(1)));
-    let joules = told["joules"].as_f64().unwrap();
+    node.hold("job-1-0", &[]);
+    node.run(HELD, None);
+    until("its energy is reported", SLACK, || node.api.status()["released"].is_array()).await;
+    let used = node.gpu(HELD).joules - before;
+    let released = node.api.status()["released"][0].clone();
+    assert_eq!((&released["pod"], &released["gpus"]), (&json!("team/job-1-0"), &json!(1)));
+    let joules = released["joules"].as_f64().unwrap();
     assert!(joules > 1_000.0 && joules <= used + 1.0, "{joules} of {used} J");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hanging_or_lost_gpu_stops_no_other() {
-    let stage = Stage::new(&[FREE, "GPU-hangs", "GPU-lost"]).await;
-    let (_setter, _brain) = (stage.setter(), stage.brain());
-    until("all rest", SLACK, || stage.sim.gpus().iter().all(|gpu| !gpu.is_default())).await;
-    stage.sim.set_fault("GPU-hangs", Fault::Hang).unwrap();
-    stage.sim.set_fault("GPU-lost", Fault::Lost).unwrap();
-    until("the lost one is told", SLACK, || stage.api.gpu("GPU-lost").0 == "Unhealthy").await;
-    stage.hold("job-1-0", &[FREE]);
-    let took = until("the healthy one wakes", SLACK, || stage.is_default(FREE)).await;
+    let node = TestNode::new(&[FREE, "GPU-hangs", "GPU-lost"]).await;
+    let (_setter, _agent) = (node.setter(), node.agent());
+    until("all rest", SLACK, || node.sim.gpus().iter().all(|gpu| !gpu.is_default())).await;
+    node.sim.set_fault("GPU-hangs", Fault::Hang).unwrap();
+    node.sim.set_fault("GPU-lost", Fault::Lost).unwrap();
+    until("the lost one is reported", SLACK, || node.api.gpu("GPU-lost").0 == "Unhealthy").await;
+    node.hold("job-1-0", &[FREE]);
+    let took = until("the healthy one wakes", SLACK, || node.is_default(FREE)).await;
     println!("woken after {took:?} beside a hanging GPU");
-    until("the hanging one is told", Duration::from_secs(15) + SLACK, || {
-        stage.api.gpu("GPU-hangs").0 == "Unhealthy"
+    until("the hanging one is reported", Duration::from_secs(15) + SLACK, || {
+        node.api.gpu("GPU-hangs").0 == "Unhealthy"
     })
     .await;
-    let unhealthy = stage.api.status()["conditions"][1].clone();
+    let unhealthy = node.api.status()["conditions"][1].clone();
     assert_eq!((&unhealthy["type"], &unhealthy["status"]), (&json!("Unhealthy"), &json!("True")));
-    assert_eq!(stage.ask("/livez").await.0, 200, "no restart helps");
+    assert_eq!(node.ask("/livez").await.0, 200, "no restart helps");
 
     // The GPU comes back: it is used again, and what was asked of it in the meantime is done.
-    stage.sim.set_fault("GPU-hangs", Fault::None).unwrap();
-    stage.hold("job-1-1", &["GPU-hangs"]);
+    node.sim.set_fault("GPU-hangs", Fault::None).unwrap();
+    node.hold("job-1-1", &["GPU-hangs"]);
     until("it is well and awake", SLACK, || {
-        stage.api.gpu("GPU-hangs").0 == "Held" && stage.is_default("GPU-hangs")
+        node.api.gpu("GPU-hangs").0 == "Held" && node.is_default("GPU-hangs")
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_setter_gives_up_what_it_does_not_need() {
-    let stage = Stage::new(&[FREE]).await;
-    let (setter, brain) = (stage.setter(), stage.brain());
-    until("it rests", SLACK, || !stage.is_default(FREE)).await;
+    let node = TestNode::new(&[FREE]).await;
+    let (setter, agent) = (node.setter(), node.agent());
+    until("it rests", SLACK, || !node.is_default(FREE)).await;
     let of = |pid: u32, file: &str| format!("/proc/{pid}/{file}");
     let caps = |pid: u32| {
         let status = std::fs::read_to_string(of(pid, "status")).unwrap_or_default();
         status.lines().find_map(|line| line.strip_prefix("CapEff:\t").map(str::to_owned))
     };
     let net = |pid: u32| std::fs::read_link(of(pid, "ns/net")).ok();
-    assert_eq!(caps(brain.0.id()).as_deref(), Some("0000000000000000"), "the brain has no capability");
+    assert_eq!(caps(agent.0.id()).as_deref(), Some("0000000000000000"), "the agent has no capability");
     if rustix::process::geteuid().is_root() {
         assert_eq!(caps(setter.0.id()).as_deref(), Some("0000000000200000"), "CAP_SYS_ADMIN alone");
         if std::process::Command::new("unshare")
@@ -327,18 +327,18 @@ async fn the_setter_gives_up_what_it_does_not_need() {
             assert_ne!(net(setter.0.id()), net(std::process::id()), "a network of its own, an empty one");
         }
     }
-    let state = std::fs::metadata(stage.folder.path().join("state")).unwrap();
-    let socket = std::fs::metadata(stage.folder.path().join("setter.sock")).unwrap();
+    let state = std::fs::metadata(node.folder.path().join("state")).unwrap();
+    let socket = std::fs::metadata(node.folder.path().join("setter.sock")).unwrap();
     assert_eq!((state.mode() & 0o777, socket.mode() & 0o777), (0o700, 0o600));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_only_observes_sets_nothing_and_keeps_nobody_waiting() {
-    let stage = Stage::new(&[FREE]).await;
-    let _brain = stage.brain_with(&["--observe"]);
-    stage.api.order(json!({"wake": 5}));
-    until("the wake is acknowledged", SLACK, || stage.api.status()["awake"] == 5).await;
+    let node = TestNode::new(&[FREE]).await;
+    let _agent = node.agent_with(&["--observe"]);
+    node.api.order(json!({"wake": 5}));
+    until("the wake is acknowledged", SLACK, || node.api.status()["awake"] == 5).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(stage.gpu(FREE).commands, 0);
-    assert_eq!(stage.api.gpu(FREE).0, "Free");
+    assert_eq!(node.gpu(FREE).commands, 0);
+    assert_eq!(node.api.gpu(FREE).0, "Free");
 }

@@ -22,7 +22,7 @@ pub(super) const COLUMNS: [&str; 10] = [
 const NEEDED: [&str; 3] = ["profile", "gpu_type", "gpus"];
 /// Longest epoch: a year.
 const MAX_EPOCH_S: f64 = 31_536_000.0;
-/// Shortest epoch that a clock can tell.
+/// Shortest epoch that a clock can measure.
 const MIN_EPOCH_S: f64 = 1e-6;
 /// Most watts of one GPU.
 const MAX_GPU_W: f64 = 10_000.0;

@@ -119,7 +119,7 @@ pub fn run(args: &EvaluateArgs) -> Result<()> {
             }
             let asked = Asked {
                 outcome: ask(&questions, &gpus),
-                said: Baseline::ALL.map(|b| ask_baseline(&questions, b)),
+                answers: Baseline::ALL.map(|b| ask_baseline(&questions, b)),
             };
             println!("{}", asked.line(label));
             if args.by_job {
@@ -147,13 +147,13 @@ pub fn run(args: &EvaluateArgs) -> Result<()> {
 #[derive(Default)]
 struct Asked {
     outcome: Outcome,
-    said: [Outcome; Baseline::ALL.len()],
+    answers: [Outcome; Baseline::ALL.len()],
 }
 
 impl Asked {
     fn join(&mut self, table: &str, other: Self) {
         self.outcome.join(table, other.outcome);
-        for (all, one) in self.said.iter_mut().zip(other.said) {
+        for (all, one) in self.answers.iter_mut().zip(other.answers) {
             all.join(table, one);
         }
     }
@@ -180,7 +180,7 @@ impl Asked {
             covered(true, !watts.is_empty()),
             percent(median(outcome.energy_errors())),
         ];
-        for one in &self.said {
+        for one in &self.answers {
             let errors: Vec<f64> = one.epoch_errors().into_iter().filter(|e| e.is_finite()).collect();
             cells.push(percent(median(errors)));
         }
@@ -188,13 +188,13 @@ impl Asked {
     }
 
     fn by_job(&self) -> impl Iterator<Item = (&str, Self)> {
-        let said = self.said.each_ref().map(Outcome::by_job);
+        let answers = self.answers.each_ref().map(Outcome::by_job);
         self.outcome.by_job().into_iter().map(move |(job, outcome)| {
             (
                 job,
                 Self {
                     outcome,
-                    said: said.each_ref().map(|by_job| by_job.get(job).cloned().unwrap_or_default()),
+                    answers: answers.each_ref().map(|by_job| by_job.get(job).cloned().unwrap_or_default()),
                 },
             )
         })
@@ -222,16 +222,16 @@ fn floors(samples: &[Sample], by_model: bool) {
     let energy = |s: &Sample| Some(s.epoch_s? * s.power_w?);
     let line = |name: &str, rows: &[Sample]| {
         let (time, joules) = (floor(rows, |s| s.epoch_s), floor(rows, energy));
-        let told = |(value, n): (f64, usize)| {
+        let cell = |(value, n): (f64, usize)| {
             if n > 0 { format!("{} ({n})", percent(value)) } else { "-".to_owned() }
         };
         let cells = [
-            told(time.repeats),
-            told(time.smooth),
+            cell(time.repeats),
+            cell(time.smooth),
             format!("{} of {}", time.impossible.0, time.impossible.1),
-            told(time.ratios),
-            told(joules.ratios),
-            told(time.across),
+            cell(time.ratios),
+            cell(joules.ratios),
+            cell(time.across),
         ];
         println!("| {name} | {} |", cells.join(" | "));
     };

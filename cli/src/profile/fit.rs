@@ -110,7 +110,7 @@ fn usual(rows: &[&Sample]) -> Usual {
     Usual::of(rows.iter().map(|s| (s.gpus, s.nodes, s.batch)))
 }
 
-/// Three digits are enough for the eye.
+/// Three significant digits.
 pub(super) fn seconds(s: f64) -> String {
     match s {
         s if s >= 86_400.0 => format!("{:.1} d", s / 86_400.0),

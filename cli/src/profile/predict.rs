@@ -52,10 +52,10 @@ pub fn run(args: &PredictArgs) -> Result<()> {
 pub(super) fn answer(seen: &[Sample], asked: &[Sample]) -> Vec<Prediction> {
     let (predictor, mut profiles) = learned(seen, &asked_models(seen, asked));
     // What the questions say of a family counts where the measurements say nothing of it.
-    for (name, said) in andreas_predictor::table::profiles(asked) {
+    for (name, question) in andreas_predictor::table::profiles(asked) {
         let features = &mut profiles.entry(name).or_insert_with_key(|name| named(name)).features;
-        features.model_family = features.model_family.take().or(said.features.model_family);
-        features.parameters = features.parameters.or(said.features.parameters);
+        features.model_family = features.model_family.take().or(question.features.model_family);
+        features.parameters = features.parameters.or(question.features.parameters);
     }
     let mut by_profile: BTreeMap<&str, BTreeMap<Place<'_>, Vec<usize>>> = BTreeMap::new();
     for (at, sample) in asked.iter().enumerate() {
@@ -79,7 +79,7 @@ pub(super) fn answer(seen: &[Sample], asked: &[Sample]) -> Vec<Prediction> {
     answers.into_iter().flatten().collect()
 }
 
-/// What tells two questions about a family apart: type, GPUs, nodes, and batch and limit as sorted numbers.
+/// What distinguishes two questions about a family: type, GPUs, nodes, and batch and limit as sorted numbers.
 type Place<'a> = (&'a str, u32, u32, Option<u64>, Option<u64>);
 
 fn place(sample: &Sample) -> Place<'_> {

@@ -44,7 +44,7 @@ struct Passing<'a> {
 pub type Ran = BTreeMap<JobId, (Placement, Time)>;
 
 /// Everything of a state but its jobs.
-pub fn world(state: &State) -> Result<Snapshot, Fault> {
+pub fn snapshot_of(state: &State) -> Result<Snapshot, Fault> {
     if state.version.is_some_and(|v| v != 1) {
         return bad("version", "this program speaks version 1");
     }

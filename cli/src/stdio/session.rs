@@ -41,7 +41,7 @@ impl Session {
     fn decide(&mut self, line: &[u8]) -> Result<String, Fault> {
         let state = parse(line)?;
         let news = self.news(&state)?;
-        let mut snapshot = build::world(&state)?;
+        let mut snapshot = build::snapshot_of(&state)?;
         let look_up = |id: &str| {
             let fresh = news.get(id).cloned();
             fresh.or_else(|| self.known.get(id).map(|entry| entry.table.clone()))

@@ -5,7 +5,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A pod as GpuNodes name it: `namespace/name`. The kubelet tells an agent no UIDs, and an agent may not read pods.
+/// A pod as GpuNodes name it: `namespace/name`. The kubelet gives an agent no UIDs, and an agent may not read pods.
 pub fn pod_name(namespace: &str, name: &str) -> String {
     format!("{namespace}/{name}")
 }
@@ -27,9 +27,9 @@ pub struct GpuNodeSpec {
     /// Raised whenever all unheld GPUs of the node must be awake; the agent acknowledges with `status.awake`.
     #[schemars(range(min = 0))]
     pub wake: i64,
-    /// Raised whenever it must be known who holds the node's GPUs now; the agent acknowledges with `status.looked`.
+    /// Raised to request the present holders of the node's GPUs; the agent acknowledges with `status.holdersObserved`.
     #[schemars(range(min = 0))]
-    pub look: i64,
+    pub holders_requested: i64,
     /// Power limits of pods' GPUs, by pod.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
@@ -74,9 +74,9 @@ pub struct GpuNodeStatus {
     /// The last `spec.wake` that was carried out: all unheld GPUs were awake.
     #[schemars(range(min = 0))]
     pub awake: i64,
-    /// The last `spec.look` that was known before the kubelet was asked for what `gpus` says: holders are no older than that.
+    /// The last `spec.holdersRequested` known before the kubelet was asked: the holders in `gpus` are no older than that request.
     #[schemars(range(min = 0))]
-    pub looked: i64,
+    pub holders_observed: i64,
     /// The node's GPUs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
@@ -149,7 +149,7 @@ pub struct ReleasedEnergy {
     #[serde(default)]
     #[schemars(length(max = 317))]
     pub pod: String,
-    /// When it took the first of them. Two pods of one name are told apart by it.
+    /// When it took the first of them. It distinguishes two pods of one name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
     /// Energy of all GPUs that it held here, J.

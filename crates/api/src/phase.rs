@@ -71,9 +71,14 @@ macro_rules! reasons {
                 match self { $(Reason::$name => stringify!($name)),+ }
             }
 
-            /// The reason of that name.
+            /// The reason of that name, also by the name that an earlier release gave it.
             pub fn parse(text: &str) -> Option<Reason> {
-                match text { $(stringify!($name) => Some(Reason::$name),)+ _ => None }
+                match text {
+                    $(stringify!($name) => Some(Reason::$name),)+
+                    "NodeSilent" => Some(Reason::NodeNotReady),
+                    "WaitingForRoom" => Some(Reason::WaitingForRelease),
+                    _ => None,
+                }
             }
         }
     };
@@ -114,8 +119,8 @@ reasons! {
     TemplateRejected,
     /// A pod of the name that is needed belongs to somebody else.
     NameInUse,
-    /// A node of the job is silent, and nothing proves it dead.
-    NodeSilent,
+    /// A node of the job is not ready, and nothing proves it dead.
+    NodeNotReady,
     /// Ended with exit 0 and less than 99 % reported.
     CompletedEarly,
     /// No progress is reported.
@@ -124,8 +129,8 @@ reasons! {
     Suspended,
     /// Being stopped: asked to save, its pods have not ended.
     Stopping,
-    /// Previous pods have not ended, or GPUs are waking.
-    WaitingForRoom,
+    /// Previous pods have not released their GPUs or names, or GPUs are waking.
+    WaitingForRelease,
     /// Pods are made and being bound and started.
     PodsStarting,
     /// All members run.

@@ -232,7 +232,7 @@ pub struct Checkpoint {
     #[serde(default = "default_grace")]
     #[schemars(range(min = 0, max = 3600))]
     pub grace_seconds: i32,
-    /// Two attempts at once would corrupt it: a silent node's job waits for proof of death.
+    /// Two attempts at once would corrupt it: the job of a node that is not ready waits for proof that the node is dead.
     #[serde(default)]
     pub exclusive: bool,
 }

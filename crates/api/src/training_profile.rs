@@ -125,7 +125,7 @@ pub struct FinishedRun {
     /// Seconds of training, all attempts together.
     #[schemars(range(min = 1))]
     pub seconds: i64,
-    /// When it finished. With the name it tells one run from another, also where a job was made again.
+    /// When it finished. With the name it distinguishes runs, also where a job was created again.
     pub at: Time,
 }
 

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic where it fails")]
 
 use andreas_api::gpu_node::GpuCondition;
-use andreas_api::phase::{Outcome, Phase};
+use andreas_api::phase::{Outcome, Phase, Reason};
 use andreas_api::slim::{AllocatedJob, SlimEnergyPolicy, SlimGpuNode, SlimTrainingJob, SlimTrainingProfile};
 use andreas_api::training_job::Preemption;
 use serde_json::{Value, json};
@@ -67,6 +67,25 @@ fn what_an_earlier_release_wrote_is_read_whole() {
         (allocation.attempt, allocation.generation, allocation.nodes),
         (2, 4, vec!["a100-0".to_owned()])
     );
+}
+
+#[test]
+fn former_names_of_fields_are_ignored_and_those_of_reasons_understood() {
+    let mut stored = earlier_job();
+    stored["status"]["avoid"] = json!([{"node": "a100-1", "times": 2, "until": "2026-11-01T08:20:00Z"}]);
+    stored["status"]["history"][0]["reason"] = json!("NodeSilent");
+    let job: SlimTrainingJob = read(&stored);
+    let status = job.status.unwrap();
+    assert!(status.excluded_nodes.is_empty(), "such a node may be chosen once more");
+    assert_eq!(Reason::parse(&status.history[0].reason), Some(Reason::NodeNotReady));
+    assert_eq!(Reason::parse("WaitingForRoom"), Some(Reason::WaitingForRelease));
+    assert_eq!(Reason::NodeNotReady.as_str(), "NodeNotReady");
+    // Requests for holders are counted anew, and no answer to an earlier one is taken for one to a later.
+    let node: SlimGpuNode = read(&json!({
+        "metadata": {"name": "n"}, "spec": {"wake": 1, "look": 7}, "status": {"awake": 1, "looked": 7, "gpus": []},
+    }));
+    assert_eq!((node.spec.wake, node.spec.holders_requested), (1, 0));
+    assert_eq!(node.status.unwrap().holders_observed, 0);
 }
 
 #[test]

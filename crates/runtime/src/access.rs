@@ -92,7 +92,7 @@ enum Answer {
 pub struct Access {
     client: Client,
     reviews: Semaphore,
-    peers: Reviews,
+    by_address: Reviews,
     kept: Mutex<HashMap<Digest, (Answer, Instant)>>,
 }
 
@@ -101,7 +101,7 @@ impl Access {
     #[must_use]
     pub fn new(client: Client) -> Arc<Self> {
         let reviews = Semaphore::new(REVIEWS);
-        Arc::new(Self { client, reviews, peers: Reviews::by_address(), kept: Mutex::default() })
+        Arc::new(Self { client, reviews, by_address: Reviews::by_address(), kept: Mutex::default() })
     }
 
     /// Returns the user of the request, who may `get` the path.
@@ -114,7 +114,7 @@ impl Access {
         let answer = match self.remembered(&digest) {
             Some(answer) => answer,
             None => {
-                if !self.peers.admit(peer, Instant::now()) {
+                if !self.by_address.admit(peer, Instant::now()) {
                     return Err(Denied::TooMany);
                 }
                 let permit = self.reviews.acquire().await;

@@ -129,8 +129,11 @@ fn probe_limits() -> Limits {
 /// `/livez` and `/readyz`.
 pub fn probe_router(health: Health) -> Router {
     Router::new()
-        .route("/livez", get(|State(health): State<Health>| async move { verdict(&health.overdue()) }))
-        .route("/readyz", get(|State(health): State<Health>| async move { verdict(&health.not_ready()) }))
+        .route("/livez", get(|State(health): State<Health>| async move { probe_response(&health.overdue()) }))
+        .route(
+            "/readyz",
+            get(|State(health): State<Health>| async move { probe_response(&health.not_ready()) }),
+        )
         .with_state(health)
 }
 
@@ -178,7 +181,7 @@ async fn metrics(State(exposed): State<Arc<Exposed>>, headers: HeaderMap) -> Res
     }
 }
 
-fn verdict(failing: &[String]) -> Response {
+fn probe_response(failing: &[String]) -> Response {
     if failing.is_empty() {
         return (StatusCode::OK, "ok\n").into_response();
     }

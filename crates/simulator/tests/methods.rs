@@ -12,9 +12,9 @@ use andreas_simulator::{Conditions, Failure, PredictionError, Replayed, Scenario
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-fn job(i: usize, dice: &mut ChaCha8Rng) -> Job {
-    let submit = dice.random_range(0.0..20_000.0);
-    let (length, watts) = (dice.random_range(50.0..2000.0), dice.random_range(60.0..250.0));
+fn job(i: usize, rng: &mut ChaCha8Rng) -> Job {
+    let submit = rng.random_range(0.0..20_000.0);
+    let (length, watts) = (rng.random_range(50.0..2000.0), rng.random_range(60.0..250.0));
     let rows = [("A100", 1.0), ("T4", 3.0)].into_iter().flat_map(|(kind, slower)| {
         [1_u32, 2, 4].map(|gpus| Estimate {
             gpu_type: kind.into(),
@@ -25,19 +25,19 @@ fn job(i: usize, dice: &mut ChaCha8Rng) -> Job {
             rel_std: 0.0,
         })
     });
-    let late = dice.random_bool(0.8).then(|| Time(submit + dice.random_range(500.0..40_000.0)));
+    let late = rng.random_bool(0.8).then(|| Time(submit + rng.random_range(500.0..40_000.0)));
     Job {
         id: format!("j{i:02}").into(),
         namespace: "trace".into(),
         submit: Time(submit),
         deadline: late,
-        weight: CostRate(dice.random_range(1e-5..1e-3)),
-        epochs_left: f64::from(dice.random_range(1..8_u32)),
+        weight: CostRate(rng.random_range(1e-5..1e-3)),
+        epochs_left: f64::from(rng.random_range(1..8_u32)),
         estimates: rows.collect(),
         spread: vec![],
         limits: vec![],
         limits_count: LimitsCount::AtOnce,
-        requested_gpus: Some(GpuCount(dice.random_range(0..3_u32).pow(2).max(1))),
+        requested_gpus: Some(GpuCount(rng.random_range(0..3_u32).pow(2).max(1))),
         worker: Worker::default(),
         candidates: None,
         forbidden: vec![],
@@ -51,7 +51,7 @@ fn job(i: usize, dice: &mut ChaCha8Rng) -> Job {
 
 /// Two nodes of 4 A100s, one of 4 T4s; a tariff and a budget that change; a failure.
 fn scenario(seed: u64) -> Scenario {
-    let mut dice = ChaCha8Rng::seed_from_u64(seed);
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let node = |name: &str, kind: &str, overhead: f64| Node {
         name: name.into(),
         gpu_type: kind.into(),
@@ -80,7 +80,7 @@ fn scenario(seed: u64) -> Scenario {
         tick: Some(Seconds(900.0)),
         catalogue: None,
         failures: vec![Failure { node: "a-1".into(), at: Time(8000.0), duration: Seconds(4000.0) }],
-        jobs: (0..14).map(|i| job(i, &mut dice)).collect(),
+        jobs: (0..14).map(|i| job(i, &mut rng)).collect(),
         features: Default::default(),
     };
     // From all of it to what one large job and the idle GPUs need (1,600 + 300 + 240 W), and back.

@@ -64,15 +64,15 @@ fn with_owner(change: impl FnOnce(&mut OwnerReference)) -> ObjectMeta {
 }
 
 fn member(pod: &ObjectMeta) -> Member {
-    match whose(pod) {
-        Whose::Ours(member) => member,
+    match ownership(pod) {
+        Ownership::Ours(member) => member,
         other => panic!("not ours: {other:?}"),
     }
 }
 
 #[test]
 fn a_pod_is_ours_only_with_label_and_controller() {
-    assert!(matches!(whose(&pod()), Whose::Ours(_)));
+    assert!(matches!(ownership(&pod()), Ownership::Ours(_)));
     let foreign = [
         ("nothing of ours", ObjectMeta::default()),
         ("no label", with_label(LABEL_JOB_UID, None)),
@@ -92,7 +92,7 @@ fn a_pod_is_ours_only_with_label_and_controller() {
         ),
     ];
     for (case, pod) in foreign {
-        assert_eq!(whose(&pod), Whose::Foreign, "{case}");
+        assert_eq!(ownership(&pod), Ownership::Foreign, "{case}");
     }
 }
 
@@ -101,13 +101,16 @@ fn labels_that_the_operator_would_not_write_are_refused_and_never_panic() {
     for name in [LABEL_ATTEMPT, LABEL_INDEX, LABEL_ALLOCATION] {
         for value in [None, Some(""), Some("x"), Some("1.5"), Some("99999999999999999999999")] {
             assert_eq!(
-                whose(&with_label(name, value)),
-                Whose::Malformed(Refusal::Label(name)),
+                ownership(&with_label(name, value)),
+                Ownership::Malformed(Refusal::Label(name)),
                 "{name}={value:?}"
             );
         }
     }
-    assert_eq!(whose(&with_label(LABEL_INDEX, Some("-1"))), Whose::Malformed(Refusal::Label(LABEL_INDEX)));
+    assert_eq!(
+        ownership(&with_label(LABEL_INDEX, Some("-1"))),
+        Ownership::Malformed(Refusal::Label(LABEL_INDEX))
+    );
 }
 
 #[test]
@@ -115,13 +118,13 @@ fn a_pod_without_the_name_of_its_job_is_never_bound_as_a_member() {
     // Pods that the operator's caches would not list under the job, but are otherwise correct.
     for value in [None, Some(""), Some("other")] {
         assert_eq!(
-            whose(&with_label(LABEL_JOB, value)),
-            Whose::Malformed(Refusal::Label(LABEL_JOB)),
+            ownership(&with_label(LABEL_JOB, value)),
+            Ownership::Malformed(Refusal::Label(LABEL_JOB)),
             "{value:?}"
         );
     }
     let of_another_name = with_owner(|owner| owner.name = "other".into());
-    assert_eq!(whose(&of_another_name), Whose::Malformed(Refusal::Label(LABEL_JOB)));
+    assert_eq!(ownership(&of_another_name), Ownership::Malformed(Refusal::Label(LABEL_JOB)));
 }
 
 #[test]

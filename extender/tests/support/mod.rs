@@ -99,7 +99,7 @@ pub fn bench(api: Api, known: impl IntoIterator<Item = Job>) -> Bench {
 
 pub fn bench_with(api: Api, known: impl IntoIterator<Item = Job>, config: Config) -> Bench {
     let jobs = Arc::new(Mutex::new(Jobs::default()));
-    known.into_iter().for_each(|job| jobs.lock().learn(job));
+    known.into_iter().for_each(|job| jobs.lock().apply_newer(job));
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry);
     let extender = Extender::new(Arc::clone(&jobs), Cluster::new(api.client()), config, metrics);

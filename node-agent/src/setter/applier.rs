@@ -13,10 +13,10 @@ use futures::future::join_all;
 use super::record::{Before, Record};
 use crate::gpu::worker::CALL_TIMEOUT;
 use crate::gpu::{Facts, Gpu, GpuError, Library, Worker};
-use crate::setting::{Done, MOST_GPUS, Outcome, Setting, Uuid, Wanted};
+use crate::setting::{MOST_GPUS, Outcome, Setting, SettingsRequest, SettingsResponse, Uuid};
 
 /// Interval after which settings are applied again: a reloaded driver loses them without notice.
-const AGAIN: Duration = Duration::from_secs(60);
+const REAPPLY: Duration = Duration::from_secs(60);
 /// Time before a setting is retried that the driver refused permanently.
 const REFUSED: Duration = Duration::from_secs(300);
 
@@ -35,8 +35,8 @@ pub struct Applier {
     record: Record,
     floor: Floor,
     ttl: Duration,
-    heard: Instant,
-    again: Duration,
+    last_request: Instant,
+    reapply: Duration,
     slots: BTreeMap<Uuid, Slot>,
 }
 
@@ -51,7 +51,7 @@ struct Slot {
     given_up: Option<(Setting, Instant, String)>,
     refused: Option<String>,
     /// The last logged failure, so that a lasting one is logged once.
-    told: Option<GpuError>,
+    logged: Option<GpuError>,
 }
 
 impl Applier {
@@ -60,8 +60,8 @@ impl Applier {
     #[must_use]
     pub fn new(library: Arc<dyn Library>, record: Record, floor: Floor, ttl: Duration) -> Self {
         let left: Vec<Uuid> = record.gpus().keys().cloned().collect();
-        let (heard, slots) = (Instant::now(), BTreeMap::new());
-        let mut this = Self { nvml: library, record, floor, ttl, heard, again: AGAIN, slots };
+        let (last_request, slots) = (Instant::now(), BTreeMap::new());
+        let mut this = Self { nvml: library, record, floor, ttl, last_request, reapply: REAPPLY, slots };
         for uuid in left {
             if let Some(slot) = this.slot(&uuid) {
                 slot.applied = None;
@@ -72,8 +72,8 @@ impl Applier {
 
     /// Time since the last request of the agent process.
     #[must_use]
-    pub fn silent_for(&self) -> Duration {
-        self.heard.elapsed()
+    pub fn since_last_request(&self) -> Duration {
+        self.last_request.elapsed()
     }
 
     /// Whether every GPU has its original settings.
@@ -83,16 +83,16 @@ impl Applier {
     }
 
     /// Applies the desired settings; restores GPUs that are not in them.
-    pub async fn apply(&mut self, wanted: &Wanted) -> Done {
-        self.heard = Instant::now();
-        for uuid in wanted.settings.keys() {
+    pub async fn apply(&mut self, request: &SettingsRequest) -> SettingsResponse {
+        self.last_request = Instant::now();
+        for uuid in request.settings.keys() {
             self.slot(uuid);
         }
-        self.go_to(&wanted.settings).await;
-        // Time spent in a slow driver must not count as silence of the agent process.
-        self.heard = Instant::now();
+        self.reconcile(&request.settings).await;
+        // Time spent in a slow driver must not count as time without a request.
+        self.last_request = Instant::now();
         let outcome = |slot: &Slot| Outcome { setting: slot.applied, refused: slot.refused.clone() };
-        Done {
+        SettingsResponse {
             ttl_ms: u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX),
             floor_limit_mw: self.floor.limit_mw,
             gpus: self.slots.iter().map(|(uuid, slot)| (uuid.clone(), outcome(slot))).collect(),
@@ -101,7 +101,7 @@ impl Applier {
 
     /// Restores every GPU; returns those that failed.
     pub async fn restore_all(&mut self) -> Vec<Uuid> {
-        self.go_to(&BTreeMap::new()).await;
+        self.reconcile(&BTreeMap::new()).await;
         let clean = Some(Setting::default());
         let left = self.slots.iter().filter(|(_, slot)| slot.applied != clean);
         left.map(|(uuid, _)| uuid.clone()).collect()
@@ -123,15 +123,15 @@ impl Applier {
                 since: Instant::now(),
                 given_up: None,
                 refused: None,
-                told: None,
+                logged: None,
             };
             self.slots.insert(uuid.to_owned(), slot);
         }
         self.slots.get_mut(uuid)
     }
 
-    async fn go_to(&mut self, wanted: &BTreeMap<Uuid, Setting>) {
-        let (floor, again) = (self.floor, self.again);
+    async fn reconcile(&mut self, wanted: &BTreeMap<Uuid, Setting>) {
+        let (floor, reapply) = (self.floor, self.reapply);
         let before = self.record.gpus().clone();
         // Target settings, and original values read before the change.
         let targets = join_all(self.slots.iter_mut().map(|(uuid, slot)| {
@@ -146,7 +146,8 @@ impl Applier {
                     slot.refused = Some(reason.clone());
                     return (uuid.clone(), Setting::default(), recorded);
                 }
-                if slot.applied.is_some_and(|applied| !applied.is_default()) && slot.since.elapsed() >= again
+                if slot.applied.is_some_and(|applied| !applied.is_default())
+                    && slot.since.elapsed() >= reapply
                 {
                     slot.applied = None;
                 }
@@ -254,12 +255,12 @@ impl Slot {
         match done.await {
             Ok(()) => {
                 tracing::info!(uuid, limit_mw = target.limit_mw, clock_mhz = target.clock_mhz, "set");
-                (self.applied, self.since, self.told) = (Some(target), Instant::now(), None);
+                (self.applied, self.since, self.logged) = (Some(target), Instant::now(), None);
             }
             Err(error) => {
-                if self.told.as_ref() != Some(&error) {
+                if self.logged.as_ref() != Some(&error) {
                     tracing::warn!(uuid, %error, "not set");
-                    self.told = Some(error.clone());
+                    self.logged = Some(error.clone());
                 }
                 // The driver refused the only change: original settings stand.
                 let single = target.limit_mw.is_none() || target.clock_mhz.is_none();

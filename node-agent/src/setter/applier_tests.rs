@@ -8,23 +8,23 @@ struct Driver {
     fails: Mutex<Option<GpuError>>,
 }
 
-struct Double {
+struct FakeGpu {
     driver: Arc<Driver>,
     uuid: String,
     limit: u32,
 }
 
-impl Double {
+impl FakeGpu {
     fn call(&self, what: String) -> Result<(), GpuError> {
         self.driver.calls.lock().push(format!("{} {what}", self.uuid));
         self.driver.fails.lock().clone().map_or(Ok(()), Err)
     }
 }
 
-impl Gpu for Double {
+impl Gpu for FakeGpu {
     fn facts(&mut self) -> Result<Facts, GpuError> {
         Ok(Facts {
-            product: "Double".into(),
+            product: "FakeGpu".into(),
             limit_mw: Some((100_000, 400_000)),
             clock_mhz: Some((210, 1410)),
             persistent: true,
@@ -49,9 +49,9 @@ impl Gpu for Double {
     }
 }
 
-struct Shelf(Arc<Driver>);
+struct FakeLibrary(Arc<Driver>);
 
-impl Library for Shelf {
+impl Library for FakeLibrary {
     fn uuids(&self) -> Result<Vec<String>, GpuError> {
         Ok(vec!["a".into(), "b".into()])
     }
@@ -60,16 +60,16 @@ impl Library for Shelf {
             return Err(GpuError::NotFound);
         }
         // The administrator's original limit is 350 W.
-        Ok(Box::new(Double { driver: Arc::clone(&self.0), uuid: uuid.to_owned(), limit: 350_000 }))
+        Ok(Box::new(FakeGpu { driver: Arc::clone(&self.0), uuid: uuid.to_owned(), limit: 350_000 }))
     }
 }
 
-struct Stage {
+struct Node {
     driver: Arc<Driver>,
     folder: tempfile::TempDir,
 }
 
-impl Stage {
+impl Node {
     fn new() -> Self {
         Self { driver: Arc::default(), folder: tempfile::tempdir().unwrap() }
     }
@@ -77,7 +77,7 @@ impl Stage {
     fn setter(&self) -> Applier {
         let record = Record::open(self.folder.path()).unwrap();
         let floor = Floor { limit_mw: 150_000, clock_mhz: 0 };
-        Applier::new(Arc::new(Shelf(Arc::clone(&self.driver))), record, floor, Duration::from_secs(30))
+        Applier::new(Arc::new(FakeLibrary(Arc::clone(&self.driver))), record, floor, Duration::from_secs(30))
     }
 
     fn calls(&self) -> Vec<String> {
@@ -85,54 +85,54 @@ impl Stage {
     }
 }
 
-fn want(settings: &[(&str, Option<u32>, Option<u32>)]) -> Wanted {
+fn want(settings: &[(&str, Option<u32>, Option<u32>)]) -> SettingsRequest {
     let of = |(uuid, limit_mw, clock_mhz): &(&str, Option<u32>, Option<u32>)| {
         ((*uuid).to_owned(), Setting { limit_mw: *limit_mw, clock_mhz: *clock_mhz })
     };
-    Wanted { settings: settings.iter().map(of).collect() }
+    SettingsRequest { settings: settings.iter().map(of).collect() }
 }
 
 #[tokio::test]
 async fn what_is_wanted_is_set_once_and_what_is_not_gets_back_what_it_had() {
-    let stage = Stage::new();
-    let mut setter = stage.setter();
+    let node = Node::new();
+    let mut setter = node.setter();
     let both = want(&[("a", Some(200_000), None), ("b", None, Some(210))]);
     let done = setter.apply(&both).await;
     assert_eq!(done.gpus["a"].setting, Some(both.settings["a"]));
-    let mut calls = stage.calls();
+    let mut calls = node.calls();
     calls.sort();
     assert_eq!(calls, ["a limit 200000", "b lock 210"]);
     setter.apply(&both).await;
-    assert!(stage.calls().is_empty(), "no call where nothing changes");
+    assert!(node.calls().is_empty(), "no call where nothing changes");
 
     setter.apply(&want(&[("a", Some(250_000), None)])).await;
-    let mut calls = stage.calls();
+    let mut calls = node.calls();
     calls.sort();
     assert_eq!(calls, ["a limit 250000", "b reset"]);
     assert!(setter.restore_all().await.is_empty());
-    assert_eq!(stage.calls(), ["a limit 350000"], "what the administrator had set, not the factory's");
+    assert_eq!(node.calls(), ["a limit 350000"], "what the administrator had set, not the factory's");
     assert!(setter.is_clean() && setter.record.gpus().is_empty());
 }
 
 #[tokio::test]
 async fn a_killed_setter_leaves_a_record_and_the_next_one_restores() {
-    let stage = Stage::new();
-    let mut setter = stage.setter();
+    let node = Node::new();
+    let mut setter = node.setter();
     setter.apply(&want(&[("a", Some(200_000), Some(600))])).await;
     drop(setter);
-    stage.calls();
-    let mut next = stage.setter();
+    node.calls();
+    let mut next = node.setter();
     assert!(!next.is_clean());
     assert!(next.restore_all().await.is_empty());
-    assert_eq!(stage.calls(), ["a limit 350000", "a reset"]);
+    assert_eq!(node.calls(), ["a limit 350000", "a reset"]);
     drop(next);
-    assert!(stage.setter().is_clean());
+    assert!(node.setter().is_clean());
 }
 
 #[tokio::test]
 async fn nothing_outside_the_drivers_range_or_the_floor_and_no_unknown_gpu() {
-    let stage = Stage::new();
-    let mut setter = stage.setter();
+    let node = Node::new();
+    let mut setter = node.setter();
     for (wanted, why) in [
         (("a", Some(149_999), None), "out_of_range"),
         (("a", Some(400_001), None), "out_of_range"),
@@ -144,45 +144,45 @@ async fn nothing_outside_the_drivers_range_or_the_floor_and_no_unknown_gpu() {
         assert_eq!(done.gpus[wanted.0].refused.as_deref(), Some(why), "{wanted:?}");
         assert_eq!(done.gpus[wanted.0].setting, Some(Setting::default()));
     }
-    assert!(stage.calls().is_empty());
+    assert!(node.calls().is_empty());
     assert!(setter.record.gpus().is_empty());
 }
 
 #[tokio::test]
 async fn a_failed_restore_is_kept_and_tried_again() {
-    let stage = Stage::new();
-    let mut setter = stage.setter();
+    let node = Node::new();
+    let mut setter = node.setter();
     setter.apply(&want(&[("a", Some(200_000), None)])).await;
-    *stage.driver.fails.lock() = Some(GpuError::Other("busy".into()));
+    *node.driver.fails.lock() = Some(GpuError::Other("busy".into()));
     assert_eq!(setter.restore_all().await, ["a"]);
     assert_eq!(setter.record.gpus()["a"].limit_mw, Some(350_000));
-    *stage.driver.fails.lock() = None;
+    *node.driver.fails.lock() = None;
     assert!(setter.restore_all().await.is_empty());
-    assert_eq!(stage.calls().last().map(String::as_str), Some("a limit 350000"));
+    assert_eq!(node.calls().last().map(String::as_str), Some("a limit 350000"));
 
     // Without the capability nothing changes, nothing needs restoring, and the driver is not called every
     // second.
-    *stage.driver.fails.lock() = Some(GpuError::NoPermission);
-    stage.calls();
+    *node.driver.fails.lock() = Some(GpuError::NoPermission);
+    node.calls();
     for _ in 0..3 {
         let done = setter.apply(&want(&[("b", None, Some(210))])).await;
         assert_eq!(done.gpus["b"].refused.as_deref(), Some("no_permission"));
         assert_eq!(done.gpus["b"].setting, Some(Setting::default()));
     }
-    assert_eq!(stage.calls(), ["b lock 210"]);
+    assert_eq!(node.calls(), ["b lock 210"]);
     assert!(setter.restore_all().await.is_empty() && setter.record.gpus().is_empty());
 }
 
 #[tokio::test]
 async fn a_setting_is_made_again_because_a_driver_may_have_forgotten_it() {
-    let stage = Stage::new();
-    let mut setter = stage.setter();
+    let node = Node::new();
+    let mut setter = node.setter();
     let wanted = want(&[("a", Some(200_000), None)]);
     setter.apply(&wanted).await;
-    setter.again = Duration::ZERO;
+    setter.reapply = Duration::ZERO;
     setter.apply(&wanted).await;
-    assert_eq!(stage.calls(), ["a limit 200000", "a limit 200000"]);
+    assert_eq!(node.calls(), ["a limit 200000", "a limit 200000"]);
     assert_eq!(setter.record.gpus()["a"].limit_mw, Some(350_000), "what was before stays what it was");
     assert!(setter.restore_all().await.is_empty());
-    assert_eq!(stage.calls(), ["a limit 350000"]);
+    assert_eq!(node.calls(), ["a limit 350000"]);
 }

@@ -11,10 +11,10 @@
 //!
 //! # What flows in and out
 //!
-//! In: [`Wanted`](crate::setting::Wanted) lines from the agent process, each also a heartbeat. Out: settings
-//! through NVML, and [`Done`](crate::setting::Done) lines. A GPU gets back its original limit and unlocked
-//! clocks when no line arrived for the time to live, and at SIGTERM. The same happens at start for every GPU
-//! in the record.
+//! In: [`SettingsRequest`](crate::setting::SettingsRequest) lines from the agent process, each also a
+//! heartbeat. Out: settings through NVML, and [`SettingsResponse`](crate::setting::SettingsResponse) lines. A
+//! GPU gets back its original limit and unlocked clocks when no request arrived for the time to live, and at
+//! SIGTERM. The same happens at start for every GPU in the record.
 //!
 //! Several setters may share one record. One is active; the standbys wait for its lock, which the kernel
 //! releases when the process dies. The next one restores first, so a killed setter leaves no GPU slow.
@@ -97,10 +97,10 @@ pub async fn run(
     let applier = Arc::new(Mutex::new(applier));
     let listener = server::listen(&args.socket)
         .with_context(|| format!("cannot listen on {}", args.socket.display()))?;
-    tracing::info!(socket = %args.socket.display(), ttl_s = args.ttl, "serving the brain");
+    tracing::info!(socket = %args.socket.display(), ttl_s = args.ttl, "serving the agent");
     let served = tokio::select! {
         ended = server::serve(listener, Arc::clone(&applier), ttl) => ended,
-        () = dead_man(Arc::clone(&applier), ttl) => Ok(()),
+        () = watchdog(Arc::clone(&applier), ttl) => Ok(()),
         () = shutdown.cancelled() => Ok(()),
     };
     let left = applier.lock().await.restore_all().await;
@@ -112,14 +112,14 @@ pub async fn run(
 }
 
 /// Restores all GPUs when requests stop, and retries failed restores.
-async fn dead_man(applier: Arc<Mutex<Applier>>, ttl: Duration) {
+async fn watchdog(applier: Arc<Mutex<Applier>>, ttl: Duration) {
     let mut tick = tokio::time::interval((ttl / 8).clamp(Duration::from_millis(100), Duration::from_secs(1)));
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
         let mut applier = applier.lock().await;
-        if applier.silent_for() > ttl && !applier.is_clean() {
-            tracing::warn!("the brain is silent: restoring all GPUs");
+        if applier.since_last_request() > ttl && !applier.is_clean() {
+            tracing::warn!("no request from the agent: restoring all GPUs");
             applier.restore_all().await;
         }
     }

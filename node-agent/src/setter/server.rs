@@ -10,7 +10,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Mutex, Semaphore};
 
 use super::applier::Applier;
-use crate::setting::{LONGEST_LINE, Wanted};
+use crate::setting::{LONGEST_LINE, SettingsRequest};
 
 /// Maximum connections: the agent process's, plus one after its restart while the old one still lingers.
 const CONNECTIONS: usize = 4;
@@ -36,29 +36,33 @@ pub(super) async fn serve(
     ttl: Duration,
 ) -> std::io::Result<()> {
     let own = rustix::process::geteuid().as_raw();
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let permits = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let (stream, _) = listener.accept().await?;
         // The file mode ensures this, except for a socket passed on by another process.
         match stream.peer_cred() {
             Ok(peer) if peer.uid() == own => {}
             _ => {
-                tracing::warn!("a caller of another user was turned away");
+                tracing::warn!("a connection of another user was refused");
                 continue;
             }
         }
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
+        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else { continue };
         let applier = Arc::clone(&applier);
         tokio::spawn(async move {
-            if let Err(error) = speak(stream, &applier, ttl).await {
-                tracing::warn!(%error, "a caller was dropped");
+            if let Err(error) = handle_connection(stream, &applier, ttl).await {
+                tracing::warn!(%error, "a connection was closed");
             }
-            drop(place);
+            drop(permit);
         });
     }
 }
 
-async fn speak(stream: UnixStream, applier: &Mutex<Applier>, ttl: Duration) -> std::io::Result<()> {
+async fn handle_connection(
+    stream: UnixStream,
+    applier: &Mutex<Applier>,
+    ttl: Duration,
+) -> std::io::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::new(reader);
     let mut line = Vec::new();
@@ -72,9 +76,9 @@ async fn speak(stream: UnixStream, applier: &Mutex<Applier>, ttl: Duration) -> s
         if line.last() != Some(&b'\n') {
             return Err(std::io::Error::other("a line has no end"));
         }
-        let wanted: Wanted = serde_json::from_slice(&line).map_err(std::io::Error::other)?;
-        let done = applier.lock().await.apply(&wanted).await;
-        let mut answer = serde_json::to_vec(&done).map_err(std::io::Error::other)?;
+        let request: SettingsRequest = serde_json::from_slice(&line).map_err(std::io::Error::other)?;
+        let response = applier.lock().await.apply(&request).await;
+        let mut answer = serde_json::to_vec(&response).map_err(std::io::Error::other)?;
         answer.push(b'\n');
         writer.write_all(&answer).await?;
     }

@@ -58,7 +58,7 @@ impl Drop for Process {
 }
 
 /// One node.
-pub struct Stage {
+pub struct TestNode {
     pub folder: tempfile::TempDir,
     pub sim: Arc<Sim>,
     pub api: Api,
@@ -66,14 +66,14 @@ pub struct Stage {
     admin: SocketAddr,
 }
 
-/// A loopback address that no other test of this machine uses: a free port of 127.0.0.1 may be taken before the brain listens.
+/// A loopback address that no other test of this machine uses: a free port of 127.0.0.1 may be taken before the agent listens.
 fn own_address() -> SocketAddr {
-    static STAGES: AtomicU8 = AtomicU8::new(1);
+    static NODES: AtomicU8 = AtomicU8::new(1);
     let [_, _, high, low] = std::process::id().to_be_bytes();
-    SocketAddr::from(([127, 64 | (high & 63), low, STAGES.fetch_add(1, Ordering::Relaxed)], 9090))
+    SocketAddr::from(([127, 64 | (high & 63), low, NODES.fetch_add(1, Ordering::Relaxed)], 9090))
 }
 
-impl Stage {
+impl TestNode {
     /// A node with these GPUs, in a cluster whose operator leads and lets GPUs rest after one second.
     pub async fn new(uuids: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
@@ -108,11 +108,10 @@ impl Stage {
         Self { folder, sim, api, pods, admin }
     }
 
-    fn command(&self, program: &str, role: Option<&str>) -> Command {
+    fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         let library = std::env::current_exe().expect("a test has a path").with_file_name("libnvidia_ml.so");
         command
-            .args(role)
             .args(["--log-format", "text", "--nvml-library"])
             .arg(library)
             .env(ENV_SPEC, self.path("node.json"))
@@ -125,17 +124,17 @@ impl Stage {
     }
 
     pub fn setter(&self) -> Process {
-        let mut command = self.command(env!("CARGO_BIN_EXE_andreas-node-setter"), None);
+        let mut command = self.command(env!("CARGO_BIN_EXE_andreas-node-setter"));
         command.arg("--socket").arg(self.path("setter.sock")).arg("--state").arg(self.path("state"));
         command.args(["--ttl", "2"]);
         Process(command.spawn().expect("the setter starts"))
     }
 
-    pub fn brain(&self) -> Process {
-        self.brain_with(&[])
+    pub fn agent(&self) -> Process {
+        self.agent_with(&[])
     }
 
-    pub fn brain_with(&self, flags: &[&str]) -> Process {
+    pub fn agent_with(&self, flags: &[&str]) -> Process {
         let kubeconfig = self.path("kubeconfig");
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
@@ -144,12 +143,12 @@ impl Stage {
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
         });
         std::fs::write(&kubeconfig, config.to_string()).expect("a file");
-        let mut command = self.command(env!("CARGO_BIN_EXE_andreas-node-agent"), Some("brain"));
+        let mut command = self.command(env!("CARGO_BIN_EXE_andreas-node-agent"));
         command.arg("--kubeconfig").arg(kubeconfig).arg("--setter-socket").arg(self.path("setter.sock"));
         command.arg("--pod-resources").arg(self.path("kubelet.sock"));
         command.args(["--node-name", "node-0", "--lease-ttl", "2", "--interval", "100"]);
         command.arg("--admin-listen").arg(self.admin.to_string());
-        Process(command.args(flags).spawn().expect("the brain starts"))
+        Process(command.args(flags).spawn().expect("the agent starts"))
     }
 
     /// Gives GPUs to a pod, in place of what it had; none takes them away.

@@ -177,7 +177,7 @@ fn node_key(node: &str) -> ObjectKey {
 
 /// Observations of runs across plans.
 #[derive(Default)]
-pub struct Seen {
+pub struct MeasuredDraws {
     /// Maximum measured draw of one GPU, W, by run.
     peaks: HashMap<Run, f64>,
     /// Since when a power limit is not in force, by run and limit.
@@ -187,7 +187,7 @@ pub struct Seen {
 /// The job's UID and its attempt.
 type Run = (String, i64);
 
-impl Seen {
+impl MeasuredDraws {
     /// Maximum draw of one GPU of a run so far, W; `None` until it is measured.
     pub fn measured(
         &mut self,

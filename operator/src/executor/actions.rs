@@ -17,7 +17,7 @@ use super::dry_runs::Found;
 use super::requeue::{Requeue, back_off};
 use crate::index::{number, owner};
 use crate::ledger::backoff::Cause;
-use crate::lifecycle::{Action, Admitted, CreationOutcome, DeleteReason, Verdict};
+use crate::lifecycle::{Action, Admitted, CreationOutcome, DeleteReason, DryRunResult};
 use crate::shared::Shared;
 use crate::snapshot::worker;
 use crate::writes::{Refusal, WriteError};
@@ -60,8 +60,8 @@ async fn one(
         }
         Action::Wake { node, value } => wake(shared, key, job, &node, value).await,
         Action::DryRun { gpus, pod } => dry_run(executor, key, job, gpus, &pod).await,
-        Action::BackOff { words } => {
-            back_off_namespace(shared, Cause::Creation, &key.namespace, &words);
+        Action::BackOff { message } => {
+            back_off_namespace(shared, Cause::Creation, &key.namespace, &message);
             Ok(())
         }
         Action::DeleteJob { uid } => {
@@ -82,7 +82,7 @@ fn failed(
     what: &str,
     error: &WriteError,
 ) -> Result<(), Requeue> {
-    shared.metrics.step_errors.inc();
+    shared.metrics.reconcile_errors.inc();
     tracing::warn!(job = %key, what, error = error as &dyn std::error::Error, "not done, tried again");
     match error.refusal() {
         Refusal::Busy(Some(after)) => Err(Requeue::After(after)),
@@ -100,7 +100,7 @@ fn report(
 ) {
     if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
         let creation = memory.creation.of(generation);
-        (creation.outcome, creation.trouble) = (outcome, None);
+        (creation.outcome, creation.error_message) = (outcome, None);
     }
     shared.index.lock().mark(key.clone());
 }
@@ -116,16 +116,16 @@ fn not_made(
     error: &WriteError,
 ) -> Result<(), Requeue> {
     if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
-        memory.creation.of(generation).trouble = Some(error.words());
+        memory.creation.of(generation).error_message = Some(error.message());
     }
     failed(shared, key, job, what, error)
 }
 
 /// A dry run or creation got no verdict: the namespace's jobs back off.
-fn back_off_namespace(shared: &Shared, cause: Cause, namespace: &str, words: &str) {
+fn back_off_namespace(shared: &Shared, cause: Cause, namespace: &str, message: &str) {
     let mut index = shared.index.lock();
-    if shared.ledger.lock().backoffs.failed(cause, namespace, words, clock::now()) {
-        tracing::warn!(namespace, words, "the API server does not make pods of this namespace");
+    if shared.ledger.lock().backoffs.failed(cause, namespace, message, clock::now()) {
+        tracing::warn!(namespace, reason = message, "the API server does not make pods of this namespace");
         index.mark_namespace(namespace);
     }
 }
@@ -195,18 +195,18 @@ async fn create_pods(
 ) -> Result<(), Requeue> {
     let results = join_all(pods.iter().map(|pod| create_pod(shared, key, job, pod))).await;
     let mut made = Vec::new();
-    let mut trouble = None;
+    let mut refusal = None;
     let mut later = None;
     for result in results {
         match result {
             Made::Now(pod) => made.push(pod),
             Made::Before => {}
-            Made::Foreign(name) => trouble = Some(CreationOutcome::NameInUse { name }),
-            Made::Refused(reason, message) => trouble = Some(CreationOutcome::Refused { reason, message }),
+            Made::Foreign(name) => refusal = Some(CreationOutcome::NameInUse { name }),
+            Made::Refused(reason, message) => refusal = Some(CreationOutcome::Refused { reason, message }),
             Made::Failed(error) => later = Some(error),
         }
     }
-    if let Some(outcome) = trouble {
+    if let Some(outcome) = refusal {
         // Never leave a partial gang: delete the created pods at once. Failed deletes are repeated by the
         // next step.
         let undo = made.iter().map(|pod| {
@@ -269,12 +269,12 @@ async fn delete_pod(
     let known = shared.index.lock().pods.get(pod).map(|pod| pod.status.phase.clone());
     let live = match shared.writer.get_pod(pod).await {
         Ok(live) => live,
-        Err(error) => return failed(shared, key, job, "look before delete", &error.into()),
+        Err(error) => return failed(shared, key, job, "read before delete", &error.into()),
     };
     let Some(live) = live.filter(|live| live.metadata.uid.as_deref() == Some(pod_uid)) else {
         let mut index = shared.index.lock();
         if index.pods.get(pod).is_some_and(|held| held.metadata.uid.as_deref() == Some(pod_uid)) {
-            index.gone_pod(pod);
+            index.pod_not_found(pod);
         }
         return Ok(());
     };
@@ -307,8 +307,8 @@ async fn delete_live(
     // Read the remaining state (a grace period, or nothing) at once instead of waiting for the watch.
     match shared.writer.get_pod(pod).await {
         Ok(Some(left)) => shared.index.lock().wrote_pod(left),
-        Ok(None) => shared.index.lock().gone_pod(pod),
-        Err(error) => tracing::debug!(%pod, %error, "not looked up after its deletion"),
+        Ok(None) => shared.index.lock().pod_not_found(pod),
+        Err(error) => tracing::debug!(%pod, %error, "not read after its deletion"),
     }
     Ok(())
 }
@@ -342,9 +342,9 @@ async fn dry_run(
 ) -> Result<(), Requeue> {
     let shared = &executor.shared;
     let refused_before =
-        shared.ledger.lock().get(key).and_then(|memory| memory.verdict.as_ref()?.refusal.as_ref()).is_some();
+        shared.ledger.lock().get(key).and_then(|memory| memory.dry_run.as_ref()?.refusal.as_ref()).is_some();
     if refused_before {
-        executor.brakes.try_again(&key.namespace).map_err(Requeue::After)?;
+        executor.rate_limits.admit_dry_run(&key.namespace).map_err(Requeue::After)?;
     }
     let accepted = |answer: &Answer| answer.clone().ok();
     let answer = match executor.dry_runs.find(job, gpus, try_pod(shared, key, pod), accepted).await {
@@ -357,7 +357,7 @@ async fn dry_run(
         Ok(Err(refusal)) => (Some(refusal), None),
         Err(error) => {
             if matches!(error.refusal(), Refusal::Busy(_)) {
-                back_off_namespace(shared, Cause::DryRun, &key.namespace, &error.words());
+                back_off_namespace(shared, Cause::DryRun, &key.namespace, &error.message());
             }
             return failed(shared, key, job, "dry run", &error);
         }
@@ -365,7 +365,7 @@ async fn dry_run(
     end_backoff(shared, Cause::DryRun, &key.namespace);
     let more = admitted.is_some();
     if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
-        memory.verdict = Some(Verdict { gpus, at: clock::now(), refusal, admitted });
+        memory.dry_run = Some(DryRunResult { gpus, at: clock::now(), refusal, admitted });
     }
     let mut index = shared.index.lock();
     index.mark(key.clone());

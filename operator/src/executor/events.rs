@@ -48,10 +48,10 @@ impl Events {
         let recorder = Arc::new(recorder);
         let send = waiting.for_each_concurrent(
             IN_FLIGHT,
-            move |(event, about, told): (Event, ObjectReference, Instant)| {
+            move |(event, about, published): (Event, ObjectReference, Instant)| {
                 let (recorder, start_burst) = (Arc::clone(&recorder), start_burst.clone());
                 async move {
-                    start_burst.ended(told).await;
+                    start_burst.ended(published).await;
                     if let Err(error) = recorder.publish(&event, &about).await {
                         tracing::debug!(%error, "event not published");
                     }
@@ -67,7 +67,7 @@ impl Events {
     }
 
     /// Queues an event for the user of a job.
-    pub fn tell(&self, job: &SlimTrainingJob, note: &EventNote) {
+    pub fn publish(&self, job: &SlimTrainingJob, note: &EventNote) {
         let event = Event {
             type_: if note.warning { EventType::Warning } else { EventType::Normal },
             reason: note.reason.as_str().to_owned(),
@@ -102,13 +102,13 @@ mod tests {
             serde_json::from_value(testing::job(1, &json!({"phase": "Running"}))).expect("a job");
         let reasons = [Reason::Running, Reason::Preempted, Reason::Completed];
         for reason in reasons {
-            events.tell(&job, &EventNote { warning: false, reason, message: String::new() });
+            events.publish(&job, &EventNote { warning: false, reason, message: String::new() });
         }
         events.finish();
         // Others may hold the queue for longer.
         let held = events.clone();
         tokio::time::timeout(Duration::from_secs(2), send).await.expect("the loop ends");
         assert_eq!(server.sent(&Method::POST).len(), reasons.len());
-        held.tell(&job, &EventNote { warning: false, reason: Reason::Running, message: String::new() });
+        held.publish(&job, &EventNote { warning: false, reason: Reason::Running, message: String::new() });
     }
 }

@@ -13,8 +13,8 @@ pub struct FairQueue {
     /// Queued names by namespace, oldest first.
     queues: BTreeMap<String, VecDeque<String>>,
     waiting: HashSet<ObjectKey>,
-    in_hand: HashSet<ObjectKey>,
-    in_hand_of: HashMap<String, usize>,
+    in_flight: HashSet<ObjectKey>,
+    in_flight_of: HashMap<String, usize>,
     /// The last served namespace.
     last: String,
     /// Maximum jobs in progress per namespace.
@@ -27,8 +27,8 @@ impl FairQueue {
         Self {
             queues: BTreeMap::new(),
             waiting: HashSet::new(),
-            in_hand: HashSet::new(),
-            in_hand_of: HashMap::new(),
+            in_flight: HashSet::new(),
+            in_flight_of: HashMap::new(),
             last: String::new(),
             share,
         }
@@ -56,15 +56,15 @@ impl FairQueue {
         }
         let job = ObjectKey { namespace: namespace.clone(), name };
         self.waiting.remove(&job);
-        self.in_hand.insert(job.clone());
-        *self.in_hand_of.entry(namespace.clone()).or_default() += 1;
+        self.in_flight.insert(job.clone());
+        *self.in_flight_of.entry(namespace.clone()).or_default() += 1;
         self.last = namespace;
         Some(job)
     }
 
     /// The first of these that is not in progress, if the namespace is below its share.
     fn first_of(&self, namespace: &str, names: &VecDeque<String>) -> Option<usize> {
-        let mine = self.in_hand_of.get(namespace).copied().unwrap_or(0);
+        let mine = self.in_flight_of.get(namespace).copied().unwrap_or(0);
         if mine >= self.share {
             return None;
         }
@@ -72,18 +72,18 @@ impl FairQueue {
             return Some(0);
         }
         names.iter().position(|name| {
-            !self.in_hand.contains(&ObjectKey { namespace: namespace.to_owned(), name: name.clone() })
+            !self.in_flight.contains(&ObjectKey { namespace: namespace.to_owned(), name: name.clone() })
         })
     }
 
     /// The job is no longer in progress.
     pub fn done(&mut self, job: &ObjectKey) {
-        if self.in_hand.remove(job)
-            && let Some(count) = self.in_hand_of.get_mut(&job.namespace)
+        if self.in_flight.remove(job)
+            && let Some(count) = self.in_flight_of.get_mut(&job.namespace)
         {
             *count -= 1;
             if *count == 0 {
-                self.in_hand_of.remove(&job.namespace);
+                self.in_flight_of.remove(&job.namespace);
             }
         }
     }
@@ -94,8 +94,8 @@ impl FairQueue {
     }
 
     /// Number of jobs in progress.
-    pub fn in_hand(&self) -> usize {
-        self.in_hand.len()
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
     }
 }
 
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(take(&mut queue).as_deref(), Some("b/0"));
         queue.done(&first[0]);
         assert_eq!(take(&mut queue).as_deref(), Some("a/2"));
-        assert_eq!((queue.waiting(), queue.in_hand()), (2, 3));
+        assert_eq!((queue.waiting(), queue.in_flight()), (2, 3));
     }
 
     #[test]

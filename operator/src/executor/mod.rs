@@ -15,17 +15,17 @@
 //! | [`dry_runs`] | one dry run for equal workers |
 //! | [`start_burst`] | starts go first, records wait |
 //! | [`fair`] | round robin over namespaces |
-//! | [`brakes`] | rate limits for edits and conflicts |
+//! | [`rate_limits`] | rate limits for edits and conflicts |
 //! | [`events`] | events for users |
 //!
 //! **Never here**: decisions about jobs (lifecycle) or plans (planner).
 
 pub mod actions;
-pub mod brakes;
 pub mod dry_runs;
 pub mod events;
 pub mod fair;
 pub mod observe;
+pub mod rate_limits;
 pub mod requeue;
 pub mod start_burst;
 #[cfg(test)]
@@ -44,7 +44,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::objects::profiles::ProfileUpdates;
-use crate::progress::{LastReports, TurnedAway};
+use crate::progress::{LastReports, RejectedReports};
 use crate::shared::Shared;
 use events::Events;
 use fair::FairQueue;
@@ -70,13 +70,13 @@ pub struct Executor {
     /// When reports last moved each job's progress.
     pub reports: LastReports,
     /// Reports up to this instant may be lost.
-    pub turned_away: Arc<TurnedAway>,
+    pub rejected_reports: Arc<RejectedReports>,
     /// Cache of accepted dry runs.
     pub dry_runs: dry_runs::DryRunCache,
     /// Tracks whether many jobs are starting.
     pub start_burst: start_burst::StartBurst,
     /// Rate limits for edits and conflicts.
-    pub brakes: brakes::Brakes,
+    pub rate_limits: rate_limits::RateLimits,
 }
 
 /// One timer per job; the earliest wins until it fires.
@@ -114,7 +114,7 @@ impl Timers {
 }
 
 /// Steps dirty jobs until `shutdown`, then waits for the steps in progress.
-pub async fn run(executor: Arc<Executor>, heart: Heartbeat, shutdown: CancellationToken) {
+pub async fn run(executor: Arc<Executor>, heartbeat: Heartbeat, shutdown: CancellationToken) {
     let shared = &executor.shared;
     let signals = shared.index.lock().signals();
     let mut queue = FairQueue::new(OF_ONE_NAMESPACE);
@@ -123,7 +123,7 @@ pub async fn run(executor: Arc<Executor>, heart: Heartbeat, shutdown: Cancellati
     let mut confirm = Instant::now() + CONFIRM_EVERY;
     let mut confirming = tokio::spawn(async {});
     loop {
-        heart.beat();
+        heartbeat.beat();
         let changed = {
             let mut index = shared.index.lock();
             queue.extend(index.take_dirty());
@@ -133,7 +133,7 @@ pub async fn run(executor: Arc<Executor>, heart: Heartbeat, shutdown: Cancellati
             executor.dry_runs.forget(&namespace);
             shared.ledger.lock().forget_refusals(&namespace, clock::now());
         }
-        while queue.in_hand() < WORKERS {
+        while queue.in_flight() < WORKERS {
             let Some(job) = queue.take() else { break };
             timers.set(job.clone(), None);
             let executor = Arc::clone(&executor);
@@ -143,7 +143,7 @@ pub async fn run(executor: Arc<Executor>, heart: Heartbeat, shutdown: Cancellati
             });
         }
         shared.metrics.queue.set(i64::try_from(queue.waiting()).unwrap_or(i64::MAX));
-        shared.metrics.in_hand.set(i64::try_from(queue.in_hand()).unwrap_or(i64::MAX));
+        shared.metrics.in_flight.set(i64::try_from(queue.in_flight()).unwrap_or(i64::MAX));
         let next = timers.next().unwrap_or(confirm).min(confirm);
         tokio::select! {
             () = signals.dirty.notified() => {}

@@ -21,18 +21,18 @@ use crate::index::{
 };
 use crate::ledger::{JobMemory, Ledger};
 use crate::lifecycle::{
-    AgentFact, Backoff, Claim, DecisionFor, DeletedPodView, EnergyView, NodeFact, Observed, Planned,
-    PolicyView, Settings, Sights,
+    AgentFact, Backoff, Claim, DecisionFor, DeletedPodView, EnergyView, FirstSeen, NodeFact, Observed,
+    Planned, PolicyView, Settings,
 };
 use crate::predict::outlook::{Outlook, outlook};
 use crate::snapshot::single_node_claim;
 
-/// A step's input, owned: the index is unlocked during the step.
-pub struct Seen {
+/// Input of a reconcile, owned: the index is unlocked meanwhile.
+pub struct JobInput {
     /// The job.
     pub job: Arc<SlimTrainingJob>,
     pods: Vec<Arc<SlimPod>>,
-    gone: Vec<DeletedPod>,
+    deleted: Vec<DeletedPod>,
     nodes: BTreeMap<String, NodeFact>,
     policy: PolicyView,
     now: Timestamp,
@@ -43,10 +43,10 @@ pub struct Seen {
     backoff: Option<Backoff>,
     single_node_claim: Option<String>,
     settings: Arc<Settings>,
-    sights: Sights,
+    first_seen: FirstSeen,
 }
 
-impl Seen {
+impl JobInput {
     /// Collects the input; `None` if the job does not exist.
     pub fn gather(
         index: &ClusterIndex,
@@ -58,16 +58,16 @@ impl Seen {
         let job = Arc::clone(index.jobs.get(key)?);
         let uid = job.uid().unwrap_or_default();
         let pods = index.members(key);
-        let gone: Vec<DeletedPod> = index
-            .gone(key)
+        let deleted: Vec<DeletedPod> = index
+            .deleted(key)
             .iter()
-            .filter(|gone| gone.last.labels().get(LABEL_JOB_UID) == Some(&uid))
+            .filter(|deleted| deleted.last.labels().get(LABEL_JOB_UID) == Some(&uid))
             .cloned()
             .collect();
         let spec = index.policy().map(|policy| policy.spec.clone()).unwrap_or_default();
         let memory = memory(&uid);
-        let nodes = node_facts(index, key, &job, &pods, &gone, memory.decision.as_ref());
-        let members = own_pods(&job, &pods, &gone);
+        let nodes = node_facts(index, key, &job, &pods, &deleted, memory.decision.as_ref());
+        let members = own_pods(&job, &pods, &deleted);
         let energy = energy(index, &job, &spec, &members, memory.pending_energy.as_ref(), now);
         let forecast = memory.forecast(&job, now);
         let over_nodes = job.spec.gpus.max_nodes > 1;
@@ -75,10 +75,10 @@ impl Seen {
             over_nodes.then(|| single_node_claim(index, &key.namespace, &job.spec)).flatten();
         Some(Self {
             policy: PolicyView::of(&spec),
-            sights: memory.sights(now),
+            first_seen: memory.first_seen(now),
             job,
             pods,
-            gone,
+            deleted,
             nodes,
             now,
             memory,
@@ -115,18 +115,18 @@ impl Seen {
     ) -> Option<PendingEnergy> {
         let allocation = self.job.status.as_ref()?.allocation.as_ref()?;
         let record = step.status.history.last().filter(|record| record.attempt == allocation.attempt)?;
-        let told = record.measured || allocation.nodes.len() != self.members.len();
+        let complete = record.measured || allocation.nodes.len() != self.members.len();
         let agents = self.members.iter().all(|member| {
             let node = ObjectKey { namespace: String::new(), name: member.node.clone() };
             agent_status(index, &node).is_some()
         });
-        (!told && agents).then(|| PendingEnergy {
+        (!complete && agents).then(|| PendingEnergy {
             attempt: allocation.attempt,
             members: self.members.clone(),
             gpus_per_worker: allocation.gpus_per_worker,
             joules: record.joules,
             micros: self.energy.attempt_micros,
-            observation: step.learned.iter().find_map(|lesson| match lesson {
+            observation: step.learned.iter().find_map(|update| match update {
                 crate::lifecycle::ProfileUpdate::Observation(observation) => Some(observation.clone()),
                 _ => None,
             }),
@@ -156,30 +156,34 @@ impl Seen {
             pod.metadata.deletion_timestamp.is_some()
                 || matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")
         };
-        !self.gone.is_empty() || self.pods.iter().any(|pod| ends(pod))
+        !self.deleted.is_empty() || self.pods.iter().any(|pod| ends(pod))
     }
 
     /// Runs the step.
     pub fn step(&self) -> crate::lifecycle::Step {
         let pods: Vec<&SlimPod> = self.pods.iter().map(Arc::as_ref).collect();
-        let gone: Vec<DeletedPodView<'_>> = self
-            .gone
+        let deleted: Vec<DeletedPodView<'_>> = self
+            .deleted
             .iter()
-            .map(|gone| DeletedPodView { last: &gone.last, at: ago(self.now, gone.at), look: gone.look })
+            .map(|deleted| DeletedPodView {
+                last: &deleted.last,
+                at: ago(self.now, deleted.at),
+                holders_requested: deleted.holders_requested,
+            })
             .collect();
         crate::lifecycle::step(&Observed {
             job: &self.job,
             pods: &pods,
-            gone: &gone,
+            deleted: &deleted,
             nodes: &self.nodes,
             policy: &self.policy,
             now: self.now,
-            sights: &self.sights,
+            first_seen: &self.first_seen,
             decision: self.memory.decision.as_ref(),
             creation: &self.memory.creation,
             backoff: self.backoff.as_ref(),
             single_node_claim: self.single_node_claim.as_deref(),
-            verdict: self.memory.verdict.as_ref(),
+            dry_run: self.memory.dry_run.as_ref(),
             failing: self.memory.failures > 0,
             rules_changed: self.memory.rules_changed,
             forecast: self.forecast.as_ref(),
@@ -211,11 +215,11 @@ fn ago(now: Timestamp, then: Instant) -> Timestamp {
 }
 
 /// Bound pods of the current attempt, existing or deleted.
-fn own_pods(job: &SlimTrainingJob, pods: &[Arc<SlimPod>], gone: &[DeletedPod]) -> Vec<measured::Member> {
+fn own_pods(job: &SlimTrainingJob, pods: &[Arc<SlimPod>], deleted: &[DeletedPod]) -> Vec<measured::Member> {
     let Some(allocation) = job.status.as_ref().and_then(|status| status.allocation.as_ref()) else {
         return Vec::new();
     };
-    let all = pods.iter().chain(gone.iter().map(|gone| &gone.last));
+    let all = pods.iter().chain(deleted.iter().map(|deleted| &deleted.last));
     let own = all.filter(|pod| {
         is_member(pod, job) && number(&pod.metadata, LABEL_ATTEMPT) == Some(allocation.attempt)
     });
@@ -256,17 +260,19 @@ fn node_facts(
     key: &ObjectKey,
     job: &SlimTrainingJob,
     pods: &[Arc<SlimPod>],
-    gone: &[DeletedPod],
+    deleted: &[DeletedPod],
     decision: Option<&DecisionFor>,
 ) -> BTreeMap<String, NodeFact> {
-    let decided = match decision.map(|decision| &decision.verdict) {
+    let decided = match decision.map(|decision| &decision.planned) {
         Some(Planned::Run { nodes, .. }) => nodes.as_slice(),
         _ => &[],
     };
     let allocated =
         job.status.iter().filter_map(|status| status.allocation.as_ref()).flat_map(|a| a.nodes.iter());
-    let bound =
-        pods.iter().chain(gone.iter().map(|gone| &gone.last)).filter_map(|pod| pod.spec.node_name.as_ref());
+    let bound = pods
+        .iter()
+        .chain(deleted.iter().map(|deleted| &deleted.last))
+        .filter_map(|pod| pod.spec.node_name.as_ref());
     let mut facts = BTreeMap::new();
     for name in allocated.chain(bound).chain(decided) {
         if facts.contains_key(name) {
@@ -279,7 +285,7 @@ fn node_facts(
                 let free_gpus = free_gpus(index, node, key, job);
                 let open_gpus = open_gpus(index, node, &node_key);
                 let mut fact = fact(node, agent, free_gpus, open_gpus);
-                fact.lost = index.lost_in_boot(name, pods.iter().map(Arc::as_ref), gone);
+                fact.lost = index.lost_in_boot(name, pods.iter().map(Arc::as_ref), deleted);
                 facts.insert(name.clone(), fact);
             }
             // The Node exists but cannot be parsed: no proof of death.
@@ -327,7 +333,7 @@ fn agent(node: &SlimGpuNode) -> Option<AgentFact> {
         wake: node.spec.wake,
         awake: status.awake,
         holders: status.gpus.iter().filter_map(|gpu| gpu.holder.clone()).collect(),
-        looked: status.looked,
+        holders_observed: status.holders_observed,
         unhealthy_since: since.filter(|_| broken).map(|condition| condition.last_transition_time.0),
     })
 }

@@ -111,7 +111,7 @@ mod tests {
                 status,
                 actions: Vec::new(),
                 claim: Claim::Nothing,
-                sights: std::collections::BTreeSet::new(),
+                facts: std::collections::BTreeSet::new(),
                 events: Vec::new(),
                 learned: Vec::new(),
                 next: None,

@@ -73,10 +73,10 @@ impl World {
             events: Events::new(recorder, start_burst.clone()).0,
             profile_updates: Arc::default(),
             reports: Arc::default(),
-            turned_away: Arc::default(),
+            rejected_reports: Arc::default(),
             dry_runs: dry_runs::DryRunCache::default(),
             start_burst,
-            brakes: brakes::Brakes::default(),
+            rate_limits: rate_limits::RateLimits::default(),
         });
         shared.ledger.lock().entry(&key(), "j1");
         Self { shared, executor, server }
@@ -158,16 +158,16 @@ async fn a_pod_that_is_there_is_ours_or_in_the_way() {
 async fn contention_for_a_quota_is_no_verdict_and_is_tried_again_later() {
     let dry =
         || Action::DryRun { gpus: 1, pod: Box::new(serde_json::from_value(pod(0, 1, "j1")).expect("a pod")) };
-    let verdict = |world: &World| {
-        world.shared.ledger.lock().get(&key()).and_then(|memory| memory.verdict.clone()).map(|v| v.refusal)
+    let dry_run = |world: &World| {
+        world.shared.ledger.lock().get(&key()).and_then(|memory| memory.dry_run.clone()).map(|v| v.refusal)
     };
     // A dry run with a conflict gives no verdict; an existing name means it was accepted before.
     let world = World::new(vec![(Method::POST, "/pods", 409, contended())]);
     assert!(matches!(world.do_all(vec![dry()]).await, Err(Requeue::After(_))));
-    assert_eq!(verdict(&world), None);
+    assert_eq!(dry_run(&world), None);
     let world = World::new(vec![(Method::POST, "/pods", 409, exists("bert-1-0"))]);
     assert_eq!(world.do_all(vec![dry()]).await, Ok(()));
-    assert_eq!(verdict(&world), Some(None));
+    assert_eq!(dry_run(&world), Some(None));
 
     // Pods that were not created are not looked up, and each failure waits longer.
     let twice = |code: u16, body: Value| {
@@ -323,7 +323,7 @@ async fn a_worker_that_was_accepted_a_moment_ago_is_not_tried_again_until_the_ru
     };
     let refusal = || {
         let ledger = world.shared.ledger.lock();
-        ledger.get(&key()).and_then(|memory| memory.verdict.clone()).map(|verdict| verdict.refusal)
+        ledger.get(&key()).and_then(|memory| memory.dry_run.clone()).map(|dry_run| dry_run.refusal)
     };
     for _ in 0..2 {
         assert_eq!(world.do_all(dry()).await, Ok(()));
@@ -439,12 +439,12 @@ async fn what_the_api_server_gives_no_verdict_on_is_remembered_in_its_words_and_
     assert!(matches!(world.create_two().await, Err(Requeue::After(_))));
     let creation =
         world.shared.ledger.lock().get(&key()).map(|memory| memory.creation.clone()).expect("kept");
-    assert_eq!((creation.generation, creation.trouble.as_deref()), (7, Some(words)));
+    assert_eq!((creation.generation, creation.error_message.as_deref()), (7, Some(words)));
     assert_eq!(creation.outcome, CreationOutcome::NotTried);
     assert!(world.sent(Method::DELETE).is_empty());
-    let held = |world: &World| world.shared.ledger.lock().backoffs.get("team").map(|held| held.words);
+    let held = |world: &World| world.shared.ledger.lock().backoffs.get("team").map(|held| held.message);
     assert_eq!(held(&world), None);
-    assert_eq!(world.do_all(vec![Action::BackOff { words: words.into() }]).await, Ok(()));
+    assert_eq!(world.do_all(vec![Action::BackOff { message: words.into() }]).await, Ok(()));
     assert_eq!(held(&world).as_deref(), Some(words));
 
     // A dry run; an answered one ends the backoff.

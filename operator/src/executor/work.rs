@@ -13,7 +13,7 @@ use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::observe::Seen;
+use super::observe::JobInput;
 use super::requeue::{Requeue, back_off, earlier};
 use super::{Executor, actions};
 use crate::index::{ClusterIndex, number};
@@ -25,36 +25,36 @@ use crate::writes::{Refusal, WriteError, patch};
 /// Makes and carries out one step of a job.
 pub async fn step(executor: &Arc<Executor>, key: &ObjectKey) -> Requeue {
     let shared = &executor.shared;
-    if let Some(wait) = executor.brakes.hold(key, unseen_edit(shared, key)) {
+    if let Some(wait) = executor.rate_limits.delay(key, unobserved_edit(shared, key)) {
         // Plans do not wait for a job that backs off.
-        shared.ledger.lock().looked_at(key);
+        shared.ledger.lock().mark_delivered(key);
         return Requeue::After(wait);
     }
     if let Err(again) = read_unanswered(shared, key).await {
         return again;
     }
-    let Some(seen) = look(executor, key) else { return Requeue::OnEvent };
+    let Some(seen) = read_input(executor, key) else { return Requeue::OnEvent };
     let job = Arc::clone(&seen.job);
     let again = step_from(executor, key, seen).await;
     if let Some(memory) = shared.ledger.lock().get_mut(key, uid(&job)) {
-        memory.taken();
+        memory.release_unused();
     }
     again
 }
 
-async fn step_from(executor: &Arc<Executor>, key: &ObjectKey, mut seen: Seen) -> Requeue {
+async fn step_from(executor: &Arc<Executor>, key: &ObjectKey, mut seen: JobInput) -> Requeue {
     let shared = &executor.shared;
-    let asks_again = ask_for_plan(shared, key, &seen);
+    let next_request = request_plan(shared, key, &seen);
     let mut step = seen.step();
-    shared.metrics.steps.inc();
-    if blames_user(&seen.job, &step.status) && look_at_nodes(shared, &seen.job).await {
-        let Some(again) = look(executor, key) else { return Requeue::OnEvent };
+    shared.metrics.reconciles.inc();
+    if blames_user(&seen.job, &step.status) && read_nodes(shared, &seen.job).await {
+        let Some(again) = read_input(executor, key) else { return Requeue::OnEvent };
         seen = again;
         step = seen.step();
     }
 
     if let Some(memory) = shared.ledger.lock().get_mut(key, uid(&seen.job)) {
-        memory.saw(std::mem::take(&mut step.sights));
+        memory.record_facts(std::mem::take(&mut step.facts));
     }
     if !seen.has_endings()
         && let Some(wait) = executor.start_burst.defers(&seen.job, &step, clock::now())
@@ -70,15 +70,15 @@ async fn step_from(executor: &Arc<Executor>, key: &ObjectKey, mut seen: Seen) ->
     if let Err(again) = written {
         if seen.job.metadata.deletion_timestamp.is_some() {
             // Its pods end even if its status cannot be written.
-            remember_claim(shared, key, &seen.job, step.claim.clone());
+            store_claim(shared, key, &seen.job, step.claim.clone());
             let _ = actions::carry_out(executor, key, &seen.job, step.actions).await;
         }
         return again;
     }
-    remember_claim(shared, key, &seen.job, step.claim.clone());
-    settle_energy(executor, key, &seen, &step);
+    store_claim(shared, key, &seen.job, step.claim.clone());
+    reconcile_energy(executor, key, &seen, &step);
     forget_judged(shared, key, &step.status);
-    step.events.iter().for_each(|note| executor.events.tell(&seen.job, note));
+    step.events.iter().for_each(|note| executor.events.publish(&seen.job, note));
     if !step.learned.is_empty() {
         let table = shared.ledger.lock().get(key).and_then(|memory| memory.table.clone());
         if let Some(table) = table {
@@ -86,20 +86,20 @@ async fn step_from(executor: &Arc<Executor>, key: &ObjectKey, mut seen: Seen) ->
         }
         executor.profile_updates.add(&seen.job, step.learned);
     }
-    note_room(shared, key, &seen.job, &step.status);
+    record_release(shared, key, &seen.job, &step.status);
     match actions::carry_out(executor, key, &seen.job, step.actions).await {
         Ok(()) => {
             if let Some(memory) = shared.ledger.lock().get_mut(key, uid(&seen.job)) {
                 memory.failures = 0;
             }
-            step.next.into_iter().chain(asks_again).min().map_or(Requeue::OnEvent, Requeue::At)
+            step.next.into_iter().chain(next_request).min().map_or(Requeue::OnEvent, Requeue::At)
         }
         Err(again) => earlier(again, step.next),
     }
 }
 
-/// Records since when the job's allocation has room.
-fn note_room(shared: &Shared, key: &ObjectKey, job: &SlimTrainingJob, status: &TrainingJobStatus) {
+/// Records when the resources of the job's allocation were released.
+fn record_release(shared: &Shared, key: &ObjectKey, job: &SlimTrainingJob, status: &TrainingJobStatus) {
     let starts =
         status.phase == Phase::Starting && status.reason.as_deref() == Some(Reason::PodsStarting.as_str());
     let Some(allocation) = status.allocation.as_ref().filter(|_| starts) else { return };
@@ -109,7 +109,7 @@ fn note_room(shared: &Shared, key: &ObjectKey, job: &SlimTrainingJob, status: &T
 }
 
 /// The generation of a `spec` changed since the last step; a new job is no edit.
-fn unseen_edit(shared: &Shared, key: &ObjectKey) -> Option<i64> {
+fn unobserved_edit(shared: &Shared, key: &ObjectKey) -> Option<i64> {
     let index = shared.index.lock();
     // A job that is being deleted never waits.
     let job = index.jobs.get(key).filter(|job| job.metadata.deletion_timestamp.is_none())?;
@@ -119,14 +119,14 @@ fn unseen_edit(shared: &Shared, key: &ObjectKey) -> Option<i64> {
 
 /// Requests a new plan if the run deviates from the last one. Returns the requeue time if a request is not
 /// allowed yet.
-fn ask_for_plan(shared: &Shared, key: &ObjectKey, seen: &Seen) -> Option<Timestamp> {
+fn request_plan(shared: &Shared, key: &ObjectKey, seen: &JobInput) -> Option<Timestamp> {
     let (planned, found) = seen.off_plan()?;
-    if let Err(then) = shared.ledger.lock().may_ask(key, uid(&seen.job), clock::now()) {
+    if let Err(then) = shared.ledger.lock().may_request_plan(key, uid(&seen.job), clock::now()) {
         return Some(then);
     }
     let (planned_s, seen_s) = (planned.epoch.median, found.epoch.median);
     tracing::info!(job = %key, planned_s, seen_s, "an epoch takes another time than planned with: plans again");
-    shared.metrics.left_prediction.inc();
+    shared.metrics.deviations.inc();
     shared.index.lock().replan();
     None
 }
@@ -140,7 +140,7 @@ fn starts(job: &SlimTrainingJob, step: &Step) -> bool {
 
 /// Records the energy that agents still have to report for an attempt ended by this step. Adds late reports
 /// to the job's profile.
-fn settle_energy(executor: &Executor, key: &ObjectKey, seen: &Seen, step: &Step) {
+fn reconcile_energy(executor: &Executor, key: &ObjectKey, seen: &JobInput, step: &Step) {
     let shared = &executor.shared;
     let mut index = shared.index.lock();
     let pending_energy = seen.pending_energy(&index, step);
@@ -154,8 +154,8 @@ fn settle_energy(executor: &Executor, key: &ObjectKey, seen: &Seen, step: &Step)
         if let (Some(table), Some(run)) = (&memory.table, &seen_draw) {
             shared.metrics.metered(table, run);
         }
-        let lesson = seen_draw.map(ProfileUpdate::Observation);
-        executor.profile_updates.add(&seen.job, lesson.into_iter().collect());
+        let update = seen_draw.map(ProfileUpdate::Observation);
+        executor.profile_updates.add(&seen.job, update.into_iter().collect());
         index.await_energy_report(key, std::iter::empty());
     }
     if let Some(pending_energy) = pending_energy {
@@ -167,7 +167,7 @@ fn settle_energy(executor: &Executor, key: &ObjectKey, seen: &Seen, step: &Step)
 }
 
 /// The job's current input; `None` if it does not exist, and its state is dropped.
-fn look(executor: &Executor, key: &ObjectKey) -> Option<Seen> {
+fn read_input(executor: &Executor, key: &ObjectKey) -> Option<JobInput> {
     let shared = &executor.shared;
     let index = shared.index.lock();
     let mut ledger = shared.ledger.lock();
@@ -176,21 +176,21 @@ fn look(executor: &Executor, key: &ObjectKey) -> Option<Seen> {
     let remembered = |uid: &str| {
         let memory = ledger.entry(key, uid);
         memory.last_progress = reports.get(uid).copied().or(memory.last_progress);
-        memory.reports_lost = executor.turned_away.until(uid);
+        memory.reports_lost = executor.rejected_reports.until(uid);
         memory.clone()
     };
-    let mut seen = Seen::gather(&index, remembered, key, settings, clock::now());
+    let mut seen = JobInput::gather(&index, remembered, key, settings, clock::now());
     match &mut seen {
         Some(seen) => {
-            ledger.looked_at(key);
+            ledger.mark_delivered(key);
             seen.hold_back(&index, &ledger);
             if let Some(memory) = ledger.get_mut(key, uid(&seen.job)) {
-                memory.take(seen.decision(), clock::now());
+                memory.reserve(seen.decision(), clock::now());
             }
         }
         None => {
             ledger.forget(key);
-            executor.brakes.forget(key);
+            executor.rate_limits.forget(key);
         }
     }
     seen
@@ -208,7 +208,7 @@ fn blames_user(job: &SlimTrainingJob, new: &TrainingJobStatus) -> bool {
 
 /// Reads the job's nodes live. A rebooted node reports its pods and itself separately, and watches deliver
 /// the two in any order. `true`: a node had changed.
-async fn look_at_nodes(shared: &Shared, job: &SlimTrainingJob) -> bool {
+async fn read_nodes(shared: &Shared, job: &SlimTrainingJob) -> bool {
     let nodes = held(job).map(|allocation| allocation.nodes.clone()).unwrap_or_default();
     let reads = nodes.into_iter().map(|name| async move {
         let key = ObjectKey { namespace: String::new(), name };
@@ -273,9 +273,9 @@ async fn write_status(
     match result {
         Ok(answer) => written(executor, key, job, step, answer, replan),
         Err(error) => {
-            shared.metrics.step_errors.inc();
+            shared.metrics.reconcile_errors.inc();
             let conflict = matches!(error.refusal(), Refusal::Conflict | Refusal::NotFound);
-            let wait = if conflict { executor.brakes.conflict(key) } else { Duration::ZERO };
+            let wait = if conflict { executor.rate_limits.conflict(key) } else { Duration::ZERO };
             // Also after a conflict: a client that retries a write without an answer conflicts with itself.
             let live = if conflict || error.may_have_written() { read(shared, key).await } else { Ok(false) };
             if live.is_ok()
@@ -316,9 +316,9 @@ fn written(
     let Some(memory) = ledger.get_mut(key, uid(job)) else { return Err(Requeue::Now) };
     memory.pending = None;
     memory.last_write = clock::now();
-    executor.brakes.written(key);
+    executor.rate_limits.written(key);
     if claims.is_none_or(|(before, after)| differs(&before, &after)) {
-        tell_dependents(&mut index, &ledger, key);
+        requeue_dependents(&mut index, &ledger, key);
     }
     shared.metrics.wrote_status(job, &step.status);
     let before = job.status.as_ref().map(|status| status.phase).unwrap_or_default();
@@ -366,19 +366,19 @@ fn differs(before: &Claim, after: &Claim) -> bool {
 
 /// Stores the claim. If plans depend on the change, requests a new plan and requeues the jobs that wait for
 /// this one.
-fn remember_claim(shared: &Shared, key: &ObjectKey, job: &SlimTrainingJob, claim: Claim) {
+fn store_claim(shared: &Shared, key: &ObjectKey, job: &SlimTrainingJob, claim: Claim) {
     let mut index = shared.index.lock();
     let mut ledger = shared.ledger.lock();
     let Some(memory) = ledger.get_mut(key, uid(job)) else { return };
     memory.keep_target(&claim, held(job), clock::now());
     let before = memory.claim.replace(claim.clone());
     if before.is_none_or(|before| differs(&before, &claim)) {
-        tell_dependents(&mut index, &ledger, key);
+        requeue_dependents(&mut index, &ledger, key);
     }
 }
 
 /// The job's claim changed: requests a plan and requeues jobs that may wait for it.
-fn tell_dependents(index: &mut ClusterIndex, ledger: &Ledger, key: &ObjectKey) {
+fn requeue_dependents(index: &mut ClusterIndex, ledger: &Ledger, key: &ObjectKey) {
     index.replan();
     for waits in ledger.waiting_for(key) {
         index.mark(waits);
@@ -388,28 +388,28 @@ fn tell_dependents(index: &mut ClusterIndex, ledger: &Ledger, key: &ObjectKey) {
 /// Drops deleted pods once their attempt has its record.
 fn forget_judged(shared: &Shared, key: &ObjectKey, status: &TrainingJobStatus) {
     let mut index = shared.index.lock();
-    if index.gone(key).is_empty() {
+    if index.deleted(key).is_empty() {
         return;
     }
     let terminal = matches!(status.phase, Phase::Succeeded | Phase::Failed);
-    index.forget_gone(key, |gone| {
-        let attempt = number(&gone.last.metadata, LABEL_ATTEMPT);
+    index.forget_deleted(key, |deleted| {
+        let attempt = number(&deleted.last.metadata, LABEL_ATTEMPT);
         !terminal && !status.history.iter().any(|record| Some(record.attempt) == attempt)
     });
 }
 
 /// Reads pods known only from our own creation: a watch that began after their end would never show them.
 pub(super) async fn confirm_pods(shared: &Arc<Shared>, age: Duration) {
-    let doubtful = shared.index.lock().unconfirmed_pods(age);
-    for key in doubtful.into_iter().take(16) {
+    let unconfirmed = shared.index.lock().unconfirmed_pods(age);
+    for key in unconfirmed.into_iter().take(16) {
         match shared.writer.get_pod(&key).await {
             Ok(Some(pod)) => {
                 let mut index = shared.index.lock();
                 index.wrote_pod(pod);
                 index.pods.confirm(&key);
             }
-            Ok(None) => shared.index.lock().gone_pod(&key),
-            Err(error) => tracing::debug!(pod = %key, %error, "could not be looked up"),
+            Ok(None) => shared.index.lock().pod_not_found(&key),
+            Err(error) => tracing::debug!(pod = %key, %error, "could not be read"),
         }
     }
 }

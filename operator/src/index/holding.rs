@@ -39,28 +39,28 @@ impl ClusterIndex {
         foreign.filter_map(|pod| pod.takes(now)).map(|amounts| amounts.gpus).sum()
     }
 
-    /// The number with which the node's agent was last asked for GPU holders.
-    pub(super) fn look_of(&self, node: &str) -> i64 {
-        self.gpu_nodes.get(&cluster_key(node)).map_or(0, |node| node.spec.look)
+    /// The last `holdersRequested` of the node.
+    pub(super) fn holders_requested(&self, node: &str) -> i64 {
+        self.gpu_nodes.get(&cluster_key(node)).map_or(0, |node| node.spec.holders_requested)
     }
 
     /// A pod with our label is gone.
-    pub(super) fn pod_went(&mut self, pod: &Arc<SlimPod>) {
+    pub(super) fn hold_deleted_pod(&mut self, pod: &Arc<SlimPod>) {
         let ended = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed") || containers_seen_ended(pod);
         let ours = owner(&pod.metadata).is_some().then(|| Arc::clone(pod));
         let node = pod.spec.node_name.clone();
         let grace = grace(&pod.metadata, pod.spec.termination_grace_period_seconds);
-        self.went(node, &pod.metadata, ours, quantity::pod(&pod.spec), grace, ended);
+        self.vanish(node, &pod.metadata, ours, quantity::pod(&pod.spec), grace, ended);
     }
 
     /// A foreign pod left the watch: it has ended or was deleted.
-    pub(super) fn foreign_went(&mut self, pod: &ForeignPod) {
+    pub(super) fn hold_deleted_foreign(&mut self, pod: &ForeignPod) {
         let Some((node, amounts)) = pod.takes.clone() else { return };
         let grace = grace(&pod.metadata, pod.grace);
-        self.went(Some(node), &pod.metadata, None, amounts, grace, false);
+        self.vanish(Some(node), &pod.metadata, None, amounts, grace, false);
     }
 
-    fn went(
+    fn vanish(
         &mut self,
         node: Option<String>,
         meta: &ObjectMeta,
@@ -78,9 +78,13 @@ impl ClusterIndex {
             self.vanished.ended(&node, &pod, now);
             return;
         }
-        let look = self.look_of(&node);
+        let request = self.holders_requested(&node);
         let uid = meta.uid.clone().unwrap_or_default();
-        self.vanished.went(&node, super::vanished::VanishedPod { pod, uid, ours, amounts, grace, look }, now);
+        self.vanished.deleted(
+            &node,
+            super::vanished::VanishedPod { pod, uid, ours, amounts, grace, request },
+            now,
+        );
         self.signals.holders.notify_one();
     }
 
@@ -97,9 +101,9 @@ impl ClusterIndex {
         };
         let now = Instant::now();
         let mut vanished = std::mem::take(&mut self.vanished);
-        let changed = vanished.reported(&key.name, status, gpu_node.spec.look, present, now);
+        let changed = vanished.reported(&key.name, status, gpu_node.spec.holders_requested, present, now);
         self.vanished = vanished;
-        if !self.holder_questions().is_empty() {
+        if !self.holder_requests().is_empty() {
             self.signals.holders.notify_one();
         }
         if changed {
@@ -128,25 +132,25 @@ impl ClusterIndex {
         }
     }
 
-    /// Nodes whose agents must be asked for GPU holders, with the number to ask with.
-    pub fn holder_questions(&self) -> Vec<(String, i64)> {
-        let look = |node: &str| Some(self.gpu_nodes.get(&cluster_key(node))?.spec.look);
-        self.vanished.questions(look, Instant::now())
+    /// Nodes whose agents must be asked for GPU holders, with the request to send.
+    pub fn holder_requests(&self) -> Vec<(String, i64)> {
+        let last = |node: &str| Some(self.gpu_nodes.get(&cluster_key(node))?.spec.holders_requested);
+        self.vanished.requests(last, Instant::now())
     }
 
     /// Foreign pods that left the watch and may or may not have ended: node, name and UID. A live read must
     /// tell.
-    pub fn take_doubtful(&mut self) -> Vec<(String, ObjectKey, String)> {
-        let doubtful = self.vanished.take_doubtful().into_iter();
+    pub fn take_unconfirmed(&mut self) -> Vec<(String, ObjectKey, String)> {
+        let unconfirmed = self.vanished.take_unconfirmed().into_iter();
         let key = |(node, pod, uid): (String, String, String)| {
             let (namespace, name) = pod.split_once('/')?;
             Some((node, ObjectKey { namespace: namespace.to_owned(), name: name.to_owned() }, uid))
         };
-        doubtful.filter_map(key).collect()
+        unconfirmed.filter_map(key).collect()
     }
 
     /// A pod that left the watch has ended, or still exists.
-    pub fn holds_nothing_unseen(&mut self, node: &str, pod: &ObjectKey) {
+    pub fn confirm_ended(&mut self, node: &str, pod: &ObjectKey) {
         if self.vanished.ended(node, &pod_name(&pod.namespace, &pod.name), Instant::now()) {
             self.freed(node);
         }
@@ -181,7 +185,7 @@ impl ClusterIndex {
     }
 
     /// A node was deleted.
-    pub(super) fn node_went(&mut self, key: &ObjectKey) {
+    pub(super) fn node_deleted(&mut self, key: &ObjectKey) {
         self.boots.remove(&key.name);
         self.vanished.node_died(&key.name);
     }
@@ -191,7 +195,7 @@ impl ClusterIndex {
         &self,
         node: &str,
         pods: impl Iterator<Item = &'a SlimPod>,
-        gone: &[DeletedPod],
+        deleted: &[DeletedPod],
     ) -> BTreeSet<String> {
         let Some((_, Some(booted))) = self.boots.get(node) else { return BTreeSet::new() };
         let before = |started: &Instant| *started + BEFORE_BOOT <= *booted;
@@ -199,9 +203,9 @@ impl ClusterIndex {
         let uid = |pod: &SlimPod| pod.metadata.uid.clone();
         let live = pods.filter(|pod| there(pod)).filter_map(uid);
         let live = live.filter(|uid| self.started.get(uid).is_some_and(before));
-        let gone = gone.iter().filter(|gone| there(&gone.last));
-        let gone = gone.filter(|gone| gone.at <= *booted || gone.started.as_ref().is_some_and(before));
-        live.chain(gone.filter_map(|gone| uid(&gone.last))).collect()
+        let deleted = deleted.iter().filter(|pod| there(&pod.last));
+        let deleted = deleted.filter(|pod| pod.at <= *booted || pod.started.as_ref().is_some_and(before));
+        live.chain(deleted.filter_map(|pod| uid(&pod.last))).collect()
     }
 }
 

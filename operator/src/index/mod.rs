@@ -9,7 +9,7 @@
 //!
 //! What single objects say is read here too ([`usable`], [`takes`], [`is_member`]...), without the policy.
 //!
-//! Deleted pods are kept with their last observed state ([`ClusterIndex::gone`]) until the operator has
+//! Deleted pods are kept with their last observed state ([`ClusterIndex::deleted`]) until the operator has
 //! judged their attempt. A deletion often arrives before the final container states.
 //!
 //! **Never here**: I/O, decisions. The clock only records when something was seen.
@@ -43,7 +43,7 @@ pub use foreign::{ForeignPod, SlimNamespace};
 pub use nodes::{agent_status, broken_gpus, gpu_memory, usable, whole_gpus};
 pub use pods::{containers_seen_ended, controller, is_member, job_label, name_of, number, owner, takes};
 pub use quantity::Amounts;
-pub use store::Seen;
+pub use store::Origin;
 use store::{Change, Store};
 use templates::Templates;
 use vanished::AllVanished;
@@ -88,7 +88,7 @@ pub struct ClusterIndex {
     pub volumes: Store<SlimPersistentVolume>,
     templates: Templates,
     members: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
-    gone: BTreeMap<ObjectKey, Vec<DeletedPod>>,
+    deleted: BTreeMap<ObjectKey, Vec<DeletedPod>>,
     pods_on: BTreeMap<String, BTreeSet<ObjectKey>>,
     allocated_on: BTreeMap<String, BTreeSet<ObjectKey>>,
     foreign_use: BTreeMap<String, Amounts>,
@@ -111,14 +111,14 @@ pub struct DeletedPod {
     pub last: Arc<SlimPod>,
     /// When its deletion was seen.
     pub at: Instant,
-    /// The number with which its node's agent was last asked by then.
-    pub look: i64,
+    /// The last `holdersRequested` of its node by then.
+    pub holders_requested: i64,
     /// When it was first seen started.
     pub started: Option<Instant>,
 }
 
 /// Maximum remembered deleted pods per job.
-const MAX_GONE: usize = 2_048;
+const MAX_DELETED: usize = 2_048;
 
 impl ClusterIndex {
     /// An empty index.
@@ -216,16 +216,16 @@ impl ClusterIndex {
     }
 
     /// Deleted pods of that job, latest last.
-    pub fn gone(&self, job: &ObjectKey) -> &[DeletedPod] {
-        self.gone.get(job).map(Vec::as_slice).unwrap_or_default()
+    pub fn deleted(&self, job: &ObjectKey) -> &[DeletedPod] {
+        self.deleted.get(job).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// Drops deleted pods except those for which `keep` is true.
-    pub fn forget_gone(&mut self, job: &ObjectKey, keep: impl FnMut(&DeletedPod) -> bool) {
-        if let Some(gone) = self.gone.get_mut(job) {
-            gone.retain(keep);
-            if gone.is_empty() {
-                self.gone.remove(job);
+    pub fn forget_deleted(&mut self, job: &ObjectKey, keep: impl FnMut(&DeletedPod) -> bool) {
+        if let Some(deleted) = self.deleted.get_mut(job) {
+            deleted.retain(keep);
+            if deleted.is_empty() {
+                self.deleted.remove(job);
             }
         }
     }
@@ -241,19 +241,19 @@ impl ClusterIndex {
         keys.filter_map(|key| self.jobs.get(key).map(|job| (key, job)))
     }
 
-    fn apply_job(&mut self, mut job: SlimTrainingJob, seen: Seen) {
+    fn apply_job(&mut self, mut job: SlimTrainingJob, origin: Origin) {
         let key = ObjectKey::of(&job);
         job.status = job.status.map(TrainingJobStatus::with_a_known_phase);
         let known = self.jobs.get(&key).map(|held| &held.spec.template);
         if !known.is_some_and(|known| job.spec.template.share(known)) {
             self.templates.share(&mut job.spec.template);
         }
-        match self.jobs.apply(job, seen) {
+        match self.jobs.apply(job, origin) {
             Change::Nothing => return,
             Change::New { replaced } => {
                 if let Some(old) = replaced {
                     self.unlist_job(&key, &old);
-                    self.gone.remove(&key);
+                    self.deleted.remove(&key);
                 }
             }
             Change::Newer { old } => self.unlist_job(&key, &old),
@@ -272,23 +272,23 @@ impl ClusterIndex {
 
     fn delete_job(&mut self, key: &ObjectKey, last: Option<&ObjectMeta>) {
         if let Some(old) = self.jobs.delete(key, last) {
-            self.job_went(key, &old);
+            self.drop_job_state(key, &old);
         }
     }
 
-    fn job_went(&mut self, key: &ObjectKey, old: &SlimTrainingJob) {
+    fn drop_job_state(&mut self, key: &ObjectKey, old: &SlimTrainingJob) {
         self.unlist_job(key, old);
-        self.gone.remove(key);
+        self.deleted.remove(key);
         self.pending_energy.retain(|_, owner| owner != key);
         // State kept elsewhere is dropped when the marked job is not found.
         self.mark(key.clone());
         self.replan();
     }
 
-    fn apply_pod(&mut self, pod: SlimPod, seen: Seen) {
+    fn apply_pod(&mut self, pod: SlimPod, origin: Origin) {
         let key = ObjectKey::of(&pod);
         let mut was_on = None;
-        match self.pods.apply(pod, seen) {
+        match self.pods.apply(pod, origin) {
             Change::Nothing => return,
             Change::New { replaced } => {
                 if let Some(old) = replaced {
@@ -344,17 +344,22 @@ impl ClusterIndex {
     }
 
     fn remember(&mut self, pod: &Arc<SlimPod>) {
-        self.pod_went(pod);
+        self.hold_deleted_pod(pod);
         let started = pod.metadata.uid.as_ref().and_then(|uid| self.started.remove(uid));
         if owner(&pod.metadata).is_none() {
             return;
         }
         if let Some(job) = job_label(&pod.metadata).filter(|job| self.jobs.get(job).is_some()) {
-            let look = pod.spec.node_name.as_ref().map_or(0, |node| self.look_of(node));
-            let gone = self.gone.entry(job).or_default();
-            gone.push(DeletedPod { last: Arc::clone(pod), at: Instant::now(), look, started });
-            if gone.len() > MAX_GONE {
-                gone.remove(0);
+            let request = pod.spec.node_name.as_ref().map_or(0, |node| self.holders_requested(node));
+            let deleted = self.deleted.entry(job).or_default();
+            deleted.push(DeletedPod {
+                last: Arc::clone(pod),
+                at: Instant::now(),
+                holders_requested: request,
+                started,
+            });
+            if deleted.len() > MAX_DELETED {
+                deleted.remove(0);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Objects of one kind by name, never older than our own last write.
 //!
 //! A watch may be behind our own writes. So the response to every write is stored as well
-//! ([`Seen::Written`]), and older states are ignored. Resource versions are compared as integers, which
+//! ([`Origin::Written`]), and older states are ignored. Resource versions are compared as integers, which
 //! Kubernetes 1.35 and later guarantee (KEP-5504).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -13,11 +13,11 @@ use kube::Resource;
 use kube::api::ObjectMeta;
 
 /// Lifetime of a tombstone: a late response to a write must not bring a deleted object back.
-const GRAVE: Duration = Duration::from_secs(600);
+const TOMBSTONE_LIFETIME: Duration = Duration::from_secs(600);
 
 /// Origin of an object's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum Origin {
     /// A list or a watch.
     Watched,
     /// The response to our own write or live read.
@@ -79,13 +79,17 @@ pub fn version(meta: &ObjectMeta) -> u64 {
 
 impl<T: Resource<DynamicType = ()>> Store<T> {
     /// Stores this state of an object.
-    pub fn apply(&mut self, object: T, seen: Seen) -> Change<T> {
+    pub fn apply(&mut self, object: T, origin: Origin) -> Change<T> {
         let key = ObjectKey::of(&object);
         let version = version(object.meta());
-        if self.tombstones.get(&key).is_some_and(|(grave, _)| version != 0 && version <= *grave) {
+        if self
+            .tombstones
+            .get(&key)
+            .is_some_and(|(deleted_version, _)| version != 0 && version <= *deleted_version)
+        {
             return Change::Nothing;
         }
-        let unconfirmed = (seen == Seen::Written).then(Instant::now);
+        let unconfirmed = (origin == Origin::Written).then(Instant::now);
         match self.items.get_mut(&key) {
             None => {
                 self.items.insert(key, Entry { object: Arc::new(object), version, unconfirmed });
@@ -93,17 +97,17 @@ impl<T: Resource<DynamicType = ()>> Store<T> {
             }
             Some(entry) => {
                 if version != 0 && version <= entry.version {
-                    if seen == Seen::Watched && version == entry.version {
+                    if origin == Origin::Watched && version == entry.version {
                         entry.unconfirmed = None;
                     }
                     return Change::Nothing;
                 }
                 let same = entry.object.meta().uid == object.meta().uid;
-                let unconfirmed = match seen {
-                    Seen::Watched => None,
+                let unconfirmed = match origin {
+                    Origin::Watched => None,
                     // Lists contain it already: a later list without it means that it was deleted.
-                    Seen::Written if same && entry.unconfirmed.is_none() => None,
-                    Seen::Written => unconfirmed,
+                    Origin::Written if same && entry.unconfirmed.is_none() => None,
+                    Origin::Written => unconfirmed,
                 };
                 let old = std::mem::replace(&mut entry.object, Arc::new(object));
                 entry.version = version;
@@ -134,7 +138,7 @@ impl<T: Resource<DynamicType = ()>> Store<T> {
             return None; // A newer object of that name, made by ourselves.
         }
         let version = entry.version.max(gone);
-        self.tombstones.retain(|_, (_, since)| since.elapsed() < GRAVE);
+        self.tombstones.retain(|_, (_, since)| since.elapsed() < TOMBSTONE_LIFETIME);
         self.tombstones.insert(key.clone(), (version, Instant::now()));
         self.items.remove(key).map(|entry| entry.object)
     }
@@ -214,42 +218,42 @@ mod tests {
     #[test]
     fn a_watch_behind_our_own_write_is_ignored() {
         let mut store = Store::default();
-        store.apply(object("a", "1", 9), Seen::Watched);
-        store.apply(object("a", "1", 100), Seen::Written);
-        assert!(matches!(store.apply(object("a", "1", 99), Seen::Watched), Change::Nothing));
+        store.apply(object("a", "1", 9), Origin::Watched);
+        store.apply(object("a", "1", 100), Origin::Written);
+        assert!(matches!(store.apply(object("a", "1", 99), Origin::Watched), Change::Nothing));
         assert_eq!(held(&store, "a").as_deref(), Some("100"));
-        assert!(matches!(store.apply(object("a", "1", 101), Seen::Watched), Change::Newer { .. }));
+        assert!(matches!(store.apply(object("a", "1", 101), Origin::Watched), Change::Newer { .. }));
     }
 
     #[test]
     fn a_list_that_began_before_our_create_does_not_remove_what_was_created() {
         let mut store = Store::default();
-        store.apply(object("old", "1", 5), Seen::Watched);
-        store.apply(object("made", "2", 100), Seen::Written);
+        store.apply(object("old", "1", 5), Origin::Watched);
+        store.apply(object("made", "2", 100), Origin::Written);
         let gone = store.reset(&HashSet::from([key("other")]));
         assert_eq!(gone.iter().map(|(key, _)| key.name.as_str()).collect::<Vec<_>>(), ["old"]);
         assert_eq!(held(&store, "made").as_deref(), Some("100"));
         // Once a watch has shown it, a list without it means that it was deleted.
-        store.apply(object("made", "2", 100), Seen::Watched);
+        store.apply(object("made", "2", 100), Origin::Watched);
         assert_eq!(store.reset(&HashSet::new()).len(), 1);
     }
 
     #[test]
     fn a_late_answer_does_not_bring_a_deleted_object_back() {
         let mut store = Store::default();
-        store.apply(object("a", "1", 10), Seen::Watched);
+        store.apply(object("a", "1", 10), Origin::Watched);
         store.delete(&key("a"), Some(&object("a", "1", 20).metadata));
-        assert!(matches!(store.apply(object("a", "1", 15), Seen::Written), Change::Nothing));
+        assert!(matches!(store.apply(object("a", "1", 15), Origin::Written), Change::Nothing));
         assert!(store.is_empty());
         // A new object of that name is unaffected.
-        assert!(matches!(store.apply(object("a", "2", 30), Seen::Watched), Change::New { replaced: None }));
+        assert!(matches!(store.apply(object("a", "2", 30), Origin::Watched), Change::New { replaced: None }));
     }
 
     #[test]
     fn the_deletion_of_a_predecessor_leaves_our_new_object_alone() {
         let mut store = Store::default();
-        store.apply(object("a", "1", 10), Seen::Watched);
-        store.apply(object("a", "2", 30), Seen::Written);
+        store.apply(object("a", "1", 10), Origin::Watched);
+        store.apply(object("a", "2", 30), Origin::Written);
         assert!(store.delete(&key("a"), Some(&object("a", "1", 20).metadata)).is_none());
         assert_eq!(store.len(), 1);
     }
@@ -257,17 +261,17 @@ mod tests {
     #[test]
     fn a_list_of_a_restored_server_replaces_what_was_newer() {
         let mut store = Store::default();
-        store.apply(object("kept", "1", 900), Seen::Watched);
-        store.apply(object("lost", "2", 950), Seen::Written);
-        store.apply(object("deleted", "3", 800), Seen::Watched);
+        store.apply(object("kept", "1", 900), Origin::Watched);
+        store.apply(object("lost", "2", 950), Origin::Written);
+        store.apply(object("deleted", "3", 800), Origin::Watched);
         store.delete(&key("deleted"), Some(&object("deleted", "3", 990).metadata));
         store.rewound();
-        assert!(matches!(store.apply(object("kept", "1", 300), Seen::Watched), Change::Newer { .. }));
-        assert!(matches!(store.apply(object("deleted", "3", 200), Seen::Watched), Change::New { .. }));
+        assert!(matches!(store.apply(object("kept", "1", 300), Origin::Watched), Change::Newer { .. }));
+        assert!(matches!(store.apply(object("deleted", "3", 200), Origin::Watched), Change::New { .. }));
         let gone = store.reset(&HashSet::from([key("kept"), key("deleted")]));
         assert_eq!(gone.iter().map(|(key, _)| key.name.as_str()).collect::<Vec<_>>(), ["lost"]);
         assert_eq!(held(&store, "kept").as_deref(), Some("300"));
         // From here on versions count again.
-        assert!(matches!(store.apply(object("kept", "1", 299), Seen::Watched), Change::Nothing));
+        assert!(matches!(store.apply(object("kept", "1", 299), Origin::Watched), Change::Nothing));
     }
 }

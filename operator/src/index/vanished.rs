@@ -4,8 +4,8 @@
 //! The API server and the scheduler release such a pod's resources at once. Here they stay in use
 //!
 //! - for its grace period, or
-//! - until its node's agent, asked after the deletion (`GpuNode.spec.look`, `status.looked`), no longer
-//!   reports it as a holder, and beyond the grace period as long as the agent does.
+//! - until its node's agent, asked after the deletion (`GpuNode.spec.holdersRequested`,
+//!   `status.holdersObserved`), no longer reports it as a holder, and beyond the grace period as long as the agent does.
 //!
 //! A holder without a known object, for example after an operator start, is handled the same way. The agent
 //! is asked again, and holders that it still reports count as in use. No other machine's clock is read.
@@ -26,7 +26,7 @@ const REPORT: Duration = Duration::from_secs(60);
 /// Interval for asking about a holder that outlives its grace period.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 /// An agent without an answer for this long is dead.
-const SILENT_AGENT: Duration = Duration::from_secs(90);
+const AGENT_TIMEOUT: Duration = Duration::from_secs(90);
 /// Maximum entries per node: its maximum number of GPUs.
 const MOST: usize = 64;
 
@@ -42,14 +42,14 @@ pub struct Vanished {
     amounts: Amounts,
     grace: Duration,
     counts_until: Instant,
-    /// An answer to a higher number is newer than the deletion.
-    look: i64,
+    /// An answer to a later request is newer than the deletion.
+    request: i64,
     /// GPUs that the agent has reported since under its name, and when.
     held: Option<(u64, Instant)>,
     /// No object of this name was ever seen.
     unknown: bool,
     /// The API server must be asked whether it has ended.
-    doubtful: bool,
+    unconfirmed: bool,
 }
 
 impl Vanished {
@@ -63,7 +63,7 @@ impl Vanished {
 
     fn over(&self, now: Instant) -> bool {
         let last = match self.held {
-            Some((_, answered)) => (answered + SILENT_AGENT).max(self.counts_until),
+            Some((_, answered)) => (answered + AGENT_TIMEOUT).max(self.counts_until),
             None => self.counts_until + if self.unknown { REPORT } else { Duration::ZERO },
         };
         now >= last
@@ -83,8 +83,8 @@ pub struct VanishedPod {
     pub amounts: Amounts,
     /// Maximum remaining run time of its containers.
     pub grace: Duration,
-    /// The number with which its node's agent was last asked.
-    pub look: i64,
+    /// The last `holdersRequested` of its node by then.
+    pub request: i64,
 }
 
 /// All such pods, by node.
@@ -97,12 +97,12 @@ pub struct AllVanished {
 
 impl AllVanished {
     /// A pod was deleted and its end was not observed.
-    pub fn went(&mut self, node: &str, went: VanishedPod, now: Instant) {
-        let VanishedPod { pod, uid, ours, amounts, grace, look } = went;
+    pub fn deleted(&mut self, node: &str, pod: VanishedPod, now: Instant) {
+        let VanishedPod { pod, uid, ours, amounts, grace, request } = pod;
         if amounts.gpus == 0 {
             return;
         }
-        let doubtful = ours.is_none();
+        let unconfirmed = ours.is_none();
         let entries = self.by_node.entry(node.to_owned()).or_default();
         entries.retain(|entry| entry.pod != pod);
         if entries.len() >= MOST {
@@ -110,8 +110,18 @@ impl AllVanished {
         }
         let counts_until = now.checked_add(grace).unwrap_or(now);
         let held = None;
-        let entry =
-            Vanished { pod, uid, ours, amounts, grace, counts_until, look, held, unknown: false, doubtful };
+        let entry = Vanished {
+            pod,
+            uid,
+            ours,
+            amounts,
+            grace,
+            counts_until,
+            request,
+            held,
+            unknown: false,
+            unconfirmed,
+        };
         entries.push(entry);
     }
 
@@ -145,13 +155,13 @@ impl AllVanished {
         removed
     }
 
-    /// A node's agent has reported. `present` says by pod name whether an object is known; `look` is the last
-    /// number asked with. `true`: the use changed.
+    /// A node's agent has reported. `present` says by pod name whether an object is known; `request` is the last
+    /// one that its agent was sent. `true`: the use changed.
     pub fn reported(
         &mut self,
         node: &str,
         status: &GpuNodeStatus,
-        look: i64,
+        request: i64,
         present: impl Fn(&str) -> bool,
         now: Instant,
     ) -> bool {
@@ -166,11 +176,11 @@ impl AllVanished {
         for entry in self.by_node.get_mut(node).into_iter().flatten() {
             let again = !entry.unknown && present(&entry.pod);
             // A pod recreated under its name: the owner of the GPUs is ambiguous.
-            if status.looked > entry.look && !again {
+            if status.holders_observed > entry.request && !again {
                 let gpus = held.get(entry.pod.as_str()).copied().unwrap_or(0);
                 changed |= entry.held.map(|(gpus, _)| gpus) != Some(gpus);
                 entry.held = Some((gpus, now));
-                entry.look = status.looked;
+                entry.request = status.holders_observed;
             }
         }
         changed |= self.remove(node, |entry| matches!(entry.held, Some((0, _))));
@@ -190,10 +200,10 @@ impl AllVanished {
                 amounts: Amounts { gpus, ..Amounts::default() },
                 grace: Duration::ZERO,
                 counts_until: now,
-                look,
+                request,
                 held: None,
                 unknown: true,
-                doubtful: false,
+                unconfirmed: false,
             });
         }
         changed
@@ -221,33 +231,33 @@ impl AllVanished {
         changed
     }
 
-    /// Nodes whose agents must be asked, with the minimum number. `look` gives the last number each was asked
-    /// with.
-    pub fn questions(&self, look: impl Fn(&str) -> Option<i64>, now: Instant) -> Vec<(String, i64)> {
-        let mut questions = Vec::new();
+    /// Nodes whose agents must be asked, with the minimum number. `last` gives the last request that each
+    /// was sent.
+    pub fn requests(&self, last: impl Fn(&str) -> Option<i64>, now: Instant) -> Vec<(String, i64)> {
+        let mut requests = Vec::new();
         for (node, entries) in &self.by_node {
-            let Some(asked) = look(node) else { continue };
+            let Some(asked) = last(node) else { continue };
             let open = entries.iter().filter(|entry| match entry.held {
                 None => true,
                 Some((_, at)) => now >= entry.counts_until && now.saturating_duration_since(at) >= ASK_AGAIN,
             });
-            let newest = open.map(|entry| entry.look).max();
-            questions
+            let newest = open.map(|entry| entry.request).max();
+            requests
                 .extend(newest.filter(|newest| asked <= *newest).map(|newest| (node.clone(), newest + 1)));
         }
-        questions
+        requests
     }
 
     /// Foreign pods that may have ended or been deleted, by node, name and UID; each is returned once.
-    pub fn take_doubtful(&mut self) -> Vec<(String, String, String)> {
-        let mut doubtful = Vec::new();
+    pub fn take_unconfirmed(&mut self) -> Vec<(String, String, String)> {
+        let mut unconfirmed = Vec::new();
         for (node, entries) in &mut self.by_node {
-            for entry in entries.iter_mut().filter(|entry| entry.doubtful) {
-                entry.doubtful = false;
-                doubtful.push((node.clone(), entry.pod.clone(), entry.uid.clone()));
+            for entry in entries.iter_mut().filter(|entry| entry.unconfirmed) {
+                entry.unconfirmed = false;
+                unconfirmed.push((node.clone(), entry.pod.clone(), entry.uid.clone()));
             }
         }
-        doubtful
+        unconfirmed
     }
 }
 
@@ -260,18 +270,19 @@ mod tests {
         Amounts { gpus: 4, ..Amounts::default() }
     }
 
-    fn gone(grace: u64, look: i64) -> VanishedPod {
+    fn gone(grace: u64, request: i64) -> VanishedPod {
         let grace = Duration::from_secs(grace);
-        VanishedPod { pod: "team/x".into(), uid: "u".into(), ours: None, amounts: four(), grace, look }
+        VanishedPod { pod: "team/x".into(), uid: "u".into(), ours: None, amounts: four(), grace, request }
     }
 
-    fn status(looked: i64, holders: &[&str]) -> GpuNodeStatus {
+    fn status(observed: i64, holders: &[&str]) -> GpuNodeStatus {
         let gpus: Vec<_> = holders
             .iter()
             .enumerate()
             .map(|(i, holder)| json!({"uuid": format!("GPU-{i}"), "state": "Held", "holder": holder}))
             .collect();
-        serde_json::from_value(json!({"awake": 0, "looked": looked, "gpus": gpus})).expect("a status")
+        serde_json::from_value(json!({"awake": 0, "holdersObserved": observed, "gpus": gpus}))
+            .expect("a status")
     }
 
     fn in_use(all: &AllVanished, now: Instant) -> u64 {
@@ -286,7 +297,7 @@ mod tests {
     fn without_an_agent_a_pod_deleted_by_force_is_in_use_for_its_grace() {
         let start = Instant::now();
         let mut all = AllVanished::default();
-        all.went("n", gone(60, 0), start);
+        all.deleted("n", gone(60, 0), start);
         assert_eq!(in_use(&all, after(start, 59)), 4);
         assert_eq!(in_use(&all, after(start, 60)), 0);
         assert_eq!(all.expire(|_| false, after(start, 60)), ["n"]);
@@ -297,12 +308,12 @@ mod tests {
     fn a_report_that_is_older_than_the_deletion_frees_nothing() {
         let start = Instant::now();
         let mut all = AllVanished::default();
-        all.went("n", gone(60, 7), start);
-        // The agent answered question 7 before; its report is rewritten for another reason.
+        all.deleted("n", gone(60, 7), start);
+        // The agent answered request 7 before; its report is rewritten for another reason.
         assert!(!all.reported("n", &status(7, &[]), 7, |_| false, after(start, 1)));
         assert_eq!(in_use(&all, after(start, 1)), 4);
-        assert_eq!(all.questions(|_| Some(7), after(start, 1)), [("n".to_owned(), 8)]);
-        assert!(all.questions(|_| Some(8), after(start, 1)).is_empty(), "asked once");
+        assert_eq!(all.requests(|_| Some(7), after(start, 1)), [("n".to_owned(), 8)]);
+        assert!(all.requests(|_| Some(8), after(start, 1)).is_empty(), "asked once");
         assert!(all.reported("n", &status(8, &[]), 8, |_| false, after(start, 2)));
         assert_eq!(in_use(&all, after(start, 2)), 0);
     }
@@ -311,10 +322,10 @@ mod tests {
     fn what_the_agent_still_reports_is_in_use_beyond_the_grace_while_the_agent_lives() {
         let start = Instant::now();
         let mut all = AllVanished::default();
-        all.went("n", gone(5, 0), start);
+        all.deleted("n", gone(5, 0), start);
         all.reported("n", &status(1, &["team/x", "team/x"]), 1, |_| false, after(start, 1));
         assert_eq!(in_use(&all, after(start, 20)), 2);
-        assert_eq!(all.questions(|_| Some(1), after(start, 20)), [("n".to_owned(), 2)]);
+        assert_eq!(all.requests(|_| Some(1), after(start, 20)), [("n".to_owned(), 2)]);
         all.reported("n", &status(2, &["team/x", "team/x"]), 2, |_| false, after(start, 21));
         assert!(all.expire(|_| false, after(start, 100)).is_empty());
         // A silent agent does not hold resources forever.
@@ -328,7 +339,7 @@ mod tests {
         // The report may be years old.
         all.reported("n", &status(3, &["team/x"]), 3, |_| false, start);
         assert_eq!(in_use(&all, start), 0);
-        assert_eq!(all.questions(|_| Some(3), start), [("n".to_owned(), 4)]);
+        assert_eq!(all.requests(|_| Some(3), start), [("n".to_owned(), 4)]);
         all.reported("n", &status(4, &["team/x"]), 4, |_| false, after(start, 1));
         assert_eq!(in_use(&all, after(start, 1)), 1);
         // A pod of that name is seen after all.
@@ -343,14 +354,14 @@ mod tests {
         all.ended("n", "team/over", start);
         all.reported("n", &status(0, &["team/over", "team/there"]), 0, |pod| pod == "team/there", start);
         assert_eq!(all.on("n").count(), 0);
-        assert!(all.questions(|_| Some(0), start).is_empty());
+        assert!(all.requests(|_| Some(0), start).is_empty());
     }
 
     #[test]
     fn grace_on_a_node_that_is_cut_off_begins_when_it_is_back() {
         let start = Instant::now();
         let mut all = AllVanished::default();
-        all.went("n", gone(30, 0), start);
+        all.deleted("n", gone(30, 0), start);
         assert!(all.expire(|_| true, after(start, 1_000)).is_empty());
         assert_eq!(in_use(&all, after(start, 1_029)), 4);
         assert!(all.node_died("n"), "booted again: nothing starts it");

@@ -14,7 +14,7 @@ use super::ClusterIndex;
 use super::foreign::{ForeignPod, SlimNamespace};
 use super::nodes::same_node;
 use super::pods::name_of_key;
-use super::store::{Change, Seen};
+use super::store::{Change, Origin};
 
 impl Index<SlimTrainingJob> for ClusterIndex {
     fn rewound(&mut self) {
@@ -22,7 +22,7 @@ impl Index<SlimTrainingJob> for ClusterIndex {
     }
 
     fn apply(&mut self, job: SlimTrainingJob) {
-        self.apply_job(job, Seen::Watched);
+        self.apply_job(job, Origin::Watched);
     }
 
     fn delete(&mut self, key: &ObjectKey, last: Option<SlimTrainingJob>) {
@@ -31,7 +31,7 @@ impl Index<SlimTrainingJob> for ClusterIndex {
 
     fn reset(&mut self, present: &HashSet<ObjectKey>) {
         for (key, old) in self.jobs.reset(present) {
-            self.job_went(&key, &old);
+            self.drop_job_state(&key, &old);
         }
     }
 }
@@ -42,7 +42,7 @@ impl Index<SlimPod> for ClusterIndex {
     }
 
     fn apply(&mut self, pod: SlimPod) {
-        self.apply_pod(pod, Seen::Watched);
+        self.apply_pod(pod, Origin::Watched);
     }
 
     fn delete(&mut self, key: &ObjectKey, last: Option<SlimPod>) {
@@ -65,7 +65,7 @@ impl Index<ForeignPod> for ClusterIndex {
 
     fn apply(&mut self, pod: ForeignPod) {
         let key = ObjectKey::of(&pod);
-        let old = match self.foreign.apply(pod, Seen::Watched) {
+        let old = match self.foreign.apply(pod, Origin::Watched) {
             Change::Nothing => return,
             Change::New { replaced } => replaced,
             Change::Newer { old } => Some(old),
@@ -89,14 +89,14 @@ impl Index<ForeignPod> for ClusterIndex {
         if let Some(old) = self.foreign.delete(key, last.as_ref().map(|pod| &pod.metadata))
             && let Some((node, amounts)) = &old.takes
         {
-            self.foreign_went(&old);
+            self.hold_deleted_foreign(&old);
             self.drop_use(node, amounts.clone());
         }
     }
 
     fn reset(&mut self, present: &HashSet<ObjectKey>) {
         for (_, pod) in self.foreign.reset(present) {
-            self.foreign_went(&pod);
+            self.hold_deleted_foreign(&pod);
             if let Some((node, amounts)) = &pod.takes {
                 self.drop_use(node, amounts.clone());
             }
@@ -113,7 +113,7 @@ impl Index<SlimNode> for ClusterIndex {
     fn apply(&mut self, node: SlimNode) {
         let key = ObjectKey::of(&node);
         self.unreadable_nodes.remove(&key.name);
-        let change = self.nodes.apply(node, Seen::Watched);
+        let change = self.nodes.apply(node, Origin::Watched);
         self.node_seen(&key);
         match change {
             Change::Nothing => return,
@@ -127,7 +127,7 @@ impl Index<SlimNode> for ClusterIndex {
     fn delete(&mut self, key: &ObjectKey, last: Option<SlimNode>) {
         self.nodes.delete(key, last.as_ref().map(|node| &node.metadata));
         self.unreadable_nodes.remove(&key.name);
-        self.node_went(key);
+        self.node_deleted(key);
         self.mark_jobs_on(&key.name);
         self.replan();
     }
@@ -139,7 +139,7 @@ impl Index<SlimNode> for ClusterIndex {
     fn reset(&mut self, present: &HashSet<ObjectKey>) {
         self.unreadable_nodes.retain(|name| present.iter().any(|key| key.name == *name));
         for (key, _) in self.nodes.reset(present) {
-            self.node_went(&key);
+            self.node_deleted(&key);
             self.mark_jobs_on(&key.name);
         }
         self.replan();
@@ -167,7 +167,7 @@ impl Index<SlimGpuNode> for ClusterIndex {
 
     fn apply(&mut self, node: SlimGpuNode) {
         let key = ObjectKey::of(&node);
-        let old = match self.gpu_nodes.apply(node, Seen::Watched) {
+        let old = match self.gpu_nodes.apply(node, Origin::Watched) {
             Change::Nothing => return,
             Change::New { .. } => None,
             Change::Newer { old } => Some(old),
@@ -205,7 +205,7 @@ macro_rules! planned_from {
 
             fn apply(&mut self, object: $kind) {
                 let key = ObjectKey::of(&object);
-                match self.$store.apply(object, Seen::Watched) {
+                match self.$store.apply(object, Origin::Watched) {
                     Change::Nothing => return,
                     Change::Newer { old } if self.$store.get(&key).is_some_and(|new| $same(&old, new)) => {
                         return;
@@ -271,7 +271,7 @@ impl Index<SlimQuota> for ClusterIndex {
 
     fn apply(&mut self, quota: SlimQuota) {
         let key = ObjectKey::of(&quota);
-        let allowed = match self.quotas.apply(quota, Seen::Watched) {
+        let allowed = match self.quotas.apply(quota, Origin::Watched) {
             Change::Nothing => return,
             Change::New { .. } => true,
             // A quota's use changes with every pod; only changed limits affect refusals.

@@ -7,12 +7,12 @@ use andreas_runtime::watch::ObjectKey;
 use kube::ResourceExt;
 
 use super::ClusterIndex;
-use super::store::{Change, Seen, version};
+use super::store::{Change, Origin, version};
 
 impl ClusterIndex {
     /// Stores the response to our own write or live read.
     pub fn wrote_job(&mut self, job: SlimTrainingJob) {
-        self.apply_job(job, Seen::Written);
+        self.apply_job(job, Origin::Written);
     }
 
     /// Stores a live read of a job that had version `before` when the read began. `false`: the response is
@@ -25,19 +25,19 @@ impl ClusterIndex {
         if rewound {
             self.jobs.rewound();
         }
-        self.apply_job(job, Seen::Written);
+        self.apply_job(job, Origin::Written);
         !rewound
     }
 
     /// Stores the response to our own write or live read.
     pub fn wrote_pod(&mut self, pod: SlimPod) {
-        self.apply_pod(pod, Seen::Written);
+        self.apply_pod(pod, Origin::Written);
     }
 
     /// Stores a live read of a node; `true`: it is newer than the known state.
     pub fn wrote_node(&mut self, node: SlimNode) -> bool {
         let key = ObjectKey::of(&node);
-        let newer = !matches!(self.nodes.apply(node, Seen::Written), Change::Nothing);
+        let newer = !matches!(self.nodes.apply(node, Origin::Written), Change::Nothing);
         self.node_seen(&key);
         newer
     }
@@ -45,7 +45,7 @@ impl ClusterIndex {
     /// Stores the response to our own write.
     pub fn wrote_gpu_node(&mut self, node: SlimGpuNode) {
         let name = node.name_any();
-        if !matches!(self.gpu_nodes.apply(node, Seen::Written), Change::Nothing) {
+        if !matches!(self.gpu_nodes.apply(node, Origin::Written), Change::Nothing) {
             self.mark_jobs_on(&name);
             let key = ObjectKey { namespace: String::new(), name };
             self.mark_reported(&key);
@@ -64,21 +64,21 @@ impl ClusterIndex {
             return;
         }
         let Some(status) = self.gpu_nodes.get(node).and_then(|node| node.status.as_ref()) else { return };
-        let told: Vec<ObjectKey> =
+        let waiting: Vec<ObjectKey> =
             status.released.iter().filter_map(|entry| self.pending_energy.get(&entry.pod).cloned()).collect();
-        for job in told {
+        for job in waiting {
             self.mark(job);
         }
     }
 
     /// Stores the response to our own write.
     pub fn wrote_profile(&mut self, profile: SlimTrainingProfile) {
-        self.profiles.apply(profile, Seen::Written);
+        self.profiles.apply(profile, Origin::Written);
         self.replan();
     }
 
     /// A live read found no such object.
-    pub fn gone_pod(&mut self, key: &ObjectKey) {
+    pub fn pod_not_found(&mut self, key: &ObjectKey) {
         self.delete_pod(key, None);
     }
 

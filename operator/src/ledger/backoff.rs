@@ -35,7 +35,7 @@ impl Cause {
 struct Entry {
     failures: u32,
     until: Timestamp,
-    words: String,
+    message: String,
 }
 
 /// Namespaces with a backoff.
@@ -48,16 +48,16 @@ pub struct Backoffs {
 impl Backoffs {
     /// Records a failure with the API server's message. Failures during a backoff are ignored: they began
     /// before it. `true`: the backoff was extended.
-    pub fn failed(&mut self, cause: Cause, namespace: &str, words: &str, now: Timestamp) -> bool {
+    pub fn failed(&mut self, cause: Cause, namespace: &str, message: &str, now: Timestamp) -> bool {
         let (first, longest) = cause.pauses();
         let entries = self.of(cause);
         entries.retain(|_, entry| after(entry.until, longest) > now);
         let entry = entries.entry(namespace.to_owned()).or_insert_with(|| Entry {
             failures: 0,
             until: Timestamp::MIN,
-            words: String::new(),
+            message: String::new(),
         });
-        words.clone_into(&mut entry.words);
+        message.clone_into(&mut entry.message);
         if entry.until > now {
             return false;
         }
@@ -77,7 +77,7 @@ impl Backoffs {
         let dry_run = self.dry_runs.get(namespace);
         let held =
             dry_run.into_iter().chain(self.creations.get(namespace)).max_by_key(|entry| entry.until)?;
-        Some(Backoff { until: held.until, words: held.words.clone(), untried: dry_run.is_some() })
+        Some(Backoff { until: held.until, message: held.message.clone(), untried: dry_run.is_some() })
     }
 
     fn of(&mut self, cause: Cause) -> &mut BTreeMap<String, Entry> {
@@ -124,7 +124,7 @@ mod tests {
         all.failed(Cause::DryRun, "team", "no answer", at(0));
         all.failed(Cause::Creation, "team", "no pods", at(0));
         let held = all.get("team").expect("held");
-        assert_eq!((held.until, held.words.as_str(), held.untried), (at(60), "no pods", true));
+        assert_eq!((held.until, held.message.as_str(), held.untried), (at(60), "no pods", true));
         // Dry runs are answered again; pods are not created yet.
         all.done(Cause::DryRun, "team");
         assert!(!all.get("team").expect("held").untried);

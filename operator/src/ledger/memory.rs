@@ -11,7 +11,7 @@ use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::energy::measured::PendingEnergy;
-use crate::lifecycle::{Claim, Creation, DecisionFor, Planned, Sight, Sights, Verdict};
+use crate::lifecycle::{Claim, Creation, DecisionFor, DryRunResult, FirstSeen, Planned, TimedFact};
 use crate::predict::forecast::{self, Waiting};
 use crate::predict::{Outlook, Table};
 
@@ -27,7 +27,7 @@ pub struct JobMemory {
     /// The result of creating the pods.
     pub creation: Creation,
     /// The result of the last dry run.
-    pub verdict: Option<Verdict>,
+    pub dry_run: Option<DryRunResult>,
     /// When the rules of its namespace last changed.
     pub rules_changed: Option<Timestamp>,
     /// The plan's decision.
@@ -35,7 +35,7 @@ pub struct JobMemory {
     /// The next placement during a stop. Kept for the job until it starts there or the plan changes it.
     pub target: Option<NextPlacement>,
     /// `target` belongs to a decision that a step in progress uses: a snapshot taken now must include it.
-    pub taking: bool,
+    pub reserving: bool,
     /// Jobs, with their attempts, that must end before this one's pods are created.
     pub after: Vec<(ObjectKey, i64)>,
     /// Predictions from the last plan.
@@ -47,9 +47,9 @@ pub struct JobMemory {
     /// Its outlook in the last plan.
     pub planned: Option<Outlook>,
     /// When it last requested a plan because it deviated from the last one.
-    pub asked: Option<Timestamp>,
+    pub plan_requested: Option<Timestamp>,
     /// When the facts that time-outs count from were first seen, on the monotonic clock.
-    pub sights: BTreeMap<Sight, Instant>,
+    pub first_seen: BTreeMap<TimedFact, Instant>,
     /// When we last wrote the status.
     pub last_write: Timestamp,
     /// When a report last moved the progress.
@@ -70,18 +70,18 @@ impl JobMemory {
             claim: None,
             pending: None,
             creation: Creation::default(),
-            verdict: None,
+            dry_run: None,
             rules_changed: None,
             decision: None,
             target: None,
-            taking: false,
+            reserving: false,
             after: Vec::new(),
             table: None,
             on_time: None,
             starts: None,
             planned: None,
-            asked: None,
-            sights: BTreeMap::new(),
+            plan_requested: None,
+            first_seen: BTreeMap::new(),
             last_write: started,
             last_progress: None,
             reports_lost: None,
@@ -90,12 +90,12 @@ impl JobMemory {
         }
     }
 
-    /// First sights as instants of the clock that now shows `now`.
-    pub fn sights(&self, now: Timestamp) -> Sights {
+    /// First-seen times as instants of the clock that now shows `now`.
+    pub fn first_seen(&self, now: Timestamp) -> FirstSeen {
         let ago = |seen: &Instant| SignedDuration::try_from(seen.elapsed()).unwrap_or(SignedDuration::ZERO);
-        self.sights
+        self.first_seen
             .iter()
-            .map(|(sight, seen)| (sight.clone(), now.saturating_sub(ago(seen)).unwrap_or(now)))
+            .map(|(fact, seen)| (fact.clone(), now.saturating_sub(ago(seen)).unwrap_or(now)))
             .collect()
     }
 
@@ -110,25 +110,25 @@ impl JobMemory {
     }
 
     /// Records that exactly these facts hold.
-    pub fn saw(&mut self, holding: BTreeSet<Sight>) {
-        self.sights.retain(|sight, _| holding.contains(sight));
-        for sight in holding {
-            self.sights.entry(sight).or_insert_with(Instant::now);
+    pub fn record_facts(&mut self, facts: BTreeSet<TimedFact>) {
+        self.first_seen.retain(|fact, _| facts.contains(fact));
+        for fact in facts {
+            self.first_seen.entry(fact).or_insert_with(Instant::now);
         }
     }
 
     /// A step starts with `decision`: its GPUs count as allocated from now on, even before the status write.
-    pub fn take(&mut self, decision: Option<&DecisionFor>, now: Timestamp) {
+    pub fn reserve(&mut self, decision: Option<&DecisionFor>, now: Timestamp) {
         let waits = matches!(self.claim, Some(Claim::Waiting { .. }));
         if waits && self.target.is_none() {
-            self.target = decision.and_then(|decision| NextPlacement::of(&decision.verdict, now));
-            self.taking = self.target.is_some();
+            self.target = decision.and_then(|decision| NextPlacement::of(&decision.planned, now));
+            self.reserving = self.target.is_some();
         }
     }
 
     /// The step is over: releases what it did not use.
-    pub fn taken(&mut self) {
-        if std::mem::take(&mut self.taking) && matches!(self.claim, Some(Claim::Waiting { .. })) {
+    pub fn release_unused(&mut self) {
+        if std::mem::take(&mut self.reserving) && matches!(self.claim, Some(Claim::Waiting { .. })) {
             self.target = None;
         }
     }
@@ -139,11 +139,11 @@ impl JobMemory {
         match claim {
             Claim::Stopping { goes_on: true, .. } => {
                 if self.target.is_none() {
-                    let verdict = self.decision.as_ref().map(|decision| &decision.verdict);
-                    let elsewhere = verdict.filter(|verdict| {
-                        held.is_none_or(|held| !verdict.runs_on(&held.nodes, held.gpus_per_worker))
+                    let planned = self.decision.as_ref().map(|decision| &decision.planned);
+                    let elsewhere = planned.filter(|planned| {
+                        held.is_none_or(|held| !planned.runs_on(&held.nodes, held.gpus_per_worker))
                     });
-                    self.target = elsewhere.and_then(|verdict| NextPlacement::of(verdict, now));
+                    self.target = elsewhere.and_then(|planned| NextPlacement::of(planned, now));
                 }
             }
             Claim::Waiting { .. } => {}
@@ -170,8 +170,8 @@ pub struct NextPlacement {
 }
 
 impl NextPlacement {
-    pub(super) fn of(verdict: &Planned, now: Timestamp) -> Option<Self> {
-        let Planned::Run { gpu_type, nodes, gpus_per_worker, limit_watts, .. } = verdict else { return None };
+    pub(super) fn of(planned: &Planned, now: Timestamp) -> Option<Self> {
+        let Planned::Run { gpu_type, nodes, gpus_per_worker, limit_watts, .. } = planned else { return None };
         Some(Self {
             gpu_type: gpu_type.clone(),
             nodes: nodes.clone(),

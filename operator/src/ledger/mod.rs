@@ -28,18 +28,18 @@ use backoff::Backoffs;
 pub use memory::{JobMemory, NextPlacement};
 
 /// Minimum time between plan requests because of deviating runs: of all jobs together and of each.
-const ASK_EVERY: SignedDuration = SignedDuration::from_secs(2);
-const SAME_ASKS_EVERY: SignedDuration = SignedDuration::from_secs(10);
+const REQUEST_EVERY: SignedDuration = SignedDuration::from_secs(2);
+const SAME_JOB_EVERY: SignedDuration = SignedDuration::from_secs(10);
 
 /// The memories of all jobs.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     started: Timestamp,
     /// When any job last requested a plan because it deviated.
-    asked: Option<Timestamp>,
+    plan_requested: Option<Timestamp>,
     jobs: BTreeMap<ObjectKey, JobMemory>,
     /// Decisions that no step has used yet.
-    handed: BTreeSet<ObjectKey>,
+    undelivered: BTreeSet<ObjectKey>,
     /// Namespaces whose pods the API server does not create.
     pub backoffs: Backoffs,
     /// Jobs that wait for others to end; may contain jobs that no longer do.
@@ -51,9 +51,9 @@ impl Ledger {
     pub fn new(started: Timestamp) -> Self {
         Self {
             started,
-            asked: None,
+            plan_requested: None,
             jobs: BTreeMap::new(),
-            handed: BTreeSet::new(),
+            undelivered: BTreeSet::new(),
             backoffs: Backoffs::default(),
             following: BTreeSet::new(),
         }
@@ -87,7 +87,7 @@ impl Ledger {
     /// The job was deleted.
     pub fn forget(&mut self, key: &ObjectKey) {
         self.jobs.remove(key);
-        self.handed.remove(key);
+        self.undelivered.remove(key);
         self.following.remove(key);
     }
 
@@ -95,8 +95,8 @@ impl Ledger {
     pub fn forget_refusals(&mut self, namespace: &str, now: Timestamp) {
         for (_, memory) in self.jobs.iter_mut().filter(|(key, _)| key.namespace == namespace) {
             memory.rules_changed = Some(now);
-            if memory.verdict.as_ref().is_some_and(|verdict| verdict.refusal.is_some()) {
-                memory.verdict = None;
+            if memory.dry_run.as_ref().is_some_and(|dry_run| dry_run.refusal.is_some()) {
+                memory.dry_run = None;
             }
         }
     }
@@ -113,45 +113,47 @@ impl Ledger {
     /// together once in two. Any plan made meanwhile covers all of them.
     ///
     /// # Errors When it may ask, if no plan is made before.
-    pub fn may_ask(&mut self, key: &ObjectKey, uid: &str, now: Timestamp) -> Result<(), Timestamp> {
-        let free = |asked: Option<Timestamp>, pause: SignedDuration| {
+    pub fn may_request_plan(&mut self, key: &ObjectKey, uid: &str, now: Timestamp) -> Result<(), Timestamp> {
+        let free = |last: Option<Timestamp>, pause: SignedDuration| {
             // A clock that was set back blocks no request.
-            let free = asked.filter(|asked| *asked <= now)?.checked_add(pause).ok()?;
+            let free = last.filter(|last| *last <= now)?.checked_add(pause).ok()?;
             (free > now).then_some(free)
         };
         let Some(memory) = self.jobs.get_mut(key).filter(|memory| memory.uid == uid) else {
             // Without a memory the time of the request cannot be stored.
-            return Err(now.checked_add(SAME_ASKS_EVERY).unwrap_or(Timestamp::MAX));
+            return Err(now.checked_add(SAME_JOB_EVERY).unwrap_or(Timestamp::MAX));
         };
-        if let Some(free) = free(self.asked, ASK_EVERY).max(free(memory.asked, SAME_ASKS_EVERY)) {
+        if let Some(free) =
+            free(self.plan_requested, REQUEST_EVERY).max(free(memory.plan_requested, SAME_JOB_EVERY))
+        {
             return Err(free);
         }
-        (self.asked, memory.asked) = (Some(now), Some(now));
+        (self.plan_requested, memory.plan_requested) = (Some(now), Some(now));
         Ok(())
     }
 
     /// A step has read the job's decision.
-    pub fn looked_at(&mut self, key: &ObjectKey) {
-        self.handed.remove(key);
+    pub fn mark_delivered(&mut self, key: &ObjectKey) {
+        self.undelivered.remove(key);
     }
 
     /// Number of decisions that no step has read yet.
-    pub fn handed(&self) -> usize {
-        self.handed.len()
+    pub fn undelivered(&self) -> usize {
+        self.undelivered.len()
     }
 
     /// Withdraws the grants of an older plan while a new one is made. Decisions to wait, stop or continue
     /// stay: they take nothing.
-    pub fn withhold(&mut self, goes_on: impl Fn(&ObjectKey, &Planned) -> bool) {
+    pub fn revoke_grants(&mut self, goes_on: impl Fn(&ObjectKey, &Planned) -> bool) {
         for (key, memory) in &mut self.jobs {
             let gives = memory.decision.as_ref().is_some_and(|decision| {
-                matches!(decision.verdict, Planned::Run { .. }) && !goes_on(key, &decision.verdict)
+                matches!(decision.planned, Planned::Run { .. }) && !goes_on(key, &decision.planned)
             });
             if gives {
                 memory.decision = None;
             }
         }
-        self.handed.clear();
+        self.undelivered.clear();
     }
 
     /// Stores a plan's decision. `true`: it changed.
@@ -170,16 +172,16 @@ impl Ledger {
             return false;
         }
         // A plan with another placement, or none, ends the commitment.
-        let kept = |target: &NextPlacement| decision.verdict.runs_on(&target.nodes, target.gpus_per_worker);
+        let kept = |target: &NextPlacement| decision.planned.runs_on(&target.nodes, target.gpus_per_worker);
         let stopped = matches!(memory.claim, Some(Claim::Stopping { .. } | Claim::Waiting { .. }));
         if stopped && !memory.target.as_ref().is_some_and(kept) {
             memory.target = None;
         }
         if waits && !memory.after.is_empty() && memory.target.is_none() {
-            memory.target = NextPlacement::of(&decision.verdict, now);
+            memory.target = NextPlacement::of(&decision.planned, now);
         }
         memory.decision = Some(decision);
-        self.handed.insert(key.clone());
+        self.undelivered.insert(key.clone());
         true
     }
 }
@@ -195,14 +197,14 @@ mod tests {
     }
 
     fn run(node: &str) -> DecisionFor {
-        let verdict = Planned::Run {
+        let planned = Planned::Run {
             gpu_type: "A".into(),
             nodes: vec![node.into()],
             gpus_per_worker: 1,
             limit_watts: None,
             watts: 100,
         };
-        DecisionFor { basis: 0, verdict }
+        DecisionFor { basis: 0, planned }
     }
 
     #[test]
@@ -218,10 +220,10 @@ mod tests {
         let mut ledger = Ledger::new(Timestamp::UNIX_EPOCH);
         let memory = ledger.entry(&key("a"), "1");
         memory.claim = Some(Claim::Waiting { not_before: None });
-        memory.take(Some(&run("n1")), Timestamp::UNIX_EPOCH);
+        memory.reserve(Some(&run("n1")), Timestamp::UNIX_EPOCH);
         assert_eq!(memory.target.as_ref().map(|target| target.nodes.clone()), Some(vec!["n1".to_owned()]));
         // The step could not use it.
-        memory.taken();
+        memory.release_unused();
         assert_eq!(memory.target, None);
     }
 
@@ -229,7 +231,7 @@ mod tests {
     fn a_gang_on_the_same_nodes_in_another_order_goes_nowhere_else_and_keeps_where_it_goes() {
         let on = |nodes: [&str; 2]| {
             let mut decision = run("");
-            if let Planned::Run { nodes: placed, .. } = &mut decision.verdict {
+            if let Planned::Run { nodes: placed, .. } = &mut decision.planned {
                 *placed = nodes.map(str::to_owned).into();
             }
             decision
@@ -264,7 +266,7 @@ mod tests {
             ledger.entry(&key(name), "1");
         }
         let at = |second| Timestamp::from_second(second).expect("a time");
-        let mut asks = |name: &str, second| ledger.may_ask(&key(name), "1", at(second));
+        let mut asks = |name: &str, second| ledger.may_request_plan(&key(name), "1", at(second));
         assert_eq!(asks("a", 100), Ok(()), "at once");
         assert_eq!(
             (asks("b", 101), asks("b", 102)),
@@ -289,14 +291,14 @@ mod tests {
         let wait = Planned::Wait { reason: Reason::WaitingForCapacity, message: String::new() };
         assert!(ledger.decide(&key("gets"), run("n1"), Vec::new()));
         assert!(ledger.decide(&key("goes-on"), run("n2"), Vec::new()));
-        assert!(ledger.decide(&key("waits"), DecisionFor { basis: 0, verdict: wait }, Vec::new()));
-        assert_eq!(ledger.handed(), 3);
-        ledger.looked_at(&key("waits"));
-        ledger.withhold(|key, _| key.name == "goes-on");
+        assert!(ledger.decide(&key("waits"), DecisionFor { basis: 0, planned: wait }, Vec::new()));
+        assert_eq!(ledger.undelivered(), 3);
+        ledger.mark_delivered(&key("waits"));
+        ledger.revoke_grants(|key, _| key.name == "goes-on");
         let left: Vec<_> =
             ledger.iter().filter(|(_, m)| m.decision.is_some()).map(|(k, _)| k.name.as_str()).collect();
         assert_eq!(left, ["goes-on", "waits"]);
-        assert_eq!(ledger.handed(), 0);
+        assert_eq!(ledger.undelivered(), 0);
         assert!(!ledger.decide(&key("goes-on"), run("n2"), Vec::new()), "the same word again is no news");
     }
 }

@@ -8,7 +8,7 @@ use andreas_api::{Reason, TrainingJobStatus};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
 
-use super::sight::Sight;
+use super::first_seen::TimedFact;
 
 /// The result of one step.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,9 +27,9 @@ pub struct Step {
     pub learned: Vec<ProfileUpdate>,
     /// What the job holds, for the planner's next snapshot.
     pub claim: Claim,
-    /// The facts that hold now and that time-outs count from. The caller keeps each with the instant of its
-    /// first sight and forgets all others.
-    pub sights: BTreeSet<Sight>,
+    /// The facts that hold now and that time-outs count from. The caller keeps each with the instant when it
+    /// was first seen and forgets all others.
+    pub facts: BTreeSet<TimedFact>,
 }
 
 /// One action for the executor.
@@ -63,7 +63,7 @@ pub enum Action {
         /// The request's instant in milliseconds: it only grows and gives the request's age.
         value: i64,
     },
-    /// Validate a worker by a server-side dry run and report the [`Verdict`](super::Verdict).
+    /// Validate a worker by a server-side dry run and report the [`DryRunResult`](super::DryRunResult).
     DryRun {
         /// GPUs of the worker.
         gpus: i32,
@@ -73,7 +73,7 @@ pub enum Action {
     /// Stop planning this namespace for a while: the API server does not create its pods.
     BackOff {
         /// The API server's message.
-        words: String,
+        message: String,
     },
     /// Delete the TrainingJob: its time to live after the end is over.
     DeleteJob {

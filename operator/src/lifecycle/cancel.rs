@@ -15,7 +15,7 @@ use super::{end, start, stop};
 /// Finalizer of an orphaning delete: the garbage collector removes the owner reference instead of deleting
 /// the pods.
 const ORPHAN: &str = "orphan";
-const WORDS: &str = "the job is being deleted";
+const MESSAGE: &str = "the job is being deleted";
 
 /// Handles a job with a deletion timestamp.
 pub(super) fn cancelled(d: &mut Draft<'_>) {
@@ -24,7 +24,7 @@ pub(super) fn cancelled(d: &mut Draft<'_>) {
     }
     if matches!(d.status.phase, Phase::Starting | Phase::Running) {
         match d.status.allocation {
-            Some(_) => d.ask_to_stop(Reason::Stopping, WORDS),
+            Some(_) => d.ask_to_stop(Reason::Stopping, MESSAGE),
             None => start::lost_allocation(d),
         }
     }
@@ -35,8 +35,8 @@ pub(super) fn cancelled(d: &mut Draft<'_>) {
     end::tidy(d);
     if stopped && d.status.phase == Phase::Pending {
         d.status.not_before = None;
-        d.say(condition::RUNNING, ConditionValue::False, Reason::Stopping, WORDS);
-        d.wait_for(Reason::Stopping, WORDS);
+        d.set_condition(condition::RUNNING, ConditionValue::False, Reason::Stopping, MESSAGE);
+        d.wait_for(Reason::Stopping, MESSAGE);
     }
 }
 

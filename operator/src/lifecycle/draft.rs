@@ -3,29 +3,29 @@
 use std::collections::BTreeSet;
 
 use andreas_api::phase::condition;
-use andreas_api::training_job::{Allocation, AvoidedNode, StopRequest};
+use andreas_api::training_job::{Allocation, NodeBackoff, StopRequest};
 use andreas_api::{Outcome, Phase, Reason, TrainingJobStatus};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::action::{Action, Claim, DeleteReason, EventNote, ProfileUpdate, Step};
+use super::first_seen::{self, TimedFact};
 use super::judge::Judgement;
 use super::member::Members;
 use super::observed::Observed;
-use super::sight::{self, Sight};
 use super::status::{self, ConditionUpdate, ConditionValue};
 use crate::instants;
 
 /// Minimum seconds between two texts of the same waiting reason.
-const WORDS_STAY: i64 = 60;
+const MESSAGE_INTERVAL: i64 = 60;
 
 /// Seconds that a node is excluded: after the first failure, and at most.
-const FIRST_AVOIDANCE: i64 = 60;
-const LONGEST_AVOIDANCE: i64 = 3600;
+const FIRST_EXCLUSION: i64 = 60;
+const LONGEST_EXCLUSION: i64 = 3600;
 /// Consecutive cluster failures without an observed fault after which the failure counts as the user's.
 const MOST_UNEXPLAINED: i32 = 10;
 /// Maximum excluded nodes in a status.
-const MOST_AVOIDED: usize = 32;
+const MAX_EXCLUDED_NODES: usize = 32;
 
 pub(super) struct Draft<'a> {
     pub o: &'a Observed<'a>,
@@ -34,9 +34,9 @@ pub(super) struct Draft<'a> {
     pub events: Vec<EventNote>,
     pub learned: Vec<ProfileUpdate>,
     next: Option<Timestamp>,
-    sights: BTreeSet<Sight>,
+    facts: BTreeSet<TimedFact>,
     /// The template is refused, or pods of an older job block this one. No GPUs are planned.
-    pub unfit: bool,
+    pub not_plannable: bool,
     /// Message that the template was accepted; goes out with the next write.
     pub accepted: Option<String>,
 }
@@ -50,8 +50,8 @@ impl<'a> Draft<'a> {
             events: Vec::new(),
             learned: Vec::new(),
             next: None,
-            sights: sight::holding(o),
-            unfit: false,
+            facts: first_seen::current_facts(o),
+            not_plannable: false,
             accepted: None,
         }
     }
@@ -61,7 +61,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Requeues the job at `at`. An instant in the past is ignored: its work is done or waits for an event.
-    pub fn look_at(&mut self, at: Timestamp) {
+    pub fn requeue_at(&mut self, at: Timestamp) {
         if at > self.o.now && at < Timestamp::MAX {
             // Instants in the status are whole seconds; a timer must not fire before its second is over.
             self.next = Some(self.next.map_or(at, |n| n.min(at)));
@@ -69,9 +69,9 @@ impl<'a> Draft<'a> {
     }
 
     /// When this process first saw a fact that still holds. Time-outs count from it.
-    pub fn first_seen(&mut self, sight: Sight) -> Timestamp {
-        let first = self.o.sights.get(&sight).copied().unwrap_or(self.o.now);
-        self.sights.insert(sight);
+    pub fn first_seen(&mut self, fact: TimedFact) -> Timestamp {
+        let first = self.o.first_seen.get(&fact).copied().unwrap_or(self.o.now);
+        self.facts.insert(fact);
         first
     }
 
@@ -79,14 +79,14 @@ impl<'a> Draft<'a> {
         self.events.push(EventNote { warning, reason, message: status::bounded(&message.into()) });
     }
 
-    pub fn say(&mut self, kind: &str, truth: ConditionValue, reason: Reason, message: &str) {
+    pub fn set_condition(&mut self, kind: &str, truth: ConditionValue, reason: Reason, message: &str) {
         let generation = self.o.job.metadata.generation;
-        let saying = ConditionUpdate { kind, truth, reason, message };
-        status::say(&mut self.status.conditions, &saying, generation, self.o.now);
+        let update = ConditionUpdate { kind, truth, reason, message };
+        status::set_condition(&mut self.status.conditions, &update, generation, self.o.now);
     }
 
     /// Removes a condition that no longer applies.
-    pub fn unsay(&mut self, kind: &str) {
+    pub fn clear_condition(&mut self, kind: &str) {
         self.status.conditions.retain(|c| c.type_ != kind);
     }
 
@@ -94,20 +94,20 @@ impl<'a> Draft<'a> {
     /// minute. Every plan changes such texts (for example the blocking jobs), and a write per waiting job
     /// would dominate a plan's cost.
     pub fn wait_for(&mut self, reason: Reason, message: &str) {
-        let said = status::condition(&self.status.conditions, condition::SCHEDULED);
-        let said = said.filter(|c| c.status == "False" && c.reason == reason.as_str());
-        let renewed = instants::after(self.o.last_write, WORDS_STAY);
-        if let Some(said) = said.filter(|_| renewed > self.o.now)
+        let present = status::condition(&self.status.conditions, condition::SCHEDULED);
+        let present = present.filter(|c| c.status == "False" && c.reason == reason.as_str());
+        let renewed = instants::after(self.o.last_write, MESSAGE_INTERVAL);
+        if let Some(present) = present.filter(|_| renewed > self.o.now)
             && self.status.reason.as_deref() == Some(reason.as_str())
         {
-            if self.unfit && said.message != status::bounded(message) {
+            if self.not_plannable && present.message != status::bounded(message) {
                 // No plan covers this job, so no plan would renew the text.
-                self.look_at(renewed);
+                self.requeue_at(renewed);
             }
             return;
         }
         self.status.reason = Some(reason.as_str().into());
-        self.say(condition::SCHEDULED, ConditionValue::False, reason, message);
+        self.set_condition(condition::SCHEDULED, ConditionValue::False, reason, message);
     }
 
     /// The reason in the status, from the closed set.
@@ -125,7 +125,7 @@ impl<'a> Draft<'a> {
     /// The plan's decision, if it was made for the job's current state.
     pub fn decision(&self) -> Option<&'a super::observed::Planned> {
         let decision = self.o.decision?;
-        (decision.basis == self.status.decisions.unwrap_or(0)).then_some(&decision.verdict)
+        (decision.basis == self.status.decisions.unwrap_or(0)).then_some(&decision.planned)
     }
 
     /// Stops the attempt for an external reason; the job continues later.
@@ -135,18 +135,18 @@ impl<'a> Draft<'a> {
 
     /// Stops the rest of an attempt that has been judged.
     pub fn stop_judged(&mut self, judgement: &Judgement) {
-        let judgement = &self.braked(judgement.clone());
-        self.avoid(&judgement.avoid);
+        let judgement = &self.limit_unexplained(judgement.clone());
+        self.exclude(&judgement.exclude);
         self.stop(judgement.reason, judgement.message.clone(), Some(judgement.outcome), judgement.exit_code);
     }
 
     /// A cluster failure uses no retry. Without an independent report of a fault, the user may have caused
     /// it. After too many in a row it counts as the user's.
-    fn braked(&mut self, mut judgement: Judgement) -> Judgement {
+    fn limit_unexplained(&mut self, mut judgement: Judgement) -> Judgement {
         if judgement.outcome != Outcome::ClusterFailure {
             return judgement;
         }
-        if judgement.fault_seen {
+        if judgement.fault_reported {
             self.status.unexplained_failures = 0;
             return judgement;
         }
@@ -180,27 +180,27 @@ impl<'a> Draft<'a> {
         });
         self.status.phase = Phase::Stopping;
         self.status.reason = Some(reason.as_str().into());
-        self.say(condition::RUNNING, ConditionValue::False, Reason::Stopping, &message);
+        self.set_condition(condition::RUNNING, ConditionValue::False, Reason::Stopping, &message);
         if outcome != Some(Outcome::Finished) {
             self.event(outcome.is_some(), reason, message);
         }
     }
 
     /// Excludes nodes for a minute, doubling up to an hour with each consecutive failure.
-    pub fn avoid(&mut self, nodes: &[String]) {
+    pub fn exclude(&mut self, nodes: &[String]) {
         for node in nodes {
-            let times = match self.status.avoid.iter().find(|a| a.node == *node) {
+            let times = match self.status.excluded_nodes.iter().find(|a| a.node == *node) {
                 Some(entry) => entry.times.saturating_add(1),
                 None => 1,
             };
             let seconds =
-                FIRST_AVOIDANCE.saturating_mul(1 << (times - 1).clamp(0, 12)).min(LONGEST_AVOIDANCE);
+                FIRST_EXCLUSION.saturating_mul(1 << (times - 1).clamp(0, 12)).min(LONGEST_EXCLUSION);
             let until = instants::time(instants::after(self.o.now, seconds));
-            self.status.avoid.retain(|a| a.node != *node);
-            self.status.avoid.push(AvoidedNode { node: node.clone(), times, until });
+            self.status.excluded_nodes.retain(|a| a.node != *node);
+            self.status.excluded_nodes.push(NodeBackoff { node: node.clone(), times, until });
         }
-        let surplus = self.status.avoid.len().saturating_sub(MOST_AVOIDED);
-        self.status.avoid.drain(..surplus);
+        let surplus = self.status.excluded_nodes.len().saturating_sub(MAX_EXCLUDED_NODES);
+        self.status.excluded_nodes.drain(..surplus);
     }
 
     /// When the last member was bound; absent unless all are bound.
@@ -251,14 +251,19 @@ impl<'a> Draft<'a> {
 
     pub fn finish(mut self) -> Step {
         if self.o.job.metadata.deletion_timestamp.is_none() {
-            self.quiet_texts();
+            self.throttle_texts();
             if self.changed()
                 && let Some(accepted) = self.accepted.take()
             {
-                self.say(condition::TEMPLATE_ACCEPTED, ConditionValue::True, Reason::AsExpected, &accepted);
+                self.set_condition(
+                    condition::TEMPLATE_ACCEPTED,
+                    ConditionValue::True,
+                    Reason::AsExpected,
+                    &accepted,
+                );
             }
             self.forecast();
-            self.quiet_texts();
+            self.throttle_texts();
             self.keep_transitions();
         }
         let claim = self.claim();
@@ -269,25 +274,25 @@ impl<'a> Draft<'a> {
             next: self.next,
             learned: self.learned,
             claim,
-            sights: self.sights,
+            facts: self.facts,
         }
     }
 
     /// Until this instant, changes of texts and forecasts alone are not written.
-    fn quiet_until(&self) -> Timestamp {
-        instants::after(self.o.last_write, self.o.settings.quiet_seconds.max(0))
+    fn throttled_until(&self) -> Timestamp {
+        instants::after(self.o.last_write, self.o.settings.text_interval_seconds.max(0))
     }
 
     /// Drops changes of texts alone while the status is throttled.
-    fn quiet_texts(&mut self) {
-        let until = self.quiet_until();
+    fn throttle_texts(&mut self) {
+        let until = self.throttled_until();
         let Some(old) = self.o.job.status.as_ref().filter(|_| self.o.now < until) else { return };
         let conditions = status::with_texts_of(&old.conditions, &self.status.conditions);
         let new = std::mem::replace(&mut self.status.conditions, conditions);
         if self.status != *old {
             self.status.conditions = new;
         } else if new != old.conditions {
-            self.look_at(until);
+            self.requeue_at(until);
         }
     }
 
@@ -318,22 +323,26 @@ impl<'a> Draft<'a> {
             return;
         };
         let changed = self.changed();
-        let quiet_until = self.quiet_until();
-        if (changed && old != Some(wanted)) || (self.o.now >= quiet_until && moved(old, wanted, self.o.now)) {
+        let throttled_until = self.throttled_until();
+        if (changed && old != Some(wanted))
+            || (self.o.now >= throttled_until && moved(old, wanted, self.o.now))
+        {
             self.status.prediction = Some(wanted.clone());
         } else if moved(old, wanted, self.o.now) {
-            self.look_at(quiet_until);
+            self.requeue_at(throttled_until);
         }
         self.on_time();
     }
 
     /// Derives the condition `OnTime` from the prediction in the status.
     fn on_time(&mut self) {
-        let Some(deadline) = self.status.deadline.clone() else { return self.unsay(condition::ON_TIME) };
+        let Some(deadline) = self.status.deadline.clone() else {
+            return self.clear_condition(condition::ON_TIME);
+        };
         if let Some(done) = self.status.completion_time.clone() {
             let late = instants::seconds_between(deadline.0, done.0);
             return if late <= 0 {
-                self.say(
+                self.set_condition(
                     condition::ON_TIME,
                     ConditionValue::True,
                     Reason::AsExpected,
@@ -341,12 +350,17 @@ impl<'a> Draft<'a> {
                 );
             } else {
                 let message = format!("ended {} after the deadline", status::duration_text(late));
-                self.say(condition::ON_TIME, ConditionValue::False, Reason::DeadlineUnreachable, &message);
+                self.set_condition(
+                    condition::ON_TIME,
+                    ConditionValue::False,
+                    Reason::DeadlineUnreachable,
+                    &message,
+                );
             };
         }
         let Some(percent) = self.status.prediction.as_ref().and_then(|p| p.on_time_percent) else { return };
         if percent >= 50 {
-            self.say(
+            self.set_condition(
                 condition::ON_TIME,
                 ConditionValue::True,
                 Reason::AsExpected,
@@ -354,7 +368,12 @@ impl<'a> Draft<'a> {
             );
         } else {
             let message = format!("on time with a probability of {percent} %");
-            self.say(condition::ON_TIME, ConditionValue::False, Reason::DeadlineUnreachable, &message);
+            self.set_condition(
+                condition::ON_TIME,
+                ConditionValue::False,
+                Reason::DeadlineUnreachable,
+                &message,
+            );
         }
     }
 
@@ -365,7 +384,7 @@ impl<'a> Draft<'a> {
         let since = |t: Option<&Time>| t.map_or(self.o.now, |t| t.0);
         let allocation = self.status.allocation.as_ref();
         match self.status.phase {
-            Phase::Pending if self.unfit => Claim::Nothing,
+            Phase::Pending if self.not_plannable => Claim::Nothing,
             Phase::Pending => {
                 let own = self.status.not_before.as_ref().map(|t| t.0);
                 let until = own.max(self.o.backoff.map(|backoff| backoff.until));

@@ -41,7 +41,7 @@ pub(super) fn conclude(
     learn(d, allocation, judgement, &ended);
     remember(d, allocation, judgement, ended.clone());
     account(d);
-    d.avoid(&judgement.avoid);
+    d.exclude(&judgement.exclude);
     d.end_unexplained(judgement.outcome);
     d.status.allocation = None;
     d.status.stop = None;
@@ -199,20 +199,25 @@ fn succeed(d: &mut Draft<'_>, judgement: &Judgement, ended: Time) {
     d.status.phase = Phase::Succeeded;
     d.status.completion_time = Some(ended);
     d.status.not_before = None;
-    d.status.avoid.clear();
+    d.status.excluded_nodes.clear();
     if judgement.reason == Reason::CompletedEarly {
         d.status.reason = Some(Reason::CompletedEarly.as_str().into());
-        d.say(condition::PROGRESSING, ConditionValue::False, Reason::CompletedEarly, &judgement.message);
+        d.set_condition(
+            condition::PROGRESSING,
+            ConditionValue::False,
+            Reason::CompletedEarly,
+            &judgement.message,
+        );
     } else {
-        d.unsay(condition::PROGRESSING);
+        d.clear_condition(condition::PROGRESSING);
         if let Some(progress) = &mut d.status.progress {
             progress.milli_percent = 100_000;
             progress.text = status::percent_text(100_000);
         }
     }
-    d.unsay(condition::SCHEDULED);
-    d.say(condition::RUNNING, ConditionValue::False, Reason::Completed, &judgement.message);
-    d.say(condition::FINISHED, ConditionValue::True, judgement.reason, &judgement.message);
+    d.clear_condition(condition::SCHEDULED);
+    d.set_condition(condition::RUNNING, ConditionValue::False, Reason::Completed, &judgement.message);
+    d.set_condition(condition::FINISHED, ConditionValue::True, judgement.reason, &judgement.message);
     d.event(judgement.reason == Reason::CompletedEarly, judgement.reason, judgement.message.clone());
 }
 
@@ -226,11 +231,11 @@ fn fail(d: &mut Draft<'_>, judgement: &Judgement, ended: Time) {
     d.status.phase = Phase::Failed;
     d.status.completion_time = Some(ended);
     d.status.not_before = None;
-    d.status.avoid.clear();
+    d.status.excluded_nodes.clear();
     d.status.reason = Some(reason.as_str().into());
-    d.unsay(condition::SCHEDULED);
-    d.say(condition::RUNNING, ConditionValue::False, reason, &message);
-    d.say(condition::FINISHED, ConditionValue::True, reason, &message);
+    d.clear_condition(condition::SCHEDULED);
+    d.set_condition(condition::RUNNING, ConditionValue::False, reason, &message);
+    d.set_condition(condition::FINISHED, ConditionValue::True, reason, &message);
     d.event(true, reason, message);
 }
 
@@ -261,7 +266,7 @@ fn wait_again(d: &mut Draft<'_>, judgement: &Judgement) {
         }
         _ => judgement.message.clone(),
     };
-    d.say(condition::RUNNING, ConditionValue::False, reason, &message);
+    d.set_condition(condition::RUNNING, ConditionValue::False, reason, &message);
     d.wait_for(reason, &message);
 }
 
@@ -281,7 +286,7 @@ pub(super) fn ended(d: &mut Draft<'_>) {
     let Some(done) = d.status.completion_time.clone() else { return };
     let due = after(done.0, i64::from(seconds));
     if d.o.now < due {
-        return d.look_at(due);
+        return d.requeue_at(due);
     }
     if let Some(uid) = d.o.job.metadata.uid.clone() {
         d.actions.push(Action::DeleteJob { uid });

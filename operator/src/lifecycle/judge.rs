@@ -13,9 +13,9 @@ use andreas_api::training_job::{Allocation, Progress, StopRequest};
 use andreas_api::{Outcome, Reason};
 use jiff::Timestamp;
 
+use super::first_seen::TimedFact;
 use super::member::{Member, Members, booted_since, is_over, proof_of_death};
 use super::observed::Observed;
-use super::sight::Sight;
 use super::status::{last_line, percent_text};
 use crate::index::containers_seen_ended;
 use crate::instants::after;
@@ -27,7 +27,7 @@ pub const NEARLY_DONE: i32 = 99_000;
 
 /// Seconds for which a member never seen by this process may still appear. After a start, the caches of jobs
 /// and pods may date from different instants.
-const TURNS_UP: i64 = 10;
+const MISSING_TIMEOUT: i64 = 10;
 
 /// The outcome of an attempt and its reason.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,12 +41,12 @@ pub struct Judgement {
     /// Exit code of the member that failed first.
     pub exit_code: Option<i32>,
     /// Nodes to exclude for a while.
-    pub avoid: Vec<String>,
+    pub exclude: Vec<String>,
     /// GPU memory was exhausted.
     pub gpu_memory_exhausted: bool,
     /// A fault of a node, GPU or kubelet explains the failure. It was reported independently of the program
     /// and its user.
-    pub fault_seen: bool,
+    pub fault_reported: bool,
 }
 
 impl Judgement {
@@ -57,19 +57,19 @@ impl Judgement {
             reason,
             message,
             exit_code: None,
-            avoid: Vec::new(),
+            exclude: Vec::new(),
             gpu_memory_exhausted: false,
-            fault_seen: false,
+            fault_reported: false,
         }
     }
 
-    pub(super) fn avoiding(mut self, node: &str) -> Self {
-        self.avoid.push(node.to_owned());
+    pub(super) fn excluding(mut self, node: &str) -> Self {
+        self.exclude.push(node.to_owned());
         self
     }
 
-    pub(super) fn explained(mut self, fault_seen: bool) -> Self {
-        self.fault_seen = fault_seen;
+    pub(super) fn explained(mut self, fault_reported: bool) -> Self {
+        self.fault_reported = fault_reported;
         self
     }
 }
@@ -214,7 +214,7 @@ impl<'a> Case<'a> {
     }
 
     /// The attempt reported 100 %, by counted steps or by its final report.
-    fn said_done(&self) -> bool {
+    fn reported_done(&self) -> bool {
         self.is_at(NEARLY_DONE) || self.progress().is_some_and(|p| p.ended)
     }
 
@@ -232,7 +232,7 @@ impl<'a> Case<'a> {
                 || bad.first().is_some_and(|b| came_before(at, b.at))
         };
         let failure = |message: String, node: &str| {
-            Judgement::new(Outcome::ClusterFailure, Reason::ClusterFailure, message).avoiding(node)
+            Judgement::new(Outcome::ClusterFailure, Reason::ClusterFailure, message).excluding(node)
         };
         for member in &self.members.gang {
             let Some(pod) = member.pod() else { continue };
@@ -297,7 +297,7 @@ impl<'a> Case<'a> {
                 return Some(failure(message, member.node).explained(true));
             }
         }
-        let broken = bad.iter().find(|b| b.terminated.is_some_and(|t| speaks_of_broken_gpu(&t.message)));
+        let broken = bad.iter().find(|b| b.terminated.is_some_and(|t| mentions_gpu_fault(&t.message)));
         broken.map(|b| {
             let words = b.terminated.map(|t| last_line(&t.message)).unwrap_or_default();
             failure(format!("GPU error on {}: {words}", b.member.node), b.member.node)
@@ -342,8 +342,8 @@ impl<'a> Case<'a> {
 
     /// Until when a member never seen by this process may still appear.
     pub fn missing_until(&self, member: &Member<'_>) -> Timestamp {
-        let sight = Sight::Missing { attempt: self.allocation.attempt, index: member.index };
-        after(self.o.sights.get(&sight).copied().unwrap_or(self.o.now), TURNS_UP)
+        let fact = TimedFact::Missing { attempt: self.allocation.attempt, index: member.index };
+        after(self.o.first_seen.get(&fact).copied().unwrap_or(self.o.now), MISSING_TIMEOUT)
     }
 
     /// A pod is gone and its end was not observed.
@@ -353,31 +353,31 @@ impl<'a> Case<'a> {
             if m.live.is_some() {
                 return false;
             }
-            match m.gone {
-                Some(gone) => {
-                    let unseen = !is_over(gone.last) && !containers_seen_ended(gone.last);
-                    unseen && first_bad.is_none_or(|bad| after(bad, SKEW) > gone.at)
+            match m.deleted {
+                Some(deleted) => {
+                    let unseen = !is_over(deleted.last) && !containers_seen_ended(deleted.last);
+                    unseen && first_bad.is_none_or(|bad| after(bad, SKEW) > deleted.at)
                 }
                 None => self.known_bound && (self.stop.is_some() || self.missing_until(m) <= self.o.now),
             }
         })?;
         let what = format!("worker {} on {} vanished", member.index, member.node);
         let others_well = self.bad().is_empty();
-        Some(if self.said_done() && others_well {
+        Some(if self.reported_done() && others_well {
             Judgement::new(
                 Outcome::Finished,
                 Reason::Completed,
                 format!("{what} with at least 99 % reported"),
             )
         } else {
-            Judgement::new(Outcome::ClusterFailure, Reason::Vanished, what).avoiding(member.node)
+            Judgement::new(Outcome::ClusterFailure, Reason::Vanished, what).excluding(member.node)
         })
     }
 
     fn user(&self) -> Option<Judgement> {
         let bad = self.bad();
         let first = bad.first()?;
-        let exhausted = bad.iter().find(|b| b.terminated.is_some_and(|t| speaks_of_gpu_memory(&t.message)));
+        let exhausted = bad.iter().find(|b| b.terminated.is_some_and(|t| mentions_gpu_memory(&t.message)));
         let shown = exhausted.unwrap_or(first);
         let words = shown.terminated.map(|t| last_line(&t.message)).unwrap_or_default();
         let killed = shown.terminated.is_some_and(|t| t.reason == "OOMKilled");
@@ -432,7 +432,7 @@ fn failed_before_training(pod: &SlimPod) -> Option<&SlimTerminated> {
 }
 
 /// Messages of PyTorch, CUDA, JAX and TensorFlow for exhausted GPU memory.
-fn speaks_of_gpu_memory(message: &str) -> bool {
+fn mentions_gpu_memory(message: &str) -> bool {
     const WORDS: [&str; 5] = [
         "CUDA out of memory",
         "CUDA error: out of memory",
@@ -444,7 +444,7 @@ fn speaks_of_gpu_memory(message: &str) -> bool {
 }
 
 /// CUDA messages for a failed GPU (uncorrectable ECC error, XID 79, 74).
-fn speaks_of_broken_gpu(message: &str) -> bool {
+fn mentions_gpu_fault(message: &str) -> bool {
     const WORDS: [&str; 5] = [
         "uncorrectable ECC error",
         "fallen off the bus",

@@ -18,16 +18,16 @@ const LONGEST_START: i64 = 4 * 3600;
 
 /// When this process first saw room for the allocation. The gang must be bound within the policy's
 /// `placementTimeout` of it, even if its pods could not be created. Only this process's clock is used.
-pub(super) fn room_since(d: &Draft<'_>, allocation: &Allocation) -> Option<Timestamp> {
+pub(super) fn released_since(d: &Draft<'_>, allocation: &Allocation) -> Option<Timestamp> {
     let creation = d.o.creation;
     creation.since.filter(|_| creation.generation == allocation.generation)
 }
 
 /// Whether `placementTimeout` is over; if not, requeues the job for that instant.
 pub(super) fn is_late(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
-    let since = room_since(d, allocation).unwrap_or(d.o.now);
+    let since = released_since(d, allocation).unwrap_or(d.o.now);
     let due = after(since, d.o.policy.placement_timeout);
-    d.look_at(due);
+    d.requeue_at(due);
     due <= d.o.now
 }
 
@@ -35,7 +35,7 @@ pub(super) fn is_late(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
 /// namespace would fail the same way.
 pub(super) fn withdraw_unmade(d: &mut Draft<'_>, members: &Members<'_>) {
     let missing = members.gang.iter().filter(|m| m.pod().is_none()).count();
-    let words = d.o.creation.trouble.as_deref().map(status::bounded);
+    let words = d.o.creation.error_message.as_deref().map(status::bounded);
     let message = format!(
         "{missing} of {} pods could not be made within {}: {}",
         members.gang.len(),
@@ -43,7 +43,7 @@ pub(super) fn withdraw_unmade(d: &mut Draft<'_>, members: &Members<'_>) {
         words.as_deref().unwrap_or("their GPUs were in use"),
     );
     d.stop_judged(&Judgement::new(Outcome::Withdrawn, Reason::PlacementTimeout, message));
-    d.actions.extend(words.map(|words| Action::BackOff { words }));
+    d.actions.extend(words.map(|words| Action::BackOff { message: words }));
 }
 
 /// Withdraws a gang that was not fully bound in time. Nodes without a bound member are excluded for a while.
@@ -62,7 +62,7 @@ pub(super) fn withdraw_unbound(d: &mut Draft<'_>, members: &Members<'_>) {
         words.unwrap_or_else(|| "the scheduler has said nothing".into()),
     );
     let mut judgement = Judgement::new(Outcome::Withdrawn, Reason::PlacementTimeout, message);
-    judgement.avoid = unbound.iter().map(|m| m.node.to_owned()).collect();
+    judgement.exclude = unbound.iter().map(|m| m.node.to_owned()).collect();
     d.stop_judged(&judgement);
 }
 
@@ -128,7 +128,7 @@ pub(super) fn start_timeout(d: &mut Draft<'_>, members: &Members<'_>) {
     let outcome = if of_the_user { Outcome::UserFailure } else { Outcome::ClusterFailure };
     let mut judgement = Judgement::new(outcome, Reason::StartTimeout, message);
     if outcome == Outcome::ClusterFailure {
-        judgement.avoid = late.iter().map(|m| m.node.to_owned()).collect();
+        judgement.exclude = late.iter().map(|m| m.node.to_owned()).collect();
     }
     d.stop_judged(&judgement);
 }

@@ -97,13 +97,13 @@ pub(super) struct Member<'a> {
     /// Its pod, if it exists.
     pub live: Option<&'a SlimPod>,
     /// Its last observed state, if the pod was deleted.
-    pub gone: Option<DeletedPodView<'a>>,
+    pub deleted: Option<DeletedPodView<'a>>,
 }
 
 impl<'a> Member<'a> {
     /// The pod, existing or deleted.
     pub fn pod(&self) -> Option<&'a SlimPod> {
-        self.live.or(self.gone.map(|g| g.last))
+        self.live.or(self.deleted.map(|g| g.last))
     }
 
     pub fn bound(&self) -> bool {
@@ -175,18 +175,18 @@ impl<'a> Member<'a> {
             return (!is_over(pod) && proof_of_death(pod, o.nodes).is_none()).then_some(Timestamp::MAX);
         }
         let grace = super::pods::grace_seconds(&o.job.spec);
-        let until = match self.gone {
-            Some(gone) => {
-                let pod = gone.last;
+        let until = match self.deleted {
+            Some(deleted) => {
+                let pod = deleted.last;
                 if pod.spec.node_name.is_none()
                     || is_over(pod)
                     || proof_of_death(pod, o.nodes).is_some()
                     || containers_seen_ended(pod)
-                    || agent_sees_unheld(&gone, o)
+                    || agent_sees_unheld(&deleted, o)
                 {
                     return None;
                 }
-                after(gone.at, pod.spec.termination_grace_period_seconds.unwrap_or(grace))
+                after(deleted.at, pod.spec.termination_grace_period_seconds.unwrap_or(grace))
             }
             None if known_bound && o.nodes.contains_key(self.node) => after(since, grace),
             None => return None,
@@ -205,10 +205,12 @@ pub(super) struct Ending<'a> {
 }
 
 /// The node's agent, asked after the deletion was seen, reports no GPU held by the pod.
-fn agent_sees_unheld(gone: &DeletedPodView<'_>, o: &Observed<'_>) -> bool {
-    let pod = gone.last;
+fn agent_sees_unheld(deleted: &DeletedPodView<'_>, o: &Observed<'_>) -> bool {
+    let pod = deleted.last;
     let agent = pod.spec.node_name.as_ref().and_then(|n| o.nodes.get(n)).and_then(|f| f.agent.as_ref());
-    agent.is_some_and(|agent| agent.looked > gone.look && !agent.holders.contains(&name_of(&pod.metadata)))
+    agent.is_some_and(|agent| {
+        agent.holders_observed > deleted.holders_requested && !agent.holders.contains(&name_of(&pod.metadata))
+    })
 }
 
 /// The pods of a job, by their relation to it.
@@ -228,7 +230,7 @@ impl<'a> Members<'a> {
         let mut gang: Vec<Member<'a>> = nodes
             .iter()
             .enumerate()
-            .map(|(index, node)| Member { index, node, live: None, gone: None })
+            .map(|(index, node)| Member { index, node, live: None, deleted: None })
             .collect();
         let place = |pod: &SlimPod| -> Option<usize> {
             let allocation = allocation?;
@@ -246,9 +248,9 @@ impl<'a> Members<'a> {
                 older.push(pod);
             }
         }
-        for gone in o.gone.iter().copied().filter(|g| is_member(g.last, o.job)) {
-            if let Some(index) = place(gone.last) {
-                gang[index].gone = Some(gone);
+        for deleted in o.deleted.iter().copied().filter(|g| is_member(g.last, o.job)) {
+            if let Some(index) = place(deleted.last) {
+                gang[index].deleted = Some(deleted);
             }
         }
         Self { gang, other, older }

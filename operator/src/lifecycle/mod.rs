@@ -42,7 +42,7 @@
 //! * `run`: what ends a running attempt; `stop`: until the pods have ended.
 //! * `cancel`: a job that is being deleted.
 //! * [`judge`]: the outcome of an attempt; `end`: what follows from it.
-//! * [`pods`]: manifests; [`sight`]: the base of time-outs; [`status`]: conditions and texts.
+//! * [`pods`]: manifests; [`first_seen`]: the base of time-outs; [`status`]: conditions and texts.
 //!
 //! Progress reports are validated beside the progress server.
 
@@ -50,6 +50,7 @@ pub mod action;
 mod cancel;
 mod draft;
 mod end;
+pub mod first_seen;
 pub mod judge;
 mod late;
 mod member;
@@ -57,7 +58,6 @@ pub mod observed;
 pub mod pods;
 mod quantity;
 mod run;
-pub mod sight;
 mod start;
 pub mod status;
 mod step;
@@ -67,10 +67,10 @@ mod template;
 mod tests;
 
 pub use action::{Action, Claim, DeleteReason, EventNote, ProfileUpdate, Step};
+pub use first_seen::{FirstSeen, TimedFact};
 pub use member::pod_in_use;
 pub use observed::{
-    Admitted, AgentFact, Backoff, Creation, CreationOutcome, DecisionFor, DeletedPodView, EnergyView,
-    NodeFact, Observed, Planned, PolicyView, ProgressEndpoint, Settings, Verdict,
+    Admitted, AgentFact, Backoff, Creation, CreationOutcome, DecisionFor, DeletedPodView, DryRunResult,
+    EnergyView, NodeFact, Observed, Planned, PolicyView, ProgressEndpoint, Settings,
 };
-pub use sight::{Sight, Sights};
 pub use step::step;

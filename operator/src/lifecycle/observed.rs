@@ -22,7 +22,7 @@ pub struct Observed<'a> {
     pub pods: &'a [&'a SlimPod],
     /// Deleted pods of this UID with their last observed state. The caller keeps them until the attempt ends.
     /// After an operator restart they are lost, which only makes waiting longer.
-    pub gone: &'a [DeletedPodView<'a>],
+    pub deleted: &'a [DeletedPodView<'a>],
     /// Every Node named by a pod above, the allocation or the decision. A missing name means that **the Node
     /// does not exist**, which proves its pods dead.
     pub nodes: &'a BTreeMap<String, NodeFact>,
@@ -31,7 +31,7 @@ pub struct Observed<'a> {
     /// The instant of this step.
     pub now: Timestamp,
     /// When this process first saw the facts that time-outs count from.
-    pub sights: &'a super::Sights,
+    pub first_seen: &'a super::FirstSeen,
     /// The newest plan's decision for this job.
     pub decision: Option<&'a DecisionFor>,
     /// The result of the last attempt to create the pods.
@@ -41,7 +41,7 @@ pub struct Observed<'a> {
     /// Field and name of a claim that only one node at a time can mount, while the job may use several.
     pub single_node_claim: Option<&'a str>,
     /// The result of the last server-side dry run of a worker.
-    pub verdict: Option<&'a Verdict>,
+    pub dry_run: Option<&'a DryRunResult>,
     /// The executor failed to run the last step's actions, for example a dry run.
     pub failing: bool,
     /// When the namespace's rules (labels, annotations, quotas) last changed, as seen by this process. A
@@ -76,8 +76,8 @@ pub struct DeletedPodView<'a> {
     pub last: &'a SlimPod,
     /// When its deletion was seen.
     pub at: Timestamp,
-    /// Wake number last sent to its node's agent by then. The agent's answer to a higher number is newer.
-    pub look: i64,
+    /// The last `holdersRequested` of its node by then. The agent's answer to a later request is newer.
+    pub holders_requested: i64,
 }
 
 /// State of a Node.
@@ -132,8 +132,8 @@ pub struct AgentFact {
     pub awake: i64,
     /// Pods that hold GPUs, as `namespace/name`.
     pub holders: BTreeSet<String>,
-    /// The wake number that `holders` answers.
-    pub looked: i64,
+    /// `GpuNode.status.holdersObserved`: the request that `holders` answers.
+    pub holders_observed: i64,
     /// Start of the current unhealthy state of one of its GPUs.
     pub unhealthy_since: Option<Timestamp>,
 }
@@ -173,7 +173,7 @@ pub struct DecisionFor {
     /// is not carried out.
     pub basis: i64,
     /// Run or wait.
-    pub verdict: Planned,
+    pub planned: Planned,
 }
 
 /// Run or wait.
@@ -217,7 +217,7 @@ pub struct Creation {
     /// When this process first saw room for that allocation.
     pub since: Option<Timestamp>,
     /// Why the last try created no or not all pods, if the API server gave no verdict.
-    pub trouble: Option<String>,
+    pub error_message: Option<String>,
     /// The result.
     pub outcome: CreationOutcome,
 }
@@ -238,7 +238,7 @@ pub struct Backoff {
     /// End of the backoff; may be in the past.
     pub until: Timestamp,
     /// The API server's message.
-    pub words: String,
+    pub message: String,
     /// The namespace's last dry run got no verdict: jobs without an earlier dry run are not planned.
     pub untried: bool,
 }
@@ -268,7 +268,7 @@ pub enum CreationOutcome {
 /// The result of a worker's server-side dry run. 409, 429 and 5xx are no verdict: the executor retries
 /// silently.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Verdict {
+pub struct DryRunResult {
     /// GPUs of the tested worker.
     pub gpus: i32,
     /// When.
@@ -318,7 +318,7 @@ pub struct Settings {
     pub largest_node_gpus: Option<i32>,
     /// Minimum seconds between status writes that change only texts and forecasts. At least 60; more if many
     /// jobs wait, because a plan changes them all.
-    pub quiet_seconds: i64,
+    pub text_interval_seconds: i64,
     /// Seconds after creation before an unplanned job gets a waiting reason. A few; more during a start
     /// burst, when all are placed soon.
     pub first_plan_seconds: i64,
@@ -331,7 +331,7 @@ impl Default for Settings {
             priority_class: Some(andreas_api::names::PRIORITY_CLASS.into()),
             progress: None,
             largest_node_gpus: None,
-            quiet_seconds: 60,
+            text_interval_seconds: 60,
             first_plan_seconds: 3,
         }
     }

@@ -249,13 +249,14 @@ fn pin(spec: &mut PodSpec, node: &str) {
 /// An unreachable node must not evict a healthy run: admission would add a toleration of 300 s. Only the
 /// operator ends a run for that reason. Managed nodes may have a taint named like the GPU resource.
 fn tolerate(spec: &mut PodSpec) {
-    const SILENCE: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+    const NODE_CONDITION_TAINTS: [&str; 2] =
+        ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
     let tolerations = spec.tolerations.get_or_insert_default();
     tolerations.retain(|t| {
-        let silence = t.key.as_deref().is_some_and(|k| SILENCE.contains(&k));
-        !(silence && t.effect.as_deref().is_none_or(|e| e == "NoExecute"))
+        let of_node_condition = t.key.as_deref().is_some_and(|k| NODE_CONDITION_TAINTS.contains(&k));
+        !(of_node_condition && t.effect.as_deref().is_none_or(|e| e == "NoExecute"))
     });
-    for key in SILENCE {
+    for key in NODE_CONDITION_TAINTS {
         tolerations.push(Toleration {
             key: Some(key.into()),
             operator: Some("Exists".into()),

@@ -6,10 +6,10 @@ use andreas_api::{Outcome, Phase, Reason};
 use jiff::Timestamp;
 
 use super::draft::Draft;
+use super::first_seen::TimedFact;
 use super::judge::{Case, Judgement, SKEW};
 use super::member::{Member, Members, is_over, proof_of_death};
 use super::observed::Planned;
-use super::sight::Sight;
 use super::status::{self, ConditionValue, allocation_text, duration_text};
 use super::{start, stop};
 use crate::instants::{self, after};
@@ -34,12 +34,17 @@ pub(super) fn begin(d: &mut Draft<'_>, started: Timestamp, bound: Option<Timesta
     }
     let text = allocation_text(allocation);
     let nodes = allocation.nodes.clone();
-    d.status.avoid.retain(|a| !nodes.contains(&a.node));
+    d.status.excluded_nodes.retain(|a| !nodes.contains(&a.node));
     d.status.start_time.get_or_insert(started);
     d.status.phase = Phase::Running;
     d.status.reason = None;
-    d.say(condition::SCHEDULED, ConditionValue::True, Reason::AsExpected, &text);
-    d.say(condition::RUNNING, ConditionValue::True, Reason::Running, &format!("all workers run: {text}"));
+    d.set_condition(condition::SCHEDULED, ConditionValue::True, Reason::AsExpected, &text);
+    d.set_condition(
+        condition::RUNNING,
+        ConditionValue::True,
+        Reason::Running,
+        &format!("all workers run: {text}"),
+    );
     d.event(false, Reason::Running, format!("runs: {text}"));
 }
 
@@ -52,7 +57,7 @@ pub(super) fn running(d: &mut Draft<'_>) {
         return d.stop_judged(&judgement);
     }
     for member in members.gang.iter().filter(|member| member.pod().is_none()) {
-        d.look_at(case.missing_until(member));
+        d.requeue_at(case.missing_until(member));
     }
     if stop::asked_by_user(d, &allocation) || stop::asked_by_plan(d, &allocation) {
         return;
@@ -63,7 +68,7 @@ pub(super) fn running(d: &mut Draft<'_>) {
     if let Some(judgement) = timed_out {
         return d.stop_judged(&judgement);
     }
-    if silent(d, &allocation, &members) == Silence::GivenUp {
+    if check_readiness(d, &allocation, &members) == ReadinessCheck::GivenUp {
         return;
     }
     limit(d, &allocation);
@@ -91,7 +96,7 @@ fn max_run_time(d: &mut Draft<'_>, allocation: &Allocation) -> Option<Judgement>
     let seconds = d.o.job.spec.max_run_time.as_ref()?.seconds()?;
     let due = after(running_since(allocation), seconds);
     if d.o.now < due {
-        d.look_at(due);
+        d.requeue_at(due);
         return None;
     }
     let message = format!("ran longer than maxRunTime {}", duration_text(seconds));
@@ -107,12 +112,12 @@ fn progress_timeout(d: &mut Draft<'_>, allocation: &Allocation, members: &Member
     let reported = d.status.progress.as_ref().filter(|p| p.attempt == allocation.attempt).map(|p| p.at.0);
     // Reports that may have been rejected do not count against a program.
     let reported = reported.map(|at| at.min(d.o.now));
-    let running = d.first_seen(Sight::Running { attempt: allocation.attempt });
+    let running = d.first_seen(TimedFact::Running { attempt: allocation.attempt });
     let last = [Some(running), reported, d.o.last_progress, d.o.reports_lost];
     let last = last.into_iter().flatten().max()?;
     let due = after(last, seconds);
     if d.o.now < due {
-        d.look_at(due);
+        d.requeue_at(due);
         return None;
     }
     let message = format!("no progress for {}", duration_text(seconds));
@@ -129,9 +134,9 @@ fn finished_apart(d: &mut Draft<'_>, members: &Members<'_>) -> Option<Judgement>
     if others == 0 {
         return None;
     }
-    let due = after(d.first_seen(Sight::FirstEnd { attempt: d.status.attempts }), FINISHED_APART);
+    let due = after(d.first_seen(TimedFact::FirstEnd { attempt: d.status.attempts }), FINISHED_APART);
     if d.o.now < due {
-        d.look_at(due);
+        d.requeue_at(due);
         return None;
     }
     let message = format!(
@@ -142,21 +147,25 @@ fn finished_apart(d: &mut Draft<'_>, members: &Members<'_>) -> Option<Judgement>
     Some(Judgement::new(Outcome::UserFailure, Reason::ContainerFailed, message))
 }
 
-/// The result of checking for unreachable nodes.
+/// The result of checking for nodes that are not ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Silence {
-    /// None is unreachable for long enough.
-    None,
+pub(super) enum ReadinessCheck {
+    /// None has been not ready for long enough.
+    AllReady,
     /// Set in the status; waiting for proof of death.
     Waits,
     /// The attempt is given up.
     GivenUp,
 }
 
-/// Checks the nodes of members that can still run. If one is unreachable, the job restarts elsewhere if the
+/// Checks the nodes of members that can still run. If one is not ready, the job restarts elsewhere if the
 /// policy and its checkpoint allow it. Otherwise the status says so and the job waits for proof of death.
-pub(super) fn silent(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) -> Silence {
-    let mut silent: Vec<(String, Timestamp)> = Vec::new();
+pub(super) fn check_readiness(
+    d: &mut Draft<'_>,
+    allocation: &Allocation,
+    members: &Members<'_>,
+) -> ReadinessCheck {
+    let mut not_ready: Vec<(String, Timestamp)> = Vec::new();
     for member in &members.gang {
         let alive = member.live.is_some_and(|p| {
             p.spec.node_name.is_some() && !is_over(p) && proof_of_death(p, d.o.nodes).is_none()
@@ -167,34 +176,35 @@ pub(super) fn silent(d: &mut Draft<'_>, allocation: &Allocation, members: &Membe
             continue;
         };
         let due = after(d.o.readiness_seen(member.node), d.o.policy.node_loss_after);
-        if d.o.now < due { d.look_at(due) } else { silent.push((member.node.to_owned(), since)) }
+        if d.o.now < due { d.requeue_at(due) } else { not_ready.push((member.node.to_owned(), since)) }
     }
-    if silent.is_empty() {
-        if d.status.phase == Phase::Running && d.reason() == Some(Reason::NodeSilent) {
+    if not_ready.is_empty() {
+        if d.status.phase == Phase::Running && d.reason() == Some(Reason::NodeNotReady) {
             let text = format!("all workers run: {}", allocation_text(allocation));
             d.status.reason = None;
-            d.say(condition::RUNNING, ConditionValue::True, Reason::Running, &text);
-            d.event(false, Reason::Running, "the silent nodes are back");
+            d.set_condition(condition::RUNNING, ConditionValue::True, Reason::Running, &text);
+            d.event(false, Reason::Running, "the nodes are ready again");
         }
-        return Silence::None;
+        return ReadinessCheck::AllReady;
     }
-    let texts: Vec<String> = silent
+    let texts: Vec<String> = not_ready
         .iter()
-        .map(|(node, since)| format!("node {node} is silent since {}", instants::time(*since).0))
+        .map(|(node, since)| format!("node {node} has not been ready since {}", instants::time(*since).0))
         .collect();
     let text = texts.join(", ");
     if stop::may_restart(d.o) && d.status.phase != Phase::Stopping {
-        let mut judgement = Judgement::new(Outcome::ClusterFailure, Reason::NodeSilent, text).explained(true);
-        judgement.avoid = silent.into_iter().map(|(node, _)| node).collect();
+        let mut judgement =
+            Judgement::new(Outcome::ClusterFailure, Reason::NodeNotReady, text).explained(true);
+        judgement.exclude = not_ready.into_iter().map(|(node, _)| node).collect();
         d.stop_judged(&judgement);
-        return Silence::GivenUp;
+        return ReadinessCheck::GivenUp;
     }
-    if d.reason() != Some(Reason::NodeSilent) {
-        d.event(true, Reason::NodeSilent, format!("{text}; waits for proof that it is dead"));
+    if d.reason() != Some(Reason::NodeNotReady) {
+        d.event(true, Reason::NodeNotReady, format!("{text}; waits for proof that it is dead"));
     }
-    d.status.reason = Some(Reason::NodeSilent.as_str().into());
-    d.say(condition::RUNNING, ConditionValue::Unknown, Reason::NodeSilent, &text);
-    Silence::Waits
+    d.status.reason = Some(Reason::NodeNotReady.as_str().into());
+    d.set_condition(condition::RUNNING, ConditionValue::Unknown, Reason::NodeNotReady, &text);
+    ReadinessCheck::Waits
 }
 
 /// Sets the condition for an attempt without reports. A healthy attempt gets none: it would cost a write.
@@ -204,17 +214,22 @@ fn progress_unknown(d: &mut Draft<'_>, allocation: &Allocation) {
         .is_some_and(|c| c.reason == Reason::ProgressUnknown.as_str());
     if reported {
         if shown {
-            d.say(condition::PROGRESSING, ConditionValue::True, Reason::AsExpected, "progress is reported");
+            d.set_condition(
+                condition::PROGRESSING,
+                ConditionValue::True,
+                Reason::AsExpected,
+                "progress is reported",
+            );
         }
         return;
     }
     let due = after(running_since(allocation), FIRST_REPORT);
     if d.o.now < due {
-        return d.look_at(due);
+        return d.requeue_at(due);
     }
     let message = format!(
         "no progress reported {} after the start; time elapsed over time predicted is taken instead",
         duration_text(FIRST_REPORT)
     );
-    d.say(condition::PROGRESSING, ConditionValue::Unknown, Reason::ProgressUnknown, &message);
+    d.set_condition(condition::PROGRESSING, ConditionValue::Unknown, Reason::ProgressUnknown, &message);
 }

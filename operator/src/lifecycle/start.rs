@@ -10,17 +10,17 @@ use jiff::Timestamp;
 
 use super::action::Action;
 use super::draft::Draft;
+use super::first_seen::TimedFact;
 use super::judge::{Case, Judgement};
 use super::member::{Member, Members, is_over, number, proof_of_death};
 use super::observed::{CreationOutcome, Observed, Planned};
-use super::sight::Sight;
 use super::status::{self, ConditionValue, allocation_text};
 use super::{late, pods, run, stop, template};
 use crate::instants::after;
 
 /// An agent without an answer for this long, ms, is dead and its settings are restored. Its setter restores
 /// them after half a minute without a heartbeat.
-const SILENT_AGENT: i64 = 60_000;
+const AGENT_TIMEOUT: i64 = 60_000;
 
 /// Handles the phases Pending and Suspended.
 pub(super) fn waiting(d: &mut Draft<'_>) {
@@ -41,9 +41,9 @@ pub(super) fn waiting(d: &mut Draft<'_>) {
     }
     if let Some(backoff) = d.o.backoff.filter(|backoff| backoff.until > d.o.now) {
         if matches!(d.reason(), None | Some(Reason::NotPlannedYet)) {
-            d.wait_for(Reason::NotPlannedYet, &backoff_text(&backoff.words));
+            d.wait_for(Reason::NotPlannedYet, &backoff_text(&backoff.message));
         }
-        return d.look_at(backoff.until);
+        return d.requeue_at(backoff.until);
     }
     if !template::fits(d) {
         return;
@@ -56,7 +56,7 @@ pub(super) fn waiting(d: &mut Draft<'_>) {
     }
     let until = d.status.not_before.clone().filter(|t| t.0 > d.o.now);
     if let Some(until) = until {
-        return d.look_at(until.0);
+        return d.requeue_at(until.0);
     }
     if d.o.job.status.is_none() && d.status.reason.is_none() && d.decision().is_none() {
         // A plan usually follows soon; a write that users hardly see is not worth it.
@@ -64,14 +64,14 @@ pub(super) fn waiting(d: &mut Draft<'_>) {
         let patience = after(created, d.o.settings.first_plan_seconds);
         if d.o.now < patience {
             d.status = Default::default();
-            return d.look_at(patience);
+            return d.requeue_at(patience);
         }
     }
     match d.decision().cloned() {
         Some(Planned::Run { .. }) => allocate(d),
         Some(Planned::Wait { reason, message }) => {
             // The largest worker exceeds the quota. The server's message is more exact than the planner's.
-            match d.o.verdict.and_then(|v| v.refusal.as_ref()) {
+            match d.o.dry_run.and_then(|v| v.refusal.as_ref()) {
                 Some((Reason::QuotaExceeded, words)) if reason == Reason::QuotaExceeded => {
                     d.wait_for(Reason::QuotaExceeded, words);
                 }
@@ -99,17 +99,18 @@ fn waits_for_older(d: &mut Draft<'_>) -> bool {
     let (reason, message) = match silent {
         Some(node) => {
             if let Some(at) = stop::given_up_at(d.o, pod) {
-                d.look_at(at);
+                d.requeue_at(at);
             }
-            let message = format!("{name} of a deleted job of this name is on node {node}, which is silent");
-            (Reason::NodeSilent, message)
+            let message =
+                format!("{name} of a deleted job of this name is on node {node}, which is not ready");
+            (Reason::NodeNotReady, message)
         }
         None if runs(pod) => {
-            (Reason::WaitingForRoom, format!("{name} of a deleted job of this name has not ended"))
+            (Reason::WaitingForRelease, format!("{name} of a deleted job of this name has not ended"))
         }
-        None => (Reason::WaitingForRoom, format!("{name} of a deleted job of this name is still there")),
+        None => (Reason::WaitingForRelease, format!("{name} of a deleted job of this name is still there")),
     };
-    d.unfit = true;
+    d.not_plannable = true;
     d.wait_for(reason, &message);
     true
 }
@@ -161,16 +162,16 @@ fn allocate(d: &mut Draft<'_>) {
     };
     let workers = i32::try_from(nodes.len()).unwrap_or(i32::MAX);
     let gpus = gpus_per_worker.saturating_mul(workers);
-    let avoided = d.status.avoid.iter().filter(|a| a.until.0 > d.o.now && nodes.contains(&a.node));
-    let avoided_until = avoided.map(|a| a.until.0).max();
-    if let Some(until) = avoided_until {
-        d.look_at(until);
+    let excluded = d.status.excluded_nodes.iter().filter(|a| a.until.0 > d.o.now && nodes.contains(&a.node));
+    let excluded_until = excluded.map(|a| a.until.0).max();
+    if let Some(until) = excluded_until {
+        d.requeue_at(until);
     }
     let sensible = workers >= 1
         && gpus_per_worker >= 1
         && (1..nodes.len()).all(|i| !nodes[..i].contains(&nodes[i]))
         && nodes.iter().all(|n| d.o.nodes.contains_key(n))
-        && avoided_until.is_none()
+        && excluded_until.is_none()
         && allowed(&d.o.job.spec.gpus, gpus, &gpu_type, &nodes, d.o).is_ok();
     if !sensible {
         if d.status.reason.is_none() {
@@ -196,7 +197,7 @@ fn allocate(d: &mut Draft<'_>) {
         watts: watts.max(0),
     };
     let text = allocation_text(&allocation);
-    d.say(condition::SCHEDULED, ConditionValue::True, Reason::AsExpected, &text);
+    d.set_condition(condition::SCHEDULED, ConditionValue::True, Reason::AsExpected, &text);
     d.status.attempts = attempt;
     d.status.not_before = None;
     d.status.phase = Phase::Starting;
@@ -228,7 +229,7 @@ pub(super) fn starting(d: &mut Draft<'_>) {
     if members.gang.iter().any(|m| m.pod().is_none()) {
         return make(d, &allocation, &members);
     }
-    if run::silent(d, &allocation, &members) == run::Silence::None {
+    if run::check_readiness(d, &allocation, &members) == run::ReadinessCheck::AllReady {
         watch(d, &allocation, &members);
     }
 }
@@ -265,10 +266,10 @@ fn refused(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
 fn make(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
     if let Some(node) = allocation.nodes.iter().find(|n| !d.o.nodes.contains_key(*n)) {
         let message = format!("node {node} was deleted");
-        let judgement = Judgement::new(Outcome::Withdrawn, Reason::ClusterFailure, message).avoiding(node);
+        let judgement = Judgement::new(Outcome::Withdrawn, Reason::ClusterFailure, message).excluding(node);
         return d.stop_judged(&judgement);
     }
-    if late::room_since(d, allocation).is_some() && late::is_late(d, allocation) {
+    if late::released_since(d, allocation).is_some() && late::is_late(d, allocation) {
         return late::withdraw_unmade(d, members);
     }
     let taken = |n: &&String| d.o.nodes.get(*n).is_some_and(|f| f.open_gpus < allocation.gpus_per_worker);
@@ -277,15 +278,15 @@ fn make(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
         let message = format!("GPUs of {node} were taken by other pods or have failed");
         return d.stop_judged(&Judgement::new(Outcome::Withdrawn, Reason::WaitingForCapacity, message));
     }
-    let waits = match no_room(d, allocation, members) {
+    let waits = match not_released(d, allocation, members) {
         Some(why) => Some(why),
         None => asleep(d, allocation),
     };
     if let Some(why) = waits {
-        d.status.reason = Some(Reason::WaitingForRoom.as_str().into());
-        return d.say(condition::RUNNING, ConditionValue::False, Reason::WaitingForRoom, &why);
+        d.status.reason = Some(Reason::WaitingForRelease.as_str().into());
+        return d.set_condition(condition::RUNNING, ConditionValue::False, Reason::WaitingForRelease, &why);
     }
-    say_starting(d);
+    set_starting(d);
     late::is_late(d, allocation);
     if d.o.creation.generation == allocation.generation && d.o.creation.outcome == CreationOutcome::Made {
         return;
@@ -298,9 +299,9 @@ fn make(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
     d.actions.push(Action::CreatePods { generation: allocation.generation, pods });
 }
 
-fn say_starting(d: &mut Draft<'_>) {
+fn set_starting(d: &mut Draft<'_>) {
     d.status.reason = Some(Reason::PodsStarting.as_str().into());
-    d.say(
+    d.set_condition(
         condition::RUNNING,
         ConditionValue::False,
         Reason::PodsStarting,
@@ -309,12 +310,12 @@ fn say_starting(d: &mut Draft<'_>) {
 }
 
 /// Why the pods cannot be created yet: earlier pods that can still run, names taken, GPUs in use.
-fn no_room(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) -> Option<String> {
+fn not_released(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) -> Option<String> {
     let name = |pod: &SlimPod| pod.metadata.name.clone().unwrap_or_default();
     let alive = members.still_alive(d.o, |pod| stop::given_up(d.o, pod));
     if let Some(pod) = alive.first() {
         if let Some(at) = alive.iter().filter_map(|pod| stop::given_up_at(d.o, pod)).min() {
-            d.look_at(at);
+            d.requeue_at(at);
         }
         return Some(format!("{} of an earlier attempt has not ended", name(pod)));
     }
@@ -331,7 +332,7 @@ fn no_room(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) ->
 /// is the last step before pods are created: awake, unheld GPUs soon rest again.
 ///
 /// The wake value is the request's instant in milliseconds, so it only grows and gives the request's age. An
-/// agent without an answer for [`SILENT_AGENT`] is not waited for: no setting outlives it that long, and a
+/// agent without an answer for [`AGENT_TIMEOUT`] is not waited for: no setting outlives it that long, and a
 /// live one answers in seconds.
 fn asleep(d: &mut Draft<'_>, allocation: &Allocation) -> Option<String> {
     let since = allocation.since.0.as_millisecond();
@@ -347,13 +348,13 @@ fn asleep(d: &mut Draft<'_>, allocation: &Allocation) -> Option<String> {
         }
         // An earlier unanswered request counts as well.
         let unanswered = agent.wake > agent.awake;
-        let until = if unanswered { agent.wake } else { now }.saturating_add(SILENT_AGENT);
+        let until = if unanswered { agent.wake } else { now }.saturating_add(AGENT_TIMEOUT);
         if until <= now {
             continue;
         }
         asleep.push(node.clone());
         if let Ok(due) = Timestamp::from_millisecond(until) {
-            d.look_at(due);
+            d.requeue_at(due);
         }
     }
     (!asleep.is_empty()).then(|| format!("GPUs of {} are waking", asleep.join(", ")))
@@ -361,7 +362,7 @@ fn asleep(d: &mut Draft<'_>, allocation: &Allocation) -> Option<String> {
 
 /// Watches binding and start of the pods.
 fn watch(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
-    say_starting(d);
+    set_starting(d);
     let now = d.o.now;
     if !members.gang.iter().all(Member::bound) {
         if late::is_late(d, allocation) {
@@ -369,7 +370,7 @@ fn watch(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
         }
         return;
     }
-    let bound = d.first_seen(Sight::Bound { attempt: allocation.attempt });
+    let bound = d.first_seen(TimedFact::Bound { attempt: allocation.attempt });
     let due = after(bound, late::start_limit(d));
-    if now < due { d.look_at(due) } else { late::start_timeout(d, members) }
+    if now < due { d.requeue_at(due) } else { late::start_timeout(d, members) }
 }

@@ -107,23 +107,23 @@ pub struct ConditionUpdate<'a> {
 }
 
 /// Sets the condition.
-pub fn say(
+pub fn set_condition(
     conditions: &mut Vec<Condition>,
-    saying: &ConditionUpdate<'_>,
+    update: &ConditionUpdate<'_>,
     generation: Option<i64>,
     now: Timestamp,
 ) {
-    let message = bounded(saying.message);
-    let status = saying.truth.as_str();
-    let reason = saying.reason.as_str();
-    let Some(condition) = conditions.iter_mut().find(|c| c.type_ == saying.kind) else {
+    let message = bounded(update.message);
+    let status = update.truth.as_str();
+    let reason = update.reason.as_str();
+    let Some(condition) = conditions.iter_mut().find(|c| c.type_ == update.kind) else {
         conditions.push(Condition {
             last_transition_time: time(now),
             message,
             observed_generation: generation,
             reason: reason.into(),
             status: status.into(),
-            type_: saying.kind.into(),
+            type_: update.kind.into(),
         });
         return;
     };
@@ -181,19 +181,19 @@ mod tests {
     fn a_condition_moves_its_time_with_its_status_only() {
         let (one, two) = (Timestamp::from_second(10).unwrap(), Timestamp::from_second(20).unwrap());
         let mut conditions = Vec::new();
-        let mut saying = ConditionUpdate {
+        let mut update = ConditionUpdate {
             kind: "Scheduled",
             truth: ConditionValue::False,
             reason: Reason::WaitingForCapacity,
             message: "a",
         };
-        say(&mut conditions, &saying, Some(1), one);
-        saying.reason = Reason::PowerBudget;
-        say(&mut conditions, &saying, Some(1), two);
+        set_condition(&mut conditions, &update, Some(1), one);
+        update.reason = Reason::PowerBudget;
+        set_condition(&mut conditions, &update, Some(1), two);
         assert_eq!(conditions[0].last_transition_time.0, one);
         assert_eq!(conditions[0].reason, "PowerBudget");
-        saying.truth = ConditionValue::True;
-        say(&mut conditions, &saying, Some(1), two);
+        update.truth = ConditionValue::True;
+        set_condition(&mut conditions, &update, Some(1), two);
         assert_eq!(conditions[0].last_transition_time.0, two);
     }
 }

@@ -91,12 +91,12 @@ pub(super) fn stopping(d: &mut Draft<'_>) {
             d.delete(pod, if left_over { DeleteReason::Leftover } else { DeleteReason::Stop });
         }
         if let Some(until) = member.busy_until(d.o, known_bound, stop.since.0) {
-            d.look_at(until);
+            d.requeue_at(until);
         }
     }
     if case.all_ended() {
         let judgement = case.judge().unwrap_or_else(|| case.stopped(&stop));
         return end::conclude(d, &allocation, &members, &judgement);
     }
-    run::silent(d, &allocation, &members);
+    run::check_readiness(d, &allocation, &members);
 }

@@ -15,7 +15,7 @@ use crate::instants::{self, after};
 const FIRST_RETRY: i64 = 1;
 const LONGEST_RETRY: i64 = 300;
 /// Seconds between checks of a claim that blocks the job's planning.
-const LOOK_AT_CLAIMS: i64 = 60;
+const CHECK_CLAIMS_EVERY: i64 = 60;
 
 /// Checks that the API server would accept a worker. False while the template is refused.
 ///
@@ -24,9 +24,14 @@ const LOOK_AT_CLAIMS: i64 = 60;
 pub(super) fn fits(d: &mut Draft<'_>) -> bool {
     let spec = &d.o.job.spec;
     if let Some(words) = too_large(d).or_else(|| unknown_container(d)).or_else(|| single_node_claim(d)) {
-        d.say(condition::TEMPLATE_ACCEPTED, ConditionValue::False, Reason::TemplateRejected, &words);
+        d.set_condition(
+            condition::TEMPLATE_ACCEPTED,
+            ConditionValue::False,
+            Reason::TemplateRejected,
+            &words,
+        );
         d.wait_for(Reason::TemplateRejected, &words);
-        d.unfit = true;
+        d.not_plannable = true;
         return false;
     }
     let most = spec.gpus.totals().last().copied().unwrap_or(1);
@@ -41,28 +46,33 @@ pub(super) fn fits(d: &mut Draft<'_>) -> bool {
     let refused_since = shown.map_or(d.o.now, |c| c.last_transition_time.0);
     if holds {
         // What admission adds is kept in this process's memory only.
-        if d.o.verdict.is_none() {
+        if d.o.dry_run.is_none() {
             try_worker(d, gpus);
         }
         return true;
     }
-    let verdict = d.o.verdict.filter(|v| v.gpus == gpus || v.refusal.is_none() && enough(v.gpus));
-    let Some(verdict) = verdict else {
+    let dry_run = d.o.dry_run.filter(|v| v.gpus == gpus || v.refusal.is_none() && enough(v.gpus));
+    let Some(dry_run) = dry_run else {
         try_worker(d, gpus);
         // Unknown yet: a refused template stays refused. While dry runs get no verdict, untested templates
         // are not planned.
         let refused = was_refused || d.o.backoff.is_some_and(|backoff| backoff.untried);
         // An untested template waits briefly to learn what admission adds, unless no server answers.
-        let untried = d.o.verdict.is_none() && !shown_true && d.o.backoff.is_none() && !d.o.failing;
-        d.unfit = refused || untried;
+        let untried = d.o.dry_run.is_none() && !shown_true && d.o.backoff.is_none() && !d.o.failing;
+        d.not_plannable = refused || untried;
         return !refused;
     };
-    match &verdict.refusal {
+    match &dry_run.refusal {
         None => {
-            let accepted = accepted(verdict.gpus);
+            let accepted = accepted(dry_run.gpus);
             if was_refused || shown_true {
-                d.unsay(condition::TEMPLATE_ACCEPTED);
-                d.say(condition::TEMPLATE_ACCEPTED, ConditionValue::True, Reason::AsExpected, &accepted);
+                d.clear_condition(condition::TEMPLATE_ACCEPTED);
+                d.set_condition(
+                    condition::TEMPLATE_ACCEPTED,
+                    ConditionValue::True,
+                    Reason::AsExpected,
+                    &accepted,
+                );
             }
             // Acceptance is not worth a write of its own.
             d.accepted = Some(accepted);
@@ -73,22 +83,27 @@ pub(super) fn fits(d: &mut Draft<'_>) -> bool {
         }
         Some((Reason::QuotaExceeded, words)) => {
             if was_refused {
-                d.unsay(condition::TEMPLATE_ACCEPTED);
+                d.clear_condition(condition::TEMPLATE_ACCEPTED);
             }
             if matches!(d.reason(), None | Some(Reason::NotPlannedYet | Reason::TemplateRejected)) {
                 d.wait_for(Reason::QuotaExceeded, words);
             }
-            retry(d, verdict.at, refused_since, gpus);
+            retry(d, dry_run.at, refused_since, gpus);
             true
         }
         Some((_, words)) => {
             if d.reason() != Some(Reason::TemplateRejected) {
                 d.event(true, Reason::TemplateRejected, words.clone());
             }
-            d.say(condition::TEMPLATE_ACCEPTED, ConditionValue::False, Reason::TemplateRejected, words);
+            d.set_condition(
+                condition::TEMPLATE_ACCEPTED,
+                ConditionValue::False,
+                Reason::TemplateRejected,
+                words,
+            );
             d.wait_for(Reason::TemplateRejected, words);
-            d.unfit = true;
-            retry(d, verdict.at, refused_since, gpus);
+            d.not_plannable = true;
+            retry(d, dry_run.at, refused_since, gpus);
             false
         }
     }
@@ -129,7 +144,7 @@ fn unknown_container(d: &Draft<'_>) -> Option<String> {
 /// for it while they hold GPUs. Claims change seldom, so the job is checked now and then.
 fn single_node_claim(d: &mut Draft<'_>) -> Option<String> {
     let words = d.o.single_node_claim?;
-    d.look_at(after(d.o.now, LOOK_AT_CLAIMS));
+    d.requeue_at(after(d.o.now, CHECK_CLAIMS_EVERY));
     Some(format!("{words}; use a ReadWriteMany claim, or set gpus.maxNodes to 1"))
 }
 
@@ -138,7 +153,7 @@ fn single_node_claim(d: &mut Draft<'_>) -> Option<String> {
 fn retry(d: &mut Draft<'_>, tried: Timestamp, since: Timestamp, gpus: i32) {
     let pause = instants::seconds_between(since, tried).clamp(FIRST_RETRY, LONGEST_RETRY);
     let due = after(tried, pause);
-    if due <= d.o.now { try_worker(d, gpus) } else { d.look_at(due) }
+    if due <= d.o.now { try_worker(d, gpus) } else { d.requeue_at(due) }
 }
 
 fn try_worker(d: &mut Draft<'_>, gpus: i32) {

@@ -86,8 +86,8 @@ metrics! {
         "Mean of how far the last 200 of these were off, as a part of the truth");
     COVERAGE = gauge("andreas_prediction_coverage_ratio", &["quantity", "gpu_type", "source"],
         "Share of the last 200 of these whose truth lay within their interval of 90 %");
-    LEFT_PREDICTION = counter("andreas_left_predictions_total", &[],
-        "Times that a run left what its plan was made with, the interval of 90 % or a fifth of its pace, and asked for another plan");
+    DEVIATIONS = counter("andreas_prediction_deviations_total", &[],
+        "Times that a run deviated from its prediction, beyond the interval of 90 % or a fifth of its pace, and asked for another plan");
     FITS = counter("andreas_predictor_fits_total", &["result"],
         "Fits of the predictor: done, failed, or slow: longer than 5 s, while the model before goes on");
     FIT_TIME = histogram("andreas_predictor_fit_duration_seconds", &[], "Time to fit the predictor");
@@ -98,10 +98,10 @@ metrics! {
     FIT_REFUSED_OF = gauge("andreas_predictor_refused_namespace_rows", &["job_namespace"],
         "The same by namespace: the 20 with most of them, the rest together as _other");
 
-    STEPS = counter("andreas_steps_total", &[], "Steps of TrainingJobs");
-    STEP_ERRORS = counter("andreas_step_errors_total", &[], "Steps that could not be carried out");
-    QUEUE = gauge("andreas_step_queue_jobs", &[], "TrainingJobs that wait for a step");
-    IN_HAND = gauge("andreas_steps_in_hand", &[], "TrainingJobs whose step is being made");
+    RECONCILES = counter("andreas_reconciles_total", &[], "Reconciles of TrainingJobs");
+    RECONCILE_ERRORS = counter("andreas_reconcile_errors_total", &[], "Reconciles that could not be carried out");
+    QUEUE = gauge("andreas_reconcile_queue_jobs", &[], "TrainingJobs that wait for a reconcile");
+    IN_FLIGHT = gauge("andreas_reconciles_in_flight", &[], "TrainingJobs that are being reconciled");
     WRITES = counter("andreas_api_writes_total", &["kind", "result"], "Writes to the API server, by kind and result");
     REPORTS = counter("andreas_progress_reports_total", &["result"],
         "Reports of progress, by what became of them: written, later, nothing, refused");

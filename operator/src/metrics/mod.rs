@@ -122,20 +122,20 @@ pub struct Metrics {
     fits: Family<Became, Counter>,
     fit_seconds: Histogram,
     last: Arc<Mutex<LastValues>>,
-    spent: Arc<Mutex<Totals>>,
+    totals: Arc<Mutex<Totals>>,
     learning: Arc<Mutex<Learning>>,
     /// Runs that deviated from their plan's prediction.
-    pub left_prediction: Counter,
+    pub deviations: Counter,
     /// The leader's gauges.
     pub state: State,
     /// Steps of jobs.
-    pub steps: Counter,
+    pub reconciles: Counter,
     /// Steps with a failed status write or action.
-    pub step_errors: Counter,
+    pub reconcile_errors: Counter,
     /// Jobs queued for a step.
     pub queue: Gauge,
     /// Jobs with a step in progress.
-    pub in_hand: Gauge,
+    pub in_flight: Gauge,
     /// Plans made.
     pub plans: Counter,
     /// Snapshots refused by the planner.
@@ -160,7 +160,7 @@ fn errors() -> Histogram {
 impl Metrics {
     /// Creates the metrics and adds them to `registry`.
     pub fn register(registry: &mut Registry) -> Self {
-        let (last, spent) = (Arc::<Mutex<LastValues>>::default(), Arc::<Mutex<Totals>>::default());
+        let (last, totals) = (Arc::<Mutex<LastValues>>::default(), Arc::<Mutex<Totals>>::default());
         let learning = Arc::<Mutex<Learning>>::default();
         let this = Self {
             writes: Family::default(),
@@ -176,15 +176,15 @@ impl Metrics {
             violations: Counter::default(),
             fits: Family::default(),
             fit_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
-            state: State::new(Arc::clone(&last), Arc::clone(&spent), Arc::clone(&learning)),
+            state: State::new(Arc::clone(&last), Arc::clone(&totals), Arc::clone(&learning)),
             last,
-            spent,
+            totals,
             learning,
-            left_prediction: Counter::default(),
-            steps: Counter::default(),
-            step_errors: Counter::default(),
+            deviations: Counter::default(),
+            reconciles: Counter::default(),
+            reconcile_errors: Counter::default(),
             queue: Gauge::default(),
-            in_hand: Gauge::default(),
+            in_flight: Gauge::default(),
             plans: Counter::default(),
             plan_errors: Counter::default(),
             plan_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
@@ -204,11 +204,11 @@ impl Metrics {
         list::VIOLATIONS.register(registry, this.violations.clone());
         list::FITS.register(registry, this.fits.clone());
         list::FIT_TIME.register(registry, this.fit_seconds.clone());
-        list::LEFT_PREDICTION.register(registry, this.left_prediction.clone());
-        list::STEPS.register(registry, this.steps.clone());
-        list::STEP_ERRORS.register(registry, this.step_errors.clone());
+        list::DEVIATIONS.register(registry, this.deviations.clone());
+        list::RECONCILES.register(registry, this.reconciles.clone());
+        list::RECONCILE_ERRORS.register(registry, this.reconcile_errors.clone());
         list::QUEUE.register(registry, this.queue.clone());
-        list::IN_HAND.register(registry, this.in_hand.clone());
+        list::IN_FLIGHT.register(registry, this.in_flight.clone());
         list::PLANS.register(registry, this.plans.clone());
         list::PLAN_ERRORS.register(registry, this.plan_errors.clone());
         list::PLAN_TIME.register(registry, this.plan_seconds.clone());
@@ -227,7 +227,9 @@ impl Metrics {
             (Outcome::ClusterFailure, Reason::ClusterFailure),
             (Outcome::Withdrawn, Reason::PlacementTimeout),
         ] {
-            let _ = self.attempts.get_or_create(&Attempt { outcome: word(outcome), reason: reason.as_str() });
+            let _ = self
+                .attempts
+                .get_or_create(&Attempt { outcome: outcome_label(outcome), reason: reason.as_str() });
         }
         for phase in [Phase::Succeeded.as_str(), Phase::Failed.as_str()] {
             for deadline in ["met", "missed", "none"] {
@@ -266,7 +268,7 @@ impl Metrics {
     }
 
     /// Records the draw above the budget, W, and whether the budget counts as met.
-    pub fn looked_at_budget(&self, over: f64, met: bool) {
+    pub fn set_budget_state(&self, over: f64, met: bool) {
         self.last.lock().budget = Some((over, met));
     }
 
@@ -278,7 +280,7 @@ impl Metrics {
         let ended = after.history.last().filter(|record| record.attempt > last);
         if let Some(record) = ended {
             let reason = Reason::parse(&record.reason).unwrap_or(Reason::Invalid).as_str();
-            self.attempts.get_or_create(&Attempt { outcome: word(record.outcome), reason }).inc();
+            self.attempts.get_or_create(&Attempt { outcome: outcome_label(record.outcome), reason }).inc();
         }
         self.account(job, after, ended);
         self.restarts.inc_by(u64::try_from(after.restarts.saturating_sub(before.restarts)).unwrap_or(0));
@@ -309,7 +311,7 @@ impl Metrics {
         }
         if let Some(total) = &after.consumption {
             let namespace = job.namespace().unwrap_or_default();
-            self.spent.lock().late(&namespace, total.lateness_micros);
+            self.totals.lock().late(&namespace, total.lateness_micros);
         }
     }
 
@@ -324,7 +326,7 @@ impl Metrics {
         let Some(last) = after.history.last().filter(|_| more != (0, 0)) else { return };
         let namespace = job.namespace().unwrap_or_default();
         let Some(record) = ended else {
-            self.spent.lock().corrected(&namespace, &last.gpu_type, more);
+            self.totals.lock().corrected(&namespace, &last.gpu_type, more);
             return;
         };
         let attempt = totals::Attempt {
@@ -334,7 +336,7 @@ impl Metrics {
             gpu_type: record.gpu_type.clone(),
             started: record.started.as_ref().map(|time| time.0),
         };
-        self.spent.lock().ended(&attempt, more);
+        self.totals.lock().ended(&attempt, more);
     }
 
     /// Counts a fit of the predictor.
@@ -408,7 +410,7 @@ fn seconds(from: Timestamp, to: Timestamp) -> f64 {
     to.duration_since(from).as_secs_f64().max(0.0)
 }
 
-fn word(outcome: Outcome) -> &'static str {
+fn outcome_label(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Finished => "Finished",
         Outcome::Stopped => "Stopped",

@@ -28,7 +28,7 @@ type Gather = dyn Fn() -> Option<View> + Send + Sync;
 pub struct State {
     gather: Arc<Mutex<Option<Arc<Gather>>>>,
     last: Arc<Mutex<LastValues>>,
-    spent: Arc<Mutex<Totals>>,
+    totals: Arc<Mutex<Totals>>,
     learning: Arc<Mutex<Learning>>,
 }
 
@@ -41,15 +41,15 @@ impl fmt::Debug for State {
 impl State {
     pub(super) fn new(
         last: Arc<Mutex<LastValues>>,
-        spent: Arc<Mutex<Totals>>,
+        totals: Arc<Mutex<Totals>>,
         learning: Arc<Mutex<Learning>>,
     ) -> Self {
-        Self { gather: Arc::default(), last, spent, learning }
+        Self { gather: Arc::default(), last, totals, learning }
     }
 
     /// This process is the leader from now on; `gather` makes the view of each scrape.
     pub fn lead(&self, gather: impl Fn() -> Option<View> + Send + Sync + 'static) {
-        self.spent.lock().lead(clock::now());
+        self.totals.lock().lead(clock::now());
         *self.gather.lock() = Some(Arc::new(gather));
     }
 
@@ -58,7 +58,7 @@ impl State {
         view.encode(encoder)?;
         encode_last_values(*self.last.lock(), encoder)?;
         self.learning.lock().encode(encoder)?;
-        encode_spent(&mut self.spent.lock(), view.running, encoder)
+        encode_totals(&mut self.totals.lock(), view.running, encoder)
     }
 }
 
@@ -171,27 +171,27 @@ fn encode_last_values(last: LastValues, encoder: &mut DescriptorEncoder<'_>) -> 
     list::PLAN_AT.encode(encoder, |values| values.plain(at))
 }
 
-fn encode_spent(
-    spent: &mut Totals,
+fn encode_totals(
+    totals: &mut Totals,
     running: Vec<(Attempt, Use)>,
     encoder: &mut DescriptorEncoder<'_>,
 ) -> fmt::Result {
     let keys: BTreeSet<(String, i64)> = running.iter().map(|(of, _)| (of.uid.clone(), of.attempt)).collect();
     for (attempt, used) in running {
-        spent.running(&attempt, used);
+        totals.running(&attempt, used);
     }
-    spent.keep(&keys);
+    totals.keep(&keys);
     fn labels((namespace, gpu_type): &(String, String)) -> [(&str, &str); 2] {
         [("job_namespace", namespace.as_str()), ("gpu_type", gpu_type.as_str())]
     }
     list::ENERGY.encode(encoder, |values| {
-        spent.energy().try_for_each(|(key, joules, _)| values.of(&labels(key), joules))
+        totals.energy().try_for_each(|(key, joules, _)| values.of(&labels(key), joules))
     })?;
     list::ENERGY_COST.encode(encoder, |values| {
-        spent.energy().try_for_each(|(key, _, money)| values.of(&labels(key), money))
+        totals.energy().try_for_each(|(key, _, money)| values.of(&labels(key), money))
     })?;
     list::LATENESS_COST.encode(encoder, |values| {
-        spent
+        totals
             .lateness()
             .iter()
             .try_for_each(|(namespace, money)| values.of(&[("job_namespace", namespace.as_str())], *money))

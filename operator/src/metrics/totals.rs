@@ -173,70 +173,70 @@ mod tests {
         }
     }
 
-    fn joules(spent: &Totals) -> f64 {
-        spent.energy().map(|(_, joules, _)| joules).sum()
+    fn joules(totals: &Totals) -> f64 {
+        totals.energy().map(|(_, joules, _)| joules).sum()
     }
 
     #[test]
     fn what_is_counted_while_it_runs_is_not_counted_again_at_the_end() {
-        let mut spent = Totals::default();
-        spent.lead(at(0));
-        spent.running(&attempt("a", 1, 10), (100, 2_000_000));
-        spent.running(&attempt("a", 1, 10), (150, 3_000_000));
-        assert_eq!(joules(&spent), 150.0);
-        spent.ended(&attempt("a", 1, 10), (400, 5_000_000));
-        spent.ended(&attempt("b", 1, 20), (50, 0));
-        let all: Vec<_> = spent.energy().map(|(_, joules, money)| (joules, money)).collect();
+        let mut totals = Totals::default();
+        totals.lead(at(0));
+        totals.running(&attempt("a", 1, 10), (100, 2_000_000));
+        totals.running(&attempt("a", 1, 10), (150, 3_000_000));
+        assert_eq!(joules(&totals), 150.0);
+        totals.ended(&attempt("a", 1, 10), (400, 5_000_000));
+        totals.ended(&attempt("b", 1, 20), (50, 0));
+        let all: Vec<_> = totals.energy().map(|(_, joules, money)| (joules, money)).collect();
         assert_eq!(all, [(450.0, 5.0)]);
     }
 
     #[test]
     fn where_less_was_used_than_was_thought_the_counter_stands_still() {
-        let mut spent = Totals::default();
-        spent.running(&attempt("a", 1, 10), (100, 0));
-        spent.ended(&attempt("a", 1, 10), (70, 0));
-        assert_eq!(joules(&spent), 100.0);
-        spent.corrected("team", "A", (-10, 0));
-        spent.ended(&attempt("b", 1, 10), (30, 0));
-        assert_eq!(joules(&spent), 100.0);
-        spent.ended(&attempt("c", 1, 10), (30, 0));
-        assert_eq!(joules(&spent), 120.0);
+        let mut totals = Totals::default();
+        totals.running(&attempt("a", 1, 10), (100, 0));
+        totals.ended(&attempt("a", 1, 10), (70, 0));
+        assert_eq!(joules(&totals), 100.0);
+        totals.corrected("team", "A", (-10, 0));
+        totals.ended(&attempt("b", 1, 10), (30, 0));
+        assert_eq!(joules(&totals), 100.0);
+        totals.ended(&attempt("c", 1, 10), (30, 0));
+        assert_eq!(joules(&totals), 120.0);
     }
 
     #[test]
     fn what_was_used_under_the_leader_before_is_not_counted() {
-        let mut spent = Totals::default();
-        spent.lead(at(100));
-        spent.running(&attempt("a", 1, 10), (1_000, 0));
-        spent.ended(&attempt("b", 1, 10), (1_000, 0));
-        assert_eq!(joules(&spent), 0.0);
-        spent.ended(&attempt("a", 1, 10), (1_200, 0));
-        assert_eq!(joules(&spent), 200.0);
+        let mut totals = Totals::default();
+        totals.lead(at(100));
+        totals.running(&attempt("a", 1, 10), (1_000, 0));
+        totals.ended(&attempt("b", 1, 10), (1_000, 0));
+        assert_eq!(joules(&totals), 0.0);
+        totals.ended(&attempt("a", 1, 10), (1_200, 0));
+        assert_eq!(joules(&totals), 200.0);
     }
 
     #[test]
     fn jobs_that_were_deleted_leave_nothing_behind_but_the_sum() {
-        let mut spent = Totals::default();
-        spent.running(&attempt("a", 1, 10), (100, 0));
-        spent.keep(&BTreeSet::new());
-        assert!(spent.running.is_empty());
-        assert_eq!(joules(&spent), 100.0);
+        let mut totals = Totals::default();
+        totals.running(&attempt("a", 1, 10), (100, 0));
+        totals.keep(&BTreeSet::new());
+        assert!(totals.running.is_empty());
+        assert_eq!(joules(&totals), 100.0);
     }
 
     #[test]
     fn names_beyond_the_bound_are_counted_together() {
-        let mut spent = Totals::default();
+        let mut totals = Totals::default();
         for number in 0..5_000 {
             let mut attempt = attempt(&format!("u{number}"), 1, 10);
             attempt.namespace = format!("team-{}", number % 400);
             attempt.gpu_type = format!("type-{}", number % 37);
-            spent.ended(&attempt, (1, 0));
-            spent.late(&attempt.namespace, 1_000_000);
+            totals.ended(&attempt, (1, 0));
+            totals.late(&attempt.namespace, 1_000_000);
         }
-        assert_eq!(joules(&spent), 5_000.0);
-        assert!(spent.energy.len() <= MOST_PAIRS + MOST_TYPES + 1, "{}", spent.energy.len());
-        assert_eq!(spent.lateness().len(), MOST_NAMESPACES + 1);
-        assert_eq!(spent.lateness().values().sum::<f64>(), 5_000.0);
-        assert!(spent.energy.keys().any(|(namespace, _)| namespace == OTHER));
+        assert_eq!(joules(&totals), 5_000.0);
+        assert!(totals.energy.len() <= MOST_PAIRS + MOST_TYPES + 1, "{}", totals.energy.len());
+        assert_eq!(totals.lateness().len(), MOST_NAMESPACES + 1);
+        assert_eq!(totals.lateness().values().sum::<f64>(), 5_000.0);
+        assert!(totals.energy.keys().any(|(namespace, _)| namespace == OTHER));
     }
 }

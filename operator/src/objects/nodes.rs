@@ -44,9 +44,9 @@ pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
         while make_gpu_nodes(&shared).await == AT_ONCE && !shutdown.is_cancelled() {}
         set_exclusions(&shared).await;
         set_limits(&shared).await;
-        ask_for_holders(&shared).await;
-        let met = look_at_budget(&shared, &mut enforcement);
-        tell_policy(&shared, &met).await;
+        request_holders(&shared).await;
+        let met = check_budget(&shared, &mut enforcement);
+        write_policy_status(&shared, &met).await;
         tokio::select! {
             () = tokio::time::sleep(EVERY) => {}
             () = signals.holders.notified() => {}
@@ -182,28 +182,32 @@ async fn set_limits(shared: &Arc<Shared>) {
 
 /// Finds what disappeared pods still hold. The API server tells whether foreign ones have ended; agents are
 /// asked about the rest.
-async fn ask_for_holders(shared: &Arc<Shared>) {
-    let doubtful = shared.index.lock().take_doubtful();
-    let looks = doubtful.iter().map(|(node, key, uid)| async move {
+async fn request_holders(shared: &Arc<Shared>) {
+    let unconfirmed = shared.index.lock().take_unconfirmed();
+    let reads = unconfirmed.iter().map(|(node, key, uid)| async move {
         // An existing pod has ended or reappears in the watch. An error, or a new pod of that name, proves
         // nothing.
         if let Ok(Some(pod)) = shared.writer.get_pod(key).await
             && pod.uid().as_deref() == Some(uid)
         {
-            shared.index.lock().holds_nothing_unseen(node, key);
+            shared.index.lock().confirm_ended(node, key);
         }
     });
-    futures::future::join_all(looks).await;
-    let questions = {
+    futures::future::join_all(reads).await;
+    let requests = {
         let mut index = shared.index.lock();
         index.expire_vanished();
-        index.holder_questions()
+        index.holder_requests()
     };
-    let writes = questions.iter().map(|(node, look)| async move {
-        match shared.writer.patch_gpu_node(node, &json!({ "spec": { "look": look } })).await {
+    let writes = requests.iter().map(|(node, request)| async move {
+        match shared.writer.patch_gpu_node(node, &json!({ "spec": { "holdersRequested": request } })).await {
             Ok(answer) => shared.index.lock().wrote_gpu_node(answer),
             Err(error) => {
-                tracing::warn!(node, error = &error as &dyn std::error::Error, "agent not asked for holders");
+                tracing::warn!(
+                    node,
+                    error = &error as &dyn std::error::Error,
+                    "holders not requested from the agent"
+                );
             }
         }
     });
@@ -211,7 +215,7 @@ async fn ask_for_holders(shared: &Arc<Shared>) {
 }
 
 /// Whether the stops for the power budget have begun in time.
-fn look_at_budget(shared: &Shared, enforcement: &mut Enforcement) -> BudgetState {
+fn check_budget(shared: &Shared, enforcement: &mut Enforcement) -> BudgetState {
     let now = clock::now();
     let index = shared.index.lock();
     let default = EnergyPolicySpec::default();
@@ -219,12 +223,12 @@ fn look_at_budget(shared: &Shared, enforcement: &mut Enforcement) -> BudgetState
     let draw = budget::draw(&index, policy, now);
     let met = enforcement.judge(draw, policy, now);
     let over = draw.map_or(0.0, |draw| (draw.whole - draw.allowed).max(0.0));
-    shared.metrics.looked_at_budget(over, met.met);
+    shared.metrics.set_budget_state(over, met.met);
     met
 }
 
 /// Writes the policy's status: the generation in force, excluded nodes, and whether the budget is met.
-async fn tell_policy(shared: &Arc<Shared>, met: &BudgetState) {
+async fn write_policy_status(shared: &Arc<Shared>, met: &BudgetState) {
     let Some((generation, conditions)) = ({
         let index = shared.index.lock();
         let inventory = Inventory::of(&index);
@@ -237,7 +241,7 @@ async fn tell_policy(shared: &Arc<Shared>, met: &BudgetState) {
     let body = json!({ "status": { "observedGeneration": generation, "conditions": conditions } });
     match shared.writer.patch_cluster_status::<SlimEnergyPolicy>("policy", DEFAULT_POLICY, &body).await {
         Ok(answer) => {
-            shared.index.lock().policies.apply(answer, crate::index::Seen::Written);
+            shared.index.lock().policies.apply(answer, crate::index::Origin::Written);
         }
         Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "policy status not written"),
     }

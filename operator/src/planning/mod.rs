@@ -4,20 +4,20 @@
 //! decisions in the ledger, forecasts, metrics.
 //!
 //! A plan uses one snapshot of index and ledger. From the snapshot until its delivery, an older plan's
-//! decisions grant nothing ([`Ledger::withhold`](crate::ledger::Ledger::withhold)), so two plans never grant
+//! decisions grant nothing ([`Ledger::revoke_grants`](crate::ledger::Ledger::withhold)), so two plans never grant
 //! the same GPU. The next plan waits until steps have read this one's decisions.
 //!
 //! | file | what |
 //! |---|---|
-//! | [`verdict`] | a plan's decision for one job, in the lifecycle's types |
+//! | [`decision`] | a plan's decision for one job, in the lifecycle's types |
 //! | [`queue`] | expected starts of waiting jobs |
 //! | [`last`] | the last plan's input, for `/snapshot` |
 //!
 //! **Never here**: writes; the executor, which this loop meets in the ledger only.
 
+mod decision;
 pub mod last;
 pub mod queue;
-mod verdict;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,8 +42,8 @@ use crate::predict::learner::{FitOutcome, Learner};
 use crate::predict::{LearningScope, Tables};
 use crate::shared::Shared;
 use crate::snapshot::{self, Built, Caches, Expected, job_key};
+use decision::planned_of;
 use last::Snapshots;
-use verdict::verdict;
 
 /// Timing of plans.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +57,7 @@ pub struct PlanCadence {
 }
 
 /// How long a plan waits until steps have read the previous plan's decisions.
-const HANDED_WITHIN: Duration = Duration::from_secs(3);
+const DELIVERED_WITHIN: Duration = Duration::from_secs(3);
 /// Minimum delay of a plan requested only by a job's expected end, s.
 const EXPECTED_NOT_BEFORE: f64 = 5.0;
 /// Seconds until the next plan while a run is overdue. Its expected end is as far away as it is overdue: waiting for that
@@ -72,9 +72,9 @@ const FIRST_WITHIN: Duration = Duration::from_secs(10);
 pub async fn run(
     shared: Arc<Shared>,
     options: Options,
-    trust: LearningScope,
+    scope: LearningScope,
     pace: PlanCadence,
-    heart: Heartbeat,
+    heartbeat: Heartbeat,
     snapshots: Snapshots,
     shutdown: CancellationToken,
 ) {
@@ -89,19 +89,19 @@ pub async fn run(
             return;
         }
     };
-    let empty = || Caches::new(Tables::learning(learner.clone(), trust));
+    let empty = || Caches::new(Tables::learning(learner.clone(), scope));
     let mut caches = empty();
     // The last plan's prices and memory.
     let mut left = (None, None);
     let mut wake: Option<Instant> = None;
     let mut number: u64 = 0;
-    settled(&shared, FIRST_WITHIN, |index, ledger| {
+    wait_until(&shared, FIRST_WITHIN, |index, ledger| {
         index.jobs.iter().all(|(key, _)| ledger.get(key).is_some_and(|memory| memory.claim.is_some()))
     })
     .await;
     loop {
-        heart.beat();
-        learner.look();
+        heartbeat.beat();
+        learner.log_slow_fit();
         let tick = Instant::now() + pace.every;
         let until = wake.map_or(tick, |wake| wake.min(tick));
         tokio::select! {
@@ -109,11 +109,11 @@ pub async fn run(
             () = sleep_until(until) => {}
             () = shutdown.cancelled() => return,
         }
-        settled(&shared, HANDED_WITHIN, |_, ledger| ledger.handed() == 0).await;
+        wait_until(&shared, DELIVERED_WITHIN, |_, ledger| ledger.undelivered() == 0).await;
         number += 1;
         // Everything logged before this line is in the plan.
-        tracing::debug!(plan = number, "looks");
-        let (index, ledger) = look(&shared);
+        tracing::debug!(plan = number, "takes a snapshot");
+        let (index, ledger) = copy_state(&shared);
         let with = std::mem::replace(&mut caches, empty());
         let (last, wanted) = (std::mem::take(&mut left), options.clone());
         let work = move || make(&index, &ledger, with, last, &wanted);
@@ -139,7 +139,7 @@ pub async fn run(
                         "a plan took long: fewer --trials make it faster"
                     );
                 }
-                wake = hand_over(&shared, &built, &plan, number);
+                wake = deliver(&shared, &built, &plan, number);
                 left = (plan.prices, plan.memory);
                 snapshots.keep(built.snapshot, options.clone());
             }
@@ -153,7 +153,7 @@ pub async fn run(
 }
 
 /// Maximum jobs excluded from one snapshot because of invalid values.
-const MAX_LEFT_OUT: usize = 64;
+const MAX_INVALID_JOBS: usize = 64;
 
 /// Builds a snapshot and plan. A job with invalid values is excluded and named; it must not block the others.
 fn make(
@@ -166,7 +166,7 @@ fn make(
     let mut built = snapshot::build(index, ledger, &mut caches, prices, clock::now());
     built.snapshot.memory = memory;
     let started = Instant::now();
-    let mut left_out = 0;
+    let mut invalid = 0;
     loop {
         let error = match andreas_planner::plan(&built.snapshot, options) {
             Ok(plan) => {
@@ -179,11 +179,11 @@ fn make(
         };
         let jobs = &mut built.snapshot.jobs;
         let named = jobs.iter().position(|job| error.field.starts_with(&format!("jobs[{}]", job.id)));
-        match named.filter(|_| left_out < MAX_LEFT_OUT) {
+        match named.filter(|_| invalid < MAX_INVALID_JOBS) {
             Some(at) => {
                 tracing::error!(job = %jobs[at].id, %error, "left out of the plan");
                 jobs.remove(at);
-                left_out += 1;
+                invalid += 1;
             }
             None => return (caches, built, Err(error)),
         }
@@ -213,7 +213,7 @@ async fn debounce(signal: &tokio::sync::Notify, pace: PlanCadence) {
 }
 
 /// Waits until a condition holds, with a time-out: a late plan is better than none.
-async fn settled(shared: &Shared, within: Duration, holds: impl Fn(&ClusterIndex, &Ledger) -> bool) {
+async fn wait_until(shared: &Shared, within: Duration, holds: impl Fn(&ClusterIndex, &Ledger) -> bool) {
     let end = Instant::now() + within;
     while Instant::now() < end {
         {
@@ -228,10 +228,10 @@ async fn settled(shared: &Shared, within: Duration, holds: impl Fn(&ClusterIndex
 
 /// A consistent copy of index and ledger, so that nothing waits for the plan. Grants of the last plan are
 /// void from here on.
-fn look(shared: &Shared) -> (ClusterIndex, Ledger) {
+fn copy_state(shared: &Shared) -> (ClusterIndex, Ledger) {
     let index = shared.index.lock();
     let mut ledger = shared.ledger.lock();
-    ledger.withhold(|key, planned| {
+    ledger.revoke_grants(|key, planned| {
         let status = index.jobs.get(key).and_then(|job| job.status.as_ref());
         let Some(held) = status.and_then(|status| status.allocation.as_ref()) else { return false };
         planned.runs_on(&held.nodes, held.gpus_per_worker)
@@ -239,27 +239,28 @@ fn look(shared: &Shared) -> (ClusterIndex, Ledger) {
     let copies = (index.for_plan(), ledger.clone());
     drop(ledger);
     drop(index);
-    look_around(shared, &copies.0);
+    update_settings(shared, &copies.0);
     copies
 }
 
 /// Jobs without a status per additional second before a job reports that it is unplanned; then the maximum of
 /// that wait, s.
-const UNSAID_PER_SECOND: usize = 50;
-const LONGEST_UNSAID: usize = 30;
+const UNREPORTED_PER_SECOND: usize = 50;
+const LONGEST_UNREPORTED: usize = 30;
 
 /// Other figures from the snapshot: the largest node's size, and the delays of status texts.
-fn look_around(shared: &Shared, index: &ClusterIndex) {
+fn update_settings(shared: &Shared, index: &ClusterIndex) {
     let largest = largest_node(index);
     // With many waiting jobs each plan changes all texts, so they are written less often.
     let quiet = 60.max(i64::try_from(index.jobs.len() / 20).unwrap_or(i64::MAX)).min(3_600);
-    let unsaid = index.jobs.iter().filter(|(_, job)| job.status.is_none()).count();
-    let first_plan = i64::try_from((3 + unsaid / UNSAID_PER_SECOND).min(LONGEST_UNSAID)).unwrap_or(i64::MAX);
+    let unreported = index.jobs.iter().filter(|(_, job)| job.status.is_none()).count();
+    let first_plan =
+        i64::try_from((3 + unreported / UNREPORTED_PER_SECOND).min(LONGEST_UNREPORTED)).unwrap_or(i64::MAX);
     let mut settings = shared.settings.lock();
     let new = Settings {
         // While no node offers GPUs, keep the last size: device plug-ins restart.
         largest_node_gpus: largest.or(settings.largest_node_gpus),
-        quiet_seconds: quiet,
+        text_interval_seconds: quiet,
         first_plan_seconds: first_plan,
         ..(**settings).clone()
     };
@@ -269,7 +270,7 @@ fn look_around(shared: &Shared, index: &ClusterIndex) {
 }
 
 /// Delivers a plan and returns the latest time of the next one.
-fn hand_over(shared: &Shared, built: &Built, plan: &Plan, number: u64) -> Option<Instant> {
+fn deliver(shared: &Shared, built: &Built, plan: &Plan, number: u64) -> Option<Instant> {
     let metrics = &shared.metrics;
     metrics.planned(LastPlan {
         at: clock::now(),
@@ -286,8 +287,8 @@ fn hand_over(shared: &Shared, built: &Built, plan: &Plan, number: u64) -> Option
     for (id, job_plan) in &plan.jobs {
         let (Some(key), Some(job)) = (job_key(id), jobs.get(id)) else { continue };
         let Some(basis) = built.basis.get(&key) else { continue };
-        let Some(verdict) = verdict(job_plan, job, built.excluded.as_deref()) else { continue };
-        let reason = match &verdict {
+        let Some(planned) = planned_of(job_plan, job, built.excluded.as_deref()) else { continue };
+        let reason = match &planned {
             Planned::Run { .. } => "Run",
             Planned::Wait { reason, .. } => reason.as_str(),
         };
@@ -296,16 +297,16 @@ fn hand_over(shared: &Shared, built: &Built, plan: &Plan, number: u64) -> Option
             Some((other.clone(), status.allocation.as_ref()?.attempt))
         };
         let after = job_plan.after.iter().filter_map(|id| attempt(&job_key(id)?)).collect();
-        if ledger.decide(&key, DecisionFor { basis: *basis, verdict }, after) {
+        if ledger.decide(&key, DecisionFor { basis: *basis, planned }, after) {
             metrics.decided(reason);
-            let decision = ledger.get(&key).and_then(|memory| memory.decision.as_ref()).map(|d| &d.verdict);
+            let decision = ledger.get(&key).and_then(|memory| memory.decision.as_ref()).map(|d| &d.planned);
             tracing::debug!(plan = number, job = %key, ?decision, "decided");
             changed.push(key);
         }
     }
     for (key, basis, place) in &built.queued {
-        let verdict = Planned::Wait { reason: Reason::QueueFull, message: place.message() };
-        if ledger.decide(key, DecisionFor { basis: *basis, verdict }, Vec::new()) {
+        let planned = Planned::Wait { reason: Reason::QueueFull, message: place.message() };
+        if ledger.decide(key, DecisionFor { basis: *basis, planned }, Vec::new()) {
             metrics.decided(Reason::QueueFull.as_str());
             changed.push(key.clone());
         }
@@ -314,13 +315,13 @@ fn hand_over(shared: &Shared, built: &Built, plan: &Plan, number: u64) -> Option
     for key in changed {
         index.mark(key);
     }
-    next_look(built, plan)
+    next_plan_at(built, plan)
 }
 
 /// Latest time of the next plan: an edge of tariff or budget, the end of a backoff, or the planner's next
 /// expected event. The end of a job is itself an event. One that is overdue must not cause plans without a
 /// pause.
-fn next_look(built: &Built, plan: &Plan) -> Option<Instant> {
+fn next_plan_at(built: &Built, plan: &Plan) -> Option<Instant> {
     let now = clock::now().as_millisecond() as f64 / 1_000.0;
     let snapshot = &built.snapshot;
     let budget = snapshot.budget.as_ref().and_then(|budget| budget.watts.next_edge(snapshot.now));

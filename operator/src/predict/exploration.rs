@@ -77,7 +77,7 @@ pub fn best(
     let cheaper = |a: &(usize, f64), b: &(usize, f64)| a.1.total_cmp(&b.1);
     let (best, least) = (0..rows.len()).filter(|n| is_known(*n)).map(|n| at(&n)).min_by(cheaper)?;
     let restart = stakes.restart.0 * (rows[best].power.0 * stakes.per_joule + stakes.per_second);
-    let look = |(n, mean): (usize, f64)| {
+    let explore = |(n, mean): (usize, f64)| {
         let row = &rows[n];
         let sigma = row.rel_std;
         let median = mean / mean_over_median(sigma);
@@ -108,17 +108,18 @@ pub fn best(
             None => unknown.push((n, mean)),
         }
     }
-    let looks = unknown.into_iter().filter(|(n, _)| may(rows[*n].gpu_type.as_str())).filter_map(look);
-    looks.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, look)| look)
+    let explorations =
+        unknown.into_iter().filter(|(n, _)| may(rows[*n].gpu_type.as_str())).filter_map(explore);
+    explorations.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, exploration)| exploration)
 }
 
 /// The rows with that exploration applied.
-pub fn with(rows: &[planner::Estimate], look: Exploration) -> Arc<[planner::Estimate]> {
-    let taken = |(n, row): (usize, &planner::Estimate)| {
-        let factor = if n == look.row { look.factor } else { 1.0 };
+pub fn apply(rows: &[planner::Estimate], exploration: Exploration) -> Arc<[planner::Estimate]> {
+    let factored = |(n, row): (usize, &planner::Estimate)| {
+        let factor = if n == exploration.row { exploration.factor } else { 1.0 };
         planner::Estimate { epoch: row.epoch * factor, ..row.clone() }
     };
-    rows.iter().enumerate().map(taken).collect()
+    rows.iter().enumerate().map(factored).collect()
 }
 
 #[cfg(test)]
@@ -153,20 +154,20 @@ mod tests {
         }
     }
 
-    fn look(other: f64, sigma: f64, epochs: f64) -> Option<f64> {
+    fn explore(other: f64, sigma: f64, epochs: f64) -> Option<f64> {
         let (rows, times) = rows(other, sigma, Source::Regression);
-        best(&rows, (&times, &[]), None, &stakes(epochs), |_| true).map(|look| look.factor)
+        best(&rows, (&times, &[]), None, &stakes(epochs), |_| true).map(|exploration| exploration.factor)
     }
 
     #[test]
     fn a_look_is_worth_it_where_much_is_unknown_and_much_is_left() {
-        let factor = look(105.0, 0.4, 200.0).expect("worth it");
+        let factor = explore(105.0, 0.4, 200.0).expect("worth it");
         // Cheaper than the known type by the net value, and bounded.
         assert!((LEAST_FACTOR..0.95).contains(&(factor * mean_over_median(0.4))), "{factor}");
-        assert_eq!(look(105.0, 0.4, 6.0), None, "too little is left to pay for it");
-        assert_eq!(look(105.0, 0.02, 200.0), None, "there is nothing to learn");
-        assert_eq!(look(400.0, 0.3, 200.0), None, "it is far too slow to be wrong so far");
-        let more = |epochs| look(120.0, 0.4, epochs).expect("worth it");
+        assert_eq!(explore(105.0, 0.4, 6.0), None, "too little is left to pay for it");
+        assert_eq!(explore(105.0, 0.02, 200.0), None, "there is nothing to learn");
+        assert_eq!(explore(400.0, 0.3, 200.0), None, "it is far too slow to be wrong so far");
+        let more = |epochs| explore(120.0, 0.4, epochs).expect("worth it");
         assert!(more(1_000.0) < more(60.0), "the more is left the more it is worth");
     }
 

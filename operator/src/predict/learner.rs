@@ -28,8 +28,8 @@ const LEAST_REST: Duration = Duration::from_secs(1);
 #[derive(Default)]
 struct State {
     /// Input of the last request.
-    asked: Option<Basis>,
-    wish: Option<FitRequest>,
+    requested: Option<Basis>,
+    pending: Option<FitRequest>,
     model: Option<Arc<Model>>,
     /// The wait for the first model timed out: no caller waits again.
     given_up: bool,
@@ -63,7 +63,7 @@ type Fitting = dyn Fn(FitRequest) -> Model + Send + Sync;
 /// Handle of the thread. The thread ends with the last handle, after its current fit.
 #[derive(Clone)]
 pub struct Learner {
-    desk: Arc<FitState>,
+    shared: Arc<FitState>,
     listener: Arc<FitListener>,
 }
 
@@ -80,12 +80,12 @@ impl Learner {
         signals: Arc<Signals>,
         fitting: Arc<Fitting>,
     ) -> std::io::Result<Self> {
-        let desk = Arc::new(FitState::default());
-        let (door, listening) = (Arc::downgrade(&desk), Arc::clone(&listener));
+        let shared = Arc::new(FitState::default());
+        let (weak, listening) = (Arc::downgrade(&shared), Arc::clone(&listener));
         thread::Builder::new()
             .name("predictor".into())
-            .spawn(move || work(&door, &*listening, &signals, &*fitting))?;
-        Ok(Self { desk, listener })
+            .spawn(move || work(&weak, &*listening, &signals, &*fitting))?;
+        Ok(Self { shared, listener })
     }
 
     /// The newest model; requests a fit if it is outdated. Waits only for the first one, on the caller's
@@ -95,15 +95,15 @@ impl Learner {
     }
 
     fn latest_within(&self, wanted: FitRequest, first: Duration) -> Arc<Model> {
-        let mut state = self.desk.state.lock();
-        if state.asked.as_ref() != Some(&wanted.basis) {
-            state.asked = Some(wanted.basis.clone());
-            state.wish = Some(wanted.clone());
-            self.desk.changed.notify_all();
+        let mut state = self.shared.state.lock();
+        if state.requested.as_ref() != Some(&wanted.basis) {
+            state.requested = Some(wanted.basis.clone());
+            state.pending = Some(wanted.clone());
+            self.shared.changed.notify_all();
         }
         let end = Instant::now() + first;
         while state.model.is_none() && !state.given_up {
-            state.given_up |= self.desk.changed.wait_until(&mut state, end).timed_out();
+            state.given_up |= self.shared.changed.wait_until(&mut state, end).timed_out();
         }
         let model = state.model.clone();
         drop(state);
@@ -111,15 +111,15 @@ impl Learner {
     }
 
     /// Logs a slow fit once. Call it from time to time.
-    pub fn look(&self) {
-        self.look_for(SLOW);
+    pub fn log_slow_fit(&self) {
+        self.log_fit_slower_than(SLOW);
     }
 
-    fn look_for(&self, slow: Duration) {
-        let mut state = self.desk.state.lock();
-        let Some((began, told)) = state.fitting.as_mut() else { return };
+    fn log_fit_slower_than(&self, slow: Duration) {
+        let mut state = self.shared.state.lock();
+        let Some((began, logged)) = state.fitting.as_mut() else { return };
         let seconds = began.elapsed();
-        if seconds < slow || std::mem::replace(told, true) {
+        if seconds < slow || std::mem::replace(logged, true) {
             return;
         }
         drop(state);
@@ -130,45 +130,45 @@ impl Learner {
 }
 
 /// Serves requests as long as a handle exists.
-fn work(door: &Weak<FitState>, listener: &FitListener, signals: &Signals, fitting: &Fitting) {
-    while let Some(wanted) = next(door) {
+fn work(weak: &Weak<FitState>, listener: &FitListener, signals: &Signals, fitting: &Fitting) {
+    while let Some(wanted) = next(weak) {
         let began = Instant::now();
         // The fit is pure and total; a panic is a bug that must not end learning for good.
         let fitted = catch_unwind(AssertUnwindSafe(|| fitting(wanted)));
         let took = began.elapsed();
-        let Some(desk) = door.upgrade() else { return };
-        let mut state = desk.state.lock();
+        let Some(shared) = weak.upgrade() else { return };
+        let mut state = shared.state.lock();
         state.fitting = None;
         match fitted {
             Ok(model) => {
                 listener(FitOutcome::Done(&model.fit));
                 state.model = Some(Arc::new(model));
-                desk.changed.notify_all();
+                shared.changed.notify_all();
                 signals.plan.notify_one();
             }
             Err(_) => {
                 listener(FitOutcome::Failed);
                 state.given_up = true;
-                desk.changed.notify_all();
+                shared.changed.notify_all();
                 tracing::error!("a fit of the predictor failed; the model before goes on");
             }
         }
         drop(state);
-        drop(desk);
+        drop(shared);
         thread::sleep((took * REST).clamp(LEAST_REST, Duration::from_secs(60)));
     }
 }
 
 /// The next request; `None`: no handle is left.
-fn next(door: &Weak<FitState>) -> Option<FitRequest> {
+fn next(weak: &Weak<FitState>) -> Option<FitRequest> {
     loop {
-        let desk = door.upgrade()?;
-        let mut state = desk.state.lock();
-        if state.wish.is_none() {
+        let shared = weak.upgrade()?;
+        let mut state = shared.state.lock();
+        if state.pending.is_none() {
             // With a time-out: the last handle may be dropped meanwhile.
-            desk.changed.wait_for(&mut state, Duration::from_secs(1));
+            shared.changed.wait_for(&mut state, Duration::from_secs(1));
         }
-        if let Some(wanted) = state.wish.take() {
+        if let Some(wanted) = state.pending.take() {
             state.fitting = Some((Instant::now(), false));
             return Some(wanted);
         }

@@ -37,7 +37,7 @@ pub struct Outlook {
     /// The attempt, if the table has its configuration; `epoch` is then for that one.
     pub attempt: Option<i64>,
     /// Observed pace of that attempt.
-    pub seen: Option<Pace>,
+    pub observed: Option<Pace>,
     /// Duration of the whole run at that pace, s.
     pub whole_seconds: f64,
     /// Remaining time at that pace, s.
@@ -50,10 +50,10 @@ impl Outlook {
     /// Whether a run deviates enough from `planned` for a new plan: the observed epoch is outside the plan's
     /// 90 % interval, or the pace differs by a fifth.
     pub fn has_left(&self, planned: &Outlook) -> bool {
-        let outside = match (self.seen, self.attempt == planned.attempt) {
-            (Some(seen), true) => {
-                let sigma = planned.epoch.sigma.hypot(spread(seen));
-                (seen.epoch.0 / planned.epoch.median).ln().abs() > Z95 * sigma
+        let outside = match (self.observed, self.attempt == planned.attempt) {
+            (Some(observed), true) => {
+                let sigma = planned.epoch.sigma.hypot(spread(observed));
+                (observed.epoch.0 / planned.epoch.median).ln().abs() > Z95 * sigma
             }
             _ => false,
         };
@@ -62,16 +62,16 @@ impl Outlook {
 }
 
 /// Standard deviation of the log pace after the observed epochs.
-fn spread(seen: Pace) -> f64 {
-    seen.sigma.max(LEAST_SIGMA) / seen.epochs.max(0.1).sqrt()
+fn spread(observed: Pace) -> f64 {
+    observed.sigma.max(LEAST_SIGMA) / observed.epochs.max(0.1).sqrt()
 }
 
 /// A prediction with its uncertainty adjusted to the observation. If the deviation exceeds chance, the spread
 /// is the maximum-likelihood one. So a table that is wrong by a factor of two does not win by its narrow
 /// interval.
-fn doubted(predicted: Estimate, seen: Pace) -> Estimate {
-    let off = (seen.epoch.0 / predicted.median).ln();
-    let likeliest = (off * off - spread(seen) * spread(seen)).max(0.0).sqrt();
+fn doubted(predicted: Estimate, observed: Pace) -> Estimate {
+    let off = (observed.epoch.0 / predicted.median).ln();
+    let likeliest = (off * off - spread(observed) * spread(observed)).max(0.0).sqrt();
     if likeliest.is_finite() {
         Estimate { sigma: predicted.sigma.max(likeliest), ..predicted }
     } else {
@@ -107,21 +107,21 @@ pub fn outlook(
     let saved =
         progress.filter(|_| job.spec.checkpoint.is_some()).map_or(0.0, |p| fraction_of(p.milli_percent));
 
-    let seen = present.filter(|p| p.millis_per_epoch > 0).and_then(|p| {
+    let observed = present.filter(|p| p.millis_per_epoch > 0).and_then(|p| {
         let since_start = (fraction_of(p.milli_percent) - fraction_of(p.attempt_start)).max(0.0) * epochs;
         let timed = p.timed_milli_epochs as f64 / 1_000.0;
         let watched = if timed > 0.0 { timed } else { since_start };
         let epoch = Seconds(p.millis_per_epoch as f64 / 1_000.0);
-        let tells = timed > 0.0 || since_start >= LEAST_UNTIMED;
-        tells.then_some(Pace { epoch, epochs: watched, sigma: PACE_SIGMA })
+        let enough = timed > 0.0 || since_start >= LEAST_UNTIMED;
+        enough.then_some(Pace { epoch, epochs: watched, sigma: PACE_SIGMA })
     });
     // Bound on self-reported progress: the predicted time, if the model is known.
     let bounds = held.filter(|held| held.source != Source::Prior);
-    let seen = seen.map(|seen| match bounds {
-        Some(held) => Pace { epoch: Seconds(seen.epoch.0.max(held.median / FASTEST)), ..seen },
-        None => seen,
+    let observed = observed.map(|observed| match bounds {
+        Some(held) => Pace { epoch: Seconds(observed.epoch.0.max(held.median / FASTEST)), ..observed },
+        None => observed,
     });
-    let epoch = seen.map_or(predicted, |seen| blended(doubted(predicted, seen), seen));
+    let epoch = observed.map_or(predicted, |observed| blended(doubted(predicted, observed), observed));
     let whole = Seconds(epoch.median * epochs);
     let longest = Seconds(predicted.median.max(epoch.median) * epochs);
     let running = allocation.and_then(|a| a.running_time.as_ref());
@@ -151,7 +151,7 @@ pub fn outlook(
         pace_factor: if held.is_some() { epoch.median / predicted.median } else { 1.0 },
         reported: present.is_some(),
         attempt: held.and(allocation).map(|allocation| allocation.attempt),
-        seen,
+        observed,
         whole_seconds: whole.0,
         seconds_left: left,
         overdue,

@@ -116,7 +116,7 @@ impl Tables {
         seen: Pace,
     ) -> Option<Arc<Table>> {
         let allocation = job.status.as_ref()?.allocation.as_ref()?;
-        self.ask(index, job, types, Some(Seen::of(allocation, seen)?))
+        self.ask(index, job, types, Some(ObservedPace::of(allocation, seen)?))
     }
 
     fn ask(
@@ -124,7 +124,7 @@ impl Tables {
         index: &ClusterIndex,
         job: &SlimTrainingJob,
         types: &Types,
-        seen: Option<Seen>,
+        seen: Option<ObservedPace>,
     ) -> Option<Arc<Table>> {
         let predictor = &self.model.as_ref()?.predictor;
         let key = profile_key(job);
@@ -176,7 +176,7 @@ impl Tables {
             Some(profile) => family(subject, profile),
             None => Profile { name: subject, ..Profile::default() },
         };
-        family.observations.extend(seen.as_ref().map(Seen::row));
+        family.observations.extend(seen.as_ref().map(ObservedPace::row));
         let commonest = allowed.iter().max_by_key(|name| types.get(**name).map_or(0, |facts| facts.gpus));
         let prior = Prior {
             run_time,
@@ -198,7 +198,7 @@ impl Tables {
 
 /// Observed pace of a running attempt, quantized: small changes reuse the table.
 #[derive(Debug)]
-struct Seen {
+struct ObservedPace {
     gpu_type: GpuType,
     gpus: u32,
     nodes: u32,
@@ -214,7 +214,7 @@ struct Seen {
 /// Step of the log pace.
 const PACE_STEP: f64 = 0.02;
 
-impl Seen {
+impl ObservedPace {
     fn of(allocation: &Allocation, seen: Pace) -> Option<Self> {
         let (pace, epochs) = (seen.epoch.0.ln() / PACE_STEP, seen.epochs.max(0.01).log2());
         (pace.is_finite() && epochs.is_finite()).then(|| Self {

@@ -106,11 +106,11 @@ fn after_two_epochs(seconds: i64) -> (Outlook, Outlook, Prediction) {
 #[test]
 fn two_epochs_put_an_estimate_right_that_is_wrong_by_two() {
     for truth in [50, 200] {
-        let (planned, seen, shown) = after_two_epochs(truth);
+        let (planned, observed, shown) = after_two_epochs(truth);
         let left = 8.0 * truth as f64;
-        assert!((seen.seconds_left / left - 1.0).abs() < 0.1, "{truth}: {seen:?}");
-        assert!(seen.has_left(&planned), "{truth}: {planned:?} {seen:?}");
-        assert!(!seen.has_left(&seen), "the next plan knows");
+        assert!((observed.seconds_left / left - 1.0).abs() < 0.1, "{truth}: {observed:?}");
+        assert!(observed.has_left(&planned), "{truth}: {planned:?} {observed:?}");
+        assert!(!observed.has_left(&observed), "the next plan knows");
         let inside = shown.epoch_millis_low..=shown.epoch_millis_high;
         assert!(inside.contains(&Some(truth * 1_000)) && inside.contains(&shown.epoch_millis), "{shown:?}");
     }
@@ -129,7 +129,7 @@ fn a_first_report_soon_after_the_start_tells_nothing_of_the_pace() {
     let planned = outlook(&before, before.status.as_ref(), &sure(), at(1));
     // 41 s for a hundredth of an epoch, by its own value and our clock since the start
     let first = report(100, 41, 4_100, 0);
-    assert_eq!((first.seen, first.epoch), (None, planned.epoch));
+    assert_eq!((first.observed, first.epoch), (None, planned.epoch));
     assert!(!first.has_left(&planned), "{first:?}");
     // A second report, timed from the first, is enough; so is a whole epoch.
     assert!(report(1_100, 51, 200, 500).has_left(&planned));
@@ -139,13 +139,13 @@ fn a_first_report_soon_after_the_start_tells_nothing_of_the_pace() {
 #[test]
 fn what_goes_as_predicted_asks_for_no_plan_and_is_as_sure_as_before() {
     for truth in [95, 100, 108] {
-        let (planned, seen, _) = after_two_epochs(truth);
-        assert!(!seen.has_left(&planned), "{truth}");
-        assert!(seen.epoch.sigma <= planned.epoch.sigma * 1.001, "{truth}: {seen:?}");
+        let (planned, observed, _) = after_two_epochs(truth);
+        assert!(!observed.has_left(&planned), "{truth}");
+        assert!(observed.epoch.sigma <= planned.epoch.sigma * 1.001, "{truth}: {observed:?}");
     }
     // The plan knew nothing of another attempt.
-    let (planned, seen, _) = after_two_epochs(115);
-    assert!(!seen.has_left(&Outlook { attempt: None, ..planned }));
+    let (planned, observed, _) = after_two_epochs(115);
+    assert!(!observed.has_left(&Outlook { attempt: None, ..planned }));
 }
 
 #[test]

@@ -77,7 +77,7 @@ async fn report(
     let attempt = match attempt(&progress, token, &key, &uid, peer.ip()).await {
         Ok(attempt) => attempt,
         Err(error) => {
-            progress.turned_away.note(&uid, clock::now());
+            progress.rejected_reports.note(&uid, clock::now());
             return unreviewed(&progress, &error);
         }
     };

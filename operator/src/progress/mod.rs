@@ -14,11 +14,11 @@
 pub mod endpoint;
 pub mod history;
 mod members;
+mod rejected_reports;
 pub mod rules;
 #[cfg(test)]
 mod tests;
 pub mod token;
-mod turned_away;
 pub mod wire;
 
 use std::collections::HashMap;
@@ -45,12 +45,12 @@ use crate::writes::patch::status_body;
 use crate::writes::writer::get;
 use history::ReportHistory;
 use members::Members;
-use rules::{Report, Verdict};
+use rules::{Report, ReportAction};
 use token::Tokens;
 use wire::Claim;
 
 pub use endpoint::router;
-pub use turned_away::TurnedAway;
+pub use rejected_reports::RejectedReports;
 
 /// Maximum concurrent progress writes.
 const WRITES: usize = 8;
@@ -72,7 +72,7 @@ pub struct Progress {
     index: Arc<Mutex<ClusterIndex>>,
     tokens: Tokens,
     members: Members,
-    turned_away: Arc<TurnedAway>,
+    rejected_reports: Arc<RejectedReports>,
     metrics: Metrics,
     last: LastReports,
     /// Reports of each job's newest attempt, by UID.
@@ -90,7 +90,7 @@ struct Deferred {
 }
 
 impl Deferred {
-    fn says_more_than(&self, uid: &str, report: &Report) -> bool {
+    fn exceeds(&self, uid: &str, report: &Report) -> bool {
         self.uid == uid
             && self.report.attempt == report.attempt
             && self.report.claim.milli_percent > report.claim.milli_percent
@@ -104,12 +104,12 @@ impl Progress {
         index: Arc<Mutex<ClusterIndex>>,
         metrics: Metrics,
         last: LastReports,
-        turned_away: Arc<TurnedAway>,
+        rejected_reports: Arc<RejectedReports>,
     ) -> Arc<Self> {
         Arc::new(Self {
             tokens: Tokens::new(client.clone()),
             members: Members::new(client.clone(), Arc::clone(&index)),
-            turned_away,
+            rejected_reports,
             client,
             index,
             metrics,
@@ -197,12 +197,12 @@ impl Progress {
                 ReportHistory::new(report.attempt, Some(report.claim), status.progress.as_ref(), report.at)
             });
             let progress = match rules::judge(&status, &job.spec, &report, &history, now, running) {
-                Verdict::Nothing => break,
-                Verdict::Later(wait) => {
+                ReportAction::Nothing => break,
+                ReportAction::Later(wait) => {
                     self.defer(key, uid, report, now, wait);
                     return Ok("later");
                 }
-                Verdict::Write(progress) => progress,
+                ReportAction::Write(progress) => progress,
             };
             let body =
                 status_body(uid, job.metadata.resource_version.as_deref(), json!({ "progress": progress }));
@@ -250,7 +250,7 @@ impl Progress {
         let due = now.checked_add(wait).unwrap_or(now);
         let deferred = Deferred { uid: uid.to_owned(), report, due };
         let mut later = self.later.lock();
-        if !later.get(key).is_some_and(|held| held.says_more_than(uid, &report)) {
+        if !later.get(key).is_some_and(|held| held.exceeds(uid, &report)) {
             later.insert(key.clone(), deferred);
         }
     }
@@ -258,7 +258,7 @@ impl Progress {
     /// After a write, drops a deferred report that adds nothing.
     fn forget(&self, key: &ObjectKey, uid: &str, written: &Report) {
         let mut later = self.later.lock();
-        if later.get(key).is_some_and(|held| !held.says_more_than(uid, written)) {
+        if later.get(key).is_some_and(|held| !held.exceeds(uid, written)) {
             later.remove(key);
         }
     }
@@ -276,7 +276,7 @@ impl Progress {
         self.last.lock().retain(|uid, _| known.contains(uid));
         self.histories.lock().retain(|uid, _| known.contains(uid));
         self.later.lock().retain(|_, deferred| known.contains(&deferred.uid));
-        self.turned_away.keep(&known);
+        self.rejected_reports.keep(&known);
     }
 }
 

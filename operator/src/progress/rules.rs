@@ -24,10 +24,10 @@ const MANY: usize = 200;
 const ALIVE: Duration = Duration::from_secs(60);
 const ALIVE_PART: u32 = 3;
 /// ... or this much if the pace left the prediction: plans depend on it.
-const NEWS: Duration = Duration::from_secs(1);
+const SIGNIFICANT_AFTER: Duration = Duration::from_secs(1);
 /// A pace counts once it is timed over an epoch (thousandths), or over a tenth of a shorter run.
-const NEWS_EPOCH: i64 = 1_000;
-const NEWS_PART: i64 = 10;
+const SIGNIFICANT_EPOCH: i64 = 1_000;
+const SIGNIFICANT_PART: i64 = 10;
 
 /// A claim and its time.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,7 +42,7 @@ pub struct Report {
 
 /// How to handle a report.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
+pub enum ReportAction {
     /// Write it.
     Write(Progress),
     /// Valid, but not worth a write yet. Write it after this delay (above 0) if nothing newer comes.
@@ -62,11 +62,11 @@ pub fn judge(
     history: &ReportHistory,
     now: Timestamp,
     running: usize,
-) -> Verdict {
+) -> ReportAction {
     let Report { attempt, claim, at } = *report;
     let present = status.allocation.as_ref().is_some_and(|allocation| allocation.attempt == attempt);
     if status.phase.is_terminal() || !present {
-        return Verdict::Nothing;
+        return ReportAction::Nothing;
     }
     let held = status.progress.as_ref();
     let same = held.filter(|progress| progress.attempt == attempt);
@@ -81,7 +81,7 @@ pub fn judge(
     let milli_percent = said.clamp(floor, 100_000);
     let newly_ended = ended && !same.is_some_and(|progress| progress.ended);
     if same.is_some() && milli_percent == floor && !newly_ended {
-        return Verdict::Nothing;
+        return ReportAction::Nothing;
     }
     let attempt_start = same.map_or_else(|| start_of(held, milli_percent), |progress| progress.attempt_start);
     let (millis_per_epoch, timed_milli_epochs) = timed(history, spec, same)
@@ -99,9 +99,9 @@ pub fn judge(
         ended,
         stepwise: claim.stepwise || same.is_some_and(|progress| progress.stepwise),
     };
-    let Some(same) = same else { return Verdict::Write(progress) };
+    let Some(same) = same else { return ReportAction::Write(progress) };
     if newly_ended || milli_percent >= NEARLY_DONE && floor < NEARLY_DONE {
-        return Verdict::Write(progress);
+        return ReportAction::Write(progress);
     }
     let alive = spec.progress_timeout.as_ref().and_then(|timeout| timeout.seconds()).map(|seconds| {
         let part = Duration::from_secs(u64::try_from(seconds).unwrap_or(0)) / ALIVE_PART;
@@ -109,17 +109,17 @@ pub fn judge(
     });
     let every = if running > MANY { EVERY_WHEN_MANY } else { EVERY };
     let every = if off_prediction(status, spec, &progress) && !off_prediction(status, spec, same) {
-        NEWS
+        SIGNIFICANT_AFTER
     } else if milli_percent - floor >= STEP {
         alive.map_or(every, |alive| alive.min(every))
     } else if let Some(alive) = alive {
         alive
     } else {
-        return Verdict::Nothing;
+        return ReportAction::Nothing;
     };
     let last = history.written.map_or(same.at.0, |written| written.max(same.at.0));
     let since = now.duration_since(last).unsigned_abs();
-    if since < every { Verdict::Later(every - since) } else { Verdict::Write(progress) }
+    if since < every { ReportAction::Later(every - since) } else { ReportAction::Write(progress) }
 }
 
 /// Milliseconds per epoch between reports by our clock, and the timed thousandths of an epoch. Taken from
@@ -139,7 +139,7 @@ fn timed(history: &ReportHistory, spec: &TrainingJobSpec, same: Option<&Progress
 
 /// The pace is timed long enough and lies outside the status's prediction interval.
 fn off_prediction(status: &TrainingJobStatus, spec: &TrainingJobSpec, progress: &Progress) -> bool {
-    let enough = NEWS_EPOCH.min(i64::from(spec.epochs.max(1)) * 1_000 / NEWS_PART);
+    let enough = SIGNIFICANT_EPOCH.min(i64::from(spec.epochs.max(1)) * 1_000 / SIGNIFICANT_PART);
     let interval = status.prediction.as_ref().and_then(|p| Some(p.epoch_millis_low?..=p.epoch_millis_high?));
     let outside = interval.is_some_and(|interval| !interval.contains(&progress.millis_per_epoch));
     outside && progress.timed_milli_epochs >= enough

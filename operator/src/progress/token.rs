@@ -46,7 +46,7 @@ pub enum ReviewError {
 pub struct Tokens {
     client: Client,
     reviews: Semaphore,
-    peers: Reviews,
+    by_address: Reviews,
     kept: Mutex<HashMap<Digest, (Option<PodIdentity>, Instant)>>,
 }
 
@@ -54,7 +54,7 @@ impl Tokens {
     /// Empty cache.
     pub fn new(client: Client) -> Self {
         let reviews = Semaphore::new(REVIEWS);
-        Self { client, reviews, peers: Reviews::by_address(), kept: Mutex::new(HashMap::new()) }
+        Self { client, reviews, by_address: Reviews::by_address(), kept: Mutex::new(HashMap::new()) }
     }
 
     /// The pod that `token`, sent from `peer`, was issued to for `audience`; `None`: invalid.
@@ -98,7 +98,7 @@ impl Tokens {
     }
 
     fn admit(&self, peer: IpAddr) -> Result<(), ReviewError> {
-        if self.peers.admit(peer, Instant::now()) { Ok(()) } else { Err(ReviewError::TooMany) }
+        if self.by_address.admit(peer, Instant::now()) { Ok(()) } else { Err(ReviewError::TooMany) }
     }
 
     fn remembered(&self, digest: &Digest) -> Option<Option<PodIdentity>> {

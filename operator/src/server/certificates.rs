@@ -157,7 +157,7 @@ impl Certificates {
     pub async fn follow(self: Arc<Self>, shutdown: CancellationToken) {
         while !shutdown.is_cancelled() {
             if !self.leads.load(Ordering::Relaxed) {
-                self.look(None).await;
+                self.refresh(None).await;
             }
             tokio::select! {
                 () = tokio::time::sleep(self.every()) => {}
@@ -170,7 +170,7 @@ impl Certificates {
     pub async fn begin(&self, writer: &Writer) {
         self.leads.store(true, Ordering::Relaxed);
         let tried = async {
-            while !self.look(Some(writer)).await {
+            while !self.refresh(Some(writer)).await {
                 tokio::time::sleep(PAUSE).await;
             }
         };
@@ -186,7 +186,7 @@ impl Certificates {
                 () = tokio::time::sleep(self.every()) => {}
                 () = shutdown.cancelled() => return,
             }
-            self.look(Some(&shared.writer)).await;
+            self.refresh(Some(&shared.writer)).await;
             let progress = self.endpoint();
             let mut settings = shared.settings.lock();
             if progress.is_some() && settings.progress != progress {
@@ -196,12 +196,12 @@ impl Certificates {
     }
 
     fn every(&self) -> Duration {
-        self.lives.look_every(RELOAD_EVERY)
+        self.lives.check_every(RELOAD_EVERY)
     }
 
     /// One update; `true` if there is a certificate to serve and no error.
-    async fn look(&self, writer: Option<&Writer>) -> bool {
-        match self.try_look(writer).await {
+    async fn refresh(&self, writer: Option<&Writer>) -> bool {
+        match self.try_refresh(writer).await {
             Ok(()) => self.served.borrow().is_some(),
             Err(error) => {
                 self.metrics.failed(SERVING);
@@ -212,7 +212,7 @@ impl Certificates {
         }
     }
 
-    async fn try_look(&self, writer: Option<&Writer>) -> Result<(), CertificateError> {
+    async fn try_refresh(&self, writer: Option<&Writer>) -> Result<(), CertificateError> {
         let given = self.files.as_ref().map(Files::read);
         let (namespace, name) = match &self.store {
             Store::Secret { namespace, name } => (namespace, name),

@@ -62,8 +62,8 @@ impl Forecasts {
     }
 }
 
-async fn forecasts(State(door): State<Forecasts>) -> Response {
-    let Some(shared) = door.shared.lock().upgrade() else {
+async fn forecasts(State(state): State<Forecasts>) -> Response {
+    let Some(shared) = state.shared.lock().upgrade() else {
         return (StatusCode::SERVICE_UNAVAILABLE, "this replica does not lead\n").into_response();
     };
     let keys: Vec<ObjectKey> = shared.index.lock().jobs.iter().map(|(key, _)| key.clone()).collect();
@@ -84,7 +84,7 @@ fn of(shared: &Shared, keys: &[ObjectKey]) -> Vec<Forecast> {
         let job = index.jobs.get(key)?;
         let memory = ledger.get(key);
         let status = job.status.as_ref();
-        let waits = memory.and_then(|memory| memory.decision.as_ref()).and_then(|d| match &d.verdict {
+        let waits = memory.and_then(|memory| memory.decision.as_ref()).and_then(|d| match &d.planned {
             Planned::Wait { reason, message } => {
                 Some(Waits { reason: reason.as_str(), message: message.clone() })
             }

@@ -35,9 +35,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::args::{RunArgs, SchedulerMode};
-use crate::executor::brakes::Brakes;
 use crate::executor::dry_runs::DryRunCache;
 use crate::executor::events::Events;
+use crate::executor::rate_limits::RateLimits;
 use crate::executor::start_burst::StartBurst;
 use crate::executor::{self, Executor};
 use crate::index::ClusterIndex;
@@ -48,7 +48,7 @@ use crate::objects::nodes;
 use crate::objects::profiles::{self, ProfileUpdates};
 use crate::planning::last::Snapshots;
 use crate::planning::{self, PlanCadence};
-use crate::progress::{self, LastReports, Progress, TurnedAway};
+use crate::progress::{self, LastReports, Progress, RejectedReports};
 use crate::shared::Shared;
 use crate::writes::Writer;
 use certificates::Certificates;
@@ -103,7 +103,7 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
     );
     tasks.spawn(logged("admin server", admin));
     let overload = Overload::default();
-    let turned_away = Arc::new(TurnedAway::new(clock::now(), overload.clone()));
+    let rejected_reports = Arc::new(RejectedReports::new(clock::now(), overload.clone()));
     let certificates = match args.progress.progress_listen {
         Some(listen) => {
             let certificates = Certificates::new(
@@ -119,7 +119,7 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
                 Arc::clone(&index),
                 metrics.clone(),
                 Arc::clone(&reports),
-                Arc::clone(&turned_away),
+                Arc::clone(&rejected_reports),
             );
             let pages = forecasts.router().merge(snapshot::router(&snapshots));
             let pages = pages::protected(pages, Access::new(client.clone()));
@@ -147,7 +147,7 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
                 settings,
                 identity,
                 reports,
-                turned_away,
+                rejected_reports,
                 forecasts,
                 snapshots,
                 certificates,
@@ -239,7 +239,7 @@ struct Leading {
     settings: Settings,
     identity: String,
     reports: LastReports,
-    turned_away: Arc<TurnedAway>,
+    rejected_reports: Arc<RejectedReports>,
     forecasts: Forecasts,
     snapshots: Snapshots,
     certificates: Option<Arc<Certificates>>,
@@ -299,10 +299,10 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
         events: events.clone(),
         profile_updates: Arc::clone(&profile_updates),
         reports: with.reports,
-        turned_away: with.turned_away,
+        rejected_reports: with.rejected_reports,
         dry_runs: DryRunCache::default(),
         start_burst,
-        brakes: Brakes::default(),
+        rate_limits: RateLimits::default(),
     });
     with.forecasts.lead(&shared);
     let led = Arc::downgrade(&shared);
@@ -317,21 +317,21 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
     let signals = shared.index.lock().signals();
     let loops_end = CancellationToken::new();
     let loops = TaskTracker::new();
-    let heart = with.health.heartbeat("executor", Duration::from_secs(60));
-    loops.spawn(executor::run(executor, heart, loops_end.clone()));
+    let heartbeat = with.health.heartbeat("executor", Duration::from_secs(60));
+    loops.spawn(executor::run(executor, heartbeat, loops_end.clone()));
     let options = Options { method: args.method, seed: args.seed, trials: args.trials, ..Options::default() };
     let pace = PlanCadence {
         quiet: Duration::from_millis(args.plan_quiet_ms),
         within: Duration::from_millis(args.plan_within_ms),
         every: Duration::from_secs(args.plan_every),
     };
-    let heart = with.health.heartbeat("planning", pace.every * 2 + Duration::from_secs(120));
+    let heartbeat = with.health.heartbeat("planning", pace.every * 2 + Duration::from_secs(120));
     loops.spawn(planning::run(
         Arc::clone(&shared),
         options,
         args.learning_trust,
         pace,
-        heart,
+        heartbeat,
         with.snapshots,
         loops_end.clone(),
     ));

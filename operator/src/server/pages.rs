@@ -23,12 +23,12 @@ const PIECE: usize = 64 * 1024;
 
 /// The pages behind authentication and authorization, with limited concurrency.
 pub fn protected(pages: Router, access: Arc<Access>) -> Router {
-    let turns = Arc::new(Semaphore::new(AT_A_TIME));
-    pages.layer(from_fn_with_state(turns, in_turn)).layer(from_fn_with_state(access, guard))
+    let permits = Arc::new(Semaphore::new(AT_A_TIME));
+    pages.layer(from_fn_with_state(permits, limit_concurrency)).layer(from_fn_with_state(access, guard))
 }
 
-async fn in_turn(State(turns): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
-    let turn = turns.acquire().await;
+async fn limit_concurrency(State(permits): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
+    let turn = permits.acquire().await;
     let answer = next.run(request).await;
     drop(turn);
     answer

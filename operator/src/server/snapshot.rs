@@ -34,16 +34,16 @@ mod tests {
 
     use super::*;
 
-    async fn ask(door: &Snapshots) -> (StatusCode, Vec<u8>) {
+    async fn ask(state: &Snapshots) -> (StatusCode, Vec<u8>) {
         let request = Request::get("/snapshot").body(Body::empty()).unwrap();
-        let response = router(door).oneshot(request).await.unwrap();
+        let response = router(state).oneshot(request).await.unwrap();
         (response.status(), response.into_body().collect().await.unwrap().to_bytes().to_vec())
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn what_is_served_plans_as_the_operator_planned() {
-        let door = Snapshots::default();
-        assert_eq!(ask(&door).await.0, StatusCode::SERVICE_UNAVAILABLE);
+        let state = Snapshots::default();
+        assert_eq!(ask(&state).await.0, StatusCode::SERVICE_UNAVAILABLE);
         // Numbers without short decimals, and a third of a second.
         let snapshot: Snapshot = serde_json::from_value(json!({
             "now": 1_000.0 / 3.0, "tariff": [[0, 0.2 / 3.6e6]],
@@ -61,9 +61,9 @@ mod tests {
         let options =
             Options { method: MethodName::RandomizedGreedy, seed: 7, trials: 50, ..Options::default() };
         let live = andreas_planner::plan(&snapshot, &options).unwrap();
-        door.keep(snapshot.clone(), options.clone());
+        state.keep(snapshot.clone(), options.clone());
 
-        let (status, body) = ask(&door).await;
+        let (status, body) = ask(&state).await;
         assert_eq!(status, StatusCode::OK);
         let read: Snapshot = serde_json::from_slice(&body).unwrap();
         let how: Options = serde_json::from_value(

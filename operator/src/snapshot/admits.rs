@@ -76,12 +76,12 @@ fn meets(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
 fn tolerated(spec: &PodSpec, node: &SlimNode) -> bool {
     let hard =
         node.spec.taints.iter().filter(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"));
-    let mut hard = hard.filter(|taint| !silence(taint) && taint.key != GPU_RESOURCE);
+    let mut hard = hard.filter(|taint| !is_node_condition(taint) && taint.key != GPU_RESOURCE);
     hard.all(|taint| spec.tolerations.iter().flatten().any(|toleration| tolerates(toleration, taint)))
 }
 
 /// Our pods tolerate these taints (LIFECYCLE section 3); the node's conditions decide whether it is used.
-fn silence(taint: &SlimTaint) -> bool {
+fn is_node_condition(taint: &SlimTaint) -> bool {
     taint.effect == "NoExecute"
         && matches!(taint.key.as_str(), "node.kubernetes.io/not-ready" | "node.kubernetes.io/unreachable")
 }

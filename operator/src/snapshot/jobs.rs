@@ -50,11 +50,12 @@ fn target(
     // The user may have edited the allowed GPUs since, or starting there may have failed.
     let gpus = &job.spec.gpus;
     let total = i32::try_from(target.nodes.len()).ok()?.checked_mul(target.gpus_per_worker)?;
-    let avoided = job.status.iter().flat_map(|status| &status.avoid).filter(|avoided| avoided.until.0 > now);
+    let excluded =
+        job.status.iter().flat_map(|status| &status.excluded_nodes).filter(|excluded| excluded.until.0 > now);
     if !gpus.totals().contains(&total)
         || i64::from(gpus.max_nodes) < i64::try_from(target.nodes.len()).ok()?
         || !gpus.types.is_empty() && !gpus.types.contains(&target.gpu_type)
-        || avoided.into_iter().any(|avoided| target.nodes.contains(&avoided.node))
+        || excluded.into_iter().any(|excluded| target.nodes.contains(&excluded.node))
     {
         return None;
     }
@@ -187,7 +188,7 @@ pub(super) fn job(
     given: &Given<'_>,
     mut state: JobState,
     requirements: &mut Requirements,
-    looks: &mut BTreeSet<(ObjectKey, GpuType)>,
+    explorations: &mut BTreeSet<(ObjectKey, GpuType)>,
 ) -> Job {
     let Given { index, policy, cluster, key, job, status, table, corrected, outlook, specs, now, .. } =
         *given;
@@ -201,7 +202,7 @@ pub(super) fn job(
         _ => {
             let rows =
                 corrected.map_or_else(|| Arc::clone(&table.rows), |found| paced(found, table, job, &outlook));
-            looking(given, rows, looks)
+            with_exploration(given, rows, explorations)
         }
     };
     let running_for = match &state {
@@ -210,7 +211,7 @@ pub(super) fn job(
     };
     // Unknown model: not moved before its first progress or the default run time.
     let settled = !table.prior || outlook.reported || running_for >= outlook.whole_seconds;
-    let avoided = status.map(|status| status.avoid.as_slice()).unwrap_or_default();
+    let excluded = status.map(|status| status.excluded_nodes.as_slice()).unwrap_or_default();
     let limits = if given.limits.is_some() { table.limits.clone() } else { Vec::new() };
     let offered = if policy.limits == Limits::On { limits.as_slice() } else { &[] };
     only_offered_limits(&mut state, offered);
@@ -238,7 +239,7 @@ pub(super) fn job(
         requested_gpus: Some(GpuCount(u32::try_from(spec.gpus.most()).unwrap_or(1).max(1))),
         worker: worker::worker(index, key, specs, given.admitted),
         candidates: requirements.candidates(given, held),
-        forbidden: avoided.iter().filter(|a| a.until.0 > now).map(|a| node_name(&a.node)).collect(),
+        forbidden: excluded.iter().filter(|a| a.until.0 > now).map(|a| node_name(&a.node)).collect(),
         preemption: match spec.preemption {
             training_job::Preemption::Allowed => Preemption::Allowed,
             training_job::Preemption::Never => Preemption::Never,
@@ -299,10 +300,10 @@ fn paced(
 
 /// The rows, with an exploration of an unmeasured type if the user allows it and it is worth its cost. Only a
 /// job that can stop and continue from its checkpoint is moved to explore.
-fn looking(
+fn with_exploration(
     given: &Given<'_>,
     rows: Arc<[andreas_planner::Estimate]>,
-    looks: &mut BTreeSet<(ObjectKey, GpuType)>,
+    explorations: &mut BTreeSet<(ObjectKey, GpuType)>,
 ) -> Arc<[andreas_planner::Estimate]> {
     let Given { index, policy, key, job, table, corrected, outlook, now, .. } = *given;
     let spec = &job.spec;
@@ -326,15 +327,15 @@ fn looking(
         available: deadline.map(|due| Seconds(due.0.duration_since(now).as_secs_f64())),
     };
     let held = job.status.as_ref().and_then(|status| status.allocation.as_ref());
-    let seen = held.filter(|_| outlook.seen.is_some_and(|seen| seen.epochs >= 1.0));
+    let seen = held.filter(|_| outlook.observed.is_some_and(|seen| seen.epochs >= 1.0));
     let family = profile_key(job);
     let Table { times, draws, .. } = corrected.unwrap_or(table);
     let held_type = held.map(|held| held.gpu_type.as_str());
-    let may = |name: &str| held_type == Some(name) || !looks.contains(&(family.clone(), name.into()));
+    let may = |name: &str| held_type == Some(name) || !explorations.contains(&(family.clone(), name.into()));
     match exploration::best(&rows, (times, draws), seen.map(|held| held.gpu_type.as_str()), &stakes, may) {
         Some(found) => {
-            looks.insert((family.clone(), rows[found.row].gpu_type.clone()));
-            exploration::with(&rows, found)
+            explorations.insert((family.clone(), rows[found.row].gpu_type.clone()));
+            exploration::apply(&rows, found)
         }
         None => rows,
     }

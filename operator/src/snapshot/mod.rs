@@ -78,7 +78,7 @@ pub struct Caches {
     tables: Tables,
     workers: Workers,
     /// Observed draw of runs.
-    draws: draws::Seen,
+    draws: draws::MeasuredDraws,
 }
 
 impl Caches {
@@ -180,7 +180,7 @@ pub fn build(
     let mut requirements = jobs::Requirements::default();
     let lost = lost::LostWork::seen(index);
     // One run per profile and type is enough; others need not explore.
-    let mut looks: BTreeSet<(ObjectKey, GpuType)> = claims
+    let mut explorations: BTreeSet<(ObjectKey, GpuType)> = claims
         .iter()
         .filter_map(|(key, (_, holding))| {
             let held = holding.allocation.as_ref()?;
@@ -207,7 +207,7 @@ pub fn build(
         let status = ledger.get(key).and_then(|memory| memory.pending.as_ref()).or(job.status.as_ref());
         let outlook = outlook(job, status, &table, now);
         // A pace close to the prediction keeps its table: no change for one per cent.
-        let off = outlook.seen.filter(|_| (outlook.pace_factor - 1.0).abs() > OFF);
+        let off = outlook.observed.filter(|_| (outlook.pace_factor - 1.0).abs() > OFF);
         let corrected = off.and_then(|seen| tables.corrected(index, job, &cluster.types, seen));
         basis.insert((*key).clone(), status.and_then(|status| status.decisions).unwrap_or(0));
         let allocation = status.and_then(|status| status.allocation.as_ref());
@@ -227,12 +227,12 @@ pub fn build(
                 lost_epochs: lost.epochs(status, job.spec.epochs, &profile_key(job)),
                 measured: measured.get(key).copied(),
                 limits,
-                admitted: ledger.get(key).and_then(|memory| memory.verdict.as_ref()?.admitted.as_deref()),
+                admitted: ledger.get(key).and_then(|memory| memory.dry_run.as_ref()?.admitted.as_deref()),
                 now,
             },
             state,
             &mut requirements,
-            &mut looks,
+            &mut explorations,
         ));
     }
 

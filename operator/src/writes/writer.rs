@@ -60,7 +60,7 @@ impl WriteError {
     }
 
     /// Human-readable text: the API server's message if it answered.
-    pub fn words(&self) -> String {
+    pub fn message(&self) -> String {
         match self {
             Self::Api(Error::Api(status)) => status.message.clone(),
             error => error.to_string(),

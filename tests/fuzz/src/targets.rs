@@ -8,7 +8,7 @@ use andreas_api::{EnergyPolicy, TrainingProfile};
 use andreas_cli::stdio::Session;
 use andreas_extender::wire::{ExtenderArgs, ExtenderBindingArgs};
 use andreas_node_agent::setter::record::Record;
-use andreas_node_agent::setting::{Done, Wanted};
+use andreas_node_agent::setting::{SettingsRequest, SettingsResponse};
 use andreas_operator::index::quantity;
 use andreas_operator::progress::wire::ReportBody;
 use andreas_podresources::messages::{AllocatableResourcesResponse, ListPodResourcesResponse};
@@ -106,8 +106,8 @@ pub fn scheduler_requests(bytes: &[u8]) {
 
 /// Lines between the agent and the setter.
 pub fn setter_lines(bytes: &[u8]) {
-    let _ = json::<Wanted>(bytes);
-    let _ = json::<Done>(bytes);
+    let _ = json::<SettingsRequest>(bytes);
+    let _ = json::<SettingsResponse>(bytes);
 }
 
 /// The record of what GPUs had, read after a crash.

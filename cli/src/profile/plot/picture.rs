@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{Chart, Measure, Scale, Series};
 
-/// Colours that are told apart by most eyes (Okabe and Ito), and dashes for types beyond them.
+/// Colours that most people can distinguish (Okabe and Ito), and dashes for types beyond them.
 const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 const DASHES: [&str; 3] = ["none", "6 3", "2 3"];
 

@@ -1,4 +1,4 @@
-//! The parts of metadata that are kept. Whoever may write an object may fill its metadata up to the API server's limit of 1.5 MB;
+//! The parts of metadata that are kept. A user that may write an object may fill its metadata up to the API server's limit of 1.5 MB;
 //! what is not used is skipped while it is read.
 
 use std::borrow::Cow;

@@ -78,10 +78,10 @@ pub struct TrainingJobStatus {
     #[serde(deserialize_with = "known::items", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub history: Vec<AttemptRecord>,
-    /// Nodes left out for a while because placing or starting there failed.
+    /// Nodes excluded for a while because placing or starting there failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
-    pub avoid: Vec<AvoidedNode>,
+    pub excluded_nodes: Vec<NodeBackoff>,
     /// No new attempt before this instant (back-off).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Time>,
@@ -313,10 +313,10 @@ pub struct AttemptRecord {
     pub measured: bool,
 }
 
-/// A node left out for a while.
+/// A node excluded for a while.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct AvoidedNode {
+pub struct NodeBackoff {
     /// Name of the node.
     #[schemars(length(max = 253))]
     pub node: String,

@@ -58,18 +58,24 @@ struct Context<'a, 'b> {
     options: &'a Options,
     classes: &'a Classes,
     cost_table: &'a CostTable,
-    look: &'a ShadowPrices,
-    ahead: &'a DeferredCosts,
+    shadow_prices: &'a ShadowPrices,
+    deferred: &'a DeferredCosts,
 }
 
 /// Makes one decision.
 pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
     let classes = Classes::new(instance);
     let cost_table = CostTable::new(instance, &classes);
-    let look = ShadowPrices::new(instance, &classes, &cost_table, options.gap);
-    let ahead = DeferredCosts::new(instance, &cost_table, &look);
-    let context =
-        Context { instance, options, classes: &classes, cost_table: &cost_table, look: &look, ahead: &ahead };
+    let shadow_prices = ShadowPrices::new(instance, &classes, &cost_table, options.gap);
+    let deferred = DeferredCosts::new(instance, &cost_table, &shadow_prices);
+    let context = Context {
+        instance,
+        options,
+        classes: &classes,
+        cost_table: &cost_table,
+        shadow_prices: &shadow_prices,
+        deferred: &deferred,
+    };
     let mut present: Vec<Option<Assignment>> = instance.jobs.iter().map(|d| d.present().cloned()).collect();
     let mut touchable: Vec<bool> = instance
         .jobs
@@ -103,7 +109,7 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
         stopped,
         // Meeting a lower budget may change assignments that the bound takes as fixed.
         bound: Some(bound).filter(|bound| *bound <= cost + 1e-9 * cost.abs()),
-        prices: Some(look.publish(instance, &classes)),
+        prices: Some(shadow_prices.publish(instance, &classes)),
         memory: None,
         wake,
     }
@@ -120,7 +126,7 @@ struct Found {
 
 impl<'b> Context<'_, 'b> {
     fn step<'s>(&'s self, present: &'s [Option<Assignment>], base: &PartialPlan) -> Step<'s, 'b> {
-        let tables = (self.cost_table, self.classes, self.look, self.ahead);
+        let tables = (self.cost_table, self.classes, self.shadow_prices, self.deferred);
         Step::new(self.instance, tables, present, base)
     }
 

@@ -44,14 +44,14 @@ pub(super) struct DeferredCosts {
 }
 
 impl DeferredCosts {
-    pub fn new(instance: &Instance<'_>, cost_table: &CostTable, look: &ShadowPrices) -> Self {
+    pub fn new(instance: &Instance<'_>, cost_table: &CostTable, shadow_prices: &ShadowPrices) -> Self {
         let later: Vec<_> =
-            (0..instance.jobs.len()).map(|job| look.best_later(instance, cost_table, job)).collect();
+            (0..instance.jobs.len()).map(|job| shadow_prices.best_later(instance, cost_table, job)).collect();
         let mut changing = vec![f64::INFINITY; cost_table.items.len()];
         for (job, later) in later.iter().enumerate() {
             for i in cost_table.of(job) {
                 if let Some(later) = later {
-                    changing[i] = look.changing(instance, cost_table, (job, i), later);
+                    changing[i] = shadow_prices.changing(instance, cost_table, (job, i), later);
                 }
             }
         }
@@ -64,8 +64,8 @@ pub(super) struct Step<'a, 'b> {
     pub instance: &'a Instance<'b>,
     pub cost_table: &'a CostTable,
     pub classes: &'a Classes,
-    pub look: &'a ShadowPrices,
-    ahead: &'a DeferredCosts,
+    pub shadow_prices: &'a ShadowPrices,
+    deferred: &'a DeferredCosts,
     /// Current assignments; migrations are charged against them.
     pub present: &'a [Option<Assignment>],
     /// By job: cost of waiting.
@@ -95,7 +95,12 @@ impl<'a, 'b> Step<'a, 'b> {
     /// Costs for jobs that are not in `base`; they share the free capacity of `base`.
     pub fn new(
         instance: &'a Instance<'b>,
-        (cost_table, classes, look, ahead): (&'a CostTable, &'a Classes, &'a ShadowPrices, &'a DeferredCosts),
+        (cost_table, classes, shadow_prices, deferred): (
+            &'a CostTable,
+            &'a Classes,
+            &'a ShadowPrices,
+            &'a DeferredCosts,
+        ),
         present: &'a [Option<Assignment>],
         base: &PartialPlan,
     ) -> Self {
@@ -104,8 +109,8 @@ impl<'a, 'b> Step<'a, 'b> {
             instance,
             cost_table,
             classes,
-            look,
-            ahead,
+            shadow_prices,
+            deferred,
             present,
             wait: Vec::with_capacity(present.len()),
             options: vec![none; present.len()],
@@ -113,7 +118,7 @@ impl<'a, 'b> Step<'a, 'b> {
             bound: 0.0,
             dual: Prices::default(),
         };
-        for (job, later) in ahead.later.iter().enumerate() {
+        for (job, later) in deferred.later.iter().enumerate() {
             let wait = step.waiting(job, later.as_ref());
             step.wait.push(wait);
         }
@@ -181,7 +186,7 @@ impl<'a, 'b> Step<'a, 'b> {
     /// Price of a GPU after the first period. Time that a job adds by choice costs the present price: the
     /// present queue is the best forecast, and future jobs are in no price yet.
     fn gpu(&self, item: &Column, class: usize, until: f64) -> f64 {
-        let (price, periods) = (&self.look.gpu[class], &self.cost_table.periods);
+        let (price, periods) = (&self.shadow_prices.gpu[class], &self.cost_table.periods);
         let later = price.later(periods, until);
         if item.slowed > 0.0 { later + item.slowed * price.soon(periods) } else { later }
     }
@@ -189,13 +194,13 @@ impl<'a, 'b> Step<'a, 'b> {
     /// Seconds until the first deferred start or change.
     pub fn wake(&self, assignments: &[Option<Assignment>]) -> Option<f64> {
         let begin = |job: usize| {
-            let later = self.ahead.later[job].as_ref()?;
+            let later = self.deferred.later[job].as_ref()?;
             let begin = self.cost_table.periods.begins[later.start].max(self.cost_table.delay[job]);
             let Some(assignment) = &assignments[job] else { return Some(begin) };
             let moved = self.moved(job, assignment);
             let item = &self.cost_table.items[self.cost_table.of(job).start + assignment.config];
             let node = *assignment.nodes.as_slice().first()?;
-            let price = &self.look.gpu[self.classes.of_node[node as usize]];
+            let price = &self.shadow_prices.gpu[self.classes.of_node[node as usize]];
             let cost =
                 |(base, until): (f64, f64)| base + item.gpus * price.later(&self.cost_table.periods, until);
             let [stay, change] = self.courses(job, assignment.config, moved).map(cost);
@@ -210,13 +215,18 @@ impl<'a, 'b> Step<'a, 'b> {
         let item = self.cost_table.of(job).start + config;
         let base = self.base(job, config, moved);
         let paid = base - self.cost_table.now(item);
-        let begin =
-            self.ahead.later[job].as_ref().map_or(0.0, |later| self.cost_table.periods.begins[later.start]);
-        [(base, self.until(job, config, moved)), (self.ahead.changing[item] + paid, begin)]
+        let begin = self.deferred.later[job]
+            .as_ref()
+            .map_or(0.0, |later| self.cost_table.periods.begins[later.start]);
+        [(base, self.until(job, config, moved)), (self.deferred.changing[item] + paid, begin)]
     }
 
     fn later_watts(&self, watts: f64, until: f64) -> f64 {
-        if self.look.budget { watts * self.look.watt.later(&self.cost_table.periods, until) } else { 0.0 }
+        if self.shadow_prices.budget {
+            watts * self.shadow_prices.watt.later(&self.cost_table.periods, until)
+        } else {
+            0.0
+        }
     }
 
     /// Whether the job would have to stop for this assignment.

@@ -46,8 +46,8 @@ fn decision<T>(
     let options = Options { method: MethodName::Exact, ..Options::default() };
     let classes = Classes::new(&instance);
     let cost_table = CostTable::new(&instance, &classes);
-    let look = ShadowPrices::new(&instance, &classes, &cost_table, 0.0);
-    let ahead = DeferredCosts::new(&instance, &cost_table, &look);
+    let shadow_prices = ShadowPrices::new(&instance, &classes, &cost_table, 0.0);
+    let deferred = DeferredCosts::new(&instance, &cost_table, &shadow_prices);
     let present: Vec<Option<Assignment>> = instance.jobs.iter().map(|d| d.present().cloned()).collect();
     let touchable = |d: &crate::instance::JobData<'_>| match d.holding {
         Holding::Nothing | Holding::Leaving { .. } => true,
@@ -60,8 +60,8 @@ fn decision<T>(
         options: &options,
         classes: &classes,
         cost_table: &cost_table,
-        look: &look,
-        ahead: &ahead,
+        shadow_prices: &shadow_prices,
+        deferred: &deferred,
     };
     then(&context, &present, &touchable)
 }

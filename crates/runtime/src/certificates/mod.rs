@@ -122,7 +122,7 @@ impl From<LivesArgs> for Lives {
 impl Lives {
     /// Interval between checks for renewal: `usual`, or less with short lifetimes.
     #[must_use]
-    pub fn look_every(&self, usual: Duration) -> Duration {
+    pub fn check_every(&self, usual: Duration) -> Duration {
         let soonest = [self.leaf, self.authority].map(|life| life.total.saturating_sub(life.renew_when_left));
         soonest.into_iter().fold(usual, |every, life| every.min(life / 4)).max(Duration::from_millis(250))
     }

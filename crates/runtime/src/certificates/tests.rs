@@ -224,9 +224,9 @@ fn other_names_ask_for_another_leaf() {
 #[test]
 fn the_look_is_more_frequent_than_the_shortest_life() {
     let usual = Duration::from_secs(10);
-    assert_eq!(Lives::default().look_every(usual), usual);
-    assert_eq!(hurried(Some(4), None).look_every(usual), Duration::from_secs(1));
-    assert_eq!(hurried(None, Some(1)).look_every(usual), Duration::from_millis(250));
+    assert_eq!(Lives::default().check_every(usual), usual);
+    assert_eq!(hurried(Some(4), None).check_every(usual), Duration::from_secs(1));
+    assert_eq!(hurried(None, Some(1)).check_every(usual), Duration::from_millis(250));
 }
 
 #[test]

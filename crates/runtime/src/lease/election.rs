@@ -295,7 +295,7 @@ impl<S: LeaseStore> Leader<S> {
                     return Ok(());
                 }
                 Ok(Err(LeaseError::NotFound)) => return Err(Ended::Deleted),
-                Ok(Err(LeaseError::Conflict)) => self.look(patience).await?,
+                Ok(Err(LeaseError::Conflict)) => self.observe(patience).await?,
                 Ok(Err(error)) => {
                     tracing::warn!(
                         error = &error as &dyn std::error::Error,
@@ -311,7 +311,7 @@ impl<S: LeaseStore> Leader<S> {
 
     /// Reads the holder after a conflict. Our own renewal with a lost answer, or a label set by a user, is no
     /// loss.
-    async fn look(&mut self, until: Instant) -> Result<(), Ended> {
+    async fn observe(&mut self, until: Instant) -> Result<(), Ended> {
         match timeout_at(until, self.candidate.store.get()).await {
             Ok(Ok(record)) => {
                 let holder = record.spec.holder_identity.clone().unwrap_or_default();

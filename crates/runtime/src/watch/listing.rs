@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::cut::{Cutter, NoList, Piece};
-use super::state::{Listing, Reading, State, Trouble};
+use super::state::{Listing, Reading, State, WatchFailure};
 use super::watcher::Watcher;
 use super::wire::{Decoded, Page, PageMeta, decode};
 use super::{Event, ObjectKey};
@@ -34,7 +34,7 @@ where
         let until = Instant::now() + self.config.list_within;
         let opened = match Request::new(&self.url).list(&params) {
             Ok(request) => timeout(self.config.list_within, self.client.request_stream(request)).await,
-            Err(error) => return self.fail(Trouble::Other("request", error.to_string())),
+            Err(error) => return self.fail(WatchFailure::Other("request", error.to_string())),
         };
         match opened {
             Ok(Ok(body)) => {
@@ -42,7 +42,7 @@ where
                 let (listing, cutter) = (std::mem::take(listing), Cutter::default());
                 self.state = State::Reading(Reading { listing, body: Box::pin(body), cutter, until });
             }
-            Ok(Err(error)) => self.list_failed(Trouble::of(&error)),
+            Ok(Err(error)) => self.list_failed(WatchFailure::of(&error)),
             Err(_) => self.list_failed(too_long()),
         }
     }
@@ -53,7 +53,7 @@ where
         let mut arrived = Vec::new();
         let fed = match timeout_at(*until, body.fill_buf()).await {
             Err(_) => Err(too_long()),
-            Ok(Err(error)) => Err(Trouble::Other("broken", error.to_string())),
+            Ok(Err(error)) => Err(WatchFailure::Other("broken", error.to_string())),
             Ok(Ok(bytes)) => {
                 let fed = cutter.feed(bytes, |piece| arrived.push(read::<T>(piece)));
                 let used = bytes.len();
@@ -76,7 +76,7 @@ where
         match fed {
             Ok(0) => self.page_ended(),
             Ok(_) => {}
-            Err(trouble) => self.list_failed(trouble),
+            Err(failure) => self.list_failed(failure),
         }
     }
 
@@ -92,14 +92,14 @@ where
         }
         let page = cutter.end().map_err(malformed).and_then(|envelope| {
             serde_json::from_slice::<Page>(&envelope)
-                .map_err(|error| Trouble::Other("malformed", error.to_string()))
+                .map_err(|error| WatchFailure::Other("malformed", error.to_string()))
         });
         match page {
             Ok(Page { metadata }) if metadata.resource_version.is_empty() => {
-                self.list_failed(Trouble::Other("malformed", "list without a version".into()));
+                self.list_failed(WatchFailure::Other("malformed", "list without a version".into()));
             }
             Ok(Page { metadata }) => self.page_read(listing, metadata),
-            Err(trouble) => self.list_failed(trouble),
+            Err(failure) => self.list_failed(failure),
         }
     }
 
@@ -130,31 +130,31 @@ where
 
     /// Retries the page, with a smaller size after a timeout. An expired continue token restarts the list
     /// without pages, so that it cannot expire again.
-    fn list_failed(&mut self, trouble: Trouble) {
+    fn list_failed(&mut self, failure: WatchFailure) {
         let before = std::mem::replace(&mut self.state, State::afresh());
         let (State::Listing(listing) | State::Reading(Reading { listing, .. })) = before else {
-            return self.fail(trouble);
+            return self.fail(failure);
         };
-        let listing = match &trouble {
-            Trouble::Gone => Listing { whole: listing.next.is_some(), ..Listing::default() },
+        let listing = match &failure {
+            WatchFailure::Gone => Listing { whole: listing.next.is_some(), ..Listing::default() },
             // Later pages show the same instant, whenever they are read.
-            Trouble::Other(..) if listing.next.is_some() => listing,
-            Trouble::Other(..) => Listing::default(),
+            WatchFailure::Other(..) if listing.next.is_some() => listing,
+            WatchFailure::Other(..) => Listing::default(),
         };
         self.state = State::Listing(listing);
-        if matches!(trouble, Trouble::Other("timeout" | "broken" | "connection", _)) {
+        if matches!(failure, WatchFailure::Other("timeout" | "broken" | "connection", _)) {
             self.page = (self.page / 2).max(1);
         }
-        self.fail(trouble);
+        self.fail(failure);
     }
 }
 
-fn too_long() -> Trouble {
-    Trouble::Other("timeout", "list took too long".into())
+fn too_long() -> WatchFailure {
+    WatchFailure::Other("timeout", "list took too long".into())
 }
 
-fn malformed(error: NoList) -> Trouble {
-    Trouble::Other("malformed", error.0.into())
+fn malformed(error: NoList) -> WatchFailure {
+    WatchFailure::Other("malformed", error.0.into())
 }
 
 fn read<T: DeserializeOwned + Resource>(piece: Piece<'_>) -> Decoded<T> {

@@ -51,14 +51,14 @@ impl State {
 }
 
 /// The reason for retrying a list or a watch.
-pub(super) enum Trouble {
+pub(super) enum WatchFailure {
     /// The version is too old: list again.
     Gone,
     /// Any other error, with a word for the metric.
     Other(&'static str, String),
 }
 
-impl Trouble {
+impl WatchFailure {
     pub(super) fn of(error: &kube::Error) -> Self {
         match error {
             kube::Error::Api(status) if status.code == 410 => Self::Gone,

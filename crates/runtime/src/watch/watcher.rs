@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::cut::{Lines, Piece};
 use super::metrics::{KindMetrics, WatchMetrics};
-use super::state::{State, Trouble};
+use super::state::{State, WatchFailure};
 use super::wire::{Decoded, ErrorStatus, Identity, Line, decode};
 use super::{Event, ObjectKey, WatchConfig};
 use crate::jitter::{Backoff, spread};
@@ -118,7 +118,7 @@ where
                     .insert(http::header::ACCEPT_ENCODING, http::HeaderValue::from_static("identity"));
                 timeout(self.config.list_within, self.client.request_stream(request)).await
             }
-            Err(error) => return self.fail(Trouble::Other("request", error.to_string())),
+            Err(error) => return self.fail(WatchFailure::Other("request", error.to_string())),
         };
         match opened {
             Ok(Ok(body)) => {
@@ -130,8 +130,8 @@ where
                     events: 0,
                 };
             }
-            Ok(Err(error)) => self.watch_failed(Trouble::of(&error), version),
-            Err(_) => self.watch_failed(Trouble::Other("timeout", "watch did not open".into()), version),
+            Ok(Err(error)) => self.watch_failed(WatchFailure::of(&error), version),
+            Err(_) => self.watch_failed(WatchFailure::Other("timeout", "watch did not open".into()), version),
         }
     }
 
@@ -142,7 +142,7 @@ where
         let (version, short) = (version.clone(), *events == 0 && opened.elapsed() < SHORT);
         match arrived {
             Ok(Ok([])) if short => {
-                self.watch_failed(Trouble::Other("short", "watch ended at once".into()), version);
+                self.watch_failed(WatchFailure::Other("short", "watch ended at once".into()), version);
             }
             Ok(Ok([])) => self.state = State::Listed { version },
             Ok(Ok(bytes)) => {
@@ -156,28 +156,32 @@ where
                     lines.clear();
                     *events += 1;
                     self.backoff.reset();
-                    self.happened(event, version);
+                    self.handle_event(event, version);
                 }
             }
-            Ok(Err(error)) => self.watch_failed(Trouble::Other("broken", error.to_string()), version),
+            Ok(Err(error)) => self.watch_failed(WatchFailure::Other("broken", error.to_string()), version),
             Err(_) => {
-                self.watch_failed(Trouble::Other("silent", "nothing came, not even the end".into()), version);
+                self.watch_failed(
+                    WatchFailure::Other("silent", "nothing came, not even the end".into()),
+                    version,
+                );
             }
         }
     }
 
-    fn happened(&mut self, event: WatchEvent<T>, version: String) {
+    fn handle_event(&mut self, event: WatchEvent<T>, version: String) {
         match event {
             WatchEvent::Object { deleted, decoded } => self.object(deleted, decoded),
             WatchEvent::Bookmark(version) => self.advance(version),
             WatchEvent::Error(status) => {
                 let gone = status.code == 410 || matches!(status.reason.as_str(), "Expired" | "Gone");
-                let trouble = if gone { Trouble::Gone } else { Trouble::Other("server", status.message) };
-                self.watch_failed(trouble, version);
+                let failure =
+                    if gone { WatchFailure::Gone } else { WatchFailure::Other("server", status.message) };
+                self.watch_failed(failure, version);
             }
             // A truncated line or a proxy's message: resume from the last valid version.
             WatchEvent::Malformed => {
-                self.watch_failed(Trouble::Other("malformed", "not a watch event".into()), version);
+                self.watch_failed(WatchFailure::Other("malformed", "not a watch event".into()), version);
             }
             WatchEvent::Unknown => tracing::debug!("a watch event of an unknown type"),
             WatchEvent::TooLarge => {
@@ -243,19 +247,19 @@ where
         self.metrics.quarantined.set(i64::try_from(self.quarantined.len()).unwrap_or(i64::MAX));
     }
 
-    fn watch_failed(&mut self, trouble: Trouble, version: String) {
-        self.state = match trouble {
-            Trouble::Gone => State::afresh(),
-            Trouble::Other(..) => State::Listed { version },
+    fn watch_failed(&mut self, failure: WatchFailure, version: String) {
+        self.state = match failure {
+            WatchFailure::Gone => State::afresh(),
+            WatchFailure::Other(..) => State::Listed { version },
         };
-        self.fail(trouble);
+        self.fail(failure);
     }
 
-    pub(super) fn fail(&mut self, trouble: Trouble) {
+    pub(super) fn fail(&mut self, failure: WatchFailure) {
         let wait = self.backoff.wait();
-        let (reason, message) = match trouble {
-            Trouble::Gone => ("gone", "the version is too old, listing again".to_owned()),
-            Trouble::Other(reason, message) => (reason, message),
+        let (reason, message) = match failure {
+            WatchFailure::Gone => ("gone", "the version is too old, listing again".to_owned()),
+            WatchFailure::Other(reason, message) => (reason, message),
         };
         self.metrics.failed(reason);
         let kind = T::kind(&());

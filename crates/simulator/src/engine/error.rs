@@ -53,19 +53,19 @@ impl Belief {
         if error.mape <= 0.0 {
             return None;
         }
-        let mut dice = ChaCha8Rng::seed_from_u64(error.seed);
-        dice.set_stream(index as u64);
+        let mut rng = ChaCha8Rng::seed_from_u64(error.seed);
+        rng.set_stream(index as u64);
         let sigma = error.sigma() / std::f64::consts::SQRT_2;
-        let own = sigma * normal(&mut dice);
+        let own = sigma * normal(&mut rng);
         let mut types: Vec<_> = job.estimates.iter().map(|row| row.gpu_type.clone()).collect();
         types.sort();
         types.dedup();
-        let errors = types.into_iter().map(|kind| (kind, own + sigma * normal(&mut dice))).collect();
+        let errors = types.into_iter().map(|kind| (kind, own + sigma * normal(&mut rng))).collect();
         Some(Self { errors, measured: Vec::new(), variance: sigma * sigma, stated: error.stated })
     }
 
     /// Whether an epoch on this type would give new information.
-    pub fn curious(&self, kind: &GpuType) -> bool {
+    pub fn lacks_measurement(&self, kind: &GpuType) -> bool {
         !self.measured.contains(kind)
     }
 
@@ -98,8 +98,8 @@ impl Belief {
 }
 
 /// A standard normal random number (Box and Muller).
-pub(super) fn normal(dice: &mut ChaCha8Rng) -> f64 {
-    let (u, v): (f64, f64) = (dice.random(), dice.random());
+pub(super) fn normal(rng: &mut ChaCha8Rng) -> f64 {
+    let (u, v): (f64, f64) = (rng.random(), rng.random());
     libm::sqrt(-2.0 * libm::log(1.0 - u)) * libm::cos(2.0 * std::f64::consts::PI * v)
 }
 
@@ -110,10 +110,9 @@ mod tests {
     #[test]
     fn the_mean_error_is_the_one_that_was_asked_for() {
         let error = PredictionError { mape: 0.24, ..PredictionError::default() };
-        let mut dice = ChaCha8Rng::seed_from_u64(3);
+        let mut rng = ChaCha8Rng::seed_from_u64(3);
         let sigma = error.sigma();
-        let mean =
-            (0..100_000).map(|_| (libm::exp(sigma * normal(&mut dice)) - 1.0).abs()).sum::<f64>() / 1e5;
+        let mean = (0..100_000).map(|_| (libm::exp(sigma * normal(&mut rng)) - 1.0).abs()).sum::<f64>() / 1e5;
         assert!((mean - 0.24).abs() < 0.004, "{mean}");
     }
 }

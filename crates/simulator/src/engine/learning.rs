@@ -63,7 +63,7 @@ struct Row {
     /// Sums of the noise of its epochs.
     noise: (f64, f64),
     seen: Time,
-    dice: ChaCha8Rng,
+    rng: ChaCha8Rng,
 }
 
 impl JobEvidence {
@@ -91,7 +91,7 @@ impl JobEvidence {
     }
 
     /// Whether a whole epoch on this configuration would be the first.
-    pub fn curious(&self, place: &Placement) -> bool {
+    pub fn lacks_measurement(&self, place: &Placement) -> bool {
         let at = configuration(place);
         !self.rows.iter().any(|row| row.at == at && row.epochs >= 1.0)
     }
@@ -102,17 +102,17 @@ impl JobEvidence {
         let row = match self.rows.iter().position(|row| row.at == at) {
             Some(i) => &mut self.rows[i],
             None => {
-                let mut dice = ChaCha8Rng::seed_from_u64(seed);
+                let mut rng = ChaCha8Rng::seed_from_u64(seed);
                 // Separate from the streams of the jobs' own errors.
-                dice.set_stream((stream + 1) << 16 | self.rows.len() as u64);
-                self.rows.push(Row { at, pace, watts, epochs: 0.0, noise: (0.0, 0.0), seen: now, dice });
+                rng.set_stream((stream + 1) << 16 | self.rows.len() as u64);
+                self.rows.push(Row { at, pace, watts, epochs: 0.0, noise: (0.0, 0.0), seen: now, rng });
                 let last = self.rows.len() - 1;
                 &mut self.rows[last]
             }
         };
         for _ in 0..epochs {
-            row.noise.0 += normal(&mut row.dice);
-            row.noise.1 += normal(&mut row.dice);
+            row.noise.0 += normal(&mut row.rng);
+            row.noise.1 += normal(&mut row.rng);
         }
         row.epochs += f64::from(epochs);
         row.seen = now;
@@ -232,7 +232,7 @@ impl Learner {
     }
 
     /// Updates the planner's view of a job: its rows, its spread, and whether it may be moved.
-    pub fn tell(&self, truth: &Job, evidence: &mut JobEvidence, refitted: bool, shown: &mut Job) {
+    pub fn update_view(&self, truth: &Job, evidence: &mut JobEvidence, refitted: bool, shown: &mut Job) {
         if evidence.shown_at.is_some() && !(self.learning && (refitted || evidence.news())) {
             return;
         }

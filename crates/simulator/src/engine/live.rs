@@ -84,14 +84,14 @@ impl Live {
     /// End of its first whole epoch on an unmeasured type.
     pub fn next_observation(&self, trained: Seconds) -> Option<Seconds> {
         let (run, belief) = (self.run.as_ref()?, self.belief.as_ref()?);
-        belief.curious(&run.place.gpu_type).then(|| Seconds((run.pace - trained.0).max(0.0)))
+        belief.lacks_measurement(&run.place.gpu_type).then(|| Seconds((run.pace - trained.0).max(0.0)))
     }
 
     /// End of its first whole epoch on an unobserved configuration.
     pub fn first_epoch(&self, now: Time) -> Option<Time> {
         let (run, evidence) = (self.run.as_ref()?, self.evidence.as_ref()?);
         let left = (1.0 - run.epochs).max(0.0) * run.pace;
-        evidence.curious(&run.place).then(|| Time(run.ready.0.max(now.0) + left))
+        evidence.lacks_measurement(&run.place).then(|| Time(run.ready.0.max(now.0) + left))
     }
 
     /// Observes the whole epochs since the last call; the seed is that of their noise.

@@ -240,7 +240,7 @@ impl<'a> Replay<'a> {
     /// Requests a plan and carries it out. Returns the time of the next requested plan.
     fn decide(&mut self, decide: &mut Decider<'_>) -> Result<Option<Time>, SimulationError> {
         self.snapshot.now = self.now;
-        self.tell();
+        self.update_view();
         for (job, live) in self.snapshot.jobs.iter_mut().zip(&self.live) {
             job.epochs_left = live.left;
             // With predictions, a restart in progress is shown to the planner. Otherwise a job without
@@ -296,14 +296,14 @@ impl<'a> Replay<'a> {
     }
 
     /// Updates the planner's view of the jobs.
-    fn tell(&mut self) {
+    fn update_view(&mut self) {
         let Some(learner) = &mut self.learner else { return };
         learner.refresh(self.live.iter().filter_map(|l| Some((&*l.truth, l.evidence.as_ref()?))));
         for (job, live) in self.snapshot.jobs.iter_mut().zip(&mut self.live) {
             let refitted = live.version != learner.version;
             live.version = learner.version;
             if let Some(evidence) = &mut live.evidence {
-                learner.tell(&live.truth, evidence, refitted, job);
+                learner.update_view(&live.truth, evidence, refitted, job);
             }
         }
     }

@@ -219,8 +219,8 @@ impl ClusterFile {
         let mut features = BTreeMap::new();
         let mut jobs = Vec::new();
         for row in rows {
-            if let Some((job, said)) = self.jobs.job(row, &ground) {
-                features.insert(job.id.clone(), said);
+            if let Some((job, features_of_job)) = self.jobs.job(row, &ground) {
+                features.insert(job.id.clone(), features_of_job);
                 jobs.push(job);
             }
         }
@@ -380,11 +380,11 @@ impl ClusterFile {
             {
                 return Err(ReadError::bad(file, "failures", "mtbf_h, repair_h or days is out of range"));
             }
-            let mut dice = ChaCha8Rng::seed_from_u64(entry.seed);
+            let mut rng = ChaCha8Rng::seed_from_u64(entry.seed);
             for node in nodes {
                 let mut at = 0.0;
                 loop {
-                    at -= mean * 3600.0 * libm::log(1.0 - dice.random::<f64>());
+                    at -= mean * 3600.0 * libm::log(1.0 - rng.random::<f64>());
                     if at > entry.days * 86400.0 {
                         break;
                     }

@@ -3,8 +3,8 @@
 use andreas_api::slim::SlimNode;
 
 use super::*;
-use crate::executor::observe::Seen;
-use crate::lifecycle::{Claim, DecisionFor, Planned, Verdict};
+use crate::executor::observe::JobInput;
+use crate::lifecycle::{Claim, DecisionFor, DryRunResult, Planned};
 use crate::snapshot::{Caches, build};
 
 const T4: &str = "Tesla-T4";
@@ -38,7 +38,7 @@ fn what_is_planned_for_its_gpu_memory_is_what_a_step_allows_node_by_node() {
     assert_eq!(candidates.iter().map(|n| n.as_str()).collect::<Vec<_>>(), ["full"]);
 
     // The step carries out the plan: a waiting job that is given "full" takes it.
-    let verdict = Planned::Run {
+    let planned = Planned::Run {
         gpu_type: T4.into(),
         nodes: vec!["full".into()],
         gpus_per_worker: 1,
@@ -46,9 +46,9 @@ fn what_is_planned_for_its_gpu_memory_is_what_a_step_allows_node_by_node() {
         watts: 70,
     };
     let mut memory = ledger.entry(&key(), "j1").clone();
-    memory.decision = Some(DecisionFor { basis: 0, verdict });
-    memory.verdict = Some(Verdict { gpus: 1, at: at(90), refusal: None, admitted: None });
-    let seen = Seen::gather(&index, |_| memory, &key(), Arc::default(), at(100));
+    memory.decision = Some(DecisionFor { basis: 0, planned });
+    memory.dry_run = Some(DryRunResult { gpus: 1, at: at(90), refusal: None, admitted: None });
+    let seen = JobInput::gather(&index, |_| memory, &key(), Arc::default(), at(100));
     let status = seen.expect("the job").step().status;
     assert_eq!(status.allocation.map(|a| a.nodes), Some(vec!["full".to_owned()]), "{:?}", status.reason);
 }

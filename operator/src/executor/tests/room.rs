@@ -3,8 +3,8 @@
 use andreas_api::slim::SlimNode;
 
 use super::*;
-use crate::executor::observe::Seen;
-use crate::lifecycle::Verdict;
+use crate::executor::observe::JobInput;
+use crate::lifecycle::DryRunResult;
 
 struct Room {
     index: ClusterIndex,
@@ -46,9 +46,10 @@ impl Room {
 
     fn finds_room(&mut self, name: &str) -> bool {
         let memory = self.ledger.entry(&key(name), &format!("uid-of-{name}"));
-        memory.verdict = Some(Verdict { gpus: 1, at: Timestamp::UNIX_EPOCH, refusal: None, admitted: None });
+        memory.dry_run =
+            Some(DryRunResult { gpus: 1, at: Timestamp::UNIX_EPOCH, refusal: None, admitted: None });
         let memory = memory.clone();
-        let seen = Seen::gather(&self.index, |_| memory, &key(name), Arc::default(), Timestamp::now());
+        let seen = JobInput::gather(&self.index, |_| memory, &key(name), Arc::default(), Timestamp::now());
         let step = seen.expect("the job").step();
         step.actions.iter().any(|action| matches!(action, Action::CreatePods { .. }))
     }

@@ -8,7 +8,7 @@ use crate::lifecycle::*;
 fn holds_nothing(world: &World) {
     assert_eq!((world.phase(), world.claim.clone()), (Phase::Pending, Some(Claim::Nothing)));
     assert!(world.status().allocation.is_none());
-    let step = world.look();
+    let step = world.preview();
     assert!(step.actions.is_empty() && step.next.is_none());
 }
 

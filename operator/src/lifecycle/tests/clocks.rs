@@ -45,7 +45,7 @@ fn stamps_of_a_clock_that_is_behind_let_nothing_time_out_early() {
     world.wait(899);
     assert_eq!((world.phase(), world.status().attempts), (Phase::Running, 1));
     world.wait(1);
-    assert_eq!(world.status().stop.unwrap().reason, "NodeSilent");
+    assert_eq!(world.status().stop.unwrap().reason, "NodeNotReady");
 }
 
 #[test]

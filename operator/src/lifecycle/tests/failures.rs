@@ -19,7 +19,7 @@ fn retries_are_used_and_then_it_has_failed_with_code_and_last_line() {
         world.exit(&format!("bert-{attempt}-0"), 1, "step 7\nRuntimeError: loss is NaN\n");
         assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "ContainerFailed"));
         assert_eq!(world.status().user_failures, attempt);
-        assert!(world.status().avoid.is_empty(), "the same node is fine");
+        assert!(world.status().excluded_nodes.is_empty(), "the same node is fine");
         again(&mut world);
     }
     world.exit("bert-3-0", 1, "RuntimeError: loss is NaN");
@@ -140,7 +140,7 @@ fn what_the_kubelet_refuses_is_the_clusters_failure() {
         pod.status.message = "Pod was rejected: no GPUs".into();
         world.settle();
         assert_eq!((world.phase(), world.last().0), (Phase::Pending, Outcome::ClusterFailure), "{reason}");
-        assert_eq!((world.status().user_failures, world.status().avoid[0].node.as_str()), (0, "n1"));
+        assert_eq!((world.status().user_failures, world.status().excluded_nodes[0].node.as_str()), (0, "n1"));
     }
 }
 

@@ -49,7 +49,7 @@ fn a_drained_member_ends_the_gang_as_the_clusters_failure() {
     let status = world.status();
     assert_eq!((status.cluster_failures, status.user_failures, status.restarts), (1, 0, 0));
     // Another node after a backoff, without using a retry.
-    assert_eq!(status.avoid[0].node, "n2");
+    assert_eq!(status.excluded_nodes[0].node, "n2");
     assert!(status.not_before.is_some());
     world.plan_run(&["n1", "n3"], 2);
     assert_eq!(world.phase(), Phase::Pending);

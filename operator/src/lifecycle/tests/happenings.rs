@@ -41,8 +41,8 @@ impl World {
     }
 
     /// A plan made from the job's current state.
-    pub fn plan(&mut self, verdict: Planned) -> &mut Self {
-        self.decision = Some(DecisionFor { basis: self.status().decisions.unwrap_or(0), verdict });
+    pub fn plan(&mut self, planned: Planned) -> &mut Self {
+        self.decision = Some(DecisionFor { basis: self.status().decisions.unwrap_or(0), planned });
         self.settle();
         self
     }
@@ -220,11 +220,11 @@ impl World {
     /// The operator is killed and restarts with nothing but the objects.
     pub fn restart_operator(&mut self) -> &mut Self {
         self.gone.clear();
-        self.sights.clear();
+        self.first_seen.clear();
         self.decision = None;
         self.creation = Creation::default();
         self.backoff = None;
-        self.verdict = None;
+        self.dry_run = None;
         self.settle();
         self
     }

@@ -25,7 +25,7 @@ fn a_job_made_again_under_its_name_waits_for_the_pods_of_the_old_one() {
     world.pods.get_mut("bert-1-0").unwrap().status.phase = "Running".into();
     world.plan_run(&["n2"], 1);
     // Then it waits without holding any GPU.
-    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "WaitingForRoom"));
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "WaitingForRelease"));
     assert_eq!(world.condition("Scheduled").message, "bert-1-0 of a deleted job of this name has not ended");
     assert_eq!(world.claim, Some(Claim::Nothing));
     // After its end the name stays taken until the garbage collector removes the pod.
@@ -49,10 +49,10 @@ fn a_job_made_again_holds_no_gpus_while_the_old_ones_pod_is_on_a_silent_node() {
     world.admit(pod("bert-1-0", "older", owner("older")));
     world.pods.get_mut("bert-1-0").unwrap().status.phase = "Running".into();
     world.silence("n1").plan_run(&["n2"], 1).wait(100_000);
-    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "NodeSilent"));
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "NodeNotReady"));
     assert_eq!(
         world.condition("Scheduled").message,
-        "bert-1-0 of a deleted job of this name is on node n1, which is silent"
+        "bert-1-0 of a deleted job of this name is on node n1, which is not ready"
     );
     assert_eq!(world.claim, Some(Claim::Nothing));
     // Proof of death, and the object is gone: planned, and pods created.
@@ -141,7 +141,7 @@ fn a_stray_pod_of_ours_is_ended_before_the_next_attempt() {
     });
     world.pods.get_mut("bert-7-0").unwrap().status.phase = "Running".into();
     world.plan_run(&["n2"], 1);
-    assert_eq!((world.reason().as_str(), world.deleted[0].0.as_str()), ("WaitingForRoom", "bert-7-0"));
+    assert_eq!((world.reason().as_str(), world.deleted[0].0.as_str()), ("WaitingForRelease", "bert-7-0"));
     world.now += 5;
     world.leave(143);
     assert_eq!(world.members(), ["bert-1-0"]);

@@ -20,9 +20,9 @@ fn a_silent_node_is_waited_for_until_its_death_is_proven() {
     assert_eq!(world.writes, writes);
     // When 15 minutes have passed, then the status says so once, and no action follows.
     world.wait(1);
-    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Running, "NodeSilent"));
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Running, "NodeNotReady"));
     let condition = world.condition("Running");
-    assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("Unknown", "NodeSilent"));
+    assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("Unknown", "NodeNotReady"));
     world.wait(10_000);
     assert_eq!((world.phase(), world.writes, world.deleted.len()), (Phase::Running, writes + 1, 0));
     // When the Node is deleted, then the attempt has ended.
@@ -68,6 +68,25 @@ fn a_node_that_comes_back_with_its_pod_loses_nothing() {
 }
 
 #[test]
+fn a_reason_that_an_earlier_release_wrote_is_cleared_when_the_node_is_back() {
+    let mut world = World::running(json!({}), &["n1"], 1);
+    world.now = 100;
+    world.silence("n1");
+    world.wait(1000);
+    // Given the status as it was before the reason got its present name.
+    let status = world.job.status.as_mut().unwrap();
+    assert_eq!(status.reason.replace("NodeSilent".into()).as_deref(), Some("NodeNotReady"));
+    let writes = world.writes;
+    world.wait(1);
+    assert_eq!((world.reason().as_str(), world.writes), ("NodeNotReady", writes + 1));
+    world.job.status.as_mut().unwrap().reason = Some("NodeSilent".into());
+    let fact = world.nodes.get_mut("n1").unwrap();
+    (fact.ready, fact.ready_changed) = (true, Some(at(1100)));
+    world.settle();
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Running, ""));
+}
+
+#[test]
 fn a_failure_during_which_the_node_was_not_ready_is_the_clusters() {
     let mut world = World::running(json!({}), &["n1"], 1);
     world.now = 100;
@@ -94,7 +113,7 @@ fn with_restart_a_job_goes_on_elsewhere_while_the_silent_node_keeps_its_gpus() {
     world.wait(900);
     assert_eq!(
         (world.phase(), world.last()),
-        (Phase::Pending, (Outcome::ClusterFailure, "NodeSilent".into()))
+        (Phase::Pending, (Outcome::ClusterFailure, "NodeNotReady".into()))
     );
     // The old pod is deleted for when the node returns; until then it counts.
     assert!(world.pods["bert-1-0"].metadata.deletion_timestamp.is_some());
@@ -110,7 +129,7 @@ fn with_restart_an_exclusive_checkpoint_still_waits_for_proof() {
     world.now = 100;
     world.silence("n1");
     world.wait(5000);
-    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Running, "NodeSilent"));
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Running, "NodeNotReady"));
 }
 
 #[test]
@@ -119,7 +138,7 @@ fn a_stop_on_a_silent_node_does_not_end_by_itself() {
     world.now = 100;
     world.silence("n1");
     world.edit(json!({"suspend": true})).wait(5000);
-    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Stopping, "NodeSilent"));
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Stopping, "NodeNotReady"));
     assert!(matches!(world.claim, Some(crate::lifecycle::Claim::Stopping { gone_by: None, .. })));
     world.nodes.remove("n1");
     world.settle();
@@ -151,7 +170,7 @@ fn a_start_that_waits_for_a_pod_on_a_silent_node_goes_on_when_that_pod_is_given_
         "spec": {"nodeName": "n4", "containers": [{"name": "train"}]}}));
     world.pods.get_mut("bert-9-0").unwrap().status.phase = "Running".into();
     world.wait(30).plan_run(&["n2"], 1);
-    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Starting, "WaitingForRoom"));
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Starting, "WaitingForRelease"));
     // Then it is requeued for the instant of giving up and creates its pods.
     assert_eq!(world.next, Some(at(220)));
     world.now = 220;

@@ -23,7 +23,7 @@ enum Happening {
     Vanish(usize),
     Evict(usize),
     DeleteByOthers(usize),
-    Silence(usize),
+    ReadinessCheck(usize),
     Back(usize),
     Reboot(usize),
     DeleteNode(usize),
@@ -56,7 +56,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => (0usize..3).prop_map(Vanish),
         1 => (0usize..3).prop_map(Evict),
         1 => (0usize..3).prop_map(DeleteByOthers),
-        1 => (0usize..4).prop_map(Silence),
+        1 => (0usize..4).prop_map(ReadinessCheck),
         1 => (0usize..4).prop_map(Back),
         1 => (0usize..4).prop_map(Reboot),
         1 => (0usize..4).prop_map(DeleteNode),
@@ -138,7 +138,7 @@ fn happen(world: &mut World, happening: &Happening) {
                 world.pods.get_mut(&pod).unwrap().metadata.deletion_timestamp.get_or_insert(due);
             }
         }
-        Silence(n) => {
+        ReadinessCheck(n) => {
             if world.nodes.contains_key(NODES[*n]) {
                 world.silence(NODES[*n]);
             }
@@ -231,7 +231,7 @@ proptest! {
             if let Some(next) = world.next.filter(|n| *n > at(world.now)) {
                 let wait = (next.as_second() - at(world.now).as_second() - 1).max(0);
                 world.now += wait / 2;
-                let step = world.look();
+                let step = world.preview();
                 // Requests without a verdict are retried.
                 let tries = |a: &Action| matches!(a, Action::CreatePods { .. } | Action::CreateService(_));
                 let new = step.actions.iter().filter(|a| world.unmade.is_none() || !tries(a)).count();

@@ -9,7 +9,7 @@ fn the_template_is_tried_once_with_the_largest_worker() {
     let mut world = World::new(json!({"gpus": {"max": 16}}));
     world.settings.largest_node_gpus = Some(8);
     world.wait(10).wait(1000);
-    assert_eq!((world.dry_runs, world.verdict.as_ref().unwrap().gpus), (1, 8));
+    assert_eq!((world.dry_runs, world.dry_run.as_ref().unwrap().gpus), (1, 8));
     // Acceptance goes out with the next write.
     world.plan_wait(Reason::WaitingForCapacity, "");
     assert_eq!(world.condition("TemplateAccepted").message, "the API server admits a worker with 8 GPUs");
@@ -45,7 +45,7 @@ fn a_refused_template_waits_with_the_servers_words_and_is_tried_ever_more_seldom
     let mut world = World::new(json!({}));
     let words =
         "pods \"bert-1-0\" is forbidden: violates PodSecurity \"restricted:latest\": hostPath volumes";
-    world.dry_run = Some((Reason::TemplateRejected, words.into()));
+    world.server_refuses = Some((Reason::TemplateRejected, words.into()));
     world.settle();
     assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "TemplateRejected"));
     assert_eq!(world.condition("TemplateAccepted").status, "False");
@@ -66,7 +66,7 @@ fn a_refused_template_waits_with_the_servers_words_and_is_tried_ever_more_seldom
     assert_eq!(pauses[10..], [300, 300]);
     assert_eq!(world.events.iter().filter(|e| e.reason == Reason::TemplateRejected).count(), 1);
     // When the missing object exists, then it continues.
-    world.dry_run = None;
+    world.server_refuses = None;
     let due = world.next.unwrap().as_second() - at(world.now).as_second();
     world.wait(due);
     assert_eq!(
@@ -78,10 +78,10 @@ fn a_refused_template_waits_with_the_servers_words_and_is_tried_ever_more_seldom
 #[test]
 fn a_refused_template_stays_refused_over_a_restart_until_it_has_been_tried() {
     let mut world = World::new(json!({}));
-    world.dry_run = Some((Reason::TemplateRejected, "no".into()));
+    world.server_refuses = Some((Reason::TemplateRejected, "no".into()));
     world.settle();
-    world.verdict = None;
-    let step = world.look();
+    world.dry_run = None;
+    let step = world.preview();
     assert_eq!(step.claim, Claim::Nothing);
     assert!(matches!(step.actions[..], [Action::DryRun { .. }]));
 }
@@ -90,7 +90,7 @@ fn a_refused_template_stays_refused_over_a_restart_until_it_has_been_tried() {
 fn a_worker_beyond_the_quota_is_said_and_still_planned() {
     let mut world = World::new(json!({"gpus": {"max": 8}}));
     let words = "exceeded quota: gpus, requested: requests.nvidia.com/gpu=8, used: 0, limited: 4";
-    world.dry_run = Some((Reason::QuotaExceeded, words.into()));
+    world.server_refuses = Some((Reason::QuotaExceeded, words.into()));
     world.settle();
     assert_eq!(
         (world.reason().as_str(), world.condition("Scheduled").message.as_str()),
@@ -120,7 +120,7 @@ fn a_refused_pod_withdraws_the_allocation_without_using_a_retry() {
         let status = world.status();
         assert_eq!((status.user_failures, status.cluster_failures), (0, 0));
         assert!(status.history.iter().all(|r| r.outcome == Outcome::Withdrawn) && status.history.len() <= 6);
-        assert!(status.avoid.is_empty());
+        assert!(status.excluded_nodes.is_empty());
         world.create = None;
         world.plan_run(&["n1"], 1).bind_all().run_all();
         assert_eq!(world.phase(), Phase::Running);
@@ -162,7 +162,7 @@ fn pods_that_were_made_are_not_asked_for_again() {
     world.plan_run(&["n1"], 1);
     // A cache that does not show them yet.
     world.pods.clear();
-    let step = world.look();
+    let step = world.preview();
     assert!(step.actions.is_empty(), "{:?}", step.actions);
 }
 
@@ -181,7 +181,7 @@ fn gpus_that_a_foreign_pod_took_first_are_given_up_at_once() {
     let mut world = World::new(json!({}));
     world.nodes.get_mut("n1").unwrap().free_gpus = 0;
     world.plan_run(&["n1"], 1);
-    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Starting, "WaitingForRoom"));
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Starting, "WaitingForRelease"));
     world.nodes.get_mut("n1").unwrap().open_gpus = 0;
     world.settle();
     assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "WaitingForCapacity"));

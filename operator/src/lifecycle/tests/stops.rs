@@ -128,7 +128,7 @@ fn a_commitment_is_taken_back_before_any_pod_exists() {
     let mut world = World::new(json!({}));
     world.nodes.get_mut("n1").unwrap().free_gpus = 0;
     world.plan_run(&["n1"], 1);
-    assert_eq!(world.reason(), "WaitingForRoom");
+    assert_eq!(world.reason(), "WaitingForRelease");
     world.plan_wait(Reason::PowerBudget, "the budget fell");
     assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "PowerBudget"));
     assert_eq!((world.last().0, world.status().restarts), (Outcome::Stopped, 0));
@@ -181,7 +181,11 @@ fn forced_deletion_keeps_the_gpus_until_the_agent_sees_them_unheld_or_the_grace_
 
     // With an agent: in use as long as the agent sees it hold a GPU, and no longer.
     let mut world = World::running(with_checkpoint(), &["n1"], 1);
-    let agent = AgentFact { holders: ["team/bert-1-0".to_owned()].into(), looked: 1, ..AgentFact::default() };
+    let agent = AgentFact {
+        holders: ["team/bert-1-0".to_owned()].into(),
+        holders_observed: 1,
+        ..AgentFact::default()
+    };
     world.nodes.get_mut("n1").unwrap().agent = Some(agent);
     world.remove("bert-1-0");
     world.wait(10);

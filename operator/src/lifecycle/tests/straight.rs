@@ -45,7 +45,7 @@ fn the_intent_comes_before_the_pod() {
     world.settle();
     world.decision = Some(DecisionFor {
         basis: 0,
-        verdict: Planned::Run {
+        planned: Planned::Run {
             gpu_type: "A100".into(),
             nodes: vec!["n1".into()],
             gpus_per_worker: 1,
@@ -53,7 +53,7 @@ fn the_intent_comes_before_the_pod() {
             watts: 0,
         },
     });
-    let step = world.look();
+    let step = world.preview();
     let Some(Action::CreatePods { generation, pods }) = step.actions.last() else { panic!("{step:#?}") };
     let allocation = step.status.allocation.unwrap();
     assert_eq!((*generation, pods.len()), (allocation.generation, 1));
@@ -84,7 +84,7 @@ fn gpus_are_awake_and_free_before_the_pod_is_made() {
     world.now = 10;
     world.plan_run(&["n1"], 2);
     // While GPUs are in use none is woken: it would rest again meanwhile.
-    assert_eq!((world.reason().as_str(), agent(&world).wake), ("WaitingForRoom", 7));
+    assert_eq!((world.reason().as_str(), agent(&world).wake), ("WaitingForRelease", 7));
     // Free: asked once.
     world.nodes.get_mut("n1").unwrap().free_gpus = 8;
     world.wait(20);

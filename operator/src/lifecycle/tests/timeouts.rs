@@ -28,7 +28,7 @@ fn a_gang_not_wholly_bound_in_time_goes_back_and_the_node_is_left_out_ever_longe
         assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "PlacementTimeout"));
         let words = world.condition("Scheduled").message;
         assert_eq!(words, "1 of 2 workers not bound within 2m: 0/4 nodes are available: insufficient memory");
-        let avoid = world.status().avoid;
+        let avoid = world.status().excluded_nodes;
         assert_eq!((avoid.len(), avoid[0].node.as_str()), (1, "n2"));
         assert_eq!(avoid[0].until.0, at(world.now + seconds));
         // Meanwhile a plan that uses the node is not carried out.
@@ -41,7 +41,7 @@ fn a_gang_not_wholly_bound_in_time_goes_back_and_the_node_is_left_out_ever_longe
     assert!(status.history.iter().all(|r| r.outcome == Outcome::Withdrawn));
     // A run there clears the exclusion.
     world.plan_run(&["n1", "n2"], 1).bind_all().run_all();
-    assert!(world.status().avoid.is_empty());
+    assert!(world.status().excluded_nodes.is_empty());
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn the_time_to_bind_counts_from_the_moment_there_is_room() {
     let mut world = World::new(json!({}));
     world.nodes.get_mut("n1").unwrap().free_gpus = 0;
     world.plan_run(&["n1"], 1).wait(1000);
-    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Starting, "WaitingForRoom"));
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Starting, "WaitingForRelease"));
     world.nodes.get_mut("n1").unwrap().free_gpus = 1;
     world.wait(1).wait(119);
     assert_eq!((world.phase(), world.members().len()), (Phase::Starting, 1));
@@ -70,7 +70,7 @@ fn the_time_to_bind_is_counted_by_the_operators_own_clock() {
         world.wait(1);
         assert_eq!(world.phase(), Phase::Pending);
     }
-    // A process that takes over counts from its own first sight.
+    // A process that takes over counts from when it first sees them.
     let mut world = World::new(json!({}));
     world.plan_run(&["n1"], 1).wait(100).restart_operator().wait(119);
     assert_eq!(world.phase(), Phase::Starting);
@@ -97,7 +97,7 @@ fn a_gang_whose_pods_cannot_be_made_goes_back_as_a_whole_and_its_namespace_waits
         assert_eq!((world.phase(), world.pods.len()), (Phase::Pending, 0));
         assert_eq!(world.last(), (Outcome::Withdrawn, "PlacementTimeout".into()));
         let status = world.status();
-        assert_eq!((status.user_failures, status.cluster_failures, status.avoid.len()), (0, 0, 0));
+        assert_eq!((status.user_failures, status.cluster_failures, status.excluded_nodes.len()), (0, 0, 0));
         let message = world.condition("Scheduled").message;
         assert_eq!(message, format!("{} of 2 pods could not be made within 2m: {words}", 2 - made));
         // It is not planned before its namespace's backoff ends.
@@ -126,7 +126,7 @@ fn a_creation_that_succeeds_in_time_goes_on() {
 #[test]
 fn a_namespace_whose_pods_are_not_made_says_so_in_jobs_that_no_plan_has_seen() {
     let mut world = World::new(json!({}));
-    let held = Backoff { until: at(60), words: "webhook down".into(), untried: true };
+    let held = Backoff { until: at(60), message: "webhook down".into(), untried: true };
     world.backoff = Some(held);
     world.wait(10);
     assert_eq!((world.phase(), world.dry_runs), (Phase::Pending, 0));
@@ -136,7 +136,7 @@ fn a_namespace_whose_pods_are_not_made_says_so_in_jobs_that_no_plan_has_seen() {
     );
     // Afterwards its worker is dry-run; before a verdict nothing is planned.
     world.now = 60;
-    let step = world.look();
+    let step = world.preview();
     assert!(matches!(step.actions[..], [Action::DryRun { .. }]));
     assert_eq!(step.claim, Claim::Nothing);
     world.wait(0);
@@ -161,7 +161,7 @@ fn not_starting_is_the_users_failure_by_image_and_configuration_else_the_cluster
         world.leave(137);
         assert_eq!(world.last(), (outcome, "StartTimeout".into()), "{waiting}");
         assert_eq!(world.status().user_failures, i32::from(outcome == Outcome::UserFailure));
-        assert_eq!(world.status().avoid.is_empty(), outcome == Outcome::UserFailure);
+        assert_eq!(world.status().excluded_nodes.is_empty(), outcome == Outcome::UserFailure);
         assert!(world.condition("Scheduled").message.contains(waiting));
     }
 }

@@ -26,16 +26,16 @@ pub struct World {
     pub nodes: BTreeMap<String, NodeFact>,
     pub policy: PolicyView,
     pub now: i64,
-    pub sights: Sights,
+    pub first_seen: FirstSeen,
     pub decision: Option<DecisionFor>,
     pub creation: Creation,
     pub backoff: Option<Backoff>,
     pub single_node_claim: Option<&'static str>,
-    pub verdict: Option<Verdict>,
+    pub dry_run: Option<DryRunResult>,
     /// When the namespace's rules changed.
     pub rules_changed: Option<i64>,
     /// The server's answer to a dry run.
-    pub dry_run: Option<(Reason, String)>,
+    pub server_refuses: Option<(Reason, String)>,
     /// The server's answer to the next creation.
     pub create: Option<CreationOutcome>,
     /// Pods from this index on are not created; the server answers with this text, which is no verdict.
@@ -79,14 +79,14 @@ impl World {
             nodes: nodes.into(),
             policy: PolicyView::default(),
             now: 0,
-            sights: Sights::new(),
+            first_seen: FirstSeen::new(),
             decision: None,
             creation: Creation::default(),
             backoff: None,
             single_node_claim: None,
-            verdict: None,
-            rules_changed: None,
             dry_run: None,
+            rules_changed: None,
+            server_refuses: None,
             create: None,
             unmade: None,
             forecast: None,
@@ -119,23 +119,26 @@ impl World {
 
     // ---- the operator ----
 
-    pub fn look(&self) -> Step {
+    pub fn preview(&self) -> Step {
         let pods: Vec<&SlimPod> = self.pods.values().collect();
-        let gone: Vec<DeletedPodView<'_>> =
-            self.gone.iter().map(|(last, at)| DeletedPodView { last, at: *at, look: 0 }).collect();
+        let gone: Vec<DeletedPodView<'_>> = self
+            .gone
+            .iter()
+            .map(|(last, at)| DeletedPodView { last, at: *at, holders_requested: 0 })
+            .collect();
         step(&Observed {
             job: &self.job,
             pods: &pods,
-            gone: &gone,
+            deleted: &gone,
             nodes: &self.nodes,
             policy: &self.policy,
             now: at(self.now),
-            sights: &self.sights,
+            first_seen: &self.first_seen,
             decision: self.decision.as_ref(),
             creation: &self.creation,
             backoff: self.backoff.as_ref(),
             single_node_claim: self.single_node_claim,
-            verdict: self.verdict.as_ref(),
+            dry_run: self.dry_run.as_ref(),
             failing: false,
             rules_changed: self.rules_changed.map(at),
             forecast: self.forecast.as_ref(),
@@ -154,14 +157,14 @@ impl World {
                 return;
             }
         }
-        panic!("never settles: {:#?}", self.look());
+        panic!("never settles: {:#?}", self.preview());
     }
 
     /// Carries out one step. False if there was nothing to do.
     pub fn act(&mut self) -> bool {
-        let mut step = self.look();
-        let first = |sight| (self.sights.get(&sight).copied().unwrap_or(at(self.now)), sight);
-        self.sights = step.sights.iter().cloned().map(first).map(|(seen, sight)| (sight, seen)).collect();
+        let mut step = self.preview();
+        let first = |fact| (self.first_seen.get(&fact).copied().unwrap_or(at(self.now)), fact);
+        self.first_seen = step.facts.iter().cloned().map(first).map(|(seen, fact)| (fact, seen)).collect();
         self.next = step.next;
         self.claim = Some(step.claim.clone());
         let mut busy = false;
@@ -208,7 +211,7 @@ impl World {
                     for pod in made {
                         self.admit(serde_json::to_value(pod).unwrap());
                     }
-                    self.creation.of(generation).trouble = Some(words.into());
+                    self.creation.of(generation).error_message = Some(words.into());
                     return any;
                 }
                 let outcome = self.create.clone().unwrap_or(CreationOutcome::Made);
@@ -250,13 +253,13 @@ impl World {
             }
             Action::DryRun { gpus, .. } => {
                 self.dry_runs += 1;
-                let (at, refusal) = (at(self.now), self.dry_run.clone());
-                self.verdict = Some(Verdict { gpus, at, refusal, admitted: None });
+                let (at, refusal) = (at(self.now), self.server_refuses.clone());
+                self.dry_run = Some(DryRunResult { gpus, at, refusal, admitted: None });
                 true
             }
-            Action::BackOff { words } => {
+            Action::BackOff { message } => {
                 let until = at(self.now + 60);
-                self.backoff = Some(Backoff { until, words, untried: false });
+                self.backoff = Some(Backoff { until, message, untried: false });
                 true
             }
             Action::DeleteJob { uid } => {
@@ -309,7 +312,9 @@ impl World {
             matches!(status.phase, Phase::Starting | Phase::Running | Phase::Stopping)
         );
         assert_eq!(status.stop.is_some(), status.phase == Phase::Stopping);
-        assert!(status.history.len() <= 16 && status.avoid.len() <= 32 && status.conditions.len() <= 8);
+        assert!(
+            status.history.len() <= 16 && status.excluded_nodes.len() <= 32 && status.conditions.len() <= 8
+        );
         assert!(status.reason.iter().all(|r| Reason::parse(r).is_some()));
         assert!(status.conditions.iter().all(|c| Reason::parse(&c.reason).is_some()));
     }

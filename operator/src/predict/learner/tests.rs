@@ -59,7 +59,7 @@ fn learner(fitting: impl Fn(FitRequest) -> Model + Send + Sync + 'static) -> (Le
 /// What the listener received.
 type Outcomes = Arc<Mutex<Vec<&'static str>>>;
 
-fn wish(families: usize) -> FitRequest {
+fn pending(families: usize) -> FitRequest {
     let mut index = ClusterIndex::new();
     for n in 0..families {
         profile(&mut index, &format!("lab/f{n}"), &json!([row("A100", 1, 60_000, false)]));
@@ -90,16 +90,16 @@ fn a_hanging_fit_is_reported_once_and_the_previous_model_stays() {
         }
         wanted.fit()
     });
-    let first = learner.latest(wish(1));
-    assert!(first.is(&wish(1)) && first.fit.rows == 1);
+    let first = learner.latest(pending(1));
+    assert!(first.is(&pending(1)) && first.fit.rows == 1);
     // When others are requested, then no caller waits: the first one is used.
-    assert!(Arc::ptr_eq(&learner.latest(wish(2)), &first));
-    until("in hand", || learner.desk.state.lock().fitting.is_some());
-    assert!(Arc::ptr_eq(&learner.latest(wish(3)), &first));
+    assert!(Arc::ptr_eq(&learner.latest(pending(2)), &first));
+    until("in hand", || learner.shared.state.lock().fitting.is_some());
+    assert!(Arc::ptr_eq(&learner.latest(pending(3)), &first));
     // It is logged once.
-    learner.look_for(Duration::from_secs(3_600));
-    learner.look_for(Duration::ZERO);
-    learner.look_for(Duration::ZERO);
+    learner.log_fit_slower_than(Duration::from_secs(3_600));
+    learner.log_fit_slower_than(Duration::ZERO);
+    learner.log_fit_slower_than(Duration::ZERO);
     assert_eq!(*outcomes.lock(), ["done", "slow"]);
 }
 
@@ -110,10 +110,10 @@ fn before_the_first_model_a_plan_has_one_that_knows_no_family() {
             thread::park();
         }
     });
-    let bare = learner.latest_within(wish(2), Duration::from_millis(20));
-    assert_eq!((bare.fit.families, bare.is(&wish(2))), (0, false));
+    let bare = learner.latest_within(pending(2), Duration::from_millis(20));
+    assert_eq!((bare.fit.families, bare.is(&pending(2))), (0, false));
     // The next plan does not wait again: it would for a day.
-    assert_eq!(learner.latest_within(wish(2), DAY).fit.families, 0);
+    assert_eq!(learner.latest_within(pending(2), DAY).fit.families, 0);
 }
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -122,7 +122,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 fn a_first_fit_that_fails_keeps_nobody_waiting() {
     let (learner, _outcomes) = learner(|_| panic!("it fails"));
     for _ in 0..2 {
-        assert_eq!(learner.latest_within(wish(2), DAY).fit.families, 0);
+        assert_eq!(learner.latest_within(pending(2), DAY).fit.families, 0);
     }
 }
 
@@ -134,12 +134,12 @@ fn the_latest_wish_counts_and_a_panic_does_not_end_learning() {
         assert!(counted.fetch_add(1, Ordering::SeqCst) > 0, "the first fit fails");
         wanted.fit()
     });
-    let bare = learner.latest_within(wish(1), Duration::from_millis(200));
+    let bare = learner.latest_within(pending(1), Duration::from_millis(200));
     assert_eq!(bare.fit.families, 0);
     for families in [2, 3, 4] {
-        learner.latest_within(wish(families), Duration::ZERO);
+        learner.latest_within(pending(families), Duration::ZERO);
     }
-    until("the latest", || learner.desk.state.lock().model.as_ref().is_some_and(|m| m.is(&wish(4))));
+    until("the latest", || learner.shared.state.lock().model.as_ref().is_some_and(|m| m.is(&pending(4))));
     assert!(calls.load(Ordering::SeqCst) <= 3, "what nobody wants any more is not made");
 }
 
@@ -320,8 +320,8 @@ fn how_long_a_fit_takes() {
         }
         let began = Instant::now();
         let wanted = FitRequest::of(&index, boards(), LearningScope::Namespace);
-        let asked = began.elapsed();
+        let requested = began.elapsed();
         let fit = wanted.fit().fit;
-        println!("{rows} rows: asked for in {asked:?}, {} read, fitted in {:?}", fit.rows, fit.took);
+        println!("{rows} rows: asked for in {requested:?}, {} read, fitted in {:?}", fit.rows, fit.took);
     }
 }

@@ -47,7 +47,7 @@ fn judged(
     claim: Claim,
     seconds: i64,
     running: usize,
-) -> Verdict {
+) -> ReportAction {
     let history = ReportHistory::new(2, Some(claim), held.progress.as_ref(), at(seconds));
     let report = Report { attempt: 2, claim, at: at(seconds) };
     judge(held, &spec(timeout), &report, &history, at(seconds), running)
@@ -57,14 +57,14 @@ fn judged(
 fn only_forward_by_a_percent_and_ten_seconds() {
     let held = status(progress(2, 40_000, 100));
     let judge = |milli, seconds, running| judged(&held, None, claim(milli), seconds, running);
-    assert_eq!(judge(39_000, 200, 1), Verdict::Nothing);
-    assert_eq!(judge(40_500, 200, 1), Verdict::Nothing);
-    assert_eq!(judge(42_000, 105, 1), Verdict::Later(Duration::from_secs(5)));
+    assert_eq!(judge(39_000, 200, 1), ReportAction::Nothing);
+    assert_eq!(judge(40_500, 200, 1), ReportAction::Nothing);
+    assert_eq!(judge(42_000, 105, 1), ReportAction::Later(Duration::from_secs(5)));
     assert!(
-        matches!(judge(42_000, 110, 1), Verdict::Write(p) if p.milli_percent == 42_000 && p.text == "42%")
+        matches!(judge(42_000, 110, 1), ReportAction::Write(p) if p.milli_percent == 42_000 && p.text == "42%")
     );
-    assert!(matches!(judge(42_000, 130, 500), Verdict::Later(..)));
-    assert!(matches!(judge(42_000, 160, 500), Verdict::Write(_)));
+    assert!(matches!(judge(42_000, 130, 500), ReportAction::Later(..)));
+    assert!(matches!(judge(42_000, 160, 500), ReportAction::Write(_)));
 }
 
 #[test]
@@ -72,20 +72,20 @@ fn a_slow_run_is_written_before_its_progress_timeout_by_whichever_replica_hears_
     let held = status(progress(2, 40_000, 100));
     let judge = |timeout, milli, seconds| judged(&held, Some(timeout), claim(milli), seconds, 500);
     // A third of 90 s, even if one per cent takes longer.
-    assert_eq!(judge("90s", 40_001, 120), Verdict::Later(Duration::from_secs(10)));
-    assert!(matches!(judge("90s", 40_001, 130), Verdict::Write(p) if p.milli_percent == 40_001));
-    assert!(matches!(judge("90s", 42_000, 130), Verdict::Write(_)));
+    assert_eq!(judge("90s", 40_001, 120), ReportAction::Later(Duration::from_secs(10)));
+    assert!(matches!(judge("90s", 40_001, 130), ReportAction::Write(p) if p.milli_percent == 40_001));
+    assert!(matches!(judge("90s", 42_000, 130), ReportAction::Write(_)));
     // A minute at most.
-    assert_eq!(judge("1h", 40_001, 159), Verdict::Later(Duration::from_secs(1)));
-    assert!(matches!(judge("1h", 40_001, 160), Verdict::Write(_)));
+    assert_eq!(judge("1h", 40_001, 159), ReportAction::Later(Duration::from_secs(1)));
+    assert!(matches!(judge("1h", 40_001, 160), ReportAction::Write(_)));
     // Never without a pause, whatever the time-out.
-    assert!(matches!(judge("0s", 40_001, 100), Verdict::Later(wait) if wait >= Duration::from_secs(1)));
+    assert!(matches!(judge("0s", 40_001, 100), ReportAction::Later(wait) if wait >= Duration::from_secs(1)));
 }
 
 #[test]
 fn what_did_not_move_is_never_due() {
     let held = status(progress(2, 40_500, 100));
-    assert_eq!(judged(&held, Some("90s"), claim(40_500), 10_000, 1), Verdict::Nothing);
+    assert_eq!(judged(&held, Some("90s"), claim(40_500), 10_000, 1), ReportAction::Nothing);
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn a_report_counts_from_when_it_came_and_writes_from_when_they_were_made() {
     let held = status(progress(2, 40_000, 100));
     let report = Report { attempt: 2, claim: claim(50_000), at: at(105) };
     let mut history = ReportHistory::new(2, Some(report.claim), held.progress.as_ref(), at(105));
-    let Verdict::Write(written) = judge(&held, &spec(None), &report, &history, at(110), 1) else {
+    let ReportAction::Write(written) = judge(&held, &spec(None), &report, &history, at(110), 1) else {
         panic!("not written")
     };
     // Half of ten epochs in 105 s.
@@ -103,17 +103,17 @@ fn a_report_counts_from_when_it_came_and_writes_from_when_they_were_made() {
     let next = Report { attempt: 2, claim: claim(55_000), at: at(116) };
     assert_eq!(
         judge(&held, &spec(None), &next, &history, at(116), 1),
-        Verdict::Later(Duration::from_secs(4))
+        ReportAction::Later(Duration::from_secs(4))
     );
 }
 
 #[test]
 fn a_new_attempt_may_start_lower_and_its_pace_is_its_own() {
     let held = status(progress(1, 40_000, 0));
-    let Verdict::Write(first) = judged(&held, None, claim(30_000), 20, 1) else { panic!("not written") };
+    let ReportAction::Write(first) = judged(&held, None, claim(30_000), 20, 1) else { panic!("not written") };
     assert_eq!((first.attempt, first.milli_percent, first.attempt_start), (2, 30_000, 30_000));
     let held = status(serde_json::to_value(&first).expect("json"));
-    let Verdict::Write(next) = judged(&held, None, claim(50_000), 60, 1) else { panic!("not written") };
+    let ReportAction::Write(next) = judged(&held, None, claim(50_000), 60, 1) else { panic!("not written") };
     // Two of ten epochs in 60 s.
     assert_eq!(next.millis_per_epoch, 30_000);
 }
@@ -123,16 +123,18 @@ fn an_attempt_that_is_over_moves_nothing() {
     // Given a third attempt with reports, on a replica that still defers a claim of the second.
     let mut held = status(progress(3, 10_000, 100));
     held.allocation.as_mut().expect("held").attempt = 3;
-    assert_eq!(judged(&held, None, claim(70_000), 200, 1), Verdict::Nothing);
+    assert_eq!(judged(&held, None, claim(70_000), 200, 1), ReportAction::Nothing);
     // And without any allocation.
     held.allocation = None;
-    assert_eq!(judged(&held, None, claim(70_000), 200, 1), Verdict::Nothing);
+    assert_eq!(judged(&held, None, claim(70_000), 200, 1), ReportAction::Nothing);
 }
 
 #[test]
 fn the_hundred_of_an_early_stop_is_remembered_but_not_believed() {
     let held = status(progress(2, 40_000, 100));
-    let Verdict::Write(ended) = judged(&held, None, PLAIN_HUNDRED, 101, 1) else { panic!("not written") };
+    let ReportAction::Write(ended) = judged(&held, None, PLAIN_HUNDRED, 101, 1) else {
+        panic!("not written")
+    };
     assert_eq!((ended.milli_percent, ended.ended), (40_000, true));
 }
 
@@ -144,13 +146,13 @@ fn the_hundred_at_the_end_of_a_whole_run_is_its_last_count() {
     history.record(claim(33_000), at(5));
     history.record(claim(66_000), at(10));
     let report = Report { attempt: 2, claim: PLAIN_HUNDRED, at: at(14) };
-    let Verdict::Write(end) = judge(&held, &spec(None), &report, &history, at(14), 1) else {
+    let ReportAction::Write(end) = judge(&held, &spec(None), &report, &history, at(14), 1) else {
         panic!("not written")
     };
     assert_eq!((end.milli_percent, end.ended), (100_000, true));
     // When it comes too soon for that, the last report stands.
     let report = Report { at: at(11), ..report };
-    let Verdict::Write(end) = judge(&held, &spec(None), &report, &history, at(11), 1) else {
+    let ReportAction::Write(end) = judge(&held, &spec(None), &report, &history, at(11), 1) else {
         panic!("not written")
     };
     assert_eq!((end.milli_percent, end.ended), (66_000, true));
@@ -160,15 +162,15 @@ fn the_hundred_at_the_end_of_a_whole_run_is_its_last_count() {
 fn a_count_below_the_end_stands_beside_a_hundred() {
     let held = status(progress(2, 30_000, 100));
     let early = Claim { forced_end: true, ..claim(40_000) };
-    let Verdict::Write(end) = judged(&held, None, early, 101, 1) else { panic!("not written") };
+    let ReportAction::Write(end) = judged(&held, None, early, 101, 1) else { panic!("not written") };
     assert_eq!((end.milli_percent, end.ended, end.stepwise), (40_000, true, true));
 }
 
 #[test]
 fn the_last_percent_is_written_whenever_it_comes() {
     let held = status(progress(2, 98_500, 100));
-    let verdict = judged(&held, None, claim(100_000), 101, 1);
-    assert!(matches!(verdict, Verdict::Write(p) if p.milli_percent == 100_000));
+    let judged_after = judged(&held, None, claim(100_000), 101, 1);
+    assert!(matches!(judged_after, ReportAction::Write(p) if p.milli_percent == 100_000));
 }
 
 /// The history of a replica that received these percentages at these seconds from a run of ten epochs.
@@ -186,13 +188,13 @@ fn a_pace_is_timed_between_reports_and_not_from_the_start() {
     let history = history_of(&[(1, 61), (5, 65), (11, 71), (21, 81)]);
     let report = Report { attempt: 2, claim: claim(21_000), at: at(81) };
     let judged = |held: &TrainingJobStatus| judge(held, &spec(None), &report, &history, at(81), 1);
-    let Verdict::Write(written) = judged(&status(json!(null))) else { panic!("not written") };
+    let ReportAction::Write(written) = judged(&status(json!(null))) else { panic!("not written") };
     assert_eq!((written.millis_per_epoch, written.timed_milli_epochs), (10_000, 2_000));
     // If another replica timed much more, its pace stands.
     let mut held = progress(2, 1_000, 61);
     held["millisPerEpoch"] = 11_000.into();
     held["timedMilliEpochs"] = 9_000.into();
-    let Verdict::Write(written) = judged(&status(held)) else { panic!("not written") };
+    let ReportAction::Write(written) = judged(&status(held)) else { panic!("not written") };
     assert_eq!((written.millis_per_epoch, written.timed_milli_epochs), (11_000, 9_000));
 }
 
@@ -204,19 +206,21 @@ fn a_pace_outside_of_its_interval_is_written_at_once_and_once() {
         serde_json::from_value(json!({"risk": "Low", "source": "UserGiven", "epochMillis": 5_000,
         "epochMillisLow": 4_500, "epochMillisHigh": 5_500}))
         .ok();
-    let verdict = |held: &TrainingJobStatus, claims: &[(i32, i64)], running| {
+    let judged_after = |held: &TrainingJobStatus, claims: &[(i32, i64)], running| {
         let (percent, second) = *claims.last().expect("a claim");
         let report = Report { attempt: 2, claim: claim(percent * 1_000), at: at(second) };
         judge(held, &spec(None), &report, &history_of(claims), at(second), running)
     };
     // Half an epoch is too little.
-    assert!(matches!(verdict(&held, &[(1, 61), (6, 66)], 500), Verdict::Later(_)));
-    let Verdict::Write(news) = verdict(&held, &[(1, 61), (11, 71)], 500) else { panic!("not written") };
+    assert!(matches!(judged_after(&held, &[(1, 61), (6, 66)], 500), ReportAction::Later(_)));
+    let ReportAction::Write(news) = judged_after(&held, &[(1, 61), (11, 71)], 500) else {
+        panic!("not written")
+    };
     assert_eq!(news.millis_per_epoch, 10_000);
     // A repeated deviation is not written at once, nor is a pace as predicted.
     let told = TrainingJobStatus { progress: Some(news), ..held.clone() };
-    assert!(matches!(verdict(&told, &[(1, 61), (11, 71), (12, 72)], 500), Verdict::Later(_)));
-    assert!(matches!(verdict(&held, &[(1, 61), (11, 66)], 500), Verdict::Later(_)));
+    assert!(matches!(judged_after(&told, &[(1, 61), (11, 71), (12, 72)], 500), ReportAction::Later(_)));
+    assert!(matches!(judged_after(&held, &[(1, 61), (11, 66)], 500), ReportAction::Later(_)));
 }
 
 /// Values that a program may post: valid and invalid numbers.
@@ -260,7 +264,7 @@ proptest! {
             let history = history.get_or_insert_with(|| ReportHistory::new(2, claim, None, at(second)));
             let Some(claim) = claim.filter(|claim| history.record(*claim, at(second))) else { continue };
             let report = Report { attempt: 2, claim, at: at(second) };
-            let Verdict::Write(written) = judge(&held, &spec(None), &report, history, at(second), 1) else { continue };
+            let ReportAction::Write(written) = judge(&held, &spec(None), &report, history, at(second), 1) else { continue };
             let before = held.progress.as_ref().map_or(0, |progress| progress.milli_percent);
             prop_assert!((before..=100_000).contains(&written.milli_percent), "{:?}", written);
             prop_assert!(written.millis_per_epoch >= 0 && written.timed_milli_epochs >= 0, "{:?}", written);

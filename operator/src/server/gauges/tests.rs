@@ -86,7 +86,7 @@ fn everything(metrics: &Metrics) {
         limited: Some(8.0),
         allowed: Some(5.0),
     });
-    metrics.looked_at_budget(5.0, true);
+    metrics.set_budget_state(5.0, true);
     let before = job("team", "done", running("A", &["n1"], "Running"));
     let mut after: TrainingJobStatus = serde_json::from_value(json!({
         "phase": "Succeeded", "completionTime": at(7_200), "startTime": at(20), "restarts": 1,
@@ -136,7 +136,7 @@ fn everything(metrics: &Metrics) {
     refused_of.insert("liar".into(), 9);
     let took = std::time::Duration::from_millis(10);
     metrics.fit(FitOutcome::Done(&Fit { took, families: 1, rows: 7, refused, refused_of }));
-    metrics.left_prediction.inc();
+    metrics.deviations.inc();
 }
 
 fn small() -> ClusterIndex {

@@ -111,8 +111,8 @@ fn power_limits_are_offered_where_agents_can_set_them_and_a_held_one_slows_its_j
     let built =
         build(&world.index, world.ledger.as_ref().expect("jobs"), &mut Caches::default(), None, at(100));
     assert_eq!(limits(&built.snapshot, 0), [0.0; 0], "looked at, not planned");
-    let looked_at = built.observed_limits.expect("some");
-    assert_eq!(looked_at[&built.snapshot.jobs[0].id].len(), 3);
+    let mark_delivered = built.observed_limits.expect("some");
+    assert_eq!(mark_delivered[&built.snapshot.jobs[0].id].len(), 3);
     world.policy(json!({"limits": "On"}));
 
     // The node with the narrowest range counts.

@@ -24,7 +24,7 @@ pub(super) struct AgentArgs {
     /// GPUs of the node.
     #[arg(long, default_value_t = 8)]
     gpus: usize,
-    /// Seconds that are looked at, idle and training.
+    /// Seconds that are measured, idle and training.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
 }
@@ -71,32 +71,32 @@ pub(super) async fn run(args: &AgentArgs, out: &mut Output) -> Result<()> {
     let measured = measure(args, &mut cluster).await;
     let measured = measured.map_err(|error| error.context(cluster.logs()));
     cluster.stop().await;
-    let told = measured?;
+    let measured = measured?;
 
     let mut report = Report::new(
         "agent",
         format!("agent --gpus {} --seconds {}", args.gpus, args.seconds),
         &["GPUs", "state", "container", "CPU, % of a core", "resident MiB", "proportional MiB"],
     );
-    for (state, containers) in &told {
+    for (state, containers) in &measured {
         for (container, used) in containers {
             report.rows.push(row(args, state, container, *used));
         }
-        let brain = containers.get("brain").copied().unwrap_or_default();
+        let agent = containers.get("agent").copied().unwrap_or_default();
         // Which of the setters works is chance; one that only waits has touched less.
         let setters = containers.iter().filter(|(name, _)| name.starts_with("setter")).map(|(_, used)| *used);
         let works = setters.max_by(|a, b| a.rss.total_cmp(&b.rss)).unwrap_or_default();
-        report.rows.push(row(args, state, "brain + the setter that works", brain.and(works)));
+        report.rows.push(row(args, state, "agent + the active setter", agent.and(works)));
         let all = containers.values().fold(Used::default(), |sum, used| sum.and(*used));
         report.rows.push(row(args, state, "all", all));
     }
     report.notes = vec![
-        "Installed by helm with the chart's values: a look per second, a simulated `libnvidia-ml`. Resident memory counts pages that \
+        "Installed by helm with the chart's values: a sample per second, a simulated `libnvidia-ml`. Resident memory counts pages that \
          processes share in each of them, proportional memory (`Pss`) in equal parts: its sum is what the node has to give."
             .into(),
     ];
     let figures = |used: &Used| json!({"cpu_percent": used.cpu, "resident_mib": used.rss, "proportional_mib": used.pss});
-    report.figures = told
+    report.figures = measured
         .iter()
         .flat_map(|(state, all)| all.iter().map(move |(name, used)| (state, name, used)))
         .map(|(state, name, used)| json!({"state": state, "container": name, "used": figures(used)}))
@@ -115,9 +115,9 @@ fn row(args: &AgentArgs, state: &str, container: &str, used: Used) -> Vec<String
     ]
 }
 
-type Told = Vec<(&'static str, BTreeMap<String, Used>)>;
+type Measured = Vec<(&'static str, BTreeMap<String, Used>)>;
 
-async fn measure(args: &AgentArgs, cluster: &mut Cluster) -> Result<Told> {
+async fn measure(args: &AgentArgs, cluster: &mut Cluster) -> Result<Measured> {
     // Until the idle GPUs rest, the first seconds of every watch are over, and all has been said once.
     tokio::time::sleep(Duration::from_secs(15)).await;
     let idle = used(cluster, args.seconds).await?;

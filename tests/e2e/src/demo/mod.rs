@@ -348,7 +348,7 @@ async fn kill_and_restart(cluster: &Cluster, program: &str, began: Instant) -> R
         "extender" => install::kill(bed, "andreas-scheduler-", "extender").await?,
         "scheduler" => install::kill(bed, "andreas-scheduler-", "kube-scheduler").await?,
         "agent" => {
-            install::kill(bed, "andreas-node-agent-", "brain").await?
+            install::kill(bed, "andreas-node-agent-", "agent").await?
                 + install::kill(bed, "andreas-node-agent-", "setter").await?
         }
         "api-server" => {

@@ -38,8 +38,8 @@ fn programs() -> [(&'static str, &'static str, Vec<Metric>); 3] {
         ),
         (
             "Node agent",
-            "`andreas-node-agent brain`, on each GPU node, port `metrics` (9090)",
-            own(andreas_node_agent::brain::metrics::all()),
+            "`andreas-node-agent`, on each GPU node, port `metrics` (9090)",
+            own(andreas_node_agent::agent::metrics::all()),
         ),
     ]
 }

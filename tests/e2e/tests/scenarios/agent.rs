@@ -266,7 +266,7 @@ async fn a_planned_power_limit_is_set_and_lifted_under_a_running_job() -> Result
     .await
 }
 
-/// Given a node whose GPUs rest; when brain, setter, all of the agent, or the operator's leader goes, then all GPUs are as they were
+/// Given a node whose GPUs rest; when agent, setter, both, or the operator's leader goes, then all GPUs are as they were
 /// within a minute; and a GPU that hangs keeps no other from waking.
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_is_killed_gpus_are_as_they_were_within_a_minute() -> Result<()> {
@@ -279,8 +279,8 @@ async fn whoever_is_killed_gpus_are_as_they_were_within_a_minute() -> Result<()>
             Ok(())
         };
         all_rest(c).await?;
-        kill("brain").await?;
-        restored(c, "the brain was killed").await?;
+        kill("agent").await?;
+        restored(c, "the agent was killed").await?;
 
         all_rest(c).await?;
         let works =
@@ -289,10 +289,10 @@ async fn whoever_is_killed_gpus_are_as_they_were_within_a_minute() -> Result<()>
         restored(c, "the setter that works was killed").await?;
 
         all_rest(c).await?;
-        for container in ["brain", "setter", "setter-standby"] {
+        for container in ["agent", "setter", "setter-standby"] {
             kill(container).await?;
         }
-        restored(c, "brain and both setters were killed").await?;
+        restored(c, "agent and both setters were killed").await?;
 
         all_rest(c).await?;
         let hangs = driver(c).await?.0[0].clone();
@@ -334,7 +334,7 @@ fn at_work(c: &Cluster, container: &str) -> Result<usize> {
             if path.is_dir() {
                 folders.push(path);
             } else if of_it {
-                times += std::fs::read_to_string(&path)?.matches("serving the brain").count();
+                times += std::fs::read_to_string(&path)?.matches("serving the agent").count();
             }
         }
     }

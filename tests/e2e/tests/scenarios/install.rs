@@ -64,10 +64,10 @@ async fn agents_rest_idle_gpus_and_leave_none_slow_however_they_end() -> Result<
         let held: Vec<_> = held.filter(|(gpu, _)| gpu.holder.is_some()).collect();
         ensure!(held.len() == 2 && held.iter().all(|(gpu, hardware)| rests(gpu, hardware)), "{held:?}");
         gpus(c, "at rest but for the job's", rests).await?;
-        // when setters and brains are killed, then both, the GPUs that nobody looks after get their defaults back, and rest
+        // when setters and agents are killed, then both, the GPUs that nobody looks after get their defaults back, and rest
         // again when the agents are back
         for containers in
-            [["setter", "setter-standby"].as_slice(), &["brain"], &["brain", "setter", "setter-standby"]]
+            [["setter", "setter-standby"].as_slice(), &["agent"], &["agent", "setter", "setter-standby"]]
         {
             for container in containers {
                 ensure!(

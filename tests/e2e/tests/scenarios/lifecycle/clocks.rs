@@ -42,7 +42,7 @@ async fn a_run_is_well(operator_clock: i64, kubelets_clock: i64) -> Result<()> {
         let outcomes: Vec<Outcome> = status.history.iter().map(|record| record.outcome).collect();
         ensure!(outcomes == [Outcome::Stopped, Outcome::Finished], "{:?}", status.history);
         ensure!(status.user_failures == 0 && status.cluster_failures == 0, "{status:?}");
-        ensure!(status.avoid.is_empty(), "{:?}", status.avoid);
+        ensure!(status.excluded_nodes.is_empty(), "{:?}", status.excluded_nodes);
         Ok(())
     })
     .await

@@ -88,7 +88,7 @@ async fn a_silent_node_waits_for_proof_and_its_run_goes_on() -> Result<()> {
         // when its node falls silent
         andreas_e2e::nodes::client(&c.testbed).silence(&node).await?;
         // then that is said, and no second attempt is made
-        c.says(&tj, Reason::NodeSilent).await?;
+        c.says(&tj, Reason::NodeNotReady).await?;
         c.stays("one attempt", Duration::from_secs(5), |s| s.status(&key).attempts == 1).await?;
         // and when the node comes back, the run has gone on
         andreas_e2e::nodes::client(&c.testbed).back(&node).await?;

@@ -71,7 +71,7 @@ async fn proven_dead_by(proof: &'static str) -> Result<()> {
         let allocation = c.observer.seen().status(&key).allocation.context("no allocation")?;
         let node = allocation.nodes[0].clone();
         andreas_e2e::nodes::client(&c.testbed).silence(&node).await?;
-        c.says(&tj, Reason::NodeSilent).await?;
+        c.says(&tj, Reason::NodeNotReady).await?;
         c.stays("one attempt", Duration::from_secs(3), |s| s.status(&key).attempts == 1).await?;
         c.kubectl(&proof.replace("NODE", &node)).await?;
         c.observer

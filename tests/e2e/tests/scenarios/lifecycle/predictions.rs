@@ -64,7 +64,8 @@ async fn two_epochs_after_its_start_a_run_that_takes_twice_as_long_as_its_user_s
         ensure!(seen.source == "Observed", "{seen:?}");
         // another plan was asked for at once,
         let metrics = scrape::text(c.operators.first().context("an operator")?.admin).await?;
-        let asked = metrics.lines().find_map(|line| line.strip_prefix("andreas_left_predictions_total "));
+        let asked =
+            metrics.lines().find_map(|line| line.strip_prefix("andreas_prediction_deviations_total "));
         ensure!(asked.is_some_and(|count| count.parse::<f64>().is_ok_and(|count| count >= 1.0)), "{asked:?}");
         // and in the end the end was right, within a tenth of what was left, and the first forecast was not
         c.observer
@@ -89,7 +90,7 @@ async fn two_epochs_after_its_start_a_run_that_takes_twice_as_long_as_its_user_s
 /// more GPUs than one, and how many.
 #[derive(Debug, Default, PartialEq)]
 struct News {
-    told: bool,
+    requested: bool,
     next_plan: Option<u64>,
     given: Option<(u64, i32)>,
 }
@@ -104,9 +105,9 @@ impl News {
         let of_job = format!(" job={key} ");
         for line in log.lines() {
             if line.contains("plans again") && line.contains(&of_job) {
-                news.told = true;
+                news.requested = true;
             }
-            if line.contains("planning: looks ") && news.told && news.next_plan.is_none() {
+            if line.contains("planning: takes a snapshot ") && news.requested && news.next_plan.is_none() {
                 news.next_plan = number(line, "plan=");
             }
             if line.contains("planning: decided ") && line.contains(&of_job) && news.given.is_none() {

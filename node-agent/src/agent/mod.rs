@@ -1,4 +1,4 @@
-//! The unprivileged agent process: observes, decides, reports. Its container is called `brain`.
+//! The unprivileged agent process: observes, decides, reports. Its container is called `agent`.
 //!
 //! # What it holds
 //!
@@ -7,9 +7,9 @@
 //! | [`decide`] | desired settings of each GPU, from what was observed. Pure |
 //! | [`monitor`] | reads GPUs through NVML, one thread per GPU |
 //! | [`holders`] | which pod holds which GPU, from the kubelet |
-//! | [`world`] | watches: this node's GpuNode, the EnergyPolicy, the operator's Lease |
+//! | [`cache`] | watched objects: this node's GpuNode, the EnergyPolicy, the operator's Lease |
 //! | [`energy`] | energy per GPU and holder, energy saved by rest. Pure |
-//! | [`shares`] | energy attribution: joules per pod, from taking its GPUs to releasing them. Pure |
+//! | [`attribution`] | energy attribution: joules per pod, from taking its GPUs to releasing them. Pure |
 //! | [`setter_client`] | client of the setter's socket |
 //! | [`reconcile`] | the reconcile loop: observe, decide, set, report |
 //! | [`status`] | `GpuNode.status`, and when it is written |
@@ -24,6 +24,8 @@
 //!
 //! Calls that change a GPU's settings, or a capability.
 
+pub mod attribution;
+pub mod cache;
 pub mod decide;
 pub mod energy;
 pub mod holders;
@@ -31,9 +33,7 @@ pub mod metrics;
 pub mod monitor;
 pub mod reconcile;
 pub mod setter_client;
-pub mod shares;
 pub mod status;
-pub mod world;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -55,23 +55,22 @@ use tokio_util::sync::CancellationToken;
 
 use crate::USER_AGENT;
 use crate::gpu::Library;
-use crate::setting::Wanted;
+use cache::{ObjectCache, SlimLease};
 use metrics::Metrics;
 use monitor::GpuMonitor;
-use reconcile::{Parts, ReconcileLoop};
+use reconcile::{Dependencies, ReconcileLoop};
 use setter_client::SetterClient;
 use status::{Report, Writer};
-use world::{SlimLease, World};
 
 /// The loop counts as hung after this time. A reconcile takes at most ten seconds.
 const HUNG: Duration = Duration::from_secs(45);
 
 /// Time limit of the last status write at shutdown.
-const FAREWELL: Duration = Duration::from_secs(5);
+const DEREGISTER: Duration = Duration::from_secs(5);
 
 /// Flags of the agent process.
 #[derive(Clone, Debug, Args)]
-pub struct BrainArgs {
+pub struct AgentArgs {
     /// Name of this node and of its GpuNode.
     #[arg(long, env = "NODE_NAME", value_name = "NAME")]
     pub node_name: String,
@@ -116,7 +115,7 @@ pub struct BrainArgs {
 /// # Errors
 /// When no client can be made, the admin port is taken, or no thread can be started.
 pub async fn run(
-    args: BrainArgs,
+    args: AgentArgs,
     admin_args: AdminArgs,
     client_args: ClientArgs,
     library: Arc<dyn Library>,
@@ -128,8 +127,8 @@ pub async fn run(
     let metrics = Metrics::register(&mut registry);
     let watches = WatchMetrics::register(&mut registry);
     let health = Health::new();
-    let world = Arc::new(Mutex::new(World::default()));
-    let spec_changed = world.lock().spec_changed();
+    let cache = Arc::new(Mutex::new(ObjectCache::default()));
+    let spec_changed = cache.lock().spec_changed();
 
     // A wake request must not wait long for a dead connection.
     let named = |name: &str| WatchConfig {
@@ -137,24 +136,24 @@ pub async fn run(
         ..WatchConfig::default().fields(format!("metadata.name={name}"))
     };
     let feeds =
-        Feeds { client: &client, watches: &watches, world: &world, health: &health, shutdown: &shutdown };
+        Feeds { client: &client, watches: &watches, cache: &cache, health: &health, shutdown: &shutdown };
     feeds.start::<SlimGpuNode>("GpuNode", named(&args.node_name));
     feeds.start::<SlimEnergyPolicy>("EnergyPolicy", named(andreas_api::names::DEFAULT_POLICY));
     feeds.start::<SlimLease>("leader Lease", named(&args.lease).namespace(args.namespace.as_str()));
     let (gpus_ready, kubelet_ready) = (health.register("GPUs"), health.register("kubelet"));
-    let heart = health.heartbeat("round", HUNG);
+    let heartbeat = health.heartbeat("reconcile loop", HUNG);
     let admin_end = CancellationToken::new();
     let admin = tokio::spawn(admin.serve(Arc::new(registry), health, client.clone(), admin_end.clone()));
 
     let (reports, latest) = watch::channel(None);
     let writer = Writer::new(client.clone());
     let writes =
-        tokio::spawn(write_status(writer, latest, Arc::clone(&world), metrics.clone(), shutdown.clone()));
-    let mut rounds = ReconcileLoop::new(Parts {
-        eyes: GpuMonitor::new(library)?,
+        tokio::spawn(write_status(writer, latest, Arc::clone(&cache), metrics.clone(), shutdown.clone()));
+    let mut reconciler = ReconcileLoop::new(Dependencies {
+        monitor: GpuMonitor::new(library)?,
         kubelet: Kubelet::new(&args.pod_resources, Duration::from_secs(2)),
-        link: (!args.observe).then(|| SetterClient::new(&args.setter_socket)),
-        world,
+        setter: (!args.observe).then(|| SetterClient::new(&args.setter_socket)),
+        cache: Arc::clone(&cache),
         metrics,
         lease_ttl: Duration::from_secs(args.lease_ttl),
         rest_parked: args.rest_parked,
@@ -168,38 +167,36 @@ pub async fn run(
             () = spec_changed.notified() => {}
             () = shutdown.cancelled() => break,
         }
-        let report = rounds.round().await;
-        heart.beat();
-        if rounds.eyes.found().is_ok() {
+        let report = reconciler.reconcile().await;
+        heartbeat.beat();
+        if reconciler.gpus_listed() {
             gpus_ready.set()
         } else {
             gpus_ready.unset()
         }
-        if rounds.kubelet_answers() {
+        if reconciler.kubelet_answers() {
             kubelet_ready.set()
         } else {
             kubelet_ready.unset()
         }
         // Read the status of an earlier run before overwriting it.
-        if rounds.knows_the_past() {
+        if reconciler.has_resumed() {
             reports.send_replace(Some(report));
         }
     }
-    if let Some(link) = &mut rounds.link {
-        link.ask(&Wanted::default()).await;
-    }
-    let farewell = async {
+    reconciler.restore_all().await;
+    let deregistered = async {
         let _ = writes.await;
-        let node = rounds.world.lock().node().cloned();
+        let node = cache.lock().node().cloned();
         match node {
-            Some(node) => status::farewell(&client, &node).await,
+            Some(node) => status::deregister(&client, &node).await,
             None => Ok(()),
         }
     };
-    match tokio::time::timeout(FAREWELL, farewell).await {
+    match tokio::time::timeout(DEREGISTER, deregistered).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!(%error, "the status still says that an agent lives here"),
-        Err(_) => tracing::warn!("no time to say that no agent lives here any more"),
+        Ok(Err(error)) => tracing::warn!(%error, "the status still says that an agent runs here"),
+        Err(_) => tracing::warn!("no time to report that no agent runs here any more"),
     }
     admin_end.cancel();
     admin.await??;
@@ -209,7 +206,7 @@ pub async fn run(
 struct Feeds<'a> {
     client: &'a kube::Client,
     watches: &'a WatchMetrics,
-    world: &'a Arc<Mutex<World>>,
+    cache: &'a Arc<Mutex<ObjectCache>>,
     health: &'a Health,
     shutdown: &'a CancellationToken,
 }
@@ -218,11 +215,11 @@ impl Feeds<'_> {
     fn start<T>(&self, name: &str, config: WatchConfig)
     where
         T: kube::Resource<DynamicType = ()> + DeserializeOwned + Send + 'static,
-        World: Index<T>,
+        ObjectCache: Index<T>,
     {
         let watcher: Watcher<T> = Watcher::new(self.client.clone(), config, self.watches);
         let ready = self.health.register(format!("{name} watch"));
-        tokio::spawn(feed(watcher, Arc::clone(self.world), ready, self.shutdown.clone()));
+        tokio::spawn(feed(watcher, Arc::clone(self.cache), ready, self.shutdown.clone()));
     }
 }
 
@@ -230,7 +227,7 @@ impl Feeds<'_> {
 async fn write_status(
     mut writer: Writer,
     mut latest: watch::Receiver<Option<Report>>,
-    world: Arc<Mutex<World>>,
+    cache: Arc<Mutex<ObjectCache>>,
     metrics: Metrics,
     shutdown: CancellationToken,
 ) {
@@ -240,16 +237,16 @@ async fn write_status(
             () = shutdown.cancelled() => return,
         }
         let report = latest.borrow_and_update().clone();
-        let node = world.lock().node().cloned();
+        let node = cache.lock().node().cloned();
         let (Some(report), Some(node)) = (report, node) else { continue };
         match writer.write(&node, report).await {
             None => {}
             Some(Ok(node)) => {
-                metrics.wrote("ok");
-                world.lock().wrote(node);
+                metrics.status_written("ok");
+                cache.lock().store_written(node);
             }
             Some(Err(error)) => {
-                metrics.wrote("failed");
+                metrics.status_written("failed");
                 tracing::warn!(%error, "the status was not written");
             }
         }

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
-use crate::setting::{Done, LONGEST_LINE, Wanted};
+use crate::setting::{LONGEST_LINE, SettingsRequest, SettingsResponse};
 
 /// Timeout of one request: the setter gives a hung GPU two calls of two seconds.
-const WITHIN: Duration = Duration::from_secs(6);
+const TIMEOUT: Duration = Duration::from_secs(6);
 
 /// A connection to the setter, opened on demand.
 #[derive(Debug)]
@@ -27,11 +27,11 @@ impl SetterClient {
     }
 
     /// Sends the desired settings and returns the result; `None` if the setter cannot be reached.
-    pub async fn ask(&mut self, wanted: &Wanted) -> Option<Done> {
-        match tokio::time::timeout(WITHIN, self.exchange(wanted)).await {
-            Ok(Ok(done)) => {
+    pub async fn request(&mut self, request: &SettingsRequest) -> Option<SettingsResponse> {
+        match tokio::time::timeout(TIMEOUT, self.exchange(request)).await {
+            Ok(Ok(response)) => {
                 self.down_since = None;
-                Some(done)
+                Some(response)
             }
             failed => {
                 self.stream = None;
@@ -52,12 +52,12 @@ impl SetterClient {
         self.down_since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    async fn exchange(&mut self, wanted: &Wanted) -> std::io::Result<Done> {
+    async fn exchange(&mut self, request: &SettingsRequest) -> std::io::Result<SettingsResponse> {
         let stream = match &mut self.stream {
             Some(stream) => stream,
             none => none.insert(BufReader::new(UnixStream::connect(&self.socket).await?)),
         };
-        let mut line = serde_json::to_vec(wanted).map_err(std::io::Error::other)?;
+        let mut line = serde_json::to_vec(request).map_err(std::io::Error::other)?;
         line.push(b'\n');
         stream.write_all(&line).await?;
         line.clear();

@@ -36,7 +36,7 @@ pub enum Holder {
 
 /// One observation of a GPU.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Seen {
+pub struct GpuObservation {
     /// Limits of the driver; `None` until they are read.
     pub facts: Option<Facts>,
     /// The holder.
@@ -77,13 +77,13 @@ pub struct DesiredSettings {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observed {
     /// The GPUs.
-    pub gpus: BTreeMap<Uuid, Seen>,
+    pub gpus: BTreeMap<Uuid, GpuObservation>,
     /// Desired settings from the operator; `None` while there is no GpuNode.
-    pub orders: Option<DesiredSettings>,
+    pub desired: Option<DesiredSettings>,
     /// The administrator's policy.
     pub policy: Policy,
     /// Whether the leader Lease was renewed recently.
-    pub leader_moves: bool,
+    pub leader_alive: bool,
 }
 
 /// State carried from one decision to the next.
@@ -91,9 +91,9 @@ pub struct Observed {
 pub struct Memory {
     /// Time since which each GPU has been unused.
     unused_since: BTreeMap<Uuid, Duration>,
-    /// The last value of `spec.wake` seen.
+    /// The last value of `spec.wake` gpu.
     wake: Option<i64>,
-    /// When it was seen. No GPU rests for the policy's wake time after it.
+    /// When it was gpu. No GPU rests for the policy's wake time after it.
     woken_at: Duration,
 }
 
@@ -105,7 +105,7 @@ pub struct Decision {
     /// GPUs among them that rest.
     pub resting: BTreeSet<Uuid>,
     /// Generation and wake that this decision carries out.
-    pub orders: Option<(i64, i64)>,
+    pub carries_out: Option<(i64, i64)>,
 }
 
 /// Computes the decision. `now` is from any monotonic clock.
@@ -114,39 +114,39 @@ pub fn decide(memory: Memory, observed: &Observed, now: Duration) -> (Memory, De
     let policy = &observed.policy;
     let mut memory = memory;
     memory.unused_since.retain(|uuid, _| observed.gpus.contains_key(uuid));
-    if let Some(orders) = &observed.orders {
+    if let Some(desired) = &observed.desired {
         // Also after a restart: an earlier wake request may be for a pod that is still to come.
-        if memory.wake != Some(orders.wake) {
-            memory.wake = Some(orders.wake);
+        if memory.wake != Some(desired.wake) {
+            memory.wake = Some(desired.wake);
             memory.woken_at = now;
         }
     }
-    let mut decision =
-        Decision { orders: observed.orders.as_ref().map(|o| (o.generation, o.wake)), ..Decision::default() };
-    for (uuid, seen) in &observed.gpus {
-        let unused = seen.holder == Holder::Nobody && (seen.processes == 0 || policy.rest_parked);
+    let carries_out = observed.desired.as_ref().map(|desired| (desired.generation, desired.wake));
+    let mut decision = Decision { carries_out, ..Decision::default() };
+    for (uuid, gpu) in &observed.gpus {
+        let unused = gpu.holder == Holder::Nobody && (gpu.processes == 0 || policy.rest_parked);
         if !unused {
             memory.unused_since.remove(uuid);
         } else {
             memory.unused_since.entry(uuid.clone()).or_insert(now);
         }
-        let (Some(orders), true, true) = (&observed.orders, observed.leader_moves, seen.healthy) else {
+        let (Some(desired), true, true) = (&observed.desired, observed.leader_alive, gpu.healthy) else {
             continue;
         };
-        let Some(facts) = &seen.facts else { continue };
+        let Some(facts) = &gpu.facts else { continue };
         let since = memory.unused_since.get(uuid);
         let rests = policy.rest
             && now.saturating_sub(memory.woken_at) >= policy.awake_for
             && since.is_some_and(|since| now.saturating_sub(*since) >= policy.rest_after);
-        let setting = match &seen.holder {
-            Holder::Pod(pod) if policy.limits => limit(orders, pod, facts),
+        let setting = match &gpu.holder {
+            Holder::Pod(pod) if policy.limits => limit(desired, pod, facts),
             Holder::Nobody if rests => rest(facts),
             _ => Setting::default(),
         };
         if setting.is_default() {
             continue;
         }
-        if seen.holder == Holder::Nobody {
+        if gpu.holder == Holder::Nobody {
             decision.resting.insert(uuid.clone());
         }
         decision.wanted.insert(uuid.clone(), setting);
@@ -154,8 +154,8 @@ pub fn decide(memory: Memory, observed: &Observed, now: Duration) -> (Memory, De
     (memory, decision)
 }
 
-fn limit(orders: &DesiredSettings, pod: &str, facts: &Facts) -> Setting {
-    let (Some(watts), Some((lowest, highest))) = (orders.limits.get(pod), facts.limit_mw) else {
+fn limit(desired: &DesiredSettings, pod: &str, facts: &Facts) -> Setting {
+    let (Some(watts), Some((lowest, highest))) = (desired.limits.get(pod), facts.limit_mw) else {
         return Setting::default();
     };
     let limit = watts.saturating_mul(1000).clamp(lowest, highest.max(lowest));

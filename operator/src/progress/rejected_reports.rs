@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 /// When this process last rejected reports.
 #[derive(Default)]
-pub struct TurnedAway {
+pub struct RejectedReports {
     /// Earlier times are unknown: another replica served, or none.
     since: Timestamp,
     overload: Overload,
@@ -20,7 +20,7 @@ pub struct TurnedAway {
     jobs: Mutex<HashMap<String, Timestamp>>,
 }
 
-impl TurnedAway {
+impl RejectedReports {
     /// Reports are accepted since then, by a server that records its overload.
     pub fn new(since: Timestamp, overload: Overload) -> Self {
         Self { since, overload, jobs: Mutex::default() }

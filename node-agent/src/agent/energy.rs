@@ -16,7 +16,7 @@ const LONGEST_GAP: Duration = Duration::from_secs(120);
 
 /// State of a GPU for energy attribution.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Use {
+pub enum GpuUse {
     /// Held by a pod of this namespace.
     Held(String),
     /// Unheld and awake.
@@ -43,7 +43,7 @@ pub struct Interval {
 /// Energy meter of one GPU.
 #[derive(Clone, Debug, Default)]
 pub struct Meter {
-    last: Option<(Duration, Sample, Use)>,
+    last: Option<(Duration, Sample, GpuUse)>,
     /// Lowest draw while unheld and awake since a pod last held it, mW.
     awake_mw: Option<u32>,
     /// Energy since the start of the agent, J, for GPUs without a counter.
@@ -51,10 +51,10 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Adds a sample taken at `now` (a monotonic clock). `doing` is the state of the GPU from then on.
-    pub fn look(&mut self, now: Duration, sample: &Sample, doing: Use) -> Interval {
+    /// Adds a sample taken at `now` (a monotonic clock). `state` is the state of the GPU from then on.
+    pub fn add(&mut self, now: Duration, sample: &Sample, state: GpuUse) -> Interval {
         let mut interval = Interval::default();
-        if let Some((since, last, did)) = self.last.take() {
+        if let Some((since, last, previous)) = self.last.take() {
             let gap = now.saturating_sub(since);
             let counted = match (last.energy_mj, sample.energy_mj) {
                 // A counter that decreased was reset with the driver.
@@ -65,25 +65,25 @@ impl Meter {
             if let Some(joules) = counted.filter(|_| gap <= LONGEST_GAP) {
                 self.own_joules += joules;
                 interval.joules = joules;
-                match did {
-                    Use::Held(namespace) => interval.namespace = Some(namespace),
-                    Use::Resting => {
+                match previous {
+                    GpuUse::Held(namespace) => interval.namespace = Some(namespace),
+                    GpuUse::Resting => {
                         interval.rest_seconds = gap.as_secs_f64();
                         let awake = f64::from(self.awake_mw.unwrap_or(0)) / 1000.0 * gap.as_secs_f64();
                         interval.saved_joules = (awake - joules).max(0.0);
                     }
-                    Use::Free | Use::Unknown => {}
+                    GpuUse::Free | GpuUse::Unknown => {}
                 }
             }
         }
-        match &doing {
-            Use::Held(_) | Use::Unknown => self.awake_mw = None,
-            Use::Free => {
+        match &state {
+            GpuUse::Held(_) | GpuUse::Unknown => self.awake_mw = None,
+            GpuUse::Free => {
                 self.awake_mw = Some(self.awake_mw.map_or(sample.power_mw, |low| low.min(sample.power_mw)));
             }
-            Use::Resting => {}
+            GpuUse::Resting => {}
         }
-        self.last = Some((now, sample.clone(), doing));
+        self.last = Some((now, sample.clone(), state));
         interval
     }
 
@@ -107,18 +107,18 @@ mod tests {
     fn joules_go_to_whoever_held_the_gpu_and_rest_saves_only_what_a_meter_shows() {
         let at = Duration::from_secs;
         let mut meter = Meter::default();
-        let team = || Use::Held("team".into());
-        assert_eq!(meter.look(at(0), &sample(300, 1000), team()), Interval::default());
-        let held = meter.look(at(10), &sample(80, 4000), Use::Free);
+        let team = || GpuUse::Held("team".into());
+        assert_eq!(meter.add(at(0), &sample(300, 1000), team()), Interval::default());
+        let held = meter.add(at(10), &sample(80, 4000), GpuUse::Free);
         assert_eq!((held.joules, held.namespace.as_deref()), (3000.0, Some("team")));
-        let free = meter.look(at(20), &sample(54, 4600), Use::Resting);
+        let free = meter.add(at(20), &sample(54, 4600), GpuUse::Resting);
         assert_eq!((free.joules, free.namespace, free.saved_joules), (600.0, None, 0.0));
         // 80 W awake, 54 W at rest.
-        let rest = meter.look(at(30), &sample(54, 5140), Use::Resting);
+        let rest = meter.add(at(30), &sample(54, 5140), GpuUse::Resting);
         assert_eq!((rest.rest_seconds, rest.saved_joules), (10.0, 260.0));
         assert_eq!(meter.joules(), 5140);
         // A reloaded driver counts from 0; a long gap is not attributed.
-        assert_eq!(meter.look(at(40), &sample(54, 3), team()).joules, 0.0);
-        assert_eq!(meter.look(at(400), &sample(54, 9000), team()), Interval::default());
+        assert_eq!(meter.add(at(40), &sample(54, 3), team()).joules, 0.0);
+        assert_eq!(meter.add(at(400), &sample(54, 9000), team()), Interval::default());
     }
 }

@@ -29,7 +29,7 @@ pub struct Begin {
 
 /// One observation of a GPU.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Look {
+pub struct GpuReading {
     /// The pod that holds it.
     pub holder: Option<PodKey>,
     /// Energy counter of the GPU, J.
@@ -48,14 +48,14 @@ struct Share {
 
 /// All shares of a node.
 #[derive(Clone, Debug, Default)]
-pub struct EnergyShares {
+pub struct EnergyAttribution {
     open: BTreeMap<Uuid, Share>,
     /// Begins of shares and their pods, from the status of an earlier run.
     earlier: BTreeMap<Uuid, (String, Begin)>,
     released: Vec<ReleasedEnergy>,
 }
 
-impl EnergyShares {
+impl EnergyAttribution {
     /// Resumes from the status of an earlier run.
     pub fn resume(&mut self, status: &GpuNodeStatus) {
         for gpu in &status.gpus {
@@ -70,31 +70,31 @@ impl EnergyShares {
     }
 
     /// Updates the shares from all GPUs with a known holder.
-    pub fn look(&mut self, gpus: &BTreeMap<Uuid, Look>, now: Timestamp) {
+    pub fn update(&mut self, gpus: &BTreeMap<Uuid, GpuReading>, now: Timestamp) {
         // GPUs that a pod releases together make one entry.
         let mut ended: Vec<Share> = Vec::new();
-        for (uuid, look) in gpus {
+        for (uuid, reading) in gpus {
             if let Some(share) = self.open.get_mut(uuid) {
                 // A counter that decreased was reset with the driver; earlier energy is lost.
-                share.whole &= share.joules <= look.joules;
-                share.joules = look.joules;
+                share.whole &= share.joules <= reading.joules;
+                share.joules = reading.joules;
             }
-            let same = |share: &Share| look.holder.as_ref() == Some(&share.key);
+            let same = |share: &Share| reading.holder.as_ref() == Some(&share.key);
             if !self.open.get(uuid).is_some_and(same) {
                 ended.extend(self.open.remove(uuid).filter(|share| share.whole));
-                if let Some(key) = look.holder.clone() {
-                    let begin = Begin { joules: look.joules, at: now };
-                    self.open.insert(uuid.clone(), Share { key, begin, joules: look.joules, whole: true });
+                if let Some(key) = reading.holder.clone() {
+                    let begin = Begin { joules: reading.joules, at: now };
+                    self.open.insert(uuid.clone(), Share { key, begin, joules: reading.joules, whole: true });
                 }
             }
-            self.go_on(uuid);
+            self.resume_share(uuid);
         }
         self.release(ended, now);
     }
 
     /// The begin from an earlier run, if the pod is the same. A recreated pod of the same name looks the
     /// same; the operator distinguishes them by the begin time.
-    fn go_on(&mut self, uuid: &Uuid) {
+    fn resume_share(&mut self, uuid: &Uuid) {
         let Some((pod, begin)) = self.earlier.remove(uuid) else { return };
         // Otherwise the share ended between the runs, and its energy is unknown.
         if let Some(share) = self.open.get_mut(uuid)
@@ -153,12 +153,12 @@ mod tests {
         Timestamp::from_second(1_000 + seconds).unwrap()
     }
 
-    fn gpus(a: (Option<&str>, i64), b: (Option<&str>, i64)) -> BTreeMap<Uuid, Look> {
-        let look = |(holder, joules): (Option<&str>, i64)| Look {
+    fn gpus(a: (Option<&str>, i64), b: (Option<&str>, i64)) -> BTreeMap<Uuid, GpuReading> {
+        let reading = |(holder, joules): (Option<&str>, i64)| GpuReading {
             holder: holder.map(|name| ("team".to_owned(), name.to_owned())),
             joules,
         };
-        BTreeMap::from([("GPU-a".to_owned(), look(a)), ("GPU-b".to_owned(), look(b))])
+        BTreeMap::from([("GPU-a".to_owned(), reading(a)), ("GPU-b".to_owned(), reading(b))])
     }
 
     fn released(pod: &str, since: i64, joules: i64, seconds: i64, gpus: i32) -> ReleasedEnergy {
@@ -167,30 +167,30 @@ mod tests {
 
     #[test]
     fn a_pods_share_is_what_the_counters_moved_while_it_held_the_gpus() {
-        let mut shares = EnergyShares::default();
-        shares.look(&gpus((None, 100), (None, 200)), at(0));
-        shares.look(&gpus((Some("x-1-0"), 110), (Some("x-1-0"), 210)), at(1));
-        shares.look(&gpus((Some("x-1-0"), 400), (Some("x-1-0"), 500)), at(2));
+        let mut shares = EnergyAttribution::default();
+        shares.update(&gpus((None, 100), (None, 200)), at(0));
+        shares.update(&gpus((Some("x-1-0"), 110), (Some("x-1-0"), 210)), at(1));
+        shares.update(&gpus((Some("x-1-0"), 400), (Some("x-1-0"), 500)), at(2));
         assert_eq!(shares.begin("GPU-a"), Some(&Begin { joules: 110, at: at(1) }));
         assert!(shares.released().is_empty());
         // Another pod takes the GPU at once.
-        shares.look(&gpus((Some("y-1-0"), 1_110), (None, 2_210)), at(11));
+        shares.update(&gpus((Some("y-1-0"), 1_110), (None, 2_210)), at(11));
         let first = released("team/x-1-0", 1, 3_000, 10, 2);
         assert_eq!(shares.released(), std::slice::from_ref(&first));
         assert_eq!(shares.begin("GPU-a"), Some(&Begin { joules: 1_110, at: at(11) }));
         // The driver is reloaded: the second pod's energy is unknown.
-        shares.look(&gpus((Some("y-1-0"), 5), (None, 5)), at(20));
-        shares.look(&gpus((None, 7), (None, 7)), at(21));
+        shares.update(&gpus((Some("y-1-0"), 5), (None, 5)), at(20));
+        shares.update(&gpus((None, 7), (None, 7)), at(21));
         assert_eq!(shares.released(), [first]);
     }
 
     #[test]
     fn a_pod_made_again_under_its_name_has_a_share_of_its_own() {
-        let mut shares = EnergyShares::default();
-        shares.look(&gpus((Some("web-0"), 100), (None, 0)), at(0));
-        shares.look(&gpus((None, 300), (None, 0)), at(10));
-        shares.look(&gpus((Some("web-0"), 310), (None, 0)), at(11));
-        shares.look(&gpus((None, 400), (None, 0)), at(12));
+        let mut shares = EnergyAttribution::default();
+        shares.update(&gpus((Some("web-0"), 100), (None, 0)), at(0));
+        shares.update(&gpus((None, 300), (None, 0)), at(10));
+        shares.update(&gpus((Some("web-0"), 310), (None, 0)), at(11));
+        shares.update(&gpus((None, 400), (None, 0)), at(12));
         let both = [released("team/web-0", 0, 200, 10, 1), released("team/web-0", 11, 90, 1, 1)];
         assert_eq!(shares.released(), both);
     }
@@ -215,14 +215,14 @@ mod tests {
             released: vec![old.clone()],
             ..GpuNodeStatus::default()
         };
-        let mut shares = EnergyShares::default();
+        let mut shares = EnergyAttribution::default();
         // The first observation precedes the API server's response.
-        shares.look(&gpus((Some("x"), 500), (Some("z"), 500)), at(50));
+        shares.update(&gpus((Some("x"), 500), (Some("z"), 500)), at(50));
         shares.resume(&status);
-        shares.look(&gpus((Some("x"), 510), (Some("z"), 510)), at(51));
+        shares.update(&gpus((Some("x"), 510), (Some("z"), 510)), at(51));
         assert_eq!(shares.begin("GPU-a"), Some(&Begin { joules: 100, at: at(0) }));
         assert_eq!(shares.begin("GPU-b").map(|begin| begin.joules), Some(500));
-        shares.look(&gpus((None, 600), (None, 600)), at(60));
+        shares.update(&gpus((None, 600), (None, 600)), at(60));
         let rest = [old, released("team/x", 0, 500, 60, 1), released("team/z", 50, 100, 10, 1)];
         assert_eq!(shares.released(), rest);
     }

@@ -18,26 +18,26 @@ use kube::core::Request;
 use serde_json::{Value, json};
 
 /// Interval between writes that only update figures.
-const FIGURES: Duration = Duration::from_secs(60);
+const REFRESH: Duration = Duration::from_secs(60);
 /// Maximum length of a condition's message, bytes.
 const MESSAGE: usize = 512;
 
 /// A condition without its transition time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct ConditionUpdate {
     /// Type: `Ready` or `Unhealthy`.
     pub kind: &'static str,
     /// Whether it is true.
-    pub holds: bool,
+    pub status: bool,
     /// Reason, one word.
     pub reason: &'static str,
     /// Message for people.
     pub message: String,
 }
 
-impl Verdict {
+impl ConditionUpdate {
     fn condition(mut self, old: &[Condition], generation: Option<i64>, now: Timestamp) -> Condition {
-        let status = if self.holds { "True" } else { "False" };
+        let status = if self.status { "True" } else { "False" };
         while self.message.len() > MESSAGE {
             self.message.pop();
         }
@@ -60,8 +60,8 @@ pub struct Report {
     pub generation: Option<i64>,
     /// Wake carried out; `None`: unchanged.
     pub awake: Option<i64>,
-    /// The last `spec.look` known before the kubelet was asked; `None`: unchanged.
-    pub looked: Option<i64>,
+    /// The last `spec.holdersRequested` known before the kubelet was asked; `None`: unchanged.
+    pub holders_observed: Option<i64>,
     /// The GPUs.
     pub gpus: Vec<GpuState>,
     /// Energy used by pods that released their GPUs; `None`: unchanged.
@@ -69,18 +69,17 @@ pub struct Report {
     /// Whether no GPU is held; `None`: unknown, unchanged.
     pub empty: Option<bool>,
     /// The conditions.
-    pub verdicts: Vec<Verdict>,
+    pub conditions: Vec<ConditionUpdate>,
 }
 
 /// The status after `old`.
 #[must_use]
 pub fn next(old: &GpuNodeStatus, report: Report, now: Timestamp) -> GpuNodeStatus {
     let generation = report.generation.or(old.observed_generation);
-    let conditions = report.verdicts.into_iter();
     GpuNodeStatus {
         observed_generation: generation,
         awake: report.awake.unwrap_or(old.awake),
-        looked: report.looked.unwrap_or(old.looked),
+        holders_observed: report.holders_observed.unwrap_or(old.holders_observed),
         gpus: report.gpus,
         released: report.released.unwrap_or_else(|| old.released.clone()),
         empty_since: match report.empty {
@@ -88,8 +87,8 @@ pub fn next(old: &GpuNodeStatus, report: Report, now: Timestamp) -> GpuNodeStatu
             Some(false) => None,
             None => old.empty_since.clone(),
         },
-        conditions: conditions
-            .map(|verdict| verdict.condition(&old.conditions, generation, whole_seconds(now)))
+        conditions: (report.conditions.into_iter())
+            .map(|update| update.condition(&old.conditions, generation, whole_seconds(now)))
             .collect(),
         agent_version: Some(env!("CARGO_PKG_VERSION").into()),
     }
@@ -103,17 +102,17 @@ pub(super) fn whole_seconds(time: Timestamp) -> Timestamp {
 /// Whether `new` must be written. `old` was written `age` ago.
 #[must_use]
 pub fn differs(old: &GpuNodeStatus, new: &GpuNodeStatus, age: Duration) -> bool {
-    let bare = |status: &GpuNodeStatus| {
+    let without_figures = |status: &GpuNodeStatus| {
         let mut status = status.clone();
         for gpu in &mut status.gpus {
             (gpu.watts, gpu.joules) = (0, 0);
         }
         status
     };
-    if bare(old) != bare(new) {
+    if without_figures(old) != without_figures(new) {
         return true;
     }
-    age >= FIGURES
+    age >= REFRESH
         && old.gpus.iter().zip(&new.gpus).any(|(old, new)| {
             let moved = (old.watts - new.watts).abs();
             new.state == GpuCondition::Held && moved > (old.watts.abs() / 10).max(5)
@@ -151,7 +150,7 @@ impl Writer {
         let own = self.written.as_ref().filter(|(written, _, _)| *written == uid);
         let (old, age) = match own {
             Some((_, status, at)) => (status.clone(), at.elapsed()),
-            None => (node.status.clone().unwrap_or_default(), FIGURES),
+            None => (node.status.clone().unwrap_or_default(), REFRESH),
         };
         let new = next(&old, report, clock::now());
         let waits = self.not_before.is_some_and(|until| Instant::now() < until);
@@ -197,10 +196,11 @@ async fn patch_status(client: &kube::Client, name: &str, body: &Value) -> Result
 ///
 /// # Errors
 /// When the API server rejects the write.
-pub async fn farewell(client: &kube::Client, node: &SlimGpuNode) -> Result<(), kube::Error> {
+pub async fn deregister(client: &kube::Client, node: &SlimGpuNode) -> Result<(), kube::Error> {
     let old = node.status.clone().unwrap_or_default();
-    let verdict = Verdict { kind: "Ready", holds: false, reason: "AgentEnded", message: String::new() };
-    let ready = verdict.condition(&old.conditions, old.observed_generation, whole_seconds(clock::now()));
+    let update =
+        ConditionUpdate { kind: "Ready", status: false, reason: "AgentEnded", message: String::new() };
+    let ready = update.condition(&old.conditions, old.observed_generation, whole_seconds(clock::now()));
     let body = json!({ "agentVersion": null, "emptySince": null, "conditions": [ready] });
     let name = node.metadata.name.as_deref().unwrap_or_default();
     patch_status(client, name, &body).await.map(|_| ())
@@ -226,15 +226,16 @@ mod tests {
     }
 
     fn report(state: GpuCondition, watts: i32, holds: bool) -> Report {
-        let verdict = Verdict { kind: "Ready", holds, reason: "Working", message: String::new() };
+        let update =
+            ConditionUpdate { kind: "Ready", status: holds, reason: "Working", message: String::new() };
         Report {
             generation: Some(1),
             awake: Some(0),
-            looked: None,
+            holders_observed: None,
             gpus: vec![gpu(state, watts, i64::from(watts))],
             released: None,
             empty: Some(state != GpuCondition::Held),
-            verdicts: vec![verdict],
+            conditions: vec![update],
         }
     }
 

@@ -29,13 +29,13 @@ pub struct SlimLease {
     pub metadata: ObjectMeta,
     /// Holder and times.
     #[serde(default)]
-    pub spec: LeaseMark,
+    pub spec: SlimLeaseSpec,
 }
 
 /// The fields that a renewal changes. Only compared, never read as times: machines' clocks differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct LeaseMark {
+pub struct SlimLeaseSpec {
     holder_identity: Option<String>,
     renew_time: Option<String>,
     lease_transitions: Option<i64>,
@@ -66,15 +66,16 @@ impl Resource for SlimLease {
 
 /// The last known state of the watched objects.
 #[derive(Debug, Default)]
-pub struct World {
+pub struct ObjectCache {
     node: Option<SlimGpuNode>,
     policy: Option<EnergyPolicySpec>,
-    mark: Option<LeaseMark>,
-    moved: Option<Instant>,
+    lease: Option<SlimLeaseSpec>,
+    /// When the leader Lease was last seen renewed.
+    renewed: Option<Instant>,
     spec_changed: Arc<Notify>,
 }
 
-impl World {
+impl ObjectCache {
     /// This node's GpuNode.
     #[must_use]
     pub fn node(&self) -> Option<&SlimGpuNode> {
@@ -88,7 +89,7 @@ impl World {
     }
 
     /// Stores the result of a status write, which is the newest state.
-    pub fn wrote(&mut self, node: SlimGpuNode) {
+    pub fn store_written(&mut self, node: SlimGpuNode) {
         self.node = Some(node);
     }
 
@@ -96,12 +97,12 @@ impl World {
     /// renewal.
     #[must_use]
     pub fn lease_age(&self) -> Option<Duration> {
-        self.moved.map(|at| at.elapsed())
+        self.renewed.map(|at| at.elapsed())
     }
 
     /// The operator's desired settings; none for a node that is being deleted.
     #[must_use]
-    pub fn orders(&self) -> Option<DesiredSettings> {
+    pub fn desired_settings(&self) -> Option<DesiredSettings> {
         let node = self.node.as_ref().filter(|node| node.metadata.deletion_timestamp.is_none())?;
         let limits = node.spec.limits.iter();
         Some(DesiredSettings {
@@ -135,7 +136,7 @@ impl World {
     }
 }
 
-impl Index<SlimGpuNode> for World {
+impl Index<SlimGpuNode> for ObjectCache {
     fn apply(&mut self, node: SlimGpuNode) {
         if self.node.as_ref().is_none_or(|old| old.spec != node.spec) {
             self.spec_changed.notify_one();
@@ -152,7 +153,7 @@ impl Index<SlimGpuNode> for World {
     }
 }
 
-impl Index<SlimEnergyPolicy> for World {
+impl Index<SlimEnergyPolicy> for ObjectCache {
     fn apply(&mut self, policy: SlimEnergyPolicy) {
         if policy.metadata.name.as_deref() == Some(DEFAULT_POLICY) {
             self.policy = Some(policy.spec);
@@ -170,20 +171,20 @@ impl Index<SlimEnergyPolicy> for World {
     }
 }
 
-impl Index<SlimLease> for World {
+impl Index<SlimLease> for ObjectCache {
     fn apply(&mut self, lease: SlimLease) {
         let led = lease.spec.holder_identity.as_ref().is_some_and(|holder| !holder.is_empty());
-        if self.mark.as_ref().is_some_and(|mark| *mark != lease.spec) && led {
-            self.moved = Some(Instant::now());
+        if self.lease.as_ref().is_some_and(|last| *last != lease.spec) && led {
+            self.renewed = Some(Instant::now());
         }
-        self.mark = Some(lease.spec);
+        self.lease = Some(lease.spec);
     }
     fn delete(&mut self, _: &ObjectKey, _: Option<SlimLease>) {
-        (self.mark, self.moved) = (None, None);
+        (self.lease, self.renewed) = (None, None);
     }
     fn reset(&mut self, present: &HashSet<ObjectKey>) {
         if present.is_empty() {
-            (self.mark, self.moved) = (None, None);
+            (self.lease, self.renewed) = (None, None);
         }
     }
 }
@@ -202,29 +203,29 @@ mod tests {
 
     #[test]
     fn no_gpu_rests_on_a_node_that_is_excluded() {
-        let mut world = World::default();
+        let mut cache = ObjectCache::default();
         let node = |spec: serde_json::Value| -> SlimGpuNode {
             serde_json::from_value(serde_json::json!({"metadata": {"name": "n1"}, "spec": spec})).unwrap()
         };
-        world.apply(node(serde_json::json!({})));
-        assert!(world.policy(false).rest);
-        world.apply(node(serde_json::json!({"excluded": {"reason": "MigInUse", "message": ""}})));
-        assert!(!world.policy(false).rest);
+        cache.apply(node(serde_json::json!({})));
+        assert!(cache.policy(false).rest);
+        cache.apply(node(serde_json::json!({"excluded": {"reason": "MigInUse", "message": ""}})));
+        assert!(!cache.policy(false).rest);
     }
 
     #[test]
-    fn a_lease_moves_when_it_is_seen_to_change() {
-        let mut world = World::default();
-        world.apply(lease("one", "2026-01-01T00:00:00.000000Z"));
-        assert_eq!(world.lease_age(), None, "it may be years old");
-        world.apply(lease("one", "2026-01-01T00:00:00.000000Z"));
-        assert_eq!(world.lease_age(), None, "listed again");
-        world.apply(lease("one", "2026-01-01T00:00:02.000000Z"));
-        assert!(world.lease_age().is_some());
+    fn a_lease_is_renewed_when_it_is_seen_to_change() {
+        let mut cache = ObjectCache::default();
+        cache.apply(lease("one", "2026-01-01T00:00:00.000000Z"));
+        assert_eq!(cache.lease_age(), None, "it may be years old");
+        cache.apply(lease("one", "2026-01-01T00:00:00.000000Z"));
+        assert_eq!(cache.lease_age(), None, "listed again");
+        cache.apply(lease("one", "2026-01-01T00:00:02.000000Z"));
+        assert!(cache.lease_age().is_some());
         // Released: the leader has ended in order, and nothing leads.
-        let mut world = World::default();
-        world.apply(lease("one", "2026-01-01T00:00:00.000000Z"));
-        world.apply(lease("", "2026-01-01T00:00:02.000000Z"));
-        assert_eq!(world.lease_age(), None);
+        let mut cache = ObjectCache::default();
+        cache.apply(lease("one", "2026-01-01T00:00:00.000000Z"));
+        cache.apply(lease("", "2026-01-01T00:00:02.000000Z"));
+        assert_eq!(cache.lease_age(), None);
     }
 }

@@ -11,7 +11,7 @@ use andreas_podresources::messages::PodResources;
 use crate::setting::Uuid;
 
 /// Longest grace period of a pod: 1 hour. Processes that remain longer do not belong to the pod.
-const LINGERS: Duration = Duration::from_secs(3_600);
+const LONGEST_GRACE: Duration = Duration::from_secs(3_600);
 
 /// Namespace and name of a pod.
 pub type PodKey = (String, String);
@@ -22,7 +22,7 @@ pub struct Held {
     /// Holder by GPU.
     pub gpus: BTreeMap<Uuid, PodKey>,
     /// Whether some allocated devices could not be mapped to a GPU.
-    pub unclear: bool,
+    pub ambiguous: bool,
 }
 
 /// Parses the kubelet's response. `known`: UUIDs of the node's GPUs.
@@ -41,12 +41,12 @@ pub fn held(pods: &[PodResources], known: &BTreeSet<Uuid>) -> Held {
                 if known.contains(uuid) {
                     held.gpus.insert(uuid.to_owned(), key());
                 } else if resource.starts_with("nvidia.com/") {
-                    held.unclear = true;
+                    held.ambiguous = true;
                 }
             }
             // A claimed device has its UUID in a ResourceSlice, which the agent does not read.
             let claims = container.dynamic_resources.iter().flat_map(|claim| &claim.claim_resources);
-            held.unclear |= claims.into_iter().any(|device| device.driver_name.ends_with("gpu.nvidia.com"));
+            held.ambiguous |= claims.into_iter().any(|device| device.driver_name.ends_with("gpu.nvidia.com"));
         }
     }
     held
@@ -89,7 +89,7 @@ impl Lingering {
                 continue;
             }
             let lingers = |(_, until): &&(PodKey, Duration)| {
-                !held.unclear && *processes > last.idle && now.saturating_sub(*until) < LINGERS
+                !held.ambiguous && *processes > last.idle && now.saturating_sub(*until) < LONGEST_GRACE
             };
             match last.holder.as_ref().filter(lingers) {
                 Some((key, _)) => drop(held.gpus.insert(uuid.clone(), key.clone())),
@@ -116,16 +116,16 @@ mod tests {
     }
 
     #[test]
-    fn gpus_by_uuid_and_doubt_where_a_device_is_no_whole_gpu() {
+    fn gpus_by_uuid_and_ambiguity_where_a_device_is_no_whole_gpu() {
         let known = BTreeSet::from(["GPU-a".to_owned(), "GPU-b".to_owned()]);
         let two = pod("x", "nvidia.com/gpu", &["GPU-a"]);
         let other = pod("y", "vendor.example/nic", &["nic-0"]);
-        let clear = held(&[two.clone(), other], &known);
-        assert_eq!(clear.gpus, BTreeMap::from([("GPU-a".to_owned(), ("team".to_owned(), "x".to_owned()))]));
-        assert!(!clear.unclear);
+        let whole = held(&[two.clone(), other], &known);
+        assert_eq!(whole.gpus, BTreeMap::from([("GPU-a".to_owned(), ("team".to_owned(), "x".to_owned()))]));
+        assert!(!whole.ambiguous);
         let slice = held(&[pod("x", "nvidia.com/gpu.shared", &["GPU-b::3"])], &known);
-        assert!(slice.gpus.contains_key("GPU-b") && !slice.unclear);
-        assert!(held(&[pod("x", "nvidia.com/mig-1g.10gb", &["MIG-1"])], &known).unclear);
+        assert!(slice.gpus.contains_key("GPU-b") && !slice.ambiguous);
+        assert!(held(&[pod("x", "nvidia.com/mig-1g.10gb", &["MIG-1"])], &known).ambiguous);
         let mut claim = two;
         claim.containers[0].dynamic_resources.push(DynamicResource {
             claim_resources: vec![ClaimResource {
@@ -134,7 +134,7 @@ mod tests {
             }],
             ..DynamicResource::default()
         });
-        assert!(held(&[claim], &known).unclear);
+        assert!(held(&[claim], &known).ambiguous);
     }
 
     #[test]

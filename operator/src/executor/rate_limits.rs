@@ -17,11 +17,11 @@ use tokio::time::Instant;
 /// Minimum time between two steps for edits of one job.
 const EDITS_APART: Duration = Duration::from_secs(1);
 /// Wait after the second consecutive conflict; doubles with each further one.
-const FIRST_WAIT: Duration = Duration::from_millis(250);
+const FIRST_BACKOFF: Duration = Duration::from_millis(250);
 /// Maximum wait after consecutive conflicts.
-const LONGEST_WAIT: Duration = Duration::from_secs(30);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
 /// Minimum wait of a refused template in a namespace with too many recent dry runs.
-const TRIALS_APART: Duration = Duration::from_secs(60);
+const DRY_RUNS_APART: Duration = Duration::from_secs(60);
 /// Number of namespaces above which full buckets are removed.
 const MANY_NAMESPACES: usize = 1_024;
 
@@ -34,7 +34,7 @@ const ALL_CONFLICTS: Rate = Rate { burst: 20.0, per_second: 4.0 };
 /// Maximum wait for conflicts of other namespaces.
 const LONGEST_FOR_OTHERS: Duration = Duration::from_secs(15);
 /// Dry runs of refused templates, per namespace.
-const TRIALS: Rate = Rate { burst: 100.0, per_second: 10.0 };
+const DRY_RUNS: Rate = Rate { burst: 100.0, per_second: 10.0 };
 
 #[derive(Clone, Copy, Debug)]
 struct Rate {
@@ -73,7 +73,7 @@ impl Bucket {
 
     /// Takes a token in advance and returns the time until it is available, at most `longest`. Later callers
     /// wait longer.
-    fn owe(&mut self, now: Instant, longest: Duration) -> Duration {
+    fn take_in_advance(&mut self, now: Instant, longest: Duration) -> Duration {
         self.fill(now);
         let least = -longest.as_secs_f64() * self.rate.per_second;
         self.tokens = (self.tokens - 1.0).max(least);
@@ -90,7 +90,7 @@ impl Bucket {
 struct Buckets {
     edits: Bucket,
     conflicts: Bucket,
-    trials: Bucket,
+    dry_runs: Bucket,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -115,25 +115,25 @@ impl State {
     fn buckets(&mut self, namespace: &str, now: Instant) -> &mut Buckets {
         if self.namespaces.len() >= MANY_NAMESPACES && !self.namespaces.contains_key(namespace) {
             self.namespaces.retain(|_, of| {
-                !(of.edits.is_full(now) && of.conflicts.is_full(now) && of.trials.is_full(now))
+                !(of.edits.is_full(now) && of.conflicts.is_full(now) && of.dry_runs.is_full(now))
             });
         }
         self.namespaces.entry(namespace.to_owned()).or_insert_with(|| Buckets {
             edits: Bucket::full(EDITS, now),
             conflicts: Bucket::full(CONFLICTS, now),
-            trials: Bucket::full(TRIALS, now),
+            dry_runs: Bucket::full(DRY_RUNS, now),
         })
     }
 }
 
 /// Rate limits of all jobs and namespaces.
 #[derive(Debug, Default)]
-pub struct Brakes(Mutex<State>);
+pub struct RateLimits(Mutex<State>);
 
-impl Brakes {
+impl RateLimits {
     /// How long the job must wait for its step; `None`: step it now. `edit` is the generation of a `spec`
     /// that no step has seen yet. With `None` as the answer it counts as seen.
-    pub fn hold(&self, job: &ObjectKey, edit: Option<i64>) -> Option<Duration> {
+    pub fn delay(&self, job: &ObjectKey, edit: Option<i64>) -> Option<Duration> {
         let now = Instant::now();
         let mut state = self.0.lock();
         let known = state.jobs.get(job).copied().unwrap_or_default();
@@ -141,9 +141,9 @@ impl Brakes {
             return Some(until - now);
         }
         let generation = edit?;
-        if let Some((last, taken_in)) = known.edit {
+        if let Some((last, admitted)) = known.edit {
             // The same edit again after a conflict: it has waited already.
-            if taken_in == generation {
+            if admitted == generation {
                 return None;
             }
             let next = last + EDITS_APART;
@@ -162,13 +162,13 @@ impl Brakes {
     pub fn conflict(&self, job: &ObjectKey) -> Duration {
         let now = Instant::now();
         let mut state = self.0.lock();
-        let own = state.buckets(&job.namespace, now).conflicts.owe(now, LONGEST_WAIT);
+        let own = state.buckets(&job.namespace, now).conflicts.take_in_advance(now, LONGEST_BACKOFF);
         let all = state.conflicts.get_or_insert_with(|| Bucket::full(ALL_CONFLICTS, now));
-        let bucket = all.owe(now, LONGEST_FOR_OTHERS).max(own);
+        let bucket = all.take_in_advance(now, LONGEST_FOR_OTHERS).max(own);
         let known = state.jobs.entry(job.clone()).or_default();
         known.conflicts = known.conflicts.saturating_add(1);
-        let doubled = known.conflicts.checked_sub(2).map(|times| FIRST_WAIT * (1 << times.min(16)));
-        let wait = doubled.unwrap_or_default().max(bucket).min(LONGEST_WAIT);
+        let doubled = known.conflicts.checked_sub(2).map(|times| FIRST_BACKOFF * (1 << times.min(16)));
+        let wait = doubled.unwrap_or_default().max(bucket).min(LONGEST_BACKOFF);
         known.not_before = Some(now + wait);
         wait
     }
@@ -183,9 +183,9 @@ impl Brakes {
     /// A refused template is about to be dry-run again in this namespace.
     ///
     /// # Errors The wait if too many were tried recently.
-    pub fn try_again(&self, namespace: &str) -> Result<(), Duration> {
+    pub fn admit_dry_run(&self, namespace: &str) -> Result<(), Duration> {
         let now = Instant::now();
-        self.0.lock().buckets(namespace, now).trials.take(now).map_err(|wait| wait.max(TRIALS_APART))
+        self.0.lock().buckets(namespace, now).dry_runs.take(now).map_err(|wait| wait.max(DRY_RUNS_APART))
     }
 
     /// The job was deleted.
@@ -208,69 +208,69 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_storm_of_edits_of_one_job_is_taken_in_once_a_second() {
-        let brakes = Brakes::default();
-        let mut taken_in = 0;
+        let rate_limits = RateLimits::default();
+        let mut admitted = 0;
         for generation in 0..1_000 {
-            taken_in += u32::from(brakes.hold(&key("a", "x"), Some(generation)).is_none());
+            admitted += u32::from(rate_limits.delay(&key("a", "x"), Some(generation)).is_none());
             pass(Duration::from_millis(10)).await;
         }
-        assert_eq!(taken_in, 10, "in ten seconds");
+        assert_eq!(admitted, 10, "in ten seconds");
         assert_eq!(
-            brakes.hold(&key("b", "y"), Some(7)),
+            rate_limits.delay(&key("b", "y"), Some(7)),
             None,
             "an edit of another tenant is taken in at once"
         );
-        assert_eq!(brakes.hold(&key("a", "z"), None), None, "what is no edit does not wait");
+        assert_eq!(rate_limits.delay(&key("a", "z"), None), None, "what is no edit does not wait");
     }
 
     #[tokio::test(start_paused = true)]
     async fn edits_of_many_jobs_of_a_namespace_share_a_bucket() {
-        let brakes = Brakes::default();
-        let mut taken_in = 0;
+        let rate_limits = RateLimits::default();
+        let mut admitted = 0;
         for second in 0..10 {
             for job in 0..1_000 {
-                taken_in += u32::from(brakes.hold(&key("a", job), Some(second)).is_none());
+                admitted += u32::from(rate_limits.delay(&key("a", job), Some(second)).is_none());
             }
             pass(Duration::from_secs(1)).await;
         }
-        assert_eq!(taken_in, 200 + 9 * 20);
-        assert_eq!(brakes.hold(&key("b", 0), Some(1)), None);
+        assert_eq!(admitted, 200 + 9 * 20);
+        assert_eq!(rate_limits.delay(&key("b", 0), Some(1)), None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_edit_whose_write_conflicted_is_tried_again_at_once_and_then_ever_later() {
-        let (brakes, job) = (Brakes::default(), key("a", "x"));
-        assert_eq!(brakes.hold(&job, Some(2)), None);
+        let (rate_limits, job) = (RateLimits::default(), key("a", "x"));
+        assert_eq!(rate_limits.delay(&job, Some(2)), None);
         let mut waits = Vec::new();
         for _ in 0..12 {
-            let wait = brakes.conflict(&job);
+            let wait = rate_limits.conflict(&job);
             // The job waits regardless of other events.
-            assert_eq!(brakes.hold(&job, None), (!wait.is_zero()).then_some(wait));
+            assert_eq!(rate_limits.delay(&job, None), (!wait.is_zero()).then_some(wait));
             pass(wait).await;
-            assert_eq!(brakes.hold(&job, Some(2)), None, "the same edit does not wait a second time");
+            assert_eq!(rate_limits.delay(&job, Some(2)), None, "the same edit does not wait a second time");
             waits.push(wait.as_millis());
         }
         assert_eq!(waits[..6], [0, 250, 500, 1_000, 2_000, 4_000]);
         assert_eq!(waits[10..], [30_000, 30_000]);
-        brakes.written(&job);
-        assert_eq!(brakes.conflict(&job), Duration::ZERO);
+        rate_limits.written(&job);
+        assert_eq!(rate_limits.conflict(&job), Duration::ZERO);
     }
 
     /// Retries in a minute of fifty jobs with a conflict on every second write, as under an overloaded API
     /// server.
-    async fn retries_in_a_minute(brakes: &Brakes, namespace: impl Fn(i32) -> String) -> i32 {
+    async fn retries_in_a_minute(rate_limits: &RateLimits, namespace: impl Fn(i32) -> String) -> i32 {
         let (mut retries, mut tenths) = (0, 0);
         while tenths < 600 {
             for job in 0..50 {
                 let job = key(&namespace(job), job);
-                if brakes.hold(&job, None).is_some() {
+                if rate_limits.delay(&job, None).is_some() {
                     continue;
                 }
                 if (tenths + retries) % 2 == 0 {
-                    brakes.conflict(&job);
+                    rate_limits.conflict(&job);
                     retries += 1;
                 } else {
-                    brakes.written(&job);
+                    rate_limits.written(&job);
                 }
             }
             pass(Duration::from_millis(100)).await;
@@ -281,42 +281,46 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn when_half_of_all_writes_conflict_a_namespace_retries_twice_a_second_at_most() {
-        let brakes = Brakes::default();
-        let retries = retries_in_a_minute(&brakes, |_| "a".into()).await;
+        let rate_limits = RateLimits::default();
+        let retries = retries_in_a_minute(&rate_limits, |_| "a".into()).await;
         assert!(retries <= 60 * 3, "{retries} in a minute");
-        assert_eq!(brakes.conflict(&key("b", "y")), Duration::ZERO, "another tenant's first retry is quick");
+        assert_eq!(
+            rate_limits.conflict(&key("b", "y")),
+            Duration::ZERO,
+            "another tenant's first retry is quick"
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn all_namespaces_together_retry_four_times_a_second_at_most_and_none_waits_long_for_others() {
-        let brakes = Brakes::default();
-        let retries = retries_in_a_minute(&brakes, |job| format!("team-{job}")).await;
+        let rate_limits = RateLimits::default();
+        let retries = retries_in_a_minute(&rate_limits, |job| format!("team-{job}")).await;
         // The burst, four a second, and one token taken in advance per job.
         assert!(retries <= 20 + 60 * 4 + 50, "{retries} in a minute");
         for other in 0..1_000 {
-            assert!(brakes.conflict(&key(&format!("other-{other}"), "y")) <= LONGEST_FOR_OTHERS);
+            assert!(rate_limits.conflict(&key(&format!("other-{other}"), "y")) <= LONGEST_FOR_OTHERS);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn refused_templates_of_a_namespace_are_tried_again_at_a_bounded_rate() {
-        let brakes = Brakes::default();
+        let rate_limits = RateLimits::default();
         let mut tried = 0;
         for _ in 0..60 {
-            tried += (0..500).filter(|_| brakes.try_again("a").is_ok()).count();
+            tried += (0..500).filter(|_| rate_limits.admit_dry_run("a").is_ok()).count();
             pass(Duration::from_secs(1)).await;
         }
         assert_eq!(tried, 100 + 59 * 10);
-        assert_eq!(brakes.try_again("b"), Ok(()));
+        assert_eq!(rate_limits.admit_dry_run("b"), Ok(()));
     }
 
     #[tokio::test(start_paused = true)]
     async fn namespaces_that_are_quiet_are_forgotten() {
-        let brakes = Brakes::default();
+        let rate_limits = RateLimits::default();
         for namespace in 0..3 * MANY_NAMESPACES {
-            assert_eq!(brakes.try_again(&namespace.to_string()), Ok(()));
+            assert_eq!(rate_limits.admit_dry_run(&namespace.to_string()), Ok(()));
             pass(Duration::from_millis(100)).await;
         }
-        assert!(brakes.0.lock().namespaces.len() <= MANY_NAMESPACES);
+        assert!(rate_limits.0.lock().namespaces.len() <= MANY_NAMESPACES);
     }
 }

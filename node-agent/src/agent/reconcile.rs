@@ -10,17 +10,17 @@ use andreas_runtime::clock;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use parking_lot::Mutex;
 
-use super::decide::{Decision, Holder, Memory, Observed, Seen, decide};
-use super::energy::{Meter, Use};
+use super::attribution::{EnergyAttribution, GpuReading};
+use super::cache::ObjectCache;
+use super::decide::{Decision, GpuObservation, Holder, Memory, Observed, decide};
+use super::energy::{GpuUse, Meter};
 use super::holders::{Held, Lingering, held};
-use super::metrics::{Metrics, OfGpu};
+use super::metrics::{GpuLabels, Metrics};
 use super::monitor::{GpuHandle, GpuMonitor};
 use super::setter_client::SetterClient;
-use super::shares::{EnergyShares, Look};
-use super::status::{Report, Verdict, whole_seconds};
-use super::world::World;
+use super::status::{ConditionUpdate, Report, whole_seconds};
 use crate::gpu::GpuError;
-use crate::setting::{Outcome, Setting, Uuid, Wanted};
+use crate::setting::{Outcome, Setting, SettingsRequest, Uuid};
 
 /// Time without a kubelet response before the node is not ready.
 const KUBELET_PATIENCE: Duration = Duration::from_secs(10);
@@ -29,29 +29,33 @@ const SETTER_PATIENCE: Duration = Duration::from_secs(30);
 /// Time without a setter after which its settings have ended, unless the whole node is lost.
 const SETTER_GONE: Duration = Duration::from_secs(60);
 
-/// State carried from one reconcile to the next.
-pub struct ReconcileLoop {
+/// What the reconcile loop works with.
+pub struct Dependencies {
     /// The GPU monitor.
-    pub eyes: GpuMonitor,
+    pub monitor: GpuMonitor,
     /// The kubelet client.
     pub kubelet: Kubelet,
     /// The setter client; `None` in observe-only mode.
-    pub link: Option<SetterClient>,
+    pub setter: Option<SetterClient>,
     /// Objects watched at the API server.
-    pub world: Arc<Mutex<World>>,
+    pub cache: Arc<Mutex<ObjectCache>>,
     /// Metrics.
     pub metrics: Metrics,
     /// Longest time without a renewal of the leader Lease.
     pub lease_ttl: Duration,
     /// Whether GPUs with a parked context of a process outside any pod rest.
     pub rest_parked: bool,
-    /// Start time.
-    pub started: Instant,
+}
+
+/// State carried from one reconcile to the next.
+pub struct ReconcileLoop {
+    deps: Dependencies,
+    started: Instant,
     memory: Memory,
     held: Held,
     lingering: Lingering,
-    /// The last `spec.look` known before the kubelet was asked.
-    looked: Option<i64>,
+    /// The last `spec.holdersRequested` known before the kubelet was asked.
+    holders_observed: Option<i64>,
     kubelet_failing: Option<Instant>,
     outcomes: BTreeMap<Uuid, Outcome>,
     /// The lowest power limit that the setter accepts, mW; `None` before its first response.
@@ -61,56 +65,39 @@ pub struct ReconcileLoop {
     /// The setter lacks permission and has set nothing since.
     denied: bool,
     meters: BTreeMap<Uuid, Meter>,
-    shares: EnergyShares,
+    attribution: EnergyAttribution,
     resumed: bool,
-    raised: Option<(i64, Instant)>,
-}
-
-/// Dependencies of the reconcile loop.
-pub struct Parts {
-    /// See [`ReconcileLoop`].
-    pub eyes: GpuMonitor,
-    /// See [`ReconcileLoop`].
-    pub kubelet: Kubelet,
-    /// See [`ReconcileLoop`].
-    pub link: Option<SetterClient>,
-    /// See [`ReconcileLoop`].
-    pub world: Arc<Mutex<World>>,
-    /// See [`ReconcileLoop`].
-    pub metrics: Metrics,
-    /// See [`ReconcileLoop`].
-    pub lease_ttl: Duration,
-    /// See [`ReconcileLoop`].
-    pub rest_parked: bool,
+    /// The last `spec.wake` seen, and when.
+    wake_requested: Option<(i64, Instant)>,
 }
 
 impl ReconcileLoop {
     /// Creates the loop; observes nothing yet.
     #[must_use]
-    pub fn new(parts: Parts) -> Self {
+    pub fn new(deps: Dependencies) -> Self {
         Self {
-            eyes: parts.eyes,
-            kubelet: parts.kubelet,
-            link: parts.link,
-            world: parts.world,
-            metrics: parts.metrics,
-            lease_ttl: parts.lease_ttl,
-            rest_parked: parts.rest_parked,
+            deps,
             started: Instant::now(),
             memory: Memory::default(),
             held: Held::default(),
             lingering: Lingering::default(),
-            looked: None,
+            holders_observed: None,
             kubelet_failing: Some(Instant::now()),
             outcomes: BTreeMap::new(),
             floor_mw: None,
             unlimitable: BTreeSet::new(),
             denied: false,
             meters: BTreeMap::new(),
-            shares: EnergyShares::default(),
+            attribution: EnergyAttribution::default(),
             resumed: false,
-            raised: None,
+            wake_requested: None,
         }
+    }
+
+    /// Whether the driver listed the node's GPUs at the last search.
+    #[must_use]
+    pub fn gpus_listed(&self) -> bool {
+        self.deps.monitor.listed().is_ok()
     }
 
     /// Whether the kubelet answered the last request.
@@ -121,37 +108,44 @@ impl ReconcileLoop {
 
     /// Whether the status of an earlier run has been read.
     #[must_use]
-    pub fn knows_the_past(&self) -> bool {
+    pub fn has_resumed(&self) -> bool {
         self.resumed
     }
 
+    /// Asks the setter to restore all GPUs.
+    pub async fn restore_all(&mut self) {
+        if let Some(setter) = &mut self.deps.setter {
+            setter.request(&SettingsRequest::default()).await;
+        }
+    }
+
     /// Runs one reconcile.
-    pub async fn round(&mut self) -> Report {
+    pub async fn reconcile(&mut self) -> Report {
         let began = Instant::now();
         // Read before asking the kubelet: its response is at least as new.
-        let look = self.world.lock().node().map(|node| node.spec.look);
+        let requested = self.deps.cache.lock().node().map(|node| node.spec.holders_requested);
         self.resume();
-        let ((), pods) = tokio::join!(self.eyes.look(), self.kubelet.list());
-        self.metrics.asked(pods.is_ok());
+        let ((), pods) = tokio::join!(self.deps.monitor.sample(), self.deps.kubelet.list());
+        self.deps.metrics.kubelet_listed(pods.is_ok());
         match pods {
             Ok(pods) => {
-                let known: BTreeSet<Uuid> = self.eyes.gpus().keys().cloned().collect();
+                let known: BTreeSet<Uuid> = self.deps.monitor.gpus().keys().cloned().collect();
                 self.held = held(&pods, &known);
-                let processes = self.eyes.gpus().iter();
+                let gpus = self.deps.monitor.gpus().iter();
                 let processes =
-                    processes.filter_map(|(uuid, eye)| Some((uuid.clone(), eye.sample.as_ref()?.processes)));
+                    gpus.filter_map(|(uuid, gpu)| Some((uuid.clone(), gpu.sample.as_ref()?.processes)));
                 if self.resumed {
                     self.lingering.add_to(&mut self.held, &processes.collect(), self.started.elapsed());
                 }
                 self.kubelet_failing = None;
-                self.looked = look.filter(|_| !self.held.unclear);
+                self.holders_observed = requested.filter(|_| !self.held.ambiguous);
             }
             Err(error) => {
                 if self.kubelet_failing.is_none() {
-                    tracing::warn!(error = error.to_string(), "the kubelet cannot be asked");
+                    tracing::warn!(error = error.to_string(), "the kubelet does not answer");
                 }
                 self.kubelet_failing.get_or_insert_with(Instant::now);
-                self.looked = None;
+                self.holders_observed = None;
             }
         }
         let observed = self.observe();
@@ -159,44 +153,45 @@ impl ReconcileLoop {
         self.memory = memory;
         self.set(&decision).await;
         let report = self.report(&observed, &decision);
-        self.metrics.round.observe(began.elapsed().as_secs_f64());
+        self.deps.metrics.reconcile.observe(began.elapsed().as_secs_f64());
         report
     }
 
     fn observe(&self) -> Observed {
-        let world = self.world.lock();
-        let age = world.lease_age();
-        self.metrics.lease(age);
-        let seen = |(uuid, eye): (&Uuid, &GpuHandle)| {
+        let cache = self.deps.cache.lock();
+        let age = cache.lease_age();
+        self.deps.metrics.set_lease_age(age);
+        let observation = |(uuid, gpu): (&Uuid, &GpuHandle)| {
             let holder = match self.held.gpus.get(uuid) {
                 _ if self.kubelet_failing.is_some() => Holder::Unknown,
                 Some((namespace, name)) => Holder::Pod(pod_name(namespace, name)),
-                None if self.held.unclear => Holder::Unknown,
+                None if self.held.ambiguous => Holder::Unknown,
                 None => Holder::Nobody,
             };
-            let processes = eye.sample.as_ref().map_or(0, |sample| sample.processes);
-            let seen = Seen { facts: eye.facts.clone(), holder, processes, healthy: eye.sample.is_some() };
-            (uuid.clone(), seen)
+            let processes = gpu.sample.as_ref().map_or(0, |sample| sample.processes);
+            let healthy = gpu.sample.is_some();
+            (uuid.clone(), GpuObservation { facts: gpu.facts.clone(), holder, processes, healthy })
         };
         Observed {
-            gpus: self.eyes.gpus().iter().map(seen).collect(),
-            orders: world.orders(),
-            policy: world.policy(self.rest_parked),
-            leader_moves: age.is_some_and(|age| age <= self.lease_ttl),
+            gpus: self.deps.monitor.gpus().iter().map(observation).collect(),
+            desired: cache.desired_settings(),
+            policy: cache.policy(self.deps.rest_parked),
+            leader_alive: age.is_some_and(|age| age <= self.deps.lease_ttl),
         }
     }
 
     /// Sends the desired settings to the setter. The request is also the heartbeat.
     async fn set(&mut self, decision: &Decision) {
-        let Some(link) = &mut self.link else { return };
-        let done = link.ask(&Wanted { settings: decision.wanted.clone() }).await;
-        self.metrics.setter_up.set(i64::from(done.is_some()));
-        if let Some(done) = done {
-            self.floor_mw = Some(done.floor_limit_mw);
+        let Some(setter) = &mut self.deps.setter else { return };
+        let response = setter.request(&SettingsRequest { settings: decision.wanted.clone() }).await;
+        self.deps.metrics.setter_up.set(i64::from(response.is_some()));
+        if let Some(response) = response {
+            self.floor_mw = Some(response.floor_limit_mw);
             let sets = |outcome: &Outcome| outcome.setting.is_some_and(|setting| !setting.is_default());
             let denied = |outcome: &Outcome| outcome.refused.as_deref() == Some("no_permission");
-            self.denied = done.gpus.values().any(denied) || self.denied && !done.gpus.values().any(sets);
-            for (uuid, outcome) in &done.gpus {
+            self.denied =
+                response.gpus.values().any(denied) || self.denied && !response.gpus.values().any(sets);
+            for (uuid, outcome) in &response.gpus {
                 let asked = decision.wanted.get(uuid).is_some_and(|wanted| wanted.limit_mw.is_some());
                 match &outcome.refused {
                     Some(reason) if asked && is_final(reason) => {
@@ -208,39 +203,39 @@ impl ReconcileLoop {
                     _ => {}
                 }
             }
-            self.outcomes = done.gpus;
+            self.outcomes = response.gpus;
             let refusals = self.outcomes.values().filter_map(|outcome| outcome.refused.as_deref());
-            refusals.for_each(|reason| self.metrics.setter_refused(reason));
+            refusals.for_each(|reason| self.deps.metrics.setter_refused(reason));
         }
     }
 
     /// The setting in force on a GPU; `None` if unknown.
     fn actual(&self, uuid: &str) -> Option<Setting> {
-        let Some(link) = &self.link else { return Some(Setting::default()) };
+        let Some(setter) = &self.deps.setter else { return Some(Setting::default()) };
         let known = self.outcomes.get(uuid).map(|outcome| outcome.setting);
-        let away = link.down_for();
+        let down = setter.down_for();
         match known {
-            _ if away > SETTER_GONE => Some(Setting::default()),
+            _ if down > SETTER_GONE => Some(Setting::default()),
             Some(setting) => setting,
             // The setter responds and never got a request for this GPU.
-            None => away.is_zero().then(Setting::default),
+            None => down.is_zero().then(Setting::default),
         }
     }
 
     fn report(&mut self, observed: &Observed, decision: &Decision) -> Report {
         let (mut woken, mut carried_out) = (true, true);
-        let setter = self.setter();
+        let floor = self.settable_floor();
         let mut gpus = Vec::with_capacity(observed.gpus.len());
         let mut unhealthy: Vec<(&Uuid, &GpuError)> = Vec::new();
-        let mut looks = BTreeMap::new();
-        for (uuid, seen) in &observed.gpus {
-            let Some(eye) = self.eyes.gpus().get(uuid) else { continue };
+        let mut readings = BTreeMap::new();
+        for (uuid, observation) in &observed.gpus {
+            let Some(gpu) = self.deps.monitor.gpus().get(uuid) else { continue };
             let actual = self.actual(uuid);
             let wanted = decision.wanted.get(uuid).copied().unwrap_or_default();
             let refused = self.outcomes.get(uuid).and_then(|outcome| outcome.refused.as_deref());
             let for_good = refused.is_some_and(is_final);
             let holder = self.held.gpus.get(uuid);
-            let state = match eye.broken() {
+            let state = match gpu.fault() {
                 Some(error) => {
                     unhealthy.push((uuid, error));
                     GpuCondition::Unhealthy
@@ -249,7 +244,7 @@ impl ReconcileLoop {
                     carried_out &= actual == Some(wanted) || for_good;
                     match holder {
                         Some(_) => GpuCondition::Held,
-                        None if self.held.unclear => GpuCondition::Held,
+                        None if self.held.ambiguous => GpuCondition::Held,
                         None if actual == Some(Setting::default()) => GpuCondition::Free,
                         None => {
                             woken = false;
@@ -258,41 +253,42 @@ impl ReconcileLoop {
                     }
                 }
             };
-            let label = OfGpu {
+            let labels = GpuLabels {
                 uuid: uuid.clone(),
-                gpu_type: eye
+                gpu_type: gpu
                     .facts
                     .as_ref()
                     .map_or_else(String::new, |facts| facts.product.replace(' ', "-")),
             };
             let meter = self.meters.entry(uuid.clone()).or_default();
-            if let Some(sample) = &eye.sample {
-                let doing = match (&state, holder) {
-                    (GpuCondition::Held, Some((namespace, _))) => Use::Held(namespace.clone()),
-                    (GpuCondition::Free, _) if seen.holder == Holder::Nobody => Use::Free,
-                    (GpuCondition::Resting, _) => Use::Resting,
-                    _ => Use::Unknown,
+            if let Some(sample) = &gpu.sample {
+                let in_use = match (&state, holder) {
+                    (GpuCondition::Held, Some((namespace, _))) => GpuUse::Held(namespace.clone()),
+                    (GpuCondition::Free, _) if observation.holder == Holder::Nobody => GpuUse::Free,
+                    (GpuCondition::Resting, _) => GpuUse::Resting,
+                    _ => GpuUse::Unknown,
                 };
-                let interval = meter.look(self.started.elapsed(), sample, doing);
+                let interval = meter.add(self.started.elapsed(), sample, in_use);
                 let parked = if holder.is_none() { sample.processes } else { 0 };
-                self.metrics.looked(&label, sample, &interval, parked);
-                if seen.holder != Holder::Unknown {
-                    looks.insert(uuid.clone(), Look { holder: holder.cloned(), joules: meter.joules() });
+                self.deps.metrics.sampled(&labels, sample, &interval, parked);
+                if observation.holder != Holder::Unknown {
+                    let reading = GpuReading { holder: holder.cloned(), joules: meter.joules() };
+                    readings.insert(uuid.clone(), reading);
                 }
             } else {
-                self.metrics.unseen(&label);
-                if let Some(error) = eye.failing() {
-                    self.metrics.failed(&label, error.reason());
+                self.deps.metrics.remove_readings(&labels);
+                if let Some(error) = gpu.failing() {
+                    self.deps.metrics.failed(&labels, error.reason());
                 }
             }
-            self.metrics.state(&label, word(state));
-            let driver = eye.facts.as_ref().and_then(|facts| facts.limit_mw);
-            let range = limits(driver, setter, self.unlimitable.contains(uuid));
+            self.deps.metrics.state(&labels, state_label(state));
+            let driver = gpu.facts.as_ref().and_then(|facts| facts.limit_mw);
+            let range = limits(driver, floor, self.unlimitable.contains(uuid));
             gpus.push(GpuState {
                 uuid: uuid.clone(),
                 state,
                 holder: holder.map(|(namespace, name)| pod_name(namespace, name)),
-                watts: eye
+                watts: gpu
                     .sample
                     .as_ref()
                     .map_or(0, |s| i32::try_from(s.power_mw / 1000).unwrap_or(i32::MAX)),
@@ -307,17 +303,17 @@ impl ReconcileLoop {
                 max_limit_watts: range.map(|(_, highest)| highest),
             });
         }
-        let unhealthy = unhealthy_verdict(&unhealthy);
-        self.share_out(&looks, &mut gpus);
-        let sees = self.kubelet_failing.is_none() && self.eyes.found().is_ok();
-        let orders = decision.orders.filter(|_| self.eyes.found().is_ok());
+        let unhealthy = unhealthy_condition(&unhealthy);
+        self.attribute_energy(&readings, &mut gpus);
+        let observes = self.kubelet_failing.is_none() && self.deps.monitor.listed().is_ok();
+        let carries_out = decision.carries_out.filter(|_| self.deps.monitor.listed().is_ok());
         let report = Report {
-            generation: orders.filter(|_| carried_out).map(|orders| orders.0),
-            awake: orders.filter(|_| woken).map(|orders| orders.1),
-            looked: self.looked,
-            empty: sees.then_some(self.held.gpus.is_empty() && !self.held.unclear),
-            verdicts: vec![self.ready(), unhealthy],
-            released: self.resumed.then(|| self.shares.released().to_vec()),
+            generation: carries_out.filter(|_| carried_out).map(|(generation, _)| generation),
+            awake: carries_out.filter(|_| woken).map(|(_, wake)| wake),
+            holders_observed: self.holders_observed,
+            empty: observes.then_some(self.held.gpus.is_empty() && !self.held.ambiguous),
+            conditions: vec![self.ready(), unhealthy],
+            released: self.resumed.then(|| self.attribution.released().to_vec()),
             gpus,
         };
         self.time_wake(decision, &report);
@@ -329,9 +325,9 @@ impl ReconcileLoop {
         if self.resumed {
             return;
         }
-        let Some(node) = self.world.lock().node().cloned() else { return };
+        let Some(node) = self.deps.cache.lock().node().cloned() else { return };
         let status = node.status.unwrap_or_default();
-        self.shares.resume(&status);
+        self.attribution.resume(&status);
         let holder = |gpu: &GpuState| {
             let (namespace, name) = gpu.holder.as_ref()?.split_once('/')?;
             Some((gpu.uuid.clone(), (namespace.to_owned(), name.to_owned())))
@@ -341,47 +337,52 @@ impl ReconcileLoop {
     }
 
     /// Energy used by each pod, and where the open shares began.
-    fn share_out(&mut self, looks: &BTreeMap<Uuid, Look>, gpus: &mut [GpuState]) {
-        self.shares.look(looks, whole_seconds(clock::now()));
+    fn attribute_energy(&mut self, readings: &BTreeMap<Uuid, GpuReading>, gpus: &mut [GpuState]) {
+        self.attribution.update(readings, whole_seconds(clock::now()));
         for gpu in gpus.iter_mut().filter(|gpu| gpu.holder.is_some()) {
-            if let Some(begin) = self.shares.begin(&gpu.uuid) {
+            if let Some(begin) = self.attribution.begin(&gpu.uuid) {
                 (gpu.held_from, gpu.held_since) = (Some(begin.joules), Some(Time(begin.at)));
             }
         }
     }
 
     /// The lowest power limit of a setter that can set limits, mW; `None` if there is no such setter.
-    fn setter(&self) -> Option<u32> {
-        let link = self.link.as_ref()?;
-        self.floor_mw.filter(|_| link.down_for() < SETTER_PATIENCE && !self.denied)
+    fn settable_floor(&self) -> Option<u32> {
+        let setter = self.deps.setter.as_ref()?;
+        self.floor_mw.filter(|_| setter.down_for() < SETTER_PATIENCE && !self.denied)
     }
 
-    fn ready(&self) -> Verdict {
-        let away = self.link.as_ref().map_or(Duration::ZERO, SetterClient::down_for);
+    fn ready(&self) -> ConditionUpdate {
+        let down = self.deps.setter.as_ref().map_or(Duration::ZERO, SetterClient::down_for);
         let denied =
             self.outcomes.values().any(|outcome| outcome.refused.as_deref() == Some("no_permission"));
-        let silent = self.kubelet_failing.is_some_and(|since| since.elapsed() >= KUBELET_PATIENCE);
-        let (reason, message) = match self.eyes.found() {
+        let kubelet_down = self.kubelet_failing.is_some_and(|since| since.elapsed() >= KUBELET_PATIENCE);
+        let (reason, message) = match self.deps.monitor.listed() {
             Err(error) => ("NoDriver", error.to_string()),
-            Ok(()) if silent => ("KubeletSilent", "the PodResources socket does not answer".to_owned()),
-            Ok(()) if away >= SETTER_PATIENCE => ("SetterSilent", "the setter does not answer".to_owned()),
+            Ok(()) if kubelet_down => {
+                ("KubeletNotResponding", "the PodResources socket does not answer".to_owned())
+            }
+            Ok(()) if down >= SETTER_PATIENCE => {
+                ("SetterNotResponding", "the setter does not answer".to_owned())
+            }
             Ok(()) if denied => ("NoPermission", "the setter lacks CAP_SYS_ADMIN".to_owned()),
             Ok(()) => ("Working", String::new()),
         };
-        Verdict { kind: "Ready", holds: reason == "Working", reason, message }
+        ConditionUpdate { kind: "Ready", status: reason == "Working", reason, message }
     }
 
     fn time_wake(&mut self, decision: &Decision, report: &Report) {
-        let Some((_, wake)) = decision.orders else { return };
-        match self.raised {
+        let Some((_, wake)) = decision.carries_out else { return };
+        match self.wake_requested {
             Some((seen, since)) if seen == wake => {
                 if report.awake == Some(wake) && since > self.started {
-                    self.metrics.wake.observe(since.elapsed().as_secs_f64());
-                    self.raised = Some((wake, self.started));
+                    self.deps.metrics.wake.observe(since.elapsed().as_secs_f64());
+                    self.wake_requested = Some((wake, self.started));
                 }
             }
             _ => {
-                self.raised = Some((wake, if self.raised.is_some() { Instant::now() } else { self.started }))
+                self.wake_requested =
+                    Some((wake, if self.wake_requested.is_some() { Instant::now() } else { self.started }))
             }
         }
     }
@@ -403,7 +404,7 @@ fn limits(driver: Option<(u32, u32)>, setter: Option<u32>, refused: bool) -> Opt
     (range.0 <= range.1).then_some(range)
 }
 
-fn word(state: GpuCondition) -> &'static str {
+fn state_label(state: GpuCondition) -> &'static str {
     match state {
         GpuCondition::Held => "held",
         GpuCondition::Free => "free",
@@ -412,7 +413,7 @@ fn word(state: GpuCondition) -> &'static str {
     }
 }
 
-fn unhealthy_verdict(gpus: &[(&Uuid, &GpuError)]) -> Verdict {
+fn unhealthy_condition(gpus: &[(&Uuid, &GpuError)]) -> ConditionUpdate {
     let reason = match gpus.first().map(|(_, error)| *error) {
         None => "AllHealthy",
         Some(GpuError::Lost) => "GpuLost",
@@ -420,8 +421,8 @@ fn unhealthy_verdict(gpus: &[(&Uuid, &GpuError)]) -> Verdict {
         Some(GpuError::Hung) => "DriverHangs",
         Some(_) => "DriverError",
     };
-    let said: Vec<String> = gpus.iter().map(|(uuid, error)| format!("{uuid}: {error}")).collect();
-    Verdict { kind: "Unhealthy", holds: !gpus.is_empty(), reason, message: said.join("; ") }
+    let messages: Vec<String> = gpus.iter().map(|(uuid, error)| format!("{uuid}: {error}")).collect();
+    ConditionUpdate { kind: "Unhealthy", status: !gpus.is_empty(), reason, message: messages.join("; ") }
 }
 
 #[cfg(test)]

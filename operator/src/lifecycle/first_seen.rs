@@ -1,10 +1,10 @@
 //! The base of time-outs.
 //!
 //! An instant in an object comes from another clock, which may be off by hours. An event is never seen before
-//! it happens. So this process's first sight of a fact is the later of the two if clocks agree, and the safe
+//! it happens. So the time when this process first saw a fact is the later of the two if clocks agree, and the safe
 //! one if not. A clock that is behind causes no early time-out, and one that is ahead causes no longer wait.
 //!
-//! The caller keeps sights between steps, on the monotonic clock. After an operator restart, time-outs begin
+//! The caller keeps these times between steps, on the monotonic clock. After an operator restart, time-outs begin
 //! anew. Only `maxRunTime` counts from the status, so a restart does not extend a run. The operator writes
 //! that status field in the API server's time.
 
@@ -19,7 +19,7 @@ use super::observed::Observed;
 
 /// A fact with a start that matters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Sight {
+pub enum TimedFact {
     /// All pods of an attempt are bound.
     Bound {
         /// The attempt.
@@ -51,31 +51,31 @@ pub enum Sight {
     },
 }
 
-/// Facts that hold, with the instant of this process's first sight.
-pub type Sights = BTreeMap<Sight, Timestamp>;
+/// Facts that hold, with the instant at which this process first saw them.
+pub type FirstSeen = BTreeMap<TimedFact, Timestamp>;
 
 /// The facts that hold.
-pub(super) fn holding(o: &Observed<'_>) -> BTreeSet<Sight> {
+pub(super) fn current_facts(o: &Observed<'_>) -> BTreeSet<TimedFact> {
     let readiness =
-        |(node, fact): (&String, &_)| Sight::Readiness { node: node.clone(), changed: changed(fact) };
-    let mut holding: BTreeSet<Sight> = o.nodes.iter().map(readiness).collect();
-    let Some(status) = &o.job.status else { return holding };
-    let Some(allocation) = &status.allocation else { return holding };
+        |(node, fact): (&String, &_)| TimedFact::Readiness { node: node.clone(), changed: changed(fact) };
+    let mut facts: BTreeSet<TimedFact> = o.nodes.iter().map(readiness).collect();
+    let Some(status) = &o.job.status else { return facts };
+    let Some(allocation) = &status.allocation else { return facts };
     let members = Members::of(o, Some(allocation));
     let attempt = allocation.attempt;
     let container = o.training_container();
     if !members.gang.is_empty() && members.gang.iter().all(Member::bound) {
-        holding.insert(Sight::Bound { attempt });
+        facts.insert(TimedFact::Bound { attempt });
     }
     if status.phase == Phase::Running {
-        holding.insert(Sight::Running { attempt });
+        facts.insert(TimedFact::Running { attempt });
         let missing = members.gang.iter().filter(|member| member.pod().is_none());
-        holding.extend(missing.map(|member| Sight::Missing { attempt, index: member.index }));
+        facts.extend(missing.map(|member| TimedFact::Missing { attempt, index: member.index }));
     }
     if members.gang.iter().any(|member| member.ending(container).is_some()) {
-        holding.insert(Sight::FirstEnd { attempt });
+        facts.insert(TimedFact::FirstEnd { attempt });
     }
-    holding
+    facts
 }
 
 fn changed(fact: &super::observed::NodeFact) -> Option<Timestamp> {
@@ -89,7 +89,7 @@ impl Observed<'_> {
         Some(stamp.min(self.readiness_seen(node)))
     }
 
-    /// When a node's `Ready` changed during an attempt. A transition time after our first sight comes from a
+    /// When a node's `Ready` changed during an attempt. A transition time after we first saw it comes from a
     /// clock that is ahead. Such a change counts only if first seen after all pods were bound.
     pub(super) fn ready_changed_during(&self, node: &str, allocation: &Allocation) -> Option<Timestamp> {
         let stamp = self.nodes.get(node)?.ready_changed?;
@@ -97,14 +97,14 @@ impl Observed<'_> {
         if stamp <= seen {
             return Some(stamp).filter(|at| *at >= allocation.since.0);
         }
-        let bound = self.sights.get(&Sight::Bound { attempt: allocation.attempt })?;
+        let bound = self.first_seen.get(&TimedFact::Bound { attempt: allocation.attempt })?;
         Some(seen).filter(|at| at > bound)
     }
 
     /// When this process first saw a node's current `Ready` value.
     pub(super) fn readiness_seen(&self, node: &str) -> Timestamp {
         let changed = self.nodes.get(node).and_then(changed);
-        let sight = Sight::Readiness { node: node.to_owned(), changed };
-        self.sights.get(&sight).copied().unwrap_or(self.now)
+        let fact = TimedFact::Readiness { node: node.to_owned(), changed };
+        self.first_seen.get(&fact).copied().unwrap_or(self.now)
     }
 }

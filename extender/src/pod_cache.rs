@@ -6,17 +6,17 @@
 
 use std::collections::HashMap;
 
-use crate::decide::Whose;
+use crate::decide::Ownership;
 
 /// Caches the latest pods: at least `capacity`, at most twice as many.
 #[derive(Debug)]
-pub struct Seen {
+pub struct PodCache {
     capacity: usize,
-    young: HashMap<String, Whose>,
-    old: HashMap<String, Whose>,
+    young: HashMap<String, Ownership>,
+    old: HashMap<String, Ownership>,
 }
 
-impl Seen {
+impl PodCache {
     /// Creates an empty cache.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
@@ -24,19 +24,19 @@ impl Seen {
     }
 
     /// Stores a pod's ownership by its UID.
-    pub fn remember(&mut self, uid: &str, whose: Whose) {
+    pub fn remember(&mut self, uid: &str, ownership: Ownership) {
         if uid.is_empty() {
             return;
         }
         if self.young.len() >= self.capacity {
             self.old = std::mem::take(&mut self.young);
         }
-        self.young.insert(uid.to_owned(), whose);
+        self.young.insert(uid.to_owned(), ownership);
     }
 
     /// Ownership of the pod, if it is cached.
     #[must_use]
-    pub fn recall(&self, uid: &str) -> Option<&Whose> {
+    pub fn recall(&self, uid: &str) -> Option<&Ownership> {
         self.young.get(uid).or_else(|| self.old.get(uid))
     }
 
@@ -53,14 +53,14 @@ mod tests {
 
     #[test]
     fn keeps_at_least_its_capacity_and_never_more_than_twice() {
-        let mut seen = Seen::new(100);
+        let mut cache = PodCache::new(100);
         for n in 0..1000 {
-            seen.remember(&n.to_string(), Whose::Foreign);
-            assert!(seen.young.len() + seen.old.len() <= 200);
+            cache.remember(&n.to_string(), Ownership::Foreign);
+            assert!(cache.young.len() + cache.old.len() <= 200);
         }
-        assert!((900..1000).all(|n| seen.recall(&n.to_string()).is_some()));
-        assert!(seen.recall("0").is_none());
-        seen.forget("999");
-        assert!(seen.recall("999").is_none());
+        assert!((900..1000).all(|n| cache.recall(&n.to_string()).is_some()));
+        assert!(cache.recall("0").is_none());
+        cache.forget("999");
+        assert!(cache.recall("999").is_none());
     }
 }

@@ -21,7 +21,7 @@ type Sum = Counter<f64, AtomicU64>;
 
 /// Labels of one GPU.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct OfGpu {
+pub struct GpuLabels {
     /// UUID.
     pub uuid: String,
     /// GPU type: the product name, as in the node's label.
@@ -29,32 +29,32 @@ pub struct OfGpu {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct OfState {
+struct StateLabels {
     uuid: String,
     gpu_type: String,
     state: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct OfNamespace {
+struct NamespaceLabels {
     job_namespace: String,
     gpu_type: String,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct OfResult {
+struct ResultLabel {
     result: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct OfError {
+struct ErrorLabels {
     uuid: String,
     gpu_type: String,
     reason: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct OfReason {
+struct ReasonLabel {
     reason: &'static str,
 }
 
@@ -92,31 +92,34 @@ const HELD: Metric = Metric::counter(
 const NVML_ERRORS: Metric = Metric::counter(
     "andreas_agent_nvml_errors_total",
     &["uuid", "gpu_type", "reason"],
-    "Looks at a GPU that failed, by GPU and reason; hung: the driver gave no answer in time",
+    "Failed reads of a GPU, by GPU and reason; hung: the driver did not answer in time",
 );
 const SETTER_REFUSALS: Metric = Metric::counter(
     "andreas_agent_setter_refusals_total",
     &["reason"],
-    "Settings that the setter could not make, by reason, counted once for each round",
+    "Settings that the setter could not apply, by reason, counted once per reconcile",
 );
 const WRITES: Metric = Metric::counter(
     "andreas_agent_status_writes_total",
     &["result"],
     "Writes of the GpuNode's status, by result",
 );
-const LOOKS: Metric = Metric::counter(
+const KUBELET_LISTS: Metric = Metric::counter(
     "andreas_agent_podresources_lists_total",
     &["result"],
-    "Questions to the kubelet which pod holds what, by result",
+    "Requests to the kubelet for the GPUs of each pod, by result",
 );
 const SETTER_UP: Metric = Metric::gauge("andreas_agent_setter_up", &[], "1 while the setter answers");
 const LEASE_AGE: Metric = Metric::gauge(
     "andreas_agent_lease_age_seconds",
     &[],
-    "Time since the operator's leader Lease was seen to move",
+    "Time since the operator's leader Lease was last seen renewed",
 );
-const ROUND: Metric =
-    Metric::histogram("andreas_agent_round_duration_seconds", &[], "Time of one round: look, decide, set");
+const RECONCILE: Metric = Metric::histogram(
+    "andreas_agent_reconcile_duration_seconds",
+    &[],
+    "Time of one reconcile: observe, decide, set",
+);
 const WAKE: Metric = Metric::histogram(
     "andreas_agent_wake_duration_seconds",
     &[],
@@ -143,10 +146,10 @@ pub fn all() -> Vec<Metric> {
         NVML_ERRORS,
         SETTER_REFUSALS,
         WRITES,
-        LOOKS,
+        KUBELET_LISTS,
         SETTER_UP,
         LEASE_AGE,
-        ROUND,
+        RECONCILE,
         WAKE,
     ];
     [own, WATCHES, PROCESS].concat()
@@ -171,26 +174,26 @@ const REASONS: [&str; 9] = [
 /// All metrics. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    power: Family<OfGpu, Float>,
-    limit: Family<OfGpu, Float>,
-    clock: Family<OfGpu, Float>,
-    util: Family<OfGpu, Float>,
-    parked: Family<OfGpu, Gauge>,
-    energy: Family<OfGpu, Sum>,
-    rest: Family<OfGpu, Sum>,
-    saved: Family<OfGpu, Sum>,
-    state: Family<OfState, Gauge>,
-    held: Family<OfNamespace, Sum>,
-    errors: Family<OfError, Counter>,
-    refusals: Family<OfReason, Counter>,
-    writes: Family<OfResult, Counter>,
-    looks: Family<OfResult, Counter>,
+    power: Family<GpuLabels, Float>,
+    limit: Family<GpuLabels, Float>,
+    clock: Family<GpuLabels, Float>,
+    util: Family<GpuLabels, Float>,
+    parked: Family<GpuLabels, Gauge>,
+    energy: Family<GpuLabels, Sum>,
+    rest: Family<GpuLabels, Sum>,
+    saved: Family<GpuLabels, Sum>,
+    state: Family<StateLabels, Gauge>,
+    held: Family<NamespaceLabels, Sum>,
+    errors: Family<ErrorLabels, Counter>,
+    refusals: Family<ReasonLabel, Counter>,
+    writes: Family<ResultLabel, Counter>,
+    kubelet_lists: Family<ResultLabel, Counter>,
     /// 1 while the setter responds.
     pub setter_up: Gauge,
     /// Seconds since the leader Lease was last seen renewed; infinite if never.
     pub lease_age: Float,
     /// Duration of a reconcile, s.
-    pub round: Histogram,
+    pub reconcile: Histogram,
     /// Seconds from a raised wake to its acknowledgement.
     pub wake: Histogram,
 }
@@ -212,10 +215,10 @@ impl Metrics {
             errors: Family::default(),
             refusals: Family::default(),
             writes: Family::default(),
-            looks: Family::default(),
+            kubelet_lists: Family::default(),
             setter_up: Gauge::default(),
             lease_age: Float::default(),
-            round: Histogram::new([0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0]),
+            reconcile: Histogram::new([0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0]),
             wake: Histogram::new([0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0]),
         };
         POWER.register(registry, this.power.clone());
@@ -231,17 +234,17 @@ impl Metrics {
         NVML_ERRORS.register(registry, this.errors.clone());
         SETTER_REFUSALS.register(registry, this.refusals.clone());
         WRITES.register(registry, this.writes.clone());
-        LOOKS.register(registry, this.looks.clone());
+        KUBELET_LISTS.register(registry, this.kubelet_lists.clone());
         SETTER_UP.register(registry, this.setter_up.clone());
         LEASE_AGE.register(registry, this.lease_age.clone());
-        ROUND.register(registry, this.round.clone());
+        RECONCILE.register(registry, this.reconcile.clone());
         WAKE.register(registry, this.wake.clone());
         register_process(registry, env!("CARGO_PKG_VERSION"));
         this
     }
 
     /// Records a sample of a GPU.
-    pub fn looked(&self, gpu: &OfGpu, sample: &Sample, interval: &Interval, parked: u32) {
+    pub fn sampled(&self, gpu: &GpuLabels, sample: &Sample, interval: &Interval, parked: u32) {
         self.power.get_or_create(gpu).set(f64::from(sample.power_mw) / 1000.0);
         self.limit.get_or_create(gpu).set(f64::from(sample.limit_mw) / 1000.0);
         self.clock.get_or_create(gpu).set(f64::from(sample.clock_mhz) * 1e6);
@@ -251,13 +254,13 @@ impl Metrics {
         self.rest.get_or_create(gpu).inc_by(interval.rest_seconds);
         self.saved.get_or_create(gpu).inc_by(interval.saved_joules);
         if let Some(namespace) = &interval.namespace {
-            let of = OfNamespace { job_namespace: namespace.clone(), gpu_type: gpu.gpu_type.clone() };
+            let of = NamespaceLabels { job_namespace: namespace.clone(), gpu_type: gpu.gpu_type.clone() };
             self.held.get_or_create(&of).inc_by(interval.joules);
         }
     }
 
-    /// Removes the readings of a GPU that did not respond: stale values would look current.
-    pub fn unseen(&self, gpu: &OfGpu) {
+    /// Removes the readings of a GPU that did not respond: stale values would pass for current ones.
+    pub fn remove_readings(&self, gpu: &GpuLabels) {
         for family in [&self.power, &self.limit, &self.clock, &self.util] {
             family.remove(gpu);
         }
@@ -265,37 +268,39 @@ impl Metrics {
     }
 
     /// Counts a failed GPU read, with a reason from a closed set.
-    pub fn failed(&self, gpu: &OfGpu, reason: &'static str) {
-        let of = OfError { uuid: gpu.uuid.clone(), gpu_type: gpu.gpu_type.clone(), reason };
+    pub fn failed(&self, gpu: &GpuLabels, reason: &'static str) {
+        let of = ErrorLabels { uuid: gpu.uuid.clone(), gpu_type: gpu.gpu_type.clone(), reason };
         self.errors.get_or_create(&of).inc();
     }
 
     /// Counts a setting that the setter could not apply, with the setter's reason.
     pub fn setter_refused(&self, reason: &str) {
         let reason = REASONS.into_iter().find(|known| *known == reason).unwrap_or("other");
-        self.refusals.get_or_create(&OfReason { reason }).inc();
+        self.refusals.get_or_create(&ReasonLabel { reason }).inc();
     }
 
     /// Sets the state of a GPU.
-    pub fn state(&self, gpu: &OfGpu, state: &'static str) {
+    pub fn state(&self, gpu: &GpuLabels, state: &'static str) {
         for each in STATES {
-            let of = OfState { uuid: gpu.uuid.clone(), gpu_type: gpu.gpu_type.clone(), state: each };
+            let of = StateLabels { uuid: gpu.uuid.clone(), gpu_type: gpu.gpu_type.clone(), state: each };
             self.state.get_or_create(&of).set(i64::from(each == state));
         }
     }
 
     /// Counts a write of the status.
-    pub fn wrote(&self, result: &'static str) {
-        self.writes.get_or_create(&OfResult { result }).inc();
+    pub fn status_written(&self, result: &'static str) {
+        self.writes.get_or_create(&ResultLabel { result }).inc();
     }
 
     /// Counts a request to the kubelet.
-    pub fn asked(&self, answered: bool) {
-        self.looks.get_or_create(&OfResult { result: if answered { "ok" } else { "failed" } }).inc();
+    pub fn kubelet_listed(&self, succeeded: bool) {
+        self.kubelet_lists
+            .get_or_create(&ResultLabel { result: if succeeded { "ok" } else { "failed" } })
+            .inc();
     }
 
     /// Sets the time since the last renewal of the Lease.
-    pub fn lease(&self, age: Option<Duration>) {
+    pub fn set_lease_age(&self, age: Option<Duration>) {
         self.lease_age.set(age.map_or(f64::INFINITY, |age| age.as_secs_f64()));
     }
 }
@@ -310,16 +315,16 @@ mod tests {
     fn the_list_holds_what_is_exposed_and_nothing_else() {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
-        let gpu = OfGpu { uuid: "GPU-1".into(), gpu_type: "A".into() };
+        let gpu = GpuLabels { uuid: "GPU-1".into(), gpu_type: "A".into() };
         let interval = Interval { namespace: Some("team".into()), ..Interval::default() };
-        metrics.looked(&gpu, &Sample::default(), &interval, 0);
+        metrics.sampled(&gpu, &Sample::default(), &interval, 0);
         metrics.state(&gpu, "held");
         metrics.failed(&gpu, GpuError::Hung.reason());
         metrics.setter_refused(GpuError::NoPermission.reason());
-        metrics.setter_refused("words of a stranger");
-        metrics.wrote("ok");
-        metrics.asked(true);
-        metrics.lease(None);
+        metrics.setter_refused("a reason outside the set");
+        metrics.status_written("ok");
+        metrics.kubelet_listed(true);
+        metrics.set_lease_age(None);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         let text = classic(&text);

@@ -8,7 +8,7 @@ use crate::lifecycle::Planned;
 use crate::snapshot::job_key;
 
 /// The plan's decision for one job in the lifecycle's types.
-pub fn verdict(job_plan: &JobPlan, job: &Job, excluded: Option<&str>) -> Option<Planned> {
+pub fn planned_of(job_plan: &JobPlan, job: &Job, excluded: Option<&str>) -> Option<Planned> {
     match &job_plan.decision {
         Decision::Run(placement) => Some(Planned::Run {
             gpu_type: placement.gpu_type.as_str().to_owned(),

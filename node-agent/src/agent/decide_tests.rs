@@ -24,17 +24,17 @@ fn policy() -> Policy {
 
 /// GPU `a` is free, pod `p` holds GPU `b`; nothing changes for more than a minute.
 fn idle_node() -> Observed {
-    let free = Seen { facts: Some(facts()), healthy: true, ..Seen::default() };
-    let held = Seen { holder: Holder::Pod("p".into()), processes: 1, ..free.clone() };
+    let free = GpuObservation { facts: Some(facts()), healthy: true, ..GpuObservation::default() };
+    let held = GpuObservation { holder: Holder::Pod("p".into()), processes: 1, ..free.clone() };
     Observed {
         gpus: BTreeMap::from([("a".to_owned(), free), ("b".to_owned(), held)]),
-        orders: Some(DesiredSettings {
+        desired: Some(DesiredSettings {
             generation: 1,
             wake: 0,
             limits: BTreeMap::from([("p".to_owned(), 250)]),
         }),
         policy: policy(),
-        leader_moves: true,
+        leader_alive: true,
     }
 }
 
@@ -70,11 +70,11 @@ fn a_wake_holds_until_the_pod_has_had_time_to_come() {
     let (memory, _) = after(Memory::default(), &node, 0);
     let (memory, resting) = after(memory, &node, 200);
     assert!(resting.resting.contains("a"));
-    node.orders.as_mut().unwrap().wake = 7;
-    node.orders.as_mut().unwrap().generation = 2;
+    node.desired.as_mut().unwrap().wake = 7;
+    node.desired.as_mut().unwrap().generation = 2;
     let (memory, woken) = after(memory, &node, 201);
     assert!(woken.resting.is_empty());
-    assert_eq!(woken.orders, Some((2, 7)));
+    assert_eq!(woken.carries_out, Some((2, 7)));
     let (memory, still) = after(memory, &node, 320);
     assert!(still.resting.is_empty());
     assert!(after(memory, &node, 321).1.resting.contains("a"));
@@ -89,51 +89,45 @@ fn doubt_means_awake() {
         after(memory, &node, 1000).1.wanted
     };
     assert!(rested(|_| ()).contains_key("a"));
-    assert!(rested(|node| node.leader_moves = false).is_empty(), "nobody leads");
-    assert!(rested(|node| node.orders = None).is_empty(), "no GpuNode");
-    let a = |change: fn(&mut Seen)| {
+    assert!(rested(|node| node.leader_alive = false).is_empty(), "nobody leads");
+    assert!(rested(|node| node.desired = None).is_empty(), "no GpuNode");
+    let a = |change: fn(&mut GpuObservation)| {
         let mut node = idle_node();
         change(node.gpus.get_mut("a").unwrap());
         let (memory, _) = after(Memory::default(), &node, 0);
         after(memory, &node, 1000).1.wanted.get("a").copied()
     };
-    assert_eq!(a(|seen| seen.holder = Holder::Unknown), None, "the kubelet is silent");
-    assert_eq!(a(|seen| seen.processes = 1), None, "a process of no pod");
-    assert_eq!(a(|seen| seen.healthy = false), None, "no command to a broken GPU");
-    assert_eq!(a(|seen| seen.facts = None), None);
+    assert_eq!(a(|gpu| gpu.holder = Holder::Unknown), None, "the kubelet is silent");
+    assert_eq!(a(|gpu| gpu.processes = 1), None, "a process of no pod");
+    assert_eq!(a(|gpu| gpu.healthy = false), None, "no command to a broken GPU");
+    assert_eq!(a(|gpu| gpu.facts = None), None);
     // Clocks cannot be locked: the power limit is used.
-    let limit = a(|seen| seen.facts.as_mut().unwrap().clock_mhz = None);
+    let limit = a(|gpu| gpu.facts.as_mut().unwrap().clock_mhz = None);
     assert_eq!(limit, Some(Setting { limit_mw: Some(100_000), clock_mhz: None }));
 }
 
-fn seen() -> impl Strategy<Value = Seen> {
+fn gpu_observation() -> impl Strategy<Value = GpuObservation> {
     let holder = prop_oneof![
         Just(Holder::Nobody),
         Just(Holder::Unknown),
         Just(Holder::Pod("other".to_owned())),
         Just(Holder::Pod("p".to_owned())),
     ];
-    (holder, 0..2_u32, any::<bool>(), any::<bool>()).prop_map(|(holder, processes, healthy, known)| Seen {
-        facts: known.then(facts),
-        holder,
-        processes,
-        healthy,
+    (holder, 0..2_u32, any::<bool>(), any::<bool>()).prop_map(|(holder, processes, healthy, known)| {
+        GpuObservation { facts: known.then(facts), holder, processes, healthy }
     })
 }
 
 fn observed() -> impl Strategy<Value = Observed> {
-    let gpus = proptest::collection::btree_map("[a-d]", seen(), 0..4);
-    let orders = proptest::option::of((0..3_i64, 0..2000_u32).prop_map(|(wake, watts)| DesiredSettings {
+    let gpus = proptest::collection::btree_map("[a-d]", gpu_observation(), 0..4);
+    let desired = proptest::option::of((0..3_i64, 0..2000_u32).prop_map(|(wake, watts)| DesiredSettings {
         generation: wake,
         wake,
         limits: BTreeMap::from([("p".to_owned(), watts)]),
     }));
     let switches = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
-    (gpus, orders, switches).prop_map(|(gpus, orders, (rest, limits, rest_parked, leader_moves))| Observed {
-        gpus,
-        orders,
-        policy: Policy { rest, limits, rest_parked, ..policy() },
-        leader_moves,
+    (gpus, desired, switches).prop_map(|(gpus, desired, (rest, limits, rest_parked, leader_alive))| {
+        Observed { gpus, desired, policy: Policy { rest, limits, rest_parked, ..policy() }, leader_alive }
     })
 }
 
@@ -144,33 +138,33 @@ proptest! {
         let (mut memory, mut now) = (Memory::default(), Duration::ZERO);
         let mut unused: BTreeMap<Uuid, Duration> = BTreeMap::new();
         let mut wake = (None, Duration::ZERO);
-        for (seen, wait) in steps {
+        for (observed, wait) in steps {
             now += SECOND * u32::try_from(wait).unwrap();
-            let (next, decision) = decide(memory, &seen, now);
+            let (next, decision) = decide(memory, &observed, now);
             memory = next;
-            if let Some(orders) = &seen.orders && wake.0 != Some(orders.wake) {
-                wake = (Some(orders.wake), now);
+            if let Some(desired) = &observed.desired && wake.0 != Some(desired.wake) {
+                wake = (Some(desired.wake), now);
             }
-            unused.retain(|uuid, _| seen.gpus.contains_key(uuid));
-            for (uuid, gpu) in &seen.gpus {
-                if gpu.holder == Holder::Nobody && (gpu.processes == 0 || seen.policy.rest_parked) {
+            unused.retain(|uuid, _| observed.gpus.contains_key(uuid));
+            for (uuid, gpu) in &observed.gpus {
+                if gpu.holder == Holder::Nobody && (gpu.processes == 0 || observed.policy.rest_parked) {
                     unused.entry(uuid.clone()).or_insert(now);
                 } else {
                     unused.remove(uuid);
                 }
             }
             for (uuid, setting) in &decision.wanted {
-                let gpu = &seen.gpus[uuid];
-                prop_assert!(seen.leader_moves && seen.orders.is_some() && gpu.healthy && !setting.is_default());
+                let gpu = &observed.gpus[uuid];
+                prop_assert!(observed.leader_alive && observed.desired.is_some() && gpu.healthy && !setting.is_default());
                 if let Some(limit) = setting.limit_mw {
                     prop_assert!((100_000..=400_000).contains(&limit));
                 }
                 if decision.resting.contains(uuid) {
-                    prop_assert!(gpu.holder == Holder::Nobody && seen.policy.rest);
-                    prop_assert!(now - unused[uuid] >= seen.policy.rest_after);
-                    prop_assert!(now - wake.1 >= seen.policy.awake_for);
+                    prop_assert!(gpu.holder == Holder::Nobody && observed.policy.rest);
+                    prop_assert!(now - unused[uuid] >= observed.policy.rest_after);
+                    prop_assert!(now - wake.1 >= observed.policy.awake_for);
                 } else {
-                    prop_assert!(gpu.holder == Holder::Pod("p".to_owned()) && seen.policy.limits);
+                    prop_assert!(gpu.holder == Holder::Pod("p".to_owned()) && observed.policy.limits);
                     prop_assert!(setting.clock_mhz.is_none());
                 }
             }

@@ -20,7 +20,7 @@ pub struct GpuMonitor {
     nvml: Arc<dyn Library>,
     search: Worker<Arc<dyn Library>>,
     searched: Option<Instant>,
-    found: Result<(), GpuError>,
+    listed: Result<(), GpuError>,
     gpus: BTreeMap<Uuid, GpuHandle>,
 }
 
@@ -37,7 +37,7 @@ pub struct GpuHandle {
 impl GpuHandle {
     /// Why the GPU must not be used; `None` while it is healthy, or has failed only briefly.
     #[must_use]
-    pub fn broken(&self) -> Option<&GpuError> {
+    pub fn fault(&self) -> Option<&GpuError> {
         let (since, error) = self.failing.as_ref()?;
         let at_once = matches!(error, GpuError::Lost | GpuError::ResetRequired);
         (at_once || since.elapsed() >= PATIENCE).then_some(error)
@@ -49,7 +49,7 @@ impl GpuHandle {
         self.failing.as_ref().map(|(_, error)| error)
     }
 
-    async fn look(&mut self) {
+    async fn take_sample(&mut self) {
         let known = self.facts.is_some();
         let answer = self.worker.call(move |gpu| {
             let facts = if known { None } else { Some(gpu.facts()?) };
@@ -82,34 +82,34 @@ impl GpuMonitor {
     pub fn new(library: Arc<dyn Library>) -> std::io::Result<Self> {
         let own = Arc::clone(&library);
         let search = Worker::start("gpu-search", CALL_TIMEOUT, Box::new(move || Ok(Arc::clone(&own))))?;
-        let found = Err(GpuError::NoDriver("not looked yet".into()));
-        Ok(Self { nvml: library, search, searched: None, found, gpus: BTreeMap::new() })
+        let listed = Err(GpuError::NoDriver("not searched yet".into()));
+        Ok(Self { nvml: library, search, searched: None, listed, gpus: BTreeMap::new() })
     }
 
     /// Samples all GPUs in parallel; takes as long as the slowest, at most two seconds.
-    pub async fn look(&mut self) {
-        let due = if self.found.is_ok() { SEARCH } else { Duration::from_secs(2) };
+    pub async fn sample(&mut self) {
+        let due = if self.listed.is_ok() { SEARCH } else { Duration::from_secs(2) };
         if self.searched.is_none_or(|at| at.elapsed() >= due) {
             self.searched = Some(Instant::now());
             self.search().await;
         }
-        join_all(self.gpus.values_mut().map(GpuHandle::look)).await;
+        join_all(self.gpus.values_mut().map(GpuHandle::take_sample)).await;
     }
 
     async fn search(&mut self) {
         let uuids = self.search.call(|library| library.uuids()).await;
-        if let (Err(error), true) = (&uuids, self.found.is_ok() || self.gpus.is_empty()) {
+        if let (Err(error), true) = (&uuids, self.listed.is_ok() || self.gpus.is_empty()) {
             tracing::warn!(%error, "GPUs cannot be listed");
         }
-        self.found = uuids.as_ref().map(|_| ()).map_err(Clone::clone);
+        self.listed = uuids.as_ref().map(|_| ()).map_err(Clone::clone);
         for uuid in uuids.into_iter().flatten() {
             if self.gpus.contains_key(&uuid) || self.gpus.len() >= MOST_GPUS {
                 continue;
             }
             let (library, name) = (Arc::clone(&self.nvml), uuid.clone());
-            match Worker::start("gpu-look", CALL_TIMEOUT, Box::new(move || library.open(&name))) {
+            match Worker::start("gpu-read", CALL_TIMEOUT, Box::new(move || library.open(&name))) {
                 Ok(worker) => {
-                    tracing::info!(uuid, "a GPU");
+                    tracing::info!(uuid, "GPU found");
                     self.gpus.insert(uuid, GpuHandle { worker, facts: None, sample: None, failing: None });
                 }
                 Err(error) => tracing::error!(%error, "no thread for a GPU"),
@@ -118,8 +118,8 @@ impl GpuMonitor {
     }
 
     /// Whether the list of GPUs could be read, even if it is empty.
-    pub fn found(&self) -> &Result<(), GpuError> {
-        &self.found
+    pub fn listed(&self) -> &Result<(), GpuError> {
+        &self.listed
     }
 
     /// All GPUs seen since the start, including those that have failed since.
