@@ -35,7 +35,7 @@ pub struct Tables {
 const MAX_TABLES: usize = 50_000;
 
 /// Assumed duration of an unknown run: the median of its own namespace's finished runs, else the policy's
-/// `defaultRunTime`. Other namespaces' runs do not count, so no tenant can influence another's jobs.
+/// `unknownJobs.runTime`. Other namespaces' runs do not count, so no tenant can influence another's jobs.
 #[derive(Debug)]
 struct RunTimes {
     default: Seconds,
@@ -50,7 +50,7 @@ impl Default for RunTimes {
 
 impl RunTimes {
     fn of(index: &ClusterIndex, policy: &EnergyPolicySpec) -> Self {
-        let default = Seconds(policy.default_run_time.seconds_or(14_400).max(1) as f64);
+        let default = Seconds(policy.unknown_jobs.run_time.seconds_or(14_400).max(1) as f64);
         let mut finished: BTreeMap<&str, Vec<Seconds>> = BTreeMap::new();
         for (key, profile) in index.profiles.iter() {
             let runs = profile.status.iter().flat_map(|status| &status.finished_runs);

@@ -21,7 +21,7 @@ use crate::scenario::Scenario;
 
 /// Noise of single epochs in time and watts: standard deviation of the logarithm.
 const EPOCH_NOISE: f64 = 0.05;
-/// Assumed time of an unknown run while none has ended: the product's `defaultRunTime`.
+/// Assumed time of an unknown run while none has ended: the product's `unknownJobs.runTime`.
 const DEFAULT_RUN: Seconds = Seconds(14_400.0);
 /// Maximum ended jobs in a fit, the newest; the predictor has its own limits beside.
 const REMEMBERED: usize = 512;

@@ -87,7 +87,7 @@ pub fn policy() -> Value {
         })
         .collect();
     let mut policy = cluster::short_runs();
-    policy["powerBudgetWatts"] = json!(BUDGET);
+    policy["powerBudget"] = json!({"watts": BUDGET});
     policy["gpuTypes"] = json!(types);
     // Idle times of a run of two minutes are short.
     policy["rest"] = json!({"mode": "On", "after": "5s"});
