@@ -7,6 +7,7 @@ use andreas_api::EnergyPolicySpec;
 use andreas_api::slim::{SlimTrainingJob, SlimTrainingProfile};
 use andreas_api::training_job::Allocation;
 use andreas_core::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
+use andreas_estimates::Question;
 use andreas_predictor::progress::Pace;
 use andreas_predictor::{GpuModel, Observation, Prior, Profile, prior_run_time};
 use andreas_runtime::watch::ObjectKey;
@@ -14,7 +15,6 @@ use kube::ResourceExt;
 
 use super::fit::{FitRequest, LearningScope, Model};
 use super::learner::Learner;
-use super::limits;
 use super::table::{self, Table, count};
 use crate::energy::Types;
 use crate::energy::boards::board;
@@ -184,10 +184,8 @@ impl Tables {
             gpu_type: commonest.map_or_else(|| GpuType::from(""), |name| (*name).clone()),
             gpus: GpuCount(count(gpus.min)),
         };
-        let mut table =
-            table::of(predictor, &family, &prior, &allowed, &totals, count(gpus.max_nodes), types);
-        table.limits = limits::effects(predictor, &family, &prior, &allowed, types);
-        let table = Arc::new(table);
+        let question = Question { predictor, profile: &family, prior: &prior };
+        let table = Arc::new(table::of(question, &allowed, &totals, count(gpus.max_nodes), types));
         if self.tables.len() >= MAX_TABLES {
             self.tables.clear();
         }
