@@ -64,5 +64,9 @@ fn section(report: &Report<'_>, page: &mut String) {
 }
 
 fn drawn(picture: Result<String, andreas_charts::Error>) -> String {
-    picture.unwrap_or_else(|error| format!("<p>not drawn: {}</p>", escape(&error.to_string())))
+    match picture {
+        // Inside a page the name space is known.
+        Ok(svg) => svg.replacen(" xmlns=\"http://www.w3.org/2000/svg\"", "", 1),
+        Err(error) => format!("<p>not drawn: {}</p>", escape(&error.to_string())),
+    }
 }
