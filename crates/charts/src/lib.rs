@@ -65,7 +65,9 @@ pub fn svg(
     }
     let size = format!("width=\"{width}\" height=\"{height}\"");
     let named = format!("role=\"img\" aria-label=\"{}\"", escape(label));
-    let svg = svg.replacen(&size, &named, 1);
+    let mut svg = svg.replacen(&size, &named, 1);
+    // What XML 1.0 has no place for, not even as a reference.
+    svg.retain(|c| (c >= ' ' || c == '\n') && !matches!(c, '\u{fffe}' | '\u{ffff}'));
     Ok(svg.replace("#010203", "currentColor"))
 }
 

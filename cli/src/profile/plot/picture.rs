@@ -97,6 +97,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_number_of_a_picture_is_one_and_names_cannot_break_it() {
+        let chart = |measure| Chart { measure, series: vec![series(); 9] };
+        let drawn = svg("a\u{1}b", &[chart(Measure::Epoch), chart(Measure::Power)]);
+        assert!(!drawn.contains("NaN") && !drawn.contains("inf") && !drawn.contains('\u{1}'));
+        assert!(drawn.contains("seconds per epoch") && drawn.contains("watts of all GPUs"));
+        assert_eq!(drawn.matches("<circle").count(), 2 * 9 * 2);
+    }
+
+    #[test]
     fn every_measurement_and_every_type_is_drawn() {
         let other = Point { gpus: 4, value: 30.0, on_curve: false };
         let mut one = series();
