@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use crate::summary::Baseline;
-use crate::workload::{CLUSTER, WorkloadJob, nodes_for};
+use andreas_e2e::workload::{CLUSTER, WorkloadJob, nodes_for};
 
 /// Methods that a run is set beside.
 pub const METHODS: [MethodName; 5] = [
@@ -143,7 +143,7 @@ fn from<T: serde::de::DeserializeOwned>(value: Value) -> Result<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::{self, TimeScale};
+    use andreas_e2e::workload::{self, TimeScale};
 
     #[test]
     fn every_method_finishes_the_demos_jobs_and_fixed_requests_cost_more() {

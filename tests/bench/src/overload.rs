@@ -17,7 +17,7 @@ use super::report::{Report, quantile};
 use super::trace::{NAMESPACE, Trace};
 use super::usage::{Cpu, peak_mib};
 use super::{Output, profile, say};
-use crate::cluster::Cluster;
+use andreas_e2e::cluster::Cluster;
 
 /// Flags of `bench overload`.
 #[derive(Clone, Debug, Args)]
