@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use andreas_charts::plotters::prelude::{
-    AreaSeries, ChartBuilder, Color as _, EmptyElement, IntoDrawingArea as _, IntoLogRange as _, LineSeries, PathElement,
+    AreaSeries, ChartBuilder, Color as _, EmptyElement, IntoLogRange as _, LineSeries, PathElement,
     Rectangle, Text,
 };
 use andreas_charts::plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -196,7 +196,7 @@ type Chart<'a, 'b, X, Y> = andreas_charts::plotters::chart::ChartContext<
     andreas_charts::plotters::coord::cartesian::Cartesian2d<X, Y>,
 >;
 
-fn legend<'a, 'b, X, Y>(chart: &mut Chart<'a, 'b, X, Y>) -> Result<(), Error>
+fn legend<'a, 'b: 'a, X, Y>(chart: &mut Chart<'a, 'b, X, Y>) -> Result<(), Error>
 where
     X: andreas_charts::plotters::coord::ranged1d::Ranged<ValueType = f64>,
     Y: andreas_charts::plotters::coord::ranged1d::Ranged<ValueType = f64>,
