@@ -1,4 +1,4 @@
-//! `EnergyPolicy` (`ep`): what the administrator wants of the cluster; one object named `default`.
+//! `EnergyPolicy` (`epol`): what the administrator wants of the cluster; one object named `default`.
 
 use std::collections::BTreeMap;
 
@@ -7,6 +7,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::decimal::Decimal;
 use crate::duration::DurationText;
 
 /// Prices, power budget and rules. What is absent has the default stated; without any object all defaults hold.
@@ -16,67 +17,28 @@ use crate::duration::DurationText;
     version = "v1alpha1",
     kind = "EnergyPolicy",
     plural = "energypolicies",
-    shortname = "ep",
     shortname = "epol",
     status = "EnergyPolicyStatus",
     derive = "PartialEq",
-    doc = "Power budget, tariff, price of lateness and the rules for idle GPUs; one object named `default`."
+    doc = "Power budget, prices of energy and lateness, and the rules for idle GPUs; one object named `default`."
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct EnergyPolicySpec {
     /// Currency of every price, a label for people.
     #[schemars(length(min = 1, max = 16))]
     pub currency: String,
-    /// Price of a kWh, millionths of the currency.
-    #[serde(rename = "pricePerKWhMicros")]
-    #[schemars(range(min = 0, max = 1_000_000_000_i64))]
-    pub price_per_kwh_micros: i64,
-    /// Price of a kWh by time of day, always in UTC (no daylight saving time): the first window that covers an instant counts, the flat price where none does.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 24))]
-    pub tariff: Vec<TariffWindow>,
-    /// Power usage effectiveness of the site, thousandths.
-    #[schemars(range(min = 1000, max = 5000))]
-    pub pue_milli: i32,
-    /// Price of an hour late of a job of weight 1, millionths of the currency.
-    #[schemars(range(min = 0, max = 1_000_000_000_i64))]
-    pub lateness_price_per_hour_micros: i64,
-    /// What a miss costs, as seconds of lateness.
-    #[schemars(range(min = 0, max = 31_536_000))]
-    pub miss_seconds: i32,
-    /// What an hour in the system costs, thousandths of an hour late.
-    #[schemars(range(min = 0, max = 1000))]
-    pub turnaround_share_milli: i32,
-    /// Hours of waiting past the deadline (or since submission) that add the weight once more, at most ten times it.
-    #[schemars(range(min = 1, max = 8760))]
-    pub aging_hours: i32,
-    /// Power the cluster may draw, W; no budget when absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 1_000_000_000_i64))]
-    pub power_budget_watts: Option<i64>,
-    /// Power budget by time of day, always in UTC (no daylight saving time): the first window that covers an instant counts, the flat budget where none does.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 24))]
-    pub windows: Vec<BudgetWindow>,
-    /// Whether the budget is of IT power or of the facility (IT power x PUE).
-    #[serde(deserialize_with = "crate::known::or_default")]
-    pub power_budget_scope: PowerBudgetScope,
-    /// Part of the budget that plans leave free, thousandths.
-    #[schemars(range(min = 0, max = 900))]
-    pub budget_margin_milli: i32,
-    /// How long what runs may draw more than the budget before the policy says so (condition `BudgetMet` is False). A lowered
-    /// budget is planned with at once: jobs are asked to stop within seconds, count here no longer, and have their
-    /// checkpoint's grace period to leave.
-    pub enforce_within: DurationText,
+    /// Prices of energy and of lateness.
+    pub prices: Prices,
+    /// Power usage effectiveness of the site: power of the facility per power of IT, 1 to 5.
+    pub pue: Decimal,
+    /// Power the cluster may draw.
+    pub power_budget: PowerBudget,
+    /// What is assumed of jobs of which nothing is known.
+    pub unknown_jobs: UnknownJobs,
+    /// What it costs to stop a run and go on later.
+    pub preemption: PreemptionRules,
     /// A gang not wholly bound in this time is withdrawn.
     pub placement_timeout: DurationText,
-    /// Run time assumed when nothing is known.
-    pub default_run_time: DurationText,
-    /// Seconds that a checkpoint, stop, start and load take together.
-    #[schemars(range(min = 0, max = 86_400))]
-    pub restart_seconds: i32,
-    /// A run is not moved before it has run this long.
-    pub min_run_time: DurationText,
     /// Nodes that are planned: those with `nvidia.com/gpu` in their allocatable and with all these labels. Empty: all with GPUs.
     #[schemars(length(max = 16))]
     pub node_selector: BTreeMap<String, String>,
@@ -100,22 +62,12 @@ impl Default for EnergyPolicySpec {
     fn default() -> Self {
         Self {
             currency: "EUR".into(),
-            price_per_kwh_micros: 200_000,
-            tariff: Vec::new(),
-            pue_milli: 1300,
-            lateness_price_per_hour_micros: 20_000,
-            miss_seconds: 900,
-            turnaround_share_milli: 100,
-            aging_hours: 24,
-            power_budget_watts: None,
-            windows: Vec::new(),
-            power_budget_scope: PowerBudgetScope::IT,
-            budget_margin_milli: 50,
-            enforce_within: DurationText("120s".into()),
+            prices: Prices::default(),
+            pue: "1.3".into(),
+            power_budget: PowerBudget::default(),
+            unknown_jobs: UnknownJobs::default(),
+            preemption: PreemptionRules::default(),
             placement_timeout: DurationText("2m".into()),
-            default_run_time: DurationText("4h".into()),
-            restart_seconds: 120,
-            min_run_time: DurationText("5m".into()),
             node_selector: BTreeMap::new(),
             type_labels: [
                 crate::names::LABEL_GPU_PRODUCT,
@@ -132,35 +84,165 @@ impl Default for EnergyPolicySpec {
     }
 }
 
-/// Price of a kWh between two times of day, UTC. A window whose end is not after its start passes midnight.
+/// Prices of energy and of lateness, in the policy's currency.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Prices {
+    /// Price of a kWh outside the tariff's windows.
+    #[serde(rename = "energyPerKWh")]
+    pub energy_per_kwh: Decimal,
+    /// Price of a kWh by time of day.
+    pub tariff: Tariff,
+    /// Price of an hour late of a job of weight 1.
+    pub lateness_per_hour: Decimal,
+    /// A missed deadline costs as much as being this much later.
+    pub missed_deadline_as: DurationText,
+    /// What an hour in the system costs, as a part of an hour late: 0 to 1.
+    pub turnaround_share: Decimal,
+    /// Waiting past the deadline (or since submission) for this long adds the weight once more, at most ten times it.
+    pub aging_period: DurationText,
+}
+
+impl Default for Prices {
+    fn default() -> Self {
+        Self {
+            energy_per_kwh: "0.2".into(),
+            tariff: Tariff::default(),
+            lateness_per_hour: "0.02".into(),
+            missed_deadline_as: DurationText("15m".into()),
+            turnaround_share: "0.1".into(),
+            aging_period: DurationText("24h".into()),
+        }
+    }
+}
+
+/// Price of a kWh by time of day: the first window that covers an instant counts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Tariff {
+    /// Time zone of the windows, a name of the IANA database. Windows follow its daylight saving time.
+    #[schemars(regex(pattern = r"^[A-Za-z0-9_+/-]+$"), length(min = 1, max = 64))]
+    pub time_zone: String,
+    /// Windows with a price of their own.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 24))]
+    pub windows: Vec<TariffWindow>,
+}
+
+impl Default for Tariff {
+    fn default() -> Self {
+        Self { time_zone: UTC.into(), windows: Vec::new() }
+    }
+}
+
+/// The time zone where none is named.
+pub const UTC: &str = "UTC";
+
+/// Price of a kWh between two times of day. A window whose end is not after its start passes midnight.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TariffWindow {
-    /// Start, `HH:MM`, UTC.
+    /// Start, `HH:MM`.
     #[schemars(regex(pattern = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"))]
     pub from: String,
-    /// End, `HH:MM`, UTC, exclusive.
+    /// End, `HH:MM`, exclusive.
     #[schemars(regex(pattern = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"))]
     pub to: String,
-    /// Price of a kWh, millionths of the currency.
-    #[serde(rename = "pricePerKWhMicros")]
-    #[schemars(range(min = 0, max = 1_000_000_000_i64))]
-    pub price_per_kwh_micros: i64,
+    /// Price of a kWh.
+    #[serde(rename = "energyPerKWh")]
+    pub energy_per_kwh: Decimal,
 }
 
-/// Power budget between two times of day, UTC. A window whose end is not after its start passes midnight.
+/// Power the cluster may draw.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PowerBudget {
+    /// Budget outside the windows, W; no budget when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000_000_i64))]
+    pub watts: Option<i64>,
+    /// Time zone of the windows, a name of the IANA database. Windows follow its daylight saving time.
+    #[schemars(regex(pattern = r"^[A-Za-z0-9_+/-]+$"), length(min = 1, max = 64))]
+    pub time_zone: String,
+    /// Budget by time of day: the first window that covers an instant counts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 24))]
+    pub windows: Vec<BudgetWindow>,
+    /// Whether the budget is of IT power or of the facility (IT power x PUE).
+    #[serde(deserialize_with = "crate::known::or_default")]
+    pub scope: PowerBudgetScope,
+    /// Part of the budget that plans leave free, per cent.
+    #[schemars(range(min = 0, max = 90))]
+    pub margin_percent: i32,
+    /// How long what runs may draw more than the budget before the policy says so (condition `BudgetMet` is False). A lowered
+    /// budget is planned with at once: jobs are asked to stop within seconds, count here no longer, and have their
+    /// checkpoint's grace period to leave.
+    pub enforce_within: DurationText,
+}
+
+impl Default for PowerBudget {
+    fn default() -> Self {
+        Self {
+            watts: None,
+            time_zone: UTC.into(),
+            windows: Vec::new(),
+            scope: PowerBudgetScope::IT,
+            margin_percent: 5,
+            enforce_within: DurationText("120s".into()),
+        }
+    }
+}
+
+impl PowerBudget {
+    /// Whether power is limited at any time.
+    pub fn limits_power(&self) -> bool {
+        self.watts.is_some() || !self.windows.is_empty()
+    }
+}
+
+/// Power budget between two times of day. A window whose end is not after its start passes midnight.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BudgetWindow {
-    /// Start, `HH:MM`, UTC.
+    /// Start, `HH:MM`.
     #[schemars(regex(pattern = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"))]
     pub from: String,
-    /// End, `HH:MM`, UTC, exclusive.
+    /// End, `HH:MM`, exclusive.
     #[schemars(regex(pattern = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"))]
     pub to: String,
     /// Power the cluster may draw, W.
     #[schemars(range(min = 1, max = 1_000_000_000_i64))]
-    pub power_budget_watts: i64,
+    pub watts: i64,
+}
+
+/// What is assumed of jobs of which nothing is known.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct UnknownJobs {
+    /// Run time, where no run of the namespace has ended.
+    pub run_time: DurationText,
+}
+
+impl Default for UnknownJobs {
+    fn default() -> Self {
+        Self { run_time: DurationText("4h".into()) }
+    }
+}
+
+/// What it costs to stop a run and go on later.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PreemptionRules {
+    /// Time that a checkpoint, stop, start and load take together.
+    pub restart_time: DurationText,
+    /// A run is not moved before it has run this long.
+    pub min_run_time: DurationText,
+}
+
+impl Default for PreemptionRules {
+    fn default() -> Self {
+        Self { restart_time: DurationText("2m".into()), min_run_time: DurationText("5m".into()) }
+    }
 }
 
 /// What the power budget counts.

@@ -8,6 +8,7 @@
 //! Integers instead of floats, every string, list and map bounded, units in the names of the fields.
 
 pub mod crd;
+pub mod decimal;
 pub mod duration;
 pub mod energy_policy;
 mod gpu_memory;
@@ -20,6 +21,7 @@ pub mod slim;
 pub mod training_job;
 pub mod training_profile;
 
+pub use decimal::Decimal;
 pub use duration::DurationText;
 pub use energy_policy::{EnergyPolicy, EnergyPolicySpec, EnergyPolicyStatus};
 pub use gpu_node::{GpuNode, GpuNodeSpec, GpuNodeStatus};

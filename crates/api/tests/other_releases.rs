@@ -125,7 +125,7 @@ fn other_objects_of_a_later_release_are_read() {
     assert_eq!(states, [GpuCondition::Unhealthy, GpuCondition::Free], "what is not understood is not used");
     let policy: SlimEnergyPolicy = read(&json!({
         "metadata": {"name": "default"},
-        "spec": {"limits": "Adaptive", "nodeLoss": {"action": "Fence"}, "rest": {"mode": "Deep"}, "powerBudgetScope": "Rack"},
+        "spec": {"limits": "Adaptive", "nodeLoss": {"action": "Fence"}, "rest": {"mode": "Deep"}, "powerBudget": {"scope": "Rack"}},
     }));
     assert_eq!(serde_json::to_value(policy.spec.limits).unwrap(), "Off");
     assert_eq!(serde_json::to_value(policy.spec.node_loss.action).unwrap(), "Wait");

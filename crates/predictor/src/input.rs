@@ -107,7 +107,7 @@ pub struct Query {
 }
 
 /// Run time assumed for an unknown job: the median of the finished jobs' run times, else the
-/// policy's `defaultRunTime`. Run times that are not positive and finite are ignored.
+/// policy's `unknownJobs.runTime`. Run times that are not positive and finite are ignored.
 pub fn prior_run_time(finished: &[Seconds], default: Seconds) -> Seconds {
     let mut times: Vec<f64> = finished.iter().map(|s| s.0).filter(|s| s.is_finite() && *s > 0.0).collect();
     times.sort_by(f64::total_cmp);

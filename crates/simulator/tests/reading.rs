@@ -234,7 +234,7 @@ fn a_report_has_every_method_and_needs_no_network() {
         assert!(!page.contains(forbidden), "{forbidden} is on the page");
     }
     assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
-    assert_eq!(page.matches("Gantt per node").count(), 2);
+    assert_eq!(page.matches("GPUs of each node over time").count(), 2);
 
     let json: serde_json::Value =
         serde_json::from_str(&report::json(std::slice::from_ref(&report)).unwrap()).unwrap();

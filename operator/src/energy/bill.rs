@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn energy_and_lateness_have_their_price() {
-        let policy = EnergyPolicySpec { pue_milli: 1_000, ..EnergyPolicySpec::default() };
+        let policy = EnergyPolicySpec { pue: "1".into(), ..EnergyPolicySpec::default() };
         let job: Value = json!({
             "metadata": {"name": "a", "creationTimestamp": at(0)},
             "spec": {"epochs": 10, "deadlineAfter": "30m", "weight": 10, "template": {"spec": {"containers": []}}},

@@ -3,7 +3,7 @@
 //!
 //! A changed policy is planned at once, and the plan stops jobs until the budget is met. Stopping jobs have
 //! their grace period and no longer count here. Judged is whether the stops have **begun** within
-//! `EnergyPolicy.spec.enforceWithin`.
+//! `EnergyPolicy.spec.powerBudget.enforceWithin`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -131,19 +131,19 @@ impl Enforcement {
             return fine("what runs is within the budget");
         }
         let since = *self.over.get_or_insert(now);
-        let within = policy.enforce_within.seconds_or(120);
+        let within = policy.power_budget.enforce_within.seconds_or(120);
         let allowed = draw.allowed;
         if now.duration_since(since).as_secs() < within {
             return fine(&format!(
                 "what runs draws more than the budget of {allowed:.0} W, and is to be asked to stop within {}",
-                policy.enforce_within
+                policy.power_budget.enforce_within
             ));
         }
         if draw.floor > allowed {
             let message = format!("GPUs without any job draw more than the budget of {allowed:.0} W");
             return BudgetState { met: false, reason: Reason::BudgetInfeasible, message };
         }
-        let limit = &policy.enforce_within;
+        let limit = &policy.power_budget.enforce_within;
         let message =
             format!("what runs has drawn more than the budget of {allowed:.0} W for longer than {limit}");
         BudgetState { met: false, reason: Reason::PowerBudget, message }
@@ -158,7 +158,7 @@ mod tests {
     use serde_json::json;
 
     fn policy(watts: i64) -> EnergyPolicySpec {
-        serde_json::from_value(json!({"powerBudgetWatts": watts, "enforceWithin": "30s",
+        serde_json::from_value(json!({"powerBudget": {"watts": watts, "enforceWithin": "30s"},
             "gpuTypes": [{"name": "A", "idleWatts": 50, "maxWatts": 400, "nodeOverheadWatts": 100}]}))
         .expect("a policy")
     }

@@ -198,7 +198,7 @@ impl<'a> Inventory<'a> {
 
     /// How a node is used, ready or not.
     pub fn node_use<'n>(&self, node: &'n SlimNode) -> NodeUse<'n> {
-        let limited = self.policy.power_budget_watts.is_some() || !self.policy.windows.is_empty();
+        let limited = self.policy.power_budget.limits_power();
         match node_use(node, &self.policy) {
             NodeUse::Planned(gpu_type) if limited && self.unknown.contains(gpu_type) => {
                 NodeUse::Excluded(Exclusion::UnknownBoard)

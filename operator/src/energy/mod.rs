@@ -26,6 +26,7 @@ pub mod limits;
 pub mod measured;
 pub mod rules;
 pub mod types;
+pub mod windows;
 
 pub use inventory::{Exclusion, Inventory, NodeUse, gpu_type};
 pub use measured::LateEnergy;

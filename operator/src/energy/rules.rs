@@ -1,104 +1,87 @@
 //! The policy for the planner: prices and budget over time, and the cost of lateness.
 
-use andreas_api::EnergyPolicySpec;
-use andreas_api::energy_policy::PowerBudgetScope;
+use std::collections::BTreeSet;
+
+use andreas_api::energy_policy::{BudgetWindow, PowerBudgetScope, TariffWindow};
 use andreas_api::names::ANNOTATION_MAX_WEIGHT;
-use andreas_core::{CostRate, EnergyPrice, Seconds, Steps, Tariff, Time, Watts};
+use andreas_api::{Decimal, EnergyPolicySpec};
+use andreas_core::{CostRate, EnergyPrice, Seconds, Tariff, Time, Watts};
 use andreas_planner::{Lateness, PowerBudget};
 use andreas_runtime::watch::ObjectKey;
+use jiff::tz::TimeZone;
 use kube::ResourceExt;
 
+use super::windows::{self, Window, daily};
 use crate::index::ClusterIndex;
-
-const DAY: i64 = 86_400;
-/// Days for which windows are laid out: beyond the planner's longest period.
-const AHEAD_DAYS: i64 = 4;
-
-/// Minutes of the day from `HH:MM`; `None` if it is no time of day.
-fn minutes(text: &str) -> Option<i64> {
-    let (hours, minutes) = text.split_once(':')?;
-    let (hours, minutes): (i64, i64) = (hours.parse().ok()?, minutes.parse().ok()?);
-    ((0..24).contains(&hours) && (0..60).contains(&minutes)).then_some(hours * 60 + minutes)
-}
-
-/// Daily windows (UTC) as steps, from a day before `now` to some days after it. The first window of the list
-/// that covers an instant counts, else `base`.
-fn daily<T: Copy + PartialEq>(windows: &[(&str, &str, T)], base: T, now: i64) -> Steps<T> {
-    let windows: Vec<(i64, i64, T)> =
-        windows.iter().filter_map(|(from, to, value)| Some((minutes(from)?, minutes(to)?, *value))).collect();
-    let covers = |(from, to, _): &(i64, i64, T), minute: i64| {
-        if from < to { (*from..*to).contains(&minute) } else { minute >= *from || minute < *to }
-    };
-    let value = |minute: i64| windows.iter().find(|w| covers(w, minute)).map_or(base, |(.., value)| *value);
-    let mut edges: Vec<i64> = windows.iter().flat_map(|(from, to, _)| [*from, *to]).chain([0]).collect();
-    edges.sort_unstable();
-    edges.dedup();
-    let today = now.div_euclid(DAY);
-    let mut steps: Vec<(Time, T)> = Vec::new();
-    for day in today - 1..=today + AHEAD_DAYS {
-        for edge in &edges {
-            let value = value(*edge);
-            if steps.last().is_none_or(|(_, last)| *last != value) {
-                steps.push((Time((day * DAY + edge * 60) as f64), value));
-            }
-        }
-    }
-    Steps::new(steps).unwrap_or_else(|_| Steps::flat(base))
-}
-
-fn price(micros: i64, policy: &EnergyPolicySpec) -> EnergyPrice {
-    EnergyPrice::per_kwh(micros.max(0) as f64 / 1e6, pue(policy))
-}
 
 /// Power usage effectiveness, at least 1.
 pub fn pue(policy: &EnergyPolicySpec) -> f64 {
-    (f64::from(policy.pue_milli) / 1_000.0).max(1.0)
+    policy.pue.value_or(1.0).max(1.0)
+}
+
+fn price(per_kwh: &Decimal, policy: &EnergyPolicySpec) -> EnergyPrice {
+    EnergyPrice::per_kwh(per_kwh.value_or(0.0), pue(policy))
+}
+
+/// The policy's time zone of this name; UTC if it is not known, which the policy's status then says.
+fn zone(name: &str) -> TimeZone {
+    windows::time_zone(name).unwrap_or(TimeZone::UTC)
+}
+
+/// Time zones of the policy that this program does not know.
+pub fn unknown_zones(policy: &EnergyPolicySpec) -> BTreeSet<&str> {
+    let named = [policy.prices.tariff.time_zone.as_str(), policy.power_budget.time_zone.as_str()];
+    named.into_iter().filter(|name| windows::time_zone(name).is_none()).collect()
 }
 
 /// Energy price over time, PUE included; `now` in seconds since the epoch.
 pub fn tariff(policy: &EnergyPolicySpec, now: i64) -> Tariff {
-    let windows: Vec<_> = policy
-        .tariff
-        .iter()
-        .map(|w| (w.from.as_str(), w.to.as_str(), price(w.price_per_kwh_micros, policy)))
-        .collect();
-    daily(&windows, price(policy.price_per_kwh_micros, policy), now)
+    let tariff = &policy.prices.tariff;
+    let window = |w: &TariffWindow| Window::new(&w.from, &w.to, price(&w.energy_per_kwh, policy));
+    let windows: Vec<_> = tariff.windows.iter().filter_map(window).collect();
+    daily(&windows, price(&policy.prices.energy_per_kwh, policy), &zone(&tariff.time_zone), now)
 }
 
 /// Energy price at an instant, PUE included.
 pub fn price_at(policy: &EnergyPolicySpec, at: i64) -> EnergyPrice {
-    tariff(policy, at).at(Time(at as f64)).unwrap_or_else(|| price(policy.price_per_kwh_micros, policy))
+    let flat = || price(&policy.prices.energy_per_kwh, policy);
+    tariff(policy, at).at(Time(at as f64)).unwrap_or_else(flat)
 }
 
 /// The power budget over time; `look_ahead`: the longest grace period.
 pub fn budget(policy: &EnergyPolicySpec, now: i64, look_ahead: Seconds) -> Option<PowerBudget> {
     /// Base power if only windows limit it, W: above any cluster's draw.
     const UNLIMITED: f64 = 1e12;
-    if policy.power_budget_watts.is_none() && policy.windows.is_empty() {
+    let budget = &policy.power_budget;
+    if !budget.limits_power() {
         return None;
     }
     let watts = |w: i64| Watts(w.max(1) as f64);
-    let windows: Vec<_> = policy
-        .windows
-        .iter()
-        .map(|w| (w.from.as_str(), w.to.as_str(), watts(w.power_budget_watts)))
-        .collect();
-    let base = policy.power_budget_watts.map_or(Watts(UNLIMITED), watts);
+    let window = |w: &BudgetWindow| Window::new(&w.from, &w.to, watts(w.watts));
+    let windows: Vec<_> = budget.windows.iter().filter_map(window).collect();
+    let base = budget.watts.map_or(Watts(UNLIMITED), watts);
     Some(PowerBudget {
-        watts: daily(&windows, base, now),
-        margin: (f64::from(policy.budget_margin_milli) / 1_000.0).clamp(0.0, 0.9),
-        scope_factor: if policy.power_budget_scope == PowerBudgetScope::Facility { pue(policy) } else { 1.0 },
+        watts: daily(&windows, base, &zone(&budget.time_zone), now),
+        margin: (f64::from(budget.margin_percent) / 100.0).clamp(0.0, 0.9),
+        scope_factor: if budget.scope == PowerBudgetScope::Facility { pue(policy) } else { 1.0 },
         look_ahead,
     })
 }
 
 /// Cost of lateness and time in the system besides the weights.
 pub fn lateness(policy: &EnergyPolicySpec) -> Lateness {
+    let prices = &policy.prices;
+    let aging = prices.aging_period.seconds_or(86_400);
     Lateness {
-        turnaround_share: f64::from(policy.turnaround_share_milli.max(0)) / 1_000.0,
-        late_fixed: Seconds(f64::from(policy.miss_seconds.max(0))),
-        aging: (policy.aging_hours > 0).then(|| Seconds(f64::from(policy.aging_hours) * 3_600.0)),
+        turnaround_share: prices.turnaround_share.value_or(0.1),
+        late_fixed: Seconds(prices.missed_deadline_as.seconds_or(900).max(0) as f64),
+        aging: (aging > 0).then_some(Seconds(aging as f64)),
     }
+}
+
+/// Time that stopping a run and going on later costs.
+pub fn restart_time(policy: &EnergyPolicySpec) -> Seconds {
+    Seconds(policy.preemption.restart_time.seconds_or(120).max(0) as f64)
 }
 
 /// Effective weight of a job, in plans and costs. It is the job's own, bounded by the namespace's annotation
@@ -112,41 +95,58 @@ pub fn bounded_weight(index: &ClusterIndex, namespace: &str, weight: i32) -> i32
 
 /// Cost per second of lateness of a job with this weight.
 pub fn late_rate(policy: &EnergyPolicySpec, weight: i32) -> CostRate {
-    let hour = policy.lateness_price_per_hour_micros.max(0) as f64 / 1e6;
+    let hour = policy.prices.lateness_per_hour.value_or(0.0);
     CostRate(f64::from(weight.max(0)) * hour / 3_600.0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use andreas_api::energy_policy::{BudgetWindow, TariffWindow};
+    use serde_json::json;
 
-    const NOON: i64 = 20_000 * DAY + 12 * 3_600;
+    fn policy(spec: serde_json::Value) -> EnergyPolicySpec {
+        serde_json::from_value(spec).expect("a policy")
+    }
+
+    const NOON: i64 = 20_000 * 86_400 + 12 * 3_600;
 
     #[test]
-    fn a_window_that_passes_midnight_holds_on_both_sides() {
-        let night = TariffWindow { from: "22:00".into(), to: "06:00".into(), price_per_kwh_micros: 100_000 };
-        let policy =
-            EnergyPolicySpec { tariff: vec![night], pue_milli: 1_000, ..EnergyPolicySpec::default() };
+    fn energy_costs_what_its_window_says_times_pue() {
+        let night = json!({"timeZone": "Etc/GMT-2", "windows": [{"from": "22:00", "to": "06:00", "energyPerKWh": "0.1"}]});
+        let policy = policy(json!({"pue": "1.5", "prices": {"energyPerKWh": "0.2", "tariff": night}}));
         let at = |hours: i64| price_at(&policy, NOON + hours * 3_600).0 * 3.6e6;
-        for (hours, price) in [(0, 0.2), (9, 0.2), (10, 0.1), (13, 0.1), (17, 0.1), (18, 0.2)] {
+        // 22:00 there is 20:00 in UTC, eight hours after noon.
+        for (hours, price) in [(0, 0.3), (7, 0.3), (8, 0.15), (13, 0.15), (15, 0.15), (16, 0.3)] {
             assert!((at(hours) - price).abs() < 1e-12, "{hours} h after noon: {}", at(hours));
         }
-        assert_eq!(
-            tariff(&policy, NOON).next_edge(Time(NOON as f64)),
-            Some(Time((NOON + 10 * 3_600) as f64))
-        );
     }
 
     #[test]
     fn no_budget_is_none_and_a_window_alone_limits_only_itself() {
         assert!(budget(&EnergyPolicySpec::default(), NOON, Seconds(60.0)).is_none());
-        let window = BudgetWindow { from: "12:00".into(), to: "13:00".into(), power_budget_watts: 5_000 };
-        let policy = EnergyPolicySpec { windows: vec![window], ..EnergyPolicySpec::default() };
+        let window = json!({"from": "12:00", "to": "13:00", "watts": 5_000});
+        let policy = policy(json!({"powerBudget": {"windows": [window]}}));
         let budget = budget(&policy, NOON, Seconds(60.0)).expect("a budget");
         assert_eq!(budget.watts.at(Time(NOON as f64)), Some(Watts(5_000.0)));
         assert!(budget.watts.at(Time((NOON + 3_600) as f64)).is_some_and(|w| w.0 > 1e9));
         assert_eq!((budget.margin, budget.scope_factor), (0.05, 1.0));
+    }
+
+    #[test]
+    fn lateness_has_its_defaults_and_its_price() {
+        let found = lateness(&EnergyPolicySpec::default());
+        assert_eq!((found.turnaround_share, found.late_fixed), (0.1, Seconds(900.0)));
+        assert_eq!(found.aging, Some(Seconds(86_400.0)));
+        assert_eq!(lateness(&policy(json!({"prices": {"agingPeriod": "0s"}}))).aging, None);
+        assert_eq!(late_rate(&EnergyPolicySpec::default(), 10), CostRate(0.2 / 3_600.0));
+        assert_eq!(restart_time(&EnergyPolicySpec::default()), Seconds(120.0));
+    }
+
+    #[test]
+    fn unknown_zones_are_named() {
+        let policy = policy(json!({"powerBudget": {"watts": 1, "timeZone": "Mars/Phobos"}}));
+        assert_eq!(unknown_zones(&policy), BTreeSet::from(["Mars/Phobos"]));
+        assert!(unknown_zones(&EnergyPolicySpec::default()).is_empty());
     }
 
     #[test]

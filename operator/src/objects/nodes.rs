@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::energy::budget::{self, BudgetState, Enforcement};
-use crate::energy::{Exclusion, Inventory, NodeUse, inventory};
+use crate::energy::{Exclusion, Inventory, NodeUse, inventory, rules};
 use crate::index::{ClusterIndex, is_member, name_of, number, takes};
 use crate::shared::Shared;
 use crate::writes::Refusal;
@@ -281,7 +281,7 @@ fn wanted(
     let message = inventory::summary(excluded, &policy.spec)
         .unwrap_or_else(|| "every node with GPUs is planned".to_owned());
     let mut conditions = vec![
-        condition("Ready", true, Reason::AsExpected, "in force".into()),
+        in_force(&policy.spec, condition),
         condition(NODES_EXCLUDED, some, if some { Reason::Invalid } else { Reason::AsExpected }, message),
         power_known(unknown, condition),
         condition("BudgetMet", met.met, met.reason, met.message.clone()),
@@ -291,6 +291,20 @@ fn wanted(
     conditions.extend(status.conditions.iter().filter(|c| !ours.contains(&c.type_.as_str())).cloned());
     let same = status.observed_generation == generation && status.conditions == conditions;
     (!same).then_some((generation, conditions))
+}
+
+/// Whether all of the policy is in force.
+fn in_force(
+    policy: &EnergyPolicySpec,
+    condition: impl Fn(&str, bool, Reason, String) -> Condition,
+) -> Condition {
+    let unknown: Vec<&str> = rules::unknown_zones(policy).into_iter().collect();
+    if unknown.is_empty() {
+        return condition("Ready", true, Reason::AsExpected, "in force".into());
+    }
+    // The API server knows a zone that this program does not.
+    let message = format!("time zone {} is not known: its windows are read in UTC", unknown.join(", "));
+    condition("Ready", false, Reason::Invalid, message)
 }
 
 /// Reports undescribed GPU types: their energy is assumed, and with a budget their nodes are excluded.
@@ -363,6 +377,11 @@ mod tests {
         let (_, said) = wanted(&policy, &mig, &none, &over, now).expect("news");
         assert_eq!((said[3].type_.as_str(), said[3].status.as_str(), said.len()), ("BudgetMet", "False", 4));
         assert!(wanted(&policy, &[], &none, &met, now).is_some_and(|(_, c)| c[1].status == "False"));
+        policy.spec.power_budget.time_zone = "Mars/Phobos".into();
+        let (_, said) = wanted(&policy, &mig, &none, &met, now).expect("news");
+        assert_eq!((said[0].type_.as_str(), said[0].status.as_str()), ("Ready", "False"));
+        assert_eq!(said[0].message, "time zone Mars/Phobos is not known: its windows are read in UTC");
+        policy.spec.power_budget.time_zone = "Europe/Rome".into();
         let elsewhere = [("n2".to_owned(), Exclusion::NotSelected)];
         assert!(wanted(&policy, &elsewhere, &none, &met, now).is_some_and(|(_, c)| c[1].status == "False"));
     }

@@ -9,7 +9,6 @@
 //! | [`learner`] | fits on their own thread; plans use the newest model |
 //! | [`table`] | predictions for one job, in the planner's shape |
 //! | [`tables`] | cache of tables for the newest model |
-//! | [`limits`] | effects of power limits on a job |
 //! | [`exploration`] | the value of trying a GPU type without measurements |
 //! | [`outlook`] | remaining work of a run and its pace |
 //! | [`forecast`] | start, end and risk of a job for its status |
@@ -21,7 +20,6 @@ pub mod exploration;
 pub mod fit;
 pub mod forecast;
 pub mod learner;
-pub mod limits;
 pub mod outlook;
 pub mod table;
 pub mod tables;

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use andreas_core::{Configuration, GpuCount, GpuType, Seconds, Watts};
+use andreas_core::{GpuCount, GpuType, Seconds, Watts};
+use andreas_estimates::{self as estimates, Question};
 use andreas_planner as planner;
-use andreas_predictor::{Estimate, Predictor, Prior, Profile, Source};
+use andreas_predictor::{Estimate, Prior, Source};
 
 use crate::energy::Types;
 
@@ -55,68 +56,35 @@ impl Table {
     }
 }
 
-/// The table of a job of this profile for `totals` GPUs of the `allowed` types, without power limits.
+/// The table of a job for `totals` GPUs of the `allowed` types on up to `max_nodes` nodes.
 pub(super) fn of(
-    predictor: &Predictor,
-    family: &Profile,
-    prior: &Prior,
+    question: Question<'_>,
     allowed: &[&GpuType],
     totals: &[i32],
     max_nodes: u32,
     types: &Types,
 ) -> Table {
-    let configuration = |gpu_type: &GpuType, nodes: u32, gpus: u32| Configuration {
-        gpu_type: gpu_type.clone(),
-        nodes,
-        gpus_per_node: GpuCount(gpus),
-        limit: None,
+    let asked = allowed.iter().flat_map(|name| totals.iter().map(|total| (*name, GpuCount(count(*total)))));
+    let predicted = question.on_one_node(asked);
+    let with_draw = |row: planner::Estimate| {
+        let draw = types.get(&row.gpu_type).and_then(|facts| facts.draw);
+        let draw = draw.map(|draw| Watts(draw.of_predicted(row.power.0, row.gpus.0)));
+        planner::Estimate { draw, ..row }
     };
-    let asked: Vec<Configuration> = allowed
-        .iter()
-        .flat_map(|name| totals.iter().map(|total| configuration(name, 1, count(*total))))
-        .collect();
-    let predicted = predictor.predict(family, prior, &asked);
-    let rows: Vec<planner::Estimate> = predicted
-        .iter()
-        .map(|p| planner::Estimate {
-            gpu_type: p.configuration.gpu_type.clone(),
-            gpus: p.configuration.total_gpus(),
-            epoch: p.mean_epoch(),
-            power: p.mean_power(),
-            draw: types
-                .get(&p.configuration.gpu_type)
-                .and_then(|facts| facts.draw)
-                .map(|draw| Watts(draw.of_predicted(p.power.mean(), p.configuration.total_gpus().0))),
-            rel_std: p.epoch.planning_sigma(),
-        })
-        .collect();
-    // One factor per number of nodes: the median over the configurations that can be spread so.
-    let spread = (2..=max_nodes.min(64)).filter_map(|nodes| {
-        let over: Vec<(usize, Configuration)> = asked
-            .iter()
-            .enumerate()
-            .filter(|(_, c)| c.gpus_per_node.0 % nodes == 0)
-            .map(|(at, c)| (at, configuration(&c.gpu_type, nodes, c.gpus_per_node.0 / nodes)))
-            .collect();
-        let asked: Vec<Configuration> = over.iter().map(|(_, c)| c.clone()).collect();
-        let mut factors: Vec<f64> = predictor
-            .predict(family, prior, &asked)
-            .iter()
-            .zip(&over)
-            .map(|(p, (at, _))| p.epoch.median / predicted[*at].epoch.median)
-            .filter(|factor| factor.is_finite() && *factor > 0.0)
-            .collect();
-        factors.sort_by(f64::total_cmp);
-        let time_factor = *factors.get(factors.len() / 2)?;
-        Some(planner::Spread { nodes, time_factor })
-    });
+    let rows: Vec<planner::Estimate> = predicted.iter().map(estimates::row).map(with_draw).collect();
+    let limits = |name: &&GpuType| {
+        let levels = types.get(*name).map(|facts| facts.levels.as_slice()).unwrap_or_default();
+        let levels: Vec<Watts> = levels.iter().map(|watts| Watts(f64::from(*watts))).collect();
+        question.limits(name, &levels)
+    };
     let least = totals.iter().min().map(|total| count(*total));
+    let Prior { run_time, gpu_type, .. } = question.prior;
     Table {
-        spread: spread.collect(),
-        limits: Vec::new(),
+        spread: (2..=max_nodes.min(64)).filter_map(|nodes| question.spread(&predicted, nodes)).collect(),
+        limits: allowed.iter().flat_map(limits).collect(),
         prior: predicted.first().is_some_and(|p| p.epoch.source == Source::Prior),
-        cautious: rows.iter().position(|row| row.gpu_type == prior.gpu_type && Some(row.gpus.0) == least),
-        usual_run: prior.run_time,
+        cautious: rows.iter().position(|row| row.gpu_type == *gpu_type && Some(row.gpus.0) == least),
+        usual_run: *run_time,
         times: predicted.iter().map(|p| p.epoch).collect(),
         draws: predicted.iter().map(|p| p.power).collect(),
         rows: rows.into(),

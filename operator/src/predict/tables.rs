@@ -7,6 +7,7 @@ use andreas_api::EnergyPolicySpec;
 use andreas_api::slim::{SlimTrainingJob, SlimTrainingProfile};
 use andreas_api::training_job::Allocation;
 use andreas_core::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
+use andreas_estimates::Question;
 use andreas_predictor::progress::Pace;
 use andreas_predictor::{GpuModel, Observation, Prior, Profile, prior_run_time};
 use andreas_runtime::watch::ObjectKey;
@@ -14,7 +15,6 @@ use kube::ResourceExt;
 
 use super::fit::{FitRequest, LearningScope, Model};
 use super::learner::Learner;
-use super::limits;
 use super::table::{self, Table, count};
 use crate::energy::Types;
 use crate::energy::boards::board;
@@ -35,7 +35,7 @@ pub struct Tables {
 const MAX_TABLES: usize = 50_000;
 
 /// Assumed duration of an unknown run: the median of its own namespace's finished runs, else the policy's
-/// `defaultRunTime`. Other namespaces' runs do not count, so no tenant can influence another's jobs.
+/// `unknownJobs.runTime`. Other namespaces' runs do not count, so no tenant can influence another's jobs.
 #[derive(Debug)]
 struct RunTimes {
     default: Seconds,
@@ -50,7 +50,7 @@ impl Default for RunTimes {
 
 impl RunTimes {
     fn of(index: &ClusterIndex, policy: &EnergyPolicySpec) -> Self {
-        let default = Seconds(policy.default_run_time.seconds_or(14_400).max(1) as f64);
+        let default = Seconds(policy.unknown_jobs.run_time.seconds_or(14_400).max(1) as f64);
         let mut finished: BTreeMap<&str, Vec<Seconds>> = BTreeMap::new();
         for (key, profile) in index.profiles.iter() {
             let runs = profile.status.iter().flat_map(|status| &status.finished_runs);
@@ -184,10 +184,8 @@ impl Tables {
             gpu_type: commonest.map_or_else(|| GpuType::from(""), |name| (*name).clone()),
             gpus: GpuCount(count(gpus.min)),
         };
-        let mut table =
-            table::of(predictor, &family, &prior, &allowed, &totals, count(gpus.max_nodes), types);
-        table.limits = limits::effects(predictor, &family, &prior, &allowed, types);
-        let table = Arc::new(table);
+        let question = Question { predictor, profile: &family, prior: &prior };
+        let table = Arc::new(table::of(question, &allowed, &totals, count(gpus.max_nodes), types));
         if self.tables.len() >= MAX_TABLES {
             self.tables.clear();
         }

@@ -245,7 +245,7 @@ pub(super) fn job(
             training_job::Preemption::Never => Preemption::Never,
         },
         movable: settled,
-        min_run: Seconds(policy.min_run_time.seconds_or(0).max(0) as f64),
+        min_run: Seconds(policy.preemption.min_run_time.seconds_or(0).max(0) as f64),
         // At most the attempt's own progress is lost.
         lost: match spec.checkpoint {
             Some(_) => Seconds((given.lost_epochs * outlook.epoch.median).clamp(0.0, running_for)),
@@ -322,7 +322,7 @@ fn with_exploration(
         per_joule: rules::price_at(policy, now.as_second()).0,
         per_second: rules::late_rate(policy, rules::bounded_weight(index, &key.namespace, spec.weight)).0
             * share,
-        restart: Seconds(f64::from(policy.restart_seconds.max(0))),
+        restart: rules::restart_time(policy),
         epochs: outlook.epochs_left,
         available: deadline.map(|due| Seconds(due.0.duration_since(now).as_secs_f64())),
     };

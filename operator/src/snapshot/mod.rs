@@ -257,7 +257,7 @@ pub fn build(
         tariff: rules::tariff(policy, second),
         budget: rules::budget(policy, second, Seconds(grace as f64)),
         lateness: rules::lateness(policy),
-        restart: Seconds(f64::from(policy.restart_seconds.max(0))),
+        restart: rules::restart_time(policy),
         horizon: None,
         gpu_types,
         nodes: cluster.planned(),

@@ -128,5 +128,9 @@ impl Default for Options {
 
 /// The rules for runs of seconds: what a restart costs and how long a run stays are scaled like the runs.
 pub fn short_runs() -> Value {
-    json!({"restartSeconds": 2, "minRunTime": "3s", "defaultRunTime": "60s", "placementTimeout": "20s"})
+    json!({
+        "preemption": {"restartTime": "2s", "minRunTime": "3s"},
+        "unknownJobs": {"runTime": "60s"},
+        "placementTimeout": "20s",
+    })
 }

@@ -44,11 +44,11 @@ const ENERGY_POLICY: &[Column] = &[
     (
         "Budget W",
         "integer",
-        ".spec.powerBudgetWatts",
+        ".spec.powerBudget.watts",
         false,
         "Power the cluster may draw, W; empty without a budget",
     ),
-    ("Price", "integer", ".spec.pricePerKWhMicros", false, "Price of a kWh, millionths of the currency"),
+    ("Price", "string", ".spec.prices.energyPerKWh", false, "Price of a kWh outside the tariff's windows"),
     ("Currency", "string", ".spec.currency", false, "Label of all prices"),
     ("Limits", "string", ".spec.limits", false, "Whether power limits are set on GPUs that train"),
     ("Rest", "string", ".spec.rest.mode", false, "Whether GPUs without a job rest"),

@@ -7,9 +7,10 @@
 use std::collections::BTreeMap;
 
 use andreas_core::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
+use andreas_estimates::Question;
 use andreas_planner::{Estimate, Job, Node, Placement, Spread};
 use andreas_predictor::{
-    Features, Given, GpuModel, Observation, Prediction, Predictor, Prior, Profile, Source, prior_run_time,
+    Features, Given, GpuModel, Observation, Predictor, Prior, Profile, Source, prior_run_time,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -21,7 +22,7 @@ use crate::scenario::Scenario;
 
 /// Noise of single epochs in time and watts: standard deviation of the logarithm.
 const EPOCH_NOISE: f64 = 0.05;
-/// Assumed time of an unknown run while none has ended: the product's `defaultRunTime`.
+/// Assumed time of an unknown run while none has ended: the product's `unknownJobs.runTime`.
 const DEFAULT_RUN: Seconds = Seconds(14_400.0);
 /// Maximum ended jobs in a fit, the newest; the predictor has its own limits beside.
 const REMEMBERED: usize = 512;
@@ -239,18 +240,12 @@ impl Learner {
         evidence.shown_at = Some(evidence.seen());
         let profile = evidence.profile(truth);
         let prior = self.prior(truth);
-        let asked: Vec<Configuration> =
-            truth.estimates.iter().map(|row| on(&row.gpu_type, 1, row.gpus.0)).collect();
-        let predicted = self.predictor.predict(&profile, &prior, &asked);
-        let rows = predicted.iter().zip(truth.estimates.iter()).map(|(p, row)| Estimate {
-            epoch: p.mean_epoch(),
-            power: p.mean_power(),
-            draw: None,
-            rel_std: p.epoch.planning_sigma(),
-            ..row.clone()
-        });
-        let rows: Vec<Estimate> = rows.collect();
-        shown.spread = truth.spread.iter().map(|s| self.spread(&profile, &prior, &predicted, s)).collect();
+        let question = Question { predictor: &self.predictor, profile: &profile, prior: &prior };
+        let predicted = question.on_one_node(truth.estimates.iter().map(|row| (&row.gpu_type, row.gpus)));
+        let rows: Vec<Estimate> = predicted.iter().map(andreas_estimates::row).collect();
+        let alike = |s: &Spread| Spread { nodes: s.nodes, time_factor: 1.0 };
+        let spread = |s: &Spread| question.spread(&predicted, s.nodes).unwrap_or_else(|| alike(s));
+        shown.spread = truth.spread.iter().map(spread).collect();
         let unknown = self.cautious && predicted.iter().all(|p| p.epoch.source == Source::Prior);
         shown.movable = truth.movable && !unknown;
         let usual = |row: &&Estimate| row.gpu_type == prior.gpu_type && row.gpus == prior.gpus;
@@ -258,21 +253,6 @@ impl Learner {
             Some(row) if unknown => vec![row.clone()].into(),
             _ => rows.into(),
         };
-    }
-
-    /// One factor per number of nodes: the median over the configurations that can use them.
-    fn spread(&self, profile: &Profile, prior: &Prior, on_one: &[Prediction], spread: &Spread) -> Spread {
-        let gpus = |p: &Prediction| p.configuration.gpus_per_node.0;
-        let over: Vec<&Prediction> = on_one.iter().filter(|p| gpus(p).is_multiple_of(spread.nodes)).collect();
-        let asked: Vec<Configuration> = over
-            .iter()
-            .map(|p| on(&p.configuration.gpu_type, spread.nodes, gpus(p) / spread.nodes))
-            .collect();
-        let predicted = self.predictor.predict(profile, prior, &asked);
-        let mut factors: Vec<f64> =
-            predicted.iter().zip(&over).map(|(p, one)| p.epoch.median / one.epoch.median).collect();
-        factors.sort_by(f64::total_cmp);
-        Spread { time_factor: factors.get(factors.len() / 2).copied().unwrap_or(1.0), ..spread.clone() }
     }
 
     fn prior(&self, job: &Job) -> Prior {
@@ -287,8 +267,4 @@ impl Learner {
         let run_time = prior_run_time(&self.run_times, DEFAULT_RUN);
         Prior { run_time, epochs: job.epochs_left, gpu_type: commonest, gpus }
     }
-}
-
-fn on(gpu_type: &GpuType, nodes: u32, gpus_per_node: u32) -> Configuration {
-    Configuration { gpu_type: gpu_type.clone(), nodes, gpus_per_node: GpuCount(gpus_per_node), limit: None }
 }

@@ -2,37 +2,41 @@
 
 use std::fmt::Write;
 
-use super::svg::{energy, escape, gantt, lateness, power};
+use andreas_charts::escape;
+
+use super::picture::{comparison, nodes};
 use super::table::{HEAD, cells};
 use super::{Report, title};
 
-const STYLE: &str = "body{font:14px system-ui,sans-serif;margin:2em auto;max-width:1180px;color:#222;background:#fff}\
-table{border-collapse:collapse;font-size:12px}th,td{padding:3px 8px;text-align:right;border-bottom:1px solid #ddd}\
-th:first-child,td:first-child{text-align:left}svg{width:100%;font-size:11px;margin:6px 0 14px}svg text{fill:#444}\
-.free{fill:#f1f1f1}.jobs{fill:#4a7fb5}.nodes{fill:#9dbad6}.idle{fill:#ddd}.budget{fill:none;stroke:#c33;stroke-width:1.5}\
-.deadline{stroke:#999}.late{fill:#c33}.early{fill:#4a7fb5}summary{cursor:pointer;font-weight:600;margin:8px 0}\
-.key span{display:inline-block;width:1em;height:.8em;margin:0 .3em 0 1em}";
+const STYLE: &str = ":root{color-scheme:light dark;--ink:#222;--page:#fff;--line:#ddd}\
+@media(prefers-color-scheme:dark){:root{--ink:#ddd;--page:#181a1b;--line:#3a3d3f}}\
+body{font:14px system-ui,sans-serif;margin:2em auto;max-width:1180px;padding:0 1em;color:var(--ink);background:var(--page)}\
+.wide{overflow-x:auto}table{border-collapse:collapse;font-size:12px}\
+th,td{padding:3px 8px;text-align:right;white-space:nowrap;border-bottom:1px solid var(--line)}\
+th:first-child,td:first-child{text-align:left}svg{width:100%;height:auto;margin:6px 0 14px}\
+summary{cursor:pointer;font-weight:600;margin:8px 0}";
 
 /// The page, with a section per report.
 pub fn html(reports: &[Report<'_>]) -> String {
     let names: Vec<String> = reports.iter().map(|r| escape(&r.scenario.name)).collect();
     let title = names.join(", ");
     let mut page = format!(
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{title}</title><style>{STYLE}</style></head><body>"
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'>\
+         <meta name='viewport' content='width=device-width'><title>{title}</title><style>{STYLE}</style></head><body>"
     );
     for report in reports {
-        part(report, &mut page);
+        section(report, &mut page);
     }
     page + "</body></html>\n"
 }
 
-fn part(report: &Report<'_>, page: &mut String) {
+fn section(report: &Report<'_>, page: &mut String) {
     let scenario = report.scenario;
     let gpus: u32 = scenario.nodes.iter().map(|n| n.gpus.0).sum();
     let _ = write!(
         page,
         "<h1>{}</h1><p>{} nodes, {gpus} GPUs, {} jobs. Money in the tariff's currency; TOTAL leaves idle GPUs out, +IDLE has \
-         them. OVER BUDGET: decisions above the budget / seconds measured above it.</p><table><tr>",
+         them. OVER BUDGET: decisions above the budget / seconds measured above it.</p><div class='wide'><table><tr>",
         escape(&scenario.name),
         scenario.nodes.len(),
         scenario.jobs.len()
@@ -48,18 +52,21 @@ fn part(report: &Report<'_>, page: &mut String) {
         }
         *page += "</tr>";
     }
-    *page += "</table><h2>Energy by kind</h2><p class='key'><span style='background:#4a7fb5'></span>jobs' GPUs\
-              <span style='background:#9dbad6'></span>busy nodes<span style='background:#ddd'></span>idle GPUs</p>";
-    *page += &energy(report.outcomes);
+    *page += "</table></div><h2>Methods side by side</h2>";
+    *page += &drawn(comparison(report.outcomes));
+    *page += "<h2>Nodes</h2><p>A bar is a run of a job. Orange: the job ended after its deadline.</p>";
     for (i, outcome) in report.outcomes.iter().enumerate() {
         let open = if i == 0 { " open" } else { "" };
         let _ = write!(page, "<details{open}><summary>{}</summary>", escape(&title(outcome)));
-        *page += "<h3>Nodes (red: ends after its deadline)</h3>";
-        *page += &gantt(scenario, outcome);
-        *page += "<h3>Power over time (red line: budget)</h3>";
-        *page += &power(outcome);
-        *page += "<h3>Lateness by submission (1 = as long again as it was allowed)</h3>";
-        *page += &lateness(outcome);
+        *page += &drawn(nodes(scenario, outcome));
         *page += "</details>";
+    }
+}
+
+fn drawn(picture: Result<String, andreas_charts::Error>) -> String {
+    match picture {
+        // Inside a page the name space is known.
+        Ok(svg) => svg.replacen(" xmlns=\"http://www.w3.org/2000/svg\"", "", 1),
+        Err(error) => format!("<p>not drawn: {}</p>", escape(&error.to_string())),
     }
 }

@@ -4,7 +4,7 @@
 //! are not in the outcomes.
 
 mod html;
-mod svg;
+mod picture;
 mod table;
 
 pub use html::html;

@@ -36,8 +36,8 @@ fn an_unknown_board_is_excluded_under_a_power_budget_until_somebody_says_what_it
     assert_eq!(world.use_of("n1"), None, "without a budget its energy is assumed");
     assert!(Inventory::of(&world.index).unknown().contains(NEW));
     for budget in [
-        json!({"powerBudgetWatts": 5_000}),
-        json!({"windows": [{"from": "17:00", "to": "20:00", "powerBudgetWatts": 8_000}]}),
+        json!({"powerBudget": {"watts": 5_000}}),
+        json!({"powerBudget": {"windows": [{"from": "17:00", "to": "20:00", "watts": 8_000}]}}),
     ] {
         world.policy(budget);
         assert_eq!(world.use_of("n1"), Some(Exclusion::UnknownBoard));
@@ -53,7 +53,7 @@ fn an_unknown_board_is_excluded_under_a_power_budget_until_somebody_says_what_it
     assert_eq!((described.idle, described.max), (Watts(180.0), Watts(900.0)));
     // The administrator's value has precedence.
     world.policy(
-        json!({"powerBudgetWatts": 5_000, "gpuTypes": [{"name": NEW, "idleWatts": 60, "maxWatts": 800}]}),
+        json!({"powerBudget": {"watts": 5_000}, "gpuTypes": [{"name": NEW, "idleWatts": 60, "maxWatts": 800}]}),
     );
     let described = world.snapshot().gpu_types;
     assert_eq!(described.iter().map(|info| info.max).collect::<Vec<_>>(), [Watts(800.0)]);
@@ -77,7 +77,7 @@ fn an_agent_cannot_say_that_a_board_draws_more_than_any_board_does() {
 #[test]
 fn what_an_agent_says_of_others_counts_up_to_the_maxima_of_the_boards_that_are_there() {
     let mut world = World::default();
-    world.node("n1", json!({}), json!({})).policy(json!({"powerBudgetWatts": 10_000}));
+    world.node("n1", json!({}), json!({})).policy(json!({"powerBudget": {"watts": 10_000}}));
     let lie = |n: i32| json!({"uuid": format!("{n}"), "state": "Held", "holder": format!("other-{n}"), "watts": i32::MAX});
     world.agent("n1", (0..64).map(lie).collect());
     // Eight A100 of at most 400 W.

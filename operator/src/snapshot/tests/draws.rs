@@ -20,7 +20,7 @@ fn world(status: Value, watts: i64) -> World {
         "metadata": {"name": "a", "namespace": "team", "resourceVersion": world.version()}, "spec": claimed}))
     .expect("a profile");
     world.index.apply(profile);
-    world.node("n1", json!({}), json!({})).policy(json!({"powerBudgetWatts": 100_000, "limits": "On"}));
+    world.node("n1", json!({}), json!({})).policy(json!({"powerBudget": {"watts": 100_000}, "limits": "On"}));
     let claim = if status.is_null() { waiting() } else { Claim::Running { since: at(20) } };
     world.job("a", json!({"gpus": {"min": 8, "max": 8}}), status, claim).pod("a", 1, "n1", 8, "Running");
     world.report(watts, 1, 1, 100);

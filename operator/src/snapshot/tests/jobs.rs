@@ -36,7 +36,7 @@ fn a_job_that_no_gpu_type_fits_is_expected_to_take_the_policys_run_time_or_its_n
         of("fits-nowhere")
     };
     let mut world = World::default();
-    world.policy(json!({"defaultRunTime": "1h"})).node("n1", json!({}), json!({})).job(
+    world.policy(json!({"unknownJobs": {"runTime": "1h"}})).node("n1", json!({}), json!({})).job(
         "fits-nowhere",
         json!({"gpus": {"min": 1, "types": ["NVIDIA-B300"]}}),
         json!(null),

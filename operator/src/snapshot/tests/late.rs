@@ -64,7 +64,7 @@ impl Story {
         let mut world = World::default();
         world
             .node("n1", json!({}), json!({}))
-            .policy(json!({"restartSeconds": RESTART as i64, "minRunTime": "3s"}));
+            .policy(json!({"preemption": {"restartTime": format!("{RESTART}s"), "minRunTime": "3s"}}));
         let version = world.version();
         let profile: SlimTrainingProfile = serde_json::from_value(json!({
             "metadata": {"name": "hopeful", "namespace": "team", "resourceVersion": version},

@@ -60,7 +60,7 @@ pub fn number(name: &str, default: u64) -> Result<u64> {
 /// What was seen that must not be, jobs that did not end, and what was left.
 pub async fn run(soak: Soak) -> Result<Report> {
     let mut policy = short_runs();
-    policy["powerBudgetWatts"] = json!(BUDGET_WATTS);
+    policy["powerBudget"] = json!({"watts": BUDGET_WATTS});
     policy["limits"] = json!("On");
     policy["rest"] = json!({"mode": "On", "after": "5s"});
     let options = Options {

@@ -209,7 +209,7 @@ async fn a_planned_power_limit_is_set_and_lifted_under_a_running_job() -> Result
     let mut options = one_node("15s");
     options.policy["limits"] = json!("On");
     // Energy is what this job costs: no deadline, and a price at which a watt is worth more than a second.
-    options.policy["pricePerKWhMicros"] = json!(100_000_000);
+    options.policy["prices"] = json!({"energyPerKWh": "100"});
     scenario(options, async |c| {
         until("the agent says which limits its GPUs take", SOON, async || {
             let gpus = gpu_node(c).await?.status.unwrap_or_default().gpus;

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 fn policy() -> Value {
     let mut policy = short_runs();
-    policy["powerBudgetWatts"] = json!(20_000);
+    policy["powerBudget"] = json!({"watts": 20_000});
     policy["rest"] = json!({"after": "2s"});
     policy["limits"] = json!("Observe");
     policy["gpuTypes"] = json!([

@@ -101,7 +101,7 @@ async fn all_succeed(cluster: &mut Cluster, jobs: &[Job]) -> Result<()> {
 async fn users_who_understate_their_draw_do_not_break_the_power_budget() -> Result<()> {
     const BUDGET: f64 = 5_500.0;
     let mut policy = short_runs();
-    policy["powerBudgetWatts"] = json!(BUDGET);
+    policy["powerBudget"] = json!({"watts": BUDGET});
     let group = Group { gpus: 8, ..a100(4) };
     let options = Options {
         name: "watts".into(),
@@ -139,7 +139,7 @@ async fn users_who_understate_their_draw_do_not_break_the_power_budget() -> Resu
 async fn limits_that_nobody_sets_save_no_watts() -> Result<()> {
     const BUDGET: f64 = 2_500.0;
     let mut policy = short_runs();
-    policy["powerBudgetWatts"] = json!(BUDGET);
+    policy["powerBudget"] = json!({"watts": BUDGET});
     policy["limits"] = json!("On");
     let options = Options {
         name: "observing".into(),

@@ -102,8 +102,7 @@ async fn the_out_of_service_taint_is_proof_of_death() -> Result<()> {
 /// A policy for A100 that draw 50 W idle, with that budget and no margin.
 fn budget(watts: i64) -> Value {
     let mut spec = short_runs();
-    spec["powerBudgetWatts"] = json!(watts);
-    spec["budgetMarginMilli"] = json!(0);
+    spec["powerBudget"] = json!({"watts": watts, "marginPercent": 0});
     spec["gpuTypes"] = json!([{"name": A100, "idleWatts": 50, "maxWatts": 400, "nodeOverheadWatts": 0}]);
     spec
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::say;
 use super::trace::{NAMESPACE, Trace};
 use super::usage::cpu_seconds;
-use crate::cluster::{A100, Cluster, Group, Options};
+use andreas_e2e::cluster::{A100, Cluster, Group, Options};
 
 /// Clients that submit at the same time.
 const CLIENTS: usize = 16;

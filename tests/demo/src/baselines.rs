@@ -5,13 +5,14 @@
 
 use std::collections::BTreeMap;
 
+use andreas_api::EnergyPolicySpec;
 use andreas_planner::{Job, MethodName, Options, plan};
 use andreas_simulator::{Conditions, Replayed, Scenario, replay};
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use crate::summary::Baseline;
-use crate::workload::{CLUSTER, WorkloadJob, nodes_for};
+use andreas_e2e::workload::{CLUSTER, WorkloadJob, nodes_for};
 
 /// Methods that a run is set beside.
 pub const METHODS: [MethodName; 5] = [
@@ -65,7 +66,7 @@ fn figures(replayed: &Replayed, jobs: &[WorkloadJob]) -> Baseline {
 
 /// The demo's cluster, policy and jobs as the simulator takes them.
 fn scenario(jobs: &[WorkloadJob], policy: &Value) -> Result<Scenario> {
-    let number = |field: &str, default: f64| policy[field].as_f64().unwrap_or(default);
+    let spec: EnergyPolicySpec = serde_json::from_value(policy.clone()).context("the demo's policy")?;
     let types = policy["gpuTypes"].as_array().context("gpuTypes")?;
     let watts = |name: &str, field: &str| {
         types.iter().find(|one| one["name"] == name).and_then(|one| one[field].as_f64()).unwrap_or(0.0)
@@ -84,8 +85,8 @@ fn scenario(jobs: &[WorkloadJob], policy: &Value) -> Result<Scenario> {
     });
     let all: Vec<Value> = jobs.iter().map(job).collect();
     let lateness = json!({
-        "turnaround_share": number("turnaroundShareMilli", 100.0) / 1000.0,
-        "late_fixed": number("missSeconds", 900.0),
+        "turnaround_share": spec.prices.turnaround_share.value_or(0.1),
+        "late_fixed": spec.prices.missed_deadline_as.seconds_or(900),
     });
     let price = PRICE_PER_KWH * PUE / 3.6e6;
     let mut scenario = Scenario {
@@ -93,9 +94,9 @@ fn scenario(jobs: &[WorkloadJob], policy: &Value) -> Result<Scenario> {
         gpu_types: from(json!(gpu_types.collect::<Vec<_>>()))?,
         nodes: from(json!(nodes.collect::<Vec<_>>()))?,
         tariff: from(json!([[0.0, price]]))?,
-        budget: Some(from(json!([[0.0, number("powerBudgetWatts", 1e9)]]))?),
+        budget: Some(from(json!([[0.0, spec.power_budget.watts.map_or(1e9, |watts| watts as f64)]]))?),
         lateness: from(lateness)?,
-        restart: from(json!(number("restartSeconds", 120.0)))?,
+        restart: from(json!(spec.preemption.restart_time.seconds_or(120)))?,
         checkpoint: from(json!(0.0))?,
         tick: None,
         catalogue: None,
@@ -142,7 +143,7 @@ fn from<T: serde::de::DeserializeOwned>(value: Value) -> Result<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::{self, TimeScale};
+    use andreas_e2e::workload::{self, TimeScale};
 
     #[test]
     fn every_method_finishes_the_demos_jobs_and_fixed_requests_cost_more() {

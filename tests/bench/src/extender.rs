@@ -20,9 +20,9 @@ use super::report::{Report, quantile, spread};
 use super::trace::{NAMESPACE, Trace};
 use super::usage::{Cpu, cpu_seconds};
 use super::{Output, say};
-use crate::chart::{self, SYSTEM};
-use crate::cluster::{A100, Cluster, Group, Options};
-use crate::tenant::silent_connections;
+use andreas_e2e::chart::{self, SYSTEM};
+use andreas_e2e::cluster::{A100, Cluster, Group, Options};
+use andreas_e2e::tenant::silent_connections;
 
 /// Others' connections to the extender on which nothing is said.
 const SILENT: usize = 1_000;

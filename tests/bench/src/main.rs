@@ -1,6 +1,6 @@
 //! The benchmarks as a command: `make bench`.
 
-use andreas_e2e::bench::{BenchArgs, run};
+use andreas_bench::{BenchArgs, run};
 use clap::Parser as _;
 
 #[tokio::main]

@@ -11,9 +11,9 @@ use serde_json::json;
 use super::report::Report;
 use super::usage::{cpu_seconds, memory_mib, proportional_mib, tree};
 use super::{Output, say};
-use crate::cluster::{A100, Cluster, Group, Options, short_runs};
-use crate::job::job;
-use crate::nodes;
+use andreas_e2e::cluster::{A100, Cluster, Group, Options, short_runs};
+use andreas_e2e::job::job;
+use andreas_e2e::nodes;
 
 /// Namespace of the agents.
 const NAMESPACE: &str = "andreas-node";

@@ -6,7 +6,7 @@ use console::{Style, Term, measure_text_width, truncate_str};
 use jiff::Timestamp;
 
 use super::power::Reading;
-use crate::seen::Seen;
+use andreas_e2e::seen::Seen;
 
 /// Width of the bar that shows power against its budget.
 const BAR: usize = 40;

@@ -5,7 +5,7 @@ use std::fs;
 
 use andreas_testbed::Process;
 
-use crate::cluster::Cluster;
+use andreas_e2e::cluster::Cluster;
 
 /// Ticks per second of the times in `/proc/PID/stat`: the same on every Linux since 2.4.
 const USER_HZ: f64 = 100.0;

@@ -14,7 +14,7 @@ use super::report::{Report, median, quantile, spread};
 use super::trace::Trace;
 use super::usage::{Cpu, peak_mib};
 use super::{Output, profile, say};
-use crate::cluster::Cluster;
+use andreas_e2e::cluster::Cluster;
 
 /// Flags of `bench bind`.
 #[derive(Clone, Debug, Args)]

@@ -7,6 +7,7 @@
 //! figures come from the objects and the audit log. Anything that did not happen as reported makes the run fail.
 
 pub mod baselines;
+mod summary;
 mod power;
 mod screen;
 
@@ -24,14 +25,14 @@ use anyhow::{Context as _, Result, bail};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use crate::apply::apply;
-use crate::cluster::{self, Cluster, Group, Options};
-use crate::install;
-use crate::scenario::Bindings;
-use crate::scrape::{self, Scrape};
-use crate::seen::{Seen, describe};
+use andreas_e2e::apply::apply;
+use andreas_e2e::cluster::{self, Cluster, Group, Options};
+use andreas_e2e::install;
+use andreas_e2e::scenario::Bindings;
+use andreas_e2e::scrape::{self, Scrape};
+use andreas_e2e::seen::{Seen, describe};
 use crate::summary::Summary;
-use crate::workload::{self, Manifests, TimeScale, WorkloadJob};
+use andreas_e2e::workload::{self, Manifests, TimeScale, WorkloadJob};
 
 use power::Meter;
 use screen::{Head, Screen};
@@ -87,7 +88,7 @@ pub fn policy() -> Value {
         })
         .collect();
     let mut policy = cluster::short_runs();
-    policy["powerBudgetWatts"] = json!(BUDGET);
+    policy["powerBudget"] = json!({"watts": BUDGET});
     policy["gpuTypes"] = json!(types);
     // Idle times of a run of two minutes are short.
     policy["rest"] = json!({"mode": "On", "after": "5s"});
@@ -206,7 +207,7 @@ async fn train(cluster: &mut Cluster, jobs: &[WorkloadJob], args: &DemoArgs) -> 
     let began = Instant::now();
     let mut teller = Teller::new(began);
     let mut screen = if args.plain { None } else { Screen::open() };
-    let meter = Meter::start(crate::nodes::client(&cluster.testbed));
+    let meter = Meter::start(andreas_e2e::nodes::client(&cluster.testbed));
     let mut submitted = 0;
     let mut kills =
         args.kill.iter().enumerate().map(|(i, k)| (15.0 + 15.0 * i as f64, k.clone())).collect::<Vec<_>>();

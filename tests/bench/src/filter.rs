@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::cluster::Cluster;
+use andreas_e2e::cluster::Cluster;
 
 /// Calls before the first that counts.
 pub(super) const WARM: usize = 100;

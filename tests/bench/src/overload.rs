@@ -17,7 +17,7 @@ use super::report::{Report, quantile};
 use super::trace::{NAMESPACE, Trace};
 use super::usage::{Cpu, peak_mib};
 use super::{Output, profile, say};
-use crate::cluster::Cluster;
+use andreas_e2e::cluster::Cluster;
 
 /// Flags of `bench overload`.
 #[derive(Clone, Debug, Args)]
@@ -60,7 +60,7 @@ pub(super) async fn run(args: &OverloadArgs, out: &mut Output) -> Result<()> {
     let shape = args.shape();
     say(&format!("overload: {} gangs of {} s on {} nodes", shape.jobs, args.seconds, shape.nodes));
     // What nothing is known of is taken to run as long as it does.
-    let policy = json!({"defaultRunTime": format!("{}s", args.seconds.ceil().max(1.0))});
+    let policy = json!({"unknownJobs": {"runTime": format!("{}s", args.seconds.ceil().max(1.0))}});
     let flags: &[&str] = if args.profile.is_some() { &["--profiling=true"] } else { &[] };
     let cluster = bed::start(System::Andreas, &shape, policy, flags).await?;
     let measured = measure(args, &shape, &cluster).await;

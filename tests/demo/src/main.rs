@@ -1,6 +1,6 @@
 //! The demo as a command: `make demo`.
 
-use andreas_e2e::demo::{DemoArgs, run};
+use andreas_demo::{DemoArgs, run};
 use clap::Parser as _;
 
 #[tokio::main]

@@ -12,8 +12,8 @@ use super::report::Report;
 use super::trace::Trace;
 use super::usage::{Cpu, memory_mib};
 use super::{Output, say};
-use crate::cluster::{Cluster, Operator};
-use crate::scrape;
+use andreas_e2e::cluster::{Cluster, Operator};
+use andreas_e2e::scrape;
 
 /// GPUs of a node: one job fills it.
 const NODE_GPUS: usize = 8;

@@ -1,0 +1,314 @@
+//! Pictures of outcomes: methods side by side, and the nodes of one.
+
+use std::collections::BTreeMap;
+
+use andreas_charts::plotters::prelude::{
+    AreaSeries, ChartBuilder, Color as _, EmptyElement, IntoLogRange as _, LineSeries, PathElement,
+    Rectangle, Text,
+};
+use andreas_charts::plotters::style::text_anchor::{HPos, Pos, VPos};
+use andreas_charts::{Area, Error, GRID, INK, WARNING, colour, steps, svg, text, width_of};
+
+use super::title;
+use crate::outcome::{Outcome, PowerPoint};
+use crate::scenario::Scenario;
+
+const WIDTH: u32 = 1_100;
+/// Height of a bar, and of a chart with a curve for each method.
+const BAR: u32 = 26;
+const CURVES: u32 = 240;
+/// Size of labels, px.
+const SMALL: u32 = 13;
+/// Points of a curve.
+const MOST_POINTS: usize = 1_500;
+/// Nodes and runs drawn of one outcome, so that a browser can still scroll.
+const MOST_NODES: usize = 80;
+const MOST_BARS: usize = 6_000;
+
+/// A part of the total cost: its name, and its amount in the tariff's currency.
+type Part = (&'static str, fn(&Outcome) -> f64);
+const PARTS: [Part; 5] = [
+    ("energy", |o| o.replayed.summary.energy_cost.0),
+    ("idle GPUs", |o| o.replayed.summary.idle_cost.0),
+    ("tardiness", |o| o.replayed.summary.tardiness_cost.0),
+    ("missed deadlines", |o| o.replayed.summary.miss_cost.0),
+    ("time in the system", |o| o.replayed.summary.turnaround_cost.0),
+];
+
+/// Methods side by side: cost by part, distribution of turnaround, and GPUs and power over the same hours.
+///
+/// # Errors
+/// None expected: outcomes are finite.
+pub(super) fn comparison(outcomes: &[Outcome]) -> Result<String, Error> {
+    let bars = BAR * u32::try_from(outcomes.len()).unwrap_or(1) + 90;
+    let size = (WIDTH, bars + 3 * CURVES);
+    svg(size, "Methods side by side: cost, turnaround, GPUs and power", |area| {
+        let (top, rest) = area.split_vertically(bars);
+        costs(&top, outcomes)?;
+        let parts = rest.split_evenly((3, 1));
+        turnaround(&parts[0], outcomes)?;
+        let gpus = |o: &Outcome| gpus_in_use(o);
+        over_time(&parts[1], "GPUs with a job", outcomes, gpus, None)?;
+        let kilowatts = |o: &Outcome| power(o, |p| (p.jobs.0 + p.overhead.0 + p.idle.0) / 1e3);
+        let budget = outcomes.first().map(|o| power(o, |p| p.budget.map_or(f64::NAN, |b| b.0 / 1e3)));
+        let budget = budget.filter(|points| points.iter().any(|(_, kw)| kw.is_finite()));
+        over_time(&parts[2], "power, kW", outcomes, kilowatts, budget)
+    })
+}
+
+fn costs(area: &Area<'_>, outcomes: &[Outcome]) -> Result<(), Error> {
+    let total = |o: &Outcome| PARTS.iter().map(|(_, of)| of(o)).sum::<f64>();
+    let most = outcomes.iter().map(total).fold(1e-9, f64::max);
+    let names: Vec<String> = outcomes.iter().map(title).collect();
+    let label = names.iter().map(|name| width_of(name, SMALL)).max().unwrap_or(0) + 16;
+    let count = outcomes.len() as f64;
+    let mut chart = ChartBuilder::on(area)
+        .caption("cost by part", text(16))
+        .margin(8)
+        .margin_right(80)
+        .x_label_area_size(22)
+        .y_label_area_size(label)
+        .build_cartesian_2d(0.0..most, count..0.0)?;
+    chart
+        .configure_mesh()
+        .disable_y_mesh()
+        .disable_y_axis()
+        .light_line_style(GRID.mix(0.0))
+        .bold_line_style(GRID.mix(0.4))
+        .axis_style(INK)
+        .label_style(text(SMALL))
+        .draw()?;
+    for (n, (name, of)) in PARTS.iter().enumerate() {
+        let bar = |(row, outcome): (usize, &Outcome)| {
+            let from: f64 = PARTS[..n].iter().map(|(_, of)| of(outcome)).sum();
+            let row = row as f64;
+            Rectangle::new([(from, row + 0.15), (from + of(outcome), row + 0.85)], colour(n).filled())
+        };
+        chart
+            .draw_series(outcomes.iter().enumerate().map(bar))?
+            .label(*name)
+            .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 14, y + 5)], colour(n).filled()));
+    }
+    let left = text(SMALL).pos(Pos::new(HPos::Right, VPos::Center));
+    let right = text(SMALL).pos(Pos::new(HPos::Left, VPos::Center));
+    for (row, (outcome, name)) in outcomes.iter().zip(&names).enumerate() {
+        let middle = row as f64 + 0.5;
+        let named = EmptyElement::at((0.0, middle)) + Text::new(name.clone(), (-8, 0), left.clone());
+        let sum = format!("{:.2}", total(outcome));
+        let summed = EmptyElement::at((total(outcome), middle)) + Text::new(sum, (6, 0), right.clone());
+        chart.draw_series([named])?;
+        chart.draw_series([summed])?;
+    }
+    legend(&mut chart)
+}
+
+/// A chart with axes of these kinds of coordinates, with its legend.
+macro_rules! labelled {
+    ($chart:expr, $x:literal, $y:expr) => {
+        $chart
+            .configure_mesh()
+            .light_line_style(GRID.mix(0.0))
+            .bold_line_style(GRID.mix(0.4))
+            .axis_style(INK)
+            .label_style(text(SMALL))
+            .x_desc($x)
+            .y_desc($y)
+            .draw()?
+    };
+}
+
+fn turnaround(area: &Area<'_>, outcomes: &[Outcome]) -> Result<(), Error> {
+    let hours = |o: &Outcome| {
+        let ended = o.replayed.jobs.iter().filter_map(|job| Some((job.finish? - job.submit).0 / 3_600.0));
+        let mut hours: Vec<f64> = ended.map(|hours| hours.max(1e-3)).collect();
+        hours.sort_by(f64::total_cmp);
+        hours
+    };
+    let all: Vec<Vec<f64>> = outcomes.iter().map(hours).collect();
+    let least = all.iter().filter_map(|hours| hours.first()).copied().fold(f64::INFINITY, f64::min);
+    let most = all.iter().filter_map(|hours| hours.last()).copied().fold(least, f64::max);
+    if !(least.is_finite() && most > least) {
+        return Ok(());
+    }
+    let mut chart = ChartBuilder::on(area)
+        .caption("turnaround", text(16))
+        .margin(8)
+        .x_label_area_size(40)
+        .y_label_area_size(60)
+        .build_cartesian_2d((least..most).log_scale(), 0.0..100.0)?;
+    labelled!(chart, "hours from submission to end", "% of jobs");
+    for (n, (outcome, hours)) in outcomes.iter().zip(&all).enumerate() {
+        let count = hours.len() as f64;
+        let points = hours.iter().enumerate().map(|(i, hours)| (*hours, 100.0 * (i + 1) as f64 / count));
+        let points: Vec<(f64, f64)> = points.collect();
+        let thin = points.len().div_ceil(MOST_POINTS).max(1);
+        let last = points.last().copied();
+        let line = points.into_iter().step_by(thin).chain(last);
+        chart
+            .draw_series(LineSeries::new(line, colour(n).stroke_width(2)))?
+            .label(title(outcome))
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 14, y)], colour(n).stroke_width(2)));
+    }
+    legend(&mut chart)
+}
+
+/// A step line for each outcome over the hours since the first submission, and a bound.
+fn over_time(
+    area: &Area<'_>,
+    name: &str,
+    outcomes: &[Outcome],
+    of: impl Fn(&Outcome) -> Vec<(f64, f64)>,
+    bound: Option<Vec<(f64, f64)>>,
+) -> Result<(), Error> {
+    let end = outcomes.iter().map(|o| o.replayed.summary.makespan.0 / 3_600.0).fold(1e-3, f64::max);
+    let lines: Vec<Vec<(f64, f64)>> = outcomes.iter().map(&of).collect();
+    let highest = lines.iter().chain(&bound).flatten().map(|(_, y)| *y).fold(1e-9, f64::max);
+    let mut chart = ChartBuilder::on(area)
+        .caption(name, text(16))
+        .margin(8)
+        .x_label_area_size(40)
+        .y_label_area_size(60)
+        .build_cartesian_2d(0.0..end, 0.0..highest * 1.05)?;
+    labelled!(chart, "hours since the first submission", name);
+    for (n, (outcome, points)) in outcomes.iter().zip(&lines).enumerate() {
+        let until = outcome.replayed.summary.makespan.0 / 3_600.0;
+        let corners = steps(points, until, MOST_POINTS);
+        chart
+            .draw_series(AreaSeries::new(corners.clone(), 0.0, colour(n).mix(0.06)))?
+            .label(title(outcome))
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 14, y)], colour(n).stroke_width(2)));
+        chart.draw_series(LineSeries::new(corners, colour(n).stroke_width(1)))?;
+    }
+    if let Some(points) = bound {
+        let known: Vec<(f64, f64)> = points.into_iter().filter(|(_, y)| y.is_finite()).collect();
+        let line = LineSeries::new(steps(&known, end, MOST_POINTS), WARNING.stroke_width(2));
+        chart
+            .draw_series(line)?
+            .label("power budget")
+            .legend(|(x, y)| PathElement::new([(x, y), (x + 14, y)], WARNING.stroke_width(2)));
+    }
+    legend(&mut chart)
+}
+
+type Chart<'a, 'b, X, Y> = andreas_charts::plotters::chart::ChartContext<
+    'a,
+    andreas_charts::plotters::backend::SVGBackend<'b>,
+    andreas_charts::plotters::coord::cartesian::Cartesian2d<X, Y>,
+>;
+
+fn legend<'a, 'b: 'a, X, Y>(chart: &mut Chart<'a, 'b, X, Y>) -> Result<(), Error>
+where
+    X: andreas_charts::plotters::coord::ranged1d::Ranged<ValueType = f64>,
+    Y: andreas_charts::plotters::coord::ranged1d::Ranged<ValueType = f64>,
+{
+    use andreas_charts::plotters::chart::SeriesLabelPosition;
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .label_font(text(SMALL))
+        .border_style(GRID.mix(0.0))
+        .draw()
+}
+
+fn start(outcome: &Outcome) -> f64 {
+    outcome.replayed.power.first().map_or(0.0, |point| point.at.0)
+}
+
+fn power(outcome: &Outcome, of: impl Fn(&PowerPoint) -> f64) -> Vec<(f64, f64)> {
+    let from = start(outcome);
+    outcome.replayed.power.iter().map(|point| ((point.at.0 - from) / 3_600.0, of(point))).collect()
+}
+
+/// GPUs with a job over the hours since the first submission.
+fn gpus_in_use(outcome: &Outcome) -> Vec<(f64, f64)> {
+    let from = start(outcome);
+    let mut changes: BTreeMap<u64, f64> = BTreeMap::new();
+    for segment in &outcome.replayed.segments {
+        let gpus = f64::from(segment.gpus) * segment.nodes.len() as f64;
+        // Whole milliseconds: ends and begins of one decision fall together.
+        let at = |time: andreas_core::Time| ((time.0 - from).max(0.0) * 1e3).round() as u64;
+        *changes.entry(at(segment.from)).or_default() += gpus;
+        *changes.entry(at(segment.to)).or_default() -= gpus;
+    }
+    let mut held = 0.0;
+    let point = |(at, change): (u64, f64)| {
+        held += change;
+        (at as f64 / 3.6e6, held)
+    };
+    changes.into_iter().map(point).collect()
+}
+
+/// One row per node, one bar per run of a job, as high as its share of the node's GPUs; runs of jobs that end after
+/// their deadline are in the colour of a warning.
+///
+/// # Errors
+/// None expected: outcomes are finite.
+pub(super) fn nodes(scenario: &Scenario, outcome: &Outcome) -> Result<String, Error> {
+    let nodes: Vec<(String, u32)> =
+        scenario.nodes.iter().take(MOST_NODES).map(|n| (n.name.to_string(), n.gpus.0.max(1))).collect();
+    let index: BTreeMap<&str, usize> = nodes.iter().enumerate().map(|(i, (name, _))| (name.as_str(), i)).collect();
+    let names: Vec<String> = nodes.iter().map(|(name, gpus)| format!("{name} ({gpus})")).collect();
+    let label = names.iter().map(|name| width_of(name, 11)).max().unwrap_or(0) + 16;
+    let height = 18 * u32::try_from(nodes.len()).unwrap_or(1) + 60;
+    let end = (outcome.replayed.summary.makespan.0 / 3_600.0).max(1e-3);
+    svg((WIDTH, height), "GPUs of each node over time", |area| {
+        let mut chart = ChartBuilder::on(area)
+            .margin(4)
+            .x_label_area_size(36)
+            .y_label_area_size(label)
+            .build_cartesian_2d(0.0..end, nodes.len() as f64..0.0)?;
+        chart
+            .configure_mesh()
+            .disable_mesh()
+            .disable_y_axis()
+            .axis_style(INK)
+            .label_style(text(11))
+            .x_desc("hours since the first submission")
+            .draw()?;
+        let style = text(11).pos(Pos::new(HPos::Right, VPos::Center));
+        for (row, name) in names.iter().enumerate() {
+            let row = row as f64;
+            chart.draw_series([Rectangle::new([(0.0, row + 0.05), (end, row + 0.95)], GRID.mix(0.12).filled())])?;
+            let at = EmptyElement::at((0.0, row + 0.5));
+            chart.draw_series([at + Text::new(name.clone(), (-8, 0), style.clone())])?;
+        }
+        chart.draw_series(bars(&nodes, &index, outcome))?;
+        Ok(())
+    })
+}
+
+type Bar = Rectangle<(f64, f64)>;
+
+fn bars(nodes: &[(String, u32)], index: &BTreeMap<&str, usize>, outcome: &Outcome) -> Vec<Bar> {
+    let from = start(outcome);
+    let hours = |time: andreas_core::Time| (time.0 - from) / 3_600.0;
+    let mut order: Vec<_> = outcome.replayed.segments.iter().collect();
+    order.sort_by(|a, b| a.from.total_cmp(&b.from).then(a.job.cmp(&b.job)));
+    // When each GPU of a node becomes free: runs at the same time do not overlap.
+    let mut free: Vec<Vec<f64>> =
+        nodes.iter().map(|(_, gpus)| vec![f64::NEG_INFINITY; *gpus as usize]).collect();
+    let mut bars = Vec::new();
+    for segment in order.into_iter().take(MOST_BARS) {
+        let job = &outcome.replayed.jobs[segment.job];
+        let late = job.deadline.zip(job.finish).is_some_and(|(deadline, finish)| finish > deadline);
+        let fill = if late { WARNING } else { colour(segment.job % 5) };
+        for name in segment.nodes.iter() {
+            let Some(&row) = index.get(name.as_str()) else { continue };
+            let open = free[row].iter_mut().enumerate().filter(|(_, until)| **until <= segment.from.0 + 1e-6);
+            let taken: Vec<usize> = open
+                .take(segment.gpus as usize)
+                .map(|(gpu, until)| {
+                    *until = segment.to.0;
+                    gpu
+                })
+                .collect();
+            let Some(first) = taken.first() else { continue };
+            let each = 0.9 / f64::from(nodes[row].1);
+            let top = row as f64 + 0.05 + each * *first as f64;
+            let bottom = top + each * f64::from(segment.gpus);
+            let corners = [(hours(segment.from), top), (hours(segment.to), bottom)];
+            bars.push(Rectangle::new(corners, fill.mix(0.85).filled()));
+        }
+    }
+    bars
+}
