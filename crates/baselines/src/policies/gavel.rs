@@ -1,7 +1,8 @@
 //! Gavel's cost policy with deadlines (Narayanan et al., OSDI 2020; stanford-futuredata/gavel at c4fa4009).
 
-use super::policy::{Policy, Preference, View, levels};
-use crate::instance::Instance;
+use andreas_planner::policy::Instance;
+
+use super::ranking::{Preference, Ranking, View, levels};
 
 /// A linear program decides what part of the time each job runs on each GPU type. It maximizes the sum of
 /// throughput per cost such that every job meets its deadline. Rounds carry it out: pairs of job and type are
@@ -40,7 +41,7 @@ struct Choice {
     gain: f64,
 }
 
-impl Policy for Gavel {
+impl Ranking for Gavel {
     fn wishes(&self, view: &View<'_, '_>) -> Vec<Preference> {
         let instance = view.instance;
         let rows = rows(view);

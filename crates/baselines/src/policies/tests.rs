@@ -2,10 +2,12 @@
 
 use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, Steps, Time, Watts};
 
-use crate::{
-    Estimate, GpuTypeInfo, Job, JobMemory, JobState, Lateness, LimitEffect, LimitsCount, Memory, MethodName,
-    Namespace, Node, Options, Placement, Plan, PowerBudget, Preemption, Resources, Snapshot, Worker, plan,
+use andreas_planner::{
+    Estimate, GpuTypeInfo, Job, JobPlan, JobState, Lateness, LimitEffect, LimitsCount, Node, Placement, Plan,
+    PowerBudget, Preemption, Resources, Snapshot, Worker,
 };
+
+use crate::{JobMemory, Memory, Method, Options, Scheduler, Tickets};
 
 const HOUR: f64 = 3600.0;
 
@@ -23,7 +25,6 @@ fn cluster(nodes: usize) -> Snapshot {
         namespaces: vec![],
         jobs: vec![],
         prices: None,
-        memory: None,
     }
 }
 
@@ -91,22 +92,30 @@ fn running(job: Job, node: &str, gpus: u32) -> Job {
     Job { state: JobState::Running { placement, since: Time(-HOUR) }, ..job }
 }
 
-fn with_service(snapshot: &mut Snapshot, of: &[(&str, f64, f64)]) {
+/// Name, GPU-seconds and seconds of each job so far, at instant 0.
+fn service(of: &[(&str, f64, f64)]) -> Memory {
     let remembered = |(name, gpu_seconds, ran): &(&str, f64, f64)| {
         let memory = JobMemory { service: Seconds(*gpu_seconds), ran: Seconds(*ran), ..JobMemory::default() };
         ((*name).into(), memory)
     };
-    let jobs = of.iter().map(remembered).collect();
-    snapshot.memory = Some(Memory { now: snapshot.now, jobs, ..Memory::default() });
+    Memory { jobs: of.iter().map(remembered).collect(), ..Memory::default() }
 }
 
-fn decide(snapshot: &Snapshot, method: MethodName) -> Plan {
-    plan(snapshot, &Options { method, ..Options::default() }).unwrap()
+/// A decision without memory.
+fn decide(snapshot: &Snapshot, method: Method) -> Plan {
+    decide_after(snapshot, method, &Memory::default()).0
+}
+
+/// A decision with the memory of the last one, and the memory after it.
+fn decide_after(snapshot: &Snapshot, method: Method, memory: &Memory) -> (Plan, Memory) {
+    let options = Options { method, ..Options::default() };
+    let mut scheduler = Scheduler { memory: Some(memory.clone()), ..Scheduler::new(options) };
+    (scheduler.plan(snapshot).unwrap(), scheduler.memory.unwrap())
 }
 
 /// GPUs of each job by name.
 fn gpus(plan: &Plan) -> Vec<(&str, u32)> {
-    let of = |job: &crate::JobPlan| job.decision.placement().map_or(0, |p| p.total_gpus().0);
+    let of = |job: &JobPlan| job.decision.placement().map_or(0, |p| p.total_gpus().0);
     plan.jobs.iter().map(|(id, job)| (id.as_str(), of(job))).collect()
 }
 
@@ -116,11 +125,11 @@ fn tiresias_serves_who_had_least_and_stops_nobody_in_its_own_queue() {
     snapshot.jobs =
         vec![running(job("a/old", &[(8, 9.0 * HOUR)]), "n0", 8), job("a/new", &[(8, 99.0 * HOUR)])];
     // Below the first threshold both are in the first queue,
-    with_service(&mut snapshot, &[("a/old", 3249.0, 406.0)]);
-    assert_eq!(gpus(&decide(&snapshot, MethodName::Tiresias)), [("a/new", 0), ("a/old", 8)]);
+    let (plan, _) = decide_after(&snapshot, Method::Tiresias, &service(&[("a/old", 3249.0, 406.0)]));
+    assert_eq!(gpus(&plan), [("a/new", 0), ("a/old", 8)]);
     // above it the new one is first, whatever its length.
-    with_service(&mut snapshot, &[("a/old", 3251.0, 406.0)]);
-    assert_eq!(gpus(&decide(&snapshot, MethodName::Tiresias)), [("a/new", 8), ("a/old", 0)]);
+    let (plan, _) = decide_after(&snapshot, Method::Tiresias, &service(&[("a/old", 3251.0, 406.0)]));
+    assert_eq!(gpus(&plan), [("a/new", 8), ("a/old", 0)]);
 }
 
 #[test]
@@ -132,14 +141,13 @@ fn tiresias_skips_who_does_not_fit_and_takes_the_starved_as_new() {
         job("a/served", &[(4, HOUR)]),
     ];
     snapshot.jobs[0].preemption = Preemption::Never;
-    with_service(&mut snapshot, &[("a/served", 50_000.0, 100.0), ("a/other", 0.0, 0.0)]);
-    let plan = decide(&snapshot, MethodName::Tiresias);
+    let mut memory = service(&[("a/served", 50_000.0, 100.0), ("a/other", 0.0, 0.0)]);
+    let (plan, _) = decide_after(&snapshot, Method::Tiresias, &memory);
     assert_eq!(gpus(&plan), [("a/kept", 4), ("a/large", 0), ("a/served", 4)]);
     // A job that has waited eight times its run time returns to the first queue: its service is reset.
     for (since, service) in [(-800.0, 0.0), (-799.0, 50_000.0)] {
-        let memory = snapshot.memory.as_mut().unwrap();
         memory.jobs.get_mut("a/served").unwrap().waits_since = Some(Time(since));
-        let after = decide(&snapshot, MethodName::Tiresias).memory.unwrap();
+        let (_, after) = decide_after(&snapshot, Method::Tiresias, &memory);
         assert_eq!(after.jobs["a/served"].service, Seconds(service));
     }
 }
@@ -148,10 +156,10 @@ fn tiresias_skips_who_does_not_fit_and_takes_the_starved_as_new() {
 fn what_was_held_between_two_decisions_has_been_had() {
     let mut snapshot = cluster(1);
     snapshot.jobs = vec![job("a/one", &[(4, HOUR)]), job("b/two", &[(8, HOUR)])];
-    snapshot.memory = decide(&snapshot, MethodName::Tiresias).memory;
+    let (_, memory) = decide_after(&snapshot, Method::Tiresias, &Memory::default());
     snapshot.jobs[0] = running(snapshot.jobs[0].clone(), "n0", 4);
     snapshot.now = Time(100.0);
-    let memory = decide(&snapshot, MethodName::Tiresias).memory.unwrap();
+    let (_, memory) = decide_after(&snapshot, Method::Tiresias, &memory);
     let one = &memory.jobs["a/one"];
     assert_eq!((one.service, one.ran, one.waits_since), (Seconds(400.0), Seconds(100.0), None));
     assert_eq!(memory.jobs["b/two"].waits_since, Some(Time(0.0)));
@@ -166,7 +174,7 @@ fn srtf_stops_the_long_for_the_short() {
         job("a/middle", &[(4, 1.5 * HOUR)]),
         job("a/short", &[(4, HOUR)]),
     ];
-    let plan = decide(&snapshot, MethodName::Srtf);
+    let plan = decide(&snapshot, Method::Srtf);
     assert_eq!(gpus(&plan), [("a/long", 0), ("a/middle", 4), ("a/short", 4)]);
     assert_eq!(plan.jobs["a/short"].after, ["a/long".into()]);
 }
@@ -180,11 +188,11 @@ fn elasticflow_gives_the_smallest_share_in_time_and_the_rest_where_it_costs_leas
     let due = Some(Time(2.5 * HOUR));
     snapshot.jobs =
         vec![Job { deadline: due, ..job("a/badly", &badly) }, Job { deadline: due, ..job("a/well", &well) }];
-    let plan = decide(&snapshot, MethodName::Elasticflow);
+    let plan = decide(&snapshot, Method::Elasticflow);
     assert_eq!(gpus(&plan), [("a/badly", 4), ("a/well", 4)]);
     // With capacity for two levels but not three, the well-scaling one gets it.
     snapshot.nodes[0].free_gpus = GpuCount(6);
-    let plan = decide(&snapshot, MethodName::Elasticflow);
+    let plan = decide(&snapshot, Method::Elasticflow);
     assert_eq!(gpus(&plan), [("a/badly", 2), ("a/well", 4)]);
 }
 
@@ -197,20 +205,18 @@ fn elasticflow_promises_what_it_can_keep_and_leaves_the_rest_to_others() {
         let job = job(name, &[(4, 0.9 * HOUR), (8, 0.6 * HOUR)]);
         snapshot.jobs.push(Job { deadline: due, submit: Time(-3.0 + i as f64), ..job });
     }
-    let plan = decide(&snapshot, MethodName::Elasticflow);
+    let (plan, memory) = decide_after(&snapshot, Method::Elasticflow, &Memory::default());
     assert_eq!(gpus(&plan), [("a/first", 4), ("a/second", 4), ("a/third", 0)]);
-    let memory = plan.memory.unwrap();
     let admitted = |name: &str| memory.jobs[name].admitted;
     assert_eq!(
         [admitted("a/first"), admitted("a/second"), admitted("a/third")],
         [Some(true), Some(true), Some(false)]
     );
     // A new job with an earlier deadline does not break an accepted one.
-    snapshot.memory = Some(memory);
     let early = Job { deadline: Some(Time(0.7 * HOUR)), ..job("a/early", &[(8, 0.6 * HOUR)]) };
     snapshot.jobs.push(early);
-    let plan = decide(&snapshot, MethodName::Elasticflow);
-    assert_eq!(plan.memory.as_ref().unwrap().jobs["a/early"].admitted, Some(false));
+    let (plan, memory) = decide_after(&snapshot, Method::Elasticflow, &memory);
+    assert_eq!(memory.jobs["a/early"].admitted, Some(false));
     assert_eq!(gpus(&plan)[..3], [("a/early", 0), ("a/first", 4), ("a/second", 4)]);
 }
 
@@ -221,9 +227,9 @@ fn elasticflow_lets_a_job_wait_that_has_time_only_while_others_need_its_gpus() {
     let urgent = Job { deadline: Some(Time(HOUR)), ..job("a/urgent", &[(8, 0.99 * HOUR)]) };
     let patient = Job { deadline: Some(Time(4.0 * HOUR)), ..job("a/patient", &[(4, 2.0 * HOUR)]) };
     snapshot.jobs = vec![patient, urgent];
-    let plan = decide(&snapshot, MethodName::Elasticflow);
+    let (plan, memory) = decide_after(&snapshot, Method::Elasticflow, &Memory::default());
     assert_eq!(gpus(&plan), [("a/patient", 0), ("a/urgent", 8)]);
-    assert_eq!(plan.memory.unwrap().jobs["a/patient"].admitted, Some(true));
+    assert_eq!(memory.jobs["a/patient"].admitted, Some(true));
 }
 
 #[test]
@@ -237,12 +243,12 @@ fn gavel_gives_each_type_to_who_does_most_with_a_joule_there_and_keeps_its_round
         ..job(name, &[(8, HOUR)])
     };
     snapshot.jobs = vec![two("a/light", 2.0), two("a/heavy", 10.0)];
-    let plan = decide(&snapshot, MethodName::Gavel);
+    let (plan, memory) = decide_after(&snapshot, Method::Gavel, &Memory::default());
     let place = |plan: &Plan, job: &str| plan.jobs[job].decision.placement().unwrap().gpu_type.to_string();
     assert_eq!((place(&plan, "a/light"), place(&plan, "a/heavy")), ("T4".into(), "A100".into()));
     // A deadline that only the A100 meets reverses this, at a higher cost,
     snapshot.jobs[0].deadline = Some(Time(1.05 * HOUR));
-    let turned = decide(&snapshot, MethodName::Gavel);
+    let turned = decide(&snapshot, Method::Gavel);
     assert_eq!(place(&turned, "a/light"), "A100");
     // but not before the round has ended.
     for (job, node) in [(0, "t0"), (1, "n0")] {
@@ -251,12 +257,11 @@ fn gavel_gives_each_type_to_who_does_most_with_a_joule_there_and_keeps_its_round
         assert_eq!(placement.nodes[0].as_str(), node);
         job.state = JobState::Running { placement, since: snapshot.now };
     }
-    snapshot.memory.clone_from(&plan.memory);
     snapshot.now = Time(359.0);
-    assert_eq!(place(&decide(&snapshot, MethodName::Gavel), "a/light"), "T4");
+    assert_eq!(place(&decide_after(&snapshot, Method::Gavel, &memory).0, "a/light"), "T4");
     snapshot.now = Time(361.0);
     snapshot.jobs[0].deadline = Some(Time(361.0 + 1.05 * HOUR));
-    assert_eq!(place(&decide(&snapshot, MethodName::Gavel), "a/light"), "A100");
+    assert_eq!(place(&decide_after(&snapshot, Method::Gavel, &memory).0, "a/light"), "A100");
 }
 
 #[test]
@@ -271,18 +276,17 @@ fn gandiva_fair_shares_by_tickets_not_by_jobs() {
     let of = |plan: &Plan, namespace: &str| -> u32 {
         gpus(plan).iter().filter(|(id, _)| id.starts_with(namespace)).map(|(_, g)| g).sum()
     };
-    let plan = decide(&snapshot, MethodName::GandivaFair);
+    let plan = decide(&snapshot, Method::GandivaFair);
     assert_eq!((of(&plan, "many"), of(&plan, "few")), (4, 4));
-    let tickets = |name: &str, tickets| Namespace { name: name.into(), quota: [].into(), tickets };
-    snapshot.namespaces = vec![tickets("few", 3.0), tickets("many", 1.0)];
-    let plan = decide(&snapshot, MethodName::GandivaFair);
+    let tickets = Tickets([("few".into(), 3.0), ("many".into(), 1.0)].into());
+    let options = Options { method: Method::GandivaFair, ..Options::default() };
+    let plan = Scheduler { tickets, ..Scheduler::new(options) }.plan(&snapshot).unwrap();
     assert_eq!((of(&plan, "many"), of(&plan, "few")), (2, 6));
     // A namespace above its share waits until the shares are even.
     let had = |name: &str, gpu_s: f64| (name.into(), [("A100".into(), Seconds(gpu_s))].into());
-    snapshot.namespaces.clear();
     let namespaces = [had("few", 0.0), had("many", 1e6)].into();
-    snapshot.memory = Some(Memory { namespaces, ..Memory::default() });
-    let plan = decide(&snapshot, MethodName::GandivaFair);
+    let memory = Memory { namespaces, ..Memory::default() };
+    let (plan, _) = decide_after(&snapshot, Method::GandivaFair, &memory);
     assert_eq!((of(&plan, "many"), of(&plan, "few")), (2, 6));
 }
 
@@ -304,7 +308,7 @@ fn powerflow_takes_the_step_with_the_largest_gain_for_its_energy() {
             scope_factor: 1.0,
             look_ahead: Seconds::ZERO,
         });
-        let plan = decide(&snapshot, MethodName::Powerflow);
+        let plan = decide(&snapshot, Method::Powerflow);
         let [badly, well] = wanted;
         assert_eq!(gpus(&plan), [("a/badly", badly), ("a/well", well)], "{watts} W");
     }
@@ -327,7 +331,7 @@ fn powerflow_starts_at_the_thriftiest_limit_and_raises_it_while_there_are_watts(
             scope_factor: 1.0,
             look_ahead: Seconds::ZERO,
         });
-        let plan = decide(&snapshot, MethodName::Powerflow);
+        let plan = decide(&snapshot, Method::Powerflow);
         assert_eq!(plan.jobs["a/one"].decision.placement().unwrap().limit, limit, "{watts:?}");
     }
 }
@@ -354,7 +358,7 @@ fn gavel_sends_models_where_its_own_tables_say_that_money_does_most() {
             rents.iter().zip(speeds).map(|((kind, rent), speed)| row(kind, 1, 1e5 / speed, 1000.0 * rent));
         snapshot.jobs.push(Job { estimates: rows.collect(), ..job(name, &[(1, HOUR)]) });
     }
-    let plan = decide(&snapshot, MethodName::Gavel);
+    let plan = decide(&snapshot, Method::Gavel);
     let place = |job: &str| plan.jobs[job].decision.placement().unwrap().gpu_type.to_string();
     assert_eq!([place("a/a3c"), place("a/resnet50"), place("a/transformer")], ["k80", "p100", "v100"]);
     // The best of the six ways to give one GPU to each, by progress per money relative to each model's best.

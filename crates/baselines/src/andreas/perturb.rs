@@ -1,8 +1,8 @@
 //! The random part of a pass: swaps of jobs, and draws of configurations.
 
+use andreas_planner::policy::{Instance, Random};
+
 use crate::candidates::Candidates;
-use crate::instance::Instance;
-use crate::rng::Random;
 
 /// Half the difference between the probabilities of swapping and of not swapping two neighbours.
 const SWAP: f64 = 0.05;
@@ -11,7 +11,7 @@ const DRAW: f64 = 0.05;
 
 /// One pass of random swaps of neighbours. As published, a heavier job in front is swapped back more
 /// often.
-pub(super) fn shake(instance: &Instance<'_>, order: &mut [usize], rng: &mut Random) {
+pub(super) fn shake(instance: &Instance<'_>, order: &mut [usize], rng: &mut Random, original: bool) {
     for at in 1..order.len() {
         let (front, back) = (order[at - 1], order[at]);
         let heavier = instance.jobs[front].weight > instance.jobs[back].weight;
@@ -21,7 +21,7 @@ pub(super) fn shake(instance: &Instance<'_>, order: &mut [usize], rng: &mut Rand
         }
     }
     // The public code draws once more, for a neighbour that does not exist.
-    if matches!(rng, Random::Original(_)) {
+    if original {
         rng.unit_interval();
     }
 }

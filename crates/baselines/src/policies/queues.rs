@@ -1,12 +1,12 @@
 //! Preemptive policies that only order jobs with fixed requests: Tiresias and shortest remaining time first.
 
 use andreas_core::{Seconds, Time};
+use andreas_planner::JobState;
+use andreas_planner::policy::Instance;
 
-use super::policy::{Policy, Preference, View, runs};
+use super::ranking::{Preference, Ranking, View, runs};
 use crate::candidates;
-use crate::instance::Instance;
 use crate::memory::Memory;
-use crate::snapshot::JobState;
 
 /// Tiresias with two-dimensional least attained service (Gu et al., NSDI 2019; SymbioticLab/Tiresias at
 /// 959f9b08, `simulator/`).
@@ -45,7 +45,7 @@ fn forget_the_starved(memory: &mut Memory) {
     }
 }
 
-impl Policy for Tiresias {
+impl Ranking for Tiresias {
     fn prepare(&self, _: &Instance<'_>, memory: &mut Memory) {
         forget_the_starved(memory);
     }
@@ -65,7 +65,7 @@ impl Policy for Tiresias {
 /// 1968). With predicted times it is as good as the predictions.
 pub(super) struct Srtf;
 
-impl Policy for Srtf {
+impl Ranking for Srtf {
     fn wishes(&self, view: &View<'_, '_>) -> Vec<Preference> {
         in_order(view, |job| remaining(view.instance, job))
     }

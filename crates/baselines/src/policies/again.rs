@@ -1,7 +1,7 @@
 //! The state after a plan is carried out at once.
 
-use crate::instance::{Assignment, Instance};
-use crate::snapshot::{JobState, Snapshot};
+use andreas_planner::policy::{Assignment, Instance};
+use andreas_planner::{JobState, Snapshot};
 
 /// The snapshot a moment later: jobs that start or move run since now.
 pub(super) fn carried_out(instance: &Instance<'_>, assignments: &[Option<Assignment>]) -> Snapshot {

@@ -1,8 +1,9 @@
 //! The objectives of the published methods: the proxy to minimise and the value to maximise.
 
+use andreas_planner::policy::{Assignment, Instance};
+
 use crate::candidates;
-use crate::instance::{Assignment, Instance};
-use crate::method::Accounting;
+use crate::options::Accounting;
 
 /// Weight of the worst-case tardiness of a waiting job.
 const WAITING: f64 = 100.0;
@@ -33,7 +34,7 @@ pub(crate) fn proxy(
     let energy = match accounting {
         Accounting::Predicted => {
             let overhead: f64 = busy.map(|(node, _)| node.overhead).sum();
-            instance.prices.energy_cost(watts + overhead, first)
+            instance.energy_cost(watts + overhead, first)
         }
         Accounting::Catalogue(_) => busy
             .map(|(node, used)| candidates::catalogue_rate(instance, accounting, node.kind, *used) * first)
@@ -72,7 +73,7 @@ pub(crate) fn value(
         let energy = match accounting {
             Accounting::Predicted => {
                 let overhead: f64 = nodes.map(|n| instance.nodes[n as usize].overhead * part(n)).sum();
-                instance.prices.energy_cost(config.power + overhead, config.time)
+                instance.energy_cost(config.power + overhead, config.time)
             }
             Accounting::Catalogue(_) => nodes
                 .map(|n| {

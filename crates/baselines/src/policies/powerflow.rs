@@ -3,9 +3,9 @@
 
 use std::collections::BinaryHeap;
 
-use super::policy::{Policy, Preference, View, levels};
-use crate::candidates;
-use crate::instance::{Config, Instance};
+use andreas_planner::policy::{Config, Instance, cheapest};
+
+use super::ranking::{Preference, Ranking, View, levels};
 
 /// Every job gets its fewest GPUs at the most efficient setting, in order of submission. Then the best step
 /// is taken repeatedly: more GPUs, a higher power limit, or as many GPUs of a faster type. The best has the
@@ -18,7 +18,7 @@ use crate::instance::{Config, Instance};
 /// faster type counts as a higher frequency. Buddy placement is best fit.
 pub(super) struct PowerFlow;
 
-impl Policy for PowerFlow {
+impl Ranking for PowerFlow {
     fn wishes(&self, view: &View<'_, '_>) -> Vec<Preference> {
         let instance = view.instance;
         let mut free: Vec<i64> = (0..instance.types.len()).map(|kind| view.free(kind)).collect();
@@ -74,7 +74,7 @@ impl Policy for PowerFlow {
     }
 
     fn leftovers(&self, instance: &Instance<'_>, job: usize) -> Vec<usize> {
-        candidates::cheapest(instance, job)
+        cheapest(instance, job)
     }
 }
 

@@ -1,7 +1,8 @@
 //! Keeping jobs on their nodes.
 
+use andreas_planner::policy::Assignment;
+
 use super::{Chosen, Search};
-use crate::instance::Assignment;
 
 impl Search<'_, '_> {
     /// The Analyzer of the original. A job that keeps its GPU type keeps its nodes, with the new number of

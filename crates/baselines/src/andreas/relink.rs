@@ -5,10 +5,10 @@
 //! that can follow it. There are at most as many steps as nodes, and the best plan on the path is kept. In
 //! the public release the pool holds one plan, so path relinking has no effect.
 
+use andreas_planner::policy::{Assignment, PartialPlan};
+
 use super::polish::Change;
 use super::{Chosen, Search, WORK};
-use crate::instance::Assignment;
-use crate::partial::PartialPlan;
 
 impl Search<'_, '_> {
     /// Relinks the best plan with every elite plan.

@@ -4,11 +4,10 @@
 use std::collections::BTreeMap;
 
 use andreas_core::{GpuType, NamespaceName, Seconds};
+use andreas_planner::policy::{Assignment, Instance};
 
-use super::history::tickets;
-use super::policy::{Policy, Preference, ROUND, View, levels};
+use super::ranking::{Preference, ROUND, Ranking, View, levels};
 use crate::candidates;
-use crate::instance::{Assignment, Instance};
 use crate::memory::Memory;
 
 /// Gang-aware stride scheduling by namespace, for each GPU type separately. Each round serves the namespace
@@ -36,7 +35,7 @@ fn welcome(instance: &Instance<'_>, memory: &mut Memory) {
     }
 }
 
-impl Policy for GandivaFair {
+impl Ranking for GandivaFair {
     fn prepare(&self, instance: &Instance<'_>, memory: &mut Memory) {
         welcome(instance, memory);
     }
@@ -62,7 +61,7 @@ impl Policy for GandivaFair {
                 let Some(config) = assignment.as_ref().map(|s| view.config(job, s.config)) else { continue };
                 let namespace = &instance.jobs[job].job.namespace;
                 if let Some(user) = users.get_mut(namespace).filter(|_| config.kind == kind) {
-                    user.pass += config.total_gpus() as f64 * ROUND.0 / tickets(instance, namespace);
+                    user.pass += config.total_gpus() as f64 * ROUND.0 / view.tickets.of(namespace);
                 }
             }
             for user in users.values_mut() {
@@ -84,7 +83,7 @@ impl Policy for GandivaFair {
                     || partial.place_first(instance, job, &[config]);
                 if placed {
                     let gpus = view.config(job, config).total_gpus() as f64;
-                    user.pass += gpus * ROUND.0 / tickets(instance, namespace);
+                    user.pass += gpus * ROUND.0 / view.tickets.of(namespace);
                     wishes.push(Preference { job, configs: vec![config] });
                 }
             }

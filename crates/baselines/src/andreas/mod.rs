@@ -21,17 +21,15 @@ mod relink;
 
 pub(crate) use proxy::proxy;
 
-use crate::budget;
+use andreas_planner::Preemption;
+use andreas_planner::policy::{
+    Assignment, Capacity, Holding, Instance, Nodes, Outcome, PartialPlan, Random, Reservation, enforce, fill,
+    reserve,
+};
+
 use crate::candidates::{self, Candidates};
-use crate::capacity::Capacity;
-use crate::fill::fill;
-use crate::instance::{Assignment, Holding, Instance, Nodes};
-use crate::method::{Accounting, MethodName, Options};
-use crate::outcome::Outcome;
-use crate::partial::PartialPlan;
-use crate::reserve::{self, Reservation};
-use crate::rng::Random;
-use crate::snapshot::Preemption;
+use crate::method::Method;
+use crate::options::{Accounting, Options};
 use perturb::{draw, shake};
 
 /// Maximum number of plans tried, as published.
@@ -119,7 +117,7 @@ impl<'a, 'b> Search<'a, 'b> {
         touchable: Vec<bool>,
     ) -> Self {
         let mut base = PartialPlan::after(instance, &present, &touchable);
-        let stopped = budget::enforce(instance, &mut base);
+        let stopped = enforce(instance, &mut base);
         let order: Vec<usize> = (0..instance.jobs.len()).filter(|j| base.assignments[*j].is_none()).collect();
         let scratch = base.ledger.clone();
         let mut search = Self {
@@ -178,20 +176,20 @@ impl<'a, 'b> Search<'a, 'b> {
         let order = self.order.clone();
         let greedy = self.construct(&order, None);
         self.offer(greedy);
-        let mut rng = Random::new(self.options);
+        let mut rng = Random::new(self.options.accounting.generator(), self.options.seed);
         let mut shaken = order.clone();
         for _ in 1..self.plans() {
             if self.work > WORK {
                 break;
             }
             shaken.copy_from_slice(&order);
-            shake(self.instance, &mut shaken[self.aged_out..], &mut rng);
+            shake(self.instance, &mut shaken[self.aged_out..], &mut rng, original);
             let plan = self.construct(&shaken, Some(&mut rng));
             self.offer(plan);
         }
         match self.options.method {
-            MethodName::AndreasLs => self.polish(),
-            MethodName::AndreasPr => self.relink(),
+            Method::AndreasLs => self.polish(),
+            Method::AndreasPr => self.relink(),
             _ => {}
         }
         if original {
@@ -222,7 +220,7 @@ impl<'a, 'b> Search<'a, 'b> {
             let asked = &self.asked[job].order;
             let fits = asked.iter().any(|&c| self.base.ledger.find(self.instance, job, c).is_ok());
             if !fits {
-                self.reserved = reserve::reserve(self.instance, &mut self.base, job, asked);
+                self.reserved = reserve(self.instance, &mut self.base, job, asked);
             }
             if self.reserved.is_some() {
                 break;
@@ -242,7 +240,7 @@ impl<'a, 'b> Search<'a, 'b> {
         if let Some(kept) = &self.reserved {
             partial.ledger.release(self.instance, kept.job, &kept.assignment);
         }
-        let stopped = budget::enforce(self.instance, &mut partial);
+        let stopped = enforce(self.instance, &mut partial);
         if let Some(kept) = &self.reserved {
             partial.ledger.take(self.instance, kept.job, &kept.assignment);
         }
@@ -309,7 +307,7 @@ impl<'a, 'b> Search<'a, 'b> {
         for (job, assignment) in &chosen {
             assignments[*job] = Some(assignment.clone());
         }
-        if self.options.method != MethodName::Andreas {
+        if self.options.method != Method::Andreas {
             self.elite.offer(self.score(&assignments), &chosen);
         }
         if matches!(self.options.accounting, Accounting::Catalogue(_)) {
@@ -319,7 +317,7 @@ impl<'a, 'b> Search<'a, 'b> {
             }
             return;
         }
-        let plain = self.options.method == MethodName::Andreas;
+        let plain = self.options.method == Method::Andreas;
         // Only stopped jobs and new types or numbers of GPUs are certain changes: a lower bound of their
         // cost.
         let sure: f64 = self
@@ -382,7 +380,7 @@ impl<'a, 'b> Search<'a, 'b> {
 
     /// The proxy of a plan with the cost of its changes.
     fn score(&self, assignments: &[Option<Assignment>]) -> f64 {
-        if self.options.method != MethodName::Andreas {
+        if self.options.method != Method::Andreas {
             return self.worth(assignments);
         }
         let mut score = self.plain(assignments);
@@ -444,10 +442,7 @@ impl<'a, 'b> Search<'a, 'b> {
             trials: self.trials,
             reserved_for: self.reserved_for,
             stopped: std::mem::take(&mut self.stopped),
-            bound: None,
-            prices: None,
-            memory: None,
-            wake: None,
+            ..Outcome::default()
         }
     }
 }

@@ -1,13 +1,13 @@
-//! ElasticFlow (Gu et al., ASPLOS 2023; pkusys/ElasticFlow at 04a0109a): the smallest share that meets the deadline.
+//! ElasticFlow (Gu et al., ASPLOS 2023; pkusys/ElasticFlow at 04a0109a): the smallest share that meets the
+//! deadline.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
-use super::policy::{Policy, Preference, View, levels};
-use crate::candidates;
-use crate::instance::{Assignment, Instance};
+use andreas_planner::policy::{Assignment, Instance, PartialPlan, cheapest};
+
+use super::ranking::{Preference, Ranking, View, levels};
 use crate::memory::Memory;
-use crate::partial::PartialPlan;
 
 /// Jobs with deadlines are admitted if all earlier admitted jobs can still be in time. In order of deadlines
 /// each gets its *minimum satisfactory share*. That is the smallest number of GPUs with which its work fits,
@@ -214,7 +214,7 @@ fn admit(instance: &Instance<'_>, memory: &mut Memory) {
     }
 }
 
-impl Policy for ElasticFlow {
+impl Ranking for ElasticFlow {
     fn prepare(&self, instance: &Instance<'_>, memory: &mut Memory) {
         admit(instance, memory);
     }
@@ -258,7 +258,7 @@ impl Policy for ElasticFlow {
     }
 
     fn leftovers(&self, instance: &Instance<'_>, job: usize) -> Vec<usize> {
-        candidates::cheapest(instance, job)
+        cheapest(instance, job)
     }
 }
 

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use andreas_core::{NamespaceName, Seconds};
+use andreas_core::Seconds;
+use andreas_planner::policy::{Assignment, Instance};
 
-use crate::instance::{Assignment, Instance};
 use crate::memory::{JobMemory, Memory};
+use crate::tickets::Tickets;
 
 impl Memory {
-    /// The memory at this instant, with the service received since the last decision.
-    pub(super) fn of(instance: &Instance<'_>) -> Self {
-        let mut memory = instance.snapshot.memory.clone().unwrap_or_default();
+    /// The memory at this instant: that of the last decision, with the service received since.
+    pub(super) fn of(instance: &Instance<'_>, tickets: &Tickets, last: Option<&Self>) -> Self {
+        let mut memory = last.cloned().unwrap_or_default();
         let now = instance.snapshot.now;
         let passed = Seconds((now - memory.now).0.max(0.0));
         memory.now = now;
@@ -21,7 +22,7 @@ impl Memory {
             job.ran = (job.ran + passed).min(MOST);
             add(job.received.entry(kind.clone()).or_default(), passed);
             let Some(namespace) = &job.namespace else { continue };
-            let share = had / tickets(instance, namespace);
+            let share = had / tickets.of(namespace);
             add(
                 memory.namespaces.entry(namespace.clone()).or_default().entry(kind.clone()).or_default(),
                 share,
@@ -63,9 +64,4 @@ const MOST: Seconds = Seconds(1e15);
 
 fn add(counter: &mut Seconds, more: Seconds) {
     *counter = (*counter + more).min(MOST);
-}
-
-/// Tickets of a namespace; default 1.
-pub(super) fn tickets(instance: &Instance<'_>, namespace: &NamespaceName) -> f64 {
-    instance.snapshot.namespaces.iter().find(|n| n.name == *namespace).map_or(1.0, |n| n.tickets)
 }

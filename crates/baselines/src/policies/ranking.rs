@@ -1,11 +1,11 @@
-//! What a policy is: its input, its rule, and the preferences that it returns.
+//! What a policy is here: its input, its rule, and the preferences that it returns.
 
 use andreas_core::Seconds;
+use andreas_planner::policy::{Assignment, Config, Instance, PartialPlan};
 
 use crate::candidates;
-use crate::instance::{Assignment, Config, Instance};
 use crate::memory::Memory;
-use crate::partial::PartialPlan;
+use crate::tickets::Tickets;
 
 /// Minimum length of a round, as in Gavel.
 pub(super) const ROUND: Seconds = Seconds(360.0);
@@ -24,6 +24,7 @@ pub(super) struct View<'a, 'b> {
     /// Current assignments.
     pub present: &'a [Option<Assignment>],
     pub memory: &'a Memory,
+    pub tickets: &'a Tickets,
 }
 
 impl View<'_, '_> {
@@ -43,7 +44,7 @@ impl View<'_, '_> {
 }
 
 /// A rule for the order of jobs and their configurations.
-pub(super) trait Policy {
+pub(super) trait Ranking {
     /// Updates the memory before it is used.
     fn prepare(&self, _instance: &Instance<'_>, _memory: &mut Memory) {}
 

@@ -1,13 +1,13 @@
 //! Assigns preferences to nodes.
 
-use super::policy::{Policy, Preference, View};
-use crate::budget;
-use crate::candidates;
-use crate::instance::{Assignment, Holding, Instance};
+use andreas_planner::Preemption;
+use andreas_planner::policy::{
+    Assignment, Holding, Instance, PartialPlan, Reservation, enforce, reserve, run,
+};
+
+use super::ranking::{Preference, Ranking, View};
 use crate::memory::Memory;
-use crate::partial::PartialPlan;
-use crate::reserve::{self, Reservation};
-use crate::snapshot::Preemption;
+use crate::tickets::Tickets;
 
 /// The resulting assignments.
 pub(super) struct Settled {
@@ -28,9 +28,14 @@ const ROUNDS: usize = 16;
 /// Assigns by a policy's preferences and repeats on the outcome until it is stable.
 ///
 /// `keep`: moves and stops no job; assigns free capacity only.
-pub(super) fn settle(instance: &Instance<'_>, policy: &dyn Policy, memory: &Memory, keep: bool) -> Settled {
+pub(super) fn settle(
+    instance: &Instance<'_>,
+    policy: &dyn Ranking,
+    (memory, tickets): (&Memory, &Tickets),
+    keep: bool,
+) -> Settled {
     let mut whole = PartialPlan::new(instance, |_, _| true);
-    let stopped = budget::enforce(instance, &mut whole);
+    let stopped = enforce(instance, &mut whole);
     if instance.above_budget && stopped.is_empty() {
         // While jobs leave for a lower budget, no job takes their place.
         return Settled { assignments: whole.assignments, stopped, reserved_for: None, rounds: 0 };
@@ -48,7 +53,7 @@ pub(super) fn settle(instance: &Instance<'_>, policy: &dyn Policy, memory: &Memo
     let mut rounds = 0;
     while rounds < REPETITIONS {
         rounds += 1;
-        let mut wishes = ordered(policy, &View { instance, base: &base, present: &present, memory });
+        let mut wishes = ordered(policy, &View { instance, base: &base, present: &present, memory, tickets });
         // A job stopped for a lower budget does not start on watts that leaving jobs still draw.
         wishes.retain(|wish| !instance.above_budget || !stopped.contains(&wish.job));
         let (mut partial, reserved) = assign(instance, &base, &present, &wishes);
@@ -83,7 +88,7 @@ fn stays(instance: &Instance<'_>, job: usize) -> bool {
 }
 
 /// Overdue jobs first, then preferences, then jobs without one for leftovers.
-fn ordered(policy: &dyn Policy, view: &View<'_, '_>) -> Vec<Preference> {
+fn ordered(policy: &dyn Ranking, view: &View<'_, '_>) -> Vec<Preference> {
     let instance = view.instance;
     let mut wishes = policy.wishes(view);
     wishes.retain(|wish| view.base.assignments[wish.job].is_none());
@@ -126,13 +131,13 @@ fn assign(
                 let short: Vec<usize> = configs
                     .iter()
                     .copied()
-                    .filter(|c| candidates::run(instance, job, *c) <= kept.ready)
+                    .filter(|c| run(instance, job, *c) <= kept.ready)
                     .collect();
                 partial.ledger.release(instance, kept.job, &kept.assignment);
                 placed |= give(instance, &mut partial, present, job, &short);
                 partial.ledger.take(instance, kept.job, &kept.assignment);
             } else if instance.jobs[job].aged_out {
-                reserved = reserve::reserve(instance, &mut partial, job, configs);
+                reserved = reserve(instance, &mut partial, job, configs);
             }
         }
         if !placed {

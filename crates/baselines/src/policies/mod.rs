@@ -1,12 +1,12 @@
-//! Policies of other systems, behind the same API and under the same constraints.
+//! Policies of other systems, under the planner's constraints.
 //!
-//! A policy ranks jobs with the configurations they may have ([`Policy::wishes`]). `pack` assigns them with
+//! A policy ranks jobs with the configurations they may have ([`Ranking::wishes`]). `pack` assigns them with
 //! the capacity checks that all methods share, and keeps running jobs in place where possible. It repeats
 //! this until nothing changes. So no policy can break a constraint or move jobs without reason.
 //!
 //! The planner's guarantees hold as well, though the published systems lack them. Immovable jobs are not
 //! moved. A lowered power budget is met by limits and stops of least cost first. The longest-waiting job is
-//! served first ([`crate::reserve`]).
+//! served first ([`andreas_planner::policy::reserve`]).
 
 mod again;
 mod elasticflow;
@@ -14,20 +14,19 @@ mod gandiva_fair;
 mod gavel;
 mod history;
 mod pack;
-mod policy;
 mod powerflow;
 mod queues;
+mod ranking;
 #[cfg(test)]
 mod tests;
 
 use andreas_core::Time;
+use andreas_planner::policy::{Instance, Outcome, prepared};
 
-use crate::budget;
-use crate::instance::Instance;
 use crate::memory::Memory;
-use crate::method::MethodName;
-use crate::outcome::Outcome;
-use policy::{Policy, ROUND};
+use crate::method::Method;
+use crate::tickets::Tickets;
+use ranking::{ROUND, Ranking};
 
 /// A round lasts at least this many restarts, so restarts take at most a tenth of it.
 const RESTARTS_IN_ROUND: f64 = 10.0;
@@ -35,30 +34,38 @@ const RESTARTS_IN_ROUND: f64 = 10.0;
 /// Maximum repetitions on a plan's own outcome.
 const REPETITIONS: usize = 6;
 
-/// Makes one decision.
-pub(crate) fn decide(instance: &Instance<'_>, method: MethodName) -> Outcome {
-    let (policy, rounds): (Box<dyn Policy>, bool) = match method {
-        MethodName::Tiresias => (Box::new(queues::Tiresias), false),
-        MethodName::Elasticflow => (Box::new(elasticflow::ElasticFlow), false),
-        MethodName::Gavel => (Box::new(gavel::Gavel), true),
-        MethodName::GandivaFair => (Box::new(gandiva_fair::GandivaFair), true),
-        MethodName::Powerflow => (Box::new(powerflow::PowerFlow), false),
+/// Makes one decision. Takes the memory of the last one, and returns the memory for the next.
+pub(crate) fn decide(
+    instance: &Instance<'_>,
+    method: Method,
+    tickets: &Tickets,
+    last: Option<&Memory>,
+) -> (Outcome, Memory) {
+    let (policy, rounds): (Box<dyn Ranking>, bool) = match method {
+        Method::Tiresias => (Box::new(queues::Tiresias), false),
+        Method::Elasticflow => (Box::new(elasticflow::ElasticFlow), false),
+        Method::Gavel => (Box::new(gavel::Gavel), true),
+        Method::GandivaFair => (Box::new(gandiva_fair::GandivaFair), true),
+        Method::Powerflow => (Box::new(powerflow::PowerFlow), false),
         _ => (Box::new(queues::Srtf), false),
     };
     let remembered = |instance: &Instance<'_>| {
-        let mut memory = Memory::of(instance);
+        let mut memory = Memory::of(instance, tickets, last);
         policy.prepare(instance, &mut memory);
         memory
     };
+    let settle = |instance: &Instance<'_>, memory: &Memory, in_round: bool| {
+        pack::settle(instance, policy.as_ref(), (memory, tickets), in_round)
+    };
     let mut memory = remembered(instance);
     let in_round = rounds && memory.round_ends.is_some_and(|end| memory.now < end);
-    let mut settled = pack::settle(instance, policy.as_ref(), &memory, in_round);
+    let mut settled = settle(instance, &memory, in_round);
     // A plan must be stable: the policy decides the same once it is carried out.
     for _ in 0..REPETITIONS {
         let next = again::carried_out(instance, &settled.assignments);
-        let then = budget::prepared(&next);
+        let then = prepared(&next);
         memory = remembered(&then);
-        let again = pack::settle(&then, policy.as_ref(), &memory, in_round);
+        let again = settle(&then, &memory, in_round);
         let assignments = again::seen_from(instance, &then, &again.assignments);
         if assignments == settled.assignments {
             break;
@@ -70,15 +77,13 @@ pub(crate) fn decide(instance: &Instance<'_>, method: MethodName) -> Outcome {
         let length = ROUND.max(instance.snapshot.restart * RESTARTS_IN_ROUND);
         memory.round_ends = Some(Time(memory.now.0 + length.0));
     }
-    Outcome {
-        memory: Some(memory.after(instance, &settled.assignments)),
+    let memory = memory.after(instance, &settled.assignments);
+    let outcome = Outcome {
         assignments: settled.assignments,
-        objective: None,
         trials: settled.rounds,
         reserved_for: settled.reserved_for,
         stopped: settled.stopped,
-        bound: None,
-        prices: None,
-        wake: None,
-    }
+        ..Outcome::default()
+    };
+    (outcome, memory)
 }

@@ -1,6 +1,6 @@
 //! State that a policy carries between decisions: service received, and since when jobs wait.
 //!
-//! The caller only passes a plan's memory to the next snapshot, as with prices.
+//! A [`Scheduler`](crate::Scheduler) keeps it. The caller may save it and go on in another process.
 
 use std::collections::BTreeMap;
 

@@ -13,9 +13,10 @@
 //! public code stops at the first improvement although it intends the best, and it looks up configurations
 //! that may not exist. Both are corrected here. Only jobs on a single node take part.
 
+use andreas_planner::policy::{Assignment, Nodes, PartialPlan};
+
 use super::{Chosen, EQUAL, Search, WORK};
-use crate::instance::{Assignment, Nodes};
-use crate::partial::PartialPlan;
+use crate::options::Accounting;
 
 /// Maximum jobs on each side of a swap, and maximum rounds, as published.
 const SIDE: usize = 10;
@@ -223,7 +224,7 @@ impl Search<'_, '_> {
 
     /// Fills the free capacity of a plan and makes it the incumbent if it is better.
     pub(super) fn settle(&mut self, partial: PartialPlan) {
-        if matches!(self.options.accounting, crate::method::Accounting::Predicted) {
+        if matches!(self.options.accounting, Accounting::Predicted) {
             self.finish(partial);
             return;
         }
