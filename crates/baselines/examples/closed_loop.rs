@@ -1,13 +1,13 @@
-//! Methods side by side in a closed loop: `cargo run --release -p andreas-planner --example closed_loop -- [jobs=400]
+//! Methods side by side in a closed loop: `cargo run --release -p andreas-baselines --example closed_loop -- [jobs=400]
 //! [gaps=900,450,250] [seeds=1] [methods=...] [share=0.1] [fixed=900] [restart=120] [budget=W] [clusters=1] [error=0] [pace=1] [minrun=0] [limits=0] [weights=1] [trials=1000]
 //! [bound=0]`; `bound` is the number of rounds in which a clairvoyant lower bound is sought.
 
-#[path = "../tests/closed/mod.rs"]
+#[path = "../../planner/tests/closed/mod.rs"]
 mod closed;
 
-use andreas_planner::{MethodName, Options};
+use andreas_baselines::{Method, Options, Scheduler};
 use closed::bound::bound;
-use closed::{Bill, Load, replay, with};
+use closed::{Bill, Load, replay};
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -24,9 +24,12 @@ fn main() {
     for gap in list("gaps", "900,450,250") {
         let mut least: Vec<f64> = Vec::new();
         for name in &methods {
-            let Ok(method) = name.parse::<MethodName>() else {
-                println!("no method is called {name}");
-                continue;
+            let method = match name.parse::<Method>() {
+                Ok(method) => method,
+                Err(error) => {
+                    println!("{error}");
+                    continue;
+                }
             };
             let mut sum = Bill::default();
             for seed in 1..=seeds {
@@ -46,8 +49,9 @@ fn main() {
                     weights: number("weights", 1.0),
                     ..Load::default()
                 };
-                let options = Options { trials: number("trials", 1000.0) as u64, ..with(method) };
-                let bill = replay(&load, &options);
+                let trials = number("trials", 1000.0) as u64;
+                let mut scheduler = Scheduler::new(Options { method, trials, ..Options::default() });
+                let bill = replay(&load, &mut |snapshot| scheduler.plan(snapshot).expect("a valid snapshot"));
                 let rounds = number("bound", 0.0) as usize;
                 if rounds > 0 && least.len() < seed as usize {
                     least.push(bound(&load, rounds));

@@ -10,10 +10,11 @@
 
 use std::collections::BTreeMap;
 
+use andreas_baselines::{Accounting, Method, Options, plan};
 use andreas_core::{CostRate, EnergyPrice, GpuCount, GpuType, NodeName, Seconds, Steps, Time, Watts};
 use andreas_planner::{
-    Accounting, Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, MethodName, Node,
-    Options, Placement, Plan, Preemption, Resources, Snapshot, Worker, plan,
+    Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, Node, Placement, Plan, Preemption,
+    Resources, Snapshot, Worker,
 };
 use jiff::{civil::DateTime, tz::TimeZone};
 use serde_json::Value;
@@ -94,11 +95,10 @@ fn adapt(request: &Value) -> (Snapshot, Options) {
         namespaces: vec![],
         jobs: jobs.iter().map(|(id, job)| adapt_job(id, job, current.get(id))).collect(),
         prices: None,
-        memory: None,
     };
     let method = match request["method"].as_str() {
-        Some("EDF") => MethodName::Edf,
-        None | Some("RG") => MethodName::Andreas,
+        Some("EDF") => Method::Edf,
+        None | Some("RG") => Method::Andreas,
         Some(other) => panic!("no sample uses {other}"),
     };
     let accounting = Accounting::Catalogue(rates);

@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use andreas_baselines::{Accounting, Method, Options, plan};
 use andreas_core::{CostRate, EnergyPrice, GpuCount, GpuType, JobId, Seconds, Steps, Time, Watts};
 use andreas_planner::{
-    Accounting, Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, MethodName, Node, Options,
-    Placement, Preemption, Resources, Snapshot, Worker, plan,
+    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, Node, Placement, Preemption, Resources,
+    Snapshot, Worker,
 };
 
 fn rows(text: &str) -> impl Iterator<Item = Vec<&str>> {
@@ -78,7 +79,7 @@ fn load(jobs: &str, times: &str, nodes: &str, costs: &str) -> Instance {
 }
 
 /// Total cost: GPUs by the catalogue, tardiness at each end.
-fn simulate(instance: &Instance, method: MethodName, trials: u64, seed: u64) -> (f64, f64) {
+fn simulate(instance: &Instance, method: Method, trials: u64, seed: u64) -> (f64, f64) {
     let mut snapshot = Snapshot {
         now: Time(0.0),
         tariff: Steps::flat(EnergyPrice(1.0)),
@@ -95,10 +96,9 @@ fn simulate(instance: &Instance, method: MethodName, trials: u64, seed: u64) -> 
         namespaces: vec![],
         jobs: vec![],
         prices: None,
-        memory: None,
     };
     let accounting = match method {
-        MethodName::RandomizedGreedy => Accounting::Predicted,
+        Method::RandomizedGreedy => Accounting::Predicted,
         _ => Accounting::Catalogue(instance.costs.clone()),
     };
     let options = Options { method, seed, trials, accounting, ..Options::default() };
@@ -142,7 +142,7 @@ fn simulate(instance: &Instance, method: MethodName, trials: u64, seed: u64) -> 
             job.state = JobState::Waiting;
             if let Some(place) = placed.get(&job.id) {
                 job.epochs_left -= dt / time(job, place);
-                if !matches!(method, MethodName::Andreas | MethodName::AndreasLs | MethodName::AndreasPr) {
+                if !matches!(method, Method::Andreas | Method::AndreasLs | Method::AndreasPr) {
                     job.state = JobState::Running { placement: place.clone(), since: snapshot.now };
                 }
             }
@@ -171,12 +171,12 @@ fn the_published_simulator_comes_out_as_published() {
     let instance = stored();
     // GPU and tardiness cost as the public code prints them; its energies are a hundred-thousandth above ours. One trial is the greedy pass alone.
     let published = [
-        (MethodName::Fifo, 1, 11466.6, 493261.0, 2e-5),
-        (MethodName::Edf, 1, 11048.7, 375966.0, 2e-5),
-        (MethodName::Priority, 1, 9511.29, 270999.0, 2e-5),
-        (MethodName::Andreas, 1, 15321.2, 860883.0, 2e-5),
+        (Method::Fifo, 1, 11466.6, 493261.0, 2e-5),
+        (Method::Edf, 1, 11048.7, 375966.0, 2e-5),
+        (Method::Priority, 1, 9511.29, 270999.0, 2e-5),
+        (Method::Andreas, 1, 15321.2, 860883.0, 2e-5),
         // Plans of the same cost differ by rounding there, in the order of a C++ hash map, and one of them is taken.
-        (MethodName::Andreas, 1000, 15313.8, 858475.0, 0.01),
+        (Method::Andreas, 1000, 15313.8, 858475.0, 0.01),
     ];
     for (method, trials, gpu, late, tolerance) in published {
         let (our_gpu, our_late) = simulate(&instance, method, trials, 4010);
@@ -189,7 +189,7 @@ fn the_published_simulator_comes_out_as_published() {
 #[test]
 fn the_default_costs_a_third_of_the_best_of_the_published_ones_under_high_load() {
     let instance = stored();
-    let (gpu, late) = simulate(&instance, MethodName::RandomizedGreedy, 10, 0);
+    let (gpu, late) = simulate(&instance, Method::RandomizedGreedy, 10, 0);
     // FIFO, EDF, priority and the randomized greedy: 504,728, 387,014, 280,510 and 873,788.
     assert!(gpu + late < 280_510.0 / 3.0, "GPUs {gpu}, lateness {late}");
 }
