@@ -53,3 +53,26 @@ pub(crate) fn memory(memory: &Memory) -> Check {
         .iter()
         .try_for_each(|(name, had)| counters(had, &|| format!("memory.namespaces[{name}]")))
 }
+
+#[cfg(test)]
+mod tests {
+    use andreas_core::Time;
+
+    use super::*;
+    use crate::memory::JobMemory;
+
+    #[test]
+    fn an_absurd_number_is_refused_with_its_field() {
+        let field = |check: Check| check.map_err(|error| error.field);
+        for number in [0.0, -1.0, f64::NAN, 1e16] {
+            let refused = field(tickets(&Tickets([("a".into(), number)].into())));
+            assert_eq!(refused, Err("namespaces[a].tickets".into()), "{number}");
+        }
+        assert_eq!(tickets(&Tickets([("a".into(), 0.5)].into())), Ok(()));
+        let job = JobMemory { received: [("T4".into(), Seconds(f64::INFINITY))].into(), ..JobMemory::default() };
+        let bad = Memory { jobs: [("a/one".into(), job)].into(), ..Memory::default() };
+        assert_eq!(field(memory(&bad)), Err("memory.jobs[a/one].received[T4]".into()));
+        let bad = Memory { now: Time(f64::NAN), ..Memory::default() };
+        assert_eq!(field(memory(&bad)), Err("memory.now".into()));
+    }
+}
