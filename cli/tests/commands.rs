@@ -77,7 +77,10 @@ fn the_help_lists_the_methods_and_so_does_the_error_of_another_name() {
     let help = text(&andreas(&["plan", "--help"]).stdout);
     assert!(help.contains("edf-fixed") && help.contains("--stdio") && help.contains("--snapshot"), "{help}");
     let error = text(&andreas(&["plan", "--snapshot", "FILE", "--method", "lottery"]).stderr);
-    assert!(["lottery", "randomized-greedy", "gandiva-fair"].iter().all(|name| error.contains(name)), "{error}");
+    assert!(
+        ["lottery", "randomized-greedy", "gandiva-fair"].iter().all(|name| error.contains(name)),
+        "{error}"
+    );
 }
 
 #[test]

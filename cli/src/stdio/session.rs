@@ -53,8 +53,7 @@ impl Session {
         }
         let memory = state.memory.or_else(|| self.memory.clone());
         let mut scheduler = Scheduler { memory, ..Scheduler::new(self.options.clone()) };
-        let plan =
-            scheduler.plan(&snapshot).map_err(|e| Fault { field: e.field, problem: e.problem })?;
+        let plan = scheduler.plan(&snapshot).map_err(|e| Fault { field: e.field, problem: e.problem })?;
         let memory = scheduler.memory;
         let line = DecisionLine { plan: &plan, memory: memory.as_ref(), explain: self.explain };
         let text = serde_json::to_string(&line)

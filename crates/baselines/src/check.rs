@@ -37,9 +37,7 @@ pub(crate) fn tickets(tickets: &Tickets) -> Check {
 pub(crate) fn memory(memory: &Memory) -> Check {
     within(memory.now.0, -LARGE, LARGE, || "memory.now".into())?;
     let counters = |counters: &BTreeMap<GpuType, Seconds>, at: &dyn Fn() -> String| {
-        counters
-            .iter()
-            .try_for_each(|(kind, had)| within(had.0, 0.0, LARGE, || format!("{}[{kind}]", at())))
+        counters.iter().try_for_each(|(kind, had)| within(had.0, 0.0, LARGE, || format!("{}[{kind}]", at())))
     };
     for (id, job) in &memory.jobs {
         let at = |field: &str| format!("memory.jobs[{id}].{field}");
@@ -69,7 +67,8 @@ mod tests {
             assert_eq!(refused, Err("namespaces[a].tickets".into()), "{number}");
         }
         assert_eq!(tickets(&Tickets([("a".into(), 0.5)].into())), Ok(()));
-        let job = JobMemory { received: [("T4".into(), Seconds(f64::INFINITY))].into(), ..JobMemory::default() };
+        let job =
+            JobMemory { received: [("T4".into(), Seconds(f64::INFINITY))].into(), ..JobMemory::default() };
         let bad = Memory { jobs: [("a/one".into(), job)].into(), ..Memory::default() };
         assert_eq!(field(memory(&bad)), Err("memory.jobs[a/one].received[T4]".into()));
         let bad = Memory { now: Time(f64::NAN), ..Memory::default() };

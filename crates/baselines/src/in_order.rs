@@ -52,6 +52,5 @@ fn published_cost(instance: &Instance<'_>, options: &Options, assignments: &[Opt
             started.push((job, assignment.clone()));
         }
     }
-    running
-        + andreas::proxy(instance, &options.accounting, &started, |job| assignments[job].is_none())
+    running + andreas::proxy(instance, &options.accounting, &started, |job| assignments[job].is_none())
 }

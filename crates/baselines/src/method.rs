@@ -122,7 +122,7 @@ impl fmt::Display for Method {
 
 /// The error of an unknown method name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no method is called {0:?}: choose {}", names())]
+#[error("no method is called {0:?}: choose {names}", names = names())]
 pub struct UnknownMethod(String);
 
 fn names() -> String {

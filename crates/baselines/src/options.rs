@@ -49,7 +49,7 @@ impl Accounting {
 
 impl Options {
     /// The same options for a method of the product.
-    pub(crate) fn of_product(&self, method: MethodName) -> andreas_planner::Options {
+    pub(crate) fn for_product(&self, method: MethodName) -> andreas_planner::Options {
         andreas_planner::Options {
             method,
             seed: self.seed,

@@ -40,11 +40,12 @@ impl Scheduler {
     }
 
     /// The product's method, where it decides in the product's way.
-    fn of_product(&self) -> Option<MethodName> {
+    fn product_method(&self) -> Option<MethodName> {
         let by_catalogue = matches!(self.options.accounting, Accounting::Catalogue(_));
-        self.options.method.of_product().filter(|name| {
-            !by_catalogue || matches!(name, MethodName::RandomizedGreedy | MethodName::Exact)
-        })
+        self.options
+            .method
+            .of_product()
+            .filter(|name| !by_catalogue || matches!(name, MethodName::RandomizedGreedy | MethodName::Exact))
     }
 }
 
@@ -59,8 +60,8 @@ impl Policy for Scheduler {
 
     fn decide(&mut self, instance: &Instance<'_>) -> Outcome {
         let last = self.memory.take();
-        if let Some(name) = self.of_product() {
-            return self.options.of_product(name).decide(instance);
+        if let Some(name) = self.product_method() {
+            return self.options.for_product(name).decide(instance);
         }
         match self.options.method {
             Method::Andreas | Method::AndreasLs | Method::AndreasPr => {

@@ -27,11 +27,8 @@ fn the_default_is_cheaper_than_the_others_at_any_load() {
         let ours = replay(&load, &with(Method::RandomizedGreedy));
         for method in [Method::Fifo, Method::Edf, Method::Priority, Method::Andreas] {
             // (some tens of random plans for the published one: a thousand change little and take long)
-            let options = Options {
-                method,
-                trials: if method == Method::Andreas { 30 } else { 1 },
-                ..with(method)
-            };
+            let options =
+                Options { method, trials: if method == Method::Andreas { 30 } else { 1 }, ..with(method) };
             let theirs = replay(&load, &options);
             assert!(
                 ours.total() < theirs.total(),

@@ -11,9 +11,7 @@ pub fn start_delay(instance: &Instance<'_>, job: usize) -> f64 {
 
 fn delay(instance: &Instance<'_>, data: &JobData<'_>) -> f64 {
     match (&data.holding, &data.job.state) {
-        (Holding::Leaving { .. }, JobState::Stopping { gone_by, .. }) => {
-            (gone_by.0 - instance.now).max(0.0)
-        }
+        (Holding::Leaving { .. }, JobState::Stopping { gone_by, .. }) => (gone_by.0 - instance.now).max(0.0),
         _ => 0.0,
     }
 }

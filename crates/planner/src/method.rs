@@ -45,7 +45,7 @@ impl fmt::Display for MethodName {
 
 /// The error of an unknown method name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no planning method is called {0:?}: choose {}", names())]
+#[error("no planning method is called {0:?}: choose {names}", names = names())]
 pub struct UnknownMethod(String);
 
 fn names() -> String {

@@ -90,12 +90,8 @@ fn printed() -> Vec<Printed> {
 
 #[test]
 fn totals_are_within_a_thousandth_of_the_printed_ones() {
-    let methods = [
-        ("FIFO", Method::Fifo),
-        ("EDF", Method::Edf),
-        ("PS", Method::Priority),
-        ("G", Method::Andreas),
-    ];
+    let methods =
+        [("FIFO", Method::Fifo), ("EDF", Method::Edf), ("PS", Method::Priority), ("G", Method::Andreas)];
     let printed = printed();
     let (mut compared, mut off) = (0, Vec::new());
     for folder in std::fs::read_dir(fixtures()).unwrap().map(|e| e.unwrap().path()).filter(|p| p.is_dir()) {

@@ -128,11 +128,8 @@ fn assign(
                 placed = true;
             } else if let Some(kept) = &reserved {
                 // Until the reserved capacity is expected to be free, other jobs may use it.
-                let short: Vec<usize> = configs
-                    .iter()
-                    .copied()
-                    .filter(|c| run(instance, job, *c) <= kept.ready)
-                    .collect();
+                let short: Vec<usize> =
+                    configs.iter().copied().filter(|c| run(instance, job, *c) <= kept.ready).collect();
                 partial.ledger.release(instance, kept.job, &kept.assignment);
                 placed |= give(instance, &mut partial, present, job, &short);
                 partial.ledger.take(instance, kept.job, &kept.assignment);

@@ -125,8 +125,7 @@ fn a_gang_takes_the_same_number_of_gpus_on_several_nodes() {
 #[test]
 fn why_a_job_waits_is_always_said() {
     let mut snapshot = cluster(1);
-    snapshot.namespaces =
-        vec![Namespace { name: "small".into(), quota: [("pods".into(), 0)].into() }];
+    snapshot.namespaces = vec![Namespace { name: "small".into(), quota: [("pods".into(), 0)].into() }];
     let pods = Worker { quota_fixed: [("pods".into(), 1)].into(), ..Worker::default() };
     let cpu = Resources { cpu_milli: Some(4000), ..Resources::default() };
     snapshot.nodes[0].free.cpu_milli = Some(16_000);

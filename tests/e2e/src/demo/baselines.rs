@@ -15,13 +15,8 @@ use crate::summary::Baseline;
 use crate::workload::{CLUSTER, WorkloadJob, nodes_for};
 
 /// Methods that a run is set beside.
-pub const METHODS: [Method; 5] = [
-    Method::Fifo,
-    Method::FifoFixed,
-    Method::Edf,
-    Method::Andreas,
-    Method::RandomizedGreedy,
-];
+pub const METHODS: [Method; 5] =
+    [Method::Fifo, Method::FifoFixed, Method::Edf, Method::Andreas, Method::RandomizedGreedy];
 /// Prices that hold where the policy names none: currency per kWh, PUE, currency per second late and unit of weight.
 const PRICE_PER_KWH: f64 = 0.2;
 const PUE: f64 = 1.3;
