@@ -3,8 +3,8 @@
 //! **Holds** the commands' arguments, what they print, and the line protocol by which other schedulers and
 //! simulators use the planner ([`stdio`]).
 //!
-//! **Flows**: arguments, files and standard input in; tables, JSON and decisions out. Decisions come from the same door
-//! as the operator's, `andreas_planner::plan`.
+//! **Flows**: arguments, files and standard input in; tables, JSON and decisions out. Decisions come from the planner, as
+//! the operator's do; those of other systems' methods from `andreas-baselines`.
 //!
 //! Predictions come from `andreas-predictor` (`profile`).
 //!

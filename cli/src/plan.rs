@@ -4,8 +4,9 @@ use std::fs;
 use std::io::{self, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use andreas_core::{Joules, Time};
-use andreas_planner::{MethodName, Options, Plan, Snapshot, plan};
+use andreas_baselines::{Memory, Method, Options, Scheduler, Tickets};
+use andreas_core::{Joules, NamespaceName, Time};
+use andreas_planner::{Plan, Snapshot};
 use anyhow::{Context, Result, anyhow};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
@@ -30,7 +31,7 @@ pub struct PlanArgs {
     ///
     /// Without: what a snapshot saved from an operator says, else randomized-greedy
     #[arg(long, value_name = "METHOD", value_parser = method_parser())]
-    method: Option<MethodName>,
+    method: Option<Method>,
     /// Seed of randomised methods; the same seed gives the same plan on every machine. Without: the operator's, else 0
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -59,9 +60,8 @@ enum Output {
 }
 
 /// Method names as clap knows them, so that --help lists them.
-pub fn method_parser() -> impl TypedValueParser<Value = MethodName> {
-    PossibleValuesParser::new(MethodName::ALL.map(MethodName::as_str))
-        .try_map(|name| name.parse::<MethodName>())
+pub fn method_parser() -> impl TypedValueParser<Value = Method> {
+    PossibleValuesParser::new(Method::ALL.map(Method::as_str)).try_map(|name| name.parse::<Method>())
 }
 
 /// Does it.
@@ -70,7 +70,8 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     match &args.snapshot {
         Some(file) => {
             let (snapshot, saved) = read(file)?;
-            one(file, &snapshot, &options(args, saved), args.json || args.output == Output::Json, stdout)
+            let scheduler = Scheduler { options: options(args, saved.options), ..saved };
+            one(file, &snapshot, scheduler, args.json || args.output == Output::Json, stdout)
         }
         None => {
             let mut session = Session::new(options(args, Options::default()), args.explain);
@@ -96,10 +97,26 @@ fn options(args: &PlanArgs, saved: Options) -> Options {
     }
 }
 
-fn one(file: &Path, snapshot: &Snapshot, options: &Options, json: bool, mut out: impl Write) -> Result<()> {
-    let plan = plan(snapshot, options).with_context(|| file.display().to_string())?;
+/// A plan, and what its method remembers of it.
+#[derive(serde::Serialize)]
+struct Planned<'a> {
+    #[serde(flatten)]
+    plan: &'a Plan,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<Memory>,
+}
+
+fn one(
+    file: &Path,
+    snapshot: &Snapshot,
+    mut scheduler: Scheduler,
+    json: bool,
+    mut out: impl Write,
+) -> Result<()> {
+    let plan = scheduler.plan(snapshot).with_context(|| file.display().to_string())?;
     if json {
-        serde_json::to_writer_pretty(&mut out, &plan).map_err(io::Error::from)?;
+        let planned = Planned { plan: &plan, memory: scheduler.memory };
+        serde_json::to_writer_pretty(&mut out, &planned).map_err(io::Error::from)?;
         writeln!(out)?;
     } else {
         writeln!(out, "{}", table(snapshot, &plan))?;
@@ -109,21 +126,38 @@ fn one(file: &Path, snapshot: &Snapshot, options: &Options, json: bool, mut out:
     Ok(())
 }
 
-/// A snapshot, and how the operator that saved it plans.
-fn read(file: &Path) -> Result<(Snapshot, Options)> {
-    #[derive(serde::Deserialize)]
-    struct Saved {
-        #[serde(rename = "_options", default)]
-        options: Options,
-    }
+/// What a saved snapshot says beside what the planner reads.
+#[derive(serde::Deserialize)]
+struct Saved {
+    #[serde(rename = "_options", default)]
+    options: Options,
+    #[serde(default)]
+    memory: Option<Memory>,
+    #[serde(default)]
+    namespaces: Vec<Share>,
+}
+
+/// Tickets of a namespace; none: 1.
+#[derive(serde::Deserialize)]
+struct Share {
+    name: NamespaceName,
+    tickets: Option<f64>,
+}
+
+/// A snapshot, and how whoever saved it plans.
+fn read(file: &Path) -> Result<(Snapshot, Scheduler)> {
     let name = file.display();
     let text = fs::read(file).with_context(|| format!("{name}"))?;
     let mut decoder = serde_json::Deserializer::from_slice(&text);
     let snapshot: Snapshot = serde_path_to_error::deserialize(&mut decoder)
         .map_err(|e| anyhow!("{name}: {}: {}", e.path(), e.inner()))?;
     decoder.end().with_context(|| format!("{name}: after the snapshot"))?;
-    let saved: Saved = serde_json::from_slice(&text).with_context(|| format!("{name}: _options"))?;
-    Ok((snapshot, saved.options))
+    let mut decoder = serde_json::Deserializer::from_slice(&text);
+    let saved: Saved = serde_path_to_error::deserialize(&mut decoder)
+        .map_err(|e| anyhow!("{name}: {}: {}", e.path(), e.inner()))?;
+    let tickets = saved.namespaces.into_iter().filter_map(|share| Some((share.name, share.tickets?)));
+    let tickets = Tickets(tickets.collect());
+    Ok((snapshot, Scheduler { options: saved.options, tickets, memory: saved.memory }))
 }
 
 fn table(snapshot: &Snapshot, plan: &Plan) -> Table {

@@ -5,8 +5,8 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use andreas_baselines::{Method, Options};
 use andreas_core::{Seconds, Steps};
-use andreas_planner::{MethodName, Options};
 use andreas_simulator::readers::{self, Format, Stretch, peak};
 use andreas_simulator::report::{self, Report};
 use andreas_simulator::{Knowledge, Outcome, PredictionError, Scenario, Setup, Watch, run_all};
@@ -29,8 +29,8 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "FILE")]
     cluster: Option<PathBuf>,
     /// Methods, separated by commas
-    #[arg(long, value_name = "METHODS", value_delimiter = ',', value_parser = method_parser(), default_value = MethodName::default().as_str())]
-    methods: Vec<MethodName>,
+    #[arg(long, value_name = "METHODS", value_delimiter = ',', value_parser = method_parser(), default_value = Method::default().as_str())]
+    methods: Vec<Method>,
     /// Seed of randomised methods and of prediction errors
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,

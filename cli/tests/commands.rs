@@ -73,9 +73,37 @@ fn an_error_names_the_file_and_the_field() {
 }
 
 #[test]
-fn the_help_lists_the_methods() {
+fn the_help_lists_the_methods_and_so_does_the_error_of_another_name() {
     let help = text(&andreas(&["plan", "--help"]).stdout);
     assert!(help.contains("edf-fixed") && help.contains("--stdio") && help.contains("--snapshot"), "{help}");
+    let error = text(&andreas(&["plan", "--snapshot", "FILE", "--method", "lottery"]).stderr);
+    assert!(
+        ["lottery", "randomized-greedy", "gandiva-fair"].iter().all(|name| error.contains(name)),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_policy_with_history_goes_on_from_the_memory_of_its_last_plan() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = |snapshot: &str| -> serde_json::Value {
+        let file = saved(folder.path(), snapshot);
+        let output = andreas(&["plan", "--snapshot", &file, "--method", "tiresias", "--json"]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    // Given a plan that gives a job two GPUs,
+    let first = plan(SNAPSHOT);
+    assert_eq!(first["memory"]["jobs"]["a/fits"]["gpus"], 2);
+    // when its memory is in the snapshot of 100 s later, then they count.
+    let later = format!("{{\"memory\": {},", first["memory"]);
+    let next = plan(&SNAPSHOT.replacen('{', &later, 1).replacen("\"now\": 1000", "\"now\": 1100", 1));
+    assert_eq!(next["memory"]["jobs"]["a/fits"]["service"], 200.0);
+    // Tickets are read as well.
+    let tickets = "{\"namespaces\": [{\"name\": \"a\", \"tickets\": 0}],";
+    let file = saved(folder.path(), &SNAPSHOT.replacen('{', tickets, 1));
+    let error = text(&andreas(&["plan", "--snapshot", &file]).stderr);
+    assert!(error.contains("namespaces[a].tickets: 0 is not greater than 0"), "{error}");
 }
 
 #[test]

@@ -3,14 +3,14 @@
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
 
+use andreas_baselines::{Method, Options};
 use andreas_cli::stdio::{Session, serve};
-use andreas_planner::{MethodName, Options};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
 fn session(explain: bool) -> Session {
-    Session::new(Options { method: MethodName::Edf, trials: 20, ..Options::default() }, explain)
+    Session::new(Options { method: Method::Edf, trials: 20, ..Options::default() }, explain)
 }
 
 fn ask(session: &mut Session, line: &Value) -> Value {
@@ -172,7 +172,7 @@ fn no_line_makes_it_panic() {
     let count: u64 = std::env::var("FUZZ_LINES").ok().and_then(|n| n.parse().ok()).unwrap_or(5000);
     let mut dice = ChaCha8Rng::seed_from_u64(1);
     let (mut errors, mut session) = (0_u64, session(true));
-    for method in MethodName::ALL.into_iter().cycle().take(usize::try_from(count / 100).unwrap() + 1) {
+    for method in Method::ALL.into_iter().cycle().take(usize::try_from(count / 100).unwrap() + 1) {
         if dice.random_bool(0.5) {
             let options = Options { method, trials: 5, ..Options::default() };
             session = Session::new(options, true);

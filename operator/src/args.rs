@@ -68,7 +68,7 @@ pub struct RunArgs {
     /// Name of the leader Lease.
     #[arg(long, env = "ANDREAS_LEASE", default_value = "andreas-operator", value_name = "NAME")]
     pub lease: String,
-    /// Planning method.
+    /// Planning method: randomized-greedy, exact, edf or fifo.
     #[arg(long, env = "ANDREAS_METHOD", default_value_t = MethodName::default(), value_name = "METHOD")]
     pub method: MethodName,
     /// Seed of the randomised planning methods.
@@ -143,6 +143,19 @@ mod tests {
             matches!(named.command, Some(Command::Run(run)) if run.scheduler_mode == SchedulerMode::Affinity)
         );
         assert!(matches!(Cli::parse_from(["andreas-operator", "crds"]).command, Some(Command::Crds)));
+    }
+
+    #[test]
+    fn a_method_that_is_not_the_products_is_refused_with_the_list_of_those_that_are() {
+        let parse = |method| Cli::try_parse_from(["andreas-operator", "--method", method]);
+        for method in MethodName::ALL {
+            assert_eq!(parse(method.as_str()).unwrap().run.method, method);
+        }
+        for other in ["tiresias", "fifo-fixed", "priority", "andreas", "lottery"] {
+            let error = parse(other).unwrap_err().to_string();
+            assert!(error.contains(other), "{error}");
+            assert!(error.contains("randomized-greedy, exact, edf, fifo"), "{error}");
+        }
     }
 
     #[test]

@@ -89,7 +89,6 @@ pub fn snapshot_of(state: &State) -> Result<Snapshot, Fault> {
         namespaces: Vec::new(),
         jobs: Vec::new(),
         prices: state.prices.clone(),
-        memory: state.memory.clone(),
     })
 }
 

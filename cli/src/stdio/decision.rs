@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use andreas_baselines::Memory;
 use andreas_core::JobId;
-use andreas_planner::{Decision, Memory, Placement, Plan, Prices};
+use andreas_planner::{Decision, Placement, Plan, Prices};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use crate::reason::reason;
@@ -17,6 +18,8 @@ pub fn error(text: &str) -> String {
 pub struct DecisionLine<'a> {
     /// The plan.
     pub plan: &'a Plan,
+    /// What its method remembers of it.
+    pub memory: Option<&'a Memory>,
     /// Whether it explains itself.
     pub explain: bool,
 }
@@ -31,7 +34,7 @@ impl Serialize for DecisionLine<'_> {
             }
         }
         if self.explain {
-            map.serialize_entry("_plan", &Explanation::new(self.plan))?;
+            map.serialize_entry("_plan", &Explanation::new(self.plan, self.memory))?;
         }
         map.end()
     }
@@ -57,7 +60,7 @@ impl Serialize for PlaceLine<'_> {
 /// `_plan`.
 #[derive(serde::Serialize)]
 struct Explanation<'a> {
-    method: &'static str,
+    method: &'a str,
     bound: Option<f64>,
     cost: f64,
     gap: Option<f64>,
@@ -69,16 +72,16 @@ struct Explanation<'a> {
 }
 
 impl<'a> Explanation<'a> {
-    fn new(plan: &'a Plan) -> Self {
+    fn new(plan: &'a Plan, memory: Option<&'a Memory>) -> Self {
         Self {
-            method: plan.method.as_str(),
+            method: &plan.method,
             bound: plan.bound.map(|m| m.0),
             cost: plan.cost.0,
             gap: plan.gap,
             trials: plan.trials,
             reasons: plan.jobs.iter().map(|(id, job)| (id, reason(job))).collect(),
             prices: plan.prices.as_ref(),
-            memory: plan.memory.as_ref(),
+            memory,
         }
     }
 }

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use andreas_baselines::{Memory, Options, Scheduler};
 use andreas_core::{JobId, Time};
-use andreas_planner::{JobState, Memory, Options, Plan, Prices, Snapshot, plan};
+use andreas_planner::{JobState, Plan, Prices, Snapshot};
 
 use super::build::{self, Known, Ran};
 use super::decision::{DecisionLine, error};
@@ -50,14 +51,15 @@ impl Session {
         if snapshot.prices.is_none() {
             snapshot.prices.clone_from(&self.prices);
         }
-        if snapshot.memory.is_none() {
-            snapshot.memory.clone_from(&self.memory);
-        }
-        let plan =
-            plan(&snapshot, &self.options).map_err(|e| Fault { field: e.field, problem: e.problem })?;
-        let text = serde_json::to_string(&DecisionLine { plan: &plan, explain: self.explain })
+        let memory = state.memory.or_else(|| self.memory.clone());
+        let mut scheduler = Scheduler { memory, ..Scheduler::new(self.options.clone()) };
+        let plan = scheduler.plan(&snapshot).map_err(|e| Fault { field: e.field, problem: e.problem })?;
+        let memory = scheduler.memory;
+        let line = DecisionLine { plan: &plan, memory: memory.as_ref(), explain: self.explain };
+        let text = serde_json::to_string(&line)
             .map_err(|e| Fault { field: "line".into(), problem: e.to_string() })?;
         self.keep(news, &snapshot, plan);
+        self.memory = memory;
         Ok(text)
     }
 
@@ -116,7 +118,6 @@ impl Session {
             })
             .collect();
         self.prices = plan.prices;
-        self.memory = plan.memory;
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use andreas_planner::{Memory, Prices};
+use andreas_baselines::Memory;
+use andreas_planner::Prices;
 use serde::Deserialize;
 
 /// Most jobs of one line.

@@ -125,7 +125,6 @@ fn instance(jobs: usize, nodes: usize, seed: u64) -> Snapshot {
         namespaces: vec![],
         jobs,
         prices: None,
-        memory: None,
     }
 }
 

@@ -7,13 +7,17 @@ use crate::capacity::{Capacity, Obstacle};
 use crate::cost::Forecast;
 use crate::explain::{BLOCKERS, Explainer};
 use crate::instance::{Assignment, Holding, Instance, JobData};
-use crate::method::Options;
 use crate::outcome::Outcome;
 use crate::partial::PartialPlan;
 use crate::plan::{Decision, JobPlan, Plan, WaitReason};
 use crate::snapshot::{JobState, LimitsCount};
 
-pub(crate) fn assemble(instance: &Instance<'_>, options: &Options, outcome: Outcome) -> Plan {
+/// The plan of a decision, with the name and the seed of the method that made it.
+pub(crate) fn assemble(
+    instance: &Instance<'_>,
+    (method, seed): (&'static str, u64),
+    outcome: Outcome,
+) -> Plan {
     let mut partial = PartialPlan::new(instance, |_, _| false);
     for (job, assignment) in outcome.assignments.iter().enumerate() {
         match (assignment, &partial.assignments[job]) {
@@ -40,8 +44,8 @@ pub(crate) fn assemble(instance: &Instance<'_>, options: &Options, outcome: Outc
     let next = instance.next_edge().into_iter().chain(asked);
     let mut plan = Plan {
         now: instance.snapshot.now,
-        method: options.method,
-        seed: options.seed,
+        method: method.into(),
+        seed,
         trials: outcome.trials,
         cost: Money::ZERO,
         bound: outcome.bound.map(Money),
@@ -51,7 +55,6 @@ pub(crate) fn assemble(instance: &Instance<'_>, options: &Options, outcome: Outc
         next_event: next.reduce(andreas_core::Time::min),
         jobs: std::collections::BTreeMap::new(),
         prices: outcome.prices.clone(),
-        memory: outcome.memory.clone(),
     };
     let mut total = Money::ZERO;
     let mut jobs = Vec::with_capacity(assignments.len());

@@ -22,9 +22,9 @@ const PAUSE_S: f64 = 3600.0;
 
 /// Compiles a snapshot that passed [`Snapshot::check`] for planning.
 ///
-/// Every method takes its instance from here. [`Instance::new`] alone allows the whole budget, even while
+/// Every method takes its instance from here. `Instance::new` alone allows the whole budget, even while
 /// leaving jobs draw above it.
-pub(crate) fn prepared(snapshot: &Snapshot) -> Instance<'_> {
+pub fn prepared(snapshot: &Snapshot) -> Instance<'_> {
     let mut instance = Instance::new(snapshot);
     while_leaving(&mut instance);
     instance
@@ -71,7 +71,7 @@ pub(crate) fn with_leaving(instance: &Instance<'_>, assignments: &[Option<Assign
 
 /// Brings the partial plan within the budget by limits and stops, commitments included. Returns the stopped
 /// jobs.
-pub(crate) fn enforce(instance: &Instance<'_>, partial: &mut PartialPlan) -> Vec<usize> {
+pub fn enforce(instance: &Instance<'_>, partial: &mut PartialPlan) -> Vec<usize> {
     if partial.ledger.within_budget(instance) {
         return Vec::new();
     }

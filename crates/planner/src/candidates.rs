@@ -2,122 +2,44 @@
 
 use crate::cost::Forecast;
 use crate::instance::{Config, Holding, Instance, JobData};
-use crate::method::Accounting;
-
-/// Configurations of a job in the order of trial: first those that meet the deadline, then the others.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Candidates {
-    pub order: Vec<usize>,
-    /// Number of configurations that meet the deadline.
-    pub in_time: usize,
-}
+use crate::snapshot::JobState;
 
 /// Seconds before a job can start anywhere: a leaving job must be gone first.
-fn start_delay(instance: &Instance<'_>, data: &JobData<'_>) -> f64 {
+pub fn start_delay(instance: &Instance<'_>, job: usize) -> f64 {
+    delay(instance, &instance.jobs[job])
+}
+
+fn delay(instance: &Instance<'_>, data: &JobData<'_>) -> f64 {
     match (&data.holding, &data.job.state) {
-        (Holding::Leaving { .. }, crate::JobState::Stopping { gone_by, .. }) => {
-            (gone_by.0 - instance.now).max(0.0)
-        }
+        (Holding::Leaving { .. }, JobState::Stopping { gone_by, .. }) => (gone_by.0 - instance.now).max(0.0),
         _ => 0.0,
     }
 }
 
 /// Seconds from now until a job ends in a configuration.
-pub(crate) fn run(instance: &Instance<'_>, job: usize, config: usize) -> f64 {
+pub fn run(instance: &Instance<'_>, job: usize, config: usize) -> f64 {
     let data = &instance.jobs[job];
-    start_delay(instance, data) + data.configs[config].time
-}
-
-fn offered<'a>(data: &'a JobData<'_>) -> impl Iterator<Item = (usize, &'a Config)> {
-    data.configs.iter().enumerate().filter(|(_, c)| c.offered)
-}
-
-fn sorted<T>(
-    mut keyed: Vec<(T, usize)>,
-    mut compare: impl FnMut(&T, &T) -> std::cmp::Ordering,
-) -> Vec<usize> {
-    keyed.sort_by(|a, b| compare(&a.0, &b.0).then(a.1.cmp(&b.1)));
-    keyed.into_iter().map(|(_, config)| config).collect()
+    delay(instance, data) + data.configs[config].time
 }
 
 /// Cost of the energy of a whole run, as if alone on its nodes.
-fn run_energy(instance: &Instance<'_>, accounting: &Accounting, config: &Config) -> f64 {
-    match accounting {
-        Accounting::Predicted => {
-            let overhead = instance.types[config.kind].overhead * f64::from(config.nodes);
-            instance.prices.energy_cost(config.power + overhead, config.time)
-        }
-        Accounting::Catalogue(_) => {
-            catalogue_rate(instance, accounting, config.kind, config.gpus)
-                * f64::from(config.nodes)
-                * config.time
-        }
-    }
+pub fn run_energy(instance: &Instance<'_>, config: &Config) -> f64 {
+    let overhead = instance.types[config.kind].overhead * f64::from(config.nodes);
+    instance.prices.energy_cost(config.power + overhead, config.time)
 }
 
-/// Cost per second of a node of a type with this many GPUs in use. Beyond the catalogue its last rate grows
-/// in proportion.
-pub(crate) fn catalogue_rate(
-    instance: &Instance<'_>,
-    accounting: &Accounting,
-    kind: usize,
-    used: i64,
-) -> f64 {
-    let Accounting::Catalogue(rates) = accounting else { return 0.0 };
-    let Some(rates) = rates.get(&instance.types[kind].name) else { return 0.0 };
-    let Ok(used) = usize::try_from(used) else { return 0.0 };
-    match rates.get(used.wrapping_sub(1)) {
-        Some(rate) => rate.0,
-        None if used == 0 => 0.0,
-        None => rates.last().map_or(0.0, |last| last.0 / rates.len() as f64 * used as f64),
-    }
-}
-
-/// The published order: the cheapest that meet the deadline, then the fastest of the others.
-///
-/// The cost is the energy of the run plus, where it has a price, the time in the system.
-pub(crate) fn published(instance: &Instance<'_>, accounting: &Accounting, job: usize) -> Candidates {
+/// Configurations of a job, cheapest first by the whole expected cost: energy, lateness, time in the system.
+pub fn cheapest(instance: &Instance<'_>, job: usize) -> Vec<usize> {
     let data = &instance.jobs[job];
-    let delay = start_delay(instance, data);
-    let (mut cheap, mut fast) = (Vec::new(), Vec::new());
-    for (i, config) in offered(data) {
-        if instance.now + delay + config.time <= data.deadline {
-            let turnaround = match accounting {
-                Accounting::Predicted => data.share * data.weight * config.time,
-                Accounting::Catalogue(_) => 0.0,
-            };
-            cheap.push(((run_energy(instance, accounting, config) + turnaround, config.time), i));
-        } else {
-            fast.push(((config.time, config.total_gpus()), i));
-        }
-    }
-    let mut order = sorted(cheap, |a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
-    let in_time = order.len();
-    order.extend(sorted(fast, |a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))));
-    Candidates { order, in_time }
-}
-
-/// Cheapest by the whole expected cost: energy, lateness and time in the system.
-pub(crate) fn cheapest(instance: &Instance<'_>, job: usize) -> Vec<usize> {
-    let data = &instance.jobs[job];
-    let delay = start_delay(instance, data);
+    let delay = delay(instance, data);
     let rules = &instance.snapshot.lateness;
     let cost = |config: &Config| {
         let run = Forecast { delay, time: config.time, rel_std: config.rel_std };
         let late = run.lateness_cost(data.deadline - instance.now, data.weight, data.share, 0.0, rules);
-        run_energy(instance, &Accounting::Predicted, config) + late
+        run_energy(instance, config) + late
     };
-    let keyed = offered(data).map(|(i, c)| ((cost(c), c.time), i)).collect();
-    sorted(keyed, |a: &(f64, f64), b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)))
-}
-
-/// The user's request: that number of GPUs, fastest type first, one node before several, no power limit.
-pub(crate) fn fixed(instance: &Instance<'_>, job: usize) -> Vec<usize> {
-    let data = &instance.jobs[job];
-    let all = || offered(data).filter(|(_, c)| c.limit.is_none());
-    let smallest = all().map(|(_, c)| c.total_gpus()).min();
-    let wanted = data.job.requested_gpus.map(|g| i64::from(g.0)).or(smallest);
-    let keyed =
-        all().filter(|(_, c)| Some(c.total_gpus()) == wanted).map(|(i, c)| ((c.nodes, c.time), i)).collect();
-    sorted(keyed, |a: &(u32, f64), b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)))
+    let mut keyed: Vec<((f64, f64), usize)> =
+        data.offered().map(|(i, config)| ((cost(config), config.time), i)).collect();
+    keyed.sort_by(|(a, i), (b, j)| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)).then(i.cmp(j)));
+    keyed.into_iter().map(|(_, config)| config).collect()
 }

@@ -7,7 +7,7 @@ use crate::instance::{Assignment, Config, Instance, JobData, Nodes};
 
 /// The constraint that keeps a job from fitting now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Obstacle {
+pub enum Obstacle {
     /// Not enough GPUs or other resources on enough nodes.
     Nodes,
     /// The quota of the namespace.
@@ -16,8 +16,9 @@ pub(crate) enum Obstacle {
     Power,
 }
 
+/// Free GPUs, resources and quotas, and the budgeted power, of a plan under construction.
 #[derive(Clone)]
-pub(crate) struct Capacity {
+pub struct Capacity {
     free: Vec<i64>,
     resources: Vec<i128>,
     quotas: Vec<i128>,
@@ -76,7 +77,7 @@ pub(crate) fn shared_power(
 
 impl Capacity {
     /// Capacity with none of our jobs.
-    pub fn empty(instance: &Instance<'_>) -> Self {
+    pub(crate) fn empty(instance: &Instance<'_>) -> Self {
         let buckets = instance.types.iter().map(|kind| {
             let words = kind.nodes.len().div_ceil(64);
             let levels = usize::try_from(kind.widest).unwrap_or(0) + 1;
@@ -116,7 +117,7 @@ impl Capacity {
     }
 
     /// Whether the power is within the budget.
-    pub fn within_budget(&self, instance: &Instance<'_>) -> bool {
+    pub(crate) fn within_budget(&self, instance: &Instance<'_>) -> bool {
         instance.allowed_mw.is_none_or(|allowed| self.power <= allowed)
     }
 
@@ -131,12 +132,12 @@ impl Capacity {
     }
 
     /// Free amount of a resource on a node.
-    pub fn left(&self, instance: &Instance<'_>, node: u32, what: usize) -> i128 {
+    pub(crate) fn left(&self, instance: &Instance<'_>, node: u32, what: usize) -> i128 {
         self.resources[node as usize * instance.kinds + what]
     }
 
     /// Whether our jobs have workers on the node.
-    pub fn busy(&self, node: u32) -> bool {
+    pub(crate) fn busy(&self, node: u32) -> bool {
         self.workers[node as usize] > 0
     }
 
@@ -192,7 +193,7 @@ impl Capacity {
 
     /// Takes the capacity of a leaving job. Its watts count too, unless the budget was lowered below the held
     /// draw; see [`crate::budget::prepared`].
-    pub fn take_leaving(&mut self, instance: &Instance<'_>, job: usize, assignment: &Assignment) {
+    pub(crate) fn take_leaving(&mut self, instance: &Instance<'_>, job: usize, assignment: &Assignment) {
         self.change_room(instance, job, assignment, 1);
         if !instance.above_budget {
             self.change_power(instance, job, assignment, 1);
@@ -213,7 +214,7 @@ impl Capacity {
     /// new share. With both taken, this returns the smaller (`sign` 1) or takes it again (`sign` -1).
     ///
     /// On other nodes both count in full: the target is reserved and its watts must be free at once.
-    pub fn credit_overlap(
+    pub(crate) fn credit_overlap(
         &mut self,
         instance: &Instance<'_>,
         job: usize,
@@ -254,17 +255,17 @@ impl Capacity {
     }
 
     /// Adds draw beside the held placements, of limits that are not in force yet.
-    pub fn draw_more(&mut self, milliwatts: i128) {
+    pub(crate) fn draw_more(&mut self, milliwatts: i128) {
         self.power += milliwatts;
     }
 
     /// Whether the budget allows this much more draw.
-    pub fn may_draw_more(&self, instance: &Instance<'_>, milliwatts: i128) -> bool {
+    pub(crate) fn may_draw_more(&self, instance: &Instance<'_>, milliwatts: i128) -> bool {
         instance.allowed_mw.is_none_or(|allowed| self.power + milliwatts <= allowed)
     }
 
     /// Whether a start there stays within the budget; other resources are not checked.
-    pub fn within_power(&self, instance: &Instance<'_>, job: usize, assignment: &Assignment) -> bool {
+    pub(crate) fn within_power(&self, instance: &Instance<'_>, job: usize, assignment: &Assignment) -> bool {
         let config = &instance.jobs[job].configs[assignment.config];
         self.power_fits(instance, config, assignment.nodes.as_slice())
     }
@@ -284,7 +285,10 @@ impl Capacity {
         instance.allowed_mw.is_none_or(|allowed| self.power_with(instance, config, nodes) <= allowed)
     }
 
-    /// Checks whether a job fits there now; the error is the first obstacle.
+    /// Checks whether a job fits there now.
+    ///
+    /// # Errors
+    /// The first [`Obstacle`].
     pub fn fits(&self, instance: &Instance<'_>, job: usize, assignment: &Assignment) -> Result<(), Obstacle> {
         let data = &instance.jobs[job];
         let config = &data.configs[assignment.config];
@@ -304,6 +308,9 @@ impl Capacity {
     }
 
     /// Best fit: the nodes with the fewest free GPUs that fit the job, ties by name.
+    ///
+    /// # Errors
+    /// The [`Obstacle`] on the nodes that come nearest.
     pub fn find(&mut self, instance: &Instance<'_>, job: usize, config: usize) -> Result<Nodes, Obstacle> {
         let data = &instance.jobs[job];
         let wanted = &data.configs[config];

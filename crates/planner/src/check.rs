@@ -2,13 +2,10 @@
 //!
 //! Magnitudes are limited to 1e15 for times, watts and weights, so that sums and products stay finite.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Display;
 
-use andreas_core::{GpuType, Seconds};
-
 use crate::error::SnapshotError;
-use crate::memory::Memory;
 use crate::snapshot::{Estimate, Job, JobState, LimitEffect, Node, Placement, PowerBudget, Snapshot, Spread};
 
 /// Maximum magnitude of a number.
@@ -101,10 +98,6 @@ impl Snapshot {
             not_negative(kind.idle.0, || format!("gpu_types[{}].idle", kind.name))?;
             within(kind.max.0, kind.idle.0, LARGE, || format!("gpu_types[{}].max", kind.name))?;
         }
-        for namespace in &self.namespaces {
-            positive(namespace.tickets, || format!("namespaces[{}].tickets", namespace.name))?;
-        }
-        self.memory.as_ref().map_or(Ok(()), check_memory)?;
         let types: BTreeSet<_> = self.gpu_types.iter().map(|t| &t.name).collect();
         for node in &self.nodes {
             if !types.contains(&node.gpu_type) {
@@ -117,24 +110,6 @@ impl Snapshot {
         }
         self.jobs.iter().try_for_each(check_job)
     }
-}
-
-fn check_memory(memory: &Memory) -> Check {
-    instant(memory.now.0, || "memory.now".into())?;
-    let counters = |counters: &BTreeMap<GpuType, Seconds>, at: &dyn Fn() -> String| {
-        counters.iter().try_for_each(|(kind, had)| not_negative(had.0, || format!("{}[{kind}]", at())))
-    };
-    for (id, job) in &memory.jobs {
-        let at = |field: &str| format!("memory.jobs[{id}].{field}");
-        not_negative(job.service.0, || at("service"))?;
-        not_negative(job.ran.0, || at("ran"))?;
-        job.waits_since.map_or(Ok(()), |since| instant(since.0, || at("waits_since")))?;
-        counters(&job.received, &|| at("received"))?;
-    }
-    memory
-        .namespaces
-        .iter()
-        .try_for_each(|(name, had)| counters(had, &|| format!("memory.namespaces[{name}]")))
 }
 
 fn check_budget(budget: &PowerBudget) -> Check {

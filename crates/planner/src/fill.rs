@@ -1,37 +1,47 @@
 //! Fills free capacity in a given order of jobs and of their configurations; methods share it.
 
+use std::cmp::Ordering;
+
 use crate::candidates;
-use crate::instance::Instance;
-use crate::method::MethodName;
+use crate::instance::{Instance, JobData};
 use crate::partial::PartialPlan;
 use crate::reserve::{self, Reservation};
 
 /// Maximum rounds of filling. Each places at least one job; two are nearly always enough.
 const ROUNDS: usize = 16;
 
-/// Unassigned jobs in the order of a method; overdue jobs come first under every method.
-pub(crate) fn queue(instance: &Instance<'_>, method: MethodName, partial: &PartialPlan) -> Vec<usize> {
+/// Unassigned jobs in the order of a method, ties by submission; overdue jobs come first under every method.
+pub(crate) fn queue(
+    instance: &Instance<'_>,
+    partial: &PartialPlan,
+    by_method: impl Fn(&JobData<'_>, &JobData<'_>) -> Ordering,
+) -> Vec<usize> {
     let mut queue: Vec<usize> =
         (0..instance.jobs.len()).filter(|j| partial.assignments[*j].is_none()).collect();
     queue.sort_by(|&a, &b| {
         let (x, y) = (&instance.jobs[a], &instance.jobs[b]);
-        let by_submit = x.job.submit.total_cmp(&y.job.submit);
-        let by_method = match method {
-            MethodName::Edf | MethodName::EdfFixed => x.deadline.total_cmp(&y.deadline),
-            MethodName::Priority | MethodName::PriorityFixed => y.weight.total_cmp(&x.weight),
-            _ => by_submit,
-        };
-        let by_method = if x.aged_out && y.aged_out { by_submit } else { by_method };
+        let by_submit = by_submission(x, y);
+        let by_method = if x.aged_out && y.aged_out { by_submit } else { by_method(x, y) };
         y.aged_out.cmp(&x.aged_out).then(by_method).then(by_submit).then(a.cmp(&b))
     });
     queue
+}
+
+/// Earliest submission first.
+pub fn by_submission(a: &JobData<'_>, b: &JobData<'_>) -> Ordering {
+    a.job.submit.total_cmp(&b.job.submit)
+}
+
+/// Earliest deadline first.
+pub fn by_deadline(a: &JobData<'_>, b: &JobData<'_>) -> Ordering {
+    a.deadline.total_cmp(&b.deadline)
 }
 
 /// Places jobs in order until none fits. The first overdue job that does not fit gets a reservation; others
 /// may use that capacity only until it is expected to be free.
 ///
 /// Further rounds matter where a later job opened a node whose overhead had exceeded the budget.
-pub(crate) fn fill(
+pub fn fill(
     instance: &Instance<'_>,
     partial: &mut PartialPlan,
     queue: &[usize],

@@ -1,20 +1,19 @@
-//! Computes a plan from a snapshot; contains every scheduling policy.
+//! Computes a plan from a snapshot; contains the methods of the product.
 //!
-//! **Contains** the [`Snapshot`] of a cluster, the [`Plan`], and the planning methods ([`MethodName`]).
+//! **Contains** the [`Snapshot`] of a cluster, the [`Plan`], the planning methods ([`MethodName`]), and the
+//! door for policies of other crates ([`policy`]).
 //!
 //! **Data flow**: [`plan`] takes a snapshot and [`Options`] and returns a plan or a [`SnapshotError`]. The
 //! same input gives the same plan on every machine.
 //!
 //! **Not allowed**: I/O, clocks, threads, async, Kubernetes, random numbers without a seed from the caller,
-//! dependence on the order of a hash map.
+//! dependence on the order of a hash map, policies of other systems (`andreas-baselines` has them).
 
 // Unit tests use the same generators as the integration tests.
 #[cfg(test)]
 extern crate self as andreas_planner;
 
-mod andreas;
 mod assemble;
-mod baseline;
 mod budget;
 mod candidates;
 mod capacity;
@@ -23,51 +22,55 @@ mod cost;
 mod error;
 mod explain;
 mod fill;
+mod in_order;
 mod instance;
 mod lookahead;
-mod memory;
 mod method;
 mod outcome;
 mod partial;
 mod plan;
-mod policies;
+pub mod policy;
 mod reserve;
 mod rng;
 mod snapshot;
 
 pub use error::SnapshotError;
-pub use memory::{JobMemory, Memory};
-pub use method::{Accounting, MethodName, Options, UnknownMethod};
+pub use method::{MethodName, Options, UnknownMethod};
 pub use plan::{Decision, JobPlan, Plan, WaitReason};
+pub use rng::Generator;
 pub use snapshot::{
     Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, LimitsCount, Namespace, Node, Placement,
     PowerBudget, Preemption, Prices, Resources, Snapshot, Spread, Worker,
 };
+
+use instance::Instance;
+use outcome::Outcome;
+use policy::Policy;
 
 /// Plans all jobs: where they run, which wait and why.
 ///
 /// # Errors
 /// [`SnapshotError`] with the field, for a snapshot with invalid numbers or names.
 pub fn plan(snapshot: &Snapshot, options: &Options) -> Result<Plan, SnapshotError> {
-    snapshot.check()?;
-    let instance = budget::prepared(snapshot);
-    let outcome = match options.method {
-        MethodName::Andreas | MethodName::AndreasLs | MethodName::AndreasPr => {
-            andreas::decide(&instance, options)
+    policy::plan_with(&mut options.clone(), snapshot)
+}
+
+/// The methods of the product; they have no memory.
+impl Policy for Options {
+    fn name(&self) -> &'static str {
+        self.method.as_str()
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn decide(&mut self, instance: &Instance<'_>) -> Outcome {
+        let mut cheapest = |job: usize| candidates::cheapest(instance, job);
+        match self.method {
+            MethodName::RandomizedGreedy | MethodName::Exact => lookahead::decide(instance, self),
+            MethodName::Edf => in_order::decide(instance, fill::by_deadline, &mut cheapest),
+            MethodName::Fifo => in_order::decide(instance, fill::by_submission, &mut cheapest),
         }
-        MethodName::RandomizedGreedy | MethodName::Exact => lookahead::decide(&instance, options),
-        MethodName::Fifo
-        | MethodName::FifoFixed
-        | MethodName::Edf
-        | MethodName::EdfFixed
-        | MethodName::Priority
-        | MethodName::PriorityFixed => baseline::decide(&instance, options),
-        MethodName::Tiresias
-        | MethodName::Elasticflow
-        | MethodName::Gavel
-        | MethodName::GandivaFair
-        | MethodName::Powerflow
-        | MethodName::Srtf => policies::decide(&instance, options.method),
-    };
-    Ok(assemble::assemble(&instance, options, outcome))
+    }
 }

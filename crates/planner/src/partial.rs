@@ -3,15 +3,18 @@
 use crate::capacity::{Capacity, Obstacle};
 use crate::instance::{Assignment, Holding, Instance};
 
+/// A plan under construction.
 #[derive(Clone)]
-pub(crate) struct PartialPlan {
+pub struct PartialPlan {
+    /// What its assignments leave free. Only a reservation changes it directly.
     pub ledger: Capacity,
-    /// By job.
+    /// By job: its assignment, if it has one.
     pub assignments: Vec<Option<Assignment>>,
 }
 
 impl PartialPlan {
-    /// A plan with the immovable jobs only: commitments, leaving jobs, and running jobs selected by `keep`.
+    /// A plan with the immovable jobs only: commitments, leaving jobs, and running jobs selected by `keep`,
+    /// which gets the job and whether it may be moved.
     pub fn new(instance: &Instance<'_>, keep: impl Fn(usize, bool) -> bool) -> Self {
         let mut partial =
             Self { ledger: Capacity::empty(instance), assignments: vec![None; instance.jobs.len()] };
@@ -60,6 +63,9 @@ impl PartialPlan {
     }
 
     /// Assigns a job if it fits.
+    ///
+    /// # Errors
+    /// The first [`Obstacle`]; then nothing is changed.
     pub fn try_put(
         &mut self,
         instance: &Instance<'_>,
@@ -71,7 +77,7 @@ impl PartialPlan {
         Ok(())
     }
 
-    /// Removes the assignment of a job.
+    /// Removes the assignment of a job and returns it.
     pub fn unassign(&mut self, instance: &Instance<'_>, job: usize) -> Option<Assignment> {
         let assignment = self.assignments[job].take()?;
         if let Some(leaving) = instance.jobs[job].leaving() {
@@ -81,7 +87,7 @@ impl PartialPlan {
         Some(assignment)
     }
 
-    /// Assigns a job to its first configuration that fits anywhere.
+    /// Assigns a job to its first configuration that fits anywhere. Returns whether there is one.
     pub fn place_first(&mut self, instance: &Instance<'_>, job: usize, configs: &[usize]) -> bool {
         for &config in configs {
             if let Ok(nodes) = self.ledger.find(instance, job, config) {

@@ -1,12 +1,11 @@
 //! The result of a decision: for every job where it runs or why it waits, and the cost of all jobs.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use andreas_core::{JobId, Joules, Money, Time, Watts};
 use serde::{Deserialize, Serialize};
 
-use crate::memory::Memory;
-use crate::method::MethodName;
 use crate::snapshot::{Placement, Prices};
 
 /// One decision for the whole cluster.
@@ -14,8 +13,8 @@ use crate::snapshot::{Placement, Prices};
 pub struct Plan {
     /// The instant it was made for.
     pub now: Time,
-    /// The method that made it.
-    pub method: MethodName,
+    /// Name of the method that made it, as on command lines.
+    pub method: Cow<'static, str>,
     /// The seed it was made with.
     pub seed: u64,
     /// Number of constructions and moves tried.
@@ -37,9 +36,6 @@ pub struct Plan {
     pub jobs: BTreeMap<JobId, JobPlan>,
     /// Shadow prices, for the next snapshot's warm start.
     pub prices: Option<Prices>,
-    /// Memory for the next snapshot, of policies with history.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory: Option<Memory>,
 }
 
 /// The decision about one job and its forecast.

@@ -10,15 +10,17 @@ use crate::partial::PartialPlan;
 
 /// Capacity reserved for a job.
 #[derive(Clone, Debug)]
-pub(crate) struct Reservation {
+pub struct Reservation {
+    /// The job.
     pub job: usize,
+    /// The reserved capacity, taken from the plan's ledger.
     pub assignment: Assignment,
     /// Seconds from now until it is expected to be free.
     pub ready: f64,
 }
 
 /// Reserves capacity for a job, if the cluster could ever hold it in one of the requested configurations.
-pub(crate) fn reserve(
+pub fn reserve(
     instance: &Instance<'_>,
     partial: &mut PartialPlan,
     job: usize,

@@ -2,16 +2,25 @@
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use serde::{Deserialize, Serialize};
 
-use crate::method::{Accounting, Options};
+/// The generator of a randomized method's numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Generator {
+    /// ChaCha with 8 rounds, whose output is specified.
+    #[default]
+    ChaCha8,
+    /// The default engine of the GNU C++ library (`minstd_rand0`, Park and Miller 1988). The published
+    /// ANDREAS optimizer uses it, so comparisons in its accounting do as well.
+    MinStd,
+}
 
 /// A source of random numbers.
-pub(crate) enum Random {
-    /// ChaCha with 8 rounds, whose output is specified.
-    Ours(Box<ChaCha8Rng>),
-    /// The default engine of the GNU C++ library (`minstd_rand0`, Park and Miller 1988), to reproduce the
-    /// original.
-    Original(u64),
+pub struct Random(Engine);
+
+enum Engine {
+    ChaCha8(Box<ChaCha8Rng>),
+    MinStd(u64),
 }
 
 /// Modulus and multiplier of Park and Miller's minimal standard generator.
@@ -19,15 +28,16 @@ const MODULUS: u64 = 2_147_483_647;
 const MULTIPLIER: u64 = 16_807;
 
 impl Random {
-    pub fn new(options: &Options) -> Self {
-        match options.accounting {
-            Accounting::Predicted => {
-                let mut seed = [0; 32];
-                seed[..8].copy_from_slice(&options.seed.to_le_bytes());
-                Self::Ours(Box::new(ChaCha8Rng::from_seed(seed)))
+    /// Numbers from a seed.
+    pub fn new(generator: Generator, seed: u64) -> Self {
+        Self(match generator {
+            Generator::ChaCha8 => {
+                let mut whole = [0; 32];
+                whole[..8].copy_from_slice(&seed.to_le_bytes());
+                Engine::ChaCha8(Box::new(ChaCha8Rng::from_seed(whole)))
             }
-            Accounting::Catalogue(_) => Self::Original((options.seed % MODULUS).max(1)),
-        }
+            Generator::MinStd => Engine::MinStd((seed % MODULUS).max(1)),
+        })
     }
 
     /// A uniform integer in [0, end); `end` must not be 0.
@@ -37,9 +47,9 @@ impl Random {
 
     /// A uniform number in [0, 1).
     pub fn unit_interval(&mut self) -> f64 {
-        match self {
-            Self::Ours(rng) => f64::from(rng.next_u32()) / 4_294_967_296.0,
-            Self::Original(state) => {
+        match &mut self.0 {
+            Engine::ChaCha8(rng) => f64::from(rng.next_u32()) / 4_294_967_296.0,
+            Engine::MinStd(state) => {
                 // Two draws fill the 53 bits of a double, the lower part first.
                 let mut next = || {
                     *state = *state * MULTIPLIER % MODULUS;

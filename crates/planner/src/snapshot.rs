@@ -11,8 +11,6 @@ use andreas_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::memory::Memory;
-
 /// A cluster, its policy settings and its jobs at one instant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
@@ -44,9 +42,6 @@ pub struct Snapshot {
     /// Shadow prices of the last plan, for a warm start; `None`: cold start.
     #[serde(default)]
     pub prices: Option<Prices>,
-    /// Memory of the last plan, for policies with history; `None`: no history.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory: Option<Memory>,
 }
 
 /// The power budget of the cluster.
@@ -149,9 +144,6 @@ pub struct Namespace {
     /// key per object and resource). Jobs state their use of each key.
     #[serde(default)]
     pub quota: BTreeMap<Arc<str>, u64>,
-    /// Share of the GPU time in fair-share policies, relative to other namespaces, > 0.
-    #[serde(default = "one")]
-    pub tickets: f64,
 }
 
 /// Demand and holdings of a job.
@@ -181,7 +173,7 @@ pub struct Job {
     /// Time from which a lower draw by a power limit counts against the budget.
     #[serde(default)]
     pub limits_count: LimitsCount,
-    /// GPUs the user would request from a scheduler with fixed requests, for the `-fixed` methods. `None`:
+    /// GPUs the user would request from a scheduler with fixed requests, for comparisons with such. `None`:
     /// the smallest allowed number.
     #[serde(default)]
     pub requested_gpus: Option<GpuCount>,

@@ -1,6 +1,6 @@
 //! Runs many replays in parallel.
 
-use andreas_planner::{MethodName, Options, plan};
+use andreas_baselines::{Method, Options, Scheduler};
 use rayon::prelude::*;
 
 use crate::engine::{Conditions, Knowledge, PredictionError, SimulationError, replay};
@@ -11,7 +11,7 @@ use crate::scenario::Scenario;
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The method.
-    pub method: MethodName,
+    pub method: Method,
     /// Its seed.
     pub seed: u64,
     /// Its trials.
@@ -40,7 +40,7 @@ pub fn run_all(
     scenario: &Scenario,
     setups: &[Setup],
     watch: &dyn Watch,
-) -> Result<Vec<Outcome>, (MethodName, SimulationError)> {
+) -> Result<Vec<Outcome>, (Method, SimulationError)> {
     setups.par_iter().map(|setup| run(scenario, setup, watch).map_err(|e| (setup.method, e))).collect()
 }
 
@@ -55,12 +55,13 @@ fn run(scenario: &Scenario, setup: &Setup, watch: &dyn Watch) -> Result<Outcome,
     let conditions = Conditions {
         error: setup.error,
         knowledge: setup.knowledge,
-        memoryless: scenario.catalogue.is_some() && setup.method == MethodName::Andreas,
+        memoryless: scenario.catalogue.is_some() && setup.method == Method::Andreas,
     };
+    let mut scheduler = Scheduler { tickets: scenario.tickets.clone(), ..Scheduler::new(options) };
     let mut times = Vec::new();
     let mut decide = |snapshot: &_| {
         let begin = watch.seconds();
-        let plan = plan(snapshot, &options);
+        let plan = scheduler.plan(snapshot);
         times.push(watch.seconds() - begin);
         plan
     };

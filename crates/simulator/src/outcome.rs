@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
+use andreas_baselines::Method;
 use andreas_core::{JobId, Joules, Money, NodeName, Seconds, Time, Watts};
-use andreas_planner::MethodName;
 use serde::Serialize;
 
 /// A replay and the time of its decisions.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     /// The method.
-    pub method: MethodName,
+    pub method: Method,
     /// The caller's name of the variant (a level of errors, of the budget); empty for none.
     pub label: String,
     /// Its seed.

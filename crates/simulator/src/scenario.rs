@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use andreas_baselines::{Accounting, Tickets};
 use andreas_core::{CostRate, GpuType, JobId, NodeName, Seconds, Steps, Tariff, Time, Watts};
-use andreas_planner::{Accounting, GpuTypeInfo, Job, Lateness, Namespace, Node};
+use andreas_planner::{GpuTypeInfo, Job, Lateness, Node};
 use andreas_predictor::Features;
 
 /// Input of a replay.
@@ -15,8 +16,8 @@ pub struct Scenario {
     pub gpu_types: Vec<GpuTypeInfo>,
     /// Nodes.
     pub nodes: Vec<Node>,
-    /// Namespaces with tickets; default 1 ticket.
-    pub namespaces: Vec<Namespace>,
+    /// Shares of the namespaces, for fair-share policies.
+    pub tickets: Tickets,
     /// Price of energy, including PUE.
     pub tariff: Tariff,
     /// Power budget of nodes and GPUs.
@@ -52,7 +53,7 @@ pub struct Failure {
 }
 
 impl Scenario {
-    /// The planner's cost model of energy in this scenario.
+    /// The methods' cost model of energy in this scenario.
     pub fn accounting(&self) -> Accounting {
         self.catalogue.clone().map_or(Accounting::Predicted, Accounting::Catalogue)
     }

@@ -3,6 +3,7 @@
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
 
+use andreas_baselines::Tickets;
 use andreas_core::{CostRate, EnergyPrice, GpuCount, Joules, Seconds, Steps, Time, Watts};
 use andreas_planner::{
     Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, MethodName, Node, Options, Preemption,
@@ -45,7 +46,7 @@ fn job(id: &str, submit: f64, deadline: Option<f64>, epochs: f64) -> Job {
 /// One node of four T4s at 10 W idle, 100 W overhead; a joule costs 1.
 fn scenario(jobs: Vec<Job>) -> Scenario {
     Scenario {
-        namespaces: vec![],
+        tickets: Tickets::default(),
         name: "test".into(),
         gpu_types: vec![GpuTypeInfo { name: "T4".into(), idle: Watts(10.0), max: Watts(70.0) }],
         nodes: vec![Node {

@@ -1,12 +1,13 @@
-//! What must hold under every method the planner offers, on random small clusters.
+//! What must hold under every method on offer, on random small clusters.
 
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
 
+use andreas_baselines::{Method, Options, Scheduler, Tickets};
 use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, Steps, Time, Watts};
 use andreas_planner::{
-    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, MethodName, Node, Options, Preemption,
-    Resources, Snapshot, Worker, plan,
+    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, Node, Preemption, Resources, Snapshot,
+    Worker,
 };
 use andreas_simulator::{Conditions, Failure, PredictionError, Replayed, Scenario, replay};
 use rand::{RngExt, SeedableRng};
@@ -68,7 +69,7 @@ fn scenario(seed: u64) -> Scenario {
     };
     let price = |kwh: f64| EnergyPrice::per_kwh(kwh, 1.3);
     let mut scenario = Scenario {
-        namespaces: vec![],
+        tickets: Tickets::default(),
         name: format!("random {seed}"),
         gpu_types: vec![kind("A100", 50.0, 400.0), kind("T4", 10.0, 70.0)],
         nodes: vec![node("a-0", "A100", 300.0), node("a-1", "A100", 300.0), node("t-0", "T4", 150.0)],
@@ -91,9 +92,10 @@ fn scenario(seed: u64) -> Scenario {
     scenario
 }
 
-fn run(scenario: &Scenario, method: MethodName, error: PredictionError) -> Replayed {
+fn run(scenario: &Scenario, method: Method, error: PredictionError) -> Replayed {
     let options = Options { method, seed: 3, trials: 20, ..Options::default() };
-    let mut decide = |snapshot: &Snapshot| plan(snapshot, &options);
+    let mut scheduler = Scheduler::new(options);
+    let mut decide = |snapshot: &Snapshot| scheduler.plan(snapshot);
     let conditions = Conditions { error, ..Conditions::default() };
     replay(scenario, &conditions, &mut decide, &mut |_| {}).unwrap_or_else(|e| panic!("{method}: {e}"))
 }
@@ -102,7 +104,7 @@ fn run(scenario: &Scenario, method: MethodName, error: PredictionError) -> Repla
 fn every_job_ends_within_the_budget_and_twice_the_same_way() {
     for seed in 0..6 {
         let scenario = scenario(seed);
-        for method in MethodName::ALL {
+        for method in Method::ALL {
             let replayed = run(&scenario, method, PredictionError::default());
             let sum = &replayed.summary;
             assert_eq!(sum.unfinished, 0, "{method}, seed {seed}");
@@ -116,7 +118,7 @@ fn every_job_ends_within_the_budget_and_twice_the_same_way() {
 #[test]
 fn wrong_predictions_leave_no_job_behind() {
     let error = PredictionError { mape: 0.4, corrected: true, stated: true, seed: 5 };
-    for method in MethodName::ALL {
+    for method in Method::ALL {
         let replayed = run(&scenario(11), method, error);
         assert_eq!(replayed.summary.unfinished, 0, "{method}");
     }
@@ -124,7 +126,7 @@ fn wrong_predictions_leave_no_job_behind() {
 
 #[test]
 fn the_sum_of_what_jobs_used_is_what_the_cluster_used() {
-    for method in [MethodName::Edf, MethodName::Andreas] {
+    for method in [Method::Edf, Method::Andreas] {
         let replayed = run(&scenario(2), method, PredictionError::default());
         let of_jobs: f64 = replayed.jobs.iter().map(|j| j.energy.0).sum();
         let sum = &replayed.summary;

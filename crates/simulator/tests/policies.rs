@@ -8,8 +8,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use andreas_baselines::{Method, Options, Scheduler, Tickets};
 use andreas_core::Steps;
-use andreas_planner::{MethodName, Options, Snapshot, plan};
+use andreas_planner::Snapshot;
 use andreas_simulator::readers::{self, Format, Stretch, peak};
 use andreas_simulator::{Conditions, Replayed, Scenario, replay};
 
@@ -34,9 +35,10 @@ fn scenario(trace: &str, nodes: u32) -> Scenario {
     readers::scenario(Format::Itp, &fixtures().join(trace), &cluster, Stretch::default()).unwrap()
 }
 
-fn run(scenario: &Scenario, method: MethodName) -> Replayed {
+fn run(scenario: &Scenario, method: Method) -> Replayed {
     let options = Options { method, ..Options::default() };
-    let mut decide = |snapshot: &Snapshot| plan(snapshot, &options);
+    let mut scheduler = Scheduler { tickets: scenario.tickets.clone(), ..Scheduler::new(options) };
+    let mut decide = |snapshot: &Snapshot| scheduler.plan(snapshot);
     let replayed = replay(scenario, &Conditions::default(), &mut decide, &mut |_| {}).unwrap();
     assert_eq!(replayed.summary.unfinished, 0, "{method}");
     replayed
@@ -51,8 +53,8 @@ fn in_time(replayed: &Replayed) -> f64 {
 fn elasticflow_meets_more_deadlines_than_those_who_do_not_adapt() {
     let scenario = scenario("195job.csv.gz", 8);
     let of = |method| in_time(&run(&scenario, method));
-    let own = of(MethodName::Elasticflow);
-    for method in [MethodName::EdfFixed, MethodName::Tiresias, MethodName::GandivaFair, MethodName::Gavel] {
+    let own = of(Method::Elasticflow);
+    for method in [Method::EdfFixed, Method::Tiresias, Method::GandivaFair, Method::Gavel] {
         let ratio = own / of(method);
         assert!((1.25..=7.65).contains(&ratio), "{method}: {ratio:.2}");
     }
@@ -71,8 +73,8 @@ fn tiresias_is_between_first_come_first_served_and_who_knows_all_lengths() {
             times.sort_by(f64::total_cmp);
             times[times.len() / 2]
         };
-        let (fifo, tiresias) = (median(MethodName::FifoFixed), median(MethodName::Tiresias));
-        let srtf = median(MethodName::Srtf);
+        let (fifo, tiresias) = (median(Method::FifoFixed), median(Method::Tiresias));
+        let srtf = median(Method::Srtf);
         let figures = format!("{nodes} nodes: {srtf:.0} {tiresias:.0} {fifo:.0} s");
         assert!(srtf <= tiresias && tiresias < 1.5 * srtf && fifo > least * tiresias, "{figures}");
     }
@@ -90,16 +92,11 @@ fn gandiva_fair_gives_gpu_time_by_tickets() {
         job.submit = begin;
         job.namespace = if i % 4 == 0 { "few" } else { "many" }.into();
     }
-    let tickets = |name: &str, tickets| andreas_planner::Namespace {
-        name: name.into(),
-        quota: BTreeMap::new(),
-        tickets,
-    };
-    scenario.namespaces = vec![tickets("few", 1.0), tickets("many", 2.0)];
+    scenario.tickets = Tickets([("few".into(), 1.0), ("many".into(), 2.0)].into());
     scenario.tick = Some(andreas_core::Seconds(360.0));
     let user: BTreeMap<_, _> = scenario.jobs.iter().map(|j| (j.id.clone(), j.namespace.clone())).collect();
 
-    let replayed = run(&scenario, MethodName::GandivaFair);
+    let replayed = run(&scenario, Method::GandivaFair);
 
     // as long as both have jobs enough,
     let ends = |name: &str| {
@@ -126,7 +123,7 @@ fn gandiva_fair_gives_gpu_time_by_tickets() {
 fn powerflow_is_thriftier_and_no_slower_than_fixed_requests_under_the_same_budget() {
     let mut scenario = scenario("195job.csv.gz", 16);
     scenario.budget = Some(Steps::flat(peak(&scenario.gpu_types, &scenario.nodes) * 0.8));
-    let (own, fixed) = (run(&scenario, MethodName::Powerflow), run(&scenario, MethodName::FifoFixed));
+    let (own, fixed) = (run(&scenario, Method::Powerflow), run(&scenario, Method::FifoFixed));
     for replayed in [&own, &fixed] {
         assert_eq!((replayed.summary.planned_violations, replayed.summary.violation_time.0), (0, 0.0));
     }

@@ -7,8 +7,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use andreas_baselines::{Method, Options, plan};
 use andreas_core::{GpuType, JobId, NodeName, Seconds};
-use andreas_planner::{Decision, JobState, MethodName, Options, Plan, Snapshot, plan};
+use andreas_planner::{Decision, JobState, Plan, Snapshot};
 use andreas_simulator::{Conditions, readers, replay};
 use serde::Deserialize;
 
@@ -89,12 +90,8 @@ fn printed() -> Vec<Printed> {
 
 #[test]
 fn totals_are_within_a_thousandth_of_the_printed_ones() {
-    let methods = [
-        ("FIFO", MethodName::Fifo),
-        ("EDF", MethodName::Edf),
-        ("PS", MethodName::Priority),
-        ("G", MethodName::Andreas),
-    ];
+    let methods =
+        [("FIFO", Method::Fifo), ("EDF", Method::Edf), ("PS", Method::Priority), ("G", Method::Andreas)];
     let printed = printed();
     let (mut compared, mut off) = (0, Vec::new());
     for folder in std::fs::read_dir(fixtures()).unwrap().map(|e| e.unwrap().path()).filter(|p| p.is_dir()) {
@@ -108,7 +105,7 @@ fn totals_are_within_a_thousandth_of_the_printed_ones() {
                 accounting: scenario.accounting(),
                 ..Options::default()
             };
-            let memoryless = method == MethodName::Andreas;
+            let memoryless = method == Method::Andreas;
             let mut ties = PublishedTies::default();
             let mut decide = |snapshot: &Snapshot| {
                 if memoryless { plan(snapshot, &options) } else { Ok(ties.plan(snapshot, &options)) }

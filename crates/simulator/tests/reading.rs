@@ -6,8 +6,8 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use andreas_baselines::Method;
 use andreas_core::{GpuCount, Seconds, Time};
-use andreas_planner::MethodName;
 use andreas_simulator::readers::{self, ClusterFile, Format, Stretch, TraceJob, read_trace};
 use andreas_simulator::report::{self, Report};
 use andreas_simulator::{Knowledge, PredictionError, Setup, Watch, run_all};
@@ -224,7 +224,7 @@ fn a_report_has_every_method_and_needs_no_network() {
         error: PredictionError::default(),
         label: String::new(),
     };
-    let setups = [setup(MethodName::FifoFixed), setup(MethodName::Edf)];
+    let setups = [setup(Method::FifoFixed), setup(Method::Edf)];
     let outcomes = run_all(&scenario, &setups, &Silent).unwrap();
     let report = Report { scenario: &scenario, outcomes: &outcomes };
 

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use andreas_api::Reason;
 use andreas_core::Watts;
-use andreas_planner::{Memory, Options, Plan, Prices, SnapshotError};
+use andreas_planner::{Options, Plan, Prices, SnapshotError};
 use andreas_runtime::clock;
 use andreas_runtime::health::Heartbeat;
 use andreas_runtime::watch::ObjectKey;
@@ -91,8 +91,8 @@ pub async fn run(
     };
     let empty = || Caches::new(Tables::learning(learner.clone(), scope));
     let mut caches = empty();
-    // The last plan's prices and memory.
-    let mut left = (None, None);
+    // The last plan's prices.
+    let mut left: Option<Prices> = None;
     let mut wake: Option<Instant> = None;
     let mut number: u64 = 0;
     wait_until(&shared, FIRST_WITHIN, |index, ledger| {
@@ -140,7 +140,7 @@ pub async fn run(
                     );
                 }
                 wake = deliver(&shared, &built, &plan, number);
-                left = (plan.prices, plan.memory);
+                left = plan.prices;
                 snapshots.keep(built.snapshot, options.clone());
             }
             Err(error) => {
@@ -160,11 +160,10 @@ fn make(
     index: &ClusterIndex,
     ledger: &Ledger,
     mut caches: Caches,
-    (prices, memory): (Option<Prices>, Option<Memory>),
+    prices: Option<Prices>,
     options: &Options,
 ) -> (Caches, Built, Result<(Plan, Duration), SnapshotError>) {
     let mut built = snapshot::build(index, ledger, &mut caches, prices, clock::now());
-    built.snapshot.memory = memory;
     let started = Instant::now();
     let mut invalid = 0;
     loop {

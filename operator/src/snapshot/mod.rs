@@ -264,7 +264,6 @@ pub fn build(
         namespaces,
         jobs: planned,
         prices,
-        memory: None,
     };
     Built {
         snapshot,
@@ -307,7 +306,7 @@ fn namespace(index: &ClusterIndex, name: &str, holders: &Holders) -> Option<Name
             }
         }
     }
-    Some(Namespace { name: NamespaceName::new(name), quota: left, tickets: 1.0 })
+    Some(Namespace { name: NamespaceName::new(name), quota: left })
 }
 
 fn gpus(count: u64) -> GpuCount {

@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 
 use andreas_api::EnergyPolicySpec;
-use andreas_planner::{Job, MethodName, Options, plan};
+use andreas_baselines::{Method, Options, Scheduler, Tickets};
+use andreas_planner::Job;
 use andreas_simulator::{Conditions, Replayed, Scenario, replay};
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
@@ -15,13 +16,8 @@ use crate::summary::Baseline;
 use andreas_e2e::workload::{CLUSTER, WorkloadJob, nodes_for};
 
 /// Methods that a run is set beside.
-pub const METHODS: [MethodName; 5] = [
-    MethodName::Fifo,
-    MethodName::FifoFixed,
-    MethodName::Edf,
-    MethodName::Andreas,
-    MethodName::RandomizedGreedy,
-];
+pub const METHODS: [Method; 5] =
+    [Method::Fifo, Method::FifoFixed, Method::Edf, Method::Andreas, Method::RandomizedGreedy];
 /// Prices that hold where the policy names none: currency per kWh, PUE, currency per second late and unit of weight.
 const PRICE_PER_KWH: f64 = 0.2;
 const PUE: f64 = 1.3;
@@ -36,10 +32,11 @@ pub fn all(jobs: &[WorkloadJob], policy: &Value) -> Result<BTreeMap<String, Base
     METHODS.iter().map(|method| Ok((method.to_string(), one(&scenario, jobs, *method)?))).collect()
 }
 
-fn one(scenario: &Scenario, jobs: &[WorkloadJob], method: MethodName) -> Result<Baseline> {
+fn one(scenario: &Scenario, jobs: &[WorkloadJob], method: Method) -> Result<Baseline> {
     let options = Options { method, accounting: scenario.accounting(), ..Options::default() };
     let conditions = Conditions::default();
-    let replayed = replay(scenario, &conditions, &mut |snapshot| plan(snapshot, &options), &mut |_| {})
+    let mut scheduler = Scheduler::new(options);
+    let replayed = replay(scenario, &conditions, &mut |snapshot| scheduler.plan(snapshot), &mut |_| {})
         .with_context(|| format!("replaying under {method}"))?;
     Ok(figures(&replayed, jobs))
 }
@@ -101,7 +98,7 @@ fn scenario(jobs: &[WorkloadJob], policy: &Value) -> Result<Scenario> {
         tick: None,
         catalogue: None,
         failures: Vec::new(),
-        namespaces: Vec::new(),
+        tickets: Tickets::default(),
         jobs: from::<Vec<Job>>(json!(all))?,
         features: std::collections::BTreeMap::new(),
     };

@@ -67,7 +67,7 @@ pub fn kubelet_pod_resources(bytes: &[u8]) {
 
 /// Lines of the planner's protocol: each gets one answer, which is JSON.
 pub fn planner_lines(bytes: &[u8]) {
-    let options = andreas_planner::Options { trials: 1, ..andreas_planner::Options::default() };
+    let options = andreas_baselines::Options { trials: 1, ..andreas_baselines::Options::default() };
     let mut session = Session::new(options, false);
     for line in bytes.split(|b| *b == b'\n').take(4) {
         let answer = session.answer(line);

@@ -16,22 +16,28 @@ pub(super) fn whole_milliwatts(watts: f64) -> i64 {
     if (below as f64) < milliwatts { below.saturating_add(1) } else { below }
 }
 
-pub(crate) struct NodeData {
-    pub name: NodeName,
+/// A node.
+pub struct NodeData {
+    pub(crate) name: NodeName,
+    /// Index of the type of its GPUs.
     pub kind: usize,
     /// Position among the nodes of its type.
-    pub rank: usize,
-    pub free_gpus: i64,
+    pub(crate) rank: usize,
+    pub(crate) free_gpus: i64,
+    /// Draw without its GPUs while a job runs there, in watts.
     pub overhead: f64,
-    pub overhead_mw: i128,
+    pub(crate) overhead_mw: i128,
 }
 
-pub(crate) struct TypeData {
+/// A GPU type.
+pub struct TypeData {
+    /// Its name.
     pub name: GpuType,
+    /// Draw of an unused GPU, in milliwatts.
     pub idle_mw: i128,
     /// The idle draw in watts.
-    pub idle: f64,
-    pub max: f64,
+    pub(crate) idle: f64,
+    pub(crate) max: f64,
     /// Its nodes, by name.
     pub nodes: Vec<u32>,
     /// Maximum GPUs for us in one of its nodes.
@@ -42,20 +48,24 @@ pub(crate) struct TypeData {
 
 /// One configuration of a job.
 #[derive(Clone, Debug)]
-pub(crate) struct Config {
+pub struct Config {
+    /// Index of the GPU type.
     pub kind: usize,
+    /// Number of nodes.
     pub nodes: u32,
     /// GPUs per node.
     pub gpus: i64,
+    /// Power limit per GPU in watts; `None`: the board's default.
     pub limit: Option<f64>,
     /// Seconds for all remaining epochs.
     pub time: f64,
     /// Watts of all its GPUs, for energy and cost.
     pub power: f64,
     /// Watts of all its GPUs, for the budget.
-    pub draw: f64,
+    pub(crate) draw: f64,
     pub(super) milliwatts: i64,
-    pub rel_std: f64,
+    /// Standard deviation of the logarithm of the time.
+    pub(crate) rel_std: f64,
     /// Whether it is in the job's table and nodes are large enough (false: only held now).
     pub listed: bool,
     /// Whether the job may get it now: it is listed and its holdings do not exclude it.
@@ -73,12 +83,13 @@ impl Config {
         (self.draw, self.milliwatts) = (draw, whole_milliwatts(draw));
     }
 
+    /// GPUs on all its nodes.
     pub fn total_gpus(&self) -> i64 {
         i64::from(self.nodes) * self.gpus
     }
 
     /// Same GPU type, GPUs and nodes; only the limit may differ.
-    pub fn same_hardware(&self, other: &Self) -> bool {
+    pub(crate) fn same_hardware(&self, other: &Self) -> bool {
         self.kind == other.kind && self.nodes == other.nodes && self.gpus == other.gpus
     }
 }
@@ -104,19 +115,24 @@ impl Demand {
 
 /// A configuration on nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Assignment {
+pub struct Assignment {
+    /// Index of the job's configuration.
     pub config: usize,
+    /// Its nodes.
     pub nodes: Nodes,
 }
 
 /// Nodes of a job, nearly always one. Equality ignores the order.
 #[derive(Clone, Debug, Eq)]
-pub(crate) enum Nodes {
+pub enum Nodes {
+    /// One node.
     One(u32),
+    /// The nodes of a gang.
     Many(Box<[u32]>),
 }
 
 impl Nodes {
+    /// Their indices.
     pub fn as_slice(&self) -> &[u32] {
         match self {
             Self::One(node) => std::slice::from_ref(node),
@@ -135,48 +151,64 @@ impl PartialEq for Nodes {
 }
 
 /// Holdings of a job at the time of the decision.
-pub(crate) enum Holding {
+pub enum Holding {
+    /// Nothing.
     Nothing,
-    /// Runs there; may be moved if `free_to_move`.
+    /// Runs there.
     Running {
+        /// Its placement.
         assignment: Assignment,
+        /// Whether it may be moved or stopped now.
         free_to_move: bool,
     },
     /// Committed to start there.
     Committed {
+        /// Its next placement.
         target: Assignment,
+        /// The placement that it still holds.
         leaving: Option<Assignment>,
     },
     /// Is stopping; its next place is open.
     Leaving {
+        /// The placement that it still holds.
         assignment: Assignment,
     },
 }
 
-pub(crate) struct JobData<'a> {
+/// A job.
+pub struct JobData<'a> {
+    /// The job of the snapshot.
     pub job: &'a Job,
+    /// Its configurations: those of its table, and those that it holds.
     pub configs: Vec<Config>,
     /// Money per second late, aged.
     pub weight: f64,
     /// Share of the weight that a second in the system costs.
     pub share: f64,
-    /// Infinite without a deadline.
+    /// Seconds since the snapshot's origin; infinite without a deadline.
     pub deadline: f64,
     /// Its weight has reached the maximum of ageing: served first.
     pub aged_out: bool,
+    /// What it holds now.
     pub holding: Holding,
     /// Index of its set of nodes.
-    pub admits: usize,
-    pub node_demand: Vec<Demand>,
-    pub quota_demand: Vec<Demand>,
-    /// Cost of a change of nodes or GPUs.
+    pub(crate) admits: usize,
+    pub(crate) node_demand: Vec<Demand>,
+    pub(crate) quota_demand: Vec<Demand>,
+    /// Cost of a change of nodes or GPUs, money.
     pub change: f64,
-    /// Time on its fastest and its slowest configuration; infinite and zero without any.
+    /// Seconds on its fastest configuration; infinite without any.
     pub fastest: f64,
+    /// Seconds on its slowest configuration; 0 without any.
     pub slowest: f64,
 }
 
 impl JobData<'_> {
+    /// Configurations that it may get now, with their indices.
+    pub fn offered(&self) -> impl Iterator<Item = (usize, &Config)> {
+        self.configs.iter().enumerate().filter(|(_, c)| c.offered)
+    }
+
     /// Where it runs or is committed to run.
     pub fn present(&self) -> Option<&Assignment> {
         match &self.holding {
@@ -188,7 +220,7 @@ impl JobData<'_> {
     }
 
     /// Watts that a limit on its holdings will save but that it draws until the limit is in force.
-    pub fn unset_mw(&self) -> i128 {
+    pub(crate) fn unset_mw(&self) -> i128 {
         if self.job.limits_count != LimitsCount::NotYetSet {
             return 0;
         }

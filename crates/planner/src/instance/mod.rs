@@ -15,28 +15,35 @@ use crate::snapshot::{Job, JobState, Placement, Snapshot};
 use cluster::{Names, Sets, compile_nodes, compile_types};
 use jobs::JobContext;
 
-pub(crate) use data::{Assignment, Config, Demand, Holding, JobData, NodeData, Nodes, TypeData, milliwatts};
+pub use data::{Assignment, Config, Holding, JobData, NodeData, Nodes, TypeData};
+pub(crate) use data::{Demand, milliwatts};
 
-pub(crate) struct Instance<'a> {
+/// A snapshot compiled for the methods: its jobs, nodes and GPU types are indices into these lists.
+pub struct Instance<'a> {
+    /// The snapshot itself.
     pub snapshot: &'a Snapshot,
+    /// The instant of the decision, seconds since the snapshot's origin.
     pub now: f64,
-    pub prices: PriceOverTime,
+    pub(crate) prices: PriceOverTime,
+    /// GPU types by name, and one more for placements on GPUs of unknown type.
     pub types: Vec<TypeData>,
+    /// Nodes by name.
     pub nodes: Vec<NodeData>,
+    /// Jobs by name.
     pub jobs: Vec<JobData<'a>>,
     /// Number of node resources.
-    pub kinds: usize,
+    pub(crate) kinds: usize,
     /// Free amounts, `node * kinds + kind`.
-    pub resources: Vec<i128>,
-    pub quotas: Vec<i128>,
+    pub(crate) resources: Vec<i128>,
+    pub(crate) quotas: Vec<i128>,
     /// Bit sets of nodes; the first has all nodes.
     sets: Vec<Vec<u64>>,
     /// Draw without any of our jobs, in milliwatts.
-    pub floor_mw: i128,
+    pub(crate) floor_mw: i128,
     /// Budget less margin, in milliwatts of nodes and GPUs.
-    pub budget_mw: Option<i128>,
-    /// Maximum draw of a plan: the budget, or less while leaving jobs draw above it
-    /// ([`crate::budget::prepared`]).
+    pub(crate) budget_mw: Option<i128>,
+    /// Maximum draw of a plan, in milliwatts: the budget, or less while leaving jobs draw above it; `None`:
+    /// power is not limited.
     pub allowed_mw: Option<i128>,
     /// More is held than the budget allows, and some of it is leaving.
     pub above_budget: bool,
@@ -44,7 +51,7 @@ pub(crate) struct Instance<'a> {
 
 impl<'a> Instance<'a> {
     /// Compiles a snapshot that passed [`Snapshot::check`]. Methods take [`crate::budget::prepared`].
-    pub fn new(snapshot: &'a Snapshot) -> Self {
+    pub(crate) fn new(snapshot: &'a Snapshot) -> Self {
         let types = compile_types(snapshot);
         let kind_of: BTreeMap<GpuType, usize> =
             types.iter().enumerate().map(|(i, t)| (t.name.clone(), i)).collect();
@@ -140,19 +147,24 @@ impl<'a> Instance<'a> {
     }
 
     /// Number of different node sets, including the set of all nodes.
-    pub fn sets(&self) -> usize {
+    pub(crate) fn sets(&self) -> usize {
         self.sets.len()
     }
 
     /// Whether a node set contains a node.
-    pub fn admits(&self, set: usize, node: u32) -> bool {
+    pub(crate) fn admits(&self, set: usize, node: u32) -> bool {
         set == 0 || self.sets[set][node as usize / 64] >> (node % 64) & 1 == 1
     }
 
     /// Converts budgeted power to the scope of the budget.
-    pub fn in_scope(&self, milliwatts: i128) -> Watts {
+    pub(crate) fn in_scope(&self, milliwatts: i128) -> Watts {
         let factor = self.snapshot.budget.as_ref().map_or(1.0, |b| b.scope_factor);
         Watts(milliwatts as f64 / 1e3 * factor)
+    }
+
+    /// Money for a constant draw in watts from now on, for this many seconds.
+    pub fn energy_cost(&self, watts: f64, seconds: f64) -> f64 {
+        self.prices.energy_cost(watts, seconds)
     }
 
     /// Converts an assignment to names.
@@ -179,7 +191,7 @@ impl<'a> Instance<'a> {
 
 impl Instance<'_> {
     /// Time of the next change of budget or tariff that a plan must react to.
-    pub fn next_edge(&self) -> Option<Time> {
+    pub(crate) fn next_edge(&self) -> Option<Time> {
         let now = self.snapshot.now;
         let tariff = self.snapshot.tariff.next_edge(now);
         let budget = self.snapshot.budget.as_ref().and_then(|b| {

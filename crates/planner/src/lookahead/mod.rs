@@ -110,7 +110,6 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
         // Meeting a lower budget may change assignments that the bound takes as fixed.
         bound: Some(bound).filter(|bound| *bound <= cost + 1e-9 * cost.abs()),
         prices: Some(shadow_prices.publish(instance, &classes)),
-        memory: None,
         wake,
     }
 }
@@ -202,7 +201,7 @@ impl<'b> Context<'_, 'b> {
             };
         }
 
-        let mut rng = Random::new(self.options);
+        let mut rng = Random::new(self.options.generator, self.options.seed);
         let mut trials = 1;
         let mut best = SearchState::new(&step, base.clone(), &open);
         best.construct(&queue);
@@ -249,7 +248,7 @@ impl<'b> Context<'_, 'b> {
     ) -> (Option<Reservation>, bool) {
         let instance = self.instance;
         let (mut kept, mut displaced) = (None, false);
-        for job in fill::queue(instance, MethodName::Fifo, base) {
+        for job in fill::queue(instance, base, fill::by_submission) {
             if !instance.jobs[job].aged_out {
                 break;
             }

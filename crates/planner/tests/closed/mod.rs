@@ -14,8 +14,8 @@ use std::time::Instant;
 
 use andreas_core::{CostRate, EnergyPrice, GpuCount, JobId, Seconds, Steps, Time, Watts};
 use andreas_planner::{
-    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, LimitsCount, MethodName, Node, Options,
-    Placement, PowerBudget, Preemption, Resources, Snapshot, Worker, plan,
+    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, LimitsCount, Node, Placement, Plan,
+    PowerBudget, Preemption, Resources, Snapshot, Worker,
 };
 
 /// Speed of a GPU against the slowest type, its idle and its training watts.
@@ -242,7 +242,6 @@ pub fn cluster(load: &Load) -> Snapshot {
         namespaces: vec![],
         jobs: vec![],
         prices: None,
-        memory: None,
     }
 }
 
@@ -267,7 +266,7 @@ pub fn arrivals(load: &Load) -> Vec<(Job, Vec<f64>)> {
 }
 
 /// Replays a load with a method.
-pub fn replay(load: &Load, options: &Options) -> Bill {
+pub fn replay(load: &Load, decide: &mut dyn FnMut(&Snapshot) -> Plan) -> Bill {
     let mut snapshot = cluster(load);
     let mut coming = arrivals(load).into_iter().peekable();
     let mut live: BTreeMap<JobId, Live> = BTreeMap::new();
@@ -287,7 +286,7 @@ pub fn replay(load: &Load, options: &Options) -> Bill {
             continue;
         }
         let start = Instant::now();
-        let plan = plan(&snapshot, options).unwrap();
+        let plan = decide(&snapshot);
         let ms = start.elapsed().as_secs_f64() * 1e3;
         bill.decisions += 1;
         bill.mean_ms += ms;
@@ -388,9 +387,4 @@ fn row(job: &Job, on: &Placement) -> usize {
 fn limited(job: &Job, on: &Placement) -> (f64, f64) {
     let same = |l: &&LimitEffect| l.gpu_type == on.gpu_type && Some(l.limit) == on.limit;
     job.limits.iter().find(same).map_or((1.0, 1.0), |l| (l.time_factor, l.power_factor))
-}
-
-/// A method with the defaults.
-pub fn with(method: MethodName) -> Options {
-    Options { method, ..Options::default() }
 }

@@ -6,8 +6,8 @@
 
 use andreas_core::{CostRate, EnergyPrice, GpuCount, NodeName, Seconds, Steps, Time, Watts};
 use andreas_planner::{
-    Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, MethodName, Node, Options,
-    Placement, Plan, PowerBudget, Preemption, Resources, Snapshot, WaitReason, Worker, plan,
+    Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, Node, Placement, Plan,
+    PowerBudget, Preemption, Resources, Snapshot, WaitReason, Worker,
 };
 
 pub const HOUR: f64 = 3600.0;
@@ -39,7 +39,6 @@ pub fn cluster(n: usize) -> Snapshot {
         namespaces: vec![],
         jobs: vec![],
         prices: None,
-        memory: None,
     }
 }
 
@@ -87,14 +86,6 @@ pub fn on(nodes: &[&str], gpus: u32) -> Placement {
 
 pub fn running(job: Job, nodes: &[&str], gpus: u32) -> Job {
     Job { state: JobState::Running { placement: on(nodes, gpus), since: Time(-HOUR) }, ..job }
-}
-
-fn with(method: MethodName) -> Options {
-    Options { method, ..Options::default() }
-}
-
-pub fn decide(snapshot: &Snapshot, method: MethodName) -> Plan {
-    plan(snapshot, &with(method)).unwrap()
 }
 
 pub fn place<'a>(plan: &'a Plan, job: &str) -> Option<&'a Placement> {

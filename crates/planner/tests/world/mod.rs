@@ -148,14 +148,12 @@ pub fn snapshots() -> impl Strategy<Value = Snapshot> {
                 vec![Namespace {
                     name: "ns0".into(),
                     quota: [("requests.nvidia.com/gpu".into(), quota), ("pods".into(), 5)].into(),
-                    tickets: 1.0,
                 }]
             } else {
                 vec![]
             },
             jobs: vec![],
             prices: None,
-            memory: None,
         };
         for (job, state, pick) in jobs {
             hold(&mut snapshot, job, state, pick);

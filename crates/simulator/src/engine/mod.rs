@@ -126,10 +126,9 @@ impl<'a> Replay<'a> {
             horizon: scenario.tick,
             gpu_types: scenario.gpu_types.clone(),
             nodes: scenario.nodes.clone(),
-            namespaces: scenario.namespaces.clone(),
+            namespaces: Vec::new(),
             jobs: Vec::new(),
             prices: None,
-            memory: None,
         };
         Ok(Self {
             scenario,
@@ -291,7 +290,6 @@ impl<'a> Replay<'a> {
             }
         }
         self.snapshot.prices = plan.prices;
-        self.snapshot.memory = plan.memory;
         Ok(plan.next_event)
     }
 

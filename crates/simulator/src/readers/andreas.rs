@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use andreas_baselines::Tickets;
 use andreas_core::{CostRate, EnergyPrice, GpuCount, GpuType, Seconds, Steps, Time, Watts};
 use andreas_planner::{
     Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, Node, Preemption, Resources, Worker,
@@ -120,7 +121,7 @@ pub fn read(folder: &Path, restart: Seconds) -> Result<Scenario, ReadError> {
         .collect();
     let name = folder.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
     let mut scenario = Scenario {
-        namespaces: Vec::new(),
+        tickets: Tickets::default(),
         name,
         gpu_types: lines
             .iter()

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use andreas_baselines::Tickets;
 use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, Steps, Tariff, Time, Watts};
-use andreas_planner::{GpuTypeInfo, Lateness, Namespace, Node, Resources};
+use andreas_planner::{GpuTypeInfo, Lateness, Node, Resources};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
@@ -232,13 +233,9 @@ impl ClusterFile {
         if let Some((name, _)) = self.tickets.iter().find(|(_, n)| !(**n > 0.0 && **n <= 1e9)) {
             return Err(bad(&format!("tickets.{name}"), "is not above 0 and at most 1e9"));
         }
-        let namespace = |(name, tickets): (&String, &f64)| Namespace {
-            name: name.as_str().into(),
-            quota: BTreeMap::new(),
-            tickets: *tickets,
-        };
+        let tickets = self.tickets.iter().map(|(name, tickets)| (name.as_str().into(), *tickets));
         let mut scenario = Scenario {
-            namespaces: self.tickets.iter().map(namespace).collect(),
+            tickets: Tickets(tickets.collect()),
             name: if left_out > 0 { format!("{name}, {left_out} left out that fit nowhere") } else { name },
             gpu_types: gpu_types.clone(),
             nodes: nodes.clone(),

@@ -1,0 +1,460 @@
+//! The randomized greedy published by the ANDREAS authors (arXiv 2105.05080; public optimizer, GPU model).
+//!
+//! All movable jobs are planned from scratch, in order of their pressure. Each gets the cheapest
+//! configuration that meets its deadline (else the fastest), on the best-fitting node. Further passes perturb
+//! the order by random swaps of neighbours and, for long tables, draw random configurations. The plan with
+//! the lowest *proxy* wins: the cost up to the first end of a job, plus 100 times the worst-case tardiness of
+//! waiting jobs.
+//!
+//! The original charges nothing for a restart and moves jobs freely. [`Accounting::Predicted`] adds the cost
+//! of migrations to the proxy, includes the plan that keeps every job in place, and breaks ties in its
+//! favour. [`Accounting::Catalogue`] is the original, including a counter that the public code never resets.
+//! A node filled in one pass counts as full in all later passes. Passes stop once as many nodes have been
+//! filled, over all passes, as the cluster has. Nearly all of its 1000 passes therefore plan nothing.
+
+mod elite;
+mod keep;
+mod perturb;
+mod polish;
+mod proxy;
+mod relink;
+
+pub(crate) use proxy::proxy;
+
+use andreas_planner::Preemption;
+use andreas_planner::policy::{
+    Assignment, Capacity, Holding, Instance, Nodes, Outcome, PartialPlan, Random, Reservation, enforce, fill,
+    reserve,
+};
+
+use crate::candidates::{self, Candidates};
+use crate::method::Method;
+use crate::options::{Accounting, Options};
+use perturb::{draw, shake};
+
+/// Maximum number of plans tried, as published.
+const PLANS: u64 = 1000;
+/// Work limit of a decision, in visits of a node or a configuration: some tens of milliseconds.
+const WORK: u64 = 8_000_000;
+/// Cost of leaving an overdue job waiting; larger than any value of other jobs.
+const OVERDUE: f64 = 1e15;
+/// Maximum number of repeated decisions until one changes nothing.
+const ROUNDS: usize = 6;
+/// Relative difference below which two proxies count as equal.
+const EQUAL: f64 = 1e-9;
+
+type Chosen = Vec<(usize, Assignment)>;
+
+/// Makes one decision.
+pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
+    let present: Vec<Option<Assignment>> = instance.jobs.iter().map(|d| d.present().cloned()).collect();
+    let touchable: Vec<bool> = instance
+        .jobs
+        .iter()
+        .map(|d| match d.holding {
+            Holding::Nothing | Holding::Leaving { .. } => true,
+            Holding::Running { free_to_move, .. } => free_to_move,
+            Holding::Committed { .. } => false,
+        })
+        .collect();
+    let mut search = Search::new(instance, options, present, touchable);
+    search.run();
+    if matches!(options.accounting, Accounting::Catalogue(_)) {
+        return search.outcome();
+    }
+    // A plan that the next decision would change at once is not stable, so decide again. Each round is
+    // strictly cheaper.
+    let mut outcome = search.outcome();
+    for _ in 1..ROUNDS {
+        let present = outcome.assignments.clone();
+        let touchable = search.touchable_after(&present);
+        let trials = outcome.trials;
+        search = Search::new(instance, options, present, touchable);
+        search.run();
+        let mut next = search.outcome();
+        let settled = next.assignments == outcome.assignments;
+        next.stopped.append(&mut outcome.stopped);
+        outcome = Outcome { trials: trials + next.trials, ..next };
+        if settled {
+            break;
+        }
+    }
+    outcome
+}
+
+struct Search<'a, 'b> {
+    instance: &'a Instance<'b>,
+    options: &'a Options,
+    /// Current assignments; changes are charged against them.
+    present: Vec<Option<Assignment>>,
+    touchable: Vec<bool>,
+    /// Assignments that must not change.
+    base: PartialPlan,
+    /// Jobs to plan, highest pressure first; the first `aged_out` of them stay in front.
+    order: Vec<usize>,
+    aged_out: usize,
+    asked: Vec<Candidates>,
+    scratch: Capacity,
+    best: Option<(f64, PartialPlan)>,
+    /// Elite set for the local search and path relinking.
+    elite: elite::Elite,
+    trials: u64,
+    work: u64,
+    /// Nodes filled by random passes so far; only the original uses it.
+    ever_full: usize,
+    /// Capacity reserved in `base`.
+    reserved: Option<Reservation>,
+    reserved_for: Option<usize>,
+    /// Jobs stopped to meet the power budget.
+    stopped: Vec<usize>,
+}
+
+impl<'a, 'b> Search<'a, 'b> {
+    fn new(
+        instance: &'a Instance<'b>,
+        options: &'a Options,
+        present: Vec<Option<Assignment>>,
+        touchable: Vec<bool>,
+    ) -> Self {
+        let mut base = PartialPlan::after(instance, &present, &touchable);
+        let stopped = enforce(instance, &mut base);
+        let order: Vec<usize> = (0..instance.jobs.len()).filter(|j| base.assignments[*j].is_none()).collect();
+        let scratch = base.ledger.clone();
+        let mut search = Self {
+            instance,
+            options,
+            present,
+            touchable,
+            base,
+            asked: vec![Candidates::default(); instance.jobs.len()],
+            aged_out: 0,
+            order,
+            scratch,
+            best: None,
+            elite: elite::Elite::default(),
+            trials: 0,
+            work: 0,
+            ever_full: 0,
+            reserved: None,
+            reserved_for: None,
+            stopped,
+        };
+        search.sort();
+        search
+    }
+
+    /// Sorts by pressure: tardiness on the fastest configuration, multiplied by the weight if positive.
+    fn sort(&mut self) {
+        let instance = self.instance;
+        for &job in &self.order {
+            self.asked[job] = candidates::published(instance, &self.options.accounting, job);
+        }
+        let pressure = |job: usize| {
+            let data = &instance.jobs[job];
+            let late = instance.now + data.fastest - data.deadline;
+            // A job without configurations or without deadline has no pressure.
+            let pressure = if late.is_finite() { late } else { f64::NEG_INFINITY };
+            if pressure > 0.0 { pressure * data.weight } else { pressure }
+        };
+        let mut keyed: Vec<(bool, f64, usize)> =
+            self.order.iter().map(|&j| (instance.jobs[j].aged_out, pressure(j), j)).collect();
+        keyed.sort_by(|a, b| {
+            let by_submit = || instance.jobs[a.2].job.submit.total_cmp(&instance.jobs[b.2].job.submit);
+            let by_pressure = if a.0 && b.0 { by_submit() } else { b.1.total_cmp(&a.1) };
+            b.0.cmp(&a.0).then(by_pressure).then_with(by_submit).then(a.2.cmp(&b.2))
+        });
+        self.aged_out = keyed.iter().take_while(|k| k.0).count();
+        self.order = keyed.into_iter().map(|(_, _, job)| job).collect();
+    }
+
+    fn run(&mut self) {
+        let original = matches!(self.options.accounting, Accounting::Catalogue(_));
+        if !original && self.order.iter().any(|j| self.present[*j].is_some()) {
+            self.stay();
+        }
+        self.reserve();
+        let order = self.order.clone();
+        let greedy = self.construct(&order, None);
+        self.offer(greedy);
+        let mut rng = Random::new(self.options.accounting.generator(), self.options.seed);
+        let mut shaken = order.clone();
+        for _ in 1..self.plans() {
+            if self.work > WORK {
+                break;
+            }
+            shaken.copy_from_slice(&order);
+            shake(self.instance, &mut shaken[self.aged_out..], &mut rng, original);
+            let plan = self.construct(&shaken, Some(&mut rng));
+            self.offer(plan);
+        }
+        match self.options.method {
+            Method::AndreasLs => self.polish(),
+            Method::AndreasPr => self.relink(),
+            _ => {}
+        }
+        if original {
+            self.keep_nodes_at_the_end();
+        }
+    }
+
+    /// Plans to try: nodes x jobs x GPU counts of the catalogue (1 + 2 + ... per type), at most 1000.
+    fn plans(&self) -> u64 {
+        let counts = |most: u64| most * (most + 1) / 2;
+        let sizes: u64 = match &self.options.accounting {
+            Accounting::Predicted => {
+                self.instance.types.iter().map(|t| counts(t.widest.unsigned_abs())).sum()
+            }
+            Accounting::Catalogue(rates) => rates.values().map(|of| counts(of.len() as u64)).sum(),
+        };
+        let size =
+            (self.instance.nodes.len() as u64).saturating_mul(self.order.len() as u64).saturating_mul(sizes);
+        size.min(PLANS).min(self.options.trials).max(1)
+    }
+
+    /// Reserves capacity for the first overdue job that only immovable jobs keep from starting.
+    fn reserve(&mut self) {
+        for &job in &self.order[..self.aged_out] {
+            if self.present[job].is_some() {
+                continue;
+            }
+            let asked = &self.asked[job].order;
+            let fits = asked.iter().any(|&c| self.base.ledger.find(self.instance, job, c).is_ok());
+            if !fits {
+                self.reserved = reserve(self.instance, &mut self.base, job, asked);
+            }
+            if self.reserved.is_some() {
+                break;
+            }
+        }
+    }
+
+    /// Builds the plan in which running jobs keep their place and waiting jobs fill the rest.
+    fn stay(&mut self) {
+        let mut partial = self.base.clone();
+        for &job in &self.order {
+            if let Some(assignment) = &self.present[job] {
+                partial.assign(self.instance, job, assignment.clone());
+            }
+        }
+        // A reservation draws no power yet, so no job is stopped for its watts.
+        if let Some(kept) = &self.reserved {
+            partial.ledger.release(self.instance, kept.job, &kept.assignment);
+        }
+        let stopped = enforce(self.instance, &mut partial);
+        if let Some(kept) = &self.reserved {
+            partial.ledger.take(self.instance, kept.job, &kept.assignment);
+        }
+        self.stopped.extend(stopped);
+        self.finish(partial);
+    }
+
+    /// Fills the free capacity and keeps the plan if it is better.
+    fn finish(&mut self, mut partial: PartialPlan) {
+        let waiting: Vec<usize> =
+            self.order.iter().copied().filter(|j| partial.assignments[*j].is_none()).collect();
+        let asked = &self.asked;
+        let mut reserved = self.reserved.clone();
+        fill(self.instance, &mut partial, &waiting, &mut |job| asked[job].order.clone(), &mut reserved);
+        if let Some(kept) = &reserved {
+            partial.ledger.release(self.instance, kept.job, &kept.assignment);
+        }
+        let score = self.score(&partial.assignments);
+        if self.better(score) {
+            self.reserved_for = reserved.map(|r| r.job);
+            self.best = Some((score, partial));
+        }
+    }
+
+    /// One greedy pass over an order of jobs.
+    fn construct(&mut self, order: &[usize], mut rng: Option<&mut Random>) -> Chosen {
+        let mut chosen = Chosen::new();
+        let original = matches!(self.options.accounting, Accounting::Catalogue(_)) && rng.is_some();
+        self.scratch.reset_to(&self.base.ledger);
+        self.scratch.work = 0;
+        for &job in order {
+            self.scratch.work += 1;
+            if !self.scratch.any_open() || (original && self.ever_full >= self.instance.nodes.len()) {
+                break;
+            }
+            let asked = &self.asked[job];
+            if self.reserved.as_ref().is_some_and(|kept| kept.job == job) {
+                continue;
+            }
+            let assignment = match rng.as_deref_mut() {
+                Some(rng) if asked.order.len() >= 30 => {
+                    let drawn = draw(asked, rng);
+                    place(self.instance, &mut self.scratch, job, &drawn)
+                }
+                _ => place(self.instance, &mut self.scratch, job, &asked.order),
+            };
+            if let Some(assignment) = assignment {
+                self.scratch.take(self.instance, job, &assignment);
+                if original {
+                    let full = |n: &&u32| self.scratch.free_gpus(**n) == 0;
+                    self.ever_full += assignment.nodes.as_slice().iter().filter(full).count();
+                }
+                chosen.push((job, assignment));
+            }
+        }
+        self.trials += 1;
+        self.work += self.scratch.work;
+        chosen
+    }
+
+    /// Makes a constructed plan the incumbent if it is better.
+    fn offer(&mut self, chosen: Chosen) {
+        let mut assignments = self.base.assignments.clone();
+        for (job, assignment) in &chosen {
+            assignments[*job] = Some(assignment.clone());
+        }
+        if self.options.method != Method::Andreas {
+            self.elite.offer(self.score(&assignments), &chosen);
+        }
+        if matches!(self.options.accounting, Accounting::Catalogue(_)) {
+            let score = self.score(&assignments);
+            if !chosen.is_empty() && self.better(score) {
+                self.best = Some((score, self.partial(&chosen)));
+            }
+            return;
+        }
+        let plain = self.options.method == Method::Andreas;
+        // Only stopped jobs and new types or numbers of GPUs are certain changes: a lower bound of their
+        // cost.
+        let sure: f64 = self
+            .order
+            .iter()
+            .map(|&job| {
+                if self.keeps_configuration(job, &assignments) { 0.0 } else { self.instance.jobs[job].change }
+            })
+            .sum();
+        if plain && !self.better(self.plain(&assignments) + sure) {
+            return;
+        }
+        let kept = self.keep_nodes(&chosen);
+        let partial = self.partial(kept.as_ref().unwrap_or(&chosen));
+        self.finish(partial);
+    }
+
+    fn partial(&self, chosen: &Chosen) -> PartialPlan {
+        let mut partial = self.base.clone();
+        for (job, assignment) in chosen {
+            partial.assign(self.instance, *job, assignment.clone());
+        }
+        partial
+    }
+
+    fn better(&self, score: f64) -> bool {
+        self.best.as_ref().is_none_or(|(best, _)| score < best - EQUAL * best.abs())
+    }
+
+    fn keeps_configuration(&self, job: usize, assignments: &[Option<Assignment>]) -> bool {
+        let Some(present) = &self.present[job] else { return true };
+        let data = &self.instance.jobs[job];
+        assignments[job].as_ref().is_some_and(|assignment| {
+            let (old, new) = (&data.configs[present.config], &data.configs[assignment.config]);
+            old.kind == new.kind && old.gpus == new.gpus && old.nodes == new.nodes
+        })
+    }
+
+    /// The proxy of a plan without the cost of changes.
+    fn plain(&self, assignments: &[Option<Assignment>]) -> f64 {
+        let chosen: Chosen =
+            assignments.iter().enumerate().filter_map(|(job, s)| Some((job, s.clone()?))).collect();
+        proxy(self.instance, &self.options.accounting, &chosen, |job| assignments[job].is_none())
+    }
+
+    /// The objective of the local search and path relinking; lower is better, values are negative.
+    fn worth(&self, assignments: &[Option<Assignment>]) -> f64 {
+        let predicted = matches!(self.options.accounting, Accounting::Predicted);
+        let change = |job: usize| {
+            let moved = self.present[job].is_some() && !self.same_gpus(job, assignments[job].as_ref());
+            if predicted && moved { self.instance.jobs[job].change } else { 0.0 }
+        };
+        let kept = self.reserved.as_ref().map(|kept| kept.job);
+        let waits = |job: &&usize| {
+            self.instance.jobs[**job].aged_out && assignments[**job].is_none() && kept != Some(**job)
+        };
+        let aged_out = self.order.iter().filter(waits).count() as f64;
+        aged_out * OVERDUE - proxy::value(self.instance, &self.options.accounting, assignments, change)
+    }
+
+    /// The proxy of a plan with the cost of its changes.
+    fn score(&self, assignments: &[Option<Assignment>]) -> f64 {
+        if self.options.method != Method::Andreas {
+            return self.worth(assignments);
+        }
+        let mut score = self.plain(assignments);
+        if matches!(self.options.accounting, Accounting::Predicted) {
+            for &job in &self.order {
+                if self.present[job].is_some() && !self.same_gpus(job, assignments[job].as_ref()) {
+                    score += self.instance.jobs[job].change;
+                }
+            }
+        }
+        score
+    }
+
+    fn same_gpus(&self, job: usize, assignment: Option<&Assignment>) -> bool {
+        let data = &self.instance.jobs[job];
+        match (&self.present[job], assignment) {
+            (Some(old), Some(new)) => {
+                old.nodes == new.nodes && data.configs[old.config].gpus == data.configs[new.config].gpus
+            }
+            _ => false,
+        }
+    }
+
+    /// The original calls the Analyzer once, at the end.
+    fn keep_nodes_at_the_end(&mut self) {
+        let Some((score, partial)) = self.best.take() else { return };
+        let chosen: Chosen =
+            self.order.iter().filter_map(|&job| Some((job, partial.assignments[job].clone()?))).collect();
+        let partial = self.keep_nodes(&chosen).map_or(partial, |kept| self.partial(&kept));
+        self.best = Some((score, partial));
+    }
+
+    /// Jobs that the next decision could still move once the plan is carried out.
+    fn touchable_after(&self, assignments: &[Option<Assignment>]) -> Vec<bool> {
+        let touchable = |(job, assignment): (usize, &Option<Assignment>)| {
+            let data = &self.instance.jobs[job];
+            if assignment.is_none() {
+                return true;
+            }
+            if self.same_gpus(job, assignment.as_ref()) {
+                return self.touchable[job];
+            }
+            if data.leaving().is_some() {
+                return false;
+            }
+            data.job.movable && data.job.preemption == Preemption::Allowed && data.job.min_run.0 <= 0.0
+        };
+        assignments.iter().enumerate().map(touchable).collect()
+    }
+
+    fn outcome(&mut self) -> Outcome {
+        let (score, partial) = match self.best.take() {
+            Some(best) => best,
+            None => (0.0, self.base.clone()),
+        };
+        Outcome {
+            assignments: partial.assignments,
+            objective: Some(score),
+            trials: self.trials,
+            reserved_for: self.reserved_for,
+            stopped: std::mem::take(&mut self.stopped),
+            ..Outcome::default()
+        }
+    }
+}
+
+fn place(
+    instance: &Instance<'_>,
+    ledger: &mut Capacity,
+    job: usize,
+    configs: &[usize],
+) -> Option<Assignment> {
+    configs.iter().find_map(|&config| {
+        let nodes: Nodes = ledger.find(instance, job, config).ok()?;
+        Some(Assignment { config, nodes })
+    })
+}

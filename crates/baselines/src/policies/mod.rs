@@ -1,0 +1,89 @@
+//! Policies of other systems, under the planner's constraints.
+//!
+//! A policy ranks jobs with the configurations they may have ([`Ranking::wishes`]). `pack` assigns them with
+//! the capacity checks that all methods share, and keeps running jobs in place where possible. It repeats
+//! this until nothing changes. So no policy can break a constraint or move jobs without reason.
+//!
+//! The planner's guarantees hold as well, though the published systems lack them. Immovable jobs are not
+//! moved. A lowered power budget is met by limits and stops of least cost first. The longest-waiting job is
+//! served first ([`andreas_planner::policy::reserve`]).
+
+mod again;
+mod elasticflow;
+mod gandiva_fair;
+mod gavel;
+mod history;
+mod pack;
+mod powerflow;
+mod queues;
+mod ranking;
+#[cfg(test)]
+mod tests;
+
+use andreas_core::Time;
+use andreas_planner::policy::{Instance, Outcome, prepared};
+
+use crate::memory::Memory;
+use crate::method::Method;
+use crate::tickets::Tickets;
+use ranking::{ROUND, Ranking};
+
+/// A round lasts at least this many restarts, so restarts take at most a tenth of it.
+const RESTARTS_IN_ROUND: f64 = 10.0;
+
+/// Maximum repetitions on a plan's own outcome.
+const REPETITIONS: usize = 6;
+
+/// Makes one decision. Takes the memory of the last one, and returns the memory for the next.
+pub(crate) fn decide(
+    instance: &Instance<'_>,
+    method: Method,
+    tickets: &Tickets,
+    last: Option<&Memory>,
+) -> (Outcome, Memory) {
+    let (policy, rounds): (Box<dyn Ranking>, bool) = match method {
+        Method::Tiresias => (Box::new(queues::Tiresias), false),
+        Method::Elasticflow => (Box::new(elasticflow::ElasticFlow), false),
+        Method::Gavel => (Box::new(gavel::Gavel), true),
+        Method::GandivaFair => (Box::new(gandiva_fair::GandivaFair), true),
+        Method::Powerflow => (Box::new(powerflow::PowerFlow), false),
+        _ => (Box::new(queues::Srtf), false),
+    };
+    let remembered = |instance: &Instance<'_>| {
+        let mut memory = Memory::of(instance, tickets, last);
+        policy.prepare(instance, &mut memory);
+        memory
+    };
+    let settle = |instance: &Instance<'_>, memory: &Memory, in_round: bool| {
+        pack::settle(instance, policy.as_ref(), (memory, tickets), in_round)
+    };
+    let mut memory = remembered(instance);
+    let in_round = rounds && memory.round_ends.is_some_and(|end| memory.now < end);
+    let mut settled = settle(instance, &memory, in_round);
+    // A plan must be stable: the policy decides the same once it is carried out.
+    for _ in 0..REPETITIONS {
+        let next = again::carried_out(instance, &settled.assignments);
+        let then = prepared(&next);
+        memory = remembered(&then);
+        let again = settle(&then, &memory, in_round);
+        let assignments = again::seen_from(instance, &then, &again.assignments);
+        if assignments == settled.assignments {
+            break;
+        }
+        let stopped = settled.stopped.into_iter().chain(again.stopped).filter(|j| assignments[*j].is_none());
+        settled = pack::Settled { stopped: stopped.collect(), assignments, ..again };
+    }
+    if rounds && !in_round {
+        let length = ROUND.max(instance.snapshot.restart * RESTARTS_IN_ROUND);
+        memory.round_ends = Some(Time(memory.now.0 + length.0));
+    }
+    let memory = memory.after(instance, &settled.assignments);
+    let outcome = Outcome {
+        assignments: settled.assignments,
+        trials: settled.rounds,
+        reserved_for: settled.reserved_for,
+        stopped: settled.stopped,
+        ..Outcome::default()
+    };
+    (outcome, memory)
+}

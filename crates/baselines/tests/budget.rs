@@ -1,0 +1,10 @@
+//! Stories: what other systems' methods do where watts are scarce.
+
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../../planner/tests/every_method/budget.rs"]
+mod every_method;
+mod methods;
+#[path = "../../planner/tests/stories/mod.rs"]
+mod stories;
