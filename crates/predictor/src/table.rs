@@ -50,6 +50,11 @@ impl Sample {
         }
     }
 
+    /// Name of its model; of its profile if the model is unknown.
+    pub fn model(&self) -> &str {
+        self.model_family.as_deref().unwrap_or(&self.profile)
+    }
+
     fn observation(&self) -> Option<Observation> {
         if self.epoch_s.is_none() && self.power_w.is_none() {
             return None;

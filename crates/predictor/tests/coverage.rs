@@ -24,7 +24,7 @@ fn covered_by(named: impl Fn(Sample) -> Sample, setting: Setting, jobs: usize) {
     for name in ["pollux_t4", "elasticflow", "gavel", "zeus"] {
         let samples: Vec<Sample> = table(name, u32::MAX).into_iter().map(&named).collect();
         let gpus = boards(&samples, andreas_core::board_power);
-        all.join(name, ask(&questions(&samples, setting, HoldOut::Job), &gpus));
+        all.join(name, ask(&questions(&samples, setting, HoldOut::Job, None), &gpus));
     }
     assert_eq!(all.jobs(), jobs);
     for power in [false, true] {

@@ -15,7 +15,7 @@ use crate::{GpuModel, Predictor, Source};
 
 pub use baselines::Baseline;
 pub use floor::{Floor, floor};
-pub use questions::{HoldOut, Question, Setting, questions};
+pub use questions::{Half, HoldOut, Question, Setting, questions};
 
 /// One prediction beside its true value.
 #[derive(Clone, Debug, PartialEq)]

@@ -13,6 +13,9 @@ pub enum Setting {
     /// Its first measurements on one type, in the order a user would make them: the smallest number
     /// of GPUs first.
     First(usize),
+    /// Its first four measurements on one node of a type and this many across nodes. Asked: the
+    /// other rows across nodes.
+    Across(usize),
     /// All rows on other types, and this many rows on the predicted type.
     NewType(usize),
     /// Nothing.
@@ -26,6 +29,25 @@ pub enum HoldOut {
     Job,
     /// All jobs of the same model.
     Model,
+}
+
+/// Half of all models, or of all traces. Variants are chosen on one half; figures are reported on
+/// the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// Even hashes. Rows of the other half are not read.
+    Choose,
+    /// Odd hashes. The other half's rows may be used, but are not asked.
+    Report,
+}
+
+impl Half {
+    /// The half of a model or trace: the lowest bit of the 64-bit FNV-1a hash of its name.
+    pub fn of(name: &str) -> Self {
+        let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, step);
+        if hash % 2 == 0 { Self::Choose } else { Self::Report }
+    }
 }
 
 /// Known rows and rows to predict, of one job.
@@ -60,9 +82,21 @@ fn scrambled(seed: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// All questions of a setting, ordered by job.
-pub fn questions<'a>(samples: &'a [Sample], setting: Setting, hold_out: HoldOut) -> Vec<Question<'a>> {
-    let timed: Vec<&Sample> = samples.iter().filter(|s| s.epoch_s.is_some()).collect();
+/// All questions of a setting about one half's models (`None`: all), ordered by job.
+pub fn questions(
+    samples: &[Sample],
+    setting: Setting,
+    hold_out: HoldOut,
+    half: Option<Half>,
+) -> Vec<Question<'_>> {
+    let is_read = |s: &&Sample| half != Some(Half::Choose) || Half::of(s.model()) == Half::Choose;
+    let timed: Vec<&Sample> = samples.iter().filter(|s| s.epoch_s.is_some()).filter(is_read).collect();
+    let mut questions = all(&timed, setting, hold_out);
+    questions.retain(|q| half.is_none_or(|half| q.asked.iter().all(|s| Half::of(s.model()) == half)));
+    questions
+}
+
+fn all<'a>(timed: &[&'a Sample], setting: Setting, hold_out: HoldOut) -> Vec<Question<'a>> {
     let jobs: BTreeSet<&str> = timed.iter().map(|s| s.profile.as_str()).collect();
     let mut questions = Vec::new();
     for job in jobs {
@@ -104,6 +138,18 @@ pub fn questions<'a>(samples: &'a [Sample], setting: Setting, hold_out: HoldOut)
                             here.iter().copied().filter(|s| !first.iter().any(|f| std::ptr::eq(*f, *s)));
                         let rest = rest.collect();
                         ask(first.clone(), rest);
+                    }
+                }
+            }
+            Setting::Across(k) => {
+                for gpu_type in types {
+                    let (one, several): (Vec<&Sample>, Vec<&Sample>) =
+                        own.iter().copied().filter(|s| s.gpu_type == gpu_type).partition(|s| s.nodes <= 1);
+                    let (one, there) = (first(&one, 4), first(&several, k));
+                    if one.len() == 4 && there.len() == k {
+                        let rest = several.into_iter().filter(|s| !there.iter().any(|f| std::ptr::eq(*f, *s)));
+                        let rest = rest.collect();
+                        ask(one.into_iter().chain(there.iter().copied()).collect(), rest);
                     }
                 }
             }
@@ -158,4 +204,43 @@ fn first<'a>(rows: &[&'a Sample], k: usize) -> Vec<&'a Sample> {
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows() -> Vec<Sample> {
+        let row = |(model, gpus): (&str, u32)| Sample {
+            profile: format!("{model}-job"),
+            model_family: Some(model.to_owned()),
+            gpu_type: "T4".to_owned(),
+            gpus,
+            nodes: gpus.div_ceil(4),
+            epoch_s: Some(100.0 / f64::from(gpus)),
+            ..Sample::default()
+        };
+        let models = ["bert", "gpt2", "resnet18", "resnet50"];
+        models.into_iter().flat_map(|model| [1, 2, 3, 4, 8, 16].map(|gpus| row((model, gpus)))).collect()
+    }
+
+    #[test]
+    fn to_choose_no_row_of_the_other_half_is_read() {
+        let rows = rows();
+        let asked = |half| questions(&rows, Setting::First(1), HoldOut::Job, half);
+        let (choose, report) = (asked(Some(Half::Choose)), asked(Some(Half::Report)));
+        assert_eq!((choose.len(), report.len(), asked(None).len()), (2, 2, 4));
+        let names = |samples: &[&Sample]| samples.iter().map(|s| s.profile.clone()).collect::<BTreeSet<_>>();
+        assert!(choose.iter().all(|q| names(&q.known).iter().all(|n| n == "bert-job" || n == "gpt2-job")));
+        assert!(report.iter().all(|q| names(&q.known).len() == 4 && q.asked[0].model().starts_with("resnet")));
+    }
+
+    #[test]
+    fn across_nodes_four_rows_of_one_node_are_known() {
+        let rows = rows();
+        let asked = questions(&rows, Setting::Across(1), HoldOut::Job, None);
+        assert_eq!(asked.len(), 4);
+        let own = |q: &Question<'_>| q.known.iter().filter(|s| s.profile == q.asked[0].profile).count();
+        assert!(asked.iter().all(|q| own(q) == 5 && q.asked.len() == 1 && q.asked[0].nodes == 4));
+    }
 }
