@@ -1,8 +1,6 @@
 //! Calibration by job: whole profiles are held out and asked what they would have been asked.
 //!
-//! Each tenant is calibrated on its own held-out profiles only, so no other tenant influences its
-//! interval widths. The global prior stays: in it a tenant decides at most 1/64. There are two sets
-//! of factors: one with other profiles of the model known, one with the whole model held out. For
+//! Each tenant is calibrated on its own held-out profiles. There are two sets of factors: one with other profiles of the model known, one with the whole model held out. For
 //! models new to the tenant the second set is used.
 
 use std::collections::BTreeMap;
@@ -11,7 +9,7 @@ use crate::conformal::{Errors, Factors, SITUATIONS};
 use crate::held_out;
 use crate::physics::Quantity;
 use crate::pool::owner;
-use crate::population::FittedProfile;
+use crate::population::{FittedProfile, Population};
 use crate::quantity_model::{Family, QuantityModel};
 use crate::spread::spread;
 
@@ -76,12 +74,12 @@ impl Calibration {
         }
         let mut it = Self::new(stage.quantity);
         for (owner, home) in homes {
-            let alone = factors(&home.held_out(stage, owner, true), it.start, it.start);
+            let alone = factors(&home.held_out(stage, true), it.start, it.start);
             let related = Home {
                 asked: home.asked.into_iter().filter(|(f, _)| stage.has_siblings(f)).collect(),
                 ..home
             };
-            let beside = factors(&related.held_out(stage, owner, false), it.start, alone);
+            let beside = factors(&related.held_out(stage, false), it.start, alone);
             it.alone.insert(owner.to_owned(), alone);
             it.beside.insert(owner.to_owned(), beside);
         }
@@ -103,7 +101,7 @@ struct Home<'a> {
 
 impl Home<'_> {
     /// Errors of the held-out profiles, each alone or with its whole model.
-    fn held_out(&self, stage: &QuantityModel, owner: &str, with_model: bool) -> Vec<Found> {
+    fn held_out(&self, stage: &QuantityModel, with_model: bool) -> Vec<Found> {
         // A profile without a model is held out alone.
         fn held<'b>(name: &'b str, model: Option<&'b str>, with_model: bool) -> (bool, &'b str) {
             model.filter(|_| with_model).map_or((false, name), |model| (true, model))
@@ -120,7 +118,7 @@ impl Home<'_> {
         for part in 0..parts.len().min(count) {
             let others = self.own.iter().filter(|m| part_of(&m.name, m.model.as_deref()) != Some(part));
             let others = spread(&others.copied().collect::<Vec<_>>(), OTHERS);
-            let home = stage.populations.home(stage.quantity, owner, &others);
+            let home = Population::fit(stage.quantity, &others);
             let held = self.asked.iter().filter(|(f, _)| part_of(&f.name, f.model.as_deref()) == Some(part));
             found.extend(held.map(|(family, counts)| {
                 let expected = stage.expect_beside(&home, family, siblings);

@@ -46,7 +46,7 @@ impl CommunicationIntensity {
     /// Weighted least squares with Huber weights; `self` is the prior.
     pub fn fit(self, informed: &[FamilyEvidence], policy: WeightPolicy) -> Self {
         let informed: Vec<&FamilyEvidence> =
-            informed.iter().filter(|t| t.tenant_weight.weight > 0.0 && !policy.isolated).collect();
+            informed.iter().filter(|t| t.tenant_weight.weight > 0.0).collect();
         let sizes = informed.iter().map(|t| (t.intensity, t.tenant_weight.weight)).collect();
         let fewest = if self == Self::default() { 0.0 } else { FEWEST };
         let Some(among) = Sizes::of(sizes, fewest) else { return self };
@@ -95,7 +95,7 @@ mod tests {
         let honest =
             || (0..20).map(|i| informed(i, 0.1 * i as f64, 0.9 * 0.1 * i as f64)).collect::<Vec<_>>();
         let fit = |informed: &[FamilyEvidence]| {
-            CommunicationIntensity::default().fit(informed, WeightPolicy::within_tenant(21, false))
+            CommunicationIntensity::default().fit(informed, WeightPolicy::within_tenant(21))
         };
         let slope = |informed: &[FamilyEvidence]| fit(informed).of(Some(1.5)) - fit(informed).of(Some(0.5));
         let before = slope(&honest());

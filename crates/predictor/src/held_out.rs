@@ -22,7 +22,7 @@ const TURNS: usize = 5;
 /// Errors over standard deviations by evidence bucket: parts of the profile's rows are known, with
 /// `expected` as prior.
 pub(crate) fn ask(stage: &QuantityModel, expected: Expected, family: &Family) -> [Vec<f64>; SITUATIONS] {
-    let asking = Questioner { stage, expected, kernel: stage.kernel(family) };
+    let asking = Questioner { stage, expected, kernel: stage.kernel };
     let mut found: [Vec<f64>; SITUATIONS] = Default::default();
     let mut types: Vec<&GpuType> = family.spots.iter().map(|s| &s.gpu_type).collect();
     types.sort();

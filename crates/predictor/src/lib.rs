@@ -2,7 +2,7 @@
 //! randomness.
 //!
 //! **In**: the GPU types ([`GpuModel`]); one profile ([`Profile`]: the user's table and the
-//! observations since); all other profiles (the population); the run time assumed of an unknown job
+//! observations since); all other profiles, of which only the tenant's own count; the run time assumed of an unknown job
 //! ([`Prior`]).
 //! **Out**: for every configuration, seconds per epoch and watts of the whole gang. Each is an
 //! [`Estimate`]: log-normal median, spread and [`Source`]. Also the probability of being on time,
@@ -14,10 +14,9 @@
 //!   observations, and no table of the namespace was compared with measurements. Later tables are
 //!   trusted as far as earlier ones were right (`table_trust`).
 //! * **The profile's curve**: a physics model whose parameters have a prior learned from other
-//!   profiles (`populations`, `population`). Observed and given rows condition it (`physics`,
+//!   profiles (`population`). Observed and given rows condition it (`physics`,
 //!   `posterior`). One row moves the whole curve; one row on another GPU type fixes the ratio of
 //!   types. Other ratios of types come from a linfa elastic net over profiles (`ratio`).
-//!   `weight_policy` caps the weight of each tenant.
 //! * **Without measurements**: the intercept comes from profiles of the same model, or from
 //!   [`Features`] by a second elastic net (`level`) ([`Source::Regression`]). Otherwise it comes
 //!   from the prior run time, with a factor of 3 each way ([`Source::Prior`]).
@@ -54,7 +53,6 @@ mod physics;
 mod places;
 mod pool;
 mod population;
-mod populations;
 mod posterior;
 mod predict;
 mod prediction;
@@ -70,6 +68,7 @@ mod spread;
 pub mod table;
 mod table_trust;
 mod table_variances;
+mod tenant;
 mod weight_policy;
 
 pub use estimate::{Estimate, Source, WIDEST, mean_over_median, on_time_probability};

@@ -29,7 +29,7 @@ pub(crate) const ACROSS: usize = 3;
 /// that is drawn.
 const GROWTH: usize = 4;
 /// Time: log of (overlap - 1); 1 means no overlap.
-pub(crate) const OVERLAP: usize = 5;
+const OVERLAP: usize = 5;
 /// Time: log of the exponent of what a limit removes.
 pub(crate) const LIMITED: usize = 6;
 /// Time: exponent of the batch that the rest does not explain.

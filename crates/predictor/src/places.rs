@@ -194,7 +194,7 @@ mod tests {
             let tenant_weight = |of| TenantWeight { of, weight: 1.0 };
             let all: Vec<(TenantWeight, &[PlacementResidual])> =
                 families.iter().enumerate().map(|(of, rows)| (tenant_weight(of), rows.as_slice())).collect();
-            Places::fit(&Arc::default(), &all, WeightPolicy::within_tenant(families.len(), false))
+            Places::fit(&Arc::default(), &all, WeightPolicy::within_tenant(families.len()))
         };
         let honest = fit(&families);
         let (two, eight) = (honest.of(&"T4".into(), (1, 2)), honest.of(&"T4".into(), (1, 8)));
@@ -215,7 +215,7 @@ mod tests {
             Places::fit(
                 &Arc::default(),
                 &[(TenantWeight::ONE, &rows)],
-                WeightPolicy::within_tenant(1, false)
+                WeightPolicy::within_tenant(1)
             )
             .of(&"T4".into(), (1, 2)),
             0.0

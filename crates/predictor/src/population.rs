@@ -1,9 +1,8 @@
 //! Prior of a profile from all other profiles: empirical Bayes over the parameters of their curves.
 //!
 //! Each profile gives its parameters with their uncertainty ([`FittedProfile`]). A few rounds of
-//! expectation and maximisation give their means and variances. The prior (at first the published
-//! tables' values) enters as pseudo-profiles; outliers have Huber weights, and tenants' weights are
-//! capped. A tenant's profiles of one model are closer to each other than to the rest: a profile's
+//! expectation and maximisation give their means and variances. The start values (from published tables)
+//! enter as pseudo-profiles, and outliers have Huber weights. Profiles of one model are closer to each other than to the rest: a profile's
 //! prior is pulled towards its siblings.
 
 use std::collections::BTreeMap;
@@ -15,7 +14,7 @@ use crate::communication::{CommunicationIntensity, FamilyEvidence};
 use crate::curve_prior::Prior;
 use crate::expected::Expected;
 use crate::model_effect::Rows;
-use crate::physics::{ACROSS, LEVEL, LIMITED, OVERLAP, P, Quantity, SYNC};
+use crate::physics::{ACROSS, LEVEL, LIMITED, P, Quantity, SYNC};
 use crate::places::{PlacementResidual, Places};
 use crate::posterior::Found;
 use crate::ratio::{Level, Levels, Ratios, Size};
@@ -84,10 +83,10 @@ pub(crate) struct Population {
 
 impl Population {
     /// From one tenant's profiles, each with its own weight.
-    pub fn within_tenant(quantity: Quantity, before: &Self, own: &[&FittedProfile], known: bool) -> Self {
+    pub fn fit(quantity: Quantity, own: &[&FittedProfile]) -> Self {
         let own = &spread(own, FAMILIES);
-        let mut it =
-            Self::fit(quantity, before, own, |m| &m.name, WeightPolicy::within_tenant(own.len(), known));
+        let start = Self::new(quantity);
+        let mut it = Self::weighed(quantity, &start, own, WeightPolicy::within_tenant(own.len()));
         it.siblings = it.sibling_share(own);
         it
     }
@@ -106,24 +105,22 @@ impl Population {
         }
     }
 
-    /// From profiles and a prior; `speaks` names the group whose total weight is bounded.
-    pub fn fit(
+    fn weighed(
         quantity: Quantity,
         before: &Self,
         members: &[&FittedProfile],
-        speaks: fn(&FittedProfile) -> &str,
         policy: WeightPolicy,
     ) -> Self {
-        let known: Vec<(&str, f64)> = members.iter().map(|m| (speaks(m), information(m, quantity))).collect();
+        let known: Vec<(&str, f64)> =
+            members.iter().map(|m| (m.name.as_str(), information(m, quantity))).collect();
         let mut weights_by_tenant = shares(&known);
         let mut it = before.clone();
         if members.is_empty() {
             return it;
         }
         it.weigh_all(quantity, members, &weights_by_tenant, policy);
-        if policy.isolated || members.len() >= MANY {
-            // Strong outliers are dropped: between tenants, and where there are enough profiles to
-            // compare.
+        if members.len() >= MANY {
+            // Strong outliers are dropped where there are enough profiles to compare.
             for (member, tenant_weight) in members.iter().zip(&mut weights_by_tenant) {
                 tenant_weight.weight *=
                     ((ALIEN - it.oddness(quantity, member)) / (ALIEN - ODD)).clamp(0.0, 1.0);
@@ -152,10 +149,7 @@ impl Population {
                 members.iter().zip(weights_by_tenant).map(|(m, v)| (*v, m.placed.as_slice())).collect();
             self.places = Arc::new(Places::fit(&self.places, &placed, policy));
         }
-        // Between tenants the overlap keeps its prior: rows hardly separate it from growth, and one
-        // tenant could move it for all.
-        let informed =
-            |p: &usize| quantity == Quantity::Power || *p != LEVEL && (*p != OVERLAP || !policy.isolated);
+        let informed = |p: &usize| quantity == Quantity::Power || *p != LEVEL;
         for p in (0..P).filter(informed) {
             let intensity = |m: &FittedProfile| {
                 let which = NETWORKS.iter().position(|n| *n == p && quantity == Quantity::Time);

@@ -1,8 +1,8 @@
 //! Model of one quantity: priors and kernel hyperparameters.
 //!
-//! Fitted in two passes. Curves with the start prior give each tenant's prior; curves with that
-//! prior give the final priors. The work is bounded by aggregated samples per profile, per
-//! namespace and in total.
+//! Fitted in two passes. Curves with the start prior give the tenant's prior; curves with that prior
+//! give the final one. The work is bounded by aggregated samples per profile, per namespace and in
+//! total.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,9 +14,7 @@ use crate::expected::Expected;
 use crate::model_effect::{ModelEffect, Parts, Rows};
 use crate::physics::{GpuTypeIndex, LEVEL, LIMITED, Quantity, Setting, Theta};
 use crate::places::{Place, PlacementResidual, at};
-use crate::pool::owner;
 use crate::population::{FittedProfile, Population};
-use crate::populations::Populations;
 use crate::posterior::{Found, Posterior, Row};
 use crate::ratio::{Level, Size};
 use crate::spread::spread;
@@ -115,47 +113,44 @@ impl Curve {
     }
 }
 
-/// Fitted model of one quantity.
+/// Fitted model of one quantity, from one tenant's profiles.
 #[derive(Clone, Debug)]
 pub(crate) struct QuantityModel {
     pub quantity: Quantity,
-    pub populations: Populations,
+    pub population: Population,
     pub members: Vec<FittedProfile>,
-    /// Kernel of an offline table's profiles.
-    kernel: KernelParameters,
-    /// Shares of the model effect, by tenant.
-    parts: BTreeMap<String, Parts>,
+    pub kernel: KernelParameters,
+    /// Shares of the model effect.
+    parts: Parts,
 }
 
 impl QuantityModel {
-    /// From all profiles, ordered by name.
+    /// From a tenant's profiles, ordered by name.
     pub fn fit(quantity: Quantity, families: &[Family]) -> Self {
-        let mut stage = Self {
+        let mut it = Self {
             quantity,
-            populations: Populations::new(quantity),
+            population: Population::new(quantity),
             members: Vec::new(),
             kernel: KernelParameters::USUAL,
-            parts: BTreeMap::new(),
+            parts: Parts::default(),
         };
-        let start = Populations::new(quantity);
-        stage.members = families.iter().filter_map(|f| stage.member(start.world(), f)).collect();
-        stage.populations = Populations::fit(quantity, &stage.members.iter().collect::<Vec<_>>());
-        stage.kernel = stage.compare_textures(families);
-        // Fitting with the global prior would leak a malicious tenant's values into every profile.
-        let alone = Populations::alone(quantity, &stage.members.iter().collect::<Vec<_>>());
-        let member = |f: &Family| stage.member(alone.of(owner(&f.name)), f);
-        stage.members = families.iter().filter_map(member).collect();
-        stage.populations = Populations::fit(quantity, &stage.members.iter().collect::<Vec<_>>());
-        let parts = |(owner, models): (&str, Vec<Vec<&Rows>>)| {
-            (owner.to_owned(), Parts::fit(&models, stage.texture_of(owner), alone.of(owner).places()))
-        };
-        stage.parts = stage.models().into_iter().map(parts).collect();
-        stage
+        it.refit(families);
+        it.kernel = it.compare_textures(families);
+        let places = it.population.places().clone();
+        it.refit(families);
+        it.parts = Parts::fit(&it.models(), it.kernel, &places);
+        it
+    }
+
+    /// Fits the profiles with the current prior, and the prior to them.
+    fn refit(&mut self, families: &[Family]) {
+        self.members = families.iter().filter_map(|f| self.member(f)).collect();
+        self.population = Population::fit(self.quantity, &self.members.iter().collect::<Vec<_>>());
     }
 
     /// Prior of a profile; its own earlier fit is not its sibling.
     pub fn expect(&self, family: &Family) -> Expected {
-        self.expect_beside(self.populations.of(owner(&family.name)), family, SIBLINGS)
+        self.expect_beside(&self.population, family, SIBLINGS)
     }
 
     /// Prior from a population and at most `most` siblings.
@@ -163,47 +158,39 @@ impl QuantityModel {
         let siblings = self.siblings(family, most);
         let mut expected = population.expect(self.quantity, family.size, &siblings);
         let rows: Vec<&Rows> = siblings.iter().map(|m| &m.rows).collect();
-        let parts = self.parts.get(owner(&family.name)).copied().unwrap_or_default();
         expected.model_effect =
-            ModelEffect::of(&rows, self.kernel(family), parts, population.places()).map(Arc::new);
+            ModelEffect::of(&rows, self.kernel, self.parts, population.places()).map(Arc::new);
         expected
     }
 
-    /// Whether its tenant has other profiles of its model.
+    /// Whether there are other profiles of its model.
     pub fn has_siblings(&self, family: &Family) -> bool {
         !self.siblings(family, 1).is_empty()
     }
 
-    /// At most `most` profiles of the same model and tenant. Model names are self-reported, so
-    /// other tenants' are ignored.
+    /// At most `most` profiles of the same model.
     fn siblings(&self, family: &Family, most: usize) -> Vec<&FittedProfile> {
         if family.model.is_none() {
             return Vec::new();
         }
-        let mine = owner(&family.name);
-        let is =
-            |m: &&FittedProfile| m.model == family.model && m.name != family.name && owner(&m.name) == mine;
+        let is = |m: &&FittedProfile| m.model == family.model && m.name != family.name;
         self.members.iter().filter(is).take(most).collect()
     }
 
-    /// Profiles by tenant and model.
-    fn models(&self) -> BTreeMap<&str, Vec<Vec<&Rows>>> {
-        let mut models: BTreeMap<(&str, &str), Vec<&Rows>> = BTreeMap::new();
+    /// Rows of the profiles of each model that has several.
+    fn models(&self) -> Vec<Vec<&Rows>> {
+        let mut models: BTreeMap<&str, Vec<&Rows>> = BTreeMap::new();
         for m in &self.members {
             if let Some(model) = &m.model {
-                models.entry((owner(&m.name), model)).or_default().push(&m.rows);
+                models.entry(model).or_default().push(&m.rows);
             }
         }
-        let mut owners: BTreeMap<&str, Vec<Vec<&Rows>>> = BTreeMap::new();
-        for ((owner, _), families) in models.into_iter().filter(|(_, families)| families.len() > 1) {
-            owners.entry(owner).or_default().push(families);
-        }
-        owners
+        models.into_values().filter(|families| families.len() > 1).collect()
     }
 
     /// A profile's curve; `level` is the prior of its intercept without rows.
     pub fn curve(&self, family: &Family, expected: Expected, level: Found) -> Curve {
-        let usual = self.kernel(family);
+        let usual = self.kernel;
         let curve = self.curve_of(&family.spots, expected, level, usual);
         if family.spots.len() < OWN_TEXTURE {
             return curve;
@@ -272,13 +259,13 @@ impl QuantityModel {
         Curve { posterior, expected, type_index, counts, spans, level: level.mean }
     }
 
-    fn member(&self, home: &Population, family: &Family) -> Option<FittedProfile> {
+    fn member(&self, family: &Family) -> Option<FittedProfile> {
         if family.spots.is_empty() {
             return None;
         }
         let spots = spread(&family.spots, COMPARED_CELLS);
         // Effects are residuals of physics: fit physics first, without placement effects.
-        let expected = home.expect(self.quantity, family.size, &[]).without_places();
+        let expected = self.population.expect(self.quantity, family.size, &[]).without_places();
         let level = self.free_level(&spots, &expected);
         let mut wide = expected.clone();
         // Ratios are learned from intercepts by type: they are not shrunk to the analytic prior
@@ -286,7 +273,7 @@ impl QuantityModel {
         wide.prior.within[LEVEL] = wide.prior.within[LEVEL].max(0.5);
         // The profile's own intercept is free, so that it does not enter the types' intercepts.
         wide.prior.own[LEVEL] = wide.prior.own[LEVEL].max(FREE);
-        let curve = self.curve_of(&spots, wide, level, self.kernel(family));
+        let curve = self.curve_of(&spots, wide, level, self.kernel);
         let mut found = curve.posterior.found();
         for (p, found) in found.iter_mut().enumerate() {
             let (mean, own) = (curve.posterior.prior_mean(p), curve.posterior.prior_variance(p));
@@ -344,19 +331,9 @@ impl QuantityModel {
         Found { mean: off.get(off.len() / 2).copied().unwrap_or(0.0), variance: FREE }
     }
 
-    /// Kernel before a profile's own rows. Not shared between tenants: it is a choice of few
-    /// values, and one tenant could tip it.
-    pub fn kernel(&self, family: &Family) -> KernelParameters {
-        self.texture_of(owner(&family.name))
-    }
-
-    fn texture_of(&self, owner: &str) -> KernelParameters {
-        if owner.is_empty() { self.kernel } else { KernelParameters::USUAL }
-    }
-
+    /// Kernel by the evidence of the profiles with the most rows.
     fn compare_textures(&self, families: &[Family]) -> KernelParameters {
-        let of_a_table = |f: &&Family| owner(&f.name).is_empty() && f.spots.len() >= 4;
-        let mut most: Vec<&Family> = families.iter().filter(of_a_table).collect();
+        let mut most: Vec<&Family> = families.iter().filter(|f| f.spots.len() >= 4).collect();
         most.sort_by(|a, b| b.spots.len().cmp(&a.spots.len()).then(a.name.cmp(&b.name)));
         most.truncate(COMPARED);
         if most.len() < 3 {
@@ -364,8 +341,7 @@ impl QuantityModel {
         }
         let start = |family: &&Family| {
             let spots = spread(&family.spots, COMPARED_CELLS);
-            let population = self.populations.of(owner(&family.name));
-            let expected = population.expect(self.quantity, family.size, &[]);
+            let expected = self.population.expect(self.quantity, family.size, &[]);
             let level = self.free_level(&spots, &expected);
             let curve = self.curve_of(&spots, expected.clone(), level, KernelParameters::USUAL);
             (spots, expected, level, curve.posterior.thetas(), curve.posterior.evidence)

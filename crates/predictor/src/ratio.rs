@@ -181,7 +181,7 @@ impl Ratios {
                 FEWEST_SIZES,
             )
         };
-        let sizes = [among(|s| s.parameters), among(|s| s.batch)].map(|s| s.filter(|_| !policy.isolated));
+        let sizes = [among(|s| s.parameters), among(|s| s.batch)];
         let mut it = Self { sizes: sizes.map(Option::unwrap_or_default), ..self.clone() };
         let used = |size: Size| Size {
             parameters: size.parameters.filter(|_| sizes[0].is_some()),
@@ -212,7 +212,7 @@ impl Ratios {
             weights.iter().zip(&comparing).map(|(w, f)| w * f.on.len() as f64).sum::<f64>() + known;
         let scale = count as f64 / heavy.max(1e-9);
         // One or two profiles show no outlier.
-        let pulls = if comparing.len() < 3 && !policy.isolated { 1 } else { PULLS };
+        let pulls = if comparing.len() < 3 { 1 } else { PULLS };
         for pull in 0..pulls {
             let (mut xs, mut ys) = (Vec::new(), Vec::new());
             for ((family, capped), targets) in comparing.iter().zip(&weights).zip(&targets) {
@@ -319,7 +319,7 @@ mod tests {
                 .enumerate()
                 .map(|(of, on)| Levels { size: Size::default(), tenant_weight: tenant_weight(of), on })
                 .collect();
-            let it = Ratios::fit(&Ratios::default(), &all, WeightPolicy::within_tenant(all.len(), false));
+            let it = Ratios::fit(&Ratios::default(), &all, WeightPolicy::within_tenant(all.len()));
             it.of(&"slow".into(), 0.8, Size::default()) - it.of(&"fast".into(), -0.2, Size::default())
         };
         let honest = fit(None);
@@ -330,7 +330,7 @@ mod tests {
             Ratios::fit(
                 &Ratios::default(),
                 &[Levels { size: Size::default(), tenant_weight: TenantWeight::ONE, on: &[one_type] }],
-                WeightPolicy::within_tenant(1, false),
+                WeightPolicy::within_tenant(1),
             ),
             Ratios::default()
         );

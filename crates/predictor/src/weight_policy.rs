@@ -1,9 +1,7 @@
-//! Caps on the weight of one tenant or profile in a pooled estimate.
+//! Caps on the weight of one profile in a pooled estimate.
 //!
-//! Two bounds. First, a namespace has at most the median namespace's total weight, however many
-//! profiles it has ([`shares`]). Second, no namespace decides more than its share of any single
-//! parameter ([`capped`]): 1/64 between tenants, so that parameters with little evidence stay near
-//! their prior. Within a tenant, and in an offline table, each profile counts by its evidence.
+//! Two bounds. First, a profile has at most the median profile's total weight ([`shares`]). Second,
+//! no profile decides more than its share of any single parameter ([`capped`]).
 
 use std::collections::BTreeMap;
 
@@ -12,13 +10,8 @@ pub(crate) const MANY: usize = 8;
 /// Most evidence of one profile of a tenant, in multiples of its share: below [`MANY`] profiles,
 /// and from there on.
 const LOUDEST: (f64, f64) = (2.0, 1.0);
-/// Most that another tenant decides of one parameter; a prediction depends on several.
-const TENANT_SHARE: f64 = 1.0 / 64.0;
-/// Huber thresholds in standard deviations: below [`MANY`] profiles (outliers are likely rare, not
-/// false), and with more or between tenants.
+/// Huber thresholds in standard deviations: below [`MANY`] profiles, and from there on.
 const FURTHEST: (f64, f64) = (1.5, 0.5);
-/// Pseudo-count of profiles for the prior fit of type ratios.
-const ANCHOR: f64 = 4.0;
 /// Rounds of capping: a capped weight raises the share of the others.
 const ROUNDS: usize = 24;
 
@@ -31,23 +24,14 @@ pub(crate) struct WeightPolicy {
     pub furthest: f64,
     /// Pseudo-count of profiles for the prior fit of type ratios.
     pub anchor: f64,
-    /// Isolated tenants: no trend over model or batch sizes is fitted, since one outlier could
-    /// decide it.
-    pub isolated: bool,
 }
 
 impl WeightPolicy {
-    /// Profiles of one tenant, each with its own weight. `known`: there is a prior fit.
-    pub fn within_tenant(among: usize, known: bool) -> Self {
+    /// Profiles of one tenant, each with its own weight.
+    pub fn within_tenant(among: usize) -> Self {
         let (loudest, furthest) =
             if among < MANY { (LOUDEST.0, FURTHEST.0) } else { (LOUDEST.1, FURTHEST.1) };
-        let anchor = if known { ANCHOR } else { 0.0 };
-        Self { most: loudest / among.max(1) as f64, furthest, anchor, isolated: false }
-    }
-
-    /// Between tenants.
-    pub fn between_tenants() -> Self {
-        Self { most: TENANT_SHARE, furthest: FURTHEST.1, anchor: ANCHOR, isolated: true }
+        Self { most: loudest / among.max(1) as f64, furthest, anchor: 0.0 }
     }
 }
 
@@ -137,22 +121,10 @@ mod tests {
     }
 
     #[test]
-    fn another_tenant_decides_at_most_a_sixty_fourth() {
-        // Namespaces with evidence of one each, and one with a thousand in ten profiles.
-        for isolated in [0, 3, 20, 100] {
-            let mut words: Vec<(usize, f64)> = (0..isolated).map(|of| (of, 1.0)).collect();
-            words.extend((0..10).map(|_| (isolated, 100.0)));
-            let said = said(&words, WeightPolicy::between_tenants());
-            let (honest, loud): (f64, f64) = (said[..isolated].iter().sum(), said[isolated..].iter().sum());
-            assert!(loud / (loud + honest + 4.0) < TENANT_SHARE + 1e-6, "{isolated}: {loud} {honest}");
-        }
-    }
-
-    #[test]
     fn within_a_tenant_each_family_counts() {
-        assert!((said(&[(0, 3.0)], WeightPolicy::within_tenant(2, false))[0] - 3.0).abs() < 1e-9);
+        assert!((said(&[(0, 3.0)], WeightPolicy::within_tenant(2))[0] - 3.0).abs() < 1e-9);
         let all: Vec<(usize, f64)> = (0..20).map(|of| (of, if of == 0 { 50.0 } else { 1.0 })).collect();
-        let said = said(&all, WeightPolicy::within_tenant(20, false));
+        let said = said(&all, WeightPolicy::within_tenant(20));
         assert!((said[1] - 1.0).abs() < 1e-9 && (1.0..1.5).contains(&said[0]), "{said:?}");
     }
 
@@ -163,7 +135,7 @@ mod tests {
         rows.push((tenant_weight(1), 1.0, 0.4));
         // Four equal residuals together are off by twice as many standard deviations as one.
         let huber_weights =
-            huber_weights(&rows, WeightPolicy { furthest: 0.5, ..WeightPolicy::between_tenants() });
+            huber_weights(&rows, WeightPolicy { furthest: 0.5, ..WeightPolicy::within_tenant(8) });
         assert!((huber_weights[0] - 0.625).abs() < 1e-9 && huber_weights[4] == 1.0, "{huber_weights:?}");
     }
 
