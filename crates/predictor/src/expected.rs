@@ -9,7 +9,6 @@ use crate::communication::CommunicationIntensity;
 use crate::curve_prior::Prior;
 use crate::model_effect::ModelEffect;
 use crate::physics::Setting;
-use crate::places::{self, Places};
 use crate::posterior::Found;
 use crate::ratio::{Ratios, Size};
 
@@ -21,7 +20,6 @@ pub(crate) struct Expected {
     pub intensity: [CommunicationIntensity; 2],
     /// By type: limit-exponent offset beyond the mean of all (log).
     pub bent: Arc<BTreeMap<GpuType, f64>>,
-    pub places: Arc<Places>,
     pub size: Size,
     /// Model-shared effect of the siblings.
     pub model_effect: Option<Arc<ModelEffect>>,
@@ -43,23 +41,12 @@ impl Expected {
         let intensity = self.size.intensity(base);
         let [network, between] = self.intensity.map(|b| b.of(intensity));
         let bent = self.bent(gpu_type);
-        Setting { base: base + self.shared(gpu_type, &s), network, between, bent, ..s }
+        Setting { base, network, between, bent, ..s }
     }
 
     /// Limit-exponent offset of a type beyond the mean of all (log).
     pub fn bent(&self, gpu_type: &GpuType) -> f64 {
         self.bent.get(gpu_type).copied().unwrap_or(0.0)
-    }
-
-    /// Without placement effects.
-    pub fn without_places(mut self) -> Self {
-        self.places = Arc::default();
-        self
-    }
-
-    /// Placement effect on times, on one node only.
-    pub fn shared(&self, gpu_type: &GpuType, s: &Setting) -> f64 {
-        if s.nodes > 0.0 { 0.0 } else { self.places.of(gpu_type, places::at(s.nodes, s.gpus)) }
     }
 
     /// Whether profiles compared this type with others.

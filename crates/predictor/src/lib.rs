@@ -50,7 +50,6 @@ mod level;
 mod linear;
 mod model_effect;
 mod physics;
-mod places;
 mod pool;
 mod population;
 mod posterior;

@@ -14,7 +14,6 @@ use andreas_core::GpuType;
 use crate::curve_prior::{KernelParameters, Prior};
 use crate::linear::Cholesky;
 use crate::physics::{Setting, Theta};
-use crate::places::{Places, at};
 use crate::spread::spread_over;
 
 /// Bounds on the work: siblings' rows for one profile, and for fitting the shares; models for
@@ -73,12 +72,12 @@ pub(crate) type Siblings<'a> = [&'a Rows];
 
 impl Parts {
     /// Shares by evidence over the models, each with its profiles.
-    pub fn fit(models: &[Vec<&Rows>], kernel: KernelParameters, places: &Places) -> Self {
+    pub fn fit(models: &[Vec<&Rows>], kernel: KernelParameters) -> Self {
         let mut several: Vec<&Vec<&Rows>> = models.iter().filter(|m| m.len() > 1).collect();
         several.sort_by_key(|m| std::cmp::Reverse(m.iter().map(|r| r.sites.len()).sum::<usize>()));
         several.truncate(COMPARED_MODELS);
         let systems: Vec<System> =
-            several.iter().map(|m| System::new(m, kernel, places, COMPARED_SITES)).collect();
+            several.iter().map(|m| System::new(m, kernel, COMPARED_SITES)).collect();
         let alone: Vec<f64> = systems.iter().map(|s| s.evidence(Self::default())).collect();
         let evidence = |parts: Self| {
             let beyond = systems.iter().zip(&alone);
@@ -123,7 +122,7 @@ struct System<'a> {
 }
 
 impl<'a> System<'a> {
-    fn new(siblings: &Siblings<'a>, kernel: KernelParameters, places: &Places, most: usize) -> Self {
+    fn new(siblings: &Siblings<'a>, kernel: KernelParameters, most: usize) -> Self {
         let each = (most / siblings.len().max(1)).max(2);
         let few = |(family, all): (usize, &&'a Rows)| {
             spread_over(all.sites.len(), each).map(move |i| (family, &all.sites[i])).collect::<Vec<_>>()
@@ -138,13 +137,7 @@ impl<'a> System<'a> {
             .iter()
             .map(|(_, s)| Setting { kind: u16::try_from(kind(&s.gpu_type)).unwrap_or(u16::MAX), ..s.setting })
             .collect();
-        let beyond = |s: &TrainingPoint| {
-            if s.setting.nodes > 0.0 {
-                return s.off;
-            }
-            s.off - places.of(&s.gpu_type, at(s.setting.nodes, s.setting.gpus))
-        };
-        let off = rows.iter().map(|(_, s)| beyond(s)).collect();
+        let off = rows.iter().map(|(_, s)| s.off).collect();
         let priors = siblings.iter().map(|rows| rows.prior).collect();
         Self { types, settings, rows, off, priors, kernel }
     }
@@ -213,12 +206,11 @@ impl ModelEffect {
         siblings: &Siblings<'_>,
         kernel: KernelParameters,
         parts: Parts,
-        places: &Places,
     ) -> Option<Self> {
         if siblings.is_empty() || parts == Parts::default() {
             return None;
         }
-        let system = System::new(siblings, kernel, places, MAX_SITES);
+        let system = System::new(siblings, kernel, MAX_SITES);
         let (factor, alpha, _) = system.solved(parts)?;
         let System { types, settings, .. } = system;
         Some(Self { types, settings, kernel, parts, factor, alpha })
@@ -289,10 +281,10 @@ mod tests {
     fn found(bumps: &[f64], parts: Option<Parts>) -> (Parts, f64) {
         let families: Vec<Rows> = bumps.iter().enumerate().map(|(i, b)| family(i as f64, *b)).collect();
         let siblings: Vec<&Rows> = families.iter().collect();
-        let (kernel, places) = (KernelParameters::USUAL, Places::default());
-        let fitted = || Parts::fit(&vec![siblings.clone(); 3], kernel, &places);
+        let kernel = KernelParameters::USUAL;
+        let fitted = || Parts::fit(&vec![siblings.clone(); 3], kernel);
         let parts = parts.unwrap_or_else(fitted);
-        let model_effect = ModelEffect::of(&siblings, kernel, parts, &places);
+        let model_effect = ModelEffect::of(&siblings, kernel, parts);
         (
             parts,
             model_effect.map_or(0.0, |model_effect| {

@@ -15,7 +15,6 @@ use crate::curve_prior::Prior;
 use crate::expected::Expected;
 use crate::model_effect::Rows;
 use crate::physics::{ACROSS, LEVEL, LIMITED, P, Quantity, SYNC};
-use crate::places::{PlacementResidual, Places};
 use crate::posterior::Found;
 use crate::ratio::{Level, Levels, Ratios, Size};
 use crate::spread::spread;
@@ -57,8 +56,6 @@ pub(crate) struct FittedProfile {
     /// synchronisation that was used.
     pub intensity: Option<f64>,
     pub network: [f64; 2],
-    /// Residuals of its rows from its own physics.
-    pub placed: Vec<PlacementResidual>,
     /// Its rows, for profiles of the same model.
     pub rows: Rows,
 }
@@ -74,7 +71,6 @@ pub(crate) struct Population {
     intensity: [CommunicationIntensity; 2],
     /// By type: limit-exponent offset beyond the mean of all (log).
     bent: Arc<BTreeMap<GpuType, f64>>,
-    places: Arc<Places>,
     /// Share of the variances that remains between profiles of one model.
     siblings: f64,
     /// Variance of a type's intercept, for types with data.
@@ -99,7 +95,6 @@ impl Population {
             ratios: Ratios::default(),
             intensity: [CommunicationIntensity::default(); 2],
             bent: Arc::default(),
-            places: Arc::default(),
             siblings: SIBLINGS,
             type_variance: within[LEVEL],
         }
@@ -145,9 +140,6 @@ impl Population {
                 self.intensity[which].fit(&self.bulky(which, members, weights_by_tenant), policy)
             });
             self.bent = Arc::new(self.bent(members, weights_by_tenant, policy));
-            let placed: Vec<(TenantWeight, &[PlacementResidual])> =
-                members.iter().zip(weights_by_tenant).map(|(m, v)| (*v, m.placed.as_slice())).collect();
-            self.places = Arc::new(Places::fit(&self.places, &placed, policy));
         }
         let informed = |p: &usize| quantity == Quantity::Power || *p != LEVEL;
         for p in (0..P).filter(informed) {
@@ -327,17 +319,11 @@ impl Population {
             ratios: self.ratios.clone(),
             intensity: self.intensity,
             bent: Arc::clone(&self.bent),
-            places: Arc::clone(&self.places),
             size,
             model_effect: None,
             siblings,
             level,
         }
-    }
-
-    /// Placement effects.
-    pub fn places(&self) -> &Places {
-        &self.places
     }
 
     /// Variance of a type's intercept if only the analytic prior is known.

@@ -317,11 +317,6 @@ impl Posterior {
         Rows { prior: self.prior, sites: rows.map(site).collect() }
     }
 
-    /// The physics alone, without deviations.
-    pub fn physics(&self, s: &Setting) -> f64 {
-        self.quantity.at(&self.theta(s.kind), s)
-    }
-
     /// Prior mean of a parameter.
     pub fn prior_mean(&self, p: usize) -> f64 {
         self.prior.mean[p]

@@ -13,7 +13,6 @@ use crate::curve_prior::{KernelParameters, Prior};
 use crate::expected::Expected;
 use crate::model_effect::{ModelEffect, Parts, Rows};
 use crate::physics::{GpuTypeIndex, LEVEL, LIMITED, Quantity, Setting, Theta};
-use crate::places::{Place, PlacementResidual, at};
 use crate::population::{FittedProfile, Population};
 use crate::posterior::{Found, Posterior, Row};
 use crate::ratio::{Level, Size};
@@ -79,14 +78,10 @@ impl Curve {
         self.expected.place(&spot.gpu_type, spot.law, self.level, Setting { kind, ..spot.setting })
     }
 
-    /// Placement effect and model-shared effect in the mean.
+    /// Model-shared effect in the mean.
     pub fn shared(&self, spot: &QuantitySample) -> f64 {
-        let common = self
-            .expected
-            .model_effect
-            .as_ref()
-            .map_or(0.0, |model_effect| model_effect.mean(&model_effect.with(&self.place(spot))));
-        self.expected.shared(&spot.gpu_type, &spot.setting) + common
+        let model_effect = self.expected.model_effect.as_ref();
+        model_effect.map_or(0.0, |model_effect| model_effect.mean(&model_effect.with(&self.place(spot))))
     }
 
     /// Mean of the log.
@@ -136,9 +131,8 @@ impl QuantityModel {
         };
         it.refit(families);
         it.kernel = it.compare_textures(families);
-        let places = it.population.places().clone();
         it.refit(families);
-        it.parts = Parts::fit(&it.models(), it.kernel, &places);
+        it.parts = Parts::fit(&it.models(), it.kernel);
         it
     }
 
@@ -159,7 +153,7 @@ impl QuantityModel {
         let mut expected = population.expect(self.quantity, family.size, &siblings);
         let rows: Vec<&Rows> = siblings.iter().map(|m| &m.rows).collect();
         expected.model_effect =
-            ModelEffect::of(&rows, self.kernel, self.parts, population.places()).map(Arc::new);
+            ModelEffect::of(&rows, self.kernel, self.parts).map(Arc::new);
         expected
     }
 
@@ -264,8 +258,7 @@ impl QuantityModel {
             return None;
         }
         let spots = spread(&family.spots, COMPARED_CELLS);
-        // Effects are residuals of physics: fit physics first, without placement effects.
-        let expected = self.population.expect(self.quantity, family.size, &[]).without_places();
+        let expected = self.population.expect(self.quantity, family.size, &[]);
         let level = self.free_level(&spots, &expected);
         let mut wide = expected.clone();
         // Ratios are learned from intercepts by type: they are not shrunk to the analytic prior
@@ -303,7 +296,6 @@ impl QuantityModel {
             intensity: family.size.intensity(mean(|s| s.base)),
             network: [mean(|s| s.network), mean(|s| s.between)],
             rows: curve.posterior.sites(|i| spots[i].gpu_type.clone()),
-            placed: if self.quantity == Quantity::Time { placed(&spots, &curve) } else { Vec::new() },
             name: family.name.clone(),
             namespace: family.namespace.clone(),
             model: family.model.clone(),
@@ -357,23 +349,6 @@ impl QuantityModel {
         };
         best(KernelParameters::USUAL, evidence)
     }
-}
-
-/// Residuals of a profile's one-node rows from its own physics.
-fn placed(spots: &[QuantitySample], curve: &Curve) -> Vec<PlacementResidual> {
-    let place = |spot: &QuantitySample| (spot.gpu_type.clone(), at(spot.setting.nodes, spot.setting.gpus));
-    let here = || spots.iter().filter(|spot| spot.setting.nodes <= 0.0);
-    let mut counts: BTreeMap<(GpuType, Place), f64> = BTreeMap::new();
-    for spot in here() {
-        *counts.entry(place(spot)).or_default() += 1.0;
-    }
-    let row = |spot: &QuantitySample| {
-        let (gpu_type, at) = place(spot);
-        let weight = 1.0 / counts[&(gpu_type.clone(), at)];
-        let residual = spot.log - curve.posterior.physics(&curve.place(spot));
-        PlacementResidual { gpu_type, at, residual, weight }
-    };
-    here().map(row).collect()
 }
 
 /// Coordinate search over a few values.

@@ -12,7 +12,6 @@ fn member(i: usize, overhead: f64) -> FittedProfile {
         on: Vec::new(),
         intensity: None,
         network: [0.0; 2],
-        placed: Vec::new(),
         rows: Rows { prior: Population::new(Quantity::Time).prior, sites: Vec::new() },
     }
 }
