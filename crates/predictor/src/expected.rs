@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use andreas_core::GpuType;
 
-use crate::communication::CommunicationIntensity;
 use crate::curve_prior::Prior;
 use crate::model_effect::ModelEffect;
 use crate::physics::Setting;
@@ -17,7 +16,6 @@ use crate::ratio::{Ratios, Size};
 pub(crate) struct Expected {
     pub prior: Prior,
     pub ratios: Ratios,
-    pub intensity: [CommunicationIntensity; 2],
     /// By type: limit-exponent offset beyond the mean of all (log).
     pub bent: Arc<BTreeMap<GpuType, f64>>,
     pub size: Size,
@@ -37,11 +35,7 @@ impl Expected {
 
     /// The setting with all priors filled in.
     pub fn place(&self, gpu_type: &GpuType, law: f64, level: f64, s: Setting) -> Setting {
-        let base = self.base(gpu_type, law) + level;
-        let intensity = self.size.intensity(base);
-        let [network, between] = self.intensity.map(|b| b.of(intensity));
-        let bent = self.bent(gpu_type);
-        Setting { base, network, between, bent, ..s }
+        Setting { base: self.base(gpu_type, law) + level, bent: self.bent(gpu_type), ..s }
     }
 
     /// Limit-exponent offset of a type beyond the mean of all (log).

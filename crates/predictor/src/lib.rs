@@ -36,7 +36,6 @@
 mod analytic_prior;
 mod calibrated;
 mod calibration;
-mod communication;
 mod conformal;
 mod curve_prior;
 mod estimate;

@@ -21,10 +21,10 @@ pub(crate) const LEVEL: usize = 0;
 /// slope over doublings of the batch.
 const OVERHEAD: usize = 1;
 /// Time: log of the synchronisation on one node. Power: slope over doublings of GPUs.
-pub(crate) const SYNC: usize = 2;
+const SYNC: usize = 2;
 /// Time: log of what the inter-node network adds to the synchronisation. Power: slope over
 /// doublings of nodes.
-pub(crate) const ACROSS: usize = 3;
+const ACROSS: usize = 3;
 /// Time: exponent of the synchronisation's growth with GPUs. Power: log of the share of a limit
 /// that is drawn.
 const GROWTH: usize = 4;
@@ -65,9 +65,6 @@ pub(crate) struct Setting {
     pub depth: f64,
     /// Prior: log of the type's time or draw.
     pub base: f64,
-    /// Time: prior of the synchronisation on one node and between nodes (logs).
-    pub network: f64,
-    pub between: f64,
     /// Time: prior limit-exponent offset of this type (log, beyond the mean).
     pub bent: f64,
 }
@@ -132,9 +129,9 @@ fn time(theta: &Theta, s: &Setting) -> (f64, Theta) {
     let mut step = compute;
     if s.gpus > 0.0 {
         let spread = s.nodes > 0.0;
-        let node = theta[SYNC] + s.network;
+        let node = theta[SYNC];
         // The inter-node network is separate: the waiting on one node says little about it.
-        let across = if spread { theta[ACROSS] + s.between } else { f64::NEG_INFINITY };
+        let across = if spread { theta[ACROSS] } else { f64::NEG_INFINITY };
         let doublings = (s.gpus - 1.0) * ln2;
         let sync = if spread { add(node, across) } else { node } + theta[GROWTH].max(0.0) * doublings;
         let beyond = libm::exp(theta[OVERLAP]);
@@ -230,8 +227,6 @@ mod tests {
             depth: -0.2,
             kind: 0,
             base: 0.3,
-            network: 0.1,
-            between: -0.2,
             bent: 0.3,
         };
         for quantity in [Quantity::Time, Quantity::Power] {

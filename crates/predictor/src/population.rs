@@ -10,11 +10,10 @@ use std::sync::Arc;
 
 use andreas_core::GpuType;
 
-use crate::communication::{CommunicationIntensity, FamilyEvidence};
 use crate::curve_prior::Prior;
 use crate::expected::Expected;
 use crate::model_effect::Rows;
-use crate::physics::{ACROSS, LEVEL, LIMITED, P, Quantity, SYNC};
+use crate::physics::{LEVEL, LIMITED, P, Quantity};
 use crate::posterior::Found;
 use crate::ratio::{Level, Levels, Ratios, Size};
 use crate::spread::spread;
@@ -52,23 +51,15 @@ pub(crate) struct FittedProfile {
     pub found: [Found; P],
     /// Its intercepts by type, relative to the analytic prior.
     pub on: Vec<Level>,
-    /// Log of parameters over the time of a step, if both are known. `network`: the prior
-    /// synchronisation that was used.
-    pub intensity: Option<f64>,
-    pub network: [f64; 2],
     /// Its rows, for profiles of the same model.
     pub rows: Rows,
 }
-
-/// Synchronisations that depend on communication intensity: on one node and between nodes.
-const NETWORKS: [usize; 2] = [SYNC, ACROSS];
 
 /// Prior of the next profile.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Population {
     prior: Prior,
     ratios: Ratios,
-    intensity: [CommunicationIntensity; 2],
     /// By type: limit-exponent offset beyond the mean of all (log).
     bent: Arc<BTreeMap<GpuType, f64>>,
     /// Share of the variances that remains between profiles of one model.
@@ -93,7 +84,6 @@ impl Population {
         Self {
             prior: Prior { mean: quantity.means(), own: quantity.between(), within },
             ratios: Ratios::default(),
-            intensity: [CommunicationIntensity::default(); 2],
             bent: Arc::default(),
             siblings: SIBLINGS,
             type_variance: within[LEVEL],
@@ -136,20 +126,12 @@ impl Population {
     ) {
         self.ratios = Ratios::fit(&self.ratios, &levels(members, weights_by_tenant), policy);
         if quantity == Quantity::Time {
-            self.intensity = [0, 1].map(|which| {
-                self.intensity[which].fit(&self.bulky(which, members, weights_by_tenant), policy)
-            });
             self.bent = Arc::new(self.bent(members, weights_by_tenant, policy));
         }
         let informed = |p: &usize| quantity == Quantity::Power || *p != LEVEL;
         for p in (0..P).filter(informed) {
-            let intensity = |m: &FittedProfile| {
-                let which = NETWORKS.iter().position(|n| *n == p && quantity == Quantity::Time);
-                which.map_or(0.0, |i| m.network[i] - self.intensity[i].of(m.intensity))
-            };
-            let found = |m: &FittedProfile| Found { mean: m.found[p].mean + intensity(m), ..m.found[p] };
             let found: Vec<(TenantWeight, Found)> =
-                members.iter().zip(weights_by_tenant).map(|(m, v)| (*v, found(m))).collect();
+                members.iter().zip(weights_by_tenant).map(|(m, v)| (*v, m.found[p])).collect();
             (self.prior.mean[p], self.prior.own[p]) =
                 weigh(self.prior.mean[p], self.prior.own[p], &found, policy);
         }
@@ -192,25 +174,6 @@ impl Population {
             all.insert(gpu_type.clone(), mean);
         }
         all
-    }
-
-    /// Evidence for the slope of a synchronisation over communication intensity.
-    fn bulky(
-        &self,
-        which: usize,
-        members: &[&FittedProfile],
-        weights_by_tenant: &[TenantWeight],
-    ) -> Vec<FamilyEvidence> {
-        let informed = |(m, tenant_weight): (&&FittedProfile, &TenantWeight)| {
-            let found = m.found[NETWORKS[which]];
-            Some(FamilyEvidence {
-                tenant_weight: *tenant_weight,
-                intensity: m.intensity?,
-                synchronisation: found.mean + m.network[which],
-                variance: self.prior.own[NETWORKS[which]] + found.variance,
-            })
-        };
-        members.iter().zip(weights_by_tenant).filter_map(informed).collect()
     }
 
     /// Variance of a type's intercept between profiles; large squares are clipped.
@@ -317,7 +280,6 @@ impl Population {
         Expected {
             prior,
             ratios: self.ratios.clone(),
-            intensity: self.intensity,
             bent: Arc::clone(&self.bent),
             size,
             model_effect: None,

@@ -289,12 +289,7 @@ impl QuantityModel {
             let (level, variance) = (at.mean + expected, at.variance);
             Level { gpu_type: gpu_type.clone(), law, level, variance, limited }
         });
-        let mean = |of: fn(Setting) -> f64| {
-            spots.iter().map(|s| of(curve.place(s))).sum::<f64>() / spots.len() as f64
-        };
         Some(FittedProfile {
-            intensity: family.size.intensity(mean(|s| s.base)),
-            network: [mean(|s| s.network), mean(|s| s.between)],
             rows: curve.posterior.sites(|i| spots[i].gpu_type.clone()),
             name: family.name.clone(),
             namespace: family.namespace.clone(),
@@ -315,7 +310,6 @@ impl QuantityModel {
             .iter()
             .map(|s| {
                 let setting = expected.place(&s.gpu_type, s.law, 0.0, s.setting);
-                let setting = Setting { network: 0.0, between: 0.0, ..setting };
                 s.log - self.quantity.at(&mean, &setting)
             })
             .collect();

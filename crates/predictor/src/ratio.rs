@@ -66,19 +66,6 @@ pub(crate) struct Levels<'a> {
 pub(crate) struct Size {
     pub parameters: Option<f64>,
     pub batch: Option<f64>,
-    /// Log of the samples of an epoch.
-    pub samples: Option<f64>,
-}
-
-/// Log of the samples of an epoch where unknown (100,000).
-const EPOCH_SAMPLES: f64 = 11.5;
-
-impl Size {
-    /// Communication intensity: log of parameters over the time of a step; `base` is the log time
-    /// of an epoch.
-    pub fn intensity(self, base: f64) -> Option<f64> {
-        Some(self.parameters? - (base - self.samples.unwrap_or(EPOCH_SAMPLES) + self.batch?))
-    }
 }
 
 /// Fitted ratios relative to the analytic prior.
@@ -186,7 +173,6 @@ impl Ratios {
         let used = |size: Size| Size {
             parameters: size.parameters.filter(|_| sizes[0].is_some()),
             batch: size.batch.filter(|_| sizes[1].is_some()),
-            ..size
         };
         let width = 2 + types.len();
         let row = |it: &Self, family: &Levels<'_>, level: &Level| {

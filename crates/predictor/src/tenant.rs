@@ -396,11 +396,7 @@ fn family(profile: &Profile, namespace: &str, usual: ReferenceBatch) -> Family {
         name: profile.name.clone(),
         namespace: namespace.to_owned(),
         model: profile.features.model_family.clone(),
-        size: Size {
-            parameters: positive(profile.features.parameters),
-            batch,
-            samples: positive(profile.features.samples),
-        },
+        size: Size { parameters: positive(profile.features.parameters), batch },
         spots: Vec::new(),
     }
 }

@@ -10,8 +10,6 @@ fn member(i: usize, overhead: f64) -> FittedProfile {
         size: Size::default(),
         found,
         on: Vec::new(),
-        intensity: None,
-        network: [0.0; 2],
         rows: Rows { prior: Population::new(Quantity::Time).prior, sites: Vec::new() },
     }
 }
