@@ -35,12 +35,4 @@ impl KernelParameters {
         let shared = if a.kind == b.kind { 1.0 } else { 0.5 };
         self.deviation * self.deviation * shared * (1.0 + d) * libm::exp(-d)
     }
-
-    /// Covariance of shared residual noise on one placement; falls with the distance in batch and
-    /// limit.
-    pub fn nearby(&self, a: &Setting, b: &Setting) -> f64 {
-        let (batch, depth) = ((a.batch - b.batch) / std::f64::consts::LN_2, (a.depth - b.depth) * 4.0);
-        let d = libm::sqrt(batch * batch + depth * depth) / (2.0 * self.length);
-        self.scatter * self.scatter * libm::exp(-d)
-    }
 }

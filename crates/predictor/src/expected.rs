@@ -6,7 +6,6 @@ use std::sync::Arc;
 use andreas_core::GpuType;
 
 use crate::curve_prior::Prior;
-use crate::model_effect::ModelEffect;
 use crate::physics::Setting;
 use crate::posterior::Found;
 use crate::ratio::{Ratios, Size};
@@ -19,8 +18,6 @@ pub(crate) struct Expected {
     /// By type: limit-exponent offset beyond the mean of all (log).
     pub bent: Arc<BTreeMap<GpuType, f64>>,
     pub size: Size,
-    /// Model-shared effect of the siblings.
-    pub model_effect: Option<Arc<ModelEffect>>,
     /// By type: shrunk mean of the siblings' residuals.
     pub siblings: BTreeMap<GpuType, f64>,
     /// The siblings' intercept and its variance.

@@ -47,7 +47,6 @@ mod input;
 mod known;
 mod level;
 mod linear;
-mod model_effect;
 mod physics;
 mod pool;
 mod population;

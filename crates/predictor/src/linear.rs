@@ -48,11 +48,6 @@ impl Cholesky {
     /// A x = b, in place.
     pub fn solve(&self, b: &mut [f64]) {
         self.forward(b);
-        self.backward(b);
-    }
-
-    /// L' x = b, in place.
-    pub fn backward(&self, b: &mut [f64]) {
         for i in (0..self.n).rev() {
             b[i] /= self.row(i)[i];
             let x = b[i];

@@ -176,11 +176,6 @@ fn power(theta: &Theta, s: &Setting) -> (f64, Theta) {
 pub(crate) struct GpuTypeIndex(Vec<GpuType>);
 
 impl GpuTypeIndex {
-    /// Types with fixed indices.
-    pub fn starting(types: &[GpuType]) -> Self {
-        Self(types.to_vec())
-    }
-
     /// Index of a type.
     pub fn of(&mut self, gpu_type: &GpuType) -> u16 {
         let found = self.0.iter().position(|t| t == gpu_type);

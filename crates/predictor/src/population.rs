@@ -12,7 +12,6 @@ use andreas_core::GpuType;
 
 use crate::curve_prior::Prior;
 use crate::expected::Expected;
-use crate::model_effect::Rows;
 use crate::physics::{LEVEL, LIMITED, P, Quantity};
 use crate::posterior::Found;
 use crate::ratio::{Level, Levels, Ratios, Size};
@@ -51,8 +50,6 @@ pub(crate) struct FittedProfile {
     pub found: [Found; P],
     /// Its intercepts by type, relative to the analytic prior.
     pub on: Vec<Level>,
-    /// Its rows, for profiles of the same model.
-    pub rows: Rows,
 }
 
 /// Prior of the next profile.
@@ -282,7 +279,6 @@ impl Population {
             ratios: self.ratios.clone(),
             bent: Arc::clone(&self.bent),
             size,
-            model_effect: None,
             siblings,
             level,
         }

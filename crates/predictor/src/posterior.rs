@@ -11,13 +11,9 @@
 //! weights.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-
-use andreas_core::GpuType;
 
 use crate::curve_prior::{KernelParameters, Prior};
 use crate::linear::Cholesky;
-use crate::model_effect::{ModelEffect, Rows, TrainingPoint};
 use crate::physics::{LEVEL, P, Quantity, Setting, Theta};
 use crate::table_variances::TableVariances;
 
@@ -53,11 +49,6 @@ pub(crate) struct Posterior {
     /// Linearised residual of each row from the prior mean.
     off: Vec<f64>,
     slopes: Vec<Theta>,
-    /// Model-shared effect; of each row its mean and whitened covariances.
-    model_effect: Option<Arc<ModelEffect>>,
-    common: Vec<(f64, Vec<f64>)>,
-    /// Part of the effect that the rows already explain, as weights of the siblings' rows.
-    taken: Vec<f64>,
     thetas: BTreeMap<u16, Theta>,
     alpha: Vec<f64>,
     factor: Option<Cholesky>,
@@ -92,23 +83,12 @@ impl Posterior {
         kernel: KernelParameters,
         rows: &[Row],
         thetas: BTreeMap<u16, Theta>,
-        model_effect: Option<Arc<ModelEffect>>,
     ) -> Self {
-        let common = |model_effect: &Arc<ModelEffect>| {
-            let of = |row: &Row| {
-                let with = model_effect.with(&row.setting);
-                (model_effect.mean(&with), model_effect.informed(with))
-            };
-            rows.iter().map(of).collect()
-        };
         let mut it = Self {
             quantity,
             prior,
             both: std::array::from_fn(|p| prior.own[p] + prior.within[p]),
             kernel,
-            common: model_effect.as_ref().map_or_else(Vec::new, common),
-            model_effect,
-            taken: Vec::new(),
             rows: rows.to_vec(),
             off: vec![0.0; rows.len()],
             slopes: vec![[0.0; P]; rows.len()],
@@ -119,29 +99,8 @@ impl Posterior {
         };
         if !rows.is_empty() {
             it.condition();
-            it.take_back();
         }
         it
-    }
-
-    /// Computes the part of the effect that the rows already explain.
-    fn take_back(&mut self) {
-        let Some(model_effect) = &self.model_effect else { return };
-        let mut sum = vec![0.0; self.common.first().map_or(0, |(_, informed)| informed.len())];
-        for ((_, informed), alpha) in self.common.iter().zip(&self.alpha) {
-            for (sum, t) in sum.iter_mut().zip(informed) {
-                *sum += alpha * t;
-            }
-        }
-        self.taken = model_effect.weights(sum);
-    }
-
-    /// Prior covariance of the deviations at two settings.
-    fn deviation(&self, a: &Setting, b: &Setting) -> f64 {
-        match &self.model_effect {
-            Some(model_effect) => model_effect.covariance(self.kernel, a, b),
-            None => self.kernel.covariance(a, b),
-        }
     }
 
     fn condition(&mut self) {
@@ -156,8 +115,7 @@ impl Posterior {
                 let (at, slopes) = self.quantity.with_slopes(&theta, &row.setting);
                 let moved: f64 = (0..P).map(|p| slopes[p] * (theta[p] - self.prior.mean[p])).sum();
                 self.slopes[i] = slopes;
-                let common = self.common.get(i).map_or(0.0, |(mean, _)| *mean);
-                self.off[i] = row.log - common - at + moved;
+                self.off[i] = row.log - at + moved;
             }
             let mut covariance = vec![0.0; n * n];
             let mut at = 0;
@@ -213,11 +171,7 @@ impl Posterior {
             (Some(doubt), Some(_)) => doubt.table,
             _ => 0.0,
         };
-        let informed = match (self.common.get(i), self.common.get(j)) {
-            (Some((_, a)), Some((_, b))) => a.iter().zip(b).map(|(x, y)| x * y).sum(),
-            _ => 0.0,
-        };
-        self.deviation(&a.setting, &b.setting) - informed + table
+        self.kernel.covariance(&a.setting, &b.setting) + table
     }
 
     fn linear(&self, same_kind: bool, a: &Theta, b: &Theta) -> f64 {
@@ -271,21 +225,12 @@ impl Posterior {
     pub fn at(&self, s: &Setting) -> (f64, f64) {
         let theta = self.theta(s.kind);
         let (at, slopes) = self.quantity.with_slopes(&theta, s);
-        let mut variance = self.linear(true, &slopes, &slopes) + self.deviation(s, s);
+        let mut variance = self.linear(true, &slopes, &slopes) + self.kernel.covariance(s, s);
         let mut mean = at;
-        let mut here = Vec::new();
-        if let Some(model_effect) = &self.model_effect {
-            let with = model_effect.with(s);
-            mean += model_effect.mean(&with);
-            here = model_effect.informed(with);
-            variance -= here.iter().map(|x| x * x).sum::<f64>();
-        }
         let Some(factor) = &self.factor else { return (mean, variance.max(1e-6)) };
         let mut with: Vec<f64> = Vec::with_capacity(self.rows.len());
-        for (i, ((row, other), alpha)) in self.rows.iter().zip(&self.slopes).zip(&self.alpha).enumerate() {
-            let informed =
-                self.common.get(i).map_or(0.0, |(_, t)| t.iter().zip(&here).map(|(x, y)| x * y).sum());
-            let deviation = self.deviation(s, &row.setting) - informed;
+        for ((row, other), alpha) in self.rows.iter().zip(&self.slopes).zip(&self.alpha) {
+            let deviation = self.kernel.covariance(s, &row.setting);
             mean += deviation * alpha;
             with.push(deviation + self.linear(row.setting.kind == s.kind, &slopes, other));
         }
@@ -296,25 +241,9 @@ impl Posterior {
 
     /// Mean of the log.
     pub fn mean(&self, s: &Setting) -> f64 {
-        let at = self.quantity.at(&self.theta(s.kind), s);
         let deviations = self.rows.iter().zip(&self.alpha);
-        let own = deviations.map(|(row, alpha)| alpha * self.deviation(s, &row.setting)).sum::<f64>();
-        let Some(model_effect) = &self.model_effect else { return at + own };
-        let with = model_effect.with(s);
-        at + own + model_effect.mean(&with) - with.iter().zip(&self.taken).map(|(w, t)| w * t).sum::<f64>()
-    }
-
-    /// The rows as training points for siblings; `gpu_type` maps a row to its type.
-    pub fn sites(&self, gpu_type: impl Fn(usize) -> GpuType) -> Rows {
-        let rows = self.rows.iter().zip(&self.slopes).zip(&self.off).enumerate();
-        let site = |(i, ((row, slopes), off)): (usize, ((&Row, &Theta), &f64))| TrainingPoint {
-            gpu_type: gpu_type(i),
-            setting: row.setting,
-            off: *off,
-            slopes: *slopes,
-            noise: row.noise,
-        };
-        Rows { prior: self.prior, sites: rows.map(site).collect() }
+        let own = deviations.map(|(row, alpha)| alpha * self.kernel.covariance(s, &row.setting));
+        self.quantity.at(&self.theta(s.kind), s) + own.sum::<f64>()
     }
 
     /// Prior mean of a parameter.
@@ -337,10 +266,7 @@ impl Posterior {
 
     /// Residual noise of single rows (variance).
     pub fn scatter(&self) -> f64 {
-        match &self.model_effect {
-            Some(model_effect) => model_effect.scatter(self.kernel),
-            None => self.kernel.scatter * self.kernel.scatter,
-        }
+        self.kernel.scatter * self.kernel.scatter
     }
 
     /// Mean and variance of a table row's own residual beyond the curve.

@@ -5,13 +5,11 @@
 //! total.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use andreas_core::GpuType;
 
 use crate::curve_prior::{KernelParameters, Prior};
 use crate::expected::Expected;
-use crate::model_effect::{ModelEffect, Parts, Rows};
 use crate::physics::{GpuTypeIndex, LEVEL, LIMITED, Quantity, Setting, Theta};
 use crate::population::{FittedProfile, Population};
 use crate::posterior::{Found, Posterior, Row};
@@ -78,12 +76,6 @@ impl Curve {
         self.expected.place(&spot.gpu_type, spot.law, self.level, Setting { kind, ..spot.setting })
     }
 
-    /// Model-shared effect in the mean.
-    pub fn shared(&self, spot: &QuantitySample) -> f64 {
-        let model_effect = self.expected.model_effect.as_ref();
-        model_effect.map_or(0.0, |model_effect| model_effect.mean(&model_effect.with(&self.place(spot))))
-    }
-
     /// Mean of the log.
     pub fn mean(&self, spot: &QuantitySample) -> f64 {
         self.posterior.mean(&self.place(spot))
@@ -115,8 +107,6 @@ pub(crate) struct QuantityModel {
     pub population: Population,
     pub members: Vec<FittedProfile>,
     pub kernel: KernelParameters,
-    /// Shares of the model effect.
-    parts: Parts,
 }
 
 impl QuantityModel {
@@ -127,12 +117,10 @@ impl QuantityModel {
             population: Population::new(quantity),
             members: Vec::new(),
             kernel: KernelParameters::USUAL,
-            parts: Parts::default(),
         };
         it.refit(families);
         it.kernel = it.compare_textures(families);
         it.refit(families);
-        it.parts = Parts::fit(&it.models(), it.kernel);
         it
     }
 
@@ -149,12 +137,7 @@ impl QuantityModel {
 
     /// Prior from a population and at most `most` siblings.
     pub fn expect_beside(&self, population: &Population, family: &Family, most: usize) -> Expected {
-        let siblings = self.siblings(family, most);
-        let mut expected = population.expect(self.quantity, family.size, &siblings);
-        let rows: Vec<&Rows> = siblings.iter().map(|m| &m.rows).collect();
-        expected.model_effect =
-            ModelEffect::of(&rows, self.kernel, self.parts).map(Arc::new);
-        expected
+        population.expect(self.quantity, family.size, &self.siblings(family, most))
     }
 
     /// Whether there are other profiles of its model.
@@ -169,17 +152,6 @@ impl QuantityModel {
         }
         let is = |m: &&FittedProfile| m.model == family.model && m.name != family.name;
         self.members.iter().filter(is).take(most).collect()
-    }
-
-    /// Rows of the profiles of each model that has several.
-    fn models(&self) -> Vec<Vec<&Rows>> {
-        let mut models: BTreeMap<&str, Vec<&Rows>> = BTreeMap::new();
-        for m in &self.members {
-            if let Some(model) = &m.model {
-                models.entry(model).or_default().push(&m.rows);
-            }
-        }
-        models.into_values().filter(|families| families.len() > 1).collect()
     }
 
     /// A profile's curve; `level` is the prior of its intercept without rows.
@@ -224,10 +196,7 @@ impl QuantityModel {
         kernel: KernelParameters,
         start: BTreeMap<u16, Theta>,
     ) -> Curve {
-        let mut type_index = expected
-            .model_effect
-            .as_ref()
-            .map_or_else(GpuTypeIndex::default, |model_effect| GpuTypeIndex::starting(model_effect.types()));
+        let mut type_index = GpuTypeIndex::default();
         let mut counts: BTreeMap<GpuType, usize> = BTreeMap::new();
         let mut spans: BTreeMap<GpuType, (f64, f64)> = BTreeMap::new();
         let mut rows: Vec<Row> = Vec::with_capacity(spots.len());
@@ -248,8 +217,7 @@ impl QuantityModel {
         if counts.keys().any(|t| !expected.covers(t)) || spots.is_empty() {
             prior.within[LEVEL] = prior.within[LEVEL].max(0.5 * Population::unknown_type());
         }
-        let posterior =
-            Posterior::new(self.quantity, prior, kernel, &rows, start, expected.model_effect.clone());
+        let posterior = Posterior::new(self.quantity, prior, kernel, &rows, start);
         Curve { posterior, expected, type_index, counts, spans, level: level.mean }
     }
 
@@ -290,7 +258,6 @@ impl QuantityModel {
             Level { gpu_type: gpu_type.clone(), law, level, variance, limited }
         });
         Some(FittedProfile {
-            rows: curve.posterior.sites(|i| spots[i].gpu_type.clone()),
             name: family.name.clone(),
             namespace: family.namespace.clone(),
             model: family.model.clone(),

@@ -286,14 +286,11 @@ impl Tenant {
             let spot = spot(cell.gpus);
             return curve.mean(&spot) + offset(&spot);
         }
-        // Placement effects are real: the projection leaves them out.
-        let shared = |gpus: u32| curve.shared(&spot(gpus));
-        let known: Vec<(u32, f64)> = known.iter().map(|(g, log)| (*g, log - shared(*g))).collect();
-        let plain = |gpus: u32| {
+        let raw = |gpus: u32| {
             let spot = spot(gpus);
-            curve.mean(&spot) - curve.shared(&spot) + offset(&spot)
+            curve.mean(&spot) + offset(&spot)
         };
-        guarded(cell.nodes, cell.gpus, &known, plain) + shared(cell.gpus)
+        guarded(cell.nodes, cell.gpus, known, raw)
     }
 
     fn time_of(&self, curves: &Curves, known: &Known<'_>, cell: &AggregatedSample) -> Value {

@@ -10,7 +10,6 @@ fn member(i: usize, overhead: f64) -> FittedProfile {
         size: Size::default(),
         found,
         on: Vec::new(),
-        rows: Rows { prior: Population::new(Quantity::Time).prior, sites: Vec::new() },
     }
 }
 
