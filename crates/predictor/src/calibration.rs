@@ -189,7 +189,7 @@ mod tests {
         };
         let (name, size) = (format!("{owner}/job-{number}"), Size::default());
         let spots = (0..rows).map(spot).collect();
-        Family { name, namespace: owner.to_owned(), model: None, size, spots }
+        Family { name, model: None, size, spots }
     }
 
     #[test]
@@ -200,7 +200,7 @@ mod tests {
         let stage = QuantityModel::fit(Quantity::Time, &families);
         let asked = fair(families.iter().rev().collect(), &stage.members);
         let whole =
-            |owner: &str| asked.iter().filter(|(f, counts)| f.namespace == owner && *counts >= 1.0).count();
+            |name: &str| asked.iter().filter(|(f, counts)| owner(&f.name) == name && *counts >= 1.0).count();
         assert!((0..10).all(|owner| whole(&format!("lab-{owner}")) == 4));
         assert!((1..60).contains(&whole("crowd")), "{}", whole("crowd"));
     }

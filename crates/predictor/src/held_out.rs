@@ -187,7 +187,7 @@ mod tests {
 
     fn family(spots: Vec<QuantitySample>) -> Family {
         let (name, size) = ("ns/job".to_owned(), crate::ratio::Size::default());
-        Family { name, namespace: "ns".to_owned(), model: None, size, spots }
+        Family { name, model: None, size, spots }
     }
 
     #[test]

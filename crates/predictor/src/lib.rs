@@ -66,7 +66,6 @@ pub mod table;
 mod table_trust;
 mod table_variances;
 mod tenant;
-mod weight_policy;
 
 pub use estimate::{Estimate, Source, WIDEST, mean_over_median, on_time_probability};
 pub use input::{Features, Given, GpuModel, Observation, Prior, Profile, Query, prior_run_time};

@@ -11,19 +11,18 @@ use andreas_core::GpuType;
 use crate::curve_prior::{KernelParameters, Prior};
 use crate::expected::Expected;
 use crate::physics::{GpuTypeIndex, LEVEL, LIMITED, Quantity, Setting, Theta};
-use crate::population::{FittedProfile, Population};
+use crate::population::{FittedProfile, Population, UNKNOWN_TYPE};
 use crate::posterior::{Found, Posterior, Row};
 use crate::ratio::{Level, Size};
 use crate::spread::spread;
 use crate::table_variances::TableVariances;
-use crate::weight_policy::MANY;
 
 /// Most siblings used for a profile.
 const SIBLINGS: usize = 64;
 /// Profiles compared to choose kernel hyperparameters, and samples of each.
 const COMPARED: usize = 16;
 const COMPARED_CELLS: usize = 64;
-/// Most log evidence of one profile for or against a kernel, with many profiles.
+/// Most log evidence of one profile for or against a kernel.
 const MOST_EVIDENCE: f64 = 6.0;
 /// A profile with fewer samples uses the population's kernel.
 const OWN_TEXTURE: usize = 10;
@@ -49,7 +48,6 @@ pub(crate) struct QuantitySample {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Family {
     pub name: String,
-    pub namespace: String,
     pub model: Option<String>,
     pub size: Size,
     pub spots: Vec<QuantitySample>,
@@ -215,7 +213,7 @@ impl QuantityModel {
         }
         // Types without comparison differ by the error of the analytic prior.
         if counts.keys().any(|t| !expected.covers(t)) || spots.is_empty() {
-            prior.within[LEVEL] = prior.within[LEVEL].max(0.5 * Population::unknown_type());
+            prior.within[LEVEL] = prior.within[LEVEL].max(0.5 * UNKNOWN_TYPE);
         }
         let posterior = Posterior::new(self.quantity, prior, kernel, &rows, start);
         Curve { posterior, expected, type_index, counts, spans, level: level.mean }
@@ -259,7 +257,6 @@ impl QuantityModel {
         });
         Some(FittedProfile {
             name: family.name.clone(),
-            namespace: family.namespace.clone(),
             model: family.model.clone(),
             size: family.size,
             found,
@@ -300,11 +297,10 @@ impl QuantityModel {
             (spots, expected, level, curve.posterior.thetas(), curve.posterior.evidence)
         };
         let starts: Vec<_> = most.iter().map(start).collect();
-        let most_evidence = if starts.len() < MANY { f64::INFINITY } else { MOST_EVIDENCE };
         let evidence = |kernel: KernelParameters| {
             let of = starts.iter().map(|(spots, expected, level, start, usual)| {
                 let curve = self.curve_from(spots, expected.clone(), *level, kernel, start.clone());
-                (curve.posterior.evidence - usual).clamp(-most_evidence, most_evidence)
+                (curve.posterior.evidence - usual).clamp(-MOST_EVIDENCE, MOST_EVIDENCE)
             });
             of.sum::<f64>()
         };

@@ -13,7 +13,7 @@ use crate::guard::guarded;
 use crate::known::{Known, Value};
 use crate::level::Levels;
 use crate::physics::{LEVEL, Quantity};
-use crate::pool::{Pooled, namespace, owner};
+use crate::pool::{Pooled, owner};
 use crate::posterior::Found;
 use crate::quantity_model::{Curve, Family, QuantityModel, QuantitySample};
 use crate::ranges::Ranges;
@@ -77,7 +77,7 @@ impl Tenant {
             let family = |p: &Pooled<'_>| {
                 let cells = if quantity == Quantity::Time { &p.times } else { &p.watts };
                 let usual = scale.usual(model(p.profile), &p.times, None);
-                let mut family = family(p.profile, p.namespace, usual);
+                let mut family = family(p.profile, usual);
                 let spot =
                     |c: &AggregatedSample| scale.spot(law, quantity, c, usual, draws(&family, c, usual));
                 family.spots = cells.iter().map(spot).collect();
@@ -194,7 +194,7 @@ impl Tenant {
         batch: Option<f64>,
     ) -> Curves {
         let usual = self.scale.usual(model(profile), cells, batch);
-        let mut family = family(profile, namespace(&profile.name), usual);
+        let mut family = family(profile, usual);
         let spot = |c: &AggregatedSample| self.scale.spot(&self.law, Quantity::Power, c, usual, None);
         family.spots = watts.iter().map(spot).collect();
         let mut expected = self.power.model.expect(&family);
@@ -387,11 +387,10 @@ fn model(profile: &Profile) -> Model<'_> {
     (owner(&profile.name), profile.features.model_family.as_deref())
 }
 
-fn family(profile: &Profile, namespace: &str, usual: ReferenceBatch) -> Family {
+fn family(profile: &Profile, usual: ReferenceBatch) -> Family {
     let batch = usual.known.then_some(usual.per_gpu);
     Family {
         name: profile.name.clone(),
-        namespace: namespace.to_owned(),
         model: profile.features.model_family.clone(),
         size: Size { parameters: positive(profile.features.parameters), batch },
         spots: Vec::new(),
@@ -423,7 +422,7 @@ fn read(law: &AnalyticPrior, pooled: &[Pooled<'_>]) -> Scale {
         let mut evidence = if reading == BatchSemantics::default() { READING_EVIDENCE } else { 0.0 };
         for p in &telling {
             let usual = scale.usual(model(p.profile), &p.times, None);
-            let mut family = family(p.profile, p.namespace, usual);
+            let mut family = family(p.profile, usual);
             // One limit is enough: effects of limits are not known yet.
             let unlimited =
                 |c: &&AggregatedSample| c.limit == p.times.iter().map(|c| c.limit).fold(None, highest);
