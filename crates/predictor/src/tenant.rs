@@ -11,7 +11,7 @@ use crate::estimate::FACTOR_THREE;
 use crate::expected::Expected;
 use crate::guard::guarded;
 use crate::known::{Known, Value};
-use crate::level::Levels;
+use crate::level::{Intercepts, positive};
 use crate::physics::{LEVEL, Quantity};
 use crate::pool::{Pooled, owner};
 use crate::posterior::Found;
@@ -36,7 +36,7 @@ pub(crate) struct Tenant {
     scale: Scale,
     time: CalibratedModel,
     power: CalibratedModel,
-    levels: Levels,
+    intercepts: Intercepts,
     ranges: Ranges,
     /// Trust in its tables, for times and watts.
     trusted_times: TableTrusts,
@@ -62,10 +62,6 @@ struct Curves {
     of_watts: (f64, f64),
     /// Standard deviation and source of the intercept without rows.
     level: (f64, Source),
-}
-
-fn positive(x: Option<f64>) -> Option<f64> {
-    x.filter(|x| x.is_finite() && *x > 0.0).map(|x| libm::log(x.clamp(1e-12, 1e18)))
 }
 
 impl Tenant {
@@ -112,10 +108,10 @@ impl Tenant {
             let profile = profiles.by_ref().find(|p| p.name == m.name)?;
             Some((&profile.features, m.found[LEVEL].mean))
         });
-        let levels = Levels::fit(&described.collect::<Vec<_>>());
+        let intercepts = Intercepts::fit(&described.collect::<Vec<_>>());
         let trusted = |quantity| TableTrusts::learn(pooled, quantity);
         let (trusted_times, trusted_watts) = (trusted(Quantity::Time), trusted(Quantity::Power));
-        Self { law: law.clone(), scale, time, power, levels, ranges, trusted_times, trusted_watts }
+        Self { law: law.clone(), scale, time, power, intercepts, ranges, trusted_times, trusted_watts }
     }
 
     /// Whether there are at least two profiles with times.
@@ -236,7 +232,7 @@ impl Tenant {
             if let (Some(level), true) = (expected.level, positive(features.samples).is_none()) {
                 return (level, Source::Regression);
             }
-            if let Some((mean, sigma)) = self.levels.at(features) {
+            if let Some((mean, sigma)) = self.intercepts.at(features) {
                 return (Found { mean, variance: sigma * sigma }, Source::Regression);
             }
         }
