@@ -171,7 +171,6 @@ fn first(here: &[QuantitySample], known: usize) -> Vec<usize> {
 mod tests {
     use super::*;
     use crate::physics::Setting;
-    use crate::table_variances::TableVariances;
 
     fn spot(gpus: f64, batch: f64, depth: f64) -> QuantitySample {
         let setting = Setting { gpus, batch, depth, ..Setting::default() };
@@ -194,7 +193,7 @@ mod tests {
     fn each_measured_row_is_left_out_once_and_no_row_of_a_table() {
         let stage = QuantityModel::fit(Quantity::Time, &[]);
         let mut spots: Vec<QuantitySample> = (0..13).map(|i| spot(f64::from(i) / 4.0, 0.0, 0.0)).collect();
-        spots.iter_mut().take(3).for_each(|s| s.table = Some(TableVariances { table: 0.25, kind: 0.0 }));
+        spots.iter_mut().take(3).for_each(|s| s.table = Some(0.25));
         // given: one row that is off by a factor of ten
         spots[7].log += std::f64::consts::LN_10;
         let family = family(spots);

@@ -3,7 +3,7 @@
 use crate::Source;
 use crate::quantity_model::{Curve, QuantitySample};
 use crate::samples::AggregatedSample;
-use crate::table_variances::TableTrust;
+use crate::table_trust::TableTrust;
 
 /// An observation counts more than the table row of its configuration if its noise (log) is below
 /// this.
@@ -27,7 +27,7 @@ pub(crate) struct Known<'a> {
 
 impl Known<'_> {
     /// Whether the table is used as it is: no observation of this profile, and no table of its
-    /// namespace was compared with measurements.
+    /// tenant was compared with measurements.
     pub fn stands(&self) -> bool {
         self.seen.is_empty() && !self.trust.informed
     }
@@ -38,7 +38,7 @@ impl Known<'_> {
         Some(Value { log: given.log, sigma: self.trust.sigma(), source: Source::UserGiven })
     }
 
-    /// The table's value if tables of the namespace were off: the curve, which weighs the row
+    /// The table's value if tables of the tenant were off: the curve, which weighs the row
     /// against profiles of the model, plus the row's own residual. `spot` is the row's setting,
     /// `offset` is added to the curve.
     pub fn as_corrected(

@@ -64,7 +64,6 @@ mod screen;
 mod spread;
 pub mod table;
 mod table_trust;
-mod table_variances;
 mod tenant;
 
 pub use estimate::{Estimate, Source, WIDEST, mean_over_median, on_time_probability};

@@ -4,7 +4,7 @@
 //! parameters: `cov(i, j) = J_i (own + [same type] within) J_j' + k(i, j) + noise`. J are the
 //! physics' slopes at the current parameters (Gauss-Newton, a bounded number of rounds). `k` is a
 //! smooth kernel for what no parameter explains. Rows of a user's table also share errors
-//! ([`TableVariances`]).
+//! (`table_trust`).
 //!
 //! So one epoch on one configuration moves all others as far as profiles usually covary. One on a
 //! new type fixes the ratio of types, and many rows are followed closely. Outlying rows have Huber
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use crate::curve_prior::{KernelParameters, Prior};
 use crate::linear::Cholesky;
 use crate::physics::{LEVEL, P, Quantity, Setting, Theta};
-use crate::table_variances::TableVariances;
+use crate::table_trust::WHOLE_TABLE;
 
 /// Most rounds of Gauss-Newton.
 const ROUNDS: usize = 14;
@@ -33,8 +33,8 @@ pub(crate) struct Row {
     pub setting: Setting,
     pub log: f64,
     pub noise: f64,
-    /// Shared error variances, if it is a row of the user's table.
-    pub table: Option<TableVariances>,
+    /// Shared error variance, if it is a row of the user's table.
+    pub table: Option<f64>,
 }
 
 /// A profile's curve.
@@ -167,8 +167,8 @@ impl Posterior {
     fn fixed(&self, i: usize, j: usize) -> f64 {
         let (a, b) = (&self.rows[i], &self.rows[j]);
         let table = match (a.table, b.table) {
-            (Some(doubt), Some(_)) if a.setting.kind == b.setting.kind => doubt.table + doubt.kind,
-            (Some(doubt), Some(_)) => doubt.table,
+            (Some(variance), Some(_)) if a.setting.kind == b.setting.kind => variance,
+            (Some(variance), Some(_)) => WHOLE_TABLE * variance,
             _ => 0.0,
         };
         self.kernel.covariance(&a.setting, &b.setting) + table

@@ -15,7 +15,6 @@ use crate::population::{FittedProfile, Population, UNKNOWN_TYPE};
 use crate::posterior::{Found, Posterior, Row};
 use crate::ratio::{Level, Size};
 use crate::spread::spread;
-use crate::table_variances::TableVariances;
 
 /// Most siblings used for a profile.
 const SIBLINGS: usize = 64;
@@ -41,7 +40,7 @@ pub(crate) struct QuantitySample {
     pub setting: Setting,
     pub log: f64,
     pub noise: f64,
-    pub table: Option<TableVariances>,
+    pub table: Option<f64>,
 }
 
 /// One profile's samples of one quantity.

@@ -5,7 +5,7 @@ use andreas_core::{Configuration, GpuCount, GpuType};
 use crate::physics::Quantity;
 use crate::screen::{MAX_EPOCH, MAX_WATTS, MIN_EPOCH, screen};
 use crate::spread::spread;
-use crate::table_variances::{TableTrust, TableVariances};
+use crate::table_trust::{ROW, TableTrust};
 use crate::{Observation, Profile};
 
 /// Most observations read of a profile, newest first. Bounds the work; far above what a profile
@@ -33,8 +33,8 @@ pub(crate) struct AggregatedSample {
     pub log: f64,
     /// Standard deviation of the log; smaller with more epochs.
     pub noise: f64,
-    /// Error variances, if it is a row of the user's table.
-    pub table: Option<TableVariances>,
+    /// Error variance, if it is a row of the user's table.
+    pub table: Option<f64>,
     /// Epochs observed.
     pub epochs: f64,
     /// Time of the newest row.
@@ -186,8 +186,8 @@ pub(crate) fn given(profile: &Profile, quantity: Quantity) -> Vec<AggregatedSamp
             batch: profile.features.batch.filter(|b| b.is_finite() && *b > 0.0),
             limit: None,
             log: libm::log(value.clamp(low, high)),
-            noise: libm::sqrt(usual.row),
-            table: Some(usual.doubt),
+            noise: ROW,
+            table: Some(usual.variance),
             epochs: 0.0,
             at: f64::NEG_INFINITY,
         };

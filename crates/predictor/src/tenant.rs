@@ -21,7 +21,7 @@ use crate::ratio::Size;
 use crate::samples::{AggregatedSample, given, observed};
 use crate::scale::{BatchSemantics, Model, ReferenceBatch, Scale};
 use crate::spread::spread;
-use crate::table_trust::TableTrusts;
+use crate::table_trust::TableTrust;
 use crate::{Check, Estimate, Features, GpuModel, Prediction, Prior, Profile, Query, Source};
 
 /// Most profiles used to infer batch semantics.
@@ -39,8 +39,8 @@ pub(crate) struct Tenant {
     intercepts: Intercepts,
     ranges: Ranges,
     /// Trust in its tables, for times and watts.
-    trusted_times: TableTrusts,
-    trusted_watts: TableTrusts,
+    trusted_times: TableTrust,
+    trusted_watts: TableTrust,
 }
 
 /// Variance of the log of an unknown epoch time: seconds to days.
@@ -109,7 +109,7 @@ impl Tenant {
             Some((&profile.features, m.found[LEVEL].mean))
         });
         let intercepts = Intercepts::fit(&described.collect::<Vec<_>>());
-        let trusted = |quantity| TableTrusts::learn(pooled, quantity);
+        let trusted = |quantity| TableTrust::learn(pooled, quantity);
         let (trusted_times, trusted_watts) = (trusted(Quantity::Time), trusted(Quantity::Power));
         Self { law: law.clone(), scale, time, power, intercepts, ranges, trusted_times, trusted_watts }
     }
@@ -125,8 +125,8 @@ impl Tenant {
         let seen = observed(&profile.observations, Quantity::Time, batch);
         let seen_watts = observed(&profile.observations, Quantity::Power, batch);
         let (mut table, mut table_watts) = (given(profile, Quantity::Time), given(profile, Quantity::Power));
-        let trust = self.trusted_times.of(&profile.name).read(&mut table, &seen);
-        let trust_watts = self.trusted_watts.of(&profile.name).read(&mut table_watts, &seen_watts);
+        let trust = self.trusted_times.read(&mut table, &seen);
+        let trust_watts = self.trusted_watts.read(&mut table_watts, &seen_watts);
         let cells: Vec<AggregatedSample> = table.iter().chain(&seen).cloned().collect();
         let watts: Vec<AggregatedSample> = table_watts.iter().chain(&seen_watts).cloned().collect();
         let first = asked.first().and_then(|q| q.batch).or(batch);
@@ -165,8 +165,8 @@ impl Tenant {
         let of = |quantity| -> Vec<AggregatedSample> {
             let (mut table, seen) =
                 (given(profile, quantity), observed(&profile.observations, quantity, batch));
-            let trusted = if quantity == Quantity::Time { &self.trusted_times } else { &self.trusted_watts };
-            trusted.of(&profile.name).read(&mut table, &seen);
+            let trusted = if quantity == Quantity::Time { self.trusted_times } else { self.trusted_watts };
+            trusted.read(&mut table, &seen);
             table.into_iter().chain(seen).collect()
         };
         let (times, watts) = (of(Quantity::Time), of(Quantity::Power));
