@@ -3,8 +3,8 @@
 use andreas_core::Seconds;
 use serde::{Deserialize, Serialize};
 
-use crate::conformal::Z95;
-
+/// Standard normal quantile of 95 %: end of the 90 % interval.
+pub(crate) const Z95: f64 = 1.644_853_626_951_472_2;
 /// Standard normal quantile of 90 %.
 const Z90: f64 = 1.281_551_565_544_600_4;
 

@@ -22,8 +22,8 @@
 //!   from the prior run time, with a factor of 3 each way ([`Source::Prior`]).
 //!
 //! Power is predicted the same way, between idle and maximum watts of the type. A power limit cuts
-//! power and stretches time. Intervals are calibrated on held-out profiles (`calibration`,
-//! `conformal`). [`evaluation`] measures all of it on a [`table`].
+//! power and stretches time. Intervals are calibrated on held-out profiles
+//! (`calibration`). [`evaluation`] measures all of it on a [`table`].
 //!
 //! Guards: speed-up never exceeds the ratio of GPUs, and more GPUs are never slower. Exceptions are
 //! the user's table, an observation, or ten samples seen around that count. Rows, rounds and values
@@ -34,15 +34,12 @@
 //! **Not in this crate**: Kubernetes, clocks, files, planning. No other crate depends on linfa.
 
 mod analytic_prior;
-mod calibrated;
 mod calibration;
-mod conformal;
 mod curve_prior;
 mod estimate;
 pub mod evaluation;
 mod expected;
 mod guard;
-mod held_out;
 mod input;
 mod known;
 mod level;

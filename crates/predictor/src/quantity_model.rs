@@ -129,26 +129,14 @@ impl QuantityModel {
 
     /// Prior of a profile; its own earlier fit is not its sibling.
     pub fn expect(&self, family: &Family) -> Expected {
-        self.expect_beside(&self.population, family, SIBLINGS)
+        self.expect_from(&self.population, family)
     }
 
-    /// Prior from a population and at most `most` siblings.
-    pub fn expect_beside(&self, population: &Population, family: &Family, most: usize) -> Expected {
-        population.expect(self.quantity, family.size, &self.siblings(family, most))
-    }
-
-    /// Whether there are other profiles of its model.
-    pub fn has_siblings(&self, family: &Family) -> bool {
-        !self.siblings(family, 1).is_empty()
-    }
-
-    /// At most `most` profiles of the same model.
-    fn siblings(&self, family: &Family, most: usize) -> Vec<&FittedProfile> {
-        if family.model.is_none() {
-            return Vec::new();
-        }
+    /// The same from another population.
+    pub fn expect_from(&self, population: &Population, family: &Family) -> Expected {
         let is = |m: &&FittedProfile| m.model == family.model && m.name != family.name;
-        self.members.iter().filter(is).take(most).collect()
+        let siblings = self.members.iter().filter(|_| family.model.is_some()).filter(is).take(SIBLINGS);
+        population.expect(self.quantity, family.size, &siblings.collect::<Vec<_>>())
     }
 
     /// A profile's curve; `level` is the prior of its intercept without rows.

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use andreas_core::{Configuration, GpuType, Watts};
 
 use crate::analytic_prior::{AnalyticPrior, LOG_TIME, LOG_WATTS};
-use crate::calibrated::CalibratedModel;
-use crate::conformal::{EvidenceBucket, Factors, own};
+use crate::calibration::{Evidence, Factors};
 use crate::estimate::FACTOR_THREE;
 use crate::expected::Expected;
 use crate::guard::guarded;
@@ -34,8 +33,10 @@ const READING_EVIDENCE: f64 = 5.0;
 pub(crate) struct Tenant {
     law: AnalyticPrior,
     scale: Scale,
-    time: CalibratedModel,
-    power: CalibratedModel,
+    time: QuantityModel,
+    power: QuantityModel,
+    /// Calibration factors of times and watts.
+    factors: [Factors; 2],
     intercepts: Intercepts,
     ranges: Ranges,
     /// Trust in its tables, for times and watts.
@@ -54,12 +55,6 @@ struct Curves {
     usual: ReferenceBatch,
     time: Curve,
     watts: Curve,
-    /// Calibration factors of times and watts.
-    factors: [Factors; 2],
-    /// The profile's own factor with many rows, and the factor already applied to its prior for new
-    /// types.
-    of_time: (f64, f64),
-    of_watts: (f64, f64),
     /// Standard deviation and source of the intercept without rows.
     level: (f64, Source),
 }
@@ -82,10 +77,9 @@ impl Tenant {
             pooled.iter().map(family).filter(|f| !f.spots.is_empty()).collect::<Vec<Family>>()
         };
         let watts = families(Quantity::Power, &|_, _, _| None);
-        let power = CalibratedModel::fit(Quantity::Power, &watts);
+        let power = QuantityModel::fit(Quantity::Power, &watts);
         let alone = |f: &Family, spots: &[QuantitySample]| {
-            let model = &power.model;
-            model.curve_of(spots, model.expect(f), Found::default(), model.kernel)
+            power.curve_of(spots, power.expect(f), Found::default(), power.kernel)
         };
         let curves: BTreeMap<&str, Curve> =
             watts.iter().map(|f| (f.name.as_str(), alone(f, &f.spots))).collect();
@@ -101,22 +95,23 @@ impl Tenant {
             };
             Some(draws(law, &scale, curve, cell, usual))
         });
-        let time = CalibratedModel::fit(Quantity::Time, &times);
+        let time = QuantityModel::fit(Quantity::Time, &times);
         // Both are sorted by name, and members are a subset of the pooled.
         let mut profiles = pooled.iter().map(|p| p.profile);
-        let described = time.model.members.iter().filter_map(|m| {
+        let described = time.members.iter().filter_map(|m| {
             let profile = profiles.by_ref().find(|p| p.name == m.name)?;
             Some((&profile.features, m.found[LEVEL].mean))
         });
         let intercepts = Intercepts::fit(&described.collect::<Vec<_>>());
+        let factors = [Factors::fit(&time, &times), Factors::fit(&power, &watts)];
         let trusted = |quantity| TableTrust::learn(pooled, quantity);
         let (trusted_times, trusted_watts) = (trusted(Quantity::Time), trusted(Quantity::Power));
-        Self { law: law.clone(), scale, time, power, intercepts, ranges, trusted_times, trusted_watts }
+        Self { law: law.clone(), scale, time, power, factors, intercepts, ranges, trusted_times, trusted_watts }
     }
 
     /// Whether there are at least two profiles with times.
     pub fn has_regression(&self) -> bool {
-        self.time.model.members.len() > 1
+        self.time.members.len() > 1
     }
 
     /// As [`Predictor::answer`](crate::Predictor::answer).
@@ -193,30 +188,20 @@ impl Tenant {
         let mut family = family(profile, usual);
         let spot = |c: &AggregatedSample| self.scale.spot(&self.law, Quantity::Power, c, usual, None);
         family.spots = watts.iter().map(spot).collect();
-        let mut expected = self.power.model.expect(&family);
-        let proven_watts = self.power.proven(&mut expected, &family);
-        let watts = self.power.model.curve(&family, expected, Found::default());
-        let own_watts =
-            own(self.power.factors(&family).of(EvidenceBucket::Many), self.power.turns(&family, &watts));
+        let watts = self.power.curve(&family, self.power.expect(&family), Found::default());
         let spot = |c: &AggregatedSample| {
             let draw = c.limit.map(|_| draws(&self.law, &self.scale, &watts, c, usual));
             self.scale.spot(&self.law, Quantity::Time, c, usual, draw)
         };
         family.spots = cells.iter().map(spot).collect();
-        let mut expected = self.time.model.expect(&family);
-        let proven_time = self.time.proven(&mut expected, &family);
+        let expected = self.time.expect(&family);
         let (level, source) = if family.spots.is_empty() {
             self.unseen_level(&family, &profile.features, prior, &expected, usual)
         } else {
-            (self.time.model.free_level(&family.spots, &expected), Source::Observed)
+            (self.time.free_level(&family.spots, &expected), Source::Observed)
         };
-        let sigma = libm::sqrt(level.variance);
-        let time = self.time.model.curve(&family, expected, level);
-        let own_time =
-            own(self.time.factors(&family).of(EvidenceBucket::Many), self.time.turns(&family, &time));
-        let factors = [&self.time, &self.power].map(|calibrated| calibrated.factors(&family));
-        let (of_time, of_watts) = ((own_time, proven_time), (own_watts, proven_watts));
-        Curves { usual, time, watts, factors, of_time, of_watts, level: (sigma, source) }
+        let time = self.time.curve(&family, expected, level);
+        Curves { usual, time, watts, level: (libm::sqrt(level.variance), source) }
     }
 
     /// Intercept of a profile without rows, and its source.
@@ -238,7 +223,7 @@ impl Tenant {
         }
         let sigma = FACTOR_THREE * FACTOR_THREE;
         let Some(prior) = prior else {
-            let mut levels: Vec<f64> = self.time.model.members.iter().map(|m| m.found[LEVEL].mean).collect();
+            let mut levels: Vec<f64> = self.time.members.iter().map(|m| m.found[LEVEL].mean).collect();
             levels.sort_by(f64::total_cmp);
             let mean = levels.get(levels.len() / 2).copied().unwrap_or(libm::log(600.0));
             // A single value has no spread.
@@ -258,7 +243,7 @@ impl Tenant {
             limit: None,
         };
         let cell = AggregatedSample::asked(&at, None, features.batch);
-        let curve = self.time.model.curve(family, expected.clone(), Found { mean: 0.0, variance: sigma });
+        let curve = self.time.curve(family, expected.clone(), Found { mean: 0.0, variance: sigma });
         let there = self.walk(&curve, &cell, &[], usual, None);
         (Found { mean: wanted - there, variance: sigma }, Source::Prior)
     }
@@ -314,7 +299,7 @@ impl Tenant {
         standing.dedup_by_key(|(gpus, _)| *gpus);
         let log = self.walk(&curves.time, cell, &standing, curves.usual, Some(&curves.watts));
         let (_, variance) = curves.time.at(&spot);
-        let sigma = sigma(curves.factors[0], &curves.time, &cell.gpu_type, variance, curves.of_time);
+        let sigma = sigma(self.factors[0], &curves.time, &cell.gpu_type, variance);
         if curves.time.counts.is_empty() {
             let sigma =
                 if curves.level.1 == Source::Prior { curves.level.0 } else { sigma.max(curves.level.0) };
@@ -332,7 +317,7 @@ impl Tenant {
             return value;
         }
         let (mut log, variance) = curves.watts.at(&spot);
-        let sigma = sigma(curves.factors[1], &curves.watts, &cell.gpu_type, variance, curves.of_watts);
+        let sigma = sigma(self.factors[1], &curves.watts, &cell.gpu_type, variance);
         let source = if curves.watts.counts.is_empty() {
             if curves.watts.expected.covers(&cell.gpu_type) { Source::Regression } else { Source::Prior }
         } else {
@@ -348,14 +333,8 @@ impl Tenant {
     }
 }
 
-fn sigma(factors: Factors, curve: &Curve, gpu_type: &GpuType, variance: f64, of: (f64, f64)) -> f64 {
-    let situation = EvidenceBucket::of(curve.count(gpu_type), curve.counts.values().sum());
-    let factor = match situation {
-        EvidenceBucket::Many => of.0,
-        EvidenceBucket::New => factors.of(situation) / of.1,
-        _ => factors.of(situation),
-    };
-    (factor * libm::sqrt(variance)).clamp(0.01, 3.0)
+fn sigma(factors: Factors, curve: &Curve, gpu_type: &GpuType, variance: f64) -> f64 {
+    (factors.of(Evidence::of(curve.count(gpu_type))) * libm::sqrt(variance)).clamp(0.01, 3.0)
 }
 
 /// Logs of one GPU's draw without a limit and with the sample's.
