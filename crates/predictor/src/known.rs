@@ -18,14 +18,18 @@ pub(crate) struct Value {
 }
 
 /// A profile's evidence by origin.
-pub(crate) struct Known<'a> {
-    /// The first rows of the profile's curve, in this order.
-    pub table: &'a [AggregatedSample],
-    pub seen: &'a [AggregatedSample],
+pub(crate) struct Known {
+    pub table: Vec<AggregatedSample>,
+    pub seen: Vec<AggregatedSample>,
     pub trust: TableTrust,
 }
 
-impl Known<'_> {
+impl Known {
+    /// All rows, in the order of the curve: the table first.
+    pub fn all(&self) -> impl Iterator<Item = &AggregatedSample> {
+        self.table.iter().chain(&self.seen)
+    }
+
     /// Whether the table is used as it is: no observation of this profile, and no table of its
     /// tenant was compared with measurements.
     pub fn stands(&self) -> bool {
@@ -39,13 +43,11 @@ impl Known<'_> {
     }
 
     /// The table's value if tables of the tenant were off: the curve, which weighs the row
-    /// against profiles of the model, plus the row's own residual. `spot` is the row's setting,
-    /// `offset` is added to the curve.
+    /// against profiles of the model, plus the row's own residual. `spot` is the row's setting.
     pub fn as_corrected(
         &self,
         curve: &Curve,
         spot: &QuantitySample,
-        offset: f64,
         cell: &AggregatedSample,
     ) -> Option<Value> {
         let row = self.table.iter().position(|c| c.is(cell)).filter(|_| self.seen.is_empty())?;
@@ -53,12 +55,12 @@ impl Known<'_> {
         let (mean, variance) = curve.at(spot);
         let variance = (variance - curve.posterior.scatter() + left).max(0.0);
         let sigma = libm::sqrt(variance).clamp(0.01, 3.0);
-        Some(Value { log: mean + offset + detail, sigma, source: Source::UserGiven })
+        Some(Value { log: mean + detail, sigma, source: Source::UserGiven })
     }
 
     /// Evidence that differs in GPUs alone.
     pub fn beside<'b>(&'b self, cell: &'b AggregatedSample) -> impl Iterator<Item = &'b AggregatedSample> {
-        self.seen.iter().chain(self.table).filter(|c| c.is_beside(cell))
+        self.seen.iter().chain(&self.table).filter(|c| c.is_beside(cell))
     }
 
     /// Source of the curve's answer; `count` rows are on the type.
@@ -75,7 +77,7 @@ impl Known<'_> {
         }
         match count {
             0 => Source::Regression,
-            _ if on_type(self.seen) => Source::Observed,
+            _ if on_type(&self.seen) => Source::Observed,
             _ => Source::UserGiven,
         }
     }

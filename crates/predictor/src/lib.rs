@@ -36,6 +36,7 @@
 mod analytic_prior;
 mod calibration;
 mod curve_prior;
+mod curves;
 mod estimate;
 pub mod evaluation;
 mod expected;
