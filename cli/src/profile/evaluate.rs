@@ -238,24 +238,15 @@ fn baselines() -> String {
 
 /// The noise of a table: of all of it, and of each model.
 fn floors(samples: &[Sample], by_model: bool) {
-    println!(
-        "| rows of | repeats | smooth | impossible steps | ratios of types, time | energy | across nodes |"
-    );
-    println!("|---|---:|---:|---:|---:|---:|---:|");
+    println!("| rows of | smooth | ratios of types, time | energy | across nodes |");
+    println!("|---|---:|---:|---:|---:|");
     let energy = |s: &Sample| Some(s.epoch_s? * s.power_w?);
     let line = |name: &str, rows: &[Sample]| {
         let (time, joules) = (floor(rows, |s| s.epoch_s), floor(rows, energy));
         let told = |(value, n): (f64, usize)| {
             if n > 0 { format!("{} ({n})", percent(value)) } else { "-".to_owned() }
         };
-        let cells = [
-            told(time.repeats),
-            told(time.smooth),
-            format!("{} of {}", time.impossible.0, time.impossible.1),
-            told(time.ratios),
-            told(joules.ratios),
-            told(time.across),
-        ];
+        let cells = [time.smooth, time.ratios, joules.ratios, time.across].map(told);
         println!("| {name} | {} |", cells.join(" | "));
     };
     line("all", samples);

@@ -10,7 +10,7 @@ mod questions;
 
 use std::collections::BTreeMap;
 
-use crate::table::{Sample, boards, profiles};
+use crate::table::{Sample, profiles};
 use crate::{GpuModel, Predictor, Source};
 
 pub use baselines::Baseline;
@@ -150,26 +150,14 @@ pub fn ask(questions: &[Question<'_>], gpus: &[GpuModel]) -> Outcome {
 
 /// Answers of a baseline (times only).
 pub fn ask_baseline(questions: &[Question<'_>], baseline: Baseline) -> Outcome {
-    let mut answers = Vec::new();
-    for question in questions {
-        for (sample, said) in question.asked.iter().zip(baseline.answer(question)) {
-            answers.push(Answer {
-                profile: sample.profile.clone(),
-                epoch: sample.epoch_s.map(|t| (t, said)),
-                epoch_inside: false,
-                power: None,
-                power_inside: false,
-                source: None,
-            });
-        }
-    }
-    Outcome { answers }
-}
-
-/// The GPU types of a table.
-pub fn models(
-    samples: &[Sample],
-    board: impl Fn(&str) -> Option<(andreas_core::Watts, andreas_core::Watts)>,
-) -> Vec<GpuModel> {
-    boards(samples, board)
+    let answer = |question: &Question<'_>, sample: &Sample| Answer {
+        profile: sample.profile.clone(),
+        epoch: sample.epoch_s.map(|t| (t, baseline.answer(question, sample))),
+        epoch_inside: false,
+        power: None,
+        power_inside: false,
+        source: None,
+    };
+    let answers = questions.iter().flat_map(|q| q.asked.iter().map(move |s| answer(q, s)));
+    Outcome { answers: answers.collect() }
 }
