@@ -69,9 +69,16 @@ fn third_difference(points: &[(f64, f64)]) -> Option<f64> {
 }
 
 fn ratios(rows: &[(&Sample, f64)]) -> Vec<f64> {
+    let limit = |s: &Sample| s.power_limit_w.unwrap_or(0.0);
+    let mut highest: BTreeMap<(&str, &str), f64> = BTreeMap::new();
+    for (s, _) in rows {
+        let most = highest.entry((&s.profile, &s.gpu_type)).or_default();
+        *most = most.max(limit(s));
+    }
     let mut at: BTreeMap<(&str, Place), BTreeMap<&str, f64>> = BTreeMap::new();
-    for (s, y) in rows {
-        at.entry((&s.profile, place(s))).or_default().insert(&s.gpu_type, *y);
+    for (s, y) in rows.iter().filter(|(s, _)| limit(s) >= highest[&(s.profile.as_str(), s.gpu_type.as_str())]) {
+        let [gpus, nodes, batch, _] = place(s);
+        at.entry((&s.profile, [gpus, nodes, batch, 0])).or_default().insert(&s.gpu_type, *y);
     }
     let mut found: BTreeMap<(&str, &str), BTreeMap<&str, Vec<f64>>> = BTreeMap::new();
     for ((job, _), types) in &at {

@@ -11,7 +11,7 @@ mod questions;
 use std::collections::BTreeMap;
 
 use crate::table::{Sample, profiles};
-use crate::{GpuModel, Predictor, Source};
+use crate::{GpuModel, Predictor};
 
 pub use baselines::Baseline;
 pub use floor::{Floor, floor};
@@ -30,8 +30,6 @@ pub struct Answer {
     pub power: Option<(f64, f64)>,
     /// Whether the true draw lies in the 90 % interval.
     pub power_inside: bool,
-    /// Source of the predicted time; baselines have none.
-    pub source: Option<Source>,
 }
 
 /// All answers of one method in one setting.
@@ -141,7 +139,6 @@ pub fn ask(questions: &[Question<'_>], gpus: &[GpuModel]) -> Outcome {
                 epoch_inside: inside(&p.epoch, sample.epoch_s),
                 power: sample.power_w.map(|w| (w, p.power.median)),
                 power_inside: inside(&p.power, sample.power_w),
-                source: Some(p.epoch.source),
             });
         }
     }
@@ -156,7 +153,6 @@ pub fn ask_baseline(questions: &[Question<'_>], baseline: Baseline) -> Outcome {
         epoch_inside: false,
         power: None,
         power_inside: false,
-        source: None,
     };
     let answers = questions.iter().flat_map(|q| q.asked.iter().map(move |s| answer(q, s)));
     Outcome { answers: answers.collect() }
