@@ -10,7 +10,8 @@ use andreas_core::GpuType;
 
 use crate::estimate::Z95;
 use crate::expected::Expected;
-use crate::physics::Quantity;
+use crate::first_runs::{Run, first_runs};
+use crate::physics::{Quantity, Setting};
 use crate::population::Population;
 use crate::posterior::Found;
 use crate::quantity_model::{Family, QuantityModel, QuantitySample};
@@ -137,9 +138,10 @@ fn ask(model: &QuantityModel, expected: Expected, family: &Family) -> Errors {
     for gpu_type in types.into_iter().take(TYPES) {
         let (here, others) = parted(&family.spots, |_, s| s.gpu_type == *gpu_type);
         let (here, others) = (spread(&here, KNOWN), spread(&others, KNOWN));
+        let runs: Vec<Run> = here.iter().map(run).collect();
         // Evidence as it arrives: first runs, with and without runs on other types.
         for known in [0, 1, 2, 4].into_iter().filter(|known| *known < here.len()) {
-            let first = first(&here, known);
+            let first = first_runs(&runs, known);
             let (rows, asked) = parted(&here, |i, _| first.contains(&i));
             let bucket = &mut found[Evidence::of(known) as usize];
             if !others.is_empty() {
@@ -174,29 +176,10 @@ fn parted(
     (of(true), of(false))
 }
 
-/// The first rows of a profile: the middle batch on the fewest GPUs without a limit, then more
-/// GPUs, then the smallest and the largest batch on the fewest.
-fn first(here: &[QuantitySample], known: usize) -> Vec<usize> {
-    let least = |key: &dyn Fn(&QuantitySample) -> [f64; 3]| {
-        let of = |i: &usize| key(&here[*i]);
-        (0..here.len()).min_by(|a, b| of(a).partial_cmp(&of(b)).unwrap_or(std::cmp::Ordering::Equal))
-    };
-    let fewest = here.iter().map(|s| s.setting.gpus).fold(f64::INFINITY, f64::min);
-    let more = |s: &QuantitySample| if s.setting.gpus > fewest { s.setting.gpus } else { f64::INFINITY };
-    let per_gpu = |s: &QuantitySample| (s.setting.batch - s.setting.gpus * std::f64::consts::LN_2).abs();
-    let wanted = [
-        least(&|s| [s.setting.gpus, -s.setting.depth, s.setting.batch.abs()]),
-        least(&|s| [more(s), -s.setting.depth, per_gpu(s)]),
-        least(&|s| [s.setting.gpus, -s.setting.depth, s.setting.batch]),
-        least(&|s| [s.setting.gpus, -s.setting.depth, -s.setting.batch]),
-    ];
-    let mut found: Vec<usize> = Vec::new();
-    for i in wanted.into_iter().flatten().chain(0..here.len()) {
-        if found.len() < known && !found.contains(&i) {
-            found.push(i);
-        }
-    }
-    found
+fn run(spot: &QuantitySample) -> Run {
+    let Setting { gpus, nodes, batch, depth, .. } = spot.setting;
+    let ln2 = std::f64::consts::LN_2;
+    Run { gpus: gpus * ln2, nodes: nodes * ln2, batch, limit: depth }
 }
 
 #[cfg(test)]

@@ -40,6 +40,7 @@ mod curves;
 mod estimate;
 pub mod evaluation;
 mod expected;
+mod first_runs;
 mod guard;
 mod input;
 mod known;
