@@ -119,13 +119,12 @@ type Part<'a> = (Vec<&'a Sample>, Vec<&'a Sample>);
 
 fn parts<'a>(own: &[&'a Sample], setting: Setting) -> Vec<Part<'a>> {
     let types: BTreeSet<&str> = own.iter().map(|s| s.gpu_type.as_str()).collect();
-    let on = |gpu_type: &str| own.iter().copied().partition(|s| s.gpu_type == gpu_type);
+    let on = |gpu_type: &str| -> Part<'a> { own.iter().copied().partition(|s| s.gpu_type == gpu_type) };
     match setting {
         Setting::Known(times) => {
             let turns = (0..times).flat_map(|shuffle| (0..FOLDS).map(move |turn| (shuffle, turn)));
-            let part = |(shuffle, turn): (u32, usize)| {
-                let folds = folds(own.len(), shuffle);
-                let mut folds = folds.into_iter();
+            let part = |(shuffle, turn): (u32, usize)| -> Part<'a> {
+                let mut folds = folds(own.len(), shuffle).into_iter();
                 own.iter().copied().partition(|_| folds.next() != Some(turn))
             };
             turns.map(part).filter(|(known, _): &Part<'_>| !known.is_empty()).collect()
@@ -136,8 +135,7 @@ fn parts<'a>(own: &[&'a Sample], setting: Setting) -> Vec<Part<'a>> {
         }
         Setting::Across(k) => {
             let part = |gpu_type: &&str| {
-                let (here, _): Part<'_> = on(gpu_type);
-                let (one, several): Part<'_> = here.into_iter().partition(|s| s.nodes <= 1);
+                let (one, several): Part<'_> = on(gpu_type).0.into_iter().partition(|s| s.nodes <= 1);
                 let ((one, _), (there, asked)) = (first(&one, 4), first(&several, k));
                 (one.len() == 4 && there.len() == k).then(|| ([one, there].concat(), asked))
             };
@@ -145,7 +143,7 @@ fn parts<'a>(own: &[&'a Sample], setting: Setting) -> Vec<Part<'a>> {
         }
         Setting::NewType(k) => {
             let part = |gpu_type: &&str| {
-                let (here, others): Part<'_> = on(gpu_type);
+                let (here, others) = on(gpu_type);
                 let (first, asked) = first(&here, k);
                 ([others, first].concat(), asked)
             };
