@@ -14,7 +14,7 @@ use crate::table::{Sample, profiles};
 use crate::{GpuModel, Predictor};
 
 pub use baselines::Baseline;
-pub use floor::{Floor, floor};
+pub use floor::floor;
 pub use questions::{Half, HoldOut, Question, Setting, questions};
 
 /// One prediction beside its true value.
