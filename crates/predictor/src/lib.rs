@@ -54,7 +54,6 @@ mod predict;
 mod prediction;
 pub mod progress;
 mod quantity_model;
-mod ranges;
 mod ratio;
 mod regression;
 mod samples;
@@ -70,5 +69,4 @@ pub use input::{Features, Given, GpuModel, Observation, Prior, Profile, Query, p
 pub use pool::together;
 pub use predict::Predictor;
 pub use prediction::{Check, Prediction};
-pub use ranges::OutOfRange;
 pub use screen::{Refusal, Refused, screen};

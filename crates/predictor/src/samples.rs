@@ -99,8 +99,8 @@ pub(crate) fn observed<'a>(
     rows.sort_by(|(a, _), (b, _)| b.at.total_cmp(&a.at).then(order(a, b)));
     rows.truncate(MAX_ROWS);
     rows.sort_by(|(a, _), (b, _)| order(a, b));
-    let cells = rows.chunk_by(|(a, _), (b, _)| order_of_place(a, b).is_eq()).map(together).collect();
-    thinned(cells)
+    let cells = rows.chunk_by(|(a, _), (b, _)| order_of_place(a, b).is_eq()).map(together);
+    spread(&cells.collect::<Vec<_>>(), MAX_CELLS)
 }
 
 fn cell(row: &Observation, quantity: Quantity, batch: Option<f64>) -> Option<AggregatedSample> {
@@ -148,21 +148,6 @@ fn together(rows: &[(AggregatedSample, f64)]) -> AggregatedSample {
     let at = rows.iter().map(|(c, _)| c.at).fold(f64::NEG_INFINITY, f64::max);
     let noise = spread / libm::sqrt(total.max(0.05));
     AggregatedSample { log, noise, epochs: total, at, ..rows[0].0.clone() }
-}
-
-/// At most [`MAX_CELLS`], newest first; if all have one age, an even subset.
-fn thinned(mut cells: Vec<AggregatedSample>) -> Vec<AggregatedSample> {
-    if cells.len() <= MAX_CELLS {
-        return cells;
-    }
-    let newest = cells.iter().map(|c| c.at).fold(f64::NEG_INFINITY, f64::max);
-    if cells.iter().all(|c| c.at >= newest) {
-        return spread(&cells, MAX_CELLS);
-    }
-    cells.sort_by(|a, b| b.at.total_cmp(&a.at).then(order(a, b)));
-    cells.truncate(MAX_CELLS);
-    cells.sort_by(order);
-    cells
 }
 
 /// Aggregated samples of the user's table; the first row of a configuration counts.

@@ -15,7 +15,6 @@ use crate::physics::{LEVEL, Quantity};
 use crate::pool::Pooled;
 use crate::posterior::Found;
 use crate::quantity_model::{Family, QuantityModel, QuantitySample};
-use crate::ranges::Ranges;
 use crate::ratio::Size;
 use crate::samples::{AggregatedSample, given, observed};
 use crate::scale::{ReferenceBatch, Scale};
@@ -37,7 +36,6 @@ pub(crate) struct Tenant {
     /// Calibration factors of times and watts.
     pub factors: [Factors; 2],
     intercepts: Intercepts,
-    ranges: Ranges,
     /// Trust in its tables, for times and watts.
     trusted: [TableTrust; 2],
 }
@@ -74,7 +72,6 @@ impl Tenant {
             law: law.clone(),
             factors: [Factors::fit(&time, &times), Factors::fit(&power, &watts)],
             intercepts: Intercepts::fit(&described.collect::<Vec<_>>()),
-            ranges: Ranges::new(pooled.iter().flat_map(|p| p.times.iter().chain(&p.watts))),
             trusted: [Quantity::Time, Quantity::Power].map(|quantity| TableTrust::learn(pooled, quantity)),
             scale,
             time,
@@ -93,7 +90,6 @@ impl Tenant {
         let [times, watts] = self.known(profile);
         let first = asked.first().and_then(|q| q.batch).or(batch);
         let curves = self.curves(profile, prior, [&times, &watts], first);
-        let ranges = self.ranges.with(times.all().chain(watts.all()));
         let answer = |query: &Query| {
             let c = &query.configuration;
             let cell = AggregatedSample::asked(c, query.gpus, query.batch.or(batch));
@@ -109,7 +105,6 @@ impl Tenant {
                 },
                 power: Estimate { median: per_gpu * gpus, sigma: power.sigma, source: power.source },
                 board_max: self.law.most(&c.gpu_type).map(|each| Watts(each * gpus)),
-                out_of_range: ranges.outside(&cell),
             }
         };
         asked.iter().map(answer).collect()
