@@ -66,7 +66,9 @@ impl Fitted {
     }
 
     fn at(&self, f: &Features) -> f64 {
-        samples(f) + self.intercept + self.row(f).iter().zip(&self.coefficients).map(|(a, b)| a * b).sum::<f64>()
+        samples(f)
+            + self.intercept
+            + self.row(f).iter().zip(&self.coefficients).map(|(a, b)| a * b).sum::<f64>()
     }
 
     fn fit(families: &[(&Features, f64)]) -> Option<Self> {
@@ -77,7 +79,8 @@ impl Fitted {
         for word in families.iter().flat_map(|(f, _)| words(f)) {
             *counts.entry(word).or_default() += 1;
         }
-        let shared = counts.into_iter().filter(|(_, n)| *n > 1).map(|((model, word), _)| (model, word.to_owned()));
+        let shared =
+            counts.into_iter().filter(|(_, n)| *n > 1).map(|((model, word), _)| (model, word.to_owned()));
         let words = shared.take(MAX_WORDS).zip(0..).collect();
         let range = |of: fn(&Features) -> Option<f64>| {
             let values = families.iter().filter_map(|(f, _)| positive(of(f)));
@@ -134,10 +137,7 @@ impl Intercepts {
 }
 
 /// Standard deviation by cross-validation; profiles of one `part` are left out together.
-fn cross_validated(
-    families: &[(&Features, f64)],
-    part: impl Fn(usize, &Features) -> usize,
-) -> Option<f64> {
+fn cross_validated(families: &[(&Features, f64)], part: impl Fn(usize, &Features) -> usize) -> Option<f64> {
     let mut errors = Vec::new();
     for fold in 0..FOLDS {
         let split = |held: bool| {

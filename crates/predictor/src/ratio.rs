@@ -135,7 +135,8 @@ impl Ratios {
         if types.len() < 2 {
             return None;
         }
-        let sizes = |of: fn(&Size) -> Option<f64>| Sizes::of(comparing.iter().filter_map(|f| of(&f.size)).collect());
+        let sizes =
+            |of: fn(&Size) -> Option<f64>| Sizes::of(comparing.iter().filter_map(|f| of(&f.size)).collect());
         let mut it = Self { sizes: [sizes(|s| s.parameters), sizes(|s| s.batch)], ..Self::default() };
         let width = 2 + types.len();
         let (mut xs, mut ys) = (Vec::new(), Vec::new());
@@ -197,10 +198,10 @@ mod tests {
     fn types_are_compared_within_profiles() {
         let families: Vec<Vec<Level>> =
             (0..20).map(|i| levels(f64::from(i), f64::from(i) + 0.5 + 0.01 * f64::from(i % 3))).collect();
-        let all: Vec<Levels<'_>> =
-            families.iter().map(|on| Levels { size: Size::default(), on }).collect();
+        let all: Vec<Levels<'_>> = families.iter().map(|on| Levels { size: Size::default(), on }).collect();
         let it = Ratios::fit(&all);
-        let ratio = it.of(&"slow".into(), 0.8, Size::default()) - it.of(&"fast".into(), -0.2, Size::default());
+        let ratio =
+            it.of(&"slow".into(), 0.8, Size::default()) - it.of(&"fast".into(), -0.2, Size::default());
         assert!((ratio - 0.5).abs() < 0.04, "{ratio}");
         let one_type = &families[0][..1];
         assert!(Ratios::fit(&[Levels { size: Size::default(), on: one_type }]).is_empty());

@@ -68,8 +68,7 @@ fn physics(question: &Question<'_>, s: &Sample) -> Option<f64> {
         [1.0, k.batch.unwrap_or(1.0) / gpus, across, (gpus - 2.0).max(0.0)]
     };
     // Columns are scaled to one size, so that the ridge affects all alike.
-    let largest: [f64; 4] =
-        std::array::from_fn(|i| own.iter().map(|k| columns(k)[i]).fold(1e-12, f64::max));
+    let largest: [f64; 4] = std::array::from_fn(|i| own.iter().map(|k| columns(k)[i]).fold(1e-12, f64::max));
     let scaled = |k: &Sample| -> [f64; 4] { std::array::from_fn(|i| columns(k)[i] / largest[i]) };
     let (mut square, mut right) = (vec![0.0; 16], vec![0.0; 4]);
     for k in own {

@@ -51,7 +51,9 @@ mod tests {
             let row = |gpus: u32| Sample {
                 gpus,
                 nodes: 1,
-                epoch_s: Some(100.0 * f64::from(gpus).powf(-0.8) * if gpus % 2 == 0 { 1.0 + noise } else { 1.0 }),
+                epoch_s: Some(
+                    100.0 * f64::from(gpus).powf(-0.8) * if gpus % 2 == 0 { 1.0 + noise } else { 1.0 },
+                ),
                 ..Sample::default()
             };
             floor(&(1..30).map(row).collect::<Vec<_>>(), |s| s.epoch_s).0

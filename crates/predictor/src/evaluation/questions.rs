@@ -201,7 +201,9 @@ mod tests {
         assert_eq!((choose.len(), report.len(), asked(None).len()), (2, 2, 4));
         let names = |samples: &[&Sample]| samples.iter().map(|s| s.profile.clone()).collect::<BTreeSet<_>>();
         assert!(choose.iter().all(|q| names(&q.known).iter().all(|n| n == "bert-job" || n == "gpt2-job")));
-        assert!(report.iter().all(|q| names(&q.known).len() == 4 && q.asked[0].model().starts_with("resnet")));
+        assert!(
+            report.iter().all(|q| names(&q.known).len() == 4 && q.asked[0].model().starts_with("resnet"))
+        );
     }
 
     #[test]
