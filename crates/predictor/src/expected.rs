@@ -1,7 +1,6 @@
 //! Prior of one profile, before its own rows.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use andreas_core::GpuType;
 
@@ -15,8 +14,6 @@ use crate::ratio::{Ratios, Size};
 pub(crate) struct Expected {
     pub prior: Prior,
     pub ratios: Ratios,
-    /// By type: limit-exponent offset beyond the mean of all (log).
-    pub bent: Arc<BTreeMap<GpuType, f64>>,
     pub size: Size,
     /// By type: shrunk mean of the siblings' residuals.
     pub siblings: BTreeMap<GpuType, f64>,
@@ -32,12 +29,7 @@ impl Expected {
 
     /// The setting with all priors filled in.
     pub fn place(&self, gpu_type: &GpuType, law: f64, level: f64, s: Setting) -> Setting {
-        Setting { base: self.base(gpu_type, law) + level, bent: self.bent(gpu_type), ..s }
-    }
-
-    /// Limit-exponent offset of a type beyond the mean of all (log).
-    pub fn bent(&self, gpu_type: &GpuType) -> f64 {
-        self.bent.get(gpu_type).copied().unwrap_or(0.0)
+        Setting { base: self.base(gpu_type, law) + level, ..s }
     }
 
     /// Whether profiles compared this type with others.

@@ -31,7 +31,7 @@ const GROWTH: usize = 4;
 /// Time: log of (overlap - 1); 1 means no overlap.
 const OVERLAP: usize = 5;
 /// Time: log of the exponent of what a limit removes.
-pub(crate) const LIMITED: usize = 6;
+const LIMITED: usize = 6;
 /// Time: exponent of the batch that the rest does not explain.
 const BATCH: usize = 7;
 
@@ -65,8 +65,6 @@ pub(crate) struct Setting {
     pub depth: f64,
     /// Prior: log of the type's time or draw.
     pub base: f64,
-    /// Time: prior limit-exponent offset of this type (log, beyond the mean).
-    pub bent: f64,
 }
 
 impl Quantity {
@@ -146,7 +144,7 @@ fn time(theta: &Theta, s: &Setting) -> (f64, Theta) {
         slopes[OVERLAP] = ((1.0 - waiting) * compute + waiting * sync - step) * beyond / overlap;
     }
     slopes[OVERHEAD] -= share(theta[OVERHEAD]);
-    slopes[LIMITED] = libm::exp(theta[LIMITED] + s.bent) * s.limit;
+    slopes[LIMITED] = libm::exp(theta[LIMITED]) * s.limit;
     slopes[BATCH] = s.batch;
     let origin = add(0.0, theta[OVERHEAD]);
     let at = s.base + theta[LEVEL] + step - origin - s.batch + theta[BATCH] * s.batch + slopes[LIMITED];
@@ -214,16 +212,7 @@ mod tests {
 
     #[test]
     fn slopes_are_the_derivatives() {
-        let s = Setting {
-            gpus: 2.5,
-            nodes: 1.0,
-            batch: 0.7,
-            limit: 0.4,
-            depth: -0.2,
-            kind: 0,
-            base: 0.3,
-            bent: 0.3,
-        };
+        let s = Setting { gpus: 2.5, nodes: 1.0, batch: 0.7, limit: 0.4, depth: -0.2, kind: 0, base: 0.3 };
         for quantity in [Quantity::Time, Quantity::Power] {
             let theta = [0.2, -0.5, -1.0, 0.3, 0.25, 0.1, -0.7, 0.05];
             let (at, slopes) = quantity.with_slopes(&theta, &s);

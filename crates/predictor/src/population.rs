@@ -7,13 +7,12 @@
 //! closer to each other than to the rest: a profile's prior is pulled towards its siblings.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use andreas_core::GpuType;
 
 use crate::curve_prior::Prior;
 use crate::expected::Expected;
-use crate::physics::{LEVEL, LIMITED, P, Quantity};
+use crate::physics::{LEVEL, P, Quantity};
 use crate::posterior::Found;
 use crate::ratio::{Level, Levels, Ratios, Size};
 use crate::spread::spread;
@@ -31,8 +30,6 @@ const FAR: f64 = 4.0;
 /// Variance of a type's intercept beyond the analytic prior, for types without data (published
 /// tables: off by 38 %).
 pub(crate) const UNKNOWN_TYPE: f64 = 0.17;
-/// A parameter with this variance was not measured.
-const UNMEASURED: f64 = 1e3;
 /// Share of the variance that remains between profiles of one model.
 const SIBLINGS: f64 = 0.4;
 
@@ -58,8 +55,6 @@ impl FittedProfile {
 pub(crate) struct Population {
     prior: Prior,
     ratios: Ratios,
-    /// By type: limit-exponent offset beyond the mean of all (log).
-    bent: Arc<BTreeMap<GpuType, f64>>,
     /// Variance of a type's intercept, for types with data.
     type_variance: f64,
 }
@@ -76,7 +71,6 @@ impl Population {
         Self {
             prior: Prior { mean: quantity.means(), own: quantity.between(), within },
             ratios: Ratios::default(),
-            bent: Arc::default(),
             type_variance: within[LEVEL],
         }
     }
@@ -87,28 +81,12 @@ impl Population {
         let mut it = Self::new(quantity);
         let levels: Vec<Levels<'_>> = members.iter().map(|m| m.levels()).collect();
         it.ratios = Ratios::fit(&levels);
-        if quantity == Quantity::Time {
-            it.bent = Arc::new(it.bent(&members));
-        }
         for p in first(quantity)..P {
             let found: Vec<Found> = members.iter().map(|m| m.found[p]).collect();
             (it.prior.mean[p], it.prior.own[p]) = weigh(it.prior.mean[p], it.prior.own[p], &found);
         }
         it.type_variance = it.type_spread(&levels);
         it
-    }
-
-    /// Limit-exponent offsets by type, shrunk to none. Clocks follow power in a way of the board,
-    /// whatever the workload.
-    fn bent(&self, members: &[&FittedProfile]) -> BTreeMap<GpuType, f64> {
-        let mut sums: BTreeMap<GpuType, (f64, f64)> = BTreeMap::new();
-        for level in members.iter().flat_map(|m| &m.on).filter(|l| l.limited.variance < UNMEASURED) {
-            let weight = 1.0 / (self.prior.own[LIMITED] + level.limited.variance);
-            let sum = sums.entry(level.gpu_type.clone()).or_default();
-            *sum = (sum.0 + weight * level.limited.mean, sum.1 + weight);
-        }
-        let usual = 1.0 / self.prior.within[LIMITED];
-        sums.into_iter().map(|(gpu_type, (sum, weight))| (gpu_type, sum / (usual + weight))).collect()
     }
 
     /// Variance of a type's intercept between profiles; large squares are clipped.
@@ -160,7 +138,6 @@ impl Population {
         Expected {
             prior,
             ratios: self.ratios.clone(),
-            bent: Arc::clone(&self.bent),
             size,
             siblings: by_type.into_iter().map(|(t, found)| (t, of_type(found))).collect(),
             level: (!siblings.is_empty()).then(|| level_of(siblings)),

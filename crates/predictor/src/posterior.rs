@@ -291,16 +291,6 @@ impl Posterior {
         found[LEVEL]
     }
 
-    /// A parameter on a type (profile and type together), from the rows alone.
-    pub fn on(&self, kind: u16, p: usize) -> Found {
-        let slope = |q: usize, i: usize| {
-            let here = if self.rows[i].setting.kind == kind { self.both[p] } else { self.prior.own[p] };
-            if q == p { self.slopes[i][p] * here / self.both[p] } else { 0.0 }
-        };
-        let found = self.weigh(slope, |q| if q == p { self.both[p] } else { 0.0 });
-        found[p].alone(self.prior.mean[p], self.both[p])
-    }
-
     fn weigh(&self, slope: impl Fn(usize, usize) -> f64, prior: impl Fn(usize) -> f64) -> [Found; P] {
         let mut found = [Found::default(); P];
         for (p, found) in found.iter_mut().enumerate() {

@@ -10,7 +10,7 @@ use andreas_core::GpuType;
 
 use crate::curve_prior::{KernelParameters, Prior};
 use crate::expected::Expected;
-use crate::physics::{GpuTypeIndex, LEVEL, LIMITED, Quantity, Setting, Theta};
+use crate::physics::{GpuTypeIndex, LEVEL, Quantity, Setting, Theta};
 use crate::population::{FittedProfile, Population, UNKNOWN_TYPE};
 use crate::posterior::{Found, Posterior, Row};
 use crate::ratio::{Level, Size};
@@ -237,10 +237,7 @@ impl QuantityModel {
             let law = spots.iter().find(|s| s.gpu_type == *gpu_type).map_or(0.0, |s| s.law);
             let expected = curve.expected.base(gpu_type, law) - law;
             let law = if self.quantity == Quantity::Power { 0.0 } else { law };
-            let mut limited = curve.posterior.on(kind, LIMITED);
-            limited.mean += curve.expected.bent(gpu_type) - curve.posterior.prior_mean(LIMITED);
-            let (level, variance) = (at.mean + expected, at.variance);
-            Level { gpu_type: gpu_type.clone(), law, level, variance, limited }
+            Level { gpu_type: gpu_type.clone(), law, level: at.mean + expected, variance: at.variance }
         });
         Some(FittedProfile {
             name: family.name.clone(),

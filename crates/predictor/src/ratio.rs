@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 
 use andreas_core::GpuType;
 
-use crate::posterior::Found;
 use crate::regression::{elastic_net, median};
 
 /// Bounds on the work: rows and types of one fit.
@@ -34,8 +33,6 @@ pub(crate) struct Level {
     pub level: f64,
     /// Variance of `level` from its own rows.
     pub variance: f64,
-    /// Time: limit exponent on the type, beyond the mean of all.
-    pub limited: Found,
 }
 
 impl Level {
@@ -184,13 +181,7 @@ mod tests {
     use super::*;
 
     fn levels(fast: f64, slow: f64) -> Vec<Level> {
-        let on = |t: &str, law, level| Level {
-            gpu_type: t.into(),
-            law,
-            level,
-            variance: 0.01,
-            limited: Found::default(),
-        };
+        let on = |t: &str, law, level| Level { gpu_type: t.into(), law, level, variance: 0.01 };
         vec![on("fast", -0.2, fast), on("slow", 0.8, slow)]
     }
 
