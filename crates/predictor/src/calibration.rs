@@ -123,7 +123,7 @@ fn ask(model: &QuantityModel, expected: Expected, family: &Family) -> Errors {
             Quantity::Time => model.free_level(rows, &expected),
             Quantity::Power => Found::default(),
         };
-        let curve = model.curve_of(rows, expected.clone(), level, model.kernel);
+        let curve = model.curve(rows, expected.clone(), level);
         let error = |spot: &QuantitySample| {
             let (mean, variance) = curve.at(spot);
             // Intervals are for the next observation: these errors include measurement noise.

@@ -1,6 +1,7 @@
 //! A profile's own evidence, given and observed, and the source of an answer.
 
 use crate::Source;
+use crate::curve_prior::SCATTER;
 use crate::quantity_model::{Curve, QuantitySample};
 use crate::samples::AggregatedSample;
 use crate::table_trust::TableTrust;
@@ -53,7 +54,7 @@ impl Known {
         let row = self.table.iter().position(|c| c.is(cell)).filter(|_| self.seen.is_empty())?;
         let (detail, left) = curve.posterior.detail(row)?;
         let (mean, variance) = curve.at(spot);
-        let variance = (variance - curve.posterior.scatter() + left).max(0.0);
+        let variance = (variance - SCATTER + left).max(0.0);
         let sigma = libm::sqrt(variance).clamp(0.01, 3.0);
         Some(Value { log: mean + detail, sigma, source: Source::UserGiven })
     }

@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::curve_prior::{KernelParameters, Prior};
+use crate::curve_prior::{Prior, SCATTER, kernel};
 use crate::linear::Cholesky;
 use crate::physics::{LEVEL, P, Quantity, Setting, Theta};
 use crate::table_trust::WHOLE_TABLE;
@@ -44,7 +44,6 @@ pub(crate) struct Posterior {
     prior: Prior,
     /// Variances between profiles and types together.
     both: Theta,
-    pub kernel: KernelParameters,
     rows: Vec<Row>,
     /// Linearised residual of each row from the prior mean.
     off: Vec<f64>,
@@ -52,8 +51,6 @@ pub(crate) struct Posterior {
     thetas: BTreeMap<u16, Theta>,
     alpha: Vec<f64>,
     factor: Option<Cholesky>,
-    /// Log evidence of prior and kernel, up to a constant.
-    pub evidence: f64,
 }
 
 /// Posterior mean and variance of one parameter.
@@ -76,26 +73,18 @@ impl Found {
 }
 
 impl Posterior {
-    /// From at most a few hundred rows, and initial parameters by type (default: the prior's).
-    pub fn new(
-        quantity: Quantity,
-        prior: Prior,
-        kernel: KernelParameters,
-        rows: &[Row],
-        thetas: BTreeMap<u16, Theta>,
-    ) -> Self {
+    /// From at most a few hundred rows.
+    pub fn new(quantity: Quantity, prior: Prior, rows: &[Row]) -> Self {
         let mut it = Self {
             quantity,
             prior,
             both: std::array::from_fn(|p| prior.own[p] + prior.within[p]),
-            kernel,
             rows: rows.to_vec(),
             off: vec![0.0; rows.len()],
             slopes: vec![[0.0; P]; rows.len()],
-            thetas,
+            thetas: BTreeMap::new(),
             alpha: vec![0.0; rows.len()],
             factor: None,
-            evidence: 0.0,
         };
         if !rows.is_empty() {
             it.condition();
@@ -131,8 +120,6 @@ impl Posterior {
             let Some(factor) = Cholesky::new(n, covariance) else { break };
             self.alpha.clone_from(&self.off);
             factor.solve(&mut self.alpha);
-            self.evidence = -0.5 * self.off.iter().zip(&self.alpha).map(|(r, a)| r * a).sum::<f64>()
-                - 0.5 * factor.log_det();
             self.factor = Some(factor);
             let change = self.step(part);
             // Steps that do not shrink oscillate: damp them.
@@ -160,7 +147,7 @@ impl Posterior {
     }
 
     fn noise(&self, row: &Row) -> f64 {
-        row.noise * row.noise + self.scatter()
+        row.noise * row.noise + SCATTER
     }
 
     /// Part of two rows' covariance that does not depend on the parameters.
@@ -171,7 +158,7 @@ impl Posterior {
             (Some(variance), Some(_)) => WHOLE_TABLE * variance,
             _ => 0.0,
         };
-        self.kernel.covariance(&a.setting, &b.setting) + table
+        kernel(&a.setting, &b.setting) + table
     }
 
     fn linear(&self, same_kind: bool, a: &Theta, b: &Theta) -> f64 {
@@ -225,12 +212,12 @@ impl Posterior {
     pub fn at(&self, s: &Setting) -> (f64, f64) {
         let theta = self.theta(s.kind);
         let (at, slopes) = self.quantity.with_slopes(&theta, s);
-        let mut variance = self.linear(true, &slopes, &slopes) + self.kernel.covariance(s, s);
+        let mut variance = self.linear(true, &slopes, &slopes) + kernel(s, s);
         let mut mean = at;
         let Some(factor) = &self.factor else { return (mean, variance.max(1e-6)) };
         let mut with: Vec<f64> = Vec::with_capacity(self.rows.len());
         for ((row, other), alpha) in self.rows.iter().zip(&self.slopes).zip(&self.alpha) {
-            let deviation = self.kernel.covariance(s, &row.setting);
+            let deviation = kernel(s, &row.setting);
             mean += deviation * alpha;
             with.push(deviation + self.linear(row.setting.kind == s.kind, &slopes, other));
         }
@@ -242,7 +229,7 @@ impl Posterior {
     /// Mean of the log.
     pub fn mean(&self, s: &Setting) -> f64 {
         let deviations = self.rows.iter().zip(&self.alpha);
-        let own = deviations.map(|(row, alpha)| alpha * self.kernel.covariance(s, &row.setting));
+        let own = deviations.map(|(row, alpha)| alpha * kernel(s, &row.setting));
         self.quantity.at(&self.theta(s.kind), s) + own.sum::<f64>()
     }
 
@@ -259,20 +246,10 @@ impl Posterior {
         self.prior.within[LEVEL]
     }
 
-    /// Parameters by type, to start another fit from.
-    pub fn thetas(&self) -> BTreeMap<u16, Theta> {
-        self.thetas.clone()
-    }
-
-    /// Residual noise of single rows (variance).
-    pub fn scatter(&self) -> f64 {
-        self.kernel.scatter * self.kernel.scatter
-    }
-
     /// Mean and variance of a table row's own residual beyond the curve.
     pub fn detail(&self, row: usize) -> Option<(f64, f64)> {
         let (at, alpha) = (self.rows.get(row)?, self.alpha.get(row)?);
-        let (noise, scatter) = (at.noise * at.noise, self.scatter());
+        let (noise, scatter) = (at.noise * at.noise, SCATTER);
         Some((scatter * alpha, scatter * noise / (scatter + noise).max(1e-12)))
     }
 

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use andreas_core::GpuType;
 
-use crate::curve_prior::{KernelParameters, Prior};
+use crate::curve_prior::{Prior, SCATTER};
 use crate::expected::Expected;
-use crate::physics::{GpuTypeIndex, LEVEL, Quantity, Setting, Theta};
+use crate::physics::{GpuTypeIndex, LEVEL, Quantity, Setting};
 use crate::population::{FittedProfile, Population, UNKNOWN_TYPE};
 use crate::posterior::{Found, Posterior, Row};
 use crate::ratio::{Level, Size};
@@ -18,13 +18,8 @@ use crate::spread::spread;
 
 /// Most siblings used for a profile.
 const SIBLINGS: usize = 64;
-/// Profiles compared to choose kernel hyperparameters, and samples of each.
-const COMPARED: usize = 16;
-const COMPARED_CELLS: usize = 64;
-/// Most log evidence of one profile for or against a kernel.
-const MOST_EVIDENCE: f64 = 6.0;
-/// A profile with fewer samples uses the population's kernel.
-const OWN_TEXTURE: usize = 10;
+/// Most samples of a profile in a pooled fit.
+const POOLED_CELLS: usize = 64;
 /// From this many samples on a type, its curve is not projected between them.
 const SPEAKS: usize = 10;
 /// Variance of an unknown intercept.
@@ -81,7 +76,7 @@ impl Curve {
     /// Mean and variance of the log of a new row.
     pub fn at(&self, spot: &QuantitySample) -> (f64, f64) {
         let (mean, variance) = self.posterior.at(&self.place(spot));
-        (mean, variance + self.posterior.scatter())
+        (mean, variance + SCATTER)
     }
 
     /// Whether enough was seen around this number of GPUs to skip the monotone projection.
@@ -103,20 +98,13 @@ pub(crate) struct QuantityModel {
     pub quantity: Quantity,
     pub population: Population,
     pub members: Vec<FittedProfile>,
-    pub kernel: KernelParameters,
 }
 
 impl QuantityModel {
     /// From a tenant's profiles, ordered by name.
     pub fn fit(quantity: Quantity, families: &[Family]) -> Self {
-        let mut it = Self {
-            quantity,
-            population: Population::new(quantity),
-            members: Vec::new(),
-            kernel: KernelParameters::USUAL,
-        };
+        let mut it = Self { quantity, population: Population::new(quantity), members: Vec::new() };
         it.refit(families);
-        it.kernel = it.compare_textures(families);
         it.refit(families);
         it
     }
@@ -139,48 +127,8 @@ impl QuantityModel {
         population.expect(self.quantity, family.size, &siblings.collect::<Vec<_>>())
     }
 
-    /// A profile's curve; `level` is the prior of its intercept without rows.
-    pub fn curve(&self, family: &Family, expected: Expected, level: Found) -> Curve {
-        let usual = self.kernel;
-        let curve = self.curve_of(&family.spots, expected, level, usual);
-        if family.spots.len() < OWN_TEXTURE {
-            return curve;
-        }
-        // Its own kernel, by the evidence of its own rows, with the population's kernel as prior.
-        let few = spread(&family.spots, COMPARED_CELLS);
-        let expected = curve.expected;
-        let start = self.curve_of(&few, expected.clone(), level, usual).posterior.thetas();
-        let evidence = |kernel: KernelParameters| {
-            let curve = self.curve_from(&few, expected.clone(), level, kernel, start.clone());
-            let step = |a: f64, b: f64| libm::log(a / b) * libm::log(a / b);
-            let unlikely = step(kernel.deviation, usual.deviation)
-                + step(kernel.scatter, usual.scatter)
-                + step(kernel.length, usual.length);
-            curve.posterior.evidence - unlikely
-        };
-        let kernel = best(usual, evidence);
-        self.curve_from(&family.spots, expected, level, kernel, curve.posterior.thetas())
-    }
-
-    /// The curve from given samples with a given kernel.
-    pub fn curve_of(
-        &self,
-        spots: &[QuantitySample],
-        expected: Expected,
-        level: Found,
-        kernel: KernelParameters,
-    ) -> Curve {
-        self.curve_from(spots, expected, level, kernel, BTreeMap::new())
-    }
-
-    fn curve_from(
-        &self,
-        spots: &[QuantitySample],
-        expected: Expected,
-        level: Found,
-        kernel: KernelParameters,
-        start: BTreeMap<u16, Theta>,
-    ) -> Curve {
+    /// A profile's curve from its samples; `level` is the prior of its intercept without rows.
+    pub fn curve(&self, spots: &[QuantitySample], expected: Expected, level: Found) -> Curve {
         let mut type_index = GpuTypeIndex::default();
         let mut counts: BTreeMap<GpuType, usize> = BTreeMap::new();
         let mut spans: BTreeMap<GpuType, (f64, f64)> = BTreeMap::new();
@@ -202,7 +150,7 @@ impl QuantityModel {
         if counts.keys().any(|t| !expected.covers(t)) || spots.is_empty() {
             prior.within[LEVEL] = prior.within[LEVEL].max(0.5 * UNKNOWN_TYPE);
         }
-        let posterior = Posterior::new(self.quantity, prior, kernel, &rows, start);
+        let posterior = Posterior::new(self.quantity, prior, &rows);
         Curve { posterior, expected, type_index, counts, spans, level: level.mean }
     }
 
@@ -210,7 +158,7 @@ impl QuantityModel {
         if family.spots.is_empty() {
             return None;
         }
-        let spots = spread(&family.spots, COMPARED_CELLS);
+        let spots = spread(&family.spots, POOLED_CELLS);
         let expected = self.population.expect(self.quantity, family.size, &[]);
         let level = self.free_level(&spots, &expected);
         let mut wide = expected.clone();
@@ -219,7 +167,7 @@ impl QuantityModel {
         wide.prior.within[LEVEL] = wide.prior.within[LEVEL].max(0.5);
         // The profile's own intercept is free, so that it does not enter the types' intercepts.
         wide.prior.own[LEVEL] = wide.prior.own[LEVEL].max(FREE);
-        let curve = self.curve_of(&spots, wide, level, self.kernel);
+        let curve = self.curve(&spots, wide, level);
         let mut found = curve.posterior.found();
         for (p, found) in found.iter_mut().enumerate() {
             let (mean, own) = (curve.posterior.prior_mean(p), curve.posterior.prior_variance(p));
@@ -264,52 +212,4 @@ impl QuantityModel {
         off.sort_by(f64::total_cmp);
         Found { mean: off.get(off.len() / 2).copied().unwrap_or(0.0), variance: FREE }
     }
-
-    /// Kernel by the evidence of the profiles with the most rows.
-    fn compare_textures(&self, families: &[Family]) -> KernelParameters {
-        let mut most: Vec<&Family> = families.iter().filter(|f| f.spots.len() >= 4).collect();
-        most.sort_by(|a, b| b.spots.len().cmp(&a.spots.len()).then(a.name.cmp(&b.name)));
-        most.truncate(COMPARED);
-        if most.len() < 3 {
-            return KernelParameters::USUAL;
-        }
-        let start = |family: &&Family| {
-            let spots = spread(&family.spots, COMPARED_CELLS);
-            let expected = self.population.expect(self.quantity, family.size, &[]);
-            let level = self.free_level(&spots, &expected);
-            let curve = self.curve_of(&spots, expected.clone(), level, KernelParameters::USUAL);
-            (spots, expected, level, curve.posterior.thetas(), curve.posterior.evidence)
-        };
-        let starts: Vec<_> = most.iter().map(start).collect();
-        let evidence = |kernel: KernelParameters| {
-            let of = starts.iter().map(|(spots, expected, level, start, usual)| {
-                let curve = self.curve_from(spots, expected.clone(), *level, kernel, start.clone());
-                (curve.posterior.evidence - usual).clamp(-MOST_EVIDENCE, MOST_EVIDENCE)
-            });
-            of.sum::<f64>()
-        };
-        best(KernelParameters::USUAL, evidence)
-    }
-}
-
-/// Coordinate search over a few values.
-fn best(start: KernelParameters, evidence: impl Fn(KernelParameters) -> f64) -> KernelParameters {
-    const FACTORS: [f64; 4] = [0.35, 0.6, 1.7, 3.0];
-    let mut best = (evidence(start), start);
-    let moves: [fn(KernelParameters, f64) -> KernelParameters; 3] = [
-        |t, f| KernelParameters { scatter: (t.scatter * f).clamp(0.004, 0.3), ..t },
-        |t, f| KernelParameters { deviation: (t.deviation * f).clamp(0.01, 0.5), ..t },
-        |t, f| KernelParameters { length: (t.length * f).clamp(0.5, 8.0), ..t },
-    ];
-    for with in moves {
-        let from = best.1;
-        for factor in FACTORS {
-            let kernel = with(from, factor);
-            let found = evidence(kernel);
-            if found > best.0 {
-                best = (found, kernel);
-            }
-        }
-    }
-    best.1
 }

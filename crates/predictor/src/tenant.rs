@@ -54,7 +54,7 @@ impl Tenant {
         let power = QuantityModel::fit(Quantity::Power, &watts);
         let of_times = |p: &Pooled<'_>| {
             let (reference, watts) = (reference(p), of_watts(p));
-            let curve = power.curve_of(&watts.spots, power.expect(&watts), Found::default(), power.kernel);
+            let curve = power.curve(&watts.spots, power.expect(&watts), Found::default());
             let spot = |c: &AggregatedSample| {
                 reference.spot(law, Quantity::Time, c, draws(law, reference, &curve, c))
             };
@@ -146,7 +146,7 @@ impl Tenant {
         let reference = self.scale.of(model(profile), &cells, batch);
         let spot = |c: &AggregatedSample| reference.spot(&self.law, Quantity::Power, c, None);
         let mut family = family(profile, reference, watts.all().map(spot).collect());
-        let watts = self.power.curve(&family, self.power.expect(&family), Found::default());
+        let watts = self.power.curve(&family.spots, self.power.expect(&family), Found::default());
         let spot = |c: &AggregatedSample| {
             reference.spot(&self.law, Quantity::Time, c, draws(&self.law, reference, &watts, c))
         };
@@ -157,7 +157,7 @@ impl Tenant {
         } else {
             (self.time.free_level(&family.spots, &expected), Source::Observed)
         };
-        let time = self.time.curve(&family, expected, level);
+        let time = self.time.curve(&family.spots, expected, level);
         Curves { tenant: self, reference, time, watts, unseen: (libm::sqrt(level.variance), source) }
     }
 
@@ -201,7 +201,7 @@ impl Tenant {
             limit: None,
         };
         let cell = AggregatedSample::asked(&at, None, features.batch);
-        let curve = self.time.curve(family, expected.clone(), Found { mean: 0.0, variance });
+        let curve = self.time.curve(&family.spots, expected.clone(), Found { mean: 0.0, variance });
         let spot = |c: &AggregatedSample| reference.spot(&self.law, Quantity::Time, c, None);
         (Found { mean: wanted - walk(&curve, &cell, &[], spot), variance }, Source::Prior)
     }
