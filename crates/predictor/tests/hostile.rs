@@ -135,7 +135,7 @@ fn impossible_rows_are_counted() {
 fn self_reported_rows_count_for_their_own_profile_only() {
     let mut population = honest(20);
     let before = predictions(&population);
-    let mut claims = Profile { name: "lab-01/claims".to_owned(), ..lies(0, [1.0, 50.0, 0.1], 1.0, 1_000.0) };
+    let mut claims = Profile { name: "lab-01/claims".to_owned(), ..lies(0, [1.0, 50.0, 0.1], -0.8, 1_000.0) };
     claims.observations.iter_mut().for_each(|o| o.claimed = true);
     population.push(claims.clone());
     assert_eq!(predictions(&population), before);
