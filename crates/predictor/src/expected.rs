@@ -7,14 +7,13 @@ use andreas_core::GpuType;
 use crate::curve_prior::Prior;
 use crate::physics::Setting;
 use crate::posterior::Found;
-use crate::ratio::{Ratios, Size};
+use crate::ratio::Ratios;
 
 /// Prior of one profile, before its own rows.
 #[derive(Clone, Debug)]
 pub(crate) struct Expected {
     pub prior: Prior,
     pub ratios: Ratios,
-    pub size: Size,
     /// By type: shrunk mean of the siblings' residuals.
     pub siblings: BTreeMap<GpuType, f64>,
     /// The siblings' intercept and its variance.
@@ -24,7 +23,7 @@ pub(crate) struct Expected {
 impl Expected {
     /// Log of the type's time or draw relative to other types.
     pub fn base(&self, gpu_type: &GpuType, law: f64) -> f64 {
-        law + self.ratios.of(gpu_type, law, self.size) + self.siblings.get(gpu_type).copied().unwrap_or(0.0)
+        law + self.ratios.of(gpu_type) + self.siblings.get(gpu_type).copied().unwrap_or(0.0)
     }
 
     /// The setting with all priors filled in.

@@ -14,7 +14,7 @@ use crate::curve_prior::Prior;
 use crate::expected::Expected;
 use crate::physics::{LEVEL, P, Quantity};
 use crate::posterior::Found;
-use crate::ratio::{Level, Levels, Ratios, Size};
+use crate::ratio::{Level, Ratios};
 use crate::spread::spread;
 
 /// Most profiles in a fit.
@@ -38,16 +38,9 @@ const SIBLINGS: f64 = 0.4;
 pub(crate) struct FittedProfile {
     pub name: String,
     pub model: Option<String>,
-    pub size: Size,
     pub found: [Found; P],
     /// Its intercepts by type, relative to the analytic prior.
     pub on: Vec<Level>,
-}
-
-impl FittedProfile {
-    fn levels(&self) -> Levels<'_> {
-        Levels { size: self.size, on: &self.on }
-    }
 }
 
 /// Prior of the next profile.
@@ -79,7 +72,7 @@ impl Population {
     pub fn fit(quantity: Quantity, members: &[&FittedProfile]) -> Self {
         let members = spread(members, FAMILIES);
         let mut it = Self::new(quantity);
-        let levels: Vec<Levels<'_>> = members.iter().map(|m| m.levels()).collect();
+        let levels: Vec<&[Level]> = members.iter().map(|m| m.on.as_slice()).collect();
         it.ratios = Ratios::fit(&levels);
         for p in first(quantity)..P {
             let found: Vec<Found> = members.iter().map(|m| m.found[p]).collect();
@@ -90,16 +83,16 @@ impl Population {
     }
 
     /// Variance of a type's intercept between profiles; large squares are clipped.
-    fn type_spread(&self, families: &[Levels<'_>]) -> f64 {
-        let comparing: Vec<(&Levels<'_>, Vec<f64>)> =
-            families.iter().filter(|f| f.on.len() > 1).map(|f| (f, self.ratios.residuals(f))).collect();
+    fn type_spread(&self, profiles: &[&[Level]]) -> f64 {
+        let comparing: Vec<(&[Level], Vec<f64>)> =
+            profiles.iter().filter(|on| on.len() > 1).map(|on| (*on, self.ratios.residuals(on))).collect();
         let mut found = self.type_variance;
         for _ in 0..ROUNDS {
             let mut squares = (PSEUDO * self.type_variance, PSEUDO);
-            for (family, residuals) in &comparing {
-                let types = family.on.len() as f64;
-                let informed = family.on.iter().map(|l| l.informed(self.type_variance)).sum::<f64>() / types;
-                let rows = residuals.iter().zip(family.on);
+            for (on, residuals) in &comparing {
+                let types = on.len() as f64;
+                let informed = on.iter().map(|l| l.informed(self.type_variance)).sum::<f64>() / types;
+                let rows = residuals.iter().zip(*on);
                 let square: f64 = rows.map(|(r, l)| (r * r - l.variance).clamp(0.0, FAR * found)).sum();
                 squares = (squares.0 + informed * square, squares.1 + informed * (types - 1.0));
             }
@@ -109,7 +102,7 @@ impl Population {
     }
 
     /// Prior of a profile; `siblings` are the other profiles of the same model.
-    pub fn expect(&self, quantity: Quantity, size: Size, siblings: &[&FittedProfile]) -> Expected {
+    pub fn expect(&self, quantity: Quantity, siblings: &[&FittedProfile]) -> Expected {
         let mut prior = self.prior;
         prior.within[LEVEL] = if self.ratios.is_empty() { UNKNOWN_TYPE } else { self.type_variance };
         let mut by_type: BTreeMap<GpuType, Vec<(f64, f64)>> = BTreeMap::new();
@@ -124,7 +117,7 @@ impl Population {
                 prior.own[p] = among + 1.0 / total;
             }
             for member in siblings.iter().filter(|m| m.on.len() > 1) {
-                for (l, residual) in member.on.iter().zip(self.ratios.residuals(&member.levels())) {
+                for (l, residual) in member.on.iter().zip(self.ratios.residuals(&member.on)) {
                     let informed = l.informed(self.type_variance);
                     by_type.entry(l.gpu_type.clone()).or_default().push((residual, informed));
                 }
@@ -138,7 +131,6 @@ impl Population {
         Expected {
             prior,
             ratios: self.ratios.clone(),
-            size,
             siblings: by_type.into_iter().map(|(t, found)| (t, of_type(found))).collect(),
             level: (!siblings.is_empty()).then(|| level_of(siblings)),
         }
@@ -195,14 +187,14 @@ mod tests {
     fn member(i: usize, overhead: f64) -> FittedProfile {
         let mut found = [Found { mean: 0.0, variance: 0.01 }; P];
         found[1].mean = overhead;
-        FittedProfile { name: format!("lab/{i}"), model: None, size: Size::default(), found, on: Vec::new() }
+        FittedProfile { name: format!("lab/{i}"), model: None, found, on: Vec::new() }
     }
 
     #[test]
     fn many_profiles_move_the_prior_and_one_outlier_does_not() {
         let fit = |members: &[FittedProfile]| {
             let population = Population::fit(Quantity::Time, &members.iter().collect::<Vec<_>>());
-            population.expect(Quantity::Time, Size::default(), &[]).prior
+            population.expect(Quantity::Time, &[]).prior
         };
         let mut members: Vec<FittedProfile> =
             (0..12).map(|i| member(i, 0.5 + 0.05 * (i % 3) as f64)).collect();

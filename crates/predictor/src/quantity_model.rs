@@ -13,7 +13,7 @@ use crate::expected::Expected;
 use crate::physics::{GpuTypeIndex, LEVEL, Quantity, Setting};
 use crate::population::{FittedProfile, Population, UNKNOWN_TYPE};
 use crate::posterior::{Found, Posterior, Row};
-use crate::ratio::{Level, Size};
+use crate::ratio::Level;
 use crate::spread::spread;
 
 /// Most siblings used for a profile.
@@ -43,7 +43,6 @@ pub(crate) struct QuantitySample {
 pub(crate) struct Family {
     pub name: String,
     pub model: Option<String>,
-    pub size: Size,
     pub spots: Vec<QuantitySample>,
 }
 
@@ -124,7 +123,7 @@ impl QuantityModel {
     pub fn expect_from(&self, population: &Population, family: &Family) -> Expected {
         let is = |m: &&FittedProfile| m.model == family.model && m.name != family.name;
         let siblings = self.members.iter().filter(|_| family.model.is_some()).filter(is).take(SIBLINGS);
-        population.expect(self.quantity, family.size, &siblings.collect::<Vec<_>>())
+        population.expect(self.quantity, &siblings.collect::<Vec<_>>())
     }
 
     /// A profile's curve from its samples; `level` is the prior of its intercept without rows.
@@ -159,7 +158,7 @@ impl QuantityModel {
             return None;
         }
         let spots = spread(&family.spots, POOLED_CELLS);
-        let expected = self.population.expect(self.quantity, family.size, &[]);
+        let expected = self.population.expect(self.quantity, &[]);
         let level = self.free_level(&spots, &expected);
         let mut wide = expected.clone();
         // Ratios are learned from intercepts by type: they are not shrunk to the analytic prior
@@ -184,13 +183,11 @@ impl QuantityModel {
             // Relative to the analytic prior: the expected part plus the fitted part.
             let law = spots.iter().find(|s| s.gpu_type == *gpu_type).map_or(0.0, |s| s.law);
             let expected = curve.expected.base(gpu_type, law) - law;
-            let law = if self.quantity == Quantity::Power { 0.0 } else { law };
-            Level { gpu_type: gpu_type.clone(), law, level: at.mean + expected, variance: at.variance }
+            Level { gpu_type: gpu_type.clone(), level: at.mean + expected, variance: at.variance }
         });
         Some(FittedProfile {
             name: family.name.clone(),
             model: family.model.clone(),
-            size: family.size,
             found,
             on: on.collect(),
         })

@@ -15,7 +15,6 @@ use crate::physics::{LEVEL, Quantity};
 use crate::pool::Pooled;
 use crate::posterior::Found;
 use crate::quantity_model::{Family, QuantityModel, QuantitySample};
-use crate::ratio::Size;
 use crate::samples::{AggregatedSample, given, observed};
 use crate::scale::{ReferenceBatch, Scale};
 use crate::table_trust::TableTrust;
@@ -48,7 +47,7 @@ impl Tenant {
         let of_watts = |p: &Pooled<'_>| {
             let reference = reference(p);
             let spot = |c: &AggregatedSample| reference.spot(law, Quantity::Power, c, None);
-            family(p.profile, reference, p.watts.iter().map(spot).collect())
+            family(p.profile, p.watts.iter().map(spot).collect())
         };
         let watts: Vec<Family> = pooled.iter().filter(|p| !p.watts.is_empty()).map(of_watts).collect();
         let power = QuantityModel::fit(Quantity::Power, &watts);
@@ -58,7 +57,7 @@ impl Tenant {
             let spot = |c: &AggregatedSample| {
                 reference.spot(law, Quantity::Time, c, draws(law, reference, &curve, c))
             };
-            family(p.profile, reference, p.times.iter().map(spot).collect())
+            family(p.profile, p.times.iter().map(spot).collect())
         };
         let times: Vec<Family> = pooled.iter().filter(|p| !p.times.is_empty()).map(of_times).collect();
         let time = QuantityModel::fit(Quantity::Time, &times);
@@ -145,7 +144,7 @@ impl Tenant {
         let cells: Vec<AggregatedSample> = times.all().cloned().collect();
         let reference = self.scale.of(model(profile), &cells, batch);
         let spot = |c: &AggregatedSample| reference.spot(&self.law, Quantity::Power, c, None);
-        let mut family = family(profile, reference, watts.all().map(spot).collect());
+        let mut family = family(profile, watts.all().map(spot).collect());
         let watts = self.power.curve(&family.spots, self.power.expect(&family), Found::default());
         let spot = |c: &AggregatedSample| {
             reference.spot(&self.law, Quantity::Time, c, draws(&self.law, reference, &watts, c))
@@ -211,14 +210,6 @@ fn model(profile: &Profile) -> Option<&str> {
     profile.features.model_family.as_deref()
 }
 
-fn family(profile: &Profile, reference: ReferenceBatch, spots: Vec<QuantitySample>) -> Family {
-    Family {
-        name: profile.name.clone(),
-        model: profile.features.model_family.clone(),
-        size: Size {
-            parameters: positive(profile.features.parameters),
-            batch: reference.known.then_some(reference.per_gpu),
-        },
-        spots,
-    }
+fn family(profile: &Profile, spots: Vec<QuantitySample>) -> Family {
+    Family { name: profile.name.clone(), model: profile.features.model_family.clone(), spots }
 }
