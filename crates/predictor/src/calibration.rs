@@ -28,16 +28,16 @@ const TURNS: usize = 5;
 const PSEUDO: f64 = 4.0;
 const BOUNDS: (f64, f64) = (0.35, 3.0);
 
-/// Evidence on the queried GPU type.
+/// A profile's evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Evidence {
-    /// None.
+    /// None on the queried GPU type.
     New,
-    /// One or two settings.
+    /// One or two settings on all types.
     First,
-    /// Three to nine settings.
+    /// Three to nine.
     Few,
-    /// Ten settings or more.
+    /// Ten or more.
     Many,
 }
 
@@ -46,12 +46,12 @@ const BUCKETS: usize = 4;
 const MANY: usize = 10;
 
 impl Evidence {
-    /// From the number of settings seen on the type.
-    pub fn of(here: usize) -> Self {
-        match here {
-            0 => Self::New,
-            1..=2 => Self::First,
-            3..MANY => Self::Few,
+    /// From the number of settings seen on the type and in all.
+    pub fn of(here: usize, all: usize) -> Self {
+        match (here, all) {
+            (0, _) => Self::New,
+            (_, ..=2) => Self::First,
+            (_, 3..MANY) => Self::Few,
             _ => Self::Many,
         }
     }
@@ -68,8 +68,8 @@ impl Factors {
     /// Before any profile.
     pub fn start(quantity: Quantity) -> Self {
         match quantity {
-            Quantity::Time => Self([1.6, 2.0, 1.9, 2.0]),
-            Quantity::Power => Self([1.6, 1.2, 1.0, 1.0]),
+            Quantity::Time => Self([1.3, 2.6, 1.9, 1.9]),
+            Quantity::Power => Self([1.2, 1.0, 0.8, 0.8]),
         }
     }
 
@@ -105,8 +105,7 @@ fn factor(profiles: &[&[f64]], start: f64) -> f64 {
     let mut rows: Vec<(f64, f64)> = profiles.iter().flat_map(sizes).collect();
     rows.sort_by(|a, b| a.0.total_cmp(&b.0));
     let n = rows.iter().map(|(_, weight)| weight).sum::<f64>();
-    // One profile more than there are: the queried one.
-    let wanted = (0.9 * (n + 1.0)).min(n) - 1e-9;
+    let wanted = 0.9 * n - 1e-9;
     let mut below = 0.0;
     let at = rows.iter().find(|(_, weight)| {
         below += weight;
@@ -143,21 +142,21 @@ fn ask(model: &QuantityModel, expected: Expected, family: &Family) -> Errors {
         for known in [0, 1, 2, 4].into_iter().filter(|known| *known < here.len()) {
             let first = first_runs(&runs, known);
             let (rows, asked) = parted(&here, |i, _| first.contains(&i));
-            let bucket = &mut found[Evidence::of(known) as usize];
             if !others.is_empty() {
+                let bucket = &mut found[Evidence::of(known, known + others.len()) as usize];
                 bucket.extend(errors(&[others.as_slice(), &rows].concat(), &asked));
             }
             // Without any row, times depend on the intercept alone.
             if known > 0 || model.quantity == Quantity::Power {
-                bucket.extend(errors(&rows, &asked));
+                found[Evidence::of(known, known) as usize].extend(errors(&rows, &asked));
             }
         }
         for turn in 0..TURNS {
             // With one row left out, its neighbours would make it too easy.
             let (asked, rows) = parted(&here, |i, _| (place(i) * TURNS as f64) as usize == turn);
             if rows.len() > 4 {
-                let bucket = &mut found[Evidence::of(rows.len()) as usize];
-                bucket.extend(errors(&[others.as_slice(), &rows].concat(), &asked));
+                let rows = [others.as_slice(), &rows].concat();
+                found[Evidence::of(1, rows.len()) as usize].extend(errors(&rows, &asked));
             }
         }
     }

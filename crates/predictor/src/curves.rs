@@ -87,7 +87,8 @@ impl Curves<'_> {
 }
 
 fn sigma(factors: Factors, curve: &Curve, gpu_type: &GpuType, variance: f64) -> f64 {
-    (factors.of(Evidence::of(curve.count(gpu_type))) * libm::sqrt(variance)).clamp(0.01, 3.0)
+    let evidence = Evidence::of(curve.count(gpu_type), curve.counts.values().sum());
+    (factors.of(evidence) * libm::sqrt(variance)).clamp(0.01, 3.0)
 }
 
 /// The monotone projection of a curve of times; `known` are counts of GPUs with their times.
