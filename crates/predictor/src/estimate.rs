@@ -117,13 +117,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_factor_of_three_each_way_is_what_the_prior_promises() {
-        let prior = Estimate::prior(4.0);
-        assert!((prior.p10() - 4.0 / 3.0).abs() < 1e-9);
-        assert!((prior.p90() - 12.0).abs() < 1e-9);
-    }
-
-    #[test]
     fn the_mean_lies_above_the_median_as_far_as_the_spread_says() {
         let of = |sigma| Estimate { median: 100.0, sigma, source: Source::Regression }.mean();
         assert_eq!(of(0.0), 100.0);
