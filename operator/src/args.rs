@@ -92,7 +92,7 @@ pub struct RunArgs {
     /// How pods are bound.
     #[arg(long, env = "ANDREAS_SCHEDULER_MODE", value_enum, default_value_t = SchedulerMode::Extender)]
     pub scheduler_mode: SchedulerMode,
-    /// Scope of learned predictions: which namespaces' training profiles count fully for a job.
+    /// Scope of learned predictions: which namespaces' training profiles count for a job.
     #[arg(long, env = "ANDREAS_LEARNING_TRUST", value_enum, default_value_t = LearningScope::Namespace)]
     pub learning_trust: LearningScope,
 }

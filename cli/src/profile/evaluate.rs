@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use andreas_predictor::evaluation::{
-    Baseline, HoldOut, Outcome, Setting, ask, ask_baseline, floor, median, questions,
+    Baseline, Half, HoldOut, Outcome, Setting, ask, ask_baseline, floor, median, questions,
 };
 use andreas_predictor::table::Sample;
 use anyhow::Result;
@@ -29,6 +29,9 @@ pub struct EvaluateArgs {
     /// Hold out all jobs of the same model too
     #[arg(long)]
     without_model: bool,
+    /// Ask about half of the models only, by the hash of their names; default: all
+    #[arg(long, value_enum)]
+    half: Option<WhichHalf>,
     /// Only rows on at most so many nodes
     #[arg(long, value_name = "N")]
     max_nodes: Option<u32>,
@@ -41,6 +44,14 @@ pub struct EvaluateArgs {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum WhichHalf {
+    /// The half to choose variants on: rows of the other half are not read
+    Choose,
+    /// The half to report: the other half's rows are known, but not asked
+    Report,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 enum Name {
     /// Other settings of the job are known (a fifth left out at a time, four times over)
     Known,
@@ -50,6 +61,10 @@ enum Name {
     First2,
     /// Four: three batches on the fewest GPUs, one on more
     First4,
+    /// Four on one node, none across nodes
+    Across0,
+    /// Four on one node, one across nodes
+    Across1,
     /// Another GPU type, one measurement there
     NewType1,
     /// Another GPU type, none there
@@ -62,11 +77,13 @@ enum Name {
 const SHUFFLES: u32 = 4;
 
 impl Name {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 9] = [
         Self::Known,
         Self::First1,
         Self::First2,
         Self::First4,
+        Self::Across0,
+        Self::Across1,
         Self::NewType1,
         Self::NewType0,
         Self::Nothing,
@@ -78,6 +95,8 @@ impl Name {
             Self::First1 => (Setting::First(1), "first measurement"),
             Self::First2 => (Setting::First(2), "first two"),
             Self::First4 => (Setting::First(4), "first four"),
+            Self::Across0 => (Setting::Across(0), "across nodes, none there"),
+            Self::Across1 => (Setting::Across(1), "across nodes, one there"),
             Self::NewType1 => (Setting::NewType(1), "new GPU type, one there"),
             Self::NewType0 => (Setting::NewType(0), "new GPU type, none there"),
             Self::Nothing => (Setting::Nothing, "nothing of the job"),
@@ -100,6 +119,10 @@ pub fn run(args: &EvaluateArgs) -> Result<()> {
         let mut samples = read(file, For::Measurements)?.samples;
         samples.retain(|s| args.max_nodes.is_none_or(|most| s.nodes <= most));
         let gpus = gpu_models(&samples);
+        let half = args.half.map(|half| match half {
+            WhichHalf::Choose => Half::Choose,
+            WhichHalf::Report => Half::Report,
+        });
         let hold_out = if args.without_model { HoldOut::Model } else { HoldOut::Job };
         let name = file.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
         println!("\n### {name}: {} rows\n", samples.len());
@@ -113,7 +136,7 @@ pub fn run(args: &EvaluateArgs) -> Result<()> {
                 continue;
             }
             let (setting, label) = wanted.setting();
-            let questions = questions(&samples, setting, hold_out);
+            let questions = questions(&samples, setting, hold_out, half);
             if questions.is_empty() {
                 continue;
             }
@@ -215,34 +238,18 @@ fn baselines() -> String {
 
 /// The noise of a table: of all of it, and of each model.
 fn floors(samples: &[Sample], by_model: bool) {
-    println!(
-        "| rows of | repeats | smooth | impossible steps | ratios of types, time | energy | across nodes |"
-    );
-    println!("|---|---:|---:|---:|---:|---:|---:|");
-    let energy = |s: &Sample| Some(s.epoch_s? * s.power_w?);
+    println!("| rows of | time | energy |\n|---|---:|---:|");
     let line = |name: &str, rows: &[Sample]| {
-        let (time, joules) = (floor(rows, |s| s.epoch_s), floor(rows, energy));
+        let floors = [floor(rows, |s| s.epoch_s), floor(rows, |s| Some(s.epoch_s? * s.power_w?))];
         let cell = |(value, n): (f64, usize)| {
             if n > 0 { format!("{} ({n})", percent(value)) } else { "-".to_owned() }
         };
-        let cells = [
-            cell(time.repeats),
-            cell(time.smooth),
-            format!("{} of {}", time.impossible.0, time.impossible.1),
-            cell(time.ratios),
-            cell(joules.ratios),
-            cell(time.across),
-        ];
-        println!("| {name} | {} |", cells.join(" | "));
+        println!("| {name} | {} |", floors.map(cell).join(" | "));
     };
     line("all", samples);
-    let models: BTreeSet<&str> = samples.iter().map(model).collect();
+    let models: BTreeSet<&str> = samples.iter().map(Sample::model).collect();
     for name in models.into_iter().filter(|_| by_model) {
-        let rows: Vec<Sample> = samples.iter().filter(|s| model(s) == name).cloned().collect();
+        let rows: Vec<Sample> = samples.iter().filter(|s| s.model() == name).cloned().collect();
         line(&format!("- {name}"), &rows);
     }
-}
-
-fn model(s: &Sample) -> &str {
-    s.model_family.as_deref().unwrap_or(&s.profile)
 }

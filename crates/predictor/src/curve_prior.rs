@@ -13,34 +13,19 @@ pub(crate) struct Prior {
     pub within: Theta,
 }
 
-/// Kernel hyperparameters: amplitude and residual noise (standard deviations of the log), length
-/// scale (doublings).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct KernelParameters {
-    pub deviation: f64,
-    pub scatter: f64,
-    pub length: f64,
-}
+/// Amplitude of the kernel (standard deviation of the log) and its length scale (doublings).
+const DEVIATION: f64 = 0.08;
+const LENGTH: f64 = 2.0;
+/// Variance of the residual noise of single rows.
+pub(crate) const SCATTER: f64 = 0.05 * 0.05;
 
-impl KernelParameters {
-    pub const USUAL: Self = Self { deviation: 0.08, scatter: 0.05, length: 2.0 };
-
-    pub fn covariance(&self, a: &Setting, b: &Setting) -> f64 {
-        let square = |x: f64| x * x;
-        let (batch, depth) = ((a.batch - b.batch) / std::f64::consts::LN_2, (a.depth - b.depth) * 4.0);
-        let far =
-            square(a.gpus - b.gpus) * 1.5 + square(a.nodes - b.nodes) * 1.5 + square(batch) + square(depth);
-        // Matern 3/2: measured curves have kinks.
-        let d = libm::sqrt(3.0 * far) / self.length;
-        let shared = if a.kind == b.kind { 1.0 } else { 0.5 };
-        self.deviation * self.deviation * shared * (1.0 + d) * libm::exp(-d)
-    }
-
-    /// Covariance of shared residual noise on one placement; falls with the distance in batch and
-    /// limit.
-    pub fn nearby(&self, a: &Setting, b: &Setting) -> f64 {
-        let (batch, depth) = ((a.batch - b.batch) / std::f64::consts::LN_2, (a.depth - b.depth) * 4.0);
-        let d = libm::sqrt(batch * batch + depth * depth) / (2.0 * self.length);
-        self.scatter * self.scatter * libm::exp(-d)
-    }
+/// Covariance of the deviations from physics at two settings.
+pub(crate) fn kernel(a: &Setting, b: &Setting) -> f64 {
+    let square = |x: f64| x * x;
+    let (batch, depth) = ((a.batch - b.batch) / std::f64::consts::LN_2, (a.depth - b.depth) * 4.0);
+    let far = square(a.gpus - b.gpus) * 1.5 + square(a.nodes - b.nodes) * 1.5 + square(batch) + square(depth);
+    // Matern 3/2: measured curves have kinks.
+    let d = libm::sqrt(3.0 * far) / LENGTH;
+    let shared = if a.kind == b.kind { 1.0 } else { 0.5 };
+    DEVIATION * DEVIATION * shared * (1.0 + d) * libm::exp(-d)
 }

@@ -1,30 +1,19 @@
 //! Prior of one profile, before its own rows.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use andreas_core::GpuType;
 
-use crate::communication::CommunicationIntensity;
 use crate::curve_prior::Prior;
-use crate::model_effect::ModelEffect;
 use crate::physics::Setting;
-use crate::places::{self, Places};
 use crate::posterior::Found;
-use crate::ratio::{Ratios, Size};
+use crate::ratio::Ratios;
 
 /// Prior of one profile, before its own rows.
 #[derive(Clone, Debug)]
 pub(crate) struct Expected {
     pub prior: Prior,
     pub ratios: Ratios,
-    pub intensity: [CommunicationIntensity; 2],
-    /// By type: limit-exponent offset beyond the mean of all (log).
-    pub bent: Arc<BTreeMap<GpuType, f64>>,
-    pub places: Arc<Places>,
-    pub size: Size,
-    /// Model-shared effect of the siblings.
-    pub model_effect: Option<Arc<ModelEffect>>,
     /// By type: shrunk mean of the siblings' residuals.
     pub siblings: BTreeMap<GpuType, f64>,
     /// The siblings' intercept and its variance.
@@ -34,32 +23,12 @@ pub(crate) struct Expected {
 impl Expected {
     /// Log of the type's time or draw relative to other types.
     pub fn base(&self, gpu_type: &GpuType, law: f64) -> f64 {
-        law + self.ratios.of(gpu_type, law, self.size) + self.siblings.get(gpu_type).copied().unwrap_or(0.0)
+        law + self.ratios.of(gpu_type) + self.siblings.get(gpu_type).copied().unwrap_or(0.0)
     }
 
     /// The setting with all priors filled in.
     pub fn place(&self, gpu_type: &GpuType, law: f64, level: f64, s: Setting) -> Setting {
-        let base = self.base(gpu_type, law) + level;
-        let intensity = self.size.intensity(base);
-        let [network, between] = self.intensity.map(|b| b.of(intensity));
-        let bent = self.bent(gpu_type);
-        Setting { base: base + self.shared(gpu_type, &s), network, between, bent, ..s }
-    }
-
-    /// Limit-exponent offset of a type beyond the mean of all (log).
-    pub fn bent(&self, gpu_type: &GpuType) -> f64 {
-        self.bent.get(gpu_type).copied().unwrap_or(0.0)
-    }
-
-    /// Without placement effects.
-    pub fn without_places(mut self) -> Self {
-        self.places = Arc::default();
-        self
-    }
-
-    /// Placement effect on times, on one node only.
-    pub fn shared(&self, gpu_type: &GpuType, s: &Setting) -> f64 {
-        if s.nodes > 0.0 { 0.0 } else { self.places.of(gpu_type, places::at(s.nodes, s.gpus)) }
+        Setting { base: self.base(gpu_type, law) + level, ..s }
     }
 
     /// Whether profiles compared this type with others.

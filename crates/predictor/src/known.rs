@@ -1,9 +1,10 @@
 //! A profile's own evidence, given and observed, and the source of an answer.
 
 use crate::Source;
+use crate::curve_prior::SCATTER;
 use crate::quantity_model::{Curve, QuantitySample};
 use crate::samples::AggregatedSample;
-use crate::table_variances::TableTrust;
+use crate::table_trust::TableTrust;
 
 /// An observation counts more than the table row of its configuration if its noise (log) is below
 /// this.
@@ -18,16 +19,20 @@ pub(crate) struct Value {
 }
 
 /// A profile's evidence by origin.
-pub(crate) struct Known<'a> {
-    /// The first rows of the profile's curve, in this order.
-    pub table: &'a [AggregatedSample],
-    pub seen: &'a [AggregatedSample],
+pub(crate) struct Known {
+    pub table: Vec<AggregatedSample>,
+    pub seen: Vec<AggregatedSample>,
     pub trust: TableTrust,
 }
 
-impl Known<'_> {
+impl Known {
+    /// All rows, in the order of the curve: the table first.
+    pub fn all(&self) -> impl Iterator<Item = &AggregatedSample> {
+        self.table.iter().chain(&self.seen)
+    }
+
     /// Whether the table is used as it is: no observation of this profile, and no table of its
-    /// namespace was compared with measurements.
+    /// tenant was compared with measurements.
     pub fn stands(&self) -> bool {
         self.seen.is_empty() && !self.trust.informed
     }
@@ -38,27 +43,25 @@ impl Known<'_> {
         Some(Value { log: given.log, sigma: self.trust.sigma(), source: Source::UserGiven })
     }
 
-    /// The table's value if tables of the namespace were off: the curve, which weighs the row
-    /// against profiles of the model, plus the row's own residual. `spot` is the row's setting,
-    /// `offset` is added to the curve.
+    /// The table's value if tables of the tenant were off: the curve, which weighs the row
+    /// against profiles of the model, plus the row's own residual. `spot` is the row's setting.
     pub fn as_corrected(
         &self,
         curve: &Curve,
         spot: &QuantitySample,
-        offset: f64,
         cell: &AggregatedSample,
     ) -> Option<Value> {
         let row = self.table.iter().position(|c| c.is(cell)).filter(|_| self.seen.is_empty())?;
         let (detail, left) = curve.posterior.detail(row)?;
         let (mean, variance) = curve.at(spot);
-        let variance = (variance - curve.posterior.scatter() + left).max(0.0);
+        let variance = (variance - SCATTER + left).max(0.0);
         let sigma = libm::sqrt(variance).clamp(0.01, 3.0);
-        Some(Value { log: mean + offset + detail, sigma, source: Source::UserGiven })
+        Some(Value { log: mean + detail, sigma, source: Source::UserGiven })
     }
 
     /// Evidence that differs in GPUs alone.
     pub fn beside<'b>(&'b self, cell: &'b AggregatedSample) -> impl Iterator<Item = &'b AggregatedSample> {
-        self.seen.iter().chain(self.table).filter(|c| c.is_beside(cell))
+        self.seen.iter().chain(&self.table).filter(|c| c.is_beside(cell))
     }
 
     /// Source of the curve's answer; `count` rows are on the type.
@@ -75,7 +78,7 @@ impl Known<'_> {
         }
         match count {
             0 => Source::Regression,
-            _ if on_type(self.seen) => Source::Observed,
+            _ if on_type(&self.seen) => Source::Observed,
             _ => Source::UserGiven,
         }
     }

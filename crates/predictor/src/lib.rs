@@ -2,7 +2,7 @@
 //! randomness.
 //!
 //! **In**: the GPU types ([`GpuModel`]); one profile ([`Profile`]: the user's table and the
-//! observations since); all other profiles (the population); the run time assumed of an unknown job
+//! observations since); all other profiles, of which only the tenant's own count; the run time assumed of an unknown job
 //! ([`Prior`]).
 //! **Out**: for every configuration, seconds per epoch and watts of the whole gang. Each is an
 //! [`Estimate`]: log-normal median, spread and [`Source`]. Also the probability of being on time,
@@ -14,17 +14,16 @@
 //!   observations, and no table of the namespace was compared with measurements. Later tables are
 //!   trusted as far as earlier ones were right (`table_trust`).
 //! * **The profile's curve**: a physics model whose parameters have a prior learned from other
-//!   profiles (`populations`, `population`). Observed and given rows condition it (`physics`,
+//!   profiles (`population`). Observed and given rows condition it (`physics`,
 //!   `posterior`). One row moves the whole curve; one row on another GPU type fixes the ratio of
 //!   types. Other ratios of types come from a linfa elastic net over profiles (`ratio`).
-//!   `weight_policy` caps the weight of each tenant.
 //! * **Without measurements**: the intercept comes from profiles of the same model, or from
 //!   [`Features`] by a second elastic net (`level`) ([`Source::Regression`]). Otherwise it comes
 //!   from the prior run time, with a factor of 3 each way ([`Source::Prior`]).
 //!
 //! Power is predicted the same way, between idle and maximum watts of the type. A power limit cuts
-//! power and stretches time. Intervals are calibrated on held-out profiles (`calibration`,
-//! `conformal`). [`evaluation`] measures all of it on a [`table`].
+//! power and stretches time. Intervals are calibrated on held-out profiles
+//! (`calibration`). [`evaluation`] measures all of it on a [`table`].
 //!
 //! Guards: speed-up never exceeds the ratio of GPUs, and more GPUs are never slower. Exceptions are
 //! the user's table, an observation, or ten samples seen around that count. Rows, rounds and values
@@ -35,32 +34,26 @@
 //! **Not in this crate**: Kubernetes, clocks, files, planning. No other crate depends on linfa.
 
 mod analytic_prior;
-mod calibrated;
 mod calibration;
-mod communication;
-mod conformal;
 mod curve_prior;
+mod curves;
 mod estimate;
 pub mod evaluation;
 mod expected;
+mod first_runs;
 mod guard;
-mod held_out;
 mod input;
 mod known;
 mod level;
 mod linear;
-mod model_effect;
 mod physics;
-mod places;
 mod pool;
 mod population;
-mod populations;
 mod posterior;
 mod predict;
 mod prediction;
 pub mod progress;
 mod quantity_model;
-mod ranges;
 mod ratio;
 mod regression;
 mod samples;
@@ -69,13 +62,11 @@ mod screen;
 mod spread;
 pub mod table;
 mod table_trust;
-mod table_variances;
-mod weight_policy;
+mod tenant;
 
 pub use estimate::{Estimate, Source, WIDEST, mean_over_median, on_time_probability};
 pub use input::{Features, Given, GpuModel, Observation, Prior, Profile, Query, prior_run_time};
 pub use pool::together;
 pub use predict::Predictor;
 pub use prediction::{Check, Prediction};
-pub use ranges::OutOfRange;
 pub use screen::{Refusal, Refused, screen};

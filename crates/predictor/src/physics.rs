@@ -21,17 +21,17 @@ pub(crate) const LEVEL: usize = 0;
 /// slope over doublings of the batch.
 const OVERHEAD: usize = 1;
 /// Time: log of the synchronisation on one node. Power: slope over doublings of GPUs.
-pub(crate) const SYNC: usize = 2;
+const SYNC: usize = 2;
 /// Time: log of what the inter-node network adds to the synchronisation. Power: slope over
 /// doublings of nodes.
-pub(crate) const ACROSS: usize = 3;
+const ACROSS: usize = 3;
 /// Time: exponent of the synchronisation's growth with GPUs. Power: log of the share of a limit
 /// that is drawn.
 const GROWTH: usize = 4;
 /// Time: log of (overlap - 1); 1 means no overlap.
-pub(crate) const OVERLAP: usize = 5;
+const OVERLAP: usize = 5;
 /// Time: log of the exponent of what a limit removes.
-pub(crate) const LIMITED: usize = 6;
+const LIMITED: usize = 6;
 /// Time: exponent of the batch that the rest does not explain.
 const BATCH: usize = 7;
 
@@ -65,11 +65,6 @@ pub(crate) struct Setting {
     pub depth: f64,
     /// Prior: log of the type's time or draw.
     pub base: f64,
-    /// Time: prior of the synchronisation on one node and between nodes (logs).
-    pub network: f64,
-    pub between: f64,
-    /// Time: prior limit-exponent offset of this type (log, beyond the mean).
-    pub bent: f64,
 }
 
 impl Quantity {
@@ -132,9 +127,9 @@ fn time(theta: &Theta, s: &Setting) -> (f64, Theta) {
     let mut step = compute;
     if s.gpus > 0.0 {
         let spread = s.nodes > 0.0;
-        let node = theta[SYNC] + s.network;
+        let node = theta[SYNC];
         // The inter-node network is separate: the waiting on one node says little about it.
-        let across = if spread { theta[ACROSS] + s.between } else { f64::NEG_INFINITY };
+        let across = if spread { theta[ACROSS] } else { f64::NEG_INFINITY };
         let doublings = (s.gpus - 1.0) * ln2;
         let sync = if spread { add(node, across) } else { node } + theta[GROWTH].max(0.0) * doublings;
         let beyond = libm::exp(theta[OVERLAP]);
@@ -149,7 +144,7 @@ fn time(theta: &Theta, s: &Setting) -> (f64, Theta) {
         slopes[OVERLAP] = ((1.0 - waiting) * compute + waiting * sync - step) * beyond / overlap;
     }
     slopes[OVERHEAD] -= share(theta[OVERHEAD]);
-    slopes[LIMITED] = libm::exp(theta[LIMITED] + s.bent) * s.limit;
+    slopes[LIMITED] = libm::exp(theta[LIMITED]) * s.limit;
     slopes[BATCH] = s.batch;
     let origin = add(0.0, theta[OVERHEAD]);
     let at = s.base + theta[LEVEL] + step - origin - s.batch + theta[BATCH] * s.batch + slopes[LIMITED];
@@ -179,11 +174,6 @@ fn power(theta: &Theta, s: &Setting) -> (f64, Theta) {
 pub(crate) struct GpuTypeIndex(Vec<GpuType>);
 
 impl GpuTypeIndex {
-    /// Types with fixed indices.
-    pub fn starting(types: &[GpuType]) -> Self {
-        Self(types.to_vec())
-    }
-
     /// Index of a type.
     pub fn of(&mut self, gpu_type: &GpuType) -> u16 {
         let found = self.0.iter().position(|t| t == gpu_type);
@@ -222,18 +212,7 @@ mod tests {
 
     #[test]
     fn slopes_are_the_derivatives() {
-        let s = Setting {
-            gpus: 2.5,
-            nodes: 1.0,
-            batch: 0.7,
-            limit: 0.4,
-            depth: -0.2,
-            kind: 0,
-            base: 0.3,
-            network: 0.1,
-            between: -0.2,
-            bent: 0.3,
-        };
+        let s = Setting { gpus: 2.5, nodes: 1.0, batch: 0.7, limit: 0.4, depth: -0.2, kind: 0, base: 0.3 };
         for quantity in [Quantity::Time, Quantity::Power] {
             let theta = [0.2, -0.5, -1.0, 0.3, 0.25, 0.1, -0.7, 0.05];
             let (at, slopes) = quantity.with_slopes(&theta, &s);

@@ -4,22 +4,18 @@
 //! parameters: `cov(i, j) = J_i (own + [same type] within) J_j' + k(i, j) + noise`. J are the
 //! physics' slopes at the current parameters (Gauss-Newton, a bounded number of rounds). `k` is a
 //! smooth kernel for what no parameter explains. Rows of a user's table also share errors
-//! ([`TableVariances`]).
+//! (`table_trust`).
 //!
 //! So one epoch on one configuration moves all others as far as profiles usually covary. One on a
 //! new type fixes the ratio of types, and many rows are followed closely. Outlying rows have Huber
 //! weights.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use andreas_core::GpuType;
-
-use crate::curve_prior::{KernelParameters, Prior};
+use crate::curve_prior::{Prior, SCATTER, kernel};
 use crate::linear::Cholesky;
-use crate::model_effect::{ModelEffect, Rows, TrainingPoint};
 use crate::physics::{LEVEL, P, Quantity, Setting, Theta};
-use crate::table_variances::TableVariances;
+use crate::table_trust::WHOLE_TABLE;
 
 /// Most rounds of Gauss-Newton.
 const ROUNDS: usize = 14;
@@ -37,8 +33,8 @@ pub(crate) struct Row {
     pub setting: Setting,
     pub log: f64,
     pub noise: f64,
-    /// Shared error variances, if it is a row of the user's table.
-    pub table: Option<TableVariances>,
+    /// Shared error variance, if it is a row of the user's table.
+    pub table: Option<f64>,
 }
 
 /// A profile's curve.
@@ -48,21 +44,13 @@ pub(crate) struct Posterior {
     prior: Prior,
     /// Variances between profiles and types together.
     both: Theta,
-    pub kernel: KernelParameters,
     rows: Vec<Row>,
     /// Linearised residual of each row from the prior mean.
     off: Vec<f64>,
     slopes: Vec<Theta>,
-    /// Model-shared effect; of each row its mean and whitened covariances.
-    model_effect: Option<Arc<ModelEffect>>,
-    common: Vec<(f64, Vec<f64>)>,
-    /// Part of the effect that the rows already explain, as weights of the siblings' rows.
-    taken: Vec<f64>,
     thetas: BTreeMap<u16, Theta>,
     alpha: Vec<f64>,
     factor: Option<Cholesky>,
-    /// Log evidence of prior and kernel, up to a constant.
-    pub evidence: f64,
 }
 
 /// Posterior mean and variance of one parameter.
@@ -85,63 +73,23 @@ impl Found {
 }
 
 impl Posterior {
-    /// From at most a few hundred rows, and initial parameters by type (default: the prior's).
-    pub fn new(
-        quantity: Quantity,
-        prior: Prior,
-        kernel: KernelParameters,
-        rows: &[Row],
-        thetas: BTreeMap<u16, Theta>,
-        model_effect: Option<Arc<ModelEffect>>,
-    ) -> Self {
-        let common = |model_effect: &Arc<ModelEffect>| {
-            let of = |row: &Row| {
-                let with = model_effect.with(&row.setting);
-                (model_effect.mean(&with), model_effect.informed(with))
-            };
-            rows.iter().map(of).collect()
-        };
+    /// From at most a few hundred rows.
+    pub fn new(quantity: Quantity, prior: Prior, rows: &[Row]) -> Self {
         let mut it = Self {
             quantity,
             prior,
             both: std::array::from_fn(|p| prior.own[p] + prior.within[p]),
-            kernel,
-            common: model_effect.as_ref().map_or_else(Vec::new, common),
-            model_effect,
-            taken: Vec::new(),
             rows: rows.to_vec(),
             off: vec![0.0; rows.len()],
             slopes: vec![[0.0; P]; rows.len()],
-            thetas,
+            thetas: BTreeMap::new(),
             alpha: vec![0.0; rows.len()],
             factor: None,
-            evidence: 0.0,
         };
         if !rows.is_empty() {
             it.condition();
-            it.take_back();
         }
         it
-    }
-
-    /// Computes the part of the effect that the rows already explain.
-    fn take_back(&mut self) {
-        let Some(model_effect) = &self.model_effect else { return };
-        let mut sum = vec![0.0; self.common.first().map_or(0, |(_, informed)| informed.len())];
-        for ((_, informed), alpha) in self.common.iter().zip(&self.alpha) {
-            for (sum, t) in sum.iter_mut().zip(informed) {
-                *sum += alpha * t;
-            }
-        }
-        self.taken = model_effect.weights(sum);
-    }
-
-    /// Prior covariance of the deviations at two settings.
-    fn deviation(&self, a: &Setting, b: &Setting) -> f64 {
-        match &self.model_effect {
-            Some(model_effect) => model_effect.covariance(self.kernel, a, b),
-            None => self.kernel.covariance(a, b),
-        }
     }
 
     fn condition(&mut self) {
@@ -156,8 +104,7 @@ impl Posterior {
                 let (at, slopes) = self.quantity.with_slopes(&theta, &row.setting);
                 let moved: f64 = (0..P).map(|p| slopes[p] * (theta[p] - self.prior.mean[p])).sum();
                 self.slopes[i] = slopes;
-                let common = self.common.get(i).map_or(0.0, |(mean, _)| *mean);
-                self.off[i] = row.log - common - at + moved;
+                self.off[i] = row.log - at + moved;
             }
             let mut covariance = vec![0.0; n * n];
             let mut at = 0;
@@ -173,8 +120,6 @@ impl Posterior {
             let Some(factor) = Cholesky::new(n, covariance) else { break };
             self.alpha.clone_from(&self.off);
             factor.solve(&mut self.alpha);
-            self.evidence = -0.5 * self.off.iter().zip(&self.alpha).map(|(r, a)| r * a).sum::<f64>()
-                - 0.5 * factor.log_det();
             self.factor = Some(factor);
             let change = self.step(part);
             // Steps that do not shrink oscillate: damp them.
@@ -202,22 +147,18 @@ impl Posterior {
     }
 
     fn noise(&self, row: &Row) -> f64 {
-        row.noise * row.noise + self.scatter()
+        row.noise * row.noise + SCATTER
     }
 
     /// Part of two rows' covariance that does not depend on the parameters.
     fn fixed(&self, i: usize, j: usize) -> f64 {
         let (a, b) = (&self.rows[i], &self.rows[j]);
         let table = match (a.table, b.table) {
-            (Some(doubt), Some(_)) if a.setting.kind == b.setting.kind => doubt.table + doubt.kind,
-            (Some(doubt), Some(_)) => doubt.table,
+            (Some(variance), Some(_)) if a.setting.kind == b.setting.kind => variance,
+            (Some(variance), Some(_)) => WHOLE_TABLE * variance,
             _ => 0.0,
         };
-        let informed = match (self.common.get(i), self.common.get(j)) {
-            (Some((_, a)), Some((_, b))) => a.iter().zip(b).map(|(x, y)| x * y).sum(),
-            _ => 0.0,
-        };
-        self.deviation(&a.setting, &b.setting) - informed + table
+        kernel(&a.setting, &b.setting) + table
     }
 
     fn linear(&self, same_kind: bool, a: &Theta, b: &Theta) -> f64 {
@@ -271,21 +212,12 @@ impl Posterior {
     pub fn at(&self, s: &Setting) -> (f64, f64) {
         let theta = self.theta(s.kind);
         let (at, slopes) = self.quantity.with_slopes(&theta, s);
-        let mut variance = self.linear(true, &slopes, &slopes) + self.deviation(s, s);
+        let mut variance = self.linear(true, &slopes, &slopes) + kernel(s, s);
         let mut mean = at;
-        let mut here = Vec::new();
-        if let Some(model_effect) = &self.model_effect {
-            let with = model_effect.with(s);
-            mean += model_effect.mean(&with);
-            here = model_effect.informed(with);
-            variance -= here.iter().map(|x| x * x).sum::<f64>();
-        }
         let Some(factor) = &self.factor else { return (mean, variance.max(1e-6)) };
         let mut with: Vec<f64> = Vec::with_capacity(self.rows.len());
-        for (i, ((row, other), alpha)) in self.rows.iter().zip(&self.slopes).zip(&self.alpha).enumerate() {
-            let informed =
-                self.common.get(i).map_or(0.0, |(_, t)| t.iter().zip(&here).map(|(x, y)| x * y).sum());
-            let deviation = self.deviation(s, &row.setting) - informed;
+        for ((row, other), alpha) in self.rows.iter().zip(&self.slopes).zip(&self.alpha) {
+            let deviation = kernel(s, &row.setting);
             mean += deviation * alpha;
             with.push(deviation + self.linear(row.setting.kind == s.kind, &slopes, other));
         }
@@ -296,30 +228,9 @@ impl Posterior {
 
     /// Mean of the log.
     pub fn mean(&self, s: &Setting) -> f64 {
-        let at = self.quantity.at(&self.theta(s.kind), s);
         let deviations = self.rows.iter().zip(&self.alpha);
-        let own = deviations.map(|(row, alpha)| alpha * self.deviation(s, &row.setting)).sum::<f64>();
-        let Some(model_effect) = &self.model_effect else { return at + own };
-        let with = model_effect.with(s);
-        at + own + model_effect.mean(&with) - with.iter().zip(&self.taken).map(|(w, t)| w * t).sum::<f64>()
-    }
-
-    /// The rows as training points for siblings; `gpu_type` maps a row to its type.
-    pub fn sites(&self, gpu_type: impl Fn(usize) -> GpuType) -> Rows {
-        let rows = self.rows.iter().zip(&self.slopes).zip(&self.off).enumerate();
-        let site = |(i, ((row, slopes), off)): (usize, ((&Row, &Theta), &f64))| TrainingPoint {
-            gpu_type: gpu_type(i),
-            setting: row.setting,
-            off: *off,
-            slopes: *slopes,
-            noise: row.noise,
-        };
-        Rows { prior: self.prior, sites: rows.map(site).collect() }
-    }
-
-    /// The physics alone, without deviations.
-    pub fn physics(&self, s: &Setting) -> f64 {
-        self.quantity.at(&self.theta(s.kind), s)
+        let own = deviations.map(|(row, alpha)| alpha * kernel(s, &row.setting));
+        self.quantity.at(&self.theta(s.kind), s) + own.sum::<f64>()
     }
 
     /// Prior mean of a parameter.
@@ -335,23 +246,10 @@ impl Posterior {
         self.prior.within[LEVEL]
     }
 
-    /// Parameters by type, to start another fit from.
-    pub fn thetas(&self) -> BTreeMap<u16, Theta> {
-        self.thetas.clone()
-    }
-
-    /// Residual noise of single rows (variance).
-    pub fn scatter(&self) -> f64 {
-        match &self.model_effect {
-            Some(model_effect) => model_effect.scatter(self.kernel),
-            None => self.kernel.scatter * self.kernel.scatter,
-        }
-    }
-
     /// Mean and variance of a table row's own residual beyond the curve.
     pub fn detail(&self, row: usize) -> Option<(f64, f64)> {
         let (at, alpha) = (self.rows.get(row)?, self.alpha.get(row)?);
-        let (noise, scatter) = (at.noise * at.noise, self.scatter());
+        let (noise, scatter) = (at.noise * at.noise, SCATTER);
         Some((scatter * alpha, scatter * noise / (scatter + noise).max(1e-12)))
     }
 
@@ -368,16 +266,6 @@ impl Posterior {
         let mut found = self.weigh(slope, |p| self.prior.within[p]);
         found[LEVEL].mean -= self.prior.mean[LEVEL];
         found[LEVEL]
-    }
-
-    /// A parameter on a type (profile and type together), from the rows alone.
-    pub fn on(&self, kind: u16, p: usize) -> Found {
-        let slope = |q: usize, i: usize| {
-            let here = if self.rows[i].setting.kind == kind { self.both[p] } else { self.prior.own[p] };
-            if q == p { self.slopes[i][p] * here / self.both[p] } else { 0.0 }
-        };
-        let found = self.weigh(slope, |q| if q == p { self.both[p] } else { 0.0 });
-        found[p].alone(self.prior.mean[p], self.both[p])
     }
 
     fn weigh(&self, slope: impl Fn(usize, usize) -> f64, prior: impl Fn(usize) -> f64) -> [Found; P] {

@@ -4,7 +4,6 @@ use andreas_core::{Configuration, Seconds, Watts};
 use serde::{Deserialize, Serialize};
 
 use crate::estimate::Estimate;
-use crate::ranges::OutOfRange;
 
 /// Prediction for a profile on one configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -17,8 +16,6 @@ pub struct Prediction {
     pub power: Estimate,
     /// Maximum draw of these boards together, if the type is known.
     pub board_max: Option<Watts>,
-    /// Which properties lie outside the observed range.
-    pub out_of_range: OutOfRange,
 }
 
 /// Relative leave-one-out errors of a profile's own rows.
@@ -63,7 +60,6 @@ mod tests {
             epoch: Estimate::prior(1.0),
             power: Estimate { median, sigma: 1.5, source: Source::Regression },
             board_max: board_max.map(Watts),
-            out_of_range: OutOfRange::default(),
         };
         assert_eq!(prediction(1_200.0, Some(1_600.0)).mean_power(), Watts(1_600.0));
         assert_eq!(prediction(1_650.0, Some(1_600.0)).mean_power(), Watts(1_650.0), "as it was measured");

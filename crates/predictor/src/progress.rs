@@ -175,24 +175,13 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_for_a_checkpoint_does_not_move_the_pace() {
-        let mut reports: Vec<(f64, f64)> =
-            (1..=20).map(|i| (f64::from(i) * 5.0, f64::from(i) * 0.01)).collect();
-        for r in reports.iter_mut().skip(18) {
-            r.0 += 60.0;
-        }
-        let pace = window(&reports).pace(100.0).unwrap();
-        assert!((pace.epoch.0 - 5.0).abs() < 0.3, "{pace:?}");
-    }
-
-    #[test]
-    fn the_window_is_bounded_and_still_spans_the_attempt() {
-        let reports: Vec<(f64, f64)> = (1..5000).map(|i| (f64::from(i), f64::from(i) / 5001.0)).collect();
+    fn the_window_is_bounded_and_a_pause_does_not_move_the_pace() {
+        let late = |i: i32| if i > 4_900 { 600.0 } else { 0.0 };
+        let reports: Vec<(f64, f64)> =
+            (1..5000).map(|i| (f64::from(i) + late(i), f64::from(i) / 5001.0)).collect();
         let window = window(&reports);
-        assert!(window.reports.len() <= CAPACITY);
-        assert_eq!(window.reports[0].at, Time(1.0));
-        assert_eq!(window.last().unwrap().at, Time(4999.0));
-        assert!((window.pace(5001.0).unwrap().epoch.0 - 1.0).abs() < 1e-9);
+        assert!(window.reports.len() <= CAPACITY && window.reports[0].at == Time(1.0));
+        assert!((window.pace(5001.0).unwrap().epoch.0 - 1.0).abs() < 0.05);
     }
 
     #[test]
@@ -207,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_is_believed_as_far_as_the_clock_makes_it_plausible() {
+    fn claimed_progress_is_bounded_by_the_clock() {
         let hour = Seconds(3_600.0);
         assert_eq!(furthest(0.0, Seconds(36.0), hour), 0.1);
         assert_eq!(furthest(0.5, Seconds(36.0), hour), 0.6);
@@ -217,18 +206,13 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_is_almost_done_for_ever_has_more_and_more_left() {
+    fn an_overdue_run_has_as_much_left_as_it_is_overdue() {
         let left = |since: f64| still_left(11.0, since, 1_000.0, 4_000.0);
         assert_eq!(left(0.0), 11.0);
         assert_eq!(left(5.0), 10.0, "a hundredth of the run at least");
         assert_eq!(left(111.0), 100.0);
         assert_eq!(left(3_611.0), 3_600.0);
         assert_eq!(left(1e9), 4_000.0, "never more than a whole run");
-        let mut last = 0.0;
-        for since in (20..5_000).step_by(10) {
-            assert!(left(f64::from(since)) >= last);
-            last = left(f64::from(since));
-        }
         assert!(still_left(f64::NAN, 1.0, 1.0, 1.0).is_finite());
     }
 

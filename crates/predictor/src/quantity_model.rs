@@ -1,37 +1,25 @@
 //! Model of one quantity: priors and kernel hyperparameters.
 //!
-//! Fitted in two passes. Curves with the start prior give each tenant's prior; curves with that
-//! prior give the final priors. The work is bounded by aggregated samples per profile, per
-//! namespace and in total.
+//! Fitted in two passes. Curves with the start prior give the tenant's prior; curves with that prior
+//! give the final one. The work is bounded by aggregated samples per profile, per namespace and in
+//! total.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use andreas_core::GpuType;
 
-use crate::curve_prior::{KernelParameters, Prior};
+use crate::curve_prior::{Prior, SCATTER};
 use crate::expected::Expected;
-use crate::model_effect::{ModelEffect, Parts, Rows};
-use crate::physics::{GpuTypeIndex, LEVEL, LIMITED, Quantity, Setting, Theta};
-use crate::places::{Place, PlacementResidual, at};
-use crate::pool::owner;
-use crate::population::{FittedProfile, Population};
-use crate::populations::Populations;
+use crate::physics::{GpuTypeIndex, LEVEL, Quantity, Setting};
+use crate::population::{FittedProfile, Population, UNKNOWN_TYPE};
 use crate::posterior::{Found, Posterior, Row};
-use crate::ratio::{Level, Size};
+use crate::ratio::Level;
 use crate::spread::spread;
-use crate::table_variances::TableVariances;
-use crate::weight_policy::MANY;
 
 /// Most siblings used for a profile.
 const SIBLINGS: usize = 64;
-/// Profiles compared to choose kernel hyperparameters, and samples of each.
-const COMPARED: usize = 16;
-const COMPARED_CELLS: usize = 64;
-/// Most log evidence of one profile for or against a kernel, with many profiles.
-const MOST_EVIDENCE: f64 = 6.0;
-/// A profile with fewer samples uses the population's kernel.
-const OWN_TEXTURE: usize = 10;
+/// Most samples of a profile in a pooled fit.
+const POOLED_CELLS: usize = 64;
 /// From this many samples on a type, its curve is not projected between them.
 const SPEAKS: usize = 10;
 /// Variance of an unknown intercept.
@@ -47,16 +35,14 @@ pub(crate) struct QuantitySample {
     pub setting: Setting,
     pub log: f64,
     pub noise: f64,
-    pub table: Option<TableVariances>,
+    pub table: Option<f64>,
 }
 
 /// One profile's samples of one quantity.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Family {
     pub name: String,
-    pub namespace: String,
     pub model: Option<String>,
-    pub size: Size,
     pub spots: Vec<QuantitySample>,
 }
 
@@ -81,16 +67,6 @@ impl Curve {
         self.expected.place(&spot.gpu_type, spot.law, self.level, Setting { kind, ..spot.setting })
     }
 
-    /// Placement effect and model-shared effect in the mean.
-    pub fn shared(&self, spot: &QuantitySample) -> f64 {
-        let common = self
-            .expected
-            .model_effect
-            .as_ref()
-            .map_or(0.0, |model_effect| model_effect.mean(&model_effect.with(&self.place(spot))));
-        self.expected.shared(&spot.gpu_type, &spot.setting) + common
-    }
-
     /// Mean of the log.
     pub fn mean(&self, spot: &QuantitySample) -> f64 {
         self.posterior.mean(&self.place(spot))
@@ -99,7 +75,7 @@ impl Curve {
     /// Mean and variance of the log of a new row.
     pub fn at(&self, spot: &QuantitySample) -> (f64, f64) {
         let (mean, variance) = self.posterior.at(&self.place(spot));
-        (mean, variance + self.posterior.scatter())
+        (mean, variance + SCATTER)
     }
 
     /// Whether enough was seen around this number of GPUs to skip the monotone projection.
@@ -115,138 +91,44 @@ impl Curve {
     }
 }
 
-/// Fitted model of one quantity.
+/// Fitted model of one quantity, from one tenant's profiles.
 #[derive(Clone, Debug)]
 pub(crate) struct QuantityModel {
     pub quantity: Quantity,
-    pub populations: Populations,
+    pub population: Population,
     pub members: Vec<FittedProfile>,
-    /// Kernel of an offline table's profiles.
-    kernel: KernelParameters,
-    /// Shares of the model effect, by tenant.
-    parts: BTreeMap<String, Parts>,
 }
 
 impl QuantityModel {
-    /// From all profiles, ordered by name.
+    /// From a tenant's profiles, ordered by name.
     pub fn fit(quantity: Quantity, families: &[Family]) -> Self {
-        let mut stage = Self {
-            quantity,
-            populations: Populations::new(quantity),
-            members: Vec::new(),
-            kernel: KernelParameters::USUAL,
-            parts: BTreeMap::new(),
-        };
-        let start = Populations::new(quantity);
-        stage.members = families.iter().filter_map(|f| stage.member(start.world(), f)).collect();
-        stage.populations = Populations::fit(quantity, &stage.members.iter().collect::<Vec<_>>());
-        stage.kernel = stage.compare_textures(families);
-        // Fitting with the global prior would leak a malicious tenant's values into every profile.
-        let alone = Populations::alone(quantity, &stage.members.iter().collect::<Vec<_>>());
-        let member = |f: &Family| stage.member(alone.of(owner(&f.name)), f);
-        stage.members = families.iter().filter_map(member).collect();
-        stage.populations = Populations::fit(quantity, &stage.members.iter().collect::<Vec<_>>());
-        let parts = |(owner, models): (&str, Vec<Vec<&Rows>>)| {
-            (owner.to_owned(), Parts::fit(&models, stage.texture_of(owner), alone.of(owner).places()))
-        };
-        stage.parts = stage.models().into_iter().map(parts).collect();
-        stage
+        let mut it = Self { quantity, population: Population::new(quantity), members: Vec::new() };
+        it.refit(families);
+        it.refit(families);
+        it
+    }
+
+    /// Fits the profiles with the current prior, and the prior to them.
+    fn refit(&mut self, families: &[Family]) {
+        self.members = families.iter().filter_map(|f| self.member(f)).collect();
+        self.population = Population::fit(self.quantity, &self.members.iter().collect::<Vec<_>>());
     }
 
     /// Prior of a profile; its own earlier fit is not its sibling.
     pub fn expect(&self, family: &Family) -> Expected {
-        self.expect_beside(self.populations.of(owner(&family.name)), family, SIBLINGS)
+        self.expect_from(&self.population, family)
     }
 
-    /// Prior from a population and at most `most` siblings.
-    pub fn expect_beside(&self, population: &Population, family: &Family, most: usize) -> Expected {
-        let siblings = self.siblings(family, most);
-        let mut expected = population.expect(self.quantity, family.size, &siblings);
-        let rows: Vec<&Rows> = siblings.iter().map(|m| &m.rows).collect();
-        let parts = self.parts.get(owner(&family.name)).copied().unwrap_or_default();
-        expected.model_effect =
-            ModelEffect::of(&rows, self.kernel(family), parts, population.places()).map(Arc::new);
-        expected
+    /// The same from another population.
+    pub fn expect_from(&self, population: &Population, family: &Family) -> Expected {
+        let is = |m: &&FittedProfile| m.model == family.model && m.name != family.name;
+        let siblings = self.members.iter().filter(|_| family.model.is_some()).filter(is).take(SIBLINGS);
+        population.expect(self.quantity, &siblings.collect::<Vec<_>>())
     }
 
-    /// Whether its tenant has other profiles of its model.
-    pub fn has_siblings(&self, family: &Family) -> bool {
-        !self.siblings(family, 1).is_empty()
-    }
-
-    /// At most `most` profiles of the same model and tenant. Model names are self-reported, so
-    /// other tenants' are ignored.
-    fn siblings(&self, family: &Family, most: usize) -> Vec<&FittedProfile> {
-        if family.model.is_none() {
-            return Vec::new();
-        }
-        let mine = owner(&family.name);
-        let is =
-            |m: &&FittedProfile| m.model == family.model && m.name != family.name && owner(&m.name) == mine;
-        self.members.iter().filter(is).take(most).collect()
-    }
-
-    /// Profiles by tenant and model.
-    fn models(&self) -> BTreeMap<&str, Vec<Vec<&Rows>>> {
-        let mut models: BTreeMap<(&str, &str), Vec<&Rows>> = BTreeMap::new();
-        for m in &self.members {
-            if let Some(model) = &m.model {
-                models.entry((owner(&m.name), model)).or_default().push(&m.rows);
-            }
-        }
-        let mut owners: BTreeMap<&str, Vec<Vec<&Rows>>> = BTreeMap::new();
-        for ((owner, _), families) in models.into_iter().filter(|(_, families)| families.len() > 1) {
-            owners.entry(owner).or_default().push(families);
-        }
-        owners
-    }
-
-    /// A profile's curve; `level` is the prior of its intercept without rows.
-    pub fn curve(&self, family: &Family, expected: Expected, level: Found) -> Curve {
-        let usual = self.kernel(family);
-        let curve = self.curve_of(&family.spots, expected, level, usual);
-        if family.spots.len() < OWN_TEXTURE {
-            return curve;
-        }
-        // Its own kernel, by the evidence of its own rows, with the population's kernel as prior.
-        let few = spread(&family.spots, COMPARED_CELLS);
-        let expected = curve.expected;
-        let start = self.curve_of(&few, expected.clone(), level, usual).posterior.thetas();
-        let evidence = |kernel: KernelParameters| {
-            let curve = self.curve_from(&few, expected.clone(), level, kernel, start.clone());
-            let step = |a: f64, b: f64| libm::log(a / b) * libm::log(a / b);
-            let unlikely = step(kernel.deviation, usual.deviation)
-                + step(kernel.scatter, usual.scatter)
-                + step(kernel.length, usual.length);
-            curve.posterior.evidence - unlikely
-        };
-        let kernel = best(usual, evidence);
-        self.curve_from(&family.spots, expected, level, kernel, curve.posterior.thetas())
-    }
-
-    /// The curve from given samples with a given kernel.
-    pub fn curve_of(
-        &self,
-        spots: &[QuantitySample],
-        expected: Expected,
-        level: Found,
-        kernel: KernelParameters,
-    ) -> Curve {
-        self.curve_from(spots, expected, level, kernel, BTreeMap::new())
-    }
-
-    fn curve_from(
-        &self,
-        spots: &[QuantitySample],
-        expected: Expected,
-        level: Found,
-        kernel: KernelParameters,
-        start: BTreeMap<u16, Theta>,
-    ) -> Curve {
-        let mut type_index = expected
-            .model_effect
-            .as_ref()
-            .map_or_else(GpuTypeIndex::default, |model_effect| GpuTypeIndex::starting(model_effect.types()));
+    /// A profile's curve from its samples; `level` is the prior of its intercept without rows.
+    pub fn curve(&self, spots: &[QuantitySample], expected: Expected, level: Found) -> Curve {
+        let mut type_index = GpuTypeIndex::default();
         let mut counts: BTreeMap<GpuType, usize> = BTreeMap::new();
         let mut spans: BTreeMap<GpuType, (f64, f64)> = BTreeMap::new();
         let mut rows: Vec<Row> = Vec::with_capacity(spots.len());
@@ -265,20 +147,18 @@ impl QuantityModel {
         }
         // Types without comparison differ by the error of the analytic prior.
         if counts.keys().any(|t| !expected.covers(t)) || spots.is_empty() {
-            prior.within[LEVEL] = prior.within[LEVEL].max(0.5 * Population::unknown_type());
+            prior.within[LEVEL] = prior.within[LEVEL].max(0.5 * UNKNOWN_TYPE);
         }
-        let posterior =
-            Posterior::new(self.quantity, prior, kernel, &rows, start, expected.model_effect.clone());
+        let posterior = Posterior::new(self.quantity, prior, &rows);
         Curve { posterior, expected, type_index, counts, spans, level: level.mean }
     }
 
-    fn member(&self, home: &Population, family: &Family) -> Option<FittedProfile> {
+    fn member(&self, family: &Family) -> Option<FittedProfile> {
         if family.spots.is_empty() {
             return None;
         }
-        let spots = spread(&family.spots, COMPARED_CELLS);
-        // Effects are residuals of physics: fit physics first, without placement effects.
-        let expected = home.expect(self.quantity, family.size, &[]).without_places();
+        let spots = spread(&family.spots, POOLED_CELLS);
+        let expected = self.population.expect(self.quantity, &[]);
         let level = self.free_level(&spots, &expected);
         let mut wide = expected.clone();
         // Ratios are learned from intercepts by type: they are not shrunk to the analytic prior
@@ -286,7 +166,7 @@ impl QuantityModel {
         wide.prior.within[LEVEL] = wide.prior.within[LEVEL].max(0.5);
         // The profile's own intercept is free, so that it does not enter the types' intercepts.
         wide.prior.own[LEVEL] = wide.prior.own[LEVEL].max(FREE);
-        let curve = self.curve_of(&spots, wide, level, self.kernel(family));
+        let curve = self.curve(&spots, wide, level);
         let mut found = curve.posterior.found();
         for (p, found) in found.iter_mut().enumerate() {
             let (mean, own) = (curve.posterior.prior_mean(p), curve.posterior.prior_variance(p));
@@ -303,24 +183,11 @@ impl QuantityModel {
             // Relative to the analytic prior: the expected part plus the fitted part.
             let law = spots.iter().find(|s| s.gpu_type == *gpu_type).map_or(0.0, |s| s.law);
             let expected = curve.expected.base(gpu_type, law) - law;
-            let law = if self.quantity == Quantity::Power { 0.0 } else { law };
-            let mut limited = curve.posterior.on(kind, LIMITED);
-            limited.mean += curve.expected.bent(gpu_type) - curve.posterior.prior_mean(LIMITED);
-            let (level, variance) = (at.mean + expected, at.variance);
-            Level { gpu_type: gpu_type.clone(), law, level, variance, limited }
+            Level { gpu_type: gpu_type.clone(), level: at.mean + expected, variance: at.variance }
         });
-        let mean = |of: fn(Setting) -> f64| {
-            spots.iter().map(|s| of(curve.place(s))).sum::<f64>() / spots.len() as f64
-        };
         Some(FittedProfile {
-            intensity: family.size.intensity(mean(|s| s.base)),
-            network: [mean(|s| s.network), mean(|s| s.between)],
-            rows: curve.posterior.sites(|i| spots[i].gpu_type.clone()),
-            placed: if self.quantity == Quantity::Time { placed(&spots, &curve) } else { Vec::new() },
             name: family.name.clone(),
-            namespace: family.namespace.clone(),
             model: family.model.clone(),
-            size: family.size,
             found,
             on: on.collect(),
         })
@@ -336,88 +203,10 @@ impl QuantityModel {
             .iter()
             .map(|s| {
                 let setting = expected.place(&s.gpu_type, s.law, 0.0, s.setting);
-                let setting = Setting { network: 0.0, between: 0.0, ..setting };
                 s.log - self.quantity.at(&mean, &setting)
             })
             .collect();
         off.sort_by(f64::total_cmp);
         Found { mean: off.get(off.len() / 2).copied().unwrap_or(0.0), variance: FREE }
     }
-
-    /// Kernel before a profile's own rows. Not shared between tenants: it is a choice of few
-    /// values, and one tenant could tip it.
-    pub fn kernel(&self, family: &Family) -> KernelParameters {
-        self.texture_of(owner(&family.name))
-    }
-
-    fn texture_of(&self, owner: &str) -> KernelParameters {
-        if owner.is_empty() { self.kernel } else { KernelParameters::USUAL }
-    }
-
-    fn compare_textures(&self, families: &[Family]) -> KernelParameters {
-        let of_a_table = |f: &&Family| owner(&f.name).is_empty() && f.spots.len() >= 4;
-        let mut most: Vec<&Family> = families.iter().filter(of_a_table).collect();
-        most.sort_by(|a, b| b.spots.len().cmp(&a.spots.len()).then(a.name.cmp(&b.name)));
-        most.truncate(COMPARED);
-        if most.len() < 3 {
-            return KernelParameters::USUAL;
-        }
-        let start = |family: &&Family| {
-            let spots = spread(&family.spots, COMPARED_CELLS);
-            let population = self.populations.of(owner(&family.name));
-            let expected = population.expect(self.quantity, family.size, &[]);
-            let level = self.free_level(&spots, &expected);
-            let curve = self.curve_of(&spots, expected.clone(), level, KernelParameters::USUAL);
-            (spots, expected, level, curve.posterior.thetas(), curve.posterior.evidence)
-        };
-        let starts: Vec<_> = most.iter().map(start).collect();
-        let most_evidence = if starts.len() < MANY { f64::INFINITY } else { MOST_EVIDENCE };
-        let evidence = |kernel: KernelParameters| {
-            let of = starts.iter().map(|(spots, expected, level, start, usual)| {
-                let curve = self.curve_from(spots, expected.clone(), *level, kernel, start.clone());
-                (curve.posterior.evidence - usual).clamp(-most_evidence, most_evidence)
-            });
-            of.sum::<f64>()
-        };
-        best(KernelParameters::USUAL, evidence)
-    }
-}
-
-/// Residuals of a profile's one-node rows from its own physics.
-fn placed(spots: &[QuantitySample], curve: &Curve) -> Vec<PlacementResidual> {
-    let place = |spot: &QuantitySample| (spot.gpu_type.clone(), at(spot.setting.nodes, spot.setting.gpus));
-    let here = || spots.iter().filter(|spot| spot.setting.nodes <= 0.0);
-    let mut counts: BTreeMap<(GpuType, Place), f64> = BTreeMap::new();
-    for spot in here() {
-        *counts.entry(place(spot)).or_default() += 1.0;
-    }
-    let row = |spot: &QuantitySample| {
-        let (gpu_type, at) = place(spot);
-        let weight = 1.0 / counts[&(gpu_type.clone(), at)];
-        let residual = spot.log - curve.posterior.physics(&curve.place(spot));
-        PlacementResidual { gpu_type, at, residual, weight }
-    };
-    here().map(row).collect()
-}
-
-/// Coordinate search over a few values.
-fn best(start: KernelParameters, evidence: impl Fn(KernelParameters) -> f64) -> KernelParameters {
-    const FACTORS: [f64; 4] = [0.35, 0.6, 1.7, 3.0];
-    let mut best = (evidence(start), start);
-    let moves: [fn(KernelParameters, f64) -> KernelParameters; 3] = [
-        |t, f| KernelParameters { scatter: (t.scatter * f).clamp(0.004, 0.3), ..t },
-        |t, f| KernelParameters { deviation: (t.deviation * f).clamp(0.01, 0.5), ..t },
-        |t, f| KernelParameters { length: (t.length * f).clamp(0.5, 8.0), ..t },
-    ];
-    for with in moves {
-        let from = best.1;
-        for factor in FACTORS {
-            let kernel = with(from, factor);
-            let found = evidence(kernel);
-            if found > best.0 {
-                best = (found, kernel);
-            }
-        }
-    }
-    best.1
 }

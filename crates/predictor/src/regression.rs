@@ -44,14 +44,8 @@ pub(crate) fn interval(mut errors: Vec<f64>, at_least: usize) -> Option<f64> {
     Some(errors[rank.min(errors.len() - 1)] / Z90)
 }
 
-/// Weighted median; `None` without values.
-pub(crate) fn weighted_median(mut values: Vec<(f64, f64)>) -> Option<f64> {
-    values.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let half = 0.5 * values.iter().map(|(_, weight)| weight).sum::<f64>();
-    let mut below = 0.0;
-    let past = values.iter().find(|(_, weight)| {
-        below += weight;
-        below > half
-    });
-    past.or(values.last()).map(|(value, _)| *value)
+/// Upper median; `None` without values.
+pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
 }

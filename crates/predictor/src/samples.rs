@@ -5,7 +5,7 @@ use andreas_core::{Configuration, GpuCount, GpuType};
 use crate::physics::Quantity;
 use crate::screen::{MAX_EPOCH, MAX_WATTS, MIN_EPOCH, screen};
 use crate::spread::spread;
-use crate::table_variances::{TableTrust, TableVariances};
+use crate::table_trust::{ROW, TableTrust};
 use crate::{Observation, Profile};
 
 /// Most observations read of a profile, newest first. Bounds the work; far above what a profile
@@ -33,8 +33,8 @@ pub(crate) struct AggregatedSample {
     pub log: f64,
     /// Standard deviation of the log; smaller with more epochs.
     pub noise: f64,
-    /// Error variances, if it is a row of the user's table.
-    pub table: Option<TableVariances>,
+    /// Error variance, if it is a row of the user's table.
+    pub table: Option<f64>,
     /// Epochs observed.
     pub epochs: f64,
     /// Time of the newest row.
@@ -99,8 +99,8 @@ pub(crate) fn observed<'a>(
     rows.sort_by(|(a, _), (b, _)| b.at.total_cmp(&a.at).then(order(a, b)));
     rows.truncate(MAX_ROWS);
     rows.sort_by(|(a, _), (b, _)| order(a, b));
-    let cells = rows.chunk_by(|(a, _), (b, _)| order_of_place(a, b).is_eq()).map(together).collect();
-    thinned(cells)
+    let cells = rows.chunk_by(|(a, _), (b, _)| order_of_place(a, b).is_eq()).map(together);
+    spread(&cells.collect::<Vec<_>>(), MAX_CELLS)
 }
 
 fn cell(row: &Observation, quantity: Quantity, batch: Option<f64>) -> Option<AggregatedSample> {
@@ -150,21 +150,6 @@ fn together(rows: &[(AggregatedSample, f64)]) -> AggregatedSample {
     AggregatedSample { log, noise, epochs: total, at, ..rows[0].0.clone() }
 }
 
-/// At most [`MAX_CELLS`], newest first; if all have one age, an even subset.
-fn thinned(mut cells: Vec<AggregatedSample>) -> Vec<AggregatedSample> {
-    if cells.len() <= MAX_CELLS {
-        return cells;
-    }
-    let newest = cells.iter().map(|c| c.at).fold(f64::NEG_INFINITY, f64::max);
-    if cells.iter().all(|c| c.at >= newest) {
-        return spread(&cells, MAX_CELLS);
-    }
-    cells.sort_by(|a, b| b.at.total_cmp(&a.at).then(order(a, b)));
-    cells.truncate(MAX_CELLS);
-    cells.sort_by(order);
-    cells
-}
-
 /// Aggregated samples of the user's table; the first row of a configuration counts.
 pub(crate) fn given(profile: &Profile, quantity: Quantity) -> Vec<AggregatedSample> {
     let usual = TableTrust::default();
@@ -186,8 +171,8 @@ pub(crate) fn given(profile: &Profile, quantity: Quantity) -> Vec<AggregatedSamp
             batch: profile.features.batch.filter(|b| b.is_finite() && *b > 0.0),
             limit: None,
             log: libm::log(value.clamp(low, high)),
-            noise: libm::sqrt(usual.row),
-            table: Some(usual.doubt),
+            noise: ROW,
+            table: Some(usual.variance),
             epochs: 0.0,
             at: f64::NEG_INFINITY,
         };

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gang_has_a_gpu_on_each_of_its_nodes_and_limits_are_such_as_boards_have() {
+    fn impossible_gangs_and_limits_are_refused() {
         assert_eq!(screen(&row(4, 4, Some(150.0))), Ok(()));
         for odd in [row(1, 2, None), row(4, u32::MAX, None), row(70_000, 1, None), row(4, 1, Some(1e12))] {
             assert_eq!(screen(&odd), Err(Refusal::OutOfBounds), "{odd:?}");

@@ -50,6 +50,11 @@ impl Sample {
         }
     }
 
+    /// Name of its model; of its profile if the model is unknown.
+    pub fn model(&self) -> &str {
+        self.model_family.as_deref().unwrap_or(&self.profile)
+    }
+
     fn observation(&self) -> Option<Observation> {
         if self.epoch_s.is_none() && self.power_w.is_none() {
             return None;
@@ -119,13 +124,9 @@ fn most<T: Ord>(said: BTreeMap<T, usize>) -> Option<T> {
     said.into_iter().max_by(|(a, n), (b, m)| n.cmp(m).then(b.cmp(a))).map(|(what, _)| what)
 }
 
-/// One in so many limits and draws of a type may exceed what the board can do (typing or meter
-/// errors).
-const ODD: usize = 20;
-
-/// GPU types of the rows. `board` gives idle and maximum watts of types it knows. For others the
-/// maximum is the largest limit or draw, idle a tenth of it. One value in [`ODD`] may be larger:
-/// single rows do not define a board.
+/// GPU types of the rows. `board` gives idle and maximum watts of types it knows. For others, and for
+/// types with much larger limits or draws, the maximum is the largest of these but one in twenty
+/// (typing or meter errors), and idle is a tenth of it.
 pub fn boards<'a>(
     samples: impl IntoIterator<Item = &'a Sample>,
     board: impl Fn(&str) -> Option<(Watts, Watts)>,
@@ -138,14 +139,11 @@ pub fn boards<'a>(
     }
     let model = |(name, mut all): (&str, Vec<f64>)| {
         all.sort_by(|a, b| b.total_cmp(a));
-        let most = all.get(all.len() / ODD).copied().unwrap_or_default();
-        let known = board(name);
-        // A limit above the known maximum means another board.
-        let (idle, max) = match known {
+        let most = all.get(all.len() / 20).copied().unwrap_or_default();
+        let (idle, max) = match board(name) {
             Some((idle, max)) if most <= 1.15 * max.0 => (idle, max),
             _ if most > 0.0 => (Watts(0.1 * most), Watts(most)),
-            Some(board) => board,
-            None => return None,
+            board => board?,
         };
         Some(GpuModel { gpu_type: name.into(), idle, max })
     };

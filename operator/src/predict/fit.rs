@@ -22,11 +22,10 @@ const ALL_ROWS: usize = 65_536;
 /// Reason for rows that are not pooled but still used by their own profile.
 const CLAIMED: &str = "Claimed";
 
-/// Scope of learned predictions: whose profiles count fully for a job. All others have a small, bounded
-/// influence, and none by self-reported values.
+/// Scope of learned predictions: whose profiles count for a job. All others have no influence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LearningScope {
-    /// Those of its namespace: another namespace can change its predictions by at most 2 %.
+    /// Those of its namespace: no other namespace can change its predictions.
     #[default]
     Namespace,
     /// Those of all namespaces: more accurate with many teams and few jobs each, but wrong data of one

@@ -10,12 +10,12 @@ mod questions;
 
 use std::collections::BTreeMap;
 
-use crate::table::{Sample, boards, profiles};
-use crate::{GpuModel, Predictor, Source};
+use crate::table::{Sample, profiles};
+use crate::{GpuModel, Predictor};
 
 pub use baselines::Baseline;
-pub use floor::{Floor, floor};
-pub use questions::{HoldOut, Question, Setting, questions};
+pub use floor::floor;
+pub use questions::{Half, HoldOut, Question, Setting, questions};
 
 /// One prediction beside its true value.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,8 +30,6 @@ pub struct Answer {
     pub power: Option<(f64, f64)>,
     /// Whether the true draw lies in the 90 % interval.
     pub power_inside: bool,
-    /// Source of the predicted time; baselines have none.
-    pub source: Option<Source>,
 }
 
 /// All answers of one method in one setting.
@@ -141,7 +139,6 @@ pub fn ask(questions: &[Question<'_>], gpus: &[GpuModel]) -> Outcome {
                 epoch_inside: inside(&p.epoch, sample.epoch_s),
                 power: sample.power_w.map(|w| (w, p.power.median)),
                 power_inside: inside(&p.power, sample.power_w),
-                source: Some(p.epoch.source),
             });
         }
     }
@@ -150,26 +147,13 @@ pub fn ask(questions: &[Question<'_>], gpus: &[GpuModel]) -> Outcome {
 
 /// Answers of a baseline (times only).
 pub fn ask_baseline(questions: &[Question<'_>], baseline: Baseline) -> Outcome {
-    let mut answers = Vec::new();
-    for question in questions {
-        for (sample, said) in question.asked.iter().zip(baseline.answer(question)) {
-            answers.push(Answer {
-                profile: sample.profile.clone(),
-                epoch: sample.epoch_s.map(|t| (t, said)),
-                epoch_inside: false,
-                power: None,
-                power_inside: false,
-                source: None,
-            });
-        }
-    }
-    Outcome { answers }
-}
-
-/// The GPU types of a table.
-pub fn models(
-    samples: &[Sample],
-    board: impl Fn(&str) -> Option<(andreas_core::Watts, andreas_core::Watts)>,
-) -> Vec<GpuModel> {
-    boards(samples, board)
+    let answer = |question: &Question<'_>, sample: &Sample| Answer {
+        profile: sample.profile.clone(),
+        epoch: sample.epoch_s.map(|t| (t, baseline.answer(question, sample))),
+        epoch_inside: false,
+        power: None,
+        power_inside: false,
+    };
+    let answers = questions.iter().flat_map(|q| q.asked.iter().map(move |s| answer(q, s)));
+    Outcome { answers: answers.collect() }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::first_runs::{Run, first_runs};
 use crate::table::Sample;
 
 /// What is known of the job.
@@ -13,6 +14,9 @@ pub enum Setting {
     /// Its first measurements on one type, in the order a user would make them: the smallest number
     /// of GPUs first.
     First(usize),
+    /// Its first four measurements on one node of a type and this many across nodes. Asked: the
+    /// other rows across nodes.
+    Across(usize),
     /// All rows on other types, and this many rows on the predicted type.
     NewType(usize),
     /// Nothing.
@@ -26,6 +30,25 @@ pub enum HoldOut {
     Job,
     /// All jobs of the same model.
     Model,
+}
+
+/// Half of all models, or of all traces. Variants are chosen on one half; figures are reported on
+/// the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// Even hashes. Rows of the other half are not read.
+    Choose,
+    /// Odd hashes. The other half's rows may be used, but are not asked.
+    Report,
+}
+
+impl Half {
+    /// The half of a model or trace: the lowest bit of the 64-bit FNV-1a hash of its name.
+    pub fn of(name: &str) -> Self {
+        let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, step);
+        if hash % 2 == 0 { Self::Choose } else { Self::Report }
+    }
 }
 
 /// Known rows and rows to predict, of one job.
@@ -60,68 +83,74 @@ fn scrambled(seed: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// All questions of a setting, ordered by job.
-pub fn questions<'a>(samples: &'a [Sample], setting: Setting, hold_out: HoldOut) -> Vec<Question<'a>> {
-    let timed: Vec<&Sample> = samples.iter().filter(|s| s.epoch_s.is_some()).collect();
+/// All questions of a setting about one half's models (`None`: all), ordered by job.
+pub fn questions(
+    samples: &[Sample],
+    setting: Setting,
+    hold_out: HoldOut,
+    half: Option<Half>,
+) -> Vec<Question<'_>> {
+    let is_read = |s: &&Sample| half != Some(Half::Choose) || Half::of(s.model()) == Half::Choose;
+    let timed: Vec<&Sample> = samples.iter().filter(|s| s.epoch_s.is_some()).filter(is_read).collect();
+    let mut questions = all(&timed, setting, hold_out);
+    questions.retain(|q| half.is_none_or(|half| q.asked.iter().all(|s| Half::of(s.model()) == half)));
+    questions
+}
+
+fn all<'a>(timed: &[&'a Sample], setting: Setting, hold_out: HoldOut) -> Vec<Question<'a>> {
     let jobs: BTreeSet<&str> = timed.iter().map(|s| s.profile.as_str()).collect();
     let mut questions = Vec::new();
     for job in jobs {
         let mut own: Vec<&Sample> = timed.iter().copied().filter(|s| s.profile == job).collect();
         own.sort_by(|a, b| order(a, b));
         let model = own.first().and_then(|s| s.model_family.as_deref());
-        let related = |s: &&&Sample| match hold_out {
-            HoldOut::Job => true,
-            HoldOut::Model => model.is_none() || s.model_family.as_deref() != model,
-        };
-        let others: Vec<&Sample> =
-            timed.iter().filter(|s| s.profile != job).filter(related).copied().collect();
-        let mut ask = |known: Vec<&'a Sample>, asked: Vec<&'a Sample>| {
-            if !asked.is_empty() {
-                questions.push(Question { known: others.iter().copied().chain(known).collect(), asked });
-            }
-        };
-        let types: BTreeSet<&str> = own.iter().map(|s| s.gpu_type.as_str()).collect();
-        match setting {
-            Setting::Known(times) => {
-                for (shuffle, turn) in (0..times).flat_map(|s| (0..FOLDS).map(move |turn| (s, turn))) {
-                    let folds = folds(own.len(), shuffle);
-                    let (asked, known): (Vec<_>, Vec<_>) =
-                        own.iter().enumerate().partition(|(i, _)| folds[*i] == turn);
-                    let plain = |rows: Vec<(usize, &&'a Sample)>| {
-                        rows.into_iter().map(|(_, s)| *s).collect::<Vec<_>>()
-                    };
-                    if !known.is_empty() {
-                        ask(plain(known), plain(asked));
-                    }
-                }
-            }
-            Setting::First(k) => {
-                for gpu_type in types {
-                    let here: Vec<&Sample> = own.iter().copied().filter(|s| s.gpu_type == gpu_type).collect();
-                    let first = first(&here, k);
-                    if first.len() == k {
-                        let rest =
-                            here.iter().copied().filter(|s| !first.iter().any(|f| std::ptr::eq(*f, *s)));
-                        let rest = rest.collect();
-                        ask(first.clone(), rest);
-                    }
-                }
-            }
-            Setting::NewType(k) if types.len() > 1 => {
-                for gpu_type in types {
-                    let (here, other): (Vec<&Sample>, Vec<&Sample>) =
-                        own.iter().copied().partition(|s| s.gpu_type == gpu_type);
-                    let first = first(&here, k);
-                    let rest = here.iter().copied().filter(|s| !first.iter().any(|f| std::ptr::eq(*f, *s)));
-                    let rest = rest.collect();
-                    ask(other.into_iter().chain(first).collect(), rest);
-                }
-            }
-            Setting::NewType(_) => {}
-            Setting::Nothing => ask(Vec::new(), own),
+        let is_known =
+            |s: &&&Sample| hold_out == HoldOut::Job || model.is_none() || s.model_family.as_deref() != model;
+        let others = timed.iter().filter(|s| s.profile != job).filter(is_known);
+        for (known, asked) in parts(&own, setting).into_iter().filter(|(_, asked)| !asked.is_empty()) {
+            questions.push(Question { known: others.clone().copied().chain(known).collect(), asked });
         }
     }
     questions
+}
+
+/// Known and asked rows of a job.
+type Part<'a> = (Vec<&'a Sample>, Vec<&'a Sample>);
+
+fn parts<'a>(own: &[&'a Sample], setting: Setting) -> Vec<Part<'a>> {
+    let types: BTreeSet<&str> = own.iter().map(|s| s.gpu_type.as_str()).collect();
+    let on = |gpu_type: &str| -> Part<'a> { own.iter().copied().partition(|s| s.gpu_type == gpu_type) };
+    match setting {
+        Setting::Known(times) => {
+            let turns = (0..times).flat_map(|shuffle| (0..FOLDS).map(move |turn| (shuffle, turn)));
+            let part = |(shuffle, turn): (u32, usize)| -> Part<'a> {
+                let mut folds = folds(own.len(), shuffle).into_iter();
+                own.iter().copied().partition(|_| folds.next() != Some(turn))
+            };
+            turns.map(part).filter(|(known, _): &Part<'_>| !known.is_empty()).collect()
+        }
+        Setting::First(k) => {
+            let part = |gpu_type: &&str| first(&on(gpu_type).0, k);
+            types.iter().map(part).filter(|(known, _)| known.len() == k).collect()
+        }
+        Setting::Across(k) => {
+            let part = |gpu_type: &&str| {
+                let (one, several): Part<'_> = on(gpu_type).0.into_iter().partition(|s| s.nodes <= 1);
+                let ((one, _), (there, asked)) = (first(&one, 4), first(&several, k));
+                (one.len() == 4 && there.len() == k).then(|| ([one, there].concat(), asked))
+            };
+            types.iter().filter_map(part).collect()
+        }
+        Setting::NewType(k) => {
+            let part = |gpu_type: &&str| {
+                let (here, others) = on(gpu_type);
+                let (first, asked) = first(&here, k);
+                ([others, first].concat(), asked)
+            };
+            types.iter().filter(|_| types.len() > 1).map(part).collect()
+        }
+        Setting::Nothing => vec![(Vec::new(), own.to_vec())],
+    }
 }
 
 fn order(a: &Sample, b: &Sample) -> std::cmp::Ordering {
@@ -132,30 +161,57 @@ fn order(a: &Sample, b: &Sample) -> std::cmp::Ordering {
         .then(number(b.power_limit_w).total_cmp(&number(a.power_limit_w)))
 }
 
-/// The first `k` measurements. First the middle batch on the fewest GPUs without (or with the
-/// highest) limit; then the same on the next number of GPUs; then the smallest and largest batch on
-/// the fewest.
-fn first<'a>(rows: &[&'a Sample], k: usize) -> Vec<&'a Sample> {
-    let highest = rows.iter().filter_map(|s| s.power_limit_w).fold(0.0, f64::max);
-    let free: Vec<&Sample> =
-        rows.iter().copied().filter(|s| s.power_limit_w.is_none_or(|w| w >= highest)).collect();
-    let of = |gpus: Option<u32>| free.iter().copied().filter(|s| Some(s.gpus) == gpus).collect::<Vec<_>>();
-    let fewest = of(free.iter().map(|s| s.gpus).min());
-    let Some(start) = fewest.get(fewest.len() / 2).copied() else { return Vec::new() };
-    let more = of(free.iter().map(|s| s.gpus).filter(|g| *g > start.gpus).min());
-    // Same setting on more GPUs: as few nodes, and the nearest batch per GPU.
-    let per_gpu = |s: &Sample| s.batch.unwrap_or(1.0) / f64::from(s.gpus.max(1));
-    let far = |s: &Sample| (f64::from(s.nodes), (per_gpu(s) / per_gpu(start)).ln().abs());
-    let next =
-        more.iter().copied().min_by(|a, b| far(a).partial_cmp(&far(b)).unwrap_or(std::cmp::Ordering::Equal));
-    let mut wanted = vec![Some(start), next, fewest.first().copied(), fewest.last().copied()];
-    wanted.extend(free.iter().copied().map(Some));
-    wanted.extend(rows.iter().copied().map(Some));
-    let mut found: Vec<&Sample> = Vec::new();
-    for sample in wanted.into_iter().flatten() {
-        if found.len() < k && !found.iter().any(|f| std::ptr::eq(*f, sample)) {
-            found.push(sample);
-        }
+/// The first `k` measurements, and the others.
+fn first<'a>(rows: &[&'a Sample], k: usize) -> Part<'a> {
+    let run = |s: &&Sample| Run {
+        gpus: f64::from(s.gpus).ln(),
+        nodes: f64::from(s.nodes).ln(),
+        batch: s.batch.unwrap_or(1.0).ln(),
+        limit: s.power_limit_w.unwrap_or(f64::INFINITY),
+    };
+    let known = first_runs(&rows.iter().map(run).collect::<Vec<_>>(), k);
+    let rest = (0..rows.len()).filter(|i| !known.contains(i)).map(|i| rows[i]);
+    let rest = rest.collect();
+    (known.into_iter().map(|i| rows[i]).collect(), rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows() -> Vec<Sample> {
+        let row = |(model, gpus): (&str, u32)| Sample {
+            profile: format!("{model}-job"),
+            model_family: Some(model.to_owned()),
+            gpu_type: "T4".to_owned(),
+            gpus,
+            nodes: gpus.div_ceil(4),
+            epoch_s: Some(100.0 / f64::from(gpus)),
+            ..Sample::default()
+        };
+        let models = ["bert", "gpt2", "resnet18", "resnet50"];
+        models.into_iter().flat_map(|model| [1, 2, 3, 4, 8, 16].map(|gpus| row((model, gpus)))).collect()
     }
-    found
+
+    #[test]
+    fn to_choose_no_row_of_the_other_half_is_read() {
+        let rows = rows();
+        let asked = |half| questions(&rows, Setting::First(1), HoldOut::Job, half);
+        let (choose, report) = (asked(Some(Half::Choose)), asked(Some(Half::Report)));
+        assert_eq!((choose.len(), report.len(), asked(None).len()), (2, 2, 4));
+        let names = |samples: &[&Sample]| samples.iter().map(|s| s.profile.clone()).collect::<BTreeSet<_>>();
+        assert!(choose.iter().all(|q| names(&q.known).iter().all(|n| n == "bert-job" || n == "gpt2-job")));
+        assert!(
+            report.iter().all(|q| names(&q.known).len() == 4 && q.asked[0].model().starts_with("resnet"))
+        );
+    }
+
+    #[test]
+    fn across_nodes_four_rows_of_one_node_are_known() {
+        let rows = rows();
+        let asked = questions(&rows, Setting::Across(1), HoldOut::Job, None);
+        assert_eq!(asked.len(), 4);
+        let own = |q: &Question<'_>| q.known.iter().filter(|s| s.profile == q.asked[0].profile).count();
+        assert!(asked.iter().all(|q| own(q) == 5 && q.asked.len() == 1 && q.asked[0].nodes == 4));
+    }
 }

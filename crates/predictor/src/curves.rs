@@ -1,0 +1,123 @@
+//! A profile's two curves, and the answers they give.
+
+use andreas_core::GpuType;
+
+use crate::Source;
+use crate::analytic_prior::AnalyticPrior;
+use crate::calibration::{Evidence, Factors};
+use crate::guard::guarded;
+use crate::known::{Known, Value};
+use crate::physics::Quantity;
+use crate::quantity_model::{Curve, QuantitySample};
+use crate::samples::AggregatedSample;
+use crate::scale::ReferenceBatch;
+use crate::tenant::Tenant;
+
+/// A profile's curves of time and of one GPU's draw.
+pub(crate) struct Curves<'a> {
+    pub tenant: &'a Tenant,
+    pub reference: ReferenceBatch,
+    pub time: Curve,
+    pub watts: Curve,
+    /// Standard deviation and source of the intercept of times without rows.
+    pub unseen: (f64, Source),
+}
+
+impl Curves<'_> {
+    fn spot(&self, cell: &AggregatedSample) -> QuantitySample {
+        let law = &self.tenant.law;
+        self.reference.spot(law, Quantity::Time, cell, draws(law, self.reference, &self.watts, cell))
+    }
+
+    /// Time of an epoch.
+    pub fn time_of(&self, known: &Known, cell: &AggregatedSample) -> Value {
+        if let Some(value) = known.as_given(cell) {
+            return value;
+        }
+        let spot = self.spot(cell);
+        if let Some(value) = known.as_corrected(&self.time, &spot, cell) {
+            return value;
+        }
+        let (_, variance) = self.time.at(&spot);
+        let stand = |c: &AggregatedSample| {
+            if known.stands() {
+                return (c.gpus, c.log);
+            }
+            let spot = self.spot(c);
+            let corrected = known.as_corrected(&self.time, &spot, c);
+            (c.gpus, corrected.map_or_else(|| self.time.mean(&spot), |value| value.log))
+        };
+        let mut standing: Vec<(u32, f64)> = known.beside(cell).map(stand).collect();
+        standing.sort_by_key(|(gpus, _)| *gpus);
+        standing.dedup_by_key(|(gpus, _)| *gpus);
+        let log = walk(&self.time, cell, &standing, |c| self.spot(c));
+        let sigma = sigma(self.tenant.factors[0], &self.time, &cell.gpu_type, variance);
+        if self.time.counts.is_empty() {
+            let (unseen, source) = self.unseen;
+            let sigma = if source == Source::Prior { unseen } else { sigma.max(unseen) };
+            return Value { log, sigma, source };
+        }
+        Value { log, sigma, source: known.source(cell, self.time.count(&cell.gpu_type)) }
+    }
+
+    /// Draw of one GPU.
+    pub fn power_of(&self, known: &Known, cell: &AggregatedSample) -> Value {
+        if let Some(value) = known.as_given(cell) {
+            return value;
+        }
+        let spot = self.reference.spot(&self.tenant.law, Quantity::Power, cell, None);
+        if let Some(value) = known.as_corrected(&self.watts, &spot, cell) {
+            return value;
+        }
+        let (mut log, variance) = self.watts.at(&spot);
+        let sigma = sigma(self.tenant.factors[1], &self.watts, &cell.gpu_type, variance);
+        let source = if self.watts.counts.is_empty() {
+            if self.watts.expected.covers(&cell.gpu_type) { Source::Regression } else { Source::Prior }
+        } else {
+            known.source(cell, self.watts.count(&cell.gpu_type))
+        };
+        // A measured configuration keeps its value, even above the nameplate.
+        if !known.all().any(|c| c.is(cell)) {
+            let board = self.tenant.law.board(&cell.gpu_type);
+            let floor = libm::log(board.idle.max(0.5));
+            log = log.clamp(floor, libm::log(board.max).max(floor) + 0.05);
+        }
+        Value { log, sigma, source }
+    }
+}
+
+fn sigma(factors: Factors, curve: &Curve, gpu_type: &GpuType, variance: f64) -> f64 {
+    let evidence = Evidence::of(curve.count(gpu_type), curve.counts.values().sum());
+    (factors.of(evidence) * libm::sqrt(variance)).clamp(0.01, 3.0)
+}
+
+/// The monotone projection of a curve of times; `known` are counts of GPUs with their times.
+pub(crate) fn walk(
+    curve: &Curve,
+    cell: &AggregatedSample,
+    known: &[(u32, f64)],
+    spot: impl Fn(&AggregatedSample) -> QuantitySample,
+) -> f64 {
+    if curve.speaks_for(&cell.gpu_type, cell.gpus) {
+        return curve.mean(&spot(cell));
+    }
+    guarded(cell.nodes, cell.gpus, known, |gpus| {
+        curve.mean(&spot(&AggregatedSample { gpus, ..cell.clone() }))
+    })
+}
+
+/// Logs of one GPU's draw without a limit and with the sample's; `None` without a limit.
+pub(crate) fn draws(
+    law: &AnalyticPrior,
+    reference: ReferenceBatch,
+    watts: &Curve,
+    cell: &AggregatedSample,
+) -> Option<(f64, f64)> {
+    let at = |limit: Option<f64>| {
+        let cell = AggregatedSample { limit, ..cell.clone() };
+        watts.mean(&reference.spot(law, Quantity::Power, &cell, None))
+    };
+    let limit = cell.limit?;
+    let free = at(None);
+    Some((free, at(Some(limit)).min(free)))
+}
