@@ -63,7 +63,9 @@ mod tests {
 
     #[test]
     fn what_the_schema_refuses_is_refused() {
-        for text in ["", ".", "1.", ".5", "-1", "+1", "1e3", "1,5", "0.0000001", "1234567890", "1.2.3", " 1", "١"] {
+        for text in
+            ["", ".", "1.", ".5", "-1", "+1", "1e3", "1,5", "0.0000001", "1234567890", "1.2.3", " 1", "١"]
+        {
             assert_eq!(Decimal::from(text).millionths(), None, "{text}");
         }
     }

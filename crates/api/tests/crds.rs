@@ -127,6 +127,10 @@ fn filled(schema: &JSONSchemaProps, largest: bool) -> Value {
             }
             Some(pattern) if pattern.contains("[0-5][0-9]") => json!(if largest { "23:59" } else { "00:00" }),
             Some("^/") => json!("/"),
+            Some(pattern) if pattern.contains("[.]") => json!(if largest { "999999999.999999" } else { "0" }),
+            Some(pattern) if pattern.contains("_+/-") => {
+                json!(if largest { "America/Argentina/ComodRivadavia" } else { "z" })
+            }
             Some(pattern) => panic!("no example for the pattern {pattern}"),
             None if largest => json!("\u{10ffff}".repeat(schema.max_length.unwrap().min(64) as usize)),
             None => json!("x".repeat(schema.min_length.unwrap_or(0) as usize)),

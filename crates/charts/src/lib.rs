@@ -102,7 +102,8 @@ mod tests {
 
     #[test]
     fn a_picture_takes_the_pages_ink_and_its_names_cannot_break_it() {
-        let drawn = svg((100, 50), "a<b>", |area| area.draw(&Text::new("x < y & z", (5, 5), text(12)))).unwrap();
+        let drawn =
+            svg((100, 50), "a<b>", |area| area.draw(&Text::new("x < y & z", (5, 5), text(12)))).unwrap();
         assert!(drawn.contains("currentColor") && !drawn.contains("#010203"), "{drawn}");
         assert!(drawn.contains("aria-label=\"a&lt;b&gt;\"") && drawn.contains("x &lt; y &amp; z"), "{drawn}");
         assert!(!drawn.contains("width=\"100\"") && drawn.contains("viewBox=\"0 0 100 50\""), "{drawn}");
@@ -110,8 +111,12 @@ mod tests {
 
     #[test]
     fn steps_hold_until_the_next_and_keep_the_highest() {
-        assert_eq!(steps(&[(0.0, 1.0), (2.0, 3.0)], 5.0, 10), [(0.0, 1.0), (2.0, 1.0), (2.0, 3.0), (5.0, 3.0)]);
-        let many: Vec<(f64, f64)> = (0..1_000).map(|i| (f64::from(i), if i == 777 { 9.0 } else { 1.0 })).collect();
+        assert_eq!(
+            steps(&[(0.0, 1.0), (2.0, 3.0)], 5.0, 10),
+            [(0.0, 1.0), (2.0, 1.0), (2.0, 3.0), (5.0, 3.0)]
+        );
+        let many: Vec<(f64, f64)> =
+            (0..1_000).map(|i| (f64::from(i), if i == 777 { 9.0 } else { 1.0 })).collect();
         let thin = steps(&many, 1_000.0, 50);
         assert!(thin.len() <= 101 && thin.iter().any(|(_, y)| *y == 9.0));
         assert!(steps(&[], 1.0, 10).is_empty());

@@ -98,10 +98,8 @@ mod tests {
 
     fn with_question<T>(observed: &[(u32, f64, f64)], ask: impl Fn(Question<'_>) -> T) -> T {
         let a100 = GpuType::from("A100");
-        let predictor = Predictor::fit(
-            &[GpuModel { gpu_type: a100.clone(), idle: Watts(50.0), max: Watts(400.0) }],
-            &[],
-        );
+        let predictor =
+            Predictor::fit(&[GpuModel { gpu_type: a100.clone(), idle: Watts(50.0), max: Watts(400.0) }], &[]);
         let observation = |(gpus, epoch, watts): &(u32, f64, f64)| Observation {
             configuration: configuration(&a100, 1, *gpus),
             epoch: Some(Seconds(*epoch)),

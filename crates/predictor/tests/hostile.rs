@@ -24,7 +24,7 @@ fn predictions(population: &[Profile]) -> Vec<Prediction> {
     let predictor = Predictor::fit(&gpus(), population);
     let new = |i: usize| {
         let f = family(i);
-        let observations = if i % 3 == 0 { Vec::new() } else { vec![f.seen(on("A100", 2, 1), 6.0)] };
+        let observations = if i.is_multiple_of(3) { Vec::new() } else { vec![f.seen(on("A100", 2, 1), 6.0)] };
         let features = Features { model_family: Some("model-0".to_owned()), ..f.features() };
         Profile { name: format!("lab-01/new-{i}"), observations, features, ..Profile::default() }
     };

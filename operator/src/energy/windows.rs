@@ -69,7 +69,7 @@ fn edges<T>(windows: &[Window<T>], zone: &TimeZone, now: i64) -> BTreeSet<Timest
         for time in &times {
             // A time that the clock shows twice is an edge both times.
             let at = zone.to_ambiguous_timestamp(date.to_datetime(*time));
-            edges.extend([at.clone().earlier(), at.later()].into_iter().filter_map(Result::ok));
+            edges.extend([at.earlier(), at.later()].into_iter().filter_map(Result::ok));
         }
     }
     // Setting the clock may enter or leave a window.
@@ -142,11 +142,14 @@ mod tests {
 
     #[test]
     fn the_first_of_two_windows_counts_and_nonsense_is_left_out() {
-        let windows: Vec<Window<i32>> =
-            [Window::new("08:00", "20:00", 1), Window::new("12:00", "22:00", 2), Window::new("25:00", "26:00", 3)]
-                .into_iter()
-                .flatten()
-                .collect();
+        let windows: Vec<Window<i32>> = [
+            Window::new("08:00", "20:00", 1),
+            Window::new("12:00", "22:00", 2),
+            Window::new("25:00", "26:00", 3),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
         let steps = daily(&windows, 0, &TimeZone::UTC, at("2026-11-23T00:00:00Z"));
         let value = |hour: i64| steps.at(Time((at("2026-11-23T00:00:00Z") + hour * 3_600) as f64));
         assert_eq!([7, 8, 12, 19, 20, 21, 22].map(|h| value(h).expect("a value")), [0, 1, 1, 1, 2, 2, 0]);

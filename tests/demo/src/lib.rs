@@ -7,9 +7,9 @@
 //! figures come from the objects and the audit log. Anything that did not happen as reported makes the run fail.
 
 pub mod baselines;
-mod summary;
 mod power;
 mod screen;
+mod summary;
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -25,13 +25,13 @@ use anyhow::{Context as _, Result, bail};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
+use crate::summary::Summary;
 use andreas_e2e::apply::apply;
 use andreas_e2e::cluster::{self, Cluster, Group, Options};
 use andreas_e2e::install;
 use andreas_e2e::scenario::Bindings;
 use andreas_e2e::scrape::{self, Scrape};
 use andreas_e2e::seen::{Seen, describe};
-use crate::summary::Summary;
 use andreas_e2e::workload::{self, Manifests, TimeScale, WorkloadJob};
 
 use power::Meter;

@@ -8,11 +8,13 @@ use std::collections::BTreeMap;
 use super::median;
 use crate::table::Sample;
 
+/// Job, type, axis, and the place without it: GPUs, nodes, batch, limit.
+type Line<'a> = (&'a str, &'a str, usize, [u64; 4]);
+
 /// Median error of a predictor that knows each job's smooth curve exactly (NaN without four
 /// neighbours), and the number of neighbourhoods. Rows without a `value` are ignored.
 pub fn floor(samples: &[Sample], value: impl Fn(&Sample) -> Option<f64>) -> (f64, usize) {
-    // Job, type, axis, and the place without it: GPUs, nodes, batch, limit.
-    let mut lines: BTreeMap<(&str, &str, usize, [u64; 4]), Vec<(f64, f64)>> = BTreeMap::new();
+    let mut lines: BTreeMap<Line, Vec<(f64, f64)>> = BTreeMap::new();
     for s in samples {
         let axes = [Some(f64::from(s.gpus)), None, s.batch, s.power_limit_w];
         let Some(y) = value(s).filter(|v| *v > 0.0) else { continue };
@@ -52,7 +54,9 @@ mod tests {
                 gpus,
                 nodes: 1,
                 epoch_s: Some(
-                    100.0 * f64::from(gpus).powf(-0.8) * if gpus % 2 == 0 { 1.0 + noise } else { 1.0 },
+                    100.0
+                        * f64::from(gpus).powf(-0.8)
+                        * if gpus.is_multiple_of(2) { 1.0 + noise } else { 1.0 },
                 ),
                 ..Sample::default()
             };

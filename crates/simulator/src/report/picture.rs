@@ -246,7 +246,8 @@ fn gpus_in_use(outcome: &Outcome) -> Vec<(f64, f64)> {
 pub(super) fn nodes(scenario: &Scenario, outcome: &Outcome) -> Result<String, Error> {
     let nodes: Vec<(String, u32)> =
         scenario.nodes.iter().take(MOST_NODES).map(|n| (n.name.to_string(), n.gpus.0.max(1))).collect();
-    let index: BTreeMap<&str, usize> = nodes.iter().enumerate().map(|(i, (name, _))| (name.as_str(), i)).collect();
+    let index: BTreeMap<&str, usize> =
+        nodes.iter().enumerate().map(|(i, (name, _))| (name.as_str(), i)).collect();
     let names: Vec<String> = nodes.iter().map(|(name, gpus)| format!("{name} ({gpus})")).collect();
     let label = names.iter().map(|name| width_of(name, 11)).max().unwrap_or(0) + 16;
     let height = 18 * u32::try_from(nodes.len()).unwrap_or(1) + 60;
@@ -268,7 +269,10 @@ pub(super) fn nodes(scenario: &Scenario, outcome: &Outcome) -> Result<String, Er
         let style = text(11).pos(Pos::new(HPos::Right, VPos::Center));
         for (row, name) in names.iter().enumerate() {
             let row = row as f64;
-            chart.draw_series([Rectangle::new([(0.0, row + 0.05), (end, row + 0.95)], GRID.mix(0.12).filled())])?;
+            chart.draw_series([Rectangle::new(
+                [(0.0, row + 0.05), (end, row + 0.95)],
+                GRID.mix(0.12).filled(),
+            )])?;
             let at = EmptyElement::at((0.0, row + 0.5));
             chart.draw_series([at + Text::new(name.clone(), (-8, 0), style.clone())])?;
         }
