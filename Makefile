@@ -119,6 +119,10 @@ lint: prepare ## Formatting and lints
 fmt: ## Format the code
 	$(CARGO) fmt --all
 
+.PHONY: quickstart
+quickstart: control-plane build ## Run the commands of docs/quickstart.md on the demo's cluster, and write what they print
+	@$(CARGO) run -q --locked --bin quickstart
+
 .PHONY: crds
 crds: control-plane build ## Write what is generated: CustomResourceDefinitions into the chart and deploy/, plain manifests
 	UPDATE=1 $(CARGO) test -q -p andreas-api --locked --test crds

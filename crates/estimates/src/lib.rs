@@ -155,7 +155,7 @@ mod tests {
     fn limits_are_offered_only_where_the_draw_is_known_and_they_save() {
         let a100 = GpuType::from("A100");
         let levels = [Watts(200.0), Watts(399.0)];
-        let known = with_question(&[(4, 30.0, 380.0)], |question| question.limits(&a100, &levels));
+        let known = with_question(&[(4, 30.0, 290.0)], |question| question.limits(&a100, &levels));
         assert_eq!(known.iter().map(|effect| effect.limit).collect::<Vec<_>>(), [Watts(200.0)]);
         assert!(known[0].power_factor < 0.8 && known[0].time_factor > 1.0, "{known:?}");
         assert!(with_question(&[], |question| question.limits(&a100, &levels)).is_empty());

@@ -11,8 +11,8 @@ pub(crate) struct Run {
 }
 
 /// Indices of the first runs, of runs ordered by GPUs, nodes and batch. First the middle batch on
-/// the fewest GPUs with the highest limit; then the same on the next number of GPUs; then the
-/// smallest and largest batch on the fewest.
+/// the fewest GPUs with the highest limit; then the nearest batch per GPU on the next number
+/// of GPUs; then the smallest and largest batch on the fewest.
 pub(crate) fn first_runs(runs: &[Run], known: usize) -> Vec<usize> {
     let highest = runs.iter().map(|r| r.limit).fold(f64::NEG_INFINITY, f64::max);
     let free: Vec<usize> = (0..runs.len()).filter(|i| runs[*i].limit >= highest).collect();
@@ -43,14 +43,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_profile_starts_in_the_middle_without_a_limit_on_the_fewest_gpus() {
+    fn a_profile_starts_in_the_middle_without_a_limit_and_keeps_the_batch_of_a_gpu() {
         let run = |gpus: f64, batch: f64, limit: f64| Run { gpus, nodes: 0.0, batch, limit };
         let runs: Vec<Run> = [0.0, 1.0]
             .into_iter()
-            .flat_map(|gpus| [-1.0, 0.1, 2.0].map(|batch| [run(gpus, batch, 9.0), run(gpus, batch, 5.0)]))
+            .flat_map(|gpus| [-1.0, 0.1, 1.0].map(|batch| [run(gpus, batch, 9.0), run(gpus, batch, 5.0)]))
             .flatten()
             .collect();
         let at: Vec<Run> = first_runs(&runs, 4).into_iter().map(|i| runs[i]).collect();
-        assert_eq!(at, [run(0.0, 0.1, 9.0), run(1.0, 0.1, 9.0), run(0.0, -1.0, 9.0), run(0.0, 2.0, 9.0)]);
+        assert_eq!(at, [run(0.0, 0.1, 9.0), run(1.0, 1.0, 9.0), run(0.0, -1.0, 9.0), run(0.0, 1.0, 9.0)]);
     }
 }

@@ -2,12 +2,14 @@
 //! with 12 GPU nodes.
 //!
 //! `screen` shows the live table, `power` reads the nodes' meters, [`baselines`] replays the same arrivals under other methods.
+//! [`quickstart`] runs the commands of the quickstart page on the same cluster.
 //!
 //! What is printed is what is seen from outside; what must never happen is watched for all along; the summary's
 //! figures come from the objects and the audit log. Anything that did not happen as reported makes the run fail.
 
 pub mod baselines;
 mod power;
+pub mod quickstart;
 mod screen;
 mod summary;
 
@@ -125,6 +127,23 @@ pub fn budgeted_watts(seen: &Seen) -> f64 {
     watts
 }
 
+/// The demo's cluster: 12 nodes, and the chart installed with this planning method (`None`: its default).
+fn options(method: Option<MethodName>) -> Options {
+    let groups = workload::CLUSTER
+        .iter()
+        .zip(PREFIXES)
+        .map(|((gpu, count, gpus), (prefix, memory_mib))| Group {
+            prefix,
+            count: *count,
+            gpu,
+            gpus: *gpus,
+            memory_mib,
+        })
+        .collect();
+    let values = json!({"operator": {"method": method.map_or("", MethodName::as_str)}});
+    Options { name: "demo".into(), groups, policy: policy(), install: Some(values), ..Options::default() }
+}
+
 /// Runs the demo.
 ///
 /// # Errors
@@ -142,26 +161,7 @@ pub async fn run(args: &DemoArgs) -> Result<Summary> {
         "starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler and the nodes, then helm upgrade --install ...",
     );
     let began = Instant::now();
-    let groups = workload::CLUSTER
-        .iter()
-        .zip(PREFIXES)
-        .map(|((gpu, count, gpus), (prefix, memory_mib))| Group {
-            prefix,
-            count: *count,
-            gpu,
-            gpus: *gpus,
-            memory_mib,
-        })
-        .collect();
-    let values = json!({"operator": {"method": args.method.map_or("", MethodName::as_str)}});
-    let options = Options {
-        name: "demo".into(),
-        groups,
-        policy: policy(),
-        install: Some(values),
-        ..Options::default()
-    };
-    let mut cluster = Cluster::start(options).await?;
+    let mut cluster = Cluster::start(options(args.method)).await?;
     say(&format!("ready after {:.1} s", began.elapsed().as_secs_f64()));
 
     let told = tokio::select! {
