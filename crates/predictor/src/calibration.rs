@@ -68,8 +68,8 @@ impl Factors {
     /// Before any profile.
     pub fn start(quantity: Quantity) -> Self {
         match quantity {
-            Quantity::Time => Self([1.3, 2.6, 1.9, 1.9]),
-            Quantity::Power => Self([1.2, 1.0, 0.8, 0.8]),
+            Quantity::Time => Self([1.55, 2.6, 1.9, 1.9]),
+            Quantity::Power => Self([1.1, 1.2, 0.8, 0.7]),
         }
     }
 

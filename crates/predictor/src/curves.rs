@@ -11,11 +11,12 @@ use crate::physics::Quantity;
 use crate::quantity_model::{Curve, QuantitySample};
 use crate::samples::AggregatedSample;
 use crate::scale::ReferenceBatch;
-use crate::tenant::Tenant;
 
 /// A profile's curves of time and of one GPU's draw.
 pub(crate) struct Curves<'a> {
-    pub tenant: &'a Tenant,
+    pub law: &'a AnalyticPrior,
+    /// Calibration factors of times and watts.
+    pub factors: [Factors; 2],
     pub reference: ReferenceBatch,
     pub time: Curve,
     pub watts: Curve,
@@ -25,8 +26,8 @@ pub(crate) struct Curves<'a> {
 
 impl Curves<'_> {
     fn spot(&self, cell: &AggregatedSample) -> QuantitySample {
-        let law = &self.tenant.law;
-        self.reference.spot(law, Quantity::Time, cell, draws(law, self.reference, &self.watts, cell))
+        let draws = draws(self.law, self.reference, &self.watts, cell);
+        self.reference.spot(self.law, Quantity::Time, cell, draws)
     }
 
     /// Time of an epoch.
@@ -51,7 +52,7 @@ impl Curves<'_> {
         standing.sort_by_key(|(gpus, _)| *gpus);
         standing.dedup_by_key(|(gpus, _)| *gpus);
         let log = walk(&self.time, cell, &standing, |c| self.spot(c));
-        let sigma = sigma(self.tenant.factors[0], &self.time, &cell.gpu_type, variance);
+        let sigma = sigma(self.factors[0], &self.time, &cell.gpu_type, variance);
         if self.time.counts.is_empty() {
             let (unseen, source) = self.unseen;
             let sigma = if source == Source::Prior { unseen } else { sigma.max(unseen) };
@@ -65,12 +66,12 @@ impl Curves<'_> {
         if let Some(value) = known.as_given(cell) {
             return value;
         }
-        let spot = self.reference.spot(&self.tenant.law, Quantity::Power, cell, None);
+        let spot = self.reference.spot(self.law, Quantity::Power, cell, None);
         if let Some(value) = known.as_corrected(&self.watts, &spot, cell) {
             return value;
         }
         let (mut log, variance) = self.watts.at(&spot);
-        let sigma = sigma(self.tenant.factors[1], &self.watts, &cell.gpu_type, variance);
+        let sigma = sigma(self.factors[1], &self.watts, &cell.gpu_type, variance);
         let source = if self.watts.counts.is_empty() {
             if self.watts.expected.covers(&cell.gpu_type) { Source::Regression } else { Source::Prior }
         } else {
@@ -78,7 +79,7 @@ impl Curves<'_> {
         };
         // A measured configuration keeps its value, even above the nameplate.
         if !known.all().any(|c| c.is(cell)) {
-            let board = self.tenant.law.board(&cell.gpu_type);
+            let board = self.law.board(&cell.gpu_type);
             let floor = libm::log(board.idle.max(0.5));
             log = log.clamp(floor, libm::log(board.max).max(floor) + 0.05);
         }

@@ -5,7 +5,6 @@ use andreas_core::{Configuration, GpuCount, GpuType};
 use crate::physics::Quantity;
 use crate::screen::{MAX_EPOCH, MAX_WATTS, MIN_EPOCH, screen};
 use crate::spread::spread;
-use crate::table_trust::{ROW, TableTrust};
 use crate::{Observation, Profile};
 
 /// Most observations read of a profile, newest first. Bounds the work; far above what a profile
@@ -18,6 +17,10 @@ pub(crate) const MAX_CELLS: usize = 240;
 /// Standard deviation of the log of one epoch around its run's mean: warm-up, shared storage, other
 /// jobs.
 pub(crate) const EPOCH_SPREAD: f64 = 0.15;
+
+/// Usual error of a user's table, and of each of its rows alone (standard deviations of the log).
+pub(crate) const USUAL_TABLE: f64 = 0.05;
+pub(crate) const ROW: f64 = 0.01;
 
 /// One configuration of a profile with its value.
 #[derive(Clone, Debug, PartialEq)]
@@ -152,7 +155,6 @@ fn together(rows: &[(AggregatedSample, f64)]) -> AggregatedSample {
 
 /// Aggregated samples of the user's table; the first row of a configuration counts.
 pub(crate) fn given(profile: &Profile, quantity: Quantity) -> Vec<AggregatedSample> {
-    let usual = TableTrust::default();
     let mut cells: Vec<AggregatedSample> = Vec::new();
     for row in profile.given.iter().take(MAX_GIVEN) {
         let (gpus, nodes) = (row.gpus.0, row.nodes.unwrap_or(1));
@@ -172,7 +174,7 @@ pub(crate) fn given(profile: &Profile, quantity: Quantity) -> Vec<AggregatedSamp
             limit: None,
             log: libm::log(value.clamp(low, high)),
             noise: ROW,
-            table: Some(usual.variance),
+            table: Some(USUAL_TABLE * USUAL_TABLE - ROW * ROW),
             epochs: 0.0,
             at: f64::NEG_INFINITY,
         };

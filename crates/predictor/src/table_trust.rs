@@ -2,7 +2,7 @@
 //!
 //! **In**: rows of a profile that were both given and measured by the system. **Out**: the error
 //! variance of its table ([`TableTrust`]). The prior is one GPU type of a table that was right within
-//! [`USUAL`]. Expectation and maximisation over the types of all compared tables moves it. A tenant
+//! [`USUAL_TABLE`]. Expectation and maximisation over the types of all compared tables moves it. A tenant
 //! with right tables keeps narrow intervals; one whose tables were off by a factor does not.
 
 use std::collections::BTreeMap;
@@ -11,11 +11,8 @@ use andreas_core::GpuType;
 
 use crate::physics::Quantity;
 use crate::pool::Pooled;
-use crate::samples::{AggregatedSample, given};
+use crate::samples::{AggregatedSample, ROW, USUAL_TABLE, given};
 
-/// Prior error of a table, and of each of its rows alone (standard deviations of the log).
-const USUAL: f64 = 0.05;
-pub(crate) const ROW: f64 = 0.01;
 /// Share of a table's error variance that all its rows have in common; the rest is of one GPU type.
 pub(crate) const WHOLE_TABLE: f64 = 0.5;
 /// Error of a table if the profile ran, but no observation can be compared with it (a factor 1.6 is
@@ -40,7 +37,7 @@ pub(crate) struct TableTrust {
 
 impl Default for TableTrust {
     fn default() -> Self {
-        Self { variance: USUAL * USUAL - ROW * ROW, informed: false }
+        Self { variance: USUAL_TABLE * USUAL_TABLE - ROW * ROW, informed: false }
     }
 }
 
@@ -106,16 +103,16 @@ mod tests {
     #[test]
     fn one_table_that_was_off_by_two_is_enough_for_doubt_and_right_ones_leave_none() {
         let usual = TableTrust::default();
-        assert!((usual.sigma() - USUAL).abs() < 1e-12 && !usual.informed);
+        assert!((usual.sigma() - USUAL_TABLE).abs() < 1e-12 && !usual.informed);
         let off = usual.taught(&[(0.69, 1e-4), (0.69, 1e-4)]);
         assert!(off.informed && off.sigma() > 0.35, "{off:?}");
         let right: Vec<TypeError> = (0..20).map(|i| (0.02 * f64::from(i % 3 - 1), 1e-4)).collect();
-        assert!(usual.taught(&right).sigma() <= USUAL, "{:?}", usual.taught(&right));
+        assert!(usual.taught(&right).sigma() <= USUAL_TABLE, "{:?}", usual.taught(&right));
     }
 
     #[test]
     fn an_epoch_that_tells_little_teaches_little() {
         let one = |noise: f64| TableTrust::default().taught(&[(0.3, noise * noise)]).sigma();
-        assert!(one(0.02) > 2.0 * one(0.6) && one(0.6) < 1.5 * USUAL, "{} {}", one(0.02), one(0.6));
+        assert!(one(0.02) > 2.0 * one(0.6) && one(0.6) < 1.5 * USUAL_TABLE, "{} {}", one(0.02), one(0.6));
     }
 }

@@ -33,7 +33,7 @@ pub(crate) struct Tenant {
     time: QuantityModel,
     power: QuantityModel,
     /// Calibration factors of times and watts.
-    pub factors: [Factors; 2],
+    factors: [Factors; 2],
     intercepts: Intercepts,
     /// Trust in its tables, for times and watts.
     trusted: [TableTrust; 2],
@@ -157,7 +157,14 @@ impl Tenant {
             (self.time.free_level(&family.spots, &expected), Source::Observed)
         };
         let time = self.time.curve(&family.spots, expected, level);
-        Curves { tenant: self, reference, time, watts, unseen: (libm::sqrt(level.variance), source) }
+        Curves {
+            law: &self.law,
+            factors: self.factors,
+            reference,
+            time,
+            watts,
+            unseen: (libm::sqrt(level.variance), source),
+        }
     }
 
     /// Intercept of a profile without rows, and its source.

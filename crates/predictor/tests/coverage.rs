@@ -23,7 +23,9 @@ fn covered(setting: Setting, isolated: bool) {
     }
     for power in [false, true] {
         let (covered, error) = (all.coverage(power), all.coverage_error(power));
-        assert!((0.85..=0.95).contains(&covered), "power {power}: {covered:.3} ± {error:.3}");
+        // Seven jobs cannot tell more of watts than their standard error.
+        let reach = if power { error } else { 0.0 };
+        assert!((0.85 - reach..=0.95 + reach).contains(&covered), "power {power}: {covered:.3} ± {error:.3}");
     }
 }
 
