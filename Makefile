@@ -49,7 +49,7 @@ demo: control-plane build ## The main job: a real control plane, 12 GPU nodes, 4
 test: control-plane prometheus lint supply-chain build-tests ## Everything that must hold: lints, unit tests, and the suites on a real control plane
 	status=0; \
 	$(CRATES) || status=$$?; \
-	$(SCENARIOS) -- --test-threads=4 || status=$$?; \
+	$(SCENARIOS) -- --test-threads=5 || status=$$?; \
 	exit $$status
 
 .PHONY: check
@@ -63,7 +63,7 @@ test-crates: control-plane prometheus build-tests ## Every test but the scenario
 
 .PHONY: e2e
 e2e: control-plane prometheus build-tests ## Scenarios by the modules of tests/e2e/tests/scenarios, all or some: TESTS="lifecycle faults::outages"
-	$(SCENARIOS) -- --test-threads=4 $(addsuffix ::,$(TESTS))
+	$(SCENARIOS) -- --test-threads=5 $(addsuffix ::,$(TESTS))
 
 .PHONY: certificates
 certificates: export RENEWAL_SECONDS := 600

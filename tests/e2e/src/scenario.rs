@@ -21,7 +21,7 @@ use crate::seen::{Seen, describe};
 pub const SOON: Duration = Duration::from_secs(60);
 
 /// Of so many the scenarios of a program take one each while they run, heavy ones all but one.
-const PLACES: u32 = 4;
+const PLACES: u32 = 5;
 static FREE: Semaphore = Semaphore::const_new(PLACES as usize);
 
 /// Runs a story on a cluster that no other uses, then checks what must hold after every story. A failure shows the jobs, pods
