@@ -1,6 +1,6 @@
 //! Node agents on a real cluster, as the chart installs them: rest and wake, measured energy, and what is left when somebody dies.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use andreas_api::gpu_node::GpuCondition;
 use andreas_api::phase::Phase;
@@ -11,7 +11,8 @@ use andreas_e2e::install;
 use andreas_e2e::job::job;
 use andreas_e2e::nodes::client;
 use andreas_e2e::scenario::{SOON, scenario};
-use anyhow::{Context as _, Result, bail, ensure};
+use andreas_testbed::wait::until;
+use anyhow::{Context as _, Result, ensure};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
@@ -33,22 +34,6 @@ fn one_node(placement_timeout: &str) -> Options {
         install: Some(json!({})),
         ..Options::default()
     }
-}
-
-/// Waits, and says how long that took.
-async fn until(
-    what: &str,
-    within: Duration,
-    mut done: impl AsyncFnMut() -> Result<bool>,
-) -> Result<Duration> {
-    let since = Instant::now();
-    while !done().await? {
-        if since.elapsed() > within {
-            bail!("not within {within:?}: {what}");
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    Ok(since.elapsed())
 }
 
 fn gpu_nodes(c: &Cluster) -> Api<SlimGpuNode> {

@@ -10,7 +10,8 @@ use andreas_e2e::cluster::{A100, Cluster, Group, Options, a100, short_runs};
 use andreas_e2e::job::{Job, job};
 use andreas_e2e::nodes::client;
 use andreas_e2e::scenario::scenario;
-use anyhow::{Result, bail, ensure};
+use andreas_testbed::wait::until;
+use anyhow::{Result, ensure};
 use kube::Api;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -68,17 +69,16 @@ fn profile(name: &str, gpus: i32, watts: i32) -> Value {
 
 /// The agents of so many nodes report so many GPUs each.
 async fn agents_report(cluster: &Cluster, nodes: usize, gpus: usize) -> Result<Vec<SlimGpuNode>> {
-    for _ in 0..1_200 {
-        let all = Api::<SlimGpuNode>::all(cluster.testbed.client()).list(&Default::default()).await?.items;
+    let mut all = Vec::new();
+    let all_report = async || {
+        all = Api::<SlimGpuNode>::all(cluster.testbed.client()).list(&Default::default()).await?.items;
         let reports = |node: &&SlimGpuNode| {
             node.status.as_ref().is_some_and(|s| s.agent_version.is_some() && s.gpus.len() == gpus)
         };
-        if all.iter().filter(reports).count() == nodes {
-            return Ok(all);
-        }
-        tokio::time::sleep(EVERY).await;
-    }
-    bail!("the agents do not report");
+        Ok(all.iter().filter(reports).count() == nodes)
+    };
+    until("the agents report", Duration::from_secs(120), all_report).await?;
+    Ok(all)
 }
 
 /// Waits for the end of all jobs, one after the other.

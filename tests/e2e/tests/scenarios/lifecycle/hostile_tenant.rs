@@ -16,7 +16,8 @@ use andreas_e2e::job::{Job, TRAINER_IMAGE, job};
 use andreas_e2e::keeper::at_full_length;
 use andreas_e2e::pages;
 use andreas_e2e::scenario::{SOON, scenario};
-use andreas_e2e::tenant::{Tenant, silent_connections};
+use andreas_e2e::tenant::{Tenant, all_opened, silent_connections};
+use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -264,8 +265,7 @@ async fn pages_of_all_namespaces(c: &mut Cluster, tenant: &Tenant) -> Result<Ong
             }
         });
     }
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    ensure!(asked.load(Ordering::Relaxed) > 20, "no flood: {asked:?}");
+    until("a flood of requests", SOON, async || Ok(asked.load(Ordering::Relaxed) > 20)).await?;
     Ok(asking)
 }
 
@@ -328,11 +328,7 @@ async fn silence_on_every_port(c: &mut Cluster, _: &Tenant) -> Result<Ongoing> {
         for port in &ports {
             silent_connections(&mut silent, *port, count, &opened);
         }
-        let since = Instant::now();
-        while opened.load(Ordering::Relaxed) < count * ports.len() {
-            ensure!(since.elapsed() < SOON, "only {opened:?} connections");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        all_opened(&opened, count * ports.len(), SOON).await?;
         anothers_job_runs(c, &format!("{count}-silent-connections")).await?;
     }
     Ok(silent)

@@ -8,6 +8,7 @@ use andreas_e2e::cluster::{A100, Cluster, Group, Options, a100};
 use andreas_e2e::job::{Job, job};
 use andreas_e2e::scenario::{SOON, scenario};
 use andreas_e2e::seen::Seen;
+use andreas_testbed::wait::until;
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
@@ -74,13 +75,11 @@ async fn a_new_family_looks_at_an_unknown_type_for_a_moment_where_that_is_worth_
         ensure!(look.is_some_and(|look| (look.outcome, look.gpu_type.as_str()) == (Outcome::Stopped, H100)));
         // what it saw is kept for its family,
         let mut seen = 0;
-        for _ in 0..40 {
+        until("something is known of its family there", Duration::from_secs(20), async || {
             seen = known_on_h100(c, "curious").await?;
-            if seen > 0 {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(500)).await;
-        }
+            Ok(seen > 0)
+        })
+        .await?;
         ensure!(seen >= 1_000, "{seen} thousandths of an epoch are known");
         // so nobody looks again; and the others never did
         c.stays("where it is", Duration::from_secs(10), |s| on(s, &curious) == A100).await?;

@@ -54,7 +54,7 @@ async fn two_epochs_after_its_start_a_run_that_takes_twice_as_long_as_its_user_s
         c.reaches(&tj, Phase::Running).await?;
         let first = forecast(c, &key).await?;
         ensure!((first.epoch_millis, first.source.as_str()) == (Some(2_500), "UserGiven"), "{first:?}");
-        // when two epochs have passed
+        // when two epochs have passed: no later, for it is promised for then
         tokio::time::sleep(Duration::from_millis(2 * 5_000 + 1_500)).await;
         let seen = forecast(c, &key).await?;
         let now = jiff::Timestamp::now();
