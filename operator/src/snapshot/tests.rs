@@ -165,7 +165,7 @@ fn a_pod_is_taken_off_once_by_us_or_by_the_planner() {
 fn a_status_on_its_way_is_true_already() {
     let mut world = World::default();
     world.node("n1", json!({}), json!({})).job("a", json!({}), json!(null), waiting());
-    let key = ObjectKey { namespace: "team".into(), name: "a".into() };
+    let key = key("a");
     let mut ledger = world.ledger.take().expect("a ledger");
     let memory = ledger.entry(&key, "a");
     memory.claim = Some(Claim::Starting { since: at(10) });
@@ -399,7 +399,7 @@ fn a_move_keeps_its_target_from_the_stop_to_the_start() {
         holds(1, "n1", 2),
         Claim::Running { since: at(20) },
     );
-    let key = ObjectKey { namespace: "team".into(), name: "moves".into() };
+    let key = key("moves");
     let mut ledger = world.ledger.take().expect("a ledger");
     let planned = crate::lifecycle::Planned::Run {
         gpu_type: GPU.into(),
@@ -437,7 +437,7 @@ fn a_job_that_stops_for_another_reason_than_a_move_has_no_target() {
         .expect("a status")
         .allocation;
     let mut ledger = Ledger::new(at(0));
-    let key = ObjectKey { namespace: "team".into(), name: "edited".into() };
+    let key = key("edited");
     ledger.entry(&key, "edited");
     let planned = crate::lifecycle::Planned::Run {
         gpu_type: GPU.into(),

@@ -8,7 +8,7 @@ use andreas_api::slim::SlimGpuNode;
 use andreas_e2e::api::{patch_status, yaml};
 use andreas_e2e::cluster::{A100, Cluster, Options, a100, short_runs};
 use andreas_e2e::install;
-use andreas_e2e::job::job;
+use andreas_e2e::job::{job, measured, profile};
 use andreas_e2e::nodes::client;
 use andreas_e2e::scenario::{SOON, scenario};
 use andreas_testbed::wait::until;
@@ -201,12 +201,7 @@ async fn a_planned_power_limit_is_set_and_lifted_under_a_running_job() -> Result
             Ok(gpus.len() == 4 && gpus.iter().all(|gpu| gpu.min_limit_watts < gpu.max_limit_watts))
         })
         .await?;
-        c.apply(&json!({
-            "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingProfile",
-            "metadata": {"name": "known", "namespace": "default"},
-            "spec": {"measurements": [{"gpuType": A100, "gpus": 2, "millisPerEpoch": 1_000, "watts": 760}]},
-        }))
-        .await?;
+        c.apply(&profile("known", &[measured(A100, 2, 1_000, 760)])).await?;
         let tj = job("thrifty").gpus(2, 1).epochs(60, 1.0).spec("profile", json!("known"));
         c.submit(&tj).await?;
         c.reaches(&tj, Phase::Running).await?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use andreas_api::phase::{Outcome, Phase};
 use andreas_api::training_job::Prediction;
 use andreas_e2e::cluster::{A100, Cluster, Options, a100};
-use andreas_e2e::job::job;
+use andreas_e2e::job::{job, measured, profile};
 use andreas_e2e::scenario::scenario;
 use andreas_e2e::{pages, scrape};
 use anyhow::{Context as _, Result, bail, ensure};
@@ -31,14 +31,8 @@ async fn forecast(c: &Cluster, key: &str) -> Result<Prediction> {
 
 /// A user's table for A100, seconds and watts of one, two and four.
 async fn table(c: &Cluster, name: &str, rows: [(i32, f64, i32); 3]) -> Result<()> {
-    let rows = rows.map(|(gpus, seconds, watts)| {
-        json!({"gpuType": A100, "gpus": gpus, "millisPerEpoch": (seconds * 1_000.0) as i64, "watts": watts})
-    });
-    c.apply(&json!({
-        "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingProfile",
-        "metadata": {"name": name, "namespace": "default"}, "spec": {"measurements": rows},
-    }))
-    .await?;
+    let rows = rows.map(|(gpus, seconds, watts)| measured(A100, gpus, (seconds * 1_000.0) as i64, watts));
+    c.apply(&profile(name, &rows)).await?;
     Ok(())
 }
 
