@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use andreas_testbed::wait::until;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
@@ -201,12 +202,8 @@ async fn the_process_serves_the_expected_scheduler_and_nobody_else() {
     let (mut process, address, admin_address) = start(dir.path(), api);
 
     // ready once the first list is in
-    let ready = async {
-        while !admin(admin_address, "/readyz").await.starts_with("HTTP/1.1 200") {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(10), ready).await.expect("it becomes ready");
+    let ready = async || Ok(admin(admin_address, "/readyz").await.starts_with("HTTP/1.1 200"));
+    until("it is ready", Duration::from_secs(10), ready).await.unwrap();
 
     // the expected client is served, on one connection
     let scheduler = issue(&ca, "andreas-scheduler", &[]);

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use andreas_testbed::wait::{stays, until};
 use andreas_testbed::{PortLease, Process, ProcessSpec, SchedulerConfig, Testbed};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -120,37 +121,35 @@ impl World {
         Api::<Pod>::namespaced(self.testbed.client(), "team").get(name).await.unwrap()
     }
 
+    /// What there is to be seen of a pod, once there is.
+    async fn seen<T>(&self, what: &str, name: &str, see: impl Fn(Pod) -> Option<T>) -> T {
+        let mut seen = None;
+        let look = async || {
+            seen = see(self.pod(name).await);
+            Ok(seen.is_some())
+        };
+        if let Err(error) = until(what, PATIENCE, look).await {
+            panic!("{name}: {error}\n{}", self.logs());
+        }
+        seen.unwrap()
+    }
+
     /// Node and allocation annotation of a pod, once it is bound.
     async fn bound(&self, name: &str) -> (String, Option<String>) {
-        let deadline = tokio::time::Instant::now() + PATIENCE;
-        loop {
-            let pod = self.pod(name).await;
-            if let Some(node) = pod.spec.and_then(|spec| spec.node_name) {
-                let annotations = pod.metadata.annotations.unwrap_or_default();
-                return (node, annotations.get("andreas.dev/allocation").cloned());
-            }
-            assert!(tokio::time::Instant::now() < deadline, "{name} is not bound\n{}", self.logs());
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        let see = |pod: Pod| {
+            let allocation = pod.metadata.annotations.unwrap_or_default().remove("andreas.dev/allocation");
+            Some((pod.spec?.node_name?, allocation))
+        };
+        self.seen("it is bound", name, see).await
     }
 
     /// What the scheduler says of a pod that it did not place.
     async fn refusal(&self, name: &str) -> String {
-        let deadline = tokio::time::Instant::now() + PATIENCE;
-        loop {
-            let pod = self.pod(name).await;
-            let status = pod.status.unwrap_or_default();
-            let unscheduled = status
-                .conditions
-                .unwrap_or_default()
-                .into_iter()
-                .find(|condition| condition.status == "False");
-            if let Some(message) = unscheduled.and_then(|condition| condition.message) {
-                return message;
-            }
-            assert!(tokio::time::Instant::now() < deadline, "{name} has no verdict\n{}", self.logs());
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        let see = |pod: Pod| {
+            let mut conditions = pod.status?.conditions?.into_iter();
+            conditions.find(|condition| condition.status == "False")?.message
+        };
+        self.seen("it has a verdict", name, see).await
     }
 
     fn logs(&self) -> String {
@@ -215,8 +214,8 @@ async fn the_stock_scheduler_places_what_the_allocation_says_and_nothing_else() 
     world.extender.kill();
     let uid = world.allocate(8, &["gpu-2", "gpu-3", "gpu-1", "gpu-3"]).await;
     let late = world.make_member(&uid, 3, 8, "gpu-3").await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(world.pod(&late).await.spec.unwrap().node_name.is_none());
+    let unbound = async || Ok(world.pod(&late).await.spec.unwrap().node_name.is_none());
+    stays("not bound", Duration::from_secs(1), unbound).await.unwrap();
     world.extender.restart().await.unwrap();
     assert_eq!(world.bound(&late).await, ("gpu-3".into(), Some("8".into())));
 

@@ -12,7 +12,7 @@ use proptest::prelude::Rng;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use rustix::process::Signal;
 use serde_json::json;
-use support::{SLACK, TTL, TestNode, until};
+use support::{SLACK, TTL, TestNode, stays, until};
 
 const FREE: &str = "GPU-free";
 const HELD: &str = "GPU-held";
@@ -46,9 +46,10 @@ async fn gpus_rest_are_limited_and_are_awake_before_they_are_needed() {
 
     // Nothing changes: nothing is written, whatever the meters show, and no driver is called to set anything.
     let (writes, commands) = (node.api.writes(), node.gpu(FREE).commands);
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(node.api.writes(), writes);
-    assert_eq!(node.gpu(FREE).commands, commands);
+    stays("nothing is written or set", Duration::from_secs(3), || {
+        node.api.writes() == writes && node.gpu(FREE).commands == commands
+    })
+    .await;
 
     // A wake is acknowledged only once the GPU is awake, and it stays so for a while.
     let at_write: Arc<Mutex<Vec<bool>>> = Arc::default();
@@ -166,9 +167,9 @@ async fn a_setter_that_is_killed_is_followed_at_once_by_the_one_that_stands_by()
     let (node, setter, agent) = settled().await;
     let restored = || node.is_default(FREE) && node.is_default(HELD);
     let standby = node.setter();
+    until("another stands by", SLACK, || standby.stands_by()).await;
     // Nothing that it does is seen: the first one works.
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(!restored());
+    stays("set by the first one", Duration::from_secs(1), || !restored()).await;
 
     // With the agent dead too nobody asks for anything any more; nobody starts anything again either.
     agent.kill();
@@ -186,7 +187,7 @@ async fn a_setter_that_is_killed_is_followed_at_once_by_the_one_that_stands_by()
 
     // Standing by ends in order too.
     let mut waits = node.setter();
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    until("one more stands by", SLACK, || waits.stands_by()).await;
     waits.signal(Signal::TERM);
     assert!(waits.0.wait().unwrap().success());
     drop(next);
@@ -210,6 +211,7 @@ async fn killed_at_any_moment_any_number_of_times_gpus_get_back_what_they_had() 
     let (mut killed, mut slowest) = ([0, 0, 0], Duration::ZERO);
     while killed.iter().sum::<usize>() < kills {
         for _ in 0..KILLS_A_ROUND {
+            // A life of any length: that is what makes the moment any moment.
             tokio::time::sleep(Duration::from_millis(number(LONGEST_LIFE).into())).await;
             let who = number(3) as usize;
             if who != 1 {
@@ -262,10 +264,12 @@ async fn what_a_pod_used_is_told_when_it_lets_go_also_by_an_agent_that_was_start
     };
     until("its share has begun", SLACK, || begin().is_some()).await;
     let from = begin();
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    // At full work, 400 W, each of the two agents is there for two seconds.
+    let drawn = |joules: f64| node.gpu(HELD).joules >= before + joules;
+    until("it works beside the first agent", SLACK, || drawn(800.0)).await;
     agent.kill();
     let _agent = node.agent();
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    until("it works beside the next one", SLACK, || drawn(1_600.0)).await;
     assert_eq!(begin(), from, "it goes on");
     node.hold("job-1-0", &[]);
     node.run(HELD, None);
@@ -338,7 +342,6 @@ async fn an_agent_that_only_observes_sets_nothing_and_keeps_nobody_waiting() {
     let _agent = node.agent_with(&["--observe"]);
     node.api.order(json!({"wake": 5}));
     until("the wake is acknowledged", SLACK, || node.api.status()["awake"] == 5).await;
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(node.gpu(FREE).commands, 0);
+    stays("nothing is set", Duration::from_secs(2), || node.gpu(FREE).commands == 0).await;
     assert_eq!(node.api.gpu(FREE).0, "Free");
 }

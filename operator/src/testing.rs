@@ -4,13 +4,31 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use andreas_api::slim::SlimTrainingJob;
+use andreas_runtime::watch::ObjectKey;
 use http::{Method, Request, Response};
 use http_body_util::BodyExt;
+use jiff::Timestamp;
 use kube::Client;
 use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tower::service_fn;
+
+/// The instant at which most scenarios begin, and seconds after it.
+pub fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + seconds).expect("a time")
+}
+
+/// The key of an object in the namespace `team`.
+pub fn key(name: &str) -> ObjectKey {
+    key_in("team", name)
+}
+
+/// The key of an object.
+pub fn key_in(namespace: &str, name: impl ToString) -> ObjectKey {
+    ObjectKey { namespace: namespace.into(), name: name.to_string() }
+}
 
 /// A call received by the server.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,12 +96,32 @@ pub fn job(version: u64, status: &Value) -> Value {
     })
 }
 
+/// The same, as it is read.
+pub fn slim_job(version: u64, status: &Value) -> SlimTrainingJob {
+    serde_json::from_value(job(version, status)).expect("a job")
+}
+
+/// The owner reference of a TrainingJob's pod.
+pub fn owner(name: &str, uid: &str) -> Value {
+    json!({"apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "name": name, "uid": uid, "controller": true})
+}
+
+/// A node that is ready, with so many GPUs of a type.
+pub fn gpu_node(name: &str, gpu_type: &str, gpus: u32) -> Value {
+    json!({
+        "metadata": {"name": name, "resourceVersion": "1",
+            "labels": {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": gpu_type}},
+        "status": {"allocatable": {"nvidia.com/gpu": gpus.to_string(), "cpu": "64", "memory": "512Gi", "pods": "110"},
+                   "conditions": [{"type": "Ready", "status": "True"}]},
+    })
+}
+
 /// A member of its first attempt, controlled by the TrainingJob `bert` with UID `owner`.
 pub fn pod(index: usize, version: u64, owner: &str) -> Value {
     json!({
         "metadata": {"name": format!("bert-1-{index}"), "namespace": "team", "uid": format!("p{index}"), "resourceVersion": version.to_string(),
             "labels": {"andreas.dev/job": "bert", "andreas.dev/job-uid": owner, "andreas.dev/attempt": "1"},
-            "ownerReferences": [{"apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "name": "bert", "uid": owner, "controller": true}]},
+            "ownerReferences": [self::owner("bert", owner)]},
         "spec": {"containers": []}, "status": {"phase": "Pending"},
     })
 }

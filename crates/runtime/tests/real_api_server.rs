@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use andreas_runtime::lease::{Ended, Held, KubeLeases, LeaseConfig, campaign};
 use andreas_runtime::watch::{Event, WatchConfig, WatchMetrics, Watcher};
+use andreas_testbed::wait::stays;
 use andreas_testbed::{Component, Testbed};
 use http::{Method, Request};
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -118,8 +119,9 @@ async fn one_leader_at_a_time(testbed: &Testbed) {
         (held, Instant::now())
     };
     let story = async {
-        tokio::time::sleep(Duration::from_secs(3)).await;
-        assert!(first.leadership.is_current());
+        // while the second asks for the Lease again and again
+        let leads = async || Ok(first.leadership.is_current());
+        stays("the first leads", Duration::from_secs(3), leads).await.unwrap();
         // when: the API server is stopped in its tracks, connections stay open
         testbed.pause(Component::ApiServer).unwrap();
         let paused = Instant::now();
@@ -182,6 +184,7 @@ async fn one_object_stops_nobody_and_a_restart_is_survived(testbed: &Testbed) {
             }
         }
     });
+    // It is away for a time in which the watch tries again, and fails.
     tokio::time::sleep(Duration::from_secs(1)).await;
     testbed.restart(Component::ApiServer).await.unwrap();
     testbed.wait_ready(Component::ApiServer).await.unwrap();

@@ -11,6 +11,7 @@ use andreas_runtime::certificates::{Ask, Kept, LivesArgs, Subject, Usage, renew}
 use andreas_runtime::health::Health;
 use andreas_runtime::server::{self, Limits, Overload, Via};
 use andreas_runtime::tls::{ClientCertificates, Oldest, Tls, TlsFiles, TlsPem};
+use andreas_testbed::wait::until;
 use axum::routing::get;
 use axum::{Extension, Router};
 use http::{Request, Version};
@@ -21,6 +22,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, watch};
 use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
@@ -60,24 +62,34 @@ fn write(dir: &Path, authority: &Authority, pair: &(String, String)) {
     std::fs::write(dir.join("ca.crt"), authority.pem()).unwrap();
 }
 
+/// A request for `/slow`: when it has begun, and its leave to end.
+#[derive(Clone, Default)]
+struct Slow {
+    begun: Arc<Notify>,
+    end: Arc<Notify>,
+}
+
 async fn start(
     tls: Option<Tls>,
     limits: Limits,
-) -> (SocketAddr, CancellationToken, tokio::task::JoinHandle<()>) {
+) -> (SocketAddr, CancellationToken, tokio::task::JoinHandle<()>, Slow) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
+    let slow = Slow::default();
+    let request = slow.clone();
     let router = Router::new().route("/", get(|| async { "hello" })).route(
         "/slow",
-        get(|| async {
-            tokio::time::sleep(Duration::from_millis(400)).await;
+        get(move || async move {
+            request.begun.notify_one();
+            request.end.notified().await;
             "done"
         }),
     );
     let token = shutdown.clone();
     let task =
         tokio::spawn(async move { server::serve(listener, tls, router, limits, token).await.unwrap() });
-    (address, shutdown, task)
+    (address, shutdown, task, slow)
 }
 
 fn connector(authority: &Authority, pair: Option<&(String, String)>, protocol: &str) -> TlsConnector {
@@ -218,28 +230,31 @@ async fn no_client_is_refused_while_certificates_and_authorities_are_renewed() {
     };
     let stop = CancellationToken::new();
     let first = trusting(&kept.bundle);
+    let (answers, mut served) = watch::channel(0);
     let asking = tokio::spawn({
         let stop = stop.clone();
         async move {
-            let mut served = 0;
             while !stop.is_cancelled() {
                 fetch(address, &first, "http/1.1").await.expect("a client of the first authority");
-                served += 1;
+                answers.send_modify(|count| *count += 1);
             }
-            served
         }
     });
     let mut renewals = 0;
+    served.changed().await.expect("the first client asks");
     for _ in 0..12 {
         now += jiff::SignedDuration::from_secs(61);
         kept = step(&kept, now);
         renewals += usize::from(tls.replace(pem(&kept)).unwrap());
         // A client that was started now, and knows the newest authorities.
         fetch(address, &trusting(&kept.bundle), "http/1.1").await.expect("a client of the newest");
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        // And the other one is served again before the next renewal.
+        served.mark_unchanged();
+        served.changed().await.expect("the first client asks");
     }
     stop.cancel();
-    let served = asking.await.unwrap();
+    asking.await.unwrap();
+    let served = *served.borrow();
     assert!(renewals == 12 && served > 12, "{renewals} renewals, {served} answers");
 }
 
@@ -261,10 +276,9 @@ async fn dawdlers_and_the_superfluous_are_sent_away() {
         let closed = tokio::time::timeout(Duration::from_secs(4), stream.read_to_end(&mut rest)).await;
         assert!(closed.is_ok(), "still open after {beginning:?}");
     }
-    // one more than allowed: the oldest goes, and the newest is served
+    // one more than allowed: the oldest goes, and the newest is served; they are accepted in the order they came in
     let mut first = TcpStream::connect(address).await.unwrap();
     let _second = TcpStream::connect(address).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(get_plain(address, "/").await.unwrap().starts_with("HTTP/1.1 200"));
     let mut rest = Vec::new();
     let closed = tokio::time::timeout(Duration::from_millis(200), first.read_to_end(&mut rest)).await;
@@ -374,7 +388,7 @@ async fn silent_sockets_on_a_tls_port_keep_no_client_out_and_cut_off_none_that_i
 
 #[tokio::test]
 async fn one_request_more_than_allowed_is_answered_at_once() {
-    let (address, ..) = start(None, Limits { requests: 1, ..Limits::default() }).await;
+    let (address, _, _, slow) = start(None, Limits { requests: 1, ..Limits::default() }).await;
     let ask = async |path: &str| {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
@@ -384,21 +398,26 @@ async fn one_request_more_than_allowed_is_answered_at_once() {
         answer
     };
     let later = async {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        ask("/").await
+        slow.begun.notified().await;
+        let refused = tokio::time::timeout(Duration::from_secs(3), ask("/")).await;
+        slow.end.notify_one();
+        refused.expect("an answer in 3 s, though the first request has not ended")
     };
-    let (slow, refused) = tokio::join!(ask("/slow"), later);
-    assert!(slow.starts_with("HTTP/1.1 200") && refused.starts_with("HTTP/1.1 503"), "{slow} {refused}");
+    let (first, refused) = tokio::join!(ask("/slow"), later);
+    assert!(first.starts_with("HTTP/1.1 200") && refused.starts_with("HTTP/1.1 503"), "{first} {refused}");
     assert!(ask("/").await.starts_with("HTTP/1.1 200"));
 }
 
 #[tokio::test]
 async fn shutdown_lets_requests_in_flight_finish_and_takes_no_new_ones() {
-    let (address, shutdown, task) = start(None, Limits::default()).await;
+    let (address, shutdown, task, slow) = start(None, Limits::default()).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(b"GET /slow HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    slow.begun.notified().await;
     shutdown.cancel();
+    let refused = async || Ok(TcpStream::connect(address).await.is_err());
+    until("no new connection is taken", Duration::from_secs(5), refused).await.unwrap();
+    slow.end.notify_one();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("done"), "{answer}");

@@ -101,6 +101,15 @@ fn serve<R>(jobs: &Receiver<Job<R>>, mut opener: Opener<R>, running: &Mutex<Opti
 mod tests {
     use super::*;
 
+    async fn until(holds: impl Fn() -> bool) {
+        let held = async {
+            while !holds() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), held).await.expect("it comes to hold");
+    }
+
     #[tokio::test]
     async fn a_hung_call_is_given_up_and_later_calls_do_not_wait() {
         let (release, hang) = sync_channel::<()>(0);
@@ -109,16 +118,12 @@ mod tests {
         assert_eq!(worker.call(|number| Ok(*number)).await, Ok(7));
         let stuck = worker.call(move |_| hang.recv().map_err(|_| GpuError::Lost));
         assert_eq!(stuck.await, Err(GpuError::Hung));
-        while worker.busy_for().is_none_or(|busy| busy <= timeout) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until(|| worker.busy_for().is_some_and(|busy| busy > timeout)).await;
         let since = Instant::now();
         assert_eq!(worker.call(|number| Ok(*number)).await, Err(GpuError::Hung));
         assert!(since.elapsed() < timeout, "refused at once");
         release.send(()).unwrap();
-        while worker.busy_for().is_some() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until(|| worker.busy_for().is_none()).await;
         assert_eq!(worker.call(|number| Ok(*number)).await, Ok(7));
     }
 

@@ -190,6 +190,7 @@ mod tests {
         let mut works = Record::open(folder.path()).unwrap();
         let path = folder.path().to_owned();
         let standby = tokio::spawn(async move { Record::open_when_free(&path).await });
+        // What must not happen needs some time to happen in.
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         assert!(!standby.is_finished());
         works.replace(one(250_000)).unwrap();

@@ -39,6 +39,14 @@ impl andreas_podresources::Source for Pods {
 pub struct Process(pub Child);
 
 impl Process {
+    /// Whether it is a setter that waits for the end of another one: then a thread of it has that name.
+    pub fn stands_by(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0.id()));
+        tasks.into_iter().flatten().flatten().any(|task| {
+            std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.trim() == "standby")
+        })
+    }
+
     pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_raw(self.0.id() as i32).expect("a child has a process id");
         rustix::process::kill_process(pid, signal).expect("the child is there");
@@ -206,4 +214,17 @@ pub async fn until(what: &str, within: Duration, mut done: impl FnMut() -> bool)
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     since.elapsed()
+}
+
+/// Watches for some time that something goes on to hold: what must not happen needs that time to happen in.
+///
+/// # Panics
+/// When it no longer holds.
+pub async fn stays(what: &str, time: Duration, mut holds: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while since.elapsed() < time {
+        assert!(holds(), "no longer so after {:?}: {what}", since.elapsed());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(holds(), "no longer so after {time:?}: {what}");
 }

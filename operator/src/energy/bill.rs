@@ -63,10 +63,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-
-    fn at(seconds: i64) -> Timestamp {
-        Timestamp::from_second(1_800_000_000 + seconds).expect("a time")
-    }
+    use crate::testing::at;
 
     #[test]
     fn energy_and_lateness_have_their_price() {

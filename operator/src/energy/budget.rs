@@ -157,23 +157,17 @@ mod tests {
     use andreas_runtime::watch::Index;
     use serde_json::json;
 
+    use crate::testing::{at, gpu_node};
+
     fn policy(watts: i64) -> EnergyPolicySpec {
         serde_json::from_value(json!({"powerBudget": {"watts": watts, "enforceWithin": "30s"},
             "gpuTypes": [{"name": "A", "idleWatts": 50, "maxWatts": 400, "nodeOverheadWatts": 100}]}))
         .expect("a policy")
     }
 
-    fn at(seconds: i64) -> Timestamp {
-        Timestamp::from_second(1_800_000_000 + seconds).expect("a time")
-    }
-
     fn cluster(phase: &str) -> ClusterIndex {
         let mut index = ClusterIndex::new();
-        let node: SlimNode = serde_json::from_value(json!({
-            "metadata": {"name": "n1", "resourceVersion": "1", "labels": {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": "A"}},
-            "status": {"allocatable": {"nvidia.com/gpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}]}}))
-        .expect("a node");
-        index.apply(node);
+        index.apply(serde_json::from_value::<SlimNode>(gpu_node("n1", "A", 4)).expect("a node"));
         let foreign: crate::index::ForeignPod = serde_json::from_value(json!({
             "metadata": {"name": "x", "namespace": "other", "resourceVersion": "2"},
             "spec": {"nodeName": "n1", "containers": [{"resources": {"limits": {"nvidia.com/gpu": "1"}}}]}}))

@@ -108,10 +108,7 @@ impl Extend<ObjectKey> for FairQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn key(namespace: &str, name: impl ToString) -> ObjectKey {
-        ObjectKey { namespace: namespace.into(), name: name.to_string() }
-    }
+    use crate::testing::key_in as key;
 
     fn take(queue: &mut FairQueue) -> Option<String> {
         queue.take().map(|job| job.to_string())

@@ -197,10 +197,7 @@ impl RateLimits {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn key(namespace: &str, name: impl ToString) -> ObjectKey {
-        ObjectKey { namespace: namespace.into(), name: name.to_string() }
-    }
+    use crate::testing::key_in as key;
 
     async fn pass(time: Duration) {
         tokio::time::advance(time).await;

@@ -91,16 +91,12 @@ mod tests {
         Timestamp::from_second(second).expect("an instant")
     }
 
-    fn job(status: &serde_json::Value) -> SlimTrainingJob {
-        serde_json::from_value(crate::testing::job(1, status)).expect("a job")
-    }
-
     /// The job, and the step at second 100 that finds all members running.
     fn begins() -> (SlimTrainingJob, Step) {
         let allocation = json!({"attempt": 1, "generation": 1, "gpuType": "A", "gpus": 1, "gpusPerWorker": 1, "placement": "n", "nodes": ["n"], "since": at(90), "watts": 1});
         let mut status: TrainingJobStatus =
             serde_json::from_value(json!({"phase": "Starting", "allocation": allocation})).expect("a status");
-        let job = job(&serde_json::to_value(&status).expect("JSON"));
+        let job = crate::testing::slim_job(1, &serde_json::to_value(&status).expect("JSON"));
         status.phase = Phase::Running;
         if let Some(allocation) = &mut status.allocation {
             allocation.running_time = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(100)));

@@ -20,7 +20,7 @@ use crate::ledger::Ledger;
 use crate::lifecycle::{Action, CreationOutcome, DeleteReason};
 use crate::metrics::Metrics;
 use crate::objects::profiles;
-use crate::testing::{self, Answer, ApiServer, Call, failure, pod};
+use crate::testing::{self, Answer, ApiServer, Call, failure, key, pod, slim_job};
 use crate::writes::Writer;
 
 mod memory;
@@ -30,14 +30,6 @@ struct World {
     shared: Arc<Shared>,
     executor: Arc<Executor>,
     server: ApiServer,
-}
-
-fn key() -> ObjectKey {
-    ObjectKey { namespace: "team".into(), name: "bert".into() }
-}
-
-fn job(version: u64, status: Value) -> SlimTrainingJob {
-    serde_json::from_value(testing::job(version, &status)).expect("a job")
 }
 
 fn exists(pod: &str) -> Value {
@@ -78,17 +70,17 @@ impl World {
             start_burst,
             rate_limits: rate_limits::RateLimits::default(),
         });
-        shared.ledger.lock().entry(&key(), "j1");
+        shared.ledger.lock().entry(&key("bert"), "j1");
         Self { shared, executor, server }
     }
 
     fn given(self, status: Value) -> Self {
-        self.shared.index.lock().apply(job(10, status));
+        self.shared.index.lock().apply(slim_job(10, &status));
         self
     }
 
     async fn do_all(&self, actions: Vec<Action>) -> Result<(), Requeue> {
-        actions::carry_out(&self.executor, &key(), &job(10, json!(null)), actions).await
+        actions::carry_out(&self.executor, &key("bert"), &slim_job(10, &json!(null)), actions).await
     }
 
     async fn create_two(&self) -> Result<(), Requeue> {
@@ -98,7 +90,7 @@ impl World {
 
     fn outcome(&self) -> CreationOutcome {
         let ledger = self.shared.ledger.lock();
-        ledger.get(&key()).map(|memory| memory.creation.outcome.clone()).expect("remembered")
+        ledger.get(&key("bert")).map(|memory| memory.creation.outcome.clone()).expect("remembered")
     }
 
     fn sent(&self, method: Method) -> Vec<Call> {
@@ -114,7 +106,7 @@ async fn a_gang_is_made_whole_and_seen_at_once() {
     ]);
     assert_eq!(world.create_two().await, Ok(()));
     assert_eq!(world.outcome(), CreationOutcome::Made);
-    assert_eq!(world.shared.index.lock().members(&key()).len(), 2, "before any watch shows them");
+    assert_eq!(world.shared.index.lock().members(&key("bert")).len(), 2, "before any watch shows them");
 }
 
 #[tokio::test]
@@ -134,7 +126,7 @@ async fn half_a_gang_is_taken_back_with_the_servers_words() {
         world.outcome(),
         CreationOutcome::Refused { reason: Reason::QuotaExceeded, message: words.to_owned() }
     );
-    assert!(world.shared.index.lock().members(&key()).is_empty());
+    assert!(world.shared.index.lock().members(&key("bert")).is_empty());
 }
 
 #[tokio::test]
@@ -159,7 +151,13 @@ async fn contention_for_a_quota_is_no_verdict_and_is_tried_again_later() {
     let dry =
         || Action::DryRun { gpus: 1, pod: Box::new(serde_json::from_value(pod(0, 1, "j1")).expect("a pod")) };
     let dry_run = |world: &World| {
-        world.shared.ledger.lock().get(&key()).and_then(|memory| memory.dry_run.clone()).map(|v| v.refusal)
+        world
+            .shared
+            .ledger
+            .lock()
+            .get(&key("bert"))
+            .and_then(|memory| memory.dry_run.clone())
+            .map(|v| v.refusal)
     };
     // A dry run with a conflict gives no verdict; an existing name means it was accepted before.
     let world = World::new(vec![(Method::POST, "/pods", 409, contended())]);
@@ -220,22 +218,22 @@ async fn nothing_is_deleted_without_a_look() {
     let world = World::new(vec![(Method::GET, "/bert-1-0", 200, ended)]);
     assert_eq!(world.do_all(vec![delete("p0")]).await, Err(Requeue::Now));
     assert!(world.sent(Method::DELETE).is_empty());
-    assert_eq!(world.shared.index.lock().members(&key())[0].status.phase, "Succeeded");
+    assert_eq!(world.shared.index.lock().members(&key("bert"))[0].status.phase, "Succeeded");
 }
 
 #[tokio::test]
 async fn a_status_is_written_with_what_it_was_made_from_and_nothing_follows_a_conflict() {
-    let answer = serde_json::to_value(job(20, json!({"phase": "Pending"}))).expect("json");
+    let answer = serde_json::to_value(slim_job(20, &json!({"phase": "Pending"}))).expect("json");
     let world = World::new(vec![
         (Method::PATCH, "/bert/status", 409, failure(409, "the object has been modified")),
         (Method::GET, "/bert", 200, answer),
     ])
     .given(json!({"phase": "Pending", "reason": "NotPlannedYet", "attempts": 0}));
     // A suspended job needs a status change.
-    let mut suspended = job(11, json!({"phase": "Pending", "reason": "NotPlannedYet"}));
+    let mut suspended = slim_job(11, &json!({"phase": "Pending", "reason": "NotPlannedYet"}));
     suspended.spec.suspend = true;
     world.shared.index.lock().apply(suspended);
-    assert_eq!(work::step(&world.executor, &key()).await, Requeue::Now);
+    assert_eq!(work::step(&world.executor, &key("bert")).await, Requeue::Now);
     let patches = world.sent(Method::PATCH);
     assert_eq!(patches[0].body["metadata"], json!({"uid": "j1", "resourceVersion": "11"}));
     assert_eq!(patches[0].body["status"]["phase"], "Suspended");
@@ -244,7 +242,7 @@ async fn a_status_is_written_with_what_it_was_made_from_and_nothing_follows_a_co
     // The live read is in the index.
     let index = world.shared.index.lock();
     assert_eq!(
-        index.jobs.get(&key()).and_then(|job| job.metadata.resource_version.clone()).as_deref(),
+        index.jobs.get(&key("bert")).and_then(|job| job.metadata.resource_version.clone()).as_deref(),
         Some("20")
     );
     assert!(world.server.answers.lock().is_empty());
@@ -258,7 +256,13 @@ async fn a_status_whose_answer_was_lost_counts_as_written_until_the_job_has_been
         job
     };
     let pending = |world: &World| {
-        world.shared.ledger.lock().get(&key()).and_then(|memory| memory.pending.clone()).map(|s| s.phase)
+        world
+            .shared
+            .ledger
+            .lock()
+            .get(&key("bert"))
+            .and_then(|memory| memory.pending.clone())
+            .map(|s| s.phase)
     };
     let before = json!({"phase": "Pending", "reason": "NotPlannedYet"});
     let given = |answers: Vec<Answer>| {
@@ -279,10 +283,10 @@ async fn a_status_whose_answer_was_lost_counts_as_written_until_the_job_has_been
             suspended(21, json!({"phase": "Suspended", "reason": "Suspended"})),
         ),
     ]);
-    assert!(matches!(work::step(&world.executor, &key()).await, Requeue::After(_)));
+    assert!(matches!(work::step(&world.executor, &key("bert")).await, Requeue::After(_)));
     assert_eq!(pending(&world), Some(andreas_api::Phase::Suspended));
     // The next step reads the job first and finds it written.
-    work::step(&world.executor, &key()).await;
+    work::step(&world.executor, &key("bert")).await;
     assert_eq!(pending(&world), None);
     let versions: Vec<Value> = world
         .sent(Method::PATCH)
@@ -296,7 +300,7 @@ async fn a_status_whose_answer_was_lost_counts_as_written_until_the_job_has_been
         (Method::PATCH, "/bert/status", 409, failure(409, "the object has been modified")),
         (Method::GET, "/bert", 503, failure(503, "away")),
     ]);
-    assert!(matches!(work::step(&world.executor, &key()).await, Requeue::After(_)));
+    assert!(matches!(work::step(&world.executor, &key("bert")).await, Requeue::After(_)));
     assert_eq!(pending(&world), Some(andreas_api::Phase::Suspended));
 
     // Given a readable result: if written, the job continues at once; if not, it is retried later.
@@ -306,7 +310,7 @@ async fn a_status_whose_answer_was_lost_counts_as_written_until_the_job_has_been
             (Method::PATCH, "/bert/status", 504, failure(504, "time-out")),
             (Method::GET, "/bert", 200, live),
         ]);
-        assert_eq!(work::step(&world.executor, &key()).await == Requeue::Now, again);
+        assert_eq!(work::step(&world.executor, &key("bert")).await == Requeue::Now, again);
         assert_eq!(pending(&world), None);
     }
 }
@@ -323,7 +327,7 @@ async fn a_worker_that_was_accepted_a_moment_ago_is_not_tried_again_until_the_ru
     };
     let refusal = || {
         let ledger = world.shared.ledger.lock();
-        ledger.get(&key()).and_then(|memory| memory.dry_run.clone()).map(|dry_run| dry_run.refusal)
+        ledger.get(&key("bert")).and_then(|memory| memory.dry_run.clone()).map(|dry_run| dry_run.refusal)
     };
     for _ in 0..2 {
         assert_eq!(world.do_all(dry()).await, Ok(()));
@@ -421,10 +425,10 @@ async fn pods_of_a_deleted_job_end_though_its_status_cannot_be_written() {
         let node = json!({"metadata": {"name": "n1", "resourceVersion": "1"}});
         index.apply(serde_json::from_value::<andreas_api::slim::SlimNode>(node).expect("a node"));
     }
-    assert!(matches!(work::step(&world.executor, &key()).await, Requeue::After(_)));
+    assert!(matches!(work::step(&world.executor, &key("bert")).await, Requeue::After(_)));
     assert_eq!(world.sent(Method::DELETE)[0].body["preconditions"]["uid"], "p0");
     let ledger = world.shared.ledger.lock();
-    let claim = ledger.get(&key()).and_then(|memory| memory.claim.clone());
+    let claim = ledger.get(&key("bert")).and_then(|memory| memory.claim.clone());
     assert!(matches!(claim, Some(crate::lifecycle::Claim::Stopping { goes_on: false, .. })), "{claim:?}");
 }
 
@@ -438,7 +442,7 @@ async fn what_the_api_server_gives_no_verdict_on_is_remembered_in_its_words_and_
     ]);
     assert!(matches!(world.create_two().await, Err(Requeue::After(_))));
     let creation =
-        world.shared.ledger.lock().get(&key()).map(|memory| memory.creation.clone()).expect("kept");
+        world.shared.ledger.lock().get(&key("bert")).map(|memory| memory.creation.clone()).expect("kept");
     assert_eq!((creation.generation, creation.error_message.as_deref()), (7, Some(words)));
     assert_eq!(creation.outcome, CreationOutcome::NotTried);
     assert!(world.sent(Method::DELETE).is_empty());

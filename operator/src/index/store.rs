@@ -194,6 +194,8 @@ mod tests {
     use super::*;
     use k8s_openapi::api::core::v1::ConfigMap;
 
+    use crate::testing::key;
+
     fn object(name: &str, uid: &str, version: u64) -> ConfigMap {
         ConfigMap {
             metadata: ObjectMeta {
@@ -205,10 +207,6 @@ mod tests {
             },
             ..ConfigMap::default()
         }
-    }
-
-    fn key(name: &str) -> ObjectKey {
-        ObjectKey { namespace: "team".into(), name: name.into() }
     }
 
     fn held(store: &Store<ConfigMap>, name: &str) -> Option<String> {

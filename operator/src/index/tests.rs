@@ -3,29 +3,13 @@
 use std::collections::HashSet;
 
 use andreas_runtime::watch::Index;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::*;
-
-fn key(name: &str) -> ObjectKey {
-    ObjectKey { namespace: "team".into(), name: name.into() }
-}
-
-fn job(version: u64, generation: i64, status: Value) -> SlimTrainingJob {
-    serde_json::from_value(json!({
-        "metadata": {"name": "bert", "namespace": "team", "uid": "j1", "resourceVersion": version.to_string(), "generation": generation},
-        "spec": {"template": {"spec": {"containers": [{"name": "train", "image": "x"}]}}},
-        "status": status,
-    }))
-    .expect("a job")
-}
+use crate::testing::{key, owner, slim_job};
 
 fn pod(name: &str, version: u64, owned: bool, node: Option<&str>, phase: &str) -> SlimPod {
-    let owners = if owned {
-        json!([{"apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "name": "bert", "uid": "j1", "controller": true}])
-    } else {
-        json!([])
-    };
+    let owners = if owned { json!([owner("bert", "j1")]) } else { json!([]) };
     serde_json::from_value(json!({
         "metadata": {"name": name, "namespace": "team", "uid": name, "resourceVersion": version.to_string(),
                      "labels": {"andreas.dev/job": "bert"}, "ownerReferences": owners},
@@ -77,13 +61,13 @@ fn foreign_pods_come_move_and_go_with_what_they_take() {
 #[test]
 fn our_own_status_write_is_seen_before_the_watch_shows_it() {
     let mut index = ClusterIndex::new();
-    index.apply(job(10, 1, json!({"phase": "Pending"})));
+    index.apply(slim_job(10, &json!({"phase": "Pending"})));
     assert_eq!(index.take_dirty().len(), 1);
-    index.wrote_job(job(20, 1, json!({"phase": "Starting", "attempts": 1})));
+    index.wrote_job(slim_job(20, &json!({"phase": "Starting", "attempts": 1})));
     index.take_dirty();
 
     // Older than our write: ignored, and no signal is sent.
-    index.apply(job(15, 1, json!({"phase": "Pending"})));
+    index.apply(slim_job(15, &json!({"phase": "Pending"})));
     assert!(index.take_dirty().is_empty());
     let held = index.jobs.get(&key("bert")).expect("held");
     assert_eq!(held.status.as_ref().expect("status").attempts, 1);
@@ -99,7 +83,7 @@ fn a_pod_marks_its_job_and_a_node_those_who_depend_on_it() {
         .expect("a node")
     };
     let mut index = ClusterIndex::new();
-    index.apply(job(1, 1, json!(null)));
+    index.apply(slim_job(1, &json!(null)));
     index.take_dirty();
     index.apply(pod("bert-1-0", 2, true, Some("n1"), "Pending"));
     assert_eq!(index.take_dirty(), BTreeSet::from([key("bert")]));

@@ -91,10 +91,7 @@ impl Backoffs {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(1_800_000_000 + second).expect("a time")
-    }
+    use crate::testing::at;
 
     #[test]
     fn a_namespace_is_held_ever_longer_and_no_other_is() {

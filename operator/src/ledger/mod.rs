@@ -192,9 +192,7 @@ mod tests {
     use andreas_api::Reason;
     use andreas_api::training_job::Allocation;
 
-    fn key(name: &str) -> ObjectKey {
-        ObjectKey { namespace: "team".into(), name: name.into() }
-    }
+    use crate::testing::key;
 
     fn run(node: &str) -> DecisionFor {
         let planned = Planned::Run {

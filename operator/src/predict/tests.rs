@@ -4,17 +4,13 @@ use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::Prediction;
 use andreas_core::{GpuCount, Seconds, Watts};
 use andreas_predictor::{Estimate, Source};
-use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 use super::Table;
 use super::forecast::{Waiting, prediction};
 use super::outlook::{Outlook, outlook};
-
-fn at(seconds: i64) -> Timestamp {
-    Timestamp::from_second(1_800_000_000 + seconds).expect("a time")
-}
+use crate::testing::at;
 
 fn job(spec: Value, status: Value) -> SlimTrainingJob {
     let mut whole = json!({"epochs": 10, "template": {"spec": {"containers": []}}});

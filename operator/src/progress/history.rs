@@ -92,10 +92,7 @@ impl ReportHistory {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn at(seconds: i64) -> Timestamp {
-        Timestamp::from_second(1_800_000_000 + seconds).expect("a time")
-    }
+    use crate::testing::at;
 
     fn percent(percent: i32) -> Claim {
         let milli_percent = percent * 1_000;

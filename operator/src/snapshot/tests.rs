@@ -10,6 +10,7 @@ use andreas_runtime::watch::Index;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::testing::{at, gpu_node, key, owner};
 
 mod boards;
 mod draws;
@@ -20,10 +21,6 @@ mod late;
 mod predictions;
 
 const GPU: &str = "NVIDIA-A100-SXM4-80GB";
-
-fn at(seconds: i64) -> Timestamp {
-    Timestamp::from_second(1_800_000_000 + seconds).expect("a time")
-}
 
 #[derive(Default)]
 struct World {
@@ -39,14 +36,11 @@ impl World {
     }
 
     fn node(&mut self, name: &str, labels: Value, extra: Value) -> &mut Self {
-        let mut all = json!({"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": GPU, "nvidia.com/gpu.memory": "81251"});
+        let mut object = gpu_node(name, GPU, 8);
+        object["metadata"]["resourceVersion"] = self.version().into();
+        let all = &mut object["metadata"]["labels"];
+        all["nvidia.com/gpu.memory"] = "81251".into();
         all.as_object_mut().expect("object").extend(labels.as_object().expect("object").clone());
-        let mut object = json!({
-            "metadata": {"name": name, "resourceVersion": self.version(), "labels": all},
-            "spec": {},
-            "status": {"allocatable": {"nvidia.com/gpu": "8", "cpu": "64", "memory": "512Gi", "pods": "110"},
-                       "conditions": [{"type": "Ready", "status": "True"}]},
-        });
         object.as_object_mut().expect("object").extend(extra.as_object().expect("object").clone());
         self.index.apply(serde_json::from_value::<SlimNode>(object).expect("a node"));
         self
@@ -62,9 +56,8 @@ impl World {
         }))
         .expect("a job");
         self.index.apply(job);
-        let key = ObjectKey { namespace: "team".into(), name: name.into() };
         let ledger = self.ledger.get_or_insert_with(|| Ledger::new(at(0)));
-        ledger.entry(&key, name).claim = Some(claim);
+        ledger.entry(&key(name), name).claim = Some(claim);
         self
     }
 
@@ -73,7 +66,7 @@ impl World {
         let pod: SlimPod = serde_json::from_value(json!({
             "metadata": {"name": name, "namespace": "team", "uid": name, "resourceVersion": self.version(),
                 "labels": {"andreas.dev/job": job, "andreas.dev/job-uid": job, "andreas.dev/attempt": attempt.to_string()},
-                "ownerReferences": [{"apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "name": job, "uid": job, "controller": true}]},
+                "ownerReferences": [owner(job, job)]},
             "spec": {"nodeName": node, "containers": [{"name": "t", "resources": {"requests": {"cpu": "4", "nvidia.com/gpu": gpus.to_string()}}}]},
             "status": {"phase": phase},
         }))
@@ -172,7 +165,7 @@ fn a_pod_is_taken_off_once_by_us_or_by_the_planner() {
 fn a_status_on_its_way_is_true_already() {
     let mut world = World::default();
     world.node("n1", json!({}), json!({})).job("a", json!({}), json!(null), waiting());
-    let key = ObjectKey { namespace: "team".into(), name: "a".into() };
+    let key = key("a");
     let mut ledger = world.ledger.take().expect("a ledger");
     let memory = ledger.entry(&key, "a");
     memory.claim = Some(Claim::Starting { since: at(10) });
@@ -406,7 +399,7 @@ fn a_move_keeps_its_target_from_the_stop_to_the_start() {
         holds(1, "n1", 2),
         Claim::Running { since: at(20) },
     );
-    let key = ObjectKey { namespace: "team".into(), name: "moves".into() };
+    let key = key("moves");
     let mut ledger = world.ledger.take().expect("a ledger");
     let planned = crate::lifecycle::Planned::Run {
         gpu_type: GPU.into(),
@@ -444,7 +437,7 @@ fn a_job_that_stops_for_another_reason_than_a_move_has_no_target() {
         .expect("a status")
         .allocation;
     let mut ledger = Ledger::new(at(0));
-    let key = ObjectKey { namespace: "team".into(), name: "edited".into() };
+    let key = key("edited");
     ledger.entry(&key, "edited");
     let planned = crate::lifecycle::Planned::Run {
         gpu_type: GPU.into(),

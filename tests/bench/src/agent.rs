@@ -132,6 +132,7 @@ async fn measure(args: &AgentArgs, cluster: &mut Cluster) -> Result<Measured> {
             seen.job(&key).and_then(|job| job.status.as_ref()).is_some_and(|s| s.phase == Phase::Running)
         })
         .await?;
+    // The first seconds of a run are not what is measured.
     tokio::time::sleep(Duration::from_secs(5)).await;
     let trains = used(cluster, args.seconds).await?;
     Ok(vec![("idle, resting", idle), ("half of them train", trains)])

@@ -1,7 +1,7 @@
 //! The extender: calls over mutual TLS, and pods per second through the real scheduler.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use andreas_api::names;
@@ -22,7 +22,7 @@ use super::usage::{Cpu, cpu_seconds};
 use super::{Output, say};
 use andreas_e2e::chart::{self, SYSTEM};
 use andreas_e2e::cluster::{A100, Cluster, Group, Options};
-use andreas_e2e::tenant::silent_connections;
+use andreas_e2e::tenant::{all_opened, silent_connections};
 
 /// Others' connections to the extender on which nothing is said.
 const SILENT: usize = 1_000;
@@ -231,11 +231,7 @@ async fn call(args: &ExtenderArgs, cluster: &Cluster, pods: &[Member], report: &
     let listen = cluster.extender_listen.context("no extender")?;
     let (mut silent, opened) = (JoinSet::new(), Arc::new(AtomicUsize::new(0)));
     silent_connections(&mut silent, listen, SILENT, &opened);
-    let since = Instant::now();
-    while opened.load(Ordering::Relaxed) < SILENT {
-        ensure!(since.elapsed() < Duration::from_secs(60), "only {opened:?} silent connections");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    all_opened(&opened, SILENT, Duration::from_secs(60)).await?;
     let names = args.names.first().copied().unwrap_or(1);
     let body = filter::body(&member.pod(true), &member.node, names, true)?;
     let mut row =
@@ -426,7 +422,7 @@ async fn until_pods_bound(trace: &mut Trace, shape: &Shape, limit: Duration) -> 
         if trace.pods.len() >= shape.pods {
             return Ok(());
         }
-        anyhow::ensure!(Instant::now() < end, "{} of {} pods bound", trace.pods.len(), shape.pods);
+        ensure!(Instant::now() < end, "{} of {} pods bound", trace.pods.len(), shape.pods);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

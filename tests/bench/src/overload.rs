@@ -144,6 +144,7 @@ async fn measure(args: &OverloadArgs, shape: &Shape, cluster: &Cluster) -> Resul
         let outcome = tokio::try_join!(bed::submit(cluster, System::Andreas, shape, "b"), until_bound);
         let outcome = match outcome {
             Ok(_) => {
+                // None can have ended before: looking would only disturb what is measured.
                 tokio::time::sleep(Duration::from_secs_f64(args.seconds)).await;
                 until_succeeded(cluster, shape, limit).await
             }

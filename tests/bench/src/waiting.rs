@@ -149,6 +149,7 @@ async fn measure(args: &WaitingArgs, full: &Shape, cluster: &Cluster) -> Result<
     let (cpu, plans) = (Cpu::of(cluster), plans(operator).await?);
     let mut trace = Trace::start(&cluster.testbed)?;
     let at = Instant::now();
+    // What is measured is what happens in this time.
     tokio::time::sleep(Duration::from_secs(args.rest)).await;
     trace.read()?;
     let minutes = at.elapsed().as_secs_f64() / 60.0;

@@ -354,6 +354,7 @@ async fn kill_and_restart(cluster: &Cluster, program: &str, began: Instant) -> R
         }
         "api-server" => {
             bed.kill(Component::ApiServer)?;
+            // It is away for a moment: others notice.
             tokio::time::sleep(Duration::from_secs(1)).await;
             bed.restart(Component::ApiServer).await?;
             1

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, bail};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
@@ -169,11 +170,7 @@ pub async fn patch_status(client: &Client, object: &Value, change: &Value) -> Re
 pub async fn delete(client: &Client, object: &Value) -> Result<()> {
     let (api, name) = (endpoint(client, object)?, object["metadata"]["name"].as_str().context("a name")?);
     api.delete(name, &DeleteParams::default().grace_period(0)).await?;
-    for _ in 0..100 {
-        if api.get_opt(name).await?.is_none() {
-            return Ok(());
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    bail!("{name} does not go")
+    let gone = async || Ok(api.get_opt(name).await?.is_none());
+    until(&format!("{name} is gone"), Duration::from_secs(10), gone).await?;
+    Ok(())
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use andreas_testbed::Testbed;
+use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use tokio::sync::Mutex;
@@ -84,15 +85,8 @@ pub async fn install(testbed: &Testbed) -> Result<()> {
 /// A definition is Established a moment before its kind is served everywhere.
 async fn wait_until_served(testbed: &Testbed) -> Result<()> {
     for kind in ["trainingjobs", "trainingprofiles", "energypolicies", "gpunodes"] {
-        let mut served = false;
-        for _ in 0..100 {
-            if testbed.kubectl(["get", kind, "--all-namespaces"]).await?.success() {
-                served = true;
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        ensure!(served, "{kind} are not served");
+        let served = async || Ok(testbed.kubectl(["get", kind, "--all-namespaces"]).await?.success());
+        until(&format!("{kind} are served"), Duration::from_secs(30), served).await?;
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_test_nodes::Forward;
 use andreas_testbed::faults::FaultProxy;
+use andreas_testbed::wait::until;
 use andreas_testbed::{
     Component, Inventory, Kubelets, PortLease, Process, ProcessSpec, SchedulerConfig, Testbed,
     workspace_binary,
@@ -307,9 +308,8 @@ impl Cluster {
     pub async fn make_namespace(&self, name: &str) -> Result<()> {
         self.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})).await?;
         let accounts: Api<ServiceAccount> = Api::namespaced(self.testbed.client(), name);
-        while accounts.get_opt("default").await?.is_none() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        let made = async || Ok(accounts.get_opt("default").await?.is_some());
+        until(&format!("the account of namespace {name}"), READY_LIMIT, made).await?;
         Ok(())
     }
 

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use andreas_testbed::wait::until;
 use andreas_testbed::{Testbed, workspace_binary, workspace_library};
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
@@ -87,13 +88,21 @@ pub async fn rollback(testbed: &Testbed) -> Result<()> {
 pub async fn uninstall(testbed: &Testbed) -> Result<()> {
     let args = ["uninstall", RELEASE, "--namespace", SYSTEM, "--wait", "--timeout", "120s"];
     testbed.helm(args).await?.checked().context("helm uninstall")?;
-    let until = Instant::now() + READY_LIMIT;
-    while !pods(testbed).await?.is_empty() {
-        if Instant::now() > until {
-            bail!("pods of the release stay: {}", pods(testbed).await?.join(", "));
-        }
-        tokio::time::sleep(Duration::from_millis(300)).await;
-    }
+    no_pods(testbed).await
+}
+
+/// Waits until the last pod of the release has gone.
+///
+/// # Errors
+/// When one stays.
+pub async fn no_pods(testbed: &Testbed) -> Result<()> {
+    let mut left = Vec::new();
+    let gone = async || {
+        left = pods(testbed).await?;
+        Ok(left.is_empty())
+    };
+    let waited = until("the pods of the release go", READY_LIMIT, gone).await;
+    waited.with_context(|| left.join(", "))?;
     Ok(())
 }
 
@@ -122,17 +131,15 @@ async fn kinds_known(testbed: &Testbed) -> Result<()> {
     std::fs::write(&file, serde_json::to_vec(&owned)?)?;
     let file = file.display().to_string();
     let operator = format!("--as=system:serviceaccount:{SYSTEM}:{}", chart::operator_account());
-    let until = Instant::now() + READY_LIMIT;
-    loop {
-        let tried = testbed.kubectl(["create", "--dry-run=server", &operator, "--filename", &file]).await?;
-        if !tried.stderr.contains("cannot find RESTMapping") {
-            return Ok(());
-        }
-        if Instant::now() > until {
-            bail!("our kinds are not known to admission: {}", tried.stderr);
-        }
-        tokio::time::sleep(Duration::from_millis(500)).await;
-    }
+    let mut said = String::new();
+    let known = async || {
+        let args = ["create", "--dry-run=server", &operator, "--filename", &file];
+        said = testbed.kubectl(args).await?.stderr;
+        Ok(!said.contains("cannot find RESTMapping"))
+    };
+    let waited = until("admission knows our kinds", READY_LIMIT, known).await;
+    waited.with_context(|| said)?;
+    Ok(())
 }
 
 /// Waits until every pod of the release is ready and as its manifests say.
@@ -170,9 +177,8 @@ pub async fn rolled_out(testbed: &Testbed) -> Result<()> {
 /// When the pretend kubelets do not answer, or a container does not run within a minute.
 pub async fn kill(testbed: &Testbed, pod_prefix: &str, container: &str) -> Result<usize> {
     let nodes = crate::nodes::client(testbed);
-    let until = Instant::now() + Duration::from_secs(60);
     let mut killed = BTreeSet::new();
-    loop {
+    let all_killed = async || {
         let pods = nodes.pods().await?;
         let ours: Vec<_> = pods.iter().filter(|pod| pod.name.starts_with(pod_prefix) && !pod.ended).collect();
         for pod in &ours {
@@ -182,14 +188,11 @@ pub async fn kill(testbed: &Testbed, pod_prefix: &str, container: &str) -> Resul
                 killed.insert(pod.uid.clone());
             }
         }
-        if ours.iter().all(|pod| killed.contains(&pod.uid)) {
-            return Ok(killed.len());
-        }
-        if Instant::now() > until {
-            bail!("{container} of {pod_prefix}... does not run");
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+        Ok(ours.iter().all(|pod| killed.contains(&pod.uid)))
+    };
+    let what = format!("{container} of {pod_prefix}... runs");
+    until(&what, Duration::from_secs(60), all_killed).await?;
+    Ok(killed.len())
 }
 
 /// The end of the log of every container of the chart's pods.

@@ -5,6 +5,19 @@ use serde_json::{Map, Value, json};
 /// Image that the pretend kubelets run the trainer for.
 pub const TRAINER_IMAGE: &str = "andreas.dev/trainer:dev";
 
+/// A row of a user's table: how long an epoch takes on so many GPUs of a type, and what they draw.
+pub fn measured(gpu_type: &str, gpus: i32, millis_per_epoch: i64, watts: i32) -> Value {
+    json!({"gpuType": gpu_type, "gpus": gpus, "millisPerEpoch": millis_per_epoch, "watts": watts})
+}
+
+/// A TrainingProfile in `default` with such a table.
+pub fn profile(name: &str, table: &[Value]) -> Value {
+    json!({
+        "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingProfile",
+        "metadata": {"name": name, "namespace": "default"}, "spec": {"measurements": table},
+    })
+}
+
 /// A TrainingJob being written.
 #[derive(Clone, Debug)]
 pub struct Job {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use andreas_testbed::Process;
-use anyhow::{Context as _, Result, ensure};
+use andreas_testbed::wait::until;
+use anyhow::{Context as _, Result};
 use tokio::task::JoinHandle;
 
 use crate::cluster::Cluster;
@@ -47,10 +48,10 @@ impl Cluster {
             let count = text.lines().find_map(|line| line.strip_prefix("andreas_plans_total "));
             count.is_some_and(|count| count != "0")
         };
-        while !scrape::text(operator.admin).await.is_ok_and(|text| planned(&text)) {
-            ensure!(started.elapsed() < 3 * SOON, "no plan {:?} after its start", started.elapsed());
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        until("a plan after its start", 3 * SOON, async || {
+            Ok(scrape::text(operator.admin).await.is_ok_and(|text| planned(&text)))
+        })
+        .await?;
         Ok(started.elapsed())
     }
 }

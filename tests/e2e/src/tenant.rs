@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
@@ -57,12 +58,8 @@ impl Tenant {
         let ask = format!(
             "auth can-i create trainingjobs.andreas.dev -n {namespace} --as=system:serviceaccount:{namespace}:tenant"
         );
-        let may = async {
-            while !c.kubectl(&ask).await.is_ok_and(|said| said.trim() == "yes") {
-                tokio::time::sleep(REOPEN).await;
-            }
-        };
-        tokio::time::timeout(RIGHTS_WITHIN, may).await.context("the role edit does not hold our kinds")?;
+        let may = async || Ok(c.kubectl(&ask).await.is_ok_and(|said| said.trim() == "yes"));
+        until("the role edit holds our kinds", RIGHTS_WITHIN, may).await?;
         Ok(this)
     }
 
@@ -120,6 +117,17 @@ pub fn silent_connections(
             }
         });
     }
+}
+
+/// Waits until so many connections were opened.
+///
+/// # Errors
+/// When they are not within the limit.
+pub async fn all_opened(opened: &AtomicUsize, count: usize, limit: Duration) -> Result<()> {
+    let enough = async || Ok(opened.load(Ordering::Relaxed) >= count);
+    let waited = until(&format!("{count} connections"), limit, enough).await;
+    waited.with_context(|| format!("only {opened:?}"))?;
+    Ok(())
 }
 
 /// Keeps `count` connections open that ask without a token, again and again; one that is closed is opened again after a pause.

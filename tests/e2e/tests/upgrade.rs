@@ -15,6 +15,7 @@ use andreas_e2e::older::{BEFORE, Older};
 use andreas_e2e::scenario::{SOON, scenario};
 use andreas_e2e::seen::Seen;
 use andreas_testbed::audit::{AuditEvent, AuditLog};
+use andreas_testbed::wait::{stays, until};
 use anyhow::{Context as _, Result, bail, ensure};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -134,6 +135,12 @@ async fn untouched(c: &Cluster, before: &BTreeMap<String, Training>) -> Result<(
     Ok(())
 }
 
+/// Half of each release is left alone with the pods for some time: that is when it could touch them.
+async fn stay_untouched(c: &Cluster, before: &BTreeMap<String, Training>) -> Result<()> {
+    let time = Duration::from_secs(30);
+    stays("training pods are untouched", time, async || untouched(c, before).await.map(|()| true)).await
+}
+
 /// Waits until a report that came after that moment is in the status of every one of these jobs; for how long.
 async fn all_report(c: &mut Cluster, jobs: &[String], since: Timestamp) -> Result<u64> {
     let began = Instant::now();
@@ -156,16 +163,15 @@ async fn only(c: &Cluster, earlier: bool) -> Result<()> {
     let images = "jsonpath={range .items[*]}{range .spec.containers[*]}{.image}{'\\n'}{end}{end}";
     let select = format!("app.kubernetes.io/instance={RELEASE}");
     let args = ["get", "pods", "--all-namespaces", "--selector", &select, "--output", images];
-    let until = Instant::now() + SOON;
-    loop {
-        let output = c.testbed.kubectl(args).await?.checked()?.stdout;
+    let mut output = String::new();
+    let only_those = async || {
+        output = c.testbed.kubectl(args).await?.checked()?.stdout;
         let ours: Vec<_> = output.lines().filter(|image| image.starts_with("andreas/")).collect();
-        if !ours.is_empty() && ours.iter().all(|image| image.ends_with(&format!(":{BEFORE}")) == earlier) {
-            return Ok(());
-        }
-        ensure!(Instant::now() < until, "wanted the earlier release's images: {earlier}; there are {ours:?}");
-        tokio::time::sleep(Duration::from_millis(500)).await;
-    }
+        Ok(!ours.is_empty() && ours.iter().all(|image| image.ends_with(&format!(":{BEFORE}")) == earlier))
+    };
+    let waited = until("one release's images alone", SOON, only_those).await;
+    waited.with_context(|| format!("wanted the earlier release's images: {earlier}; there are {output}"))?;
+    Ok(())
 }
 
 /// What helm noted last about the release.
@@ -274,8 +280,7 @@ async fn there_and_back(c: &mut Cluster) -> Result<()> {
     let writes = killed_half_way(c, &args, "daemonsets").await?;
     ensure!(noted(c).await? == "pending-upgrade", "{}", noted(c).await?);
     say(&format!("helm upgrade was killed after {writes} writes"));
-    tokio::time::sleep(Duration::from_secs(30)).await;
-    untouched(c, &before).await?;
+    stay_untouched(c, &before).await?;
 
     // then helm refuses to go on until its record of the upgrade is gone, and then upgrades
     let refused = c.testbed.helm(&args).await?;
@@ -305,8 +310,7 @@ async fn there_and_back(c: &mut Cluster) -> Result<()> {
     let writes = killed_half_way(c, &args, "daemonsets").await?;
     ensure!(noted(c).await? == "pending-rollback", "{}", noted(c).await?);
     say(&format!("helm rollback was killed after {writes} writes"));
-    tokio::time::sleep(Duration::from_secs(30)).await;
-    untouched(c, &before).await?;
+    stay_untouched(c, &before).await?;
     // then the same command goes on by itself
     c.testbed.helm(&args).await?.checked().context("helm rollback")?;
     install::rolled_out(&c.testbed).await?;

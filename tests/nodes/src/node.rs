@@ -381,7 +381,7 @@ mod tests {
         std::thread::scope(|threads| {
             let devices = node.devices.lock();
             threads.spawn(|| node.status());
-            // It waits for the devices by now; whoever has these may take the state.
+            // It waits for the devices by now, which cannot be seen; whoever has these may take the state.
             std::thread::sleep(std::time::Duration::from_millis(50));
             let free = node.state.try_lock_for(std::time::Duration::from_secs(5)).is_some();
             drop(devices);

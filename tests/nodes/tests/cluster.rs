@@ -301,8 +301,7 @@ async fn a_silent_node_goes_on_and_obeys_when_it_is_back_and_a_reboot_loses_all(
     assert_eq!(bed.nodes.pods().await.unwrap().iter().filter(|pod| !pod.pids.is_empty()).count(), 2);
     // and it does not hear of a deletion
     bed.kubectl(["delete", "pod", "a", "--wait=false"]).await;
-    tokio::time::sleep(Duration::from_millis(1500)).await;
-    assert!(!bed.get("pod", "a").await.is_null());
+    bed.stays("a is there", async || !bed.get("pod", "a").await.is_null()).await;
     // when it is back, then it obeys, and is Ready again
     bed.nodes.back("n-0").await.unwrap();
     bed.until("a is gone", async || bed.get("pod", "a").await.is_null()).await;
@@ -383,8 +382,7 @@ async fn readiness_hooks_init_containers_and_sidecars() {
     // then it runs and is not ready until it says so
     bed.until("Running", async || bed.phase("web").await == "Running").await;
     let ready = async || status(&bed.get("pod", "web").await, "/containerStatuses/0/ready") == json!(true);
-    tokio::time::sleep(Duration::from_millis(1500)).await;
-    assert!(!ready().await);
+    bed.stays("not ready", async || !ready().await).await;
     let uid = bed.get("pod", "web").await["metadata"]["uid"].as_str().unwrap().to_owned();
     let shared = bed.data(&format!("kubelets/pods/{uid}/volumes/shared"));
     assert_eq!(std::fs::read_to_string(shared.join("page")).unwrap(), "fetched\n");

@@ -8,7 +8,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use andreas_test_nodes::sandbox::{ContainerSpec, Mount, Sandbox};
+use andreas_testbed::wait::{stays, until};
 use rustix::process::Signal;
+
+/// Room for a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
 
 fn exe() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_pretend-kubelets"))
@@ -87,9 +91,9 @@ fn every_pod_has_ports_of_its_own_and_reaches_pods_and_services() {
         }
         // then they are reached from outside, at their own addresses
         for ip in pods {
-            while sandbox.connect((ip, 8080).into()).await.is_err() {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
+            until("it listens", LIMIT, async || Ok(sandbox.connect((ip, 8080).into()).await.is_ok()))
+                .await
+                .unwrap();
         }
         // and a third one reaches both, a Service, and itself on loopback
         let service = sandbox.listen("10.96.0.1:443".parse().unwrap()).await.unwrap();
@@ -107,9 +111,11 @@ fn every_pod_has_ports_of_its_own_and_reaches_pods_and_services() {
         assert!(sandbox.connect((pods[0], 8080).into()).await.is_ok());
         sandbox.signal(servers[0].id, Signal::KILL).await.unwrap();
         (&mut servers[0].ended).await.unwrap();
-        while sandbox.connect((pods[0], 8080).into()).await.is_ok() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        until("its network is gone", LIMIT, async || {
+            Ok(sandbox.connect((pods[0], 8080).into()).await.is_err())
+        })
+        .await
+        .unwrap();
         assert!(sandbox.connect((pods[1], 8080).into()).await.is_ok());
     });
 }
@@ -146,20 +152,17 @@ fn everything_dies_with_the_sandbox() {
         let script = "trap '' TERM; sleep 1000 & sleep 1000 & wait";
         let container = sandbox.spawn(shell(dir.path(), "deaf", script)).await.unwrap();
         sandbox.signal(container.id, Signal::TERM).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        assert!(Path::new(&format!("/proc/{}", container.pid)).exists(), "SIGTERM is ignored");
+        let process = PathBuf::from(format!("/proc/{}", container.pid));
+        stays("SIGTERM is ignored", Duration::from_millis(200), async || Ok(process.exists())).await.unwrap();
         container.pid
     });
     drop(sandbox);
-    for _ in 0..100 {
-        // A zombie waits for the machine's init, which may take its time; the process itself is dead.
+    // A zombie waits for the machine's init, which may take its time; the process itself is dead.
+    let dead = async || {
         let state = fs::read_to_string(format!("/proc/{pid}/stat"));
-        if state.map_or(true, |stat| stat.contains(") Z")) {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    panic!("process {pid} outlived the sandbox");
+        Ok(state.map_or(true, |stat| stat.contains(") Z")))
+    };
+    runtime().block_on(until("the process dies with it", Duration::from_secs(2), dead)).unwrap();
 }
 
 #[test]

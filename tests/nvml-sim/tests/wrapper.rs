@@ -78,6 +78,7 @@ fn a_node_through_the_real_loader() {
     sim.set_fault("GPU-a", Fault::Hang).unwrap();
     std::thread::scope(|scope| {
         let call = scope.spawn(|| gpu.power_usage());
+        // An answer that must not come needs some time to come in.
         std::thread::sleep(Duration::from_millis(100));
         assert!(!call.is_finished(), "the call hangs");
         assert!(nvml.device_by_uuid("GPU-b").unwrap().power_usage().is_ok(), "and only that one");

@@ -8,7 +8,7 @@
 //! **What flows in.** The programs of `tests/tools/build` (or of `KUBEBUILDER_ASSETS`), a scheduler configuration, time
 //! limits. **What flows out.** Kubeconfigs for any identity (administrator, node, service account), `kube::Client`s,
 //! the parsed audit log ([`audit`]), the output of kubectl and helm. [`faults`] stands between programs and the
-//! API server and makes calls fail.
+//! API server and makes calls fail. [`wait`] is how tests wait.
 //!
 //! **What must never be here.** Anything that knows ANDREAS' own kinds, and pretend answers: what this crate
 //! starts is the real thing, and its only weak spot is on purpose (`etcd --unsafe-no-fsync`: a crash of the
@@ -45,6 +45,7 @@ mod sandbox;
 mod scheduler;
 mod testbed;
 mod tools;
+pub mod wait;
 
 pub use binaries::{BinaryNotFound, workspace_binary, workspace_library};
 pub use builder::Builder;

@@ -4,8 +4,8 @@ mod common;
 
 use std::time::Duration;
 
-use andreas_testbed::{Process, ProcessError, ProcessSpec, ProcessState, Sandbox};
-use common::{LIMIT, eventually, is_alive};
+use andreas_testbed::{Process, ProcessError, ProcessSpec, ProcessState, Sandbox, wait};
+use common::{LIMIT, eventually, is_alive, process_state};
 
 fn sh(name: &str, script: &str) -> ProcessSpec {
     ProcessSpec::new(name, "/bin/sh").args(["-c", script])
@@ -23,10 +23,10 @@ async fn a_process_is_paused_resumed_stopped_and_restarted() {
     // when it is paused, then it logs no more, until it is resumed
     ticker.pause().unwrap();
     assert_eq!(ticker.state(), ProcessState::Paused);
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    let pid = ticker.pid().unwrap();
+    eventually("it is stopped", || async { process_state(pid) == Some('T') }).await;
     let before = ticker.log();
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(ticker.log(), before);
+    wait::stays("silent", Duration::from_millis(300), async || Ok(ticker.log() == before)).await.unwrap();
     ticker.resume().unwrap();
     eventually("it ticks on", || async { ticker.log().len() > before.len() }).await;
 

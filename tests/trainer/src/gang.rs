@@ -241,23 +241,29 @@ mod tests {
     #[test]
     fn ranks_meet_in_any_order_and_a_stranger_is_turned_away() {
         let (port, stop) = (free_port(), Stop::default());
-        std::thread::scope(|scope| {
-            for rank in [2, 1] {
-                let stop = &stop;
-                scope.spawn(move || {
-                    let (mut gang, start) = Gang::meet(&at(rank, port, stop), 0).unwrap();
-                    assert_eq!(start, 7, "learned from rank 0");
-                    (7..10).for_each(|step| gang.barrier(step, stop).unwrap());
-                });
-            }
-            scope.spawn(move || {
-                std::thread::sleep(Duration::from_millis(20));
-                if let Ok(mut stranger) = TcpStream::connect(("127.0.0.1", port)) {
-                    let _ = stranger.write_all(b"GET / HTTP/1.1\n");
-                }
-            });
+        let member = |rank| {
+            let (mut gang, start) = Gang::meet(&at(rank, port, &stop), 0).unwrap();
+            assert_eq!(start, 7, "learned from rank 0");
+            (7..10).for_each(|step| gang.barrier(step, &stop).unwrap());
+        };
+        let master = || {
             let (mut gang, _) = Gang::meet(&at(0, port, &stop), 7).unwrap();
             (7..10).for_each(|step| gang.barrier(step, &stop).unwrap());
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| member(2));
+            scope.spawn(master);
+            // Rank 1 comes after the stranger: before, the gang is not complete.
+            let since = Instant::now();
+            let mut stranger = loop {
+                match TcpStream::connect(("127.0.0.1", port)) {
+                    Ok(stream) => break stream,
+                    Err(error) => assert!(since.elapsed() < Duration::from_secs(5), "{error}"),
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            };
+            stranger.write_all(b"GET / HTTP/1.1\n").unwrap();
+            scope.spawn(|| member(1));
         });
     }
 

@@ -30,8 +30,39 @@ fn terminate(child: &Child) {
 }
 
 fn epochs_done(dir: &Path) -> f64 {
-    let text = std::fs::read_to_string(dir.join("checkpoint.json")).unwrap();
-    serde_json::from_str::<serde_json::Value>(&text).unwrap()["epochsDone"].as_f64().unwrap()
+    saved(dir).unwrap()
+}
+
+/// Epochs that the checkpoint has, once there is one.
+fn saved(dir: &Path) -> Option<f64> {
+    let text = std::fs::read_to_string(dir.join("checkpoint.json")).ok()?;
+    serde_json::from_str::<serde_json::Value>(&text).ok()?["epochsDone"].as_f64()
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !holds() {
+        assert!(since.elapsed() < Duration::from_secs(20), "not within 20 s: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Whether it goes on for a while: an end that must not come needs this time to come in.
+fn stays(child: &mut Child) -> bool {
+    std::thread::sleep(Duration::from_millis(300));
+    child.try_wait().unwrap().is_none()
+}
+
+/// Reads what a trainer prints up to a line with this text.
+fn wait_for_line(child: &mut Child, text: &str) {
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains(text) {
+        line.clear();
+        assert!(stdout.read_line(&mut line).unwrap() > 0, "it ended before it printed {text:?}");
+    }
+    // What it prints later is read by nobody, and fits into the pipe.
+    child.stdout = Some(stdout.into_inner());
 }
 
 #[test]
@@ -43,7 +74,7 @@ fn a_stop_saves_and_the_next_attempt_goes_on_from_there() {
         ("TRAINER_SECONDS_PER_EPOCH", "0.2"),
     ];
     let child = trainer(&env).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(900));
+    until("three epochs are saved", || saved(dir.path()).is_some_and(|done| done >= 3.0));
     terminate(&child);
     let (code, text) = finish(child);
     assert_eq!(code, 143, "{text}");
@@ -85,17 +116,16 @@ fn what_is_told_to_go_wrong_goes_wrong() {
 fn hung_and_deaf_trainers_behave_so() {
     let hung = [("TRAINER_HANG_AT", "0"), ("TRAINER_SECONDS_PER_EPOCH", "0.05")];
     let mut child = trainer(&hung).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(400));
-    assert!(child.try_wait().unwrap().is_none(), "hangs");
+    wait_for_line(&mut child, "hanging at step");
+    assert!(stays(&mut child), "hangs");
     terminate(&child);
     assert_eq!(finish(child).0, 143);
 
     let deaf = [("TRAINER_IGNORE_TERM", "1"), ("TRAINER_SECONDS_PER_EPOCH", "30")];
     let mut child = trainer(&deaf).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    wait_for_line(&mut child, "attempt");
     terminate(&child);
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(child.try_wait().unwrap().is_none(), "deaf");
+    assert!(stays(&mut child), "deaf");
     child.kill().unwrap();
     child.wait().unwrap();
 }
@@ -113,9 +143,11 @@ fn a_gang_stops_together_and_fails_together() {
             })
             .collect()
     };
-    let members = gang(&[]);
-    std::thread::sleep(Duration::from_millis(800));
-    // The second hears of it only after it has lost the first.
+    let dir = tempfile::tempdir().unwrap();
+    let folder: &'static str = dir.path().to_str().unwrap().to_owned().leak();
+    let members = gang(&[("CHECKPOINT_DIR", folder)]);
+    until("they have trained an epoch together", || saved(dir.path()).is_some());
+    // The second hears of it only after it has lost the first, and within the time in which it expects to.
     terminate(&members[0]);
     std::thread::sleep(Duration::from_millis(300));
     terminate(&members[1]);

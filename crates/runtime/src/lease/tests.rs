@@ -300,9 +300,12 @@ async fn taking_over_from_an_earlier_process_of_the_same_name_is_recognised() {
         let deaf = deaf.clone();
         async move { lead(&deaf, "c").await }
     });
-    while server.holder() != "c" {
-        sleep(Duration::from_millis(100)).await;
-    }
+    let claimed = async {
+        while server.holder() != "c" {
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), claimed).await.expect("it claims the lease within a minute");
     deaf.faults.lock().deaf = false;
     let c = claiming.await.unwrap();
     assert!(!c.succeeds_itself);

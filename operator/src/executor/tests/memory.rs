@@ -6,20 +6,14 @@ use super::*;
 use crate::executor::observe::JobInput;
 use crate::lifecycle::{Claim, DecisionFor, DryRunResult, Planned};
 use crate::snapshot::{Caches, build};
+use crate::testing::{at, gpu_node};
 
 const T4: &str = "Tesla-T4";
 
-fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(1_800_000_000 + second).expect("a time")
-}
-
 fn node(name: &str, mib: &str) -> SlimNode {
-    serde_json::from_value(json!({
-        "metadata": {"name": name, "resourceVersion": "1",
-            "labels": {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": T4, "nvidia.com/gpu.memory": mib}},
-        "status": {"allocatable": {"nvidia.com/gpu": "8", "cpu": "64", "memory": "512Gi", "pods": "110"},
-                   "conditions": [{"type": "Ready", "status": "True"}]}}))
-    .expect("a node")
+    let mut node = gpu_node(name, T4, 8);
+    node["metadata"]["labels"]["nvidia.com/gpu.memory"] = mib.into();
+    serde_json::from_value(node).expect("a node")
 }
 
 #[test]
@@ -30,7 +24,7 @@ fn what_is_planned_for_its_gpu_memory_is_what_a_step_allows_node_by_node() {
     let mut asks = testing::job(10, &json!(null));
     asks["spec"]["gpus"] = json!({"min": 1, "memoryGiB": 16});
     index.apply(serde_json::from_value::<SlimTrainingJob>(asks).expect("a job"));
-    ledger.entry(&key(), "j1").claim = Some(Claim::Waiting { not_before: None });
+    ledger.entry(&key("bert"), "j1").claim = Some(Claim::Waiting { not_before: None });
     let snapshot = build(&index, &ledger, &mut Caches::default(), None, at(100)).snapshot;
     let job = &snapshot.jobs[0];
     assert!(!job.estimates.is_empty(), "16 GB boards report 15 GiB");
@@ -45,10 +39,10 @@ fn what_is_planned_for_its_gpu_memory_is_what_a_step_allows_node_by_node() {
         limit_watts: None,
         watts: 70,
     };
-    let mut memory = ledger.entry(&key(), "j1").clone();
+    let mut memory = ledger.entry(&key("bert"), "j1").clone();
     memory.decision = Some(DecisionFor { basis: 0, planned });
     memory.dry_run = Some(DryRunResult { gpus: 1, at: at(90), refusal: None, admitted: None });
-    let seen = JobInput::gather(&index, |_| memory, &key(), Arc::default(), at(100));
+    let seen = JobInput::gather(&index, |_| memory, &key("bert"), Arc::default(), at(100));
     let status = seen.expect("the job").step().status;
     assert_eq!(status.allocation.map(|a| a.nodes), Some(vec!["full".to_owned()]), "{:?}", status.reason);
 }

@@ -11,10 +11,6 @@ struct Room {
     ledger: Ledger,
 }
 
-fn key(name: &str) -> ObjectKey {
-    ObjectKey { namespace: "team".into(), name: name.into() }
-}
-
 impl Room {
     /// One node with four GPUs.
     fn new() -> Self {

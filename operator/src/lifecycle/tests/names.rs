@@ -4,9 +4,10 @@ use serde_json::{Value, json};
 use super::world::*;
 use crate::index::is_member;
 use crate::lifecycle::*;
+use crate::testing;
 
 fn owner(uid: &str) -> Value {
-    json!([{"apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "name": "bert", "uid": uid, "controller": true}])
+    json!([testing::owner("bert", uid)])
 }
 
 fn pod(name: &str, label_uid: &str, owners: Value) -> Value {

@@ -7,10 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::progress::wire::ReportBody;
-
-fn at(seconds: i64) -> Timestamp {
-    Timestamp::from_second(1_800_000_000 + seconds).expect("a time")
-}
+use crate::testing::at;
 
 fn status(progress: Value) -> TrainingJobStatus {
     serde_json::from_value(json!({

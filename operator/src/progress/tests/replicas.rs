@@ -14,11 +14,7 @@ use serde_json::Value;
 use tower::ServiceExt;
 
 use super::super::*;
-use crate::testing::{self, Answer, ApiServer, failure};
-
-fn at(seconds: i64) -> Timestamp {
-    Timestamp::from_second(1_800_000_000 + seconds).expect("a time")
-}
+use crate::testing::{self, Answer, ApiServer, at, failure, key};
 
 /// The job in attempt `attempt`, with progress (attempt, thousandths of a percent) reported at second 0.
 fn job(version: u64, attempt: i64, progress: (i64, i32)) -> SlimTrainingJob {
@@ -37,10 +33,6 @@ fn job_at(version: u64, attempt: i64, progress: (i64, i32), second: i64) -> Slim
     );
     job["spec"]["progressTimeout"] = "90s".into();
     serde_json::from_value(job).expect("a job")
-}
-
-fn key() -> ObjectKey {
-    ObjectKey { namespace: "team".into(), name: "bert".into() }
 }
 
 fn steps(milli_percent: i32) -> Option<Claim> {
@@ -63,8 +55,8 @@ impl World {
     }
 
     async fn report(&self, attempt: i64, claim: Option<Claim>, second: i64) -> &'static str {
-        let job = self.progress.index.lock().jobs.get(&key()).cloned().expect("a job");
-        self.progress.take(&key(), &job, attempt, claim, at(second)).await.expect("taken")
+        let job = self.progress.index.lock().jobs.get(&key("bert")).cloned().expect("a job");
+        self.progress.take(&key("bert"), &job, attempt, claim, at(second)).await.expect("taken")
     }
 
     /// Runs this replica's loop from one second to another.
@@ -174,8 +166,8 @@ async fn a_write_that_fails_is_made_up_for() {
         &job(10, 2, (2, 40_000)),
         vec![(Method::PATCH, "/bert/status", 503, failure(503, "busy")), wrote(50_000, 20)],
     );
-    let job = world.progress.index.lock().jobs.get(&key()).cloned().expect("a job");
-    assert!(world.progress.take(&key(), &job, 2, steps(50_000), at(20)).await.is_err());
+    let job = world.progress.index.lock().jobs.get(&key("bert")).cloned().expect("a job");
+    assert!(world.progress.take(&key("bert"), &job, 2, steps(50_000), at(20)).await.is_err());
     world.run(20, 60).await;
     assert_eq!(world.written(), [50_000, 50_000]);
 }

@@ -16,6 +16,7 @@ use crate::lifecycle::ProfileUpdate;
 use crate::metrics::{LastPlan, Metrics, list};
 use crate::predict::learner::FitOutcome;
 use crate::predict::{Fit, Table};
+use crate::testing::{at, gpu_node};
 
 /// Replaces the leader's collector by a cluster in memory.
 struct Scraped {
@@ -36,16 +37,11 @@ impl Collector for Scraped {
     }
 }
 
-fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(1_800_000_000 + second).expect("a time")
-}
-
 fn node(name: &str, gpu: &str, gpus: u32, ready: bool) -> SlimNode {
+    let mut node = gpu_node(name, gpu, gpus);
     let ready = if ready { "True" } else { "False" };
-    serde_json::from_value(json!({
-        "metadata": {"name": name, "resourceVersion": "1", "labels": {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": gpu}},
-        "status": {"allocatable": {"nvidia.com/gpu": gpus.to_string()}, "conditions": [{"type": "Ready", "status": ready}]}}))
-    .expect("a node")
+    node["status"]["conditions"][0]["status"] = ready.into();
+    serde_json::from_value(node).expect("a node")
 }
 
 fn job(namespace: &str, name: &str, status: Value) -> SlimTrainingJob {

@@ -7,10 +7,6 @@ use super::*;
 use crate::energy::TypeDraw;
 use crate::energy::draws::{limit_in_force, measured};
 
-fn key() -> ObjectKey {
-    ObjectKey { namespace: "team".into(), name: "a".into() }
-}
-
 /// A job that claims 1 W per GPU, on a node whose agent reports `watts` per GPU.
 fn world(status: Value, watts: i64) -> World {
     let mut world = World::default();
@@ -117,10 +113,10 @@ fn the_limit_of_a_run_counts_once_its_agent_has_set_it() {
     let policy: EnergyPolicySpec = serde_json::from_value(json!({"limits": "On"})).expect("a policy");
     let mut runs = world(status, 200);
     let in_force = |world: &World, policy: &EnergyPolicySpec| {
-        let job = world.index.jobs.get(&key()).expect("the job");
+        let job = world.index.jobs.get(&key("a")).expect("the job");
         let allocation = job.status.as_ref().and_then(|status| status.allocation.as_ref()).expect("one");
-        assert_eq!(measured(&world.index, &key(), allocation, at(30)), None, "it has run for ten seconds");
-        limit_in_force(&world.index, &key(), allocation, policy)
+        assert_eq!(measured(&world.index, &key("a"), allocation, at(30)), None, "it has run for ten seconds");
+        limit_in_force(&world.index, &key("a"), allocation, policy)
     };
     assert!(in_force(&runs, &policy));
     assert!(!in_force(&runs, &EnergyPolicySpec::default()), "agents set none");

@@ -31,6 +31,7 @@ impl Actor {
             }
             Action::KillApiServer => {
                 c.testbed.kill(Component::ApiServer)?;
+                // How long it is away is drawn from the seed.
                 tokio::time::sleep(self.pause((100, 2_000))).await;
                 c.testbed.restart(Component::ApiServer).await?;
             }

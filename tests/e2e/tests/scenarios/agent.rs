@@ -1,6 +1,6 @@
 //! Node agents on a real cluster, as the chart installs them: rest and wake, measured energy, and what is left when somebody dies.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use andreas_api::gpu_node::GpuCondition;
 use andreas_api::phase::Phase;
@@ -8,10 +8,11 @@ use andreas_api::slim::SlimGpuNode;
 use andreas_e2e::api::{patch_status, yaml};
 use andreas_e2e::cluster::{A100, Cluster, Options, a100, short_runs};
 use andreas_e2e::install;
-use andreas_e2e::job::job;
+use andreas_e2e::job::{job, measured, profile};
 use andreas_e2e::nodes::client;
 use andreas_e2e::scenario::{SOON, scenario};
-use anyhow::{Context as _, Result, bail, ensure};
+use andreas_testbed::wait::until;
+use anyhow::{Context as _, Result, ensure};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
@@ -33,22 +34,6 @@ fn one_node(placement_timeout: &str) -> Options {
         install: Some(json!({})),
         ..Options::default()
     }
-}
-
-/// Waits, and says how long that took.
-async fn until(
-    what: &str,
-    within: Duration,
-    mut done: impl AsyncFnMut() -> Result<bool>,
-) -> Result<Duration> {
-    let since = Instant::now();
-    while !done().await? {
-        if since.elapsed() > within {
-            bail!("not within {within:?}: {what}");
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    Ok(since.elapsed())
 }
 
 fn gpu_nodes(c: &Cluster) -> Api<SlimGpuNode> {
@@ -216,12 +201,7 @@ async fn a_planned_power_limit_is_set_and_lifted_under_a_running_job() -> Result
             Ok(gpus.len() == 4 && gpus.iter().all(|gpu| gpu.min_limit_watts < gpu.max_limit_watts))
         })
         .await?;
-        c.apply(&json!({
-            "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingProfile",
-            "metadata": {"name": "known", "namespace": "default"},
-            "spec": {"measurements": [{"gpuType": A100, "gpus": 2, "millisPerEpoch": 1_000, "watts": 760}]},
-        }))
-        .await?;
+        c.apply(&profile("known", &[measured(A100, 2, 1_000, 760)])).await?;
         let tj = job("thrifty").gpus(2, 1).epochs(60, 1.0).spec("profile", json!("known"));
         c.submit(&tj).await?;
         c.reaches(&tj, Phase::Running).await?;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use andreas_api::crd::rules;
 use andreas_e2e::api::{Verdict, causes, create, delete, merge, patch, patch_status, yaml};
 use andreas_e2e::chart::{self, SYSTEM};
+use andreas_testbed::wait::until;
 use andreas_testbed::{Component, Testbed};
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
@@ -62,19 +63,16 @@ impl Stage {
         let normal = job("team", "normal", "")?;
         let queued = pod("team", "queued", "spec: {schedulerName: andreas}")?;
         let heavy = job("bounded", "heavy", "spec: {weight: 9}")?;
-        for _ in 0..100 {
-            let in_force = matches!(create(&self.tenant, &early, true).await?, Verdict::Refused(s) if s.code == 422)
+        until("the policies and the tenant's rights are in force", Duration::from_secs(30), async || {
+            Ok(matches!(create(&self.tenant, &early, true).await?, Verdict::Refused(s) if s.code == 422)
                 && matches!(create(&self.tenant, &forged, true).await?, Verdict::Refused(_))
                 && matches!(create(&self.tenant, &normal, true).await?, Verdict::Accepted(_))
                 && matches!(create(&self.submitter, &normal, true).await?, Verdict::Refused(_))
                 && matches!(create(&self.admin, &heavy, true).await?, Verdict::Refused(_))
-                && matches!(create(&self.tenant, &queued, true).await?, Verdict::Refused(_));
-            if in_force {
-                return Ok(());
-            }
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
-        anyhow::bail!("the policies or the tenant's rights are not in force after 20 s")
+                && matches!(create(&self.tenant, &queued, true).await?, Verdict::Refused(_)))
+        })
+        .await?;
+        Ok(())
     }
 }
 

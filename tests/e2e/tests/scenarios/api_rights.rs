@@ -13,12 +13,15 @@ use andreas_e2e::install;
 use andreas_e2e::job::job;
 use andreas_e2e::pages;
 use andreas_e2e::scenario::scenario;
-use anyhow::{Context as _, Result, bail, ensure};
+use andreas_testbed::wait::until;
+use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 const AGENTS: &str = "andreas-node";
+/// How long the API server may go on to grant a right that was taken away.
+const DENIED_WITHIN: Duration = Duration::from_secs(10);
 
 /// The chart's roles of our programs: kind, namespace, name, and the account that has it.
 const ROLES: [(&str, &str, &str, &str); 6] = [
@@ -169,16 +172,6 @@ async fn may(c: &Cluster, account: &str, namespace: &str, right: &Right) -> Resu
     Ok(answer.status.is_some_and(|status| status.allowed))
 }
 
-async fn becomes(what: &str, mut wanted: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
-    for _ in 0..100 {
-        if wanted().await? {
-            return Ok(());
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    bail!("{what}")
-}
-
 /// Given the chart's rights and a story in which every program does all that it does, then nothing is refused and no right is left
 /// unused; and without any one of them, the account is refused that very request.
 #[tokio::test(flavor = "multi_thread")]
@@ -235,7 +228,7 @@ async fn our_programs_have_the_rights_they_use_and_need_each_of_them() -> Result
                 let params = PatchParams::default();
                 api.patch(name, &params, &Patch::Merge(json!({ "rules": left }))).await?;
                 let denied = async || Ok(!may(c, account, namespace, right).await?);
-                if becomes(&text, denied).await.is_err() {
+                if until(&text, DENIED_WITHIN, denied).await.is_err() {
                     superfluous.insert(format!("{account}: {text}"));
                 }
                 tried += 1;
@@ -258,15 +251,10 @@ async fn end_all_programs(c: &Cluster) -> Result<()> {
     }
     let away = "{\"spec\":{\"template\":{\"spec\":{\"nodeSelector\":{\"nobody\":\"here\"}}}}}";
     c.kubectl(&format!("patch daemonset andreas-node-agent -n {AGENTS} --type merge -p {away}")).await?;
-    for _ in 0..300 {
-        if install::pods(&c.testbed).await?.is_empty() {
-            // The last lines of the log.
-            tokio::time::sleep(Duration::from_secs(2)).await;
-            return Ok(());
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    bail!("pods of the release stay")
+    install::no_pods(&c.testbed).await?;
+    // A fixed time: nothing says when the API server has noticed the end of the last connection and recorded it.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    Ok(())
 }
 
 /// OwnerReferencesPermissionEnforcement is on: a pod whose owner must not be deleted first needs the right on the owner's finalizers.
@@ -292,11 +280,14 @@ async fn owners_are_guarded(c: &Cluster) -> Result<()> {
         .map(Right::rule)
         .collect();
     api.patch("andreas-operator", &PatchParams::default(), &Patch::Merge(json!({ "rules": left }))).await?;
-    becomes("a pod is owned without the right on its owner's finalizers", async || {
-        match create(&operator, &pod, true).await?.refused() {
+    until(
+        "no pod is owned without the right on its owner's finalizers",
+        DENIED_WITHIN,
+        async || match create(&operator, &pod, true).await?.refused() {
             Ok(refusal) => Ok(refusal.code == 403 && refusal.message.contains("blockOwnerDeletion")),
             Err(_) => Ok(false),
-        }
-    })
-    .await
+        },
+    )
+    .await?;
+    Ok(())
 }

@@ -10,6 +10,7 @@ use andreas_e2e::cluster::{Cluster, Options, a100, short_runs};
 use andreas_e2e::install;
 use andreas_e2e::job::{Job, job};
 use andreas_e2e::scenario::scenario;
+use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::Api;
@@ -40,12 +41,8 @@ async fn kept(c: &Cluster, key: &str) -> Result<String> {
     Ok(data.get(key).map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned()).unwrap_or_default())
 }
 
-async fn becomes(what: &str, mut wanted: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
-    let until = Instant::now() + LIMIT;
-    while !wanted().await? {
-        ensure!(Instant::now() < until, "not within {LIMIT:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(300)).await;
-    }
+async fn becomes(what: &str, wanted: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
+    until(what, LIMIT, wanted).await?;
     Ok(())
 }
 

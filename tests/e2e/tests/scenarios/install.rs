@@ -1,7 +1,7 @@
 //! The chart as a platform team uses it: installed, upgraded, rolled back and uninstalled by helm on a real API server,
 //! its pods run by the pretend kubelets with their arguments, tokens, secrets, mounts and probes.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use andreas_api::phase::Phase;
 use andreas_e2e::cluster::{Cluster, Options, a100, short_runs};
@@ -10,6 +10,7 @@ use andreas_e2e::job::{Job, job};
 use andreas_e2e::scenario::scenario;
 use andreas_e2e::seen::Seen;
 use andreas_test_nodes::{Gpu, GpuHardware};
+use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
@@ -28,17 +29,18 @@ fn options(values: Value) -> Options {
 async fn gpus(c: &Cluster, what: &str, holds: impl Fn(&Gpu, &GpuHardware) -> bool) -> Result<()> {
     let nodes = andreas_e2e::nodes::client(&c.testbed);
     // A killed agent's settings end after its time to live, 30 s, and a look.
-    let until = Instant::now() + Duration::from_secs(60);
-    loop {
+    let limit = Duration::from_secs(60);
+    let mut last = String::new();
+    let all_hold = async || {
         let seen = nodes.nodes().await?;
         let all = seen.iter().flat_map(|node| node.gpus.iter().zip(&node.hardware));
         let wrong: Vec<_> = all.filter(|(gpu, hardware)| !holds(gpu, hardware)).collect();
-        if wrong.is_empty() && seen.iter().any(|node| !node.hardware.is_empty()) {
-            return Ok(());
-        }
-        ensure!(Instant::now() < until, "not {what} within 60 s: {wrong:?}\n{}", c.logs());
-        tokio::time::sleep(Duration::from_millis(500)).await;
-    }
+        last = format!("{wrong:?}");
+        Ok(wrong.is_empty() && seen.iter().any(|node| !node.hardware.is_empty()))
+    };
+    let waited = until(what, limit, all_hold).await;
+    waited.with_context(|| format!("{last}\n{}", c.logs()))?;
+    Ok(())
 }
 
 fn rests(gpu: &Gpu, hardware: &GpuHardware) -> bool {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use andreas_api::phase::Phase;
 use andreas_e2e::chart;
@@ -12,6 +12,7 @@ use andreas_e2e::cluster::{A100, Cluster, Options, T4, a100, short_runs, t4};
 use andreas_e2e::job::{Job, job};
 use andreas_e2e::scenario::{SOON, scenario};
 use andreas_e2e::scrape::{self, Scrape};
+use andreas_testbed::wait::until;
 use andreas_testbed::{PortLease, Process, ProcessSpec};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
@@ -124,7 +125,8 @@ async fn a_real_prometheus_answers_every_panel_of_every_dashboard() -> Result<()
         ensure!(counts == [1, 1, 3], "operators, extenders, agents: {counts:?}");
         let prometheus = Prometheus::start(c, &scrape, &programs.join("prometheus")).await?;
         // Counters that rise before the first scrape have not risen for Prometheus.
-        until(&prometheus, "andreas_leader == 1 and on () andreas_extender_cache_ready == 1").await?;
+        let query = "andreas_leader == 1 and on () andreas_extender_cache_ready == 1";
+        until(query, PATIENCE, async || prometheus.has_data(query).await).await?;
         for each in work() {
             c.submit(&each).await?;
         }
@@ -145,15 +147,6 @@ async fn a_real_prometheus_answers_every_panel_of_every_dashboard() -> Result<()
         Ok(())
     })
     .await
-}
-
-async fn until(prometheus: &Prometheus, query: &str) -> Result<()> {
-    let end = Instant::now() + PATIENCE;
-    while !prometheus.has_data(query).await? {
-        ensure!(Instant::now() < end, "empty for {} s: {query}", PATIENCE.as_secs());
-        tokio::time::sleep(Duration::from_millis(300)).await;
-    }
-    Ok(())
 }
 
 async fn promtool_finds_no_fault(jobs: &[scrape::Job], promtool: &Path) -> Result<()> {
@@ -194,21 +187,18 @@ async fn every_panel_has_data(prometheus: &Prometheus) -> Result<()> {
     }
     ensure!(empty.len() > 50, "{} queries", empty.len());
     // All get their time together.
-    let end = Instant::now() + PATIENCE;
-    loop {
-        let mut still = BTreeMap::new();
-        for (query, of) in empty {
-            if !prometheus.has_data(&query).await? {
-                still.insert(query, of);
+    let all_have = async || {
+        let queries: Vec<String> = empty.keys().cloned().collect();
+        for query in queries {
+            if prometheus.has_data(&query).await? {
+                empty.remove(&query);
             }
         }
-        if still.is_empty() {
-            return Ok(());
-        }
-        ensure!(Instant::now() < end, "no data: {still:#?}");
-        empty = still;
-        tokio::time::sleep(Duration::from_secs(1)).await;
-    }
+        Ok(empty.is_empty())
+    };
+    let waited = until("every panel has data", PATIENCE, all_have).await;
+    waited.with_context(|| format!("no data: {empty:#?}"))?;
+    Ok(())
 }
 
 /// What Grafana puts in for a dashboard's variables when all values are chosen.

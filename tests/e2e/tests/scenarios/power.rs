@@ -7,12 +7,13 @@ use std::time::Duration;
 use andreas_api::phase::Phase;
 use andreas_api::slim::SlimGpuNode;
 use andreas_e2e::cluster::{A100, Cluster, Group, Options, a100, short_runs};
-use andreas_e2e::job::{Job, job};
+use andreas_e2e::job::{Job, job, measured, profile};
 use andreas_e2e::nodes::client;
 use andreas_e2e::scenario::scenario;
-use anyhow::{Result, bail, ensure};
+use andreas_testbed::wait::until;
+use anyhow::{Result, ensure};
 use kube::Api;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::task::JoinHandle;
 
 /// How often the drivers are asked.
@@ -58,27 +59,18 @@ impl Drop for Draw {
     }
 }
 
-fn profile(name: &str, gpus: i32, watts: i32) -> Value {
-    json!({
-        "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingProfile",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"measurements": [{"gpuType": A100, "gpus": gpus, "millisPerEpoch": 500, "watts": watts}]},
-    })
-}
-
 /// The agents of so many nodes report so many GPUs each.
 async fn agents_report(cluster: &Cluster, nodes: usize, gpus: usize) -> Result<Vec<SlimGpuNode>> {
-    for _ in 0..1_200 {
-        let all = Api::<SlimGpuNode>::all(cluster.testbed.client()).list(&Default::default()).await?.items;
+    let mut all = Vec::new();
+    let all_report = async || {
+        all = Api::<SlimGpuNode>::all(cluster.testbed.client()).list(&Default::default()).await?.items;
         let reports = |node: &&SlimGpuNode| {
             node.status.as_ref().is_some_and(|s| s.agent_version.is_some() && s.gpus.len() == gpus)
         };
-        if all.iter().filter(reports).count() == nodes {
-            return Ok(all);
-        }
-        tokio::time::sleep(EVERY).await;
-    }
-    bail!("the agents do not report");
+        Ok(all.iter().filter(reports).count() == nodes)
+    };
+    until("the agents report", Duration::from_secs(120), all_report).await?;
+    Ok(all)
 }
 
 /// Waits for the end of all jobs, one after the other.
@@ -117,7 +109,7 @@ async fn users_who_understate_their_draw_do_not_break_the_power_budget() -> Resu
         for n in 0..4 {
             // Each with a profile of its own: nothing is known of it but its user's word.
             let name = format!("modest-{n}");
-            c.apply(&profile(&name, 8, 1)).await?;
+            c.apply(&profile(&name, &[measured(A100, 8, 500, 1)])).await?;
             let tj = job(&name).gpus(8, 1).epochs(8, 0.5).spec("profile", json!(name));
             c.submit(&tj).await?;
             jobs.push(tj);
@@ -155,7 +147,7 @@ async fn limits_that_nobody_sets_save_no_watts() -> Result<()> {
             ensure!(none, "an agent that observes promises no limit: {gpus:?}");
         }
         let draw = Draw::watch(c);
-        c.apply(&profile("known", 4, 1_500)).await?;
+        c.apply(&profile("known", &[measured(A100, 4, 500, 1_500)])).await?;
         let jobs: Vec<Job> = ["first", "second"]
             .map(|name| job(name).gpus(4, 1).epochs(8, 0.5).spec("profile", json!("known")))
             .into();

@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use andreas_test_nodes::NodesClient;
-use andreas_testbed::{Kubelets, Testbed};
+use andreas_testbed::{Kubelets, Testbed, wait};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -122,14 +122,15 @@ impl Bed {
     }
 
     pub async fn until(&self, what: &str, check: impl AsyncFn() -> bool) {
-        let until = Instant::now() + LIMIT;
-        while !check().await {
-            if Instant::now() >= until {
-                let seen = self.kubectl(["get", "nodes,pods,events", "--all-namespaces", "-o", "wide"]).await;
-                panic!("not within {LIMIT:?}: {what}\n{}\n{seen}", self.kubelets_log());
-            }
-            tokio::time::sleep(Duration::from_millis(200)).await;
+        if let Err(error) = wait::until(what, LIMIT, async || Ok(check().await)).await {
+            let seen = self.kubectl(["get", "nodes,pods,events", "--all-namespaces", "-o", "wide"]).await;
+            panic!("{error}\n{}\n{seen}", self.kubelets_log());
         }
+    }
+
+    /// Watches for a while that something goes on to hold.
+    pub async fn stays(&self, what: &str, check: impl AsyncFn() -> bool) {
+        wait::stays(what, Duration::from_millis(1500), async || Ok(check().await)).await.unwrap();
     }
 
     fn kubelets_log(&self) -> String {

@@ -2,9 +2,9 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use andreas_testbed::{Builder, Testbed};
+use andreas_testbed::{Builder, Testbed, wait};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::json;
@@ -17,11 +17,7 @@ pub async fn start(builder: Builder) -> Testbed {
 }
 
 pub async fn eventually<F: Future<Output = bool>>(what: &str, mut check: impl FnMut() -> F) {
-    let until = Instant::now() + LIMIT;
-    while !check().await {
-        assert!(Instant::now() < until, "not within {LIMIT:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    wait::until(what, LIMIT, async || Ok(check().await)).await.unwrap();
 }
 
 /// A node object that pods can be bound to, with no kubelet behind it.
@@ -41,8 +37,13 @@ pub fn pids(testbed: &Testbed) -> Vec<u32> {
     testbed.status().iter().filter_map(|component| component.pid).collect()
 }
 
+/// The kernel's letter for the state of a process that exists.
+pub fn process_state(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next())
+}
+
 /// Whether a process exists and is not merely waiting to be reaped.
 pub fn is_alive(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+    process_state(pid).is_some_and(|state| state != 'Z')
 }

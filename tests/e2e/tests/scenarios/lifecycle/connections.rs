@@ -12,7 +12,7 @@ use andreas_e2e::cluster::{Options, a100};
 use andreas_e2e::job::job;
 use andreas_e2e::pages;
 use andreas_e2e::scenario::scenario;
-use andreas_e2e::tenant::{connections_without_token, silent_connections};
+use andreas_e2e::tenant::{all_opened, connections_without_token, silent_connections};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -72,11 +72,7 @@ async fn connections_that_show_no_token_on_every_port_fail_no_probe_and_no_job()
         let (answered, authority) = (Arc::new(AtomicUsize::new(0)), c.testbed.pki().ca_file());
         connections_without_token(&mut attackers, operator.progress, &authority, 200, &answered)?;
         let probing = tokio::spawn(probes(addresses));
-        let since = Instant::now();
-        while opened.load(Ordering::Relaxed) < 2_500 {
-            ensure!(since.elapsed() < Duration::from_secs(60), "only {opened:?} connections");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        all_opened(&opened, 2_500, Duration::from_secs(60)).await?;
 
         let victim =
             job("victim").epochs(30, 1.5).spec("progressTimeout", json!("30s")).spec("retries", json!(0));

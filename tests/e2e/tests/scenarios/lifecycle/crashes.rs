@@ -9,6 +9,11 @@ use andreas_e2e::scenario::{SOON, scenario};
 use andreas_testbed::Component;
 use anyhow::{Context as _, Result, ensure};
 
+/// From one kill of the operator to the next: it is killed at whatever it does then.
+const LIFE: Duration = Duration::from_millis(3500);
+/// How long a program is away before it is started again: work for it piles up meanwhile.
+const AWAY: Duration = Duration::from_secs(2);
+
 /// Eight jobs on eight GPUs, gangs among them, so that some wait.
 fn mixture() -> Vec<Job> {
     (0..8)
@@ -50,7 +55,7 @@ async fn the_operator_is_killed_again_and_again() -> Result<()> {
         for _ in 0..4 {
             c.operators[0].process.kill();
             c.operators[0].process.start_again()?;
-            tokio::time::sleep(Duration::from_millis(3500)).await;
+            tokio::time::sleep(LIFE).await;
         }
         all_finish(c, &jobs).await
     })
@@ -64,14 +69,14 @@ async fn extender_scheduler_and_api_server_are_killed() -> Result<()> {
         submit_and_start(c, &jobs).await?;
         let extender = c.extender.as_ref().context("extender mode")?;
         extender.kill();
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        tokio::time::sleep(AWAY).await;
         extender.start_again()?;
         let scheduler = c.scheduler.as_ref().context("extender mode")?;
         scheduler.kill();
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        tokio::time::sleep(AWAY).await;
         scheduler.start_again()?;
         c.testbed.kill(Component::ApiServer)?;
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        tokio::time::sleep(AWAY).await;
         c.testbed.restart(Component::ApiServer).await?;
         all_finish(c, &jobs).await
     })

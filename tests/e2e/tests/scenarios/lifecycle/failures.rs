@@ -2,7 +2,7 @@
 
 use andreas_api::phase::{Outcome, Phase, Reason};
 use andreas_e2e::cluster::{Options, T4, a100, t4};
-use andreas_e2e::job::job;
+use andreas_e2e::job::{job, measured, profile};
 use andreas_e2e::scenario::{SOON, scenario};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
@@ -55,15 +55,8 @@ async fn exit_0_below_99_percent_is_a_finish_that_says_so() -> Result<()> {
 async fn gpu_memory_exhausted_on_a_type_leaves_that_type_out() -> Result<()> {
     scenario(Options { groups: vec![t4(1), a100(1)], ..Options::default() }, async |c| {
         // given a profile that makes T4 the better choice, and a model that does not fit it
-        c.apply(&json!({
-            "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingProfile",
-            "metadata": {"name": "big", "namespace": "default"},
-            "spec": {"measurements": [
-                {"gpuType": T4, "gpus": 1, "millisPerEpoch": 300, "watts": 60},
-                {"gpuType": andreas_e2e::cluster::A100, "gpus": 1, "millisPerEpoch": 300, "watts": 300},
-            ]},
-        }))
-        .await?;
+        let table = [measured(T4, 1, 300, 60), measured(andreas_e2e::cluster::A100, 1, 300, 300)];
+        c.apply(&profile("big", &table)).await?;
         let tj =
             job("big").spec("profile", json!("big")).env("TRAINER_OOM_AT", 0.1).env("TRAINER_OOM_TYPES", T4);
         c.submit(&tj).await?;

@@ -71,6 +71,7 @@ async fn a_storm_of_edits_costs_one_status_write_a_second_and_delays_nobody() ->
         });
         let began = Instant::now();
         let took = time_to_run(c, &job("calm").namespace("zoo").epochs(20, 0.3)).await?;
+        // A rate is taken over ten seconds at least.
         tokio::time::sleep(Duration::from_secs(10).saturating_sub(began.elapsed())).await;
         storm.abort();
         let seconds = began.elapsed().as_secs_f64();

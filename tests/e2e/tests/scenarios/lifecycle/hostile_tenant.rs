@@ -12,11 +12,12 @@ use andreas_api::names::progress_audience;
 use andreas_api::phase::{Outcome, Phase, Reason};
 use andreas_e2e::api;
 use andreas_e2e::cluster::{A100, Cluster, Options, a100};
-use andreas_e2e::job::{Job, TRAINER_IMAGE, job};
+use andreas_e2e::job::{Job, TRAINER_IMAGE, job, measured, profile};
 use andreas_e2e::keeper::at_full_length;
 use andreas_e2e::pages;
 use andreas_e2e::scenario::{SOON, scenario};
-use andreas_e2e::tenant::{Tenant, silent_connections};
+use andreas_e2e::tenant::{Tenant, all_opened, silent_connections};
+use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -148,13 +149,9 @@ async fn an_affinity_that_nothing_meets(c: &mut Cluster, tenant: &Tenant) -> Res
 
 /// Profiles that say that jobs draw 1 W and take no time.
 async fn watts_of_one(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
-    let measurements: Vec<Value> =
-        [1, 2, 4].map(|gpus| json!({"gpuType": A100, "gpus": gpus, "millisPerEpoch": 1, "watts": 1})).into();
-    let profile = json!({
-        "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingProfile",
-        "metadata": {"name": "modest", "namespace": tenant.namespace}, "spec": {"measurements": measurements},
-    });
-    let refused = tenant.create_all(std::iter::once(profile)).await?;
+    let mut modest = profile("modest", &[1, 2, 4].map(|gpus| measured(A100, gpus, 1, 1)));
+    modest["metadata"]["namespace"] = json!(tenant.namespace);
+    let refused = tenant.create_all(std::iter::once(modest)).await?;
     ensure!(refused.is_empty(), "{refused:?}");
     hold_all(c, tenant, |tj| tj.spec("profile", json!("modest"))).await?;
     Ok(Ongoing::new())
@@ -264,8 +261,7 @@ async fn pages_of_all_namespaces(c: &mut Cluster, tenant: &Tenant) -> Result<Ong
             }
         });
     }
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    ensure!(asked.load(Ordering::Relaxed) > 20, "no flood: {asked:?}");
+    until("a flood of requests", SOON, async || Ok(asked.load(Ordering::Relaxed) > 20)).await?;
     Ok(asking)
 }
 
@@ -328,11 +324,7 @@ async fn silence_on_every_port(c: &mut Cluster, _: &Tenant) -> Result<Ongoing> {
         for port in &ports {
             silent_connections(&mut silent, *port, count, &opened);
         }
-        let since = Instant::now();
-        while opened.load(Ordering::Relaxed) < count * ports.len() {
-            ensure!(since.elapsed() < SOON, "only {opened:?} connections");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        all_opened(&opened, count * ports.len(), SOON).await?;
         anothers_job_runs(c, &format!("{count}-silent-connections")).await?;
     }
     Ok(silent)

@@ -1,13 +1,13 @@
 //! Nodes as NVIDIA's and the clouds' programs label them: which are used, and what people read of the others.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use andreas_api::phase::{Phase, Reason};
 use andreas_e2e::cluster::{A100, Options, a100};
 use andreas_e2e::job::{Job, job};
 use andreas_e2e::scenario::{SOON, scenario};
 use andreas_test_nodes::Recorded;
+use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
@@ -50,16 +50,16 @@ async fn a_job_runs_on_every_planned_type_and_excluded_nodes_say_why() -> Result
             .map(|(name, set)| (format!("{name}-0"), set.excluded.clone()))
             .collect();
         let mut found = BTreeMap::new();
-        let end = tokio::time::Instant::now() + SOON;
-        while found != expected && tokio::time::Instant::now() < end {
+        let all_say_it = async || {
             let list: Value = serde_json::from_str(&c.kubectl("get gpunodes -o json").await?)?;
             let items = list["items"].as_array().context("a list")?;
             let reason = |node: &Value| node["spec"]["excluded"]["reason"].as_str().map(str::to_owned);
             let name = |node: &Value| node["metadata"]["name"].as_str().unwrap_or_default().to_owned();
             found = items.iter().map(|node| (name(node), reason(node))).collect();
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
-        ensure!(found == expected, "{found:#?} instead of {expected:#?}");
+            Ok(found == expected)
+        };
+        let waited = until("every GpuNode says it", SOON, all_say_it).await;
+        waited.with_context(|| format!("{found:#?} instead of {expected:#?}"))?;
         Ok(())
     })
     .await

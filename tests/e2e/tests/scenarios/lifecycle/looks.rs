@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use andreas_api::phase::{Outcome, Phase};
 use andreas_e2e::cluster::{A100, Cluster, Group, Options, a100};
-use andreas_e2e::job::{Job, job};
+use andreas_e2e::job::{Job, job, measured, profile};
 use andreas_e2e::scenario::{SOON, scenario};
 use andreas_e2e::seen::Seen;
+use andreas_testbed::wait::until;
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
@@ -17,12 +18,7 @@ const H100: &str = "NVIDIA-H100-80GB-HBM3";
 /// A run of so many epochs, of a family that its user knows on A100 alone, 1 s on one; on H100 it takes more than twice as long, and
 /// nobody knows.
 async fn run(c: &Cluster, name: &str, epochs: i32, profiling: &str) -> Result<Job> {
-    let row = json!({"gpuType": A100, "gpus": 1, "millisPerEpoch": 1_000, "watts": 300});
-    c.apply(&json!({
-        "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingProfile",
-        "metadata": {"name": name, "namespace": "default"}, "spec": {"measurements": [row]},
-    }))
-    .await?;
+    c.apply(&profile(name, &[measured(A100, 1, 1_000, 300)])).await?;
     let run = job(name)
         .epochs(epochs, 1.0)
         .env("TRAINER_SECONDS_PER_EPOCH", json!({A100: {"1": 1.0}, H100: {"1": 2.5}}))
@@ -74,13 +70,11 @@ async fn a_new_family_looks_at_an_unknown_type_for_a_moment_where_that_is_worth_
         ensure!(look.is_some_and(|look| (look.outcome, look.gpu_type.as_str()) == (Outcome::Stopped, H100)));
         // what it saw is kept for its family,
         let mut seen = 0;
-        for _ in 0..40 {
+        until("something is known of its family there", Duration::from_secs(20), async || {
             seen = known_on_h100(c, "curious").await?;
-            if seen > 0 {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(500)).await;
-        }
+            Ok(seen > 0)
+        })
+        .await?;
         ensure!(seen >= 1_000, "{seen} thousandths of an epoch are known");
         // so nobody looks again; and the others never did
         c.stays("where it is", Duration::from_secs(10), |s| on(s, &curious) == A100).await?;

@@ -7,10 +7,10 @@ use andreas_e2e::cluster::{Cluster, Options, a100, short_runs};
 use andreas_e2e::job::job;
 use andreas_e2e::pages;
 use andreas_e2e::scenario::{SOON, scenario};
+use andreas_testbed::wait::until;
 use andreas_testbed::workspace_binary;
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
-use tokio::time::Instant;
 
 /// What `kubectl andreas` prints.
 fn kubectl_andreas(args: &[&str], path: &str) -> Result<Vec<u8>> {
@@ -92,17 +92,15 @@ async fn a_saved_snapshot_is_planned_as_the_cluster_runs() -> Result<()> {
         let url = pages::url(c)?;
         kubectl_andreas(&["snapshot", "--url", &url, "--token-file", &token, "--ca-file", &ca], &path)?;
         ensure!(kubectl_andreas(&["snapshot", "--url", &url, "--ca-file", &ca], &path).is_err(), "no token");
-        let since = Instant::now();
-        loop {
-            // The last plan may be older than what runs now, until the next one.
-            match differences(c, &path)? {
-                Some(none) if none.is_empty() => return Ok(()),
-                _ if since.elapsed() < SOON => {
-                    tokio::time::sleep(std::time::Duration::from_millis(500)).await
-                }
-                other => bail!("the plans differ: {other:?}"),
-            }
-        }
+        // The last plan may be older than what runs now, until the next one.
+        let mut last = None;
+        let waited = until("the plans are the same", SOON, async || {
+            last = differences(c, &path)?;
+            Ok(last.as_ref().is_some_and(Vec::is_empty))
+        })
+        .await;
+        waited.with_context(|| format!("{last:?}"))?;
+        Ok(())
     })
     .await
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use andreas_api::phase::{Outcome, Phase, Reason};
 use andreas_e2e::cluster::{A100, Cluster, Options, a100, short_runs};
-use andreas_e2e::job::{Job, job};
+use andreas_e2e::job::{Job, job, measured, profile};
 use andreas_e2e::scenario::{SOON, scenario};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
@@ -121,12 +121,7 @@ async fn a_lowered_power_budget_stops_what_costs_least_and_who_may_not_be_preemp
     let options = Options { groups: vec![a100(1)], policy: budget(5_000), ..Options::default() };
     scenario(options, async |c| {
         // given four A100 (50 W idle) with three runs of 350 W each: 1100 W
-        c.apply(&json!({
-            "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingProfile",
-            "metadata": {"name": "known", "namespace": "default"},
-            "spec": {"measurements": [{"gpuType": A100, "gpus": 1, "millisPerEpoch": 500, "watts": 350}]},
-        }))
-        .await?;
+        c.apply(&profile("known", &[measured(A100, 1, 500, 350)])).await?;
         let run = |name: &str, weight: i32| -> Job {
             let known = job(name).epochs(60, 0.5).checkpoint(5).spec("profile", json!("known"));
             known.spec("weight", json!(weight))

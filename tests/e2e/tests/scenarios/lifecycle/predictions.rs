@@ -7,7 +7,7 @@ use std::time::Duration;
 use andreas_api::phase::{Outcome, Phase};
 use andreas_api::training_job::Prediction;
 use andreas_e2e::cluster::{A100, Cluster, Options, a100};
-use andreas_e2e::job::job;
+use andreas_e2e::job::{job, measured, profile};
 use andreas_e2e::scenario::scenario;
 use andreas_e2e::{pages, scrape};
 use anyhow::{Context as _, Result, bail, ensure};
@@ -31,14 +31,8 @@ async fn forecast(c: &Cluster, key: &str) -> Result<Prediction> {
 
 /// A user's table for A100, seconds and watts of one, two and four.
 async fn table(c: &Cluster, name: &str, rows: [(i32, f64, i32); 3]) -> Result<()> {
-    let rows = rows.map(|(gpus, seconds, watts)| {
-        json!({"gpuType": A100, "gpus": gpus, "millisPerEpoch": (seconds * 1_000.0) as i64, "watts": watts})
-    });
-    c.apply(&json!({
-        "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingProfile",
-        "metadata": {"name": name, "namespace": "default"}, "spec": {"measurements": rows},
-    }))
-    .await?;
+    let rows = rows.map(|(gpus, seconds, watts)| measured(A100, gpus, (seconds * 1_000.0) as i64, watts));
+    c.apply(&profile(name, &rows)).await?;
     Ok(())
 }
 
@@ -54,7 +48,7 @@ async fn two_epochs_after_its_start_a_run_that_takes_twice_as_long_as_its_user_s
         c.reaches(&tj, Phase::Running).await?;
         let first = forecast(c, &key).await?;
         ensure!((first.epoch_millis, first.source.as_str()) == (Some(2_500), "UserGiven"), "{first:?}");
-        // when two epochs have passed
+        // when two epochs have passed: no later, for it is promised for then
         tokio::time::sleep(Duration::from_millis(2 * 5_000 + 1_500)).await;
         let seen = forecast(c, &key).await?;
         let now = jiff::Timestamp::now();

@@ -6,9 +6,9 @@ use andreas_api::phase::{Outcome, Phase, Reason};
 use andreas_e2e::cluster::{Cluster, Options, a100};
 use andreas_e2e::job::{TRAINER_IMAGE, job};
 use andreas_e2e::scenario::{SOON, scenario};
-use anyhow::{Context as _, Result, ensure};
+use andreas_testbed::wait::until;
+use anyhow::{Result, ensure};
 use serde_json::json;
-use tokio::time::{sleep, timeout};
 
 /// Longest for what waits for a time-out or a back-off first.
 const LATER: Duration = Duration::from_secs(240);
@@ -31,12 +31,9 @@ async fn break_admission(c: &Cluster, label: &str, value: &str) -> Result<()> {
         }],
     }))
     .await?;
-    let called = async {
-        while c.kubectl("run probe -n team --image=x --dry-run=server").await.is_ok() {
-            sleep(Duration::from_millis(100)).await;
-        }
-    };
-    timeout(USED_WITHIN, called).await.context("the webhook is not called")
+    let probe = "run probe -n team --image=x --dry-run=server";
+    until("the webhook is called", USED_WITHIN, async || Ok(c.kubectl(probe).await.is_err())).await?;
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -135,12 +132,9 @@ async fn inject_container(c: &Cluster) -> Result<()> {
     }))
     .await?;
     let probe = "run probe -n team --image=x --dry-run=server -o jsonpath={.spec.containers[0].name}";
-    let mutated = async {
-        while c.kubectl(probe).await.is_ok_and(|name| name != "proxy") {
-            sleep(Duration::from_millis(100)).await;
-        }
-    };
-    timeout(USED_WITHIN, mutated).await.context("the policy is not used")
+    let mutated = async || Ok(c.kubectl(probe).await.map_or(true, |name| name == "proxy"));
+    until("the policy is used", USED_WITHIN, mutated).await?;
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]

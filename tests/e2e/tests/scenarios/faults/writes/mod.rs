@@ -12,6 +12,7 @@ use andreas_e2e::cluster::{A100, Cluster, Group, Options};
 use andreas_e2e::keeper::at_full_length;
 use andreas_e2e::scenario::{SOON, scenario};
 use andreas_testbed::faults::{Fault, Rule, RuleId, Select, Share};
+use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
 
 use story::{Case, Story};
@@ -162,12 +163,12 @@ async fn nothing_is_left(c: &mut Cluster) -> Result<()> {
             s.pods.values().all(|p| p.deleted || p.label(andreas_api::names::LABEL_JOB).is_empty())
         })
         .await?;
-    let mut services = c.kubectl("get services --all-namespaces -o name").await?;
-    let end = std::time::Instant::now() + SOON;
-    while services.contains("-gang-") {
-        ensure!(std::time::Instant::now() < end, "Services are left: {services}");
-        tokio::time::sleep(Duration::from_millis(500)).await;
+    let mut services = String::new();
+    let gone = async || {
         services = c.kubectl("get services --all-namespaces -o name").await?;
-    }
+        Ok(!services.contains("-gang-"))
+    };
+    let waited = until("no Service is left", SOON, gone).await;
+    waited.with_context(|| services)?;
     Ok(())
 }
