@@ -60,8 +60,9 @@ async fn run(cluster: &Cluster, step: &Step) -> Result<String> {
         .stdin(Stdio::null())
         .output()
         .await?;
-    // 124: `timeout` has ended it.
-    if !output.status.success() && !(step.ends_after.is_some() && output.status.code() == Some(124)) {
+    // The exit code of `timeout` for a program that it ends.
+    let ended_by_timeout = step.ends_after.is_some() && output.status.code() == Some(124);
+    if !output.status.success() && !ended_by_timeout {
         bail!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
     }
     Ok(String::from_utf8(output.stdout)?)

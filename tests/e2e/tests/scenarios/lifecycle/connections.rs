@@ -70,6 +70,7 @@ async fn connections_that_show_no_token_on_every_port_fail_no_probe_and_no_job()
             silent_connections(&mut attackers, address, count, &opened);
         }
         let (answered, authority) = (Arc::new(AtomicUsize::new(0)), c.testbed.pki().ca_file());
+        let since = Instant::now();
         connections_without_token(&mut attackers, operator.progress, &authority, 200, &answered)?;
         let probing = tokio::spawn(probes(addresses));
         all_opened(&opened, 2_500, Duration::from_secs(60)).await?;

@@ -261,7 +261,8 @@ async fn pages_of_all_namespaces(c: &mut Cluster, tenant: &Tenant) -> Result<Ong
             }
         });
     }
-    until("a flood of requests", SOON, async || Ok(asked.load(Ordering::Relaxed) > 20)).await?;
+    until("a flood of requests", Duration::from_secs(2), async || Ok(asked.load(Ordering::Relaxed) > 20))
+        .await?;
     Ok(asking)
 }
 
