@@ -19,6 +19,8 @@ const BAR: u32 = 26;
 const CURVES: u32 = 240;
 /// Size of labels, px.
 const SMALL: u32 = 13;
+/// Width of the bars' chart over that of its longest bar: the legend stands beside the bars.
+const LEGEND: f64 = 1.35;
 /// Points of a curve.
 const MOST_POINTS: usize = 1_500;
 /// Nodes and runs drawn of one outcome, so that a browser can still scroll.
@@ -65,10 +67,9 @@ fn costs(area: &Area<'_>, outcomes: &[Outcome]) -> Result<(), Error> {
     let mut chart = ChartBuilder::on(area)
         .caption("cost by part", text(16))
         .margin(8)
-        .margin_right(80)
         .x_label_area_size(22)
         .y_label_area_size(label)
-        .build_cartesian_2d(0.0..most, count..0.0)?;
+        .build_cartesian_2d(0.0..most * LEGEND, count..0.0)?;
     chart
         .configure_mesh()
         .disable_y_mesh()
@@ -77,6 +78,7 @@ fn costs(area: &Area<'_>, outcomes: &[Outcome]) -> Result<(), Error> {
         .bold_line_style(GRID.mix(0.4))
         .axis_style(INK)
         .label_style(text(SMALL))
+        .x_label_formatter(&number)
         .draw()?;
     for (n, (name, of)) in PARTS.iter().enumerate() {
         let bar = |(row, outcome): (usize, &Outcome)| {
@@ -102,6 +104,11 @@ fn costs(area: &Area<'_>, outcomes: &[Outcome]) -> Result<(), Error> {
     legend(&mut chart)
 }
 
+/// A tick's number, without digits that say nothing.
+fn number(value: &f64) -> String {
+    format!("{}", (value * 1e6).round() / 1e6)
+}
+
 /// A chart with axes of these kinds of coordinates, with its legend.
 macro_rules! labelled {
     ($chart:expr, $x:literal, $y:expr) => {
@@ -111,6 +118,8 @@ macro_rules! labelled {
             .bold_line_style(GRID.mix(0.4))
             .axis_style(INK)
             .label_style(text(SMALL))
+            .x_label_formatter(&number)
+            .y_label_formatter(&number)
             .x_desc($x)
             .y_desc($y)
             .draw()?
@@ -264,6 +273,7 @@ pub(super) fn nodes(scenario: &Scenario, outcome: &Outcome) -> Result<String, Er
             .disable_y_axis()
             .axis_style(INK)
             .label_style(text(11))
+            .x_label_formatter(&number)
             .x_desc("hours since the first submission")
             .draw()?;
         let style = text(11).pos(Pos::new(HPos::Right, VPos::Center));
