@@ -71,6 +71,11 @@ pub fn svg(
     Ok(svg.replace("#010203", "currentColor"))
 }
 
+/// Label of a tick: six decimals at most, no trailing zeros.
+pub fn number(value: &f64) -> String {
+    format!("{}", (value * 1e6).round() / 1e6)
+}
+
 /// Escapes text for XML, without what XML 1.0 has no place for.
 pub fn escape(text: &str) -> String {
     let text: String = text.chars().filter(|c| *c >= ' ' && !matches!(c, '\u{fffe}' | '\u{ffff}')).collect();

@@ -5,9 +5,9 @@ use andreas_charts::plotters::coord::combinators::IntoLogRange as _;
 use andreas_charts::plotters::element::{Circle, PathElement, Polygon};
 use andreas_charts::plotters::series::LineSeries;
 use andreas_charts::plotters::style::Color as _;
-use andreas_charts::{Area, Error, GRID, INK, colour, escape, text};
+use andreas_charts::{Area, Error, GRID, INK, colour, escape, number, text};
 
-use super::{Chart, Scale, Series};
+use super::{Chart, Measure, Scale, Series};
 
 const WIDTH: u32 = 760;
 const CHART: u32 = 380;
@@ -57,9 +57,16 @@ fn draw(area: &Area<'_>, Chart { measure, series }: &Chart) -> Result<(), Error>
         .bold_line_style(GRID.mix(0.4))
         .axis_style(INK)
         .label_style(text(13))
+        .x_label_formatter(&number)
+        .y_label_formatter(&number)
         .x_desc("GPUs")
         .y_desc(measure.title())
         .draw()?;
+    // More GPUs take less time and more watts.
+    let corner = match measure {
+        Measure::Epoch => SeriesLabelPosition::UpperRight,
+        Measure::Power => SeriesLabelPosition::UpperLeft,
+    };
     // Intervals may reach beyond the axes.
     let y = |value: f64| value.clamp(low, high);
     for (n, Series { name, curve, points }) in series.iter().enumerate() {
@@ -82,18 +89,13 @@ fn draw(area: &Area<'_>, Chart { measure, series }: &Chart) -> Result<(), Error>
         chart.draw_series(dot(true))?;
         chart.draw_series(dot(false))?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .label_font(text(13))
-        .border_style(GRID.mix(0.0))
-        .draw()
+    chart.configure_series_labels().position(corner).label_font(text(13)).border_style(GRID.mix(0.0)).draw()
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Point;
     use super::super::tests::series;
-    use super::super::{Measure, Point};
     use super::*;
 
     #[test]

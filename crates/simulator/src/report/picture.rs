@@ -7,7 +7,7 @@ use andreas_charts::plotters::prelude::{
     Rectangle, Text,
 };
 use andreas_charts::plotters::style::text_anchor::{HPos, Pos, VPos};
-use andreas_charts::{Area, Error, GRID, INK, WARNING, colour, steps, svg, text, width_of};
+use andreas_charts::{Area, Error, GRID, INK, WARNING, colour, number, steps, svg, text, width_of};
 
 use super::title;
 use crate::outcome::{Outcome, PowerPoint};
@@ -102,11 +102,6 @@ fn costs(area: &Area<'_>, outcomes: &[Outcome]) -> Result<(), Error> {
         chart.draw_series([summed])?;
     }
     legend(&mut chart)
-}
-
-/// A tick's number, without digits that say nothing.
-fn number(value: &f64) -> String {
-    format!("{}", (value * 1e6).round() / 1e6)
 }
 
 /// A chart with axes of these kinds of coordinates, with its legend.
