@@ -173,6 +173,21 @@ mod tests {
     }
 
     #[test]
+    fn every_command_of_the_page_has_its_output() {
+        let page = include_str!("../../../docs/quickstart.md");
+        assert!(steps(page).unwrap().len() > 10);
+        let mut silent = Vec::new();
+        for line in lines(page) {
+            match line {
+                Line::Command(command) => silent.push(command),
+                Line::Output => silent.clear(),
+                Line::Kept(_) => assert!(silent.is_empty(), "no output: {silent:?}"),
+            }
+            assert!(silent.len() < 2, "no output: {silent:?}");
+        }
+    }
+
+    #[test]
     fn a_page_without_commands_and_a_time_that_is_none_are_errors() {
         assert!(steps("# Title\n").is_err());
         assert!(steps("<!-- many s -->\n```console\n$ one\n```\n").unwrap_err().to_string().contains("many"));

@@ -34,6 +34,9 @@ use report::BUDGET_WATTS;
 const PAUSE_MS: (u64, u64) = (200, 2_000);
 /// How often it is looked what is to be mended.
 const MEND_EVERY: Duration = Duration::from_millis(200);
+/// How often a line says how far it is.
+const TELL_EVERY: Duration = Duration::from_secs(300);
+
 /// How long, and what is drawn.
 #[derive(Clone, Copy, Debug)]
 pub struct Soak {
@@ -92,7 +95,12 @@ async fn story(c: &mut Cluster, soak: Soak, report: &mut Report) -> Result<()> {
     }
     let mut actor = Actor::new(c, soak.seed).await?;
     let start = Instant::now();
+    let mut told = start;
     while start.elapsed() < soak.lasts {
+        if told.elapsed() >= TELL_EVERY {
+            told = Instant::now();
+            println!("soak: {} min, {} jobs", start.elapsed().as_secs() / 60, actor.jobs.len());
+        }
         actor.act(c).await?;
         let next = Instant::now() + actor.pause(PAUSE_MS);
         while Instant::now() < next {
