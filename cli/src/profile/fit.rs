@@ -43,11 +43,11 @@ pub fn run(args: &FitArgs) -> Result<()> {
     }
     for (name, types) in by_profile {
         let Some(profile) = profiles.get(name) else { continue };
-        let checks = predictor.check(profile);
+        let errors = predictor.leave_one_out_errors(profile);
         let queries: Vec<_> = types.iter().flat_map(|(gpu_type, rows)| queries(gpu_type, rows)).collect();
         let predicted = predictor.answer(profile, None, &queries);
         for ((gpu_type, rows), predicted) in types.iter().zip(predicted.chunks(COUNTS.len())) {
-            let check = checks
+            let check = errors
                 .iter()
                 .find(|(t, _)| t.as_str() == *gpu_type)
                 .map(|(_, c)| c.clone())

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
-use andreas_predictor::{Estimate, Refusal};
+use andreas_predictor::{LogNormal, Refusal};
 use jiff::Timestamp;
 use prometheus_client::encoding::DescriptorEncoder;
 
@@ -56,7 +56,7 @@ pub struct Learning {
 
 impl Learning {
     /// Compares a prediction with its measurement.
-    pub fn check(&mut self, quantity: Quantity, gpu_type: &str, predicted: &Estimate, truth: f64) {
+    pub fn check(&mut self, quantity: Quantity, gpu_type: &str, predicted: &LogNormal, truth: f64) {
         let error = (predicted.median / truth - 1.0).abs();
         if !(error.is_finite() && truth > 0.0) {
             return;
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn error_and_coverage_roll_and_types_are_bounded() {
         let mut learning = Learning::default();
-        let predicted = Estimate { median: 100.0, sigma: 0.1, source: Source::Observed };
+        let predicted = LogNormal { median: 100.0, sigma: 0.1, source: Source::Observed };
         for n in 0..300 {
             // The first hundred were off by a half, outside the interval; the rest by a tenth, inside.
             let truth = if n < 100 { 200.0 } else { 100.0 / 1.1 };

@@ -43,7 +43,7 @@ pub fn merge(status: &mut TrainingProfileStatus, learned: &[ProfileUpdate]) {
             ProfileUpdate::Observation(new) => {
                 status.observations.retain(|old| !andreas_profiles::same_run(old, new));
                 status.observations.push(new.clone());
-                andreas_profiles::bound(&mut status.observations);
+                andreas_profiles::trim_observations(&mut status.observations);
             }
             ProfileUpdate::OutOfMemory { gpu_type } => {
                 if !status.out_of_memory_types.contains(gpu_type) {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use andreas_core::Seconds;
 use andreas_planner as planner;
-use andreas_predictor::{Estimate, Source, mean_over_median, on_time_probability};
+use andreas_predictor::{LogNormal, Source, mean_over_median, on_time_probability};
 
 /// Epochs of an exploration.
 const EXPLORED_EPOCHS: f64 = 1.0;
@@ -60,7 +60,7 @@ fn below(median: f64, sigma: f64, limit: f64) -> f64 {
 /// run was measured on.
 pub fn best(
     rows: &[planner::Estimate],
-    (times, draws): (&[Estimate], &[Estimate]),
+    (times, draws): (&[LogNormal], &[LogNormal]),
     known: Option<&str>,
     stakes: &ExplorationStakes,
     may: impl Fn(&str) -> bool,
@@ -83,14 +83,14 @@ pub fn best(
         let median = mean / mean_over_median(sigma);
         let in_time = stakes.available.is_none_or(|available| {
             let epoch = row.epoch.0 / mean_over_median(sigma);
-            let slowest = Estimate { median: epoch, sigma, source: Source::Regression }.high();
+            let slowest = LogNormal { median: epoch, sigma, source: Source::Regression }.high();
             slowest * stakes.epochs + 2.0 * stakes.restart.0 <= available.0
         });
         let gain =
             least * below(median, sigma, least) - mean * below(median * (sigma * sigma).exp(), sigma, least);
         let worth =
             gain * (stakes.epochs - EXPLORED_EPOCHS) - EXPLORED_EPOCHS * (mean - least).max(0.0) - restart;
-        let draw_sigma = draws.get(n).map_or(0.0, Estimate::planning_sigma);
+        let draw_sigma = draws.get(n).map_or(0.0, LogNormal::planning_sigma);
         let floor = planner::Estimate {
             epoch: row.epoch * (LEAST_FACTOR / mean_over_median(sigma)),
             power: row.power * mean_over_median(draw_sigma).recip(),
@@ -128,7 +128,7 @@ mod tests {
     use andreas_core::{GpuCount, Watts};
 
     /// A known type at a median of 100 s, and another at `other` seconds with spread `sigma`.
-    fn rows(other: f64, sigma: f64, source: Source) -> (Vec<planner::Estimate>, Vec<Estimate>) {
+    fn rows(other: f64, sigma: f64, source: Source) -> (Vec<planner::Estimate>, Vec<LogNormal>) {
         let row = |gpu_type: &str, epoch: f64, sigma: f64| planner::Estimate {
             gpu_type: gpu_type.into(),
             gpus: GpuCount(1),
@@ -137,7 +137,7 @@ mod tests {
             draw: None,
             rel_std: sigma,
         };
-        let time = |median, sigma, source| Estimate { median, sigma, source };
+        let time = |median, sigma, source| LogNormal { median, sigma, source };
         (
             vec![row("A", 100.0, 0.05), row("B", other, sigma)],
             vec![time(100.0, 0.05, Source::Observed), time(other, sigma, source)],
@@ -175,7 +175,8 @@ mod tests {
     fn a_look_makes_nothing_cheaper_than_a_part_of_its_median_cost() {
         // Given a type of which nearly nothing is known, and a draw of 300 W, the mean of a wide spread.
         let (rows, times) = rows(100.0, 1.9, Source::Regression);
-        let draw = Estimate { median: 300.0 / mean_over_median(0.3), sigma: 0.3, source: Source::Regression };
+        let draw =
+            LogNormal { median: 300.0 / mean_over_median(0.3), sigma: 0.3, source: Source::Regression };
         let stakes = stakes(1e6);
         let found = best(&rows, (&times, &[draw, draw]), None, &stakes, |_| true).expect("worth it");
         // Then its cost is what the bound says.

@@ -4,7 +4,7 @@ use andreas_api::TrainingJobStatus;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_core::Seconds;
 use andreas_predictor::progress::{FASTEST, Pace, blended, furthest, still_left};
-use andreas_predictor::{Estimate, Source};
+use andreas_predictor::{LogNormal, Source};
 use jiff::Timestamp;
 
 use super::table::Table;
@@ -29,7 +29,7 @@ pub struct Outlook {
     /// Epochs left, at least 0.
     pub epochs_left: f64,
     /// Epoch time on its allocation; without one, on its conservative or fastest configuration.
-    pub epoch: Estimate,
+    pub epoch: LogNormal,
     /// Observed pace relative to the table on its allocation; 1 without observation.
     pub pace_factor: f64,
     /// Its attempt has reported progress.
@@ -69,11 +69,11 @@ fn spread(observed: Pace) -> f64 {
 /// A prediction with its uncertainty adjusted to the observation. If the deviation exceeds chance, the spread
 /// is the maximum-likelihood one. So a table that is wrong by a factor of two does not win by its narrow
 /// interval.
-fn doubted(predicted: Estimate, observed: Pace) -> Estimate {
+fn doubted(predicted: LogNormal, observed: Pace) -> LogNormal {
     let off = (observed.epoch.0 / predicted.median).ln();
     let likeliest = (off * off - spread(observed) * spread(observed)).max(0.0).sqrt();
     if likeliest.is_finite() {
-        Estimate { sigma: predicted.sigma.max(likeliest), ..predicted }
+        LogNormal { sigma: predicted.sigma.max(likeliest), ..predicted }
     } else {
         predicted
     }
@@ -92,12 +92,12 @@ pub fn outlook(
         let (_, estimate) = table.row(&a.gpu_type, u32::try_from(a.gpus).ok()?)?;
         let slower =
             table.spread_factor(a.nodes.len()) * table.limit_factor(&a.gpu_type, a.power_limit_watts);
-        Some(Estimate { median: estimate.median * slower, ..*estimate })
+        Some(LogNormal { median: estimate.median * slower, ..*estimate })
     });
     let fastest = || table.times.iter().min_by(|a, b| a.median.total_cmp(&b.median)).copied();
     let cautious = || table.cautious.filter(|_| table.prior).and_then(|at| table.times.get(at).copied());
     // No GPU type fits: only the usual duration of a run is known.
-    let unknown = Estimate::prior(table.usual_run.0 / epochs);
+    let unknown = LogNormal::prior(table.usual_run.0 / epochs);
     let predicted = held.or_else(cautious).or_else(fastest).unwrap_or(unknown);
 
     let progress = status.and_then(|status| status.progress.as_ref());

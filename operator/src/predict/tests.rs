@@ -3,7 +3,7 @@
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::Prediction;
 use andreas_core::{GpuCount, Seconds, Watts};
-use andreas_predictor::{Estimate, Source};
+use andreas_predictor::{LogNormal, Source};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
@@ -37,8 +37,8 @@ fn table() -> Table {
     };
     Table {
         rows: vec![row].into(),
-        times: vec![Estimate { median: 100.0, sigma: 0.2, source: Source::UserGiven }],
-        draws: vec![Estimate { median: 300.0, sigma: 0.1, source: Source::UserGiven }],
+        times: vec![LogNormal { median: 100.0, sigma: 0.2, source: Source::UserGiven }],
+        draws: vec![LogNormal { median: 300.0, sigma: 0.1, source: Source::UserGiven }],
         spread: Vec::new(),
         limits: Vec::new(),
         prior: false,
@@ -88,7 +88,7 @@ fn a_pace_that_is_seen_corrects_what_was_predicted() {
 
 /// The table with the certainty of a user's own value.
 fn sure() -> Table {
-    Table { times: vec![Estimate { median: 100.0, sigma: 0.05, source: Source::UserGiven }], ..table() }
+    Table { times: vec![LogNormal { median: 100.0, sigma: 0.05, source: Source::UserGiven }], ..table() }
 }
 
 /// After two timed epochs of that many seconds, with such a table.
