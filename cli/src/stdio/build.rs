@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use andreas_core::{
-    CostRate, EnergyPrice, GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, Steps, Time, Watts,
+    CostRate, EnergyPrice, GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, StepFunction, Time,
+    Watts,
 };
 use andreas_planner::{
-    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, LimitsCount, Node, Placement, PowerBudget,
-    Preemption, Resources, Snapshot, Spread, Worker,
+    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, LimitsCount, MultiNodeEffect, Node,
+    Placement, PowerBudget, Preemption, Resources, Snapshot, Worker,
 };
 
 use super::fault::{Fault, bad, not_negative, positive, required};
@@ -26,7 +27,7 @@ pub struct Known {
     deadline: Option<Time>,
     weight: CostRate,
     estimates: Arc<[Estimate]>,
-    spread: Vec<Spread>,
+    spread: Vec<MultiNodeEffect>,
     limits: Vec<LimitEffect>,
     requested: Option<GpuCount>,
     movable: bool,
@@ -58,12 +59,14 @@ pub fn snapshot_of(state: &State) -> Result<Snapshot, Fault> {
         Some(windows) => steps(windows, "tariff", price)?,
         None => {
             let kwh = *required(state.eur_per_kwh.as_ref(), || "eur_per_kwh".into())?;
-            Steps::flat(price(not_negative(kwh, || "eur_per_kwh".into())?))
+            StepFunction::flat(price(not_negative(kwh, || "eur_per_kwh".into())?))
         }
     };
     let budget = match (&state.budget, state.power_budget_w) {
         (Some(windows), _) => Some(steps(windows, "budget", Watts)?),
-        (None, Some(watts)) => Some(Steps::flat(Watts(not_negative(watts, || "power_budget_w".into())?))),
+        (None, Some(watts)) => {
+            Some(StepFunction::flat(Watts(not_negative(watts, || "power_budget_w".into())?)))
+        }
         (None, None) => None,
     };
     let optional = |value: Option<f64>, name: &str| not_negative(value.unwrap_or(0.0), || name.to_owned());
@@ -92,14 +95,18 @@ pub fn snapshot_of(state: &State) -> Result<Snapshot, Fault> {
     })
 }
 
-fn steps<T: Copy>(windows: &[(f64, f64)], name: &str, value: impl Fn(f64) -> T) -> Result<Steps<T>, Fault> {
+fn steps<T: Copy>(
+    windows: &[(f64, f64)],
+    name: &str,
+    value: impl Fn(f64) -> T,
+) -> Result<StepFunction<T>, Fault> {
     let mut checked = Vec::with_capacity(windows.len());
     for (i, (from, number)) in windows.iter().enumerate() {
         let from = not_negative(*from, || format!("{name}[{i}][0]"))?;
         let number = not_negative(*number, || format!("{name}[{i}][1]"))?;
         checked.push((Time(from), value(number)));
     }
-    Steps::new(checked).map_err(|e| Fault { field: name.into(), problem: e.to_string() })
+    StepFunction::new(checked).map_err(|e| Fault { field: name.into(), problem: e.to_string() })
 }
 
 fn gpu_types(state: &State) -> Result<Vec<GpuTypeInfo>, Fault> {
@@ -227,7 +234,7 @@ fn estimates(entry: &JobEntry, rel_std: f64, at: &dyn Fn(&str) -> String) -> Res
     Ok(rows)
 }
 
-fn spread(entry: &JobEntry, at: &dyn Fn(&str) -> String) -> Result<Vec<Spread>, Fault> {
+fn spread(entry: &JobEntry, at: &dyn Fn(&str) -> String) -> Result<Vec<MultiNodeEffect>, Fault> {
     let mut spans = BTreeMap::new();
     for (key, factor) in entry.spread.iter().flatten() {
         let field = || at(&format!("spread.{key}"));
@@ -236,7 +243,7 @@ fn spread(entry: &JobEntry, at: &dyn Fn(&str) -> String) -> Result<Vec<Spread>, 
         };
         let time_factor = positive(*factor, field)?;
         // On one node an epoch takes what the table says, whatever is written for 1.
-        if nodes > 1 && spans.insert(nodes, Spread { nodes, time_factor }).is_some() {
+        if nodes > 1 && spans.insert(nodes, MultiNodeEffect { nodes, time_factor }).is_some() {
             return bad(field(), "is there twice");
         }
     }

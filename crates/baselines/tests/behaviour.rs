@@ -24,7 +24,7 @@ fn without_ageing_nobody_ever_makes_room_for_a_large_light_job() {
 
 #[test]
 fn fixed_requests_have_room_kept_that_is_enough_for_them() {
-    // Given an overdue job that can run on one GPU, but whose user asked for eight, and four of them taken for a while,
+    // Given a fully aged job that can run on one GPU, but whose user asked for eight, and four of them taken for a while,
     let mut snapshot = cluster(1);
     snapshot.now = Time(1000.0 * HOUR);
     let since = Time(999.0 * HOUR);

@@ -5,7 +5,7 @@
 //! limits are ratios of medians.
 
 use andreas_core::{Configuration, GpuCount, GpuType, Watts};
-use andreas_planner::{Estimate, LimitEffect, Spread};
+use andreas_planner::{Estimate, LimitEffect, MultiNodeEffect};
 use andreas_predictor::{Prediction, Predictor, Prior, Profile, Source};
 
 /// A limit that leaves more than this part of the draw is not offered.
@@ -44,7 +44,7 @@ impl PredictionContext<'_> {
 
     /// Time factor of `nodes` nodes relative to one node (> 0): median over the predictions with a
     /// GPU total divisible by `nodes`. `None` if there is none.
-    pub fn spread(&self, on_one_node: &[Prediction], nodes: u32) -> Option<Spread> {
+    pub fn spread(&self, on_one_node: &[Prediction], nodes: u32) -> Option<MultiNodeEffect> {
         let gpus = |p: &Prediction| p.configuration.gpus_per_node.0;
         let divided: Vec<&Prediction> =
             on_one_node.iter().filter(|p| gpus(p).is_multiple_of(nodes)).collect();
@@ -57,7 +57,7 @@ impl PredictionContext<'_> {
         let mut factors: Vec<f64> = factors.filter(|factor| factor.is_finite() && *factor > 0.0).collect();
         factors.sort_by(f64::total_cmp);
         let time_factor = *factors.get(factors.len() / 2)?;
-        Some(Spread { nodes, time_factor })
+        Some(MultiNodeEffect { nodes, time_factor })
     }
 
     /// Time and power factors of these power limits (W) at the prior's GPU count on one node. Empty

@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 
 use crate::error::SnapshotError;
-use crate::snapshot::{Estimate, Job, JobState, LimitEffect, Node, Placement, PowerBudget, Snapshot, Spread};
+use crate::snapshot::{
+    Estimate, Job, JobState, LimitEffect, MultiNodeEffect, Node, Placement, PowerBudget, Snapshot,
+};
 
 /// Maximum magnitude of a number.
 const LARGE: f64 = 1e15;
@@ -159,7 +161,7 @@ fn check_job(job: &Job) -> Check {
         }
     }
     let mut spans = BTreeSet::new();
-    for (i, Spread { nodes, time_factor }) in job.spread.iter().enumerate() {
+    for (i, MultiNodeEffect { nodes, time_factor }) in job.spread.iter().enumerate() {
         if *nodes < 2 || *nodes > MAX_GANG || !spans.insert(*nodes) {
             return bad(
                 at(&format!("spread[{i}].nodes")),

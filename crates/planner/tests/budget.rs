@@ -8,7 +8,7 @@ mod every_method;
 mod methods;
 mod stories;
 
-use andreas_core::{Seconds, Steps, Time, Watts};
+use andreas_core::{Seconds, StepFunction, Time, Watts};
 use andreas_planner::{MethodName, PowerBudget, WaitReason};
 use methods::decide;
 use stories::{budget, cluster, job, place, reason};
@@ -38,7 +38,7 @@ fn a_lower_budget_window_is_seen_ahead() {
     let windows = vec![(Time(0.0), Watts(3000.0)), (Time(300.0), Watts(1000.0))];
     for (look_ahead, runs) in [(600.0, false), (60.0, true)] {
         snapshot.budget = Some(PowerBudget {
-            watts: Steps::new(windows.clone()).unwrap(),
+            watts: StepFunction::new(windows.clone()).unwrap(),
             look_ahead: Seconds(look_ahead),
             ..budget(0.0).unwrap()
         });

@@ -19,7 +19,7 @@ pub struct Table {
     /// Draws with intervals and sources, in the same order.
     pub draws: Vec<LogNormal>,
     /// Slowdown of gangs over several nodes.
-    pub spread: Vec<planner::Spread>,
+    pub spread: Vec<planner::MultiNodeEffect>,
     /// Effects of power limits.
     pub limits: Vec<planner::LimitEffect>,
     /// True if nothing is known of the job's model.

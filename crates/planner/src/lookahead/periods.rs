@@ -17,7 +17,7 @@ const PART: f64 = 0.125;
 const HALVINGS: i32 = 12;
 
 /// The mean price over this many periods is the present value.
-const SOON: usize = 3;
+const CURRENT_PRICE_PERIODS: usize = 3;
 
 /// Starts of the periods: 0, 1, 2, 4, ... units.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -69,8 +69,9 @@ impl Periods {
         self.begins[1]
     }
 
-    /// The period of a moment, by the exponent of its number of units.
-    pub fn of_moment(&self, seconds: f64) -> usize {
+    /// Index of the period that contains `seconds` from now. Period i >= 1 starts at 2^(i-1) units,
+    /// so the binary exponent gives i.
+    pub fn index_at(&self, seconds: f64) -> usize {
         let units = seconds * self.per_second;
         if units < 1.0 {
             return 0;
@@ -131,17 +132,17 @@ impl Price {
 
     /// Mean over the first periods.
     pub fn soon(&self, periods: &Periods) -> f64 {
-        self.sum[SOON] / periods.begins[SOON]
+        self.sum[CURRENT_PRICE_PERIODS] / periods.begins[CURRENT_PRICE_PERIODS]
     }
 
     /// From the end of the first period up to a moment.
     pub fn later(&self, periods: &Periods, seconds: f64) -> f64 {
-        (self.until(periods.of_moment(seconds), seconds) - self.sum[1]).max(0.0)
+        (self.until(periods.index_at(seconds), seconds) - self.sum[1]).max(0.0)
     }
 
     /// The same price `by` seconds later, as means over the new periods.
     pub fn shifted(&self, old: &Periods, by: f64, new: &Periods) -> Self {
-        let until = |seconds: f64| self.until(old.of_moment(seconds), seconds);
+        let until = |seconds: f64| self.until(old.index_at(seconds), seconds);
         let mut rate = [0.0; PERIODS];
         for (p, rate) in rate.iter_mut().enumerate().take(PERIODS - 1) {
             let (from, to) = (new.begins[p] + by, new.begins[p + 1] + by);
@@ -166,7 +167,7 @@ mod tests {
         assert_eq!(later.rate[0], 2.0);
         assert_eq!(later.rate[1], 1.0);
         assert_eq!(later.rate[2], 0.5);
-        let until = |price: &Price, seconds: f64| price.until(periods.of_moment(seconds), seconds);
+        let until = |price: &Price, seconds: f64| price.until(periods.index_at(seconds), seconds);
         assert_eq!(until(&later, 3600.0), until(&price, 4500.0) - 3600.0);
         assert_eq!(price.later(&periods, 600.0), 0.0);
         assert_eq!(price.later(&periods, 1800.0), 1800.0);
@@ -181,8 +182,8 @@ mod tests {
         for i in 0..100_000 {
             let seconds = f64::from(i) * 11.25;
             let expected = periods.begins[1..].partition_point(|begin| *begin <= seconds);
-            assert_eq!(periods.of_moment(seconds), expected, "{seconds}");
+            assert_eq!(periods.index_at(seconds), expected, "{seconds}");
         }
-        assert_eq!(periods.of_moment(1e300), PERIODS - 1);
+        assert_eq!(periods.index_at(1e300), PERIODS - 1);
     }
 }

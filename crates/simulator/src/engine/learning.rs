@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use andreas_core::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
 use andreas_estimates::PredictionContext;
-use andreas_planner::{Estimate, Job, Node, Placement, Spread};
+use andreas_planner::{Estimate, Job, MultiNodeEffect, Node, Placement};
 use andreas_predictor::{
     Features, Given, GpuModel, Observation, Predictor, Prior, Profile, Source, prior_run_time,
 };
@@ -243,8 +243,8 @@ impl Learner {
         let context = PredictionContext { predictor: &self.predictor, profile: &profile, prior: &prior };
         let predicted = context.on_one_node(truth.estimates.iter().map(|row| (&row.gpu_type, row.gpus)));
         let rows: Vec<Estimate> = predicted.iter().map(andreas_estimates::planner_estimate).collect();
-        let alike = |s: &Spread| Spread { nodes: s.nodes, time_factor: 1.0 };
-        let spread = |s: &Spread| context.spread(&predicted, s.nodes).unwrap_or_else(|| alike(s));
+        let alike = |s: &MultiNodeEffect| MultiNodeEffect { nodes: s.nodes, time_factor: 1.0 };
+        let spread = |s: &MultiNodeEffect| context.spread(&predicted, s.nodes).unwrap_or_else(|| alike(s));
         shown.spread = truth.spread.iter().map(spread).collect();
         let unknown = self.cautious && predicted.iter().all(|p| p.epoch.source == Source::Prior);
         shown.movable = truth.movable && !unknown;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use andreas_core::{CostRate, GpuCount, Seconds, Time, Watts};
 use andreas_planner::{
-    Estimate, GpuTypeInfo, Job, JobState, LimitEffect, LimitsCount, Node, Preemption, Spread, Worker,
+    Estimate, GpuTypeInfo, Job, JobState, LimitEffect, LimitsCount, MultiNodeEffect, Node, Preemption, Worker,
 };
 use andreas_predictor::Features;
 use serde::Deserialize;
@@ -147,7 +147,7 @@ impl JobRules {
             estimates: rows.into(),
             spread: spans
                 .into_iter()
-                .filter_map(|s| Some(Spread { nodes: s, time_factor: *self.spread.get(&s)? }))
+                .filter_map(|s| Some(MultiNodeEffect { nodes: s, time_factor: *self.spread.get(&s)? }))
                 .collect(),
             limits_count: LimitsCount::AtOnce,
             requested_gpus: Some(GpuCount(row.gpus)),
