@@ -112,7 +112,7 @@ fn trace(text: &str) -> Result<(Format, PathBuf), String> {
     Ok((format.parse::<Format>().map_err(|e| e.to_string())?, PathBuf::from(path)))
 }
 
-/// Does it.
+/// Runs the subcommand.
 pub fn run(args: &SimulateArgs) -> Result<()> {
     check(args)?;
     let scenarios = args.trace.iter().map(|trace| scenario(args, trace)).collect::<Result<Vec<_>>>()?;

@@ -60,7 +60,7 @@ pub struct SnapshotArgs {
 /// Most bytes of a snapshot: far above 200,000 jobs.
 const MOST_BYTES: u64 = 2 << 30;
 
-/// Does it.
+/// Runs the subcommand.
 pub fn run(args: &SnapshotArgs) -> Result<()> {
     let text = match &args.url {
         Some(url) => direct(args, url)?,

@@ -112,7 +112,7 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Does it.
+/// Runs the subcommand.
 pub fn run(args: &EvaluateArgs) -> Result<()> {
     let mut together = Name::ALL.map(|_| Asked::default());
     for file in &args.data {

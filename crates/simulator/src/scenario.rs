@@ -53,7 +53,8 @@ pub struct Failure {
 }
 
 impl Scenario {
-    /// The methods' cost model of energy in this scenario.
+    /// Energy cost model: the scenario's catalogue prices if it has any, else predicted energy at
+    /// the tariff.
     pub fn accounting(&self) -> Accounting {
         self.catalogue.clone().map_or(Accounting::Predicted, Accounting::Catalogue)
     }

@@ -126,8 +126,9 @@ impl JobEvidence {
     /// Whether a new table is due: a new configuration, or twice as many epochs.
     fn news(&self) -> bool {
         let (rows, epochs) = self.seen();
-        self.shown_at
-            .is_none_or(|(told_rows, shown_at)| rows > told_rows || epochs >= 2.0 * shown_at.max(0.5))
+        self.shown_at.is_none_or(|(shown_rows, shown_epochs)| {
+            rows > shown_rows || epochs >= 2.0 * shown_epochs.max(0.5)
+        })
     }
 }
 
@@ -152,8 +153,10 @@ pub(super) struct Learner {
     predictor: Predictor,
     ended: Vec<Profile>,
     run_times: Vec<Seconds>,
-    /// Number of new profiles since the last fit, and of profiles in that fit.
-    news: (usize, usize),
+    /// Profiles that are new since the last fit.
+    new_profiles: usize,
+    /// Profiles in the last fit.
+    fitted_profiles: usize,
     /// Number of fits; tables of an older one are renewed.
     pub version: u32,
 }
@@ -185,13 +188,14 @@ impl Learner {
             predictor,
             ended: Vec::new(),
             run_times: Vec::new(),
-            news: (0, 0),
+            new_profiles: 0,
+            fitted_profiles: 0,
             version: 0,
         })
     }
 
     /// Evidence of a job at its submission; `table` holds the user's times, if any.
-    pub fn admit(features: Option<&Features>, table: Option<&[Estimate]>) -> JobEvidence {
+    pub fn evidence_at_submission(features: Option<&Features>, table: Option<&[Estimate]>) -> JobEvidence {
         let given = table.unwrap_or_default().iter().map(|row| Given {
             gpu_type: row.gpu_type.clone(),
             gpus: row.gpus,
@@ -216,19 +220,19 @@ impl Learner {
             self.ended.remove(0);
         }
         self.ended.push(evidence.profile(job));
-        self.news.0 += 1;
+        self.new_profiles += 1;
     }
 
     /// Fits again if enough data is new.
     pub fn refresh<'a>(&mut self, live: impl Iterator<Item = (&'a Job, &'a JobEvidence)>) {
-        let due = (NEW_SHARE * self.news.1 as f64).max(1.0);
-        if (self.news.0 as f64) < due {
+        let due = (NEW_SHARE * self.fitted_profiles as f64).max(1.0);
+        if (self.new_profiles as f64) < due {
             return;
         }
         let mut population = self.ended.clone();
         population.extend(live.filter(|(_, l)| !l.rows.is_empty()).map(|(job, l)| l.profile(job)));
         self.predictor = Predictor::fit(&self.models, &population);
-        self.news = (0, population.len());
+        (self.new_profiles, self.fitted_profiles) = (0, population.len());
         self.version += 1;
     }
 

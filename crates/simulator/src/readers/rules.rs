@@ -12,7 +12,7 @@ use andreas_planner::{
 use andreas_predictor::Features;
 use serde::Deserialize;
 
-use super::models::{Family, ModelTables, fingerprint};
+use super::models::{ModelTables, ModelVariant, fingerprint};
 use super::traces::TraceJob;
 
 /// Speedup of doubling the GPUs beyond the end of a table.
@@ -127,7 +127,7 @@ impl JobRules {
         let submit = (row.submit_s - ground.origin_s) / ground.pace;
         let slack = match (row.deadline_s, self.deadline_factor) {
             (Some(deadline), _) => Some(deadline - row.submit_s),
-            (None, Some((low, high))) => Some(row.duration_s * (low + (high - low) * self.chance(&row.id))),
+            (None, Some((low, high))) => Some(row.duration_s * (low + (high - low) * self.uniform(&row.id))),
             (None, None) => None,
         };
         let weight = self.weight_by_gpus.range(..=row.gpus).next_back().map_or(self.weight, |(_, w)| *w);
@@ -181,7 +181,7 @@ impl JobRules {
         self.spread.keys().copied().find(|n| *n > 1 && gpus.is_multiple_of(*n) && gpus / n <= widest)
     }
 
-    fn watts(&self, family: &Family, kind: &GpuTypeInfo, gpus: u32) -> Watts {
+    fn watts(&self, family: &ModelVariant, kind: &GpuTypeInfo, gpus: u32) -> Watts {
         let table = family.watts.get(kind.name.as_str());
         let nearest = table.and_then(|t| t.iter().min_by_key(|(g, _)| g.abs_diff(gpus)));
         let one = match nearest {
@@ -191,8 +191,8 @@ impl JobRules {
         Watts(one.clamp(kind.idle.0, kind.max.0) * f64::from(gpus))
     }
 
-    /// A number in [0, 1) from the job's name and the seed.
-    fn chance(&self, id: &str) -> f64 {
+    /// Uniform number in [0, 1), a function of the job's name and the seed.
+    fn uniform(&self, id: &str) -> f64 {
         // Hash twice, to spread names that differ only in the last letter.
         let mixed = fingerprint(&format!("{}/{id}/{}", self.seed, fingerprint(id)));
         (mixed >> 11) as f64 / (1_u64 << 53) as f64
@@ -214,7 +214,7 @@ fn at(table: &BTreeMap<u32, f64>, gpus: u32) -> Option<f64> {
     }
 }
 
-fn limits(family: &Family, rows: &[Estimate]) -> Vec<LimitEffect> {
+fn limits(family: &ModelVariant, rows: &[Estimate]) -> Vec<LimitEffect> {
     let kinds: BTreeSet<_> = rows.iter().map(|r| r.gpu_type.clone()).collect();
     let mut limits = Vec::new();
     for kind in kinds {
