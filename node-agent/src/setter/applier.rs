@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 
-use super::record::{Before, Record};
+use super::record::{OriginalSettings, Record};
 use crate::gpu::worker::CALL_TIMEOUT;
 use crate::gpu::{Facts, Gpu, GpuError, Library, Worker};
 use crate::setting::{MOST_GPUS, Outcome, Setting, SettingsRequest, SettingsResponse, Uuid};
@@ -164,9 +164,9 @@ impl Applier {
             }
         }))
         .await;
-        let mut targets: BTreeMap<Uuid, (Setting, Before)> =
+        let mut targets: BTreeMap<Uuid, (Setting, OriginalSettings)> =
             targets.into_iter().map(|(uuid, setting, before)| (uuid, (setting, before))).collect();
-        let touched = targets.iter().filter(|(_, (_, before))| *before != Before::default());
+        let touched = targets.iter().filter(|(_, (_, before))| *before != OriginalSettings::default());
         let after = touched.map(|(uuid, (_, before))| (uuid.clone(), before.clone())).collect();
         if let Err(error) = self.record.replace(after) {
             tracing::error!(%error, "nothing is set without a record");
@@ -198,7 +198,15 @@ impl Applier {
 
 impl Slot {
     /// Validates a setting and returns what must be recorded before applying it.
-    async fn prepare(&mut self, wanted: Setting, recorded: Before, floor: Floor) -> Result<Before, String> {
+    ///
+    /// # Errors
+    /// A metric reason: `not_supported`, `out_of_range`, or [`GpuError::reason`].
+    async fn prepare(
+        &mut self,
+        wanted: Setting,
+        recorded: OriginalSettings,
+        floor: Floor,
+    ) -> Result<OriginalSettings, String> {
         if wanted.is_default() {
             return Ok(recorded);
         }
@@ -228,7 +236,7 @@ impl Slot {
     }
 
     /// Applies a setting; calls the driver only for what changes.
-    async fn set(&mut self, uuid: &str, target: Setting, before: Before) {
+    async fn set(&mut self, uuid: &str, target: Setting, before: OriginalSettings) {
         let had = self.applied;
         if had == Some(target) {
             return;

@@ -29,6 +29,7 @@ impl<T> Window<T> {
     }
 }
 
+/// Parses `HH:MM`; `None` if malformed.
 fn time_of_day(text: &str) -> Option<civil::Time> {
     let (hours, minutes) = text.split_once(':')?;
     civil::Time::new(hours.parse().ok()?, minutes.parse().ok()?, 0, 0).ok()

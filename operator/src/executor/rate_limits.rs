@@ -182,7 +182,8 @@ impl RateLimits {
 
     /// A refused template is about to be dry-run again in this namespace.
     ///
-    /// # Errors The wait if too many were tried recently.
+    /// # Errors
+    /// The wait if too many were tried recently.
     pub fn admit_dry_run(&self, namespace: &str) -> Result<(), Duration> {
         let now = Instant::now();
         self.0.lock().buckets(namespace, now).dry_runs.take(now).map_err(|wait| wait.max(DRY_RUNS_APART))

@@ -124,7 +124,7 @@ impl Totals {
         self.energy.iter().map(|(key, (joules, money))| (key, joules.shown, money.shown))
     }
 
-    /// Cost of lateness and turnaround by namespace.
+    /// Cost of lateness and turnaround of ended jobs by namespace, in units of the tariff's money.
     pub fn lateness(&self) -> &BTreeMap<String, f64> {
         &self.lateness
     }

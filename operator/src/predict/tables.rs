@@ -101,7 +101,8 @@ impl Tables {
         }
     }
 
-    /// A job's table over its allowed types; call [`Tables::refresh`] first.
+    /// A job's table over its allowed types; call [`Tables::refresh`] first. `None` before the
+    /// first refresh.
     pub fn of(&mut self, index: &ClusterIndex, job: &SlimTrainingJob, types: &Types) -> Option<Arc<Table>> {
         self.ask(index, job, types, None)
     }
