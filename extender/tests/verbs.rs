@@ -1,4 +1,4 @@
-//! Stories of single calls, through the router, against a scripted API server.
+//! Scenarios of single calls, through the router, against a scripted API server.
 #![allow(clippy::unwrap_used, reason = "a test may panic where it fails")]
 
 mod support;

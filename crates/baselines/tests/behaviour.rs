@@ -1,4 +1,4 @@
-//! Stories: what other systems' methods do in situations that people will ask about.
+//! Scenarios: what other systems' methods do in situations that people will ask about.
 
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
@@ -6,8 +6,8 @@
 #[path = "../../planner/tests/every_method/behaviour.rs"]
 mod every_method;
 mod methods;
-#[path = "../../planner/tests/stories/mod.rs"]
-mod stories;
+#[path = "../../planner/tests/scenarios/mod.rs"]
+mod scenarios;
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use andreas_core::{CostRate, GpuCount, Seconds, Time, Watts};
 use andreas_planner::{Estimate, GpuTypeInfo, Job, JobState, Node, WaitReason};
 use every_method::start_of_the_large_one;
 use methods::{Method, decide};
-use stories::{HOUR, cluster, job, on, place, reason, running};
+use scenarios::{HOUR, cluster, job, on, place, reason, running};
 
 #[test]
 fn without_ageing_nobody_ever_makes_room_for_a_large_light_job() {

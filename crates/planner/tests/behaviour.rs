@@ -1,4 +1,4 @@
-//! Stories: what the planner does in situations that people will ask about.
+//! Scenarios: what the planner does in situations that people will ask about.
 
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
@@ -6,12 +6,12 @@
 #[path = "every_method/behaviour.rs"]
 mod every_method;
 mod methods;
-mod stories;
+mod scenarios;
 
 use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{Estimate, Job, MethodName, Preemption, WaitReason};
 use methods::decide;
-use stories::{HOUR, cluster, job, on, place, reason, running};
+use scenarios::{HOUR, cluster, job, on, place, reason, running};
 
 #[test]
 fn a_job_that_has_time_waits_for_cheap_energy() {

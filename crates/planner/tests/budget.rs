@@ -1,4 +1,4 @@
-//! Stories: what the planner does where watts are scarce.
+//! Scenarios: what the planner does where watts are scarce.
 
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
@@ -6,12 +6,12 @@
 #[path = "every_method/budget.rs"]
 mod every_method;
 mod methods;
-mod stories;
+mod scenarios;
 
 use andreas_core::{Seconds, StepFunction, Time, Watts};
 use andreas_planner::{MethodName, PowerBudget, WaitReason};
 use methods::decide;
-use stories::{budget, cluster, job, place, reason};
+use scenarios::{budget, cluster, job, place, reason};
 
 #[test]
 fn a_job_costs_the_budget_its_draw_minus_the_idle_watts_it_replaces() {

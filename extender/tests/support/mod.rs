@@ -1,4 +1,4 @@
-//! A scripted API server and the objects of the stories.
+//! A scripted API server and the objects of the scenarios.
 #![allow(clippy::unwrap_used, reason = "a test may panic where it fails")]
 #![allow(dead_code, reason = "each test binary uses its own part")]
 

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use tokio::task::JoinHandle;
 
 use crate::cluster::Cluster;
-use crate::scenario::SOON;
+use crate::scenario::DEFAULT_TIMEOUT;
 use crate::scrape;
 
 /// How often it is looked whether a program has ended.
@@ -48,7 +48,11 @@ impl Cluster {
             count.is_some_and(|count| count != "0")
         };
         while !scrape::text(operator.admin).await.is_ok_and(|text| planned(&text)) {
-            ensure!(started.elapsed() < 3 * SOON, "no plan {:?} after its start", started.elapsed());
+            ensure!(
+                started.elapsed() < 3 * DEFAULT_TIMEOUT,
+                "no plan {:?} after its start",
+                started.elapsed()
+            );
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         Ok(started.elapsed())

@@ -1,4 +1,4 @@
-//! Stories that every method must pass: what it does in situations that people will ask about.
+//! Scenarios that every method must pass: what it does in situations that people will ask about.
 
 use andreas_core::{CostRate, Seconds, Time};
 use andreas_planner::{
@@ -6,7 +6,7 @@ use andreas_planner::{
 };
 
 use crate::methods::{self, Method, decide};
-use crate::stories::{HOUR, cluster, job, on, place, reason, running};
+use crate::scenarios::{HOUR, cluster, job, on, place, reason, running};
 
 /// Two full nodes of eight GPUs and, every ten minutes, two heavy jobs of four GPUs and half an hour: more than the
 /// cluster can do. In the beginning a light job waits that needs a whole node. Says in which step it starts.

@@ -39,7 +39,7 @@ const MEND_EVERY: Duration = Duration::from_millis(200);
 pub struct Soak {
     /// Time in which things happen; the end takes up to some minutes more.
     pub lasts: Duration,
-    /// Another seed, another story.
+    /// Another seed, another scenario.
     pub seed: u64,
 }
 

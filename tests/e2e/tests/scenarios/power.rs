@@ -86,11 +86,11 @@ async fn all_succeed(cluster: &mut Cluster, jobs: &[Job]) -> Result<()> {
     for tj in jobs {
         // Those before it in the queue have their time, too.
         for _ in jobs {
-            if cluster.reaches(tj, Phase::Succeeded).await.is_ok() {
+            if cluster.wait_for_phase(tj, Phase::Succeeded).await.is_ok() {
                 break;
             }
         }
-        cluster.reaches(tj, Phase::Succeeded).await?;
+        cluster.wait_for_phase(tj, Phase::Succeeded).await?;
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ use andreas_e2e::cluster::{A100, Cluster, Options, a100};
 use andreas_e2e::job::{Job, TRAINER_IMAGE, job};
 use andreas_e2e::keeper::at_full_length;
 use andreas_e2e::pages;
-use andreas_e2e::scenario::{SOON, scenario};
+use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_e2e::tenant::{Tenant, silent_connections};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
@@ -97,7 +97,9 @@ async fn anothers_job_runs(c: &mut Cluster, attack: &str) -> Result<()> {
     let runs = |phase| matches!(phase, Phase::Running | Phase::Succeeded);
     c.observer.until(&format!("{key} runs"), RUNS_WITHIN, |s| runs(s.phase(&key))).await?;
     println!("{attack}: runs after {:.1?}", began.elapsed());
-    c.observer.until(&format!("{key} succeeded"), SOON, |s| s.phase(&key) == Phase::Succeeded).await?;
+    c.observer
+        .until(&format!("{key} succeeded"), DEFAULT_TIMEOUT, |s| s.phase(&key) == Phase::Succeeded)
+        .await?;
     let status = c.observer.seen().status(&key);
     let failed = [Outcome::UserFailure, Outcome::ClusterFailure];
     ensure!(status.history.iter().all(|record| !failed.contains(&record.outcome)), "{:?}", status.history);
@@ -115,7 +117,9 @@ async fn hold_all(c: &mut Cluster, tenant: &Tenant, change: impl Fn(Job) -> Job)
     ensure!(refused.is_empty(), "{refused:?}");
     for tj in &jobs {
         let key = tj.key();
-        c.observer.until(&format!("{key} has GPUs"), SOON, |s| s.status(&key).allocation.is_some()).await?;
+        c.observer
+            .until(&format!("{key} has GPUs"), DEFAULT_TIMEOUT, |s| s.status(&key).allocation.is_some())
+            .await?;
     }
     Ok(jobs)
 }
@@ -124,7 +128,7 @@ async fn hold_all(c: &mut Cluster, tenant: &Tenant, change: impl Fn(Job) -> Job)
 async fn finalizers_on_jobs_and_pods(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
     let jobs = hold_all(c, tenant, |tj| tj).await?;
     for tj in &jobs {
-        c.reaches(tj, Phase::Running).await?;
+        c.wait_for_phase(tj, Phase::Running).await?;
         let object = tj.build();
         let change = json!({"metadata": {"finalizers": [FINALIZER]}});
         api::patch(&tenant.client, &object, &change, false).await?.accepted()?;
@@ -165,7 +169,7 @@ async fn lies_about_progress(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoing
     let jobs = hold_all(c, tenant, |tj| tj.env("TRAINER_NO_PROGRESS", 1)).await?;
     let mut told = Ongoing::new();
     for tj in &jobs {
-        c.reaches(tj, Phase::Running).await?;
+        c.wait_for_phase(tj, Phase::Running).await?;
         let (url, uid) = (status_url(c, tj)?, uid(c, tj)?);
         let pod = format!("{}-1-0", tj.key().rsplit('/').next().unwrap_or_default());
         let token = tenant.token_of_pod(&pod, &progress_audience(&uid)).await?;
@@ -275,7 +279,7 @@ async fn tokens_of_a_bystander(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoi
     let bystander = pod(tenant, "bystander", &json!({}), &json!({"nodeSelector": {"no": "such-node"}}));
     let refused = tenant.create_all([busy.build(), bystander].into_iter()).await?;
     ensure!(refused.is_empty(), "{refused:?}");
-    c.reaches(&busy, Phase::Running).await?;
+    c.wait_for_phase(&busy, Phase::Running).await?;
     let (url, uid) = (status_url(c, &busy)?, uid(c, &busy)?);
     let token = tenant.token_of_pod("bystander", &progress_audience(&uid)).await?;
     let mut posting = Ongoing::new();
@@ -300,7 +304,7 @@ async fn a_storm_of_edits(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
     let jobs: Vec<Job> = (0..4).map(waits).collect();
     let refused = tenant.create_all(jobs.iter().map(Job::build)).await?;
     ensure!(refused.is_empty(), "{refused:?}");
-    c.says(&jobs[0], Reason::NoFeasibleGpuType).await?;
+    c.wait_for_reason(&jobs[0], Reason::NoFeasibleGpuType).await?;
     let mut storm = Ongoing::new();
     for tj in &jobs {
         let (client, object) = (tenant.client.clone(), tj.build());
@@ -330,7 +334,7 @@ async fn silence_on_every_port(c: &mut Cluster, _: &Tenant) -> Result<Ongoing> {
         }
         let since = Instant::now();
         while opened.load(Ordering::Relaxed) < count * ports.len() {
-            ensure!(since.elapsed() < SOON, "only {opened:?} connections");
+            ensure!(since.elapsed() < DEFAULT_TIMEOUT, "only {opened:?} connections");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         anothers_job_runs(c, &format!("{count}-silent-connections")).await?;

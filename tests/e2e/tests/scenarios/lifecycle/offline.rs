@@ -6,7 +6,7 @@ use andreas_api::phase::Phase;
 use andreas_e2e::cluster::{Cluster, Options, a100, short_runs};
 use andreas_e2e::job::job;
 use andreas_e2e::pages;
-use andreas_e2e::scenario::{SOON, scenario};
+use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_testbed::workspace_binary;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
@@ -78,7 +78,7 @@ async fn a_saved_snapshot_is_planned_as_the_cluster_runs() -> Result<()> {
             c.submit(&job(&format!("j{number}")).gpus(4, 1).epochs(60, 1.0)).await?;
         }
         c.observer
-            .until("two run", SOON, |seen| {
+            .until("two run", DEFAULT_TIMEOUT, |seen| {
                 let running = (0..5).filter(|n| seen.phase(&format!("default/j{n}")) == Phase::Running);
                 running.count() == 2
             })
@@ -97,7 +97,7 @@ async fn a_saved_snapshot_is_planned_as_the_cluster_runs() -> Result<()> {
             // The last plan may be older than what runs now, until the next one.
             match differences(c, &path)? {
                 Some(none) if none.is_empty() => return Ok(()),
-                _ if since.elapsed() < SOON => {
+                _ if since.elapsed() < DEFAULT_TIMEOUT => {
                     tokio::time::sleep(std::time::Duration::from_millis(500)).await
                 }
                 other => bail!("the plans differ: {other:?}"),

@@ -1,8 +1,8 @@
-//! A small cluster and its jobs, for stories: eight GPUs of one type on every node, jobs of an hour.
+//! A small cluster and its jobs, for scenarios: eight GPUs of one type on every node, jobs of an hour.
 
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
-#![allow(dead_code, reason = "each file of stories uses its part of it")]
+#![allow(dead_code, reason = "each file of scenarios uses its part of it")]
 
 use andreas_core::{CostRate, EnergyPrice, GpuCount, NodeName, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
