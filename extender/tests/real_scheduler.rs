@@ -13,7 +13,7 @@ use kube::Api;
 use serde_json::{Value, json};
 use support::trainingjob;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 struct World {
     testbed: Testbed,
@@ -57,7 +57,7 @@ impl World {
             .arg("--client-ca")
             .arg(testbed.pki().ca_file());
         let extender = testbed.spawn(spec).unwrap();
-        extender.wait_for_http(&admin, "/readyz", PATIENCE).await.unwrap();
+        extender.wait_for_http(&admin, "/readyz", TIMEOUT).await.unwrap();
 
         let common = json!({
             "urlPrefix": format!("https://{listen}"), "enableHTTPS": true, "nodeCacheCapable": true, "ignorable": false,
@@ -122,7 +122,7 @@ impl World {
 
     /// Node and allocation annotation of a pod, once it is bound.
     async fn bound(&self, name: &str) -> (String, Option<String>) {
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let deadline = tokio::time::Instant::now() + TIMEOUT;
         loop {
             let pod = self.pod(name).await;
             if let Some(node) = pod.spec.and_then(|spec| spec.node_name) {
@@ -136,7 +136,7 @@ impl World {
 
     /// What the scheduler says of a pod that it did not place.
     async fn refusal(&self, name: &str) -> String {
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let deadline = tokio::time::Instant::now() + TIMEOUT;
         loop {
             let pod = self.pod(name).await;
             let status = pod.status.unwrap_or_default();

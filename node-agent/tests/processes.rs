@@ -196,7 +196,7 @@ async fn a_setter_that_is_killed_is_followed_at_once_by_the_one_that_stands_by()
 const KILLS_A_ROUND: usize = 25;
 /// Longest life of a process that is about to be killed, ms: at the longest it has set everything, at the shortest it
 /// was not up yet, between them it is recording, restoring or setting.
-const LONGEST_LIFE: u32 = 700;
+const MAX_LIFE: u32 = 700;
 
 /// With `ANDREAS_LONG=1` (`make kills`) a thousand.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -210,7 +210,7 @@ async fn killed_at_any_moment_any_number_of_times_gpus_get_back_what_they_had() 
     let (mut killed, mut slowest) = ([0, 0, 0], Duration::ZERO);
     while killed.iter().sum::<usize>() < kills {
         for _ in 0..KILLS_A_ROUND {
-            tokio::time::sleep(Duration::from_millis(number(LONGEST_LIFE).into())).await;
+            tokio::time::sleep(Duration::from_millis(number(MAX_LIFE).into())).await;
             let who = number(3) as usize;
             if who != 1 {
                 setter.kill();

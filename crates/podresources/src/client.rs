@@ -15,7 +15,7 @@ use crate::LIST;
 use crate::messages::{ListPodResourcesRequest, ListPodResourcesResponse, PodResources};
 
 /// Maximum response size, bytes; the kubelet itself sends at most 16 MiB.
-const LARGEST: usize = 16 * 1024 * 1024;
+const MAX_RESPONSE_BYTES: usize = 16 * 1024 * 1024;
 
 /// Why a request to the kubelet failed.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +64,7 @@ impl Kubelet {
             Some(channel) => channel.clone(),
             None => self.channel.insert(connect(Arc::clone(&self.socket)).await?).clone(),
         };
-        let mut grpc = tonic::client::Grpc::new(channel).max_decoding_message_size(LARGEST);
+        let mut grpc = tonic::client::Grpc::new(channel).max_decoding_message_size(MAX_RESPONSE_BYTES);
         grpc.ready().await?;
         let codec: ProstCodec<ListPodResourcesRequest, ListPodResourcesResponse> = ProstCodec::default();
         let request = tonic::Request::new(ListPodResourcesRequest {});

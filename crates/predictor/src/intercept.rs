@@ -17,7 +17,7 @@ const MAX_CATEGORIES: usize = 32;
 const FOLDS: usize = 5;
 /// Bounds on the standard deviation; the last one applies to new models.
 const SIGMA: (f64, f64) = (0.2, crate::estimate::FACTOR_THREE);
-const MOST_NEW: f64 = 3.0;
+const MAX_NEW_SIGMA: f64 = 3.0;
 /// Columns of numbers and of missing ones.
 const NUMERIC_COLUMNS: usize = 5;
 
@@ -119,10 +119,10 @@ impl Intercepts {
         let models: BTreeSet<&str> = families.iter().filter_map(|(f, _)| f.model_family.as_deref()).collect();
         let model = |f: &Features| models.iter().position(|m| Some(*m) == f.model_family.as_deref());
         let sigma = cross_validated(families, |i, _| i).unwrap_or(SIGMA.1).clamp(SIGMA.0, SIGMA.1);
-        let of_new = cross_validated(families, |i, f| model(f).unwrap_or(i)).unwrap_or(MOST_NEW);
+        let of_new = cross_validated(families, |i, f| model(f).unwrap_or(i)).unwrap_or(MAX_NEW_SIGMA);
         Self {
             fitted: Fitted::fit(families),
-            sigmas: (sigma, of_new.clamp(sigma, MOST_NEW)),
+            sigmas: (sigma, of_new.clamp(sigma, MAX_NEW_SIGMA)),
             models: models.into_iter().map(ToOwned::to_owned).collect(),
         }
     }

@@ -11,7 +11,7 @@ use andreas_podresources::messages::PodResources;
 use crate::setting::Uuid;
 
 /// Longest grace period of a pod: 1 hour. Processes that remain longer do not belong to the pod.
-const LONGEST_GRACE: Duration = Duration::from_secs(3_600);
+const MAX_GRACE: Duration = Duration::from_secs(3_600);
 
 /// Namespace and name of a pod.
 pub type PodKey = (String, String);
@@ -90,7 +90,7 @@ impl Lingering {
                 continue;
             }
             let lingers = |(_, until): &&(PodKey, Duration)| {
-                !holders.ambiguous && *processes > last.idle && now.saturating_sub(*until) < LONGEST_GRACE
+                !holders.ambiguous && *processes > last.idle && now.saturating_sub(*until) < MAX_GRACE
             };
             match last.holder.as_ref().filter(lingers) {
                 Some((key, _)) => drop(holders.gpus.insert(uuid.clone(), key.clone())),

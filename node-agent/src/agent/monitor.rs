@@ -8,12 +8,12 @@ use futures::future::join_all;
 
 use crate::gpu::worker::CALL_TIMEOUT;
 use crate::gpu::{Facts, Gpu, GpuError, Library, Sample, Worker};
-use crate::setting::{MOST_GPUS, Uuid};
+use crate::setting::{MAX_GPUS, Uuid};
 
 /// Interval of the search for GPUs; shorter while none is known.
 const SEARCH: Duration = Duration::from_secs(30);
 /// A GPU that fails for this long is unhealthy. A lost one is unhealthy at once.
-const PATIENCE: Duration = Duration::from_secs(8);
+const UNHEALTHY_AFTER: Duration = Duration::from_secs(8);
 
 /// All GPUs of the node.
 pub struct GpuMonitor {
@@ -40,7 +40,7 @@ impl GpuHandle {
     pub fn fault(&self) -> Option<&GpuError> {
         let (since, error) = self.failing.as_ref()?;
         let at_once = matches!(error, GpuError::Lost | GpuError::ResetRequired);
-        (at_once || since.elapsed() >= PATIENCE).then_some(error)
+        (at_once || since.elapsed() >= UNHEALTHY_AFTER).then_some(error)
     }
 
     /// Why the last sample failed.
@@ -103,7 +103,7 @@ impl GpuMonitor {
         }
         self.list_result = uuids.as_ref().map(|_| ()).map_err(Clone::clone);
         for uuid in uuids.into_iter().flatten() {
-            if self.gpus.contains_key(&uuid) || self.gpus.len() >= MOST_GPUS {
+            if self.gpus.contains_key(&uuid) || self.gpus.len() >= MAX_GPUS {
                 continue;
             }
             let (library, name) = (Arc::clone(&self.nvml), uuid.clone());

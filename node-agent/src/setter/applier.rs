@@ -13,7 +13,7 @@ use futures::future::join_all;
 use super::record::{OriginalSettings, Record};
 use crate::gpu::worker::CALL_TIMEOUT;
 use crate::gpu::{Facts, Gpu, GpuError, Library, Worker};
-use crate::setting::{MOST_GPUS, Outcome, Setting, SettingsRequest, SettingsResponse, Uuid};
+use crate::setting::{MAX_GPUS, Outcome, Setting, SettingsRequest, SettingsResponse, Uuid};
 
 /// Interval after which settings are applied again: a reloaded driver loses them without notice.
 const REAPPLY: Duration = Duration::from_secs(60);
@@ -110,7 +110,7 @@ impl Applier {
     /// The slot of the GPU with that UUID, even if the driver does not know it.
     fn slot(&mut self, uuid: &str) -> Option<&mut Slot> {
         if !self.slots.contains_key(uuid) {
-            if self.slots.len() >= MOST_GPUS {
+            if self.slots.len() >= MAX_GPUS {
                 return None;
             }
             let (library, name) = (Arc::clone(&self.nvml), uuid.to_owned());

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::setting::Uuid;
 
 /// Maximum size of a record, bytes.
-const LARGEST: u64 = 1024 * 1024;
+const MAX_RECORD_BYTES: u64 = 1024 * 1024;
 
 /// Why the record cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -168,7 +168,7 @@ fn read(path: &Path) -> std::io::Result<Content> {
         file => file?,
     };
     let length = file.metadata()?.len();
-    let content = if length > LARGEST { None } else { serde_json::from_reader(file).ok() };
+    let content = if length > MAX_RECORD_BYTES { None } else { serde_json::from_reader(file).ok() };
     Ok(content.unwrap_or_else(|| {
         tracing::error!(path = %path.display(), "the record does not parse: kept aside");
         let _ = std::fs::rename(path, path.with_extension("broken"));

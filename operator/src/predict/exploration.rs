@@ -17,9 +17,9 @@ use andreas_predictor::{LogNormal, Source, mean_over_median, on_time_probability
 /// Epochs of an exploration.
 const EXPLORED_EPOCHS: f64 = 1.0;
 /// Epochs that must remain for an exploration to have value.
-const LEAST_LEFT: f64 = 4.0;
+const MIN_LEFT: f64 = 4.0;
 /// Lower bound of the cost after the factor, relative to the cost at the median time and draw.
-const LEAST_FACTOR: f64 = 0.7;
+const MIN_FACTOR: f64 = 0.7;
 
 /// Prices and limits used to weigh an exploration.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +65,7 @@ pub fn best(
     stakes: &ExplorationStakes,
     may: impl Fn(&str) -> bool,
 ) -> Option<Exploration> {
-    if stakes.epochs < LEAST_LEFT {
+    if stakes.epochs < MIN_LEFT {
         return None;
     }
     let is_known = |at: usize| {
@@ -92,7 +92,7 @@ pub fn best(
             gain * (stakes.epochs - EXPLORED_EPOCHS) - EXPLORED_EPOCHS * (mean - least).max(0.0) - restart;
         let draw_sigma = draws.get(n).map_or(0.0, LogNormal::planning_sigma);
         let floor = planner::Estimate {
-            epoch: row.epoch * (LEAST_FACTOR / mean_over_median(sigma)),
+            epoch: row.epoch * (MIN_FACTOR / mean_over_median(sigma)),
             power: row.power * mean_over_median(draw_sigma).recip(),
             ..row.clone()
         };
@@ -163,7 +163,7 @@ mod tests {
     fn a_look_is_worth_it_where_much_is_unknown_and_much_is_left() {
         let factor = explore(105.0, 0.4, 200.0).expect("worth it");
         // Cheaper than the known type by the net value, and bounded.
-        assert!((LEAST_FACTOR..0.95).contains(&(factor * mean_over_median(0.4))), "{factor}");
+        assert!((MIN_FACTOR..0.95).contains(&(factor * mean_over_median(0.4))), "{factor}");
         assert_eq!(explore(105.0, 0.4, 6.0), None, "too little is left to pay for it");
         assert_eq!(explore(105.0, 0.02, 200.0), None, "there is nothing to learn");
         assert_eq!(explore(400.0, 0.3, 200.0), None, "it is far too slow to be wrong so far");
@@ -182,7 +182,7 @@ mod tests {
         // Then its cost is what the bound says.
         let median = 100.0 * (draw.median * stakes.per_joule + stakes.per_second);
         let left = found.factor * cost(&rows[1], &stakes);
-        assert!((left / median - LEAST_FACTOR).abs() < 1e-9, "{left} {median}");
+        assert!((left / median - MIN_FACTOR).abs() < 1e-9, "{left} {median}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::instants::since;
 /// Standard deviation of the log pace between reports of one attempt, if only their mean is known.
 const PACE_SIGMA: f64 = 0.15;
 /// Minimum standard deviation of the log of one observed epoch, as used by [`blended`].
-const LEAST_SIGMA: f64 = 0.1;
+const MIN_SIGMA: f64 = 0.1;
 /// Standard deviations to the ends of a 90 % interval.
 const Z95: f64 = 1.644_853_626_951_472_2;
 /// A pace that differs by more than this from the last plan's is news for the planner, however wide the
@@ -21,7 +21,7 @@ const Z95: f64 = 1.644_853_626_951_472_2;
 const OFF_PLAN: f64 = 0.2;
 /// Epochs after which the time since an attempt's start gives its pace, start-up included. Two timed reports
 /// give it sooner.
-const LEAST_UNTIMED: f64 = 1.0;
+const MIN_UNTIMED: f64 = 1.0;
 
 /// Remaining work of a run and its pace.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -63,7 +63,7 @@ impl Outlook {
 
 /// Standard deviation of the log pace after the observed epochs.
 fn spread(observed: Pace) -> f64 {
-    observed.sigma.max(LEAST_SIGMA) / observed.epochs.max(0.1).sqrt()
+    observed.sigma.max(MIN_SIGMA) / observed.epochs.max(0.1).sqrt()
 }
 
 /// A prediction with its uncertainty adjusted to the observation. If the deviation exceeds chance, the spread
@@ -112,7 +112,7 @@ pub fn outlook(
         let timed = p.timed_milli_epochs as f64 / 1_000.0;
         let watched = if timed > 0.0 { timed } else { since_start };
         let epoch = Seconds(p.millis_per_epoch as f64 / 1_000.0);
-        let enough = timed > 0.0 || since_start >= LEAST_UNTIMED;
+        let enough = timed > 0.0 || since_start >= MIN_UNTIMED;
         enough.then_some(Pace { epoch, epochs: watched, sigma: PACE_SIGMA })
     });
     // Bound on self-reported progress: the predicted time, if the model is known.

@@ -42,11 +42,11 @@ const SERVING: &str = "progress";
 /// Name of its authority in metrics.
 const AUTHORITY: &str = "progress-authority";
 /// How long a new leader waits for certificates before it creates pods without a progress address.
-const PATIENCE: Duration = Duration::from_secs(30);
+const CERTIFICATES_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause after a failure during that time.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Maximum CA bundles of running pods that are read. A handful exists: one per authority.
-const MOST_BUNDLES: usize = 64;
+const MAX_BUNDLES: usize = 64;
 
 /// Keys of a TLS Secret as cert-manager and others write it; then our own authority's.
 const KEYS: [&str; 5] = ["tls.crt", "tls.key", "ca.crt", "authority.crt", "authority.key"];
@@ -175,7 +175,7 @@ impl Certificates {
                 tokio::time::sleep(PAUSE).await;
             }
         };
-        if tokio::time::timeout(PATIENCE, tried).await.is_err() {
+        if tokio::time::timeout(CERTIFICATES_TIMEOUT, tried).await.is_err() {
             tracing::error!("no certificates: pods are made without a progress address");
         }
     }
@@ -334,7 +334,7 @@ fn bundles(index: &ClusterIndex) -> Vec<String> {
         pod.metadata.annotations.as_ref()?.get(names::ANNOTATION_PROGRESS_CA).map(String::as_str)
     });
     let distinct: BTreeSet<&str> = given.collect();
-    distinct.into_iter().take(MOST_BUNDLES).map(str::to_owned).collect()
+    distinct.into_iter().take(MAX_BUNDLES).map(str::to_owned).collect()
 }
 
 fn read(secret: Secret) -> Kept {

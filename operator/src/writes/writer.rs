@@ -22,10 +22,10 @@ use super::refusal::{Refusal, classify};
 use crate::metrics::Metrics;
 
 /// Retries of a "not now" answer before the caller gets it.
-const PATIENCE: u32 = 4;
+const MAX_RETRIES: u32 = 4;
 
 /// Time limit of one write.
-const LONGEST_WRITE: Duration = Duration::from_secs(15);
+const MAX_WRITE: Duration = Duration::from_secs(15);
 
 /// Why a write failed.
 #[derive(Debug, thiserror::Error)]
@@ -112,7 +112,7 @@ impl Writer {
             self.metrics.wrote(kind, refusal.label());
             match refusal {
                 Refusal::Busy(after)
-                    if matches!(&error, Error::Api(status) if status.code == 429) && tries < PATIENCE =>
+                    if matches!(&error, Error::Api(status) if status.code == 429) && tries < MAX_RETRIES =>
                 {
                     tries += 1;
                     tokio::time::sleep(after.unwrap_or(Duration::from_millis(200 << tries))).await;
@@ -129,7 +129,7 @@ impl Writer {
         deadline: Instant,
         mut request: http::Request<Vec<u8>>,
     ) -> Result<T, Error> {
-        let left = deadline.saturating_duration_since(Instant::now()).min(LONGEST_WRITE);
+        let left = deadline.saturating_duration_since(Instant::now()).min(MAX_WRITE);
         *request.uri_mut() = with_timeout(request.uri(), left);
         tokio::select! {
             // First: after a pause of this process no late request is sent.

@@ -15,7 +15,7 @@ use crate::names::GROUP;
 /// Annotation in which `kubectl apply` keeps the whole object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// Owners and finalizers kept, beside those that mean something here.
-const FEW: usize = 16;
+const MAX_OTHER_ITEMS: usize = 16;
 
 /// Which labels and annotations are kept.
 trait KeyFilter {
@@ -178,9 +178,9 @@ impl<'de, T: Deserialize<'de> + Matters> Deserialize<'de> for Bounded<T> {
                 let mut kept: Vec<T> = Vec::new();
                 let mut mattering = 0;
                 while let Some(item) = seq.next_element::<T>()? {
-                    let matters = item.matters() && mattering < FEW;
+                    let matters = item.matters() && mattering < MAX_OTHER_ITEMS;
                     mattering += usize::from(matters);
-                    if kept.len() - mattering.min(kept.len()) < FEW || matters {
+                    if kept.len() - mattering.min(kept.len()) < MAX_OTHER_ITEMS || matters {
                         kept.push(item);
                     }
                 }
@@ -234,9 +234,15 @@ mod tests {
         );
         assert_eq!(meta.annotations.map(|kept| kept.len()), Some(0));
         let finalizers = meta.finalizers.unwrap_or_default();
-        assert_eq!((finalizers.len(), finalizers.last().map(String::as_str)), (FEW + 1, Some("orphan")));
+        assert_eq!(
+            (finalizers.len(), finalizers.last().map(String::as_str)),
+            (MAX_OTHER_ITEMS + 1, Some("orphan"))
+        );
         let owners = meta.owner_references.unwrap_or_default();
-        assert_eq!((owners.len(), owners.last().map(|owner| owner.uid.as_str())), (FEW + 1, Some("u4000")));
+        assert_eq!(
+            (owners.len(), owners.last().map(|owner| owner.uid.as_str())),
+            (MAX_OTHER_ITEMS + 1, Some("u4000"))
+        );
     }
 
     #[test]

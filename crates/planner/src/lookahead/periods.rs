@@ -10,7 +10,7 @@ use crate::instance::Instance;
 /// Number of periods, including the last one, which has no end and no price.
 pub(super) const PERIODS: usize = 12;
 /// Maximum length of the first period, in seconds.
-const LONGEST_UNIT_S: f64 = 900.0;
+const MAX_UNIT_S: f64 = 900.0;
 /// The first period is at most this part of the time of the median job.
 const PART: f64 = 0.125;
 /// Maximum number of halvings.
@@ -54,7 +54,7 @@ impl Periods {
         } else {
             *times.select_nth_unstable_by(middle, f64::total_cmp).1
         };
-        let mut unit = LONGEST_UNIT_S;
+        let mut unit = MAX_UNIT_S;
         for _ in 0..HALVINGS {
             if unit <= median * PART {
                 break;
@@ -88,7 +88,7 @@ impl Periods {
     /// The periods with these ends, if they are valid.
     pub fn with_ends(ends: &[Seconds]) -> Option<Self> {
         let unit = ends.first()?.0;
-        let periods = (unit > 0.0 && unit <= LONGEST_UNIT_S).then(|| Self::new(unit))?;
+        let periods = (unit > 0.0 && unit <= MAX_UNIT_S).then(|| Self::new(unit))?;
         (periods.ends() == ends).then_some(periods)
     }
 }

@@ -13,7 +13,7 @@ use crate::partial::PartialPlan;
 /// Maximum rounds of the dual search.
 const ROUNDS: usize = 80;
 /// The search ends after this many rounds that each gained less than the required part of the bound.
-const PATIENCE: usize = 10;
+const MAX_IDLE_ROUNDS: usize = 10;
 const CLOSE: f64 = 1e-7;
 /// With an allowed gap, a gain below this part of the gap ends the search.
 const ENOUGH: f64 = 0.02;
@@ -369,7 +369,7 @@ impl<'a, 'b> Step<'a, 'b> {
             if gained > 0.0 {
                 best = (value, dual.at.0.clone(), dual.at.1);
             }
-            if dual.settled || idle >= PATIENCE {
+            if dual.settled || idle >= MAX_IDLE_ROUNDS {
                 break;
             }
         }

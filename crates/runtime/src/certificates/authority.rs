@@ -20,7 +20,7 @@ use super::{CertificateLifetime, CertificatesError, Validity};
 /// Certificates are backdated by this much, since clocks of nodes differ.
 const BACKDATED: Duration = Duration::from_secs(3600);
 /// Maximum cross-signed certificates sent with a leaf. Clients build chains of at least six.
-const MOST_CROSS_SIGNED: usize = 4;
+const MAX_CROSS_SIGNED: usize = 4;
 
 /// An authority as PEM text.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,7 +90,7 @@ impl Authority {
             .cross_signed
             .iter()
             .filter(|pem| validity(pem).is_some_and(|validity| !validity.left(now).is_zero()));
-        next.cross_signed = std::iter::once(&crossed).chain(alive).take(MOST_CROSS_SIGNED).cloned().collect();
+        next.cross_signed = std::iter::once(&crossed).chain(alive).take(MAX_CROSS_SIGNED).cloned().collect();
         Ok(next)
     }
 

@@ -31,7 +31,7 @@ pub use expiry::{CERTIFICATES, CertificateMetrics};
 pub use pem::{Validity, bundle, usable, validity, verifies};
 
 /// Maximum authorities in a client bundle, the newest first.
-pub const MOST_AUTHORITIES: usize = 4;
+pub const MAX_AUTHORITIES: usize = 4;
 
 /// Certificate errors.
 #[derive(Debug, thiserror::Error)]
@@ -190,7 +190,7 @@ pub fn renew(kept: &Kept, ask: &Ask<'_>) -> Result<Renewal, CertificatesError> {
         Some(given) => {
             usable(&given.chain, &given.key)?;
             let roots = [given.bundle.as_str(), kept.bundle.as_str()];
-            let bundle = bundle(&roots, ask.now, MOST_AUTHORITIES);
+            let bundle = bundle(&roots, ask.now, MAX_AUTHORITIES);
             (Kept { bundle, authority: None, ..given.clone() }, false)
         }
         None => {
@@ -221,7 +221,7 @@ fn offer(kept: &Kept, ask: &Ask<'_>, succeeds: bool) -> Result<(Kept, bool), Cer
         None => (Authority::make(ask.now, lifetime)?, true),
     };
     let mut next = Kept {
-        bundle: bundle(&[authority.root(), &kept.bundle], ask.now, MOST_AUTHORITIES),
+        bundle: bundle(&[authority.root(), &kept.bundle], ask.now, MAX_AUTHORITIES),
         authority: Some(authority.pem()),
         ..kept.clone()
     };

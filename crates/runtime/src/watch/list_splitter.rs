@@ -3,9 +3,9 @@
 //! It neither decodes nor recurses: it counts brackets and strings, byte by byte.
 
 /// Maximum size of an object in bytes; larger ones are skipped. etcd accepts 1.5 MB by default.
-pub(super) const LARGEST_OBJECT: usize = 32 << 20;
+pub(super) const MAX_OBJECT: usize = 32 << 20;
 /// Maximum bytes of a list without its objects.
-const LARGEST_ENVELOPE: usize = 1 << 20;
+const MAX_ENVELOPE: usize = 1 << 20;
 /// A larger buffer is freed after use.
 const KEPT_BUFFER: usize = 1 << 16;
 
@@ -14,7 +14,7 @@ const KEPT_BUFFER: usize = 1 << 16;
 pub(super) enum ListItem<'a> {
     /// One object, as JSON.
     Object(&'a [u8]),
-    /// An object larger than [`LARGEST_OBJECT`], skipped.
+    /// An object larger than [`MAX_OBJECT`], skipped.
     TooLarge,
 }
 
@@ -78,7 +78,7 @@ impl ListSplitter {
 
     fn envelope(&mut self, bytes: &[u8]) -> Result<usize, ListError> {
         for (at, &byte) in bytes.iter().enumerate() {
-            if self.envelope.len() >= LARGEST_ENVELOPE {
+            if self.envelope.len() >= MAX_ENVELOPE {
                 return Err(ListError("too many bytes beside the items"));
             }
             self.envelope.push(byte);
@@ -180,7 +180,7 @@ impl ListSplitter {
     }
 
     fn keep(&mut self, bytes: &[u8]) {
-        self.too_large |= self.item.len() + bytes.len() > LARGEST_OBJECT;
+        self.too_large |= self.item.len() + bytes.len() > MAX_OBJECT;
         if self.too_large {
             self.item = Vec::new();
         } else {
@@ -213,7 +213,7 @@ impl Lines {
             Some(end) => (&bytes[..end], end + 1),
             None => (bytes, bytes.len()),
         };
-        self.too_large |= self.line.len() + part.len() > LARGEST_OBJECT;
+        self.too_large |= self.line.len() + part.len() > MAX_OBJECT;
         if self.too_large {
             self.line = Vec::new();
         } else {
@@ -284,7 +284,7 @@ mod tests {
         {
             assert!(split(text, 2).is_err(), "{text}");
         }
-        let wide = format!(r#"{{"x":"{}"}}"#, "y".repeat(LARGEST_ENVELOPE));
+        let wide = format!(r#"{{"x":"{}"}}"#, "y".repeat(MAX_ENVELOPE));
         assert!(split(&wide, 4096).is_err());
     }
 
@@ -303,7 +303,7 @@ mod tests {
             splitter.feed(bytes, |item| seen.push(matches!(item, ListItem::Object(_)))).expect("a list");
         };
         feed(br#"{"items":[{"text":""#);
-        (0..LARGEST_OBJECT / 65_536 + 1).for_each(|_| feed(&[b'x'; 65_536]));
+        (0..MAX_OBJECT / 65_536 + 1).for_each(|_| feed(&[b'x'; 65_536]));
         feed(br#""},{}]}"#);
         assert!(splitter.item.capacity() <= KEPT_BUFFER);
         assert_eq!(seen, [false, true]);

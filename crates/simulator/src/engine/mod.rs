@@ -41,9 +41,9 @@ const NOTHING: f64 = 1e-8;
 /// end before its restart is over.
 const IN_VIEW: Seconds = Seconds(5.0);
 /// Time between decisions while all jobs wait.
-const PATIENCE: Seconds = Seconds(900.0);
+const WAITING_INTERVAL: Seconds = Seconds(900.0);
 /// After this many such decisions in a row, the waiting jobs count as never running.
-const MOST_PATIENCE: u32 = 200;
+const MAX_IDLE_DECISIONS: u32 = 200;
 
 /// Conditions of a replay.
 #[derive(Clone, Copy, Debug, Default)]
@@ -382,9 +382,11 @@ impl<'a> Replay<'a> {
         }
         // All jobs wait and none will arrive: plan again later, a limited number of times.
         self.waits += 1;
-        let again =
-            planned.into_iter().chain(edge).fold(now + PATIENCE, |a, b| if b.0 < a.0 { b } else { a });
-        (self.waits <= MOST_PATIENCE).then_some(again)
+        let again = planned
+            .into_iter()
+            .chain(edge)
+            .fold(now + WAITING_INTERVAL, |a, b| if b.0 < a.0 { b } else { a });
+        (self.waits <= MAX_IDLE_DECISIONS).then_some(again)
     }
 
     fn next_observation_at(&self, live: &ActiveJob) -> Option<Time> {

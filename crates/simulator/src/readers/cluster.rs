@@ -159,7 +159,7 @@ struct OneFailure {
 
 /// Days for which an hourly tariff is repeated.
 const TARIFF_DAYS: usize = 400;
-const MOST_NODES: usize = 100_000;
+const MAX_NODES: usize = 100_000;
 
 impl ClusterFile {
     /// Reads the file and its tables.
@@ -295,8 +295,8 @@ impl ClusterFile {
             if !(0.0..1e9).contains(&entry.overhead_w) {
                 return Err(ReadError::bad(file, at("overhead_w"), "is out of range"));
             }
-            if nodes.len() + entry.count as usize > MOST_NODES {
-                return Err(ReadError::bad(file, at("count"), format!("makes more than {MOST_NODES} nodes")));
+            if nodes.len() + entry.count as usize > MAX_NODES {
+                return Err(ReadError::bad(file, at("count"), format!("makes more than {MAX_NODES} nodes")));
             }
             for _ in 0..entry.count {
                 let number = counts.entry(&entry.gpu_type).or_default();

@@ -18,7 +18,7 @@ use super::traces::TraceJob;
 /// Speedup of doubling the GPUs beyond the end of a table.
 const BEYOND: f64 = 1.6;
 /// Maximum GPUs that a rule allows besides the requested number.
-const MOST_GPUS: u32 = 64;
+const MAX_GPUS: u32 = 64;
 
 /// Assumptions about jobs.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -166,7 +166,7 @@ impl JobRules {
     /// Allowed numbers of GPUs for a request.
     fn allowed(&self, asked: u32) -> BTreeSet<u32> {
         let (low, high) = (self.gpus.0 * f64::from(asked), self.gpus.1 * f64::from(asked));
-        let powers = (0..).map(|k| 1_u32 << k).take_while(|g| *g <= MOST_GPUS);
+        let powers = (0..).map(|k| 1_u32 << k).take_while(|g| *g <= MAX_GPUS);
         let mut allowed: BTreeSet<u32> =
             powers.filter(|g| f64::from(*g) >= low && f64::from(*g) <= high).collect();
         allowed.insert(asked);

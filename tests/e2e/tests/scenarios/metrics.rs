@@ -19,7 +19,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
 /// How long a query may stay empty: some scrapes, and what happens on the cluster meanwhile.
-const PATIENCE: Duration = Duration::from_secs(30);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn policy() -> Value {
     let mut policy = short_runs();
@@ -148,9 +148,9 @@ async fn a_real_prometheus_answers_every_panel_of_every_dashboard() -> Result<()
 }
 
 async fn until(prometheus: &Prometheus, query: &str) -> Result<()> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + QUERY_TIMEOUT;
     while !prometheus.has_data(query).await? {
-        ensure!(Instant::now() < end, "empty for {} s: {query}", PATIENCE.as_secs());
+        ensure!(Instant::now() < end, "empty for {} s: {query}", QUERY_TIMEOUT.as_secs());
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
     Ok(())
@@ -194,7 +194,7 @@ async fn every_panel_has_data(prometheus: &Prometheus) -> Result<()> {
     }
     ensure!(empty.len() > 50, "{} queries", empty.len());
     // All get their time together.
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + QUERY_TIMEOUT;
     loop {
         let mut still = BTreeMap::new();
         for (query, of) in empty {

@@ -13,7 +13,7 @@ use anyhow::{Result, ensure};
 /// The caller of the one operator.
 const OPERATOR: &str = "operator-0";
 /// Requests per second that an operator may make while half of its writes conflict.
-const MOST_PER_SECOND: usize = 10;
+const MAX_PER_SECOND: usize = 10;
 
 fn options() -> Options {
     Options { fault_proxy: true, groups: vec![a100(2)], ..Options::default() }
@@ -73,7 +73,7 @@ async fn conflicts_slow_the_operator_down_and_no_other_job(c: &mut Cluster) -> R
         asked.count_by(|r| format!("{:?} {}", r.verb, r.resource)),
     );
     ensure!(met > 0, "nothing conflicted");
-    ensure!(asked.len() <= MOST_PER_SECOND * seconds, "{} requests in {seconds} s", asked.len());
+    ensure!(asked.len() <= MAX_PER_SECOND * seconds, "{} requests in {seconds} s", asked.len());
     let status = c.observer.seen().status(&edited.key());
     ensure!(status.attempts == 1 && status.restarts == 0, "the edited job was disturbed: {status:?}");
     c.kubectl("delete trainingjob edited --wait=false").await?;
