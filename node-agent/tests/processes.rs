@@ -248,7 +248,7 @@ async fn killed_at_any_moment_any_number_of_times_gpus_get_back_what_they_had() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_pod_used_is_told_when_it_lets_go_also_by_an_agent_that_was_started_again() {
+async fn what_a_pod_used_is_reported_when_it_lets_go_also_by_an_agent_that_was_started_again() {
     let node = TestNode::new(&[FREE, HELD]).await;
     let (_setter, agent) = (node.setter(), node.agent());
     until("a status", SLACK, || node.api.gpu(HELD).0 == "Free" || node.api.gpu(HELD).0 == "Resting").await;

@@ -43,11 +43,11 @@ impl Session {
         let state = parse(line)?;
         let news = self.news(&state)?;
         let mut snapshot = build::snapshot_of(&state)?;
-        let look_up = |id: &str| {
+        let lookup = |id: &str| {
             let fresh = news.get(id).cloned();
             fresh.or_else(|| self.known.get(id).map(|entry| entry.table.clone()))
         };
-        snapshot.jobs = build::jobs(&state, &look_up, &self.ran)?;
+        snapshot.jobs = build::jobs(&state, &lookup, &self.ran)?;
         if snapshot.prices.is_none() {
             snapshot.prices.clone_from(&self.prices);
         }

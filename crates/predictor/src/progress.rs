@@ -45,9 +45,9 @@ impl ProgressWindow {
     /// Adds a report unless it is unusable: 0, 1 or beyond, not later, or not further than the one
     /// before. Returns whether it was added.
     pub fn push(&mut self, report: Report) -> bool {
-        let says_something = report.at.is_finite() && report.fraction > 0.0 && report.fraction < 1.0;
+        let is_usable = report.at.is_finite() && report.fraction > 0.0 && report.fraction < 1.0;
         let moves_on = self.reports.back().is_none_or(|l| report.at > l.at && report.fraction > l.fraction);
-        if !(says_something && moves_on) {
+        if !(is_usable && moves_on) {
             return false;
         }
         if self.reports.len() >= CAPACITY {

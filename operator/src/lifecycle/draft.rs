@@ -419,11 +419,11 @@ impl<'a> Draft<'a> {
         let allocation = self.allocation()?;
         let since = self.status.stop.as_ref()?.since.0;
         let members = Members::of(self.o, Some(&allocation));
-        let silent = members.gang.iter().any(|m| {
+        let unreachable = members.gang.iter().any(|m| {
             m.live.is_some_and(|p| !super::member::is_over(p))
                 && self.o.nodes.get(m.node).is_some_and(|f| !f.ready)
         });
-        (!silent)
+        (!unreachable)
             .then(|| instants::after(since, super::pods::grace_seconds(&self.o.job.spec)).max(self.o.now))
     }
 }

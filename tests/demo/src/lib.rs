@@ -164,11 +164,11 @@ pub async fn run(args: &DemoArgs) -> Result<Summary> {
     let mut cluster = Cluster::start(options(args.method)).await?;
     say(&format!("ready after {:.1} s", began.elapsed().as_secs_f64()));
 
-    let told = tokio::select! {
-        told = train(&mut cluster, &jobs, args) => told,
+    let result = tokio::select! {
+        result = train(&mut cluster, &jobs, args) => result,
         _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
     };
-    let summary = match told {
+    let summary = match result {
         Ok(mut summary) => {
             let baselines = tokio::task::spawn_blocking(move || baselines::all(&jobs, &policy())).await?;
             summary.baselines = baselines.context("replaying the baselines")?;

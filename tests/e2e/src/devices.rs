@@ -72,7 +72,7 @@ impl ClusterHistory {
         let there = |name: &String| self.node_gpus.contains_key(name);
         let appears = self.devices.budget_watts.map(|_| now);
         self.devices.nodes_since.retain(|name, _| there(name));
-        let (mut watts, mut told) = (0.0, Vec::new());
+        let (mut watts, mut lines) = (0.0, Vec::new());
         for node in look.nodes.iter().filter(|node| there(&node.name)) {
             let since = *self.devices.nodes_since.entry(node.name.clone()).or_insert(appears);
             let planned = since.is_none_or(|since| now.duration_since(since) > NEW_NODE);
@@ -82,15 +82,15 @@ impl ClusterHistory {
             watts += drawn;
             let held = node.gpus.iter().filter(|gpu| gpu.holder.is_some()).count();
             let limited = node.hardware.iter().filter(|gpu| !gpu.at_defaults).count();
-            told.push(format!("{} {drawn:.0} W, {held} held, {limited} changed by an agent", node.name));
+            lines.push(format!("{} {drawn:.0} W, {held} held, {limited} changed by an agent", node.name));
         }
-        let told = told.join("; ");
+        let lines = lines.join("; ");
         let budget = self.devices.budget_watts?;
         if watts > self.devices.highest_watts {
             self.devices.highest_watts = watts;
-            self.devices.at_highest.clone_from(&told);
+            self.devices.at_highest.clone_from(&lines);
         }
-        (watts > budget).then(|| format!("the GPUs draw {watts:.0} W of {budget:.0} W: {told}"))
+        (watts > budget).then(|| format!("the GPUs draw {watts:.0} W of {budget:.0} W: {lines}"))
     }
 
     /// Training pods that were refused for GPUs of a pod that the API server no longer shows.

@@ -29,11 +29,11 @@ static FREE: Semaphore = Semaphore::const_new(PLACES as usize);
 ///
 /// # Errors
 /// What the scenario or the checks say.
-pub async fn scenario(options: Options, story: impl AsyncFnOnce(&mut Cluster) -> Result<()>) -> Result<()> {
+pub async fn scenario(options: Options, run: impl AsyncFnOnce(&mut Cluster) -> Result<()>) -> Result<()> {
     let _place = FREE.acquire_many(if options.heavy { PLACES - 1 } else { 1 }).await?;
     let mut cluster = Cluster::start(options).await?;
-    let told = story(&mut cluster).await;
-    let checked = match told {
+    let outcome = run(&mut cluster).await;
+    let checked = match outcome {
         Ok(()) => what_must_hold(&cluster),
         Err(error) => Err(error),
     };

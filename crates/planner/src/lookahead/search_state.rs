@@ -133,7 +133,7 @@ impl<'s, 'a, 'b> SearchState<'s, 'a, 'b> {
         let step = self.step;
         let mut best: Option<(f64, Assignment)> = None;
         let mut last = usize::MAX;
-        let mut looks = 0;
+        let mut tried = 0;
         for option in &step.options[job] {
             if option.config == last {
                 continue;
@@ -150,8 +150,8 @@ impl<'s, 'a, 'b> SearchState<'s, 'a, 'b> {
                 if wanted && best.as_ref().is_none_or(|(d, _)| delta < *d) {
                     best = Some((delta, assignment));
                 }
-                looks += 1;
-                if looks >= CANDIDATES {
+                tried += 1;
+                if tried >= CANDIDATES {
                     break;
                 }
             }

@@ -112,10 +112,10 @@ async fn gpus_wake_for_a_job_and_what_it_used_is_measured() -> Result<()> {
             .await?;
         let status = c.observer.seen().status(&key);
         let (record, total) = (&status.history[0], status.consumption.clone().unwrap_or_default());
-        let told = gpu_node(c).await?.status.unwrap_or_default().released;
+        let released = gpu_node(c).await?.status.unwrap_or_default().released;
         let (_, after) = driver(c).await?;
         ensure!(
-            told.len() == 1 && told[0].gpus == 2 && told[0].joules == record.joules,
+            released.len() == 1 && released[0].gpus == 2 && released[0].joules == record.joules,
             "{told:?} {record:?}"
         );
         ensure!(record.measured && total.joules == record.joules, "{record:?} {total:?}");

@@ -38,7 +38,7 @@ pub(crate) async fn run(
     let mut online = node.online();
     let _ = online.wait_for(|online| *online).await;
     let mut worker = Worker::admit(shared, node, pod, entry).await;
-    let (news, mut heard) = mpsc::unbounded_channel();
+    let (news, mut received) = mpsc::unbounded_channel();
     let mut preparing: Option<Preparation> = worker.prepare();
     let mut renew_at: Option<Instant> = None;
     loop {
@@ -55,9 +55,9 @@ pub(crate) async fn run(
             }
         };
         tokio::select! {
-            Some(one) = heard.recv() => {
+            Some(one) = received.recv() => {
                 worker.hear(one);
-                while let Ok(more) = heard.try_recv() { worker.hear(more); }
+                while let Ok(more) = received.try_recv() { worker.hear(more); }
             }
             Some(doing) = machine.recv() => worker.suffer(doing),
             Some(order) = orders.recv(), if worker.node.is_online() => worker.obey(order),
@@ -98,7 +98,7 @@ struct Worker {
     /// Containers that will not start (again).
     over: Vec<bool>,
     mounted: bool,
-    mount_told: String,
+    mount_error: String,
     /// When everything must be dead.
     deadline: Option<Instant>,
     /// The object is no more.
@@ -163,7 +163,7 @@ impl Worker {
             tasks: BTreeMap::new(),
             over,
             mounted: false,
-            mount_told: String::new(),
+            mount_error: String::new(),
             deadline: None,
             gone: false,
             released: false,
@@ -193,7 +193,7 @@ impl Worker {
                 Ok(Volumes::default())
             }));
         }
-        let again = !self.mount_told.is_empty();
+        let again = !self.mount_error.is_empty();
         Some(Box::pin(async move {
             if again {
                 tokio::time::sleep(Duration::from_secs(2)).await;
@@ -219,9 +219,9 @@ impl Worker {
             }
             Err(problem) => {
                 let text = problem.to_string();
-                if self.mount_told != text {
+                if self.mount_error != text {
                     self.shared.event(&self.pod, "Warning", "FailedMount", &text);
-                    self.mount_told = text;
+                    self.mount_error = text;
                 }
                 // Running containers keep the token they have until the next try.
                 self.mounted.then(|| Instant::now() + Duration::from_secs(10))

@@ -167,7 +167,7 @@ async fn watts_of_one(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
 /// Jobs that hold all GPUs and say that they are nearly done, with the tokens of their own pods.
 async fn lies_about_progress(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
     let jobs = hold_all(c, tenant, |tj| tj.env("TRAINER_NO_PROGRESS", 1)).await?;
-    let mut told = Ongoing::new();
+    let mut reports = Ongoing::new();
     for tj in &jobs {
         c.wait_for_phase(tj, Phase::Running).await?;
         let (url, uid) = (status_url(c, tj)?, uid(c, tj)?);
@@ -179,14 +179,14 @@ async fn lies_about_progress(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoing
         let post = move || agent.post(&url).header("Authorization", format!("Bearer {token}")).send(&lie);
         let code = tokio::task::spawn_blocking(post.clone()).await??.status().as_u16();
         ensure!(code < 300, "a member's report is not heard: {code}");
-        told.spawn(async move {
+        reports.spawn(async move {
             loop {
                 drop(tokio::task::spawn_blocking(post.clone()).await);
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         });
     }
-    Ok(told)
+    Ok(reports)
 }
 
 fn uid(c: &Cluster, tj: &Job) -> Result<String> {
