@@ -64,7 +64,7 @@ pub fn method_parser() -> impl TypedValueParser<Value = Method> {
     PossibleValuesParser::new(Method::ALL.map(Method::as_str)).try_map(|name| name.parse::<Method>())
 }
 
-/// Does it.
+/// Runs the subcommand.
 pub fn run(args: &PlanArgs) -> Result<()> {
     let stdout = BufWriter::new(io::stdout().lock());
     match &args.snapshot {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use andreas_baselines::{Method, Options};
-use andreas_core::{Seconds, Steps};
+use andreas_core::{Seconds, StepFunction};
 use andreas_simulator::readers::{self, Format, Stretch, peak};
 use andreas_simulator::report::{self, Report};
 use andreas_simulator::{Knowledge, Outcome, PredictionError, Scenario, Setup, Watch, run_all};
@@ -112,7 +112,7 @@ fn trace(text: &str) -> Result<(Format, PathBuf), String> {
     Ok((format.parse::<Format>().map_err(|e| e.to_string())?, PathBuf::from(path)))
 }
 
-/// Does it.
+/// Runs the subcommand.
 pub fn run(args: &SimulateArgs) -> Result<()> {
     check(args)?;
     let scenarios = args.trace.iter().map(|trace| scenario(args, trace)).collect::<Result<Vec<_>>>()?;
@@ -164,7 +164,7 @@ fn replays(
     let peak = peak(&scenario.gpu_types, &scenario.nodes);
     let mut outcomes = Vec::new();
     for share in &args.budget_share {
-        let budget = Some(Steps::flat(peak * *share));
+        let budget = Some(StepFunction::flat(peak * *share));
         for mut outcome in of(&Scenario { budget, ..scenario.clone() })? {
             let label = format!("budget {:.0} % {}", 100.0 * share, outcome.label);
             label.trim_end().clone_into(&mut outcome.label);

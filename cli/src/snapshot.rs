@@ -58,9 +58,9 @@ pub struct SnapshotArgs {
 }
 
 /// Most bytes of a snapshot: far above 200,000 jobs.
-const MOST_BYTES: u64 = 2 << 30;
+const MAX_BYTES: u64 = 2 << 30;
 
-/// Does it.
+/// Runs the subcommand.
 pub fn run(args: &SnapshotArgs) -> Result<()> {
     let text = match &args.url {
         Some(url) => direct(args, url)?,
@@ -113,8 +113,7 @@ fn ask(args: &SnapshotArgs, url: &str, token: Option<&str>, tls: TlsConfig) -> R
     }
     let mut answer = request.call().with_context(|| url.clone())?;
     let status = answer.status();
-    let body =
-        answer.body_mut().with_config().limit(MOST_BYTES).read_to_vec().with_context(|| url.clone())?;
+    let body = answer.body_mut().with_config().limit(MAX_BYTES).read_to_vec().with_context(|| url.clone())?;
     if !status.is_success() {
         bail!("{url}: {status}: {}", String::from_utf8_lossy(&body).trim());
     }

@@ -65,8 +65,8 @@ fn an_error_names_the_file_and_the_field() {
     }
     for gap in ["-1", "1", "much"] {
         let output = andreas(&["plan", "--snapshot", "FILE", "--gap", gap]);
-        let told = text(&output.stderr);
-        assert!(!output.status.success() && told.contains("--gap") && told.contains(gap), "{told}");
+        let stderr = text(&output.stderr);
+        assert!(!output.status.success() && stderr.contains("--gap") && stderr.contains(gap), "{stderr}");
     }
     let output = andreas(&["plan", "--snapshot", "/nowhere/at/all"]);
     assert!(text(&output.stderr).contains("/nowhere/at/all"));

@@ -99,8 +99,8 @@ fn order_of_columns_and_rows_quotes_and_line_ends_change_nothing() {
     let output = predict(&turned, &asked.replace('\n', "\r\n"));
     assert_eq!(text(&output.stdout), plain, "{}", text(&output.stderr));
     // what the asked table itself says of times is not looked at
-    let told = asked.replace(",,,\n", ",,777,888\n");
-    assert_eq!(text(&predict(&seen(), &told).stdout), plain);
+    let with_times = asked.replace(",,,\n", ",,777,888\n");
+    assert_eq!(text(&predict(&seen(), &with_times).stdout), plain);
 }
 
 #[test]

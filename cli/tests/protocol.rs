@@ -170,22 +170,22 @@ fn every_line_gets_one_line_even_without_an_end() {
 #[test]
 fn no_line_makes_it_panic() {
     let count: u64 = std::env::var("FUZZ_LINES").ok().and_then(|n| n.parse().ok()).unwrap_or(5000);
-    let mut dice = ChaCha8Rng::seed_from_u64(1);
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
     let (mut errors, mut session) = (0_u64, session(true));
     for method in Method::ALL.into_iter().cycle().take(usize::try_from(count / 100).unwrap() + 1) {
-        if dice.random_bool(0.5) {
+        if rng.random_bool(0.5) {
             let options = Options { method, trials: 5, ..Options::default() };
             session = Session::new(options, true);
         }
         for _ in 0..100 {
             let mut line = state();
-            for _ in 0..dice.random_range(0..4) {
-                mutate(&mut line, &mut dice, 0);
+            for _ in 0..rng.random_range(0..4) {
+                mutate(&mut line, &mut rng, 0);
             }
             let mut text = line.to_string().into_bytes();
-            if dice.random_bool(0.1) {
-                let at = dice.random_range(0..text.len());
-                text[at] = dice.random();
+            if rng.random_bool(0.1) {
+                let at = rng.random_range(0..text.len());
+                text[at] = rng.random();
             }
             let answer: Value = serde_json::from_str(&session.answer(&text)).unwrap();
             errors += u64::from(answer.get("_error").is_some());
@@ -196,26 +196,26 @@ fn no_line_makes_it_panic() {
 }
 
 /// Changes one value somewhere: another number, another shape, a copy, nothing.
-fn mutate(value: &mut Value, dice: &mut impl Rng, depth: u32) {
-    let deeper = depth < 6 && dice.random_bool(0.8);
+fn mutate(value: &mut Value, rng: &mut impl Rng, depth: u32) {
+    let deeper = depth < 6 && rng.random_bool(0.8);
     match value {
         Value::Object(map) if deeper && !map.is_empty() => {
-            let pick = dice.random_range(0..map.len());
+            let pick = rng.random_range(0..map.len());
             let inner = map.iter_mut().nth(pick).unwrap().1;
-            mutate(inner, dice, depth + 1);
+            mutate(inner, rng, depth + 1);
         }
         Value::Array(list) if deeper && !list.is_empty() => {
-            let pick = dice.random_range(0..list.len());
-            if dice.random_bool(0.1) {
+            let pick = rng.random_range(0..list.len());
+            if rng.random_bool(0.1) {
                 let copy = list[pick].clone();
                 list.push(copy);
             } else {
-                mutate(&mut list[pick], dice, depth + 1);
+                mutate(&mut list[pick], rng, depth + 1);
             }
         }
         other => {
             let numbers = [0.0, -1.0, 1.0, 2.0, 3.5, 1e-300, 1e15, 1e16, 1e300, 4294967296.0, 100.0, 7200.0];
-            *other = match dice.random_range(0..12_u32) {
+            *other = match rng.random_range(0..12_u32) {
                 0 => Value::Null,
                 1 => json!([]),
                 2 => json!({}),
@@ -223,7 +223,7 @@ fn mutate(value: &mut Value, dice: &mut impl Rng, depth: u32) {
                 4 => json!({"node": "0/1", "gpus": 1}),
                 5 => json!([[0, 500], [3600, 900]]),
                 6 => json!(true),
-                _ => json!(numbers[dice.random_range(0..numbers.len())]),
+                _ => json!(numbers[rng.random_range(0..numbers.len())]),
             };
         }
     }

@@ -18,8 +18,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use andreas_runtime::certificates::{
-    Ask, Authority, CertificateMetrics, CertificatesError, Kept, Lives, Subject, Usage, renew, usable,
-    validity,
+    Ask, Authority, CertificateLifetimes, CertificateMetrics, CertificatesError, Kept, Subject, Usage, renew,
+    usable, validity,
 };
 use andreas_runtime::tls::TlsPem;
 use jiff::Timestamp;
@@ -71,7 +71,7 @@ pub struct PodCertificates {
     /// Client name that the extender expects.
     pub client_name: String,
     /// Lifetimes of certificates created here.
-    pub lives: Lives,
+    pub lifetimes: CertificateLifetimes,
     /// Files of a Secret; `None`: certificates are created here.
     pub given: Option<Given>,
 }
@@ -97,7 +97,13 @@ impl PodCertificates {
             usage: Usage::Server,
         };
         let clients = || known.iter().cloned().collect();
-        let ask = Ask { subject: &subject, lives: self.lives, now, given: given.as_ref(), clients: &clients };
+        let ask = Ask {
+            subject: &subject,
+            lifetimes: self.lifetimes,
+            now,
+            given: given.as_ref(),
+            clients: &clients,
+        };
         let next = renew(&kept, &ask)?;
         if next.held {
             tracing::warn!(
@@ -128,7 +134,7 @@ impl PodCertificates {
         let subject = Subject { names: vec![self.client_name.clone()], usage: Usage::Client };
         let chain = read(&certificate)?.unwrap_or_default();
         let kept_key = read(&key)?.unwrap_or_default();
-        let due = validity(&chain).is_none_or(|validity| self.lives.leaf.is_due(&validity, now));
+        let due = validity(&chain).is_none_or(|validity| self.lifetimes.leaf.is_due(&validity, now));
         if !due && authority.issued(&chain, &subject) && usable(&chain, &kept_key).is_ok() {
             return Ok(());
         }
@@ -141,7 +147,7 @@ impl PodCertificates {
                 pair
             }
         };
-        write(&certificate, &authority.issue(&subject, &pair, now, self.lives.leaf)?, 0o600)
+        write(&certificate, &authority.issue(&subject, &pair, now, self.lifetimes.leaf)?, 0o600)
     }
 
     /// Records the certificates in use in the metrics.
@@ -152,7 +158,7 @@ impl PodCertificates {
             [(SERVING, text(&serving.certificate)), (AUTHORITY, text(&serving.authority)), (CLIENT, client)]
         {
             if let Some(validity) = validity(&pem) {
-                metrics.uses(name, validity);
+                metrics.record_validity(name, validity);
             }
         }
     }
@@ -201,7 +207,7 @@ fn write(path: &Path, text: &str, mode: u32) -> Result<(), PodCertificatesError>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use andreas_runtime::certificates::{LivesArgs, verifies};
+    use andreas_runtime::certificates::{CertificateLifetimeArgs, verifies};
     use andreas_runtime::tls::{Oldest, Tls};
 
     fn pod(folder: &Path, given: Option<Given>) -> PodCertificates {
@@ -213,7 +219,7 @@ mod tests {
             scheduler,
             server_name: "andreas-extender".into(),
             client_name: "andreas-scheduler".into(),
-            lives: Lives::default(),
+            lifetimes: CertificateLifetimes::default(),
             given,
         }
     }
@@ -245,7 +251,9 @@ mod tests {
     fn kube_scheduler_goes_on_with_the_authority_that_it_has_read() {
         let folder = tempfile::tempdir().unwrap();
         let mut pod = pod(folder.path(), None);
-        pod.lives = LivesArgs { renew_certificates_every: Some(60), renew_authority_every: Some(60) }.into();
+        pod.lifetimes =
+            CertificateLifetimeArgs { renew_certificates_every: Some(60), renew_authority_every: Some(60) }
+                .into();
         let mut now = Timestamp::now();
         let first = pod.renew(now, true).unwrap();
         let read_once = text(pod.scheduler.join("ca.crt"));

@@ -12,7 +12,7 @@ use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::decide::Member;
+use crate::decide::WorkerPod;
 use crate::jobs::Job;
 use crate::wire::{ExtenderBindingArgs, PodView};
 
@@ -63,18 +63,19 @@ impl Cluster {
         Self { client, live_reads: Arc::new(Semaphore::new(MAX_LIVE_READS)) }
     }
 
-    /// Reads a member's TrainingJob live; `None` if there is none with that name and UID.
+    /// Reads a worker pod's TrainingJob live; `None` if there is none with that name and UID.
     ///
     /// # Errors
     /// When there is no response in time.
-    pub async fn job(&self, member: &Member, within: Duration) -> Result<Option<Job>, ClusterError> {
-        names([&member.namespace, &member.job_name])?;
+    pub async fn job(&self, worker_pod: &WorkerPod, within: Duration) -> Result<Option<Job>, ClusterError> {
+        names([&worker_pod.namespace, &worker_pod.job_name])?;
         let _one = self.live_reads.try_acquire().map_err(|_| ClusterError::Busy)?;
-        let jobs: Api<AllocatedJob> = Api::namespaced(self.client.clone(), &member.namespace);
-        let found =
-            timeout(within, jobs.get_opt(&member.job_name)).await.map_err(|_| ClusterError::Late(within))?;
+        let jobs: Api<AllocatedJob> = Api::namespaced(self.client.clone(), &worker_pod.namespace);
+        let found = timeout(within, jobs.get_opt(&worker_pod.job_name))
+            .await
+            .map_err(|_| ClusterError::Late(within))?;
         let found = found.map_err(|error| ClusterError::Api(error.into()))?;
-        Ok(found.map(Job::from).filter(|job| job.uid == member.job_uid))
+        Ok(found.map(Job::from).filter(|job| job.uid == worker_pod.job_uid))
     }
 
     /// Reads a pod live.
@@ -97,7 +98,7 @@ impl Cluster {
         }
     }
 
-    /// Binds a pod; for a member, with its allocation's generation as annotation. The API server writes node
+    /// Binds a pod; for a worker pod, with its allocation's generation as annotation. The API server writes node
     /// and annotation atomically, and only if the UID matches. Already bound to that node counts as success.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::jobs::Job;
 
-/// Kind of the controller that marks a pod as a member.
+/// Kind of the controller that marks a pod as a worker pod.
 const OWNER_KIND: &str = "TrainingJob";
 
 /// Ownership of a pod.
@@ -16,16 +16,16 @@ const OWNER_KIND: &str = "TrainingJob";
 pub enum Ownership {
     /// Not managed by ANDREAS; passes unchanged.
     Foreign,
-    /// A member of a TrainingJob's gang.
-    Ours(Member),
+    /// A worker pod of a TrainingJob's gang.
+    Ours(WorkerPod),
     /// Has the label and the controller, but other labels differ from what the operator writes. A wrong job
     /// name counts too, since caches and admission policies select pods by it.
     Malformed(Refusal),
 }
 
-/// The identity of a member, from its metadata.
+/// The identity of a worker pod, from its metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct WorkerPod {
     /// UID of its TrainingJob; label and controller reference agree.
     pub job_uid: String,
     /// Name of its TrainingJob, from the controller reference.
@@ -42,7 +42,7 @@ pub struct Member {
     pub generation: i64,
 }
 
-/// Why a member may not be placed. Final until the operator makes another decision.
+/// Why a worker pod may not be placed. Final until the operator makes another decision.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// A label that the operator always writes is missing, not a number, or not the owner's name.
@@ -78,15 +78,15 @@ pub enum Refusal {
         /// Number of members of the allocation.
         size: usize,
     },
-    /// The pod's name is not that of the member.
+    /// The pod's name is not that of the worker with its index.
     #[error("not named {0}")]
     Name(String),
-    /// The allocation puts this member on another node.
+    /// The allocation puts this worker pod on another node.
     #[error("allocation {generation} places it on {node}")]
     Node {
         /// The allocation's generation.
         generation: i64,
-        /// The node of this member.
+        /// The node of this worker pod.
         node: String,
     },
 }
@@ -108,7 +108,7 @@ impl Refusal {
     }
 }
 
-/// Reads a pod's ownership. A member needs label **and** controller; admission policies protect both.
+/// Reads a pod's ownership. A worker pod needs label **and** controller; admission policies protect both.
 #[must_use]
 pub fn ownership(pod: &ObjectMeta) -> Ownership {
     let labels = pod.labels.as_ref();
@@ -127,7 +127,7 @@ pub fn ownership(pod: &ObjectMeta) -> Ownership {
         if label(LABEL_JOB) != Some(&owner.name) {
             return Err(Refusal::Label(LABEL_JOB));
         }
-        Ok(Member {
+        Ok(WorkerPod {
             job_uid: uid.clone(),
             job_name: owner.name.clone(),
             namespace: pod.namespace.clone().unwrap_or_default(),
@@ -138,40 +138,43 @@ pub fn ownership(pod: &ObjectMeta) -> Ownership {
         })
     };
     match read() {
-        Ok(member) => Ownership::Ours(member),
+        Ok(worker_pod) => Ownership::Ours(worker_pod),
         Err(refusal) => Ownership::Malformed(refusal),
     }
 }
 
 /// Whether the known job may be older than the pod, so that one live read may change the result.
 #[must_use]
-pub fn may_be_behind(member: &Member, known: Option<&Job>) -> bool {
+pub fn may_be_behind(worker_pod: &WorkerPod, known: Option<&Job>) -> bool {
     known
         .and_then(|job| job.allocation.as_ref())
-        .is_none_or(|allocation| allocation.generation < member.generation)
+        .is_none_or(|allocation| allocation.generation < worker_pod.generation)
 }
 
-/// Returns the only node that a member may go to.
+/// Returns the only node that a worker pod may go to.
 ///
 /// # Errors
 /// Why it may not be placed.
-pub fn place<'a>(member: &Member, job: Option<&'a Job>) -> Result<&'a str, Refusal> {
+pub fn place<'a>(worker_pod: &WorkerPod, job: Option<&'a Job>) -> Result<&'a str, Refusal> {
     let job = job
         .filter(|job| {
-            job.uid == member.job_uid && job.name == member.job_name && job.namespace == member.namespace
+            job.uid == worker_pod.job_uid
+                && job.name == worker_pod.job_name
+                && job.namespace == worker_pod.namespace
         })
         .ok_or(Refusal::NoJob)?;
     let allocation = job.allocation.as_ref().ok_or(Refusal::NoAllocation)?;
-    if allocation.generation != member.generation {
-        return Err(Refusal::Generation { pod: member.generation, current: allocation.generation });
+    if allocation.generation != worker_pod.generation {
+        return Err(Refusal::Generation { pod: worker_pod.generation, current: allocation.generation });
     }
-    if allocation.attempt != member.attempt {
-        return Err(Refusal::Attempt { pod: member.attempt, current: allocation.attempt });
+    if allocation.attempt != worker_pod.attempt {
+        return Err(Refusal::Attempt { pod: worker_pod.attempt, current: allocation.attempt });
     }
     let size = allocation.nodes.len();
-    let node = allocation.nodes.get(member.index).ok_or(Refusal::Index { index: member.index, size })?;
-    let expected = pod_name(&member.job_name, member.attempt, member.index);
-    if member.pod_name != expected {
+    let node =
+        allocation.nodes.get(worker_pod.index).ok_or(Refusal::Index { index: worker_pod.index, size })?;
+    let expected = pod_name(&worker_pod.job_name, worker_pod.attempt, worker_pod.index);
+    if worker_pod.pod_name != expected {
         return Err(Refusal::Name(expected));
     }
     Ok(node)

@@ -13,7 +13,7 @@ use andreas_extender::metrics::Metrics;
 use andreas_extender::verbs::{Config, Extender};
 use andreas_extender::{USER_AGENT, routes};
 use andreas_runtime::admin::{self, AdminArgs};
-use andreas_runtime::certificates::{CertificateMetrics, LivesArgs};
+use andreas_runtime::certificates::{CertificateLifetimeArgs, CertificateMetrics};
 use andreas_runtime::client::{self, ClientArgs};
 use andreas_runtime::health::Health;
 use andreas_runtime::server::{self, Limits};
@@ -67,7 +67,7 @@ struct Args {
     #[arg(long, requires = "certificates_folder")]
     prepare_certificates: bool,
     #[command(flatten)]
-    lives: LivesArgs,
+    lifetimes: CertificateLifetimeArgs,
     /// Accepted name in kube-scheduler's client certificate: common name, DNS name or URI. May be repeated.
     #[arg(long, env = "ANDREAS_CLIENT_NAME", required = true, value_delimiter = ',', value_name = "NAME")]
     client_name: Vec<String>,
@@ -164,7 +164,7 @@ fn pod_certificates(args: &Args) -> Option<PodCertificates> {
         scheduler: args.scheduler_folder.clone()?,
         server_name: args.server_name.clone(),
         client_name: args.client_name.first().cloned()?,
-        lives: args.lives.into(),
+        lifetimes: args.lifetimes.into(),
         given: given(args),
     })
 }
@@ -187,7 +187,7 @@ async fn keep_renewed(
     metrics: CertificateMetrics,
     shutdown: CancellationToken,
 ) {
-    let every = certificates.lives.check_every(RELOAD_EVERY);
+    let every = certificates.lifetimes.check_every(RELOAD_EVERY);
     while !shutdown.is_cancelled() {
         let renewed = certificates.renew(Timestamp::now(), false).map_err(anyhow::Error::from);
         let taken = renewed.and_then(|pem| {
@@ -196,7 +196,7 @@ async fn keep_renewed(
             Ok(())
         });
         if let Err(error) = taken {
-            metrics.failed(SERVING);
+            metrics.record_failure(SERVING);
             tracing::warn!(error = format!("{error:#}"), "certificates not renewed, the old ones stay");
         }
         tokio::select! {

@@ -77,9 +77,9 @@ impl Verb {
 pub enum Outcome {
     /// A pod of another owner: passed unchanged, or bound without checks.
     Foreign,
-    /// A member, placed on its node.
+    /// A worker pod, placed on its node.
     Accepted,
-    /// A member, refused by a final decision.
+    /// A worker pod, refused by a final decision.
     Refused,
     /// No result could be given now.
     Error,
@@ -181,7 +181,7 @@ impl Metrics {
         self.seconds.get_or_create(&VerbLabel { verb }).observe(took.as_secs_f64());
     }
 
-    /// Counts a refusal of a member.
+    /// Counts a refusal of a worker pod.
     pub fn refused(&self, reason: &'static str) {
         self.refusals.get_or_create(&Reason { reason }).inc();
     }

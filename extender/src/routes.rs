@@ -17,7 +17,7 @@ use crate::metrics::{Outcome, Verb};
 use crate::verbs::Extender;
 
 /// Timeout of a whole call, including a slowly sent body.
-const CALL_WITHIN: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// `POST /filter`, `/prioritize` and `/bind`; bodies of at most `max_body` bytes.
 pub fn router(extender: Arc<Extender>, max_body: usize) -> Router {
@@ -26,7 +26,7 @@ pub fn router(extender: Arc<Extender>, max_body: usize) -> Router {
         .route("/prioritize", post(prioritize))
         .route("/bind", post(bind))
         .layer(DefaultBodyLimit::max(max_body))
-        .layer(TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, CALL_WITHIN))
+        .layer(TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, REQUEST_TIMEOUT))
         .with_state(extender)
 }
 

@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::cluster::{Cluster, ClusterError};
-use crate::decide::{Member, Ownership, Refusal, may_be_behind, ownership, place};
+use crate::decide::{Ownership, Refusal, WorkerPod, may_be_behind, ownership, place};
 use crate::jobs::Jobs;
 use crate::metrics::{Metrics, Outcome};
 use crate::pod_cache::PodCache;
@@ -25,10 +25,10 @@ const REMEMBERED: usize = 8192;
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Timeout of the live read in a filter or prioritize call.
-    pub read_within: Duration,
+    pub read_timeout: Duration,
     /// Timeout of a bind call, waiting included. Shorter than kube-scheduler's timeout, so that it gets a
     /// response.
-    pub bind_within: Duration,
+    pub bind_timeout: Duration,
     /// Maximum concurrent Bindings. More would only cause 429s of the API server, each of which waits a
     /// second.
     pub binds: usize,
@@ -36,7 +36,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { read_within: Duration::from_millis(80), bind_within: Duration::from_millis(4500), binds: 24 }
+        Self { read_timeout: Duration::from_millis(80), bind_timeout: Duration::from_millis(4500), binds: 24 }
     }
 }
 
@@ -51,11 +51,11 @@ pub struct Extender {
     pub metrics: Metrics,
 }
 
-/// Why a member is not placed.
+/// Why a worker pod is not placed.
 enum Failure {
     /// Final.
     Refused(Refusal),
-    /// Unknown at present.
+    /// The API server did not answer; kube-scheduler retries.
     Unknown(ClusterError),
 }
 
@@ -91,11 +91,12 @@ impl Extender {
         Self { jobs, pods, cluster, bind_permits: Semaphore::new(config.binds.max(1)), config, metrics }
     }
 
-    /// Filters the nodes of a call: all remain for other pods, at most one for a member. Changes nothing.
+    /// Keeps all nodes for other pods, and only the allocated node for a worker pod. Caches the
+    /// pod's ownership; writes nothing to the API server.
     pub async fn filter(&self, args: ExtenderArgs) -> (ExtenderFilterResult, Outcome) {
         let ownership = ownership(&args.pod.metadata);
         self.pods.lock().remember(args.pod.metadata.uid.as_deref().unwrap_or_default(), ownership.clone());
-        let placed = match ownership {
+        let allocated = match ownership {
             Ownership::Foreign => {
                 let result = ExtenderFilterResult {
                     node_names: args.node_names,
@@ -105,27 +106,27 @@ impl Extender {
                 return (result, Outcome::Foreign);
             }
             Ownership::Malformed(refusal) => Err(Failure::Refused(refusal)),
-            Ownership::Ours(member) => self.placed(&member).await.and_then(|node| {
+            Ownership::Ours(worker_pod) => self.allocated_node(&worker_pod).await.and_then(|node| {
                 if args.names().contains(&node) {
                     Ok(node)
                 } else {
-                    Err(Failure::Refused(Refusal::Node { generation: member.generation, node }))
+                    Err(Failure::Refused(Refusal::Node { generation: worker_pod.generation, node }))
                 }
             }),
         };
-        match placed {
-            Ok(node) => (only(args, &node), Outcome::Accepted),
-            Err(failure) => (self.none(args, &failure), failure.outcome()),
+        match allocated {
+            Ok(node) => (with_only_node(args, &node), Outcome::Accepted),
+            Err(failure) => (self.reject_all(args, &failure), failure.outcome()),
         }
     }
 
-    /// Scores the nodes of a call: maximum for a member's node, 0 for all others. kube-scheduler only asks if
-    /// several nodes remain, which never happens for a member.
+    /// Scores the nodes of a call: maximum for a worker pod's node, 0 for all others. kube-scheduler only asks if
+    /// several nodes remain, which never happens for a worker pod.
     pub async fn prioritize(&self, args: ExtenderArgs) -> (Vec<HostPriority>, Outcome) {
         let (target, outcome) = match ownership(&args.pod.metadata) {
             Ownership::Foreign => (None, Outcome::Foreign),
             Ownership::Malformed(_) => (None, Outcome::Refused),
-            Ownership::Ours(member) => match self.placed(&member).await {
+            Ownership::Ours(worker_pod) => match self.allocated_node(&worker_pod).await {
                 Ok(node) => (Some(node), Outcome::Accepted),
                 Err(failure) => (None, failure.outcome()),
             },
@@ -138,7 +139,7 @@ impl Extender {
     /// Checks the placement again and creates the Binding, with the allocation's generation in the same
     /// write.
     pub async fn bind(&self, args: ExtenderBindingArgs) -> (ExtenderBindingResult, Outcome) {
-        let within = self.config.bind_within;
+        let within = self.config.bind_timeout;
         let bound = timeout(within, self.bind_limited(&args)).await;
         match bound.unwrap_or(Err(Failure::Unknown(ClusterError::Late(within)))) {
             Ok(outcome) => {
@@ -176,28 +177,28 @@ impl Extender {
                 Ok(Outcome::Foreign)
             }
             Ownership::Malformed(refusal) => Err(Failure::Refused(refusal)),
-            Ownership::Ours(member) => {
-                let node = self.placed(&member).await?;
+            Ownership::Ours(worker_pod) => {
+                let node = self.allocated_node(&worker_pod).await?;
                 if node != args.node {
-                    return Err(Failure::Refused(Refusal::Node { generation: member.generation, node }));
+                    return Err(Failure::Refused(Refusal::Node { generation: worker_pod.generation, node }));
                 }
-                self.cluster.bind(args, Some(member.generation)).await?;
+                self.cluster.bind(args, Some(worker_pod.generation)).await?;
                 Ok(Outcome::Accepted)
             }
         }
     }
 
-    /// The node of a member, from the cache. Makes one live read if the cache may be older than the pod.
-    async fn placed(&self, member: &Member) -> Result<String, Failure> {
+    /// The node of a worker pod, from the cache. Makes one live read if the cache may be older than the pod.
+    async fn allocated_node(&self, worker_pod: &WorkerPod) -> Result<String, Failure> {
         let before = {
             let jobs = self.jobs.lock();
-            let known = jobs.get(&member.job_uid);
-            if !may_be_behind(member, known) {
-                return place(member, known).map(str::to_owned).map_err(Failure::Refused);
+            let known = jobs.get(&worker_pod.job_uid);
+            if !may_be_behind(worker_pod, known) {
+                return place(worker_pod, known).map(str::to_owned).map_err(Failure::Refused);
             }
             known.map(|job| job.version.clone())
         };
-        let read = self.cluster.job(member, self.config.read_within).await;
+        let read = self.cluster.job(worker_pod, self.config.read_timeout).await;
         self.metrics.live_read(match &read {
             Ok(Some(_)) => "found",
             Ok(None) => "absent",
@@ -207,7 +208,7 @@ impl Extender {
         if let Some(job) = &job {
             self.jobs.lock().apply_live_read(job.clone(), before.as_deref());
         }
-        place(member, job.as_ref()).map(str::to_owned).map_err(Failure::Refused)
+        place(worker_pod, job.as_ref()).map(str::to_owned).map_err(Failure::Refused)
     }
 
     fn count(&self, failure: &Failure) {
@@ -218,7 +219,7 @@ impl Extender {
 
     /// Returns no node. A final refusal marks each node as unresolvable, so the pod waits until something in
     /// the cluster changes. An unknown result is an error, and kube-scheduler retries within seconds.
-    fn none(&self, args: ExtenderArgs, failure: &Failure) -> ExtenderFilterResult {
+    fn reject_all(&self, args: ExtenderArgs, failure: &Failure) -> ExtenderFilterResult {
         self.count(failure);
         let mut result = ExtenderFilterResult::default();
         match failure {
@@ -240,7 +241,7 @@ impl Extender {
 }
 
 /// Keeps only `node`, which is one of those sent.
-fn only(args: ExtenderArgs, node: &str) -> ExtenderFilterResult {
+fn with_only_node(args: ExtenderArgs, node: &str) -> ExtenderFilterResult {
     let mut result = ExtenderFilterResult::default();
     match (args.node_names, args.nodes) {
         (None, Some(nodes)) => {

@@ -14,7 +14,7 @@ use kube::Api;
 use serde_json::{Value, json};
 use support::trainingjob;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 struct World {
     testbed: Testbed,
@@ -58,7 +58,7 @@ impl World {
             .arg("--client-ca")
             .arg(testbed.pki().ca_file());
         let extender = testbed.spawn(spec).unwrap();
-        extender.wait_for_http(&admin, "/readyz", PATIENCE).await.unwrap();
+        extender.wait_for_http(&admin, "/readyz", TIMEOUT).await.unwrap();
 
         let common = json!({
             "urlPrefix": format!("https://{listen}"), "enableHTTPS": true, "nodeCacheCapable": true, "ignorable": false,
@@ -101,7 +101,7 @@ impl World {
             .await
     }
 
-    /// A member as the operator makes it: labelled, owned, pinned.
+    /// A worker pod as the operator makes it: labelled, owned, pinned.
     async fn make_member(&self, uid: &str, index: usize, generation: i64, pinned_to: &str) -> String {
         let name = format!("run-1-{index}");
         let mut pod = gpu_pod(&name);
@@ -194,7 +194,7 @@ async fn the_stock_scheduler_places_what_the_allocation_says_and_nothing_else() 
     let world = World::start().await;
     let uid = world.allocate(7, &["gpu-2", "gpu-3", "gpu-1"]).await;
 
-    // a member is bound to its node, with the generation in the same write
+    // a worker pod is bound to its node, with the generation in the same write
     let member = world.make_member(&uid, 0, 7, "gpu-2").await;
     assert_eq!(world.bound(&member).await, ("gpu-2".into(), Some("7".into())));
 

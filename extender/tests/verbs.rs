@@ -1,4 +1,4 @@
-//! Stories of single calls, through the router, against a scripted API server.
+//! Scenarios of single calls, through the router, against a scripted API server.
 #![allow(clippy::unwrap_used, reason = "a test may panic where it fails")]
 
 mod support;
@@ -133,7 +133,7 @@ async fn a_hanging_api_server_costs_a_filter_call_less_than_its_deadline() {
 
 #[tokio::test]
 async fn a_pod_that_hides_whose_it_is_from_the_books_is_not_placed() {
-    // Given a pod with all that a member has but the label that policies and caches select by.
+    // Given a pod with all that a worker pod has but the label that policies and caches select by.
     let bench = bench(Api::binds(), [allocated(7, 1, &["a"])]);
     let mut forged = member_pod(0, 1, 7);
     forged["metadata"]["labels"].as_object_mut().unwrap().remove("andreas.dev/job");

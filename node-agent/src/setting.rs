@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 /// Maximum line length, bytes: 64 GPUs take about 8 KiB.
-pub const LONGEST_LINE: usize = 64 * 1024;
+pub const MAX_LINE: usize = 64 * 1024;
 /// Maximum number of GPUs in a request.
-pub const MOST_GPUS: usize = 64;
+pub const MAX_GPUS: usize = 64;
 
 /// NVML's UUID of a GPU (`GPU-...`).
 pub type Uuid = String;

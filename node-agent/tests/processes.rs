@@ -197,7 +197,7 @@ async fn a_setter_that_is_killed_is_followed_at_once_by_the_one_that_stands_by()
 const KILLS_A_ROUND: usize = 25;
 /// Longest life of a process that is about to be killed, ms: at the longest it has set everything, at the shortest it
 /// was not up yet, between them it is recording, restoring or setting.
-const LONGEST_LIFE: u32 = 700;
+const MAX_LIFE: u32 = 700;
 
 /// With `ANDREAS_LONG=1` (`make kills`) a thousand.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -250,7 +250,7 @@ async fn killed_at_any_moment_any_number_of_times_gpus_get_back_what_they_had() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_pod_used_is_told_when_it_lets_go_also_by_an_agent_that_was_started_again() {
+async fn what_a_pod_used_is_reported_when_it_lets_go_also_by_an_agent_that_was_started_again() {
     let node = TestNode::new(&[FREE, HELD]).await;
     let (_setter, agent) = (node.setter(), node.agent());
     until("a status", SLACK, || node.api.gpu(HELD).0 == "Free" || node.api.gpu(HELD).0 == "Resting").await;

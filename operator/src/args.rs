@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use andreas_planner::MethodName;
 use andreas_runtime::admin::AdminArgs;
-use andreas_runtime::certificates::LivesArgs;
+use andreas_runtime::certificates::CertificateLifetimeArgs;
 use andreas_runtime::client::ClientArgs;
 use andreas_runtime::telemetry::TelemetryArgs;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
@@ -124,7 +124,7 @@ pub struct ProgressArgs {
     pub tls_key: Option<PathBuf>,
     /// Certificate lifetimes, for tests of renewal.
     #[command(flatten)]
-    pub lives: LivesArgs,
+    pub lifetimes: CertificateLifetimeArgs,
 }
 
 #[cfg(test)]

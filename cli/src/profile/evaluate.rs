@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use andreas_predictor::evaluation::{
-    Baseline, Half, HoldOut, Outcome, Setting, ask, ask_baseline, floor, median, questions,
+    Baseline, Half, HoldOut, Outcome, Setting, ask, ask_baseline, floor, median, splits,
 };
 use andreas_predictor::table::Sample;
 use anyhow::Result;
@@ -112,7 +112,7 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Does it.
+/// Runs the subcommand.
 pub fn run(args: &EvaluateArgs) -> Result<()> {
     let mut together = Name::ALL.map(|_| Asked::default());
     for file in &args.data {
@@ -136,13 +136,13 @@ pub fn run(args: &EvaluateArgs) -> Result<()> {
                 continue;
             }
             let (setting, label) = wanted.setting();
-            let questions = questions(&samples, setting, hold_out, half);
-            if questions.is_empty() {
+            let splits = splits(&samples, setting, hold_out, half);
+            if splits.is_empty() {
                 continue;
             }
             let asked = Asked {
-                outcome: ask(&questions, &gpus),
-                answers: Baseline::ALL.map(|b| ask_baseline(&questions, b)),
+                outcome: ask(&splits, &gpus),
+                answers: Baseline::ALL.map(|b| ask_baseline(&splits, b)),
             };
             println!("{}", asked.line(label));
             if args.by_job {

@@ -11,7 +11,7 @@ use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
 
 use super::csv::{For, read};
-use super::usual::Usual;
+use super::typical::TypicalWorkload;
 use super::{gpu_models, learned};
 
 /// Fit the curves of every profile of a table and say how far off they are.
@@ -26,7 +26,7 @@ pub struct FitArgs {
 
 const COUNTS: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 
-/// Does it.
+/// Runs the subcommand.
 pub fn run(args: &FitArgs) -> Result<()> {
     let samples = read(&args.data, For::Measurements)?.samples;
     let (predictor, profiles) = learned(&samples, &gpu_models(&samples));
@@ -43,11 +43,11 @@ pub fn run(args: &FitArgs) -> Result<()> {
     }
     for (name, types) in by_profile {
         let Some(profile) = profiles.get(name) else { continue };
-        let checks = predictor.check(profile);
+        let errors = predictor.leave_one_out_errors(profile);
         let queries: Vec<_> = types.iter().flat_map(|(gpu_type, rows)| queries(gpu_type, rows)).collect();
         let predicted = predictor.answer(profile, None, &queries);
         for ((gpu_type, rows), predicted) in types.iter().zip(predicted.chunks(COUNTS.len())) {
-            let check = checks
+            let check = errors
                 .iter()
                 .find(|(t, _)| t.as_str() == *gpu_type)
                 .map(|(_, c)| c.clone())
@@ -60,7 +60,7 @@ pub fn run(args: &FitArgs) -> Result<()> {
                 name.to_owned(),
                 (*gpu_type).to_owned(),
                 rows.len().to_string(),
-                usual(rows).text().unwrap_or_else(|| "-".to_owned()),
+                typical_workload(rows).text().unwrap_or_else(|| "-".to_owned()),
                 predicted.first().map_or("-".to_owned(), |p| format!("{:.0}", p.power.median)),
             ];
             row.extend(predicted.iter().map(|p| seconds(p.epoch.median)));
@@ -95,19 +95,19 @@ fn refusals(refused: &BTreeMap<String, Refused>) -> String {
 
 /// The counts of the table's columns, with batch and nodes as the rows mostly have them.
 fn queries(gpu_type: &str, rows: &[&Sample]) -> Vec<Query> {
-    let usual = usual(rows);
+    let typical = typical_workload(rows);
     let sample = |gpus: &u32| Sample {
         gpu_type: gpu_type.to_owned(),
         gpus: *gpus,
-        nodes: usual.nodes(*gpus),
-        batch: usual.batch(*gpus),
+        nodes: typical.nodes(*gpus),
+        batch: typical.batch(*gpus),
         ..Sample::default()
     };
     COUNTS.iter().map(|gpus| sample(gpus).query()).collect()
 }
 
-fn usual(rows: &[&Sample]) -> Usual {
-    Usual::of(rows.iter().map(|s| (s.gpus, s.nodes, s.batch)))
+fn typical_workload(rows: &[&Sample]) -> TypicalWorkload {
+    TypicalWorkload::of(rows.iter().map(|s| (s.gpus, s.nodes, s.batch)))
 }
 
 /// Three significant digits.

@@ -12,7 +12,7 @@ mod plot;
 mod predict;
 mod show;
 mod transfer;
-mod usual;
+mod typical;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ enum ProfileCommand {
     Import(transfer::ImportArgs),
 }
 
-/// Does it.
+/// Runs the subcommand.
 pub fn run(args: &ProfileArgs) -> Result<()> {
     match &args.command {
         ProfileCommand::Predict(args) => predict::run(args),

@@ -40,7 +40,7 @@ const FILLED: [(&str, &str); 7] = [
     ("source", ""),
 ];
 
-/// Does it.
+/// Runs the subcommand.
 pub fn run(args: &PredictArgs) -> Result<()> {
     let seen = read(&args.data, For::Measurements)?;
     let asked = read(&args.asked, For::Questions)?;
@@ -64,12 +64,12 @@ pub(super) fn answer(seen: &[Sample], asked: &[Sample]) -> Vec<Prediction> {
     let mut answers: Vec<Option<Prediction>> = vec![None; asked.len()];
     for (name, places) in by_profile {
         let Some(profile) = profiles.get(name) else { continue };
-        // A family of which no batch is known is thought to be run with the first one asked: let that be the usual one.
+        // Without a known batch the first query sets it, so the median batch is queried first.
         let mut places: Vec<(Place<'_>, Vec<usize>)> = places.into_iter().collect();
         let mut batches: Vec<Option<u64>> = places.iter().map(|(place, _)| place.3).collect();
         batches.sort_unstable();
-        let usual = batches.get(batches.len() / 2).copied();
-        places.sort_by_key(|(place, _)| Some(place.3) != usual);
+        let median = batches.get(batches.len() / 2).copied();
+        places.sort_by_key(|(place, _)| Some(place.3) != median);
         let queries: Vec<Query> = places.iter().map(|(_, rows)| asked[rows[0]].query()).collect();
         let predicted = predictor.answer(profile, None, &queries);
         for ((_, rows), prediction) in places.into_iter().zip(predicted) {
@@ -92,8 +92,8 @@ fn named(name: &str) -> Profile {
     Profile { name: name.to_owned(), ..Profile::default() }
 }
 
-/// The GPU types of the measurements, and of those that are only asked what their name and limits tell: a limit somebody asks
-/// about says nothing of a board that was measured.
+/// GPU models of the measured types, then of types that are only queried. A queried power limit
+/// never changes the model of a measured type.
 fn asked_models(seen: &[Sample], asked: &[Sample]) -> Vec<GpuModel> {
     let mut models = gpu_models(seen);
     let mut others = gpu_models(asked);

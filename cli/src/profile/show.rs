@@ -11,7 +11,7 @@ use clap::Args;
 use super::csv::For;
 use super::kubectl::Cluster;
 use super::plot::{Chart, Measure, Point, Series, svg, text};
-use super::usual::Usual;
+use super::typical::TypicalWorkload;
 use super::{csv, gpu_models, learned, transfer, write};
 
 /// Draw the curves of a profile, seconds per epoch and watts, and what was measured, over the number of GPUs.
@@ -35,7 +35,7 @@ pub struct ShowArgs {
     cluster: Cluster,
 }
 
-/// Does it.
+/// Runs the subcommand.
 pub fn run(args: &ShowArgs) -> Result<()> {
     let (predictor, profile, types) = match (&args.data, &args.file, &args.name) {
         (Some(data), _, Some(name)) => {
@@ -94,7 +94,7 @@ fn series(predictor: &Predictor, profile: &Profile, gpu_type: &GpuType) -> [Seri
     let rows: Vec<&Observation> =
         profile.observations.iter().filter(|o| o.configuration.gpu_type == *gpu_type).collect();
     let count = |o: &Observation| o.gpus.unwrap_or(o.configuration.total_gpus()).0;
-    let usual = Usual::of(rows.iter().map(|o| (count(o), o.configuration.nodes, o.batch)));
+    let typical = TypicalWorkload::of(rows.iter().map(|o| (count(o), o.configuration.nodes, o.batch)));
     let mut points: [Vec<Point>; 2] = Default::default();
     let mut take = |gpus: u32, on_curve: bool, time: Option<f64>, watts: Option<f64>| {
         for (points, value) in points.iter_mut().zip([time, watts]) {
@@ -104,12 +104,12 @@ fn series(predictor: &Predictor, profile: &Profile, gpu_type: &GpuType) -> [Seri
     };
     for o in rows {
         let (gpus, c) = (count(o), &o.configuration);
-        let on_curve = c.limit.is_none() && usual.is_of(gpus, c.nodes, o.batch);
+        let on_curve = c.limit.is_none() && typical.is_of(gpus, c.nodes, o.batch);
         let watts = o.watts_per_gpu.map(|w| w.0 * f64::from(gpus));
         take(gpus, on_curve, o.epoch.map(|s| s.0), watts);
     }
     for g in profile.given.iter().filter(|g| g.gpu_type == *gpu_type) {
-        let on_curve = usual.is_of(g.gpus.0, g.nodes.unwrap_or(1), None);
+        let on_curve = typical.is_of(g.gpus.0, g.nodes.unwrap_or(1), None);
         take(g.gpus.0, on_curve, g.epoch.map(|s| s.0), g.power.map(|w| w.0));
     }
     let most = points.iter().flatten().map(|p| p.gpus).max().unwrap_or(1).clamp(8, 4096);
@@ -120,16 +120,16 @@ fn series(predictor: &Predictor, profile: &Profile, gpu_type: &GpuType) -> [Seri
     let query = |gpus: &u32| Query {
         configuration: Configuration {
             gpu_type: gpu_type.clone(),
-            nodes: usual.nodes(*gpus),
-            gpus_per_node: GpuCount(gpus.div_ceil(usual.nodes(*gpus))),
+            nodes: typical.nodes(*gpus),
+            gpus_per_node: GpuCount(gpus.div_ceil(typical.nodes(*gpus))),
             limit: None,
         },
         gpus: Some(GpuCount(*gpus)),
-        batch: usual.batch(*gpus),
+        batch: typical.batch(*gpus),
     };
     let queries: Vec<Query> = counts.iter().map(query).collect();
     let answers = predictor.answer(profile, None, &queries);
-    let name = match usual.text() {
+    let name = match typical.text() {
         Some(batch) => format!("{gpu_type}, batch {batch}"),
         None => gpu_type.to_string(),
     };

@@ -110,7 +110,7 @@ fn joined(here: TrainingProfileStatus, brought: TrainingProfileStatus) -> Traini
         }
     }
     all.observations.sort_by(|a, b| a.at.0.cmp(&b.at.0).then(a.run.cmp(&b.run)));
-    andreas_profiles::bound(&mut all.observations);
+    andreas_profiles::trim_observations(&mut all.observations);
     for run in brought.finished_runs {
         if !all.finished_runs.contains(&run) && all.finished_runs.len() < 16 {
             all.finished_runs.push(run);
@@ -159,7 +159,7 @@ pub fn import(args: &ImportArgs) -> Result<()> {
 /// A TrainingProfile as the predictor reads it.
 pub(super) fn family(profile: &TrainingProfile) -> Profile {
     let name = profile.metadata.name.clone().unwrap_or_default();
-    andreas_profiles::family(name, &profile.spec, profile.status.as_ref())
+    andreas_profiles::to_predictor_profile(name, &profile.spec, profile.status.as_ref())
 }
 
 #[cfg(test)]

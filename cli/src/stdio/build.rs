@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use andreas_core::{
-    CostRate, EnergyPrice, GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, Steps, Time, Watts,
+    CostRate, EnergyPrice, GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, StepFunction, Time,
+    Watts,
 };
 use andreas_planner::{
-    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, LimitsCount, Node, Placement, PowerBudget,
-    Preemption, Resources, Snapshot, Spread, Worker,
+    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, LimitsCount, MultiNodeEffect, Node,
+    Placement, PowerBudget, Preemption, Resources, Snapshot, Worker,
 };
 
-use super::fault::{Fault, bad, not_negative, positive, required};
+use super::input_error::{InputError, bad, not_negative, positive, required};
 use super::wire::{ClassEntry, JobEntry, MAX_JOBS, PlaceEntry, State, StateName};
 
 /// Most nodes, and most GPUs in one, as in the planner.
@@ -26,7 +27,7 @@ pub struct Known {
     deadline: Option<Time>,
     weight: CostRate,
     estimates: Arc<[Estimate]>,
-    spread: Vec<Spread>,
+    spread: Vec<MultiNodeEffect>,
     limits: Vec<LimitEffect>,
     requested: Option<GpuCount>,
     movable: bool,
@@ -44,7 +45,7 @@ struct Passing<'a> {
 pub type Ran = BTreeMap<JobId, (Placement, Time)>;
 
 /// Everything of a state but its jobs.
-pub fn snapshot_of(state: &State) -> Result<Snapshot, Fault> {
+pub fn snapshot_of(state: &State) -> Result<Snapshot, InputError> {
     if state.version.is_some_and(|v| v != 1) {
         return bad("version", "this program speaks version 1");
     }
@@ -58,12 +59,14 @@ pub fn snapshot_of(state: &State) -> Result<Snapshot, Fault> {
         Some(windows) => steps(windows, "tariff", price)?,
         None => {
             let kwh = *required(state.eur_per_kwh.as_ref(), || "eur_per_kwh".into())?;
-            Steps::flat(price(not_negative(kwh, || "eur_per_kwh".into())?))
+            StepFunction::flat(price(not_negative(kwh, || "eur_per_kwh".into())?))
         }
     };
     let budget = match (&state.budget, state.power_budget_w) {
         (Some(windows), _) => Some(steps(windows, "budget", Watts)?),
-        (None, Some(watts)) => Some(Steps::flat(Watts(not_negative(watts, || "power_budget_w".into())?))),
+        (None, Some(watts)) => {
+            Some(StepFunction::flat(Watts(not_negative(watts, || "power_budget_w".into())?)))
+        }
         (None, None) => None,
     };
     let optional = |value: Option<f64>, name: &str| not_negative(value.unwrap_or(0.0), || name.to_owned());
@@ -92,17 +95,21 @@ pub fn snapshot_of(state: &State) -> Result<Snapshot, Fault> {
     })
 }
 
-fn steps<T: Copy>(windows: &[(f64, f64)], name: &str, value: impl Fn(f64) -> T) -> Result<Steps<T>, Fault> {
+fn steps<T: Copy>(
+    windows: &[(f64, f64)],
+    name: &str,
+    value: impl Fn(f64) -> T,
+) -> Result<StepFunction<T>, InputError> {
     let mut checked = Vec::with_capacity(windows.len());
     for (i, (from, number)) in windows.iter().enumerate() {
         let from = not_negative(*from, || format!("{name}[{i}][0]"))?;
         let number = not_negative(*number, || format!("{name}[{i}][1]"))?;
         checked.push((Time(from), value(number)));
     }
-    Steps::new(checked).map_err(|e| Fault { field: name.into(), problem: e.to_string() })
+    StepFunction::new(checked).map_err(|e| InputError { field: name.into(), problem: e.to_string() })
 }
 
-fn gpu_types(state: &State) -> Result<Vec<GpuTypeInfo>, Fault> {
+fn gpu_types(state: &State) -> Result<Vec<GpuTypeInfo>, InputError> {
     let mut seen = BTreeSet::new();
     let mut types = Vec::with_capacity(state.gpu_types.len());
     for (i, entry) in state.gpu_types.iter().enumerate() {
@@ -120,7 +127,7 @@ fn gpu_types(state: &State) -> Result<Vec<GpuTypeInfo>, Fault> {
     Ok(types)
 }
 
-fn nodes(state: &State) -> Result<Vec<Node>, Fault> {
+fn nodes(state: &State) -> Result<Vec<Node>, InputError> {
     let mut nodes = Vec::new();
     let mut total = 0_u32;
     for (c, class) in state.classes.iter().enumerate() {
@@ -151,12 +158,12 @@ fn nodes(state: &State) -> Result<Vec<Node>, Fault> {
 }
 
 /// The table of a job.
-pub fn known(entry: &JobEntry, i: usize) -> Result<Known, Fault> {
+pub fn known(entry: &JobEntry, i: usize) -> Result<Known, InputError> {
     let at = |what: &str| format!("new_jobs[{i}].{what}");
     if entry.id == "_plan" || entry.id == "_error" {
         return bad(at("id"), "is a word of the protocol");
     }
-    let number = |value: Option<f64>, name: &str| -> Result<f64, Fault> {
+    let number = |value: Option<f64>, name: &str| -> Result<f64, InputError> {
         not_negative(*required(value.as_ref(), || at(name))?, || at(name))
     };
     let rel_std = entry.rel_std.unwrap_or(0.0);
@@ -183,7 +190,13 @@ pub fn known(entry: &JobEntry, i: usize) -> Result<Known, Fault> {
     })
 }
 
-fn estimates(entry: &JobEntry, rel_std: f64, at: &dyn Fn(&str) -> String) -> Result<Vec<Estimate>, Fault> {
+/// Planner estimates of a job. Entry k of `epoch_s[type]` (s) and `power_w[type]` (W) is for k + 1 GPUs; `null` is
+/// left out.
+fn estimates(
+    entry: &JobEntry,
+    rel_std: f64,
+    at: &dyn Fn(&str) -> String,
+) -> Result<Vec<Estimate>, InputError> {
     let times = required(entry.epoch_s.as_ref(), || at("epoch_s"))?;
     let powers = required(entry.power_w.as_ref(), || at("power_w"))?;
     let allowed = match &entry.allowed {
@@ -227,7 +240,7 @@ fn estimates(entry: &JobEntry, rel_std: f64, at: &dyn Fn(&str) -> String) -> Res
     Ok(rows)
 }
 
-fn spread(entry: &JobEntry, at: &dyn Fn(&str) -> String) -> Result<Vec<Spread>, Fault> {
+fn spread(entry: &JobEntry, at: &dyn Fn(&str) -> String) -> Result<Vec<MultiNodeEffect>, InputError> {
     let mut spans = BTreeMap::new();
     for (key, factor) in entry.spread.iter().flatten() {
         let field = || at(&format!("spread.{key}"));
@@ -236,14 +249,14 @@ fn spread(entry: &JobEntry, at: &dyn Fn(&str) -> String) -> Result<Vec<Spread>, 
         };
         let time_factor = positive(*factor, field)?;
         // On one node an epoch takes what the table says, whatever is written for 1.
-        if nodes > 1 && spans.insert(nodes, Spread { nodes, time_factor }).is_some() {
+        if nodes > 1 && spans.insert(nodes, MultiNodeEffect { nodes, time_factor }).is_some() {
             return bad(field(), "is there twice");
         }
     }
     Ok(spans.into_values().collect())
 }
 
-fn limits(entry: &JobEntry, at: &dyn Fn(&str) -> String) -> Result<Vec<LimitEffect>, Fault> {
+fn limits(entry: &JobEntry, at: &dyn Fn(&str) -> String) -> Result<Vec<LimitEffect>, InputError> {
     let mut limits = Vec::new();
     for (kind, rows) in entry.limits.iter().flatten() {
         for (k, (watts, time_factor, power_factor)) in rows.iter().enumerate() {
@@ -260,7 +273,11 @@ fn limits(entry: &JobEntry, at: &dyn Fn(&str) -> String) -> Result<Vec<LimitEffe
 }
 
 /// The jobs of a state. `ran` says since when a job runs where an earlier decision put it.
-pub fn jobs(state: &State, known: &dyn Fn(&str) -> Option<Arc<Known>>, ran: &Ran) -> Result<Vec<Job>, Fault> {
+pub fn jobs(
+    state: &State,
+    known: &dyn Fn(&str) -> Option<Arc<Known>>,
+    ran: &Ran,
+) -> Result<Vec<Job>, InputError> {
     if state.jobs.len() > MAX_JOBS {
         return bad("jobs", format!("{} are more than {MAX_JOBS}", state.jobs.len()));
     }
@@ -323,10 +340,10 @@ fn job_state(
     entry: &JobEntry,
     at: &dyn Fn(&str) -> String,
     ran: Option<&(Placement, Time)>,
-) -> Result<JobState, Fault> {
+) -> Result<JobState, InputError> {
     let current = entry.current.as_ref().map(|p| place(state, p, "current", at)).transpose()?;
     let target = entry.target.as_ref().map(|p| place(state, p, "target", at)).transpose()?;
-    let since = |placement: &Placement| -> Result<Time, Fault> {
+    let since = |placement: &Placement| -> Result<Time, InputError> {
         match (entry.since_s, ran) {
             (Some(since), _) => not_negative(since, || at("since_s")).map(Time),
             (None, Some((there, since))) if there.same_gpus(placement) => Ok(*since),
@@ -364,7 +381,7 @@ fn place(
     entry: &PlaceEntry,
     what: &str,
     at: &dyn Fn(&str) -> String,
-) -> Result<Placement, Fault> {
+) -> Result<Placement, InputError> {
     let at = |field: &str| at(&format!("{what}.{field}"));
     let names: &[String] = match (&entry.node, &entry.nodes) {
         (Some(node), None) => std::slice::from_ref(node),
@@ -406,7 +423,7 @@ fn class_of<'a>(
     state: &'a State,
     name: &str,
     field: impl FnOnce() -> String,
-) -> Result<(usize, &'a ClassEntry), Fault> {
+) -> Result<(usize, &'a ClassEntry), InputError> {
     let canonical = |text: &str| text == "0" || !(text.is_empty() || text.starts_with(['0', '+']));
     let found = name.split_once('/').filter(|(c, i)| canonical(c) && canonical(i)).and_then(|(c, i)| {
         let index = c.parse::<usize>().ok()?;

@@ -18,7 +18,7 @@ pub fn error(text: &str) -> String {
 pub struct DecisionLine<'a> {
     /// The plan.
     pub plan: &'a Plan,
-    /// What its method remembers of it.
+    /// State of the method for the next decision; `None` for stateless methods.
     pub memory: Option<&'a Memory>,
     /// Whether it explains itself.
     pub explain: bool,

@@ -10,7 +10,7 @@
 
 mod build;
 mod decision;
-mod fault;
+mod input_error;
 mod session;
 pub mod wire;
 

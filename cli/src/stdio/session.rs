@@ -9,7 +9,7 @@ use andreas_planner::{JobState, Plan, Prices, Snapshot};
 
 use super::build::{self, Known, Ran};
 use super::decision::{DecisionLine, error};
-use super::fault::{Fault, bad};
+use super::input_error::{InputError, bad};
 use super::wire::{MAX_JOBS, State};
 
 /// One client's conversation: tables of jobs, where they were put and since when, the last prices.
@@ -36,34 +36,35 @@ impl Session {
 
     /// The answer to a line: a decision, or what is wrong with the line. Without end of line.
     pub fn answer(&mut self, line: &[u8]) -> String {
-        self.decide(line).unwrap_or_else(|fault| error(&fault.to_string()))
+        self.decide(line).unwrap_or_else(|e| error(&e.to_string()))
     }
 
-    fn decide(&mut self, line: &[u8]) -> Result<String, Fault> {
+    fn decide(&mut self, line: &[u8]) -> Result<String, InputError> {
         let state = parse(line)?;
         let news = self.news(&state)?;
         let mut snapshot = build::snapshot_of(&state)?;
-        let look_up = |id: &str| {
+        let lookup = |id: &str| {
             let fresh = news.get(id).cloned();
             fresh.or_else(|| self.known.get(id).map(|entry| entry.table.clone()))
         };
-        snapshot.jobs = build::jobs(&state, &look_up, &self.ran)?;
+        snapshot.jobs = build::jobs(&state, &lookup, &self.ran)?;
         if snapshot.prices.is_none() {
             snapshot.prices.clone_from(&self.prices);
         }
         let memory = state.memory.or_else(|| self.memory.clone());
         let mut scheduler = Scheduler { memory, ..Scheduler::new(self.options.clone()) };
-        let plan = scheduler.plan(&snapshot).map_err(|e| Fault { field: e.field, problem: e.problem })?;
+        let plan =
+            scheduler.plan(&snapshot).map_err(|e| InputError { field: e.field, problem: e.problem })?;
         let memory = scheduler.memory;
         let line = DecisionLine { plan: &plan, memory: memory.as_ref(), explain: self.explain };
         let text = serde_json::to_string(&line)
-            .map_err(|e| Fault { field: "line".into(), problem: e.to_string() })?;
+            .map_err(|e| InputError { field: "line".into(), problem: e.to_string() })?;
         self.keep(news, &snapshot, plan);
         self.memory = memory;
         Ok(text)
     }
 
-    fn news(&self, state: &State) -> Result<BTreeMap<JobId, Arc<Known>>, Fault> {
+    fn news(&self, state: &State) -> Result<BTreeMap<JobId, Arc<Known>>, InputError> {
         if state.new_jobs.len() > MAX_JOBS {
             return bad("new_jobs", format!("{} are more than {MAX_JOBS}", state.new_jobs.len()));
         }
@@ -121,9 +122,9 @@ impl Session {
     }
 }
 
-fn parse(line: &[u8]) -> Result<State, Fault> {
+fn parse(line: &[u8]) -> Result<State, InputError> {
     let mut decoder = serde_json::Deserializer::from_slice(line);
-    let fault = |field: String, e: serde_json::Error| Fault { field, problem: e.to_string() };
+    let error_at = |field: String, e: serde_json::Error| InputError { field, problem: e.to_string() };
     let state = serde_path_to_error::deserialize(&mut decoder).map_err(|e| {
         // What ends in the middle has a path that ends in the unknown; what is missing is named by the message only.
         let path = e.path().to_string();
@@ -131,12 +132,14 @@ fn parse(line: &[u8]) -> Result<State, Fault> {
         let problem = e.inner().to_string();
         let missing = problem.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
         match (missing, path.is_empty()) {
-            (Some(name), true) => Fault { field: name.to_owned(), problem: "is missing".into() },
-            (Some(name), false) => Fault { field: format!("{path}.{name}"), problem: "is missing".into() },
-            (None, true) => fault("line".to_owned(), e.into_inner()),
-            (None, false) => fault(path, e.into_inner()),
+            (Some(name), true) => InputError { field: name.to_owned(), problem: "is missing".into() },
+            (Some(name), false) => {
+                InputError { field: format!("{path}.{name}"), problem: "is missing".into() }
+            }
+            (None, true) => error_at("line".to_owned(), e.into_inner()),
+            (None, false) => error_at(path, e.into_inner()),
         }
     })?;
-    decoder.end().map_err(|e| fault("line".into(), e))?;
+    decoder.end().map_err(|e| error_at("line".into(), e))?;
     Ok(state)
 }

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A pod as GpuNodes name it: `namespace/name`. The kubelet gives an agent no UIDs, and an agent may not read pods.
-pub fn pod_name(namespace: &str, name: &str) -> String {
+pub fn namespaced_pod_name(namespace: &str, name: &str) -> String {
     format!("{namespace}/{name}")
 }
 

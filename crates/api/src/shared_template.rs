@@ -9,7 +9,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Largest template that is kept and used, bytes as JSON. What is larger belongs into a ConfigMap or into the image.
-pub const LARGEST_TEMPLATE: usize = 64 << 10;
+pub const MAX_TEMPLATE: usize = 64 << 10;
 
 /// A `PodTemplateSpec` that clones cheaply; in JSON and in the schema it is nothing else.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,13 +44,13 @@ impl SharedTemplate {
         self.left_out
     }
 
-    /// Gives a template up whose JSON has more than [`LARGEST_TEMPLATE`] bytes. `true`: it was too large.
+    /// Gives a template up whose JSON has more than [`MAX_TEMPLATE`] bytes. `true`: it was too large.
     pub fn leave_out_if_too_large(&mut self) -> bool {
         let mut size = Size(0);
         // Writing to a counter cannot fail.
         if self.left_out.is_none()
             && serde_json::to_writer(&mut size, &*self.template).is_ok()
-            && size.0 > LARGEST_TEMPLATE
+            && size.0 > MAX_TEMPLATE
         {
             self.template = Arc::new(names_only(&self.template));
             self.left_out = Some(size.0);
@@ -149,11 +149,9 @@ mod tests {
     fn a_template_that_is_too_large_leaves_the_names_of_its_containers() {
         let mut small = template("x");
         assert!(!small.leave_out_if_too_large() && small == template("x"));
-        let mut large = template(&"x".repeat(LARGEST_TEMPLATE));
+        let mut large = template(&"x".repeat(MAX_TEMPLATE));
         assert!(large.leave_out_if_too_large());
-        assert!(
-            large.left_out().is_some_and(|size| (LARGEST_TEMPLATE..LARGEST_TEMPLATE + 100).contains(&size))
-        );
+        assert!(large.left_out().is_some_and(|size| (MAX_TEMPLATE..MAX_TEMPLATE + 100).contains(&size)));
         let containers = large.spec.as_ref().map(|spec| spec.containers.clone()).unwrap_or_default();
         assert_eq!((containers.len(), containers[0].name.as_str(), &containers[0].image), (1, "t", &None));
         // Given up is given up: it does not become small again.

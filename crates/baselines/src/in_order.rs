@@ -36,15 +36,15 @@ fn by_weight(a: &JobData<'_>, b: &JobData<'_>) -> Ordering {
     b.weight.total_cmp(&a.weight)
 }
 
-/// The cost that the published service reports for these methods. Started jobs count up to the first end
-/// among *them*. Running jobs count to their own end, as if alone on their node.
+/// Cost in money that the published service reports. A started job counts until the first of them
+/// ends; a running job counts to its own end, as if alone on its node.
 fn published_cost(instance: &Instance<'_>, options: &Options, assignments: &[Option<Assignment>]) -> f64 {
     let (mut started, mut running) = (Vec::new(), 0.0);
     for (job, assignment) in assignments.iter().enumerate() {
         let Some(assignment) = assignment else { continue };
         let data = &instance.jobs[job];
         let config = &data.configs[assignment.config];
-        if data.present() == Some(assignment) {
+        if data.current() == Some(assignment) {
             let rate = candidates::catalogue_rate(instance, &options.accounting, config.kind, config.gpus);
             running +=
                 rate * config.time + data.weight * (instance.now + config.time - data.deadline).max(0.0);

@@ -122,10 +122,11 @@ impl fmt::Display for Method {
 
 /// The error of an unknown method name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no method is called {0:?}: choose {names}", names = names())]
+#[error("no method is called {0:?}: choose {names}", names = method_names())]
 pub struct UnknownMethod(String);
 
-fn names() -> String {
+/// All method names, comma-separated, for the error message.
+fn method_names() -> String {
     Method::ALL.map(Method::as_str).join(", ")
 }
 

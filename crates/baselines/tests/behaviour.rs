@@ -1,4 +1,4 @@
-//! Stories: what other systems' methods do in situations that people will ask about.
+//! Scenarios: what other systems' methods do in situations that people will ask about.
 
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
@@ -6,8 +6,8 @@
 #[path = "../../planner/tests/every_method/behaviour.rs"]
 mod every_method;
 mod methods;
-#[path = "../../planner/tests/stories/mod.rs"]
-mod stories;
+#[path = "../../planner/tests/scenarios/mod.rs"]
+mod scenarios;
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use andreas_core::{CostRate, GpuCount, Seconds, Time, Watts};
 use andreas_planner::{Estimate, GpuTypeInfo, Job, JobState, Node, WaitReason};
 use every_method::start_of_the_large_one;
 use methods::{Method, decide};
-use stories::{HOUR, cluster, job, on, place, reason, running};
+use scenarios::{HOUR, cluster, job, on, place, reason, running};
 
 #[test]
 fn without_ageing_nobody_ever_makes_room_for_a_large_light_job() {
@@ -24,7 +24,7 @@ fn without_ageing_nobody_ever_makes_room_for_a_large_light_job() {
 
 #[test]
 fn fixed_requests_have_room_kept_that_is_enough_for_them() {
-    // Given an overdue job that can run on one GPU, but whose user asked for eight, and four of them taken for a while,
+    // Given a fully aged job that can run on one GPU, but whose user asked for eight, and four of them taken for a while,
     let mut snapshot = cluster(1);
     snapshot.now = Time(1000.0 * HOUR);
     let since = Time(999.0 * HOUR);

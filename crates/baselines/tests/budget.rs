@@ -1,4 +1,4 @@
-//! Stories: what other systems' methods do where watts are scarce.
+//! Scenarios: what other systems' methods do where watts are scarce.
 
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
@@ -6,5 +6,5 @@
 #[path = "../../planner/tests/every_method/budget.rs"]
 mod every_method;
 mod methods;
-#[path = "../../planner/tests/stories/mod.rs"]
-mod stories;
+#[path = "../../planner/tests/scenarios/mod.rs"]
+mod scenarios;

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 
 use andreas_baselines::{Accounting, Method, Options, plan};
-use andreas_core::{CostRate, EnergyPrice, GpuCount, GpuType, NodeName, Seconds, Steps, Time, Watts};
+use andreas_core::{CostRate, EnergyPrice, GpuCount, GpuType, NodeName, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
     Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, Node, Placement, Plan, Preemption,
     Resources, Snapshot, Worker,
@@ -69,7 +69,7 @@ fn adapt(request: &Value) -> (Snapshot, Options) {
         .collect();
     let snapshot = Snapshot {
         now: instant(&request["currentTime"]),
-        tariff: Steps::flat(EnergyPrice::ZERO),
+        tariff: StepFunction::flat(EnergyPrice::ZERO),
         budget: None,
         lateness: Lateness::default(),
         restart: Seconds::ZERO,

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use andreas_baselines::{Accounting, Method, Options, plan};
-use andreas_core::{CostRate, EnergyPrice, GpuCount, GpuType, JobId, Seconds, Steps, Time, Watts};
+use andreas_core::{CostRate, EnergyPrice, GpuCount, GpuType, JobId, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
     Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, Node, Placement, Preemption, Resources,
     Snapshot, Worker,
@@ -82,7 +82,7 @@ fn load(jobs: &str, times: &str, nodes: &str, costs: &str) -> Instance {
 fn simulate(instance: &Instance, method: Method, trials: u64, seed: u64) -> (f64, f64) {
     let mut snapshot = Snapshot {
         now: Time(0.0),
-        tariff: Steps::flat(EnergyPrice(1.0)),
+        tariff: StepFunction::flat(EnergyPrice(1.0)),
         budget: None,
         lateness: Lateness::default(),
         restart: Seconds::ZERO,

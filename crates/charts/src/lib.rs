@@ -66,7 +66,7 @@ pub fn svg(
     let size = format!("width=\"{width}\" height=\"{height}\"");
     let named = format!("role=\"img\" aria-label=\"{}\"", escape(label));
     let mut svg = svg.replacen(&size, &named, 1);
-    // What XML 1.0 has no place for, not even as a reference.
+    // Removes characters that XML 1.0 forbids even as references.
     svg.retain(|c| (c >= ' ' || c == '\n') && !matches!(c, '\u{fffe}' | '\u{ffff}'));
     Ok(svg.replace("#010203", "currentColor"))
 }
@@ -82,10 +82,10 @@ pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// A step function as the corners of its line, thinned to `most` points. Of the points that fall together the highest
-/// is kept, so that nothing above a bound disappears.
-pub fn steps(points: &[(f64, f64)], end: f64, most: usize) -> Vec<(f64, f64)> {
-    let each = points.len().div_ceil(most.max(1)).max(1);
+/// Corners of a step function: at most `2 * max_points`. Each run of points keeps its maximum, so
+/// that peaks stay visible.
+pub fn steps(points: &[(f64, f64)], end: f64, max_points: usize) -> Vec<(f64, f64)> {
+    let each = points.len().div_ceil(max_points.max(1)).max(1);
     let highest = points.chunks(each).filter_map(|part| part.iter().max_by(|a, b| a.1.total_cmp(&b.1)));
     let mut corners: Vec<(f64, f64)> = Vec::new();
     for (x, y) in highest.copied() {

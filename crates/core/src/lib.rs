@@ -2,7 +2,7 @@
 //!
 //! **Contents**: units as types ([`Watts`], [`Joules`], [`Seconds`], [`Time`], [`Money`], ...), names
 //! ([`JobId`], [`NodeName`], [`GpuType`], ...), a job's [`Configuration`], and step functions of time
-//! ([`Steps`]): tariffs and power budgets.
+//! ([`StepFunction`]): tariffs and power budgets.
 //!
 //! **Use**: the crate has no inputs. The planner, predictor, simulator and operator use these types
 //! in their APIs. No bare `f64` crosses a crate boundary, and a watt cannot be added to a second. Conversions
@@ -29,5 +29,5 @@ pub use boards::board_power;
 pub use configuration::Configuration;
 pub use names::{GpuType, JobId, NamespaceName, NodeName};
 pub use nodes::same_nodes;
-pub use steps::{Steps, StepsError, Tariff};
+pub use steps::{StepFunction, StepFunctionError, Tariff};
 pub use units::{CostRate, EnergyPrice, GpuCount, Joules, Money, Seconds, Time, Watts};

@@ -9,16 +9,16 @@ use crate::{EnergyPrice, Time};
 /// The first value also holds before its own `from`, so a constant is one pair with any `from`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Steps<T> {
+pub struct StepFunction<T> {
     windows: Vec<(Time, T)>,
 }
 
 /// Money per joule over time.
-pub type Tariff = Steps<EnergyPrice>;
+pub type Tariff = StepFunction<EnergyPrice>;
 
 /// Why a list of windows is not a valid step function.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum StepsError {
+pub enum StepFunctionError {
     /// The list is empty.
     #[error("has no window")]
     Empty,
@@ -27,7 +27,7 @@ pub enum StepsError {
     NotRising(usize),
 }
 
-impl<T: Copy> Steps<T> {
+impl<T: Copy> StepFunction<T> {
     /// A constant function.
     pub fn flat(value: T) -> Self {
         Self { windows: vec![(Time::ZERO, value)] }
@@ -36,24 +36,24 @@ impl<T: Copy> Steps<T> {
     /// Creates the function from windows ordered by start time.
     ///
     /// # Errors
-    /// [`StepsError`] if the list is empty, or start times are not finite and strictly increasing.
-    pub fn new(windows: Vec<(Time, T)>) -> Result<Self, StepsError> {
+    /// [`StepFunctionError`] if the list is empty, or start times are not finite and strictly increasing.
+    pub fn new(windows: Vec<(Time, T)>) -> Result<Self, StepFunctionError> {
         let steps = Self { windows };
         steps.check()?;
         Ok(steps)
     }
 
-    /// Validates like [`Steps::new`]; needed after deserializing.
+    /// Validates like [`StepFunction::new`]; needed after deserializing.
     ///
     /// # Errors
-    /// [`StepsError`], as for [`Steps::new`].
-    pub fn check(&self) -> Result<(), StepsError> {
+    /// [`StepFunctionError`], as for [`StepFunction::new`].
+    pub fn check(&self) -> Result<(), StepFunctionError> {
         if self.windows.is_empty() {
-            return Err(StepsError::Empty);
+            return Err(StepFunctionError::Empty);
         }
         for (i, (from, _)) in self.windows.iter().enumerate() {
             if !from.is_finite() || (i > 0 && self.windows[i - 1].0 >= *from) {
-                return Err(StepsError::NotRising(i));
+                return Err(StepFunctionError::NotRising(i));
             }
         }
         Ok(())
@@ -64,7 +64,7 @@ impl<T: Copy> Steps<T> {
         &self.windows
     }
 
-    /// The value at an instant; `None` only for a list that fails [`Steps::check`].
+    /// The value at an instant; `None` only for a list that fails [`StepFunction::check`].
     pub fn at(&self, time: Time) -> Option<T> {
         let after = self.windows.partition_point(|(from, _)| *from <= time);
         self.windows.get(after.saturating_sub(1)).map(|(_, value)| *value)
@@ -94,8 +94,8 @@ impl<T: Copy> Steps<T> {
 mod tests {
     use super::*;
 
-    fn day_and_night() -> Steps<f64> {
-        Steps::new(vec![(Time(10.0), 1.0), (Time(20.0), 2.0), (Time(30.0), 1.0)]).unwrap()
+    fn day_and_night() -> StepFunction<f64> {
+        StepFunction::new(vec![(Time(10.0), 1.0), (Time(20.0), 2.0), (Time(30.0), 1.0)]).unwrap()
     }
 
     #[test]
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn windows_out_of_order_are_named() {
         let windows = vec![(Time(5.0), 1.0), (Time(5.0), 2.0)];
-        assert_eq!(Steps::new(windows), Err(StepsError::NotRising(1)));
-        assert_eq!(Steps::<f64>::new(vec![]), Err(StepsError::Empty));
+        assert_eq!(StepFunction::new(windows), Err(StepFunctionError::NotRising(1)));
+        assert_eq!(StepFunction::<f64>::new(vec![]), Err(StepFunctionError::Empty));
     }
 }

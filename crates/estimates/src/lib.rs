@@ -5,15 +5,15 @@
 //! limits are ratios of medians.
 
 use andreas_core::{Configuration, GpuCount, GpuType, Watts};
-use andreas_planner::{Estimate, LimitEffect, Spread};
+use andreas_planner::{Estimate, LimitEffect, MultiNodeEffect};
 use andreas_predictor::{Prediction, Predictor, Prior, Profile, Source};
 
 /// A limit that leaves more than this part of the draw is not offered.
-const WORTH: f64 = 0.98;
+const MAX_USEFUL_POWER_FACTOR: f64 = 0.98;
 
-/// A job of which a predictor is asked.
+/// A fitted predictor with one job's profile and prior.
 #[derive(Clone, Copy, Debug)]
-pub struct Question<'a> {
+pub struct PredictionContext<'a> {
     /// The fitted predictor.
     pub predictor: &'a Predictor,
     /// What is known of the job's family.
@@ -22,8 +22,9 @@ pub struct Question<'a> {
     pub prior: &'a Prior,
 }
 
-/// A row of the planner's table; `draw` is left to whoever knows the boards.
-pub fn row(prediction: &Prediction) -> Estimate {
+/// Converts a prediction to a planner estimate. `draw` is `None`; the caller sets it from the GPU
+/// type's power range.
+pub fn planner_estimate(prediction: &Prediction) -> Estimate {
     Estimate {
         gpu_type: prediction.configuration.gpu_type.clone(),
         gpus: prediction.configuration.total_gpus(),
@@ -34,16 +35,16 @@ pub fn row(prediction: &Prediction) -> Estimate {
     }
 }
 
-impl Question<'_> {
+impl PredictionContext<'_> {
     /// Predictions for these types and totals on one node without limit, in their order.
     pub fn on_one_node<'t>(&self, asked: impl Iterator<Item = (&'t GpuType, GpuCount)>) -> Vec<Prediction> {
         let asked: Vec<Configuration> = asked.map(|(name, gpus)| configuration(name, 1, gpus.0)).collect();
         self.predictor.predict(self.profile, self.prior, &asked)
     }
 
-    /// Effect of that many nodes: the median over the configurations of `on_one_node` that can be divided so;
-    /// `None` if there is none.
-    pub fn spread(&self, on_one_node: &[Prediction], nodes: u32) -> Option<Spread> {
+    /// Time factor of `nodes` nodes relative to one node (> 0): median over the predictions with a
+    /// GPU total divisible by `nodes`. `None` if there is none.
+    pub fn spread(&self, on_one_node: &[Prediction], nodes: u32) -> Option<MultiNodeEffect> {
         let gpus = |p: &Prediction| p.configuration.gpus_per_node.0;
         let divided: Vec<&Prediction> =
             on_one_node.iter().filter(|p| gpus(p).is_multiple_of(nodes)).collect();
@@ -56,11 +57,11 @@ impl Question<'_> {
         let mut factors: Vec<f64> = factors.filter(|factor| factor.is_finite() && *factor > 0.0).collect();
         factors.sort_by(f64::total_cmp);
         let time_factor = *factors.get(factors.len() / 2)?;
-        Some(Spread { nodes, time_factor })
+        Some(MultiNodeEffect { nodes, time_factor })
     }
 
-    /// Effects of these power limits (W) on a type, at the prior's number of GPUs on one node. Empty for a model of
-    /// which nothing is known: its draw is a guess.
+    /// Time and power factors of these power limits (W) at the prior's GPU count on one node. Empty
+    /// without evidence on the model.
     pub fn limits(&self, gpu_type: &GpuType, limits: &[Watts]) -> Vec<LimitEffect> {
         if limits.is_empty() {
             return Vec::new();
@@ -74,7 +75,7 @@ impl Question<'_> {
             let time_factor = (limited.epoch.median / free.epoch.median).max(1.0);
             let power_factor = limited.power.median / free.power.median;
             let known = free.epoch.source != Source::Prior && time_factor.is_finite();
-            (known && (0.0..WORTH).contains(&power_factor)).then(|| LimitEffect {
+            (known && (0.0..MAX_USEFUL_POWER_FACTOR).contains(&power_factor)).then(|| LimitEffect {
                 gpu_type: gpu_type.clone(),
                 limit: *limit,
                 time_factor,
@@ -96,7 +97,7 @@ mod tests {
 
     use super::*;
 
-    fn with_question<T>(observed: &[(u32, f64, f64)], ask: impl Fn(Question<'_>) -> T) -> T {
+    fn with_context<T>(observed: &[(u32, f64, f64)], ask: impl Fn(PredictionContext<'_>) -> T) -> T {
         let a100 = GpuType::from("A100");
         let predictor =
             Predictor::fit(&[GpuModel { gpu_type: a100.clone(), idle: Watts(50.0), max: Watts(400.0) }], &[]);
@@ -117,16 +118,16 @@ mod tests {
         };
         let prior =
             Prior { run_time: Seconds(3_600.0), epochs: 10.0, gpu_type: a100.clone(), gpus: GpuCount(4) };
-        ask(Question { predictor: &predictor, profile: &profile, prior: &prior })
+        ask(PredictionContext { predictor: &predictor, profile: &profile, prior: &prior })
     }
 
     #[test]
     fn rows_are_means_and_a_measured_one_is_what_was_measured() {
         let a100 = GpuType::from("A100");
         let rows = |observed: &[(u32, f64, f64)]| {
-            with_question(observed, |question| {
-                let predicted = question.on_one_node([1, 4].into_iter().map(|n| (&a100, GpuCount(n))));
-                let rows: Vec<Estimate> = predicted.iter().map(row).collect();
+            with_context(observed, |context| {
+                let predicted = context.on_one_node([1, 4].into_iter().map(|n| (&a100, GpuCount(n))));
+                let rows: Vec<Estimate> = predicted.iter().map(planner_estimate).collect();
                 assert!(rows.iter().zip(&predicted).all(|(row, p)| row.epoch == p.mean_epoch()));
                 rows
             })
@@ -143,11 +144,11 @@ mod tests {
     #[test]
     fn more_nodes_slow_down_and_only_what_divides_is_asked() {
         let a100 = GpuType::from("A100");
-        with_question(&[(4, 30.0, 280.0)], |question| {
-            let predicted = question.on_one_node([3, 4, 8].into_iter().map(|n| (&a100, GpuCount(n))));
-            let two = question.spread(&predicted, 2).expect("4 and 8 can be divided by 2");
+        with_context(&[(4, 30.0, 280.0)], |context| {
+            let predicted = context.on_one_node([3, 4, 8].into_iter().map(|n| (&a100, GpuCount(n))));
+            let two = context.spread(&predicted, 2).expect("4 and 8 can be divided by 2");
             assert!(two.nodes == 2 && two.time_factor >= 1.0, "{two:?}");
-            assert_eq!(question.spread(&predicted, 5), None);
+            assert_eq!(context.spread(&predicted, 5), None);
         });
     }
 
@@ -155,9 +156,9 @@ mod tests {
     fn limits_are_offered_only_where_the_draw_is_known_and_they_save() {
         let a100 = GpuType::from("A100");
         let levels = [Watts(200.0), Watts(399.0)];
-        let known = with_question(&[(4, 30.0, 290.0)], |question| question.limits(&a100, &levels));
+        let known = with_context(&[(4, 30.0, 290.0)], |context| context.limits(&a100, &levels));
         assert_eq!(known.iter().map(|effect| effect.limit).collect::<Vec<_>>(), [Watts(200.0)]);
         assert!(known[0].power_factor < 0.8 && known[0].time_factor > 1.0, "{known:?}");
-        assert!(with_question(&[], |question| question.limits(&a100, &levels)).is_empty());
+        assert!(with_context(&[], |context| context.limits(&a100, &levels)).is_empty());
     }
 }

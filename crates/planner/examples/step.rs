@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, Steps, Time, Watts};
+use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
     Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, MethodName, Node, Options, Placement,
     Preemption, Resources, Snapshot, Worker, plan,
@@ -104,7 +104,7 @@ fn instance(jobs: usize, nodes: usize, seed: u64) -> Snapshot {
     }
     Snapshot {
         now: Time(now),
-        tariff: Steps::flat(EnergyPrice::per_kwh(0.2, 1.3)),
+        tariff: StepFunction::flat(EnergyPrice::per_kwh(0.2, 1.3)),
         budget: None,
         lateness: Lateness {
             turnaround_share: 0.1,

@@ -63,7 +63,7 @@ pub(crate) fn assemble(
             Some(assignment) => {
                 let (assignment, after) = match order.carry_out(job, assignment) {
                     Carry::Out { after } => (assignment, after),
-                    Carry::Stay(present) => (present, Vec::new()),
+                    Carry::Stay(current) => (current, Vec::new()),
                     Carry::Wait => {
                         jobs.push((data.job.id.clone(), waiting(instance, job, order.wait())));
                         continue;
@@ -204,8 +204,8 @@ impl<'a, 'b> Order<'a, 'b> {
         let draw = |assignment: &Assignment| data.configs[assignment.config].draw_mw();
         let lowered = || {
             let assignments =
-                data.present().zip(self.assignments[job].as_ref()).filter(|_| self.leaves(job).is_none());
-            assignments.is_some_and(|(present, assignment)| draw(assignment) < draw(present))
+                data.current().zip(self.assignments[job].as_ref()).filter(|_| self.leaves(job).is_none());
+            assignments.is_some_and(|(current, assignment)| draw(assignment) < draw(current))
         };
         data.job.limits_count != LimitsCount::AtOnce && (data.unset_mw() > 0 || lowered())
     }
@@ -213,25 +213,25 @@ impl<'a, 'b> Order<'a, 'b> {
     /// Whether a decision can be carried out now or waits for limits that are not in force yet.
     fn carry_out(&mut self, job: usize, assignment: &Assignment) -> Carry<'a> {
         let instance = self.instance;
-        let present = instance.jobs[job].present();
-        let stays = present.filter(|_| self.leaves(job).is_none());
+        let current = instance.jobs[job].current();
+        let stays = current.filter(|_| self.leaves(job).is_none());
         let Some(left) = &mut self.left else { return Carry::Out { after: self.after(job, assignment) } };
         match stays {
-            Some(present) => {
+            Some(current) => {
                 let draw = |assignment: &Assignment| instance.jobs[job].configs[assignment.config].draw_mw();
-                let more = draw(assignment) - draw(present);
+                let more = draw(assignment) - draw(current);
                 if more <= 0 {
                     return Carry::Out { after: Vec::new() };
                 }
                 if !left.may_draw_more(instance, more) {
-                    return Carry::Stay(present);
+                    return Carry::Stay(current);
                 }
                 left.draw_more(more);
                 self.held.draw_more(more);
                 Carry::Out { after: Vec::new() }
             }
             // A moving job gives back its own watts first, which takes longer than setting a limit.
-            None if present.is_none() && !left.within_power(instance, job, assignment) => Carry::Wait,
+            None if current.is_none() && !left.within_power(instance, job, assignment) => Carry::Wait,
             None => {
                 left.take(instance, job, assignment);
                 Carry::Out { after: self.after(job, assignment) }
@@ -251,22 +251,22 @@ impl<'a, 'b> Order<'a, 'b> {
 
     fn leaves(&self, job: usize) -> Option<&'a Assignment> {
         let data = &self.instance.jobs[job];
-        let present = match &data.holding {
+        let current = match &data.holding {
             Holding::Running { assignment, .. } | Holding::Committed { target: assignment, .. } => assignment,
             _ => return None,
         };
         let goes = self.assignments[job].as_ref();
         let stays = goes.is_some_and(|assignment| {
-            assignment.nodes == present.nodes
-                && data.configs[assignment.config].gpus == data.configs[present.config].gpus
+            assignment.nodes == current.nodes
+                && data.configs[assignment.config].gpus == data.configs[current.config].gpus
         });
-        (!stays).then_some(present)
+        (!stays).then_some(current)
     }
 
     fn after(&mut self, job: usize, assignment: &Assignment) -> Vec<JobId> {
         let instance = self.instance;
         let own = self.leaves(job);
-        let starts = own.is_some() || instance.jobs[job].present().is_none();
+        let starts = own.is_some() || instance.jobs[job].current().is_none();
         if !starts {
             return Vec::new();
         }

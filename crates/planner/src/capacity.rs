@@ -80,7 +80,7 @@ impl Capacity {
     pub(crate) fn empty(instance: &Instance<'_>) -> Self {
         let buckets = instance.types.iter().map(|kind| {
             let words = kind.nodes.len().div_ceil(64);
-            let levels = usize::try_from(kind.widest).unwrap_or(0) + 1;
+            let levels = usize::try_from(kind.max_node_gpus).unwrap_or(0) + 1;
             Buckets { words, bits: vec![0; words * levels], open: 0 }
         });
         let mut ledger = Self {
@@ -122,7 +122,7 @@ impl Capacity {
     }
 
     /// Whether any node has a free GPU.
-    pub fn any_open(&self) -> bool {
+    pub fn has_free_gpu(&self) -> bool {
         self.buckets.iter().any(|b| b.open > 0)
     }
 
@@ -270,8 +270,8 @@ impl Capacity {
         self.power_fits(instance, config, assignment.nodes.as_slice())
     }
 
-    /// Power after a start there.
-    fn power_with(&self, instance: &Instance<'_>, config: &Config, nodes: &[u32]) -> i128 {
+    /// Budgeted power in milliwatts after one worker of `config` starts on each of `nodes`.
+    fn power_after_start_mw(&self, instance: &Instance<'_>, config: &Config, nodes: &[u32]) -> i128 {
         let mut power = self.power + config.draw_mw();
         for &node in nodes {
             let data = &instance.nodes[node as usize];
@@ -282,7 +282,9 @@ impl Capacity {
     }
 
     fn power_fits(&self, instance: &Instance<'_>, config: &Config, nodes: &[u32]) -> bool {
-        instance.allowed_mw.is_none_or(|allowed| self.power_with(instance, config, nodes) <= allowed)
+        instance
+            .allowed_mw
+            .is_none_or(|allowed| self.power_after_start_mw(instance, config, nodes) <= allowed)
     }
 
     /// Checks whether a job fits there now.
@@ -310,7 +312,8 @@ impl Capacity {
     /// Best fit: the nodes with the fewest free GPUs that fit the job, ties by name.
     ///
     /// # Errors
-    /// The [`Obstacle`] on the nodes that come nearest.
+    /// [`Obstacle::Power`] if nodes fit but exceed the budget, [`Obstacle::Quota`] if the namespace
+    /// quota is full, else [`Obstacle::Nodes`].
     pub fn find(&mut self, instance: &Instance<'_>, job: usize, config: usize) -> Result<Nodes, Obstacle> {
         let data = &instance.jobs[job];
         let wanted = &data.configs[config];
@@ -325,7 +328,7 @@ impl Capacity {
         let kind = &instance.types[wanted.kind];
         let mut obstacle = Obstacle::Nodes;
         let mut gang = Vec::new();
-        let (Ok(low), Ok(high)) = (usize::try_from(wanted.gpus), usize::try_from(kind.widest)) else {
+        let (Ok(low), Ok(high)) = (usize::try_from(wanted.gpus), usize::try_from(kind.max_node_gpus)) else {
             return Err(Obstacle::Nodes);
         };
         for level in low..=high {

@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 
 use crate::error::SnapshotError;
-use crate::snapshot::{Estimate, Job, JobState, LimitEffect, Node, Placement, PowerBudget, Snapshot, Spread};
+use crate::snapshot::{
+    Estimate, Job, JobState, LimitEffect, MultiNodeEffect, Node, Placement, PowerBudget, Snapshot,
+};
 
 /// Maximum magnitude of a number.
 const LARGE: f64 = 1e15;
@@ -17,7 +19,7 @@ const MAX_NODES: usize = 100_000;
 /// Maximum GPUs of a node.
 const MAX_GPUS: u32 = 1024;
 /// Up to this number, rows are compared pairwise.
-const FEW: usize = 64;
+const MAX_PAIRWISE_ROWS: usize = 64;
 /// Maximum nodes of a gang.
 const MAX_GANG: u32 = 4096;
 
@@ -148,7 +150,7 @@ fn check_job(job: &Job) -> Check {
     not_negative(job.min_run.0, || at("min_run"))?;
     not_negative(job.lost.0, || at("lost"))?;
     let mut rows = BTreeSet::new();
-    let few = job.estimates.len() <= FEW;
+    let few = job.estimates.len() <= MAX_PAIRWISE_ROWS;
     for (i, row) in job.estimates.iter().enumerate() {
         check_estimate(row, &|what| at(&format!("estimates[{i}].{what}")))?;
         let same = |other: &Estimate| other.gpus == row.gpus && other.gpu_type == row.gpu_type;
@@ -159,7 +161,7 @@ fn check_job(job: &Job) -> Check {
         }
     }
     let mut spans = BTreeSet::new();
-    for (i, Spread { nodes, time_factor }) in job.spread.iter().enumerate() {
+    for (i, MultiNodeEffect { nodes, time_factor }) in job.spread.iter().enumerate() {
         if *nodes < 2 || *nodes > MAX_GANG || !spans.insert(*nodes) {
             return bad(
                 at(&format!("spread[{i}].nodes")),

@@ -10,7 +10,7 @@ use crate::reserve::{self, Reservation};
 /// Maximum rounds of filling. Each places at least one job; two are nearly always enough.
 const ROUNDS: usize = 16;
 
-/// Unassigned jobs in the order of a method, ties by submission; overdue jobs come first under every method.
+/// Unassigned jobs in the order of a method, ties by submission; fully aged jobs come first under every method.
 pub(crate) fn queue(
     instance: &Instance<'_>,
     partial: &PartialPlan,
@@ -21,8 +21,8 @@ pub(crate) fn queue(
     queue.sort_by(|&a, &b| {
         let (x, y) = (&instance.jobs[a], &instance.jobs[b]);
         let by_submit = by_submission(x, y);
-        let by_method = if x.aged_out && y.aged_out { by_submit } else { by_method(x, y) };
-        y.aged_out.cmp(&x.aged_out).then(by_method).then(by_submit).then(a.cmp(&b))
+        let by_method = if x.fully_aged && y.fully_aged { by_submit } else { by_method(x, y) };
+        y.fully_aged.cmp(&x.fully_aged).then(by_method).then(by_submit).then(a.cmp(&b))
     });
     queue
 }
@@ -37,7 +37,7 @@ pub fn by_deadline(a: &JobData<'_>, b: &JobData<'_>) -> Ordering {
     a.deadline.total_cmp(&b.deadline)
 }
 
-/// Places jobs in order until none fits. The first overdue job that does not fit gets a reservation; others
+/// Places jobs in order until none fits. The first fully aged job that does not fit gets a reservation; others
 /// may use that capacity only until it is expected to be free.
 ///
 /// Further rounds matter where a later job opened a node whose overhead had exceeded the budget.
@@ -59,11 +59,11 @@ pub fn fill(
                 // A job's own reservation does not block it.
                 partial.ledger.release(instance, job, &own.assignment);
             }
-            if partial.ledger.any_open() && partial.place_first(instance, job, configs) {
+            if partial.ledger.has_free_gpu() && partial.place_first(instance, job, configs) {
                 placed = true;
             } else if let Some(kept) = reserved {
                 placed |= backfill(instance, partial, job, configs, kept);
-            } else if instance.jobs[job].aged_out {
+            } else if instance.jobs[job].fully_aged {
                 *reserved = reserve::reserve(instance, partial, job, configs);
             }
         }

@@ -39,8 +39,8 @@ pub use method::{MethodName, Options, UnknownMethod};
 pub use plan::{Decision, JobPlan, Plan, WaitReason};
 pub use rng::Generator;
 pub use snapshot::{
-    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, LimitsCount, Namespace, Node, Placement,
-    PowerBudget, Preemption, Prices, Resources, Snapshot, Spread, Worker,
+    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, LimitsCount, MultiNodeEffect, Namespace,
+    Node, Placement, PowerBudget, Preemption, Prices, Resources, Snapshot, Worker,
 };
 
 use instance::Instance;

@@ -38,10 +38,10 @@ impl PartialPlan {
         partial
     }
 
-    /// A plan with the jobs that stay immovable after an earlier decision; jobs are at `present`.
-    pub fn after(instance: &Instance<'_>, present: &[Option<Assignment>], touchable: &[bool]) -> Self {
+    /// A plan with the jobs that stay immovable after an earlier decision; jobs are at `current`.
+    pub fn after(instance: &Instance<'_>, current: &[Option<Assignment>], touchable: &[bool]) -> Self {
         let mut partial = Self::new(instance, |_, _| false);
-        for (job, assignment) in present.iter().enumerate() {
+        for (job, assignment) in current.iter().enumerate() {
             // A commitment may have been withdrawn or limited to meet the power budget.
             if touchable[job] || partial.assignments[job] != *assignment {
                 partial.unassign(instance, job);

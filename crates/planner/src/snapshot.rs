@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use andreas_core::{
-    CostRate, GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, Steps, Tariff, Time, Watts,
+    CostRate, GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, StepFunction, Tariff, Time, Watts,
 };
 use serde::{Deserialize, Serialize};
 
@@ -48,7 +48,7 @@ pub struct Snapshot {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PowerBudget {
     /// Watts over time, > 0.
-    pub watts: Steps<Watts>,
+    pub watts: StepFunction<Watts>,
     /// Share of the budget that plans leave free, 0 <= margin < 1.
     #[serde(default)]
     pub margin: f64,
@@ -166,7 +166,7 @@ pub struct Job {
     pub estimates: Arc<[Estimate]>,
     /// Numbers of nodes a gang may use besides one, with the slowdown of an epoch.
     #[serde(default)]
-    pub spread: Vec<Spread>,
+    pub spread: Vec<MultiNodeEffect>,
     /// Allowed power limits of its GPUs, besides none.
     #[serde(default)]
     pub limits: Vec<LimitEffect>,
@@ -228,9 +228,9 @@ pub struct Estimate {
     pub rel_std: f64,
 }
 
-/// A gang on several nodes of one type, with equal GPUs on each.
+/// Effect of running a gang on several nodes of one type.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Spread {
+pub struct MultiNodeEffect {
     /// Nodes, >= 2.
     pub nodes: u32,
     /// Factor on the time of an epoch on one node, > 0.

@@ -1,4 +1,4 @@
-//! Stories: what the planner does in situations that people will ask about.
+//! Scenarios: what the planner does in situations that people will ask about.
 
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
@@ -6,19 +6,19 @@
 #[path = "every_method/behaviour.rs"]
 mod every_method;
 mod methods;
-mod stories;
+mod scenarios;
 
-use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, Steps, Time, Watts};
+use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{Estimate, Job, MethodName, Preemption, WaitReason};
 use methods::decide;
-use stories::{HOUR, cluster, job, on, place, reason, running};
+use scenarios::{HOUR, cluster, job, on, place, reason, running};
 
 #[test]
 fn a_job_that_has_time_waits_for_cheap_energy() {
     // Given energy that is dear for an hour and cheap from then on, and jobs on a free cluster,
     let price = |per_kwh: f64| EnergyPrice::per_kwh(per_kwh, 1.0);
     let mut snapshot = cluster(2);
-    snapshot.tariff = Steps::new(vec![(Time(0.0), price(0.4)), (Time(HOUR), price(0.04))]).unwrap();
+    snapshot.tariff = StepFunction::new(vec![(Time(0.0), price(0.4)), (Time(HOUR), price(0.04))]).unwrap();
     snapshot.jobs = vec![
         Job { deadline: Some(Time(12.0 * HOUR)), ..job("patient", 8) },
         Job { deadline: Some(Time(HOUR)), weight: CostRate(0.01), ..job("urgent", 8) },
@@ -35,7 +35,7 @@ fn a_job_that_has_time_waits_for_cheap_energy() {
     }
     // At a flat price nobody waits beside free GPUs.
     snapshot.now = Time(0.0);
-    snapshot.tariff = Steps::flat(price(0.4));
+    snapshot.tariff = StepFunction::flat(price(0.4));
     assert!(place(&decide(&snapshot, MethodName::RandomizedGreedy), "team/patient").is_some());
 }
 

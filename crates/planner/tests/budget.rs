@@ -1,4 +1,4 @@
-//! Stories: what the planner does where watts are scarce.
+//! Scenarios: what the planner does where watts are scarce.
 
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
@@ -6,12 +6,12 @@
 #[path = "every_method/budget.rs"]
 mod every_method;
 mod methods;
-mod stories;
+mod scenarios;
 
-use andreas_core::{Seconds, Steps, Time, Watts};
+use andreas_core::{Seconds, StepFunction, Time, Watts};
 use andreas_planner::{MethodName, PowerBudget, WaitReason};
 use methods::decide;
-use stories::{budget, cluster, job, place, reason};
+use scenarios::{budget, cluster, job, place, reason};
 
 #[test]
 fn a_job_costs_the_budget_its_draw_minus_the_idle_watts_it_replaces() {
@@ -38,7 +38,7 @@ fn a_lower_budget_window_is_seen_ahead() {
     let windows = vec![(Time(0.0), Watts(3000.0)), (Time(300.0), Watts(1000.0))];
     for (look_ahead, runs) in [(600.0, false), (60.0, true)] {
         snapshot.budget = Some(PowerBudget {
-            watts: Steps::new(windows.clone()).unwrap(),
+            watts: StepFunction::new(windows.clone()).unwrap(),
             look_ahead: Seconds(look_ahead),
             ..budget(0.0).unwrap()
         });

@@ -15,7 +15,7 @@ use crate::LIST;
 use crate::messages::{ListPodResourcesRequest, ListPodResourcesResponse, PodResources};
 
 /// Maximum response size, bytes; the kubelet itself sends at most 16 MiB.
-const LARGEST: usize = 16 * 1024 * 1024;
+const MAX_RESPONSE_BYTES: usize = 16 * 1024 * 1024;
 
 /// Why a request to the kubelet failed.
 #[derive(Debug, thiserror::Error)]
@@ -35,15 +35,15 @@ pub enum PodResourcesError {
 #[derive(Debug)]
 pub struct Kubelet {
     socket: Arc<PathBuf>,
-    within: Duration,
+    timeout: Duration,
     channel: Option<Channel>,
 }
 
 impl Kubelet {
-    /// Creates a client for `socket`; `within` is the timeout of each call. Connects on demand.
+    /// Creates a client for `socket`; `timeout` is the timeout of each call. Connects on demand.
     #[must_use]
-    pub fn new(socket: &Path, within: Duration) -> Self {
-        Self { socket: Arc::new(socket.to_owned()), within, channel: None }
+    pub fn new(socket: &Path, timeout: Duration) -> Self {
+        Self { socket: Arc::new(socket.to_owned()), timeout, channel: None }
     }
 
     /// Lists all pods of the node with their devices.
@@ -51,8 +51,8 @@ impl Kubelet {
     /// # Errors
     /// When the kubelet cannot be reached, returns an error or times out. The next call reconnects.
     pub async fn list(&mut self) -> Result<Vec<PodResources>, PodResourcesError> {
-        let answer = tokio::time::timeout(self.within, self.ask()).await;
-        let answer = answer.unwrap_or(Err(PodResourcesError::Timeout(self.within)));
+        let answer = tokio::time::timeout(self.timeout, self.ask()).await;
+        let answer = answer.unwrap_or(Err(PodResourcesError::Timeout(self.timeout)));
         if answer.is_err() {
             self.channel = None;
         }
@@ -64,7 +64,7 @@ impl Kubelet {
             Some(channel) => channel.clone(),
             None => self.channel.insert(connect(Arc::clone(&self.socket)).await?).clone(),
         };
-        let mut grpc = tonic::client::Grpc::new(channel).max_decoding_message_size(LARGEST);
+        let mut grpc = tonic::client::Grpc::new(channel).max_decoding_message_size(MAX_RESPONSE_BYTES);
         grpc.ready().await?;
         let codec: ProstCodec<ListPodResourcesRequest, ListPodResourcesResponse> = ProstCodec::default();
         let request = tonic::Request::new(ListPodResourcesRequest {});

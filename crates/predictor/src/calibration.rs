@@ -14,7 +14,7 @@ use crate::first_runs::{Run, first_runs};
 use crate::physics::{Quantity, Setting};
 use crate::population::Population;
 use crate::posterior::Found;
-use crate::quantity_model::{Family, QuantityModel, QuantitySample};
+use crate::quantity_model::{ProfileSamples, QuantityModel, QuantitySample};
 use crate::spread::{place, spread};
 
 /// Bounds on the work: most profiles held out, their rows that are known, GPU types of each, folds.
@@ -78,12 +78,12 @@ impl Factors {
     }
 
     /// From a tenant's profiles.
-    pub fn fit(model: &QuantityModel, families: &[Family]) -> Self {
-        let several: Vec<&Family> = families.iter().filter(|f| f.spots.len() > 1).collect();
+    pub fn fit(model: &QuantityModel, profiles: &[ProfileSamples]) -> Self {
+        let several: Vec<&ProfileSamples> = profiles.iter().filter(|f| f.samples.len() > 1).collect();
         let asked = spread(&several, ASKED);
         let mut errors: Vec<Errors> = Vec::new();
         for fold in 0..FOLDS.min(asked.len()) {
-            let held: Vec<&&Family> = asked.iter().skip(fold).step_by(FOLDS).collect();
+            let held: Vec<&&ProfileSamples> = asked.iter().skip(fold).step_by(FOLDS).collect();
             let others = model.members.iter().filter(|m| held.iter().all(|f| f.name != m.name));
             let population = Population::fit(model.quantity, &others.collect::<Vec<_>>());
             errors.extend(held.iter().map(|f| ask(model, model.expect_from(&population, f), f)));
@@ -116,26 +116,26 @@ fn factor(profiles: &[&[f64]], start: f64) -> f64 {
 }
 
 /// Errors of a held-out profile by evidence, with `expected` as prior.
-fn ask(model: &QuantityModel, expected: Expected, family: &Family) -> Errors {
+fn ask(model: &QuantityModel, expected: Expected, profile: &ProfileSamples) -> Errors {
     let errors = |rows: &[QuantitySample], asked: &[QuantitySample]| {
         let level = match model.quantity {
             Quantity::Time => model.free_level(rows, &expected),
             Quantity::Power => Found::default(),
         };
         let curve = model.curve(rows, expected.clone(), level);
-        let error = |spot: &QuantitySample| {
-            let (mean, variance) = curve.at(spot);
+        let error = |sample: &QuantitySample| {
+            let (mean, variance) = curve.predict_log(sample);
             // Intervals are for the next observation: these errors include measurement noise.
-            (spot.log - mean) / libm::sqrt(variance)
+            (sample.log - mean) / libm::sqrt(variance)
         };
         asked.iter().map(error).collect::<Vec<f64>>()
     };
     let mut found = Errors::default();
-    let mut types: Vec<&GpuType> = family.spots.iter().map(|s| &s.gpu_type).collect();
+    let mut types: Vec<&GpuType> = profile.samples.iter().map(|s| &s.gpu_type).collect();
     types.sort();
     types.dedup();
     for gpu_type in types.into_iter().take(TYPES) {
-        let (here, others) = parted(&family.spots, |_, s| s.gpu_type == *gpu_type);
+        let (here, others) = parted(&profile.samples, |_, s| s.gpu_type == *gpu_type);
         let (here, others) = (spread(&here, KNOWN), spread(&others, KNOWN));
         let runs: Vec<Run> = here.iter().map(run).collect();
         // Evidence as it arrives: first runs, with and without runs on other types.
@@ -165,18 +165,18 @@ fn ask(model: &QuantityModel, expected: Expected, family: &Family) -> Errors {
 
 /// Splits samples by a predicate.
 fn parted(
-    spots: &[QuantitySample],
+    samples: &[QuantitySample],
     is: impl Fn(usize, &QuantitySample) -> bool,
 ) -> (Vec<QuantitySample>, Vec<QuantitySample>) {
     let of = |wanted: bool| {
-        let picked = spots.iter().enumerate().filter(|(i, spot)| is(*i, spot) == wanted);
-        picked.map(|(_, spot)| spot.clone()).collect()
+        let picked = samples.iter().enumerate().filter(|(i, sample)| is(*i, sample) == wanted);
+        picked.map(|(_, sample)| sample.clone()).collect()
     };
     (of(true), of(false))
 }
 
-fn run(spot: &QuantitySample) -> Run {
-    let Setting { gpus, nodes, batch, depth, .. } = spot.setting;
+fn run(sample: &QuantitySample) -> Run {
+    let Setting { gpus, nodes, batch, depth, .. } = sample.setting;
     let ln2 = std::f64::consts::LN_2;
     Run { gpus: gpus * ln2, nodes: nodes * ln2, batch, limit: depth }
 }

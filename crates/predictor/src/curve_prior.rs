@@ -17,7 +17,7 @@ pub(crate) struct Prior {
 const DEVIATION: f64 = 0.08;
 const LENGTH: f64 = 2.0;
 /// Variance of the residual noise of single rows.
-pub(crate) const SCATTER: f64 = 0.05 * 0.05;
+pub(crate) const RESIDUAL_VARIANCE: f64 = 0.05 * 0.05;
 
 /// Covariance of the deviations from physics at two settings.
 pub(crate) fn kernel(a: &Setting, b: &Setting) -> f64 {

@@ -25,9 +25,9 @@ pub(crate) struct Curves<'a> {
 }
 
 impl Curves<'_> {
-    fn spot(&self, cell: &AggregatedSample) -> QuantitySample {
+    fn sample(&self, cell: &AggregatedSample) -> QuantitySample {
         let draws = draws(self.law, self.reference, &self.watts, cell);
-        self.reference.spot(self.law, Quantity::Time, cell, draws)
+        self.reference.sample(self.law, Quantity::Time, cell, draws)
     }
 
     /// Time of an epoch.
@@ -35,24 +35,24 @@ impl Curves<'_> {
         if let Some(value) = known.as_given(cell) {
             return value;
         }
-        let spot = self.spot(cell);
-        if let Some(value) = known.as_corrected(&self.time, &spot, cell) {
+        let sample = self.sample(cell);
+        if let Some(value) = known.as_corrected(&self.time, &sample, cell) {
             return value;
         }
-        let (_, variance) = self.time.at(&spot);
+        let (_, variance) = self.time.predict_log(&sample);
         let stand = |c: &AggregatedSample| {
             if known.stands() {
                 return (c.gpus, c.log);
             }
-            let spot = self.spot(c);
-            let corrected = known.as_corrected(&self.time, &spot, c);
-            (c.gpus, corrected.map_or_else(|| self.time.mean(&spot), |value| value.log))
+            let sample = self.sample(c);
+            let corrected = known.as_corrected(&self.time, &sample, c);
+            (c.gpus, corrected.map_or_else(|| self.time.mean(&sample), |value| value.log))
         };
         let mut standing: Vec<(u32, f64)> = known.beside(cell).map(stand).collect();
         standing.sort_by_key(|(gpus, _)| *gpus);
         standing.dedup_by_key(|(gpus, _)| *gpus);
-        let log = walk(&self.time, cell, &standing, |c| self.spot(c));
-        let sigma = sigma(self.factors[0], &self.time, &cell.gpu_type, variance);
+        let log = walk(&self.time, cell, &standing, |c| self.sample(c));
+        let sigma = calibrated_sigma(self.factors[0], &self.time, &cell.gpu_type, variance);
         if self.time.counts.is_empty() {
             let (unseen, source) = self.unseen;
             let sigma = if source == Source::Prior { unseen } else { sigma.max(unseen) };
@@ -66,12 +66,12 @@ impl Curves<'_> {
         if let Some(value) = known.as_given(cell) {
             return value;
         }
-        let spot = self.reference.spot(self.law, Quantity::Power, cell, None);
-        if let Some(value) = known.as_corrected(&self.watts, &spot, cell) {
+        let sample = self.reference.sample(self.law, Quantity::Power, cell, None);
+        if let Some(value) = known.as_corrected(&self.watts, &sample, cell) {
             return value;
         }
-        let (mut log, variance) = self.watts.at(&spot);
-        let sigma = sigma(self.factors[1], &self.watts, &cell.gpu_type, variance);
+        let (mut log, variance) = self.watts.predict_log(&sample);
+        let sigma = calibrated_sigma(self.factors[1], &self.watts, &cell.gpu_type, variance);
         let source = if self.watts.counts.is_empty() {
             if self.watts.expected.covers(&cell.gpu_type) { Source::Regression } else { Source::Prior }
         } else {
@@ -87,7 +87,9 @@ impl Curves<'_> {
     }
 }
 
-fn sigma(factors: Factors, curve: &Curve, gpu_type: &GpuType, variance: f64) -> f64 {
+/// Standard deviation of the natural log, scaled by the calibration factor for this much evidence, in
+/// 0.01..=3.
+fn calibrated_sigma(factors: Factors, curve: &Curve, gpu_type: &GpuType, variance: f64) -> f64 {
     let evidence = Evidence::of(curve.count(gpu_type), curve.counts.values().sum());
     (factors.of(evidence) * libm::sqrt(variance)).clamp(0.01, 3.0)
 }
@@ -97,13 +99,13 @@ pub(crate) fn walk(
     curve: &Curve,
     cell: &AggregatedSample,
     known: &[(u32, f64)],
-    spot: impl Fn(&AggregatedSample) -> QuantitySample,
+    sample: impl Fn(&AggregatedSample) -> QuantitySample,
 ) -> f64 {
     if curve.speaks_for(&cell.gpu_type, cell.gpus) {
-        return curve.mean(&spot(cell));
+        return curve.mean(&sample(cell));
     }
     guarded(cell.nodes, cell.gpus, known, |gpus| {
-        curve.mean(&spot(&AggregatedSample { gpus, ..cell.clone() }))
+        curve.mean(&sample(&AggregatedSample { gpus, ..cell.clone() }))
     })
 }
 
@@ -116,7 +118,7 @@ pub(crate) fn draws(
 ) -> Option<(f64, f64)> {
     let at = |limit: Option<f64>| {
         let cell = AggregatedSample { limit, ..cell.clone() };
-        watts.mean(&reference.spot(law, Quantity::Power, &cell, None))
+        watts.mean(&reference.sample(law, Quantity::Power, &cell, None))
     };
     let limit = cell.limit?;
     let free = at(None);

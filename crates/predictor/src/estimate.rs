@@ -47,7 +47,7 @@ impl Source {
 
 /// A positive quantity, log-normal.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Estimate {
+pub struct LogNormal {
     /// The median; > 0.
     pub median: f64,
     /// Standard deviation of its natural logarithm; >= 0.
@@ -56,7 +56,7 @@ pub struct Estimate {
     pub source: Source,
 }
 
-impl Estimate {
+impl LogNormal {
     /// Estimate without evidence: wrong by a factor of 3 each way (p10 and p90).
     pub fn prior(median: f64) -> Self {
         Self { median, sigma: FACTOR_THREE, source: Source::Prior }
@@ -118,17 +118,17 @@ mod tests {
 
     #[test]
     fn the_mean_lies_above_the_median_as_far_as_the_spread_says() {
-        let of = |sigma| Estimate { median: 100.0, sigma, source: Source::Regression }.mean();
+        let of = |sigma| LogNormal { median: 100.0, sigma, source: Source::Regression }.mean();
         assert_eq!(of(0.0), 100.0);
         assert!((of(0.4) - 108.328_706_767_495_86).abs() < 1e-9, "8 % at 0.4");
-        assert!((Estimate::prior(100.0).mean() / 144.4 - 1.0).abs() < 1e-3, "44 % without evidence");
+        assert!((LogNormal::prior(100.0).mean() / 144.4 - 1.0).abs() < 1e-3, "44 % without evidence");
         assert_eq!(of(9.0), of(WIDEST), "and is bounded");
     }
 
     #[test]
     fn on_time_is_even_odds_at_the_median_and_nine_in_ten_at_p90() {
         let sigma = 0.4;
-        let estimate = Estimate { median: 100.0, sigma, source: Source::Observed };
+        let estimate = LogNormal { median: 100.0, sigma, source: Source::Observed };
         let at = |available: f64| on_time_probability(Seconds(100.0), sigma, Seconds(available));
         assert!((at(100.0) - 0.5).abs() < 1e-12);
         assert!((at(estimate.p90()) - 0.9).abs() < 1e-9);

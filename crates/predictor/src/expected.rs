@@ -31,7 +31,7 @@ impl Expected {
         Setting { base: self.base(gpu_type, law) + level, ..s }
     }
 
-    /// Whether profiles compared this type with others.
+    /// Whether some profile has data on this GPU type and another, so that a ratio is known.
     pub fn covers(&self, gpu_type: &GpuType) -> bool {
         self.ratios.covers(gpu_type)
     }

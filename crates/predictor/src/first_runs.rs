@@ -12,8 +12,9 @@ pub(crate) struct Run {
 
 /// Indices of the first runs, of runs ordered by GPUs, nodes and batch. First the middle batch on
 /// the fewest GPUs with the highest limit; then the nearest batch per GPU on the next number
-/// of GPUs; then the smallest and largest batch on the fewest.
-pub(crate) fn first_runs(runs: &[Run], known: usize) -> Vec<usize> {
+/// of GPUs; then the smallest and largest batch on the fewest. At most
+/// `count` indices.
+pub(crate) fn first_runs(runs: &[Run], count: usize) -> Vec<usize> {
     let highest = runs.iter().map(|r| r.limit).fold(f64::NEG_INFINITY, f64::max);
     let free: Vec<usize> = (0..runs.len()).filter(|i| runs[*i].limit >= highest).collect();
     let on_next = |above: f64| -> Vec<usize> {
@@ -31,7 +32,7 @@ pub(crate) fn first_runs(runs: &[Run], known: usize) -> Vec<usize> {
     let ends = [fewest[0], fewest[fewest.len() - 1]];
     let mut found: Vec<usize> = Vec::new();
     for i in [start].into_iter().chain(next).chain(ends).chain(free).chain(0..runs.len()) {
-        if found.len() < known && !found.contains(&i) {
+        if found.len() < count && !found.contains(&i) {
             found.push(i);
         }
     }

@@ -1,7 +1,7 @@
 //! A profile's own evidence, given and observed, and the source of an answer.
 
 use crate::Source;
-use crate::curve_prior::SCATTER;
+use crate::curve_prior::RESIDUAL_VARIANCE;
 use crate::quantity_model::{Curve, QuantitySample};
 use crate::samples::AggregatedSample;
 use crate::table_trust::TableTrust;
@@ -44,17 +44,17 @@ impl Known {
     }
 
     /// The table's value if tables of the tenant were off: the curve, which weighs the row
-    /// against profiles of the model, plus the row's own residual. `spot` is the row's setting.
+    /// against profiles of the model, plus the row's own residual. `sample` is the row's setting.
     pub fn as_corrected(
         &self,
         curve: &Curve,
-        spot: &QuantitySample,
+        sample: &QuantitySample,
         cell: &AggregatedSample,
     ) -> Option<Value> {
         let row = self.table.iter().position(|c| c.is(cell)).filter(|_| self.seen.is_empty())?;
         let (detail, left) = curve.posterior.detail(row)?;
-        let (mean, variance) = curve.at(spot);
-        let variance = (variance - SCATTER + left).max(0.0);
+        let (mean, variance) = curve.predict_log(sample);
+        let variance = (variance - RESIDUAL_VARIANCE + left).max(0.0);
         let sigma = libm::sqrt(variance).clamp(0.01, 3.0);
         Some(Value { log: mean + detail, sigma, source: Source::UserGiven })
     }

@@ -5,7 +5,7 @@
 //! observations since); all other profiles, of which only the tenant's own count; the run time assumed of an unknown job
 //! ([`Prior`]).
 //! **Out**: for every configuration, seconds per epoch and watts of the whole gang. Each is an
-//! [`Estimate`]: log-normal median, spread and [`Source`]. Also the probability of being on time,
+//! [`LogNormal`]: log-normal median, spread and [`Source`]. Also the probability of being on time,
 //! and the pace of a running job from its progress reports ([`progress`]).
 //!
 //! How the time of a configuration is found, in this order:
@@ -18,7 +18,7 @@
 //!   `posterior`). One row moves the whole curve; one row on another GPU type fixes the ratio of
 //!   types. Other ratios of types come from a linfa elastic net over profiles (`ratio`).
 //! * **Without measurements**: the intercept comes from profiles of the same model, or from
-//!   [`Features`] by a second elastic net (`level`) ([`Source::Regression`]). Otherwise it comes
+//!   [`Features`] by a second elastic net (`intercept`) ([`Source::Regression`]). Otherwise it comes
 //!   from the prior run time, with a factor of 3 each way ([`Source::Prior`]).
 //!
 //! Power is predicted the same way, between idle and maximum watts of the type. A power limit cuts
@@ -43,8 +43,8 @@ mod expected;
 mod first_runs;
 mod guard;
 mod input;
+mod intercept;
 mod known;
-mod level;
 mod linear;
 mod physics;
 mod pool;
@@ -64,9 +64,9 @@ pub mod table;
 mod table_trust;
 mod tenant;
 
-pub use estimate::{Estimate, Source, WIDEST, mean_over_median, on_time_probability};
+pub use estimate::{LogNormal, Source, WIDEST, mean_over_median, on_time_probability};
 pub use input::{Features, Given, GpuModel, Observation, Prior, Profile, Query, prior_run_time};
 pub use pool::together;
 pub use predict::Predictor;
-pub use prediction::{Check, Prediction};
+pub use prediction::{LeaveOneOutErrors, Prediction};
 pub use screen::{Refusal, Refused, screen};

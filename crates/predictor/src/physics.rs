@@ -16,7 +16,7 @@ pub(crate) const P: usize = 8;
 pub(crate) type Theta = [f64; P];
 
 /// Log of the intercept: time (or draw) at the origin.
-pub(crate) const LEVEL: usize = 0;
+pub(crate) const INTERCEPT: usize = 0;
 /// Time: log of a step's fixed part over the samples of one GPU at the reference batch. Power:
 /// slope over doublings of the batch.
 const OVERHEAD: usize = 1;
@@ -107,23 +107,23 @@ impl Quantity {
     }
 }
 
-/// 1 / (1 + exp(-x))
-fn share(x: f64) -> f64 {
+/// Logistic function.
+fn logistic(x: f64) -> f64 {
     1.0 / (1.0 + libm::exp(-x))
 }
 
 /// log(exp(a) + exp(b))
-fn add(a: f64, b: f64) -> f64 {
+fn log_add_exp(a: f64, b: f64) -> f64 {
     a.max(b) + libm::log1p(libm::exp(-(a - b).abs()))
 }
 
 fn time(theta: &Theta, s: &Setting) -> (f64, Theta) {
     let ln2 = std::f64::consts::LN_2;
     let samples = s.batch - s.gpus * ln2;
-    let compute = add(theta[OVERHEAD], samples);
+    let compute = log_add_exp(theta[OVERHEAD], samples);
     let mut slopes = [0.0; P];
-    slopes[LEVEL] = 1.0;
-    slopes[OVERHEAD] = share(theta[OVERHEAD] - samples);
+    slopes[INTERCEPT] = 1.0;
+    slopes[OVERHEAD] = logistic(theta[OVERHEAD] - samples);
     let mut step = compute;
     if s.gpus > 0.0 {
         let spread = s.nodes > 0.0;
@@ -131,42 +131,42 @@ fn time(theta: &Theta, s: &Setting) -> (f64, Theta) {
         // The inter-node network is separate: the waiting on one node says little about it.
         let across = if spread { theta[ACROSS] } else { f64::NEG_INFINITY };
         let doublings = (s.gpus - 1.0) * ln2;
-        let sync = if spread { add(node, across) } else { node } + theta[GROWTH].max(0.0) * doublings;
+        let sync = if spread { log_add_exp(node, across) } else { node } + theta[GROWTH].max(0.0) * doublings;
         let beyond = libm::exp(theta[OVERLAP]);
         let overlap = 1.0 + beyond;
-        step = add(overlap * compute, overlap * sync) / overlap;
-        let waiting = share(overlap * (sync - compute));
+        step = log_add_exp(overlap * compute, overlap * sync) / overlap;
+        let waiting = logistic(overlap * (sync - compute));
         slopes[OVERHEAD] *= 1.0 - waiting;
-        let between = if spread { share(across - node) } else { 0.0 };
+        let between = if spread { logistic(across - node) } else { 0.0 };
         slopes[SYNC] = waiting * (1.0 - between);
         slopes[ACROSS] = waiting * between;
         slopes[GROWTH] = if theta[GROWTH] > 0.0 { waiting * doublings } else { 0.0 };
         slopes[OVERLAP] = ((1.0 - waiting) * compute + waiting * sync - step) * beyond / overlap;
     }
-    slopes[OVERHEAD] -= share(theta[OVERHEAD]);
+    slopes[OVERHEAD] -= logistic(theta[OVERHEAD]);
     slopes[LIMITED] = libm::exp(theta[LIMITED]) * s.limit;
     slopes[BATCH] = s.batch;
-    let origin = add(0.0, theta[OVERHEAD]);
-    let at = s.base + theta[LEVEL] + step - origin - s.batch + theta[BATCH] * s.batch + slopes[LIMITED];
+    let origin = log_add_exp(0.0, theta[OVERHEAD]);
+    let at = s.base + theta[INTERCEPT] + step - origin - s.batch + theta[BATCH] * s.batch + slopes[LIMITED];
     (at, slopes)
 }
 
 fn power(theta: &Theta, s: &Setting) -> (f64, Theta) {
     let doublings = s.batch / std::f64::consts::LN_2;
     let mut slopes = [0.0; P];
-    (slopes[LEVEL], slopes[OVERHEAD], slopes[SYNC], slopes[ACROSS]) = (1.0, doublings, s.gpus, s.nodes);
+    (slopes[INTERCEPT], slopes[OVERHEAD], slopes[SYNC], slopes[ACROSS]) = (1.0, doublings, s.gpus, s.nodes);
     let by_settings = theta[OVERHEAD] * doublings + theta[SYNC] * s.gpus + theta[ACROSS] * s.nodes;
-    let free = s.base + theta[LEVEL] + by_settings;
+    let free = s.base + theta[INTERCEPT] + by_settings;
     let cut = s.limit + theta[GROWTH];
     if !cut.is_finite() {
         return (free, slopes);
     }
-    let bound = share(CUT * (free - cut));
+    let bound = logistic(CUT * (free - cut));
     for slope in &mut slopes {
         *slope *= 1.0 - bound;
     }
     slopes[GROWTH] = bound;
-    (-add(-CUT * free, -CUT * cut) / CUT, slopes)
+    (-log_add_exp(-CUT * free, -CUT * cut) / CUT, slopes)
 }
 
 /// Indices of GPU types, in order of first use.

@@ -12,7 +12,7 @@ use andreas_core::GpuType;
 
 use crate::curve_prior::Prior;
 use crate::expected::Expected;
-use crate::physics::{LEVEL, P, Quantity};
+use crate::physics::{INTERCEPT, P, Quantity};
 use crate::posterior::Found;
 use crate::ratio::{Level, Ratios};
 use crate::spread::spread;
@@ -64,7 +64,7 @@ impl Population {
         Self {
             prior: Prior { mean: quantity.means(), own: quantity.between(), within },
             ratios: Ratios::default(),
-            type_variance: within[LEVEL],
+            type_variance: within[INTERCEPT],
         }
     }
 
@@ -104,7 +104,7 @@ impl Population {
     /// Prior of a profile; `siblings` are the other profiles of the same model.
     pub fn expect(&self, quantity: Quantity, siblings: &[&FittedProfile]) -> Expected {
         let mut prior = self.prior;
-        prior.within[LEVEL] = if self.ratios.is_empty() { UNKNOWN_TYPE } else { self.type_variance };
+        prior.within[INTERCEPT] = if self.ratios.is_empty() { UNKNOWN_TYPE } else { self.type_variance };
         let mut by_type: BTreeMap<GpuType, Vec<(f64, f64)>> = BTreeMap::new();
         if !siblings.is_empty() {
             for p in first(quantity)..P {
@@ -123,7 +123,7 @@ impl Population {
                 }
             }
             if by_type.len() > 1 {
-                prior.within[LEVEL] *= (SIBLINGS + 1.0 / (1.0 + siblings.len() as f64)).min(1.0);
+                prior.within[INTERCEPT] *= (SIBLINGS + 1.0 / (1.0 + siblings.len() as f64)).min(1.0);
             }
         }
         // A prior at zero: it pulls a single sibling more than many.
@@ -146,8 +146,8 @@ fn pulled(start: f64, sure: f64, found: &[(f64, f64)]) -> (f64, f64) {
 
 fn level_of(siblings: &[&FittedProfile]) -> Found {
     let n = siblings.len() as f64;
-    let mean = siblings.iter().map(|m| m.found[LEVEL].mean).sum::<f64>() / n;
-    let off = |m: &FittedProfile| m.found[LEVEL].mean - mean;
+    let mean = siblings.iter().map(|m| m.found[INTERCEPT].mean).sum::<f64>() / n;
+    let off = |m: &FittedProfile| m.found[INTERCEPT].mean - mean;
     let square: f64 = siblings.iter().map(|m| off(m) * off(m)).sum();
     // As half a sibling off by a factor 2: the same model may have other data.
     Found { mean, variance: (square + 0.5) / n * (1.0 + 1.0 / n) }

@@ -12,9 +12,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::curve_prior::{Prior, SCATTER, kernel};
+use crate::curve_prior::{Prior, RESIDUAL_VARIANCE, kernel};
 use crate::linear::Cholesky;
-use crate::physics::{LEVEL, P, Quantity, Setting, Theta};
+use crate::physics::{INTERCEPT, P, Quantity, Setting, Theta};
 use crate::table_trust::WHOLE_TABLE;
 
 /// Most rounds of Gauss-Newton.
@@ -147,7 +147,7 @@ impl Posterior {
     }
 
     fn noise(&self, row: &Row) -> f64 {
-        row.noise * row.noise + SCATTER
+        row.noise * row.noise + RESIDUAL_VARIANCE
     }
 
     /// Part of two rows' covariance that does not depend on the parameters.
@@ -191,13 +191,13 @@ impl Posterior {
                     let within = if row.setting.kind == kind { self.prior.within[p] } else { 0.0 };
                     wanted += (self.prior.own[p] + within) * slopes[p] * alpha;
                 }
-                if p != LEVEL {
+                if p != INTERCEPT {
                     let reach = FURTHEST * libm::sqrt(self.prior.own[p] + self.prior.within[p]);
                     wanted = wanted.clamp(self.prior.mean[p] - reach, self.prior.mean[p] + reach);
                     wanted = was[p] + part * (wanted - was[p]).clamp(-MOVE, MOVE);
                 }
                 if wanted.is_finite() {
-                    if p != LEVEL {
+                    if p != INTERCEPT {
                         change = change.max((wanted - was[p]).abs());
                     }
                     *value = wanted;
@@ -243,14 +243,14 @@ impl Posterior {
     }
 
     pub fn within_level(&self) -> f64 {
-        self.prior.within[LEVEL]
+        self.prior.within[INTERCEPT]
     }
 
     /// Mean and variance of a table row's own residual beyond the curve.
     pub fn detail(&self, row: usize) -> Option<(f64, f64)> {
         let (at, alpha) = (self.rows.get(row)?, self.alpha.get(row)?);
-        let (noise, scatter) = (at.noise * at.noise, SCATTER);
-        Some((scatter * alpha, scatter * noise / (scatter + noise).max(1e-12)))
+        let (noise, residual_variance) = (at.noise * at.noise, RESIDUAL_VARIANCE);
+        Some((residual_variance * alpha, residual_variance * noise / (residual_variance + noise).max(1e-12)))
     }
 
     /// The profile's own parameters, without the types' part.
@@ -261,11 +261,11 @@ impl Posterior {
     /// The profile's intercept on a type, relative to its own intercept.
     pub fn level_on(&self, kind: u16) -> Found {
         let slope = |p: usize, i: usize| {
-            if p == LEVEL && self.rows[i].setting.kind == kind { self.slopes[i][p] } else { 0.0 }
+            if p == INTERCEPT && self.rows[i].setting.kind == kind { self.slopes[i][p] } else { 0.0 }
         };
         let mut found = self.weigh(slope, |p| self.prior.within[p]);
-        found[LEVEL].mean -= self.prior.mean[LEVEL];
-        found[LEVEL]
+        found[INTERCEPT].mean -= self.prior.mean[INTERCEPT];
+        found[INTERCEPT]
     }
 
     fn weigh(&self, slope: impl Fn(usize, usize) -> f64, prior: impl Fn(usize) -> f64) -> [Found; P] {

@@ -8,7 +8,7 @@ use crate::analytic_prior::AnalyticPrior;
 use crate::pool::{Pooled, owner, pool};
 use crate::screen::Refused;
 use crate::tenant::Tenant;
-use crate::{Check, GpuModel, Prediction, Prior, Profile, Query};
+use crate::{GpuModel, LeaveOneOutErrors, Prediction, Prior, Profile, Query};
 
 /// Fitted model of all tenants. Cheap to keep; fitted again when an attempt has ended.
 #[derive(Clone, Debug)]
@@ -57,9 +57,10 @@ impl Predictor {
         self.tenant(profile).answer(profile, prior, asked)
     }
 
-    /// Leave-one-out errors of a profile's own rows, by GPU type.
-    pub fn check(&self, profile: &Profile) -> BTreeMap<GpuType, Check> {
-        self.tenant(profile).check(profile)
+    /// Relative leave-one-out errors (0.1 = 10 %) of epoch time and power for each row of the
+    /// profile, by GPU type.
+    pub fn leave_one_out_errors(&self, profile: &Profile) -> BTreeMap<GpuType, LeaveOneOutErrors> {
+        self.tenant(profile).leave_one_out_errors(profile)
     }
 
     fn tenant(&self, profile: &Profile) -> &Tenant {

@@ -1,9 +1,9 @@
-//! Output types: a prediction, and the check of a profile's own rows.
+//! Output types: a prediction, and leave-one-out errors of a profile's own rows.
 
 use andreas_core::{Configuration, Seconds, Watts};
 use serde::{Deserialize, Serialize};
 
-use crate::estimate::Estimate;
+use crate::estimate::LogNormal;
 
 /// Prediction for a profile on one configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -11,16 +11,16 @@ pub struct Prediction {
     /// The configuration of the query.
     pub configuration: Configuration,
     /// Time of one epoch, seconds.
-    pub epoch: Estimate,
+    pub epoch: LogNormal,
     /// Draw of all its GPUs together, watts.
-    pub power: Estimate,
+    pub power: LogNormal,
     /// Maximum draw of these boards together, if the type is known.
     pub board_max: Option<Watts>,
 }
 
 /// Relative leave-one-out errors of a profile's own rows.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Check {
+pub struct LeaveOneOutErrors {
     /// Errors of times.
     pub epoch: Vec<f64>,
     /// Errors of draws.
@@ -57,8 +57,8 @@ mod tests {
                 gpus_per_node: GpuCount(4),
                 limit: None,
             },
-            epoch: Estimate::prior(1.0),
-            power: Estimate { median, sigma: 1.5, source: Source::Regression },
+            epoch: LogNormal::prior(1.0),
+            power: LogNormal { median, sigma: 1.5, source: Source::Regression },
             board_max: board_max.map(Watts),
         };
         assert_eq!(prediction(1_200.0, Some(1_600.0)).mean_power(), Watts(1_600.0));

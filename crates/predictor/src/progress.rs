@@ -45,9 +45,9 @@ impl ProgressWindow {
     /// Adds a report unless it is unusable: 0, 1 or beyond, not later, or not further than the one
     /// before. Returns whether it was added.
     pub fn push(&mut self, report: Report) -> bool {
-        let says_something = report.at.is_finite() && report.fraction > 0.0 && report.fraction < 1.0;
+        let is_usable = report.at.is_finite() && report.fraction > 0.0 && report.fraction < 1.0;
         let moves_on = self.reports.back().is_none_or(|l| report.at > l.at && report.fraction > l.fraction);
-        if !(says_something && moves_on) {
+        if !(is_usable && moves_on) {
             return false;
         }
         if self.reports.len() >= CAPACITY {
@@ -131,7 +131,7 @@ pub fn still_left(expected: f64, since: f64, whole: f64, longest: f64) -> f64 {
 /// Epoch time of a running job on its configuration: the prediction corrected by the observed pace.
 /// Like an observation of a finished attempt, the pace has weight `tau^2 / (tau^2 + sigma^2 / k)`.
 /// `tau` is the prediction's spread, `k` the epochs observed.
-pub fn blended(predicted: crate::Estimate, pace: Pace) -> crate::Estimate {
+pub fn blended(predicted: crate::LogNormal, pace: Pace) -> crate::LogNormal {
     let noise = pace.sigma.max(0.1) / libm::sqrt(pace.epochs.max(0.1));
     let (tau2, noise2) = (predicted.sigma * predicted.sigma, noise * noise);
     let trust = tau2 / (tau2 + noise2);
@@ -139,7 +139,7 @@ pub fn blended(predicted: crate::Estimate, pace: Pace) -> crate::Estimate {
     if !(a.is_finite() && b.is_finite() && trust.is_finite()) {
         return predicted;
     }
-    crate::Estimate {
+    crate::LogNormal {
         median: libm::exp(a + trust * (b - a)),
         sigma: libm::sqrt(trust * noise2).max(0.02),
         source: if trust >= 0.5 { Source::Observed } else { predicted.source },
@@ -149,7 +149,7 @@ pub fn blended(predicted: crate::Estimate, pace: Pace) -> crate::Estimate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Estimate;
+    use crate::LogNormal;
 
     fn window(reports: &[(f64, f64)]) -> ProgressWindow {
         let mut window = ProgressWindow::default();
@@ -219,10 +219,10 @@ mod tests {
     #[test]
     fn many_epochs_overrule_a_prior_and_few_do_not_overrule_a_table() {
         let seen = |epochs| Pace { epoch: Seconds(20.0), epochs, sigma: 0.1 };
-        let prior = Estimate { median: 100.0, sigma: 0.857, source: Source::Prior };
+        let prior = LogNormal { median: 100.0, sigma: 0.857, source: Source::Prior };
         let after = blended(prior, seen(2.0));
         assert!((after.median - 20.0).abs() < 1.0 && after.source == Source::Observed, "{after:?}");
-        let table = Estimate { median: 10.0, sigma: 0.05, source: Source::UserGiven };
+        let table = LogNormal { median: 10.0, sigma: 0.05, source: Source::UserGiven };
         let after = blended(table, seen(0.5));
         assert!(after.median < 12.0 && after.source == Source::UserGiven, "{after:?}");
     }

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use andreas_core::GpuType;
 
-use crate::curve_prior::{Prior, SCATTER};
+use crate::curve_prior::{Prior, RESIDUAL_VARIANCE};
 use crate::expected::Expected;
-use crate::physics::{GpuTypeIndex, LEVEL, Quantity, Setting};
+use crate::physics::{GpuTypeIndex, INTERCEPT, Quantity, Setting};
 use crate::population::{FittedProfile, Population, UNKNOWN_TYPE};
 use crate::posterior::{Found, Posterior, Row};
 use crate::ratio::Level;
@@ -40,10 +40,10 @@ pub(crate) struct QuantitySample {
 
 /// One profile's samples of one quantity.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Family {
+pub(crate) struct ProfileSamples {
     pub name: String,
     pub model: Option<String>,
-    pub spots: Vec<QuantitySample>,
+    pub samples: Vec<QuantitySample>,
 }
 
 /// A profile's curve with its prior and evidence.
@@ -61,21 +61,21 @@ pub(crate) struct Curve {
 
 impl Curve {
     /// The setting with this curve's type index; an unseen type gets `u16::MAX`.
-    fn place(&self, spot: &QuantitySample) -> Setting {
-        let known = self.type_index.iter().find(|(_, t)| **t == spot.gpu_type).map(|(kind, _)| kind);
+    fn place(&self, sample: &QuantitySample) -> Setting {
+        let known = self.type_index.iter().find(|(_, t)| **t == sample.gpu_type).map(|(kind, _)| kind);
         let kind = known.unwrap_or(u16::MAX);
-        self.expected.place(&spot.gpu_type, spot.law, self.level, Setting { kind, ..spot.setting })
+        self.expected.place(&sample.gpu_type, sample.law, self.level, Setting { kind, ..sample.setting })
     }
 
     /// Mean of the log.
-    pub fn mean(&self, spot: &QuantitySample) -> f64 {
-        self.posterior.mean(&self.place(spot))
+    pub fn mean(&self, sample: &QuantitySample) -> f64 {
+        self.posterior.mean(&self.place(sample))
     }
 
-    /// Mean and variance of the log of a new row.
-    pub fn at(&self, spot: &QuantitySample) -> (f64, f64) {
-        let (mean, variance) = self.posterior.at(&self.place(spot));
-        (mean, variance + SCATTER)
+    /// Predictive mean and variance of the natural log of a new observation (s or W), residual variance included.
+    pub fn predict_log(&self, sample: &QuantitySample) -> (f64, f64) {
+        let (mean, variance) = self.posterior.at(&self.place(sample));
+        (mean, variance + RESIDUAL_VARIANCE)
     }
 
     /// Whether enough was seen around this number of GPUs to skip the monotone projection.
@@ -101,78 +101,78 @@ pub(crate) struct QuantityModel {
 
 impl QuantityModel {
     /// From a tenant's profiles, ordered by name.
-    pub fn fit(quantity: Quantity, families: &[Family]) -> Self {
+    pub fn fit(quantity: Quantity, profiles: &[ProfileSamples]) -> Self {
         let mut it = Self { quantity, population: Population::new(quantity), members: Vec::new() };
-        it.refit(families);
-        it.refit(families);
+        it.refit(profiles);
+        it.refit(profiles);
         it
     }
 
     /// Fits the profiles with the current prior, and the prior to them.
-    fn refit(&mut self, families: &[Family]) {
-        self.members = families.iter().filter_map(|f| self.member(f)).collect();
+    fn refit(&mut self, profiles: &[ProfileSamples]) {
+        self.members = profiles.iter().filter_map(|f| self.member(f)).collect();
         self.population = Population::fit(self.quantity, &self.members.iter().collect::<Vec<_>>());
     }
 
     /// Prior of a profile; its own earlier fit is not its sibling.
-    pub fn expect(&self, family: &Family) -> Expected {
-        self.expect_from(&self.population, family)
+    pub fn expect(&self, profile: &ProfileSamples) -> Expected {
+        self.expect_from(&self.population, profile)
     }
 
     /// The same from another population.
-    pub fn expect_from(&self, population: &Population, family: &Family) -> Expected {
-        let is = |m: &&FittedProfile| m.model == family.model && m.name != family.name;
-        let siblings = self.members.iter().filter(|_| family.model.is_some()).filter(is).take(SIBLINGS);
+    pub fn expect_from(&self, population: &Population, profile: &ProfileSamples) -> Expected {
+        let is = |m: &&FittedProfile| m.model == profile.model && m.name != profile.name;
+        let siblings = self.members.iter().filter(|_| profile.model.is_some()).filter(is).take(SIBLINGS);
         population.expect(self.quantity, &siblings.collect::<Vec<_>>())
     }
 
     /// A profile's curve from its samples; `level` is the prior of its intercept without rows.
-    pub fn curve(&self, spots: &[QuantitySample], expected: Expected, level: Found) -> Curve {
+    pub fn curve(&self, samples: &[QuantitySample], expected: Expected, level: Found) -> Curve {
         let mut type_index = GpuTypeIndex::default();
         let mut counts: BTreeMap<GpuType, usize> = BTreeMap::new();
         let mut spans: BTreeMap<GpuType, (f64, f64)> = BTreeMap::new();
-        let mut rows: Vec<Row> = Vec::with_capacity(spots.len());
-        for spot in spots {
-            *counts.entry(spot.gpu_type.clone()).or_default() += 1;
-            let g = spot.setting.gpus;
-            let span = spans.entry(spot.gpu_type.clone()).or_insert((g, g));
+        let mut rows: Vec<Row> = Vec::with_capacity(samples.len());
+        for sample in samples {
+            *counts.entry(sample.gpu_type.clone()).or_default() += 1;
+            let g = sample.setting.gpus;
+            let span = spans.entry(sample.gpu_type.clone()).or_insert((g, g));
             *span = (span.0.min(g), span.1.max(g));
-            let setting = Setting { kind: type_index.of(&spot.gpu_type), ..spot.setting };
-            let setting = expected.place(&spot.gpu_type, spot.law, level.mean, setting);
-            rows.push(Row { setting, log: spot.log, noise: spot.noise, table: spot.table });
+            let setting = Setting { kind: type_index.of(&sample.gpu_type), ..sample.setting };
+            let setting = expected.place(&sample.gpu_type, sample.law, level.mean, setting);
+            rows.push(Row { setting, log: sample.log, noise: sample.noise, table: sample.table });
         }
         let mut prior = expected.prior;
         if self.quantity == Quantity::Time {
-            prior.own[LEVEL] = level.variance;
+            prior.own[INTERCEPT] = level.variance;
         }
         // Types without comparison differ by the error of the analytic prior.
-        if counts.keys().any(|t| !expected.covers(t)) || spots.is_empty() {
-            prior.within[LEVEL] = prior.within[LEVEL].max(0.5 * UNKNOWN_TYPE);
+        if counts.keys().any(|t| !expected.covers(t)) || samples.is_empty() {
+            prior.within[INTERCEPT] = prior.within[INTERCEPT].max(0.5 * UNKNOWN_TYPE);
         }
         let posterior = Posterior::new(self.quantity, prior, &rows);
         Curve { posterior, expected, type_index, counts, spans, level: level.mean }
     }
 
-    fn member(&self, family: &Family) -> Option<FittedProfile> {
-        if family.spots.is_empty() {
+    fn member(&self, profile: &ProfileSamples) -> Option<FittedProfile> {
+        if profile.samples.is_empty() {
             return None;
         }
-        let spots = spread(&family.spots, POOLED_CELLS);
+        let samples = spread(&profile.samples, POOLED_CELLS);
         let expected = self.population.expect(self.quantity, &[]);
-        let level = self.free_level(&spots, &expected);
+        let level = self.free_level(&samples, &expected);
         let mut wide = expected.clone();
         // Ratios are learned from intercepts by type: they are not shrunk to the analytic prior
         // here.
-        wide.prior.within[LEVEL] = wide.prior.within[LEVEL].max(0.5);
+        wide.prior.within[INTERCEPT] = wide.prior.within[INTERCEPT].max(0.5);
         // The profile's own intercept is free, so that it does not enter the types' intercepts.
-        wide.prior.own[LEVEL] = wide.prior.own[LEVEL].max(FREE);
-        let curve = self.curve(&spots, wide, level);
+        wide.prior.own[INTERCEPT] = wide.prior.own[INTERCEPT].max(FREE);
+        let curve = self.curve(&samples, wide, level);
         let mut found = curve.posterior.found();
         for (p, found) in found.iter_mut().enumerate() {
             let (mean, own) = (curve.posterior.prior_mean(p), curve.posterior.prior_variance(p));
             *found = found.alone(mean, own);
         }
-        found[LEVEL].mean += level.mean;
+        found[INTERCEPT].mean += level.mean;
         let within = curve.posterior.within_level();
         let types = curve.counts.len().max(1) as f64;
         let on = curve.type_index.iter().map(|(kind, gpu_type)| {
@@ -181,25 +181,25 @@ impl QuantityModel {
             at.variance = (at.variance - within / types).max(0.0);
             let at = at.alone(0.0, within * (1.0 - 1.0 / types));
             // Relative to the analytic prior: the expected part plus the fitted part.
-            let law = spots.iter().find(|s| s.gpu_type == *gpu_type).map_or(0.0, |s| s.law);
+            let law = samples.iter().find(|s| s.gpu_type == *gpu_type).map_or(0.0, |s| s.law);
             let expected = curve.expected.base(gpu_type, law) - law;
             Level { gpu_type: gpu_type.clone(), level: at.mean + expected, variance: at.variance }
         });
         Some(FittedProfile {
-            name: family.name.clone(),
-            model: family.model.clone(),
+            name: profile.name.clone(),
+            model: profile.model.clone(),
             found,
             on: on.collect(),
         })
     }
 
     /// An uninformative intercept at the median residual.
-    pub fn free_level(&self, spots: &[QuantitySample], expected: &Expected) -> Found {
+    pub fn free_level(&self, samples: &[QuantitySample], expected: &Expected) -> Found {
         if self.quantity == Quantity::Power {
             return Found::default();
         }
         let Prior { mean, .. } = expected.prior;
-        let mut off: Vec<f64> = spots
+        let mut off: Vec<f64> = samples
             .iter()
             .map(|s| {
                 let setting = expected.place(&s.gpu_type, s.law, 0.0, s.setting);

@@ -11,7 +11,7 @@ use crate::{Observation, Profile};
 /// keeps.
 const MAX_ROWS: usize = 20_000;
 /// Most rows read of a table.
-const MAX_GIVEN: usize = 256;
+const MAX_TABLE_ROWS: usize = 256;
 /// Most configurations a profile's curve uses.
 pub(crate) const MAX_CELLS: usize = 240;
 /// Standard deviation of the log of one epoch around its run's mean: warm-up, shared storage, other
@@ -153,10 +153,11 @@ fn together(rows: &[(AggregatedSample, f64)]) -> AggregatedSample {
     AggregatedSample { log, noise, epochs: total, at, ..rows[0].0.clone() }
 }
 
-/// Aggregated samples of the user's table; the first row of a configuration counts.
+/// Samples of the user's table, as natural logs of seconds or of watts per GPU. Of several rows for
+/// one configuration the first is used.
 pub(crate) fn given(profile: &Profile, quantity: Quantity) -> Vec<AggregatedSample> {
     let mut cells: Vec<AggregatedSample> = Vec::new();
-    for row in profile.given.iter().take(MAX_GIVEN) {
+    for row in profile.given.iter().take(MAX_TABLE_ROWS) {
         let (gpus, nodes) = (row.gpus.0, row.nodes.unwrap_or(1));
         let (value, low, high) = match quantity {
             Quantity::Time => (row.epoch.map(|s| s.0), MIN_EPOCH, MAX_EPOCH),

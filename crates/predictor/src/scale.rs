@@ -73,7 +73,7 @@ impl Scale {
 impl ReferenceBatch {
     /// The sample as a curve of this quantity takes it. `draw`: logs of one GPU's draw without and
     /// with the limit.
-    pub fn spot(
+    pub fn sample(
         self,
         law: &AnalyticPrior,
         quantity: Quantity,

@@ -17,9 +17,9 @@ use crate::samples::{AggregatedSample, ROW, USUAL_TABLE, given};
 pub(crate) const WHOLE_TABLE: f64 = 0.5;
 /// Error of a table if the profile ran, but no observation can be compared with it (a factor 1.6 is
 /// usual).
-const UNCOMPARED: f64 = 0.5;
+const UNCOMPARED_SIGMA: f64 = 0.5;
 /// Errors are clipped here (log of ten): a mistaken unit.
-const FURTHEST: f64 = std::f64::consts::LN_10;
+const MAX_LOG_ERROR: f64 = std::f64::consts::LN_10;
 /// Rounds of expectation and maximisation.
 const ROUNDS: usize = 40;
 
@@ -48,7 +48,7 @@ fn errors(table: &[AggregatedSample], seen: &[AggregatedSample]) -> Vec<TypeErro
         let Some(given) = table.iter().find(|given| given.is(seen)) else { continue };
         let weight = 1.0 / (seen.noise * seen.noise + ROW * ROW);
         let sums = types.entry(&seen.gpu_type).or_default();
-        let error = (seen.log - given.log).clamp(-FURTHEST, FURTHEST);
+        let error = (seen.log - given.log).clamp(-MAX_LOG_ERROR, MAX_LOG_ERROR);
         *sums = (sums.0 + weight * error, sums.1 + weight);
     }
     types.into_values().map(|(sum, weight)| (sum / weight, 1.0 / weight)).collect()
@@ -66,11 +66,11 @@ impl TableTrust {
             let seen = if quantity == Quantity::Time { &p.times } else { &p.watts };
             errors(&given(p.profile, quantity), seen)
         };
-        Self::default().taught(&pooled.iter().flat_map(of).collect::<Vec<_>>())
+        Self::default().updated_with(&pooled.iter().flat_map(of).collect::<Vec<_>>())
     }
 
     /// The variance given these errors; `self` counts as one of them.
-    fn taught(self, errors: &[TypeError]) -> Self {
+    fn updated_with(self, errors: &[TypeError]) -> Self {
         let mut variance = self.variance;
         for _ in 0..ROUNDS {
             let square = |(error, noise): &TypeError| {
@@ -82,12 +82,13 @@ impl TableTrust {
         Self { variance, informed: self.informed || !errors.is_empty() }
     }
 
-    /// Sets the error variance of a profile's table, given the profile's own observations.
-    pub fn read(self, table: &mut [AggregatedSample], seen: &[AggregatedSample]) -> Self {
+    /// Posterior trust for one profile. Also stores its error variance (log) in each row of
+    /// `table`.
+    pub fn for_profile(self, table: &mut [AggregatedSample], seen: &[AggregatedSample]) -> Self {
         let errors = errors(table, seen);
-        let mut it = self.taught(&errors);
+        let mut it = self.updated_with(&errors);
         if errors.is_empty() && !seen.is_empty() {
-            it.variance = it.variance.max(UNCOMPARED * UNCOMPARED);
+            it.variance = it.variance.max(UNCOMPARED_SIGMA * UNCOMPARED_SIGMA);
         }
         for cell in table {
             cell.table = Some(it.variance);
@@ -104,15 +105,15 @@ mod tests {
     fn one_table_that_was_off_by_two_is_enough_for_doubt_and_right_ones_leave_none() {
         let usual = TableTrust::default();
         assert!((usual.sigma() - USUAL_TABLE).abs() < 1e-12 && !usual.informed);
-        let off = usual.taught(&[(0.69, 1e-4), (0.69, 1e-4)]);
+        let off = usual.updated_with(&[(0.69, 1e-4), (0.69, 1e-4)]);
         assert!(off.informed && off.sigma() > 0.35, "{off:?}");
         let right: Vec<TypeError> = (0..20).map(|i| (0.02 * f64::from(i % 3 - 1), 1e-4)).collect();
-        assert!(usual.taught(&right).sigma() <= USUAL_TABLE, "{:?}", usual.taught(&right));
+        assert!(usual.updated_with(&right).sigma() <= USUAL_TABLE, "{:?}", usual.updated_with(&right));
     }
 
     #[test]
     fn an_epoch_that_tells_little_teaches_little() {
-        let one = |noise: f64| TableTrust::default().taught(&[(0.3, noise * noise)]).sigma();
+        let one = |noise: f64| TableTrust::default().updated_with(&[(0.3, noise * noise)]).sigma();
         assert!(one(0.02) > 2.0 * one(0.6) && one(0.6) < 1.5 * USUAL_TABLE, "{} {}", one(0.02), one(0.6));
     }
 }

@@ -9,16 +9,16 @@ use crate::calibration::Factors;
 use crate::curves::{Curves, draws, walk};
 use crate::estimate::FACTOR_THREE;
 use crate::expected::Expected;
+use crate::intercept::{Intercepts, positive};
 use crate::known::Known;
-use crate::level::{Intercepts, positive};
-use crate::physics::{LEVEL, Quantity};
+use crate::physics::{INTERCEPT, Quantity};
 use crate::pool::Pooled;
 use crate::posterior::Found;
-use crate::quantity_model::{Family, QuantityModel, QuantitySample};
+use crate::quantity_model::{ProfileSamples, QuantityModel, QuantitySample};
 use crate::samples::{AggregatedSample, given, observed};
 use crate::scale::{ReferenceBatch, Scale};
 use crate::table_trust::TableTrust;
-use crate::{Check, Estimate, Features, Prediction, Prior, Profile, Query, Source};
+use crate::{Features, LeaveOneOutErrors, LogNormal, Prediction, Prior, Profile, Query, Source};
 
 /// Variance of the log of an unknown epoch time: seconds to days.
 const UNKNOWN_LEVEL: f64 = 9.0;
@@ -46,26 +46,28 @@ impl Tenant {
         let reference = |p: &Pooled<'_>| scale.of(model(p.profile), &p.times, None);
         let of_watts = |p: &Pooled<'_>| {
             let reference = reference(p);
-            let spot = |c: &AggregatedSample| reference.spot(law, Quantity::Power, c, None);
-            family(p.profile, p.watts.iter().map(spot).collect())
+            let sample = |c: &AggregatedSample| reference.sample(law, Quantity::Power, c, None);
+            profile_samples(p.profile, p.watts.iter().map(sample).collect())
         };
-        let watts: Vec<Family> = pooled.iter().filter(|p| !p.watts.is_empty()).map(of_watts).collect();
+        let watts: Vec<ProfileSamples> =
+            pooled.iter().filter(|p| !p.watts.is_empty()).map(of_watts).collect();
         let power = QuantityModel::fit(Quantity::Power, &watts);
         let of_times = |p: &Pooled<'_>| {
             let (reference, watts) = (reference(p), of_watts(p));
-            let curve = power.curve(&watts.spots, power.expect(&watts), Found::default());
-            let spot = |c: &AggregatedSample| {
-                reference.spot(law, Quantity::Time, c, draws(law, reference, &curve, c))
+            let curve = power.curve(&watts.samples, power.expect(&watts), Found::default());
+            let sample = |c: &AggregatedSample| {
+                reference.sample(law, Quantity::Time, c, draws(law, reference, &curve, c))
             };
-            family(p.profile, p.times.iter().map(spot).collect())
+            profile_samples(p.profile, p.times.iter().map(sample).collect())
         };
-        let times: Vec<Family> = pooled.iter().filter(|p| !p.times.is_empty()).map(of_times).collect();
+        let times: Vec<ProfileSamples> =
+            pooled.iter().filter(|p| !p.times.is_empty()).map(of_times).collect();
         let time = QuantityModel::fit(Quantity::Time, &times);
         // Both are sorted by name, and members are a subset of the pooled.
         let mut profiles = pooled.iter().map(|p| p.profile);
         let described = time.members.iter().filter_map(|m| {
             let profile = profiles.by_ref().find(|p| p.name == m.name)?;
-            Some((&profile.features, m.found[LEVEL].mean))
+            Some((&profile.features, m.found[INTERCEPT].mean))
         });
         Self {
             law: law.clone(),
@@ -97,30 +99,31 @@ impl Tenant {
             let gpus = f64::from(cell.gpus);
             Prediction {
                 configuration: c.clone(),
-                epoch: Estimate {
+                epoch: LogNormal {
                     median: libm::exp(time.log.clamp(LOG_TIME.0, LOG_TIME.1)),
                     sigma: time.sigma,
                     source: time.source,
                 },
-                power: Estimate { median: per_gpu * gpus, sigma: power.sigma, source: power.source },
+                power: LogNormal { median: per_gpu * gpus, sigma: power.sigma, source: power.source },
                 board_max: self.law.most(&c.gpu_type).map(|each| Watts(each * gpus)),
             }
         };
         asked.iter().map(answer).collect()
     }
 
-    /// Leave-one-out errors of a profile's own rows, by GPU type.
-    pub fn check(&self, profile: &Profile) -> BTreeMap<GpuType, Check> {
+    /// Relative leave-one-out errors (0.1 = 10 %) of epoch time and power for each row of the
+    /// profile, by GPU type.
+    pub fn leave_one_out_errors(&self, profile: &Profile) -> BTreeMap<GpuType, LeaveOneOutErrors> {
         let [times, watts] = self.known(profile);
         let curves = self.curves(profile, None, [&times, &watts], profile.features.batch);
-        let mut checks: BTreeMap<GpuType, Check> = BTreeMap::new();
+        let mut errors: BTreeMap<GpuType, LeaveOneOutErrors> = BTreeMap::new();
         for (cell, error) in times.all().zip(curves.time.posterior.errors()) {
-            checks.entry(cell.gpu_type.clone()).or_default().epoch.push(libm::expm1(error.abs()));
+            errors.entry(cell.gpu_type.clone()).or_default().epoch.push(libm::expm1(error.abs()));
         }
         for (cell, error) in watts.all().zip(curves.watts.posterior.errors()) {
-            checks.entry(cell.gpu_type.clone()).or_default().power.push(libm::expm1(error.abs()));
+            errors.entry(cell.gpu_type.clone()).or_default().power.push(libm::expm1(error.abs()));
         }
-        checks
+        errors
     }
 
     /// The profile's own evidence on times and watts.
@@ -128,7 +131,7 @@ impl Tenant {
         let of = |(quantity, trusted): (Quantity, TableTrust)| {
             let seen = observed(&profile.observations, quantity, profile.features.batch);
             let mut table = given(profile, quantity);
-            let trust = trusted.read(&mut table, &seen);
+            let trust = trusted.for_profile(&mut table, &seen);
             Known { table, seen, trust }
         };
         [(Quantity::Time, self.trusted[0]), (Quantity::Power, self.trusted[1])].map(of)
@@ -143,20 +146,20 @@ impl Tenant {
     ) -> Curves<'_> {
         let cells: Vec<AggregatedSample> = times.all().cloned().collect();
         let reference = self.scale.of(model(profile), &cells, batch);
-        let spot = |c: &AggregatedSample| reference.spot(&self.law, Quantity::Power, c, None);
-        let mut family = family(profile, watts.all().map(spot).collect());
-        let watts = self.power.curve(&family.spots, self.power.expect(&family), Found::default());
-        let spot = |c: &AggregatedSample| {
-            reference.spot(&self.law, Quantity::Time, c, draws(&self.law, reference, &watts, c))
+        let sample = |c: &AggregatedSample| reference.sample(&self.law, Quantity::Power, c, None);
+        let mut own = profile_samples(profile, watts.all().map(sample).collect());
+        let watts = self.power.curve(&own.samples, self.power.expect(&own), Found::default());
+        let sample = |c: &AggregatedSample| {
+            reference.sample(&self.law, Quantity::Time, c, draws(&self.law, reference, &watts, c))
         };
-        family.spots = cells.iter().map(spot).collect();
-        let expected = self.time.expect(&family);
-        let (level, source) = if family.spots.is_empty() {
-            self.unseen_level(&family, &profile.features, prior, &expected, reference)
+        own.samples = cells.iter().map(sample).collect();
+        let expected = self.time.expect(&own);
+        let (level, source) = if own.samples.is_empty() {
+            self.unseen_level(&own, &profile.features, prior, &expected, reference)
         } else {
-            (self.time.free_level(&family.spots, &expected), Source::Observed)
+            (self.time.free_level(&own.samples, &expected), Source::Observed)
         };
-        let time = self.time.curve(&family.spots, expected, level);
+        let time = self.time.curve(&own.samples, expected, level);
         Curves {
             law: &self.law,
             factors: self.factors,
@@ -170,7 +173,7 @@ impl Tenant {
     /// Intercept of a profile without rows, and its source.
     fn unseen_level(
         &self,
-        family: &Family,
+        own: &ProfileSamples,
         features: &Features,
         prior: Option<&Prior>,
         expected: &Expected,
@@ -187,7 +190,7 @@ impl Tenant {
         }
         let variance = FACTOR_THREE * FACTOR_THREE;
         let Some(prior) = prior else {
-            let mut levels: Vec<f64> = self.time.members.iter().map(|m| m.found[LEVEL].mean).collect();
+            let mut levels: Vec<f64> = self.time.members.iter().map(|m| m.found[INTERCEPT].mean).collect();
             levels.sort_by(f64::total_cmp);
             let mean = levels.get(levels.len() / 2).copied().unwrap_or(libm::log(UNKNOWN_EPOCH));
             // A single value has no spread.
@@ -207,9 +210,9 @@ impl Tenant {
             limit: None,
         };
         let cell = AggregatedSample::asked(&at, None, features.batch);
-        let curve = self.time.curve(&family.spots, expected.clone(), Found { mean: 0.0, variance });
-        let spot = |c: &AggregatedSample| reference.spot(&self.law, Quantity::Time, c, None);
-        (Found { mean: wanted - walk(&curve, &cell, &[], spot), variance }, Source::Prior)
+        let curve = self.time.curve(&own.samples, expected.clone(), Found { mean: 0.0, variance });
+        let sample = |c: &AggregatedSample| reference.sample(&self.law, Quantity::Time, c, None);
+        (Found { mean: wanted - walk(&curve, &cell, &[], sample), variance }, Source::Prior)
     }
 }
 
@@ -217,6 +220,6 @@ fn model(profile: &Profile) -> Option<&str> {
     profile.features.model_family.as_deref()
 }
 
-fn family(profile: &Profile, spots: Vec<QuantitySample>) -> Family {
-    Family { name: profile.name.clone(), model: profile.features.model_family.clone(), spots }
+fn profile_samples(profile: &Profile, samples: Vec<QuantitySample>) -> ProfileSamples {
+    ProfileSamples { name: profile.name.clone(), model: profile.features.model_family.clone(), samples }
 }

@@ -4,19 +4,16 @@
 
 mod common;
 
-use andreas_predictor::evaluation::{
-    Baseline, HoldOut, Outcome, Setting, ask, ask_baseline, median, questions,
-};
+use andreas_predictor::evaluation::{Baseline, HoldOut, Outcome, Setting, ask, ask_baseline, median, splits};
 use andreas_predictor::table::{Sample, boards};
 use common::tables::table;
 
 fn asked(samples: &[Sample], setting: Setting) -> (Outcome, Outcome) {
     // Many jobs on many types are many fits: every third question is enough to see them get worse.
     let each = if matches!(setting, Setting::NewType(_)) { 3 } else { 1 };
-    let questions: Vec<_> =
-        questions(samples, setting, HoldOut::Job, None).into_iter().step_by(each).collect();
+    let splits: Vec<_> = splits(samples, setting, HoldOut::Job, None).into_iter().step_by(each).collect();
     let gpus = boards(samples, andreas_core::board_power);
-    (ask(&questions, &gpus), ask_baseline(&questions, Baseline::Physics))
+    (ask(&splits, &gpus), ask_baseline(&splits, Baseline::Physics))
 }
 
 #[test]

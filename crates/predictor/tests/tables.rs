@@ -41,7 +41,7 @@ fn ask(population: &[Profile], profile: &Profile) -> Vec<Prediction> {
 
 /// How many of the true times, and watts, lie in the interval of 90 %.
 fn covered(i: usize, predicted: &[Prediction]) -> (usize, usize) {
-    let inside = |e: &andreas_predictor::Estimate, truth: f64| (e.low()..=e.high()).contains(&truth);
+    let inside = |e: &andreas_predictor::LogNormal, truth: f64| (e.low()..=e.high()).contains(&truth);
     let f = family(i);
     let times = predicted.iter().filter(|p| inside(&p.epoch, f.epoch(&p.configuration)));
     let watts = predicted.iter().filter(|p| {

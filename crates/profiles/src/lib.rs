@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use andreas_api::training_profile::{Observation as Seen, Precision};
+use andreas_api::training_profile::{Observation as StatusObservation, Precision};
 use andreas_api::{TrainingProfileSpec, TrainingProfileStatus};
 use andreas_core::{Configuration, GpuCount, Seconds, Time, Watts};
 use andreas_predictor::{Features, Given, Observation, Profile};
@@ -15,7 +15,11 @@ use andreas_predictor::{Features, Given, Observation, Profile};
 /// Converts a profile. `name` identifies it for the predictor: `namespace/name` within a cluster. Rows that
 /// the schema would reject are clamped to valid values.
 #[must_use]
-pub fn family(name: String, spec: &TrainingProfileSpec, status: Option<&TrainingProfileStatus>) -> Profile {
+pub fn to_predictor_profile(
+    name: String,
+    spec: &TrainingProfileSpec,
+    status: Option<&TrainingProfileStatus>,
+) -> Profile {
     let seconds = |millis: i64| Seconds(millis as f64 / 1_000.0);
     let given = spec.measurements.iter().map(|m| Given {
         gpu_type: m.gpu_type.as_str().into(),
@@ -69,13 +73,13 @@ pub const MAX_OBSERVATIONS: usize = 64;
 /// Whether both are from one attempt. A recreated job of the same name has equal attempt names, but other
 /// times.
 #[must_use]
-pub fn same_run(a: &Seen, b: &Seen) -> bool {
+pub fn same_run(a: &StatusObservation, b: &StatusObservation) -> bool {
     a.run == b.run && a.at.0.as_second() == b.at.0.as_second()
 }
 
 /// Trims a list, ordered oldest first, to [`MAX_OBSERVATIONS`]. The configuration with the most rows loses
 /// its oldest row. A hundred runs on one configuration thus do not evict the only run on another.
-pub fn bound(rows: &mut Vec<Seen>) {
+pub fn trim_observations(rows: &mut Vec<StatusObservation>) {
     while rows.len() > MAX_OBSERVATIONS {
         // Number of rows and index of the oldest, by configuration.
         let mut known: BTreeMap<_, (usize, usize)> = BTreeMap::new();
@@ -116,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_configuration_seen_once_outlasts_a_hundred_runs_of_another() {
-        let row = |run: i64, gpu_type: &str, gpus: i32| -> Seen {
+        let row = |run: i64, gpu_type: &str, gpus: i32| -> StatusObservation {
             serde_json::from_value(
                 json!({"run": format!("a-{run}"), "gpuType": gpu_type, "gpus": gpus, "nodes": 1,
                 "millisPerEpoch": 1_000, "milliEpochs": 1_000, "at": instant(run)}),
@@ -126,7 +130,7 @@ mod tests {
         let mut rows = vec![row(0, "T4", 1), row(1, "A100", 2)];
         for run in 2..200 {
             rows.push(row(run, "A100", 1));
-            bound(&mut rows);
+            trim_observations(&mut rows);
         }
         assert_eq!(rows.len(), MAX_OBSERVATIONS);
         assert_eq!((rows[0].run.as_str(), rows[1].run.as_str()), ("a-0", "a-1"));
@@ -134,11 +138,11 @@ mod tests {
         assert!(rows[2..].iter().map(|row| &row.run).eq(&newest));
         // If all configurations differ, the oldest row is dropped.
         let mut rows: Vec<_> = (0..65).map(|run| row(run, "A100", run as i32 + 1)).collect();
-        bound(&mut rows);
+        trim_observations(&mut rows);
         assert_eq!((rows.len(), rows[0].run.as_str()), (64, "a-1"));
         // Attempts are equal by name and time.
         assert!(same_run(&row(3, "A", 1), &row(3, "B", 1)));
-        let later = Seen { at: row(4, "A", 1).at, ..row(3, "A", 1) };
+        let later = StatusObservation { at: row(4, "A", 1).at, ..row(3, "A", 1) };
         assert!(!same_run(&row(3, "A", 1), &later));
     }
 
@@ -159,11 +163,14 @@ mod tests {
             })
         };
         let status = serde_json::from_value(json!({"observations": [observed(4, 2), observed(5, 2)]}));
-        let family = family("lab/bert".into(), &spec.unwrap(), Some(&status.unwrap()));
-        assert_eq!((family.name.as_str(), family.features.precision.as_deref()), ("lab/bert", Some("bf16")));
-        assert_eq!(family.features.parameters, Some(110.0));
-        assert_eq!((family.given[0].gpus, family.given[0].power), (GpuCount(2), Some(Watts(130.0))));
-        let [even, uneven, metered] = &family.observations[..] else {
+        let profile = to_predictor_profile("lab/bert".into(), &spec.unwrap(), Some(&status.unwrap()));
+        assert_eq!(
+            (profile.name.as_str(), profile.features.precision.as_deref()),
+            ("lab/bert", Some("bf16"))
+        );
+        assert_eq!(profile.features.parameters, Some(110.0));
+        assert_eq!((profile.given[0].gpus, profile.given[0].power), (GpuCount(2), Some(Watts(130.0))));
+        let [even, uneven, metered] = &profile.observations[..] else {
             panic!("two rows, one of them in two parts")
         };
         assert_eq!((even.configuration.gpus_per_node, even.gpus), (GpuCount(2), None));

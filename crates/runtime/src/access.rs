@@ -143,7 +143,7 @@ impl Access {
             return Ok(Answer::Unauthorized);
         };
         let name = user.username.clone().unwrap_or_default();
-        let review = SubjectAccessReview { spec: wish(user, path), ..SubjectAccessReview::default() };
+        let review = SubjectAccessReview { spec: review_spec(user, path), ..SubjectAccessReview::default() };
         let reviews = Api::<SubjectAccessReview>::all(self.client.clone());
         let status = reviews.create(&PostParams::default(), &review).await?.status.unwrap_or_default();
         let allowed = status.allowed && status.denied != Some(true);
@@ -168,7 +168,7 @@ impl Access {
     }
 }
 
-fn wish(user: UserInfo, path: &str) -> SubjectAccessReviewSpec {
+fn review_spec(user: UserInfo, path: &str) -> SubjectAccessReviewSpec {
     SubjectAccessReviewSpec {
         user: user.username,
         groups: user.groups,

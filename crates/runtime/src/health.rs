@@ -133,12 +133,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_loop_that_stops_beating_is_reported() {
         let health = Health::new();
-        let heart = health.heartbeat("planner loop", Duration::from_secs(30));
+        let heartbeat = health.heartbeat("planner loop", Duration::from_secs(30));
         tokio::time::advance(Duration::from_secs(29)).await;
         assert!(health.overdue().is_empty());
         tokio::time::advance(Duration::from_secs(2)).await;
         assert_eq!(health.overdue(), ["planner loop"]);
-        heart.beat();
+        heartbeat.beat();
         assert!(health.overdue().is_empty());
     }
 }

@@ -127,14 +127,14 @@ impl Metric {
         };
         let help = format!("{}.", self.help);
         let encoder = encoder.encode_descriptor(&name, &help, unit.as_ref(), kind)?;
-        values(&mut Values { encoder, counts: self.kind == Kind::Counter })
+        values(&mut Values { encoder, is_counter: self.kind == Kind::Counter })
     }
 }
 
 /// Collects the values of a metric at a scrape.
 pub struct Values<'a> {
     encoder: MetricEncoder<'a>,
-    counts: bool,
+    is_counter: bool,
 }
 
 impl Values<'_> {
@@ -143,7 +143,7 @@ impl Values<'_> {
     /// # Errors
     /// When the writer fails.
     pub fn plain(&mut self, value: f64) -> fmt::Result {
-        write(&mut self.encoder, self.counts, value)
+        write(&mut self.encoder, self.is_counter, value)
     }
 
     /// Writes the value of one label set.
@@ -151,12 +151,12 @@ impl Values<'_> {
     /// # Errors
     /// When the writer fails.
     pub fn of(&mut self, labels: &impl EncodeLabelSet, value: f64) -> fmt::Result {
-        write(&mut self.encoder.encode_family(labels)?, self.counts, value)
+        write(&mut self.encoder.encode_family(labels)?, self.is_counter, value)
     }
 }
 
-fn write(encoder: &mut MetricEncoder<'_>, counts: bool, value: f64) -> fmt::Result {
-    if counts {
+fn write(encoder: &mut MetricEncoder<'_>, is_counter: bool, value: f64) -> fmt::Result {
+    if is_counter {
         encoder.encode_counter::<[(&str, &str); 0], f64, f64>(&value, None::<&Exemplar<_, f64>>)
     } else {
         encoder.encode_gauge(&value)

@@ -106,7 +106,7 @@ impl Tls {
     /// # Errors
     /// When a file is missing, is not PEM, or key and certificate do not match.
     pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
-        Self::with(TlsPem::read(&files)?, files)
+        Self::from_pem(TlsPem::read(&files)?, files)
     }
 
     /// Creates it from PEM texts that are not in files; [`Tls::replace`] replaces them. `clients` are the
@@ -117,10 +117,11 @@ impl Tls {
     pub fn of(pem: TlsPem, clients: Option<Vec<String>>, oldest: Oldest) -> Result<Self, TlsError> {
         let clients = clients.map(|names| ClientCertificates { authority: "ca.crt".into(), names });
         let files = TlsFiles { certificate: "tls.crt".into(), key: "tls.key".into(), clients, oldest };
-        Self::with(pem, files)
+        Self::from_pem(pem, files)
     }
 
-    fn with(pem: TlsPem, files: TlsFiles) -> Result<Self, TlsError> {
+    /// Validates `pem` and creates the shared configuration; `files` is what later reloads read.
+    fn from_pem(pem: TlsPem, files: TlsFiles) -> Result<Self, TlsError> {
         let config = pem.configure(&files)?;
         Ok(Self {
             files: Arc::new(files),
@@ -175,7 +176,7 @@ impl Tls {
     ) {
         loop {
             if let Some(validity) = self.validity() {
-                metrics.uses(name, validity);
+                metrics.record_validity(name, validity);
             }
             tokio::select! {
                 () = tokio::time::sleep(every) => {}
@@ -187,7 +188,7 @@ impl Tls {
                 }
                 Ok(false) => {}
                 Err(error) => {
-                    metrics.failed(name);
+                    metrics.record_failure(name);
                     tracing::warn!(
                         error = &error as &dyn std::error::Error,
                         "certificates not reloaded, the old ones stay"

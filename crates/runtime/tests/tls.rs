@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_runtime::admin::{self, AdminArgs};
-use andreas_runtime::certificates::{Ask, Kept, LivesArgs, Subject, Usage, renew};
+use andreas_runtime::certificates::{Ask, CertificateLifetimeArgs, Kept, Subject, Usage, renew};
 use andreas_runtime::health::Health;
 use andreas_runtime::server::{self, Limits, Overload, Via};
 use andreas_runtime::tls::{ClientCertificates, Oldest, Tls, TlsFiles, TlsPem};
@@ -200,10 +200,11 @@ async fn new_certificates_are_taken_and_useless_ones_are_not() {
 async fn no_client_is_refused_while_certificates_and_authorities_are_renewed() {
     let subject = Subject { names: vec!["localhost".into()], usage: Usage::Server };
     let mut now = jiff::Timestamp::now();
-    let hurried = LivesArgs { renew_certificates_every: Some(60), renew_authority_every: Some(180) };
+    let hurried =
+        CertificateLifetimeArgs { renew_certificates_every: Some(60), renew_authority_every: Some(180) };
     let step = |kept: &Kept, now| {
         let clients = &Vec::new;
-        renew(kept, &Ask { subject: &subject, lives: hurried.into(), now, given: None, clients })
+        renew(kept, &Ask { subject: &subject, lifetimes: hurried.into(), now, given: None, clients })
             .unwrap()
             .kept
     };

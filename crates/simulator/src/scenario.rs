@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use andreas_baselines::{Accounting, Tickets};
-use andreas_core::{CostRate, GpuType, JobId, NodeName, Seconds, Steps, Tariff, Time, Watts};
+use andreas_core::{CostRate, GpuType, JobId, NodeName, Seconds, StepFunction, Tariff, Time, Watts};
 use andreas_planner::{GpuTypeInfo, Job, Lateness, Node};
 use andreas_predictor::Features;
 
@@ -21,7 +21,7 @@ pub struct Scenario {
     /// Price of energy, including PUE.
     pub tariff: Tariff,
     /// Power budget of nodes and GPUs.
-    pub budget: Option<Steps<Watts>>,
+    pub budget: Option<StepFunction<Watts>>,
     /// Cost of lateness. The bill never uses ageing.
     pub lateness: Lateness,
     /// Seconds that a restart takes, >= 0. The job holds its GPUs and draws its full power meanwhile.
@@ -53,7 +53,8 @@ pub struct Failure {
 }
 
 impl Scenario {
-    /// The methods' cost model of energy in this scenario.
+    /// Energy cost model: the scenario's catalogue prices if it has any, else predicted energy at
+    /// the tariff.
     pub fn accounting(&self) -> Accounting {
         self.catalogue.clone().map_or(Accounting::Predicted, Accounting::Catalogue)
     }

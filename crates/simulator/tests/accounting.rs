@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use andreas_baselines::Tickets;
-use andreas_core::{CostRate, EnergyPrice, GpuCount, Joules, Seconds, Steps, Time, Watts};
+use andreas_core::{CostRate, EnergyPrice, GpuCount, Joules, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
     Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, MethodName, Node, Options, Preemption,
     Resources, Snapshot, Worker, plan,
@@ -58,7 +58,7 @@ fn scenario(jobs: Vec<Job>) -> Scenario {
             foreign_power: None,
             free: Resources::default(),
         }],
-        tariff: Steps::flat(EnergyPrice(1.0)),
+        tariff: StepFunction::flat(EnergyPrice(1.0)),
         budget: None,
         lateness: Lateness::default(),
         restart: Seconds(50.0),
@@ -104,7 +104,7 @@ fn energy_idle_and_lateness_are_counted_apart() {
 fn the_price_of_the_hour_counts() {
     let mut scenario = scenario(vec![job("a", 0.0, Some(5000.0), 10.0)]);
     let price = |p| EnergyPrice(p);
-    scenario.tariff = Steps::new(vec![(Time(0.0), price(1.0)), (Time(400.0), price(3.0))]).unwrap();
+    scenario.tariff = StepFunction::new(vec![(Time(0.0), price(1.0)), (Time(400.0), price(3.0))]).unwrap();
     let sum = run(&scenario, Conditions::default()).summary;
     assert_eq!(sum.energy_cost.0, 240.0 * (400.0 + 3.0 * 600.0));
     assert_eq!(sum.idle_cost.0, 20.0 * (400.0 + 3.0 * 600.0));
@@ -134,7 +134,7 @@ fn a_budget_that_falls_stops_jobs_and_is_never_broken() {
     // Given room for both jobs up to 300 s, and for one from then until 2,000 s,
     let mut scenario = scenario(vec![job("a", 0.0, Some(9000.0), 10.0), job("b", 0.0, Some(9000.0), 10.0)]);
     let windows = vec![(Time(0.0), Watts(380.0)), (Time(300.0), Watts(260.0)), (Time(2000.0), Watts(380.0))];
-    scenario.budget = Some(Steps::new(windows).unwrap());
+    scenario.budget = Some(StepFunction::new(windows).unwrap());
 
     let replayed = run(&scenario, Conditions::default());
 

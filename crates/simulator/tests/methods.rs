@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use andreas_baselines::{Method, Options, Scheduler, Tickets};
-use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, Steps, Time, Watts};
+use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
     Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, Node, Preemption, Resources, Snapshot,
     Worker,
@@ -73,7 +73,7 @@ fn scenario(seed: u64) -> Scenario {
         name: format!("random {seed}"),
         gpu_types: vec![kind("A100", 50.0, 400.0), kind("T4", 10.0, 70.0)],
         nodes: vec![node("a-0", "A100", 300.0), node("a-1", "A100", 300.0), node("t-0", "T4", 150.0)],
-        tariff: Steps::new(vec![(Time(0.0), price(0.3)), (Time(15_000.0), price(0.1))]).unwrap(),
+        tariff: StepFunction::new(vec![(Time(0.0), price(0.3)), (Time(15_000.0), price(0.1))]).unwrap(),
         budget: None,
         lateness: Lateness { turnaround_share: 0.1, late_fixed: Seconds(900.0), aging: None },
         restart: Seconds(60.0),
@@ -87,7 +87,7 @@ fn scenario(seed: u64) -> Scenario {
     // From all of it to what one large job and the idle GPUs need (1,600 + 300 + 240 W), and back.
     let windows =
         vec![(Time(0.0), Watts(5000.0)), (Time(6000.0), Watts(2200.0)), (Time(30_000.0), Watts(5000.0))];
-    scenario.budget = Some(Steps::new(windows).unwrap());
+    scenario.budget = Some(StepFunction::new(windows).unwrap());
     scenario.sort();
     scenario
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use andreas_baselines::{Method, Options, Scheduler, Tickets};
-use andreas_core::Steps;
+use andreas_core::StepFunction;
 use andreas_planner::Snapshot;
 use andreas_simulator::readers::{self, Format, Stretch, peak};
 use andreas_simulator::{Conditions, Replayed, Scenario, replay};
@@ -122,7 +122,7 @@ fn gandiva_fair_gives_gpu_time_by_tickets() {
 #[test]
 fn powerflow_is_thriftier_and_no_slower_than_fixed_requests_under_the_same_budget() {
     let mut scenario = scenario("195job.csv.gz", 16);
-    scenario.budget = Some(Steps::flat(peak(&scenario.gpu_types, &scenario.nodes) * 0.8));
+    scenario.budget = Some(StepFunction::flat(peak(&scenario.gpu_types, &scenario.nodes) * 0.8));
     let (own, fixed) = (run(&scenario, Method::Powerflow), run(&scenario, Method::FifoFixed));
     for replayed in [&own, &fixed] {
         assert_eq!((replayed.summary.planned_violations, replayed.summary.violation_time.0), (0, 0.0));

@@ -63,9 +63,9 @@ fn with_owner(change: impl FnOnce(&mut OwnerReference)) -> ObjectMeta {
     pod
 }
 
-fn member(pod: &ObjectMeta) -> Member {
+fn worker_pod(pod: &ObjectMeta) -> WorkerPod {
     match ownership(pod) {
-        Ownership::Ours(member) => member,
+        Ownership::Ours(worker_pod) => worker_pod,
         other => panic!("not ours: {other:?}"),
     }
 }
@@ -129,12 +129,12 @@ fn a_pod_without_the_name_of_its_job_is_never_bound_as_a_member() {
 
 #[test]
 fn a_member_goes_to_the_node_of_its_index() {
-    assert_eq!(place(&member(&pod()), Some(&job())), Ok("b"));
+    assert_eq!(place(&worker_pod(&pod()), Some(&job())), Ok("b"));
 }
 
 #[test]
 fn anything_that_differs_from_the_allocation_is_refused_with_its_reason() {
-    let ours = member(&pod());
+    let ours = worker_pod(&pod());
     let changed = |change: fn(&mut Job)| {
         let mut job = job();
         change(&mut job);
@@ -155,12 +155,12 @@ fn anything_that_differs_from_the_allocation_is_refused_with_its_reason() {
         assert_eq!(place(&ours, job.as_ref()).map_err(|refusal| refusal.reason()), Err(reason), "{job:?}");
     }
     let misnamed = ObjectMeta { name: Some("run-2-0".into()), ..pod() };
-    assert_eq!(place(&member(&misnamed), Some(&job())), Err(Refusal::Name("run-2-1".into())));
+    assert_eq!(place(&worker_pod(&misnamed), Some(&job())), Err(Refusal::Name("run-2-1".into())));
 }
 
 #[test]
 fn a_live_look_is_made_only_when_memory_may_be_behind() {
-    let ours = member(&pod());
+    let ours = worker_pod(&pod());
     let at = |generation: i64| {
         let mut job = job();
         job.allocation.as_mut().unwrap().generation = generation;

@@ -1,4 +1,4 @@
-//! A scripted API server and the objects of the stories.
+//! A scripted API server and the objects of the scenarios.
 #![allow(clippy::unwrap_used, reason = "a test may panic where it fails")]
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
@@ -158,7 +158,7 @@ pub fn trainingjob(generation: i64, attempt: i64, nodes: &[&str]) -> Value {
     })
 }
 
-/// A member's pod as the scheduler sends it.
+/// A worker pod as the scheduler sends it.
 pub fn member_pod(index: usize, attempt: i64, generation: i64) -> Value {
     json!({
         "metadata": {

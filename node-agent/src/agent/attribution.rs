@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use andreas_api::GpuNodeStatus;
-use andreas_api::gpu_node::{ReleasedEnergy, pod_name};
+use andreas_api::gpu_node::{ReleasedEnergy, namespaced_pod_name};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -98,7 +98,7 @@ impl EnergyAttribution {
         let Some((pod, begin)) = self.earlier.remove(uuid) else { return };
         // Otherwise the share ended between the runs, and its energy is unknown.
         if let Some(share) = self.open.get_mut(uuid)
-            && pod_name(&share.key.0, &share.key.1) == pod
+            && namespaced_pod_name(&share.key.0, &share.key.1) == pod
             && begin.joules <= share.begin.joules
         {
             share.begin = begin;
@@ -112,7 +112,7 @@ impl EnergyAttribution {
             let joules = own.iter().map(|share| share.joules - share.begin.joules).sum();
             let since = own.iter().map(|share| share.begin.at).min().unwrap_or(now);
             self.released.push(ReleasedEnergy {
-                pod: pod_name(&key.0, &key.1),
+                pod: namespaced_pod_name(&key.0, &key.1),
                 since: Some(Time(since)),
                 joules,
                 seconds: now.duration_since(since).as_secs().max(0),

@@ -91,9 +91,9 @@ pub struct Observed {
 pub struct Memory {
     /// Time since which each GPU has been unused.
     unused_since: BTreeMap<Uuid, Duration>,
-    /// The last value of `spec.wake` gpu.
+    /// The last value of `spec.wake` that was seen.
     wake: Option<i64>,
-    /// When it was gpu. No GPU rests for the policy's wake time after it.
+    /// When that value was first seen. No GPU rests for the policy's wake time after it.
     woken_at: Duration,
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::gpu::Sample;
 
 /// Longer gaps are not attributed: the holder is unknown. Two minutes.
-const LONGEST_GAP: Duration = Duration::from_secs(120);
+const MAX_GAP: Duration = Duration::from_secs(120);
 
 /// State of a GPU for energy attribution.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Meter {
                 (None, None) => Some(f64::from(last.power_mw) / 1000.0 * gap.as_secs_f64()),
                 _ => None,
             };
-            if let Some(joules) = counted.filter(|_| gap <= LONGEST_GAP) {
+            if let Some(joules) = counted.filter(|_| gap <= MAX_GAP) {
                 self.own_joules += joules;
                 interval.joules = joules;
                 match previous {

@@ -11,14 +11,14 @@ use andreas_podresources::messages::PodResources;
 use crate::setting::Uuid;
 
 /// Longest grace period of a pod: 1 hour. Processes that remain longer do not belong to the pod.
-const LONGEST_GRACE: Duration = Duration::from_secs(3_600);
+const MAX_GRACE: Duration = Duration::from_secs(3_600);
 
 /// Namespace and name of a pod.
 pub type PodKey = (String, String);
 
 /// Holders from one response of the kubelet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct GpuHolders {
     /// Holder by GPU.
     pub gpus: BTreeMap<Uuid, PodKey>,
     /// Whether some allocated devices could not be mapped to a GPU.
@@ -27,8 +27,8 @@ pub struct Held {
 
 /// Parses the kubelet's response. `known`: UUIDs of the node's GPUs.
 #[must_use]
-pub fn held(pods: &[PodResources], known: &BTreeSet<Uuid>) -> Held {
-    let mut held = Held::default();
+pub fn holders_from_kubelet(pods: &[PodResources], known: &BTreeSet<Uuid>) -> GpuHolders {
+    let mut holders = GpuHolders::default();
     for pod in pods {
         let key = || (pod.namespace.clone(), pod.name.clone());
         for container in &pod.containers {
@@ -39,17 +39,18 @@ pub fn held(pods: &[PodResources], known: &BTreeSet<Uuid>) -> Held {
                 // NVIDIA's plugin names time slices `<uuid>::<n>`.
                 let uuid = id.split("::").next().unwrap_or_default();
                 if known.contains(uuid) {
-                    held.gpus.insert(uuid.to_owned(), key());
+                    holders.gpus.insert(uuid.to_owned(), key());
                 } else if resource.starts_with("nvidia.com/") {
-                    held.ambiguous = true;
+                    holders.ambiguous = true;
                 }
             }
             // A claimed device has its UUID in a ResourceSlice, which the agent does not read.
             let claims = container.dynamic_resources.iter().flat_map(|claim| &claim.claim_resources);
-            held.ambiguous |= claims.into_iter().any(|device| device.driver_name.ends_with("gpu.nvidia.com"));
+            holders.ambiguous |=
+                claims.into_iter().any(|device| device.driver_name.ends_with("gpu.nvidia.com"));
         }
     }
-    held
+    holders
 }
 
 /// Keeps a pod as holder of a GPU while its processes still run there.
@@ -80,19 +81,19 @@ impl Lingering {
 
     /// Adds lingering holders to the kubelet's. `processes`: the processes on each GPU that responds. `now`:
     /// from any monotonic clock.
-    pub fn add_to(&mut self, held: &mut Held, processes: &BTreeMap<Uuid, u32>, now: Duration) {
+    pub fn add_to(&mut self, holders: &mut GpuHolders, processes: &BTreeMap<Uuid, u32>, now: Duration) {
         self.gpus.retain(|uuid, _| processes.contains_key(uuid));
         for (uuid, processes) in processes {
             let last = self.gpus.entry(uuid.clone()).or_default();
-            if let Some(key) = held.gpus.get(uuid) {
+            if let Some(key) = holders.gpus.get(uuid) {
                 last.holder = Some((key.clone(), now));
                 continue;
             }
             let lingers = |(_, until): &&(PodKey, Duration)| {
-                !held.ambiguous && *processes > last.idle && now.saturating_sub(*until) < LONGEST_GRACE
+                !holders.ambiguous && *processes > last.idle && now.saturating_sub(*until) < MAX_GRACE
             };
             match last.holder.as_ref().filter(lingers) {
-                Some((key, _)) => drop(held.gpus.insert(uuid.clone(), key.clone())),
+                Some((key, _)) => drop(holders.gpus.insert(uuid.clone(), key.clone())),
                 None => *last = Last { holder: None, idle: *processes },
             }
         }
@@ -120,12 +121,12 @@ mod tests {
         let known = BTreeSet::from(["GPU-a".to_owned(), "GPU-b".to_owned()]);
         let two = pod("x", "nvidia.com/gpu", &["GPU-a"]);
         let other = pod("y", "vendor.example/nic", &["nic-0"]);
-        let whole = held(&[two.clone(), other], &known);
+        let whole = holders_from_kubelet(&[two.clone(), other], &known);
         assert_eq!(whole.gpus, BTreeMap::from([("GPU-a".to_owned(), ("team".to_owned(), "x".to_owned()))]));
         assert!(!whole.ambiguous);
-        let slice = held(&[pod("x", "nvidia.com/gpu.shared", &["GPU-b::3"])], &known);
+        let slice = holders_from_kubelet(&[pod("x", "nvidia.com/gpu.shared", &["GPU-b::3"])], &known);
         assert!(slice.gpus.contains_key("GPU-b") && !slice.ambiguous);
-        assert!(held(&[pod("x", "nvidia.com/mig-1g.10gb", &["MIG-1"])], &known).ambiguous);
+        assert!(holders_from_kubelet(&[pod("x", "nvidia.com/mig-1g.10gb", &["MIG-1"])], &known).ambiguous);
         let mut claim = two;
         claim.containers[0].dynamic_resources.push(DynamicResource {
             claim_resources: vec![ClaimResource {
@@ -134,7 +135,7 @@ mod tests {
             }],
             ..DynamicResource::default()
         });
-        assert!(held(&[claim], &known).ambiguous);
+        assert!(holders_from_kubelet(&[claim], &known).ambiguous);
     }
 
     #[test]
@@ -144,23 +145,23 @@ mod tests {
         let on = |a: u32, b: u32| BTreeMap::from([("GPU-a".to_owned(), a), ("GPU-b".to_owned(), b)]);
         let mut lingering = Lingering::default();
         // A process outside any pod uses the second GPU before a pod takes it.
-        lingering.add_to(&mut Held::default(), &on(0, 1), at(0));
-        let mut both = held(&[pod("x", "nvidia.com/gpu", &["GPU-a", "GPU-b"])], &known);
+        lingering.add_to(&mut GpuHolders::default(), &on(0, 1), at(0));
+        let mut both = holders_from_kubelet(&[pod("x", "nvidia.com/gpu", &["GPU-a", "GPU-b"])], &known);
         lingering.add_to(&mut both, &on(1, 2), at(1));
-        let mut dropped = Held::default();
+        let mut dropped = GpuHolders::default();
         lingering.add_to(&mut dropped, &on(1, 1), at(2));
         assert_eq!(dropped.gpus.keys().collect::<Vec<_>>(), ["GPU-a"]);
-        let mut ended = Held::default();
+        let mut ended = GpuHolders::default();
         lingering.add_to(&mut ended, &on(0, 1), at(30));
-        assert_eq!(ended, Held::default());
+        assert_eq!(ended, GpuHolders::default());
         // Holders reported before a restart are kept too, but not forever.
         let mut next = Lingering::default();
         next.resume([("GPU-a".to_owned(), ("team".to_owned(), "x".to_owned()))].into_iter(), at(0));
-        let mut resumed = Held::default();
+        let mut resumed = GpuHolders::default();
         next.add_to(&mut resumed, &on(1, 0), at(3_599));
         assert_eq!(resumed.gpus.len(), 1);
-        let mut late = Held::default();
+        let mut late = GpuHolders::default();
         next.add_to(&mut late, &on(1, 0), at(3_600));
-        assert_eq!(late, Held::default());
+        assert_eq!(late, GpuHolders::default());
     }
 }

@@ -280,7 +280,7 @@ impl Metrics {
     }
 
     /// Sets the state of a GPU.
-    pub fn state(&self, gpu: &GpuLabels, state: &'static str) {
+    pub fn set_state(&self, gpu: &GpuLabels, state: &'static str) {
         for each in STATES {
             let of = StateLabels { uuid: gpu.uuid.clone(), gpu_type: gpu.gpu_type.clone(), state: each };
             self.state.get_or_create(&of).set(i64::from(each == state));
@@ -318,7 +318,7 @@ mod tests {
         let gpu = GpuLabels { uuid: "GPU-1".into(), gpu_type: "A".into() };
         let interval = Interval { namespace: Some("team".into()), ..Interval::default() };
         metrics.sampled(&gpu, &Sample::default(), &interval, 0);
-        metrics.state(&gpu, "held");
+        metrics.set_state(&gpu, "held");
         metrics.failed(&gpu, GpuError::Hung.reason());
         metrics.setter_refused(GpuError::NoPermission.reason());
         metrics.setter_refused("a reason outside the set");

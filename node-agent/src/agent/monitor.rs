@@ -8,19 +8,19 @@ use futures::future::join_all;
 
 use crate::gpu::worker::CALL_TIMEOUT;
 use crate::gpu::{Facts, Gpu, GpuError, Library, Sample, Worker};
-use crate::setting::{MOST_GPUS, Uuid};
+use crate::setting::{MAX_GPUS, Uuid};
 
 /// Interval of the search for GPUs; shorter while none is known.
 const SEARCH: Duration = Duration::from_secs(30);
 /// A GPU that fails for this long is unhealthy. A lost one is unhealthy at once.
-const PATIENCE: Duration = Duration::from_secs(8);
+const UNHEALTHY_AFTER: Duration = Duration::from_secs(8);
 
 /// All GPUs of the node.
 pub struct GpuMonitor {
     nvml: Arc<dyn Library>,
     search: Worker<Arc<dyn Library>>,
     searched: Option<Instant>,
-    listed: Result<(), GpuError>,
+    list_result: Result<(), GpuError>,
     gpus: BTreeMap<Uuid, GpuHandle>,
 }
 
@@ -40,7 +40,7 @@ impl GpuHandle {
     pub fn fault(&self) -> Option<&GpuError> {
         let (since, error) = self.failing.as_ref()?;
         let at_once = matches!(error, GpuError::Lost | GpuError::ResetRequired);
-        (at_once || since.elapsed() >= PATIENCE).then_some(error)
+        (at_once || since.elapsed() >= UNHEALTHY_AFTER).then_some(error)
     }
 
     /// Why the last sample failed.
@@ -82,13 +82,13 @@ impl GpuMonitor {
     pub fn new(library: Arc<dyn Library>) -> std::io::Result<Self> {
         let own = Arc::clone(&library);
         let search = Worker::start("gpu-search", CALL_TIMEOUT, Box::new(move || Ok(Arc::clone(&own))))?;
-        let listed = Err(GpuError::NoDriver("not searched yet".into()));
-        Ok(Self { nvml: library, search, searched: None, listed, gpus: BTreeMap::new() })
+        let list_result = Err(GpuError::NoDriver("not searched yet".into()));
+        Ok(Self { nvml: library, search, searched: None, list_result, gpus: BTreeMap::new() })
     }
 
     /// Samples all GPUs in parallel; takes as long as the slowest, at most two seconds.
     pub async fn sample(&mut self) {
-        let due = if self.listed.is_ok() { SEARCH } else { Duration::from_secs(2) };
+        let due = if self.list_result.is_ok() { SEARCH } else { Duration::from_secs(2) };
         if self.searched.is_none_or(|at| at.elapsed() >= due) {
             self.searched = Some(Instant::now());
             self.search().await;
@@ -98,12 +98,12 @@ impl GpuMonitor {
 
     async fn search(&mut self) {
         let uuids = self.search.call(|library| library.uuids()).await;
-        if let (Err(error), true) = (&uuids, self.listed.is_ok() || self.gpus.is_empty()) {
+        if let (Err(error), true) = (&uuids, self.list_result.is_ok() || self.gpus.is_empty()) {
             tracing::warn!(%error, "GPUs cannot be listed");
         }
-        self.listed = uuids.as_ref().map(|_| ()).map_err(Clone::clone);
+        self.list_result = uuids.as_ref().map(|_| ()).map_err(Clone::clone);
         for uuid in uuids.into_iter().flatten() {
-            if self.gpus.contains_key(&uuid) || self.gpus.len() >= MOST_GPUS {
+            if self.gpus.contains_key(&uuid) || self.gpus.len() >= MAX_GPUS {
                 continue;
             }
             let (library, name) = (Arc::clone(&self.nvml), uuid.clone());
@@ -117,9 +117,9 @@ impl GpuMonitor {
         }
     }
 
-    /// Whether the list of GPUs could be read, even if it is empty.
-    pub fn listed(&self) -> &Result<(), GpuError> {
-        &self.listed
+    /// Result of the last listing of GPUs; `Ok` also for an empty list.
+    pub fn list_result(&self) -> &Result<(), GpuError> {
+        &self.list_result
     }
 
     /// All GPUs seen since the start, including those that have failed since.

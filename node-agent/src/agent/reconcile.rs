@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use andreas_api::gpu_node::{GpuCondition, GpuState, pod_name};
+use andreas_api::gpu_node::{GpuCondition, GpuState, namespaced_pod_name};
 use andreas_podresources::Kubelet;
 use andreas_runtime::clock;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -14,7 +14,7 @@ use super::attribution::{EnergyAttribution, GpuReading};
 use super::cache::ObjectCache;
 use super::decide::{Decision, GpuObservation, Holder, Memory, Observed, decide};
 use super::energy::{GpuUse, Meter};
-use super::holders::{Held, Lingering, held};
+use super::holders::{GpuHolders, Lingering, holders_from_kubelet};
 use super::metrics::{GpuLabels, Metrics};
 use super::monitor::{GpuHandle, GpuMonitor};
 use super::setter_client::SetterClient;
@@ -52,7 +52,7 @@ pub struct ReconcileLoop {
     deps: Dependencies,
     started: Instant,
     memory: Memory,
-    held: Held,
+    holders: GpuHolders,
     lingering: Lingering,
     /// The last `spec.holdersRequested` known before the kubelet was asked.
     holders_observed: Option<i64>,
@@ -79,7 +79,7 @@ impl ReconcileLoop {
             deps,
             started: Instant::now(),
             memory: Memory::default(),
-            held: Held::default(),
+            holders: GpuHolders::default(),
             lingering: Lingering::default(),
             holders_observed: None,
             kubelet_failing: Some(Instant::now()),
@@ -97,7 +97,7 @@ impl ReconcileLoop {
     /// Whether the driver listed the node's GPUs at the last search.
     #[must_use]
     pub fn gpus_listed(&self) -> bool {
-        self.deps.monitor.listed().is_ok()
+        self.deps.monitor.list_result().is_ok()
     }
 
     /// Whether the kubelet answered the last request.
@@ -130,15 +130,15 @@ impl ReconcileLoop {
         match pods {
             Ok(pods) => {
                 let known: BTreeSet<Uuid> = self.deps.monitor.gpus().keys().cloned().collect();
-                self.held = held(&pods, &known);
+                self.holders = holders_from_kubelet(&pods, &known);
                 let gpus = self.deps.monitor.gpus().iter();
                 let processes =
                     gpus.filter_map(|(uuid, gpu)| Some((uuid.clone(), gpu.sample.as_ref()?.processes)));
                 if self.resumed {
-                    self.lingering.add_to(&mut self.held, &processes.collect(), self.started.elapsed());
+                    self.lingering.add_to(&mut self.holders, &processes.collect(), self.started.elapsed());
                 }
                 self.kubelet_failing = None;
-                self.holders_observed = requested.filter(|_| !self.held.ambiguous);
+                self.holders_observed = requested.filter(|_| !self.holders.ambiguous);
             }
             Err(error) => {
                 if self.kubelet_failing.is_none() {
@@ -162,10 +162,10 @@ impl ReconcileLoop {
         let age = cache.lease_age();
         self.deps.metrics.set_lease_age(age);
         let observation = |(uuid, gpu): (&Uuid, &GpuHandle)| {
-            let holder = match self.held.gpus.get(uuid) {
+            let holder = match self.holders.gpus.get(uuid) {
                 _ if self.kubelet_failing.is_some() => Holder::Unknown,
-                Some((namespace, name)) => Holder::Pod(pod_name(namespace, name)),
-                None if self.held.ambiguous => Holder::Unknown,
+                Some((namespace, name)) => Holder::Pod(namespaced_pod_name(namespace, name)),
+                None if self.holders.ambiguous => Holder::Unknown,
                 None => Holder::Nobody,
             };
             let processes = gpu.sample.as_ref().map_or(0, |sample| sample.processes);
@@ -234,7 +234,7 @@ impl ReconcileLoop {
             let wanted = decision.wanted.get(uuid).copied().unwrap_or_default();
             let refused = self.outcomes.get(uuid).and_then(|outcome| outcome.refused.as_deref());
             let for_good = refused.is_some_and(is_final);
-            let holder = self.held.gpus.get(uuid);
+            let holder = self.holders.gpus.get(uuid);
             let state = match gpu.fault() {
                 Some(error) => {
                     unhealthy.push((uuid, error));
@@ -244,7 +244,7 @@ impl ReconcileLoop {
                     carried_out &= actual == Some(wanted) || for_good;
                     match holder {
                         Some(_) => GpuCondition::Held,
-                        None if self.held.ambiguous => GpuCondition::Held,
+                        None if self.holders.ambiguous => GpuCondition::Held,
                         None if actual == Some(Setting::default()) => GpuCondition::Free,
                         None => {
                             woken = false;
@@ -281,13 +281,13 @@ impl ReconcileLoop {
                     self.deps.metrics.failed(&labels, error.reason());
                 }
             }
-            self.deps.metrics.state(&labels, state_label(state));
+            self.deps.metrics.set_state(&labels, state_label(state));
             let driver = gpu.facts.as_ref().and_then(|facts| facts.limit_mw);
             let range = limits(driver, floor, self.unlimitable.contains(uuid));
             gpus.push(GpuState {
                 uuid: uuid.clone(),
                 state,
-                holder: holder.map(|(namespace, name)| pod_name(namespace, name)),
+                holder: holder.map(|(namespace, name)| namespaced_pod_name(namespace, name)),
                 watts: gpu
                     .sample
                     .as_ref()
@@ -305,13 +305,13 @@ impl ReconcileLoop {
         }
         let unhealthy = unhealthy_condition(&unhealthy);
         self.attribute_energy(&readings, &mut gpus);
-        let observes = self.kubelet_failing.is_none() && self.deps.monitor.listed().is_ok();
-        let carries_out = decision.carries_out.filter(|_| self.deps.monitor.listed().is_ok());
+        let observes = self.kubelet_failing.is_none() && self.deps.monitor.list_result().is_ok();
+        let carries_out = decision.carries_out.filter(|_| self.deps.monitor.list_result().is_ok());
         let report = Report {
             generation: carries_out.filter(|_| carried_out).map(|(generation, _)| generation),
             awake: carries_out.filter(|_| woken).map(|(_, wake)| wake),
             holders_observed: self.holders_observed,
-            empty: observes.then_some(self.held.gpus.is_empty() && !self.held.ambiguous),
+            empty: observes.then_some(self.holders.gpus.is_empty() && !self.holders.ambiguous),
             conditions: vec![self.ready(), unhealthy],
             released: self.resumed.then(|| self.attribution.released().to_vec()),
             gpus,
@@ -357,7 +357,7 @@ impl ReconcileLoop {
         let denied =
             self.outcomes.values().any(|outcome| outcome.refused.as_deref() == Some("no_permission"));
         let kubelet_down = self.kubelet_failing.is_some_and(|since| since.elapsed() >= KUBELET_PATIENCE);
-        let (reason, message) = match self.deps.monitor.listed() {
+        let (reason, message) = match self.deps.monitor.list_result() {
             Err(error) => ("NoDriver", error.to_string()),
             Ok(()) if kubelet_down => {
                 ("KubeletNotResponding", "the PodResources socket does not answer".to_owned())

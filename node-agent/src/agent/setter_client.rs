@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
-use crate::setting::{LONGEST_LINE, SettingsRequest, SettingsResponse};
+use crate::setting::{MAX_LINE, SettingsRequest, SettingsResponse};
 
 /// Timeout of one request: the setter gives a hung GPU two calls of two seconds.
 const TIMEOUT: Duration = Duration::from_secs(6);
@@ -61,7 +61,7 @@ impl SetterClient {
         line.push(b'\n');
         stream.write_all(&line).await?;
         line.clear();
-        stream.take(LONGEST_LINE as u64).read_until(b'\n', &mut line).await?;
+        stream.take(MAX_LINE as u64).read_until(b'\n', &mut line).await?;
         serde_json::from_slice(&line).map_err(std::io::Error::other)
     }
 }

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 
-use super::record::{Before, Record};
+use super::record::{OriginalSettings, Record};
 use crate::gpu::worker::CALL_TIMEOUT;
 use crate::gpu::{Facts, Gpu, GpuError, Library, Worker};
-use crate::setting::{MOST_GPUS, Outcome, Setting, SettingsRequest, SettingsResponse, Uuid};
+use crate::setting::{MAX_GPUS, Outcome, Setting, SettingsRequest, SettingsResponse, Uuid};
 
 /// Interval after which settings are applied again: a reloaded driver loses them without notice.
 const REAPPLY: Duration = Duration::from_secs(60);
@@ -110,7 +110,7 @@ impl Applier {
     /// The slot of the GPU with that UUID, even if the driver does not know it.
     fn slot(&mut self, uuid: &str) -> Option<&mut Slot> {
         if !self.slots.contains_key(uuid) {
-            if self.slots.len() >= MOST_GPUS {
+            if self.slots.len() >= MAX_GPUS {
                 return None;
             }
             let (library, name) = (Arc::clone(&self.nvml), uuid.to_owned());
@@ -164,9 +164,9 @@ impl Applier {
             }
         }))
         .await;
-        let mut targets: BTreeMap<Uuid, (Setting, Before)> =
+        let mut targets: BTreeMap<Uuid, (Setting, OriginalSettings)> =
             targets.into_iter().map(|(uuid, setting, before)| (uuid, (setting, before))).collect();
-        let touched = targets.iter().filter(|(_, (_, before))| *before != Before::default());
+        let touched = targets.iter().filter(|(_, (_, before))| *before != OriginalSettings::default());
         let after = touched.map(|(uuid, (_, before))| (uuid.clone(), before.clone())).collect();
         if let Err(error) = self.record.replace(after) {
             tracing::error!(%error, "nothing is set without a record");
@@ -198,7 +198,15 @@ impl Applier {
 
 impl Slot {
     /// Validates a setting and returns what must be recorded before applying it.
-    async fn prepare(&mut self, wanted: Setting, recorded: Before, floor: Floor) -> Result<Before, String> {
+    ///
+    /// # Errors
+    /// A metric reason: `not_supported`, `out_of_range`, or [`GpuError::reason`].
+    async fn prepare(
+        &mut self,
+        wanted: Setting,
+        recorded: OriginalSettings,
+        floor: Floor,
+    ) -> Result<OriginalSettings, String> {
         if wanted.is_default() {
             return Ok(recorded);
         }
@@ -228,7 +236,7 @@ impl Slot {
     }
 
     /// Applies a setting; calls the driver only for what changes.
-    async fn set(&mut self, uuid: &str, target: Setting, before: Before) {
+    async fn set(&mut self, uuid: &str, target: Setting, before: OriginalSettings) {
         let had = self.applied;
         if had == Some(target) {
             return;

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::setting::Uuid;
 
 /// Maximum size of a record, bytes.
-const LARGEST: u64 = 1024 * 1024;
+const MAX_RECORD_BYTES: u64 = 1024 * 1024;
 
 /// Why the record cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +40,7 @@ pub enum RecordError {
 /// Original settings of one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Before {
+pub struct OriginalSettings {
     /// Power limit, mW; `None` if it was not changed.
     pub limit_mw: Option<u32>,
     /// Whether the setter locked the clocks. Their original state cannot be read.
@@ -51,7 +51,7 @@ pub struct Before {
 #[serde(rename_all = "camelCase", default)]
 struct Content {
     boot_id: String,
-    gpus: BTreeMap<Uuid, Before>,
+    gpus: BTreeMap<Uuid, OriginalSettings>,
 }
 
 /// The record of one node.
@@ -59,7 +59,7 @@ struct Content {
 pub struct Record {
     path: PathBuf,
     boot_id: String,
-    gpus: BTreeMap<Uuid, Before>,
+    gpus: BTreeMap<Uuid, OriginalSettings>,
     /// The lock, held while this value lives; the kernel releases it when the process dies.
     _lock: File,
 }
@@ -121,7 +121,7 @@ impl Record {
 
     /// Original settings by UUID.
     #[must_use]
-    pub fn gpus(&self) -> &BTreeMap<Uuid, Before> {
+    pub fn gpus(&self) -> &BTreeMap<Uuid, OriginalSettings> {
         &self.gpus
     }
 
@@ -129,7 +129,7 @@ impl Record {
     ///
     /// # Errors
     /// When the disk write fails; the old record stays valid.
-    pub fn replace(&mut self, gpus: BTreeMap<Uuid, Before>) -> Result<(), RecordError> {
+    pub fn replace(&mut self, gpus: BTreeMap<Uuid, OriginalSettings>) -> Result<(), RecordError> {
         if self.gpus == gpus {
             return Ok(());
         }
@@ -168,7 +168,7 @@ fn read(path: &Path) -> std::io::Result<Content> {
         file => file?,
     };
     let length = file.metadata()?.len();
-    let content = if length > LARGEST { None } else { serde_json::from_reader(file).ok() };
+    let content = if length > MAX_RECORD_BYTES { None } else { serde_json::from_reader(file).ok() };
     Ok(content.unwrap_or_else(|| {
         tracing::error!(path = %path.display(), "the record does not parse: kept aside");
         let _ = std::fs::rename(path, path.with_extension("broken"));
@@ -180,8 +180,8 @@ fn read(path: &Path) -> std::io::Result<Content> {
 mod tests {
     use super::*;
 
-    fn one(limit: u32) -> BTreeMap<Uuid, Before> {
-        BTreeMap::from([("GPU-a".to_owned(), Before { limit_mw: Some(limit), clocks: true })])
+    fn one(limit: u32) -> BTreeMap<Uuid, OriginalSettings> {
+        BTreeMap::from([("GPU-a".to_owned(), OriginalSettings { limit_mw: Some(limit), clocks: true })])
     }
 
     #[tokio::test]

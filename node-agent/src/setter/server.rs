@@ -10,7 +10,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Mutex, Semaphore};
 
 use super::applier::Applier;
-use crate::setting::{LONGEST_LINE, SettingsRequest};
+use crate::setting::{MAX_LINE, SettingsRequest};
 
 /// Maximum connections: the agent process's, plus one after its restart while the old one still lingers.
 const CONNECTIONS: usize = 4;
@@ -68,7 +68,7 @@ async fn handle_connection(
     let mut line = Vec::new();
     loop {
         line.clear();
-        let mut limited = (&mut reader).take(LONGEST_LINE as u64);
+        let mut limited = (&mut reader).take(MAX_LINE as u64);
         let read = tokio::time::timeout(ttl, limited.read_until(b'\n', &mut line)).await;
         if read.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))?? == 0 {
             return Ok(());

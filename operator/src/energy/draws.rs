@@ -36,7 +36,7 @@ const STEP: f64 = 0.05;
 /// A power limit that is not in force after this time is not offered again during the attempt.
 const SET_WITHIN: SignedDuration = SignedDuration::from_secs(60);
 /// Maximum remembered runs; beyond that all are dropped.
-const MOST: usize = 50_000;
+const MAX_REMEMBERED_RUNS: usize = 50_000;
 
 /// Sets the budget draw of every type. `running`: measured draw per GPU of runs, by type.
 pub fn fill(index: &ClusterIndex, policy: &EnergyPolicySpec, running: &[(&str, f64)], types: &mut Types) {
@@ -197,7 +197,7 @@ impl MeasuredDraws {
         allocation: &Allocation,
         now: Timestamp,
     ) -> Option<f64> {
-        if self.peaks.len() > MOST {
+        if self.peaks.len() > MAX_REMEMBERED_RUNS {
             self.peaks.clear();
         }
         // Draw under a limit is no evidence for the run without one.
@@ -226,7 +226,7 @@ impl MeasuredDraws {
         let watts = allocation.power_limit_watts.filter(|_| !limit_in_force(index, key, allocation, policy));
         // The time counts from the pods' start: no limit can be set before.
         let started = allocation.running_time.is_some();
-        if self.unset.len() > MOST {
+        if self.unset.len() > MAX_REMEMBERED_RUNS {
             self.unset.clear();
         }
         if let Some(watts) = watts.filter(|_| started) {

@@ -11,7 +11,7 @@ use andreas_api::{EnergyPolicySpec, GpuNodeStatus};
 const LEVELS: u32 = 4;
 /// Lowest limit, as a part of the highest. Below it GPUs are very slow and too few data exist (Zeus, NSDI
 /// 2023, measured V100 at 40 to 100 %).
-const LEAST_PART: f64 = 0.4;
+const MIN_PART: f64 = 0.4;
 /// Limits are multiples of this, W.
 const STEP: f64 = 5.0;
 /// Lowest and highest limit that all GPUs of a node support, W; `None` if one supports none or no agent
@@ -36,7 +36,7 @@ pub fn levels(gpu_type: &str, range: Option<(i32, i32)>, policy: &EnergyPolicySp
     let row = policy.gpu_types.iter().find(|row| row.name == gpu_type);
     let least = f64::from(row.and_then(|row| row.min_limit_watts).unwrap_or(0));
     let high = f64::from(high);
-    let low = f64::from(low).max(least).max(LEAST_PART * high);
+    let low = f64::from(low).max(least).max(MIN_PART * high);
     let level = |k: u32| {
         let watts = low + (high - low) * f64::from(k) / f64::from(LEVELS);
         let stepped = (watts / STEP).ceil() * STEP;

@@ -127,7 +127,7 @@ pub struct PendingEnergy {
 
 impl PendingEnergy {
     /// The final result, once all is reported.
-    pub fn settle(
+    pub fn final_energy(
         &self,
         index: &ClusterIndex,
         policy: &EnergyPolicySpec,
@@ -199,7 +199,7 @@ mod tests {
         };
         let policy = EnergyPolicySpec::default();
         let now = Timestamp::from_second(1_800_000_000).expect("a time");
-        let late = pending_energy.settle(&index, &policy, now).expect("all is told");
+        let late = pending_energy.final_energy(&index, &policy, now).expect("all is told");
         assert_eq!((late.joules, late.micros_more, late.watts), (7_000, -250, Some(700)));
         // Without a prediction: 3.6 MJ at 0.20 a kWh, PUE 1.3.
         assert_eq!(price(&policy, 0, 0, 3_600_000, now), 260_000);

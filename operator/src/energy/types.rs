@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use andreas_core::GpuType;
 
 /// Margin on agents' reports: they omit changes below a tenth.
-const LAG: f64 = 1.1;
+const REPORT_MARGIN: f64 = 1.1;
 
 /// A GPU type of the cluster: number of GPUs and memory of each.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,9 +42,10 @@ impl TypeDraw {
         self.bounded(predicted.max(self.unmeasured * f64::from(gpus)), gpus)
     }
 
-    /// Draw of `gpus` GPUs for the budget, if one was measured at `each` watts.
-    pub fn of_measured(&self, each: f64, gpus: u32) -> f64 {
-        self.bounded(each * LAG * f64::from(gpus), gpus)
+    /// Budget draw in watts of `gpus` GPUs that were measured at `watts_per_gpu` each, with
+    /// [`REPORT_MARGIN`].
+    pub fn of_measured(&self, watts_per_gpu: f64, gpus: u32) -> f64 {
+        self.bounded(watts_per_gpu * REPORT_MARGIN * f64::from(gpus), gpus)
     }
 
     fn bounded(&self, watts: f64, gpus: u32) -> f64 {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use andreas_core::{Steps, Time};
+use andreas_core::{StepFunction, Time};
 use jiff::civil::{self, Date};
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp};
@@ -29,6 +29,7 @@ impl<T> Window<T> {
     }
 }
 
+/// Parses `HH:MM`; `None` if malformed.
 fn time_of_day(text: &str) -> Option<civil::Time> {
     let (hours, minutes) = text.split_once(':')?;
     civil::Time::new(hours.parse().ok()?, minutes.parse().ok()?, 0, 0).ok()
@@ -41,7 +42,12 @@ pub fn time_zone(name: &str) -> Option<TimeZone> {
 
 /// Windows as steps, from a day before `now` to some days after it. The first window that covers the clock's
 /// time in `zone` counts, else `base`. A window has one hour more or less on days on which the clock is set.
-pub fn daily<T: Copy + PartialEq>(windows: &[Window<T>], base: T, zone: &TimeZone, now: i64) -> Steps<T> {
+pub fn daily<T: Copy + PartialEq>(
+    windows: &[Window<T>],
+    base: T,
+    zone: &TimeZone,
+    now: i64,
+) -> StepFunction<T> {
     let value = |at: Timestamp| {
         let clock = zone.to_datetime(at).time();
         windows.iter().find(|window| window.covers(clock)).map_or(base, |window| window.value)
@@ -53,7 +59,7 @@ pub fn daily<T: Copy + PartialEq>(windows: &[Window<T>], base: T, zone: &TimeZon
             steps.push((Time(at.as_second() as f64), value));
         }
     }
-    Steps::new(steps).unwrap_or_else(|_| Steps::flat(base))
+    StepFunction::new(steps).unwrap_or_else(|_| StepFunction::flat(base))
 }
 
 /// Instants at which a window may begin or end, in order.
@@ -88,7 +94,7 @@ mod tests {
         text.parse::<Timestamp>().expect("an instant").as_second()
     }
 
-    fn night(zone: &str, now: &str) -> Steps<i32> {
+    fn night(zone: &str, now: &str) -> StepFunction<i32> {
         let windows = [Window::new("22:00", "06:00", 1).expect("a window")];
         daily(&windows, 0, &time_zone(zone).expect("a zone"), at(now))
     }

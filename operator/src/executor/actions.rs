@@ -24,7 +24,8 @@ use crate::writes::{Refusal, WriteError};
 
 /// Carries out actions in order and stops at the first that must be retried.
 ///
-/// # Errors When to requeue the job.
+/// # Errors
+/// When to requeue the job.
 pub async fn carry_out(
     executor: &Arc<Executor>,
     key: &ObjectKey,

@@ -19,7 +19,7 @@ use crate::lifecycle::pods::{WorkerDigest, worker_digest};
 /// late.
 const HOLDS: Duration = Duration::from_secs(60);
 /// Maximum entries; beyond that the cache is cleared.
-const MOST: usize = 4_096;
+const MAX_ENTRIES: usize = 4_096;
 
 /// Accepted dry runs by namespace and worker.
 #[derive(Default)]
@@ -80,7 +80,7 @@ impl DryRunCache {
     fn join(&self, namespace: &str, worker: WorkerDigest) -> Arc<OnceCell<Option<Added>>> {
         let now = Instant::now();
         let mut all = self.0.lock();
-        if all.values().map(HashMap::len).sum::<usize>() >= MOST {
+        if all.values().map(HashMap::len).sum::<usize>() >= MAX_ENTRIES {
             all.clear();
         }
         let fresh = || CachedDryRun { since: now, outcome: Arc::default() };

@@ -20,7 +20,7 @@ const QUEUE: usize = 4_096;
 /// Events in flight.
 const IN_FLIGHT: usize = 4;
 /// Maximum text of an event (`events.k8s.io/v1`), characters.
-const LONGEST: usize = 1_000;
+const MAX_NOTE_CHARS: usize = 1_000;
 
 /// Queue for events.
 #[derive(Clone)]
@@ -71,7 +71,7 @@ impl Events {
         let event = Event {
             type_: if note.warning { EventType::Warning } else { EventType::Normal },
             reason: note.reason.as_str().to_owned(),
-            note: (!note.message.is_empty()).then(|| note.message.chars().take(LONGEST).collect()),
+            note: (!note.message.is_empty()).then(|| note.message.chars().take(MAX_NOTE_CHARS).collect()),
             action: "Scheduling".to_owned(),
             secondary: None,
         };

@@ -151,7 +151,7 @@ pub async fn run(executor: Arc<Executor>, heartbeat: Heartbeat, shutdown: Cancel
             Some(done) = workers.join_next() => match done {
                 Ok((job, again)) => {
                     queue.done(&job);
-                    settle(&mut queue, &mut timers, job, again);
+                    apply_requeue(&mut queue, &mut timers, job, again);
                 }
                 Err(error) => {
                     // A worker never panics on input; if one did, its job would be unknown here.
@@ -174,7 +174,7 @@ pub async fn run(executor: Arc<Executor>, heartbeat: Heartbeat, shutdown: Cancel
     let _ = drained.await;
 }
 
-fn settle(queue: &mut FairQueue, timers: &mut Timers, job: ObjectKey, again: Requeue) {
+fn apply_requeue(queue: &mut FairQueue, timers: &mut Timers, job: ObjectKey, again: Requeue) {
     match again {
         Requeue::OnEvent => {}
         Requeue::Now => queue.push(job),

@@ -251,7 +251,7 @@ fn energy(
         view.measured = true;
         view.measured_watts = used.watts();
     }
-    view.late = pending_energy.and_then(|pending_energy| pending_energy.settle(index, policy, now));
+    view.late = pending_energy.and_then(|pending_energy| pending_energy.final_energy(index, policy, now));
     view
 }
 

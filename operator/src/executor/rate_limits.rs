@@ -19,7 +19,7 @@ const EDITS_APART: Duration = Duration::from_secs(1);
 /// Wait after the second consecutive conflict; doubles with each further one.
 const FIRST_BACKOFF: Duration = Duration::from_millis(250);
 /// Maximum wait after consecutive conflicts.
-const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// Minimum wait of a refused template in a namespace with too many recent dry runs.
 const DRY_RUNS_APART: Duration = Duration::from_secs(60);
 /// Number of namespaces above which full buckets are removed.
@@ -32,7 +32,7 @@ const CONFLICTS: Rate = Rate { burst: 10.0, per_second: 2.0 };
 /// The same for all namespaces together.
 const ALL_CONFLICTS: Rate = Rate { burst: 20.0, per_second: 4.0 };
 /// Maximum wait for conflicts of other namespaces.
-const LONGEST_FOR_OTHERS: Duration = Duration::from_secs(15);
+const MAX_FOR_OTHERS: Duration = Duration::from_secs(15);
 /// Dry runs of refused templates, per namespace.
 const DRY_RUNS: Rate = Rate { burst: 100.0, per_second: 10.0 };
 
@@ -162,13 +162,13 @@ impl RateLimits {
     pub fn conflict(&self, job: &ObjectKey) -> Duration {
         let now = Instant::now();
         let mut state = self.0.lock();
-        let own = state.buckets(&job.namespace, now).conflicts.take_in_advance(now, LONGEST_BACKOFF);
+        let own = state.buckets(&job.namespace, now).conflicts.take_in_advance(now, MAX_BACKOFF);
         let all = state.conflicts.get_or_insert_with(|| Bucket::full(ALL_CONFLICTS, now));
-        let bucket = all.take_in_advance(now, LONGEST_FOR_OTHERS).max(own);
+        let bucket = all.take_in_advance(now, MAX_FOR_OTHERS).max(own);
         let known = state.jobs.entry(job.clone()).or_default();
         known.conflicts = known.conflicts.saturating_add(1);
         let doubled = known.conflicts.checked_sub(2).map(|times| FIRST_BACKOFF * (1 << times.min(16)));
-        let wait = doubled.unwrap_or_default().max(bucket).min(LONGEST_BACKOFF);
+        let wait = doubled.unwrap_or_default().max(bucket).min(MAX_BACKOFF);
         known.not_before = Some(now + wait);
         wait
     }
@@ -182,7 +182,8 @@ impl RateLimits {
 
     /// A refused template is about to be dry-run again in this namespace.
     ///
-    /// # Errors The wait if too many were tried recently.
+    /// # Errors
+    /// The wait if too many were tried recently.
     pub fn admit_dry_run(&self, namespace: &str) -> Result<(), Duration> {
         let now = Instant::now();
         self.0.lock().buckets(namespace, now).dry_runs.take(now).map_err(|wait| wait.max(DRY_RUNS_APART))
@@ -295,7 +296,7 @@ mod tests {
         // The burst, four a second, and one token taken in advance per job.
         assert!(retries <= 20 + 60 * 4 + 50, "{retries} in a minute");
         for other in 0..1_000 {
-            assert!(rate_limits.conflict(&key(&format!("other-{other}"), "y")) <= LONGEST_FOR_OTHERS);
+            assert!(rate_limits.conflict(&key(&format!("other-{other}"), "y")) <= MAX_FOR_OTHERS);
         }
     }
 

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::shared::Shared;
 
 /// Maximum backoff after consecutive failures.
-const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
 /// When to step a job again.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,7 +30,7 @@ pub(super) fn back_off(shared: &Shared, key: &ObjectKey, uid: &str) -> Requeue {
     let Some(memory) = ledger.get_mut(key, uid) else { return Requeue::Now };
     memory.failures = memory.failures.saturating_add(1);
     let wait = Duration::from_millis(250).saturating_mul(1 << memory.failures.min(10));
-    Requeue::After(wait.min(LONGEST_BACKOFF))
+    Requeue::After(wait.min(MAX_BACKOFF))
 }
 
 /// A failed action is retried, but not later than the step's own requeue time.

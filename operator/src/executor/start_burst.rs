@@ -19,7 +19,7 @@ use crate::lifecycle::Step;
 /// Concurrently starting jobs that make a burst. A single job starts within tens of milliseconds.
 const MANY: usize = 8;
 /// Maximum delay of a record.
-const LONGEST: Duration = Duration::from_secs(10);
+const MAX_RECORD_DELAY: Duration = Duration::from_secs(10);
 /// Poll interval for the end of the burst.
 const POLL: Duration = Duration::from_secs(1);
 /// A burst ends if no job started for this long; between two plans of a burst none starts.
@@ -66,9 +66,9 @@ impl StartBurst {
         (only_records && self.is_active() && now < due(&step.status)?).then_some(POLL)
     }
 
-    /// Waits for the end of the burst, at most until [`LONGEST`] after `since`.
+    /// Waits for the end of the burst, at most until [`MAX_RECORD_DELAY`] after `since`.
     pub async fn ended(&self, since: Instant) {
-        while self.is_active() && since.elapsed() < LONGEST {
+        while self.is_active() && since.elapsed() < MAX_RECORD_DELAY {
             sleep(POLL / 10).await;
         }
     }
@@ -77,7 +77,7 @@ impl StartBurst {
 /// Latest time of the record.
 fn due(status: &TrainingJobStatus) -> Option<Timestamp> {
     let running = status.allocation.as_ref()?.running_time.as_ref()?;
-    running.0.checked_add(SignedDuration::try_from(LONGEST).ok()?).ok()
+    running.0.checked_add(SignedDuration::try_from(MAX_RECORD_DELAY).ok()?).ok()
 }
 
 #[cfg(test)]
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(began.elapsed(), Duration::ZERO);
         let here: Vec<Starting> = (0..MANY).map(|_| start_burst.enter()).collect();
         start_burst.ended(began).await;
-        assert_eq!(began.elapsed(), LONGEST);
+        assert_eq!(began.elapsed(), MAX_RECORD_DELAY);
         drop(here);
     }
 }

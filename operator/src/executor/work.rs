@@ -176,7 +176,7 @@ fn read_input(executor: &Executor, key: &ObjectKey) -> Option<JobInput> {
     let remembered = |uid: &str| {
         let memory = ledger.entry(key, uid);
         memory.last_progress = reports.get(uid).copied().or(memory.last_progress);
-        memory.reports_lost = executor.rejected_reports.until(uid);
+        memory.reports_lost = executor.rejected_reports.last_possible_loss(uid);
         memory.clone()
     };
     let mut seen = JobInput::gather(&index, remembered, key, settings, clock::now());

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::quantity::{self, Amounts};
 
 /// Maximum other resources (not GPUs, CPU, memory and pods) kept per pod.
-const MOST_OTHERS: usize = 256;
+const MAX_OTHERS: usize = 256;
 
 /// A foreign pod: its node and its use there. Ended ones are not watched. Containers are summed while
 /// parsing, because a pod may be as large as the API server's limit.
@@ -42,7 +42,7 @@ impl From<Read> for ForeignPod {
 fn takes(mut spec: SlimPodSpec) -> Option<(String, Amounts)> {
     let node = spec.node_name.take()?;
     let mut amounts = quantity::pod(&spec);
-    while amounts.others.len() > MOST_OTHERS {
+    while amounts.others.len() > MAX_OTHERS {
         amounts.others.pop_last();
     }
     Some((node, amounts))

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use andreas_api::gpu_node::pod_name;
+use andreas_api::gpu_node::namespaced_pod_name;
 use andreas_api::slim::SlimPod;
 use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
@@ -151,7 +151,7 @@ impl ClusterIndex {
 
     /// A pod that left the watch has ended, or still exists.
     pub fn confirm_ended(&mut self, node: &str, pod: &ObjectKey) {
-        if self.vanished.ended(node, &pod_name(&pod.namespace, &pod.name), Instant::now()) {
+        if self.vanished.ended(node, &namespaced_pod_name(&pod.namespace, &pod.name), Instant::now()) {
             self.freed(node);
         }
     }

@@ -1,6 +1,6 @@
 //! What one pod says: whose it is, its node and its use there, whether its containers have ended.
 
-use andreas_api::gpu_node::pod_name;
+use andreas_api::gpu_node::namespaced_pod_name;
 use andreas_api::names;
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use andreas_runtime::watch::ObjectKey;
@@ -52,11 +52,14 @@ pub fn job_label(meta: &ObjectMeta) -> Option<ObjectKey> {
 
 /// A pod's name in GpuNodes.
 pub fn name_of(meta: &ObjectMeta) -> String {
-    pod_name(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
+    namespaced_pod_name(
+        meta.namespace.as_deref().unwrap_or_default(),
+        meta.name.as_deref().unwrap_or_default(),
+    )
 }
 
 pub(super) fn name_of_key(key: &ObjectKey) -> String {
-    pod_name(&key.namespace, &key.name)
+    namespaced_pod_name(&key.namespace, &key.name)
 }
 
 /// A pod's node and its use there; `None` if it is not bound or has ended.

@@ -28,7 +28,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(10);
 /// An agent without an answer for this long is dead.
 const AGENT_TIMEOUT: Duration = Duration::from_secs(90);
 /// Maximum entries per node: its maximum number of GPUs.
-const MOST: usize = 64;
+const MAX_ENTRIES_PER_NODE: usize = 64;
 
 /// A pod that is in use without an object.
 #[derive(Clone, Debug)]
@@ -105,7 +105,7 @@ impl AllVanished {
         let unconfirmed = ours.is_none();
         let entries = self.by_node.entry(node.to_owned()).or_default();
         entries.retain(|entry| entry.pod != pod);
-        if entries.len() >= MOST {
+        if entries.len() >= MAX_ENTRIES_PER_NODE {
             entries.remove(0);
         }
         let counts_until = now.checked_add(grace).unwrap_or(now);
@@ -190,7 +190,7 @@ impl AllVanished {
                 || present(pod)
                 || self.ended.contains_key(&(node.to_owned(), pod.to_owned()));
             let entries = self.by_node.get(node).map_or(0, Vec::len);
-            if known || entries >= MOST {
+            if known || entries >= MAX_ENTRIES_PER_NODE {
                 continue;
             }
             self.by_node.entry(node.to_owned()).or_default().push(Vanished {

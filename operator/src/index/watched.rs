@@ -173,7 +173,7 @@ impl Index<SlimGpuNode> for ClusterIndex {
             Change::Newer { old } => Some(old),
         };
         self.mark_jobs_on(&key.name);
-        self.mark_reported(&key);
+        self.mark_jobs_with_energy_report(&key);
         self.agent_reported(&key);
         let new = self.gpu_nodes.get(&key).and_then(|node| node.status.as_ref());
         let old = old.as_ref().and_then(|node| node.status.as_ref());

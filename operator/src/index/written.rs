@@ -48,7 +48,7 @@ impl ClusterIndex {
         if !matches!(self.gpu_nodes.apply(node, Origin::Written), Change::Nothing) {
             self.mark_jobs_on(&name);
             let key = ObjectKey { namespace: String::new(), name };
-            self.mark_reported(&key);
+            self.mark_jobs_with_energy_report(&key);
             self.agent_reported(&key);
         }
     }
@@ -59,7 +59,8 @@ impl ClusterIndex {
         self.pending_energy.extend(pods.map(|pod| (pod, job.clone())));
     }
 
-    pub(super) fn mark_reported(&mut self, node: &ObjectKey) {
+    /// Marks jobs dirty when their pods' energy appears in `status.released`.
+    pub(super) fn mark_jobs_with_energy_report(&mut self, node: &ObjectKey) {
         if self.pending_energy.is_empty() {
             return;
         }

@@ -112,7 +112,8 @@ impl Ledger {
     /// Whether a deviating run may request a plan now. A job may do so at most once in ten seconds, all
     /// together once in two. Any plan made meanwhile covers all of them.
     ///
-    /// # Errors When it may ask, if no plan is made before.
+    /// # Errors
+    /// When it may ask, if no plan is made before.
     pub fn may_request_plan(&mut self, key: &ObjectKey, uid: &str, now: Timestamp) -> Result<(), Timestamp> {
         let free = |last: Option<Timestamp>, pause: SignedDuration| {
             // A clock that was set back blocks no request.

@@ -21,9 +21,9 @@ const MESSAGE_INTERVAL: i64 = 60;
 
 /// Seconds that a node is excluded: after the first failure, and at most.
 const FIRST_EXCLUSION: i64 = 60;
-const LONGEST_EXCLUSION: i64 = 3600;
+const MAX_EXCLUSION: i64 = 3600;
 /// Consecutive cluster failures without an observed fault after which the failure counts as the user's.
-const MOST_UNEXPLAINED: i32 = 10;
+const MAX_UNEXPLAINED: i32 = 10;
 /// Maximum excluded nodes in a status.
 const MAX_EXCLUDED_NODES: usize = 32;
 
@@ -152,7 +152,7 @@ impl<'a> Draft<'a> {
         }
         let times = self.status.unexplained_failures.saturating_add(1);
         self.status.unexplained_failures = times;
-        if times >= MOST_UNEXPLAINED {
+        if times >= MAX_UNEXPLAINED {
             judgement.outcome = Outcome::UserFailure;
             let words = format!("{}; failure {times} in a row without a fault of a node", judgement.message);
             judgement.message = status::bounded(&words);
@@ -193,8 +193,7 @@ impl<'a> Draft<'a> {
                 Some(entry) => entry.times.saturating_add(1),
                 None => 1,
             };
-            let seconds =
-                FIRST_EXCLUSION.saturating_mul(1 << (times - 1).clamp(0, 12)).min(LONGEST_EXCLUSION);
+            let seconds = FIRST_EXCLUSION.saturating_mul(1 << (times - 1).clamp(0, 12)).min(MAX_EXCLUSION);
             let until = instants::time(instants::after(self.o.now, seconds));
             self.status.excluded_nodes.retain(|a| a.node != *node);
             self.status.excluded_nodes.push(NodeBackoff { node: node.clone(), times, until });
@@ -234,7 +233,7 @@ impl<'a> Draft<'a> {
     pub fn end_unexplained(&mut self, outcome: Outcome) {
         let ends = match outcome {
             Outcome::Finished | Outcome::Stopped => true,
-            Outcome::UserFailure => self.status.unexplained_failures < MOST_UNEXPLAINED,
+            Outcome::UserFailure => self.status.unexplained_failures < MAX_UNEXPLAINED,
             Outcome::ClusterFailure | Outcome::Withdrawn => false,
         };
         if ends {
@@ -420,11 +419,11 @@ impl<'a> Draft<'a> {
         let allocation = self.allocation()?;
         let since = self.status.stop.as_ref()?.since.0;
         let members = Members::of(self.o, Some(&allocation));
-        let silent = members.gang.iter().any(|m| {
+        let unreachable = members.gang.iter().any(|m| {
             m.live.is_some_and(|p| !super::member::is_over(p))
                 && self.o.nodes.get(m.node).is_some_and(|f| !f.ready)
         });
-        (!silent)
+        (!unreachable)
             .then(|| instants::after(since, super::pods::grace_seconds(&self.o.job.spec)).max(self.o.now))
     }
 }

@@ -26,9 +26,9 @@ const AFTER_CLUSTER: i64 = 5;
 const AFTER_USER: i64 = 10;
 const AFTER_REFUSAL: i64 = 10;
 /// Thousandths of an epoch that must be timed before a pace counts as measured.
-const LEAST_TIMED: i64 = 100;
+const MIN_TIMED: i64 = 100;
 /// Maximum backoff, s.
-const LONGEST_BACK_OFF: i64 = 300;
+const MAX_BACK_OFF: i64 = 300;
 
 /// Closes the attempt.
 pub(super) fn conclude(
@@ -152,7 +152,7 @@ fn learn(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgement, ende
     let finished = judgement.outcome == Outcome::Finished;
     let progress = d.status.progress.as_ref().filter(|p| p.attempt == allocation.attempt);
     let timed =
-        progress.filter(|p| p.stepwise && p.millis_per_epoch > 0 && p.timed_milli_epochs >= LEAST_TIMED);
+        progress.filter(|p| p.stepwise && p.millis_per_epoch > 0 && p.timed_milli_epochs >= MIN_TIMED);
     // The whole run happened in one attempt, so its start and end time it.
     let first = d.status.history.iter().all(|record| record.started.is_none());
     let whole = finished && judgement.reason != Reason::CompletedEarly && first && seconds > 0;
@@ -277,7 +277,7 @@ fn in_a_row(d: &Draft<'_>, outcome: Outcome) -> u32 {
 }
 
 fn doubling(first: i64, times: u32) -> i64 {
-    first.saturating_mul(1 << times.saturating_sub(1).min(10)).min(LONGEST_BACK_OFF)
+    first.saturating_mul(1 << times.saturating_sub(1).min(10)).min(MAX_BACK_OFF)
 }
 
 /// Succeeded and Failed: only the object's deletion is left.

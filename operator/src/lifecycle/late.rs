@@ -14,7 +14,7 @@ use super::status::{self, duration_text, last_line};
 use crate::instants::after;
 
 /// Maximum `startTimeout`, s; the schema has the same limit.
-const LONGEST_START: i64 = 4 * 3600;
+const MAX_START: i64 = 4 * 3600;
 
 /// When this process first saw room for the allocation. The gang must be bound within the policy's
 /// `placementTimeout` of it, even if its pods could not be created. Only this process's clock is used.
@@ -68,7 +68,7 @@ pub(super) fn withdraw_unbound(d: &mut Draft<'_>, members: &Members<'_>) {
 
 /// Seconds that an attempt may take from bound to running.
 pub(super) fn start_limit(d: &Draft<'_>) -> i64 {
-    d.o.job.spec.start_timeout.seconds_or(900).min(LONGEST_START)
+    d.o.job.spec.start_timeout.seconds_or(900).min(MAX_START)
 }
 
 /// A template container that the kubelet started and that blocks the training: an init container that does

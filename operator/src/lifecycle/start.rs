@@ -95,8 +95,8 @@ fn waits_for_older(d: &mut Draft<'_>) -> bool {
     let Some(pod) = members.older.iter().find(blocks) else { return false };
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     let node = pod.spec.node_name.as_ref().filter(|_| runs(pod));
-    let silent = node.filter(|node| d.o.nodes.get(*node).is_some_and(|fact| !fact.ready));
-    let (reason, message) = match silent {
+    let not_ready = node.filter(|node| d.o.nodes.get(*node).is_some_and(|fact| !fact.ready));
+    let (reason, message) = match not_ready {
         Some(node) => {
             if let Some(at) = stop::given_up_at(d.o, pod) {
                 d.requeue_at(at);

@@ -8,14 +8,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use crate::instants::time;
 
 /// Longest text in a status, bytes.
-const LONGEST: usize = 1024;
+const MAX_TEXT_BYTES: usize = 1024;
 
 /// The text, cut at a character boundary to the maximum status length.
 pub fn bounded(text: &str) -> String {
-    if text.len() <= LONGEST {
+    if text.len() <= MAX_TEXT_BYTES {
         return text.to_owned();
     }
-    let mut end = LONGEST - 3;
+    let mut end = MAX_TEXT_BYTES - 3;
     while !text.is_char_boundary(end) {
         end -= 1;
     }
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn a_long_text_is_cut_at_a_character() {
         let text = "ä".repeat(2000);
-        assert!(bounded(&text).len() <= LONGEST);
+        assert!(bounded(&text).len() <= MAX_TEXT_BYTES);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::{cancel, end, run, start, stop};
 use crate::instants;
 
 /// Maximum phases in one step: Pending, Starting, Running, Stopping, Pending again, Suspended.
-const MOST_PHASES: usize = 8;
+const MAX_PHASES: usize = 8;
 
 /// Desired state from observed state. Total and deterministic; see the [module](super) page.
 pub fn step(observed: &Observed<'_>) -> Step {
@@ -22,7 +22,7 @@ pub fn step(observed: &Observed<'_>) -> Step {
     d.status.observed_generation = metadata.generation;
     d.status.deadline = instants::deadline(&observed.job.spec, metadata.creation_timestamp.as_ref());
     end::correct(&mut d);
-    for _ in 0..MOST_PHASES {
+    for _ in 0..MAX_PHASES {
         let phase = d.status.phase;
         match phase {
             Phase::Pending | Phase::Suspended => start::waiting(&mut d),

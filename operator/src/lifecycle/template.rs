@@ -2,7 +2,7 @@
 
 use andreas_api::Reason;
 use andreas_api::phase::condition;
-use andreas_api::shared_template::LARGEST_TEMPLATE;
+use andreas_api::shared_template::MAX_TEMPLATE;
 use jiff::Timestamp;
 
 use super::action::Action;
@@ -13,7 +13,7 @@ use crate::instants::{self, after};
 
 /// Seconds between dry runs of a refused template: initial and maximum.
 const FIRST_RETRY: i64 = 1;
-const LONGEST_RETRY: i64 = 300;
+const MAX_RETRY: i64 = 300;
 /// Seconds between checks of a claim that blocks the job's planning.
 const CHECK_CLAIMS_EVERY: i64 = 60;
 
@@ -127,7 +127,7 @@ fn too_large(d: &Draft<'_>) -> Option<String> {
     Some(format!(
         "spec.template: {} kB are more than the {} kB that a template may have: keep what is large in a ConfigMap, a Secret or the image",
         size.div_ceil(1024),
-        LARGEST_TEMPLATE / 1024
+        MAX_TEMPLATE / 1024
     ))
 }
 
@@ -151,7 +151,7 @@ fn single_node_claim(d: &mut Draft<'_>) -> Option<String> {
 /// Retries after as long as it has been refused, 1 s to 5 min. A refusal in a namespace without its service
 /// account yet may be accepted soon.
 fn retry(d: &mut Draft<'_>, tried: Timestamp, since: Timestamp, gpus: i32) {
-    let pause = instants::seconds_between(since, tried).clamp(FIRST_RETRY, LONGEST_RETRY);
+    let pause = instants::seconds_between(since, tried).clamp(FIRST_RETRY, MAX_RETRY);
     let due = after(tried, pause);
     if due <= d.o.now { try_worker(d, gpus) } else { d.requeue_at(due) }
 }

@@ -1,25 +1,25 @@
 //! Accuracy of predictions, and the data of the last fit.
 //!
 //! **In**: each attempt's measurement with its prediction, and fits. **Out**: rolling error and coverage by
-//! quantity, GPU type and source, and namespaces with rows refused by the last fit. Bounded: [`MOST_TYPES`]
-//! types, four sources, [`WINDOW`] errors of each, [`MOST_REFUSED`] namespaces.
+//! quantity, GPU type and source, and namespaces with rows refused by the last fit. Bounded: [`MAX_TYPES`]
+//! types, four sources, [`WINDOW`] errors of each, [`MAX_REFUSED`] namespaces.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
-use andreas_predictor::{Estimate, Refusal};
+use andreas_predictor::{LogNormal, Refusal};
 use jiff::Timestamp;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use super::list;
-use super::totals::{MOST_TYPES, OTHER, bounded};
+use super::totals::{MAX_TYPES, OTHER, bounded};
 use crate::predict::Fit;
 
 /// Errors kept per series.
 const WINDOW: usize = 200;
 
 /// Namespaces listed with refused rows: those with the most.
-const MOST_REFUSED: usize = 20;
+const MAX_REFUSED: usize = 20;
 
 /// A predicted quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,12 +56,12 @@ pub struct Learning {
 
 impl Learning {
     /// Compares a prediction with its measurement.
-    pub fn check(&mut self, quantity: Quantity, gpu_type: &str, predicted: &Estimate, truth: f64) {
+    pub fn check(&mut self, quantity: Quantity, gpu_type: &str, predicted: &LogNormal, truth: f64) {
         let error = (predicted.median / truth - 1.0).abs();
         if !(error.is_finite() && truth > 0.0) {
             return;
         }
-        let key = (quantity, bounded(gpu_type, &mut self.types, MOST_TYPES), predicted.source.as_str());
+        let key = (quantity, bounded(gpu_type, &mut self.types, MAX_TYPES), predicted.source.as_str());
         let checked = self.checked.entry(key).or_default();
         checked.count += 1;
         checked.last.push_back((error, (predicted.low()..=predicted.high()).contains(&truth)));
@@ -111,7 +111,7 @@ impl Learning {
             let mut most: Vec<(&str, u64)> =
                 fit.refused_of.iter().map(|(namespace, rows)| (namespace.as_str(), *rows)).collect();
             most.sort_by(|(a, n), (b, m)| m.cmp(n).then(a.cmp(b)));
-            let others = most.split_off(most.len().min(MOST_REFUSED));
+            let others = most.split_off(most.len().min(MAX_REFUSED));
             most.extend((!others.is_empty()).then(|| (OTHER, others.iter().map(|(_, rows)| rows).sum())));
             let each =
                 |(namespace, rows): (&str, u64)| values.of(&[("job_namespace", namespace)], rows as f64);
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn error_and_coverage_roll_and_types_are_bounded() {
         let mut learning = Learning::default();
-        let predicted = Estimate { median: 100.0, sigma: 0.1, source: Source::Observed };
+        let predicted = LogNormal { median: 100.0, sigma: 0.1, source: Source::Observed };
         for n in 0..300 {
             // The first hundred were off by a half, outside the interval; the rest by a tenth, inside.
             let truth = if n < 100 { 200.0 } else { 100.0 / 1.1 };
@@ -140,6 +140,6 @@ mod tests {
         for (n, truth) in [f64::NAN, 0.0, -1.0, 1.0].into_iter().cycle().take(200).enumerate() {
             learning.check(Quantity::Power, &format!("type-{n}"), &predicted, truth);
         }
-        assert!(learning.checked.len() <= MOST_TYPES + 2, "{}", learning.checked.len());
+        assert!(learning.checked.len() <= MAX_TYPES + 2, "{}", learning.checked.len());
     }
 }

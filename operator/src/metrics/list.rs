@@ -89,7 +89,7 @@ metrics! {
     DEVIATIONS = counter("andreas_prediction_deviations_total", &[],
         "Times that a run deviated from its prediction, beyond the interval of 90 % or a fifth of its pace, and asked for another plan");
     FITS = counter("andreas_predictor_fits_total", &["result"],
-        "Fits of the predictor: done, failed, or slow: longer than 5 s, while the model before goes on");
+        "Fits of the predictor: done, failed, or slow: longer than 5 s, while the previous model stays in use");
     FIT_TIME = histogram("andreas_predictor_fit_duration_seconds", &[], "Time to fit the predictor");
     FIT_AT = gauge("andreas_predictor_last_fit_timestamp_seconds", &[], "When the predictor was fitted last, seconds since 1970");
     FIT_ROWS = gauge("andreas_predictor_rows", &[], "Observations that the last fit read");

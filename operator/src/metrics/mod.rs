@@ -22,7 +22,7 @@ use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::AttemptRecord;
 use andreas_api::training_profile::Observation;
 use andreas_api::{Outcome, Phase, Reason, TrainingJobStatus};
-use andreas_predictor::Estimate;
+use andreas_predictor::LogNormal;
 use andreas_runtime::clock;
 use andreas_runtime::metrics::register_process;
 use jiff::Timestamp;
@@ -365,7 +365,7 @@ impl Metrics {
             let nodes = usize::try_from(seen.nodes).unwrap_or(1);
             let slower =
                 table.spread_factor(nodes) * table.limit_factor(&seen.gpu_type, seen.power_limit_watts);
-            let row = Estimate { median: row.median * slower, ..*row };
+            let row = LogNormal { median: row.median * slower, ..*row };
             self.check_draw(table, at, seen);
             if seen.claimed {
                 // Self-reported values must not affect the measured accuracy.
@@ -394,13 +394,13 @@ impl Metrics {
             l.gpu_type.as_str() == seen.gpu_type && seen.power_limit_watts.map(f64::from) == Some(l.limit.0)
         };
         let lower = table.limits.iter().find(same).map_or(1.0, |effect| effect.power_factor);
-        let draw = Estimate { median: draw.median * lower, ..*draw };
+        let draw = LogNormal { median: draw.median * lower, ..*draw };
         self.learning.lock().check(Quantity::Power, &seen.gpu_type, &draw, f64::from(watts));
     }
 }
 
 /// The table's row for the observed configuration, and its epoch time on one node.
-fn predicted<'a>(table: &'a Table, seen: &Observation) -> Option<(usize, &'a Estimate)> {
+fn predicted<'a>(table: &'a Table, seen: &Observation) -> Option<(usize, &'a LogNormal)> {
     let gpus = u32::try_from(seen.gpus).ok()?;
     let at = table.at(&seen.gpu_type, gpus)?;
     Some((at, table.times.get(at)?))

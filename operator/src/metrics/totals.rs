@@ -10,11 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 /// Maximum distinct namespaces.
-const MOST_NAMESPACES: usize = 200;
+const MAX_NAMESPACES: usize = 200;
 /// Maximum distinct GPU types.
-pub const MOST_TYPES: usize = 16;
+pub const MAX_TYPES: usize = 16;
 /// Maximum distinct pairs of both.
-const MOST_PAIRS: usize = 1_000;
+const MAX_PAIRS: usize = 1_000;
 /// Label of all others. No namespace can have this name.
 pub const OTHER: &str = "_other";
 
@@ -110,7 +110,7 @@ impl Totals {
 
     /// Adds the cost of lateness and turnaround of an ended job, millionths.
     pub fn late(&mut self, namespace: &str, micros: i64) {
-        let namespace = bounded(namespace, &mut self.namespaces, MOST_NAMESPACES);
+        let namespace = bounded(namespace, &mut self.namespaces, MAX_NAMESPACES);
         *self.lateness.entry(namespace).or_default() += micros.max(0) as f64 / 1e6;
     }
 
@@ -124,7 +124,7 @@ impl Totals {
         self.energy.iter().map(|(key, (joules, money))| (key, joules.shown, money.shown))
     }
 
-    /// Cost of lateness and turnaround by namespace.
+    /// Cost of lateness and turnaround of ended jobs by namespace, in units of the tariff's money.
     pub fn lateness(&self) -> &BTreeMap<String, f64> {
         &self.lateness
     }
@@ -147,11 +147,11 @@ impl Totals {
         if self.energy.contains_key(&wanted) {
             return wanted;
         }
-        let gpu_type = bounded(gpu_type, &mut self.types, MOST_TYPES);
-        if self.energy.len() >= MOST_PAIRS {
+        let gpu_type = bounded(gpu_type, &mut self.types, MAX_TYPES);
+        if self.energy.len() >= MAX_PAIRS {
             return (OTHER.to_owned(), gpu_type);
         }
-        (bounded(namespace, &mut self.namespaces, MOST_NAMESPACES), gpu_type)
+        (bounded(namespace, &mut self.namespaces, MAX_NAMESPACES), gpu_type)
     }
 }
 
@@ -234,8 +234,8 @@ mod tests {
             totals.late(&attempt.namespace, 1_000_000);
         }
         assert_eq!(joules(&totals), 5_000.0);
-        assert!(totals.energy.len() <= MOST_PAIRS + MOST_TYPES + 1, "{}", totals.energy.len());
-        assert_eq!(totals.lateness().len(), MOST_NAMESPACES + 1);
+        assert!(totals.energy.len() <= MAX_PAIRS + MAX_TYPES + 1, "{}", totals.energy.len());
+        assert_eq!(totals.lateness().len(), MAX_NAMESPACES + 1);
         assert_eq!(totals.lateness().values().sum::<f64>(), 5_000.0);
         assert!(totals.energy.keys().any(|(namespace, _)| namespace == OTHER));
     }

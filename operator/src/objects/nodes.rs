@@ -26,7 +26,7 @@ const EVERY: Duration = Duration::from_secs(5);
 /// Maximum GpuNodes created in one pass, so that other writes get their turn.
 const AT_ONCE: usize = 32;
 /// Maximum power limits per node: its maximum number of GPUs.
-const MOST_LIMITS: usize = 64;
+const MAX_LIMITS: usize = 64;
 
 /// Condition of the policy: some GPU nodes are not planned.
 const NODES_EXCLUDED: &str = "NodesExcluded";
@@ -159,7 +159,7 @@ fn limits(index: &ClusterIndex) -> Vec<(String, Vec<PodPowerLimit>)> {
     for (key, gpu_node) in index.gpu_nodes.iter() {
         let mut limits = wanted.remove(key.name.as_str()).unwrap_or_default();
         limits.sort_by(|a, b| a.pod.cmp(&b.pod));
-        limits.truncate(MOST_LIMITS);
+        limits.truncate(MAX_LIMITS);
         if gpu_node.spec.limits != limits {
             news.push((key.name.clone(), limits));
         }

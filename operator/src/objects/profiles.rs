@@ -43,7 +43,7 @@ pub fn merge(status: &mut TrainingProfileStatus, learned: &[ProfileUpdate]) {
             ProfileUpdate::Observation(new) => {
                 status.observations.retain(|old| !andreas_profiles::same_run(old, new));
                 status.observations.push(new.clone());
-                andreas_profiles::bound(&mut status.observations);
+                andreas_profiles::trim_observations(&mut status.observations);
             }
             ProfileUpdate::OutOfMemory { gpu_type } => {
                 if !status.out_of_memory_types.contains(gpu_type) {
@@ -191,14 +191,14 @@ mod tests {
     fn a_write_whose_answer_was_lost_is_made_again_without_harm() {
         // Given updates of two runs that were written with a lost response.
         let mut status = TrainingProfileStatus::default();
-        let lessons = [observation("a-1", 5), finished("a-1", 100, 1_000), finished("b-2", 100, 1_000)];
-        merge(&mut status, &lessons);
+        let observations = [observation("a-1", 5), finished("a-1", 100, 1_000), finished("b-2", 100, 1_000)];
+        merge(&mut status, &observations);
         let once = status.clone();
         // When they are written again, also after others wrote.
-        merge(&mut status, &lessons);
+        merge(&mut status, &observations);
         assert_eq!(status, once);
         merge(&mut status, &[finished("c-1", 70, 1_500)]);
-        merge(&mut status, &lessons);
+        merge(&mut status, &observations);
         let kept = |status: &TrainingProfileStatus| {
             status.finished_runs.iter().map(|run| run.run.clone()).collect::<Vec<_>>()
         };
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_made_again_under_its_name_does_not_take_away_what_the_one_before_taught() {
+    fn a_job_made_again_under_its_name_keeps_the_observations_of_the_one_before() {
         let on = |gpu_type: &str, second: i64, watts: Option<i32>| {
             let ProfileUpdate::Observation(seen) = observation("bert-1", 1_000) else {
                 panic!("an observation")

@@ -245,7 +245,7 @@ fn copy_state(shared: &Shared) -> (ClusterIndex, Ledger) {
 /// Jobs without a status per additional second before a job reports that it is unplanned; then the maximum of
 /// that wait, s.
 const UNREPORTED_PER_SECOND: usize = 50;
-const LONGEST_UNREPORTED: usize = 30;
+const MAX_UNREPORTED: usize = 30;
 
 /// Other figures from the snapshot: the largest node's size, and the delays of status texts.
 fn update_settings(shared: &Shared, index: &ClusterIndex) {
@@ -254,7 +254,7 @@ fn update_settings(shared: &Shared, index: &ClusterIndex) {
     let quiet = 60.max(i64::try_from(index.jobs.len() / 20).unwrap_or(i64::MAX)).min(3_600);
     let unreported = index.jobs.iter().filter(|(_, job)| job.status.is_none()).count();
     let first_plan =
-        i64::try_from((3 + unreported / UNREPORTED_PER_SECOND).min(LONGEST_UNREPORTED)).unwrap_or(i64::MAX);
+        i64::try_from((3 + unreported / UNREPORTED_PER_SECOND).min(MAX_UNREPORTED)).unwrap_or(i64::MAX);
     let mut settings = shared.settings.lock();
     let new = Settings {
         // While no node offers GPUs, keep the last size: device plug-ins restart.

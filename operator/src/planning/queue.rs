@@ -10,7 +10,7 @@ use andreas_core::{GpuType, JobId, Seconds, Time};
 use andreas_planner::{Decision, Plan, Snapshot};
 
 /// Maximum waiting jobs with an estimate; those behind them get none.
-const MOST: usize = 2_000;
+const MAX_ESTIMATED_JOBS: usize = 2_000;
 /// Assumed remaining time of a running job if the plan gives none.
 const UNKNOWN: Seconds = Seconds(3_600.0);
 
@@ -77,7 +77,7 @@ pub fn expected_starts(snapshot: &Snapshot, plan: &Plan) -> BTreeMap<JobId, Time
         due(a).total_cmp(&due(b)).then(a.submit.total_cmp(&b.submit)).then_with(|| a.id.cmp(&b.id))
     });
     let mut starts = BTreeMap::new();
-    for job in waiting.into_iter().take(MOST) {
+    for job in waiting.into_iter().take(MAX_ESTIMATED_JOBS) {
         let options = job.estimates.iter().filter_map(|row| {
             let start = pools.get(&row.gpu_type)?.start(row.gpus.0)?;
             Some((start + row.epoch * job.epochs_left, start, row))

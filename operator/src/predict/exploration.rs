@@ -12,14 +12,14 @@ use std::sync::Arc;
 
 use andreas_core::Seconds;
 use andreas_planner as planner;
-use andreas_predictor::{Estimate, Source, mean_over_median, on_time_probability};
+use andreas_predictor::{LogNormal, Source, mean_over_median, on_time_probability};
 
 /// Epochs of an exploration.
 const EXPLORED_EPOCHS: f64 = 1.0;
 /// Epochs that must remain for an exploration to have value.
-const LEAST_LEFT: f64 = 4.0;
+const MIN_LEFT: f64 = 4.0;
 /// Lower bound of the cost after the factor, relative to the cost at the median time and draw.
-const LEAST_FACTOR: f64 = 0.7;
+const MIN_FACTOR: f64 = 0.7;
 
 /// Prices and limits used to weigh an exploration.
 #[derive(Clone, Copy, Debug)]
@@ -60,12 +60,12 @@ fn below(median: f64, sigma: f64, limit: f64) -> f64 {
 /// run was measured on.
 pub fn best(
     rows: &[planner::Estimate],
-    (times, draws): (&[Estimate], &[Estimate]),
+    (times, draws): (&[LogNormal], &[LogNormal]),
     known: Option<&str>,
     stakes: &ExplorationStakes,
     may: impl Fn(&str) -> bool,
 ) -> Option<Exploration> {
-    if stakes.epochs < LEAST_LEFT {
+    if stakes.epochs < MIN_LEFT {
         return None;
     }
     let is_known = |at: usize| {
@@ -83,16 +83,16 @@ pub fn best(
         let median = mean / mean_over_median(sigma);
         let in_time = stakes.available.is_none_or(|available| {
             let epoch = row.epoch.0 / mean_over_median(sigma);
-            let slowest = Estimate { median: epoch, sigma, source: Source::Regression }.high();
+            let slowest = LogNormal { median: epoch, sigma, source: Source::Regression }.high();
             slowest * stakes.epochs + 2.0 * stakes.restart.0 <= available.0
         });
         let gain =
             least * below(median, sigma, least) - mean * below(median * (sigma * sigma).exp(), sigma, least);
         let worth =
             gain * (stakes.epochs - EXPLORED_EPOCHS) - EXPLORED_EPOCHS * (mean - least).max(0.0) - restart;
-        let draw_sigma = draws.get(n).map_or(0.0, Estimate::planning_sigma);
+        let draw_sigma = draws.get(n).map_or(0.0, LogNormal::planning_sigma);
         let floor = planner::Estimate {
-            epoch: row.epoch * (LEAST_FACTOR / mean_over_median(sigma)),
+            epoch: row.epoch * (MIN_FACTOR / mean_over_median(sigma)),
             power: row.power * mean_over_median(draw_sigma).recip(),
             ..row.clone()
         };
@@ -128,7 +128,7 @@ mod tests {
     use andreas_core::{GpuCount, Watts};
 
     /// A known type at a median of 100 s, and another at `other` seconds with spread `sigma`.
-    fn rows(other: f64, sigma: f64, source: Source) -> (Vec<planner::Estimate>, Vec<Estimate>) {
+    fn rows(other: f64, sigma: f64, source: Source) -> (Vec<planner::Estimate>, Vec<LogNormal>) {
         let row = |gpu_type: &str, epoch: f64, sigma: f64| planner::Estimate {
             gpu_type: gpu_type.into(),
             gpus: GpuCount(1),
@@ -137,7 +137,7 @@ mod tests {
             draw: None,
             rel_std: sigma,
         };
-        let time = |median, sigma, source| Estimate { median, sigma, source };
+        let time = |median, sigma, source| LogNormal { median, sigma, source };
         (
             vec![row("A", 100.0, 0.05), row("B", other, sigma)],
             vec![time(100.0, 0.05, Source::Observed), time(other, sigma, source)],
@@ -163,7 +163,7 @@ mod tests {
     fn a_look_is_worth_it_where_much_is_unknown_and_much_is_left() {
         let factor = explore(105.0, 0.4, 200.0).expect("worth it");
         // Cheaper than the known type by the net value, and bounded.
-        assert!((LEAST_FACTOR..0.95).contains(&(factor * mean_over_median(0.4))), "{factor}");
+        assert!((MIN_FACTOR..0.95).contains(&(factor * mean_over_median(0.4))), "{factor}");
         assert_eq!(explore(105.0, 0.4, 6.0), None, "too little is left to pay for it");
         assert_eq!(explore(105.0, 0.02, 200.0), None, "there is nothing to learn");
         assert_eq!(explore(400.0, 0.3, 200.0), None, "it is far too slow to be wrong so far");
@@ -175,13 +175,14 @@ mod tests {
     fn a_look_makes_nothing_cheaper_than_a_part_of_its_median_cost() {
         // Given a type of which nearly nothing is known, and a draw of 300 W, the mean of a wide spread.
         let (rows, times) = rows(100.0, 1.9, Source::Regression);
-        let draw = Estimate { median: 300.0 / mean_over_median(0.3), sigma: 0.3, source: Source::Regression };
+        let draw =
+            LogNormal { median: 300.0 / mean_over_median(0.3), sigma: 0.3, source: Source::Regression };
         let stakes = stakes(1e6);
         let found = best(&rows, (&times, &[draw, draw]), None, &stakes, |_| true).expect("worth it");
         // Then its cost is what the bound says.
         let median = 100.0 * (draw.median * stakes.per_joule + stakes.per_second);
         let left = found.factor * cost(&rows[1], &stakes);
-        assert!((left / median - LEAST_FACTOR).abs() < 1e-9, "{left} {median}");
+        assert!((left / median - MIN_FACTOR).abs() < 1e-9, "{left} {median}");
     }
 
     #[test]

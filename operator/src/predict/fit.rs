@@ -112,7 +112,7 @@ impl FitRequest {
             *of_namespace += rows;
             all.rows += rows;
             let name = self.basis.trust.name(&key.to_string());
-            let family = andreas_profiles::family(name, &profile.spec, profile.status.as_ref());
+            let family = andreas_profiles::to_predictor_profile(name, &profile.spec, profile.status.as_ref());
             let claimed = family.observations.iter().filter(|row| row.claimed).count() as u64;
             if claimed > 0 {
                 *all.claimed.entry(key.namespace.clone()).or_default() += claimed;

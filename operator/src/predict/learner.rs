@@ -22,8 +22,8 @@ const SLOW: Duration = Duration::from_secs(5);
 const FIRST_WITHIN: Duration = Duration::from_secs(10);
 /// After a fit the thread rests this many times the fit's duration, and at least the next constant. So fits
 /// use at most a tenth of a core.
-const REST: u32 = 9;
-const LEAST_REST: Duration = Duration::from_secs(1);
+const PAUSE_FACTOR: u32 = 9;
+const MIN_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 struct State {
@@ -31,8 +31,8 @@ struct State {
     requested: Option<Basis>,
     pending: Option<FitRequest>,
     model: Option<Arc<Model>>,
-    /// The wait for the first model timed out: no caller waits again.
-    given_up: bool,
+    /// No caller waits for the first model: the wait timed out or a fit failed.
+    first_wait_over: bool,
     /// When the current fit began, and whether it was logged as slow.
     fitting: Option<(Instant, bool)>,
 }
@@ -70,7 +70,8 @@ pub struct Learner {
 impl Learner {
     /// Starts the thread. `signals`: a new model requests a new plan.
     ///
-    /// # Errors If the system cannot create a thread.
+    /// # Errors
+    /// If the system cannot create a thread.
     pub fn start(listener: Arc<FitListener>, signals: Arc<Signals>) -> std::io::Result<Self> {
         Self::start_with(listener, signals, Arc::new(FitRequest::fit))
     }
@@ -102,8 +103,8 @@ impl Learner {
             self.shared.changed.notify_all();
         }
         let end = Instant::now() + first;
-        while state.model.is_none() && !state.given_up {
-            state.given_up |= self.shared.changed.wait_until(&mut state, end).timed_out();
+        while state.model.is_none() && !state.first_wait_over {
+            state.first_wait_over |= self.shared.changed.wait_until(&mut state, end).timed_out();
         }
         let model = state.model.clone();
         drop(state);
@@ -125,7 +126,7 @@ impl Learner {
         drop(state);
         (self.listener)(FitOutcome::Slow);
         let seconds = seconds.as_secs_f64();
-        tracing::warn!(seconds, "a fit of the predictor takes long; the model before goes on");
+        tracing::warn!(seconds, "a fit of the predictor takes long; the previous model stays in use");
     }
 }
 
@@ -148,14 +149,14 @@ fn work(weak: &Weak<FitState>, listener: &FitListener, signals: &Signals, fittin
             }
             Err(_) => {
                 listener(FitOutcome::Failed);
-                state.given_up = true;
+                state.first_wait_over = true;
                 shared.changed.notify_all();
-                tracing::error!("a fit of the predictor failed; the model before goes on");
+                tracing::error!("a fit of the predictor failed; the previous model stays in use");
             }
         }
         drop(state);
         drop(shared);
-        thread::sleep((took * REST).clamp(LEAST_REST, Duration::from_secs(60)));
+        thread::sleep((took * PAUSE_FACTOR).clamp(MIN_PAUSE, Duration::from_secs(60)));
     }
 }
 

@@ -4,7 +4,7 @@ use andreas_api::TrainingJobStatus;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_core::Seconds;
 use andreas_predictor::progress::{FASTEST, Pace, blended, furthest, still_left};
-use andreas_predictor::{Estimate, Source};
+use andreas_predictor::{LogNormal, Source};
 use jiff::Timestamp;
 
 use super::table::Table;
@@ -13,7 +13,7 @@ use crate::instants::since;
 /// Standard deviation of the log pace between reports of one attempt, if only their mean is known.
 const PACE_SIGMA: f64 = 0.15;
 /// Minimum standard deviation of the log of one observed epoch, as used by [`blended`].
-const LEAST_SIGMA: f64 = 0.1;
+const MIN_SIGMA: f64 = 0.1;
 /// Standard deviations to the ends of a 90 % interval.
 const Z95: f64 = 1.644_853_626_951_472_2;
 /// A pace that differs by more than this from the last plan's is news for the planner, however wide the
@@ -21,7 +21,7 @@ const Z95: f64 = 1.644_853_626_951_472_2;
 const OFF_PLAN: f64 = 0.2;
 /// Epochs after which the time since an attempt's start gives its pace, start-up included. Two timed reports
 /// give it sooner.
-const LEAST_UNTIMED: f64 = 1.0;
+const MIN_UNTIMED: f64 = 1.0;
 
 /// Remaining work of a run and its pace.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,7 +29,7 @@ pub struct Outlook {
     /// Epochs left, at least 0.
     pub epochs_left: f64,
     /// Epoch time on its allocation; without one, on its conservative or fastest configuration.
-    pub epoch: Estimate,
+    pub epoch: LogNormal,
     /// Observed pace relative to the table on its allocation; 1 without observation.
     pub pace_factor: f64,
     /// Its attempt has reported progress.
@@ -63,17 +63,17 @@ impl Outlook {
 
 /// Standard deviation of the log pace after the observed epochs.
 fn spread(observed: Pace) -> f64 {
-    observed.sigma.max(LEAST_SIGMA) / observed.epochs.max(0.1).sqrt()
+    observed.sigma.max(MIN_SIGMA) / observed.epochs.max(0.1).sqrt()
 }
 
 /// A prediction with its uncertainty adjusted to the observation. If the deviation exceeds chance, the spread
 /// is the maximum-likelihood one. So a table that is wrong by a factor of two does not win by its narrow
 /// interval.
-fn doubted(predicted: Estimate, observed: Pace) -> Estimate {
+fn doubted(predicted: LogNormal, observed: Pace) -> LogNormal {
     let off = (observed.epoch.0 / predicted.median).ln();
     let likeliest = (off * off - spread(observed) * spread(observed)).max(0.0).sqrt();
     if likeliest.is_finite() {
-        Estimate { sigma: predicted.sigma.max(likeliest), ..predicted }
+        LogNormal { sigma: predicted.sigma.max(likeliest), ..predicted }
     } else {
         predicted
     }
@@ -92,12 +92,12 @@ pub fn outlook(
         let (_, estimate) = table.row(&a.gpu_type, u32::try_from(a.gpus).ok()?)?;
         let slower =
             table.spread_factor(a.nodes.len()) * table.limit_factor(&a.gpu_type, a.power_limit_watts);
-        Some(Estimate { median: estimate.median * slower, ..*estimate })
+        Some(LogNormal { median: estimate.median * slower, ..*estimate })
     });
     let fastest = || table.times.iter().min_by(|a, b| a.median.total_cmp(&b.median)).copied();
     let cautious = || table.cautious.filter(|_| table.prior).and_then(|at| table.times.get(at).copied());
     // No GPU type fits: only the usual duration of a run is known.
-    let unknown = Estimate::prior(table.usual_run.0 / epochs);
+    let unknown = LogNormal::prior(table.usual_run.0 / epochs);
     let predicted = held.or_else(cautious).or_else(fastest).unwrap_or(unknown);
 
     let progress = status.and_then(|status| status.progress.as_ref());
@@ -112,7 +112,7 @@ pub fn outlook(
         let timed = p.timed_milli_epochs as f64 / 1_000.0;
         let watched = if timed > 0.0 { timed } else { since_start };
         let epoch = Seconds(p.millis_per_epoch as f64 / 1_000.0);
-        let enough = timed > 0.0 || since_start >= LEAST_UNTIMED;
+        let enough = timed > 0.0 || since_start >= MIN_UNTIMED;
         enough.then_some(Pace { epoch, epochs: watched, sigma: PACE_SIGMA })
     });
     // Bound on self-reported progress: the predicted time, if the model is known.

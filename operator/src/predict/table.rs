@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use andreas_core::{GpuCount, GpuType, Seconds, Watts};
-use andreas_estimates::{self as estimates, Question};
+use andreas_estimates::{self as estimates, PredictionContext};
 use andreas_planner as planner;
-use andreas_predictor::{Estimate, Prior, Source};
+use andreas_predictor::{LogNormal, Prior, Source};
 
 use crate::energy::Types;
 
@@ -15,11 +15,11 @@ pub struct Table {
     /// Rows for the planner, by type and total.
     pub rows: Arc<[planner::Estimate]>,
     /// The same with intervals and sources, in the same order.
-    pub times: Vec<Estimate>,
+    pub times: Vec<LogNormal>,
     /// Draws with intervals and sources, in the same order.
-    pub draws: Vec<Estimate>,
+    pub draws: Vec<LogNormal>,
     /// Slowdown of gangs over several nodes.
-    pub spread: Vec<planner::Spread>,
+    pub spread: Vec<planner::MultiNodeEffect>,
     /// Effects of power limits.
     pub limits: Vec<planner::LimitEffect>,
     /// True if nothing is known of the job's model.
@@ -37,7 +37,7 @@ impl Table {
     }
 
     /// Epoch time and draw on one node, for a type and a total.
-    pub fn row(&self, gpu_type: &str, gpus: u32) -> Option<(&planner::Estimate, &Estimate)> {
+    pub fn row(&self, gpu_type: &str, gpus: u32) -> Option<(&planner::Estimate, &LogNormal)> {
         let at = self.at(gpu_type, gpus)?;
         Some((&self.rows[at], self.times.get(at)?))
     }
@@ -58,29 +58,30 @@ impl Table {
 
 /// The table of a job for `totals` GPUs of the `allowed` types on up to `max_nodes` nodes.
 pub(super) fn of(
-    question: Question<'_>,
+    context: PredictionContext<'_>,
     allowed: &[&GpuType],
     totals: &[i32],
     max_nodes: u32,
     types: &Types,
 ) -> Table {
     let asked = allowed.iter().flat_map(|name| totals.iter().map(|total| (*name, GpuCount(count(*total)))));
-    let predicted = question.on_one_node(asked);
+    let predicted = context.on_one_node(asked);
     let with_draw = |row: planner::Estimate| {
         let draw = types.get(&row.gpu_type).and_then(|facts| facts.draw);
         let draw = draw.map(|draw| Watts(draw.of_predicted(row.power.0, row.gpus.0)));
         planner::Estimate { draw, ..row }
     };
-    let rows: Vec<planner::Estimate> = predicted.iter().map(estimates::row).map(with_draw).collect();
+    let rows: Vec<planner::Estimate> =
+        predicted.iter().map(estimates::planner_estimate).map(with_draw).collect();
     let limits = |name: &&GpuType| {
         let levels = types.get(*name).map(|facts| facts.levels.as_slice()).unwrap_or_default();
         let levels: Vec<Watts> = levels.iter().map(|watts| Watts(f64::from(*watts))).collect();
-        question.limits(name, &levels)
+        context.limits(name, &levels)
     };
     let least = totals.iter().min().map(|total| count(*total));
-    let Prior { run_time, gpu_type, .. } = question.prior;
+    let Prior { run_time, gpu_type, .. } = context.prior;
     Table {
-        spread: (2..=max_nodes.min(64)).filter_map(|nodes| question.spread(&predicted, nodes)).collect(),
+        spread: (2..=max_nodes.min(64)).filter_map(|nodes| context.spread(&predicted, nodes)).collect(),
         limits: allowed.iter().flat_map(limits).collect(),
         prior: predicted.first().is_some_and(|p| p.epoch.source == Source::Prior),
         cautious: rows.iter().position(|row| row.gpu_type == *gpu_type && Some(row.gpus.0) == least),

@@ -7,7 +7,7 @@ use andreas_api::EnergyPolicySpec;
 use andreas_api::slim::{SlimTrainingJob, SlimTrainingProfile};
 use andreas_api::training_job::Allocation;
 use andreas_core::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
-use andreas_estimates::Question;
+use andreas_estimates::PredictionContext;
 use andreas_predictor::progress::Pace;
 use andreas_predictor::{GpuModel, Observation, Prior, Profile, prior_run_time};
 use andreas_runtime::watch::ObjectKey;
@@ -20,7 +20,7 @@ use crate::energy::Types;
 use crate::energy::boards::board;
 use crate::index::ClusterIndex;
 
-/// Cache of predictions by model, profile and question.
+/// Cache of predictions by model, profile and context.
 #[derive(Default)]
 pub struct Tables {
     /// Fits in the background; if absent, models are fitted on demand.
@@ -101,7 +101,8 @@ impl Tables {
         }
     }
 
-    /// A job's table over its allowed types; call [`Tables::refresh`] first.
+    /// A job's table over its allowed types; call [`Tables::refresh`] first. `None` before the
+    /// first refresh.
     pub fn of(&mut self, index: &ClusterIndex, job: &SlimTrainingJob, types: &Types) -> Option<Arc<Table>> {
         self.ask(index, job, types, None)
     }
@@ -184,8 +185,8 @@ impl Tables {
             gpu_type: commonest.map_or_else(|| GpuType::from(""), |name| (*name).clone()),
             gpus: GpuCount(count(gpus.min)),
         };
-        let question = Question { predictor, profile: &family, prior: &prior };
-        let table = Arc::new(table::of(question, &allowed, &totals, count(gpus.max_nodes), types));
+        let context = PredictionContext { predictor, profile: &family, prior: &prior };
+        let table = Arc::new(table::of(context, &allowed, &totals, count(gpus.max_nodes), types));
         if self.tables.len() >= MAX_TABLES {
             self.tables.clear();
         }
@@ -256,5 +257,5 @@ pub fn profile_key(job: &SlimTrainingJob) -> ObjectKey {
 
 /// A TrainingProfile for the predictor, under the predictor's name.
 fn family(name: String, profile: &SlimTrainingProfile) -> Profile {
-    andreas_profiles::family(name, &profile.spec, profile.status.as_ref())
+    andreas_profiles::to_predictor_profile(name, &profile.spec, profile.status.as_ref())
 }

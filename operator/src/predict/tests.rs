@@ -33,8 +33,8 @@ fn table() -> Table {
     };
     Table {
         rows: vec![row].into(),
-        times: vec![Estimate { median: 100.0, sigma: 0.2, source: Source::UserGiven }],
-        draws: vec![Estimate { median: 300.0, sigma: 0.1, source: Source::UserGiven }],
+        times: vec![LogNormal { median: 100.0, sigma: 0.2, source: Source::UserGiven }],
+        draws: vec![LogNormal { median: 300.0, sigma: 0.1, source: Source::UserGiven }],
         spread: Vec::new(),
         limits: Vec::new(),
         prior: false,
@@ -84,7 +84,7 @@ fn a_pace_that_is_seen_corrects_what_was_predicted() {
 
 /// The table with the certainty of a user's own value.
 fn sure() -> Table {
-    Table { times: vec![Estimate { median: 100.0, sigma: 0.05, source: Source::UserGiven }], ..table() }
+    Table { times: vec![LogNormal { median: 100.0, sigma: 0.05, source: Source::UserGiven }], ..table() }
 }
 
 /// After two timed epochs of that many seconds, with such a table.

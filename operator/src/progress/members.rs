@@ -37,9 +37,9 @@ pub struct Members {
     client: Client,
     index: Arc<Mutex<ClusterIndex>>,
     reads: Semaphore,
-    shares: Buckets<String>,
+    live_read_limits: Buckets<String>,
     /// UIDs of a pod and a job, and until when the pod is known not to belong to the job.
-    others: Mutex<HashMap<(String, String), Instant>>,
+    not_members: Mutex<HashMap<(String, String), Instant>>,
 }
 
 impl Members {
@@ -49,14 +49,15 @@ impl Members {
             client,
             index,
             reads: Semaphore::new(READS),
-            shares: Buckets::new(BURST, PER_SECOND),
-            others: Mutex::default(),
+            live_read_limits: Buckets::new(BURST, PER_SECOND),
+            not_members: Mutex::default(),
         }
     }
 
     /// The attempt of the job with this key and UID that the pod belongs to; `None`: none.
     ///
-    /// # Errors If the namespace caused too many live reads, or the API server is unavailable.
+    /// # Errors
+    /// If the namespace caused too many live reads, or the API server is unavailable.
     pub async fn attempt(
         &self,
         job: &ObjectKey,
@@ -72,7 +73,7 @@ impl Members {
         if self.is_no_member(&pair) {
             return Ok(None);
         }
-        if !self.shares.admit(pod.namespace.clone(), Instant::now()) {
+        if !self.live_read_limits.admit(pod.namespace.clone(), Instant::now()) {
             return Err(ReviewError::TooMany);
         }
         let permit = self.reads.acquire().await;
@@ -92,19 +93,19 @@ impl Members {
     }
 
     fn is_no_member(&self, pair: &(String, String)) -> bool {
-        self.others.lock().get(pair).is_some_and(|until| *until > Instant::now())
+        self.not_members.lock().get(pair).is_some_and(|until| *until > Instant::now())
     }
 
     fn remember(&self, pair: (String, String)) {
         let now = Instant::now();
-        let mut others = self.others.lock();
-        if others.len() >= MAX_KEPT {
-            others.retain(|_, until| *until > now);
-            if others.len() >= MAX_KEPT {
-                others.clear();
+        let mut not_members = self.not_members.lock();
+        if not_members.len() >= MAX_KEPT {
+            not_members.retain(|_, until| *until > now);
+            if not_members.len() >= MAX_KEPT {
+                not_members.clear();
             }
         }
-        others.insert(pair, now + REMEMBERED);
+        not_members.insert(pair, now + REMEMBERED);
     }
 }
 

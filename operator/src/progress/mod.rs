@@ -145,7 +145,8 @@ impl Progress {
 
     /// Handles a report of a member of `attempt`, with its claim if any. Returns the result's label.
     ///
-    /// # Errors If the write failed; it is retried later.
+    /// # Errors
+    /// If the write failed; it is retried later.
     async fn take(
         &self,
         key: &ObjectKey,

@@ -31,8 +31,9 @@ impl RejectedReports {
         self.jobs.lock().insert(uid.to_owned(), now);
     }
 
-    /// Reports of this job up to this instant may be lost.
-    pub fn until(&self, uid: &str) -> Option<Timestamp> {
+    /// Latest instant at which a report of the job with this UID may have been lost. A
+    /// `progressTimeout` counts only after it.
+    pub fn last_possible_loss(&self, uid: &str) -> Option<Timestamp> {
         let own = self.jobs.lock().get(uid).copied();
         [Some(self.since), self.overload.last(), own].into_iter().flatten().max()
     }

@@ -145,10 +145,10 @@ fn off_prediction(status: &TrainingJobStatus, spec: &TrainingJobSpec, progress: 
     outside && progress.timed_milli_epochs >= enough
 }
 
-/// Starting progress of an attempt at its first report: the last attempt's end, but at most the reported
-/// value.
-fn start_of(held: Option<&Progress>, reported: i32) -> i32 {
-    held.map_or(0, |progress| progress.milli_percent).min(reported)
+/// Starting progress of an attempt at its first report: the last attempt's end, but at most the
+/// reported value. Thousandths of a percent.
+fn start_of(previous: Option<&Progress>, reported: i32) -> i32 {
+    previous.map_or(0, |progress| progress.milli_percent).min(reported)
 }
 
 /// Milliseconds per epoch since all members ran.

@@ -146,11 +146,11 @@ async fn a_namespace_cannot_cause_live_reads_without_bound() {
 async fn a_report_that_could_not_be_checked_is_remembered_as_turned_away() {
     // given an API server whose token reviews fail
     let world = World::new(running(1), vec![(Method::POST, "/tokenreviews", 500, failure(500, "etcd"))]);
-    let before = world.progress.rejected_reports.until("j1");
+    let before = world.progress.rejected_reports.last_possible_loss("j1");
     assert_eq!(world.post(Some("t"), percent(42)).await, StatusCode::SERVICE_UNAVAILABLE);
     // then that job's time-out, and no other job's, counts from now
-    assert!(world.progress.rejected_reports.until("j1") > before);
-    assert_eq!(world.progress.rejected_reports.until("j2"), before);
+    assert!(world.progress.rejected_reports.last_possible_loss("j1") > before);
+    assert_eq!(world.progress.rejected_reports.last_possible_loss("j2"), before);
     // and a pod that cannot be read gives no verdict on its report
     let world = World::new(
         running(1),

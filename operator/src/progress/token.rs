@@ -59,7 +59,8 @@ impl Tokens {
 
     /// The pod that `token`, sent from `peer`, was issued to for `audience`; `None`: invalid.
     ///
-    /// # Errors If `peer` exceeds its rate limit, or the API server is unavailable.
+    /// # Errors
+    /// If `peer` exceeds its rate limit, or the API server is unavailable.
     pub async fn review(
         &self,
         token: &str,
@@ -87,7 +88,8 @@ impl Tokens {
     /// For a job that does not exist: uses up the same rate limit as a review of a bad token, so refusals do
     /// not reveal which jobs exist.
     ///
-    /// # Errors [`ReviewError::TooMany`].
+    /// # Errors
+    /// [`ReviewError::TooMany`].
     pub fn refuse(&self, token: &str, job: &str, peer: IpAddr) -> Result<(), ReviewError> {
         let digest = digest(token, job);
         if self.remembered(&digest).is_none() {

@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use andreas_api::names;
 use andreas_runtime::certificates::{
-    Ask, AuthorityPem, CertificateMetrics, CertificatesError, Kept, Lives, Subject, Usage, renew, validity,
+    Ask, AuthorityPem, CertificateLifetimes, CertificateMetrics, CertificatesError, Kept, Subject, Usage,
+    renew, validity,
 };
 use andreas_runtime::health::ReadyHandle;
 use andreas_runtime::tls::{Oldest, RELOAD_EVERY, Tls, TlsError, TlsPem};
@@ -41,11 +42,11 @@ const SERVING: &str = "progress";
 /// Name of its authority in metrics.
 const AUTHORITY: &str = "progress-authority";
 /// How long a new leader waits for certificates before it creates pods without a progress address.
-const PATIENCE: Duration = Duration::from_secs(30);
+const CERTIFICATES_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause after a failure during that time.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Maximum CA bundles of running pods that are read. A handful exists: one per authority.
-const MOST_BUNDLES: usize = 64;
+const MAX_BUNDLES: usize = 64;
 
 /// Keys of a TLS Secret as cert-manager and others write it; then our own authority's.
 const KEYS: [&str; 5] = ["tls.crt", "tls.key", "ca.crt", "authority.crt", "authority.key"];
@@ -94,7 +95,7 @@ pub struct Certificates {
     files: Option<Files>,
     subject: Subject,
     url: Option<String>,
-    lives: Lives,
+    lifetimes: CertificateLifetimes,
     client: Client,
     index: Arc<Mutex<ClusterIndex>>,
     metrics: CertificateMetrics,
@@ -128,7 +129,7 @@ impl Certificates {
             files,
             subject: subject(flags.progress_url.as_deref()),
             url: flags.progress_url.as_ref().map(|url| url.trim_end_matches('/').to_owned()),
-            lives: flags.lives.into(),
+            lifetimes: flags.lifetimes.into(),
             client,
             index,
             metrics,
@@ -174,7 +175,7 @@ impl Certificates {
                 tokio::time::sleep(PAUSE).await;
             }
         };
-        if tokio::time::timeout(PATIENCE, tried).await.is_err() {
+        if tokio::time::timeout(CERTIFICATES_TIMEOUT, tried).await.is_err() {
             tracing::error!("no certificates: pods are made without a progress address");
         }
     }
@@ -196,7 +197,7 @@ impl Certificates {
     }
 
     fn every(&self) -> Duration {
-        self.lives.check_every(RELOAD_EVERY)
+        self.lifetimes.check_every(RELOAD_EVERY)
     }
 
     /// One update; `true` if there is a certificate to serve and no error.
@@ -204,7 +205,7 @@ impl Certificates {
         match self.try_refresh(writer).await {
             Ok(()) => self.served.borrow().is_some(),
             Err(error) => {
-                self.metrics.failed(SERVING);
+                self.metrics.record_failure(SERVING);
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(error, "certificates not renewed, the old ones stay");
                 false
@@ -212,15 +213,17 @@ impl Certificates {
         }
     }
 
+    /// One update. Leader (`writer` set): renews and stores. Others: serve the stored certificate, or the files' one
+    /// before any leader.
     async fn try_refresh(&self, writer: Option<&Writer>) -> Result<(), CertificateError> {
-        let given = self.files.as_ref().map(Files::read);
+        let from_files = self.files.as_ref().map(Files::read);
         let (namespace, name) = match &self.store {
             Store::Secret { namespace, name } => (namespace, name),
-            Store::Memory(kept) => {
-                let given = given.transpose()?;
-                let mut kept = kept.lock();
-                *kept = self.next(&kept, given.as_ref())?;
-                return self.serve(&kept);
+            Store::Memory(current) => {
+                let from_files = from_files.transpose()?;
+                let mut current = current.lock();
+                *current = self.next(&current, from_files.as_ref())?;
+                return self.serve(&current);
             }
         };
         let url = Secret::url_path(&(), Some(namespace));
@@ -232,17 +235,17 @@ impl Certificates {
         }
         let Some(writer) = writer else {
             // There was no leader yet.
-            return match given.transpose()? {
-                Some(given) if self.served.borrow().is_none() => self.serve(&given),
+            return match from_files.transpose()? {
+                Some(from_files) if self.served.borrow().is_none() => self.serve(&from_files),
                 _ => Ok(()),
             };
         };
         // The Secret may have been deleted; running pods still trust its contents.
-        let kept = if stored.chain.is_empty() { self.last.lock().clone() } else { stored.clone() };
-        let next = self.next(&kept, given.transpose()?.as_ref())?;
-        if next != stored {
-            writer.apply(namespace, name, &secret(&next, namespace, name, version)).await?;
-            self.serve(&next)?;
+        let current = if stored.chain.is_empty() { self.last.lock().clone() } else { stored.clone() };
+        let renewed = self.next(&current, from_files.transpose()?.as_ref())?;
+        if renewed != stored {
+            writer.apply(namespace, name, &secret(&renewed, namespace, name, version)).await?;
+            self.serve(&renewed)?;
         }
         Ok(())
     }
@@ -250,7 +253,7 @@ impl Certificates {
     fn next(&self, kept: &Kept, given: Option<&Kept>) -> Result<Kept, CertificatesError> {
         let clients = || bundles(&self.index.lock());
         let now = Timestamp::now();
-        let ask = Ask { subject: &self.subject, lives: self.lives, now, given, clients: &clients };
+        let ask = Ask { subject: &self.subject, lifetimes: self.lifetimes, now, given, clients: &clients };
         let next = renew(kept, &ask)?;
         if next.held {
             tracing::info!(
@@ -284,7 +287,7 @@ impl Certificates {
         self.ready.set();
         for (name, pem) in [(SERVING, &kept.chain), (AUTHORITY, &kept.bundle)] {
             if let Some(validity) = validity(pem) {
-                self.metrics.uses(name, validity);
+                self.metrics.record_validity(name, validity);
             }
         }
         Ok(())
@@ -331,7 +334,7 @@ fn bundles(index: &ClusterIndex) -> Vec<String> {
         pod.metadata.annotations.as_ref()?.get(names::ANNOTATION_PROGRESS_CA).map(String::as_str)
     });
     let distinct: BTreeSet<&str> = given.collect();
-    distinct.into_iter().take(MOST_BUNDLES).map(str::to_owned).collect()
+    distinct.into_iter().take(MAX_BUNDLES).map(str::to_owned).collect()
 }
 
 fn read(secret: Secret) -> Kept {

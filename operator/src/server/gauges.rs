@@ -14,7 +14,7 @@ use crate::energy::{Exclusion, Inventory, NodeUse, budget, gpu_type};
 use crate::index::{Amounts, ClusterIndex, usable};
 use crate::instants;
 use crate::metrics::state::{RISKS, STATES, View, usual};
-use crate::metrics::totals::{Attempt, MOST_TYPES, OTHER};
+use crate::metrics::totals::{Attempt, MAX_TYPES, OTHER};
 
 /// What the leader sees now.
 pub fn view(index: &ClusterIndex, now: Timestamp) -> View {
@@ -102,7 +102,7 @@ fn add_node(
     }
     let ours = !matches!(of_node, NodeUse::NoGpus | NodeUse::Excluded(Exclusion::NotSelected));
     let Some(product) = gpu_type(node, inventory.policy()).filter(|_| ours || held > 0) else { return };
-    let known = view.gpus.contains_key(product) || view.gpus.len() < MOST_TYPES;
+    let known = view.gpus.contains_key(product) || view.gpus.len() < MAX_TYPES;
     let name = if known { product } else { OTHER };
     let counts = view.gpus.entry(name.to_owned()).or_default();
     let mut left = Amounts::of(&node.status.allocatable).gpus.max(held);

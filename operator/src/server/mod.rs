@@ -65,7 +65,8 @@ const LAST_EVENTS: Duration = Duration::from_secs(2);
 
 /// Runs the operator until a signal or the loss of leadership.
 ///
-/// # Errors If it cannot start, or leadership was lost.
+/// # Errors
+/// If it cannot start, or leadership was lost.
 pub fn run(args: RunArgs) -> anyhow::Result<()> {
     telemetry::init(&args.telemetry)?;
     install_crypto();

@@ -104,7 +104,7 @@ pub(super) fn state(
         Claim::Stopping { goes_on: false, .. } => None,
         Claim::Stopping { gone_by, goes_on: true } => {
             // Unknown on an unreachable node: assume the longest grace period.
-            let gone_by = gone_by.unwrap_or_else(|| now.checked_add(LONGEST_GRACE).unwrap_or(now));
+            let gone_by = gone_by.unwrap_or_else(|| now.checked_add(MAX_GRACE).unwrap_or(now));
             let target = target.map(|(target, _)| target);
             Some(JobState::Stopping { holds: held()?, target, gone_by: time(gone_by.max(now)) })
         }
@@ -112,7 +112,7 @@ pub(super) fn state(
 }
 
 /// Maximum grace period of a checkpoint.
-const LONGEST_GRACE: jiff::SignedDuration = jiff::SignedDuration::from_secs(3_600);
+const MAX_GRACE: jiff::SignedDuration = jiff::SignedDuration::from_secs(3_600);
 
 /// Input for one job.
 pub(super) struct Given<'a> {

@@ -171,7 +171,8 @@ pub fn build(
         let made = index.jobs.get(key)?.metadata.creation_timestamp.as_ref().map_or(now, |made| made.0);
         (waits && holding.target.is_none()).then_some((*key, made))
     });
-    let without_place = places::without_place(waiting, places::MOST_OF_ONE_NAMESPACE, places::MOST);
+    let without_place =
+        places::without_place(waiting, places::MAX_WAITING_PER_NAMESPACE, places::MAX_WAITING);
     let mut queued = Vec::new();
     let mut basis = BTreeMap::new();
     let mut planned = Vec::new();

@@ -9,9 +9,9 @@ use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
 /// Maximum waiting jobs of one namespace in a plan.
-pub const MOST_OF_ONE_NAMESPACE: usize = 10_000;
+pub const MAX_WAITING_PER_NAMESPACE: usize = 10_000;
 /// Maximum waiting jobs in a plan, shared evenly by the namespaces with more.
-pub const MOST: usize = 20_000;
+pub const MAX_WAITING: usize = 20_000;
 
 /// A job that waits to take part in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,8 +119,9 @@ mod tests {
     #[test]
     fn a_plan_never_has_more_waiting_jobs_than_the_planner_takes() {
         let keys: Vec<_> = (0..30).flat_map(|ns| (0..1_000).map(move |n| key(&ns.to_string(), n))).collect();
-        let queued = without_place(keys.iter().map(|key| (key, made(1))), MOST_OF_ONE_NAMESPACE, MOST);
-        assert!(keys.len() - queued.len() <= MOST);
+        let queued =
+            without_place(keys.iter().map(|key| (key, made(1))), MAX_WAITING_PER_NAMESPACE, MAX_WAITING);
+        assert!(keys.len() - queued.len() <= MAX_WAITING);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::worker::WorkerSpecs;
 use crate::lifecycle::pods::{self, WorkerDigest};
 
 /// Maximum cached specs; beyond that all are dropped.
-const MOST: usize = 50_000;
+const MAX_CACHED_SPECS: usize = 50_000;
 
 /// Specs of jobs' workers.
 #[derive(Default)]
@@ -24,7 +24,7 @@ impl Workers {
     /// The specs of a job's worker.
     pub fn of(&mut self, job: &SlimTrainingJob) -> Arc<WorkerSpecs> {
         let (uid, most) = (job.metadata.uid.clone().unwrap_or_default(), job.spec.gpus.most());
-        if self.by_job.len() > MOST {
+        if self.by_job.len() > MAX_CACHED_SPECS {
             self.by_job.clear();
             self.alike.retain(|_, specs| specs.strong_count() > 0);
         }

@@ -22,10 +22,10 @@ use super::refusal::{Refusal, classify};
 use crate::metrics::Metrics;
 
 /// Retries of a "not now" answer before the caller gets it.
-const PATIENCE: u32 = 4;
+const MAX_RETRIES: u32 = 4;
 
 /// Time limit of one write.
-const LONGEST_WRITE: Duration = Duration::from_secs(15);
+const MAX_WRITE: Duration = Duration::from_secs(15);
 
 /// Why a write failed.
 #[derive(Debug, thiserror::Error)]
@@ -112,7 +112,7 @@ impl Writer {
             self.metrics.wrote(kind, refusal.label());
             match refusal {
                 Refusal::Busy(after)
-                    if matches!(&error, Error::Api(status) if status.code == 429) && tries < PATIENCE =>
+                    if matches!(&error, Error::Api(status) if status.code == 429) && tries < MAX_RETRIES =>
                 {
                     tries += 1;
                     tokio::time::sleep(after.unwrap_or(Duration::from_millis(200 << tries))).await;
@@ -129,7 +129,7 @@ impl Writer {
         deadline: Instant,
         mut request: http::Request<Vec<u8>>,
     ) -> Result<T, Error> {
-        let left = deadline.saturating_duration_since(Instant::now()).min(LONGEST_WRITE);
+        let left = deadline.saturating_duration_since(Instant::now()).min(MAX_WRITE);
         *request.uri_mut() = with_timeout(request.uri(), left);
         tokio::select! {
             // First: after a pause of this process no late request is sent.
@@ -141,7 +141,8 @@ impl Writer {
 
     /// Merge patch of a TrainingJob's status; the body holds the preconditions. Returns the whole object.
     ///
-    /// # Errors [`WriteError`]; a conflict if the object changed since it was read.
+    /// # Errors
+    /// [`WriteError`]; a conflict if the object changed since it was read.
     pub async fn patch_job_status(
         &self,
         job: &ObjectKey,
@@ -205,7 +206,8 @@ impl Writer {
 
     /// Creates an object; returns the response as `A`.
     ///
-    /// # Errors [`WriteError`]; a conflict if the name exists.
+    /// # Errors
+    /// [`WriteError`]; a conflict if the name exists.
     pub async fn create<T, A>(
         &self,
         kind: &'static str,
@@ -225,7 +227,8 @@ impl Writer {
 
     /// Server-side apply of a namespaced object, with force; creates it if absent.
     ///
-    /// # Errors [`WriteError`]; a conflict if the object's version differs.
+    /// # Errors
+    /// [`WriteError`]; a conflict if the object's version differs.
     pub async fn apply<T>(&self, namespace: &str, name: &str, object: &T) -> Result<(), WriteError>
     where
         T: Resource<DynamicType = ()> + Serialize + std::fmt::Debug,
@@ -241,7 +244,8 @@ impl Writer {
 
     /// Deletes an object with this UID (and version, if given). `true`: it existed.
     ///
-    /// # Errors [`WriteError`]; a conflict if the UID or version differs.
+    /// # Errors
+    /// [`WriteError`]; a conflict if the UID or version differs.
     pub async fn delete<T>(
         &self,
         key: &ObjectKey,
@@ -268,7 +272,8 @@ impl Writer {
 
     /// A consistent read of one object; `None` if absent.
     ///
-    /// # Errors The API server's error.
+    /// # Errors
+    /// The API server's error.
     pub async fn get<T>(&self, key: &ObjectKey) -> Result<Option<T>, Error>
     where
         T: Resource<DynamicType = ()> + DeserializeOwned,
@@ -279,14 +284,16 @@ impl Writer {
 
     /// [`Writer::get`] for a pod.
     ///
-    /// # Errors The API server's error.
+    /// # Errors
+    /// The API server's error.
     pub async fn get_pod(&self, key: &ObjectKey) -> Result<Option<SlimPod>, Error> {
         self.get(key).await
     }
 
     /// Creates a Service; returns an existing one, even of another owner.
     ///
-    /// # Errors [`WriteError`]
+    /// # Errors
+    /// [`WriteError`]
     pub async fn ensure_service(
         &self,
         namespace: &str,
@@ -310,7 +317,8 @@ impl Writer {
 
 /// A consistent read of one object (no resource version, so not from a cache); `None` if absent.
 ///
-/// # Errors The API server's error.
+/// # Errors
+/// The API server's error.
 pub async fn get<T: DeserializeOwned>(client: &Client, url: &str, name: &str) -> Result<Option<T>, Error> {
     let request =
         Request::new(url).get(name, &kube::api::GetParams::default()).map_err(Error::BuildRequest)?;

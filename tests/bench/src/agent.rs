@@ -145,15 +145,15 @@ async fn used(cluster: &Cluster, seconds: u64) -> Result<BTreeMap<String, Used>>
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     let after = processes(cluster).await?;
     let elapsed = began.elapsed().as_secs_f64();
-    let mut told = BTreeMap::new();
+    let mut usage = BTreeMap::new();
     for (name, (pid, cpu)) in after {
         let earlier = before.get(&name).filter(|(old, _)| *old == pid).map(|(_, cpu)| cpu);
         let earlier = earlier.with_context(|| format!("{name} was started again"))?;
         let rss = tree(pid).into_iter().filter_map(memory_mib).map(|(now, _)| now).sum();
         let pss = tree(pid).into_iter().filter_map(proportional_mib).sum();
-        told.insert(name, Used { cpu: 100.0 * (cpu - earlier) / elapsed, rss, pss });
+        usage.insert(name, Used { cpu: 100.0 * (cpu - earlier) / elapsed, rss, pss });
     }
-    Ok(told)
+    Ok(usage)
 }
 
 async fn processes(cluster: &Cluster) -> Result<BTreeMap<String, (u32, f64)>> {

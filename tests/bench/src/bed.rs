@@ -248,7 +248,7 @@ pub(super) fn resource(group: &str, version: &str, kind: &str, plural: &str) -> 
 /// Waits until every pod of every job is bound.
 pub(super) async fn until_bound(trace: &mut Trace, shape: &Shape, limit: Duration) -> Result<()> {
     let began = Instant::now();
-    let mut told = began;
+    let mut last_print = began;
     loop {
         trace.read()?;
         let bound = trace.jobs_bound(shape.pods);
@@ -258,8 +258,8 @@ pub(super) async fn until_bound(trace: &mut Trace, shape: &Shape, limit: Duratio
         if began.elapsed() > limit {
             bail!("{bound} of {} jobs bound within {} s", shape.jobs, limit.as_secs());
         }
-        if told.elapsed() > Duration::from_secs(5) {
-            told = Instant::now();
+        if last_print.elapsed() > Duration::from_secs(5) {
+            last_print = Instant::now();
             say(&format!(
                 "  {bound} of {} jobs bound after {:.0} s",
                 shape.jobs,

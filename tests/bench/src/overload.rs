@@ -66,7 +66,7 @@ pub(super) async fn run(args: &OverloadArgs, out: &mut Output) -> Result<()> {
     let measured = measure(args, &shape, &cluster).await;
     let measured = measured.map_err(|error| error.context(cluster.logs()));
     cluster.stop().await;
-    let told = measured?;
+    let measured = measured?;
 
     let mut report = Report::new(
         "overload",
@@ -89,15 +89,15 @@ pub(super) async fn run(args: &OverloadArgs, out: &mut Output) -> Result<()> {
     report.rows.push(vec![
         format!("{} x {}", shape.nodes, shape.node_gpus),
         format!("{} x {} x {} x {}", shape.jobs, shape.pods, shape.gpus, args.seconds),
-        format!("{:.1}", told.makespan),
-        format!("{:.0}", told.least),
-        format!("{:.2}", told.gpu_use),
-        format!("{:.1}", quantile(told.latencies.iter().copied(), 0.5)),
-        format!("{:.1}", quantile(told.latencies.iter().copied(), 0.99)),
-        format!("{:.2}", told.own as f64 / jobs),
-        format!("{:.1}", 1000.0 * told.cpu.of_all() / jobs),
-        format!("{:.2}", 1000.0 * told.cpu.of_program("operator") / jobs),
-        format!("{:.0}", told.operator_mib),
+        format!("{:.1}", measured.makespan),
+        format!("{:.0}", measured.least),
+        format!("{:.2}", measured.gpu_use),
+        format!("{:.1}", quantile(measured.latencies.iter().copied(), 0.5)),
+        format!("{:.1}", quantile(measured.latencies.iter().copied(), 0.99)),
+        format!("{:.2}", measured.own as f64 / jobs),
+        format!("{:.1}", 1000.0 * measured.cpu.of_all() / jobs),
+        format!("{:.2}", 1000.0 * measured.cpu.of_program("operator") / jobs),
+        format!("{:.0}", measured.operator_mib),
     ]);
     report.notes = vec![
         "Makespan: from the first create request to the last status of a pod. Bound: run time times the rounds that the GPUs need at \
@@ -106,20 +106,20 @@ pub(super) async fn run(args: &OverloadArgs, out: &mut Output) -> Result<()> {
             .into(),
         "Nodes have 2 GPUs, so that each gang has 4 pods; Leases are not renewed; all gangs are submitted at once by 16 clients.".into(),
     ];
-    let shares = told.cpu.0.iter().filter(|(name, _)| *name != "load");
+    let shares = measured.cpu.0.iter().filter(|(name, _)| *name != "load");
     let shares = shares.map(|(name, seconds)| format!("{name} {:.1}", 1000.0 * seconds / jobs));
     report.notes.push(format!("CPU ms per gang: {}.", shares.collect::<Vec<_>>().join(", ")));
-    let writes = told.writes.iter().filter(|(_, count)| **count as f64 >= jobs / 100.0);
+    let writes = measured.writes.iter().filter(|(_, count)| **count as f64 >= jobs / 100.0);
     let writes = writes.map(|(what, count)| format!("{what} {:.2}", *count as f64 / jobs));
     report.notes.push(format!("Writes per gang: {}.", writes.collect::<Vec<_>>().join(", ")));
     report.figures = json!({
-        "makespan_s": told.makespan, "bound_s": told.least, "gpu_use": told.gpu_use, "own_writes": told.own,
-        "writes_by": told.writes, "cpu_s": told.cpu.0, "operator_peak_mib": told.operator_mib,
+        "makespan_s": measured.makespan, "bound_s": measured.least, "gpu_use": measured.gpu_use, "own_writes": measured.own,
+        "writes_by": measured.writes, "cpu_s": measured.cpu.0, "operator_peak_mib": measured.operator_mib,
     });
     out.add(&report)
 }
 
-struct Told {
+struct Measured {
     makespan: f64,
     least: f64,
     gpu_use: f64,
@@ -130,7 +130,7 @@ struct Told {
     operator_mib: f64,
 }
 
-async fn measure(args: &OverloadArgs, shape: &Shape, cluster: &Cluster) -> Result<Told> {
+async fn measure(args: &OverloadArgs, shape: &Shape, cluster: &Cluster) -> Result<Measured> {
     let mut trace = Trace::start(&cluster.testbed)?;
     let before = Cpu::of(cluster);
     let limit = Duration::from_secs(args.limit);
@@ -164,7 +164,7 @@ async fn measure(args: &OverloadArgs, shape: &Shape, cluster: &Cluster) -> Resul
     let held: f64 = trace.pods.values().map(|pod| (pod.reported.min(last_bind) - pod.bound).max(0.0)).sum();
     let gpus = (shape.nodes * shape.node_gpus) as f64;
     let at_once = (shape.nodes * shape.node_gpus / (shape.pods * shape.gpus)).max(1);
-    Ok(Told {
+    Ok(Measured {
         makespan: ended - began,
         least: args.seconds * shape.jobs.div_ceil(at_once) as f64,
         gpu_use: held * shape.gpus as f64 / (gpus * (last_bind - began)),

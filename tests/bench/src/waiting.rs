@@ -61,7 +61,7 @@ pub(super) async fn run(args: &WaitingArgs, out: &mut Output) -> Result<()> {
     let measured = measure(args, &full, &cluster).await;
     let measured = measured.map_err(|error| error.context(cluster.logs()));
     cluster.stop().await;
-    let told = measured?;
+    let measured = measured?;
 
     let mut report = Report::new(
         "waiting",
@@ -82,14 +82,14 @@ pub(super) async fn run(args: &WaitingArgs, out: &mut Output) -> Result<()> {
     report.rows.push(vec![
         args.nodes.to_string(),
         format!("{} + {}", args.jobs, args.nodes),
-        format!("{:.0} ({:.0})", told.memory.0, told.memory.1),
-        format!("{:.2}", told.cpu_percent),
-        format!("{:.1}", told.job_writes),
-        format!("{:.1}", told.other_writes),
-        format!("{:.2}", told.plan_seconds),
-        told.plans.to_string(),
-        format!("{:.1}", told.start_seconds),
-        format!("{:.0} ({:.0})", told.memory_after.0, told.memory_after.1),
+        format!("{:.0} ({:.0})", measured.memory.0, measured.memory.1),
+        format!("{:.2}", measured.cpu_percent),
+        format!("{:.1}", measured.job_writes),
+        format!("{:.1}", measured.other_writes),
+        format!("{:.2}", measured.plan_seconds),
+        measured.plans.to_string(),
+        format!("{:.1}", measured.start_seconds),
+        format!("{:.0} ({:.0})", measured.memory_after.0, measured.memory_after.1),
     ]);
     report.notes = vec![
         "Every node is filled by one running job; the others wait for room. At rest nothing happens in the cluster; the operator plans \
@@ -98,20 +98,20 @@ pub(super) async fn run(args: &WaitingArgs, out: &mut Output) -> Result<()> {
         "One plan: the mean of `andreas_plan_duration_seconds` over the plans at rest, or of the plan after start where there was none; \
          start-up: from the process's start, after an orderly end of the one before, until `andreas_plans_total` is 1."
             .into(),
-        format!("Writes at rest: {}.", words(&told.writes)),
+        format!("Writes at rest: {}.", words(&measured.writes)),
     ];
-    if !told.quiet {
+    if !measured.quiet {
         report.notes.push("It had not become quiet when the look began.".into());
     }
     report.figures = json!({
-        "memory_mib": told.memory, "memory_after_start_mib": told.memory_after, "cpu_percent": told.cpu_percent,
-        "writes_at_rest": told.writes, "plan_s": told.plan_seconds, "plans": told.plans, "start_s": told.start_seconds,
-        "settled_after_s": told.settled,
+        "memory_mib": measured.memory, "memory_after_start_mib": measured.memory_after, "cpu_percent": measured.cpu_percent,
+        "writes_at_rest": measured.writes, "plan_s": measured.plan_seconds, "plans": measured.plans, "start_s": measured.start_seconds,
+        "settled_after_s": measured.settled,
     });
     out.add(&report)
 }
 
-struct Told {
+struct Measured {
     memory: (f64, f64),
     memory_after: (f64, f64),
     cpu_percent: f64,
@@ -130,7 +130,7 @@ fn words(writes: &BTreeMap<String, u64>) -> String {
     if each.is_empty() { "none".into() } else { each.join(", ") }
 }
 
-async fn measure(args: &WaitingArgs, full: &Shape, cluster: &Cluster) -> Result<Told> {
+async fn measure(args: &WaitingArgs, full: &Shape, cluster: &Cluster) -> Result<Measured> {
     let operator = cluster.operators.first().context("no operator")?;
     let limit = Duration::from_secs(args.limit);
     let mut trace = Trace::start(&cluster.testbed)?;
@@ -179,7 +179,7 @@ async fn measure(args: &WaitingArgs, full: &Shape, cluster: &Cluster) -> Result<
     let plan_seconds = if made > 0 { mean((made, spent)) } else { mean(first.unwrap_or_default()) };
     // What was read to start is given back within some seconds.
     tokio::time::sleep(Duration::from_secs(10)).await;
-    Ok(Told {
+    Ok(Measured {
         memory,
         memory_after: memory_of(operator),
         cpu_percent: 100.0 * used / at.elapsed().as_secs_f64().min(args.rest as f64),

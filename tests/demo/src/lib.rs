@@ -33,7 +33,7 @@ use andreas_e2e::cluster::{self, Cluster, Group, Options};
 use andreas_e2e::install;
 use andreas_e2e::scenario::Bindings;
 use andreas_e2e::scrape::{self, Scrape};
-use andreas_e2e::seen::{Seen, describe};
+use andreas_e2e::seen::{ClusterHistory, describe};
 use andreas_e2e::workload::{self, Manifests, TimeScale, WorkloadJob};
 
 use power::Meter;
@@ -99,7 +99,7 @@ pub fn policy() -> Value {
 
 /// Power that counts against the budget, as seen from outside: predicted draw of every gang that has pods which have
 /// not ended, overhead of the nodes these are on, idle draw of every GPU that none of them holds.
-pub fn budgeted_watts(seen: &Seen) -> f64 {
+pub fn budgeted_watts(seen: &ClusterHistory) -> f64 {
     let power_of = |node: &str| {
         POWER.iter().zip(PREFIXES).find(|(_, (p, _))| node.starts_with(p)).map(|(power, _)| power)
     };
@@ -164,11 +164,11 @@ pub async fn run(args: &DemoArgs) -> Result<Summary> {
     let mut cluster = Cluster::start(options(args.method)).await?;
     say(&format!("ready after {:.1} s", began.elapsed().as_secs_f64()));
 
-    let told = tokio::select! {
-        told = train(&mut cluster, &jobs, args) => told,
+    let result = tokio::select! {
+        result = train(&mut cluster, &jobs, args) => result,
         _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
     };
-    let summary = match told {
+    let summary = match result {
         Ok(mut summary) => {
             let baselines = tokio::task::spawn_blocking(move || baselines::all(&jobs, &policy())).await?;
             summary.baselines = baselines.context("replaying the baselines")?;
@@ -271,12 +271,12 @@ async fn train(cluster: &mut Cluster, jobs: &[WorkloadJob], args: &DemoArgs) -> 
     Ok(summary)
 }
 
-fn ended(seen: &Seen) -> usize {
+fn ended(seen: &ClusterHistory) -> usize {
     seen.jobs.values().filter(|v| v.job.status.as_ref().is_some_and(|s| s.phase.is_terminal())).count()
 }
 
 /// What must be true of a finished demo.
-fn check(summary: &Summary, seen: &Seen, bindings: &Bindings, jobs: usize) -> Result<()> {
+fn check(summary: &Summary, seen: &ClusterHistory, bindings: &Bindings, jobs: usize) -> Result<()> {
     let mut wrong: Vec<String> = seen.violations.iter().cloned().collect();
     if summary.jobs != jobs || summary.finished != jobs {
         wrong.push(format!("{} of {jobs} jobs finished", summary.finished));
@@ -407,7 +407,7 @@ impl Teller {
         due
     }
 
-    fn tell(&mut self, seen: &Seen, budget: f64) {
+    fn tell(&mut self, seen: &ClusterHistory, budget: f64) {
         let at = self.began.elapsed().as_secs_f64();
         for (key, view) in &seen.jobs {
             let status = view.job.status.clone().unwrap_or_default();

@@ -6,7 +6,7 @@ use console::{Style, Term, measure_text_width, truncate_str};
 use jiff::Timestamp;
 
 use super::power::Reading;
-use andreas_e2e::seen::Seen;
+use andreas_e2e::seen::ClusterHistory;
 
 /// Width of the bar that shows power against its budget.
 const BAR: usize = 40;
@@ -36,7 +36,7 @@ impl Screen {
     }
 
     /// Draws over what was drawn before. A terminal that is gone does not end the run.
-    pub fn draw(&mut self, seen: &Seen, reading: &Reading, head: Head) {
+    pub fn draw(&mut self, seen: &ClusterHistory, reading: &Reading, head: Head) {
         let (rows, columns) = self.term.size();
         let mut lines = lines(seen, reading, head, Timestamp::now());
         // The last rows are those of jobs that have ended: they are left out first.
@@ -50,7 +50,7 @@ impl Screen {
 }
 
 /// The table as lines: a head, then jobs that train, wait, and have ended.
-pub fn lines(seen: &Seen, reading: &Reading, head: Head, now: Timestamp) -> Vec<String> {
+pub fn lines(seen: &ClusterHistory, reading: &Reading, head: Head, now: Timestamp) -> Vec<String> {
     let used: i64 = seen.gpus_in_use().values().sum();
     let all: i64 = seen.node_gpus.values().sum();
     let ended = seen.jobs.values().filter(|view| phase(&view.job).is_terminal()).count();

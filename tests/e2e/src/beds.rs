@@ -1,5 +1,5 @@
-//! Control planes with the chart's definitions, each used by one story after another: starting one costs more than most
-//! stories do on it.
+//! Control planes with the chart's definitions, each used by one scenario after another: starting one costs more than most
+//! scenarios do on it.
 
 use andreas_testbed::{Inventory, Testbed};
 use anyhow::{Context as _, Result};
@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use crate::chart;
 use crate::options::Options;
 
-/// Those that no story uses now. They end with the program.
+/// Those that no scenario uses now. They end with the program.
 static IDLE: Mutex<Vec<(Testbed, Inventory)>> = Mutex::new(Vec::new());
 
 /// A control plane as [`chart::install`] leaves it, and what it holds.
@@ -29,7 +29,7 @@ pub async fn take(options: &Options) -> Result<(Testbed, Inventory)> {
     Ok((testbed, inventory))
 }
 
-/// Removes what a story left; a control plane that does not come back to what it held is ended.
+/// Removes what a scenario left; a control plane that does not come back to what it held is ended.
 pub async fn give_back(mut testbed: Testbed, inventory: Inventory) {
     match testbed.restore(&inventory).await {
         Ok(()) => IDLE.lock().push((testbed, inventory)),

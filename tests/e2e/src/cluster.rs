@@ -2,7 +2,7 @@
 //!
 //! Our programs run under the RBAC that the chart renders, never as administrator: either helm installs the chart and the pretend
 //! kubelets run its pods ([`Options::install`], see [`crate::install`]), or operator and extender are plain processes with
-//! service-account tokens, which is quicker and lets a story stop and start them. What [`Cluster::start`] starts ends
+//! service-account tokens, which is quicker and lets a scenario stop and start them. What [`Cluster::start`] starts ends
 //! with it.
 
 use std::net::SocketAddr;
@@ -78,7 +78,7 @@ pub struct Cluster {
     pub extender_listen: Option<SocketAddr>,
     faults: Option<FaultProxy>,
     options: Options,
-    /// What the control plane held before, where another story may use it next.
+    /// What the control plane held before, where another scenario may use it next.
     inventory: Option<Inventory>,
     _storage: Storage,
     _ports: Vec<Arc<PortLease>>,
@@ -349,7 +349,7 @@ impl Cluster {
         self.testbed.stop().await;
     }
 
-    /// Ends everything; the control plane waits for the next story where one may use it.
+    /// Ends everything; the control plane waits for the next scenario where one may use it.
     pub async fn end(mut self) {
         match self.inventory.take() {
             None => self.stop().await,

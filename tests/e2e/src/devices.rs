@@ -1,7 +1,7 @@
 //! What the devices say: which pods have containers and GPUs on the pretend nodes, whatever the API server shows.
 //!
 //! A pod that was deleted by force has no object any more, and its containers go on until their grace is over. Only the kubelets
-//! know. [`watch`] asks them all the time and notes in [`Seen::violations`]:
+//! know. [`watch`] asks them all the time and notes in [`ClusterHistory::violations`]:
 //!
 //! - a GPU with two users,
 //! - containers of two attempts of a job at once, on nodes that reach the API server,
@@ -17,7 +17,7 @@ use andreas_api::names;
 use andreas_test_nodes::control::{NodeInfo, PodInfo};
 
 use crate::nodes::NodesClient;
-use crate::seen::{Seen, lock};
+use crate::seen::{ClusterHistory, lock};
 
 /// Time between two looks.
 const EVERY: Duration = Duration::from_millis(200);
@@ -37,7 +37,7 @@ pub struct Look {
 }
 
 /// Looks for as long as it is polled.
-pub(crate) async fn watch(client: NodesClient, seen: Arc<Mutex<Seen>>) {
+pub(crate) async fn watch(client: NodesClient, seen: Arc<Mutex<ClusterHistory>>) {
     loop {
         // Pods first: a holder that ended between the two answers is no second user.
         let pods = client.pods().await;
@@ -51,10 +51,10 @@ pub(crate) async fn watch(client: NodesClient, seen: Arc<Mutex<Seen>>) {
     }
 }
 
-impl Seen {
+impl ClusterHistory {
     /// Takes one look in; what of it must never be.
     pub fn check_devices(&mut self, look: &Look, now: Instant) -> Vec<String> {
-        self.devices.looks += 1;
+        self.devices.snapshots += 1;
         let mut found = shared_gpus(look);
         found.extend(attempts_at_once(look, self.devices.cut_off_nodes_count));
         found.extend(self.over_budget(look, now));
@@ -72,7 +72,7 @@ impl Seen {
         let there = |name: &String| self.node_gpus.contains_key(name);
         let appears = self.devices.budget_watts.map(|_| now);
         self.devices.nodes_since.retain(|name, _| there(name));
-        let (mut watts, mut told) = (0.0, Vec::new());
+        let (mut watts, mut lines) = (0.0, Vec::new());
         for node in look.nodes.iter().filter(|node| there(&node.name)) {
             let since = *self.devices.nodes_since.entry(node.name.clone()).or_insert(appears);
             let planned = since.is_none_or(|since| now.duration_since(since) > NEW_NODE);
@@ -82,15 +82,15 @@ impl Seen {
             watts += drawn;
             let held = node.gpus.iter().filter(|gpu| gpu.holder.is_some()).count();
             let limited = node.hardware.iter().filter(|gpu| !gpu.at_defaults).count();
-            told.push(format!("{} {drawn:.0} W, {held} held, {limited} changed by an agent", node.name));
+            lines.push(format!("{} {drawn:.0} W, {held} held, {limited} changed by an agent", node.name));
         }
-        let told = told.join("; ");
+        let lines = lines.join("; ");
         let budget = self.devices.budget_watts?;
         if watts > self.devices.highest_watts {
             self.devices.highest_watts = watts;
-            self.devices.at_highest.clone_from(&told);
+            self.devices.at_highest.clone_from(&lines);
         }
-        (watts > budget).then(|| format!("the GPUs draw {watts:.0} W of {budget:.0} W: {told}"))
+        (watts > budget).then(|| format!("the GPUs draw {watts:.0} W of {budget:.0} W: {lines}"))
     }
 
     /// Training pods that were refused for GPUs of a pod that the API server no longer shows.
@@ -196,20 +196,24 @@ mod tests {
     #[test]
     fn one_user_of_each_gpu_and_one_attempt_of_a_job_are_right() {
         let one = look(node("n", &[Some("a"), None]), &[pod("a", "1", &["GPU-n-0"])]);
-        let mut seen = Seen::default();
+        let mut seen = ClusterHistory::default();
         assert_eq!(seen.check_devices(&one, Instant::now()), Vec::<String>::new());
     }
 
     #[test]
     fn two_users_of_a_gpu_and_two_attempts_at_once_are_noted() {
         let pods = [pod("a", "1", &["GPU-n-0"]), pod("b", "2", &["GPU-n-0"])];
-        let found = Seen::default().check_devices(&look(node("n", &[Some("b")]), &pods), Instant::now());
+        let found =
+            ClusterHistory::default().check_devices(&look(node("n", &[Some("b")]), &pods), Instant::now());
         assert!(found.iter().any(|text| text.contains("GPU-n-0 has 2 users")), "{found:?}");
         assert!(found.iter().any(|text| text.contains("run at once")), "{found:?}");
         let mut silent = node("n", &[Some("b")]);
         silent["online"] = json!(false);
         let pods = [pod("a", "1", &["GPU-n-0"]), pod("b", "2", &["GPU-n-1"])];
-        assert_eq!(Seen::default().check_devices(&look(silent, &pods), Instant::now()), Vec::<String>::new());
+        assert_eq!(
+            ClusterHistory::default().check_devices(&look(silent, &pods), Instant::now()),
+            Vec::<String>::new()
+        );
     }
 
     #[test]
@@ -217,7 +221,7 @@ mod tests {
         let mut silent = node("n", &[Some("b")]);
         silent["online"] = json!(false);
         let pods = [pod("a", "1", &["GPU-n-0"]), pod("b", "2", &["GPU-n-1"])];
-        let mut seen = Seen::default();
+        let mut seen = ClusterHistory::default();
         seen.devices.cut_off_nodes_count = true;
         let found = seen.check_devices(&look(silent, &pods), Instant::now());
         assert!(found.iter().any(|text| text.contains("run at once")), "{found:?}");
@@ -235,7 +239,7 @@ mod tests {
             }));
             look(drawing, &[])
         };
-        let mut seen = Seen::default();
+        let mut seen = ClusterHistory::default();
         seen.devices.budget_watts = Some(400.0);
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
@@ -252,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_refusal_for_gpus_of_a_pod_without_object_is_noted() {
-        let mut seen = Seen::default();
+        let mut seen = ClusterHistory::default();
         for (uid, deleted) in [("hidden", true), ("new", false)] {
             let pod = json!({"metadata": {"name": uid, "uid": uid, "labels": {(names::LABEL_JOB_UID): "j"}}, "spec": {}});
             let pod = serde_json::from_value(pod).unwrap();

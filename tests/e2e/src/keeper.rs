@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use tokio::task::JoinHandle;
 
 use crate::cluster::Cluster;
-use crate::scenario::SOON;
+use crate::scenario::DEFAULT_TIMEOUT;
 use crate::scrape;
 
 /// How often it is looked whether a program has ended.
@@ -48,7 +48,7 @@ impl Cluster {
             let count = text.lines().find_map(|line| line.strip_prefix("andreas_plans_total "));
             count.is_some_and(|count| count != "0")
         };
-        until("a plan after its start", 3 * SOON, async || {
+        until("a plan after its start", 3 * DEFAULT_TIMEOUT, async || {
             Ok(scrape::text(operator.admin).await.is_ok_and(|text| planned(&text)))
         })
         .await?;

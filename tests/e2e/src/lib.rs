@@ -1,9 +1,9 @@
 //! Scenarios on the real control plane.
 //!
-//! [`cluster`] starts the whole product on a test bed: control plane ([`beds`] lend it from story to story), the chart's
+//! [`cluster`] starts the whole product on a test bed: control plane ([`beds`] lend it from scenario to scenario), the chart's
 //! objects, operator, extender, scheduler profile, GPU nodes, as [`options`] say. [`install`] does what a platform team does with helm, also with an
 //! [`older`] release. [`observer`] watches from outside, [`seen`] and [`devices`] check what must never happen.
-//! [`scenario`] is the frame of a story, [`job`] its words. [`workload`] turns rows of a production trace into
+//! [`scenario`] is the frame of a scenario, [`job`] its words. [`workload`] turns rows of a production trace into
 //! TrainingJobs. [`pages`] reads the operator's pages. [`scrape`] points a Prometheus at a cluster. [`api`] asks the
 //! API server alone, without our programs. [`keeper`] starts programs again that ended, and [`soak`] lets everything
 //! happen at random. [`tenant`] is an account that means harm. The demo (`tests/demo`) and the benchmarks

@@ -15,11 +15,11 @@ use tokio::task::JoinSet;
 
 use crate::devices;
 use crate::nodes::NodesClient;
-use crate::seen::{Seen, describe, lock};
+use crate::seen::{ClusterHistory, describe, lock};
 
 /// A running observer; dropped, it ends.
 pub struct Observer {
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<ClusterHistory>>,
     changes: watch::Receiver<u64>,
     _tasks: JoinSet<()>,
 }
@@ -30,7 +30,7 @@ impl Observer {
         Self { seen: Self::nothing(), changes: watch::channel(0).1, _tasks: JoinSet::new() }
     }
 
-    fn nothing() -> Arc<Mutex<Seen>> {
+    fn nothing() -> Arc<Mutex<ClusterHistory>> {
         Arc::default()
     }
 
@@ -44,19 +44,19 @@ impl Observer {
             Api::<SlimTrainingJob>::all(client.clone()),
             seen.clone(),
             changed.clone(),
-            Seen::see_job,
+            ClusterHistory::see_job,
         ));
         tasks.spawn(follow(
             Api::<SlimPod>::all(client.clone()),
             seen.clone(),
             changed.clone(),
-            Seen::see_pod,
+            ClusterHistory::see_pod,
         ));
         tasks.spawn(follow(
             Api::<SlimNode>::all(client.clone()),
             seen.clone(),
             changed.clone(),
-            Seen::see_node,
+            ClusterHistory::see_node,
         ));
         tasks.spawn(devices::watch(kubelets, seen.clone()));
         let ticking = (seen.clone(), changed);
@@ -71,7 +71,7 @@ impl Observer {
     }
 
     /// Everything seen so far.
-    pub fn seen(&self) -> MutexGuard<'_, Seen> {
+    pub fn seen(&self) -> MutexGuard<'_, ClusterHistory> {
         lock(&self.seen)
     }
 
@@ -89,7 +89,7 @@ impl Observer {
         &mut self,
         what: &str,
         limit: Duration,
-        mut ready: impl FnMut(&Seen) -> bool,
+        mut ready: impl FnMut(&ClusterHistory) -> bool,
     ) -> anyhow::Result<()> {
         let end = Instant::now() + limit;
         loop {
@@ -108,10 +108,14 @@ impl Observer {
     }
 }
 
-type See<K> = fn(&mut Seen, K, bool);
+type See<K> = fn(&mut ClusterHistory, K, bool);
 
-async fn follow<K>(api: Api<K>, seen: Arc<Mutex<Seen>>, changed: Arc<watch::Sender<u64>>, see: See<K>)
-where
+async fn follow<K>(
+    api: Api<K>,
+    seen: Arc<Mutex<ClusterHistory>>,
+    changed: Arc<watch::Sender<u64>>,
+    see: See<K>,
+) where
     K: kube::Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
 {
     let mut stream = watcher(api, watcher::Config::default()).boxed();

@@ -88,7 +88,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Whether a control plane that other stories used will do, and others may use it next.
+    /// Whether the scenario may share a control plane with other scenarios.
     pub fn shares_control_plane(&self) -> bool {
         let usual = Self::default();
         self.install.is_none()

@@ -15,25 +15,25 @@ use tokio::sync::Semaphore;
 
 use crate::cluster::{Cluster, Options};
 use crate::job::Job;
-use crate::seen::{Seen, describe};
+use crate::seen::{ClusterHistory, describe};
 
 /// How long a transition may take on a busy machine of two cores.
-pub const SOON: Duration = Duration::from_secs(60);
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Of so many the scenarios of a program take one each while they run, heavy ones all but one.
 const PLACES: u32 = 5;
 static FREE: Semaphore = Semaphore::const_new(PLACES as usize);
 
-/// Runs a story on a cluster that no other uses, then checks what must hold after every story. A failure shows the jobs, pods
+/// Runs a scenario on a cluster that no other uses, then checks what must hold after every scenario. A failure shows the jobs, pods
 /// and logs as they were.
 ///
 /// # Errors
-/// What the story or the checks say.
-pub async fn scenario(options: Options, story: impl AsyncFnOnce(&mut Cluster) -> Result<()>) -> Result<()> {
+/// What the scenario or the checks say.
+pub async fn scenario(options: Options, run: impl AsyncFnOnce(&mut Cluster) -> Result<()>) -> Result<()> {
     let _place = FREE.acquire_many(if options.heavy { PLACES - 1 } else { 1 }).await?;
     let mut cluster = Cluster::start(options).await?;
-    let told = story(&mut cluster).await;
-    let checked = match told {
+    let outcome = run(&mut cluster).await;
+    let checked = match outcome {
         Ok(()) => what_must_hold(&cluster),
         Err(error) => Err(error),
     };
@@ -119,7 +119,7 @@ impl Bindings {
     }
 }
 
-impl Seen {
+impl ClusterHistory {
     /// A job as last seen.
     pub fn job(&self, key: &str) -> Option<&SlimTrainingJob> {
         self.jobs.get(key).map(|v| &v.job)
@@ -187,28 +187,34 @@ impl Cluster {
     ///
     /// # Errors
     /// When it is not reached in time.
-    pub async fn reaches(&mut self, job: &Job, phase: Phase) -> Result<()> {
+    pub async fn wait_for_phase(&mut self, job: &Job, phase: Phase) -> Result<()> {
         let key = job.key();
-        self.observer.until(&format!("{key} {}", phase.as_str()), SOON, |s| s.phase(&key) == phase).await
+        self.observer
+            .until(&format!("{key} {}", phase.as_str()), DEFAULT_TIMEOUT, |s| s.phase(&key) == phase)
+            .await
     }
 
     /// Waits for a condition with that reason.
     ///
     /// # Errors
     /// When it is not seen in time.
-    pub async fn says(&mut self, job: &Job, reason: Reason) -> Result<()> {
+    pub async fn wait_for_reason(&mut self, job: &Job, reason: Reason) -> Result<()> {
         let key = job.key();
-        self.observer.until(&format!("{key} {}", reason.as_str()), SOON, |s| s.has_reason(&key, reason)).await
+        self.observer
+            .until(&format!("{key} {}", reason.as_str()), DEFAULT_TIMEOUT, |s| s.has_reason(&key, reason))
+            .await
     }
 
     /// Waits until a job is at least so many percent done.
     ///
     /// # Errors
     /// When it is not so in time.
-    pub async fn is_done_to(&mut self, job: &Job, percent: i32) -> Result<()> {
+    pub async fn wait_for_percent(&mut self, job: &Job, percent: i32) -> Result<()> {
         let key = job.key();
         self.observer
-            .until(&format!("{key} at {percent} %"), SOON, |s| s.milli_percent(&key) >= percent * 1000)
+            .until(&format!("{key} at {percent} %"), DEFAULT_TIMEOUT, |s| {
+                s.milli_percent(&key) >= percent * 1000
+            })
             .await
     }
 
@@ -216,7 +222,12 @@ impl Cluster {
     ///
     /// # Errors
     /// When it becomes false.
-    pub async fn stays(&mut self, what: &str, time: Duration, holds: impl Fn(&Seen) -> bool) -> Result<()> {
+    pub async fn assert_holds(
+        &mut self,
+        what: &str,
+        time: Duration,
+        holds: impl Fn(&ClusterHistory) -> bool,
+    ) -> Result<()> {
         let end = std::time::Instant::now() + time;
         while std::time::Instant::now() < end {
             ensure!(holds(&self.observer.seen()), "no longer {what}");

@@ -1,6 +1,6 @@
 //! What was seen of a run, and what of it must never be.
 //!
-//! Noted are a node with more GPUs in use than it has, a job with two attempts alive, and a gang that is half placed for
+//! Noted are a node with more GPUs in use than it has, a job with two attempts alive, and a gang that is partially placed for
 //! longer than its limit. What the devices say beside that is checked in [`crate::devices`].
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,9 +13,9 @@ use andreas_api::slim::{SlimNode, SlimPod, SlimTrainingJob};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt as _;
 
-/// How long a gang may be half placed: the placement time-out of short runs (20 s), the longest grace used (30 s), and
+/// How long a gang may be partially placed: the placement time-out of short runs (20 s), the longest grace used (30 s), and
 /// some seconds for a busy machine.
-const HALF_GANG_LIMIT: Duration = Duration::from_secs(60);
+const PARTIAL_GANG_LIMIT: Duration = Duration::from_secs(60);
 
 /// `namespace/name`.
 pub type JobKey = String;
@@ -66,8 +66,8 @@ fn whole(quantity: Option<&Quantity>) -> i64 {
 /// What was seen of the devices so far.
 #[derive(Debug, Default)]
 pub struct Devices {
-    /// Looks that were answered.
-    pub looks: usize,
+    /// Snapshots that were answered.
+    pub snapshots: usize,
     /// UIDs of pods that were seen to run containers after their objects were gone.
     pub ran_without_object: BTreeSet<String>,
     /// What all GPUs may draw together, W; none where it is not compared.
@@ -87,7 +87,7 @@ pub struct Devices {
 
 /// Everything seen so far.
 #[derive(Debug)]
-pub struct Seen {
+pub struct ClusterHistory {
     started: Instant,
     /// TrainingJobs by `namespace/name`; one made again under its name replaces the earlier one.
     pub jobs: BTreeMap<JobKey, JobView>,
@@ -99,14 +99,14 @@ pub struct Seen {
     pub violations: BTreeSet<String>,
     /// What the pretend kubelets say of containers and GPUs.
     pub devices: Devices,
-    silent_nodes: BTreeSet<String>,
+    unreachable_nodes: BTreeSet<String>,
     /// UIDs of pods whose node was deleted under them: a machine without object is proven dead, and so are its
     /// containers.
     lost: BTreeSet<String>,
-    half_since: BTreeMap<(String, String), Instant>,
+    partial_since: BTreeMap<(String, String), Instant>,
 }
 
-impl Default for Seen {
+impl Default for ClusterHistory {
     fn default() -> Self {
         Self {
             started: Instant::now(),
@@ -115,14 +115,14 @@ impl Default for Seen {
             node_gpus: BTreeMap::new(),
             violations: BTreeSet::new(),
             devices: Devices::default(),
-            silent_nodes: BTreeSet::new(),
+            unreachable_nodes: BTreeSet::new(),
             lost: BTreeSet::new(),
-            half_since: BTreeMap::new(),
+            partial_since: BTreeMap::new(),
         }
     }
 }
 
-impl Seen {
+impl ClusterHistory {
     /// Pods of a job, whatever became of them, by attempt and index.
     pub fn pods_of(&self, uid: &str) -> Vec<&PodView> {
         let mut pods: Vec<_> = self.pods.values().filter(|p| p.label(names::LABEL_JOB_UID) == uid).collect();
@@ -154,11 +154,11 @@ impl Seen {
             }
         }
         let mut alive: BTreeMap<(String, String), usize> = BTreeMap::new();
-        // A silent node's pod may be dead or alive; whether a run starts elsewhere meanwhile is the policy's choice.
-        let heard =
-            |p: &&PodView| !p.pod.spec.node_name.as_ref().is_some_and(|n| self.silent_nodes.contains(n));
+        // A pod of an unreachable node may be dead or alive; whether a run starts elsewhere meanwhile is the policy's choice.
+        let reachable =
+            |p: &&PodView| !p.pod.spec.node_name.as_ref().is_some_and(|n| self.unreachable_nodes.contains(n));
         let ours = |p: &&PodView| !p.label(names::LABEL_JOB_UID).is_empty();
-        for pod in self.live().filter(ours).filter(heard) {
+        for pod in self.live().filter(ours).filter(reachable) {
             *alive.entry((pod.label(names::LABEL_JOB_UID), pod.label(names::LABEL_ATTEMPT))).or_insert(0) +=
                 1;
         }
@@ -176,7 +176,7 @@ impl Seen {
 
     fn check_gangs(&mut self, alive: &BTreeMap<(String, String), usize>) {
         let now = Instant::now();
-        let mut half = BTreeMap::new();
+        let mut partial = BTreeMap::new();
         for view in self.jobs.values().filter(|v| !v.deleted) {
             let Some(allocation) = view.job.status.as_ref().and_then(|s| s.allocation.as_ref()) else {
                 continue;
@@ -184,15 +184,15 @@ impl Seen {
             let key = (view.job.uid().unwrap_or_default(), allocation.attempt.to_string());
             let live = alive.get(&key).copied().unwrap_or(0);
             if live > 0 && live < allocation.nodes.len() {
-                half.insert(key.clone(), self.half_since.get(&key).copied().unwrap_or(now));
+                partial.insert(key.clone(), self.partial_since.get(&key).copied().unwrap_or(now));
             }
         }
-        for ((uid, attempt), since) in &half {
-            if now.duration_since(*since) > HALF_GANG_LIMIT {
+        for ((uid, attempt), since) in &partial {
+            if now.duration_since(*since) > PARTIAL_GANG_LIMIT {
                 self.violations.insert(format!("job {uid}, attempt {attempt}: half a gang for too long"));
             }
         }
-        self.half_since = half;
+        self.partial_since = partial;
     }
 
     /// Takes in what became of a job.
@@ -227,9 +227,9 @@ impl Seen {
     pub(crate) fn see_node(&mut self, node: SlimNode, gone: bool) {
         let gpus = whole(node.status.allocatable.get(names::GPU_RESOURCE));
         if node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True") {
-            self.silent_nodes.remove(&node.name_any());
+            self.unreachable_nodes.remove(&node.name_any());
         } else {
-            self.silent_nodes.insert(node.name_any());
+            self.unreachable_nodes.insert(node.name_any());
         }
         if gone {
             let here = |pod: &PodView| pod.pod.spec.node_name.as_ref() == Some(&node.name_any());
@@ -247,12 +247,12 @@ fn number(text: &str) -> i64 {
 }
 
 /// Also what a thread that panicked has left.
-pub(crate) fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+pub(crate) fn lock(seen: &Mutex<ClusterHistory>) -> MutexGuard<'_, ClusterHistory> {
     seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// The jobs and live pods as lines, for messages.
-pub fn describe(seen: &Seen) -> String {
+pub fn describe(seen: &ClusterHistory) -> String {
     let mut lines = Vec::new();
     for (key, view) in &seen.jobs {
         let status = view.job.status.clone().unwrap_or_default();

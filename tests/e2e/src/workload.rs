@@ -186,8 +186,9 @@ pub fn jobs(scale: TimeScale) -> Result<Vec<WorkloadJob>> {
 fn job(row: &TraceRow, first: u64, models: &Models, scale: TimeScale) -> Result<WorkloadJob> {
     let profile = format!("{}-b{}", row.model_name, row.batch_size);
     let family = models.families.get(&profile).with_context(|| format!("models.json has no {profile}"))?;
-    let scaled =
-        |counts: &BTreeMap<u32, f64>| counts.iter().map(|(g, s)| (*g, rounded(s / scale.0))).collect();
+    let scaled = |counts: &BTreeMap<u32, f64>| {
+        counts.iter().map(|(g, s)| (*g, round_to_millis(s / scale.0))).collect()
+    };
     let seconds_per_epoch: Table =
         family.seconds_per_epoch.iter().map(|(t, of)| (t.clone(), scaled(of))).collect();
     // At least one, and never less work than the trace has by more than half an epoch.
@@ -195,7 +196,7 @@ fn job(row: &TraceRow, first: u64, models: &Models, scale: TimeScale) -> Result<
     let slack = row.deadline.saturating_sub(row.submission_time) as f64 / scale.0;
     Ok(WorkloadJob {
         name: format!("itp-{}-{}", row.job, row.model_name),
-        submit_offset_s: rounded(row.submission_time.saturating_sub(first) as f64 / scale.0),
+        submit_offset_s: round_to_millis(row.submission_time.saturating_sub(first) as f64 / scale.0),
         deadline_after_s: (slack + START_ALLOWANCE_S).ceil() as u64,
         weight: weight(row),
         epochs,
@@ -209,8 +210,8 @@ fn job(row: &TraceRow, first: u64, models: &Models, scale: TimeScale) -> Result<
     })
 }
 
-/// To milliseconds, and never to nothing.
-fn rounded(x: f64) -> f64 {
+/// Seconds rounded to 1 ms; a positive value stays at least 1 ms.
+fn round_to_millis(x: f64) -> f64 {
     ((x * 1000.0).round() / 1000.0).max(if x > 0.0 { 0.001 } else { 0.0 })
 }
 
@@ -276,7 +277,7 @@ fn api_version() -> String {
     format!("{}/{}", names::GROUP, names::VERSION)
 }
 
-/// Holds the whole family's table, so that all jobs of a family give the same object.
+/// TrainingProfile with the model's whole table, so that all jobs of a model yield the same object.
 fn profile(job: &WorkloadJob) -> Value {
     let rows = job.seconds_per_epoch.iter().flat_map(|(gpu_type, counts)| {
         counts.iter().map(move |(gpus, seconds)| {

@@ -12,8 +12,8 @@ use andreas_e2e::cluster::{A100, Cluster, Group, Options};
 use andreas_e2e::install::{self, RELEASE};
 use andreas_e2e::job::{Job, job};
 use andreas_e2e::older::{BEFORE, Older};
-use andreas_e2e::scenario::{SOON, scenario};
-use andreas_e2e::seen::Seen;
+use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
+use andreas_e2e::seen::ClusterHistory;
 use andreas_testbed::audit::{AuditEvent, AuditLog};
 use andreas_testbed::wait::{stays, until};
 use anyhow::{Context as _, Result, bail, ensure};
@@ -144,8 +144,9 @@ async fn stay_untouched(c: &Cluster, before: &BTreeMap<String, Training>) -> Res
 /// Waits until a report that came after that moment is in the status of every one of these jobs; for how long.
 async fn all_report(c: &mut Cluster, jobs: &[String], since: Timestamp) -> Result<u64> {
     let began = Instant::now();
-    let reported = |seen: &Seen, key: &str| seen.status(key).progress.is_some_and(|p| p.at.0 > since);
-    let every = |seen: &Seen| jobs.iter().all(|key| reported(seen, key));
+    let reported =
+        |seen: &ClusterHistory, key: &str| seen.status(key).progress.is_some_and(|p| p.at.0 > since);
+    let every = |seen: &ClusterHistory| jobs.iter().all(|key| reported(seen, key));
     c.observer.until("every job has reported", LONG, every).await?;
     Ok(began.elapsed().as_secs())
 }
@@ -169,7 +170,7 @@ async fn only(c: &Cluster, earlier: bool) -> Result<()> {
         let ours: Vec<_> = output.lines().filter(|image| image.starts_with("andreas/")).collect();
         Ok(!ours.is_empty() && ours.iter().all(|image| image.ends_with(&format!(":{BEFORE}")) == earlier))
     };
-    let waited = until("one release's images alone", SOON, only_those).await;
+    let waited = until("one release's images alone", DEFAULT_TIMEOUT, only_those).await;
     waited.with_context(|| format!("wanted the earlier release's images: {earlier}; there are {output}"))?;
     Ok(())
 }
@@ -264,7 +265,7 @@ async fn there_and_back(c: &mut Cluster) -> Result<()> {
         c.submit(&job).await?;
         jobs.push(job.key());
     }
-    let all_run = |seen: &Seen| jobs.iter().all(|key| seen.phase(key) == Phase::Running);
+    let all_run = |seen: &ClusterHistory| jobs.iter().all(|key| seen.phase(key) == Phase::Running);
     c.observer.until("all jobs run", LONG, all_run).await?;
     say(&format!("{} jobs run under the earlier release", *JOBS));
     all_report(c, &jobs, Timestamp::MIN).await?;
@@ -302,7 +303,7 @@ async fn there_and_back(c: &mut Cluster) -> Result<()> {
     // and one more that stays
     let meanwhile = long("meanwhile");
     c.submit(&meanwhile).await?;
-    c.reaches(&meanwhile, Phase::Running).await?;
+    c.wait_for_phase(&meanwhile, Phase::Running).await?;
     jobs.push(meanwhile.key());
 
     // when it is rolled back, and helm is killed half-way through that as well

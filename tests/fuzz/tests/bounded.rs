@@ -13,9 +13,9 @@ use rand_chacha::ChaCha8Rng;
 /// Mutations of each target.
 const MUTATIONS: usize = 4_000;
 /// A run ends here on a slow machine; what was run until then counts.
-const LONGEST_RUN: Duration = Duration::from_secs(20);
+const MAX_RUN: Duration = Duration::from_secs(20);
 /// Longest input, bytes.
-const LONGEST_INPUT: usize = 64 * 1024;
+const MAX_INPUT: usize = 64 * 1024;
 
 fn inputs(target: &Target) -> Vec<Vec<u8>> {
     let folder = corpus(target);
@@ -37,15 +37,15 @@ fn run(name: &str) {
     let began = Instant::now();
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     let mut done = 0;
-    while done < MUTATIONS && began.elapsed() < LONGEST_RUN {
+    while done < MUTATIONS && began.elapsed() < MAX_RUN {
         let [one, other] = [0, 0].map(|_: usize| &seeds[rng.random_range(0..seeds.len())]);
-        let input = mutate(&mut rng, one, other, LONGEST_INPUT);
+        let input = mutate(&mut rng, one, other, MAX_INPUT);
         if std::panic::catch_unwind(|| (target.run)(&input)).is_err() {
             panic!("{name} panics at mutation {done}: {:?}", String::from_utf8_lossy(&input));
         }
         done += 1;
     }
-    assert!(done >= MUTATIONS / 20, "{name}: only {done} mutations within {LONGEST_RUN:?}");
+    assert!(done >= MUTATIONS / 20, "{name}: only {done} mutations within {MAX_RUN:?}");
     println!("{name}: {} inputs, {done} mutations in {:?}", seeds.len(), began.elapsed());
 }
 

@@ -11,7 +11,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 use crate::config::Forward;
 use crate::devices::{Gpu, Refusal, RefusedForGpus};
-use crate::entry::{Entry, Fault, Machine};
+use crate::entry::{Fault, Machine, PodHandle};
 use crate::hardware::{GpuHardware, Hardware};
 use crate::node::Node;
 use crate::shared::Shared;
@@ -259,7 +259,7 @@ async fn obey(shared: &Arc<Shared>, command: Command) -> Result<Answer, String> 
     Ok(Answer::Done)
 }
 
-fn entry(shared: &Shared, namespace: &str, pod: &str) -> Result<Arc<Entry>, String> {
+fn entry(shared: &Shared, namespace: &str, pod: &str) -> Result<Arc<PodHandle>, String> {
     let pods = shared.pods.lock();
     let mut found = pods.values().filter(|entry| {
         let view = entry.pod.lock();
@@ -312,7 +312,7 @@ fn node_info(node: &Node) -> NodeInfo {
     }
 }
 
-fn pod_info(entry: &Entry) -> PodInfo {
+fn pod_info(entry: &PodHandle) -> PodInfo {
     let (pod, facts) = (Arc::clone(&entry.pod.lock()), entry.facts.lock().clone());
     PodInfo {
         namespace: pod.namespace().to_owned(),

@@ -47,7 +47,7 @@ pub struct RefusedForGpus {
 }
 
 /// Refusals that are remembered.
-const MOST_REFUSED: usize = 1_000;
+const MAX_REFUSED: usize = 1_000;
 
 /// What a pod asks of its node.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -194,7 +194,7 @@ impl Devices {
 
     fn note_refusal(&mut self, pod_uid: &str) {
         let holders: BTreeSet<String> = self.gpus.iter().filter_map(|gpu| gpu.holder.clone()).collect();
-        if self.refused.len() >= MOST_REFUSED {
+        if self.refused.len() >= MAX_REFUSED {
             self.refused.remove(0);
         }
         self.refused

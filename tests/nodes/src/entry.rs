@@ -60,7 +60,7 @@ pub(crate) enum Machine {
 }
 
 /// A pod that has a worker.
-pub(crate) struct Entry {
+pub(crate) struct PodHandle {
     pub pod: Mutex<Arc<PodView>>,
     pub orders: mpsc::UnboundedSender<Order>,
     pub machine: mpsc::UnboundedSender<Machine>,
@@ -77,13 +77,13 @@ pub(crate) struct Facts {
     pub ended: bool,
 }
 
-impl Entry {
+impl PodHandle {
     pub fn admitted(&self, ip: &str, gpus: &[String]) {
         let mut facts = self.facts.lock();
         ip.clone_into(&mut facts.ip);
         facts.gpus = gpus.to_vec();
     }
-    pub fn pid(&self, container: &str, pid: Option<i32>) {
+    pub fn set_pid(&self, container: &str, pid: Option<i32>) {
         let mut facts = self.facts.lock();
         match pid {
             Some(pid) => facts.pids.insert(container.to_owned(), pid),

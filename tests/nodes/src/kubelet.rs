@@ -11,7 +11,7 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::entry::{Entry, Order};
+use crate::entry::{Order, PodHandle};
 use crate::forward::Forwarder;
 use crate::hardware::Hardware;
 use crate::objects::{NodeView, PodView, ServiceView, SliceView};
@@ -77,7 +77,7 @@ impl Shared {
                     self.apply(pod);
                 }
                 Ok(watcher::Event::InitDone) => {
-                    let entries: Vec<Arc<Entry>> = self.pods.lock().values().cloned().collect();
+                    let entries: Vec<Arc<PodHandle>> = self.pods.lock().values().cloned().collect();
                     for entry in entries {
                         let pod = Arc::clone(&entry.pod.lock());
                         if !seen.contains(pod.uid()) {
@@ -134,7 +134,7 @@ impl Shared {
         let (orders, ordered) = mpsc::unbounded_channel();
         let (machine, done) = mpsc::unbounded_channel();
         let pod_cell = Mutex::new(Arc::clone(&pod));
-        let entry = Arc::new(Entry { pod: pod_cell, orders, machine, facts: Mutex::default() });
+        let entry = Arc::new(PodHandle { pod: pod_cell, orders, machine, facts: Mutex::default() });
         pods.insert(pod.uid().to_owned(), Arc::clone(&entry));
         tokio::spawn(worker::run(Arc::clone(self), Arc::clone(node), pod, entry, ordered, done));
     }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use andreas_podresources::messages::{ContainerDevices, ContainerResources, PodResources};
 
 use crate::devices::{GPU_RESOURCE, gpus_of_container};
-use crate::entry::Entry;
+use crate::entry::PodHandle;
 use crate::node::Node;
 use crate::shared::Shared;
 
@@ -40,7 +40,7 @@ struct NodeDevices {
 }
 
 impl NodeDevices {
-    fn pod(&self, entry: &Entry) -> Option<PodResources> {
+    fn pod(&self, entry: &PodHandle) -> Option<PodResources> {
         let (pod, facts) = (Arc::clone(&entry.pod.lock()), entry.facts.lock().clone());
         if pod.spec.node_name != self.node.name || facts.ended {
             return None;
@@ -65,7 +65,7 @@ impl NodeDevices {
 impl andreas_podresources::Source for NodeDevices {
     fn pods(&self) -> Vec<PodResources> {
         let Some(shared) = self.shared.upgrade() else { return Vec::new() };
-        let entries: Vec<Arc<Entry>> = shared.pods.lock().values().cloned().collect();
+        let entries: Vec<Arc<PodHandle>> = shared.pods.lock().values().cloned().collect();
         entries.iter().filter_map(|entry| self.pod(entry)).collect()
     }
 

@@ -15,7 +15,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use crate::addresses::Addresses;
 use crate::cluster::Cluster;
 use crate::config::{Forward, NodesConfig};
-use crate::entry::Entry;
+use crate::entry::PodHandle;
 use crate::file::replace;
 use crate::node::Node;
 use crate::objects::{ClaimView, ConfigMapView, PodView, SecretView};
@@ -30,7 +30,7 @@ pub(crate) struct Shared {
     pub sandbox: Option<Arc<Sandbox>>,
     pub nodes: BTreeMap<String, Arc<Node>>,
     /// By UID.
-    pub pods: Mutex<HashMap<String, Arc<Entry>>>,
+    pub pods: Mutex<HashMap<String, Arc<PodHandle>>>,
     pub addresses: Mutex<Addresses>,
     pub cluster: Mutex<Cluster>,
     /// The cluster as seen from inside has changed.

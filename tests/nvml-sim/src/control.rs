@@ -140,7 +140,7 @@ impl Sim {
         self.shared.with(|node| {
             node.driver_loaded = u32::from(loaded);
             for gpu in node.gpus().iter_mut().filter(|_| !loaded) {
-                gpu.settle();
+                gpu.add_energy();
                 (gpu.limit, gpu.lock) = (gpu.limit_default, 0);
             }
         });
@@ -175,7 +175,7 @@ impl Sim {
 
     fn change(&self, uuid: &str, change: impl FnOnce(&mut Gpu)) -> Result<(), SimError> {
         self.with_gpu(uuid, |gpu| {
-            gpu.settle();
+            gpu.add_energy();
             change(gpu);
         })
     }
@@ -190,7 +190,7 @@ impl Sim {
 }
 
 fn view(gpu: &mut Gpu) -> GpuView {
-    gpu.settle();
+    gpu.add_energy();
     let (milliwatts, clock) = gpu.draw();
     GpuView {
         uuid: String::from_utf8_lossy(read_text(&gpu.uuid)).into_owned(),

@@ -185,7 +185,7 @@ impl Node {
         }
         for gpu in self.gpus() {
             if gpu.persistence == 0 && gpu.processes == 0 {
-                gpu.settle();
+                gpu.add_energy();
                 gpu.limit = gpu.limit_default;
                 gpu.lock = 0;
             }
@@ -254,7 +254,7 @@ impl Gpu {
     }
 
     /// Counts the energy up to now. Call it before anything that changes the draw.
-    pub fn settle(&mut self) {
+    pub fn add_energy(&mut self) {
         let time = now();
         let passed = time.saturating_sub(self.settled);
         self.energy = self.energy.wrapping_add((self.draw().0 * passed as f64 / 1000.0) as u64);

@@ -18,7 +18,7 @@ fn load() -> Result<Nvml, NvmlError> {
     Nvml::builder().lib_path(library().as_os_str()).init()
 }
 
-/// One process is one node, so this is one story.
+/// One process is one node, so this is one scenario.
 #[test]
 fn a_node_through_the_real_loader() {
     let folder = tempfile::tempdir().unwrap();

@@ -186,17 +186,17 @@ mod tests {
     use std::net::{Ipv4Addr, TcpListener};
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn ports_taken_by_strangers_are_changed_for_others() {
+    async fn ports_taken_by_other_programs_are_changed() {
         // given strangers that take etcd's port before the first start, the scheduler's before the second
-        let mut strangers = Vec::new();
+        let mut listeners = Vec::new();
         let take = || {
             let ports = Ports::take()?;
-            let taken = match strangers.len() {
+            let taken = match listeners.len() {
                 0 => Some(&ports.etcd_client),
                 1 => Some(&ports.scheduler),
                 _ => None,
             };
-            strangers
+            listeners
                 .extend(taken.map(|lease| TcpListener::bind((Ipv4Addr::LOCALHOST, lease.port())).unwrap()));
             Ok(ports)
         };
@@ -204,6 +204,6 @@ mod tests {
         // when a test bed starts, then it comes up on the third set of ports
         let testbed = start_on(Testbed::builder().name("strangers"), take).await.unwrap();
         testbed.kubectl(["get", "namespaces"]).await.unwrap().checked().unwrap();
-        assert_eq!(strangers.len(), 2);
+        assert_eq!(listeners.len(), 2);
     }
 }

@@ -19,7 +19,7 @@ use crate::components::Component;
 use crate::testbed::{ComponentStatus, Testbed};
 
 /// The longest line either side reads.
-const LONGEST: u64 = 256 * 1024;
+const MAX_LINE_BYTES: u64 = 256 * 1024;
 
 /// A test bed could not be reached or did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -276,7 +276,7 @@ async fn write_line(stream: &mut UnixStream, value: &impl Serialize) -> Result<(
 
 async fn read_line<T: serde::de::DeserializeOwned>(stream: &mut UnixStream) -> Result<T, ControlError> {
     let mut line = String::new();
-    BufReader::new(stream.take(LONGEST)).read_line(&mut line).await?;
+    BufReader::new(stream.take(MAX_LINE_BYTES)).read_line(&mut line).await?;
     if line.is_empty() {
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
     }

@@ -1,7 +1,7 @@
-//! A control plane for one story after another: what a story leaves is removed before the next begins.
+//! A control plane for one scenario after another: what a scenario leaves is removed before the next begins.
 //!
-//! Starting the control plane's programs costs more than most stories do on it. [`Testbed::inventory`] notes what a fresh one
-//! holds, [`Testbed::restore`] brings it back there: processes of the story end, objects and files beside the noted ones go,
+//! Starting the control plane's programs costs more than most scenarios do on it. [`Testbed::inventory`] notes what a fresh one
+//! holds, [`Testbed::restore`] brings it back there: processes of the scenario end, objects and files beside the noted ones go,
 //! and the audit log begins anew. A noted object that is gone or changed makes `restore` fail: such a control plane is not
 //! used again.
 

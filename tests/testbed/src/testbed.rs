@@ -42,7 +42,7 @@ pub struct Testbed {
     pub(crate) ports: Ports,
     pub(crate) api_server_url: String,
     pub(crate) admin: kube::Client,
-    /// Where the audit log of the present story begins, bytes.
+    /// Where the audit log of the present scenario begins, bytes.
     pub(crate) audit_from: u64,
 }
 

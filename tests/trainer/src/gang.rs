@@ -35,7 +35,7 @@ pub(crate) enum Gang {
 pub(crate) struct Peer {
     rank: usize,
     stream: TcpStream,
-    heard: Vec<u8>,
+    received: Vec<u8>,
 }
 
 /// Where and how long to meet.
@@ -180,7 +180,7 @@ impl Peer {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(LOOK))?;
         stream.set_write_timeout(Some(Duration::from_secs(10)))?;
-        Ok(Self { rank, stream, heard: Vec::new() })
+        Ok(Self { rank, stream, received: Vec::new() })
     }
 
     fn lost(&self, why: impl std::fmt::Display) -> GangError {
@@ -194,17 +194,17 @@ impl Peer {
     /// A whole line, or none yet.
     fn line(&mut self) -> Result<Option<String>, GangError> {
         loop {
-            if let Some(end) = self.heard.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.heard.drain(..=end).collect();
+            if let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.received.drain(..=end).collect();
                 return Ok(Some(String::from_utf8_lossy(&line[..end]).into_owned()));
             }
-            if self.heard.len() > 256 {
+            if self.received.len() > 256 {
                 return Err(self.lost("not a rank of this gang"));
             }
             let mut buffer = [0u8; 256];
             match self.stream.read(&mut buffer) {
                 Ok(0) => return Err(self.lost("connection closed")),
-                Ok(got) => self.heard.extend(&buffer[..got]),
+                Ok(got) => self.received.extend(&buffer[..got]),
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                     return Ok(None);
                 }
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_meet_in_any_order_and_a_stranger_is_turned_away() {
+    fn ranks_meet_in_any_order_and_another_client_is_turned_away() {
         let (port, stop) = (free_port(), Stop::default());
         let member = |rank| {
             let (mut gang, start) = Gang::meet(&at(rank, port, &stop), 0).unwrap();

@@ -99,7 +99,7 @@ fn body(standing: Standing, elapsed: Duration) -> Value {
 }
 
 fn post_all(shared: &Shared, to: &ReportTo) {
-    let mut told = String::new();
+    let mut logged = String::new();
     let mut last = None::<Instant>;
     loop {
         let mut state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -120,9 +120,9 @@ fn post_all(shared: &Shared, to: &ReportTo) {
                 match post(to, &body) {
                     Ok(()) => break,
                     Err(error) => {
-                        if told != error {
+                        if logged != error {
                             eprintln!("progress not reported: {error}");
-                            told = error;
+                            logged = error;
                         }
                         if attempt < LAST_TRIES && over {
                             std::thread::sleep(Duration::from_millis(300));

@@ -18,11 +18,11 @@ impl Stop {
     pub fn on_signals(deaf: bool) -> std::io::Result<Arc<Self>> {
         let stop = Arc::new(Self::default());
         let mut signals = Signals::new([SIGTERM, SIGINT])?;
-        let told = Arc::clone(&stop);
+        let shared = Arc::clone(&stop);
         std::thread::Builder::new().stack_size(64 * 1024).spawn(move || {
             for _ in signals.forever() {
                 if !deaf {
-                    told.ask();
+                    shared.ask();
                 }
             }
         })?;

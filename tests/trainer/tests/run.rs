@@ -90,7 +90,7 @@ fn a_stop_saves_and_the_next_attempt_goes_on_from_there() {
 }
 
 #[test]
-fn what_is_told_to_go_wrong_goes_wrong() {
+fn requested_faults_happen() {
     let base =
         [("TRAINER_EPOCHS", "4"), ("TRAINER_SECONDS_PER_EPOCH", "0.05"), ("ANDREAS_GPU_TYPE", "Tesla-T4")];
     let with = |more: &[(&'static str, &'static str)]| run(&[&base, more].concat());
@@ -167,7 +167,7 @@ fn a_gang_stops_together_and_fails_together() {
 fn server(status: &'static str) -> (String, mpsc::Receiver<(String, serde_json::Value)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/status", listener.local_addr().unwrap());
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let mut reader = BufReader::new(stream.unwrap());
@@ -187,12 +187,12 @@ fn server(status: &'static str) -> (String, mpsc::Receiver<(String, serde_json::
             reader.read_exact(&mut body).unwrap();
             let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
             reader.get_mut().write_all(answer.as_bytes()).unwrap();
-            if tell.send((head, serde_json::from_slice(&body).unwrap())).is_err() {
+            if sender.send((head, serde_json::from_slice(&body).unwrap())).is_err() {
                 return;
             }
         }
     });
-    (url, told)
+    (url, receiver)
 }
 
 #[test]

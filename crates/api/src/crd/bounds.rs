@@ -41,7 +41,7 @@ fn bound(schema: &mut JSONSchemaProps, name: &str, in_template: bool) {
         schema.description = None;
     }
     if schema.x_kubernetes_int_or_string == Some(true) {
-        int_or_string(schema, name);
+        bound_int_or_string(schema, name);
     }
     match schema.type_.as_deref() {
         Some("string") if schema.enum_.is_none() => string(schema, name),
@@ -134,8 +134,9 @@ fn integer(schema: &mut JSONSchemaProps) {
     }
 }
 
-/// A port, or a quantity. Quantities may be any whole number, ports are 32 bits in the type that reads them.
-fn int_or_string(schema: &mut JSONSchemaProps, name: &str) {
+/// Bounds an `IntOrString` field: text to 253 characters, a `port` to 65,535 because
+/// `IntOrString::Int` is 32 bits.
+fn bound_int_or_string(schema: &mut JSONSchemaProps, name: &str) {
     if name == "port" {
         schema.maximum = Some(65_535.0);
     }

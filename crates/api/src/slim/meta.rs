@@ -15,32 +15,32 @@ use crate::names::GROUP;
 /// Annotation in which `kubectl apply` keeps the whole object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// Owners and finalizers kept, beside those that mean something here.
-const FEW: usize = 16;
+const MAX_OTHER_ITEMS: usize = 16;
 
 /// Which labels and annotations are kept.
-trait Keep {
+trait KeyFilter {
     fn keeps(key: &str) -> bool;
 }
 
 /// All but a copy of the whole object.
 struct All;
-impl Keep for All {
+impl KeyFilter for All {
     fn keeps(key: &str) -> bool {
         key != LAST_APPLIED
     }
 }
 
 /// Those of our own group.
-struct Own;
-impl Keep for Own {
+struct GroupKeys;
+impl KeyFilter for GroupKeys {
     fn keeps(key: &str) -> bool {
         key.strip_prefix(GROUP).is_some_and(|rest| rest.starts_with('/'))
     }
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", bound = "K: Keep")]
-struct SlimMeta<K: Keep> {
+#[serde(rename_all = "camelCase", bound = "K: KeyFilter")]
+struct SlimMeta<K: KeyFilter> {
     name: Option<String>,
     generate_name: Option<String>,
     namespace: Option<String>,
@@ -79,10 +79,10 @@ pub fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta
 /// # Errors
 /// Where a field that is used has the wrong type.
 pub fn own_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    SlimMeta::<Own>::deserialize(deserializer).map(Into::into)
+    SlimMeta::<GroupKeys>::deserialize(deserializer).map(Into::into)
 }
 
-impl<K: Keep> From<SlimMeta<K>> for ObjectMeta {
+impl<K: KeyFilter> From<SlimMeta<K>> for ObjectMeta {
     fn from(slim: SlimMeta<K>) -> Self {
         Self {
             name: slim.name,
@@ -106,10 +106,10 @@ impl<K: Keep> From<SlimMeta<K>> for ObjectMeta {
 /// A map of texts of which some are kept.
 struct Kept<K>(Option<BTreeMap<String, String>>, PhantomData<K>);
 
-impl<'de, K: Keep> Deserialize<'de> for Kept<K> {
+impl<'de, K: KeyFilter> Deserialize<'de> for Kept<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Texts<K>(PhantomData<K>);
-        impl<'de, K: Keep> Visitor<'de> for Texts<K> {
+        impl<'de, K: KeyFilter> Visitor<'de> for Texts<K> {
             type Value = Kept<K>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a map of texts")
@@ -178,9 +178,9 @@ impl<'de, T: Deserialize<'de> + Matters> Deserialize<'de> for Bounded<T> {
                 let mut kept: Vec<T> = Vec::new();
                 let mut mattering = 0;
                 while let Some(item) = seq.next_element::<T>()? {
-                    let matters = item.matters() && mattering < FEW;
+                    let matters = item.matters() && mattering < MAX_OTHER_ITEMS;
                     mattering += usize::from(matters);
-                    if kept.len() - mattering.min(kept.len()) < FEW || matters {
+                    if kept.len() - mattering.min(kept.len()) < MAX_OTHER_ITEMS || matters {
                         kept.push(item);
                     }
                 }
@@ -234,9 +234,15 @@ mod tests {
         );
         assert_eq!(meta.annotations.map(|kept| kept.len()), Some(0));
         let finalizers = meta.finalizers.unwrap_or_default();
-        assert_eq!((finalizers.len(), finalizers.last().map(String::as_str)), (FEW + 1, Some("orphan")));
+        assert_eq!(
+            (finalizers.len(), finalizers.last().map(String::as_str)),
+            (MAX_OTHER_ITEMS + 1, Some("orphan"))
+        );
         let owners = meta.owner_references.unwrap_or_default();
-        assert_eq!((owners.len(), owners.last().map(|owner| owner.uid.as_str())), (FEW + 1, Some("u4000")));
+        assert_eq!(
+            (owners.len(), owners.last().map(|owner| owner.uid.as_str())),
+            (MAX_OTHER_ITEMS + 1, Some("u4000"))
+        );
     }
 
     #[test]

@@ -11,11 +11,11 @@ impl Search<'_, '_> {
     pub(super) fn keep_nodes(&self, chosen: &Chosen) -> Option<Chosen> {
         let instance = self.instance;
         let stays = |job: usize, assignment: &Assignment| {
-            let present = self.present[job].as_ref()?;
+            let current = self.current[job].as_ref()?;
             let data = &instance.jobs[job];
-            let (old, new) = (&data.configs[present.config], &data.configs[assignment.config]);
-            let alike = old.kind == new.kind && present.nodes.as_slice().len() == new.nodes as usize;
-            alike.then(|| Assignment { config: assignment.config, nodes: present.nodes.clone() })
+            let (old, new) = (&data.configs[current.config], &data.configs[assignment.config]);
+            let alike = old.kind == new.kind && current.nodes.as_slice().len() == new.nodes as usize;
+            alike.then(|| Assignment { config: assignment.config, nodes: current.nodes.clone() })
         };
         let mut ledger = self.base.ledger.clone();
         let mut kept: Vec<Option<Assignment>> = vec![None; chosen.len()];

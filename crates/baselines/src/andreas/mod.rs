@@ -30,14 +30,14 @@ use andreas_planner::policy::{
 use crate::candidates::{self, Candidates};
 use crate::method::Method;
 use crate::options::{Accounting, Options};
-use perturb::{draw, shake};
+use perturb::{draw, perturb_order};
 
 /// Maximum number of plans tried, as published.
 const PLANS: u64 = 1000;
 /// Work limit of a decision, in visits of a node or a configuration: some tens of milliseconds.
 const WORK: u64 = 8_000_000;
-/// Cost of leaving an overdue job waiting; larger than any value of other jobs.
-const OVERDUE: f64 = 1e15;
+/// Cost of leaving a fully aged job waiting; larger than any value of other jobs.
+const FULLY_AGED_PENALTY: f64 = 1e15;
 /// Maximum number of repeated decisions until one changes nothing.
 const ROUNDS: usize = 6;
 /// Relative difference below which two proxies count as equal.
@@ -47,7 +47,7 @@ type Chosen = Vec<(usize, Assignment)>;
 
 /// Makes one decision.
 pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
-    let present: Vec<Option<Assignment>> = instance.jobs.iter().map(|d| d.present().cloned()).collect();
+    let current: Vec<Option<Assignment>> = instance.jobs.iter().map(|d| d.current().cloned()).collect();
     let touchable: Vec<bool> = instance
         .jobs
         .iter()
@@ -57,7 +57,7 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
             Holding::Committed { .. } => false,
         })
         .collect();
-    let mut search = Search::new(instance, options, present, touchable);
+    let mut search = Search::new(instance, options, current, touchable);
     search.run();
     if matches!(options.accounting, Accounting::Catalogue(_)) {
         return search.outcome();
@@ -66,16 +66,16 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
     // strictly cheaper.
     let mut outcome = search.outcome();
     for _ in 1..ROUNDS {
-        let present = outcome.assignments.clone();
-        let touchable = search.touchable_after(&present);
+        let current = outcome.assignments.clone();
+        let touchable = search.touchable_after(&current);
         let trials = outcome.trials;
-        search = Search::new(instance, options, present, touchable);
+        search = Search::new(instance, options, current, touchable);
         search.run();
         let mut next = search.outcome();
-        let settled = next.assignments == outcome.assignments;
+        let stable = next.assignments == outcome.assignments;
         next.stopped.append(&mut outcome.stopped);
         outcome = Outcome { trials: trials + next.trials, ..next };
-        if settled {
+        if stable {
             break;
         }
     }
@@ -86,14 +86,14 @@ struct Search<'a, 'b> {
     instance: &'a Instance<'b>,
     options: &'a Options,
     /// Current assignments; changes are charged against them.
-    present: Vec<Option<Assignment>>,
+    current: Vec<Option<Assignment>>,
     touchable: Vec<bool>,
     /// Assignments that must not change.
     base: PartialPlan,
-    /// Jobs to plan, highest pressure first; the first `aged_out` of them stay in front.
+    /// Jobs to plan, highest pressure first; the first `fully_aged` of them stay in front.
     order: Vec<usize>,
-    aged_out: usize,
-    asked: Vec<Candidates>,
+    fully_aged: usize,
+    candidates: Vec<Candidates>,
     scratch: Capacity,
     best: Option<(f64, PartialPlan)>,
     /// Elite set for the local search and path relinking.
@@ -113,21 +113,21 @@ impl<'a, 'b> Search<'a, 'b> {
     fn new(
         instance: &'a Instance<'b>,
         options: &'a Options,
-        present: Vec<Option<Assignment>>,
+        current: Vec<Option<Assignment>>,
         touchable: Vec<bool>,
     ) -> Self {
-        let mut base = PartialPlan::after(instance, &present, &touchable);
+        let mut base = PartialPlan::after(instance, &current, &touchable);
         let stopped = enforce(instance, &mut base);
         let order: Vec<usize> = (0..instance.jobs.len()).filter(|j| base.assignments[*j].is_none()).collect();
         let scratch = base.ledger.clone();
         let mut search = Self {
             instance,
             options,
-            present,
+            current,
             touchable,
             base,
-            asked: vec![Candidates::default(); instance.jobs.len()],
-            aged_out: 0,
+            candidates: vec![Candidates::default(); instance.jobs.len()],
+            fully_aged: 0,
             order,
             scratch,
             best: None,
@@ -147,7 +147,7 @@ impl<'a, 'b> Search<'a, 'b> {
     fn sort(&mut self) {
         let instance = self.instance;
         for &job in &self.order {
-            self.asked[job] = candidates::published(instance, &self.options.accounting, job);
+            self.candidates[job] = candidates::published(instance, &self.options.accounting, job);
         }
         let pressure = |job: usize| {
             let data = &instance.jobs[job];
@@ -157,19 +157,19 @@ impl<'a, 'b> Search<'a, 'b> {
             if pressure > 0.0 { pressure * data.weight } else { pressure }
         };
         let mut keyed: Vec<(bool, f64, usize)> =
-            self.order.iter().map(|&j| (instance.jobs[j].aged_out, pressure(j), j)).collect();
+            self.order.iter().map(|&j| (instance.jobs[j].fully_aged, pressure(j), j)).collect();
         keyed.sort_by(|a, b| {
             let by_submit = || instance.jobs[a.2].job.submit.total_cmp(&instance.jobs[b.2].job.submit);
             let by_pressure = if a.0 && b.0 { by_submit() } else { b.1.total_cmp(&a.1) };
             b.0.cmp(&a.0).then(by_pressure).then_with(by_submit).then(a.2.cmp(&b.2))
         });
-        self.aged_out = keyed.iter().take_while(|k| k.0).count();
+        self.fully_aged = keyed.iter().take_while(|k| k.0).count();
         self.order = keyed.into_iter().map(|(_, _, job)| job).collect();
     }
 
     fn run(&mut self) {
         let original = matches!(self.options.accounting, Accounting::Catalogue(_));
-        if !original && self.order.iter().any(|j| self.present[*j].is_some()) {
+        if !original && self.order.iter().any(|j| self.current[*j].is_some()) {
             self.stay();
         }
         self.reserve();
@@ -177,14 +177,14 @@ impl<'a, 'b> Search<'a, 'b> {
         let greedy = self.construct(&order, None);
         self.offer(greedy);
         let mut rng = Random::new(self.options.accounting.generator(), self.options.seed);
-        let mut shaken = order.clone();
+        let mut perturbed = order.clone();
         for _ in 1..self.plans() {
             if self.work > WORK {
                 break;
             }
-            shaken.copy_from_slice(&order);
-            shake(self.instance, &mut shaken[self.aged_out..], &mut rng, original);
-            let plan = self.construct(&shaken, Some(&mut rng));
+            perturbed.copy_from_slice(&order);
+            perturb_order(self.instance, &mut perturbed[self.fully_aged..], &mut rng, original);
+            let plan = self.construct(&perturbed, Some(&mut rng));
             self.offer(plan);
         }
         match self.options.method {
@@ -202,7 +202,7 @@ impl<'a, 'b> Search<'a, 'b> {
         let counts = |most: u64| most * (most + 1) / 2;
         let sizes: u64 = match &self.options.accounting {
             Accounting::Predicted => {
-                self.instance.types.iter().map(|t| counts(t.widest.unsigned_abs())).sum()
+                self.instance.types.iter().map(|t| counts(t.max_node_gpus.unsigned_abs())).sum()
             }
             Accounting::Catalogue(rates) => rates.values().map(|of| counts(of.len() as u64)).sum(),
         };
@@ -211,16 +211,16 @@ impl<'a, 'b> Search<'a, 'b> {
         size.min(PLANS).min(self.options.trials).max(1)
     }
 
-    /// Reserves capacity for the first overdue job that only immovable jobs keep from starting.
+    /// Reserves capacity for the first fully aged job that only immovable jobs keep from starting.
     fn reserve(&mut self) {
-        for &job in &self.order[..self.aged_out] {
-            if self.present[job].is_some() {
+        for &job in &self.order[..self.fully_aged] {
+            if self.current[job].is_some() {
                 continue;
             }
-            let asked = &self.asked[job].order;
-            let fits = asked.iter().any(|&c| self.base.ledger.find(self.instance, job, c).is_ok());
+            let candidates = &self.candidates[job].order;
+            let fits = candidates.iter().any(|&c| self.base.ledger.find(self.instance, job, c).is_ok());
             if !fits {
-                self.reserved = reserve(self.instance, &mut self.base, job, asked);
+                self.reserved = reserve(self.instance, &mut self.base, job, candidates);
             }
             if self.reserved.is_some() {
                 break;
@@ -232,7 +232,7 @@ impl<'a, 'b> Search<'a, 'b> {
     fn stay(&mut self) {
         let mut partial = self.base.clone();
         for &job in &self.order {
-            if let Some(assignment) = &self.present[job] {
+            if let Some(assignment) = &self.current[job] {
                 partial.assign(self.instance, job, assignment.clone());
             }
         }
@@ -252,9 +252,9 @@ impl<'a, 'b> Search<'a, 'b> {
     fn finish(&mut self, mut partial: PartialPlan) {
         let waiting: Vec<usize> =
             self.order.iter().copied().filter(|j| partial.assignments[*j].is_none()).collect();
-        let asked = &self.asked;
+        let candidates = &self.candidates;
         let mut reserved = self.reserved.clone();
-        fill(self.instance, &mut partial, &waiting, &mut |job| asked[job].order.clone(), &mut reserved);
+        fill(self.instance, &mut partial, &waiting, &mut |job| candidates[job].order.clone(), &mut reserved);
         if let Some(kept) = &reserved {
             partial.ledger.release(self.instance, kept.job, &kept.assignment);
         }
@@ -273,19 +273,19 @@ impl<'a, 'b> Search<'a, 'b> {
         self.scratch.work = 0;
         for &job in order {
             self.scratch.work += 1;
-            if !self.scratch.any_open() || (original && self.ever_full >= self.instance.nodes.len()) {
+            if !self.scratch.has_free_gpu() || (original && self.ever_full >= self.instance.nodes.len()) {
                 break;
             }
-            let asked = &self.asked[job];
+            let candidates = &self.candidates[job];
             if self.reserved.as_ref().is_some_and(|kept| kept.job == job) {
                 continue;
             }
             let assignment = match rng.as_deref_mut() {
-                Some(rng) if asked.order.len() >= 30 => {
-                    let drawn = draw(asked, rng);
+                Some(rng) if candidates.order.len() >= 30 => {
+                    let drawn = draw(candidates, rng);
                     place(self.instance, &mut self.scratch, job, &drawn)
                 }
-                _ => place(self.instance, &mut self.scratch, job, &asked.order),
+                _ => place(self.instance, &mut self.scratch, job, &candidates.order),
             };
             if let Some(assignment) = assignment {
                 self.scratch.take(self.instance, job, &assignment);
@@ -317,7 +317,7 @@ impl<'a, 'b> Search<'a, 'b> {
             }
             return;
         }
-        let plain = self.options.method == Method::Andreas;
+        let published = self.options.method == Method::Andreas;
         // Only stopped jobs and new types or numbers of GPUs are certain changes: a lower bound of their
         // cost.
         let sure: f64 = self
@@ -327,7 +327,7 @@ impl<'a, 'b> Search<'a, 'b> {
                 if self.keeps_configuration(job, &assignments) { 0.0 } else { self.instance.jobs[job].change }
             })
             .sum();
-        if plain && !self.better(self.plain(&assignments) + sure) {
+        if published && !self.better(self.proxy_without_changes(&assignments) + sure) {
             return;
         }
         let kept = self.keep_nodes(&chosen);
@@ -348,45 +348,47 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 
     fn keeps_configuration(&self, job: usize, assignments: &[Option<Assignment>]) -> bool {
-        let Some(present) = &self.present[job] else { return true };
+        let Some(current) = &self.current[job] else { return true };
         let data = &self.instance.jobs[job];
         assignments[job].as_ref().is_some_and(|assignment| {
-            let (old, new) = (&data.configs[present.config], &data.configs[assignment.config]);
+            let (old, new) = (&data.configs[current.config], &data.configs[assignment.config]);
             old.kind == new.kind && old.gpus == new.gpus && old.nodes == new.nodes
         })
     }
 
     /// The proxy of a plan without the cost of changes.
-    fn plain(&self, assignments: &[Option<Assignment>]) -> f64 {
+    fn proxy_without_changes(&self, assignments: &[Option<Assignment>]) -> f64 {
         let chosen: Chosen =
             assignments.iter().enumerate().filter_map(|(job, s)| Some((job, s.clone()?))).collect();
         proxy(self.instance, &self.options.accounting, &chosen, |job| assignments[job].is_none())
     }
 
     /// The objective of the local search and path relinking; lower is better, values are negative.
-    fn worth(&self, assignments: &[Option<Assignment>]) -> f64 {
+    fn objective_value(&self, assignments: &[Option<Assignment>]) -> f64 {
         let predicted = matches!(self.options.accounting, Accounting::Predicted);
         let change = |job: usize| {
-            let moved = self.present[job].is_some() && !self.same_gpus(job, assignments[job].as_ref());
+            let moved = self.current[job].is_some() && !self.same_gpus(job, assignments[job].as_ref());
             if predicted && moved { self.instance.jobs[job].change } else { 0.0 }
         };
         let kept = self.reserved.as_ref().map(|kept| kept.job);
         let waits = |job: &&usize| {
-            self.instance.jobs[**job].aged_out && assignments[**job].is_none() && kept != Some(**job)
+            self.instance.jobs[**job].fully_aged && assignments[**job].is_none() && kept != Some(**job)
         };
-        let aged_out = self.order.iter().filter(waits).count() as f64;
-        aged_out * OVERDUE - proxy::value(self.instance, &self.options.accounting, assignments, change)
+        let fully_aged = self.order.iter().filter(waits).count() as f64;
+        fully_aged * FULLY_AGED_PENALTY
+            - proxy::value(self.instance, &self.options.accounting, assignments, change)
     }
 
-    /// The proxy of a plan with the cost of its changes.
+    /// Score of a plan, lower is better: the proxy in money plus the cost of restarts
+    /// ([`Accounting::Predicted`] only). Other methods: [`Self::objective_value`].
     fn score(&self, assignments: &[Option<Assignment>]) -> f64 {
         if self.options.method != Method::Andreas {
-            return self.worth(assignments);
+            return self.objective_value(assignments);
         }
-        let mut score = self.plain(assignments);
+        let mut score = self.proxy_without_changes(assignments);
         if matches!(self.options.accounting, Accounting::Predicted) {
             for &job in &self.order {
-                if self.present[job].is_some() && !self.same_gpus(job, assignments[job].as_ref()) {
+                if self.current[job].is_some() && !self.same_gpus(job, assignments[job].as_ref()) {
                     score += self.instance.jobs[job].change;
                 }
             }
@@ -396,7 +398,7 @@ impl<'a, 'b> Search<'a, 'b> {
 
     fn same_gpus(&self, job: usize, assignment: Option<&Assignment>) -> bool {
         let data = &self.instance.jobs[job];
-        match (&self.present[job], assignment) {
+        match (&self.current[job], assignment) {
             (Some(old), Some(new)) => {
                 old.nodes == new.nodes && data.configs[old.config].gpus == data.configs[new.config].gpus
             }
@@ -447,6 +449,7 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 }
 
+/// The first of `configs` that fits, with its nodes.
 fn place(
     instance: &Instance<'_>,
     ledger: &mut Capacity,

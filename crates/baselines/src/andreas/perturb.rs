@@ -11,7 +11,7 @@ const DRAW: f64 = 0.05;
 
 /// One pass of random swaps of neighbours. As published, a heavier job in front is swapped back more
 /// often.
-pub(super) fn shake(instance: &Instance<'_>, order: &mut [usize], rng: &mut Random, original: bool) {
+pub(super) fn perturb_order(instance: &Instance<'_>, order: &mut [usize], rng: &mut Random, original: bool) {
     for at in 1..order.len() {
         let (front, back) = (order[at - 1], order[at]);
         let heavier = instance.jobs[front].weight > instance.jobs[back].weight;
@@ -28,9 +28,9 @@ pub(super) fn shake(instance: &Instance<'_>, order: &mut [usize], rng: &mut Rand
 
 /// Orders configurations at random: each is drawn from the first twentieth of the rest, those that meet the
 /// deadline first. With fewer than thirty configurations the order is fixed.
-pub(super) fn draw(asked: &Candidates, rng: &mut Random) -> Vec<usize> {
-    let (in_time, late) = asked.order.split_at(asked.in_time);
-    let mut drawn = Vec::with_capacity(asked.order.len());
+pub(super) fn draw(candidates: &Candidates, rng: &mut Random) -> Vec<usize> {
+    let (in_time, late) = candidates.order.split_at(candidates.in_time);
+    let mut drawn = Vec::with_capacity(candidates.order.len());
     for part in [in_time, late] {
         let mut left = part.to_vec();
         while !left.is_empty() {

@@ -40,7 +40,7 @@ impl Search<'_, '_> {
                 score = better;
                 self.apply(&mut partial, &change);
             }
-            self.settle(partial);
+            self.fill_and_offer(partial);
         }
     }
 
@@ -101,7 +101,8 @@ impl Search<'_, '_> {
     fn neighbours(&self, partial: &PartialPlan) -> Vec<Change> {
         let instance = self.instance;
         let placed = |job: &usize| {
-            let assignment = partial.assignments[*job].as_ref().filter(|_| !instance.jobs[*job].aged_out)?;
+            let assignment =
+                partial.assignments[*job].as_ref().filter(|_| !instance.jobs[*job].fully_aged)?;
             let config = &instance.jobs[*job].configs[assignment.config];
             (config.nodes == 1 && assignment.nodes.as_slice().len() == 1).then_some((*job, config.time))
         };
@@ -207,7 +208,7 @@ impl Search<'_, '_> {
         let mine = gpus(job);
         let neighbours = self.order.iter().copied().filter(|other| {
             *other != job
-                && !self.instance.jobs[*other].aged_out
+                && !self.instance.jobs[*other].fully_aged
                 && partial.assignments[*other].as_ref().is_some_and(|s| s.nodes == assignment.nodes)
         });
         let shares = |other: usize| {
@@ -223,7 +224,7 @@ impl Search<'_, '_> {
     }
 
     /// Fills the free capacity of a plan and makes it the incumbent if it is better.
-    pub(super) fn settle(&mut self, partial: PartialPlan) {
+    pub(super) fn fill_and_offer(&mut self, partial: PartialPlan) {
         if matches!(self.options.accounting, Accounting::Predicted) {
             self.finish(partial);
             return;

@@ -84,10 +84,10 @@ pub(crate) fn value(
                 .sum(),
         };
         let late = data.weight * (instance.now + config.time - data.deadline).max(0.0);
-        sum += data.slowest / (energy + late + change(job)).max(LEAST);
+        sum += data.slowest / (energy + late + change(job)).max(MIN_RUN_COST);
     }
     sum
 }
 
 /// Minimum cost of a run, so that none costs nothing.
-const LEAST: f64 = 1e-9;
+const MIN_RUN_COST: f64 = 1e-9;

@@ -29,7 +29,7 @@ impl Search<'_, '_> {
                 }
             }
             if let Some((_, partial)) = met {
-                self.settle(partial);
+                self.fill_and_offer(partial);
             }
         }
     }
@@ -37,7 +37,7 @@ impl Search<'_, '_> {
     /// The best step, scored by itself or by the best step that can follow. Returns its own score.
     fn best_step(&mut self, partial: &mut PartialPlan, goal: &[Option<Assignment>]) -> Option<(f64, Change)> {
         let differs =
-            |job: &usize| partial.assignments[*job] != goal[*job] && !self.instance.jobs[*job].aged_out;
+            |job: &usize| partial.assignments[*job] != goal[*job] && !self.instance.jobs[*job].fully_aged;
         let jobs: Vec<usize> = self.order.iter().copied().filter(differs).collect();
         let mut blocked = Vec::new();
         let mut steps: Vec<(f64, Change)> = Vec::new();
@@ -56,19 +56,19 @@ impl Search<'_, '_> {
         }
         let mut best: Option<(f64, f64, Change)> = None;
         for (score, change) in steps {
-            let mut worth = score;
+            let mut value = score;
             if let Some(undo) = self.apply(partial, &change) {
                 for job in &blocked {
                     if let Some(next) = self.towards(partial, goal, *job)
                         && let Some(score) = self.try_change(partial, &next)
                     {
-                        worth = worth.min(score);
+                        value = value.min(score);
                     }
                 }
                 self.take_back(partial, undo);
             }
-            if best.as_ref().is_none_or(|(least, _, _)| worth < *least) {
-                best = Some((worth, score, change));
+            if best.as_ref().is_none_or(|(least, _, _)| value < *least) {
+                best = Some((value, score, change));
             }
         }
         best.map(|(_, score, change)| (score, change))
@@ -77,7 +77,7 @@ impl Search<'_, '_> {
     /// The change that brings a job to its place in the guiding plan, if it fits.
     fn towards(&self, partial: &mut PartialPlan, goal: &[Option<Assignment>], job: usize) -> Option<Change> {
         let Some(wanted) = &goal[job] else { return Some(vec![(job, None)]) };
-        let present = partial.unassign(self.instance, job);
+        let current = partial.unassign(self.instance, job);
         let found = if partial.ledger.fits(self.instance, job, wanted).is_ok() {
             Some(wanted.clone())
         } else if self.instance.jobs[job].configs[wanted.config].offered {
@@ -86,9 +86,9 @@ impl Search<'_, '_> {
         } else {
             None
         };
-        if let Some(present) = &present {
-            partial.assign(self.instance, job, present.clone());
+        if let Some(current) = &current {
+            partial.assign(self.instance, job, current.clone());
         }
-        (found.is_some() && found != present).then(|| vec![(job, found)])
+        (found.is_some() && found != current).then(|| vec![(job, found)])
     }
 }

@@ -143,10 +143,10 @@ fn best_share(
     timeline: &Timeline,
     instance: &Instance<'_>,
     job: usize,
-    present: Option<&Assignment>,
+    current: Option<&Assignment>,
 ) -> Option<Share> {
     let data = &instance.jobs[job];
-    let here = present.map(|assignment| data.configs[assignment.config].kind);
+    let here = current.map(|assignment| data.configs[assignment.config].kind);
     let of = |kind: usize| timeline.share(instance, job, &levels(instance, job, kind));
     if let Some(share) = here.and_then(of) {
         return Some(share);
@@ -191,7 +191,7 @@ fn admit(instance: &Instance<'_>, memory: &mut Memory) {
         let mut timeline = Timeline::new(instance, &base, horizon(instance));
         let jobs = by_deadline(instance, jobs.to_vec()).into_iter();
         jobs.filter(|j| {
-            let share = best_share(&timeline, instance, *j, instance.jobs[*j].present());
+            let share = best_share(&timeline, instance, *j, instance.jobs[*j].current());
             share.is_some_and(|share| {
                 timeline.take(instance, *j, &share);
                 true
@@ -219,9 +219,9 @@ impl Ranking for ElasticFlow {
         admit(instance, memory);
     }
 
-    fn wishes(&self, view: &View<'_, '_>) -> Vec<Preference> {
+    fn preferences(&self, view: &View<'_, '_>) -> Vec<Preference> {
         let instance = view.instance;
-        let mut free: Vec<i64> = (0..instance.types.len()).map(|kind| view.free(kind)).collect();
+        let mut free: Vec<i64> = (0..instance.types.len()).map(|kind| view.free_gpus_of_type(kind)).collect();
         // The present pool of each job, as levels, and its level.
         let mut now: Vec<Option<usize>> = vec![None; instance.jobs.len()];
         let admitted = |job: &usize| {
@@ -229,9 +229,9 @@ impl Ranking for ElasticFlow {
             promised == Some(true) && instance.jobs[*job].deadline > instance.now
         };
         let mut timeline = Timeline::new(instance, view.base, horizon(instance));
-        let urgent = by_deadline(instance, view.open().filter(admitted).collect());
+        let urgent = by_deadline(instance, view.unassigned_jobs().filter(admitted).collect());
         for &job in &urgent {
-            let here = view.present[job].as_ref();
+            let here = view.current[job].as_ref();
             let Some(share) = best_share(&timeline, instance, job, here) else { continue };
             timeline.take(instance, job, &share);
             now[job] = share[0];
@@ -239,7 +239,7 @@ impl Ranking for ElasticFlow {
                 free[config.kind] -= config.total_gpus();
             }
         }
-        let others = view.open().filter(|job| !urgent.contains(job)).collect();
+        let others = view.unassigned_jobs().filter(|job| !urgent.contains(job)).collect();
         let mut queue = urgent;
         queue.extend(by_deadline(instance, others));
         first_gpus(view, &queue, &mut free, &mut now);
@@ -268,7 +268,7 @@ fn first_gpus(view: &View<'_, '_>, queue: &[usize], free: &mut [i64], now: &mut 
         if now[job].is_some() {
             continue;
         }
-        let here = view.present[job].as_ref().map(|assignment| view.config(job, assignment.config).kind);
+        let here = view.current[job].as_ref().map(|assignment| view.config(job, assignment.config).kind);
         let least = (0..free.len())
             .filter_map(|kind| levels(view.instance, job, kind).first().copied())
             .filter(|c| view.config(job, *c).total_gpus() <= free[view.config(job, *c).kind]);

@@ -40,14 +40,14 @@ impl Ranking for GandivaFair {
         welcome(instance, memory);
     }
 
-    fn wishes(&self, view: &View<'_, '_>) -> Vec<Preference> {
+    fn preferences(&self, view: &View<'_, '_>) -> Vec<Preference> {
         let instance = view.instance;
         let mut partial = view.base.clone();
-        let mut wishes = Vec::new();
+        let mut preferences = Vec::new();
         for kind in by_speed(instance) {
             let name = &instance.types[kind].name;
             let mut users: BTreeMap<&NamespaceName, User> = BTreeMap::new();
-            for job in view.open().filter(|job| partial.assignments[*job].is_none()) {
+            for job in view.unassigned_jobs().filter(|job| partial.assignments[*job].is_none()) {
                 let namespace = &instance.jobs[job].job.namespace;
                 let had = view.memory.namespaces.get(namespace).and_then(|had| had.get(name));
                 users
@@ -77,18 +77,18 @@ impl Ranking for GandivaFair {
                 let Some(job) = user.jobs.pop() else { break };
                 let Some(config) = asked_for(instance, job, kind) else { continue };
                 let here =
-                    view.present[job].clone().filter(|assignment| same(instance, job, config, assignment));
+                    view.current[job].clone().filter(|assignment| same(instance, job, config, assignment));
                 let placed = here
                     .is_some_and(|assignment| partial.try_put(instance, job, assignment).is_ok())
                     || partial.place_first(instance, job, &[config]);
                 if placed {
                     let gpus = view.config(job, config).total_gpus() as f64;
                     user.pass += gpus * ROUND.0 / view.tickets.of(namespace);
-                    wishes.push(Preference { job, configs: vec![config] });
+                    preferences.push(Preference { job, configs: vec![config] });
                 }
             }
         }
-        wishes
+        preferences
     }
 }
 

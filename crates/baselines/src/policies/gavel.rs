@@ -42,10 +42,11 @@ struct Choice {
 }
 
 impl Ranking for Gavel {
-    fn wishes(&self, view: &View<'_, '_>) -> Vec<Preference> {
+    fn preferences(&self, view: &View<'_, '_>) -> Vec<Preference> {
         let instance = view.instance;
         let rows = rows(view);
-        let room: Vec<f64> = (0..instance.types.len()).map(|kind| view.free(kind) as f64).collect();
+        let room: Vec<f64> =
+            (0..instance.types.len()).map(|kind| view.free_gpus_of_type(kind) as f64).collect();
         let parts = solve(&rows, &room);
         let mut pairs = Vec::new();
         for (row, parts) in rows.iter().zip(&parts) {
@@ -68,9 +69,9 @@ impl Ranking for Gavel {
 
 fn rows(view: &View<'_, '_>) -> Vec<Row> {
     let instance = view.instance;
-    let weights = || view.open().map(|job| instance.jobs[job].weight);
+    let weights = || view.unassigned_jobs().map(|job| instance.jobs[job].weight);
     let mean = weights().sum::<f64>() / weights().count().max(1) as f64;
-    view.open()
+    view.unassigned_jobs()
         .filter_map(|job| {
             let data = &instance.jobs[job];
             let choices: Vec<usize> =

@@ -18,8 +18,8 @@ impl Memory {
         for job in memory.jobs.values_mut() {
             let Some(kind) = &job.gpu_type else { continue };
             let had = passed * f64::from(job.gpus);
-            job.service = (job.service + had).min(MOST);
-            job.ran = (job.ran + passed).min(MOST);
+            job.service = (job.service + had).min(MAX_COUNTER);
+            job.ran = (job.ran + passed).min(MAX_COUNTER);
             add(job.received.entry(kind.clone()).or_default(), passed);
             let Some(namespace) = &job.namespace else { continue };
             let share = had / tickets.of(namespace);
@@ -60,8 +60,8 @@ impl Memory {
 }
 
 /// Maximum of a counter, the largest valid value of a snapshot.
-const MOST: Seconds = Seconds(1e15);
+const MAX_COUNTER: Seconds = Seconds(1e15);
 
 fn add(counter: &mut Seconds, more: Seconds) {
-    *counter = (*counter + more).min(MOST);
+    *counter = (*counter + more).min(MAX_COUNTER);
 }

@@ -1,6 +1,6 @@
 //! Policies of other systems, under the planner's constraints.
 //!
-//! A policy ranks jobs with the configurations they may have ([`Ranking::wishes`]). `pack` assigns them with
+//! A policy ranks jobs with the configurations they may have ([`Ranking::preferences`]). `pack` assigns them with
 //! the capacity checks that all methods share, and keeps running jobs in place where possible. It repeats
 //! this until nothing changes. So no policy can break a constraint or move jobs without reason.
 //!
@@ -54,35 +54,35 @@ pub(crate) fn decide(
         policy.prepare(instance, &mut memory);
         memory
     };
-    let settle = |instance: &Instance<'_>, memory: &Memory, in_round: bool| {
-        pack::settle(instance, policy.as_ref(), (memory, tickets), in_round)
+    let assign = |instance: &Instance<'_>, memory: &Memory, in_round: bool| {
+        pack::assign_until_stable(instance, policy.as_ref(), (memory, tickets), in_round)
     };
     let mut memory = remembered(instance);
     let in_round = rounds && memory.round_ends.is_some_and(|end| memory.now < end);
-    let mut settled = settle(instance, &memory, in_round);
+    let mut stable = assign(instance, &memory, in_round);
     // A plan must be stable: the policy decides the same once it is carried out.
     for _ in 0..REPETITIONS {
-        let next = again::carried_out(instance, &settled.assignments);
+        let next = again::carried_out(instance, &stable.assignments);
         let then = prepared(&next);
         memory = remembered(&then);
-        let again = settle(&then, &memory, in_round);
+        let again = assign(&then, &memory, in_round);
         let assignments = again::seen_from(instance, &then, &again.assignments);
-        if assignments == settled.assignments {
+        if assignments == stable.assignments {
             break;
         }
-        let stopped = settled.stopped.into_iter().chain(again.stopped).filter(|j| assignments[*j].is_none());
-        settled = pack::Settled { stopped: stopped.collect(), assignments, ..again };
+        let stopped = stable.stopped.into_iter().chain(again.stopped).filter(|j| assignments[*j].is_none());
+        stable = pack::StableAssignment { stopped: stopped.collect(), assignments, ..again };
     }
     if rounds && !in_round {
         let length = ROUND.max(instance.snapshot.restart * RESTARTS_IN_ROUND);
         memory.round_ends = Some(Time(memory.now.0 + length.0));
     }
-    let memory = memory.after(instance, &settled.assignments);
+    let memory = memory.after(instance, &stable.assignments);
     let outcome = Outcome {
-        assignments: settled.assignments,
-        trials: settled.rounds,
-        reserved_for: settled.reserved_for,
-        stopped: settled.stopped,
+        assignments: stable.assignments,
+        trials: stable.rounds,
+        reserved_for: stable.reserved_for,
+        stopped: stable.stopped,
         ..Outcome::default()
     };
     (outcome, memory)

@@ -10,7 +10,7 @@ use crate::memory::Memory;
 use crate::tickets::Tickets;
 
 /// The resulting assignments.
-pub(super) struct Settled {
+pub(super) struct StableAssignment {
     pub assignments: Vec<Option<Assignment>>,
     /// Jobs stopped to meet the power budget.
     pub stopped: Vec<usize>,
@@ -28,17 +28,17 @@ const ROUNDS: usize = 16;
 /// Assigns by a policy's preferences and repeats on the outcome until it is stable.
 ///
 /// `keep`: moves and stops no job; assigns free capacity only.
-pub(super) fn settle(
+pub(super) fn assign_until_stable(
     instance: &Instance<'_>,
     policy: &dyn Ranking,
     (memory, tickets): (&Memory, &Tickets),
     keep: bool,
-) -> Settled {
+) -> StableAssignment {
     let mut whole = PartialPlan::new(instance, |_, _| true);
     let stopped = enforce(instance, &mut whole);
     if instance.above_budget && stopped.is_empty() {
         // While jobs leave for a lower budget, no job takes their place.
-        return Settled { assignments: whole.assignments, stopped, reserved_for: None, rounds: 0 };
+        return StableAssignment { assignments: whole.assignments, stopped, reserved_for: None, rounds: 0 };
     }
     let mut base = whole.clone();
     if !keep && !instance.above_budget {
@@ -48,75 +48,76 @@ pub(super) fn settle(
             }
         }
     }
-    let mut present = whole.assignments;
+    let mut current = whole.assignments;
     let mut reserved_for = None;
     let mut rounds = 0;
     while rounds < REPETITIONS {
         rounds += 1;
-        let mut wishes = ordered(policy, &View { instance, base: &base, present: &present, memory, tickets });
+        let mut preferences =
+            ordered(policy, &View { instance, base: &base, current: &current, memory, tickets });
         // A job stopped for a lower budget does not start on watts that leaving jobs still draw.
-        wishes.retain(|wish| !instance.above_budget || !stopped.contains(&wish.job));
-        let (mut partial, reserved) = assign(instance, &base, &present, &wishes);
+        preferences.retain(|preference| !instance.above_budget || !stopped.contains(&preference.job));
+        let (mut partial, reserved) = assign(instance, &base, &current, &preferences);
         if reserved.is_none()
-            && let Some(stayed) = stay(instance, &base, &present, &partial)
+            && let Some(stayed) = keep_running_in_place(instance, &base, &current, &partial)
         {
             partial = stayed;
         }
         reserved_for = reserved.map(|r| r.job);
-        let settled = partial.assignments == present;
-        present = partial.assignments;
-        if settled {
+        let stable = partial.assignments == current;
+        current = partial.assignments;
+        if stable {
             break;
         }
         // A new job that is immovable once it runs is treated so from here, as at the next decision.
-        for (job, assignment) in present.iter().enumerate() {
-            let begins = assignment.as_ref() != instance.jobs[job].present();
+        for (job, assignment) in current.iter().enumerate() {
+            let begins = assignment.as_ref() != instance.jobs[job].current();
             if let (Some(assignment), None, true) =
-                (assignment, &base.assignments[job], begins && stays(instance, job))
+                (assignment, &base.assignments[job], begins && immovable_once_started(instance, job))
             {
                 base.assign(instance, job, assignment.clone());
             }
         }
     }
-    Settled { assignments: present, stopped, reserved_for, rounds }
+    StableAssignment { assignments: current, stopped, reserved_for, rounds }
 }
 
 /// Whether a job that starts now is immovable at the next decision.
-fn stays(instance: &Instance<'_>, job: usize) -> bool {
+fn immovable_once_started(instance: &Instance<'_>, job: usize) -> bool {
     let job = instance.jobs[job].job;
     !job.movable || job.preemption == Preemption::Never || job.min_run.0 > 0.0
 }
 
-/// Overdue jobs first, then preferences, then jobs without one for leftovers.
+/// Fully aged jobs first, then preferences, then jobs without one for leftovers.
 fn ordered(policy: &dyn Ranking, view: &View<'_, '_>) -> Vec<Preference> {
     let instance = view.instance;
-    let mut wishes = policy.wishes(view);
-    wishes.retain(|wish| view.base.assignments[wish.job].is_none());
-    let rest = view.open().map(|job| Preference { job, configs: policy.leftovers(instance, job) });
-    // Overdue jobs ignore the policy's choice.
-    let (aged_out, others): (Vec<Preference>, Vec<Preference>) =
-        rest.partition(|w| instance.jobs[w.job].aged_out);
-    let mut aged_out = aged_out;
-    aged_out.sort_by(|a, b| {
+    let mut preferences = policy.preferences(view);
+    preferences.retain(|preference| view.base.assignments[preference.job].is_none());
+    let rest = view.unassigned_jobs().map(|job| Preference { job, configs: policy.leftovers(instance, job) });
+    // Fully aged jobs ignore the policy's choice.
+    let (fully_aged, others): (Vec<Preference>, Vec<Preference>) =
+        rest.partition(|w| instance.jobs[w.job].fully_aged);
+    let mut fully_aged = fully_aged;
+    fully_aged.sort_by(|a, b| {
         let submit = |w: &Preference| instance.jobs[w.job].job.submit;
         submit(a).total_cmp(&submit(b)).then(a.job.cmp(&b.job))
     });
-    aged_out.into_iter().chain(wishes).chain(others).collect()
+    fully_aged.into_iter().chain(preferences).chain(others).collect()
 }
 
-/// Assigns in order; a job whose present placement is allowed keeps it. The first overdue job that does not
+/// Assigns in order; a job whose present placement is allowed keeps it. The first fully aged job that does not
 /// fit gets a reservation.
 fn assign(
     instance: &Instance<'_>,
     base: &PartialPlan,
-    present: &[Option<Assignment>],
-    wishes: &[Preference],
+    current: &[Option<Assignment>],
+    preferences: &[Preference],
 ) -> (PartialPlan, Option<Reservation>) {
     let mut partial = base.clone();
     let mut reserved: Option<Reservation> = None;
     for _ in 0..ROUNDS {
         let mut placed = false;
-        for Preference { job, configs } in wishes {
+        for Preference { job, configs } in preferences {
             let job = *job;
             if partial.assignments[job].is_some() {
                 continue;
@@ -124,16 +125,16 @@ fn assign(
             if let Some(own) = reserved.take_if(|r| r.job == job) {
                 partial.ledger.release(instance, job, &own.assignment);
             }
-            if give(instance, &mut partial, present, job, configs) {
+            if try_assign(instance, &mut partial, current, job, configs) {
                 placed = true;
             } else if let Some(kept) = &reserved {
                 // Until the reserved capacity is expected to be free, other jobs may use it.
                 let short: Vec<usize> =
                     configs.iter().copied().filter(|c| run(instance, job, *c) <= kept.ready).collect();
                 partial.ledger.release(instance, kept.job, &kept.assignment);
-                placed |= give(instance, &mut partial, present, job, &short);
+                placed |= try_assign(instance, &mut partial, current, job, &short);
                 partial.ledger.take(instance, kept.job, &kept.assignment);
-            } else if instance.jobs[job].aged_out {
+            } else if instance.jobs[job].fully_aged {
                 reserved = reserve(instance, &mut partial, job, configs);
             }
         }
@@ -144,21 +145,22 @@ fn assign(
     (partial, reserved)
 }
 
-/// The present placement if allowed, else the first configuration that fits anywhere.
-fn give(
+/// Assigns the current placement if allowed, else the first configuration that fits. Returns
+/// whether the job was placed.
+fn try_assign(
     instance: &Instance<'_>,
     partial: &mut PartialPlan,
-    present: &[Option<Assignment>],
+    current: &[Option<Assignment>],
     job: usize,
     configs: &[usize],
 ) -> bool {
-    if let Some(assignment) = &present[job]
+    if let Some(assignment) = &current[job]
         && configs.iter().any(|c| alike(instance, job, *c, assignment))
         && partial.try_put(instance, job, assignment.clone()).is_ok()
     {
         return true;
     }
-    partial.ledger.any_open() && partial.place_first(instance, job, configs)
+    partial.ledger.has_free_gpu() && partial.place_first(instance, job, configs)
 }
 
 /// Same GPUs, whatever the power limit: setting a limit needs no move.
@@ -169,10 +171,10 @@ fn alike(instance: &Instance<'_>, job: usize, config: usize, assignment: &Assign
 }
 
 /// The same jobs with the same GPUs, with running jobs kept in place; `None` if the others then do not fit.
-fn stay(
+fn keep_running_in_place(
     instance: &Instance<'_>,
     base: &PartialPlan,
-    present: &[Option<Assignment>],
+    current: &[Option<Assignment>],
     wanted: &PartialPlan,
 ) -> Option<PartialPlan> {
     let mut partial = base.clone();
@@ -181,7 +183,7 @@ fn stay(
         let Some(assignment) = assignment.as_ref().filter(|_| partial.assignments[job].is_none()) else {
             continue;
         };
-        match &present[job] {
+        match &current[job] {
             Some(here) if alike(instance, job, assignment.config, here) => {
                 partial.try_put(instance, job, here.clone()).ok()?;
             }

@@ -19,28 +19,30 @@ use super::ranking::{Preference, Ranking, View, levels};
 pub(super) struct PowerFlow;
 
 impl Ranking for PowerFlow {
-    fn wishes(&self, view: &View<'_, '_>) -> Vec<Preference> {
+    /// Starts each job on its fewest GPUs, then grants the step with the most speedup per energy while GPUs and
+    /// power last.
+    fn preferences(&self, view: &View<'_, '_>) -> Vec<Preference> {
         let instance = view.instance;
-        let mut free: Vec<i64> = (0..instance.types.len()).map(|kind| view.free(kind)).collect();
+        let mut free: Vec<i64> = (0..instance.types.len()).map(|kind| view.free_gpus_of_type(kind)).collect();
         let mut watts = instance.allowed_mw.map(|allowed| allowed - view.base.ledger.power());
-        let mut queue: Vec<usize> = view.open().collect();
+        let mut queue: Vec<usize> = view.unassigned_jobs().collect();
         queue.sort_by(|a, b| {
             let submit = |j: usize| instance.jobs[j].job.submit;
             submit(*a).total_cmp(&submit(*b)).then(a.cmp(b))
         });
         let mut now: Vec<Option<usize>> = vec![None; instance.jobs.len()];
         for &job in &queue {
-            now[job] = first(view, job, &free, watts);
+            now[job] = smallest_efficient(view, job, &free, watts);
             if let Some(config) = now[job].map(|c| view.config(job, c)) {
                 free[config.kind] -= config.total_gpus();
-                watts = watts.map(|w| w - net(instance, config));
+                watts = watts.map(|w| w - net_draw_mw(instance, config));
             }
         }
         let mut steps: BinaryHeap<Step> = now
             .iter()
             .enumerate()
             .filter_map(|(job, config)| Some((job, (*config)?)))
-            .flat_map(|(job, config)| next(instance, job, config))
+            .flat_map(|(job, config)| next_steps(instance, job, config))
             .collect();
         while let Some(step) = steps.pop() {
             let (old, new) = (view.config(step.job, step.from), view.config(step.job, step.to));
@@ -49,7 +51,7 @@ impl Ranking for PowerFlow {
             if now[step.job] != Some(step.from) || new.total_gpus() - back > free[new.kind] {
                 continue;
             }
-            let more = net(instance, new) - net(instance, old);
+            let more = net_draw_mw(instance, new) - net_draw_mw(instance, old);
             if watts.is_some_and(|left| more > left) {
                 break;
             }
@@ -57,7 +59,7 @@ impl Ranking for PowerFlow {
             free[old.kind] += old.total_gpus();
             watts = watts.map(|w| w - more);
             now[step.job] = Some(step.to);
-            steps.extend(next(instance, step.job, step.to));
+            steps.extend(next_steps(instance, step.job, step.to));
         }
         queue
             .into_iter()
@@ -79,7 +81,7 @@ impl Ranking for PowerFlow {
 }
 
 /// Milliwatts that a job adds to those of idle GPUs; `Capacity` counts the overhead of its nodes.
-fn net(instance: &Instance<'_>, config: &Config) -> i128 {
+fn net_draw_mw(instance: &Instance<'_>, config: &Config) -> i128 {
     config.draw_mw() - instance.types[config.kind].idle_mw * i128::from(config.total_gpus())
 }
 
@@ -88,7 +90,7 @@ fn energy(config: &Config) -> f64 {
 }
 
 /// The fewest GPUs of a job, at the most efficient setting.
-fn first(view: &View<'_, '_>, job: usize, free: &[i64], watts: Option<i128>) -> Option<usize> {
+fn smallest_efficient(view: &View<'_, '_>, job: usize, free: &[i64], watts: Option<i128>) -> Option<usize> {
     let instance = view.instance;
     let mut best: Option<usize> = None;
     for (kind, room) in free.iter().enumerate() {
@@ -96,7 +98,8 @@ fn first(view: &View<'_, '_>, job: usize, free: &[i64], watts: Option<i128>) -> 
         let least = view.config(job, least);
         for (c, config) in instance.jobs[job].configs.iter().enumerate() {
             let same = config.kind == kind && (config.nodes, config.gpus) == (least.nodes, least.gpus);
-            let fits = config.total_gpus() <= *room && watts.is_none_or(|w| net(instance, config) <= w);
+            let fits =
+                config.total_gpus() <= *room && watts.is_none_or(|w| net_draw_mw(instance, config) <= w);
             if !(config.offered && same && fits) {
                 continue;
             }
@@ -110,7 +113,7 @@ fn first(view: &View<'_, '_>, job: usize, free: &[i64], watts: Option<i128>) -> 
 
 /// The next number of GPUs at the same limit, the next limit on the same GPUs, and as many GPUs of each
 /// faster type.
-fn next(instance: &Instance<'_>, job: usize, from: usize) -> Vec<Step> {
+fn next_steps(instance: &Instance<'_>, job: usize, from: usize) -> Vec<Step> {
     let configs = &instance.jobs[job].configs;
     let old = &configs[from];
     let faster = |c: &usize| configs[*c].offered && configs[*c].time < old.time;
@@ -134,14 +137,14 @@ fn next(instance: &Instance<'_>, job: usize, from: usize) -> Vec<Step> {
         let gain = (old.time - configs[to].time) / old.time;
         let price = (energy(&configs[to]) - energy(old)) / energy(old).max(f64::MIN_POSITIVE);
         // Steps that also save energy come first.
-        let worth = if price > 0.0 { gain / price } else { f64::MAX };
-        Step { worth, job, from, to }
+        let gain_per_cost = if price > 0.0 { gain / price } else { f64::MAX };
+        Step { gain_per_cost, job, from, to }
     };
     more.into_iter().chain(higher).chain(other).map(step).collect()
 }
 
 struct Step {
-    worth: f64,
+    gain_per_cost: f64,
     job: usize,
     from: usize,
     to: usize,
@@ -150,7 +153,7 @@ struct Step {
 impl Ord for Step {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         let by_name = (other.job, other.to).cmp(&(self.job, self.to));
-        self.worth.total_cmp(&other.worth).then(by_name)
+        self.gain_per_cost.total_cmp(&other.gain_per_cost).then(by_name)
     }
 }
 

@@ -50,7 +50,7 @@ impl Ranking for Tiresias {
         forget_the_starved(memory);
     }
 
-    fn wishes(&self, view: &View<'_, '_>) -> Vec<Preference> {
+    fn preferences(&self, view: &View<'_, '_>) -> Vec<Preference> {
         in_order(view, |job| {
             if starts_still(view.instance, job) {
                 return -1.0;
@@ -66,7 +66,7 @@ impl Ranking for Tiresias {
 pub(super) struct Srtf;
 
 impl Ranking for Srtf {
-    fn wishes(&self, view: &View<'_, '_>) -> Vec<Preference> {
+    fn preferences(&self, view: &View<'_, '_>) -> Vec<Preference> {
         in_order(view, |job| remaining(view.instance, job))
     }
 }
@@ -80,7 +80,7 @@ fn remaining(instance: &Instance<'_>, job: usize) -> f64 {
 /// Sorts by rank, smallest first, then running jobs first, then by submission.
 fn in_order(view: &View<'_, '_>, rank: impl Fn(usize) -> f64) -> Vec<Preference> {
     let submit = |job: usize| view.instance.jobs[job].job.submit;
-    let mut jobs: Vec<(f64, usize)> = view.open().map(|job| (rank(job), job)).collect();
+    let mut jobs: Vec<(f64, usize)> = view.unassigned_jobs().map(|job| (rank(job), job)).collect();
     jobs.sort_by(|(x, a), (y, b)| {
         let running = runs(view, *b).cmp(&runs(view, *a));
         x.total_cmp(y).then(running).then(submit(*a).total_cmp(&submit(*b))).then(a.cmp(b))

@@ -22,19 +22,19 @@ pub(super) struct View<'a, 'b> {
     /// The cluster without the movable jobs.
     pub base: &'a PartialPlan,
     /// Current assignments.
-    pub present: &'a [Option<Assignment>],
+    pub current: &'a [Option<Assignment>],
     pub memory: &'a Memory,
     pub tickets: &'a Tickets,
 }
 
 impl View<'_, '_> {
     /// Jobs without an assignment in `base`.
-    pub fn open(&self) -> impl Iterator<Item = usize> {
+    pub fn unassigned_jobs(&self) -> impl Iterator<Item = usize> {
         (0..self.instance.jobs.len()).filter(|job| self.base.assignments[*job].is_none())
     }
 
     /// GPUs of a type that no immovable job holds.
-    pub fn free(&self, kind: usize) -> i64 {
+    pub fn free_gpus_of_type(&self, kind: usize) -> i64 {
         self.instance.types[kind].nodes.iter().map(|n| self.base.ledger.free_gpus(*n).max(0)).sum()
     }
 
@@ -49,7 +49,7 @@ pub(super) trait Ranking {
     fn prepare(&self, _instance: &Instance<'_>, _memory: &mut Memory) {}
 
     /// Preferences, highest priority first. Jobs without one may get leftovers.
-    fn wishes(&self, view: &View<'_, '_>) -> Vec<Preference>;
+    fn preferences(&self, view: &View<'_, '_>) -> Vec<Preference>;
 
     /// Configurations that a job may have from the leftovers, best first.
     fn leftovers(&self, instance: &Instance<'_>, job: usize) -> Vec<usize> {
@@ -71,5 +71,5 @@ pub(super) fn levels(instance: &Instance<'_>, job: usize, kind: usize) -> Vec<us
 
 /// Whether a job holds a placement that counts as started.
 pub(super) fn runs(view: &View<'_, '_>, job: usize) -> bool {
-    view.present[job].is_some()
+    view.current[job].is_some()
 }

@@ -1,6 +1,6 @@
 //! Each policy's rule, on instances small enough to check by hand.
 
-use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, Steps, Time, Watts};
+use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, StepFunction, Time, Watts};
 
 use andreas_planner::{
     Estimate, GpuTypeInfo, Job, JobPlan, JobState, Lateness, LimitEffect, LimitsCount, Node, Placement, Plan,
@@ -15,7 +15,7 @@ const HOUR: f64 = 3600.0;
 fn cluster(nodes: usize) -> Snapshot {
     Snapshot {
         now: Time(0.0),
-        tariff: Steps::flat(EnergyPrice(1e-7)),
+        tariff: StepFunction::flat(EnergyPrice(1e-7)),
         budget: None,
         lateness: Lateness::default(),
         restart: Seconds(30.0),
@@ -303,7 +303,7 @@ fn powerflow_takes_the_step_with_the_largest_gain_for_its_energy() {
         [(1200.0, [2, 2]), (1199.0, [1, 2]), (1000.0, [1, 2]), (999.0, [1, 1]), (600.0, [1, 0])]
     {
         snapshot.budget = Some(PowerBudget {
-            watts: Steps::flat(Watts(watts)),
+            watts: StepFunction::flat(Watts(watts)),
             margin: 0.0,
             scope_factor: 1.0,
             look_ahead: Seconds::ZERO,
@@ -326,7 +326,7 @@ fn powerflow_starts_at_the_thriftiest_limit_and_raises_it_while_there_are_watts(
     snapshot.jobs = vec![Job { limits, ..job("a/one", &[(8, HOUR)]) }];
     for (watts, limit) in [(None, None), (Some(2000.0), None), (Some(1999.0), Some(Watts(150.0)))] {
         snapshot.budget = watts.map(|watts| PowerBudget {
-            watts: Steps::flat(Watts(watts)),
+            watts: StepFunction::flat(Watts(watts)),
             margin: 0.0,
             scope_factor: 1.0,
             look_ahead: Seconds::ZERO,

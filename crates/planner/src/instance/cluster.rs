@@ -15,6 +15,7 @@ pub(super) const PODS: usize = 2;
 /// Stands for "not limited": above any amount, far below overflow.
 const UNLIMITED: i128 = 1 << 100;
 
+/// GPU types by name, then one entry for placements on unknown types. Watts become whole milliwatts.
 pub(super) fn compile_types(snapshot: &Snapshot) -> Vec<TypeData> {
     let mut types: Vec<_> = snapshot
         .gpu_types
@@ -25,7 +26,7 @@ pub(super) fn compile_types(snapshot: &Snapshot) -> Vec<TypeData> {
             idle: milliwatts(t.idle.0) as f64 / 1e3,
             max: t.max.0,
             nodes: Vec::new(),
-            widest: 0,
+            max_node_gpus: 0,
             overhead: f64::INFINITY,
         })
         .collect();
@@ -33,7 +34,15 @@ pub(super) fn compile_types(snapshot: &Snapshot) -> Vec<TypeData> {
     // One more for placements on GPUs of unknown type: no idle draw, the largest maximum.
     let max = types.iter().map(|t| t.max).fold(0.0, f64::max);
     let name = GpuType::from("");
-    types.push(TypeData { name, idle_mw: 0, idle: 0.0, max, nodes: Vec::new(), widest: 0, overhead: 0.0 });
+    types.push(TypeData {
+        name,
+        idle_mw: 0,
+        idle: 0.0,
+        max,
+        nodes: Vec::new(),
+        max_node_gpus: 0,
+        overhead: 0.0,
+    });
     types
 }
 

@@ -40,8 +40,8 @@ pub struct TypeData {
     pub(crate) max: f64,
     /// Its nodes, by name.
     pub nodes: Vec<u32>,
-    /// Maximum GPUs for us in one of its nodes.
-    pub widest: i64,
+    /// Maximum GPUs that TrainingJobs may use on one of its nodes.
+    pub max_node_gpus: i64,
     /// Minimum overhead of one of its nodes, in watts.
     pub overhead: f64,
 }
@@ -188,7 +188,7 @@ pub struct JobData<'a> {
     /// Seconds since the snapshot's origin; infinite without a deadline.
     pub deadline: f64,
     /// Its weight has reached the maximum of ageing: served first.
-    pub aged_out: bool,
+    pub fully_aged: bool,
     /// What it holds now.
     pub holding: Holding,
     /// Index of its set of nodes.
@@ -210,7 +210,7 @@ impl JobData<'_> {
     }
 
     /// Where it runs or is committed to run.
-    pub fn present(&self) -> Option<&Assignment> {
+    pub fn current(&self) -> Option<&Assignment> {
         match &self.holding {
             Holding::Running { assignment, .. } | Holding::Committed { target: assignment, .. } => {
                 Some(assignment)
@@ -229,7 +229,7 @@ impl JobData<'_> {
             let without = self.configs.iter().find(|c| c.limit.is_none() && c.same_hardware(held));
             without.map_or(0, |without| (without.draw_mw() - held.draw_mw()).max(0))
         };
-        self.leaving().or(self.present()).map_or(0, saved)
+        self.leaving().or(self.current()).map_or(0, saved)
     }
 
     /// The placement that it is giving up.

@@ -86,7 +86,7 @@ impl<'a> JobContext<'a, '_> {
             starts_without_limit(&holding, &mut configs);
         }
         let lateness = &self.snapshot.lateness;
-        let (age, aged_out) = self.age(job);
+        let (age, fully_aged) = self.age(job);
         let weight = job.weight.0 * age;
         let share = match job.deadline {
             Some(_) => lateness.turnaround_share,
@@ -108,7 +108,7 @@ impl<'a> JobContext<'a, '_> {
             weight,
             share,
             deadline: job.deadline.map_or(f64::INFINITY, |d| d.0),
-            aged_out,
+            fully_aged,
             holding,
             admits,
             node_demand: self.node_demand(job),
@@ -144,7 +144,7 @@ impl<'a> JobContext<'a, '_> {
             for (nodes, spread) in spans {
                 let gpus = i64::from(total / nodes);
                 let possible = total % nodes == 0
-                    && gpus <= self.types[kind].widest
+                    && gpus <= self.types[kind].max_node_gpus
                     && self.types[kind].nodes.len() >= nodes as usize;
                 if !possible {
                     continue;

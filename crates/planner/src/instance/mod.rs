@@ -105,7 +105,7 @@ impl<'a> Instance<'a> {
             let kind = &mut self.types[node.kind];
             node.rank = kind.nodes.len();
             kind.nodes.push(u32::try_from(i).expect("the number of nodes is checked"));
-            kind.widest = kind.widest.max(node.free_gpus);
+            kind.max_node_gpus = kind.max_node_gpus.max(node.free_gpus);
             kind.overhead = kind.overhead.min(node.overhead);
         }
     }
@@ -171,7 +171,7 @@ impl<'a> Instance<'a> {
     pub fn placement(&self, job: usize, assignment: &Assignment) -> Placement {
         let data = &self.jobs[job];
         // An unchanged placement is returned as given, also on nodes that are no longer known.
-        if data.present() == Some(assignment) {
+        if data.current() == Some(assignment) {
             match &data.job.state {
                 JobState::Running { placement: p, .. }
                 | JobState::Starting { target: p, .. }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::instance::Instance;
 
 /// Maximum number of classes; one bit each in a [`Mask`].
-const MOST: usize = 128;
+const MAX_CLASSES: usize = 128;
 /// Maximum number of node sets that distinguish classes.
 const SETS: usize = 24;
 
@@ -42,7 +42,7 @@ impl Classes {
             |_| (0, 0),
         );
         let keys = [Some(tried), Some(group(instance, sizes)), Some(group(instance, plain))];
-        let groups = keys.into_iter().flatten().find(|g| g.len() <= MOST).unwrap_or_default();
+        let groups = keys.into_iter().flatten().find(|g| g.len() <= MAX_CLASSES).unwrap_or_default();
         let mut classes =
             Self { list: Vec::new(), of_node: vec![0; instance.nodes.len()], admitted: Vec::new() };
         for ((kind, size, sets), nodes) in groups {

@@ -174,7 +174,7 @@ impl CostTable {
         let kind = &instance.types[config.kind];
         let gpus = config.total_gpus() as f64;
         let per_gpu = self.share[config.kind];
-        let size = kind.widest.max(config.gpus) as f64 * f64::from(config.nodes);
+        let size = kind.max_node_gpus.max(config.gpus) as f64 * f64::from(config.nodes);
         let most = self.most[config.kind];
         if self.spreads.last().is_none_or(|last| last.rel_std != config.rel_std) {
             let tail = libm::exp(5.0 * config.rel_std);

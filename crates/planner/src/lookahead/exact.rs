@@ -81,8 +81,7 @@ pub(super) fn finish<'s, 'a, 'b>(
     Proof { bound: proven.max(step.bound), nodes: search.nodes }
 }
 
-/// Whether classes of nodes fully describe the placements of all jobs. False with gangs over several classes,
-/// jobs that may restart where they are stopping, and jobs that must run.
+/// False if a gang may span several node classes, a job is stopping, or a job is fully aged.
 pub(super) fn applies(step: &Step<'_, '_>) -> bool {
     let list = &step.classes.list;
     let classes = |kind: usize| list.iter().filter(|c| c.kind == kind).count();
@@ -91,7 +90,7 @@ pub(super) fn applies(step: &Step<'_, '_>) -> bool {
             .options
             .iter()
             .zip(&step.instance.jobs)
-            .all(|(options, job)| options.is_empty() || !job.aged_out && job.leaving().is_none())
+            .all(|(options, job)| options.is_empty() || !job.fully_aged && job.leaving().is_none())
 }
 
 /// Options within the gap, for each job that has any; largest possible loss first.
@@ -188,8 +187,8 @@ impl Search<'_, '_, '_, '_> {
         order.sort_by(|a, b| b.0.cmp(&a.0).then(b.1.cmp(&a.1)).then(a.2.cmp(&b.2)));
         let mut packed = true;
         for (stays, _, job, o) in order {
-            let assignment = match &self.step.present[job] {
-                Some(present) if stays => Some(Assignment { config: o.config, nodes: present.nodes.clone() })
+            let assignment = match &self.step.current[job] {
+                Some(current) if stays => Some(Assignment { config: o.config, nodes: current.nodes.clone() })
                     .filter(|assignment| {
                         search_state.partial.ledger.fits(self.step.instance, job, assignment).is_ok()
                     }),

@@ -76,7 +76,7 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
         shadow_prices: &shadow_prices,
         deferred: &deferred,
     };
-    let mut present: Vec<Option<Assignment>> = instance.jobs.iter().map(|d| d.present().cloned()).collect();
+    let mut current: Vec<Option<Assignment>> = instance.jobs.iter().map(|d| d.current().cloned()).collect();
     let mut touchable: Vec<bool> = instance
         .jobs
         .iter()
@@ -86,19 +86,19 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
             Holding::Committed { .. } => false,
         })
         .collect();
-    let first = context.round(&present, &touchable);
+    let first = context.round(&current, &touchable);
     let bound = first.bound;
     let mut last = first;
     let (mut stopped, mut trials) = (Vec::new(), 0);
     for _ in 1..ROUNDS {
         stopped.append(&mut last.stopped);
         trials += last.trials;
-        if last.assignments == present {
+        if last.assignments == current {
             break;
         }
-        touchable = context.touchable_after(&present, &last.assignments, &touchable);
-        present.clone_from(&last.assignments);
-        last = context.round(&present, &touchable);
+        touchable = context.touchable_after(&current, &last.assignments, &touchable);
+        current.clone_from(&last.assignments);
+        last = context.round(&current, &touchable);
     }
     let (cost, wake) = context.cost_from_the_start(&last.assignments);
     Outcome {
@@ -124,15 +124,15 @@ struct Found {
 }
 
 impl<'b> Context<'_, 'b> {
-    fn step<'s>(&'s self, present: &'s [Option<Assignment>], base: &PartialPlan) -> Step<'s, 'b> {
+    fn step<'s>(&'s self, current: &'s [Option<Assignment>], base: &PartialPlan) -> Step<'s, 'b> {
         let tables = (self.cost_table, self.classes, self.shadow_prices, self.deferred);
-        Step::new(self.instance, tables, present, base)
+        Step::new(self.instance, tables, current, base)
     }
 
     /// Cost of a plan against the initial state.
     fn cost_from_the_start(&self, assignments: &[Option<Assignment>]) -> (f64, Option<f64>) {
-        let present: Vec<Option<Assignment>> =
-            self.instance.jobs.iter().map(|d| d.present().cloned()).collect();
+        let current: Vec<Option<Assignment>> =
+            self.instance.jobs.iter().map(|d| d.current().cloned()).collect();
         let mut partial = PartialPlan::new(self.instance, |_, _| false);
         let fixed = partial.clone();
         for (job, assignment) in assignments.iter().enumerate() {
@@ -143,23 +143,23 @@ impl<'b> Context<'_, 'b> {
                 partial.assign(self.instance, job, assignment.clone());
             }
         }
-        let step = self.step(&present, &fixed);
+        let step = self.step(&current, &fixed);
         let open = vec![false; assignments.len()];
         let wake = step.wake(assignments);
         (SearchState::new(&step, partial, &open).total(), wake)
     }
 
     /// One decision on a state.
-    fn round(&self, present: &[Option<Assignment>], touchable: &[bool]) -> Found {
+    fn round(&self, current: &[Option<Assignment>], touchable: &[bool]) -> Found {
         let instance = self.instance;
-        let mut base = PartialPlan::after(instance, present, touchable);
+        let mut base = PartialPlan::after(instance, current, touchable);
         let mut stopped = budget::enforce(instance, &mut base);
-        let (kept, displaced) = self.serve_overdue(present, &mut base);
+        let (kept, displaced) = self.serve_fully_aged(current, &mut base);
         // The bound holds for all free capacity, with or without the reservation.
         if let Some(kept) = &kept {
             base.ledger.release(instance, kept.job, &kept.assignment);
         }
-        let step = self.step(present, &base).weigh(&base, self.options.gap);
+        let step = self.step(current, &base).weigh(&base, self.options.gap);
         let mut stay = base.clone();
         if let Some(kept) = &kept {
             base.ledger.take(instance, kept.job, &kept.assignment);
@@ -170,7 +170,7 @@ impl<'b> Context<'_, 'b> {
         // Backfilling reserved capacity is open even to jobs that would prefer to wait.
         queue.extend((0..open.len()).filter(|j| kept.is_some() && open[*j] && step.options[*j].is_empty()));
 
-        for (job, assignment) in present.iter().enumerate() {
+        for (job, assignment) in current.iter().enumerate() {
             if let (Some(assignment), None) = (assignment, &stay.assignments[job]) {
                 // A held placement stays, unless a job with precedence has just taken it.
                 if !displaced || stay.ledger.fits(instance, job, assignment).is_ok() {
@@ -239,20 +239,20 @@ impl<'b> Context<'_, 'b> {
         Found { assignments, bound, trials, reserved_for: kept.map(|k| k.job), stopped }
     }
 
-    /// Places overdue jobs first, the longest-waiting one before all; the first that does not fit gets a
+    /// Places fully aged jobs first, the longest-waiting one before all; the first that does not fit gets a
     /// reservation. Also returns whether one of them got a new place.
-    fn serve_overdue(
+    fn serve_fully_aged(
         &self,
-        present: &[Option<Assignment>],
+        current: &[Option<Assignment>],
         base: &mut PartialPlan,
     ) -> (Option<Reservation>, bool) {
         let instance = self.instance;
         let (mut kept, mut displaced) = (None, false);
         for job in fill::queue(instance, base, fill::by_submission) {
-            if !instance.jobs[job].aged_out {
+            if !instance.jobs[job].fully_aged {
                 break;
             }
-            let stays = present[job]
+            let stays = current[job]
                 .as_ref()
                 .is_some_and(|assignment| base.try_put(instance, job, assignment.clone()).is_ok());
             if stays {
@@ -292,13 +292,13 @@ impl<'b> Context<'_, 'b> {
     /// Jobs that the next decision could still move once the plan is carried out.
     fn touchable_after(
         &self,
-        present: &[Option<Assignment>],
+        current: &[Option<Assignment>],
         assignments: &[Option<Assignment>],
         before: &[bool],
     ) -> Vec<bool> {
         let touchable = |job: usize| {
             let data = &self.instance.jobs[job];
-            let (Some(new), old) = (&assignments[job], &present[job]) else { return true };
+            let (Some(new), old) = (&assignments[job], &current[job]) else { return true };
             let same = old.as_ref().is_some_and(|old| {
                 old.nodes == new.nodes && data.configs[old.config].gpus == data.configs[new.config].gpus
             });

@@ -10,14 +10,14 @@ use crate::instance::Instance;
 /// Number of periods, including the last one, which has no end and no price.
 pub(super) const PERIODS: usize = 12;
 /// Maximum length of the first period, in seconds.
-const LONGEST_UNIT_S: f64 = 900.0;
+const MAX_UNIT_S: f64 = 900.0;
 /// The first period is at most this part of the time of the median job.
 const PART: f64 = 0.125;
 /// Maximum number of halvings.
 const HALVINGS: i32 = 12;
 
 /// The mean price over this many periods is the present value.
-const SOON: usize = 3;
+const CURRENT_PRICE_PERIODS: usize = 3;
 
 /// Starts of the periods: 0, 1, 2, 4, ... units.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -54,7 +54,7 @@ impl Periods {
         } else {
             *times.select_nth_unstable_by(middle, f64::total_cmp).1
         };
-        let mut unit = LONGEST_UNIT_S;
+        let mut unit = MAX_UNIT_S;
         for _ in 0..HALVINGS {
             if unit <= median * PART {
                 break;
@@ -69,8 +69,9 @@ impl Periods {
         self.begins[1]
     }
 
-    /// The period of a moment, by the exponent of its number of units.
-    pub fn of_moment(&self, seconds: f64) -> usize {
+    /// Index of the period that contains `seconds` from now. Period i >= 1 starts at 2^(i-1) units,
+    /// so the binary exponent gives i.
+    pub fn index_at(&self, seconds: f64) -> usize {
         let units = seconds * self.per_second;
         if units < 1.0 {
             return 0;
@@ -87,7 +88,7 @@ impl Periods {
     /// The periods with these ends, if they are valid.
     pub fn with_ends(ends: &[Seconds]) -> Option<Self> {
         let unit = ends.first()?.0;
-        let periods = (unit > 0.0 && unit <= LONGEST_UNIT_S).then(|| Self::new(unit))?;
+        let periods = (unit > 0.0 && unit <= MAX_UNIT_S).then(|| Self::new(unit))?;
         (periods.ends() == ends).then_some(periods)
     }
 }
@@ -131,17 +132,17 @@ impl Price {
 
     /// Mean over the first periods.
     pub fn soon(&self, periods: &Periods) -> f64 {
-        self.sum[SOON] / periods.begins[SOON]
+        self.sum[CURRENT_PRICE_PERIODS] / periods.begins[CURRENT_PRICE_PERIODS]
     }
 
     /// From the end of the first period up to a moment.
     pub fn later(&self, periods: &Periods, seconds: f64) -> f64 {
-        (self.until(periods.of_moment(seconds), seconds) - self.sum[1]).max(0.0)
+        (self.until(periods.index_at(seconds), seconds) - self.sum[1]).max(0.0)
     }
 
     /// The same price `by` seconds later, as means over the new periods.
     pub fn shifted(&self, old: &Periods, by: f64, new: &Periods) -> Self {
-        let until = |seconds: f64| self.until(old.of_moment(seconds), seconds);
+        let until = |seconds: f64| self.until(old.index_at(seconds), seconds);
         let mut rate = [0.0; PERIODS];
         for (p, rate) in rate.iter_mut().enumerate().take(PERIODS - 1) {
             let (from, to) = (new.begins[p] + by, new.begins[p + 1] + by);
@@ -166,7 +167,7 @@ mod tests {
         assert_eq!(later.rate[0], 2.0);
         assert_eq!(later.rate[1], 1.0);
         assert_eq!(later.rate[2], 0.5);
-        let until = |price: &Price, seconds: f64| price.until(periods.of_moment(seconds), seconds);
+        let until = |price: &Price, seconds: f64| price.until(periods.index_at(seconds), seconds);
         assert_eq!(until(&later, 3600.0), until(&price, 4500.0) - 3600.0);
         assert_eq!(price.later(&periods, 600.0), 0.0);
         assert_eq!(price.later(&periods, 1800.0), 1800.0);
@@ -181,8 +182,8 @@ mod tests {
         for i in 0..100_000 {
             let seconds = f64::from(i) * 11.25;
             let expected = periods.begins[1..].partition_point(|begin| *begin <= seconds);
-            assert_eq!(periods.of_moment(seconds), expected, "{seconds}");
+            assert_eq!(periods.index_at(seconds), expected, "{seconds}");
         }
-        assert_eq!(periods.of_moment(1e300), PERIODS - 1);
+        assert_eq!(periods.index_at(1e300), PERIODS - 1);
     }
 }

@@ -191,7 +191,7 @@ impl ShadowPrices {
                     continue;
                 }
                 let until = begin.max(cost_table.delay[job]) + item.time;
-                let end = cost_table.periods.of_moment(until);
+                let end = cost_table.periods.index_at(until);
                 let (class, gpu) = self.cheapest(cost_table.classes(item), s, end, until);
                 let watt = self.watt.until(end, until) - self.watt.until_period(s);
                 let cost = base + item.gpus * gpu + item.watts * watt;
@@ -223,7 +223,7 @@ impl ShadowPrices {
         let lost = instance.snapshot.restart.0 + data.job.lost.0;
         let rest = |lost: f64| {
             let until = begin + lost + then.time * (1.0 - done);
-            let end = cost_table.periods.of_moment(until);
+            let end = cost_table.periods.index_at(until);
             let gpu = &self.gpu[later.class];
             let room = then.gpus * (gpu.until(end, until) - gpu.until_period(later.start))
                 + then.watts * (self.watt.until(end, until) - self.watt.until_period(later.start));
@@ -370,7 +370,7 @@ impl<'a, 'b> Choice<'a, 'b> {
             let Some(best) = best else { continue };
             let item = &cost_table.items[items.start + best.item];
             let until = cost_table.periods.begins[best.start].max(cost_table.delay[chooser.job]) + item.time;
-            let end = cost_table.periods.of_moment(until);
+            let end = cost_table.periods.index_at(until);
             gpu[best.class].add(&cost_table.periods, self.each * item.gpus, best.start, end, until);
             watt.add(&cost_table.periods, self.each * item.watts, best.start, end, until);
         }
@@ -409,7 +409,7 @@ impl Chooser {
                 continue;
             }
             let until = begin.max(delay) + item.time;
-            let end = cost_table.periods.of_moment(until);
+            let end = cost_table.periods.index_at(until);
             let (class, price) = cheapest(|c| &gpu[c].price, classes, s, end, until);
             let watts = watt.price.until(end, until) - watt.price.until_period(s);
             let cost = costs[s] + item.gpus * price + item.watts * watts;

@@ -111,11 +111,11 @@ impl<'s, 'a, 'b> SearchState<'s, 'a, 'b> {
     /// A place for an option: the present one if it matches, else the best fit.
     pub fn place(&mut self, job: usize, config: usize) -> Option<Assignment> {
         let instance = self.step.instance;
-        if let Some(present) = &self.step.present[job] {
+        if let Some(current) = &self.step.current[job] {
             let configs = &instance.jobs[job].configs;
-            let (old, new) = (&configs[present.config], &configs[config]);
+            let (old, new) = (&configs[current.config], &configs[config]);
             if old.kind == new.kind && old.gpus == new.gpus && old.nodes == new.nodes {
-                let assignment = Assignment { config, nodes: present.nodes.clone() };
+                let assignment = Assignment { config, nodes: current.nodes.clone() };
                 if self.partial.ledger.fits(instance, job, &assignment).is_ok() {
                     return Some(assignment);
                 }
@@ -133,7 +133,7 @@ impl<'s, 'a, 'b> SearchState<'s, 'a, 'b> {
         let step = self.step;
         let mut best: Option<(f64, Assignment)> = None;
         let mut last = usize::MAX;
-        let mut looks = 0;
+        let mut tried = 0;
         for option in &step.options[job] {
             if option.config == last {
                 continue;
@@ -141,17 +141,17 @@ impl<'s, 'a, 'b> SearchState<'s, 'a, 'b> {
             last = option.config;
             let limit = best.as_ref().map_or(0.0, |(d, _)| *d);
             let fills = step.cost_table.items[step.cost_table.of(job).start + option.config].fills;
-            if option.cost - step.wait[job] - fills >= limit && !step.instance.jobs[job].aged_out {
+            if option.cost - step.wait[job] - fills >= limit && !step.instance.jobs[job].fully_aged {
                 continue;
             }
             if let Some(assignment) = self.place(job, option.config) {
                 let delta = self.delta(job, &assignment);
-                let wanted = delta < 0.0 || step.instance.jobs[job].aged_out;
+                let wanted = delta < 0.0 || step.instance.jobs[job].fully_aged;
                 if wanted && best.as_ref().is_none_or(|(d, _)| delta < *d) {
                     best = Some((delta, assignment));
                 }
-                looks += 1;
-                if looks >= CANDIDATES {
+                tried += 1;
+                if tried >= CANDIDATES {
                     break;
                 }
             }
@@ -163,7 +163,7 @@ impl<'s, 'a, 'b> SearchState<'s, 'a, 'b> {
     pub fn construct(&mut self, order: &[usize]) {
         let step = self.step;
         for &job in order {
-            let forced = step.instance.jobs[job].aged_out;
+            let forced = step.instance.jobs[job].fully_aged;
             let wanted = |o: &&Choice| o.reduced < step.wait[job] || forced;
             let found = step.options[job].iter().filter(wanted).find_map(|o| self.place(job, o.config));
             if let Some(assignment) = found {

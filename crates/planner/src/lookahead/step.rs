@@ -13,7 +13,7 @@ use crate::partial::PartialPlan;
 /// Maximum rounds of the dual search.
 const ROUNDS: usize = 80;
 /// The search ends after this many rounds that each gained less than the required part of the bound.
-const PATIENCE: usize = 10;
+const MAX_IDLE_ROUNDS: usize = 10;
 const CLOSE: f64 = 1e-7;
 /// With an allowed gap, a gain below this part of the gap ends the search.
 const ENOUGH: f64 = 0.02;
@@ -67,7 +67,7 @@ pub(super) struct Step<'a, 'b> {
     pub shadow_prices: &'a ShadowPrices,
     deferred: &'a DeferredCosts,
     /// Current assignments; migrations are charged against them.
-    pub present: &'a [Option<Assignment>],
+    pub current: &'a [Option<Assignment>],
     /// By job: cost of waiting.
     pub wait: Vec<f64>,
     /// By job: options worth trying now, cheapest at the dual prices first.
@@ -101,7 +101,7 @@ impl<'a, 'b> Step<'a, 'b> {
             &'a ShadowPrices,
             &'a DeferredCosts,
         ),
-        present: &'a [Option<Assignment>],
+        current: &'a [Option<Assignment>],
         base: &PartialPlan,
     ) -> Self {
         let none = Vec::new();
@@ -111,9 +111,9 @@ impl<'a, 'b> Step<'a, 'b> {
             classes,
             shadow_prices,
             deferred,
-            present,
-            wait: Vec::with_capacity(present.len()),
-            options: vec![none; present.len()],
+            current,
+            wait: Vec::with_capacity(current.len()),
+            options: vec![none; current.len()],
             decided: base.assignments.iter().map(Option::is_some).collect(),
             bound: 0.0,
             dual: Prices::default(),
@@ -127,7 +127,7 @@ impl<'a, 'b> Step<'a, 'b> {
 
     /// Computes the ordered options and the bound; a larger allowed gap makes them less exact.
     pub fn weigh(mut self, base: &PartialPlan, gap: f64) -> Self {
-        for job in 0..self.present.len() {
+        for job in 0..self.current.len() {
             if base.assignments[job].is_none() {
                 self.options[job] = self.worth(job);
             }
@@ -138,8 +138,8 @@ impl<'a, 'b> Step<'a, 'b> {
 
     /// Progress lost by a change to a column, in seconds on it.
     fn lost(&self, job: usize, item: usize) -> f64 {
-        let Some(present) = &self.present[job] else { return 0.0 };
-        let before = self.cost_table.items[self.cost_table.of(job).start + present.config].time;
+        let Some(current) = &self.current[job] else { return 0.0 };
+        let before = self.cost_table.items[self.cost_table.of(job).start + current.config].time;
         let scale = if before > 0.0 { self.cost_table.items[item].time / before } else { 1.0 };
         self.instance.snapshot.restart.0 + self.instance.jobs[job].job.lost.0 * scale
     }
@@ -147,16 +147,16 @@ impl<'a, 'b> Step<'a, 'b> {
     /// Cost of a deferred start at the best time; a running job also loses work.
     fn waiting(&self, job: usize, later: Option<&DeferredStart>) -> f64 {
         let (instance, cost_table, data) = (self.instance, self.cost_table, &self.instance.jobs[job]);
-        let (cost, item, start) = match (later, &self.present[job]) {
+        let (cost, item, start) = match (later, &self.current[job]) {
             (Some(later), _) => (later.cost, later.item, later.start),
             // It can only continue as it is.
-            (None, Some(present)) => {
-                let item = cost_table.of(job).start + present.config;
+            (None, Some(current)) => {
+                let item = cost_table.of(job).start + current.config;
                 (cost_table.at(instance, job, item, 1), item, 1)
             }
             (None, None) => return 0.0,
         };
-        if self.present[job].is_none() {
+        if self.current[job].is_none() {
             return cost;
         }
         let begin = cost_table.periods.begins[start].max(cost_table.delay[job]);
@@ -231,7 +231,7 @@ impl<'a, 'b> Step<'a, 'b> {
 
     /// Whether the job would have to stop for this assignment.
     pub fn moved(&self, job: usize, assignment: &Assignment) -> bool {
-        self.present[job].as_ref().is_some_and(|present| !self.same_gpus(job, present, assignment))
+        self.current[job].as_ref().is_some_and(|current| !self.same_gpus(job, current, assignment))
     }
 
     /// Same GPUs on the same nodes; the limit may differ.
@@ -268,7 +268,7 @@ impl<'a, 'b> Step<'a, 'b> {
     fn worth(&self, job: usize) -> Vec<Choice> {
         let mut options = Vec::new();
         let data = &self.instance.jobs[job];
-        let moved = self.present[job].is_some();
+        let moved = self.current[job].is_some();
         for (config, of) in data.configs.iter().enumerate() {
             let item = &self.cost_table.items[self.cost_table.of(job).start + config];
             let mut mask = self.cost_table.classes(item);
@@ -277,7 +277,7 @@ impl<'a, 'b> Step<'a, 'b> {
             }
             let courses = self.courses(job, config, moved);
             let limit = self.wait[job] + item.fills;
-            if courses[0].0.min(courses[1].0) >= limit && !data.aged_out {
+            if courses[0].0.min(courses[1].0) >= limit && !data.fully_aged {
                 continue;
             }
             let watts = courses.map(|(_, until)| self.later_watts(item.watts, until));
@@ -290,17 +290,17 @@ impl<'a, 'b> Step<'a, 'b> {
                         cost = cost.min(base + watts + item.gpus * self.gpu(item, class, *until));
                     }
                 }
-                if cost < limit || data.aged_out {
+                if cost < limit || data.fully_aged {
                     self.offer(job, &mut options, self.option(job, (config, class), of, cost));
                 }
             }
         }
-        if let Some(present) = &self.present[job] {
+        if let Some(current) = &self.current[job] {
             for (config, of) in data.configs.iter().enumerate() {
-                let assignment = Assignment { config, nodes: present.nodes.clone() };
-                let (old, stays) = (&data.configs[present.config], config == present.config);
+                let assignment = Assignment { config, nodes: current.nodes.clone() };
+                let (old, stays) = (&data.configs[current.config], config == current.config);
                 let limit_only = of.kind == old.kind && of.nodes == old.nodes && of.gpus == old.gpus;
-                let node = present.nodes.as_slice().first();
+                let node = current.nodes.as_slice().first();
                 if let (true, Some(node)) = (stays || (limit_only && of.offered), node) {
                     let class = self.classes.of_node[*node as usize];
                     let cost = self.cost(job, &assignment);
@@ -356,7 +356,7 @@ impl<'a, 'b> Step<'a, 'b> {
             room[*class] += free.max(0) as f64;
         }
         let watts = instance.allowed_mw.map(|allowed| (allowed - base.ledger.power()).max(0) as f64 / 1e3);
-        let fixed: f64 = (0..self.present.len())
+        let fixed: f64 = (0..self.current.len())
             .filter_map(|job| Some(self.cost(job, base.assignments[job].as_ref()?)))
             .sum();
         let mut dual = Dual::new(self, &room, watts);
@@ -369,7 +369,7 @@ impl<'a, 'b> Step<'a, 'b> {
             if gained > 0.0 {
                 best = (value, dual.at.0.clone(), dual.at.1);
             }
-            if dual.settled || idle >= PATIENCE {
+            if dual.settled || idle >= MAX_IDLE_ROUNDS {
                 break;
             }
         }

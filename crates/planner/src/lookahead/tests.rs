@@ -48,7 +48,7 @@ fn decision<T>(
     let cost_table = CostTable::new(&instance, &classes);
     let shadow_prices = ShadowPrices::new(&instance, &classes, &cost_table, 0.0);
     let deferred = DeferredCosts::new(&instance, &cost_table, &shadow_prices);
-    let present: Vec<Option<Assignment>> = instance.jobs.iter().map(|d| d.present().cloned()).collect();
+    let current: Vec<Option<Assignment>> = instance.jobs.iter().map(|d| d.current().cloned()).collect();
     let touchable = |d: &crate::instance::JobData<'_>| match d.holding {
         Holding::Nothing | Holding::Leaving { .. } => true,
         Holding::Running { free_to_move, .. } => free_to_move,
@@ -63,7 +63,7 @@ fn decision<T>(
         shadow_prices: &shadow_prices,
         deferred: &deferred,
     };
-    then(&context, &present, &touchable)
+    then(&context, &current, &touchable)
 }
 
 /// A partial plan from assignments.
@@ -106,11 +106,11 @@ fn cheapest_of_all(search_state: &mut SearchState<'_, '_, '_>, order: &[usize]) 
         return least;
     }
     for (config, of) in instance.jobs[job].configs.iter().enumerate() {
-        let present = search_state.step.present[job].as_ref();
+        let current = search_state.step.current[job].as_ref();
         for &node in &instance.types[of.kind].nodes {
             let assignment = Assignment { config, nodes: Nodes::One(node) };
-            let stays = present.is_some_and(|p| search_state.step.same_gpus(job, p, &assignment));
-            let may = of.offered && of.nodes == 1 || stays && present.is_some_and(|p| p.config == config);
+            let stays = current.is_some_and(|p| search_state.step.same_gpus(job, p, &assignment));
+            let may = of.offered && of.nodes == 1 || stays && current.is_some_and(|p| p.config == config);
             if may && search_state.partial.ledger.fits(instance, job, &assignment).is_ok() {
                 search_state.assign(job, assignment);
                 least = least.min(cheapest_of_all(search_state, rest));
@@ -129,13 +129,13 @@ proptest! {
         // Given up to four jobs on up to three nodes, with budgets, quotas, and jobs in all states,
         let mut alone = smaller(snapshot, 4, 3);
         alone.jobs.iter_mut().for_each(|job| job.spread.clear());
-        decision(&alone, |context, present, touchable| {
+        decision(&alone, |context, current, touchable| {
             let instance = context.instance;
-            let found = context.round(present, touchable);
+            let found = context.round(current, touchable);
             // when every plan is enumerated,
-            let mut base = PartialPlan::after(instance, present, touchable);
+            let mut base = PartialPlan::after(instance, current, touchable);
             budget::enforce(instance, &mut base);
-            let step = context.step(present, &base).weigh(&base, 0.0);
+            let step = context.step(current, &base).weigh(&base, 0.0);
             let open: Vec<bool> = base.assignments.iter().map(Option::is_none).collect();
             let mut search_state = SearchState::new(&step, base, &open);
             // Jobs that restart where they stop give capacity back once placed: they come first, and each of

@@ -12,7 +12,7 @@ pub mod bound;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use andreas_core::{CostRate, EnergyPrice, GpuCount, JobId, Seconds, Steps, Time, Watts};
+use andreas_core::{CostRate, EnergyPrice, GpuCount, JobId, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
     Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, LimitsCount, Node, Placement, Plan,
     PowerBudget, Preemption, Resources, Snapshot, Worker,
@@ -213,11 +213,12 @@ pub fn cluster(load: &Load) -> Snapshot {
     }
     Snapshot {
         now: Time(0.0),
-        tariff: Steps::flat(EnergyPrice::per_kwh(PRICE_PER_KWH, 1.0)),
+        tariff: StepFunction::flat(EnergyPrice::per_kwh(PRICE_PER_KWH, 1.0)),
         budget: load.budget.map(|watts| PowerBudget {
             watts: {
                 let windows = load.windows.iter().map(|(from, watts)| (Time(*from), Watts(*watts)));
-                Steps::new(std::iter::once((Time(0.0), Watts(watts))).chain(windows).collect()).unwrap()
+                StepFunction::new(std::iter::once((Time(0.0), Watts(watts))).chain(windows).collect())
+                    .unwrap()
             },
             margin: 0.0,
             scope_factor: 1.0,

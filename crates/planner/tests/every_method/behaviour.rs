@@ -1,12 +1,12 @@
-//! Stories that every method must pass: what it does in situations that people will ask about.
+//! Scenarios that every method must pass: what it does in situations that people will ask about.
 
 use andreas_core::{CostRate, Seconds, Time};
 use andreas_planner::{
-    Job, JobState, Namespace, Plan, Preemption, Resources, Snapshot, Spread, WaitReason, Worker,
+    Job, JobState, MultiNodeEffect, Namespace, Plan, Preemption, Resources, Snapshot, WaitReason, Worker,
 };
 
 use crate::methods::{self, Method, decide};
-use crate::stories::{HOUR, cluster, job, on, place, reason, running};
+use crate::scenarios::{HOUR, cluster, job, on, place, reason, running};
 
 /// Two full nodes of eight GPUs and, every ten minutes, two heavy jobs of four GPUs and half an hour: more than the
 /// cluster can do. In the beginning a light job waits that needs a whole node. Says in which step it starts.
@@ -66,7 +66,7 @@ fn advance(snapshot: &mut Snapshot, plan: &Plan, seconds: f64) {
 
 #[test]
 fn room_that_is_kept_is_used_until_it_is_needed() {
-    // Given a node with a job of four GPUs for another hour, an overdue job that needs all eight, and two small ones,
+    // Given a node with a job of four GPUs for another hour, a fully aged job that needs all eight, and two small ones,
     // one of half an hour and one of two hours.
     let mut snapshot = cluster(1);
     snapshot.now = Time(1000.0 * HOUR);
@@ -114,7 +114,7 @@ fn a_gang_takes_the_same_number_of_gpus_on_several_nodes() {
         let mut snapshot = cluster(3);
         snapshot.jobs = vec![
             running(job("there", 4), &["n0"], 4),
-            Job { spread: vec![Spread { nodes: 2, time_factor: 1.1 }], ..job("gang", 16) },
+            Job { spread: vec![MultiNodeEffect { nodes: 2, time_factor: 1.1 }], ..job("gang", 16) },
         ];
         let plan = decide(&snapshot, method);
         assert_eq!(place(&plan, "team/gang"), Some(&on(&["n1", "n2"], 8)), "{method}");

@@ -1,4 +1,4 @@
-//! Stories that every method must pass: what it does where watts are scarce.
+//! Scenarios that every method must pass: what it does where watts are scarce.
 
 use andreas_core::{CostRate, GpuCount, Time, Watts};
 use andreas_planner::{
@@ -6,11 +6,11 @@ use andreas_planner::{
 };
 
 use crate::methods::{self, Method, decide};
-use crate::stories::{HOUR, budget, cluster, job, on, place, reason, running};
+use crate::scenarios::{HOUR, budget, cluster, job, on, place, reason, running};
 
 #[test]
 fn nobody_is_stopped_for_the_watts_of_room_that_is_kept() {
-    // Given a job that may not be stopped, one that may not be moved, and an overdue one that needs all GPUs and, with
+    // Given a job that may not be stopped, one that may not be moved, and a fully aged one that needs all GPUs and, with
     // the 1500 W of the others, more watts than there are,
     let mut snapshot = cluster(1);
     snapshot.now = Time(1000.0 * HOUR);

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use andreas_core::{CostRate, EnergyPrice, GpuCount, JobId, NodeName, Seconds, Steps, Time, Watts};
+use andreas_core::{CostRate, EnergyPrice, GpuCount, JobId, NodeName, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
-    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, Node, Placement, PowerBudget, Preemption,
-    Resources, Snapshot, Spread, Worker,
+    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, MultiNodeEffect, Node, Placement,
+    PowerBudget, Preemption, Resources, Snapshot, Worker,
 };
 use proptest::prelude::*;
 use rand::SeedableRng as _;
@@ -18,9 +18,9 @@ const TYPES: [(&str, f64, f64); 2] = [("slow", 1.0, 200.0), ("fast", 2.5, 400.0)
 const IDLE_W: f64 = 40.0;
 const OVERHEAD_W: f64 = 150.0;
 const RESTART_S: f64 = 30.0;
-/// Planning weights double in five minutes, so a job is overdue after 45.
+/// Planning weights double in five minutes, so a job is fully aged after 45.
 const AGING_S: f64 = 300.0;
-const OVERDUE_S: f64 = 9.0 * AGING_S;
+const FULLY_AGED_S: f64 = 9.0 * AGING_S;
 /// Decisions are at most so far apart, seconds.
 const TICK_S: f64 = 600.0;
 /// The first jobs of a stream are watched; it never ends before they have.
@@ -86,9 +86,9 @@ impl Case {
         };
         Snapshot {
             now: Time(0.0),
-            tariff: Steps::flat(EnergyPrice::per_kwh(0.2, 1.3)),
+            tariff: StepFunction::flat(EnergyPrice::per_kwh(0.2, 1.3)),
             budget: self.budget_w().map(|watts| PowerBudget {
-                watts: Steps::flat(Watts(watts)),
+                watts: StepFunction::flat(Watts(watts)),
                 margin: 0.0,
                 scope_factor: 1.0,
                 look_ahead: Seconds::ZERO,
@@ -160,7 +160,11 @@ impl Case {
             weight: CostRate(1e-6 * 10_000.0_f64.powf(numbers.random::<f64>())),
             epochs_left: 1.0,
             estimates: rows.collect(),
-            spread: if spans.len() > 1 { vec![Spread { nodes: 2, time_factor: 1.1 }] } else { vec![] },
+            spread: if spans.len() > 1 {
+                vec![MultiNodeEffect { nodes: 2, time_factor: 1.1 }]
+            } else {
+                vec![]
+            },
             limits: vec![],
             limits_count: LimitsCount::AtOnce,
             requested_gpus: Some(GpuCount(requested)),
@@ -206,20 +210,21 @@ fn left_over(case: &Case, method: Method) -> (BTreeSet<JobId>, BTreeSet<JobId>) 
     let mut runs: BTreeMap<JobId, Run> = BTreeMap::new();
     let (mut waits, mut lives) = (BTreeSet::new(), BTreeSet::new());
     let (mut count, mut arrival, mut give_up) = (0, Time(0.0), Time(0.0));
-    // When the last of the watched is overdue, and what is to be done from then on: first what somebody else's job still has, then theirs.
-    let (mut aged_out, mut work) = (Time(0.0), Seconds(40.0 * 60.0 * 1.1 * case.error + TICK_S));
+    // When the last of the watched is fully aged, and what is to be done from then on: first what somebody else's job still has, then theirs.
+    let (mut fully_aged, mut work) = (Time(0.0), Seconds(40.0 * 60.0 * 1.1 * case.error + TICK_S));
     while count < WATCHED || !lives.is_empty() && snapshot.now < give_up {
         while arrival <= snapshot.now {
             let (job, longer, until) = case.job(count, arrival, &mut numbers);
             if count < WATCHED {
                 waits.insert(job.id.clone());
                 lives.insert(job.id.clone());
-                // Once all of them are overdue and may run anywhere, at worst whoever runs runs to the end on the slowest
+                // Once all of them are fully aged and may run anywhere, at worst whoever runs runs to the end on the slowest
                 // there is, and then they do so one after the other.
                 let slowest = job.estimates.iter().map(|e| e.epoch.0).fold(0.0, f64::max) * 1.1 * case.error;
-                aged_out = aged_out.max(job.deadline.unwrap_or(arrival).max(until) + Seconds(OVERDUE_S));
+                fully_aged =
+                    fully_aged.max(job.deadline.unwrap_or(arrival).max(until) + Seconds(FULLY_AGED_S));
                 work += Seconds(slowest + 10.0 * RESTART_S);
-                give_up = aged_out + work;
+                give_up = fully_aged + work;
             }
             truth.insert(job.id.clone(), longer);
             refused.insert(job.id.clone(), until);

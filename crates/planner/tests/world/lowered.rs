@@ -1,6 +1,6 @@
 //! Clusters that draw more than they may.
 
-use andreas_core::{Seconds, Steps, Time, Watts};
+use andreas_core::{Seconds, StepFunction, Time, Watts};
 use andreas_planner::{Job, JobState, Plan, PowerBudget, Snapshot};
 use proptest::prelude::*;
 
@@ -40,7 +40,7 @@ pub fn lowered() -> impl Strategy<Value = Snapshot> {
             }
         }
         let budget = |watts: f64| PowerBudget {
-            watts: Steps::flat(Watts(watts)),
+            watts: StepFunction::flat(Watts(watts)),
             margin: 0.05,
             scope_factor: 1.2,
             look_ahead: Seconds(120.0),

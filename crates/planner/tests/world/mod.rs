@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use andreas_core::{
-    CostRate, EnergyPrice, GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, Steps, Time, Watts,
+    CostRate, EnergyPrice, GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, StepFunction, Time,
+    Watts,
 };
 use andreas_planner::{
-    Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, LimitsCount, Namespace, Node,
-    Placement, Plan, PowerBudget, Preemption, Resources, Snapshot, Spread, Worker,
+    Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, LimitsCount, MultiNodeEffect,
+    Namespace, Node, Placement, Plan, PowerBudget, Preemption, Resources, Snapshot, Worker,
 };
 use proptest::prelude::*;
 
@@ -77,7 +78,7 @@ fn job(i: usize) -> impl Strategy<Value = (Job, u8, usize)> {
             weight: CostRate(weight),
             epochs_left,
             estimates,
-            spread: if gang { vec![Spread { nodes: 2, time_factor: 1.1 }] } else { vec![] },
+            spread: if gang { vec![MultiNodeEffect { nodes: 2, time_factor: 1.1 }] } else { vec![] },
             limits: if limits {
                 vec![LimitEffect {
                     gpu_type: "A100".into(),
@@ -123,11 +124,17 @@ pub fn snapshots() -> impl Strategy<Value = Snapshot> {
         let price = EnergyPrice::per_kwh(0.2, 1.3);
         let mut snapshot = Snapshot {
             now: Time(NOW),
-            tariff: Steps::new(vec![(Time(0.0), price), (Time(NOW + 7200.0), EnergyPrice(price.0 * 2.0))])
-                .unwrap(),
+            tariff: StepFunction::new(vec![
+                (Time(0.0), price),
+                (Time(NOW + 7200.0), EnergyPrice(price.0 * 2.0)),
+            ])
+            .unwrap(),
             budget: budget.map(|watts| PowerBudget {
-                watts: Steps::new(vec![(Time(0.0), Watts(watts)), (Time(NOW + 60.0), Watts(watts * 0.9))])
-                    .unwrap(),
+                watts: StepFunction::new(vec![
+                    (Time(0.0), Watts(watts)),
+                    (Time(NOW + 60.0), Watts(watts * 0.9)),
+                ])
+                .unwrap(),
                 margin: 0.05,
                 scope_factor: 1.2,
                 look_ahead: Seconds(120.0),

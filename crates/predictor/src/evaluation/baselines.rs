@@ -1,6 +1,6 @@
 //! Simpler predictors to compare with.
 
-use super::Question;
+use super::TrainTestSplit;
 use crate::linear::Cholesky;
 use crate::table::Sample;
 
@@ -30,20 +30,20 @@ impl Baseline {
         }
     }
 
-    pub(super) fn answer(self, question: &Question<'_>, s: &Sample) -> f64 {
+    pub(super) fn answer(self, split: &TrainTestSplit<'_>, s: &Sample) -> f64 {
         let scaling = |s: &Sample| (0.1 + 0.9 / f64::from(s.gpus)).ln();
         match self {
-            Self::Constant => level(question, s, |_| 0.0).exp(),
-            Self::Amdahl => (level(question, s, scaling) + scaling(s)).exp(),
-            Self::Physics => physics(question, s).unwrap_or(f64::NAN),
+            Self::Constant => level(split, s, |_| 0.0).exp(),
+            Self::Amdahl => (level(split, s, scaling) + scaling(s)).exp(),
+            Self::Physics => physics(split, s).unwrap_or(f64::NAN),
         }
     }
 }
 
 /// Mean log of the nearest known rows, less the scaling law.
-fn level(question: &Question<'_>, s: &Sample, law: impl Fn(&Sample) -> f64) -> f64 {
+fn level(split: &TrainTestSplit<'_>, s: &Sample, law: impl Fn(&Sample) -> f64) -> f64 {
     let of = |keep: &dyn Fn(&Sample) -> bool| {
-        let rows = question.known.iter().filter(|k| keep(k));
+        let rows = split.train.iter().filter(|k| keep(k));
         let values: Vec<f64> = rows.filter_map(|k| Some(k.epoch_s?.ln() - law(k))).collect();
         (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
     };
@@ -56,9 +56,9 @@ fn level(question: &Question<'_>, s: &Sample, law: impl Fn(&Sample) -> f64) -> f
         .unwrap_or(0.0)
 }
 
-fn physics(question: &Question<'_>, s: &Sample) -> Option<f64> {
+fn physics(split: &TrainTestSplit<'_>, s: &Sample) -> Option<f64> {
     let own: Vec<&&Sample> =
-        question.known.iter().filter(|k| k.profile == s.profile && k.gpu_type == s.gpu_type).collect();
+        split.train.iter().filter(|k| k.profile == s.profile && k.gpu_type == s.gpu_type).collect();
     if own.len() < 4 {
         return None;
     }

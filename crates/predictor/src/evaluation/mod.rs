@@ -1,12 +1,12 @@
 //! Errors of the predictor on a table of measurements: hold rows out, predict them, compare.
 //!
 //! **In**: rows ([`Sample`]); each profile is one job. **Out**: for each [`Setting`], the errors of
-//! this predictor and of baselines on the same questions ([`Outcome`]), and the coverage of the 90
+//! this predictor and of baselines on the same splits ([`Outcome`]), and the coverage of the 90
 //! % interval. Jobs are held out whole; no method sees the rows it must predict.
 
 mod baselines;
 mod floor;
-mod questions;
+mod splits;
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::{GpuModel, Predictor};
 
 pub use baselines::Baseline;
 pub use floor::floor;
-pub use questions::{Half, HoldOut, Question, Setting, questions};
+pub use splits::{Half, HoldOut, Setting, TrainTestSplit, splits};
 
 /// One prediction beside its true value.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,20 +72,21 @@ impl Outcome {
 
     /// Coverage of the 90 % interval, averaged over jobs; of draws if `power`, else of times.
     pub fn coverage(&self, power: bool) -> f64 {
-        let jobs = self.coverages(power);
+        let jobs = self.coverage_by_job(power);
         jobs.iter().sum::<f64>() / jobs.len().max(1) as f64
     }
 
     /// Standard error of [`Self::coverage`], by jobs, since rows of one job are not independent.
     /// NaN below two jobs.
     pub fn coverage_error(&self, power: bool) -> f64 {
-        let jobs = self.coverages(power);
+        let jobs = self.coverage_by_job(power);
         let (n, mean) = (jobs.len() as f64, self.coverage(power));
         let square = jobs.iter().map(|c| (c - mean) * (c - mean)).sum::<f64>();
         if n < 2.0 { f64::NAN } else { (square / (n - 1.0) / n).sqrt() }
     }
 
-    fn coverages(&self, power: bool) -> Vec<f64> {
+    /// Coverage of the 90 % interval, one value in 0..=1 per job.
+    fn coverage_by_job(&self, power: bool) -> Vec<f64> {
         let mut jobs: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
         for a in &self.answers {
             let (asked, inside) =
@@ -120,17 +121,17 @@ impl Outcome {
 }
 
 /// Answers of this predictor.
-pub fn ask(questions: &[Question<'_>], gpus: &[GpuModel]) -> Outcome {
+pub fn ask(splits: &[TrainTestSplit<'_>], gpus: &[GpuModel]) -> Outcome {
     let mut answers = Vec::new();
-    for question in questions {
-        let known = profiles(question.known.iter().copied());
+    for split in splits {
+        let known = profiles(split.train.iter().copied());
         let population: Vec<_> = known.values().cloned().collect();
         let predictor = Predictor::fit(gpus, &population);
-        let Some(first) = question.asked.first() else { continue };
+        let Some(first) = split.test.first() else { continue };
         let profile = known.get(&first.profile).cloned().unwrap_or_else(|| first.unseen());
-        let queries: Vec<_> = question.asked.iter().map(|s| s.query()).collect();
-        for (sample, p) in question.asked.iter().zip(predictor.answer(&profile, None, &queries)) {
-            let inside = |e: &crate::Estimate, truth: Option<f64>| {
+        let queries: Vec<_> = split.test.iter().map(|s| s.query()).collect();
+        for (sample, p) in split.test.iter().zip(predictor.answer(&profile, None, &queries)) {
+            let inside = |e: &crate::LogNormal, truth: Option<f64>| {
                 truth.is_some_and(|t| (e.low()..=e.high()).contains(&t))
             };
             answers.push(Answer {
@@ -146,14 +147,14 @@ pub fn ask(questions: &[Question<'_>], gpus: &[GpuModel]) -> Outcome {
 }
 
 /// Answers of a baseline (times only).
-pub fn ask_baseline(questions: &[Question<'_>], baseline: Baseline) -> Outcome {
-    let answer = |question: &Question<'_>, sample: &Sample| Answer {
+pub fn ask_baseline(splits: &[TrainTestSplit<'_>], baseline: Baseline) -> Outcome {
+    let answer = |split: &TrainTestSplit<'_>, sample: &Sample| Answer {
         profile: sample.profile.clone(),
-        epoch: sample.epoch_s.map(|t| (t, baseline.answer(question, sample))),
+        epoch: sample.epoch_s.map(|t| (t, baseline.answer(split, sample))),
         epoch_inside: false,
         power: None,
         power_inside: false,
     };
-    let answers = questions.iter().flat_map(|q| q.asked.iter().map(move |s| answer(q, s)));
+    let answers = splits.iter().flat_map(|q| q.test.iter().map(move |s| answer(q, s)));
     Outcome { answers: answers.collect() }
 }

@@ -15,12 +15,12 @@ use serde::{Deserialize, Serialize};
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
 use super::pem::{blocks, ders, validity};
-use super::{CertificatesError, Life, Validity};
+use super::{CertificateLifetime, CertificatesError, Validity};
 
 /// Certificates are backdated by this much, since clocks of nodes differ.
 const BACKDATED: Duration = Duration::from_secs(3600);
 /// Maximum cross-signed certificates sent with a leaf. Clients build chains of at least six.
-const MOST_CROSS_SIGNED: usize = 4;
+const MAX_CROSS_SIGNED: usize = 4;
 
 /// An authority as PEM text.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,9 +68,9 @@ impl Authority {
     ///
     /// # Errors
     /// When no key can be made.
-    pub fn make(now: Timestamp, life: Life) -> Result<Self, CertificatesError> {
+    pub fn make(now: Timestamp, lifetime: CertificateLifetime) -> Result<Self, CertificatesError> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
-        let params = authority_params(&key, now, life);
+        let params = authority_params(&key, now, lifetime);
         let root = params.self_signed(&key)?.pem();
         let validity = validity(&root).ok_or(CertificatesError::Authority("no validity"))?;
         Ok(Self { root, cross_signed: Vec::new(), issuer: Issuer::new(params, key), validity })
@@ -80,9 +80,9 @@ impl Authority {
     ///
     /// # Errors
     /// When no key can be made.
-    pub fn succeed(&self, now: Timestamp, life: Life) -> Result<Self, CertificatesError> {
-        let mut next = Self::make(now, life)?;
-        let mut params = authority_params(next.issuer.key(), now, life);
+    pub fn succeed(&self, now: Timestamp, lifetime: CertificateLifetime) -> Result<Self, CertificatesError> {
+        let mut next = Self::make(now, lifetime)?;
+        let mut params = authority_params(next.issuer.key(), now, lifetime);
         let end = self.validity.until.as_second();
         params.not_after = params.not_after.min(at(end));
         let crossed = params.signed_by(next.issuer.key(), &self.issuer)?.pem();
@@ -90,7 +90,7 @@ impl Authority {
             .cross_signed
             .iter()
             .filter(|pem| validity(pem).is_some_and(|validity| !validity.left(now).is_zero()));
-        next.cross_signed = std::iter::once(&crossed).chain(alive).take(MOST_CROSS_SIGNED).cloned().collect();
+        next.cross_signed = std::iter::once(&crossed).chain(alive).take(MAX_CROSS_SIGNED).cloned().collect();
         Ok(next)
     }
 
@@ -141,7 +141,7 @@ impl Authority {
         subject: &Subject,
         key: &KeyPair,
         now: Timestamp,
-        life: Life,
+        lifetime: CertificateLifetime,
     ) -> Result<String, CertificatesError> {
         let mut params = CertificateParams::new(subject.names.clone())?;
         params.distinguished_name = DistinguishedName::new();
@@ -153,7 +153,7 @@ impl Authority {
             Usage::Server => ExtendedKeyUsagePurpose::ServerAuth,
             Usage::Client => ExtendedKeyUsagePurpose::ClientAuth,
         }];
-        lasting(&mut params, now, life);
+        lasting(&mut params, now, lifetime);
         params.not_after = params.not_after.min(at(self.validity.until.as_second()));
         let leaf = params.signed_by(key, &self.issuer)?.pem();
         Ok(format!("{leaf}{}", self.cross_signed.concat()))
@@ -199,17 +199,17 @@ fn named(key: &KeyPair) -> CertificateParams {
     params
 }
 
-fn authority_params(key: &KeyPair, now: Timestamp, life: Life) -> CertificateParams {
+fn authority_params(key: &KeyPair, now: Timestamp, lifetime: CertificateLifetime) -> CertificateParams {
     let mut params = named(key);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    lasting(&mut params, now, life);
+    lasting(&mut params, now, lifetime);
     params
 }
 
-fn lasting(params: &mut CertificateParams, now: Timestamp, life: Life) {
+fn lasting(params: &mut CertificateParams, now: Timestamp, lifetime: CertificateLifetime) {
     let now = at(now.as_second());
     params.not_before = now - BACKDATED;
-    params.not_after = now + life.total;
+    params.not_after = now + lifetime.total;
     // Python 3.13 and later verify strictly: every certificate must name its issuer's key.
     params.use_authority_key_identifier_extension = true;
 }

@@ -57,7 +57,7 @@ impl CertificateMetrics {
     }
 
     /// Reports the certificate in use; a change is logged.
-    pub fn uses(&self, certificate: &'static str, validity: Validity) {
+    pub fn record_validity(&self, certificate: &'static str, validity: Validity) {
         let former = self.in_use.lock().insert(certificate, validity);
         let _ = self.errors.get_or_create(&Label { certificate });
         if former.is_some_and(|former| former != validity) {
@@ -66,7 +66,7 @@ impl CertificateMetrics {
     }
 
     /// Counts a failure to read, make or store a certificate.
-    pub fn failed(&self, certificate: &'static str) {
+    pub fn record_failure(&self, certificate: &'static str) {
         self.errors.get_or_create(&Label { certificate }).inc();
     }
 }

@@ -31,7 +31,7 @@ pub use expiry::{CERTIFICATES, CertificateMetrics};
 pub use pem::{Validity, bundle, usable, validity, verifies};
 
 /// Maximum authorities in a client bundle, the newest first.
-pub const MOST_AUTHORITIES: usize = 4;
+pub const MAX_AUTHORITIES: usize = 4;
 
 /// Certificate errors.
 #[derive(Debug, thiserror::Error)]
@@ -49,14 +49,14 @@ pub enum CertificatesError {
 
 /// Lifetime of a certificate and the time of its renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Life {
+pub struct CertificateLifetime {
     /// Lifetime from issue to expiry.
     pub total: Duration,
     /// It is renewed once less than this is left.
     pub renew_when_left: Duration,
 }
 
-impl Life {
+impl CertificateLifetime {
     /// Renewal after two thirds of the lifetime.
     #[must_use]
     pub const fn of(total: Duration) -> Self {
@@ -72,20 +72,20 @@ impl Life {
 
 /// Lifetimes of self-made certificates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lives {
+pub struct CertificateLifetimes {
     /// Lifetime of the authority; default ten years.
-    pub authority: Life,
+    pub authority: CertificateLifetime,
     /// Lifetime of leaf certificates; default ninety days.
-    pub leaf: Life,
+    pub leaf: CertificateLifetime,
 }
 
 const DAY: u64 = 24 * 3600;
 
-impl Default for Lives {
+impl Default for CertificateLifetimes {
     fn default() -> Self {
         Self {
-            authority: Life::of(Duration::from_secs(3650 * DAY)),
-            leaf: Life::of(Duration::from_secs(90 * DAY)),
+            authority: CertificateLifetime::of(Duration::from_secs(3650 * DAY)),
+            leaf: CertificateLifetime::of(Duration::from_secs(90 * DAY)),
         }
     }
 }
@@ -93,7 +93,7 @@ impl Default for Lives {
 /// Flags for tests of renewal; flatten them into a server's own flags. By default certificates live for
 /// months.
 #[derive(Clone, Copy, Debug, Default, Args)]
-pub struct LivesArgs {
+pub struct CertificateLifetimeArgs {
     /// Renew leaf certificates after this many seconds; they live three times as long. For tests.
     #[arg(long, hide = true, value_parser = clap::value_parser!(u64).range(1..=3_000_000), value_name = "SECONDS")]
     pub renew_certificates_every: Option<u64>,
@@ -102,29 +102,33 @@ pub struct LivesArgs {
     pub renew_authority_every: Option<u64>,
 }
 
-impl From<LivesArgs> for Lives {
-    fn from(args: LivesArgs) -> Self {
-        let mut lives = Self::default();
+impl From<CertificateLifetimeArgs> for CertificateLifetimes {
+    fn from(args: CertificateLifetimeArgs) -> Self {
+        let mut lifetimes = Self::default();
         if let Some(every) = args.renew_certificates_every {
-            lives.leaf = Life {
+            lifetimes.leaf = CertificateLifetime {
                 total: Duration::from_secs(every * 3),
                 renew_when_left: Duration::from_secs(every * 2),
             };
         }
         if let Some(every) = args.renew_authority_every {
-            lives.authority.renew_when_left =
-                lives.authority.total.saturating_sub(Duration::from_secs(every));
+            lifetimes.authority.renew_when_left =
+                lifetimes.authority.total.saturating_sub(Duration::from_secs(every));
         }
-        lives
+        lifetimes
     }
 }
 
-impl Lives {
+impl CertificateLifetimes {
     /// Interval between checks for renewal: `usual`, or less with short lifetimes.
     #[must_use]
     pub fn check_every(&self, usual: Duration) -> Duration {
-        let soonest = [self.leaf, self.authority].map(|life| life.total.saturating_sub(life.renew_when_left));
-        soonest.into_iter().fold(usual, |every, life| every.min(life / 4)).max(Duration::from_millis(250))
+        let soonest = [self.leaf, self.authority]
+            .map(|lifetime| lifetime.total.saturating_sub(lifetime.renew_when_left));
+        soonest
+            .into_iter()
+            .fold(usual, |every, lifetime| every.min(lifetime / 4))
+            .max(Duration::from_millis(250))
     }
 }
 
@@ -155,7 +159,7 @@ pub struct Ask<'a> {
     /// Subject of the leaf.
     pub subject: &'a Subject,
     /// Lifetimes of self-made certificates.
-    pub lives: Lives,
+    pub lifetimes: CertificateLifetimes,
     /// The present time.
     pub now: Timestamp,
     /// External certificate, key and authorities; `None`: self-made.
@@ -186,7 +190,7 @@ pub fn renew(kept: &Kept, ask: &Ask<'_>) -> Result<Renewal, CertificatesError> {
         Some(given) => {
             usable(&given.chain, &given.key)?;
             let roots = [given.bundle.as_str(), kept.bundle.as_str()];
-            let bundle = bundle(&roots, ask.now, MOST_AUTHORITIES);
+            let bundle = bundle(&roots, ask.now, MAX_AUTHORITIES);
             (Kept { bundle, authority: None, ..given.clone() }, false)
         }
         None => {
@@ -207,22 +211,24 @@ pub fn renew(kept: &Kept, ask: &Ask<'_>) -> Result<Renewal, CertificatesError> {
 /// A leaf by our own authority, and whether that authority is new. `succeeds` allows a successor if one is
 /// due.
 fn offer(kept: &Kept, ask: &Ask<'_>, succeeds: bool) -> Result<(Kept, bool), CertificatesError> {
-    let life = ask.lives.authority;
+    let lifetime = ask.lifetimes.authority;
     let known = kept.authority.as_ref().and_then(|pem| Authority::read(pem).ok());
     let (authority, new) = match known {
-        Some(authority) if !succeeds || !life.is_due(&authority.validity(), ask.now) => (authority, false),
-        Some(authority) => (authority.succeed(ask.now, life)?, true),
-        None => (Authority::make(ask.now, life)?, true),
+        Some(authority) if !succeeds || !lifetime.is_due(&authority.validity(), ask.now) => {
+            (authority, false)
+        }
+        Some(authority) => (authority.succeed(ask.now, lifetime)?, true),
+        None => (Authority::make(ask.now, lifetime)?, true),
     };
     let mut next = Kept {
-        bundle: bundle(&[authority.root(), &kept.bundle], ask.now, MOST_AUTHORITIES),
+        bundle: bundle(&[authority.root(), &kept.bundle], ask.now, MAX_AUTHORITIES),
         authority: Some(authority.pem()),
         ..kept.clone()
     };
-    let due = validity(&kept.chain).is_none_or(|validity| ask.lives.leaf.is_due(&validity, ask.now));
+    let due = validity(&kept.chain).is_none_or(|validity| ask.lifetimes.leaf.is_due(&validity, ask.now));
     if due || !authority.issued(&kept.chain, ask.subject) || usable(&kept.chain, &kept.key).is_err() {
         let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?;
-        next.chain = authority.issue(ask.subject, &key, ask.now, ask.lives.leaf)?;
+        next.chain = authority.issue(ask.subject, &key, ask.now, ask.lifetimes.leaf)?;
         next.key = key.serialize_pem();
     }
     Ok((next, new))

@@ -4,8 +4,11 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa};
 
 use super::*;
 
-fn hurried(leaf: Option<u64>, authority: Option<u64>) -> Lives {
-    Lives::from(LivesArgs { renew_certificates_every: leaf, renew_authority_every: authority })
+fn hurried(leaf: Option<u64>, authority: Option<u64>) -> CertificateLifetimes {
+    CertificateLifetimes::from(CertificateLifetimeArgs {
+        renew_certificates_every: leaf,
+        renew_authority_every: authority,
+    })
 }
 
 const NAME: &str = "operator.system.svc";
@@ -21,7 +24,17 @@ fn day(days: i64) -> Timestamp {
 /// One call of [`renew`]; `clients` are the bundles of running clients.
 fn step(kept: &Kept, given: Option<&Kept>, clients: &[&str], now: Timestamp) -> Renewal {
     let clients = || clients.iter().map(|bundle| (*bundle).to_owned()).collect();
-    renew(kept, &Ask { subject: &subject(), lives: Lives::default(), now, given, clients: &clients }).unwrap()
+    renew(
+        kept,
+        &Ask {
+            subject: &subject(),
+            lifetimes: CertificateLifetimes::default(),
+            now,
+            given,
+            clients: &clients,
+        },
+    )
+    .unwrap()
 }
 
 type Foreign = CertifiedIssuer<'static, KeyPair>;
@@ -93,11 +106,11 @@ fn clients_of_the_former_authority_verify_what_the_next_one_signs() {
 
 #[test]
 fn many_authorities_in_a_row_leave_a_bounded_bundle_and_chain() {
-    let lives = hurried(Some(60), Some(60));
+    let lifetimes = hurried(Some(60), Some(60));
     let mut kept = Kept::default();
     for minute in 0..12 {
         let now = day(0) + jiff::SignedDuration::from_secs(minute * 61);
-        let ask = Ask { subject: &subject(), lives, now, given: None, clients: &Vec::new };
+        let ask = Ask { subject: &subject(), lifetimes, now, given: None, clients: &Vec::new };
         let next = renew(&kept, &ask).unwrap();
         assert!(next.leaf && next.authority, "minute {minute}");
         assert!(verifies(&next.kept.chain, &next.kept.bundle, NAME, now));
@@ -105,13 +118,13 @@ fn many_authorities_in_a_row_leave_a_bounded_bundle_and_chain() {
         assert!(last_four.iter().all(|root| verifies(&next.kept.chain, root, NAME, now)), "minute {minute}");
         kept = next.kept;
     }
-    assert_eq!(pem::blocks(&kept.bundle).len(), MOST_AUTHORITIES);
+    assert_eq!(pem::blocks(&kept.bundle).len(), MAX_AUTHORITIES);
     assert!(pem::blocks(&kept.chain).len() <= 5);
 }
 
 #[test]
 fn no_authority_follows_that_a_running_client_could_not_reach() {
-    let lives = hurried(Some(60), Some(60));
+    let lifetimes = hurried(Some(60), Some(60));
     let first = step(&Kept::default(), None, &[], day(0)).kept;
     let mut kept = first.clone();
     let mut authorities = 1;
@@ -119,8 +132,8 @@ fn no_authority_follows_that_a_running_client_could_not_reach() {
     let none = Vec::<String>::new;
     for minute in 1..12 {
         let now = day(0) + jiff::SignedDuration::from_secs(minute * 61);
-        let next =
-            renew(&kept, &Ask { subject: &subject(), lives, now, given: None, clients: &client }).unwrap();
+        let next = renew(&kept, &Ask { subject: &subject(), lifetimes, now, given: None, clients: &client })
+            .unwrap();
         // The leaf is renewed each time, and the client always verifies it.
         assert!(next.leaf && !next.held, "minute {minute}");
         assert!(verifies(&next.kept.chain, &first.bundle, NAME, now), "minute {minute}");
@@ -129,7 +142,7 @@ fn no_authority_follows_that_a_running_client_could_not_reach() {
     }
     assert_eq!(authorities, 5, "as many as a chain may have");
     let now = day(0) + jiff::SignedDuration::from_secs(12 * 61);
-    let ask = Ask { subject: &subject(), lives, now, given: None, clients: &none };
+    let ask = Ask { subject: &subject(), lifetimes, now, given: None, clients: &none };
     assert!(renew(&kept, &ask).unwrap().authority, "the client has gone");
 }
 
@@ -189,7 +202,7 @@ fn a_pair_that_does_not_match_is_refused_and_what_is_broken_is_made_anew() {
     let half = Kept { key: other.key.clone(), ..one.clone() };
     let ask = Ask {
         subject: &subject(),
-        lives: Lives::default(),
+        lifetimes: CertificateLifetimes::default(),
         now: day(0),
         given: Some(&half),
         clients: &Vec::new,
@@ -214,8 +227,8 @@ fn a_pair_that_does_not_match_is_refused_and_what_is_broken_is_made_anew() {
 fn other_names_ask_for_another_leaf() {
     let made = step(&Kept::default(), None, &[], day(0)).kept;
     let subject = Subject { names: vec!["renamed.system.svc".into()], usage: Usage::Server };
-    let lives = Lives::default();
-    let ask = Ask { subject: &subject, lives, now: day(1), given: None, clients: &Vec::new };
+    let lifetimes = CertificateLifetimes::default();
+    let ask = Ask { subject: &subject, lifetimes, now: day(1), given: None, clients: &Vec::new };
     let next = renew(&made, &ask).unwrap();
     assert!(next.leaf && !next.authority);
     assert!(verifies(&next.kept.chain, &made.bundle, "renamed.system.svc", day(1)));
@@ -224,7 +237,7 @@ fn other_names_ask_for_another_leaf() {
 #[test]
 fn the_look_is_more_frequent_than_the_shortest_life() {
     let usual = Duration::from_secs(10);
-    assert_eq!(Lives::default().check_every(usual), usual);
+    assert_eq!(CertificateLifetimes::default().check_every(usual), usual);
     assert_eq!(hurried(Some(4), None).check_every(usual), Duration::from_secs(1));
     assert_eq!(hurried(None, Some(1)).check_every(usual), Duration::from_millis(250));
 }

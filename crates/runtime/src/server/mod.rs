@@ -212,7 +212,7 @@ impl Serving {
         loop {
             // With a request in flight, check again after the idle timeout.
             let closes = || connection.closes(established, &self.limits);
-            let look =
+            let check_at =
                 end.unwrap_or_else(|| closes().unwrap_or_else(|| Instant::now() + self.limits.idle_unknown));
             tokio::select! {
                 result = served.as_mut() => return result.map_err(|error| error.to_string()),
@@ -220,7 +220,7 @@ impl Serving {
                     end = Some(Instant::now() + self.limits.drain);
                     served.as_mut().graceful_shutdown();
                 }
-                () = sleep_until(look) => {
+                () = sleep_until(check_at) => {
                     if end.is_some() {
                         return Err("did not end in time".to_owned());
                     }

@@ -7,7 +7,7 @@ use kube::core::Request;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::cut::{Cutter, NoList, Piece};
+use super::list_splitter::{ListError, ListItem, ListSplitter};
 use super::state::{Listing, Reading, State, WatchFailure};
 use super::watcher::Watcher;
 use super::wire::{Decoded, Page, PageMeta, decode};
@@ -39,8 +39,8 @@ where
         match opened {
             Ok(Ok(body)) => {
                 let State::Listing(listing) = &mut self.state else { return };
-                let (listing, cutter) = (std::mem::take(listing), Cutter::default());
-                self.state = State::Reading(Reading { listing, body: Box::pin(body), cutter, until });
+                let (listing, splitter) = (std::mem::take(listing), ListSplitter::default());
+                self.state = State::Reading(Reading { listing, body: Box::pin(body), splitter, until });
             }
             Ok(Err(error)) => self.list_failed(WatchFailure::of(&error)),
             Err(_) => self.list_failed(too_long()),
@@ -49,13 +49,13 @@ where
 
     /// Parses the received part of a page.
     pub(super) async fn read_page(&mut self) {
-        let State::Reading(Reading { listing, body, cutter, until }) = &mut self.state else { return };
+        let State::Reading(Reading { listing, body, splitter, until }) = &mut self.state else { return };
         let mut arrived = Vec::new();
         let fed = match timeout_at(*until, body.fill_buf()).await {
             Err(_) => Err(too_long()),
             Ok(Err(error)) => Err(WatchFailure::Other("broken", error.to_string())),
             Ok(Ok(bytes)) => {
-                let fed = cutter.feed(bytes, |piece| arrived.push(read::<T>(piece)));
+                let fed = splitter.feed(bytes, |item| arrived.push(read::<T>(item)));
                 let used = bytes.len();
                 body.as_mut().consume(used);
                 fed.map(|()| used).map_err(malformed)
@@ -81,16 +81,16 @@ where
     }
 
     fn page_ended(&mut self) {
-        let State::Reading(Reading { listing, cutter, .. }) =
+        let State::Reading(Reading { listing, splitter, .. }) =
             std::mem::replace(&mut self.state, State::afresh())
         else {
             return;
         };
-        if let Some(object) = cutter.bytes.checked_div(cutter.objects) {
+        if let Some(object) = splitter.bytes.checked_div(splitter.objects) {
             let fit = PAGE_BYTES / object.max(1);
             self.page = u32::try_from(fit).unwrap_or(u32::MAX).clamp(1, self.config.page.max(1));
         }
-        let page = cutter.end().map_err(malformed).and_then(|envelope| {
+        let page = splitter.end().map_err(malformed).and_then(|envelope| {
             serde_json::from_slice::<Page>(&envelope)
                 .map_err(|error| WatchFailure::Other("malformed", error.to_string()))
         });
@@ -153,14 +153,14 @@ fn too_long() -> WatchFailure {
     WatchFailure::Other("timeout", "list took too long".into())
 }
 
-fn malformed(error: NoList) -> WatchFailure {
+fn malformed(error: ListError) -> WatchFailure {
     WatchFailure::Other("malformed", error.0.into())
 }
 
-fn read<T: DeserializeOwned + Resource>(piece: Piece<'_>) -> Decoded<T> {
-    match piece {
-        Piece::Object(raw) => decode(raw),
-        Piece::TooLarge => Decoded::Bad { identity: None, error: "larger than any object may be".into() },
+fn read<T: DeserializeOwned + Resource>(item: ListItem<'_>) -> Decoded<T> {
+    match item {
+        ListItem::Object(raw) => decode(raw),
+        ListItem::TooLarge => Decoded::Bad { identity: None, error: "larger than any object may be".into() },
     }
 }
 

@@ -32,8 +32,8 @@ use std::time::Duration;
 
 use kube::Resource;
 
-mod cut;
 mod index;
+mod list_splitter;
 mod listing;
 mod metrics;
 mod state;

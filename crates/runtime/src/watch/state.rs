@@ -7,7 +7,7 @@ use futures::io::AsyncBufRead;
 use tokio::time::Instant;
 
 use super::ObjectKey;
-use super::cut::{Cutter, Lines};
+use super::list_splitter::{Lines, ListSplitter};
 
 /// An answer read while it arrives.
 pub(super) type Body = Pin<Box<dyn AsyncBufRead + Send>>;
@@ -27,7 +27,7 @@ pub(super) struct Listing {
 pub(super) struct Reading {
     pub(super) listing: Listing,
     pub(super) body: Body,
-    pub(super) cutter: Cutter,
+    pub(super) splitter: ListSplitter,
     /// Deadline of the page.
     pub(super) until: Instant,
 }

@@ -10,7 +10,7 @@ use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::cut::{Lines, Piece};
+use super::list_splitter::{Lines, ListItem};
 use super::metrics::{KindMetrics, WatchMetrics};
 use super::state::{State, WatchFailure};
 use super::wire::{Decoded, ErrorStatus, Identity, Line, decode};
@@ -146,10 +146,10 @@ where
             }
             Ok(Ok([])) => self.state = State::Listed { version },
             Ok(Ok(bytes)) => {
-                let (used, piece) = lines.feed(bytes);
-                let event = piece.map(|piece| match piece {
-                    Piece::Object(line) => read_line::<T>(line),
-                    Piece::TooLarge => WatchEvent::TooLarge,
+                let (used, item) = lines.feed(bytes);
+                let event = item.map(|item| match item {
+                    ListItem::Object(line) => read_line::<T>(line),
+                    ListItem::TooLarge => WatchEvent::TooLarge,
                 });
                 body.as_mut().consume(used);
                 if let Some(event) = event {

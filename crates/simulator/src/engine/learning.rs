@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use andreas_core::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
-use andreas_estimates::Question;
-use andreas_planner::{Estimate, Job, Node, Placement, Spread};
+use andreas_estimates::PredictionContext;
+use andreas_planner::{Estimate, Job, MultiNodeEffect, Node, Placement};
 use andreas_predictor::{
     Features, Given, GpuModel, Observation, Predictor, Prior, Profile, Source, prior_run_time,
 };
@@ -126,8 +126,9 @@ impl JobEvidence {
     /// Whether a new table is due: a new configuration, or twice as many epochs.
     fn news(&self) -> bool {
         let (rows, epochs) = self.seen();
-        self.shown_at
-            .is_none_or(|(told_rows, shown_at)| rows > told_rows || epochs >= 2.0 * shown_at.max(0.5))
+        self.shown_at.is_none_or(|(shown_rows, shown_epochs)| {
+            rows > shown_rows || epochs >= 2.0 * shown_epochs.max(0.5)
+        })
     }
 }
 
@@ -152,8 +153,10 @@ pub(super) struct Learner {
     predictor: Predictor,
     ended: Vec<Profile>,
     run_times: Vec<Seconds>,
-    /// Number of new profiles since the last fit, and of profiles in that fit.
-    news: (usize, usize),
+    /// Profiles that are new since the last fit.
+    new_profiles: usize,
+    /// Profiles in the last fit.
+    fitted_profiles: usize,
     /// Number of fits; tables of an older one are renewed.
     pub version: u32,
 }
@@ -185,13 +188,14 @@ impl Learner {
             predictor,
             ended: Vec::new(),
             run_times: Vec::new(),
-            news: (0, 0),
+            new_profiles: 0,
+            fitted_profiles: 0,
             version: 0,
         })
     }
 
     /// Evidence of a job at its submission; `table` holds the user's times, if any.
-    pub fn admit(features: Option<&Features>, table: Option<&[Estimate]>) -> JobEvidence {
+    pub fn evidence_at_submission(features: Option<&Features>, table: Option<&[Estimate]>) -> JobEvidence {
         let given = table.unwrap_or_default().iter().map(|row| Given {
             gpu_type: row.gpu_type.clone(),
             gpus: row.gpus,
@@ -216,19 +220,19 @@ impl Learner {
             self.ended.remove(0);
         }
         self.ended.push(evidence.profile(job));
-        self.news.0 += 1;
+        self.new_profiles += 1;
     }
 
     /// Fits again if enough data is new.
     pub fn refresh<'a>(&mut self, live: impl Iterator<Item = (&'a Job, &'a JobEvidence)>) {
-        let due = (NEW_SHARE * self.news.1 as f64).max(1.0);
-        if (self.news.0 as f64) < due {
+        let due = (NEW_SHARE * self.fitted_profiles as f64).max(1.0);
+        if (self.new_profiles as f64) < due {
             return;
         }
         let mut population = self.ended.clone();
         population.extend(live.filter(|(_, l)| !l.rows.is_empty()).map(|(job, l)| l.profile(job)));
         self.predictor = Predictor::fit(&self.models, &population);
-        self.news = (0, population.len());
+        (self.new_profiles, self.fitted_profiles) = (0, population.len());
         self.version += 1;
     }
 
@@ -240,11 +244,11 @@ impl Learner {
         evidence.shown_at = Some(evidence.seen());
         let profile = evidence.profile(truth);
         let prior = self.prior(truth);
-        let question = Question { predictor: &self.predictor, profile: &profile, prior: &prior };
-        let predicted = question.on_one_node(truth.estimates.iter().map(|row| (&row.gpu_type, row.gpus)));
-        let rows: Vec<Estimate> = predicted.iter().map(andreas_estimates::row).collect();
-        let alike = |s: &Spread| Spread { nodes: s.nodes, time_factor: 1.0 };
-        let spread = |s: &Spread| question.spread(&predicted, s.nodes).unwrap_or_else(|| alike(s));
+        let context = PredictionContext { predictor: &self.predictor, profile: &profile, prior: &prior };
+        let predicted = context.on_one_node(truth.estimates.iter().map(|row| (&row.gpu_type, row.gpus)));
+        let rows: Vec<Estimate> = predicted.iter().map(andreas_estimates::planner_estimate).collect();
+        let alike = |s: &MultiNodeEffect| MultiNodeEffect { nodes: s.nodes, time_factor: 1.0 };
+        let spread = |s: &MultiNodeEffect| context.spread(&predicted, s.nodes).unwrap_or_else(|| alike(s));
         shown.spread = truth.spread.iter().map(spread).collect();
         let unknown = self.cautious && predicted.iter().all(|p| p.epoch.source == Source::Prior);
         shown.movable = truth.movable && !unknown;

@@ -10,7 +10,7 @@ use super::learning::JobEvidence;
 
 /// True state of a job; the planner sees only its `Job`.
 #[derive(Debug)]
-pub(super) struct Live {
+pub(super) struct ActiveJob {
     /// Its index in the scenario.
     pub index: usize,
     /// True times, powers, deadline and weight.
@@ -18,7 +18,7 @@ pub(super) struct Live {
     /// Its present run.
     pub run: Option<Run>,
     /// Remaining epochs.
-    pub left: f64,
+    pub epochs_left: f64,
     /// First start.
     pub start: Option<Time>,
     /// Training time since the last checkpoint.
@@ -54,7 +54,7 @@ pub(super) struct Run {
     pub observed: u32,
 }
 
-impl Live {
+impl ActiveJob {
     /// True seconds per epoch and watts of a placement; `None` if the job cannot run there.
     pub fn pace(&self, place: &Placement) -> Option<(f64, f64)> {
         let job = &self.truth;
@@ -75,10 +75,10 @@ impl Live {
         Some((row.epoch.0 * spread * slower, row.power.0 * thriftier))
     }
 
-    /// Its end if nothing changes.
-    pub fn end(&self, now: Time) -> Option<Time> {
+    /// End of the job if it keeps its current GPUs; `None` while it holds none.
+    pub fn projected_end(&self, now: Time) -> Option<Time> {
         let run = self.run.as_ref()?;
-        Some(Time(run.ready.0.max(now.0) + self.left * run.pace))
+        Some(Time(run.ready.0.max(now.0) + self.epochs_left * run.pace))
     }
 
     /// End of its first whole epoch on an unmeasured type.
@@ -111,7 +111,7 @@ impl Live {
         self.energy += Joules(run.watts * (to - from).0);
         let trained = to.0 - run.ready.0.max(from.0);
         if trained > 0.0 {
-            self.left -= trained / run.pace;
+            self.epochs_left -= trained / run.pace;
             run.epochs += trained / run.pace;
             if checkpoint.0 > 0.0 {
                 self.unsaved = Seconds((self.unsaved.0 + trained) % checkpoint.0);
@@ -123,7 +123,7 @@ impl Live {
     pub fn stop(&mut self) -> Option<(Run, Seconds)> {
         let run = self.run.take()?;
         let lost = std::mem::take(&mut self.unsaved);
-        self.left += lost.0 / run.pace;
+        self.epochs_left += lost.0 / run.pace;
         Some((run, lost))
     }
 }

@@ -5,7 +5,7 @@ use andreas_core::{GpuType, Joules, Money, Seconds, Time, Watts};
 use crate::outcome::{PowerPoint, Summary};
 use crate::scenario::Scenario;
 
-use super::live::Live;
+use super::live::ActiveJob;
 
 /// Draw of the cluster until the next event.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ impl Meter {
     }
 
     /// GPUs in use by node.
-    pub fn used(&mut self, live: &[Live]) -> &[u32] {
+    pub fn used(&mut self, live: &[ActiveJob]) -> &[u32] {
         self.used.fill(0);
         for run in live.iter().filter_map(|l| l.run.as_ref()) {
             for node in &run.nodes {
@@ -52,7 +52,7 @@ impl Meter {
     pub fn count(
         &mut self,
         scenario: &Scenario,
-        live: &[Live],
+        live: &[ActiveJob],
         down: &[bool],
         from: Time,
         to: Time,
@@ -96,7 +96,7 @@ impl Meter {
         }
     }
 
-    fn draw(&mut self, scenario: &Scenario, live: &[Live], down: &[bool]) -> Draw {
+    fn draw(&mut self, scenario: &Scenario, live: &[ActiveJob], down: &[bool]) -> Draw {
         self.used(live);
         let mut draw =
             Draw { jobs: live.iter().filter_map(|l| Some(l.run.as_ref()?.watts)).sum(), ..Draw::default() };
@@ -117,7 +117,7 @@ impl Meter {
 }
 
 /// Lateness cost of a job.
-pub(super) fn lateness(scenario: &Scenario, live: &Live, finish: Time, sum: &mut Summary) -> Money {
+pub(super) fn lateness(scenario: &Scenario, live: &ActiveJob, finish: Time, sum: &mut Summary) -> Money {
     let job = &live.truth;
     let rules = &scenario.lateness;
     let turnaround = finish - job.submit;

@@ -24,7 +24,7 @@ pub use error::PredictionError;
 pub use fault::SimulationError;
 pub use learning::Knowledge;
 use learning::Learner;
-use live::{Live, Run};
+use live::{ActiveJob, Run};
 use meter::Meter;
 
 use crate::outcome::{JobOutcome, Replayed, Segment, Summary, percentile};
@@ -41,9 +41,9 @@ const NOTHING: f64 = 1e-8;
 /// end before its restart is over.
 const IN_VIEW: Seconds = Seconds(5.0);
 /// Time between decisions while all jobs wait.
-const PATIENCE: Seconds = Seconds(900.0);
+const WAITING_INTERVAL: Seconds = Seconds(900.0);
 /// After this many such decisions in a row, the waiting jobs count as never running.
-const MOST_PATIENCE: u32 = 200;
+const MAX_IDLE_DECISIONS: u32 = 200;
 
 /// Conditions of a replay.
 #[derive(Clone, Copy, Debug, Default)]
@@ -84,7 +84,7 @@ struct Replay<'a> {
     now: Time,
     next_job: usize,
     /// Parallel to `snapshot.jobs`.
-    live: Vec<Live>,
+    live: Vec<ActiveJob>,
     snapshot: Snapshot,
     meter: Meter,
     /// The learner, in replays with predicted times.
@@ -191,13 +191,14 @@ impl<'a> Replay<'a> {
             }
             let table = belief.as_ref().map(|_| seen.estimates.clone());
             let features = self.scenario.features.get(&job.id);
-            let evidence = self.learner.as_ref().map(|_| Learner::admit(features, table.as_deref()));
+            let evidence =
+                self.learner.as_ref().map(|_| Learner::evidence_at_submission(features, table.as_deref()));
             self.snapshot.jobs.push(seen);
-            self.live.push(Live {
+            self.live.push(ActiveJob {
                 index: self.next_job,
                 truth: Arc::new(job.clone()),
                 run: None,
-                left: job.epochs_left,
+                epochs_left: job.epochs_left,
                 start: None,
                 unsaved: Seconds::ZERO,
                 restarts: 0,
@@ -241,7 +242,7 @@ impl<'a> Replay<'a> {
         self.snapshot.now = self.now;
         self.update_view();
         for (job, live) in self.snapshot.jobs.iter_mut().zip(&self.live) {
-            job.epochs_left = live.left;
+            job.epochs_left = live.epochs_left;
             // With predictions, a restart in progress is shown to the planner. Otherwise a job without
             // remaining work would seem to end at once, repeatedly.
             if let Some(run) = live.run.as_ref().filter(|_| self.learner.is_some()) {
@@ -357,7 +358,7 @@ impl<'a> Replay<'a> {
 
     fn next_event(&mut self, planned: Option<Time>) -> Option<Time> {
         let now = self.now;
-        let ends = self.live.iter().filter_map(|l| l.end(now));
+        let ends = self.live.iter().filter_map(|l| l.projected_end(now));
         let submission = self.scenario.jobs.get(self.next_job).map(|j| j.submit);
         let outage = self.outages.get(self.next_outage).map(|o| o.0);
         let evidence = self.live.iter().filter_map(|l| self.next_observation_at(l));
@@ -381,12 +382,14 @@ impl<'a> Replay<'a> {
         }
         // All jobs wait and none will arrive: plan again later, a limited number of times.
         self.waits += 1;
-        let again =
-            planned.into_iter().chain(edge).fold(now + PATIENCE, |a, b| if b.0 < a.0 { b } else { a });
-        (self.waits <= MOST_PATIENCE).then_some(again)
+        let again = planned
+            .into_iter()
+            .chain(edge)
+            .fold(now + WAITING_INTERVAL, |a, b| if b.0 < a.0 { b } else { a });
+        (self.waits <= MAX_IDLE_DECISIONS).then_some(again)
     }
 
-    fn next_observation_at(&self, live: &Live) -> Option<Time> {
+    fn next_observation_at(&self, live: &ActiveJob) -> Option<Time> {
         if let Some(learner) = &self.learner {
             return live.first_epoch(self.now).filter(|_| learner.learning);
         }
@@ -423,7 +426,8 @@ impl<'a> Replay<'a> {
         let mut i = 0;
         while i < self.live.len() {
             let live = &self.live[i];
-            let nothing_left = |run: &Run| live.left <= NOTHING || live.left * run.pace <= TOGETHER;
+            let nothing_left =
+                |run: &Run| live.epochs_left <= NOTHING || live.epochs_left * run.pace <= TOGETHER;
             let done = live.run.as_ref().is_some_and(|r| nothing_left(r) && r.ready.0 <= self.now.0);
             if !done {
                 i += 1;
@@ -479,7 +483,7 @@ impl<'a> Replay<'a> {
     }
 }
 
-fn outcome(live: &Live, finish: Option<Time>, lateness_cost: andreas_core::Money) -> JobOutcome {
+fn outcome(live: &ActiveJob, finish: Option<Time>, lateness_cost: andreas_core::Money) -> JobOutcome {
     JobOutcome {
         id: live.truth.id.clone(),
         submit: live.truth.submit,

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use andreas_baselines::Tickets;
-use andreas_core::{CostRate, EnergyPrice, GpuCount, GpuType, Seconds, Steps, Time, Watts};
+use andreas_core::{CostRate, EnergyPrice, GpuCount, GpuType, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
     Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, Node, Preemption, Resources, Worker,
 };
@@ -133,7 +133,7 @@ pub fn read(folder: &Path, restart: Seconds) -> Result<Scenario, ReadError> {
             .collect(),
         nodes,
         // A "watt" is money per hour.
-        tariff: Steps::flat(EnergyPrice(1.0 / 3600.0)),
+        tariff: StepFunction::flat(EnergyPrice(1.0 / 3600.0)),
         budget: None,
         lateness: Lateness::default(),
         restart,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use andreas_baselines::Tickets;
-use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, Steps, Tariff, Time, Watts};
+use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, StepFunction, Tariff, Time, Watts};
 use andreas_planner::{GpuTypeInfo, Lateness, Node, Resources};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -159,7 +159,7 @@ struct OneFailure {
 
 /// Days for which an hourly tariff is repeated.
 const TARIFF_DAYS: usize = 400;
-const MOST_NODES: usize = 100_000;
+const MAX_NODES: usize = 100_000;
 
 impl ClusterFile {
     /// Reads the file and its tables.
@@ -295,8 +295,8 @@ impl ClusterFile {
             if !(0.0..1e9).contains(&entry.overhead_w) {
                 return Err(ReadError::bad(file, at("overhead_w"), "is out of range"));
             }
-            if nodes.len() + entry.count as usize > MOST_NODES {
-                return Err(ReadError::bad(file, at("count"), format!("makes more than {MOST_NODES} nodes")));
+            if nodes.len() + entry.count as usize > MAX_NODES {
+                return Err(ReadError::bad(file, at("count"), format!("makes more than {MAX_NODES} nodes")));
             }
             for _ in 0..entry.count {
                 let number = counts.entry(&entry.gpu_type).or_default();
@@ -340,7 +340,7 @@ impl ClusterFile {
         steps(&windows, |kwh| EnergyPrice::per_kwh(kwh, entry.pue))
     }
 
-    fn budget(&self, types: &[GpuTypeInfo], nodes: &[Node]) -> Result<Option<Steps<Watts>>, String> {
+    fn budget(&self, types: &[GpuTypeInfo], nodes: &[Node]) -> Result<Option<StepFunction<Watts>>, String> {
         let Some(entry) = &self.budget else { return Ok(None) };
         let windows = match (entry.watts, entry.windows.len(), entry.share_of_peak) {
             (Some(watts), 0, None) => vec![(0.0, watts)],
@@ -401,11 +401,12 @@ pub fn peak(types: &[GpuTypeInfo], nodes: &[Node]) -> Watts {
     nodes.iter().map(|n| n.overhead + max(n) * f64::from(n.gpus.0)).sum()
 }
 
-fn steps<T: Copy>(windows: &[(f64, f64)], value: impl Fn(f64) -> T) -> Result<Steps<T>, String> {
+fn steps<T: Copy>(windows: &[(f64, f64)], value: impl Fn(f64) -> T) -> Result<StepFunction<T>, String> {
     if let Some((from, x)) = windows.iter().find(|(_, x)| !(0.0..1e12).contains(x)) {
         return Err(format!("{x}, from {from} s on, is out of range"));
     }
-    Steps::new(windows.iter().map(|(from, x)| (Time(*from), value(*x))).collect()).map_err(|e| e.to_string())
+    StepFunction::new(windows.iter().map(|(from, x)| (Time(*from), value(*x))).collect())
+        .map_err(|e| e.to_string())
 }
 
 fn node(name: String, gpu_type: &str, gpus: u32, overhead_w: f64) -> Node {

@@ -20,7 +20,7 @@ mod traces;
 
 pub use cluster::{ClusterFile, peak};
 pub use error::ReadError;
-pub use models::{Family, ModelTables};
+pub use models::{ModelTables, ModelVariant};
 pub use rules::JobRules;
 pub use traces::{Format, TraceJob, UnknownFormat, read as read_trace};
 

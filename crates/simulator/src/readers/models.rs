@@ -13,7 +13,7 @@ pub type Table = BTreeMap<String, BTreeMap<u32, f64>>;
 
 /// A model at one batch size.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-pub struct Family {
+pub struct ModelVariant {
     /// Model.
     pub model: String,
     /// Batch over all GPUs.
@@ -34,7 +34,7 @@ pub struct Family {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct ModelTables {
     /// By name: `resnet50-b128`, or `resnet50`.
-    pub families: BTreeMap<String, Family>,
+    pub families: BTreeMap<String, ModelVariant>,
 }
 
 impl ModelTables {
@@ -61,9 +61,10 @@ impl ModelTables {
 
     /// The family of a model and batch: the exact batch, else the nearest. An unknown model gets one chosen
     /// by its name.
-    pub fn find(&self, model: Option<&str>, batch: Option<u32>, id: &str) -> Option<&Family> {
-        let same: Vec<&Family> = self.families.values().filter(|f| model == Some(f.model.as_str())).collect();
-        let distance = |f: &&&Family| f.batch.unwrap_or(0).abs_diff(batch.unwrap_or(0));
+    pub fn find(&self, model: Option<&str>, batch: Option<u32>, id: &str) -> Option<&ModelVariant> {
+        let same: Vec<&ModelVariant> =
+            self.families.values().filter(|f| model == Some(f.model.as_str())).collect();
+        let distance = |f: &&&ModelVariant| f.batch.unwrap_or(0).abs_diff(batch.unwrap_or(0));
         if let Some(family) = same.iter().min_by_key(distance) {
             return Some(family);
         }

@@ -7,18 +7,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use andreas_core::{CostRate, GpuCount, Seconds, Time, Watts};
 use andreas_planner::{
-    Estimate, GpuTypeInfo, Job, JobState, LimitEffect, LimitsCount, Node, Preemption, Spread, Worker,
+    Estimate, GpuTypeInfo, Job, JobState, LimitEffect, LimitsCount, MultiNodeEffect, Node, Preemption, Worker,
 };
 use andreas_predictor::Features;
 use serde::Deserialize;
 
-use super::models::{Family, ModelTables, fingerprint};
+use super::models::{ModelTables, ModelVariant, fingerprint};
 use super::traces::TraceJob;
 
 /// Speedup of doubling the GPUs beyond the end of a table.
 const BEYOND: f64 = 1.6;
 /// Maximum GPUs that a rule allows besides the requested number.
-const MOST_GPUS: u32 = 64;
+const MAX_GPUS: u32 = 64;
 
 /// Assumptions about jobs.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -127,7 +127,7 @@ impl JobRules {
         let submit = (row.submit_s - ground.origin_s) / ground.pace;
         let slack = match (row.deadline_s, self.deadline_factor) {
             (Some(deadline), _) => Some(deadline - row.submit_s),
-            (None, Some((low, high))) => Some(row.duration_s * (low + (high - low) * self.chance(&row.id))),
+            (None, Some((low, high))) => Some(row.duration_s * (low + (high - low) * self.uniform(&row.id))),
             (None, None) => None,
         };
         let weight = self.weight_by_gpus.range(..=row.gpus).next_back().map_or(self.weight, |(_, w)| *w);
@@ -147,7 +147,7 @@ impl JobRules {
             estimates: rows.into(),
             spread: spans
                 .into_iter()
-                .filter_map(|s| Some(Spread { nodes: s, time_factor: *self.spread.get(&s)? }))
+                .filter_map(|s| Some(MultiNodeEffect { nodes: s, time_factor: *self.spread.get(&s)? }))
                 .collect(),
             limits_count: LimitsCount::AtOnce,
             requested_gpus: Some(GpuCount(row.gpus)),
@@ -166,7 +166,7 @@ impl JobRules {
     /// Allowed numbers of GPUs for a request.
     fn allowed(&self, asked: u32) -> BTreeSet<u32> {
         let (low, high) = (self.gpus.0 * f64::from(asked), self.gpus.1 * f64::from(asked));
-        let powers = (0..).map(|k| 1_u32 << k).take_while(|g| *g <= MOST_GPUS);
+        let powers = (0..).map(|k| 1_u32 << k).take_while(|g| *g <= MAX_GPUS);
         let mut allowed: BTreeSet<u32> =
             powers.filter(|g| f64::from(*g) >= low && f64::from(*g) <= high).collect();
         allowed.insert(asked);
@@ -181,7 +181,7 @@ impl JobRules {
         self.spread.keys().copied().find(|n| *n > 1 && gpus.is_multiple_of(*n) && gpus / n <= widest)
     }
 
-    fn watts(&self, family: &Family, kind: &GpuTypeInfo, gpus: u32) -> Watts {
+    fn watts(&self, family: &ModelVariant, kind: &GpuTypeInfo, gpus: u32) -> Watts {
         let table = family.watts.get(kind.name.as_str());
         let nearest = table.and_then(|t| t.iter().min_by_key(|(g, _)| g.abs_diff(gpus)));
         let one = match nearest {
@@ -191,8 +191,8 @@ impl JobRules {
         Watts(one.clamp(kind.idle.0, kind.max.0) * f64::from(gpus))
     }
 
-    /// A number in [0, 1) from the job's name and the seed.
-    fn chance(&self, id: &str) -> f64 {
+    /// Uniform number in [0, 1), a function of the job's name and the seed.
+    fn uniform(&self, id: &str) -> f64 {
         // Hash twice, to spread names that differ only in the last letter.
         let mixed = fingerprint(&format!("{}/{id}/{}", self.seed, fingerprint(id)));
         (mixed >> 11) as f64 / (1_u64 << 53) as f64
@@ -214,7 +214,7 @@ fn at(table: &BTreeMap<u32, f64>, gpus: u32) -> Option<f64> {
     }
 }
 
-fn limits(family: &Family, rows: &[Estimate]) -> Vec<LimitEffect> {
+fn limits(family: &ModelVariant, rows: &[Estimate]) -> Vec<LimitEffect> {
     let kinds: BTreeSet<_> = rows.iter().map(|r| r.gpu_type.clone()).collect();
     let mut limits = Vec::new();
     for kind in kinds {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::ReadError;
-use super::models::{Family, ModelTables};
+use super::models::{ModelTables, ModelVariant};
 use super::table::{in_folder, rows};
 
 /// One table named in a cluster file. Paths are relative to that file.
@@ -66,6 +66,9 @@ pub enum Source {
 }
 
 /// Reads all sources in order.
+///
+/// # Errors
+/// [`ReadError`] of the first source that cannot be read or is invalid.
 pub fn read(sources: &[Source], base: &Path) -> Result<ModelTables, ReadError> {
     let mut tables = ModelTables::default();
     for source in sources {
@@ -90,21 +93,29 @@ fn merge(tables: &mut ModelTables, more: ModelTables) {
         let known = tables
             .families
             .entry(name)
-            .or_insert_with(|| Family { seconds: BTreeMap::new(), ..family.clone() });
+            .or_insert_with(|| ModelVariant { seconds: BTreeMap::new(), ..family.clone() });
         known.seconds.extend(family.seconds);
         known.watts.extend(family.watts);
         known.limits.extend(family.limits);
     }
 }
 
-fn add(tables: &mut ModelTables, model: &str, batch: Option<u32>, kind: &str, gpus: u32, seconds: f64) {
+/// Keeps the smallest seconds per epoch of a configuration.
+fn insert_fastest(
+    tables: &mut ModelTables,
+    model: &str,
+    batch: Option<u32>,
+    gpu_type: &str,
+    gpus: u32,
+    seconds: f64,
+) {
     let name = batch.map_or_else(|| model.to_owned(), |b| format!("{model}-b{b}"));
-    let family = tables.families.entry(name).or_insert_with(|| Family {
+    let family = tables.families.entry(name).or_insert_with(|| ModelVariant {
         model: model.to_owned(),
         batch,
-        ..Family::default()
+        ..ModelVariant::default()
     });
-    let cell = family.seconds.entry(kind.to_owned()).or_default().entry(gpus).or_insert(seconds);
+    let cell = family.seconds.entry(gpu_type.to_owned()).or_default().entry(gpus).or_insert(seconds);
     *cell = cell.min(seconds);
 }
 
@@ -134,7 +145,7 @@ fn elasticflow(folder: &Path, kind: &str, tables: &mut ModelTables) -> Result<()
                 let (Ok(gpus), Ok(speed)) = (column.parse::<u32>(), cell.parse::<f64>()) else { continue };
                 // 0, empty and nan mark an impossible configuration.
                 if speed > 0.0 && speed.is_finite() && gpus > 0 {
-                    add(tables, &model, Some(batch as u32), kind, gpus, 1.0 / speed);
+                    insert_fastest(tables, &model, Some(batch as u32), kind, gpus, 1.0 / speed);
                 }
             }
         }
@@ -161,7 +172,7 @@ fn gavel(file: &Path, types: &BTreeMap<String, String>, tables: &mut ModelTables
         // "ResNet-18 (batch size 16)"
         let (model, batch) = row.model.split_once(" (batch size ").unwrap_or((&row.model, ""));
         let batch = batch.trim_end_matches(')').parse().ok();
-        add(tables, model, batch, kind, row.n_gpus, 1.0 / row.steps_per_s);
+        insert_fastest(tables, model, batch, kind, row.n_gpus, 1.0 / row.steps_per_s);
     }
     Ok(())
 }
@@ -183,7 +194,7 @@ fn pollux(folder: &Path, kind: &str, tables: &mut ModelTables) -> Result<(), Rea
         for row in rows::<PolluxRow>(&file)? {
             let samples = f64::from(row.num_replicas) * row.local_bsz;
             if samples > 0.0 && row.step_time > 0.0 {
-                add(tables, &name, None, kind, row.num_replicas, row.step_time / samples);
+                insert_fastest(tables, &name, None, kind, row.num_replicas, row.step_time / samples);
             }
         }
     }

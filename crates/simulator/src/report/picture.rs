@@ -22,10 +22,10 @@ const SMALL: u32 = 13;
 /// Width of the bars' chart over that of its longest bar: the legend stands beside the bars.
 const LEGEND: f64 = 1.35;
 /// Points of a curve.
-const MOST_POINTS: usize = 1_500;
+const MAX_POINTS: usize = 1_500;
 /// Nodes and runs drawn of one outcome, so that a browser can still scroll.
-const MOST_NODES: usize = 80;
-const MOST_BARS: usize = 6_000;
+const MAX_NODES: usize = 80;
+const MAX_BARS: usize = 6_000;
 
 /// A part of the total cost: its name, and its amount in the tariff's currency.
 type Part = (&'static str, fn(&Outcome) -> f64);
@@ -145,7 +145,7 @@ fn turnaround(area: &Area<'_>, outcomes: &[Outcome]) -> Result<(), Error> {
         let count = hours.len() as f64;
         let points = hours.iter().enumerate().map(|(i, hours)| (*hours, 100.0 * (i + 1) as f64 / count));
         let points: Vec<(f64, f64)> = points.collect();
-        let thin = points.len().div_ceil(MOST_POINTS).max(1);
+        let thin = points.len().div_ceil(MAX_POINTS).max(1);
         let last = points.last().copied();
         let line = points.into_iter().step_by(thin).chain(last);
         chart
@@ -176,7 +176,7 @@ fn over_time(
     labelled!(chart, "hours since the first submission", name);
     for (n, (outcome, points)) in outcomes.iter().zip(&lines).enumerate() {
         let until = outcome.replayed.summary.makespan.0 / 3_600.0;
-        let corners = steps(points, until, MOST_POINTS);
+        let corners = steps(points, until, MAX_POINTS);
         chart
             .draw_series(AreaSeries::new(corners.clone(), 0.0, colour(n).mix(0.06)))?
             .label(title(outcome))
@@ -185,7 +185,7 @@ fn over_time(
     }
     if let Some(points) = bound {
         let known: Vec<(f64, f64)> = points.into_iter().filter(|(_, y)| y.is_finite()).collect();
-        let line = LineSeries::new(steps(&known, end, MOST_POINTS), WARNING.stroke_width(2));
+        let line = LineSeries::new(steps(&known, end, MAX_POINTS), WARNING.stroke_width(2));
         chart
             .draw_series(line)?
             .label("power budget")
@@ -249,7 +249,7 @@ fn gpus_in_use(outcome: &Outcome) -> Vec<(f64, f64)> {
 /// None expected: outcomes are finite.
 pub(super) fn nodes(scenario: &Scenario, outcome: &Outcome) -> Result<String, Error> {
     let nodes: Vec<(String, u32)> =
-        scenario.nodes.iter().take(MOST_NODES).map(|n| (n.name.to_string(), n.gpus.0.max(1))).collect();
+        scenario.nodes.iter().take(MAX_NODES).map(|n| (n.name.to_string(), n.gpus.0.max(1))).collect();
     let index: BTreeMap<&str, usize> =
         nodes.iter().enumerate().map(|(i, (name, _))| (name.as_str(), i)).collect();
     let names: Vec<String> = nodes.iter().map(|(name, gpus)| format!("{name} ({gpus})")).collect();
@@ -297,7 +297,7 @@ fn bars(nodes: &[(String, u32)], index: &BTreeMap<&str, usize>, outcome: &Outcom
     let mut free: Vec<Vec<f64>> =
         nodes.iter().map(|(_, gpus)| vec![f64::NEG_INFINITY; *gpus as usize]).collect();
     let mut bars = Vec::new();
-    for segment in order.into_iter().take(MOST_BARS) {
+    for segment in order.into_iter().take(MAX_BARS) {
         let job = &outcome.replayed.jobs[segment.job];
         let late = job.deadline.zip(job.finish).is_some_and(|(deadline, finish)| finish > deadline);
         let fill = if late { WARNING } else { colour(segment.job % 5) };

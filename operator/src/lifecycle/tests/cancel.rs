@@ -73,7 +73,7 @@ fn a_pod_made_while_its_job_is_deleted_ends_too() {
     world.delete_job(&["x.example/y"]);
     // The response to its creation arrives after the job's deletion was seen.
     world.admit(late);
-    world.settle();
+    world.step_until_stable();
     assert_eq!((world.deleted.len(), world.pods.len()), (2, 0));
     holds_nothing(&world);
 }
@@ -99,7 +99,7 @@ fn a_deleted_job_on_a_silent_node_is_waited_for() {
     world.wait(10_000);
     assert_eq!(world.claim, Some(Claim::Stopping { gone_by: None, goes_on: false }));
     world.nodes.remove("n1");
-    world.settle();
+    world.step_until_stable();
     holds_nothing(&world);
 }
 

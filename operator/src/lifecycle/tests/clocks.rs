@@ -41,7 +41,7 @@ fn stamps_of_a_clock_that_is_behind_let_nothing_time_out_early() {
     let fact = world.nodes.get_mut("n1").unwrap();
     (fact.ready, fact.ready_changed) = (false, Some(at(HOUR)));
     world.policy.node_loss_restart = true;
-    world.settle();
+    world.step_until_stable();
     world.wait(899);
     assert_eq!((world.phase(), world.status().attempts), (Phase::Running, 1));
     world.wait(1);
@@ -70,7 +70,7 @@ fn a_run_begins_when_it_is_seen_where_the_clock_of_its_node_is_off() {
         let started = andreas_api::slim::SlimRunning { started_at: now };
         container(world.pods.get_mut(&pod).unwrap()).running = Some(started);
         kubelet_writes(&mut world, &pod, off);
-        world.settle();
+        world.step_until_stable();
         let running = world.status().allocation.unwrap().running_time.unwrap().0;
         assert_eq!((world.phase(), running), (Phase::Running, at(world.now)), "{off}");
         world.wait(1_799);
@@ -91,7 +91,7 @@ fn an_exit_0_after_a_stop_is_a_stop_though_the_clock_of_the_node_is_behind() {
         let finished = container(gone).terminated.as_mut().unwrap();
         finished.finished_at = Some(Time(at(110 - HOUR)));
     }
-    world.settle();
+    world.step_until_stable();
     assert_eq!((world.phase(), world.last().0), (Phase::Suspended, Outcome::Stopped));
 }
 
@@ -109,7 +109,7 @@ fn stopped_by_a_node_that_says(started: i64, ended: i64) -> (Phase, Outcome) {
         terminated.started_at = Some(Time(at(started)));
         terminated.finished_at = Some(Time(at(ended)));
     }
-    world.settle();
+    world.step_until_stable();
     (world.phase(), world.last().0)
 }
 
@@ -131,7 +131,7 @@ fn one_member_that_finished_by_a_clock_that_is_behind_does_not_end_the_others_at
     world.exit_quietly("bert-1-0", 0, "");
     let ended = container(world.pods.get_mut("bert-1-0").unwrap()).terminated.as_mut().unwrap();
     ended.finished_at = Some(Time(at(100 - HOUR)));
-    world.settle();
+    world.step_until_stable();
     world.wait(599);
     assert_eq!(world.phase(), Phase::Running);
     world.wait(1);
@@ -144,7 +144,7 @@ fn a_pod_bound_before_a_boot_and_started_after_it_is_alive() {
     world.plan_run(&["n1"], 1).bind_all().waits_with("bert-1-0", "ContainerCreating", "");
     world.now = 60;
     world.boot("n1", "boot-2");
-    world.settle();
+    world.step_until_stable();
     assert_eq!(world.phase(), Phase::Starting);
     world.run_all();
     assert_eq!((world.phase(), world.status().attempts), (Phase::Running, 1));

@@ -6,9 +6,9 @@ use super::world::*;
 #[test]
 fn the_deadline_follows_its_edits() {
     let mut world = World::new(json!({"deadlineAfter": "36h"}));
-    world.settle();
+    world.step_until_stable();
     world.now = 5;
-    world.settle();
+    world.step_until_stable();
     assert_eq!(world.status().deadline.unwrap().0, at(36 * 3600));
     world.edit(json!({"deadlineAfter": null, "deadline": at(7200).to_string()}));
     assert_eq!(world.status().deadline.unwrap().0, at(7200));
@@ -98,7 +98,7 @@ fn an_edit_of_gpus_that_still_allows_the_allocation_stops_nothing() {
 #[test]
 fn a_plan_from_before_the_edit_is_not_carried_out_against_it() {
     let mut world = World::new(json!({"gpus": {"max": 4}}));
-    world.settle();
+    world.step_until_stable();
     world.job.spec.gpus.max = Some(2);
     world.plan_run(&["n1"], 4);
     assert_eq!(world.phase(), Phase::Pending);

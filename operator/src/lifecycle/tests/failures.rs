@@ -71,7 +71,7 @@ fn out_of_host_memory_says_nothing_of_the_gpu_type() {
     let mut world = World::running(json!({}), &["n1"], 1);
     let pod = world.pods.get_mut("bert-1-0").unwrap();
     end(pod, 137, "OOMKilled", "", at(5));
-    world.settle();
+    world.step_until_stable();
     assert_eq!(world.last(), (Outcome::UserFailure, "OutOfMemory".into()));
     assert!(!world.learned.iter().any(|l| matches!(l, ProfileUpdate::OutOfMemory { .. })));
 }
@@ -138,7 +138,7 @@ fn what_the_kubelet_refuses_is_the_clusters_failure() {
         pod.status.phase = "Failed".into();
         pod.status.reason = reason.into();
         pod.status.message = "Pod was rejected: no GPUs".into();
-        world.settle();
+        world.step_until_stable();
         assert_eq!((world.phase(), world.last().0), (Phase::Pending, Outcome::ClusterFailure), "{reason}");
         assert_eq!((world.status().user_failures, world.status().excluded_nodes[0].node.as_str()), (0, "n1"));
     }
@@ -154,7 +154,7 @@ fn a_failed_init_container_is_the_users_failure() {
     pod.status.init_container_statuses = serde_json::from_value(json!([{"name": "data", "state": {"terminated":
         {"exitCode": 4, "startedAt": at(1).to_string(), "finishedAt": at(2).to_string(), "message": "no data"}}}]))
     .unwrap();
-    world.settle();
+    world.step_until_stable();
     let record = world.status().history[0].clone();
     assert_eq!(
         (record.outcome, record.exit_code, record.message.as_str()),
@@ -166,7 +166,7 @@ fn a_failed_init_container_is_the_users_failure() {
 fn an_unknown_container_status_and_a_broken_gpu_are_the_clusters_failure() {
     let mut world = World::running(json!({}), &["n1"], 1);
     end(world.pods.get_mut("bert-1-0").unwrap(), 137, "ContainerStatusUnknown", "", at(50));
-    world.settle();
+    world.step_until_stable();
     assert_eq!(world.last().0, Outcome::ClusterFailure);
 
     let mut world = World::running(json!({}), &["n1"], 1);
@@ -212,7 +212,7 @@ fn the_training_container_is_the_templates_first_whatever_admission_puts_before_
         world.plan_run(&["n1"], 1).bind_all();
         inject_before(&mut world, "bert-1-0");
         // A running proxy does not count as running training.
-        world.settle();
+        world.step_until_stable();
         assert_eq!(world.phase(), Phase::Starting);
         let started =
             |state| SlimContainerStatus { name: "train".into(), state, ..SlimContainerStatus::default() };
@@ -221,7 +221,7 @@ fn the_training_container_is_the_templates_first_whatever_admission_puts_before_
             let pod = world.pods.get_mut("bert-1-0").unwrap();
             pod.status.container_statuses.truncate(1);
             pod.status.container_statuses.push(status);
-            world.settle();
+            world.step_until_stable();
         };
         statuses(&mut world, started(state(json!({"running": {"startedAt": at(0).to_string()}}))));
         assert_eq!(world.phase(), Phase::Running);

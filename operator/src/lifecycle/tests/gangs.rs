@@ -126,7 +126,7 @@ fn a_member_lost_with_its_node_explains_the_failure_of_the_others() {
     world.silence("n2");
     world.now = 200;
     world.nodes.get_mut("n2").unwrap().out_of_service = true;
-    world.settle();
+    world.step_until_stable();
     assert_eq!((world.phase(), world.last().0), (Phase::Pending, Outcome::ClusterFailure));
     assert_eq!(world.status().user_failures, 0);
 }
@@ -140,7 +140,7 @@ fn containers_beside_the_training_one_do_not_keep_the_gpus() {
     let pod = world.pods.get_mut("bert-1-0").unwrap();
     end(pod, 0, "Completed", "", at(60));
     pod.status.phase = "Running".into();
-    world.settle();
+    world.step_until_stable();
     assert_eq!((world.phase(), &world.deleted[0].1), (Phase::Stopping, &DeleteReason::Leftover));
     // The verdict is in the status before the pod goes, so an operator restart does not lose it.
     world.restart_operator().wait(5);

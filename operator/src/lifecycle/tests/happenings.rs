@@ -13,7 +13,7 @@ use crate::lifecycle::*;
 impl World {
     pub fn wait(&mut self, seconds: i64) -> &mut Self {
         self.now += seconds;
-        self.settle();
+        self.step_until_stable();
         self
     }
 
@@ -22,7 +22,7 @@ impl World {
         json_patch_merge(&mut now, &spec);
         self.job.spec = serde_json::from_value(now).unwrap();
         *self.job.metadata.generation.as_mut().unwrap() += 1;
-        self.settle();
+        self.step_until_stable();
         self
     }
 
@@ -43,7 +43,7 @@ impl World {
     /// A plan made from the job's current state.
     pub fn plan(&mut self, planned: Planned) -> &mut Self {
         self.decision = Some(DecisionFor { basis: self.status().decisions.unwrap_or(0), planned });
-        self.settle();
+        self.step_until_stable();
         self
     }
 
@@ -51,7 +51,7 @@ impl World {
         for name in self.members() {
             self.bind(&name);
         }
-        self.settle();
+        self.step_until_stable();
         self
     }
 
@@ -72,7 +72,7 @@ impl World {
             let running = SlimRunning { started_at: now.clone() };
             *container(pod) = SlimContainerState { running: Some(running), ..SlimContainerState::default() };
         }
-        self.settle();
+        self.step_until_stable();
         self
     }
 
@@ -80,14 +80,14 @@ impl World {
         let waiting = SlimWaiting { reason: reason.into(), message: message.into() };
         *container(self.pods.get_mut(pod).unwrap()) =
             SlimContainerState { waiting: Some(waiting), ..SlimContainerState::default() };
-        self.settle();
+        self.step_until_stable();
         self
     }
 
     /// The pod's training container ends now, and the pod with it.
     pub fn exit(&mut self, pod: &str, code: i32, message: &str) -> &mut Self {
         self.exit_quietly(pod, code, message);
-        self.settle();
+        self.step_until_stable();
         self
     }
 
@@ -107,7 +107,7 @@ impl World {
         let metadata = &mut self.job.metadata;
         metadata.finalizers = Some(finalizers.iter().map(|f| (*f).to_owned()).collect());
         metadata.deletion_timestamp.get_or_insert(Time(at(self.now)));
-        self.settle();
+        self.step_until_stable();
         self
     }
 
@@ -142,13 +142,13 @@ impl World {
                 self.exit_quietly(&pod, code, "");
             }
         }
-        self.settle();
+        self.step_until_stable();
         self
     }
 
     pub fn evict(&mut self, pod: &str) -> &mut Self {
         self.evict_quietly(pod);
-        self.settle();
+        self.step_until_stable();
         self
     }
 
@@ -157,7 +157,7 @@ impl World {
         self.evict_quietly(pod);
         let conditions = &mut self.pods.get_mut(pod).unwrap().status.conditions;
         conditions.last_mut().unwrap().reason = "EvictionByEvictionAPI".into();
-        self.settle();
+        self.step_until_stable();
         self
     }
 
@@ -174,7 +174,7 @@ impl World {
         let fact = self.nodes.get_mut(node).unwrap();
         fact.ready = false;
         fact.ready_changed = Some(at(self.now));
-        self.settle();
+        self.step_until_stable();
         self
     }
 
@@ -213,7 +213,7 @@ impl World {
             ended: false,
             stepwise: true,
         });
-        self.settle();
+        self.step_until_stable();
         self
     }
 
@@ -225,7 +225,7 @@ impl World {
         self.creation = Creation::default();
         self.backoff = None;
         self.dry_run = None;
-        self.settle();
+        self.step_until_stable();
         self
     }
 }

@@ -36,7 +36,7 @@ fn a_job_made_again_under_its_name_waits_for_the_pods_of_the_old_one() {
     // Pods of the old job are not deleted by us, and their end is not ours.
     assert!(world.deleted.is_empty());
     world.remove("bert-1-0");
-    world.settle();
+    world.step_until_stable();
     assert_eq!(world.members(), ["bert-1-0"]);
     assert_eq!(
         world.pods["bert-1-0"].metadata.labels.as_ref().unwrap()["andreas.dev/job-uid"],
@@ -59,7 +59,7 @@ fn a_job_made_again_holds_no_gpus_while_the_old_ones_pod_is_on_a_silent_node() {
     // Proof of death, and the object is gone: planned, and pods created.
     world.nodes.remove("n1");
     world.remove("bert-1-0");
-    world.settle();
+    world.step_until_stable();
     assert_eq!(world.members(), ["bert-1-0"]);
 
     // If the policy restarts jobs of unreachable nodes, it continues after that time.
@@ -118,7 +118,7 @@ fn a_pod_with_our_label_and_no_owner_of_ours_is_not_a_member() {
 #[test]
 fn an_owner_without_our_label_is_not_a_member_either() {
     let mut world = World::new(json!({}));
-    world.settle();
+    world.step_until_stable();
     world.admit(pod("bert-1-0", "relabelled", owner("12345678-job")));
     assert!(!is_member(&world.pods["bert-1-0"], &world.job));
 }

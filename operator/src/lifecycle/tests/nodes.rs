@@ -27,7 +27,7 @@ fn a_silent_node_is_waited_for_until_its_death_is_proven() {
     assert_eq!((world.phase(), world.writes, world.deleted.len()), (Phase::Running, writes + 1, 0));
     // When the Node is deleted, then the attempt has ended.
     world.nodes.remove("n1");
-    world.settle();
+    world.step_until_stable();
     assert_eq!((world.phase(), world.last().0), (Phase::Pending, Outcome::ClusterFailure));
 }
 
@@ -44,7 +44,7 @@ fn every_proof_of_death_ends_the_attempt() {
         world.silence("n1");
         world.now = 400;
         proof(&mut world);
-        world.settle();
+        world.step_until_stable();
         assert_eq!((world.phase(), world.last().0), (Phase::Pending, Outcome::ClusterFailure));
         assert_eq!(world.status().user_failures, 0);
         // The pod that is still listed holds nothing; the next attempt may start elsewhere.
@@ -61,7 +61,7 @@ fn a_node_that_comes_back_with_its_pod_loses_nothing() {
     world.wait(1000);
     let fact = world.nodes.get_mut("n1").unwrap();
     (fact.ready, fact.ready_changed) = (true, Some(at(1100)));
-    world.settle();
+    world.step_until_stable();
     assert_eq!((world.phase(), world.reason().as_str()), (Phase::Running, ""));
     world.wait(50).exit("bert-1-0", 0, "");
     assert_eq!((world.phase(), world.last().0), (Phase::Succeeded, Outcome::Finished));
@@ -82,7 +82,7 @@ fn a_reason_that_an_earlier_release_wrote_is_cleared_when_the_node_is_back() {
     world.job.status.as_mut().unwrap().reason = Some("NodeSilent".into());
     let fact = world.nodes.get_mut("n1").unwrap();
     (fact.ready, fact.ready_changed) = (true, Some(at(1100)));
-    world.settle();
+    world.step_until_stable();
     assert_eq!((world.phase(), world.reason().as_str()), (Phase::Running, ""));
 }
 
@@ -141,7 +141,7 @@ fn a_stop_on_a_silent_node_does_not_end_by_itself() {
     assert_eq!((world.phase(), world.reason().as_str()), (Phase::Stopping, "NodeNotReady"));
     assert!(matches!(world.claim, Some(crate::lifecycle::Claim::Stopping { gone_by: None, .. })));
     world.nodes.remove("n1");
-    world.settle();
+    world.step_until_stable();
     assert_eq!((world.phase(), world.last().0), (Phase::Suspended, Outcome::ClusterFailure));
 }
 
@@ -174,7 +174,7 @@ fn a_start_that_waits_for_a_pod_on_a_silent_node_goes_on_when_that_pod_is_given_
     // Then it is requeued for the instant of giving up and creates its pods.
     assert_eq!(world.next, Some(at(220)));
     world.now = 220;
-    world.settle();
+    world.step_until_stable();
     assert_eq!(world.reason(), "PodsStarting");
     assert_eq!(world.members(), ["bert-1-0"]);
 }

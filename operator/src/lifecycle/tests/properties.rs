@@ -202,7 +202,7 @@ fn happen(world: &mut World, happening: &Happening) {
             }
         }
     }
-    world.settle();
+    world.step_until_stable();
 }
 
 proptest! {

@@ -46,7 +46,7 @@ fn a_refused_template_waits_with_the_servers_words_and_is_tried_ever_more_seldom
     let words =
         "pods \"bert-1-0\" is forbidden: violates PodSecurity \"restricted:latest\": hostPath volumes";
     world.server_refuses = Some((Reason::TemplateRejected, words.into()));
-    world.settle();
+    world.step_until_stable();
     assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "TemplateRejected"));
     assert_eq!(world.condition("TemplateAccepted").status, "False");
     assert_eq!(
@@ -79,7 +79,7 @@ fn a_refused_template_waits_with_the_servers_words_and_is_tried_ever_more_seldom
 fn a_refused_template_stays_refused_over_a_restart_until_it_has_been_tried() {
     let mut world = World::new(json!({}));
     world.server_refuses = Some((Reason::TemplateRejected, "no".into()));
-    world.settle();
+    world.step_until_stable();
     world.dry_run = None;
     let step = world.preview();
     assert_eq!(step.claim, Claim::Nothing);
@@ -91,7 +91,7 @@ fn a_worker_beyond_the_quota_is_said_and_still_planned() {
     let mut world = World::new(json!({"gpus": {"max": 8}}));
     let words = "exceeded quota: gpus, requested: requests.nvidia.com/gpu=8, used: 0, limited: 4";
     world.server_refuses = Some((Reason::QuotaExceeded, words.into()));
-    world.settle();
+    world.step_until_stable();
     assert_eq!(
         (world.reason().as_str(), world.condition("Scheduled").message.as_str()),
         ("QuotaExceeded", words)
@@ -140,7 +140,7 @@ fn a_refused_pod_is_tried_again_at_once_when_the_rules_of_its_namespace_change()
         assert!(matches!(world.claim, Some(Claim::Waiting { not_before: Some(_) })));
         // A larger quota or other labels: planned again at once, long before the backoff ends.
         world.rules_changed = Some(world.now);
-        world.settle();
+        world.step_until_stable();
         assert_eq!(world.claim, Some(Claim::Waiting { not_before: None }));
         world.create = None;
         world.plan_run(&["n1"], 1);
@@ -172,7 +172,7 @@ fn a_node_that_is_deleted_before_the_pods_are_made_gives_the_allocation_back() {
     world.nodes.get_mut("n1").unwrap().free_gpus = 0;
     world.plan_run(&["n1"], 1);
     world.nodes.remove("n1");
-    world.settle();
+    world.step_until_stable();
     assert_eq!((world.phase(), world.last().0), (Phase::Pending, Outcome::Withdrawn));
 }
 
@@ -183,7 +183,7 @@ fn gpus_that_a_foreign_pod_took_first_are_given_up_at_once() {
     world.plan_run(&["n1"], 1);
     assert_eq!((world.phase(), world.reason().as_str()), (Phase::Starting, "WaitingForRelease"));
     world.nodes.get_mut("n1").unwrap().open_gpus = 0;
-    world.settle();
+    world.step_until_stable();
     assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "WaitingForCapacity"));
     assert_eq!((world.last().0, world.status().not_before), (Outcome::Withdrawn, None));
     world.plan_run(&["n2"], 1);
@@ -193,7 +193,7 @@ fn gpus_that_a_foreign_pod_took_first_are_given_up_at_once() {
 #[test]
 fn a_training_container_that_the_template_does_not_have_is_named() {
     let mut world = World::new(json!({"container": "trian"}));
-    world.settle();
+    world.step_until_stable();
     assert_eq!((world.reason().as_str(), world.dry_runs), ("TemplateRejected", 0));
     assert_eq!(
         world.condition("Scheduled").message,

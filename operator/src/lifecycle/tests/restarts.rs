@@ -84,7 +84,7 @@ fn a_failure_is_judged_once_however_often_the_operator_starts_again() {
 fn an_allocation_that_was_taken_out_of_the_status_by_hand_ends_its_pods() {
     let mut world = World::running(json!({}), &["n1"], 1);
     world.job.status.as_mut().unwrap().allocation = None;
-    world.settle();
+    world.step_until_stable();
     assert_eq!((world.phase(), world.deleted.len()), (Phase::Pending, 1));
 }
 

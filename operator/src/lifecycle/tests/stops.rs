@@ -55,7 +55,7 @@ fn a_run_that_ended_before_the_stop_reached_it_has_finished() {
     end(&mut pod, 0, "Completed", "", at(100));
     world.pods.insert("bert-1-0".into(), pod);
     world.now = 112;
-    world.settle();
+    world.step_until_stable();
     assert_eq!((world.phase(), world.last().0), (Phase::Succeeded, Outcome::Finished));
 }
 
@@ -81,7 +81,7 @@ fn an_exit_within_the_skew_of_clocks_is_taken_for_the_stops_doing() {
     world.now = 108;
     world.exit_quietly("bert-1-0", 0, "");
     world.now = 112;
-    world.settle();
+    world.step_until_stable();
     assert_eq!((world.phase(), world.last().0), (Phase::Pending, Outcome::Stopped));
 }
 
@@ -156,7 +156,7 @@ fn suspend_stops_with_a_checkpoint_and_resume_goes_on() {
 #[test]
 fn a_job_applied_suspended_waits_for_its_user() {
     let mut world = World::new(json!({"suspend": true}));
-    world.settle();
+    world.step_until_stable();
     assert_eq!(
         (world.phase(), world.condition("Scheduled").reason.as_str()),
         (Phase::Suspended, "Suspended")
@@ -171,7 +171,7 @@ fn forced_deletion_keeps_the_gpus_until_the_agent_sees_them_unheld_or_the_grace_
     let mut world = World::running(with_checkpoint(), &["n1"], 1);
     world.now = 100;
     world.remove("bert-1-0");
-    world.settle();
+    world.step_until_stable();
     assert_eq!((world.phase(), world.status().stop.unwrap().reason.as_str()), (Phase::Stopping, "Vanished"));
     assert_eq!(world.next, Some(at(220)));
     world.wait(119);
@@ -215,7 +215,7 @@ fn a_member_deleted_by_somebody_else_is_the_clusters_failure_whatever_it_exits_w
     let pod = world.pods.get_mut("bert-1-0").unwrap();
     pod.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(220)));
     pod.metadata.deletion_grace_period_seconds = Some(120);
-    world.settle();
+    world.step_until_stable();
     world.now = 130;
     world.leave(0);
     assert_eq!((world.phase(), world.last().0), (Phase::Pending, Outcome::ClusterFailure));

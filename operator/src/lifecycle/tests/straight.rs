@@ -11,7 +11,7 @@ use crate::lifecycle::*;
 fn from_apply_to_succeeded_in_three_writes() {
     // Given an unplanned job: nothing is written, since a plan follows soon.
     let mut world = World::new(json!({}));
-    world.settle();
+    world.step_until_stable();
     assert_eq!((world.writes, world.next), (0, Some(at(3))));
     // When the plan gives it GPUs, then the allocation is written and the pod created.
     world.now = 1;
@@ -42,7 +42,7 @@ fn from_apply_to_succeeded_in_three_writes() {
 #[test]
 fn the_intent_comes_before_the_pod() {
     let mut world = World::new(json!({}));
-    world.settle();
+    world.step_until_stable();
     world.decision = Some(DecisionFor {
         basis: 0,
         planned: Planned::Run {

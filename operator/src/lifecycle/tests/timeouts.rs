@@ -118,7 +118,7 @@ fn a_creation_that_succeeds_in_time_goes_on() {
     world.unmade = Some((1, "timed out"));
     world.plan_run(&["n1", "n2"], 1).wait(60);
     world.unmade = None;
-    world.settle();
+    world.step_until_stable();
     world.bind_all().run_all();
     assert_eq!((world.phase(), world.backoff.is_none()), (Phase::Running, true));
 }
@@ -234,7 +234,7 @@ fn what_the_kubelet_says_of_a_container_that_never_started_does_not_make_it_the_
     // when the kubelet reports the end of a container that never existed
     let now = at(world.now);
     end(world.pods.get_mut("bert-1-0").unwrap(), 137, "ContainerStatusUnknown", "", now);
-    world.settle();
+    world.step_until_stable();
     // then it stays the user's failure
     assert_eq!(world.last(), (Outcome::UserFailure, "StartTimeout".into()));
 }

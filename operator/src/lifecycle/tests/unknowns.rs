@@ -41,7 +41,7 @@ fn on_time_is_what_the_forecast_says_and_in_the_end_what_happened() {
     assert_eq!(world.condition("OnTime").status, "True");
     world.now = 600;
     world.forecast = Some(forecast(900, Some(0), "Late"));
-    world.settle();
+    world.step_until_stable();
     let condition = world.condition("OnTime");
     assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "DeadlineUnreachable"));
     world.exit("bert-1-0", 0, "");
@@ -106,7 +106,7 @@ fn nonsense_in_a_status_does_not_panic_and_is_put_right() {
     for phase in Phase::ALL {
         let mut world = World::new(json!({}));
         world.job.status = Some(andreas_api::TrainingJobStatus { phase, ..Default::default() });
-        world.settle();
+        world.step_until_stable();
         if !phase.is_terminal() {
             assert_eq!(world.phase(), Phase::Pending, "{phase:?}");
         }

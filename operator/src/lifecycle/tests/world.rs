@@ -151,7 +151,7 @@ impl World {
     }
 
     /// Steps until nothing changes; fails if that takes too long.
-    pub fn settle(&mut self) {
+    pub fn step_until_stable(&mut self) {
         for _ in 0..12 {
             if !self.act() {
                 return;

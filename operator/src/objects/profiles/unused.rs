@@ -17,7 +17,7 @@ use crate::shared::Shared;
 /// How long an unused profile is kept.
 const KEPT_FOR: SignedDuration = SignedDuration::from_hours(90 * 24);
 /// Maximum operator-created profiles per namespace; beyond that the least recently used one is removed.
-const MOST: usize = 500;
+const MAX_CREATED_PROFILES: usize = 500;
 /// Maximum removed in one pass.
 const AT_ONCE: usize = 50;
 
@@ -74,7 +74,7 @@ pub(crate) async fn remove(shared: &Shared) {
         let open =
             index.jobs.iter().filter(|(_, job)| !job.status.as_ref().is_some_and(|s| s.phase.is_terminal()));
         let used = open.map(|(_, job)| profile_key(job)).collect();
-        unused(index.profiles.iter(), &used, clock::now(), (KEPT_FOR, MOST))
+        unused(index.profiles.iter(), &used, clock::now(), (KEPT_FOR, MAX_CREATED_PROFILES))
     };
     for profile in gone.into_iter().take(AT_ONCE) {
         let key = ObjectKey::of(&*profile);

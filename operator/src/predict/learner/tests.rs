@@ -127,7 +127,7 @@ fn a_first_fit_that_fails_keeps_nobody_waiting() {
 }
 
 #[test]
-fn the_latest_wish_counts_and_a_panic_does_not_end_learning() {
+fn the_latest_request_counts_and_a_panic_does_not_end_learning() {
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
     let (learner, _outcomes) = learner(move |wanted| {
@@ -276,11 +276,11 @@ fn where_all_namespaces_are_one_party_a_job_that_ran_on_one_type_is_known_on_the
         let rows = table.rows.iter().zip(&table.times).filter(|(row, _)| row.gpu_type.as_str() != "A100");
         rows.map(|(_, epoch)| (epoch.median, epoch.sigma)).collect::<Vec<_>>()
     };
-    let (strangers, party) = (of(LearningScope::Namespace), of(LearningScope::Cluster));
-    assert_eq!((strangers.len(), party.len()), (2, 2));
-    for ((stranger, party), slower) in strangers.iter().zip(&party).zip([2.9, 1.35]) {
-        assert!((party.0 / (90.0 * slower) - 1.0).abs() < 0.1, "{party:?} {slower}");
-        assert!(party.1 < 0.5 * stranger.1, "{party:?} {stranger:?}");
+    let (separate, shared) = (of(LearningScope::Namespace), of(LearningScope::Cluster));
+    assert_eq!((separate.len(), shared.len()), (2, 2));
+    for ((separate, shared), slower) in separate.iter().zip(&shared).zip([2.9, 1.35]) {
+        assert!((shared.0 / (90.0 * slower) - 1.0).abs() < 0.1, "{shared:?} {slower}");
+        assert!(shared.1 < 0.5 * separate.1, "{shared:?} {separate:?}");
     }
 }
 

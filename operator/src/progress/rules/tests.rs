@@ -215,8 +215,8 @@ fn a_pace_outside_of_its_interval_is_written_at_once_and_once() {
     };
     assert_eq!(news.millis_per_epoch, 10_000);
     // A repeated deviation is not written at once, nor is a pace as predicted.
-    let told = TrainingJobStatus { progress: Some(news), ..held.clone() };
-    assert!(matches!(judged_after(&told, &[(1, 61), (11, 71), (12, 72)], 500), ReportAction::Later(_)));
+    let reported = TrainingJobStatus { progress: Some(news), ..held.clone() };
+    assert!(matches!(judged_after(&reported, &[(1, 61), (11, 71), (12, 72)], 500), ReportAction::Later(_)));
     assert!(matches!(judged_after(&held, &[(1, 61), (11, 66)], 500), ReportAction::Later(_)));
 }
 

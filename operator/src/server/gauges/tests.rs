@@ -105,12 +105,12 @@ fn everything(metrics: &Metrics) {
         draw: None,
         rel_std: 0.2,
     };
-    let times = vec![andreas_predictor::Estimate {
+    let times = vec![andreas_predictor::LogNormal {
         median: 100.0,
         sigma: 0.2,
         source: andreas_predictor::Source::Observed,
     }];
-    let draws = vec![andreas_predictor::Estimate { median: 300.0, ..times[0] }];
+    let draws = vec![andreas_predictor::LogNormal { median: 300.0, ..times[0] }];
     let table = Table {
         rows: vec![row].into(),
         times,

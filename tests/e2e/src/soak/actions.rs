@@ -201,7 +201,7 @@ impl Actor {
         if let Ok(faults) = c.faults() {
             report.calls_met = self.rules.iter().map(|rule| faults.met(*rule)).sum();
         }
-        report.looks = seen.devices.looks;
+        report.looks = seen.devices.snapshots;
         report.ran_without_object = seen.devices.ran_without_object.len();
         report.highest_watts = seen.devices.highest_watts;
         report.at_highest.clone_from(&seen.devices.at_highest);

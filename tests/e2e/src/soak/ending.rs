@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 
 use super::actions::Actor;
 use crate::cluster::Cluster;
-use crate::scenario::SOON;
+use crate::scenario::DEFAULT_TIMEOUT;
 use crate::seen::describe;
 
 /// From the last thing that happens until every job has ended.
@@ -42,12 +42,12 @@ pub(super) fn nobody_was_blamed(c: &Cluster, actor: &Actor) -> Result<()> {
 pub(super) async fn nothing_is_left(c: &mut Cluster) -> Result<()> {
     c.kubectl("delete trainingjobs --all --all-namespaces --wait=true --timeout=180s").await?;
     c.observer
-        .until("no pod is left", 3 * SOON, |s| {
+        .until("no pod is left", 3 * DEFAULT_TIMEOUT, |s| {
             s.pods.values().all(|p| p.deleted || p.label(names::LABEL_JOB).is_empty())
         })
         .await?;
     let nodes = crate::nodes::client(&c.testbed);
-    let end = Instant::now() + SOON;
+    let end = Instant::now() + DEFAULT_TIMEOUT;
     loop {
         let held: Vec<String> = nodes
             .nodes()

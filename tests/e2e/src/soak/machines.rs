@@ -101,8 +101,8 @@ impl Actor {
     pub(super) async fn mend(&mut self, c: &Cluster, mend: Mend) -> Result<()> {
         let nodes = crate::nodes::client(&c.testbed);
         match mend {
-            Mend::StartExtender => start(c.extender.as_ref())?,
-            Mend::StartScheduler => start(c.scheduler.as_ref())?,
+            Mend::StartExtender => start_if_stopped(c.extender.as_ref())?,
+            Mend::StartScheduler => start_if_stopped(c.scheduler.as_ref())?,
             // One that was killed meanwhile is not frozen.
             Mend::ResumeOperator => drop(c.operators[0].process.resume()),
             Mend::ResumeExtender => drop(c.extender.as_ref().map(Process::resume)),
@@ -127,9 +127,9 @@ impl Actor {
     }
 }
 
-fn start(program: Option<&Process>) -> Result<()> {
+fn start_if_stopped(program: Option<&Process>) -> Result<()> {
     let program = program.context("extender mode")?;
-    // It may have been killed twice, and started in between.
+    // Two faults may have stopped it; the first repair already restarted it.
     if program.pid().is_none() {
         program.start_again()?;
     }

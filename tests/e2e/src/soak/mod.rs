@@ -42,7 +42,7 @@ const TELL_EVERY: Duration = Duration::from_secs(300);
 pub struct Soak {
     /// Time in which things happen; the end takes up to some minutes more.
     pub lasts: Duration,
-    /// Another seed, another story.
+    /// Another seed, another scenario.
     pub seed: u64,
 }
 

@@ -10,7 +10,7 @@ use andreas_e2e::cluster::{A100, Cluster, Options, a100, short_runs};
 use andreas_e2e::install;
 use andreas_e2e::job::{job, measured, profile};
 use andreas_e2e::nodes::client;
-use andreas_e2e::scenario::{SOON, scenario};
+use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
 use kube::Api;
@@ -69,7 +69,7 @@ async fn restored(c: &Cluster, after: &str) -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn gpus_wake_for_a_job_and_what_it_used_is_measured() -> Result<()> {
     scenario(one_node("15s"), async |c| {
-        until("the agent reports", SOON, async || {
+        until("the agent reports", DEFAULT_TIMEOUT, async || {
             let status = gpu_node(c).await?.status.unwrap_or_default();
             Ok(status.gpus.len() == 4 && status.agent_version.is_some())
         })
@@ -80,7 +80,7 @@ async fn gpus_wake_for_a_job_and_what_it_used_is_measured() -> Result<()> {
         let (_, before) = driver(c).await?;
         let tj = job("two").gpus(2, 1).epochs(10, 0.5);
         c.submit(&tj).await?;
-        c.reaches(&tj, Phase::Running).await?;
+        c.wait_for_phase(&tj, Phase::Running).await?;
         let (changed, _) = driver(c).await?;
         ensure!(changed.is_empty(), "a GPU rests beside a job that has just begun");
         let awake = gpu_node(c).await?;
@@ -88,26 +88,26 @@ async fn gpus_wake_for_a_job_and_what_it_used_is_measured() -> Result<()> {
         ensure!(awake.spec.wake > 0 && acknowledged == awake.spec.wake, "{awake:?}");
         woken_before_made(c)?;
 
-        c.reaches(&tj, Phase::Succeeded).await?;
+        c.wait_for_phase(&tj, Phase::Succeeded).await?;
         let key = tj.key();
         c.observer
-            .until("its energy is measured", SOON, |seen| {
+            .until("its energy is measured", DEFAULT_TIMEOUT, |seen| {
                 seen.status(&key).consumption.is_some_and(|total| total.source == "Measured")
             })
             .await?;
         let status = c.observer.seen().status(&key);
         let (record, total) = (&status.history[0], status.consumption.clone().unwrap_or_default());
-        let told = gpu_node(c).await?.status.unwrap_or_default().released;
+        let released = gpu_node(c).await?.status.unwrap_or_default().released;
         let (_, after) = driver(c).await?;
         ensure!(
-            told.len() == 1 && told[0].gpus == 2 && told[0].joules == record.joules,
+            released.len() == 1 && released[0].gpus == 2 && released[0].joules == record.joules,
             "{told:?} {record:?}"
         );
         ensure!(record.measured && total.joules == record.joules, "{record:?} {total:?}");
         // No more than all four GPUs drew meanwhile, and as only GPUs at work draw.
         let drawn = after - before;
         ensure!(record.joules > 1_000 && (record.joules as f64) < drawn, "{record:?}, drawn {drawn} J");
-        until("the family learns its draw", SOON, async || {
+        until("the family learns its draw", DEFAULT_TIMEOUT, async || {
             // It is made with the first lesson, up to a second after the run.
             let profile = c.kubectl("get trainingprofile two -o json").await.unwrap_or_default();
             let profile: Value = serde_json::from_str(&profile).unwrap_or_default();
@@ -120,14 +120,14 @@ async fn gpus_wake_for_a_job_and_what_it_used_is_measured() -> Result<()> {
         let away = "{\"spec\":{\"template\":{\"spec\":{\"nodeSelector\":{\"nobody\":\"here\"}}}}}";
         c.kubectl(&format!("patch daemonset andreas-node-agent -n {AGENTS} --type merge -p {away}")).await?;
         restored(c, "the agent ended in order").await?;
-        until("it has said so", SOON, async || {
+        until("it has said so", DEFAULT_TIMEOUT, async || {
             let gone = gpu_node(c).await?.status.unwrap_or_default();
             Ok(gone.agent_version.is_none() && gone.conditions[0].reason == "AgentEnded")
         })
         .await?;
         let next = job("next").gpus(1, 1);
         c.submit(&next).await?;
-        c.reaches(&next, Phase::Succeeded).await?;
+        c.wait_for_phase(&next, Phase::Succeeded).await?;
         let predicted = c.observer.seen().status(&next.key()).consumption.unwrap_or_default();
         ensure!(predicted.source == "Predicted", "{predicted:?}");
         Ok(())
@@ -196,7 +196,7 @@ async fn a_planned_power_limit_is_set_and_lifted_under_a_running_job() -> Result
     // Energy is what this job costs: no deadline, and a price at which a watt is worth more than a second.
     options.policy["prices"] = json!({"energyPerKWh": "100"});
     scenario(options, async |c| {
-        until("the agent says which limits its GPUs take", SOON, async || {
+        until("the agent says which limits its GPUs take", DEFAULT_TIMEOUT, async || {
             let gpus = gpu_node(c).await?.status.unwrap_or_default().gpus;
             Ok(gpus.len() == 4 && gpus.iter().all(|gpu| gpu.min_limit_watts < gpu.max_limit_watts))
         })
@@ -204,7 +204,7 @@ async fn a_planned_power_limit_is_set_and_lifted_under_a_running_job() -> Result
         c.apply(&profile("known", &[measured(A100, 2, 1_000, 760)])).await?;
         let tj = job("thrifty").gpus(2, 1).epochs(60, 1.0).spec("profile", json!("known"));
         c.submit(&tj).await?;
-        c.reaches(&tj, Phase::Running).await?;
+        c.wait_for_phase(&tj, Phase::Running).await?;
         let allocation = |c: &Cluster| c.observer.seen().status(&tj.key()).allocation;
         let planned = allocation(c).context("an allocation")?;
         let limit = planned.power_limit_watts.context("a limit is worth it")?;
@@ -237,7 +237,7 @@ async fn a_planned_power_limit_is_set_and_lifted_under_a_running_job() -> Result
             Ok(now.power_limit_watts.is_none())
         })
         .await?;
-        c.reaches(&tj, Phase::Succeeded).await?;
+        c.wait_for_phase(&tj, Phase::Succeeded).await?;
         // Two limits, one pace: it is of neither.
         let profile: Value = serde_json::from_str(&c.kubectl("get trainingprofile known -o json").await?)?;
         ensure!(profile["status"]["observations"].as_array().is_none_or(Vec::is_empty), "{profile}");

@@ -33,7 +33,7 @@ const ROLES: [(&str, &str, &str, &str); 6] = [
     ("Role", SYSTEM, "andreas-node-agent", "andreas-node:andreas-node-agent"),
 ];
 
-/// Rights that this story does not use for certain, each with what needs it.
+/// Rights that this scenario does not use for certain, each with what needs it.
 const ELSEWHERE: [(&str, &str); 6] = [
     ("update andreas.dev/trainingjobs/finalizers", "asked for by admission, not by a request: shown below"),
     ("get andreas.dev/trainingjobs", "a status that somebody else has written meanwhile is read again"),
@@ -188,17 +188,17 @@ async fn our_programs_have_the_rights_they_use_and_need_each_of_them() -> Result
     scenario(options, async |c| {
         let tj = job("gang").gpus(8, 2).epochs(8, 0.5).spec("ttlSecondsAfterFinished", json!(1));
         c.submit(&tj).await?;
-        c.reaches(&tj, Phase::Running).await?;
+        c.wait_for_phase(&tj, Phase::Running).await?;
         // Who reads about all namespaces is asked for a token and a right.
         pages::read_from_pod(c, "/snapshot").await?;
         c.edit(&tj.key(), &json!({"suspend": true})).await?;
-        c.reaches(&tj, Phase::Suspended).await?;
+        c.wait_for_phase(&tj, Phase::Suspended).await?;
         c.edit(&tj.key(), &json!({"suspend": false})).await?;
         // Before a program is blamed, its nodes are read.
         let fails =
             job("fails").spec("retries", json!(0)).env("TRAINER_FAIL_AT", 0.3).env("TRAINER_EXIT_CODE", 7);
         c.submit(&fails).await?;
-        c.reaches(&fails, Phase::Failed).await?;
+        c.wait_for_phase(&fails, Phase::Failed).await?;
         let key = tj.key();
         c.observer
             .until("the gang ends and is cleaned up", Duration::from_secs(120), |seen| {

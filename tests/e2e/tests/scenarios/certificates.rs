@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 const LIMIT: Duration = Duration::from_secs(180);
 const SERVICE: &str = "andreas-operator.andreas-system.svc";
 
-/// A number from the environment: `make certificates` runs the same story for longer.
+/// A number from the environment: `make certificates` runs the same scenario for longer.
 fn seconds(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
 }
@@ -91,7 +91,7 @@ async fn no_report_and_no_bind_is_lost_while_certificates_are_renewed() -> Resul
             c.submit(job).await?;
         }
         for job in &long {
-            c.is_done_to(job, 1).await?;
+            c.wait_for_percent(job, 1).await?;
         }
         let (mut leaves, mut roots) = (BTreeSet::new(), BTreeSet::new());
         let (start, lasts) = (Instant::now(), Duration::from_secs(lasts));
@@ -102,7 +102,7 @@ async fn no_report_and_no_bind_is_lost_while_certificates_are_renewed() -> Resul
         while start.elapsed() < lasts {
             let short = job(&format!("short-{bound}")).epochs(2, 0.2);
             c.submit(&short).await?;
-            c.reaches(&short, Phase::Succeeded).await?;
+            c.wait_for_phase(&short, Phase::Succeeded).await?;
             bound += 1;
             leaves.insert(kept(c, "tls.crt").await?);
             roots.insert(kept(c, "authority.key").await?);
@@ -116,7 +116,7 @@ async fn no_report_and_no_bind_is_lost_while_certificates_are_renewed() -> Resul
         ensure!(leaves.len() > 2 && roots.len() > 1, "{} leaves, {} roots", leaves.len(), roots.len());
         for job in &long {
             let done = c.observer.seen().milli_percent(&job.key()) / 1000;
-            c.is_done_to(job, done + 2).await?;
+            c.wait_for_percent(job, done + 2).await?;
         }
         ensure!(unsent(c)?.is_empty(), "reports were lost: {:#?}", unsent(c)?);
         let refused = ["x509", "tls:", "certificate signed", "certificate has expired", "bad certificate"];
@@ -165,7 +165,7 @@ async fn authorities_of(c: &Cluster, name: &str) -> Result<usize> {
 async fn both_report(c: &mut Cluster, jobs: &[&Job]) -> Result<()> {
     for job in jobs {
         let done = c.observer.seen().milli_percent(&job.key()) / 1000;
-        c.is_done_to(job, done + 1).await?;
+        c.wait_for_percent(job, done + 1).await?;
     }
     Ok(())
 }
@@ -202,7 +202,7 @@ async fn another_authority_is_used_once_all_who_know_only_the_former_have_ended(
         becomes("the given certificate is served", async || Ok(kept(c, "tls.crt").await? == first)).await?;
         let old = reporter("old", 600);
         c.submit(&old).await?;
-        c.is_done_to(&old, 1).await?;
+        c.wait_for_percent(&old, 1).await?;
         ensure!(authorities_of(c, "old").await? == 2, "it knows our first one and the former");
 
         // when another authority signs

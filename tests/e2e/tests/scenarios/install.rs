@@ -8,7 +8,7 @@ use andreas_e2e::cluster::{Cluster, Options, a100, short_runs};
 use andreas_e2e::install;
 use andreas_e2e::job::{Job, job};
 use andreas_e2e::scenario::scenario;
-use andreas_e2e::seen::Seen;
+use andreas_e2e::seen::ClusterHistory;
 use andreas_test_nodes::{Gpu, GpuHardware};
 use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
@@ -59,7 +59,7 @@ async fn agents_rest_idle_gpus_and_leave_none_slow_however_they_end() -> Result<
         // then a job's GPUs are awake when its pod starts, and the others rest on
         let tj = job("work").gpus(2, 1).epochs(400, 0.5);
         c.submit(&tj).await?;
-        c.reaches(&tj, Phase::Running).await?;
+        c.wait_for_phase(&tj, Phase::Running).await?;
         let nodes = andreas_e2e::nodes::client(&c.testbed);
         let seen = nodes.nodes().await?;
         let held = seen.iter().flat_map(|node| node.gpus.iter().zip(&node.hardware));
@@ -93,7 +93,7 @@ async fn agents_rest_idle_gpus_and_leave_none_slow_however_they_end() -> Result<
 }
 
 /// The UIDs of a job's live pods.
-fn live_pods(seen: &Seen, job: &Job) -> Vec<String> {
+fn live_pods(seen: &ClusterHistory, job: &Job) -> Vec<String> {
     let uid = seen.job(&job.key()).and_then(|job| job.metadata.uid.clone()).unwrap_or_default();
     seen.pods_of(&uid)
         .iter()
@@ -108,9 +108,9 @@ async fn a_release_lives_from_install_to_uninstall() -> Result<()> {
         // given a release with two replicas of operator and scheduler, a gang that trains, and a finished job
         let (long, short) = (job("long").gpus(8, 2).epochs(400, 0.5), job("short").epochs(4, 0.3));
         c.submit(&short).await?;
-        c.reaches(&short, Phase::Succeeded).await?;
+        c.wait_for_phase(&short, Phase::Succeeded).await?;
         c.submit(&long).await?;
-        c.is_done_to(&long, 1).await?;
+        c.wait_for_percent(&long, 1).await?;
         let before = live_pods(&c.observer.seen(), &long);
         ensure!(before.len() == 2, "{before:?}");
 
@@ -122,7 +122,7 @@ async fn a_release_lives_from_install_to_uninstall() -> Result<()> {
         install::rollback(&c.testbed).await?;
         // then the same training pods go on and report
         let done = c.observer.seen().milli_percent(&long.key()) / 1000;
-        c.is_done_to(&long, done + 1).await?;
+        c.wait_for_percent(&long, done + 1).await?;
         ensure!(live_pods(&c.observer.seen(), &long) == before, "a training pod was restarted");
         let status = c.observer.seen().status(&long.key());
         ensure!((status.attempts, status.restarts) == (1, 0), "{status:?}");
@@ -132,12 +132,14 @@ async fn a_release_lives_from_install_to_uninstall() -> Result<()> {
         let next = job("next").epochs(4, 0.3);
         c.submit(&next).await?;
         c.edit(&long.key(), &json!({"suspend": true})).await?;
-        c.reaches(&next, Phase::Succeeded).await?;
+        c.wait_for_phase(&next, Phase::Succeeded).await?;
         c.observer
-            .until("the gang has left", andreas_e2e::scenario::SOON, |s| live_pods(s, &long).is_empty())
+            .until("the gang has left", andreas_e2e::scenario::DEFAULT_TIMEOUT, |s| {
+                live_pods(s, &long).is_empty()
+            })
             .await?;
         c.edit(&long.key(), &json!({"suspend": false})).await?;
-        c.reaches(&long, Phase::Running).await?;
+        c.wait_for_phase(&long, Phase::Running).await?;
 
         // when the release is uninstalled, its pods go, and the jobs with their data stay
         install::uninstall(&c.testbed).await?;

@@ -10,7 +10,7 @@ use andreas_api::phase::Phase;
 use andreas_e2e::chart;
 use andreas_e2e::cluster::{A100, Cluster, Options, T4, a100, short_runs, t4};
 use andreas_e2e::job::{Job, job};
-use andreas_e2e::scenario::{SOON, scenario};
+use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_e2e::scrape::{self, Scrape};
 use andreas_testbed::wait::until;
 use andreas_testbed::{PortLease, Process, ProcessSpec};
@@ -20,7 +20,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
 /// How long a query may stay empty: some scrapes, and what happens on the cluster meanwhile.
-const PATIENCE: Duration = Duration::from_secs(30);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn policy() -> Value {
     let mut policy = short_runs();
@@ -55,7 +55,7 @@ impl Prometheus {
             .args(["--web.listen-address", &address])
             .holding(port.clone());
         let process = cluster.testbed.spawn(spec)?;
-        process.wait_for_http(&address, "/-/ready", SOON).await?;
+        process.wait_for_http(&address, "/-/ready", DEFAULT_TIMEOUT).await?;
         Ok(Self { process, url: format!("http://{address}"), _port: port })
     }
 
@@ -131,14 +131,14 @@ async fn a_real_prometheus_answers_every_panel_of_every_dashboard() -> Result<()
             c.submit(&each).await?;
         }
         for name in ["first", "late"] {
-            c.reaches(&job(name), Phase::Succeeded).await?;
+            c.wait_for_phase(&job(name), Phase::Succeeded).await?;
         }
-        c.reaches(&job("fails"), Phase::Failed).await?;
+        c.wait_for_phase(&job("fails"), Phase::Failed).await?;
         // Their profile knows the family now: what is predicted for the next ones rests on it.
         for name in ["second", "third"] {
             let next = job(name).epochs(10, 0.3).spec("profile", json!("family"));
             c.submit(&next).await?;
-            c.reaches(&next, Phase::Succeeded).await?;
+            c.wait_for_phase(&next, Phase::Succeeded).await?;
         }
         promtool_finds_no_fault(&scrape.jobs, &programs.join("promtool")).await?;
         every_panel_has_data(&prometheus).await?;

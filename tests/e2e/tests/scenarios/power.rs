@@ -29,13 +29,13 @@ struct Draw {
 impl Draw {
     fn watch(cluster: &Cluster) -> Self {
         let seen = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
-        let (nodes, told) = (client(&cluster.testbed), Arc::clone(&seen));
+        let (nodes, shared) = (client(&cluster.testbed), Arc::clone(&seen));
         let watch = tokio::spawn(async move {
             loop {
                 if let Ok(nodes) = nodes.nodes().await {
                     let sum: f64 = nodes.iter().flat_map(|node| &node.hardware).map(|gpu| gpu.watts).sum();
-                    told.0.fetch_max((sum * 1e3) as u64, Ordering::Relaxed);
-                    told.1.fetch_add(1, Ordering::Relaxed);
+                    shared.0.fetch_max((sum * 1e3) as u64, Ordering::Relaxed);
+                    shared.1.fetch_add(1, Ordering::Relaxed);
                 }
                 tokio::time::sleep(EVERY).await;
             }
@@ -78,11 +78,11 @@ async fn all_succeed(cluster: &mut Cluster, jobs: &[Job]) -> Result<()> {
     for tj in jobs {
         // Those before it in the queue have their time, too.
         for _ in jobs {
-            if cluster.reaches(tj, Phase::Succeeded).await.is_ok() {
+            if cluster.wait_for_phase(tj, Phase::Succeeded).await.is_ok() {
                 break;
             }
         }
-        cluster.reaches(tj, Phase::Succeeded).await?;
+        cluster.wait_for_phase(tj, Phase::Succeeded).await?;
     }
     Ok(())
 }

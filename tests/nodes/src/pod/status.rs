@@ -45,7 +45,7 @@ impl State {
 
 /// One container of the pod.
 #[derive(Debug, Clone)]
-pub(crate) struct Slot {
+pub(crate) struct ContainerState {
     pub name: String,
     pub image: String,
     pub kind: Kind,
@@ -56,12 +56,12 @@ pub(crate) struct Slot {
 }
 
 /// The whole status, as the worker knows it.
-pub(crate) struct Board {
-    pub slots: Vec<Slot>,
+pub(crate) struct StatusTracker {
+    pub slots: Vec<ContainerState>,
     pub started: Timestamp,
     pub pod_ip: String,
     pub host_ip: String,
-    /// Final words of a pod that never ran or was ended by its kubelet.
+    /// Reason and message of a pod that was refused or evicted.
     pub refusal: Option<Refusal>,
     /// `DisruptionTarget` with this reason and message.
     pub disruption: Option<(String, String)>,
@@ -71,9 +71,9 @@ pub(crate) struct Board {
     since: BTreeMap<&'static str, (bool, Timestamp)>,
 }
 
-impl Board {
+impl StatusTracker {
     pub fn new(pod: &PodView, pod_ip: &str, host_ip: &str) -> Self {
-        let slot = |container: &k8s_openapi::api::core::v1::Container, kind| Slot {
+        let slot = |container: &k8s_openapi::api::core::v1::Container, kind| ContainerState {
             name: container.name.clone(),
             image: container.image.clone().unwrap_or_default(),
             kind,
@@ -105,7 +105,7 @@ impl Board {
         }
     }
 
-    fn mains(&self) -> impl Iterator<Item = &Slot> {
+    fn mains(&self) -> impl Iterator<Item = &ContainerState> {
         self.slots.iter().filter(|slot| slot.kind == Kind::Main)
     }
 
@@ -132,10 +132,12 @@ impl Board {
             return "Failed";
         }
         if self.over {
-            let succeeded = |slot: &Slot| matches!(&slot.state, State::Terminated(end) if end.exit_code == 0);
+            let succeeded =
+                |slot: &ContainerState| matches!(&slot.state, State::Terminated(end) if end.exit_code == 0);
             return if self.initialized() && self.mains().all(succeeded) { "Succeeded" } else { "Failed" };
         }
-        let begun = |slot: &Slot| !matches!(slot.state, State::Waiting { .. }) || slot.last.is_some();
+        let begun =
+            |slot: &ContainerState| !matches!(slot.state, State::Waiting { .. }) || slot.last.is_some();
         if self.initialized() && self.mains().all(begun) { "Running" } else { "Pending" }
     }
 
@@ -170,11 +172,11 @@ impl Board {
             status["podIPs"] = json!([{"$patch": "replace"}, {"ip": self.pod_ip}]);
             status["hostIP"] = json!(self.host_ip);
             status["hostIPs"] = json!([{"$patch": "replace"}, {"ip": self.host_ip}]);
-            let (init, main): (Vec<&Slot>, Vec<&Slot>) =
+            let (init, main): (Vec<&ContainerState>, Vec<&ContainerState>) =
                 self.slots.iter().partition(|slot| slot.kind != Kind::Main);
-            status["containerStatuses"] = main.into_iter().map(Slot::json).collect();
+            status["containerStatuses"] = main.into_iter().map(ContainerState::json).collect();
             if !init.is_empty() {
-                status["initContainerStatuses"] = init.into_iter().map(Slot::json).collect();
+                status["initContainerStatuses"] = init.into_iter().map(ContainerState::json).collect();
             }
         }
         status["conditions"] = self.conditions(phase);
@@ -231,7 +233,7 @@ impl Board {
     }
 }
 
-impl Slot {
+impl ContainerState {
     fn json(&self) -> Value {
         let container_id = match &self.state {
             State::Running { container_id, .. } => container_id.clone(),
@@ -292,9 +294,9 @@ impl Terminated {
 mod tests {
     use super::*;
 
-    fn board(spec: Value) -> Board {
+    fn tracker(spec: Value) -> StatusTracker {
         let pod = json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": spec});
-        Board::new(&serde_json::from_value(pod).unwrap(), "10.244.0.2", "10.243.0.1")
+        StatusTracker::new(&serde_json::from_value(pod).unwrap(), "10.244.0.2", "10.243.0.1")
     }
 
     fn ended(exit_code: i32) -> State {
@@ -311,32 +313,32 @@ mod tests {
 
     #[test]
     fn phases_follow_the_containers() {
-        let mut board = board(json!({
+        let mut tracker = tracker(json!({
             "restartPolicy": "Never",
             "initContainers": [{"name": "log", "restartPolicy": "Always"}, {"name": "fetch"}],
             "containers": [{"name": "train"}],
         }));
         let running = || State::Running { since: Timestamp::now(), container_id: "c".into() };
-        assert_eq!(board.phase(), "Pending");
-        board.slots[0].state = running();
-        board.slots[1].state = ended(0);
-        assert_eq!(board.phase(), "Pending");
-        board.slots[2].state = running();
-        assert_eq!(board.phase(), "Running");
-        board.slots[2].state = ended(0);
-        board.slots[0].state = ended(143);
-        board.over = true;
-        assert_eq!(board.phase(), "Succeeded", "how a sidecar ends does not count");
-        board.slots[2].state = ended(1);
-        assert_eq!(board.phase(), "Failed");
+        assert_eq!(tracker.phase(), "Pending");
+        tracker.slots[0].state = running();
+        tracker.slots[1].state = ended(0);
+        assert_eq!(tracker.phase(), "Pending");
+        tracker.slots[2].state = running();
+        assert_eq!(tracker.phase(), "Running");
+        tracker.slots[2].state = ended(0);
+        tracker.slots[0].state = ended(143);
+        tracker.over = true;
+        assert_eq!(tracker.phase(), "Succeeded", "how a sidecar ends does not count");
+        tracker.slots[2].state = ended(1);
+        assert_eq!(tracker.phase(), "Failed");
     }
 
     #[test]
     fn a_pod_that_ends_before_it_began_has_failed_with_unknown_containers() {
-        let mut board = board(json!({"restartPolicy": "Never", "containers": [{"name": "train"}]}));
-        board.give_up_unknown();
-        board.over = true;
-        let patch = board.patch("u");
+        let mut tracker = tracker(json!({"restartPolicy": "Never", "containers": [{"name": "train"}]}));
+        tracker.give_up_unknown();
+        tracker.over = true;
+        let patch = tracker.patch("u");
         assert_eq!(patch["status"]["phase"], "Failed");
         let end = &patch["status"]["containerStatuses"][0]["state"]["terminated"];
         assert_eq!((&end["reason"], &end["exitCode"]), (&json!("ContainerStatusUnknown"), &json!(137)));
@@ -344,10 +346,10 @@ mod tests {
 
     #[test]
     fn refusals_carry_no_container_states() {
-        let mut board = board(json!({"restartPolicy": "Never", "containers": [{"name": "train"}]}));
-        board.pod_ip.clear();
-        board.refusal = Some(Refusal { reason: "OutOfcpu".into(), message: "m".into() });
-        let patch = board.patch("u");
+        let mut tracker = tracker(json!({"restartPolicy": "Never", "containers": [{"name": "train"}]}));
+        tracker.pod_ip.clear();
+        tracker.refusal = Some(Refusal { reason: "OutOfcpu".into(), message: "m".into() });
+        let patch = tracker.patch("u");
         assert_eq!(patch["status"]["reason"], "OutOfcpu");
         assert!(patch["status"]["containerStatuses"].is_null());
     }

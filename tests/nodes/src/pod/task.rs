@@ -19,7 +19,7 @@ use crate::entry::Fault;
 use crate::sandbox::Ended;
 
 /// A program needs a moment to install its signal handlers; process 1 of a PID namespace loses what comes before.
-const SETTLE: Duration = Duration::from_millis(250);
+const SIGNAL_HANDLER_DELAY: Duration = Duration::from_millis(250);
 /// Between two attempts to start what is not configured yet.
 const CONFIG_RETRY: Duration = Duration::from_secs(3);
 /// A kubelet's back-off for pulls and restarts: 10 s doubling to 5 minutes.
@@ -207,7 +207,7 @@ impl Task {
 
     /// Starts the container and waits for its end; none when the pod ended before it could start.
     async fn once(&mut self) -> Option<Terminated> {
-        let mut told = None;
+        let mut reported = None;
         if self.restarts == 0 {
             // What an earlier pod of this name has said is not this one's last words.
             let _ = std::fs::remove_file(self.ctx.log(&self.container.name));
@@ -217,7 +217,7 @@ impl Task {
                 Ok(program) => break program,
                 Err(StartProblem::Config(problem)) => {
                     let state = State::waiting("CreateContainerConfigError", problem.0.clone());
-                    if told.as_ref() != Some(&state) {
+                    if reported.as_ref() != Some(&state) {
                         self.ctx.shared.event(
                             &self.ctx.pod,
                             "Warning",
@@ -225,7 +225,7 @@ impl Task {
                             &format!("Error: {problem}"),
                         );
                         self.tell(state.clone(), None, false);
-                        told = Some(state.clone());
+                        reported = Some(state.clone());
                     }
                     if !self.pause(CONFIG_RETRY).await {
                         self.tell_never_started(state);
@@ -298,7 +298,7 @@ impl Task {
         let _probes = AbortOnDrop(probing.map(|probing| tokio::spawn(probing.run(tell))));
         loop {
             let deadline = [*self.stopping.borrow_and_update(), condemned].into_iter().flatten().min();
-            let warn_at = deadline.filter(|_| !warned && !self.deaf).map(|_| started + SETTLE);
+            let warn_at = deadline.filter(|_| !warned && !self.deaf).map(|_| started + SIGNAL_HANDLER_DELAY);
             let kill_at = deadline.filter(|_| !killed);
             let at = |when: Option<Instant>| async move {
                 match when {

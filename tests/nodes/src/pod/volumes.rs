@@ -79,7 +79,7 @@ async fn claim_folder(shared: &Shared, namespace: &str, name: &str) -> Result<Pa
     Ok(claims.join(format!("{name}{uid}")))
 }
 
-/// Volumes that are a folder and nothing else. A node's `hostPath` is a folder of that node, never the machine's.
+/// Host folder of an ephemeral, `hostPath` or `emptyDir` volume; `None` for other kinds.
 fn fixed_folder(shared: &Shared, pod: &PodView, volume: &Volume, dir: &Path) -> Option<PathBuf> {
     if volume.ephemeral.is_some() {
         let claim = format!("{}-{}", pod.name(), volume.name);

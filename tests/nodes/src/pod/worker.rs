@@ -15,11 +15,11 @@ use tokio::time::Instant;
 
 use super::env::Place;
 use super::run::PodContext;
-use super::status::{Board, Kind, State};
+use super::status::{Kind, State, StatusTracker};
 use super::task::{self, Handle, News};
 use super::volumes::{self, MountProblem, Volumes};
 use crate::devices::{Demand, Refusal, gpus_of_container};
-use crate::entry::{Entry, Fault, Machine, Order};
+use crate::entry::{Fault, Machine, Order, PodHandle};
 use crate::node::Node;
 use crate::objects::{ANNOTATIONS, PodView};
 use crate::shared::Shared;
@@ -31,14 +31,14 @@ pub(crate) async fn run(
     shared: Arc<Shared>,
     node: Arc<Node>,
     pod: Arc<PodView>,
-    entry: Arc<Entry>,
+    entry: Arc<PodHandle>,
     mut orders: mpsc::UnboundedReceiver<Order>,
     mut machine: mpsc::UnboundedReceiver<Machine>,
 ) {
     let mut online = node.online();
     let _ = online.wait_for(|online| *online).await;
     let mut worker = Worker::admit(shared, node, pod, entry).await;
-    let (news, mut heard) = mpsc::unbounded_channel();
+    let (news, mut received) = mpsc::unbounded_channel();
     let mut preparing: Option<Preparation> = worker.prepare();
     let mut renew_at: Option<Instant> = None;
     loop {
@@ -55,9 +55,9 @@ pub(crate) async fn run(
             }
         };
         tokio::select! {
-            Some(one) = heard.recv() => {
+            Some(one) = received.recv() => {
                 worker.hear(one);
-                while let Ok(more) = heard.try_recv() { worker.hear(more); }
+                while let Ok(more) = received.try_recv() { worker.hear(more); }
             }
             Some(doing) = machine.recv() => worker.suffer(doing),
             Some(order) = orders.recv(), if worker.node.is_online() => worker.obey(order),
@@ -91,14 +91,14 @@ struct Worker {
     shared: Arc<Shared>,
     node: Arc<Node>,
     pod: Arc<PodView>,
-    entry: Arc<Entry>,
+    entry: Arc<PodHandle>,
     ctx: Arc<PodContext>,
-    board: Board,
+    tracker: StatusTracker,
     tasks: BTreeMap<usize, Handle>,
     /// Containers that will not start (again).
     over: Vec<bool>,
     mounted: bool,
-    mount_told: String,
+    mount_error: String,
     /// When everything must be dead.
     deadline: Option<Instant>,
     /// The object is no more.
@@ -112,7 +112,7 @@ struct Worker {
 }
 
 impl Worker {
-    async fn admit(shared: Arc<Shared>, node: Arc<Node>, pod: Arc<PodView>, entry: Arc<Entry>) -> Self {
+    async fn admit(shared: Arc<Shared>, node: Arc<Node>, pod: Arc<PodView>, entry: Arc<PodHandle>) -> Self {
         let refused = |refusal: Refusal| (Vec::new(), String::new(), Some(refusal));
         let (gpus, ip, refusal) = match node.next_refusal().or_else(|| affinity_refusal(&node, &pod)) {
             Some(refusal) => refused(refusal),
@@ -125,25 +125,25 @@ impl Worker {
                 Err(refusal) => refused(refusal),
             },
         };
-        let mut board = Board::new(&pod, &ip, &node.address);
+        let mut tracker = StatusTracker::new(&pod, &ip, &node.address);
         if shared.sandbox.is_some()
             && !pod.status.phase.is_empty()
             && pod.status.start_time.is_some()
             && refusal.is_none()
         {
             // It ran under an earlier kubelet process, and its containers died with that.
-            board.give_up_unknown();
+            tracker.give_up_unknown();
         }
         if let Some(refusal) = &refusal {
             shared.event(&pod, "Warning", &refusal.reason, &refusal.message);
         }
-        board.over = refusal.is_some();
-        board.refusal = refusal;
+        tracker.over = refusal.is_some();
+        tracker.refusal = refusal;
         entry.admitted(&ip, &gpus);
         let place = Place { pod_ip: ip, host_ip: node.address.clone() };
         let dir = shared.data_dir.join("pods").join(pod.uid());
         let over: Vec<bool> =
-            board.slots.iter().map(|slot| matches!(slot.state, State::Terminated(_))).collect();
+            tracker.slots.iter().map(|slot| matches!(slot.state, State::Terminated(_))).collect();
         let ctx = Arc::new(PodContext {
             shared: Arc::clone(&shared),
             node: Arc::clone(&node),
@@ -159,11 +159,11 @@ impl Worker {
             pod: Arc::clone(&pod),
             entry,
             ctx,
-            board,
+            tracker,
             tasks: BTreeMap::new(),
             over,
             mounted: false,
-            mount_told: String::new(),
+            mount_error: String::new(),
             deadline: None,
             gone: false,
             released: false,
@@ -177,7 +177,7 @@ impl Worker {
     }
 
     fn ending(&self) -> bool {
-        self.deadline.is_some() || self.board.over
+        self.deadline.is_some() || self.tracker.over
     }
 
     /// What must be there before the first container: volumes, or in a simulation only time.
@@ -193,7 +193,7 @@ impl Worker {
                 Ok(Volumes::default())
             }));
         }
-        let again = !self.mount_told.is_empty();
+        let again = !self.mount_error.is_empty();
         Some(Box::pin(async move {
             if again {
                 tokio::time::sleep(Duration::from_secs(2)).await;
@@ -219,9 +219,9 @@ impl Worker {
             }
             Err(problem) => {
                 let text = problem.to_string();
-                if self.mount_told != text {
+                if self.mount_error != text {
                     self.shared.event(&self.pod, "Warning", "FailedMount", &text);
-                    self.mount_told = text;
+                    self.mount_error = text;
                 }
                 // Running containers keep the token they have until the next try.
                 self.mounted.then(|| Instant::now() + Duration::from_secs(10))
@@ -231,9 +231,9 @@ impl Worker {
 
     /// Starts what may start now, stops what has no more reason to run, and sees whether all is over.
     fn advance(&mut self, news: &mpsc::UnboundedSender<News>) {
-        if self.mounted && !self.ending() && !self.board.init_failed() {
-            for index in 0..self.board.slots.len() {
-                let slot = &self.board.slots[index];
+        if self.mounted && !self.ending() && !self.tracker.init_failed() {
+            for index in 0..self.tracker.slots.len() {
+                let slot = &self.tracker.slots[index];
                 let (kind, running) = (slot.kind, matches!(slot.state, State::Running { .. }));
                 if !self.tasks.contains_key(&index) && !self.over[index] {
                     let handle =
@@ -250,30 +250,33 @@ impl Worker {
                 }
             }
         }
-        let mains_over = (0..self.over.len()).all(|i| self.board.slots[i].kind != Kind::Main || self.over[i]);
-        let no_more = self.ending() || self.board.init_failed();
+        let mains_over =
+            (0..self.over.len()).all(|i| self.tracker.slots[i].kind != Kind::Main || self.over[i]);
+        let no_more = self.ending() || self.tracker.init_failed();
         if mains_over || no_more {
             // Sidecars outlive the containers they serve.
             let deadline = self.deadline.unwrap_or_else(|| Instant::now() + self.grace());
             let live_main =
-                self.tasks.keys().any(|i| self.board.slots[*i].kind != Kind::Sidecar && !self.over[*i]);
+                self.tasks.keys().any(|i| self.tracker.slots[*i].kind != Kind::Sidecar && !self.over[*i]);
             for (index, handle) in &self.tasks {
-                let serves = self.board.slots[*index].kind == Kind::Sidecar && live_main;
+                let serves = self.tracker.slots[*index].kind == Kind::Sidecar && live_main;
                 let earlier =
                     handle.stop.borrow().is_none_or(|set| deadline < set && self.deadline.is_some());
                 if !self.over[*index] && !serves && earlier {
                     handle.stop.send_replace(Some(deadline));
                 }
             }
-            if self.tasks.keys().all(|index| self.over[*index]) && (mains_over || no_more) && !self.board.over
+            if self.tasks.keys().all(|index| self.over[*index])
+                && (mains_over || no_more)
+                && !self.tracker.over
             {
                 if self.deadline.is_some() {
-                    self.board.give_up_unknown();
+                    self.tracker.give_up_unknown();
                 }
-                self.board.over = true;
+                self.tracker.over = true;
             }
         }
-        if self.board.over && !self.released && self.tasks.keys().all(|index| self.over[*index]) {
+        if self.tracker.over && !self.released && self.tasks.keys().all(|index| self.over[*index]) {
             self.release();
         }
     }
@@ -300,7 +303,7 @@ impl Worker {
     }
 
     fn hear(&mut self, news: News) {
-        let slot = &mut self.board.slots[news.index];
+        let slot = &mut self.tracker.slots[news.index];
         slot.ready = news.ready;
         if slot.kind == Kind::Init && matches!(&news.state, State::Terminated(end) if end.exit_code == 0) {
             slot.ready = true;
@@ -313,7 +316,7 @@ impl Worker {
         slot.last = news.last;
         slot.restarts = news.restarts;
         self.over[news.index] = news.over;
-        self.entry.pid(&slot.name, news.pid);
+        self.entry.set_pid(&slot.name, news.pid);
         if let Some(hardware) = self.node.hardware.get() {
             let gpus = gpus_of_container(&self.pod, &self.ctx.gpus, &self.container(news.index));
             hardware.runs(&gpus, news.pid, &self.pod);
@@ -343,10 +346,10 @@ impl Worker {
                 }
             }
             Machine::Evict { reason, message, grace } => {
-                if !self.board.over {
+                if !self.tracker.over {
                     self.shared.event(&self.pod, "Warning", &reason, &message);
-                    self.board.disruption = Some(("TerminationByKubelet".to_owned(), message.clone()));
-                    self.board.refusal = Some(Refusal { reason, message });
+                    self.tracker.disruption = Some(("TerminationByKubelet".to_owned(), message.clone()));
+                    self.tracker.refusal = Some(Refusal { reason, message });
                     self.deadline = Some(Instant::now() + grace);
                 }
             }
@@ -363,7 +366,7 @@ impl Worker {
 
     /// Nothing runs any more and nothing is left to say; the object may still have to be deleted.
     fn finished(&self) -> bool {
-        self.board.over
+        self.tracker.over
             && self.released
             && (self.gone
                 || (self.deadline.is_some()

@@ -86,7 +86,7 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_io().build()
 }
 
-/// Talks to the namespace that the calling thread is in now.
+/// Opens an rtnetlink connection in the calling thread's network namespace.
 fn connect() -> io::Result<Handle> {
     let (connection, handle, _) = rtnetlink::new_connection()?;
     tokio::spawn(connection);

@@ -62,7 +62,7 @@ pub(super) fn enter(spec: &ContainerSpec) -> anyhow::Result<()> {
     }
     programs(spec)?;
     for path in &spec.host_paths {
-        show(path).with_context(|| path.display().to_string())?;
+        bind_from_host(path).with_context(|| path.display().to_string())?;
     }
     let mut mounts: Vec<&Mount> = spec.mounts.iter().collect();
     mounts.sort_by_key(|mount| mount.target.components().count());
@@ -144,13 +144,13 @@ fn programs(spec: &ContainerSpec) -> anyhow::Result<()> {
         && !first.exists()
         && of_machine(first).is_file()
     {
-        show(first)?;
+        bind_from_host(first)?;
     }
     Ok(())
 }
 
-/// Shows a file or folder of the machine at its own path.
-fn show(path: &Path) -> io::Result<()> {
+/// Bind-mounts a host path read-only at the same path, unless it exists or the host lacks it.
+fn bind_from_host(path: &Path) -> io::Result<()> {
     if path.exists() || !of_machine(path).exists() { Ok(()) } else { bind(&of_machine(path), path, true) }
 }
 

@@ -32,7 +32,7 @@ numbers! {
     nvmlDeviceGetPowerUsage: c_uint = |gpu| gpu.draw().0 as c_uint;
     /// Energy since the driver was loaded, mJ.
     nvmlDeviceGetTotalEnergyConsumption: c_ulonglong = |gpu| {
-        gpu.settle();
+        gpu.add_energy();
         gpu.energy / 1_000_000
     };
     /// Power limit that is enforced, mW.

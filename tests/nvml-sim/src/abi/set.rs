@@ -28,7 +28,7 @@ fn command(device: nvmlDevice_t, work: impl FnOnce(&mut Gpu) -> nvmlReturn_t) ->
     });
     match (counted, allowed()) {
         (SUCCESS, SUCCESS) => gpu(device, |gpu| {
-            gpu.settle();
+            gpu.add_energy();
             work(gpu)
         }),
         (SUCCESS, refused) => refused,

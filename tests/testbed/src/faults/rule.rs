@@ -31,7 +31,7 @@ impl Select {
         Self { verbs: verbs.into_iter().collect(), ..Self::default() }
     }
 
-    /// Requests that change something, but not elections: a leader that cannot renew is another story.
+    /// Requests that change something, but not elections: a leader that cannot renew is a case of its own.
     pub fn writes() -> Self {
         Self::verbs(Verb::WRITES).without("leases")
     }
@@ -129,7 +129,7 @@ pub enum Fault {
     },
 }
 
-/// How many of the selected requests a rule meets.
+/// Which of the selected requests a rule applies to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Share {
     /// All of them.
@@ -148,7 +148,7 @@ pub enum Share {
 }
 
 impl Share {
-    fn meets(self, number: u64) -> bool {
+    fn applies_to(self, number: u64) -> bool {
         match self {
             Self::All => true,
             Self::PerMille { share, seed } => mix(seed ^ mix(number)) % 1000 < share,
@@ -272,7 +272,7 @@ impl Rules {
         let mut decision = Decision { delay: Duration::ZERO, fault: None };
         for active in self.active.iter_mut().filter(|one| one.rule.select.selects(asked)) {
             active.selected += 1;
-            if decision.fault.is_some() || !active.rule.share.meets(active.selected) {
+            if decision.fault.is_some() || !active.rule.share.applies_to(active.selected) {
                 continue;
             }
             match &active.rule.fault {

@@ -25,7 +25,7 @@ use super::rule::Fault;
 use super::shared::Shared;
 
 /// The longest request body that is read: more than etcd takes.
-const LONGEST_BODY: usize = 8 << 20;
+const MAX_BODY: usize = 8 << 20;
 
 type Body = UnsyncBoxBody<Bytes, FaultProxyError>;
 
@@ -63,7 +63,7 @@ pub(super) async fn serve(
 }
 
 async fn connection(shared: Arc<Shared>, caller: String, stream: TcpStream, tls: TlsAcceptor) {
-    // A caller that is killed in the middle is the point of this program.
+    // Connection errors are expected: tests kill clients in the middle of a request.
     if stream.set_nodelay(true).is_err() {
         return;
     }
@@ -87,8 +87,7 @@ impl Exchange {
     /// An error closes the connection (HTTP/1.1) or the stream (HTTP/2) without an answer.
     async fn run(self, request: Request<Incoming>) -> Result<Response<Body>, FaultProxyError> {
         let (mut head, body) = request.into_parts();
-        let body =
-            Limited::new(body, LONGEST_BODY).collect().await.map_err(FaultProxyError::body)?.to_bytes();
+        let body = Limited::new(body, MAX_BODY).collect().await.map_err(FaultProxyError::body)?.to_bytes();
         let uri = head.uri.path_and_query().map_or("/", |both| both.as_str()).to_owned();
         let agent = text(&head.headers, header::USER_AGENT);
         let asked = Asked::parse(&self.caller, &agent, &head.method, &uri, &body);

@@ -69,7 +69,7 @@ impl Shared {
                 }
                 state.rules.next_end(Instant::now())
             };
-            // The sender lives in self.
+            // `changed` cannot fail: `self` owns the sender.
             match next_end {
                 Some(at) => drop(tokio::time::timeout_at(at.into(), changes.changed()).await),
                 None => drop(changes.changed().await),

@@ -43,12 +43,12 @@ fn solve(step: &Step<'_, '_>, base: &[Option<Assignment>]) -> Vec<Option<Assignm
     let mut ways: Vec<Way> = Vec::new();
     for (job, data) in instance.jobs.iter().enumerate().filter(|(job, _)| base[*job].is_none()) {
         for (config, of) in data.configs.iter().enumerate() {
-            let present = step.present[job].as_ref();
+            let current = step.current[job].as_ref();
             for gang in gangs(&instance.types[of.kind].nodes, of.nodes as usize) {
                 let nodes =
                     if let [node] = gang[..] { Nodes::One(node) } else { Nodes::Many(gang.clone().into()) };
                 let assignment = Assignment { config, nodes };
-                let stays = present == Some(&assignment);
+                let stays = current == Some(&assignment);
                 let admitted = gang.iter().all(|n| instance.admits(data.admits, *n));
                 if stays || of.offered && admitted {
                     ways.push(Way { job, assignment, taken: vars.add(variable().binary()) });
@@ -161,18 +161,18 @@ fn the_optimum_is_that_of_a_mixed_integer_program() {
                 job.state = JobState::Waiting;
             }
         }
-        decision(&small, |context, present, touchable| {
+        decision(&small, |context, current, touchable| {
             let instance = context.instance;
             if above_budget(instance) {
                 return Ok(());
             }
-            let base = PartialPlan::after(instance, present, touchable);
+            let base = PartialPlan::after(instance, current, touchable);
             if !base.ledger.within_budget(instance) {
                 // Infeasible even with nothing placed.
                 return Ok(());
             }
             // when the program is solved,
-            let step = context.step(present, &base).weigh(&base, 0.0);
+            let step = context.step(current, &base).weigh(&base, 0.0);
             let open: Vec<bool> = base.assignments.iter().map(Option::is_none).collect();
             let assignments = solve(&step, &base.assignments);
             let mut theirs = SearchState::new(&step, base, &open);
@@ -185,13 +185,13 @@ fn the_optimum_is_that_of_a_mixed_integer_program() {
             }
             let theirs = theirs.total();
             // then no bound exceeds it, a proven plan costs as much, and no plan costs less.
-            let found = context.round(present, touchable);
+            let found = context.round(current, touchable);
             let ours = SearchState::new(&step, partial(instance, &found.assignments), &open).total();
             let near = EQUAL * theirs.abs().max(1e-9);
             prop_assert!(found.bound <= theirs + near, "bound {} above the optimum {theirs}", found.bound);
             prop_assert!(ours >= theirs - near, "{ours} below the optimum {theirs}");
             count(&solved, true);
-            count(&moved, open.iter().zip(present).any(|(open, present)| *open && present.is_some()));
+            count(&moved, open.iter().zip(current).any(|(open, current)| *open && current.is_some()));
             count(&optimal, ours <= theirs + near);
             let proof = ours - found.bound <= near;
             count(&proven, proof);

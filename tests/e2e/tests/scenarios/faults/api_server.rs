@@ -6,14 +6,14 @@ use andreas_api::phase::{Outcome, Phase};
 use andreas_e2e::cluster::{Cluster, Options, a100};
 use andreas_e2e::job::job;
 use andreas_e2e::keeper::full_or;
-use andreas_e2e::scenario::{SOON, scenario};
+use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_testbed::faults::{Fault, Records, Rule, Select, Share, Verb};
 use anyhow::{Result, ensure};
 
 /// The caller of the one operator.
 const OPERATOR: &str = "operator-0";
 /// Requests per second that an operator may make while half of its writes conflict.
-const MOST_PER_SECOND: usize = 10;
+const MAX_PER_SECOND: usize = 10;
 
 fn options() -> Options {
     Options { fault_proxy: true, groups: vec![a100(2)], ..Options::default() }
@@ -45,7 +45,7 @@ async fn conflicts_slow_the_operator_down_and_no_other_job(c: &mut Cluster) -> R
     let lasts = full_or(Duration::from_secs(60), Duration::from_secs(20));
     let edited = job("edited").gpus(1, 1).epochs(400, 0.4).env("TRAINER_NO_PROGRESS", 1);
     c.submit(&edited).await?;
-    c.reaches(&edited, Phase::Running).await?;
+    c.wait_for_phase(&edited, Phase::Running).await?;
 
     let conflict = Fault::Answer { status: 409, retry_after: None };
     let select = Select::verbs([Verb::Patch]).caller(OPERATOR);
@@ -60,7 +60,7 @@ async fn conflicts_slow_the_operator_down_and_no_other_job(c: &mut Cluster) -> R
         c.edit(&edited.key(), &serde_json::json!({"weight": weight})).await?;
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    c.reaches(&calm, Phase::Succeeded).await?;
+    c.wait_for_phase(&calm, Phase::Succeeded).await?;
     let met = c.faults()?.met(rule);
     c.faults()?.remove(rule);
 
@@ -73,7 +73,7 @@ async fn conflicts_slow_the_operator_down_and_no_other_job(c: &mut Cluster) -> R
         asked.count_by(|r| format!("{:?} {}", r.verb, r.resource)),
     );
     ensure!(met > 0, "nothing conflicted");
-    ensure!(asked.len() <= MOST_PER_SECOND * seconds, "{} requests in {seconds} s", asked.len());
+    ensure!(asked.len() <= MAX_PER_SECOND * seconds, "{} requests in {seconds} s", asked.len());
     let status = c.observer.seen().status(&edited.key());
     ensure!(status.attempts == 1 && status.restarts == 0, "the edited job was disturbed: {status:?}");
     c.kubectl("delete trainingjob edited --wait=false").await?;
@@ -85,14 +85,14 @@ async fn a_busy_api_server_is_given_time_and_nobody_fails(c: &mut Cluster) -> Re
     let lasts = full_or(Duration::from_secs(60), Duration::from_secs(15));
     let running = job("through-busy").gpus(1, 1).epochs(30, 0.5).namespace("calm");
     c.submit(&running).await?;
-    c.reaches(&running, Phase::Running).await?;
+    c.wait_for_phase(&running, Phase::Running).await?;
 
     let busy = Fault::Answer { status: 429, retry_after: Some(1) };
     let rule = c.faults()?.add(Rule::new(Select::all().caller(OPERATOR), busy).lasts(lasts));
     let start = Instant::now();
     let waits = job("waits").namespace("calm").epochs(4, 0.3);
     c.submit(&waits).await?;
-    c.observer.until("busy no longer", lasts + SOON, |_| start.elapsed() > lasts).await?;
+    c.observer.until("busy no longer", lasts + DEFAULT_TIMEOUT, |_| start.elapsed() > lasts).await?;
     let asked = asked_since(c, start)?.only(|r| r.status == Some(429));
     println!(
         "busy: {} refused in {} s, {} in the busiest 10 s",
@@ -107,7 +107,7 @@ async fn a_busy_api_server_is_given_time_and_nobody_fails(c: &mut Cluster) -> Re
         asked.count_by(|r| format!("{:?} {}", r.verb, r.resource))
     );
     for tj in [&running, &waits] {
-        c.reaches(tj, Phase::Succeeded).await?;
+        c.wait_for_phase(tj, Phase::Succeeded).await?;
         let status = c.observer.seen().status(&tj.key());
         ensure!(status.attempts == 1 && status.user_failures == 0, "{}: {:?}", tj.key(), status.history);
     }
@@ -124,16 +124,18 @@ async fn refused_pods_of_one_namespace_leave_the_gpus_to_others(c: &mut Cluster)
     // given a gang that wants every GPU, and whose second member is refused
     let gang = job("gang").namespace("broken").gpus(8, 2).epochs(4, 0.3);
     c.submit(&gang).await?;
-    let met = c.faults()?.until_met(rule, 1, SOON).await;
+    let met = c.faults()?.until_met(rule, 1, DEFAULT_TIMEOUT).await;
     ensure!(met.is_ok(), "the gang was not tried");
     // then the job of another namespace runs on those GPUs, and no member of the gang stays
     let other = job("other").namespace("calm").gpus(4, 1).epochs(4, 0.3);
     c.submit(&other).await?;
-    c.reaches(&other, Phase::Succeeded).await?;
+    c.wait_for_phase(&other, Phase::Succeeded).await?;
     // and when pods can be made again the gang runs, without a failure of its own
     c.faults()?.remove(rule);
     let key = gang.key();
-    c.observer.until("the gang succeeded", 3 * SOON, |s| s.phase(&key) == Phase::Succeeded).await?;
+    c.observer
+        .until("the gang succeeded", 3 * DEFAULT_TIMEOUT, |s| s.phase(&key) == Phase::Succeeded)
+        .await?;
     let status = c.observer.seen().status(&key);
     ensure!(status.user_failures == 0, "{:?}", status.history);
     ensure!(status.history.iter().all(|a| a.outcome != Outcome::UserFailure), "{:?}", status.history);

@@ -68,7 +68,7 @@ async fn hundreds_of_objects_at_the_api_servers_limit_and_many_jobs_fit_into_mem
         // and another tenant's job is planned, bound and run
         let tj = job("other");
         c.submit(&tj).await?;
-        c.reaches(&tj, Phase::Succeeded).await?;
+        c.wait_for_phase(&tj, Phase::Succeeded).await?;
         // and both are below their limits
         let operator = peak_mib(&c.operators[0].process)?;
         let extender = peak_mib(c.extender.as_ref().context("extender mode")?)?;

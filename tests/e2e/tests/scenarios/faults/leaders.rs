@@ -3,7 +3,7 @@
 use andreas_api::phase::Phase;
 use andreas_e2e::cluster::{Cluster, Options, a100};
 use andreas_e2e::job::{Job, job};
-use andreas_e2e::scenario::{SOON, scenario};
+use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_testbed::faults::{Fault, Record, Rule, Select};
 use anyhow::{Context as _, Result, ensure};
 
@@ -38,7 +38,7 @@ async fn a_frozen_leader_writes_nothing_after_the_next_ones_first_write() -> Res
         let _keeper = c.keep_operators_running();
         let first = job("first").epochs(4, 0.3).env("TRAINER_NO_PROGRESS", 1);
         c.submit(&first).await?;
-        c.reaches(&first, Phase::Running).await?;
+        c.wait_for_phase(&first, Phase::Running).await?;
         let old = leader(c).await?;
         let (old_name, new_name) = (format!("operator-{old}"), format!("operator-{}", 1 - old));
 
@@ -50,20 +50,23 @@ async fn a_frozen_leader_writes_nothing_after_the_next_ones_first_write() -> Res
         for tj in &jobs {
             c.submit(tj).await?;
         }
-        c.faults()?.until_held(held, IN_FLIGHT, SOON).await?;
+        c.faults()?.until_held(held, IN_FLIGHT, DEFAULT_TIMEOUT).await?;
         // when it is frozen, the other takes over and writes
         c.operators[old].process.pause()?;
         let starts = c.operators[old].process.starts();
-        let took_over = c.faults()?.until(SOON, |all| all.0.iter().any(|r| accepted(r, &new_name))).await;
+        let took_over =
+            c.faults()?.until(DEFAULT_TIMEOUT, |all| all.0.iter().any(|r| accepted(r, &new_name))).await;
         ensure!(took_over, "nobody took over");
         // and it goes on with what it had in hand
         c.faults()?.remove(held);
         c.operators[old].process.resume()?;
         let process = c.operators[old].process.clone();
-        c.observer.until("the old leader ended", SOON, |_| process.starts() > starts).await?;
+        c.observer.until("the old leader ended", DEFAULT_TIMEOUT, |_| process.starts() > starts).await?;
         let keys: Vec<String> = jobs.iter().map(Job::key).collect();
         c.observer
-            .until("all succeeded", 2 * SOON, |s| keys.iter().all(|k| s.phase(k) == Phase::Succeeded))
+            .until("all succeeded", 2 * DEFAULT_TIMEOUT, |s| {
+                keys.iter().all(|k| s.phase(k) == Phase::Succeeded)
+            })
             .await?;
 
         // then none of its writes was accepted after the other's first

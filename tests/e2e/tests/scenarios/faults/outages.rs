@@ -6,7 +6,7 @@ use andreas_api::phase::Phase;
 use andreas_e2e::cluster::{Cluster, Options, a100};
 use andreas_e2e::job::job;
 use andreas_e2e::keeper::full_or;
-use andreas_e2e::scenario::{SOON, scenario};
+use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_testbed::faults::{Fault, Rule, Select, Verb};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
@@ -36,22 +36,22 @@ async fn a_plan_follows_the_api_servers_return(c: &mut Cluster) -> Result<()> {
     let epochs = i32::try_from(away.as_secs()).unwrap_or(300) * 2 + 40;
     let running = job("running").gpus(1, 1).epochs(epochs, 0.5);
     c.submit(&running).await?;
-    c.reaches(&running, Phase::Running).await?;
+    c.wait_for_phase(&running, Phase::Running).await?;
     c.faults()?.cut_off(None);
     let since = Instant::now();
     let waits = job("waits").epochs(4, 0.3);
     c.submit(&waits).await?;
-    c.observer.until("away long enough", away + SOON, |_| since.elapsed() > away).await?;
+    c.observer.until("away long enough", away + DEFAULT_TIMEOUT, |_| since.elapsed() > away).await?;
     // when it is back
     c.faults()?.let_in(None);
     let back = Instant::now();
     let key = waits.key();
-    c.observer.until("planned", SOON, |s| s.status(&key).allocation.is_some()).await?;
+    c.observer.until("planned", DEFAULT_TIMEOUT, |s| s.status(&key).allocation.is_some()).await?;
     let planned = back.elapsed();
     // then the job is planned soon, with few lists, and the run was not touched
     let starts = c.operators[0].process.starts();
     println!("API server away {} s: planned {planned:.1?} after its return, {starts} starts", away.as_secs());
-    c.reaches(&waits, Phase::Succeeded).await?;
+    c.wait_for_phase(&waits, Phase::Succeeded).await?;
     for caller in CALLERS {
         let lists = c.faults()?.records().since(back).only(|r| r.caller == caller).lists();
         println!("{caller} listed {lists:?}");
@@ -74,7 +74,9 @@ async fn stopped_watches_are_noticed_and_resumed(c: &mut Cluster) -> Result<()> 
     c.submit(&tj).await?;
     // then the watches are given up in time and resumed where they were, without a list
     let key = tj.key();
-    c.observer.until("succeeded", WATCH_GIVEN_UP + SOON, |s| s.phase(&key) == Phase::Succeeded).await?;
+    c.observer
+        .until("succeeded", WATCH_GIVEN_UP + DEFAULT_TIMEOUT, |s| s.phase(&key) == Phase::Succeeded)
+        .await?;
     println!("watches stopped: the job succeeded after {:.1?}", start.elapsed());
     let lists = c.faults()?.records().since(start).only(|r| CALLERS.contains(&r.caller.as_str())).lists();
     ensure!(lists.is_empty(), "listed instead of resumed: {lists:?}");
@@ -88,7 +90,7 @@ async fn a_hanging_extender_stops_the_scheduler_only_while_it_hangs(c: &mut Clus
     extender.pause()?;
     let tj = job("unbound").epochs(4, 0.3);
     c.submit(&tj).await?;
-    c.reaches(&tj, Phase::Starting).await?;
+    c.wait_for_phase(&tj, Phase::Starting).await?;
     // then pods of the cluster's own scheduler are bound all the same
     c.apply(&json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "plain", "namespace": "default"},
@@ -96,7 +98,7 @@ async fn a_hanging_extender_stops_the_scheduler_only_while_it_hangs(c: &mut Clus
     }))
     .await?;
     c.observer
-        .until("the plain pod is bound", SOON, |s| {
+        .until("the plain pod is bound", DEFAULT_TIMEOUT, |s| {
             s.pods
                 .values()
                 .any(|p| p.pod.metadata.name.as_deref() == Some("plain") && p.pod.spec.node_name.is_some())
@@ -105,7 +107,7 @@ async fn a_hanging_extender_stops_the_scheduler_only_while_it_hangs(c: &mut Clus
     // and when it goes on, the job runs; a placement that timed out meanwhile was nobody's fault
     c.extender.as_ref().context("extender mode")?.resume()?;
     let (key, resumed) = (tj.key(), Instant::now());
-    c.observer.until("succeeded", 2 * SOON, |s| s.phase(&key) == Phase::Succeeded).await?;
+    c.observer.until("succeeded", 2 * DEFAULT_TIMEOUT, |s| s.phase(&key) == Phase::Succeeded).await?;
     println!("extender went on: the job succeeded after {:.1?}", resumed.elapsed());
     let status = c.observer.seen().status(&key);
     ensure!(status.user_failures == 0, "{:?}", status.history);

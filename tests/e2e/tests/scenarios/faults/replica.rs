@@ -4,7 +4,7 @@
 use andreas_api::phase::Phase;
 use andreas_e2e::cluster::{Cluster, Options, a100};
 use andreas_e2e::job::job;
-use andreas_e2e::scenario::{SOON, scenario};
+use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_testbed::faults::{Fault, Rule, Select, Verb};
 use anyhow::{Context as _, Result, ensure};
 use kube::api::{Api, ListParams};
@@ -43,7 +43,7 @@ async fn nothing_starts_twice(c: &mut Cluster) -> Result<()> {
     c.submit(&tj).await?;
     let before = version(c).await?;
     c.operators[0].process.start_again()?;
-    c.reaches(&tj, Phase::Running).await?;
+    c.wait_for_phase(&tj, Phase::Running).await?;
     c.operators[0].process.kill();
 
     let older = Fault::OlderReads { version: before };
@@ -55,11 +55,11 @@ async fn nothing_starts_twice(c: &mut Cluster) -> Result<()> {
             .iter()
             .any(|r| r.caller == OPERATOR && r.resource == "trainingjobs/status" && r.status == Some(409))
     };
-    ensure!(c.faults()?.until(SOON, refused).await, "the older answers led to no write");
+    ensure!(c.faults()?.until(DEFAULT_TIMEOUT, refused).await, "the older answers led to no write");
     let status = c.observer.seen().status(&key);
     ensure!(status.phase == Phase::Running && status.attempts == 1, "{status:?}");
     c.faults()?.remove(rule);
-    c.observer.until("succeeded", 2 * SOON, |s| s.phase(&key) == Phase::Succeeded).await?;
+    c.observer.until("succeeded", 2 * DEFAULT_TIMEOUT, |s| s.phase(&key) == Phase::Succeeded).await?;
     let seen = c.observer.seen();
     let status = seen.status(&key);
     ensure!(status.attempts == 1 && status.restarts == 0, "{status:?}");
@@ -73,7 +73,7 @@ async fn nothing_is_deleted_by_an_older_look(c: &mut Cluster) -> Result<()> {
     c.collect_garbage().await?;
     let tj = job("again").gpus(1, 1).epochs(200, 0.4);
     c.submit(&tj).await?;
-    c.reaches(&tj, Phase::Running).await?;
+    c.wait_for_phase(&tj, Phase::Running).await?;
     let old = uid_of_pod(c, "again-1-0").context("no pod")?;
     c.operators[0].process.kill();
     c.edit(&tj.key(), &json!({"suspend": true})).await?;
@@ -82,7 +82,7 @@ async fn nothing_is_deleted_by_an_older_look(c: &mut Cluster) -> Result<()> {
     c.operators[0].process.start_again()?;
     c.submit(&tj).await?;
     c.observer
-        .until("the new one runs", SOON, |s| {
+        .until("the new one runs", DEFAULT_TIMEOUT, |s| {
             let mut live = s.pods.values().filter(|p| p.is_live());
             live.any(|p| {
                 p.pod.metadata.name.as_deref() == Some("again-1-0")
@@ -105,12 +105,12 @@ async fn nothing_is_deleted_by_an_older_look(c: &mut Cluster) -> Result<()> {
                 && r.status.is_some_and(|code| code == 409 || code == 404)
         })
     };
-    ensure!(c.faults()?.until(SOON, refused).await, "the older answers led to no write");
+    ensure!(c.faults()?.until(DEFAULT_TIMEOUT, refused).await, "the older answers led to no write");
     ensure!(uid_of_pod(c, "again-1-0").as_ref() == Some(&new), "the new job's pod was deleted");
     c.faults()?.remove(rule);
     c.edit(&tj.key(), &json!({"weight": 20})).await?;
     c.observer
-        .until("seen again", SOON, |s| {
+        .until("seen again", DEFAULT_TIMEOUT, |s| {
             s.job("default/again").is_some_and(|j| {
                 j.status.as_ref().and_then(|s| s.observed_generation) == j.metadata.generation
             })

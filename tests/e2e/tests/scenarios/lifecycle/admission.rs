@@ -28,13 +28,13 @@ async fn quota_makes_jobs_wait_with_the_reason() -> Result<()> {
         let second = job("second").namespace("small").gpus(2, 1).epochs(4, 0.3);
         let never = job("never").namespace("small").gpus(4, 1);
         c.submit(&first).await?;
-        c.reaches(&first, Phase::Running).await?;
+        c.wait_for_phase(&first, Phase::Running).await?;
         c.submit(&second).await?;
         c.submit(&never).await?;
-        c.says(&second, Reason::QuotaExceeded).await?;
-        c.says(&never, Reason::QuotaExceeded).await?;
-        c.reaches(&first, Phase::Succeeded).await?;
-        c.reaches(&second, Phase::Succeeded).await?;
+        c.wait_for_reason(&second, Reason::QuotaExceeded).await?;
+        c.wait_for_reason(&never, Reason::QuotaExceeded).await?;
+        c.wait_for_phase(&first, Phase::Succeeded).await?;
+        c.wait_for_phase(&second, Phase::Succeeded).await?;
         ensure!(c.observer.seen().phase(&never.key()) == Phase::Pending, "it waits for ever, and says why");
         Ok(())
     })
@@ -52,13 +52,13 @@ async fn a_template_that_is_refused_waits_with_the_servers_words() -> Result<()>
         let account = job("no-account").pod("serviceAccountName", json!("not-there-yet"));
         c.submit(&tj).await?;
         c.submit(&account).await?;
-        c.says(&tj, Reason::TemplateRejected).await?;
+        c.wait_for_reason(&tj, Reason::TemplateRejected).await?;
         let words = c.observer.seen().message(&tj.key(), Reason::TemplateRejected);
         ensure!(words.contains("hostPath"), "the server's words: {words}");
         // and a missing service account waits until it is there
-        c.says(&account, Reason::TemplateRejected).await?;
+        c.wait_for_reason(&account, Reason::TemplateRejected).await?;
         c.kubectl("create serviceaccount not-there-yet").await?;
-        c.reaches(&account, Phase::Succeeded).await?;
+        c.wait_for_phase(&account, Phase::Succeeded).await?;
         ensure!(c.observer.seen().phase(&tj.key()) == Phase::Pending);
         Ok(())
     })
@@ -74,7 +74,7 @@ async fn forged_and_relabelled_pods_are_refused() -> Result<()> {
         let tenant = c.testbed.kubeconfig_for_service_account("default", "tenant").await?;
         let tj = job("real").epochs(30, 0.4);
         c.submit(&tj).await?;
-        c.reaches(&tj, Phase::Running).await?;
+        c.wait_for_phase(&tj, Phase::Running).await?;
         let uid = c.observer.seen().job(&tj.key()).and_then(|j| j.metadata.uid.clone()).unwrap_or_default();
         // when it makes a pod that says it belongs to the job
         let forged = json!({
@@ -95,7 +95,7 @@ async fn forged_and_relabelled_pods_are_refused() -> Result<()> {
         ensure!(!relabelled.success(), "a member was relabelled");
         let ordinary = c.testbed.kubectl_as(&tenant, ["run", "mine", "--image=missing/x"]).await?;
         ensure!(ordinary.success(), "pods of others are untouched: {}", ordinary.stderr);
-        c.reaches(&tj, Phase::Succeeded).await
+        c.wait_for_phase(&tj, Phase::Succeeded).await
     })
     .await
 }
@@ -106,11 +106,11 @@ async fn a_pod_name_in_use_is_said_and_waited_for() -> Result<()> {
         c.kubectl("run taken-1-0 --image=missing/x --restart=Never").await?;
         let tj = job("taken").epochs(4, 0.3);
         c.submit(&tj).await?;
-        c.says(&tj, Reason::NameInUse).await?;
+        c.wait_for_reason(&tj, Reason::NameInUse).await?;
         let words = c.observer.seen().message(&tj.key(), Reason::NameInUse);
         ensure!(words.contains("taken-1-0"), "{words}");
         c.kubectl("delete pod taken-1-0 --grace-period=0 --force").await?;
-        c.reaches(&tj, Phase::Succeeded).await
+        c.wait_for_phase(&tj, Phase::Succeeded).await
     })
     .await
 }
@@ -155,9 +155,9 @@ async fn names_deadlines_and_ranges_are_checked_when_applied() -> Result<()> {
         let large = job("large").container("resources", json!({"requests": {"memory": "100Ti"}}));
         c.submit(&unknown).await?;
         c.submit(&large).await?;
-        c.says(&unknown, Reason::NoFeasibleGpuType).await?;
-        c.says(&large, Reason::NoFeasibleNode).await?;
-        c.stays("waiting", Duration::from_secs(2), |s| s.phase(&unknown.key()) == Phase::Pending).await
+        c.wait_for_reason(&unknown, Reason::NoFeasibleGpuType).await?;
+        c.wait_for_reason(&large, Reason::NoFeasibleNode).await?;
+        c.assert_holds("waiting", Duration::from_secs(2), |s| s.phase(&unknown.key()) == Phase::Pending).await
     })
     .await
 }
@@ -184,7 +184,7 @@ async fn a_default_request_of_a_limit_range_is_planned_with() -> Result<()> {
             .container("resources", json!({"requests": {"cpu": "1"}}));
         // when it says nothing of memory, then the plan knows what it will ask for and takes the other node at once
         c.submit(&tj).await?;
-        c.reaches(&tj, Phase::Succeeded).await?;
+        c.wait_for_phase(&tj, Phase::Succeeded).await?;
         let status = c.observer.seen().status(&tj.key());
         ensure!(status.attempts == 1 && status.history[0].placement == "a100-1", "{:?}", status.history);
         // and what no node has is said without a single attempt
@@ -192,7 +192,7 @@ async fn a_default_request_of_a_limit_range_is_planned_with() -> Result<()> {
             .namespace("defaults")
             .container("resources", json!({"requests": {"cpu": "1", "memory": "900Gi"}}));
         c.submit(&never).await?;
-        c.says(&never, Reason::NoFeasibleNode).await
+        c.wait_for_reason(&never, Reason::NoFeasibleNode).await
     })
     .await
 }
@@ -208,11 +208,11 @@ async fn a_status_counts_jobs_of_other_namespaces_and_does_not_name_them() -> Re
             .epochs(40, 0.5)
             .spec("preemption", json!("Never"));
         c.submit(&holds).await?;
-        c.reaches(&holds, Phase::Running).await?;
+        c.wait_for_phase(&holds, Phase::Running).await?;
         // when a job of another namespace waits for them
         let waits = job("curious").gpus(4, 1);
         c.submit(&waits).await?;
-        c.says(&waits, Reason::WaitingForCapacity).await?;
+        c.wait_for_reason(&waits, Reason::WaitingForCapacity).await?;
         let words = c.observer.seen().message(&waits.key(), Reason::WaitingForCapacity);
         ensure!(words.contains("1 job of another namespace"), "{words}");
         // then neither its status nor an event about it names the other job or its namespace

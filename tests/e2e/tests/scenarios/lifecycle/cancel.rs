@@ -5,7 +5,7 @@ use std::time::Duration;
 use andreas_api::phase::Phase;
 use andreas_e2e::cluster::{Cluster, Options, a100};
 use andreas_e2e::job::{Job, job};
-use andreas_e2e::scenario::{SOON, scenario};
+use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
@@ -40,7 +40,9 @@ async fn next_job_runs(c: &mut Cluster) -> Result<()> {
     c.submit(&next).await?;
     let key = next.key();
     c.observer
-        .until("the next job runs", SOON, |s| matches!(s.phase(&key), Phase::Running | Phase::Succeeded))
+        .until("the next job runs", DEFAULT_TIMEOUT, |s| {
+            matches!(s.phase(&key), Phase::Running | Phase::Succeeded)
+        })
         .await
 }
 
@@ -52,7 +54,7 @@ async fn a_deleted_job_that_never_started_and_cannot_go_away_holds_no_gpu() -> R
         let key = poison.key();
         submit_with_finalizer(c, &poison).await?;
         c.observer
-            .until("its pod waits for the scheduler", SOON, |s| {
+            .until("its pod waits for the scheduler", DEFAULT_TIMEOUT, |s| {
                 let uid = s.job(&key).and_then(|j| j.metadata.uid.clone()).unwrap_or_default();
                 s.phase(&key) == Phase::Starting && !s.pods_of(&uid).is_empty()
             })
@@ -77,17 +79,17 @@ async fn pods_of_a_deleted_running_job_end_with_their_grace_though_the_job_canno
         let held = job("held").namespace("team").gpus(4, 1).epochs(1_000, 0.5).checkpoint(2);
         let key = held.key();
         submit_with_finalizer(c, &held).await?;
-        c.reaches(&held, Phase::Running).await?;
+        c.wait_for_phase(&held, Phase::Running).await?;
         c.kubectl("delete trainingjob held -n team --wait=false").await?;
         // then its pod ends with its grace, and another namespace's job has the GPUs
         c.observer
-            .until("its pod ended", SOON, |s| {
+            .until("its pod ended", DEFAULT_TIMEOUT, |s| {
                 let uid = s.job(&key).and_then(|j| j.metadata.uid.clone()).unwrap_or_default();
                 s.pods_of(&uid).iter().all(|pod| pod.deleted)
             })
             .await?;
         next_job_runs(c).await?;
-        c.stays("one attempt", Duration::from_secs(2), |s| s.status(&key).attempts == 1).await?;
+        c.assert_holds("one attempt", Duration::from_secs(2), |s| s.status(&key).attempts == 1).await?;
         c.kubectl("get trainingjob held -n team").await.context("the finalizer keeps the job")?;
         Ok(())
     })
@@ -103,7 +105,7 @@ async fn finalizers_on_unbound_pods_hold_no_gpu() -> Result<()> {
         c.make_namespace("team").await?;
         c.submit(&stuck).await?;
         c.observer
-            .until("its pod waits for the scheduler", SOON, |s| {
+            .until("its pod waits for the scheduler", DEFAULT_TIMEOUT, |s| {
                 let uid = s.job(&key).and_then(|j| j.metadata.uid.clone()).unwrap_or_default();
                 !s.pods_of(&uid).is_empty()
             })
@@ -112,7 +114,7 @@ async fn finalizers_on_unbound_pods_hold_no_gpu() -> Result<()> {
         c.kubectl(&format!("patch pod stuck-1-0 -n team --type=merge -p {patch}")).await?;
         // when its placement times out and it is withdrawn
         c.observer
-            .until("withdrawn", SOON, |s| s.status(&key).history.iter().any(|a| a.attempt == 1))
+            .until("withdrawn", DEFAULT_TIMEOUT, |s| s.status(&key).history.iter().any(|a| a.attempt == 1))
             .await?;
         // then another namespace's job has the GPUs while the pod's object stays
         next_job_runs(c).await?;

@@ -23,7 +23,7 @@ async fn a_run_is_well(operator_clock: i64, kubelets_clock: i64) -> Result<()> {
             .spec("maxRunTime", json!("30m"));
         let key = tj.key();
         c.submit(&tj).await?;
-        c.is_done_to(&tj, 20).await?;
+        c.wait_for_percent(&tj, 20).await?;
         let status = c.observer.seen().status(&key);
         ensure!(status.attempts == 1 && status.history.is_empty(), "{status:?}");
         if operator_clock != 0 {
@@ -34,10 +34,10 @@ async fn a_run_is_well(operator_clock: i64, kubelets_clock: i64) -> Result<()> {
         }
         // when it is stopped with a checkpoint and goes on
         c.kubectl("patch tj steady --type=merge -p {\"spec\":{\"suspend\":true}}").await?;
-        c.reaches(&tj, Phase::Suspended).await?;
+        c.wait_for_phase(&tj, Phase::Suspended).await?;
         c.kubectl("patch tj steady --type=merge -p {\"spec\":{\"suspend\":false}}").await?;
         // then the stop is no end of the run, and nothing else ended it
-        c.reaches(&tj, Phase::Succeeded).await?;
+        c.wait_for_phase(&tj, Phase::Succeeded).await?;
         let status = c.observer.seen().status(&key);
         let outcomes: Vec<Outcome> = status.history.iter().map(|record| record.outcome).collect();
         ensure!(outcomes == [Outcome::Stopped, Outcome::Finished], "{:?}", status.history);

@@ -78,11 +78,11 @@ async fn connections_that_show_no_token_on_every_port_fail_no_probe_and_no_job()
         let victim =
             job("victim").epochs(30, 1.5).spec("progressTimeout", json!("30s")).spec("retries", json!(0));
         c.submit(&victim).await?;
-        c.reaches(&victim, Phase::Running).await?;
-        c.is_done_to(&victim, 20).await?;
+        c.wait_for_phase(&victim, Phase::Running).await?;
+        c.wait_for_percent(&victim, 20).await?;
         let late = job("late").epochs(4, 0.3);
         c.submit(&late).await?;
-        c.reaches(&late, Phase::Succeeded).await?;
+        c.wait_for_phase(&late, Phase::Succeeded).await?;
         let key = victim.key();
         c.observer
             .until("the victim ends", Duration::from_secs(240), |seen| {
@@ -113,7 +113,7 @@ async fn only_those_with_the_right_read_about_all_namespaces() -> Result<()> {
         c.kubectl("create serviceaccount tenant").await?;
         c.kubectl("create rolebinding tenant --clusterrole=admin --serviceaccount=default:tenant").await?;
         c.submit(&job("secret").epochs(4, 0.3)).await?;
-        c.reaches(&job("secret"), Phase::Succeeded).await?;
+        c.wait_for_phase(&job("secret"), Phase::Succeeded).await?;
         let (reader, tenant) = (pages::reader(c).await?, pages::token(c, "default", "tenant").await?);
         for path in ["/forecasts", "/snapshot"] {
             let (code, text) = pages::get(c, path, Some(&reader)).await?;
@@ -139,7 +139,7 @@ async fn reports_of_a_bystander_cost_the_api_server_next_to_nothing() -> Result<
     scenario(Options { groups: vec![a100(1)], ..Options::default() }, async |c| {
         let tj = job("busy").epochs(400, 0.5);
         c.submit(&tj).await?;
-        c.reaches(&tj, Phase::Running).await?;
+        c.wait_for_phase(&tj, Phase::Running).await?;
         c.kubectl("run bystander --image=missing/x --restart=Never").await?;
         let uid =
             c.observer.seen().job(&tj.key()).and_then(|job| job.metadata.uid.clone()).context("a UID")?;
@@ -183,7 +183,7 @@ async fn reports_of_a_bystander_cost_the_api_server_next_to_nothing() -> Result<
         println!("{sent} reports in 10 s, {reads} reads of the pod");
         ensure!((1..=8).contains(&reads), "{reads} reads for {sent} reports");
         c.edit(&tj.key(), &json!({"suspend": true})).await?;
-        c.reaches(&tj, Phase::Suspended).await
+        c.wait_for_phase(&tj, Phase::Suspended).await
     })
     .await
 }

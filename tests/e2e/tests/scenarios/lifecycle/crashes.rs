@@ -5,7 +5,7 @@ use std::time::Duration;
 use andreas_api::phase::Phase;
 use andreas_e2e::cluster::{Cluster, Options, a100};
 use andreas_e2e::job::{Job, job};
-use andreas_e2e::scenario::{SOON, scenario};
+use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_testbed::Component;
 use anyhow::{Context as _, Result, ensure};
 
@@ -28,7 +28,7 @@ fn mixture() -> Vec<Job> {
 async fn all_finish(c: &mut Cluster, jobs: &[Job]) -> Result<()> {
     let keys: Vec<_> = jobs.iter().map(Job::key).collect();
     c.observer
-        .until("all succeeded", 3 * SOON, |s| keys.iter().all(|k| s.phase(k) == Phase::Succeeded))
+        .until("all succeeded", 3 * DEFAULT_TIMEOUT, |s| keys.iter().all(|k| s.phase(k) == Phase::Succeeded))
         .await?;
     // Every attempt but the last was a stop that the planner wanted: nobody was blamed, nothing was lost.
     for key in &keys {
@@ -44,7 +44,7 @@ async fn submit_and_start(c: &mut Cluster, jobs: &[Job]) -> Result<()> {
         c.submit(tj).await?;
     }
     let keys: Vec<_> = jobs.iter().map(Job::key).collect();
-    c.observer.until("one runs", SOON, |s| keys.iter().any(|k| s.phase(k) == Phase::Running)).await
+    c.observer.until("one runs", DEFAULT_TIMEOUT, |s| keys.iter().any(|k| s.phase(k) == Phase::Running)).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

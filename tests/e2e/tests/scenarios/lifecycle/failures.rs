@@ -3,7 +3,7 @@
 use andreas_api::phase::{Outcome, Phase, Reason};
 use andreas_e2e::cluster::{Options, T4, a100, t4};
 use andreas_e2e::job::{job, measured, profile};
-use andreas_e2e::scenario::{SOON, scenario};
+use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
@@ -20,12 +20,12 @@ async fn a_user_failure_is_tried_again_until_the_retries_are_used() -> Result<()
         c.submit(&once).await?;
         c.submit(&always).await?;
         // then the first succeeds at its second attempt
-        c.reaches(&once, Phase::Succeeded).await?;
+        c.wait_for_phase(&once, Phase::Succeeded).await?;
         let status = c.observer.seen().status(&once.key());
         ensure!(status.attempts == 2 && status.user_failures == 1, "{status:?}");
         ensure!(status.history[0].outcome == Outcome::UserFailure && status.history[0].exit_code == Some(7));
         // and the second fails after two, with exit code and last line
-        c.reaches(&always, Phase::Failed).await?;
+        c.wait_for_phase(&always, Phase::Failed).await?;
         let status = c.observer.seen().status(&always.key());
         ensure!(status.attempts == 2 && status.user_failures == 2, "{status:?}");
         let last = status.history.last().context("no history")?;
@@ -40,8 +40,8 @@ async fn exit_0_below_99_percent_is_a_finish_that_says_so() -> Result<()> {
     scenario(Options::default(), async |c| {
         let tj = job("early").epochs(10, 0.4).env("TRAINER_STOP_AT", 0.5);
         c.submit(&tj).await?;
-        c.reaches(&tj, Phase::Succeeded).await?;
-        c.says(&tj, Reason::CompletedEarly).await?;
+        c.wait_for_phase(&tj, Phase::Succeeded).await?;
+        c.wait_for_reason(&tj, Reason::CompletedEarly).await?;
         let seen = c.observer.seen();
         ensure!(seen.status(&tj.key()).attempts == 1, "never another attempt");
         let message = seen.message(&tj.key(), Reason::CompletedEarly);
@@ -61,7 +61,7 @@ async fn gpu_memory_exhausted_on_a_type_leaves_that_type_out() -> Result<()> {
             job("big").spec("profile", json!("big")).env("TRAINER_OOM_AT", 0.1).env("TRAINER_OOM_TYPES", T4);
         c.submit(&tj).await?;
         // then it fails there once, and succeeds on the other type
-        c.reaches(&tj, Phase::Succeeded).await?;
+        c.wait_for_phase(&tj, Phase::Succeeded).await?;
         let status = c.observer.seen().status(&tj.key());
         ensure!(
             status.history[0].gpu_type == T4 && status.history[0].reason == Reason::OutOfMemory.as_str(),
@@ -87,9 +87,9 @@ async fn hangs_and_runaways_are_ended() -> Result<()> {
         let runs_away = job("runaway").spec("maxRunTime", json!("4s")).epochs(1000, 0.5);
         c.submit(&hangs).await?;
         c.submit(&runs_away).await?;
-        c.reaches(&runs_away, Phase::Failed).await?;
+        c.wait_for_phase(&runs_away, Phase::Failed).await?;
         ensure!(c.observer.seen().has_reason(&runs_away.key(), Reason::MaxRunTime));
-        c.reaches(&hangs, Phase::Failed).await?;
+        c.wait_for_phase(&hangs, Phase::Failed).await?;
         let status = c.observer.seen().status(&hangs.key());
         ensure!(status.history[0].reason == Reason::ProgressTimeout.as_str(), "{:?}", status.history);
         Ok(())
@@ -105,7 +105,7 @@ async fn an_image_that_cannot_be_had_is_the_users_failure() -> Result<()> {
             .spec("startTimeout", json!("5s"))
             .spec("retries", json!(0));
         c.submit(&tj).await?;
-        c.reaches(&tj, Phase::Failed).await?;
+        c.wait_for_phase(&tj, Phase::Failed).await?;
         let status = c.observer.seen().status(&tj.key());
         ensure!(status.history[0].reason == Reason::StartTimeout.as_str(), "{:?}", status.history);
         ensure!(status.history[0].outcome == Outcome::UserFailure);
@@ -126,8 +126,8 @@ async fn one_failing_member_ends_the_whole_gang() -> Result<()> {
             .env("TRAINER_FAIL_ATTEMPTS", 1);
         let key = tj.key();
         c.submit(&tj).await?;
-        c.observer.until("a second attempt", SOON, |s| s.status(&key).attempts == 2).await?;
-        c.reaches(&tj, Phase::Succeeded).await?;
+        c.observer.until("a second attempt", DEFAULT_TIMEOUT, |s| s.status(&key).attempts == 2).await?;
+        c.wait_for_phase(&tj, Phase::Succeeded).await?;
         ensure!(c.observer.seen().status(&key).user_failures == 1);
         Ok(())
     })

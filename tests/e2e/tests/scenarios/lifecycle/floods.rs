@@ -7,7 +7,7 @@ use andreas_e2e::api;
 use andreas_e2e::cluster::{Cluster, Options};
 use andreas_e2e::job::{Job, job};
 use andreas_e2e::keeper::peak_mib;
-use andreas_e2e::scenario::{SOON, scenario};
+use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use anyhow::{Result, ensure};
 use serde_json::json;
 
@@ -21,7 +21,7 @@ async fn time_to_run(c: &mut Cluster, tj: &Job) -> Result<Duration> {
     let key = tj.key();
     // That it runs may be recorded together with its end.
     let runs = |phase| matches!(phase, Phase::Running | Phase::Succeeded);
-    c.observer.until(&format!("{key} runs"), SOON, |s| runs(s.phase(&key))).await?;
+    c.observer.until(&format!("{key} runs"), DEFAULT_TIMEOUT, |s| runs(s.phase(&key))).await?;
     Ok(began.elapsed())
 }
 
@@ -61,7 +61,7 @@ async fn a_storm_of_edits_costs_one_status_write_a_second_and_delays_nobody() ->
         let before = time_to_run(c, &job("before").namespace("zoo").epochs(4, 0.3)).await?;
         let stormy = job("stormy").spec("gpus", json!({"min": 1, "types": ["NVIDIA-B300"]}));
         c.submit(&stormy).await?;
-        c.says(&stormy, Reason::NoFeasibleGpuType).await?;
+        c.wait_for_reason(&stormy, Reason::NoFeasibleGpuType).await?;
         // given a tenant that edits its job as fast as it can
         let (client, object) = (c.testbed.client(), stormy.build());
         let storm = tokio::spawn(async move {

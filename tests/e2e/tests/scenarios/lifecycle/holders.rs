@@ -7,7 +7,7 @@ use andreas_api::phase::Phase;
 use andreas_e2e::cluster::{Options, a100};
 use andreas_e2e::job::job;
 use andreas_e2e::nodes::client;
-use andreas_e2e::scenario::{SOON, scenario};
+use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use anyhow::{Result, ensure};
 use serde_json::json;
 
@@ -27,8 +27,8 @@ async fn gpus_of_a_deleted_job_whose_pod_was_deleted_by_force_are_in_use_for_its
     scenario(one_node(), async |c| {
         let first = stubborn("first");
         c.submit(&first).await?;
-        c.is_done_to(&first, 0).await?;
-        c.reaches(&first, Phase::Running).await?;
+        c.wait_for_percent(&first, 0).await?;
+        c.wait_for_phase(&first, Phase::Running).await?;
         // when the job is deleted, and its pod by force
         c.kubectl("delete tj first --wait=false").await?;
         c.kubectl("delete pod first-1-0 --force --grace-period=0").await?;
@@ -36,9 +36,9 @@ async fn gpus_of_a_deleted_job_whose_pod_was_deleted_by_force_are_in_use_for_its
         let next = job("next").gpus(4, 1).epochs(4, 0.3);
         c.submit(&next).await?;
         // then the next job has the GPUs when the containers are gone: its kubelet refuses nothing
-        c.reaches(&next, Phase::Running).await?;
+        c.wait_for_phase(&next, Phase::Running).await?;
         ensure!(deleted.elapsed() >= GRACE - Duration::from_secs(2), "after {:?}", deleted.elapsed());
-        c.reaches(&next, Phase::Succeeded).await?;
+        c.wait_for_phase(&next, Phase::Succeeded).await?;
         let status = c.observer.seen().status(&next.key());
         ensure!(status.history.len() == 1, "{:?}", status.history);
         ensure!(!c.observer.seen().devices.ran_without_object.is_empty(), "the containers did not go on");
@@ -67,7 +67,7 @@ async fn gpus_of_a_foreign_pod_deleted_by_force_are_in_use_for_its_grace() -> Re
         }))
         .await?;
         c.observer
-            .until("the foreign pod runs", SOON, |seen| {
+            .until("the foreign pod runs", DEFAULT_TIMEOUT, |seen| {
                 seen.pods.values().any(|pod| pod.pod.status.phase == "Running")
             })
             .await?;
@@ -75,9 +75,9 @@ async fn gpus_of_a_foreign_pod_deleted_by_force_are_in_use_for_its_grace() -> Re
         let deleted = Instant::now();
         let next = job("next").gpus(4, 1).epochs(4, 0.3);
         c.submit(&next).await?;
-        c.reaches(&next, Phase::Running).await?;
+        c.wait_for_phase(&next, Phase::Running).await?;
         ensure!(deleted.elapsed() >= GRACE - Duration::from_secs(2), "after {:?}", deleted.elapsed());
-        c.reaches(&next, Phase::Succeeded).await
+        c.wait_for_phase(&next, Phase::Succeeded).await
     })
     .await
 }
@@ -88,13 +88,13 @@ async fn an_attempt_deleted_by_force_is_not_made_again_before_its_grace_is_over(
         let tj = stubborn("twice");
         let key = tj.key();
         c.submit(&tj).await?;
-        c.reaches(&tj, Phase::Running).await?;
+        c.wait_for_phase(&tj, Phase::Running).await?;
         c.kubectl("delete pod twice-1-0 --force --grace-period=0").await?;
         let deleted = Instant::now();
         // then there is another node, and still no second writer of its checkpoint before the first is gone
-        c.observer.until("a second attempt", SOON, |seen| seen.status(&key).attempts == 2).await?;
+        c.observer.until("a second attempt", DEFAULT_TIMEOUT, |seen| seen.status(&key).attempts == 2).await?;
         ensure!(deleted.elapsed() >= GRACE - Duration::from_secs(2), "after {:?}", deleted.elapsed());
-        c.reaches(&tj, Phase::Running).await
+        c.wait_for_phase(&tj, Phase::Running).await
     })
     .await
 }
@@ -106,13 +106,13 @@ async fn a_node_booted_again_after_a_run_began_there_starts_it_once() -> Result<
         let key = tj.key();
         c.submit(&tj).await?;
         c.observer
-            .until("bound", SOON, |seen| {
+            .until("bound", DEFAULT_TIMEOUT, |seen| {
                 seen.pods.values().any(|pod| pod.pod.spec.node_name.is_some() && !pod.deleted)
             })
             .await?;
         client(&c.testbed).reboot("a100-0", Duration::from_secs(2)).await?;
         // then whatever the kubelet makes of the pod, no two attempts run at once
-        c.reaches(&tj, Phase::Succeeded).await?;
+        c.wait_for_phase(&tj, Phase::Succeeded).await?;
         ensure!(c.observer.seen().status(&key).user_failures == 0);
         Ok(())
     })

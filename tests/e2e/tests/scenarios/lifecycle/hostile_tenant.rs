@@ -15,7 +15,7 @@ use andreas_e2e::cluster::{A100, Cluster, Options, a100};
 use andreas_e2e::job::{Job, TRAINER_IMAGE, job, measured, profile};
 use andreas_e2e::keeper::at_full_length;
 use andreas_e2e::pages;
-use andreas_e2e::scenario::{SOON, scenario};
+use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_e2e::tenant::{Tenant, all_opened, silent_connections};
 use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
@@ -98,7 +98,9 @@ async fn anothers_job_runs(c: &mut Cluster, attack: &str) -> Result<()> {
     let runs = |phase| matches!(phase, Phase::Running | Phase::Succeeded);
     c.observer.until(&format!("{key} runs"), RUNS_WITHIN, |s| runs(s.phase(&key))).await?;
     println!("{attack}: runs after {:.1?}", began.elapsed());
-    c.observer.until(&format!("{key} succeeded"), SOON, |s| s.phase(&key) == Phase::Succeeded).await?;
+    c.observer
+        .until(&format!("{key} succeeded"), DEFAULT_TIMEOUT, |s| s.phase(&key) == Phase::Succeeded)
+        .await?;
     let status = c.observer.seen().status(&key);
     let failed = [Outcome::UserFailure, Outcome::ClusterFailure];
     ensure!(status.history.iter().all(|record| !failed.contains(&record.outcome)), "{:?}", status.history);
@@ -116,7 +118,9 @@ async fn hold_all(c: &mut Cluster, tenant: &Tenant, change: impl Fn(Job) -> Job)
     ensure!(refused.is_empty(), "{refused:?}");
     for tj in &jobs {
         let key = tj.key();
-        c.observer.until(&format!("{key} has GPUs"), SOON, |s| s.status(&key).allocation.is_some()).await?;
+        c.observer
+            .until(&format!("{key} has GPUs"), DEFAULT_TIMEOUT, |s| s.status(&key).allocation.is_some())
+            .await?;
     }
     Ok(jobs)
 }
@@ -125,7 +129,7 @@ async fn hold_all(c: &mut Cluster, tenant: &Tenant, change: impl Fn(Job) -> Job)
 async fn finalizers_on_jobs_and_pods(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
     let jobs = hold_all(c, tenant, |tj| tj).await?;
     for tj in &jobs {
-        c.reaches(tj, Phase::Running).await?;
+        c.wait_for_phase(tj, Phase::Running).await?;
         let object = tj.build();
         let change = json!({"metadata": {"finalizers": [FINALIZER]}});
         api::patch(&tenant.client, &object, &change, false).await?.accepted()?;
@@ -160,9 +164,9 @@ async fn watts_of_one(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
 /// Jobs that hold all GPUs and say that they are nearly done, with the tokens of their own pods.
 async fn lies_about_progress(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
     let jobs = hold_all(c, tenant, |tj| tj.env("TRAINER_NO_PROGRESS", 1)).await?;
-    let mut told = Ongoing::new();
+    let mut reports = Ongoing::new();
     for tj in &jobs {
-        c.reaches(tj, Phase::Running).await?;
+        c.wait_for_phase(tj, Phase::Running).await?;
         let (url, uid) = (status_url(c, tj)?, uid(c, tj)?);
         let pod = format!("{}-1-0", tj.key().rsplit('/').next().unwrap_or_default());
         let token = tenant.token_of_pod(&pod, &progress_audience(&uid)).await?;
@@ -172,14 +176,14 @@ async fn lies_about_progress(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoing
         let post = move || agent.post(&url).header("Authorization", format!("Bearer {token}")).send(&lie);
         let code = tokio::task::spawn_blocking(post.clone()).await??.status().as_u16();
         ensure!(code < 300, "a member's report is not heard: {code}");
-        told.spawn(async move {
+        reports.spawn(async move {
             loop {
                 drop(tokio::task::spawn_blocking(post.clone()).await);
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         });
     }
-    Ok(told)
+    Ok(reports)
 }
 
 fn uid(c: &Cluster, tj: &Job) -> Result<String> {
@@ -272,7 +276,7 @@ async fn tokens_of_a_bystander(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoi
     let bystander = pod(tenant, "bystander", &json!({}), &json!({"nodeSelector": {"no": "such-node"}}));
     let refused = tenant.create_all([busy.build(), bystander].into_iter()).await?;
     ensure!(refused.is_empty(), "{refused:?}");
-    c.reaches(&busy, Phase::Running).await?;
+    c.wait_for_phase(&busy, Phase::Running).await?;
     let (url, uid) = (status_url(c, &busy)?, uid(c, &busy)?);
     let token = tenant.token_of_pod("bystander", &progress_audience(&uid)).await?;
     let mut posting = Ongoing::new();
@@ -297,7 +301,7 @@ async fn a_storm_of_edits(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
     let jobs: Vec<Job> = (0..4).map(waits).collect();
     let refused = tenant.create_all(jobs.iter().map(Job::build)).await?;
     ensure!(refused.is_empty(), "{refused:?}");
-    c.says(&jobs[0], Reason::NoFeasibleGpuType).await?;
+    c.wait_for_reason(&jobs[0], Reason::NoFeasibleGpuType).await?;
     let mut storm = Ongoing::new();
     for tj in &jobs {
         let (client, object) = (tenant.client.clone(), tj.build());
@@ -325,7 +329,7 @@ async fn silence_on_every_port(c: &mut Cluster, _: &Tenant) -> Result<Ongoing> {
         for port in &ports {
             silent_connections(&mut silent, *port, count, &opened);
         }
-        all_opened(&opened, count * ports.len(), SOON).await?;
+        all_opened(&opened, count * ports.len(), DEFAULT_TIMEOUT).await?;
         anothers_job_runs(c, &format!("{count}-silent-connections")).await?;
     }
     Ok(silent)

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use andreas_api::phase::{Phase, Reason};
 use andreas_e2e::cluster::{A100, Options, a100};
 use andreas_e2e::job::{Job, job};
-use andreas_e2e::scenario::{SOON, scenario};
+use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_test_nodes::Recorded;
 use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
@@ -31,14 +31,14 @@ async fn a_job_runs_on_every_planned_type_and_excluded_nodes_say_why() -> Result
         c.submit(&waits).await?;
         // then every job of a planned type is done, and only planned nodes were used
         for job in &jobs {
-            c.reaches(job, Phase::Succeeded).await?;
+            c.wait_for_phase(job, Phase::Succeeded).await?;
         }
         let used: BTreeSet<String> =
             c.observer.seen().pods.values().filter_map(|view| view.pod.spec.node_name.clone()).collect();
         let expected: BTreeSet<String> = planned().map(|(name, _)| format!("{name}-0")).collect();
         ensure!(used == expected, "used {used:?}");
         // the other waits, and says how many nodes are excluded and why
-        c.says(&waits, Reason::NoFeasibleGpuType).await?;
+        c.wait_for_reason(&waits, Reason::NoFeasibleGpuType).await?;
         let words = c.observer.seen().message(&waits.key(), Reason::NoFeasibleGpuType);
         for part in ["MigInUse", "SharedGpus", "NoWholeGpus", "NoTypeLabel", "nvidia.com/gpu.product"] {
             ensure!(words.contains(part), "{part} is not in: {words}");
@@ -58,7 +58,7 @@ async fn a_job_runs_on_every_planned_type_and_excluded_nodes_say_why() -> Result
             found = items.iter().map(|node| (name(node), reason(node))).collect();
             Ok(found == expected)
         };
-        let waited = until("every GpuNode says it", SOON, all_say_it).await;
+        let waited = until("every GpuNode says it", DEFAULT_TIMEOUT, all_say_it).await;
         waited.with_context(|| format!("{found:#?} instead of {expected:#?}"))?;
         Ok(())
     })
@@ -71,14 +71,14 @@ async fn gpus_of_a_node_that_is_relabelled_stay_those_of_its_running_job() -> Re
         // given a job on all GPUs of the only node
         let first = job("first").gpus(4, 1).epochs(30, 0.4).spec("preemption", json!("Never"));
         c.submit(&first).await?;
-        c.reaches(&first, Phase::Running).await?;
+        c.wait_for_phase(&first, Phase::Running).await?;
         // when an upgrade gives the product another name, and a second job comes
         c.kubectl("label node a100-0 nvidia.com/gpu.product=NVIDIA-A100-80GB --overwrite").await?;
         let second = job("second").gpus(4, 1).epochs(2, 0.2);
         c.submit(&second).await?;
         // then the first one runs to its end, the second one waits until then, and runs on the type as it is called now
-        c.reaches(&first, Phase::Succeeded).await?;
-        c.reaches(&second, Phase::Succeeded).await?;
+        c.wait_for_phase(&first, Phase::Succeeded).await?;
+        c.wait_for_phase(&second, Phase::Succeeded).await?;
         let seen = c.observer.seen();
         let (of_first, of_second) = (seen.status(&first.key()), seen.status(&second.key()));
         ensure!(of_first.attempts == 1 && of_second.attempts == 1, "{of_first:?} {of_second:?}");

@@ -6,8 +6,8 @@ use std::time::Duration;
 use andreas_api::phase::{Outcome, Phase};
 use andreas_e2e::cluster::{A100, Cluster, Group, Options, a100};
 use andreas_e2e::job::{Job, job, measured, profile};
-use andreas_e2e::scenario::{SOON, scenario};
-use andreas_e2e::seen::Seen;
+use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
+use andreas_e2e::seen::ClusterHistory;
 use andreas_testbed::wait::until;
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -30,7 +30,7 @@ async fn run(c: &Cluster, name: &str, epochs: i32, profiling: &str) -> Result<Jo
 }
 
 /// The GPU type that a run holds.
-fn on(seen: &Seen, run: &Job) -> String {
+fn on(seen: &ClusterHistory, run: &Job) -> String {
     seen.status(&run.key()).allocation.map_or_else(String::new, |held| held.gpu_type)
 }
 
@@ -52,7 +52,7 @@ async fn a_new_family_looks_at_an_unknown_type_for_a_moment_where_that_is_worth_
         let brief = run(c, "brief", 5, "Auto").await?;
         let settled = run(c, "settled", 300, "Off").await?;
         // then the first of them is given an H100,
-        c.reaches(&curious, Phase::Running).await?;
+        c.wait_for_phase(&curious, Phase::Running).await?;
         ensure!(
             on(&c.observer.seen(), &curious) == H100,
             "it does not look: {}",
@@ -61,7 +61,9 @@ async fn a_new_family_looks_at_an_unknown_type_for_a_moment_where_that_is_worth_
         // and leaves it again when it knows, after a few epochs, for it is dearer there
         let key = curious.key();
         c.observer
-            .until("back on an A100", SOON, |s| s.phase(&key) == Phase::Running && on(s, &curious) == A100)
+            .until("back on an A100", DEFAULT_TIMEOUT, |s| {
+                s.phase(&key) == Phase::Running && on(s, &curious) == A100
+            })
             .await?;
         let status = c.observer.seen().status(&key);
         let look = status.history.first().cloned();
@@ -77,8 +79,8 @@ async fn a_new_family_looks_at_an_unknown_type_for_a_moment_where_that_is_worth_
         .await?;
         ensure!(seen >= 1_000, "{seen} thousandths of an epoch are known");
         // so nobody looks again; and the others never did
-        c.stays("where it is", Duration::from_secs(10), |s| on(s, &curious) == A100).await?;
-        c.reaches(&brief, Phase::Succeeded).await?;
+        c.assert_holds("where it is", Duration::from_secs(10), |s| on(s, &curious) == A100).await?;
+        c.wait_for_phase(&brief, Phase::Succeeded).await?;
         for other in [&brief, &settled] {
             let status = c.observer.seen().status(&other.key());
             let places: Vec<_> = status.history.iter().map(|attempt| attempt.gpu_type.clone()).collect();

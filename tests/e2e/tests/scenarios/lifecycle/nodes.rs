@@ -6,11 +6,11 @@ use andreas_api::names;
 use andreas_api::phase::{Outcome, Phase, Reason};
 use andreas_e2e::cluster::{Options, a100};
 use andreas_e2e::job::job;
-use andreas_e2e::scenario::{SOON, scenario};
+use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
-fn node_of(seen: &andreas_e2e::seen::Seen, key: &str, index: usize) -> Result<String> {
+fn node_of(seen: &andreas_e2e::seen::ClusterHistory, key: &str, index: usize) -> Result<String> {
     let allocation = seen.status(key).allocation.context("no allocation")?;
     allocation.nodes.get(index).cloned().context("no such member")
 }
@@ -21,13 +21,13 @@ async fn a_drain_of_one_member_moves_the_whole_gang() -> Result<()> {
         let tj = job("gang").gpus(8, 2).epochs(40, 0.4).checkpoint(10);
         let key = tj.key();
         c.submit(&tj).await?;
-        c.is_done_to(&tj, 10).await?;
+        c.wait_for_percent(&tj, 10).await?;
         let node = node_of(&c.observer.seen(), &key, 1)?;
         // when an administrator drains one node (without --force: the pods have a controller)
         c.kubectl(&format!("drain {node} --ignore-daemonsets --timeout=60s")).await?;
         // then it runs elsewhere, and no retry is used
         c.observer
-            .until("running without that node", SOON, |s| {
+            .until("running without that node", DEFAULT_TIMEOUT, |s| {
                 let status = s.status(&key);
                 status.attempts == 2
                     && status.phase == Phase::Running
@@ -37,7 +37,7 @@ async fn a_drain_of_one_member_moves_the_whole_gang() -> Result<()> {
         let status = c.observer.seen().status(&key);
         ensure!(status.user_failures == 0, "{status:?}");
         ensure!(status.history[0].outcome == Outcome::ClusterFailure, "{:?}", status.history);
-        c.reaches(&tj, Phase::Succeeded).await
+        c.wait_for_phase(&tj, Phase::Succeeded).await
     })
     .await
 }
@@ -48,16 +48,16 @@ async fn a_pod_deleted_by_force_is_not_doubled() -> Result<()> {
         let tj = job("forced").gpus(4, 1).epochs(30, 0.4).checkpoint(4);
         let key = tj.key();
         c.submit(&tj).await?;
-        c.is_done_to(&tj, 10).await?;
+        c.wait_for_percent(&tj, 10).await?;
         c.kubectl("delete pod forced-1-0 --force --grace-period=0").await?;
         let deleted = Instant::now();
         // then a second attempt comes after the grace of the first, not at once
-        c.observer.until("a second attempt", SOON, |s| s.status(&key).attempts == 2).await?;
+        c.observer.until("a second attempt", DEFAULT_TIMEOUT, |s| s.status(&key).attempts == 2).await?;
         ensure!(
             deleted.elapsed() >= Duration::from_millis(3_500),
             "the grace of the first was not waited for"
         );
-        c.reaches(&tj, Phase::Succeeded).await?;
+        c.wait_for_phase(&tj, Phase::Succeeded).await?;
         let status = c.observer.seen().status(&key);
         ensure!(status.history[0].outcome == Outcome::ClusterFailure, "{:?}", status.history);
         ensure!(status.user_failures == 0);
@@ -83,16 +83,16 @@ async fn a_silent_node_waits_for_proof_and_its_run_goes_on() -> Result<()> {
         let tj = job("quiet").gpus(4, 1).epochs(60, 0.4).checkpoint(5);
         let key = tj.key();
         c.submit(&tj).await?;
-        c.is_done_to(&tj, 5).await?;
+        c.wait_for_percent(&tj, 5).await?;
         let node = node_of(&c.observer.seen(), &key, 0)?;
         // when its node falls silent
         andreas_e2e::nodes::client(&c.testbed).silence(&node).await?;
         // then that is said, and no second attempt is made
-        c.says(&tj, Reason::NodeNotReady).await?;
-        c.stays("one attempt", Duration::from_secs(5), |s| s.status(&key).attempts == 1).await?;
+        c.wait_for_reason(&tj, Reason::NodeNotReady).await?;
+        c.assert_holds("one attempt", Duration::from_secs(5), |s| s.status(&key).attempts == 1).await?;
         // and when the node comes back, the run has gone on
         andreas_e2e::nodes::client(&c.testbed).back(&node).await?;
-        c.reaches(&tj, Phase::Succeeded).await?;
+        c.wait_for_phase(&tj, Phase::Succeeded).await?;
         ensure!(c.observer.seen().status(&key).attempts == 1);
         Ok(())
     })
@@ -109,14 +109,14 @@ async fn a_silent_nodes_run_starts_elsewhere_where_the_policy_says_so() -> Resul
             .spec("checkpoint", json!({"claimName": "exclusive", "graceSeconds": 5, "exclusive": true}));
         let key = tj.key();
         c.submit(&tj).await?;
-        c.is_done_to(&tj, 5).await?;
+        c.wait_for_percent(&tj, 5).await?;
         let node = node_of(&c.observer.seen(), &key, 0)?;
         let exclusive = exclusive.pod("nodeSelector", json!({"kubernetes.io/hostname": node}));
         c.submit(&exclusive).await?;
-        c.reaches(&exclusive, Phase::Running).await?;
+        c.wait_for_phase(&exclusive, Phase::Running).await?;
         andreas_e2e::nodes::client(&c.testbed).silence(&node).await?;
         c.observer
-            .until("running elsewhere", SOON, |s| {
+            .until("running elsewhere", DEFAULT_TIMEOUT, |s| {
                 let status = s.status(&key);
                 status.attempts == 2
                     && status.phase == Phase::Running
@@ -125,7 +125,7 @@ async fn a_silent_nodes_run_starts_elsewhere_where_the_policy_says_so() -> Resul
             .await?;
         // but never a run whose checkpoint two attempts would corrupt
         let exclusive = exclusive.key();
-        c.stays("one attempt", Duration::from_secs(5), |s| s.status(&exclusive).attempts == 1).await
+        c.assert_holds("one attempt", Duration::from_secs(5), |s| s.status(&exclusive).attempts == 1).await
     })
     .await
 }
@@ -136,10 +136,10 @@ async fn a_rebooted_node_is_the_clusters_failure() -> Result<()> {
         let tj = job("rebooted").epochs(40, 0.4).checkpoint(5);
         let key = tj.key();
         c.submit(&tj).await?;
-        c.is_done_to(&tj, 10).await?;
+        c.wait_for_percent(&tj, 10).await?;
         let node = node_of(&c.observer.seen(), &key, 0)?;
         andreas_e2e::nodes::client(&c.testbed).reboot(&node, Duration::from_secs(2)).await?;
-        c.reaches(&tj, Phase::Succeeded).await?;
+        c.wait_for_phase(&tj, Phase::Succeeded).await?;
         let status = c.observer.seen().status(&key);
         ensure!(status.user_failures == 0 && status.cluster_failures == 1, "{status:?}");
         Ok(())
@@ -157,7 +157,7 @@ async fn a_foreign_pod_that_takes_the_gpu_first_is_planned_around() -> Result<()
         let key = tj.key();
         c.submit(&tj).await?;
         c.observer
-            .until("its pod is made", SOON, |s| s.pods.values().any(|p| p.label(names::LABEL_JOB) == "ours"))
+            .until("its pod is made", DEFAULT_TIMEOUT, |s| s.pods.values().any(|p| p.label(names::LABEL_JOB) == "ours"))
             .await?;
         let taken = node_of(&c.observer.seen(), &key, 0)?;
         // when somebody else's pod takes all GPUs of that node, past every scheduler
@@ -177,7 +177,7 @@ async fn a_foreign_pod_that_takes_the_gpu_first_is_planned_around() -> Result<()
         let scheduler = c.scheduler.as_ref().context("extender mode")?;
         scheduler.start_again()?;
         // then the job runs on the other node
-        c.reaches(&tj, Phase::Succeeded).await?;
+        c.wait_for_phase(&tj, Phase::Succeeded).await?;
         let history = c.observer.seen().status(&key).history;
         ensure!(history.last().is_some_and(|a| !a.placement.contains(&taken)), "{history:?}");
         ensure!(c.observer.seen().status(&key).user_failures == 0);

@@ -6,7 +6,7 @@ use andreas_api::phase::Phase;
 use andreas_e2e::cluster::{Cluster, Options, a100, short_runs};
 use andreas_e2e::job::job;
 use andreas_e2e::pages;
-use andreas_e2e::scenario::{SOON, scenario};
+use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_testbed::wait::until;
 use andreas_testbed::workspace_binary;
 use anyhow::{Context as _, Result, ensure};
@@ -78,7 +78,7 @@ async fn a_saved_snapshot_is_planned_as_the_cluster_runs() -> Result<()> {
             c.submit(&job(&format!("j{number}")).gpus(4, 1).epochs(60, 1.0)).await?;
         }
         c.observer
-            .until("two run", SOON, |seen| {
+            .until("two run", DEFAULT_TIMEOUT, |seen| {
                 let running = (0..5).filter(|n| seen.phase(&format!("default/j{n}")) == Phase::Running);
                 running.count() == 2
             })
@@ -94,7 +94,7 @@ async fn a_saved_snapshot_is_planned_as_the_cluster_runs() -> Result<()> {
         ensure!(kubectl_andreas(&["snapshot", "--url", &url, "--ca-file", &ca], &path).is_err(), "no token");
         // The last plan may be older than what runs now, until the next one.
         let mut last = None;
-        let waited = until("the plans are the same", SOON, async || {
+        let waited = until("the plans are the same", DEFAULT_TIMEOUT, async || {
             last = differences(c, &path)?;
             Ok(last.as_ref().is_some_and(Vec::is_empty))
         })

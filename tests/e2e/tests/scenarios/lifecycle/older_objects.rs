@@ -8,7 +8,7 @@ use andreas_api::{EnergyPolicy, GpuNode, TrainingJob, TrainingProfile};
 use andreas_e2e::api::yaml;
 use andreas_e2e::cluster::{Cluster, Options, a100};
 use andreas_e2e::job::{Job, job};
-use andreas_e2e::scenario::{SOON, scenario};
+use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
@@ -53,7 +53,7 @@ async fn patch(c: &Cluster, path: &str, body: &Value) -> Result<()> {
 
 /// Repeats what fails, for a while: a definition that was just changed is served a moment later.
 async fn again<T>(what: &str, mut attempt: impl AsyncFnMut() -> Result<T>) -> Result<T> {
-    let until = std::time::Instant::now() + SOON;
+    let until = std::time::Instant::now() + DEFAULT_TIMEOUT;
     loop {
         match attempt().await {
             Ok(done) => return Ok(done),
@@ -152,7 +152,9 @@ async fn all_are_served(c: &Cluster, objects: &[Value]) -> Result<()> {
 
 async fn succeeds(c: &mut Cluster, job: &Job) -> Result<()> {
     let key = job.key();
-    c.observer.until(&format!("{key} Succeeded"), 2 * SOON, |seen| seen.phase(&key) == Phase::Succeeded).await
+    c.observer
+        .until(&format!("{key} Succeeded"), 2 * DEFAULT_TIMEOUT, |seen| seen.phase(&key) == Phase::Succeeded)
+        .await
 }
 
 #[tokio::test(flavor = "multi_thread")]

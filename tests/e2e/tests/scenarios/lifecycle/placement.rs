@@ -6,7 +6,7 @@ use std::time::Duration;
 use andreas_api::phase::{Outcome, Phase, Reason};
 use andreas_e2e::cluster::{A100, Cluster, Options, a100, short_runs};
 use andreas_e2e::job::{Job, job, measured, profile};
-use andreas_e2e::scenario::{SOON, scenario};
+use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
@@ -21,10 +21,10 @@ async fn a_gang_that_is_not_bound_in_time_goes_back_as_a_whole_and_runs_later() 
         let tj = job("unbound").gpus(8, 2).epochs(6, 0.3);
         let key = tj.key();
         c.submit(&tj).await?;
-        c.reaches(&tj, Phase::Starting).await?;
+        c.wait_for_phase(&tj, Phase::Starting).await?;
         // then its pods are made, none is bound, and the whole gang goes back with the reason
         c.observer
-            .until("withdrawn", SOON, |s| s.status(&key).history.iter().any(|a| a.attempt == 1))
+            .until("withdrawn", DEFAULT_TIMEOUT, |s| s.status(&key).history.iter().any(|a| a.attempt == 1))
             .await?;
         let first = c.observer.seen().status(&key).history[0].clone();
         ensure!(
@@ -33,7 +33,7 @@ async fn a_gang_that_is_not_bound_in_time_goes_back_as_a_whole_and_runs_later() 
         );
         ensure!(first.message.contains("2 of 2 workers not bound within 5s"), "{}", first.message);
         c.observer
-            .until("both pods of it gone", SOON, |s| {
+            .until("both pods of it gone", DEFAULT_TIMEOUT, |s| {
                 let uid = s.job(&key).and_then(|j| j.metadata.uid.clone()).unwrap_or_default();
                 let pods = s.pods_of(&uid);
                 let first = pods.iter().filter(|p| p.label(andreas_api::names::LABEL_ATTEMPT) == "1");
@@ -67,21 +67,21 @@ async fn proven_dead_by(proof: &'static str) -> Result<()> {
         let tj = job("lost").gpus(4, 1).epochs(30, 0.4).checkpoint(5);
         let key = tj.key();
         c.submit(&tj).await?;
-        c.is_done_to(&tj, 10).await?;
+        c.wait_for_percent(&tj, 10).await?;
         let allocation = c.observer.seen().status(&key).allocation.context("no allocation")?;
         let node = allocation.nodes[0].clone();
         andreas_e2e::nodes::client(&c.testbed).silence(&node).await?;
-        c.says(&tj, Reason::NodeNotReady).await?;
-        c.stays("one attempt", Duration::from_secs(3), |s| s.status(&key).attempts == 1).await?;
+        c.wait_for_reason(&tj, Reason::NodeNotReady).await?;
+        c.assert_holds("one attempt", Duration::from_secs(3), |s| s.status(&key).attempts == 1).await?;
         c.kubectl(&proof.replace("NODE", &node)).await?;
         c.observer
-            .until("running elsewhere", SOON, |s| {
+            .until("running elsewhere", DEFAULT_TIMEOUT, |s| {
                 let status = s.status(&key);
                 let elsewhere = status.allocation.is_some_and(|a| a.nodes[0] != node);
                 status.attempts == 2 && status.phase == Phase::Running && elsewhere
             })
             .await?;
-        c.reaches(&tj, Phase::Succeeded).await?;
+        c.wait_for_phase(&tj, Phase::Succeeded).await?;
         let status = c.observer.seen().status(&key);
         ensure!(status.user_failures == 0 && status.cluster_failures == 1, "{status:?}");
         Ok(())
@@ -133,32 +133,33 @@ async fn a_lowered_power_budget_stops_what_costs_least_and_who_may_not_be_preemp
             c.submit(tj).await?;
         }
         for tj in [&light, &heavy, &never] {
-            c.is_done_to(tj, 5).await?;
+            c.wait_for_percent(tj, 5).await?;
         }
-        let stopped = |s: &andreas_e2e::seen::Seen, tj: &Job| {
+        let stopped = |s: &andreas_e2e::seen::ClusterHistory, tj: &Job| {
             s.phase(&tj.key()) == Phase::Pending && s.status(&tj.key()).allocation.is_none()
         };
-        let runs = |s: &andreas_e2e::seen::Seen, tj: &Job| s.phase(&tj.key()) == Phase::Running;
+        let runs = |s: &andreas_e2e::seen::ClusterHistory, tj: &Job| s.phase(&tj.key()) == Phase::Running;
 
         // when the budget leaves room for two, then the one stops that costs least
         set_budget(c, 900).await?;
-        c.observer.until("light stopped", SOON, |s| stopped(s, &light)).await?;
-        c.says(&light, Reason::PowerBudget).await?;
-        c.stays("the others running", Duration::from_secs(2), |s| runs(s, &heavy) && runs(s, &never)).await?;
+        c.observer.until("light stopped", DEFAULT_TIMEOUT, |s| stopped(s, &light)).await?;
+        c.wait_for_reason(&light, Reason::PowerBudget).await?;
+        c.assert_holds("the others running", Duration::from_secs(2), |s| runs(s, &heavy) && runs(s, &never))
+            .await?;
 
         // when it leaves room for one, then the one stays that may not be preempted, whatever the other's weight
         set_budget(c, 600).await?;
-        c.observer.until("heavy stopped", SOON, |s| stopped(s, &heavy)).await?;
-        c.stays("never running", Duration::from_secs(2), |s| runs(s, &never)).await?;
+        c.observer.until("heavy stopped", DEFAULT_TIMEOUT, |s| stopped(s, &heavy)).await?;
+        c.assert_holds("never running", Duration::from_secs(2), |s| runs(s, &never)).await?;
 
         // when it leaves room for none, then that one stops, too
         set_budget(c, 300).await?;
-        c.observer.until("never stopped", SOON, |s| stopped(s, &never)).await?;
+        c.observer.until("never stopped", DEFAULT_TIMEOUT, |s| stopped(s, &never)).await?;
 
         // and when the budget is back, all go on from where they were, and the policy says that it was met
         set_budget(c, 5_000).await?;
         for tj in [&light, &heavy, &never] {
-            c.reaches(tj, Phase::Succeeded).await?;
+            c.wait_for_phase(tj, Phase::Succeeded).await?;
             let status = c.observer.seen().status(&tj.key());
             ensure!(status.attempts == 2 && status.user_failures == 0, "{}: {status:?}", tj.key());
             ensure!(status.history[0].outcome == Outcome::Stopped, "{:?}", status.history);
@@ -207,7 +208,7 @@ async fn a_volume_that_one_node_reaches_holds_the_run_to_that_node() -> Result<(
         }
         // then they are planned there at once: no attempt is lost on another node
         for tj in [&saves, &reads] {
-            c.reaches(tj, Phase::Succeeded).await?;
+            c.wait_for_phase(tj, Phase::Succeeded).await?;
             let status = c.observer.seen().status(&tj.key());
             ensure!(status.attempts == 1, "{status:?}");
             ensure!(status.history[0].placement.contains("a100-2"), "{:?}", status.history);

@@ -45,7 +45,7 @@ async fn two_epochs_after_its_start_a_run_that_takes_twice_as_long_as_its_user_s
         let tj = job("slow").epochs(14, 5.0).gpus(1, 1).spec("profile", json!("hopeful"));
         let key = tj.key();
         c.submit(&tj).await?;
-        c.reaches(&tj, Phase::Running).await?;
+        c.wait_for_phase(&tj, Phase::Running).await?;
         let first = forecast(c, &key).await?;
         ensure!((first.epoch_millis, first.source.as_str()) == (Some(2_500), "UserGiven"), "{first:?}");
         // when two epochs have passed: no later, for it is promised for then
@@ -136,7 +136,7 @@ async fn the_next_plan_gives_more_gpus_to_a_run_that_would_be_late_as_it_is() ->
             .spec("profile", json!("hopeful"));
         let key = tj.key();
         c.submit(&tj).await?;
-        c.reaches(&tj, Phase::Running).await?;
+        c.wait_for_phase(&tj, Phase::Running).await?;
         let gpus = |c: &Cluster| c.observer.seen().status(&key).allocation.map_or(0, |held| held.gpus);
         ensure!(gpus(c) == 1, "one GPU is not thought cheapest: {}", gpus(c));
         // when a report tells how long its epochs take, then it gets more GPUs,
@@ -173,7 +173,7 @@ async fn a_run_that_would_now_be_late_gets_more_gpus_in_time() -> Result<()> {
             .spec("profile", json!("hopeful"));
         let key = tj.key();
         c.submit(&tj).await?;
-        c.reaches(&tj, Phase::Running).await?;
+        c.wait_for_phase(&tj, Phase::Running).await?;
         let gpus = c.observer.seen().status(&key).allocation.map(|allocation| allocation.gpus);
         ensure!(gpus == Some(1), "one GPU is not thought cheapest: {gpus:?}");
         // when the first epochs show it, then it goes on with more GPUs (as late as that is enough: one is cheapest still)
@@ -182,7 +182,7 @@ async fn a_run_that_would_now_be_late_gets_more_gpus_in_time() -> Result<()> {
                 s.status(&key).allocation.is_some_and(|allocation| allocation.gpus > 1)
             })
             .await?;
-        c.reaches(&tj, Phase::Succeeded).await?;
+        c.wait_for_phase(&tj, Phase::Succeeded).await?;
         // and ends in time; on one GPU it would not have
         let status = c.observer.seen().status(&key);
         let first = status.history.first().context("no history")?;

@@ -17,8 +17,8 @@ async fn one_job_runs_from_apply_to_succeeded() -> Result<()> {
         // when it is applied
         c.submit(&tj).await?;
         // then it runs, reports progress, and succeeds
-        c.reaches(&tj, Phase::Running).await?;
-        c.is_done_to(&tj, 20).await?;
+        c.wait_for_phase(&tj, Phase::Running).await?;
+        c.wait_for_percent(&tj, 20).await?;
         let running = c.observer.seen().status(&key);
         let prediction = running.prediction.context("a running job has a prediction")?;
         ensure!(prediction.finish_time.is_some(), "no finish predicted");
@@ -28,7 +28,7 @@ async fn one_job_runs_from_apply_to_succeeded() -> Result<()> {
             "on time: {:?}",
             prediction.on_time_percent
         );
-        c.reaches(&tj, Phase::Succeeded).await?;
+        c.wait_for_phase(&tj, Phase::Succeeded).await?;
         let status = c.observer.seen().status(&key);
         ensure!(status.attempts == 1 && status.restarts == 0, "{status:?}");
         ensure!(
@@ -65,13 +65,13 @@ async fn a_gang_runs_over_two_nodes_and_its_ranks_meet() -> Result<()> {
         let tj = job("gang").gpus(8, 2).epochs(8, 0.4);
         c.submit(&tj).await?;
         // then both members run; the trainer's ranks step together, so the end proves that they met by name
-        c.reaches(&tj, Phase::Running).await?;
+        c.wait_for_phase(&tj, Phase::Running).await?;
         let status = c.observer.seen().status(&tj.key());
         let allocation = status.allocation.context("a running job has an allocation")?;
         ensure!(allocation.nodes.len() == 2 && allocation.gpus_per_worker == 4, "{allocation:?}");
         let services = c.kubectl("get services -o name").await?;
         ensure!(services.contains("service/gang-gang-"), "no headless service: {services}");
-        c.reaches(&tj, Phase::Succeeded).await?;
+        c.wait_for_phase(&tj, Phase::Succeeded).await?;
         Ok(())
     })
     .await
@@ -87,7 +87,7 @@ async fn jobs_without_deadline_profile_or_progress_finish_too() -> Result<()> {
             c.submit(tj).await?;
         }
         for tj in [&free, &silent, &late] {
-            c.reaches(tj, Phase::Succeeded).await?;
+            c.wait_for_phase(tj, Phase::Succeeded).await?;
         }
         let seen = c.observer.seen();
         ensure!(seen.status(&free.key()).deadline.is_none());
@@ -114,13 +114,13 @@ async fn more_jobs_than_gpus_wait_with_a_reason_and_all_finish() -> Result<()> {
         // then some wait, say why, and name who is in the way
         let keys: Vec<_> = jobs.iter().map(|j| j.key()).collect();
         c.observer
-            .until("one waits for capacity", andreas_e2e::scenario::SOON, |s| {
+            .until("one waits for capacity", andreas_e2e::scenario::DEFAULT_TIMEOUT, |s| {
                 keys.iter().any(|k| s.message(k, Reason::WaitingForCapacity).contains("queue-"))
             })
             .await?;
         // and all finish
         for tj in &jobs {
-            c.reaches(tj, Phase::Succeeded).await?;
+            c.wait_for_phase(tj, Phase::Succeeded).await?;
         }
         Ok(())
     })
@@ -133,7 +133,7 @@ async fn a_straight_run_costs_three_status_writes() -> Result<()> {
         // given a run that reports nothing, so that all writes are the operator's own
         let tj = job("frugal").epochs(6, 0.4).env("TRAINER_NO_PROGRESS", 1);
         c.submit(&tj).await?;
-        c.reaches(&tj, Phase::Succeeded).await?;
+        c.wait_for_phase(&tj, Phase::Succeeded).await?;
         // then the audit log has three: allocation, Running, end
         let mut writes = 0;
         for event in c.testbed.audit_log()? {
@@ -153,7 +153,7 @@ async fn affinity_mode_needs_no_second_scheduler() -> Result<()> {
     scenario(Options { extender: false, ..Options::default() }, async |c| {
         let tj = job("plain").epochs(4, 0.3);
         c.submit(&tj).await?;
-        c.reaches(&tj, Phase::Succeeded).await
+        c.wait_for_phase(&tj, Phase::Succeeded).await
     })
     .await
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use andreas_api::phase::{Outcome, Phase, Reason};
 use andreas_e2e::cluster::{Options, a100};
 use andreas_e2e::job::job;
-use andreas_e2e::scenario::{SOON, scenario};
+use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use anyhow::{Result, ensure};
 use serde_json::json;
 
@@ -17,19 +17,19 @@ async fn suspend_saves_and_resume_goes_on_even_after_exit_0() -> Result<()> {
         let tj = job("held").epochs(60, 0.4).checkpoint(10).env("TRAINER_TERM_EXIT", 0);
         let key = tj.key();
         c.submit(&tj).await?;
-        c.is_done_to(&tj, 25).await?;
+        c.wait_for_percent(&tj, 25).await?;
         // when it is suspended
         c.edit(&key, &json!({"suspend": true})).await?;
         // then it is stopped, not finished
-        c.reaches(&tj, Phase::Suspended).await?;
+        c.wait_for_phase(&tj, Phase::Suspended).await?;
         let status = c.observer.seen().status(&key);
         ensure!(status.history.last().is_some_and(|a| a.outcome == Outcome::Stopped), "{:?}", status.history);
         let done = c.observer.seen().milli_percent(&key);
-        c.stays("suspended", Duration::from_secs(3), |s| s.phase(&key) == Phase::Suspended).await?;
+        c.assert_holds("suspended", Duration::from_secs(3), |s| s.phase(&key) == Phase::Suspended).await?;
         // when it is resumed, then it goes on from its checkpoint
         c.edit(&key, &json!({"suspend": false})).await?;
-        c.reaches(&tj, Phase::Running).await?;
-        c.reaches(&tj, Phase::Succeeded).await?;
+        c.wait_for_phase(&tj, Phase::Running).await?;
+        c.wait_for_phase(&tj, Phase::Succeeded).await?;
         let status = c.observer.seen().status(&key);
         ensure!(status.attempts == 2 && status.restarts == 1 && status.user_failures == 0, "{status:?}");
         let went_on = status.progress.as_ref().map_or(0, |p| p.attempt_start);
@@ -47,11 +47,11 @@ async fn delete_cancels_with_grace_and_frees_the_gpus() -> Result<()> {
         let second = job("second").gpus(4, 1).epochs(4, 0.3);
         c.collect_garbage().await?;
         c.submit(&first).await?;
-        c.reaches(&first, Phase::Running).await?;
+        c.wait_for_phase(&first, Phase::Running).await?;
         c.submit(&second).await?;
-        c.says(&second, Reason::WaitingForCapacity).await?;
+        c.wait_for_reason(&second, Reason::WaitingForCapacity).await?;
         c.kubectl("delete trainingjob first --wait=false").await?;
-        c.reaches(&second, Phase::Succeeded).await
+        c.wait_for_phase(&second, Phase::Succeeded).await
     })
     .await
 }
@@ -63,14 +63,14 @@ async fn a_job_made_again_under_its_name_waits_for_the_old_pods() -> Result<()> 
         c.collect_garbage().await?;
         let old = job("again").gpus(4, 1).epochs(1000, 0.5).checkpoint(6).env("TRAINER_IGNORE_TERM", 1);
         c.submit(&old).await?;
-        c.reaches(&old, Phase::Running).await?;
+        c.wait_for_phase(&old, Phase::Running).await?;
         // when it is deleted and made again at once
         c.kubectl("delete trainingjob again --cascade=background --wait=true").await?;
         let deleted = Instant::now();
         let new = job("again").gpus(4, 1).epochs(4, 0.3);
         c.submit(&new).await?;
         // then the new one runs when the old pods have ended (the observer forbids two pods on one GPU)
-        c.reaches(&new, Phase::Succeeded).await?;
+        c.wait_for_phase(&new, Phase::Succeeded).await?;
         ensure!(deleted.elapsed() > Duration::from_secs(6), "it did not wait for the grace of the old one");
         Ok(())
     })
@@ -82,16 +82,16 @@ async fn an_orphaning_delete_leaves_the_pods_as_foreign_use() -> Result<()> {
     scenario(Options { groups: vec![a100(1)], ..Options::default() }, async |c| {
         let orphaned = job("orphan").gpus(4, 1).epochs(1000, 0.5);
         c.submit(&orphaned).await?;
-        c.reaches(&orphaned, Phase::Running).await?;
+        c.wait_for_phase(&orphaned, Phase::Running).await?;
         // when the job is deleted and its pods are left
         c.kubectl("delete trainingjob orphan --cascade=orphan --timeout=30s").await?;
         // then others wait for their GPUs
         let next = job("next").gpus(4, 1).epochs(4, 0.3);
         c.submit(&next).await?;
-        c.stays("waiting", Duration::from_secs(4), |s| s.phase(&next.key()) == Phase::Pending).await?;
+        c.assert_holds("waiting", Duration::from_secs(4), |s| s.phase(&next.key()) == Phase::Pending).await?;
         // until somebody removes them
         c.kubectl("delete pod orphan-1-0 --grace-period=1").await?;
-        c.reaches(&next, Phase::Succeeded).await
+        c.wait_for_phase(&next, Phase::Succeeded).await
     })
     .await
 }
@@ -102,7 +102,7 @@ async fn every_mutable_field_can_be_edited_and_the_others_cannot() -> Result<()>
         let tj = job("edited").gpus(1, 1).epochs(60, 0.4).checkpoint(10);
         let key = tj.key();
         c.submit(&tj).await?;
-        c.is_done_to(&tj, 3).await?;
+        c.wait_for_percent(&tj, 3).await?;
         // what does not touch the run is taken up without a stop
         c.edit(&key, &json!({
             "weight": 500, "deadlineAfter": "2h", "retries": 0, "preemption": "Never", "startTimeout": "5m",
@@ -110,7 +110,7 @@ async fn every_mutable_field_can_be_edited_and_the_others_cannot() -> Result<()>
         }))
         .await?;
         c.observer
-            .until("the new deadline is in the status", SOON, |s| {
+            .until("the new deadline is in the status", DEFAULT_TIMEOUT, |s| {
                 let job = s.job(&key);
                 let created = job.and_then(|j| j.metadata.creation_timestamp.clone());
                 match (created, s.status(&key).deadline) {
@@ -123,7 +123,7 @@ async fn every_mutable_field_can_be_edited_and_the_others_cannot() -> Result<()>
         // a range of GPUs that the run no longer fits stops and moves it
         c.edit(&key, &json!({"gpus": {"min": 2, "max": 2}, "preemption": "Allowed"})).await?;
         c.observer
-            .until("running on two GPUs", SOON, |s| {
+            .until("running on two GPUs", DEFAULT_TIMEOUT, |s| {
                 let status = s.status(&key);
                 status.phase == Phase::Running && status.allocation.is_some_and(|a| a.gpus == 2)
             })

@@ -5,7 +5,7 @@ use std::time::Duration;
 use andreas_api::phase::{Outcome, Phase, Reason};
 use andreas_e2e::cluster::{Cluster, Options, a100};
 use andreas_e2e::job::{TRAINER_IMAGE, job};
-use andreas_e2e::scenario::{SOON, scenario};
+use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_testbed::wait::until;
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -45,7 +45,7 @@ async fn a_gang_whose_second_pod_cannot_be_made_gives_its_gpus_to_another_namesp
         let half = job("half").namespace("team").gpus(8, 2).spec("retries", json!(0)).checkpoint(2);
         let key = half.key();
         c.submit(&half).await?;
-        c.reaches(&half, Phase::Starting).await?;
+        c.wait_for_phase(&half, Phase::Starting).await?;
         // when its time to be placed is over, then no pod of it is left, with the server's words and no retry used
         c.observer
             .until("withdrawn", LATER, |s| s.status(&key).history.iter().any(|a| a.attempt == 1))
@@ -65,7 +65,7 @@ async fn a_gang_whose_second_pod_cannot_be_made_gives_its_gpus_to_another_namesp
         c.submit(&other).await?;
         let next = other.key();
         c.observer
-            .until("the other gang runs", SOON, |s| {
+            .until("the other gang runs", DEFAULT_TIMEOUT, |s| {
                 matches!(s.phase(&next), Phase::Running | Phase::Succeeded)
             })
             .await?;
@@ -89,14 +89,14 @@ async fn a_namespace_whose_pods_cannot_be_made_is_given_no_gpus_until_they_can()
         let key = first.key();
         c.submit(&first).await?;
         c.observer
-            .until("it says why it waits", SOON, |s| {
+            .until("it says why it waits", DEFAULT_TIMEOUT, |s| {
                 s.message(&key, Reason::NotPlannedYet).contains("does not make pods of this namespace")
             })
             .await?;
         // then another namespace's job runs, and the first one was given nothing
         let other = job("other").gpus(4, 1);
         c.submit(&other).await?;
-        c.reaches(&other, Phase::Succeeded).await?;
+        c.wait_for_phase(&other, Phase::Succeeded).await?;
         ensure!(c.observer.seen().status(&key).attempts == 0);
         // and when the webhook is gone it runs by itself, once the back-off ends
         c.kubectl("delete validatingwebhookconfiguration down").await?;
@@ -147,9 +147,9 @@ async fn a_job_succeeds_though_a_container_injected_before_its_own_goes_on() -> 
         let key = tj.key();
         c.submit(&tj).await?;
         // then the job ends with its training, and its pod is deleted though the other container runs
-        c.reaches(&tj, Phase::Succeeded).await?;
+        c.wait_for_phase(&tj, Phase::Succeeded).await?;
         c.observer
-            .until("its pod is deleted", SOON, |s| {
+            .until("its pod is deleted", DEFAULT_TIMEOUT, |s| {
                 let uid = s.job(&key).and_then(|j| j.metadata.uid.clone()).unwrap_or_default();
                 let pods = s.pods_of(&uid);
                 !pods.is_empty() && pods.iter().all(|pod| pod.deleted)

@@ -1,6 +1,6 @@
 //! Every write of the operator, interrupted: it is killed once the API server has done the write, or only the answer is lost.
 //!
-//! The writes of four stories are counted on an undisturbed run. Then each story is told again for each of its writes, in a
+//! The writes of four scenarios are counted on an undisturbed run. Then each scenario is run again for each of its writes, in a
 //! namespace of its own on one shared cluster. The end must be the same.
 
 mod story;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use andreas_e2e::cluster::{A100, Cluster, Group, Options};
 use andreas_e2e::keeper::at_full_length;
-use andreas_e2e::scenario::{SOON, scenario};
+use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_testbed::faults::{Fault, Rule, RuleId, Select, Share};
 use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
@@ -18,7 +18,7 @@ use anyhow::{Context as _, Result, ensure};
 use story::{Case, Story};
 
 const OPERATOR: &str = "operator-0";
-/// The operator is killed after every so many of a story's writes; at full length after each.
+/// The operator is killed after every so many of a scenario's writes; at full length after each.
 const EVERY: u64 = 3;
 
 /// The operator's writes in a namespace. Events may be lost: nothing follows from them.
@@ -51,13 +51,13 @@ async fn a_killed_operator_or_a_lost_answer_after_any_write_changes_no_end() -> 
     .await
 }
 
-/// How many writes each story has.
+/// How many writes each scenario has.
 async fn writes_of_undisturbed_runs(c: &mut Cluster) -> Result<BTreeMap<Story, u64>> {
     let mut cases: Vec<Case> = Story::ALL.into_iter().map(|story| Case::new(story, "counted", 0)).collect();
     for case in &cases {
         case.begin(c).await?;
     }
-    story::drive(c, &mut cases, 2 * SOON).await?;
+    story::drive(c, &mut cases, 2 * DEFAULT_TIMEOUT).await?;
     let mut counts = BTreeMap::new();
     for case in &cases {
         case.check(c)?;
@@ -89,13 +89,13 @@ async fn every_answer_is_lost_once(c: &mut Cluster, counts: &BTreeMap<Story, u64
             cases.push(case);
         }
     }
-    story::drive(c, &mut cases, 6 * SOON).await?;
+    story::drive(c, &mut cases, 6 * DEFAULT_TIMEOUT).await?;
     for case in &cases {
         case.check(c).with_context(|| calls_and_log_of(c, case))?;
     }
     let lost = rules.iter().filter(|rule| c.faults().is_ok_and(|faults| faults.met(**rule) == 1)).count();
     println!("answers lost: {lost} of {}", cases.len());
-    // A story may take a write less where two were made as one.
+    // A scenario may take a write less where two were made as one.
     ensure!(lost * 10 >= cases.len() * 9, "only {lost} of {} answers were lost", cases.len());
     Ok(())
 }
@@ -117,7 +117,7 @@ async fn the_operator_is_killed_after_writes(c: &mut Cluster, counts: &BTreeMap<
             c.faults()?.remove(rule);
         }
     }
-    story::drive(c, &mut cases, 4 * SOON).await?;
+    story::drive(c, &mut cases, 4 * DEFAULT_TIMEOUT).await?;
     for case in &cases {
         case.check(c).with_context(|| calls_and_log_of(c, case))?;
     }
@@ -141,7 +141,7 @@ fn calls_and_log_of(c: &Cluster, case: &Case) -> String {
 
 /// Waits until the last case's write is done and its answer held; `false` when the case ended without that write.
 async fn held_or_ended(c: &mut Cluster, cases: &mut [Case], rule: RuleId) -> Result<bool> {
-    let end = std::time::Instant::now() + 2 * SOON;
+    let end = std::time::Instant::now() + 2 * DEFAULT_TIMEOUT;
     loop {
         if c.faults()?.until_held(rule, 1, Duration::from_millis(50)).await.is_ok() {
             return Ok(true);
@@ -159,7 +159,7 @@ async fn held_or_ended(c: &mut Cluster, cases: &mut [Case], rule: RuleId) -> Res
 async fn nothing_is_left(c: &mut Cluster) -> Result<()> {
     c.kubectl("delete trainingjobs --all --all-namespaces --wait=true --timeout=120s").await?;
     c.observer
-        .until("no pod is left", 2 * SOON, |s| {
+        .until("no pod is left", 2 * DEFAULT_TIMEOUT, |s| {
             s.pods.values().all(|p| p.deleted || p.label(andreas_api::names::LABEL_JOB).is_empty())
         })
         .await?;
@@ -168,7 +168,7 @@ async fn nothing_is_left(c: &mut Cluster) -> Result<()> {
         services = c.kubectl("get services --all-namespaces -o name").await?;
         Ok(!services.contains("-gang-"))
     };
-    let waited = until("no Service is left", SOON, gone).await;
+    let waited = until("no Service is left", DEFAULT_TIMEOUT, gone).await;
     waited.with_context(|| services)?;
     Ok(())
 }

@@ -1,11 +1,11 @@
-//! The stories whose writes are interrupted: what is submitted, what is done while it runs, how it must end.
+//! The scenarios whose writes are interrupted: what is submitted, what is done while it runs, how it must end.
 
 use std::time::{Duration, Instant};
 
 use andreas_api::phase::{Outcome, Phase};
 use andreas_e2e::cluster::Cluster;
 use andreas_e2e::job::{Job, job};
-use andreas_e2e::seen::{Seen, describe};
+use andreas_e2e::seen::{ClusterHistory, describe};
 use anyhow::{Result, bail, ensure};
 use serde_json::json;
 
@@ -38,7 +38,7 @@ impl Story {
     }
 }
 
-/// One story, told in a namespace of its own.
+/// One scenario, run in a namespace of its own.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub story: Story,
@@ -63,7 +63,7 @@ impl Case {
         c.submit(&self.story.job(&self.namespace)).await
     }
 
-    pub fn has_ended(&self, seen: &Seen) -> bool {
+    pub fn has_ended(&self, seen: &ClusterHistory) -> bool {
         let Some(view) = seen.jobs.get(&self.key()) else { return false };
         match self.story {
             Story::Delete => {
@@ -99,7 +99,7 @@ impl Case {
     }
 }
 
-/// Does what a story wants done once its job runs.
+/// Does what a scenario wants done once its job runs.
 pub async fn act(c: &Cluster, cases: &mut [Case]) -> Result<()> {
     for case in cases.iter_mut().filter(|case| !case.acted) {
         if c.observer.seen().phase(&case.key()) != Phase::Running {
@@ -119,7 +119,7 @@ pub async fn act(c: &Cluster, cases: &mut [Case]) -> Result<()> {
     Ok(())
 }
 
-/// Tells the stories to their ends.
+/// Runs the scenarios to their ends.
 pub async fn drive(c: &mut Cluster, cases: &mut [Case], limit: Duration) -> Result<()> {
     let end = Instant::now() + limit;
     loop {

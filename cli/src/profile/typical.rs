@@ -14,7 +14,7 @@ enum Batch {
 
 /// How a family was mostly run on a GPU type.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Usual {
+pub(super) struct TypicalWorkload {
     batch: Batch,
     per_node: u32,
 }
@@ -29,7 +29,7 @@ fn most(mut numbers: Vec<f64>) -> Option<(f64, usize)> {
     groups.get(groups.len() / 2).copied()
 }
 
-impl Usual {
+impl TypicalWorkload {
     /// Of rows on GPUs, nodes, with a batch.
     pub fn of(rows: impl Iterator<Item = (u32, u32, Option<f64>)>) -> Self {
         let rows: Vec<(u32, u32, Option<f64>)> = rows.collect();
@@ -45,7 +45,7 @@ impl Usual {
             (Some((all, _)), _) => Batch::Global(all),
             _ => Batch::Unknown,
         };
-        // From where a node was used fully; whoever was never on two is not known to need a second one below a usual node.
+        // A node counts as full from its largest use; without multi-node runs, not below [`USUAL_NODE`] GPUs.
         let per_node = rows.iter().map(|(gpus, nodes, _)| gpus.div_ceil((*nodes).max(1))).max().unwrap_or(1);
         let spread = rows.iter().any(|(_, nodes, _)| *nodes > 1);
         let least = if spread { 1 } else { USUAL_NODE };
@@ -89,16 +89,18 @@ mod tests {
 
     #[test]
     fn a_batch_is_that_of_all_gpus_or_of_each_as_most_rows_have_it() {
-        let usual = |rows: &[(u32, u32, Option<f64>)]| Usual::of(rows.iter().copied());
-        let weak = usual(&[(1, 1, Some(16.0)), (2, 1, Some(32.0)), (8, 2, Some(128.0)), (8, 1, Some(64.0))]);
+        let typical = |rows: &[(u32, u32, Option<f64>)]| TypicalWorkload::of(rows.iter().copied());
+        let weak =
+            typical(&[(1, 1, Some(16.0)), (2, 1, Some(32.0)), (8, 2, Some(128.0)), (8, 1, Some(64.0))]);
         assert_eq!((weak.batch(4), weak.text().as_deref()), (Some(64.0), Some("16 per GPU")));
         assert!(
             weak.is_of(2, 1, Some(32.0)) && !weak.is_of(8, 1, Some(64.0)) && !weak.is_of(8, 2, Some(128.0))
         );
-        let strong = usual(&[(1, 1, Some(64.0)), (2, 1, Some(64.0)), (4, 1, Some(64.0)), (4, 1, Some(12.5))]);
+        let strong =
+            typical(&[(1, 1, Some(64.0)), (2, 1, Some(64.0)), (4, 1, Some(64.0)), (4, 1, Some(12.5))]);
         assert_eq!((strong.batch(4), strong.nodes(6), strong.text().as_deref()), (Some(64.0), 1, Some("64")));
-        assert_eq!(usual(&[(1, 1, None)]).text(), None);
-        assert_eq!(usual(&[]).nodes(9), 2);
-        assert_eq!(usual(&[(4, 1, None), (8, 2, None)]).nodes(16), 4);
+        assert_eq!(typical(&[(1, 1, None)]).text(), None);
+        assert_eq!(typical(&[]).nodes(9), 2);
+        assert_eq!(typical(&[(4, 1, None), (8, 2, None)]).nodes(16), 4);
     }
 }

@@ -3,24 +3,24 @@
 //! It neither decodes nor recurses: it counts brackets and strings, byte by byte.
 
 /// Maximum size of an object in bytes; larger ones are skipped. etcd accepts 1.5 MB by default.
-pub(super) const LARGEST_OBJECT: usize = 32 << 20;
+pub(super) const MAX_OBJECT: usize = 32 << 20;
 /// Maximum bytes of a list without its objects.
-const LARGEST_ENVELOPE: usize = 1 << 20;
+const MAX_ENVELOPE: usize = 1 << 20;
 /// A larger buffer is freed after use.
 const KEPT_BUFFER: usize = 1 << 16;
 
-/// A piece of a list.
+/// An item of a list, or a line of a watch.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Piece<'a> {
+pub(super) enum ListItem<'a> {
     /// One object, as JSON.
     Object(&'a [u8]),
-    /// An object larger than [`LARGEST_OBJECT`], skipped.
+    /// An object larger than [`MAX_OBJECT`], skipped.
     TooLarge,
 }
 
 /// The text is not a list.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct NoList(pub(super) &'static str);
+pub(super) struct ListError(pub(super) &'static str);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Place {
@@ -35,7 +35,7 @@ enum Place {
 
 /// Parser state between two chunks of a list.
 #[derive(Debug, Default)]
-pub(super) struct Cutter {
+pub(super) struct ListSplitter {
     place: Place,
     /// Open brackets in the envelope, and in the item.
     open: usize,
@@ -54,9 +54,9 @@ pub(super) struct Cutter {
     pub(super) bytes: usize,
 }
 
-impl Cutter {
+impl ListSplitter {
     /// Parses the next bytes and passes every complete object to `each`.
-    pub(super) fn feed(&mut self, chunk: &[u8], mut each: impl FnMut(Piece<'_>)) -> Result<(), NoList> {
+    pub(super) fn feed(&mut self, chunk: &[u8], mut each: impl FnMut(ListItem<'_>)) -> Result<(), ListError> {
         self.bytes += chunk.len();
         let mut rest = chunk;
         while !rest.is_empty() {
@@ -71,15 +71,15 @@ impl Cutter {
     }
 
     /// The list without its items, after the last byte.
-    pub(super) fn end(self) -> Result<Vec<u8>, NoList> {
+    pub(super) fn end(self) -> Result<Vec<u8>, ListError> {
         let whole = self.place == Place::Envelope && self.open == 0 && !self.envelope.is_empty();
-        if whole { Ok(self.envelope) } else { Err(NoList("the list ends too early")) }
+        if whole { Ok(self.envelope) } else { Err(ListError("the list ends too early")) }
     }
 
-    fn envelope(&mut self, bytes: &[u8]) -> Result<usize, NoList> {
+    fn envelope(&mut self, bytes: &[u8]) -> Result<usize, ListError> {
         for (at, &byte) in bytes.iter().enumerate() {
-            if self.envelope.len() >= LARGEST_ENVELOPE {
-                return Err(NoList("too many bytes beside the items"));
+            if self.envelope.len() >= MAX_ENVELOPE {
+                return Err(ListError("too many bytes beside the items"));
             }
             self.envelope.push(byte);
             if self.string {
@@ -99,7 +99,7 @@ impl Cutter {
                 }
                 b'{' | b'[' => self.open += 1,
                 b'}' | b']' => {
-                    self.open = self.open.checked_sub(1).ok_or(NoList("a bracket closes nothing"))?;
+                    self.open = self.open.checked_sub(1).ok_or(ListError("a bracket closes nothing"))?;
                 }
                 _ => {}
             }
@@ -116,7 +116,7 @@ impl Cutter {
         key && between.next() == Some(&b':') && between.next().is_none()
     }
 
-    fn between(&mut self, bytes: &[u8]) -> Result<usize, NoList> {
+    fn between(&mut self, bytes: &[u8]) -> Result<usize, ListError> {
         for (at, &byte) in bytes.iter().enumerate() {
             match byte {
                 b'{' => {
@@ -130,13 +130,14 @@ impl Cutter {
                 }
                 b',' => {}
                 byte if byte.is_ascii_whitespace() => {}
-                _ => return Err(NoList("an item is no object")),
+                _ => return Err(ListError("an item is no object")),
             }
         }
         Ok(bytes.len())
     }
 
-    fn item(&mut self, bytes: &[u8], each: &mut impl FnMut(Piece<'_>)) -> usize {
+    /// Consumes bytes of the current item; returns how many. Passes the item to `each` when its last bracket closes.
+    fn item(&mut self, bytes: &[u8], each: &mut impl FnMut(ListItem<'_>)) -> usize {
         let mut at = 0;
         while at < bytes.len() {
             let byte = bytes[at];
@@ -179,7 +180,7 @@ impl Cutter {
     }
 
     fn keep(&mut self, bytes: &[u8]) {
-        self.too_large |= self.item.len() + bytes.len() > LARGEST_OBJECT;
+        self.too_large |= self.item.len() + bytes.len() > MAX_OBJECT;
         if self.too_large {
             self.item = Vec::new();
         } else {
@@ -187,9 +188,9 @@ impl Cutter {
         }
     }
 
-    fn finish(&mut self, each: &mut impl FnMut(Piece<'_>)) {
+    fn finish(&mut self, each: &mut impl FnMut(ListItem<'_>)) {
         self.objects += 1;
-        each(if self.too_large { Piece::TooLarge } else { Piece::Object(&self.item) });
+        each(if self.too_large { ListItem::TooLarge } else { ListItem::Object(&self.item) });
         self.too_large = false;
         self.item.clear();
         self.item.shrink_to(KEPT_BUFFER);
@@ -206,20 +207,21 @@ pub(super) struct Lines {
 
 impl Lines {
     /// Takes bytes up to the end of a line. Returns their number, and the line once complete.
-    pub(super) fn feed(&mut self, bytes: &[u8]) -> (usize, Option<Piece<'_>>) {
+    pub(super) fn feed(&mut self, bytes: &[u8]) -> (usize, Option<ListItem<'_>>) {
         let end = bytes.iter().position(|byte| *byte == b'\n');
         let (part, used) = match end {
             Some(end) => (&bytes[..end], end + 1),
             None => (bytes, bytes.len()),
         };
-        self.too_large |= self.line.len() + part.len() > LARGEST_OBJECT;
+        self.too_large |= self.line.len() + part.len() > MAX_OBJECT;
         if self.too_large {
             self.line = Vec::new();
         } else {
             self.line.extend_from_slice(part);
         }
-        let piece = end.map(|_| if self.too_large { Piece::TooLarge } else { Piece::Object(&self.line) });
-        (used, piece)
+        let item =
+            end.map(|_| if self.too_large { ListItem::TooLarge } else { ListItem::Object(&self.line) });
+        (used, item)
     }
 
     /// Clears the line after use.
@@ -235,16 +237,16 @@ mod tests {
     use super::*;
 
     /// The objects of a list and the rest of it, fed in chunks of `size` bytes.
-    fn cut(list: &str, size: usize) -> Result<(Vec<String>, String), NoList> {
-        let mut cutter = Cutter::default();
+    fn split(list: &str, size: usize) -> Result<(Vec<String>, String), ListError> {
+        let mut splitter = ListSplitter::default();
         let mut objects = Vec::new();
         for chunk in list.as_bytes().chunks(size) {
-            cutter.feed(chunk, |piece| match piece {
-                Piece::Object(object) => objects.push(String::from_utf8_lossy(object).into_owned()),
-                Piece::TooLarge => objects.push("too large".into()),
+            splitter.feed(chunk, |item| match item {
+                ListItem::Object(object) => objects.push(String::from_utf8_lossy(object).into_owned()),
+                ListItem::TooLarge => objects.push("too large".into()),
             })?;
         }
-        let envelope = cutter.end()?;
+        let envelope = splitter.end()?;
         Ok((objects, String::from_utf8_lossy(&envelope).into_owned()))
     }
 
@@ -260,7 +262,7 @@ mod tests {
             objects[0], objects[1], objects[2]
         );
         for size in [1, 2, 3, 7, 64, 4096] {
-            let (found, envelope) = cut(&list, size).expect("a list");
+            let (found, envelope) = split(&list, size).expect("a list");
             assert_eq!(found, objects, "chunks of {size}");
             let rest: serde_json::Value = serde_json::from_str(&envelope).expect("JSON");
             assert_eq!(rest["metadata"]["continue"], "[{");
@@ -272,7 +274,7 @@ mod tests {
     #[test]
     fn lists_without_objects_are_lists() {
         for list in [r#"{"items":[]}"#, r#"{"items":null,"metadata":{}}"#, r#"{"metadata":{}}"#] {
-            assert_eq!(cut(list, 3), Ok((Vec::new(), list.into())));
+            assert_eq!(split(list, 3), Ok((Vec::new(), list.into())));
         }
     }
 
@@ -280,30 +282,30 @@ mod tests {
     fn what_is_no_list_is_an_error_and_no_panic() {
         for text in ["", "]", "}}", r#"{"items":[1]}"#, r#"{"items":[{"a":"#, r#"{"items":[{}"#, "{\"a\":\""]
         {
-            assert!(cut(text, 2).is_err(), "{text}");
+            assert!(split(text, 2).is_err(), "{text}");
         }
-        let wide = format!(r#"{{"x":"{}"}}"#, "y".repeat(LARGEST_ENVELOPE));
-        assert!(cut(&wide, 4096).is_err());
+        let wide = format!(r#"{{"x":"{}"}}"#, "y".repeat(MAX_ENVELOPE));
+        assert!(split(&wide, 4096).is_err());
     }
 
     #[test]
     fn nesting_without_end_is_cut_without_recursion() {
         let deep = format!("{}1{}", "{\"a\":[".repeat(100_000), "]}".repeat(100_000));
-        let (found, _) = cut(&format!(r#"{{"items":[{deep},{{}}]}}"#), 4096).expect("a list");
+        let (found, _) = split(&format!(r#"{{"items":[{deep},{{}}]}}"#), 4096).expect("a list");
         assert_eq!(found, [deep.as_str(), "{}"]);
     }
 
     #[test]
     fn an_object_that_is_too_large_is_left_out_and_its_memory_given_back() {
-        let mut cutter = Cutter::default();
+        let mut splitter = ListSplitter::default();
         let mut seen = Vec::new();
         let mut feed = |bytes: &[u8]| {
-            cutter.feed(bytes, |piece| seen.push(matches!(piece, Piece::Object(_)))).expect("a list");
+            splitter.feed(bytes, |item| seen.push(matches!(item, ListItem::Object(_)))).expect("a list");
         };
         feed(br#"{"items":[{"text":""#);
-        (0..LARGEST_OBJECT / 65_536 + 1).for_each(|_| feed(&[b'x'; 65_536]));
+        (0..MAX_OBJECT / 65_536 + 1).for_each(|_| feed(&[b'x'; 65_536]));
         feed(br#""},{}]}"#);
-        assert!(cutter.item.capacity() <= KEPT_BUFFER);
+        assert!(splitter.item.capacity() <= KEPT_BUFFER);
         assert_eq!(seen, [false, true]);
     }
 
@@ -315,9 +317,9 @@ mod tests {
             for chunk in text.chunks(size) {
                 let mut rest = chunk;
                 while !rest.is_empty() {
-                    let (used, piece) = lines.feed(rest);
+                    let (used, item) = lines.feed(rest);
                     rest = &rest[used..];
-                    if let Some(Piece::Object(line)) = piece {
+                    if let Some(ListItem::Object(line)) = item {
                         found.push(String::from_utf8_lossy(line).into_owned());
                         lines.clear();
                     }

@@ -53,11 +53,11 @@ impl Half {
 
 /// Known rows and rows to predict, of one job.
 #[derive(Clone, Debug)]
-pub struct Question<'a> {
+pub struct TrainTestSplit<'a> {
     /// Rows that may be used.
-    pub known: Vec<&'a Sample>,
+    pub train: Vec<&'a Sample>,
     /// Rows to predict, all of one job.
-    pub asked: Vec<&'a Sample>,
+    pub test: Vec<&'a Sample>,
 }
 
 /// Folds of a job's rows.
@@ -83,23 +83,23 @@ fn scrambled(seed: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// All questions of a setting about one half's models (`None`: all), ordered by job.
-pub fn questions(
+/// All splits of a setting about one half's models (`None`: all), ordered by job.
+pub fn splits(
     samples: &[Sample],
     setting: Setting,
     hold_out: HoldOut,
     half: Option<Half>,
-) -> Vec<Question<'_>> {
+) -> Vec<TrainTestSplit<'_>> {
     let is_read = |s: &&Sample| half != Some(Half::Choose) || Half::of(s.model()) == Half::Choose;
     let timed: Vec<&Sample> = samples.iter().filter(|s| s.epoch_s.is_some()).filter(is_read).collect();
-    let mut questions = all(&timed, setting, hold_out);
-    questions.retain(|q| half.is_none_or(|half| q.asked.iter().all(|s| Half::of(s.model()) == half)));
-    questions
+    let mut splits = all(&timed, setting, hold_out);
+    splits.retain(|q| half.is_none_or(|half| q.test.iter().all(|s| Half::of(s.model()) == half)));
+    splits
 }
 
-fn all<'a>(timed: &[&'a Sample], setting: Setting, hold_out: HoldOut) -> Vec<Question<'a>> {
+fn all<'a>(timed: &[&'a Sample], setting: Setting, hold_out: HoldOut) -> Vec<TrainTestSplit<'a>> {
     let jobs: BTreeSet<&str> = timed.iter().map(|s| s.profile.as_str()).collect();
-    let mut questions = Vec::new();
+    let mut splits = Vec::new();
     for job in jobs {
         let mut own: Vec<&Sample> = timed.iter().copied().filter(|s| s.profile == job).collect();
         own.sort_by(|a, b| order(a, b));
@@ -108,10 +108,11 @@ fn all<'a>(timed: &[&'a Sample], setting: Setting, hold_out: HoldOut) -> Vec<Que
             |s: &&&Sample| hold_out == HoldOut::Job || model.is_none() || s.model_family.as_deref() != model;
         let others = timed.iter().filter(|s| s.profile != job).filter(is_known);
         for (known, asked) in parts(&own, setting).into_iter().filter(|(_, asked)| !asked.is_empty()) {
-            questions.push(Question { known: others.clone().copied().chain(known).collect(), asked });
+            splits
+                .push(TrainTestSplit { train: others.clone().copied().chain(known).collect(), test: asked });
         }
     }
-    questions
+    splits
 }
 
 /// Known and asked rows of a job.
@@ -196,22 +197,20 @@ mod tests {
     #[test]
     fn to_choose_no_row_of_the_other_half_is_read() {
         let rows = rows();
-        let asked = |half| questions(&rows, Setting::First(1), HoldOut::Job, half);
+        let asked = |half| splits(&rows, Setting::First(1), HoldOut::Job, half);
         let (choose, report) = (asked(Some(Half::Choose)), asked(Some(Half::Report)));
         assert_eq!((choose.len(), report.len(), asked(None).len()), (2, 2, 4));
         let names = |samples: &[&Sample]| samples.iter().map(|s| s.profile.clone()).collect::<BTreeSet<_>>();
-        assert!(choose.iter().all(|q| names(&q.known).iter().all(|n| n == "bert-job" || n == "gpt2-job")));
-        assert!(
-            report.iter().all(|q| names(&q.known).len() == 4 && q.asked[0].model().starts_with("resnet"))
-        );
+        assert!(choose.iter().all(|q| names(&q.train).iter().all(|n| n == "bert-job" || n == "gpt2-job")));
+        assert!(report.iter().all(|q| names(&q.train).len() == 4 && q.test[0].model().starts_with("resnet")));
     }
 
     #[test]
     fn across_nodes_four_rows_of_one_node_are_known() {
         let rows = rows();
-        let asked = questions(&rows, Setting::Across(1), HoldOut::Job, None);
+        let asked = splits(&rows, Setting::Across(1), HoldOut::Job, None);
         assert_eq!(asked.len(), 4);
-        let own = |q: &Question<'_>| q.known.iter().filter(|s| s.profile == q.asked[0].profile).count();
-        assert!(asked.iter().all(|q| own(q) == 5 && q.asked.len() == 1 && q.asked[0].nodes == 4));
+        let own = |q: &TrainTestSplit<'_>| q.train.iter().filter(|s| s.profile == q.test[0].profile).count();
+        assert!(asked.iter().all(|q| own(q) == 5 && q.test.len() == 1 && q.test[0].nodes == 4));
     }
 }

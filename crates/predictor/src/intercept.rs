@@ -13,24 +13,24 @@ use crate::regression::{elastic_net, interval};
 const MIN_FAMILIES: usize = 8;
 /// Bounds on the work: profiles, and indicator columns.
 const MAX_FAMILIES: usize = 512;
-const MAX_WORDS: usize = 32;
+const MAX_CATEGORIES: usize = 32;
 const FOLDS: usize = 5;
 /// Bounds on the standard deviation; the last one applies to new models.
 const SIGMA: (f64, f64) = (0.2, crate::estimate::FACTOR_THREE);
-const MOST_NEW: f64 = 3.0;
+const MAX_NEW_SIGMA: f64 = 3.0;
 /// Columns of numbers and of missing ones.
-const NUMBERS: usize = 5;
+const NUMERIC_COLUMNS: usize = 5;
 
 /// A model family or a precision.
-type Word<'a> = (bool, &'a str);
+type Category<'a> = (bool, &'a str);
 
 pub(crate) fn positive(x: Option<f64>) -> Option<f64> {
     x.filter(|x| x.is_finite() && *x > 0.0).map(|x| libm::log(x.clamp(1e-12, 1e18)))
 }
 
-fn words(f: &Features) -> impl Iterator<Item = Word<'_>> {
-    let precision = f.precision.as_deref().map(|word| (false, word));
-    precision.into_iter().chain(f.model_family.as_deref().map(|word| (true, word)))
+fn categories(f: &Features) -> impl Iterator<Item = Category<'_>> {
+    let precision = f.precision.as_deref().map(|category| (false, category));
+    precision.into_iter().chain(f.model_family.as_deref().map(|category| (true, category)))
 }
 
 /// Log of the samples of an epoch, if known.
@@ -40,7 +40,7 @@ fn samples(f: &Features) -> f64 {
 
 #[derive(Clone, Debug, PartialEq)]
 struct Fitted {
-    words: BTreeMap<(bool, String), usize>,
+    categories: BTreeMap<(bool, String), usize>,
     /// Observed ranges of parameters and batch; inputs are clamped to them.
     ranges: [(f64, f64); 2],
     coefficients: Vec<f64>,
@@ -48,8 +48,8 @@ struct Fitted {
 }
 
 impl Fitted {
-    fn row(&self, f: &Features) -> Vec<f64> {
-        let mut x = vec![0.0; NUMBERS + self.words.len()];
+    fn design_row(&self, f: &Features) -> Vec<f64> {
+        let mut x = vec![0.0; NUMERIC_COLUMNS + self.categories.len()];
         for (i, value) in [positive(f.parameters), positive(f.batch)].into_iter().enumerate() {
             match value {
                 Some(value) => x[i] = value.clamp(self.ranges[i].0, self.ranges[i].1) - self.ranges[i].0,
@@ -57,9 +57,9 @@ impl Fitted {
             }
         }
         x[4] = if positive(f.samples).is_none() { 1.0 } else { 0.0 };
-        for (is_model, word) in words(f) {
-            if let Some(i) = self.words.get(&(is_model, word.to_owned())) {
-                x[NUMBERS + i] = 1.0;
+        for (is_model, category) in categories(f) {
+            if let Some(i) = self.categories.get(&(is_model, category.to_owned())) {
+                x[NUMERIC_COLUMNS + i] = 1.0;
             }
         }
         x
@@ -68,29 +68,31 @@ impl Fitted {
     fn at(&self, f: &Features) -> f64 {
         samples(f)
             + self.intercept
-            + self.row(f).iter().zip(&self.coefficients).map(|(a, b)| a * b).sum::<f64>()
+            + self.design_row(f).iter().zip(&self.coefficients).map(|(a, b)| a * b).sum::<f64>()
     }
 
     fn fit(families: &[(&Features, f64)]) -> Option<Self> {
         if families.len() < MIN_FAMILIES {
             return None;
         }
-        let mut counts: BTreeMap<Word<'_>, usize> = BTreeMap::new();
-        for word in families.iter().flat_map(|(f, _)| words(f)) {
-            *counts.entry(word).or_default() += 1;
+        let mut counts: BTreeMap<Category<'_>, usize> = BTreeMap::new();
+        for category in families.iter().flat_map(|(f, _)| categories(f)) {
+            *counts.entry(category).or_default() += 1;
         }
-        let shared =
-            counts.into_iter().filter(|(_, n)| *n > 1).map(|((model, word), _)| (model, word.to_owned()));
-        let words = shared.take(MAX_WORDS).zip(0..).collect();
+        let shared = counts
+            .into_iter()
+            .filter(|(_, n)| *n > 1)
+            .map(|((model, category), _)| (model, category.to_owned()));
+        let categories = shared.take(MAX_CATEGORIES).zip(0..).collect();
         let range = |of: fn(&Features) -> Option<f64>| {
             let values = families.iter().filter_map(|(f, _)| positive(of(f)));
             let (low, high) = values.fold((f64::MAX, f64::MIN), |(l, h), v| (l.min(v), h.max(v)));
             if low <= high { (low, high) } else { (0.0, 0.0) }
         };
         let ranges = [range(|f| f.parameters), range(|f| f.batch)];
-        let mut it = Self { words, ranges, coefficients: Vec::new(), intercept: 0.0 };
-        let rows: Vec<Vec<f64>> = families.iter().map(|(f, _)| it.row(f)).collect();
-        let (width, n) = (NUMBERS + it.words.len(), families.len() as f64);
+        let mut it = Self { categories, ranges, coefficients: Vec::new(), intercept: 0.0 };
+        let rows: Vec<Vec<f64>> = families.iter().map(|(f, _)| it.design_row(f)).collect();
+        let (width, n) = (NUMERIC_COLUMNS + it.categories.len(), families.len() as f64);
         let means: Vec<f64> = (0..width).map(|i| rows.iter().map(|x| x[i]).sum::<f64>() / n).collect();
         let mean = families.iter().map(|(f, y)| y - samples(f)).sum::<f64>() / n;
         let xs = rows.iter().flat_map(|x| x.iter().zip(&means).map(|(a, m)| a - m)).collect();
@@ -117,10 +119,10 @@ impl Intercepts {
         let models: BTreeSet<&str> = families.iter().filter_map(|(f, _)| f.model_family.as_deref()).collect();
         let model = |f: &Features| models.iter().position(|m| Some(*m) == f.model_family.as_deref());
         let sigma = cross_validated(families, |i, _| i).unwrap_or(SIGMA.1).clamp(SIGMA.0, SIGMA.1);
-        let of_new = cross_validated(families, |i, f| model(f).unwrap_or(i)).unwrap_or(MOST_NEW);
+        let of_new = cross_validated(families, |i, f| model(f).unwrap_or(i)).unwrap_or(MAX_NEW_SIGMA);
         Self {
             fitted: Fitted::fit(families),
-            sigmas: (sigma, of_new.clamp(sigma, MOST_NEW)),
+            sigmas: (sigma, of_new.clamp(sigma, MAX_NEW_SIGMA)),
             models: models.into_iter().map(ToOwned::to_owned).collect(),
         }
     }

@@ -1,10 +1,10 @@
-//! A small cluster and its jobs, for stories: eight GPUs of one type on every node, jobs of an hour.
+//! A small cluster and its jobs, for scenarios: eight GPUs of one type on every node, jobs of an hour.
 
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
-#![allow(dead_code, reason = "each file of stories uses its part of it")]
+#![allow(dead_code, reason = "each file of scenarios uses its part of it")]
 
-use andreas_core::{CostRate, EnergyPrice, GpuCount, NodeName, Seconds, Steps, Time, Watts};
+use andreas_core::{CostRate, EnergyPrice, GpuCount, NodeName, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
     Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, Node, Placement, Plan,
     PowerBudget, Preemption, Resources, Snapshot, WaitReason, Worker,
@@ -25,7 +25,7 @@ pub fn cluster(n: usize) -> Snapshot {
     };
     Snapshot {
         now: Time(0.0),
-        tariff: Steps::flat(EnergyPrice::per_kwh(0.2, 1.3)),
+        tariff: StepFunction::flat(EnergyPrice::per_kwh(0.2, 1.3)),
         budget: None,
         lateness: Lateness {
             turnaround_share: 0.1,
@@ -103,7 +103,7 @@ pub fn reason(plan: &Plan, job: &str) -> (WaitReason, Vec<String>) {
 
 pub fn budget(watts: f64) -> Option<PowerBudget> {
     Some(PowerBudget {
-        watts: Steps::flat(Watts(watts)),
+        watts: StepFunction::flat(Watts(watts)),
         margin: 0.0,
         scope_factor: 1.0,
         look_ahead: Seconds::ZERO,
