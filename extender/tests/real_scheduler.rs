@@ -128,7 +128,7 @@ impl World {
             seen = see(self.pod(name).await);
             Ok(seen.is_some())
         };
-        if let Err(error) = until(what, PATIENCE, look).await {
+        if let Err(error) = until(what, TIMEOUT, look).await {
             panic!("{name}: {error}\n{}", self.logs());
         }
         seen.unwrap()

@@ -212,7 +212,7 @@ async fn killed_at_any_moment_any_number_of_times_gpus_get_back_what_they_had() 
     while killed.iter().sum::<usize>() < kills {
         for _ in 0..KILLS_A_ROUND {
             // A life of any length: that is what makes the moment any moment.
-            tokio::time::sleep(Duration::from_millis(number(LONGEST_LIFE).into())).await;
+            tokio::time::sleep(Duration::from_millis(number(MAX_LIFE).into())).await;
             let who = number(3) as usize;
             if who != 1 {
                 setter.kill();

@@ -3,7 +3,7 @@
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::Prediction;
 use andreas_core::{GpuCount, Seconds, Watts};
-use andreas_predictor::{Estimate, Source};
+use andreas_predictor::{LogNormal, Source};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 

@@ -61,8 +61,8 @@ async fn run(cluster: &Cluster, step: &Step) -> Result<String> {
         .output()
         .await?;
     // The exit code of `timeout` for a program that it ends.
-    let ended_by_timeout = step.ends_after.is_some() && output.status.code() == Some(124);
-    if !output.status.success() && !ended_by_timeout {
+    let timed_out = step.ends_after.is_some() && output.status.code() == Some(124);
+    if !output.status.success() && !timed_out {
         bail!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
     }
     Ok(String::from_utf8(output.stdout)?)

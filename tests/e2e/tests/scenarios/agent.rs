@@ -101,7 +101,7 @@ async fn gpus_wake_for_a_job_and_what_it_used_is_measured() -> Result<()> {
         let (_, after) = driver(c).await?;
         ensure!(
             released.len() == 1 && released[0].gpus == 2 && released[0].joules == record.joules,
-            "{told:?} {record:?}"
+            "{released:?} {record:?}"
         );
         ensure!(record.measured && total.joules == record.joules, "{record:?} {total:?}");
         // No more than all four GPUs drew meanwhile, and as only GPUs at work draw.

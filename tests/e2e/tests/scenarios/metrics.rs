@@ -126,7 +126,7 @@ async fn a_real_prometheus_answers_every_panel_of_every_dashboard() -> Result<()
         let prometheus = Prometheus::start(c, &scrape, &programs.join("prometheus")).await?;
         // Counters that rise before the first scrape have not risen for Prometheus.
         let query = "andreas_leader == 1 and on () andreas_extender_cache_ready == 1";
-        until(query, PATIENCE, async || prometheus.has_data(query).await).await?;
+        until(query, QUERY_TIMEOUT, async || prometheus.has_data(query).await).await?;
         for each in work() {
             c.submit(&each).await?;
         }
@@ -196,7 +196,7 @@ async fn every_panel_has_data(prometheus: &Prometheus) -> Result<()> {
         }
         Ok(empty.is_empty())
     };
-    let waited = until("every panel has data", PATIENCE, all_have).await;
+    let waited = until("every panel has data", QUERY_TIMEOUT, all_have).await;
     waited.with_context(|| format!("no data: {empty:#?}"))?;
     Ok(())
 }
