@@ -253,16 +253,16 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| member(2));
             scope.spawn(master);
-            // Rank 1 comes after the stranger: before, the gang is not complete.
+            // Rank 1 comes after the HTTP client: before, the gang is not complete.
             let since = Instant::now();
-            let mut stranger = loop {
+            let mut http_client = loop {
                 match TcpStream::connect(("127.0.0.1", port)) {
                     Ok(stream) => break stream,
                     Err(error) => assert!(since.elapsed() < Duration::from_secs(5), "{error}"),
                 }
                 std::thread::sleep(Duration::from_millis(5));
             };
-            stranger.write_all(b"GET / HTTP/1.1\n").unwrap();
+            http_client.write_all(b"GET / HTTP/1.1\n").unwrap();
             scope.spawn(|| member(1));
         });
     }

@@ -95,10 +95,10 @@ async fn story(c: &mut Cluster, soak: Soak, report: &mut Report) -> Result<()> {
     }
     let mut actor = Actor::new(c, soak.seed).await?;
     let start = Instant::now();
-    let mut told = start;
+    let mut reported = start;
     while start.elapsed() < soak.lasts {
-        if told.elapsed() >= TELL_EVERY {
-            told = Instant::now();
+        if reported.elapsed() >= TELL_EVERY {
+            reported = Instant::now();
             println!("soak: {} min, {} jobs", start.elapsed().as_secs() / 60, actor.jobs.len());
         }
         actor.act(c).await?;
