@@ -165,12 +165,7 @@ pub fn alerts() -> PathBuf {
 /// # Errors
 /// When they cannot be built.
 pub async fn programs() -> Result<PathBuf> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/build");
-    let mut command = tokio::process::Command::new(&script);
-    command.arg("prometheus").stdin(Stdio::null()).stderr(Stdio::inherit()).kill_on_drop(true);
-    let output = command.output().await.with_context(|| format!("running {}", script.display()))?;
-    ensure!(output.status.success(), "{} prometheus: {}", script.display(), output.status);
-    let folder = PathBuf::from(String::from_utf8(output.stdout)?.trim_end());
+    let folder = andreas_testbed::built("prometheus").await?;
     for program in ["prometheus", "promtool"] {
         ensure!(folder.join(program).is_file(), "no {program} in {}", folder.display());
     }

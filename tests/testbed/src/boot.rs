@@ -81,7 +81,7 @@ type Processes = BTreeMap<Component, Arc<Process>>;
 impl Start {
     async fn control_plane(&self, ports: &Ports) -> Result<(Processes, kube::Client), TestbedError> {
         let Self { programs, layout, pki, .. } = self;
-        let server = components::url("https", &ports.api_server);
+        let server = self.api_server_url(ports);
         let identity = |name: &str, user: &str, group| {
             kubeconfig::user_kubeconfig(pki, &layout.kubeconfig(name), &server, user, group)
         };
@@ -91,13 +91,18 @@ impl Start {
         if let Some(config) = &self.builder.scheduler {
             config.write(&layout.scheduler_config(Component::Scheduler.name()), &scheduler)?;
         }
-        let serving = pki.api_server()?;
+        let address = self.builder.address;
+        let serving = pki.api_server(address)?;
 
         let mut processes = Processes::new();
         let started = Instant::now();
         // The API server waits for etcd by itself.
         let etcd = self.launch(&mut processes, Component::Etcd, components::etcd(programs, layout, ports))?;
-        let spec = components::api_server(programs, layout, ports, pki, &serving);
+        let mut spec = components::api_server(programs, layout, ports, pki, &serving, address);
+        if !address.is_loopback() {
+            let client = pki.client("kube-apiserver-kubelet-client", Some("system:masters"))?;
+            spec = components::speaking_with_kubelets(spec, &client);
+        }
         let api_server = self.launch(&mut processes, Component::ApiServer, spec)?;
         let client = kubeconfig::client(&admin).await?;
         wait_serving(&etcd, Component::Etcd, ports).await?;
@@ -125,6 +130,10 @@ impl Start {
         Ok((processes, client))
     }
 
+    fn api_server_url(&self, ports: &Ports) -> String {
+        format!("https://{}:{}", self.builder.address, ports.api_server.port())
+    }
+
     fn launch(
         &self,
         processes: &mut Processes,
@@ -144,6 +153,7 @@ impl Start {
         processes: Processes,
         admin: kube::Client,
     ) -> Result<Testbed, TestbedError> {
+        let api_server_url = self.api_server_url(&ports);
         let testbed = Testbed {
             name: self.builder.name,
             processes: Mutex::new(processes),
@@ -151,7 +161,7 @@ impl Start {
             layout: self.layout,
             programs: self.programs,
             pki: self.pki,
-            api_server_url: components::url("https", &ports.api_server),
+            api_server_url,
             ports,
             admin,
             audit_from: 0,

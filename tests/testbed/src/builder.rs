@@ -1,6 +1,7 @@
 //! [`Builder`]: what a test bed shall be.
 
 use std::ffi::OsString;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ pub struct Builder {
     pub(crate) node_monitor_grace_period: Duration,
     pub(crate) extra_args: Vec<(Component, OsString)>,
     pub(crate) kubelets: Option<Kubelets>,
+    pub(crate) address: Ipv4Addr,
 }
 
 impl Builder {
@@ -71,6 +73,13 @@ impl Builder {
         self
     }
 
+    /// Where the API server is reached (default: 127.0.0.1). Kubelets that are machines of their own need an address that they
+    /// can reach; the API server then publishes it as the Service `kubernetes` and speaks with them as `system:masters`.
+    pub fn address(mut self, address: Ipv4Addr) -> Self {
+        self.address = address;
+        self
+    }
+
     /// Starts pretend kubelets as well.
     pub fn kubelets(mut self, kubelets: Kubelets) -> Self {
         self.kubelets = Some(kubelets);
@@ -90,6 +99,7 @@ impl Testbed {
             node_monitor_grace_period: Duration::from_secs(50),
             extra_args: Vec::new(),
             kubelets: None,
+            address: Ipv4Addr::LOCALHOST,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The parts of a test bed and the command lines that start them.
 
 use std::ffi::OsString;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -170,17 +171,18 @@ pub(crate) fn api_server(
     ports: &Ports,
     pki: &Pki,
     serving: &crate::pki::KeyAndCertificate,
+    address: Ipv4Addr,
 ) -> ProcessSpec {
     let (sign, verify) = pki.service_account_key_files();
-    flags(
+    let spec = flags(
         ProcessSpec::new("kube-apiserver", programs.path("kube-apiserver")),
         &[
             ("etcd-servers", &url("http", &ports.etcd_client)),
-            ("bind-address", "127.0.0.1"),
-            ("advertise-address", "127.0.0.1"),
+            ("bind-address", &address.to_string()),
+            ("advertise-address", &address.to_string()),
             ("secure-port", &ports.api_server.port().to_string()),
             // Loopback addresses are refused in EndpointSlices.
-            ("endpoint-reconciler-type", "none"),
+            ("endpoint-reconciler-type", if address.is_loopback() { "none" } else { "lease" }),
             ("tls-cert-file", &serving.certificate_file.to_string_lossy()),
             ("tls-private-key-file", &serving.key_file.to_string_lossy()),
             ("client-ca-file", &pki.ca_file().to_string_lossy()),
@@ -202,8 +204,20 @@ pub(crate) fn api_server(
             ("cert-dir", &layout.data.join("apiserver").to_string_lossy()),
             ("profiling", "false"),
         ],
+    );
+    spec.holding(ports.api_server.clone())
+}
+
+/// What an API server needs that speaks with kubelets: logs, exec, port-forward.
+pub(crate) fn speaking_with_kubelets(spec: ProcessSpec, client: &crate::pki::KeyAndCertificate) -> ProcessSpec {
+    flags(
+        spec,
+        &[
+            ("kubelet-client-certificate", &client.certificate_file.to_string_lossy()),
+            ("kubelet-client-key", &client.key_file.to_string_lossy()),
+            ("kubelet-preferred-address-types", "InternalIP"),
+        ],
     )
-    .holding(ports.api_server.clone())
 }
 
 pub(crate) fn controller_manager(
@@ -234,6 +248,8 @@ pub(crate) fn controller_manager(
             ("kube-api-burst", "1000"),
             ("node-monitor-grace-period", &format!("{}ms", node_grace.as_millis())),
             ("node-monitor-period", &format!("{}ms", monitor.as_millis())),
+            // Its default is a folder of the machine, which it makes.
+            ("flex-volume-plugin-dir", &layout.data.join("flexvolume").to_string_lossy()),
             ("profiling", "false"),
         ],
     )

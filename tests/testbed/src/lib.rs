@@ -56,7 +56,7 @@ pub use kubeconfig::IdentityError;
 pub use pki::{Pki, PkiError};
 pub use ports::{NoFreePort, PortLease};
 pub use process::{Process, ProcessError, ProcessSpec, ProcessState};
-pub use programs::{Programs, ProgramsError};
+pub use programs::{Programs, ProgramsError, built};
 pub use reuse::{Inventory, RestoreError};
 pub use sandbox::{Sandbox, SandboxError};
 pub use scheduler::{SchedulerConfig, SchedulerConfigError};

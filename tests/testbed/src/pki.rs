@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io::{self, Write as _};
+use std::net::Ipv4Addr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -112,9 +113,14 @@ impl Pki {
         (self.folder.join("sa.key"), self.folder.join("sa.pub"))
     }
 
-    /// The API server's serving certificate.
-    pub fn api_server(&self) -> Result<KeyAndCertificate, PkiError> {
-        self.server("kube-apiserver", &API_SERVER_NAMES)
+    /// The API server's serving certificate, for its usual names and this address.
+    pub fn api_server(&self, address: Ipv4Addr) -> Result<KeyAndCertificate, PkiError> {
+        let address = address.to_string();
+        let mut names = API_SERVER_NAMES.to_vec();
+        if !names.contains(&&*address) {
+            names.push(&address);
+        }
+        self.server("kube-apiserver", &names)
     }
 
     /// A serving certificate for whatever stands before the API server under its names.

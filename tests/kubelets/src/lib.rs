@@ -1,0 +1,26 @@
+//! Real nodes for a test bed: kubelet, containerd, runc, CNI, kube-proxy, CoreDNS and NVIDIA's own parts, several nodes on one
+//! machine.
+//!
+//! *What it holds.* [`Network`]: the bridge that stands for the machines' network. [`Node`]: one machine, which can lose its power
+//! or restart a service. [`Kubelets`]: the nodes of a test bed, and what a cluster has beside them (`cluster`). `config`: the files
+//! that a node's programs read. `cgroups`: the place of each node in the machine's cgroups. `images`: archives of the programs
+//! that run as containers. `driver`: which pod uses which simulated GPU. The script `node` beside the sources is a node's first
+//! process, `isolated` starts a program in a network of its own, where all of this has to run.
+//!
+//! *What flows in and out.* A test bed whose API server listens at [`Network::ADDRESS`] goes in; Ready nodes with
+//! `nvidia.com/gpu`, labelled by GPU feature discovery, come out.
+//!
+//! *What must never be here.* The product: nothing here knows TrainingJobs.
+
+mod cgroups;
+mod cluster;
+mod config;
+mod driver;
+mod images;
+mod network;
+mod node;
+
+pub use cluster::Kubelets;
+pub use images::{Image, Images};
+pub use network::Network;
+pub use node::{Gpus, Node, Service};
