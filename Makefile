@@ -7,6 +7,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO := cargo
 DEMO_ARGS ?=
 BENCH_ARGS ?= all
+IMAGES_ARGS ?=
 TARGET ?= scheduler_requests
 MINUTES ?= 10
 ADVISORIES ?=
@@ -141,6 +142,10 @@ supply-chain: prepare ## Licences, sources, bans, advisories, unused dependencie
 .PHONY: sbom
 sbom: prepare ## A bill of materials (CycloneDX) for each program, into target/sbom/
 	@hack/sbom
+
+.PHONY: images
+images: prepare ## Images as OCI archives, without a container engine, into target/images/: IMAGES_ARGS="--arch amd64 operator extender"
+	@hack/images $(IMAGES_ARGS)
 
 .PHONY: fuzz
 fuzz: prepare ## Let libFuzzer search one parser: TARGET=scheduler_requests MINUTES=10 (names: tests/fuzz/src/lib.rs)

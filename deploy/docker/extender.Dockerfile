@@ -1,18 +1,16 @@
 # syntax=docker/dockerfile:1
 # The scheduler extender.
 #   docker build -f deploy/docker/extender.Dockerfile -t andreas/andreas-extender:$(git describe --always) .
-# A static binary (musl) on nothing: no shell, no libraries, no CA certificates (it trusts the cluster's, which is mounted).
+# Build on no newer a Debian than it runs on.
 FROM docker.io/library/rust:1.95.0-bookworm@sha256:6258907abe69656e41cd992e0b705cdcfabcbbe3db374f92ed2d47121282d4a1 AS build
-RUN apt-get update && apt-get install --yes --no-install-recommends musl-tools \
-    && rustup target add "$(uname -m)-unknown-linux-musl"
 WORKDIR /src
 COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/src/target,sharing=locked \
-    target="$(uname -m)-unknown-linux-musl" \
-    && cargo build --release --locked --target "$target" --package andreas-extender --bin andreas-extender \
-    && install -D --strip "target/$target/release/andreas-extender" /out/andreas-extender
+    cargo build --release --locked --package andreas-extender --bin andreas-extender \
+    && install -D --strip -t /out target/release/andreas-extender
 
-FROM scratch
-COPY --from=build /out/andreas-extender /andreas-extender
+# glibc and libgcc, no shell.
+FROM gcr.io/distroless/cc-debian12:nonroot@sha256:9dac0a79194e45a7da0158a9c6da57b217585af0786db3845d1f0ec1a0dd182f
+COPY --from=build /out/ /usr/local/bin/
 USER 65532:65532
-ENTRYPOINT ["/andreas-extender"]
+ENTRYPOINT ["/usr/local/bin/andreas-extender"]

@@ -1,8 +1,8 @@
 # syntax=docker/dockerfile:1
 # The node agent: the agent, and the setter, which its containers name as their command.
 #   docker build -f deploy/docker/node-agent.Dockerfile -t andreas/andreas-node-agent:$(git describe --always) .
-# Not static: it loads NVIDIA's libnvidia-ml.so.1 at run time, which the container runtime mounts from the node and which is linked
-# against glibc, and a static binary cannot load a library. So it stands on glibc alone. Build on no newer a Debian than it runs on.
+# It loads NVIDIA's libnvidia-ml.so.1 at run time, which the container runtime mounts from the node and which is linked against
+# glibc. Build on no newer a Debian than it runs on.
 FROM docker.io/library/rust:1.95.0-bookworm@sha256:6258907abe69656e41cd992e0b705cdcfabcbbe3db374f92ed2d47121282d4a1 AS build
 WORKDIR /src
 COPY . .

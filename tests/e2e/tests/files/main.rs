@@ -3,6 +3,7 @@
 
 mod chart_golden;
 mod examples;
+mod images;
 mod imports;
 mod metrics_files;
 mod words;
