@@ -18,6 +18,9 @@ pub struct Spec {
     /// What `nvmlSystemGetDriverVersion` says.
     #[serde(default = "driver")]
     pub driver_version: String,
+    /// Newest CUDA version that the driver supports, major and minor.
+    #[serde(default = "cuda")]
+    pub cuda_version: (u32, u32),
 }
 
 /// One GPU. The defaults are those of an A100 SXM4 80 GB.
@@ -30,6 +33,12 @@ pub struct GpuSpec {
     pub product: String,
     /// Memory, MiB.
     pub memory_mib: u64,
+    /// CUDA compute capability, major and minor.
+    pub compute_capability: (u32, u32),
+    /// PCI device ID; the vendor is NVIDIA.
+    pub pci_device: u16,
+    /// Whether the board can be partitioned (MIG). The mode itself is off.
+    pub mig_capable: bool,
     /// Draw without any context, W.
     pub idle_watts: f64,
     /// Draw with a context that does nothing, W.
@@ -62,6 +71,9 @@ impl Default for GpuSpec {
             uuid: String::new(),
             product: "NVIDIA A100-SXM4-80GB".into(),
             memory_mib: 81_920,
+            compute_capability: (8, 0),
+            pci_device: 0x20b2,
+            mig_capable: true,
             idle_watts: 53.7,
             parked_watts: 80.0,
             max_watts: 400.0,
@@ -79,20 +91,23 @@ impl Default for GpuSpec {
 }
 
 impl GpuSpec {
-    /// A GPU of a product, by the name that GPU feature discovery gives it. Highest draw, limits and clocks are those of NVIDIA's
-    /// product briefs; draws at idle and with a parked context are typical readings, not promises. An unknown product is an A100
-    /// by another name.
+    /// A GPU of a product, by the name that GPU feature discovery gives it. An unknown product is an A100 by another name, and
+    /// products without power figures of their own draw as an A100 does.
+    ///
+    /// Memory is what NVML reports of the board, MiB; compute capabilities are those of NVIDIA's page "CUDA GPU Compute
+    /// Capability", PCI device IDs those of pci.ids, and the boards with MIG those of NVIDIA's MIG User Guide. Highest draw, limits
+    /// and clocks are those of NVIDIA's product briefs; draws at idle and with a parked context are typical readings, not promises.
     #[must_use]
-    pub fn of_product(product: &str, uuid: &str, memory_mib: u64) -> Self {
-        let base = Self {
-            uuid: uuid.to_owned(),
-            product: product.replacen('-', " ", 1),
-            memory_mib,
-            ..Self::default()
-        };
+    pub fn of_product(product: &str, uuid: &str) -> Self {
+        let base =
+            Self { uuid: uuid.to_owned(), product: product.replacen('-', " ", 1), ..Self::default() };
         let base = if product.is_empty() { Self { product: "NVIDIA GPU".to_owned(), ..base } } else { base };
         match product {
             name if name.contains("V100") => Self {
+                memory_mib: 16_384,
+                compute_capability: (7, 0),
+                pci_device: 0x1db1,
+                mig_capable: false,
                 idle_watts: 33.0,
                 parked_watts: 45.0,
                 max_watts: 300.0,
@@ -106,6 +121,10 @@ impl GpuSpec {
                 ..base
             },
             name if name.contains("T4") => Self {
+                memory_mib: 15_360,
+                compute_capability: (7, 5),
+                pci_device: 0x1eb8,
+                mig_capable: false,
                 idle_watts: 10.0,
                 parked_watts: 27.0,
                 max_watts: 70.0,
@@ -118,6 +137,19 @@ impl GpuSpec {
                 memory_clock_mhz: 5001,
                 ..base
             },
+            name if name.contains("A100-SXM4-40GB") => {
+                Self { memory_mib: 40_960, pci_device: 0x20b0, ..base }
+            }
+            name if name.contains("L40S") => Self {
+                memory_mib: 46_068,
+                compute_capability: (8, 9),
+                pci_device: 0x26b9,
+                mig_capable: false,
+                ..base
+            },
+            name if name.contains("H100") => {
+                Self { memory_mib: 81_559, compute_capability: (9, 0), pci_device: 0x2330, ..base }
+            }
             _ => base,
         }
     }
@@ -131,12 +163,21 @@ fn driver() -> String {
     "580.95.05".into()
 }
 
+fn cuda() -> (u32, u32) {
+    (13, 0)
+}
+
 impl Spec {
     /// `uuids` as equal GPUs; settings need no capability.
     #[must_use]
     pub fn of(uuids: &[&str]) -> Self {
         let gpu = |uuid: &&str| GpuSpec { uuid: (*uuid).to_owned(), ..GpuSpec::default() };
-        Self { gpus: uuids.iter().map(gpu).collect(), settings_need_admin: false, driver_version: driver() }
+        Self {
+            gpus: uuids.iter().map(gpu).collect(),
+            settings_need_admin: false,
+            driver_version: driver(),
+            cuda_version: cuda(),
+        }
     }
 
     /// Reads a spec and checks it.

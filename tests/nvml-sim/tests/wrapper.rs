@@ -85,7 +85,7 @@ fn a_node_through_the_real_loader() {
         sim.set_fault("GPU-a", Fault::None).unwrap();
         assert!(call.join().unwrap().is_ok());
     });
-    assert!(matches!(gpu.mig_mode(), Err(NvmlError::FailedToLoadSymbol(_))), "what is not there is said");
+    assert!(matches!(gpu.brand(), Err(NvmlError::FailedToLoadSymbol(_))), "what is not there is said");
 
     // Settings live in the driver, not in the client.
     gpu.set_power_management_limit(300_000).unwrap();
