@@ -74,11 +74,8 @@ impl Hardware {
                 .or_else(|_| std::fs::copy(library, &place).map(drop))
                 .map_err(io)?;
         }
-        let gpu = |uuid: &String| GpuSpec {
-            memory_mib: group.gpu_memory_mib,
-            ..GpuSpec::of_product(&group.gpu, uuid)
-        };
-        let spec = Spec { gpus: uuids.iter().map(gpu).collect(), settings_need_admin: true, ..Spec::of(&[]) };
+        let gpus = uuids.iter().map(|uuid| GpuSpec::of_product(&group.gpu, uuid, group.gpu_memory_mib));
+        let spec = Spec { gpus: gpus.collect(), settings_need_admin: true, ..Spec::of(&[]) };
         let path = folder.join(SPEC);
         spec.write(&path)?;
         let first = spec.gpus.first().cloned().unwrap_or_default();

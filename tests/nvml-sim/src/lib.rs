@@ -4,6 +4,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | [`board`] | NVIDIA's boards: compute capability, PCI device ID, MIG |
 //! | [`spec`] | the file that says which GPUs a node has |
 //! | [`power`] | the law: draw and SM clock by what runs, clocks and limit. Pure |
 //! | [`pci`] | where the GPUs are on the PCI bus, and the kernel's files about them |
@@ -33,6 +34,7 @@
 //! Knowledge of Kubernetes, or of ANDREAS. It stands for a library of another house.
 
 mod abi;
+pub mod board;
 pub mod control;
 pub mod pci;
 pub mod power;
@@ -40,6 +42,7 @@ pub mod shared;
 pub mod spec;
 pub mod state;
 
+pub use board::Board;
 pub use control::{Fault, GpuView, Process, Sim};
 pub use spec::{GpuSpec, Spec};
 

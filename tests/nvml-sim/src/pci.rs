@@ -17,8 +17,8 @@ const CLASS: u32 = 0x03_0200;
 const FIRST_BUS: u32 = 0x10;
 /// Bytes of a device's configuration space.
 const CONFIG: usize = 256;
-/// Lines of the kernel's file `resource`: six regions, the ROM, and six of virtual functions.
-const RESOURCES: usize = 13;
+/// Lines of the kernel's file `resource`: six regions and the ROM.
+const RESOURCES: usize = 7;
 
 fn bus(minor: u32) -> u32 {
     FIRST_BUS + minor

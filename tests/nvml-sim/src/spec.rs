@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::board::Board;
 use crate::{MAX_GPUS, SimError, TEXT};
 
 /// A node.
@@ -91,23 +92,27 @@ impl Default for GpuSpec {
 }
 
 impl GpuSpec {
-    /// A GPU of a product, by the name that GPU feature discovery gives it. An unknown product is an A100 by another name, and
-    /// products without power figures of their own draw as an A100 does.
-    ///
-    /// Memory is what NVML reports of the board, MiB; compute capabilities are those of NVIDIA's page "CUDA GPU Compute
-    /// Capability", PCI device IDs those of pci.ids, and the boards with MIG those of NVIDIA's MIG User Guide. Highest draw, limits
-    /// and clocks are those of NVIDIA's product briefs; draws at idle and with a parked context are typical readings, not promises.
+    /// A GPU of a product, by the name that GPU feature discovery gives it. What the board is comes from [`Board`]. Highest
+    /// draw, limits and clocks are those of NVIDIA's product briefs; draws at idle and with a parked context are typical
+    /// readings, not promises. An unknown product is an A100 by another name, without MIG.
     #[must_use]
-    pub fn of_product(product: &str, uuid: &str) -> Self {
-        let base =
-            Self { uuid: uuid.to_owned(), product: product.replacen('-', " ", 1), ..Self::default() };
+    pub fn of_product(product: &str, uuid: &str, memory_mib: u64) -> Self {
+        let base = Self {
+            uuid: uuid.to_owned(),
+            product: product.replacen('-', " ", 1),
+            memory_mib,
+            mig_capable: false,
+            ..Self::default()
+        };
+        let base = match Board::of_product(product) {
+            Some(Board { capability, pci_device, mig, .. }) => {
+                Self { compute_capability: capability, pci_device, mig_capable: mig, ..base }
+            }
+            None => base,
+        };
         let base = if product.is_empty() { Self { product: "NVIDIA GPU".to_owned(), ..base } } else { base };
         match product {
             name if name.contains("V100") => Self {
-                memory_mib: 16_384,
-                compute_capability: (7, 0),
-                pci_device: 0x1db1,
-                mig_capable: false,
                 idle_watts: 33.0,
                 parked_watts: 45.0,
                 max_watts: 300.0,
@@ -121,10 +126,6 @@ impl GpuSpec {
                 ..base
             },
             name if name.contains("T4") => Self {
-                memory_mib: 15_360,
-                compute_capability: (7, 5),
-                pci_device: 0x1eb8,
-                mig_capable: false,
                 idle_watts: 10.0,
                 parked_watts: 27.0,
                 max_watts: 70.0,
@@ -137,19 +138,6 @@ impl GpuSpec {
                 memory_clock_mhz: 5001,
                 ..base
             },
-            name if name.contains("A100-SXM4-40GB") => {
-                Self { memory_mib: 40_960, pci_device: 0x20b0, ..base }
-            }
-            name if name.contains("L40S") => Self {
-                memory_mib: 46_068,
-                compute_capability: (8, 9),
-                pci_device: 0x26b9,
-                mig_capable: false,
-                ..base
-            },
-            name if name.contains("H100") => {
-                Self { memory_mib: 81_559, compute_capability: (9, 0), pci_device: 0x2330, ..base }
-            }
             _ => base,
         }
     }
