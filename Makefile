@@ -32,6 +32,10 @@ control-plane: prepare ## Build etcd, kube-apiserver, ... once into the cache fo
 prometheus: prepare ## Build Prometheus and promtool once into the cache folder; only tests need them
 	@tests/tools/build prometheus >/dev/null
 
+.PHONY: nvidia
+nvidia: prepare ## Build NVIDIA's device plug-in and GPU feature discovery once into the cache folder; only tests need them
+	@tests/tools/build nvidia >/dev/null
+
 .PHONY: build
 build: prepare ## Build every program of the workspace
 	$(CARGO) build --workspace --bins --locked
@@ -47,7 +51,7 @@ demo: control-plane build ## The main job: a real control plane, 12 GPU nodes, 4
 	@$(CARGO) run -q --locked --bin demo -- $(DEMO_ARGS)
 
 .PHONY: test
-test: control-plane prometheus lint supply-chain build-tests ## Everything that must hold: lints, unit tests, and the suites on a real control plane
+test: control-plane prometheus nvidia lint supply-chain build-tests ## Everything that must hold: lints, unit tests, and the suites on a real control plane
 	status=0; \
 	$(CRATES) || status=$$?; \
 	$(SCENARIOS) -- --test-threads=5 || status=$$?; \
@@ -59,7 +63,7 @@ check: lint ## Lints and unit tests: before every commit
 	$(CARGO) test --workspace --test files --locked -- imports:: words::
 
 .PHONY: test-crates
-test-crates: control-plane prometheus build-tests ## Every test but the scenarios
+test-crates: control-plane prometheus nvidia build-tests ## Every test but the scenarios
 	$(CRATES)
 
 .PHONY: e2e

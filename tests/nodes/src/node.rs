@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::Node as NodeObject;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use nvidia_ml::GpuSpec;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore, watch};
@@ -307,15 +308,15 @@ impl Node {
 
 /// What GPU feature discovery and the GPU operator write with the default values of the operator's chart.
 fn gpu_operator(group: &NodeGroup) -> BTreeMap<String, String> {
-    let (family, major, minor) = architecture(&group.gpu);
-    let cuts = ["A30", "A100", "A800", "H100", "H200", "H800", "H20", "B200", "B300", "GH200"];
-    let capable = group.gpu.split('-').any(|word| cuts.contains(&word));
+    let GpuSpec { compute_capability, mig_capable: capable, .. } =
+        GpuSpec::of_product(&group.gpu, "", group.gpu_memory_mib);
+    let (major, minor) = compute_capability;
     let mut found: BTreeMap<String, String> = [
         ("gpu.present", "true".to_owned()),
         ("gpu.product", group.gpu.clone()),
         ("gpu.count", group.gpus.to_string()),
         ("gpu.memory", group.gpu_memory_mib.to_string()),
-        ("gpu.family", family.to_owned()),
+        ("gpu.family", family(compute_capability).to_owned()),
         ("gpu.machine", "Pretend-Node".to_owned()),
         ("gpu.mode", "compute".to_owned()),
         ("gpu.replicas", "1".to_owned()),
@@ -326,12 +327,18 @@ fn gpu_operator(group: &NodeGroup) -> BTreeMap<String, String> {
         ("cuda.driver-version.major", "580".to_owned()),
         ("cuda.driver-version.minor", "95".to_owned()),
         ("cuda.driver-version.revision", "05".to_owned()),
+        ("cuda.driver.major", "580".to_owned()),
+        ("cuda.driver.minor", "95".to_owned()),
+        ("cuda.driver.rev", "05".to_owned()),
         ("cuda.runtime-version.full", "13.0".to_owned()),
         ("cuda.runtime-version.major", "13".to_owned()),
         ("cuda.runtime-version.minor", "0".to_owned()),
+        ("cuda.runtime.major", "13".to_owned()),
+        ("cuda.runtime.minor", "0".to_owned()),
         ("mig.capable", capable.to_string()),
         ("mig.strategy", "single".to_owned()),
         ("mps.capable", "false".to_owned()),
+        ("vgpu.present", "false".to_owned()),
     ]
     .map(|(name, value)| (format!("nvidia.com/{name}"), value))
     .into();
@@ -343,30 +350,17 @@ fn gpu_operator(group: &NodeGroup) -> BTreeMap<String, String> {
     found
 }
 
-/// Family and compute capability by product, as GPU feature discovery derives them.
-fn architecture(product: &str) -> (&'static str, u32, u32) {
-    const KNOWN: [(&str, &str, u32, u32); 18] = [
-        ("B200", "blackwell", 10, 0),
-        ("H200", "hopper", 9, 0),
-        ("H100", "hopper", 9, 0),
-        ("L40S", "ada-lovelace", 8, 9),
-        ("L40", "ada-lovelace", 8, 9),
-        ("L4", "ada-lovelace", 8, 9),
-        ("A100", "ampere", 8, 0),
-        ("A40", "ampere", 8, 6),
-        ("A30", "ampere", 8, 0),
-        ("A10", "ampere", 8, 6),
-        ("RTX-3090", "ampere", 8, 6),
-        ("V100", "volta", 7, 0),
-        ("T4", "turing", 7, 5),
-        ("RTX-2080", "turing", 7, 5),
-        ("P100", "pascal", 6, 0),
-        ("GTX-1080", "pascal", 6, 1),
-        ("M60", "maxwell", 5, 2),
-        ("K80", "kepler", 3, 7),
-    ];
-    let found = KNOWN.iter().find(|(name, ..)| product.contains(name));
-    found.map_or(("ampere", 8, 0), |(_, family, major, minor)| (family, *major, *minor))
+/// The family that GPU feature discovery derives from a compute capability.
+fn family(capability: (u32, u32)) -> &'static str {
+    match capability {
+        (7, ..5) => "volta",
+        (7, _) => "turing",
+        (8, ..9) => "ampere",
+        (8, _) => "ada-lovelace",
+        (9, _) => "hopper",
+        (10 | 12, _) => "blackwell",
+        _ => "undefined",
+    }
 }
 
 #[cfg(test)]

@@ -28,11 +28,11 @@ pub enum Fault {
     /// Nothing.
     #[default]
     None,
-    /// Fallen off the bus (Xid 79): every call says `GPU_IS_LOST`.
+    /// Fallen off the bus (Xid 79): every call but that for its UUID says `GPU_IS_LOST`.
     Lost,
     /// Every call hangs until the fault is taken away.
     Hang,
-    /// Every call says `RESET_REQUIRED`.
+    /// A double bit ECC error (Xid 48): every call but that for its UUID says `RESET_REQUIRED`.
     ResetRequired,
 }
 
@@ -85,6 +85,15 @@ impl Fault {
             Self::ResetRequired => 3,
         }
     }
+
+    /// The critical Xid error that the driver reports with it, by NVIDIA's "Xid Errors".
+    fn xid(self) -> Option<u32> {
+        match self {
+            Self::Lost => Some(79),
+            Self::ResetRequired => Some(48),
+            Self::None | Self::Hang => None,
+        }
+    }
 }
 
 impl Sim {
@@ -118,7 +127,12 @@ impl Sim {
     /// # Errors
     /// When there is no such GPU.
     pub fn set_fault(&self, uuid: &str, fault: Fault) -> Result<(), SimError> {
-        self.change(uuid, |gpu| gpu.fault = fault.number())
+        self.change(uuid, |gpu| {
+            gpu.fault = fault.number();
+            if let Some(xid) = fault.xid() {
+                (gpu.xid, gpu.xids) = (xid, gpu.xids.wrapping_add(1));
+            }
+        })
     }
 
     /// Lets every call on a GPU take this long, ms.

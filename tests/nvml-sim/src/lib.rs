@@ -4,8 +4,10 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | [`board`] | NVIDIA's boards: compute capability, PCI device ID, MIG |
 //! | [`spec`] | the file that says which GPUs a node has |
 //! | [`power`] | the law: draw and SM clock by what runs, clocks and limit. Pure |
+//! | [`pci`] | where the GPUs are on the PCI bus, and the kernel's files about them |
 //! | [`state`] | the GPUs as they lie in the shared file, and how time passes for them |
 //! | [`shared`] | the mapped file and its lock |
 //! | [`control`] | the other side: who runs where, which faults there are, what was set |
@@ -18,6 +20,9 @@
 //! they do in a real driver, and a test or a pretend kubelet on the [`control`] side sees them and says which processes run
 //! on which UUID. A kernel lock on the file, released by the kernel when its holder dies, keeps the state whole.
 //!
+//! NVIDIA's device plug-in and GPU feature discovery run on it. They also read the kernel's files about PCI devices, which
+//! [`Spec::write_pci_devices`] writes for a mount over `/sys/bus/pci/devices`.
+//!
 //! # What it does not pretend
 //!
 //! Savings that hardware does not give. Without a context a GPU draws its bare idle power, whatever its limit or its clocks: a
@@ -29,12 +34,15 @@
 //! Knowledge of Kubernetes, or of ANDREAS. It stands for a library of another house.
 
 mod abi;
+pub mod board;
 pub mod control;
+pub mod pci;
 pub mod power;
 pub mod shared;
 pub mod spec;
 pub mod state;
 
+pub use board::Board;
 pub use control::{Fault, GpuView, Process, Sim};
 pub use spec::{GpuSpec, Spec};
 

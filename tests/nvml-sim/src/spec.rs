@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::board::Board;
 use crate::{MAX_GPUS, SimError, TEXT};
 
 /// A node.
@@ -18,6 +19,9 @@ pub struct Spec {
     /// What `nvmlSystemGetDriverVersion` says.
     #[serde(default = "driver")]
     pub driver_version: String,
+    /// Newest CUDA version that the driver supports, major and minor.
+    #[serde(default = "cuda")]
+    pub cuda_version: (u32, u32),
 }
 
 /// One GPU. The defaults are those of an A100 SXM4 80 GB.
@@ -30,6 +34,12 @@ pub struct GpuSpec {
     pub product: String,
     /// Memory, MiB.
     pub memory_mib: u64,
+    /// CUDA compute capability, major and minor.
+    pub compute_capability: (u32, u32),
+    /// PCI device ID; the vendor is NVIDIA.
+    pub pci_device: u16,
+    /// Whether the board can be partitioned (MIG). The mode itself is off.
+    pub mig_capable: bool,
     /// Draw without any context, W.
     pub idle_watts: f64,
     /// Draw with a context that does nothing, W.
@@ -62,6 +72,9 @@ impl Default for GpuSpec {
             uuid: String::new(),
             product: "NVIDIA A100-SXM4-80GB".into(),
             memory_mib: 81_920,
+            compute_capability: (8, 0),
+            pci_device: 0x20b2,
+            mig_capable: true,
             idle_watts: 53.7,
             parked_watts: 80.0,
             max_watts: 400.0,
@@ -79,16 +92,23 @@ impl Default for GpuSpec {
 }
 
 impl GpuSpec {
-    /// A GPU of a product, by the name that GPU feature discovery gives it. Highest draw, limits and clocks are those of NVIDIA's
-    /// product briefs; draws at idle and with a parked context are typical readings, not promises. An unknown product is an A100
-    /// by another name.
+    /// A GPU of a product, by the name that GPU feature discovery gives it. What the board is comes from [`Board`]. Highest
+    /// draw, limits and clocks are those of NVIDIA's product briefs; draws at idle and with a parked context are typical
+    /// readings, not promises. An unknown product is an A100 by another name, without MIG.
     #[must_use]
     pub fn of_product(product: &str, uuid: &str, memory_mib: u64) -> Self {
         let base = Self {
             uuid: uuid.to_owned(),
             product: product.replacen('-', " ", 1),
             memory_mib,
+            mig_capable: false,
             ..Self::default()
+        };
+        let base = match Board::of_product(product) {
+            Some(Board { capability, pci_device, mig, .. }) => {
+                Self { compute_capability: capability, pci_device, mig_capable: mig, ..base }
+            }
+            None => base,
         };
         let base = if product.is_empty() { Self { product: "NVIDIA GPU".to_owned(), ..base } } else { base };
         match product {
@@ -131,12 +151,21 @@ fn driver() -> String {
     "580.95.05".into()
 }
 
+fn cuda() -> (u32, u32) {
+    (13, 0)
+}
+
 impl Spec {
     /// `uuids` as equal GPUs; settings need no capability.
     #[must_use]
     pub fn of(uuids: &[&str]) -> Self {
         let gpu = |uuid: &&str| GpuSpec { uuid: (*uuid).to_owned(), ..GpuSpec::default() };
-        Self { gpus: uuids.iter().map(gpu).collect(), settings_need_admin: false, driver_version: driver() }
+        Self {
+            gpus: uuids.iter().map(gpu).collect(),
+            settings_need_admin: false,
+            driver_version: driver(),
+            cuda_version: cuda(),
+        }
     }
 
     /// Reads a spec and checks it.

@@ -11,7 +11,7 @@ use crate::{MAX_GPUS, MAX_PROCESSES, TEXT};
 /// Clients whose death is noticed.
 const MAX_CLIENTS: usize = 32;
 /// Says that the file is filled, and in which layout.
-pub const MAGIC: u64 = 0x616e_6472_6561_7332;
+pub const MAGIC: u64 = 0x616e_6472_6561_7333;
 
 /// A node.
 #[repr(C)]
@@ -32,6 +32,8 @@ pub struct Node {
     pub order: [u32; MAX_GPUS],
     /// Version of the driver.
     pub driver: [u8; TEXT],
+    /// CUDA version: 1000 x major + 10 x minor.
+    pub cuda: u32,
     /// The GPUs; a GPU keeps its place for ever.
     pub gpu: [Gpu; MAX_GPUS],
 }
@@ -44,6 +46,14 @@ pub struct Gpu {
     pub uuid: [u8; TEXT],
     /// Product.
     pub product: [u8; TEXT],
+    /// Number of its device file, `/dev/nvidiaN`; its place on the PCI bus follows from it.
+    pub minor: u32,
+    /// CUDA compute capability, major and minor.
+    pub capability: [u32; 2],
+    /// PCI device ID.
+    pub pci_device: u32,
+    /// 1: the board can be partitioned (MIG).
+    pub mig_capable: u32,
     /// Bytes.
     pub memory: u64,
     /// Energy drawn, nJ, until `settled`.
@@ -80,6 +90,10 @@ pub struct Gpu {
     pub persistence: u32,
     /// See [`crate::control::Fault`].
     pub fault: u32,
+    /// The latest critical Xid error; 0: none yet.
+    pub xid: u32,
+    /// Critical Xid errors so far.
+    pub xids: u32,
     /// Milliseconds that every call takes.
     pub slow: u32,
     /// Settings asked for so far, granted or not.
@@ -136,9 +150,10 @@ impl Node {
         self.deny = 0;
         self.clients = [0; MAX_CLIENTS];
         self.driver = text(&spec.driver_version);
+        self.cuda = spec.cuda_version.0 * 1000 + spec.cuda_version.1 * 10;
         for (index, gpu) in spec.gpus.iter().enumerate() {
             self.order[index] = index as u32;
-            self.gpu[index] = Gpu::of(gpu);
+            self.gpu[index] = Gpu::of(gpu, index as u32);
         }
         self.magic = MAGIC;
     }
@@ -194,10 +209,14 @@ impl Node {
 }
 
 impl Gpu {
-    fn of(spec: &GpuSpec) -> Self {
+    fn of(spec: &GpuSpec, minor: u32) -> Self {
         Self {
             uuid: text(&spec.uuid),
             product: text(&spec.product),
+            minor,
+            capability: spec.compute_capability.into(),
+            pci_device: spec.pci_device.into(),
+            mig_capable: u32::from(spec.mig_capable),
             memory: spec.memory_mib * 1024 * 1024,
             energy: 0,
             settled: now(),
@@ -216,6 +235,8 @@ impl Gpu {
             lockable: u32::from(spec.lockable),
             persistence: u32::from(spec.persistence),
             fault: 0,
+            xid: 0,
+            xids: 0,
             slow: 0,
             commands: 0,
             processes: 0,

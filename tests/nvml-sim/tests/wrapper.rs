@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 
 use nvidia_ml::{ENV_SPEC, Fault, Process, Sim, Spec};
 use nvml_wrapper::Nvml;
-use nvml_wrapper::enums::device::GpuLockedClocksSetting;
+use nvml_wrapper::bitmasks::event::EventTypes;
+use nvml_wrapper::enum_wrappers::device::TopologyLevel;
+use nvml_wrapper::enums::device::{DeviceArchitecture, GpuLockedClocksSetting};
+use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
 
 /// The library beside this test's own binary, where cargo puts it.
@@ -39,6 +42,19 @@ fn a_node_through_the_real_loader() {
     let mut gpu = nvml.device_by_uuid("GPU-a").unwrap();
     assert_eq!(gpu.uuid().unwrap(), "GPU-a");
     assert_eq!(gpu.name().unwrap(), "NVIDIA A100-SXM4-80GB");
+
+    // What the board is and where.
+    let capability = gpu.cuda_compute_capability().unwrap();
+    assert_eq!((capability.major, capability.minor), (8, 0));
+    assert_eq!(gpu.architecture().unwrap(), DeviceArchitecture::Ampere);
+    assert_eq!((gpu.mig_mode().unwrap().current, gpu.mig_mode().unwrap().pending), (0, 0));
+    let pci = gpu.pci_info().unwrap();
+    assert_eq!((pci.bus_id.as_str(), pci.pci_device_id), ("00000000:10:00.0", 0x20b2_10de));
+    assert_eq!(gpu.minor_number().unwrap(), 0);
+    assert_eq!(nvml.sys_cuda_driver_version().unwrap(), 13_000);
+    let other = nvml.device_by_uuid("GPU-b").unwrap();
+    assert_eq!(nvml.topology_common_ancestor(&gpu, &other).unwrap(), TopologyLevel::Node);
+    assert!(matches!(gpu.link_wrapper_for(0).is_active(), Err(NvmlError::NotSupported)));
 
     // Bare idle: neither limit nor clocks lower it.
     assert_eq!(gpu.power_usage().unwrap(), 53_700);
@@ -85,7 +101,25 @@ fn a_node_through_the_real_loader() {
         sim.set_fault("GPU-a", Fault::None).unwrap();
         assert!(call.join().unwrap().is_ok());
     });
-    assert!(matches!(gpu.mig_mode(), Err(NvmlError::FailedToLoadSymbol(_))), "what is not there is said");
+    assert!(matches!(gpu.brand(), Err(NvmlError::FailedToLoadSymbol(_))), "what is not there is said");
+
+    // A critical Xid error reaches whoever waits for it, once, and names the GPU even when that is lost.
+    let events = nvml.create_event_set().unwrap();
+    let events = other.register_events(EventTypes::CRITICAL_XID_ERROR, events).unwrap();
+    assert!(matches!(events.wait(0), Err(NvmlError::Timeout)), "nothing has happened yet");
+    let event = std::thread::scope(|scope| {
+        scope.spawn(|| ["GPU-a", "GPU-b"].map(|uuid| sim.set_fault(uuid, Fault::Lost).unwrap()));
+        events.wait(60_000).unwrap()
+    });
+    assert_eq!(event.event_data, Some(XidError::Value(79)));
+    assert_eq!(event.device.uuid().unwrap(), "GPU-b", "the other one is in no set");
+    assert!(matches!(events.wait(0), Err(NvmlError::Timeout)), "once");
+    sim.set_fault("GPU-b", Fault::ResetRequired).unwrap();
+    assert_eq!(events.wait(0).unwrap().event_data, Some(XidError::Value(48)));
+    drop(events);
+    for uuid in ["GPU-a", "GPU-b"] {
+        sim.set_fault(uuid, Fault::None).unwrap();
+    }
 
     // Settings live in the driver, not in the client.
     gpu.set_power_management_limit(300_000).unwrap();

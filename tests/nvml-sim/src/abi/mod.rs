@@ -1,12 +1,14 @@
-//! The exported C functions: library, then `read` and `set`.
+//! The exported C functions: library, then `read`, `identity`, `event` and `set`.
 //!
 //! Signatures and error codes are those of NVIDIA's `nvml.h` (NVML API reference, r580). A handle is the place of a GPU in the
 //! shared state plus one, so it stays with its UUID when indices change.
 
+mod event;
+mod identity;
 mod read;
 mod set;
 
-use std::ffi::{c_char, c_uint};
+use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -23,6 +25,7 @@ pub(crate) const SUCCESS: nvmlReturn_t = sys::nvmlReturn_enum_NVML_SUCCESS;
 pub(crate) const UNINITIALIZED: nvmlReturn_t = sys::nvmlReturn_enum_NVML_ERROR_UNINITIALIZED;
 pub(crate) const INVALID: nvmlReturn_t = sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT;
 pub(crate) const NOT_FOUND: nvmlReturn_t = sys::nvmlReturn_enum_NVML_ERROR_NOT_FOUND;
+pub(crate) const NOT_SUPPORTED: nvmlReturn_t = sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED;
 pub(crate) const TOO_SMALL: nvmlReturn_t = sys::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE;
 
 /// The node of this process, once initialised. Kept after a shutdown: clients may be in a call on another thread.
@@ -36,9 +39,28 @@ pub(crate) fn node(work: impl FnOnce(&mut Node) -> nvmlReturn_t) -> nvmlReturn_t
     shared.with(|node| if node.driver_loaded == 1 { work(node) } else { UNINITIALIZED })
 }
 
+/// The place in the shared state that a handle stands for; none of a GPU where the handle is none.
+pub(crate) fn place_of(handle: nvmlDevice_t) -> usize {
+    (handle as usize).wrapping_sub(1)
+}
+
+/// The handle of the GPU in this place.
+pub(crate) fn handle_of(place: usize) -> nvmlDevice_t {
+    std::ptr::without_provenance_mut(place + 1)
+}
+
 /// Runs `work` on the GPU of a handle, unless a fault forbids it. A hang is waited out here.
 pub(crate) fn gpu(handle: nvmlDevice_t, work: impl FnOnce(&mut Gpu) -> nvmlReturn_t) -> nvmlReturn_t {
-    let place = (handle as usize).wrapping_sub(1);
+    on_gpu(handle, false, work)
+}
+
+/// Runs `work` on the GPU of a handle; `remembered` is what the driver keeps of a GPU that it has lost.
+pub(crate) fn on_gpu(
+    handle: nvmlDevice_t,
+    remembered: bool,
+    work: impl FnOnce(&mut Gpu) -> nvmlReturn_t,
+) -> nvmlReturn_t {
+    let place = place_of(handle);
     let mut waited = false;
     loop {
         let mut wait = 0;
@@ -48,6 +70,7 @@ pub(crate) fn gpu(handle: nvmlDevice_t, work: impl FnOnce(&mut Gpu) -> nvmlRetur
             match Fault::of(gpu.fault) {
                 Fault::None => wait = if waited { 0 } else { gpu.slow },
                 Fault::Hang => wait = 10,
+                Fault::Lost | Fault::ResetRequired if remembered => {}
                 Fault::Lost => fault = sys::nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST,
                 Fault::ResetRequired => fault = sys::nvmlReturn_enum_NVML_ERROR_RESET_REQUIRED,
             }
@@ -164,6 +187,46 @@ pub unsafe extern "C" fn nvmlSystemGetDriverVersion(version: *mut c_char, length
     })
 }
 
+/// `nvmlSystemGetCudaDriverVersion`.
+///
+/// # Safety
+/// As in `nvml.h`: `version` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlSystemGetCudaDriverVersion(version: *mut c_int) -> nvmlReturn_t {
+    // SAFETY: passed on from the caller.
+    node(|node| unsafe { put(version, node.cuda as c_int) })
+}
+
+/// `nvmlSystemGetCudaDriverVersion_v2`: there is one driver, so it is the same.
+///
+/// # Safety
+/// As in `nvml.h`: `version` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlSystemGetCudaDriverVersion_v2(version: *mut c_int) -> nvmlReturn_t {
+    // SAFETY: passed on from the caller.
+    unsafe { nvmlSystemGetCudaDriverVersion(version) }
+}
+
+/// `nvmlErrorString`, for the codes that this library returns.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlErrorString(result: nvmlReturn_t) -> *const c_char {
+    let text: &'static CStr = match result {
+        SUCCESS => c"Success",
+        UNINITIALIZED => c"Uninitialized",
+        INVALID => c"Invalid Argument",
+        NOT_SUPPORTED => c"Not Supported",
+        NOT_FOUND => c"Not Found",
+        TOO_SMALL => c"Insufficient Size",
+        sys::nvmlReturn_enum_NVML_ERROR_NO_PERMISSION => c"Insufficient Permissions",
+        sys::nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED => c"Driver Not Loaded",
+        sys::nvmlReturn_enum_NVML_ERROR_TIMEOUT => c"Timeout",
+        sys::nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST => c"GPU is lost",
+        sys::nvmlReturn_enum_NVML_ERROR_RESET_REQUIRED => c"GPU requires reset",
+        _ => c"Unknown Error",
+    };
+    text.as_ptr()
+}
+
 /// `nvmlDeviceGetCount_v2`.
 ///
 /// # Safety
@@ -188,7 +251,7 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(
         let place = node.order[..count].get(index as usize).map(|place| *place as usize);
         match place.filter(|place| *place < count) {
             // SAFETY: passed on from the caller.
-            Some(place) => unsafe { put(device, std::ptr::without_provenance_mut(place + 1)) },
+            Some(place) => unsafe { put(device, handle_of(place)) },
             None => INVALID,
         }
     })
@@ -210,7 +273,7 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(
     let wanted = unsafe { std::ffi::CStr::from_ptr(uuid) };
     node(|node| match node.find(wanted.to_bytes()) {
         // SAFETY: passed on from the caller.
-        Some(place) => unsafe { put(device, std::ptr::without_provenance_mut(place + 1)) },
+        Some(place) => unsafe { put(device, handle_of(place)) },
         None => NOT_FOUND,
     })
 }

@@ -1,12 +1,12 @@
 //! Functions that read. They need no privilege.
 
-use std::ffi::{c_char, c_uint, c_ulonglong};
+use std::ffi::{c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings as sys;
 use sys::{nvmlDevice_t, nvmlReturn_t};
 
-use super::{INVALID, SUCCESS, TOO_SMALL, gpu, put, put_text};
-use crate::state::{Gpu, read_text};
+use super::{INVALID, SUCCESS, TOO_SMALL, gpu, put};
+use crate::state::Gpu;
 
 /// Step between two supported SM clocks, MHz.
 const CLOCK_STEP: usize = 15;
@@ -55,34 +55,6 @@ numbers! {
         let used = gpu.running().iter().map(|process| process.memory).sum::<u64>().min(gpu.memory);
         sys::nvmlMemory_t { total: gpu.memory, free: gpu.memory - used, used }
     };
-}
-
-/// UUID.
-///
-/// # Safety
-/// As in `nvml.h`: `text` has room for `length` bytes.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetUUID(
-    device: nvmlDevice_t,
-    text: *mut c_char,
-    length: c_uint,
-) -> nvmlReturn_t {
-    // SAFETY: passed on from the caller.
-    gpu(device, |gpu| unsafe { put_text(text, length, read_text(&gpu.uuid)) })
-}
-
-/// Product.
-///
-/// # Safety
-/// As in `nvml.h`: `text` has room for `length` bytes.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetName(
-    device: nvmlDevice_t,
-    text: *mut c_char,
-    length: c_uint,
-) -> nvmlReturn_t {
-    // SAFETY: passed on from the caller.
-    gpu(device, |gpu| unsafe { put_text(text, length, read_text(&gpu.product)) })
 }
 
 /// Lowest and highest power limit, mW.

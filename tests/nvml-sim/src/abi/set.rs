@@ -57,7 +57,7 @@ pub extern "C" fn nvmlDeviceSetGpuLockedClocks(
 ) -> nvmlReturn_t {
     command(device, |gpu| {
         if gpu.lockable == 0 {
-            return sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED;
+            return super::NOT_SUPPORTED;
         }
         if lowest > highest || highest == 0 {
             return INVALID;
@@ -72,7 +72,7 @@ pub extern "C" fn nvmlDeviceSetGpuLockedClocks(
 pub extern "C" fn nvmlDeviceResetGpuLockedClocks(device: nvmlDevice_t) -> nvmlReturn_t {
     command(device, |gpu| {
         if gpu.lockable == 0 {
-            return sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED;
+            return super::NOT_SUPPORTED;
         }
         gpu.lock = 0;
         SUCCESS
