@@ -70,6 +70,11 @@ test-crates: control-plane prometheus nvidia build-tests ## Every test but the s
 e2e: control-plane prometheus build-tests ## Scenarios by the modules of tests/e2e/tests/scenarios, all or some: TESTS="lifecycle faults::outages"
 	$(SCENARIOS) -- --test-threads=5 $(addsuffix ::,$(TESTS))
 
+.PHONY: kubelets
+kubelets: control-plane nvidia build-tests ## Scenarios on real nodes: kubelet, containerd, runc, NVIDIA's own parts, the chart from images (root)
+	@hack/prepare nodes; tests/tools/build nodes >/dev/null; tests/kubelets/images
+	tests/kubelets/isolated $(CARGO) test --offline --workspace --locked --test kubelets -- --test-threads=1 --nocapture
+
 .PHONY: certificates
 certificates: export RENEWAL_SECONDS := 600
 certificates: export RENEWAL_EVERY := 60

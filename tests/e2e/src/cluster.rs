@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_api::slim::SlimTrainingJob;
+use andreas_kubelets::{Kubelets as RealNodes, Network};
 use andreas_test_nodes::Forward;
 use andreas_testbed::faults::FaultProxy;
 use andreas_testbed::wait::until;
@@ -60,6 +61,8 @@ pub struct Operator {
 
 /// Everything that runs.
 pub struct Cluster {
+    /// Its nodes, where they are real ones. They lose their power before the control plane ends.
+    pub real_nodes: Option<RealNodes>,
     /// The control plane.
     pub testbed: Testbed,
     /// Replicas of the operator that are plain processes.
@@ -100,20 +103,28 @@ impl Cluster {
         } else {
             (control_plane(&options).await.context("starting the control plane")?, None)
         };
+        let real = !options.real_nodes.is_empty();
+        let mut real_nodes = None;
         let faults = options.fault_proxy.then(|| testbed.fault_proxy()).transpose()?;
         if let Some(values) = &options.install {
-            start_kubelets(&testbed, &options, &[]).await?;
+            if real {
+                let nodes = RealNodes::start(&testbed, options.real_nodes.clone()).await;
+                real_nodes = Some(nodes.context("starting the nodes")?);
+            } else {
+                start_kubelets(&testbed, &options, &[]).await?;
+            }
             pods_behind_proxy(&testbed, faults.as_ref()).await?;
             let chart = options.older.as_ref().map_or_else(chart::folder, Older::chart);
             install::upgrade_to(&testbed, &chart, values).await?;
         } else if inventory.is_none() {
             chart::install(&testbed).await.context("installing the chart's objects")?;
         }
-        let kubelets = crate::nodes::client(&testbed);
+        let kubelets = (!real).then(|| crate::nodes::client(&testbed));
         let observer =
             if options.simulated { Observer::idle() } else { Observer::start(&testbed.client(), kubelets) };
-        let storage = Storage::start(&testbed.client()).await?;
+        let storage = Storage::start(&testbed.client(), real.then(|| testbed.data_dir().join("claims"))).await?;
         let mut cluster = Self {
+            real_nodes,
             testbed,
             operators: vec![],
             extender: None,
@@ -342,7 +353,8 @@ impl Cluster {
     }
 
     /// Ends everything, gently.
-    pub async fn stop(self) {
+    pub async fn stop(mut self) {
+        self.real_nodes = None;
         for operator in &self.operators {
             operator.process.stop().await;
         }
@@ -405,6 +417,10 @@ async fn pods_behind_proxy(testbed: &Testbed, faults: Option<&FaultProxy>) -> Re
 async fn control_plane(options: &Options) -> Result<Testbed> {
     let mut builder =
         Testbed::builder().name(&options.name).node_monitor_grace_period(options.node_monitor_grace_period);
+    if !options.real_nodes.is_empty() {
+        Network::make()?;
+        builder = builder.address(Network::ADDRESS);
+    }
     if let Some(folder) = &options.data_dir {
         builder = builder.data_dir(folder);
     }

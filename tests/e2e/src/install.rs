@@ -198,14 +198,20 @@ pub async fn kill(testbed: &Testbed, pod_prefix: &str, container: &str) -> Resul
 /// The end of the log of every container of the chart's pods.
 pub fn logs(testbed: &Testbed) -> String {
     let mut text = String::new();
-    let root = testbed.data_dir().join("kubelets/logs");
+    let root = testbed.data_dir();
+    let of_real = |file: &PathBuf| {
+        let name = file.display().to_string();
+        name.contains("/log/pods/") && (name.contains(&format!("/{SYSTEM}_")) || name.contains("/andreas-node_"))
+    };
+    let mut files: Vec<PathBuf> = files_below(&root.join("nodes")).into_iter().filter(of_real).collect();
     for namespace in [SYSTEM, "andreas-node"] {
-        for file in files_below(&root.join(namespace)) {
-            let log = std::fs::read_to_string(&file).unwrap_or_default();
-            let lines: Vec<&str> = log.lines().collect();
-            let last = lines[lines.len().saturating_sub(25)..].join("\n");
-            text += &format!("--- {} ---\n{last}\n", file.strip_prefix(&root).unwrap_or(&file).display());
-        }
+        files.extend(files_below(&root.join("kubelets/logs").join(namespace)));
+    }
+    for file in files {
+        let log = std::fs::read_to_string(&file).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let last = lines[lines.len().saturating_sub(25)..].join("\n");
+        text += &format!("--- {} ---\n{last}\n", file.strip_prefix(root).unwrap_or(&file).display());
     }
     text
 }

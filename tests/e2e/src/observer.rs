@@ -34,8 +34,8 @@ impl Observer {
         Arc::default()
     }
 
-    /// Starts watching TrainingJobs, pods and nodes, and what the pretend kubelets say of devices.
-    pub fn start(client: &kube::Client, kubelets: NodesClient) -> Self {
+    /// Starts watching TrainingJobs, pods and nodes, and what pretend kubelets say of devices.
+    pub fn start(client: &kube::Client, kubelets: Option<NodesClient>) -> Self {
         let seen = Self::nothing();
         let (changed, changes) = watch::channel(0);
         let changed = Arc::new(changed);
@@ -58,7 +58,9 @@ impl Observer {
             changed.clone(),
             ClusterHistory::see_node,
         ));
-        tasks.spawn(devices::watch(kubelets, seen.clone()));
+        if let Some(kubelets) = kubelets {
+            tasks.spawn(devices::watch(kubelets, seen.clone()));
+        }
         let ticking = (seen.clone(), changed);
         tasks.spawn(async move {
             loop {

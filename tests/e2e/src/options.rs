@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use andreas_kubelets::Gpus;
 use andreas_testbed::Component;
 use serde_json::{Value, json};
 
@@ -49,6 +50,9 @@ pub struct Options {
     pub groups: Vec<Group>,
     /// One node more for each of these recorded label sets (`tests/nodes/labels`), named `<set>-0`.
     pub recorded: Vec<String>,
+    /// Real nodes with these GPUs, named `node-1`, `node-2`..., in place of all pretend ones; [`Options::install`] goes with them.
+    /// Such a cluster needs `tests/kubelets/isolated`.
+    pub real_nodes: Vec<Gpus>,
     /// Replicas of the operator.
     pub operators: usize,
     /// Further flags of the operator.
@@ -105,6 +109,7 @@ impl Default for Options {
             name: "e2e".into(),
             groups: vec![a100(2)],
             recorded: Vec::new(),
+            real_nodes: Vec::new(),
             operators: 1,
             operator_args: Vec::new(),
             operator_log: "info,kube=warn",

@@ -1,9 +1,11 @@
 //! Volumes for claims: a default StorageClass and its provisioner.
 //!
 //! The real scheduler and the real persistent-volume controller bind claims; this makes the volumes they bind, one for
-//! every claim of the class. What a claim holds is a folder of the pretend kubelets.
+//! every claim of the class. What a claim holds is a folder that all nodes see.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use futures::StreamExt as _;
@@ -17,6 +19,8 @@ use tokio::task::JoinSet;
 use crate::apply::apply;
 
 const CLASS: &str = "folders";
+/// Where pretend kubelets keep what claims hold; they make a folder when it is asked for.
+const OF_PRETEND_NODES: &str = "/testbed/claims";
 
 /// A running provisioner; dropped, it ends.
 pub struct Storage {
@@ -24,11 +28,11 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// Makes the default StorageClass and starts to serve claims.
+    /// Makes the default StorageClass and starts to serve claims, on real nodes by folders in this one.
     ///
     /// # Errors
     /// When the class cannot be made.
-    pub async fn start(client: &Client) -> Result<Self> {
+    pub async fn start(client: &Client, real: Option<PathBuf>) -> Result<Self> {
         apply(
             client,
             &json!({
@@ -48,7 +52,7 @@ impl Storage {
             while let Some(event) = events.next().await {
                 match event {
                     Ok(Event::Apply(claim) | Event::InitApply(claim)) => {
-                        if let Err(error) = provision(&client, &claim).await {
+                        if let Err(error) = provision(&client, &claim, real.as_deref()).await {
                             eprintln!("no volume for claim {}: {error:#}", claim.name_any());
                         }
                     }
@@ -62,12 +66,22 @@ impl Storage {
     }
 }
 
-async fn provision(client: &Client, claim: &PersistentVolumeClaim) -> Result<()> {
+async fn provision(client: &Client, claim: &PersistentVolumeClaim, real: Option<&Path>) -> Result<()> {
     let spec = claim.spec.clone().unwrap_or_default();
     if spec.volume_name.is_some() || spec.storage_class_name.as_deref() != Some(CLASS) {
         return Ok(());
     }
     let uid = claim.uid().context("a claim has a UID")?;
+    let folder = match real {
+        None => format!("{OF_PRETEND_NODES}/{uid}"),
+        Some(real) => {
+            let folder = real.join(&uid);
+            std::fs::create_dir_all(&folder)?;
+            // For whatever user the pod has.
+            std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777))?;
+            folder.display().to_string()
+        }
+    };
     let capacity: BTreeMap<_, _> = spec
         .resources
         .and_then(|r| r.requests)
@@ -82,7 +96,7 @@ async fn provision(client: &Client, claim: &PersistentVolumeClaim) -> Result<()>
             "accessModes": spec.access_modes,
             "persistentVolumeReclaimPolicy": "Retain",
             "storageClassName": CLASS,
-            "hostPath": {"path": format!("/testbed/claims/{uid}")},
+            "hostPath": {"path": folder},
             "claimRef": {
                 "apiVersion": "v1", "kind": "PersistentVolumeClaim",
                 "namespace": claim.namespace(), "name": claim.name_any(), "uid": uid,

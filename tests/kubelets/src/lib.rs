@@ -21,6 +21,5 @@ mod network;
 mod node;
 
 pub use cluster::Kubelets;
-pub use images::{Image, Images};
 pub use network::Network;
 pub use node::{Gpus, Node, Service};

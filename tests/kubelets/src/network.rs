@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 const BRIDGE: &str = "nodes0";
 
 /// The bridge, with the address of the control plane.
-#[derive(Clone, Copy, Debug)]
-pub struct Network(());
+#[derive(Debug)]
+pub struct Network;
 
 impl Network {
     /// Where the nodes reach the API server.
@@ -18,15 +18,16 @@ impl Network {
     /// Most nodes.
     pub const MAX_NODES: u8 = 9;
 
-    /// Makes the bridge.
+    /// Makes the bridge, in place of that of a test before.
     ///
     /// # Errors
     /// Outside of `tests/kubelets/isolated`: interfaces and routes are the machine's there. When `ip` fails.
-    pub fn make() -> Result<Self> {
+    pub fn make() -> Result<()> {
         ensure!(
             std::env::var_os("ANDREAS_ISOLATED").is_some(),
             "real nodes need namespaces of their own: start this program by tests/kubelets/isolated"
         );
+        let _ = ip(&["link", "delete", BRIDGE]);
         ip(&["link", "add", BRIDGE, "type", "bridge"])?;
         ip(&["address", "add", &format!("{}/24", Self::ADDRESS), "dev", BRIDGE])?;
         ip(&["link", "set", BRIDGE, "up"])?;
@@ -35,8 +36,7 @@ impl Network {
             ip(&["route", "add", &Self::pods(number), "via", &via])?;
         }
         // Of this network namespace alone.
-        std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").context("forwarding between nodes")?;
-        Ok(Self(()))
+        std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").context("forwarding between nodes")
     }
 
     /// Address of a node.
@@ -50,7 +50,7 @@ impl Network {
     }
 
     /// Joins a node, by its process 1: its interface is `eth0`.
-    pub(crate) fn join(self, number: u8, process: i32) -> Result<()> {
+    pub(crate) fn join(number: u8, process: i32) -> Result<()> {
         let name = format!("node{number}");
         // That of a node which lost its power goes with its namespace, but not at once.
         let _ = ip(&["link", "delete", &name]);

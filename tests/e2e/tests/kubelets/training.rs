@@ -1,0 +1,97 @@
+//! A gang over two nodes, from apply to the end, and the rights of our own containers.
+
+use andreas_api::phase::Phase;
+use andreas_e2e::job::job;
+use andreas_e2e::scenario::scenario;
+use andreas_kubelets::Node;
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Node as NodeObject;
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
+
+use crate::{ended_well, nodes, real, small};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gang_trains_over_two_nodes_stops_and_resumes_from_its_checkpoint() -> Result<()> {
+    scenario(real(2), async |c| {
+        // given nodes that NVIDIA's own programs labelled, and whose GPUs NVIDIA's device plug-in offers
+        let api: Api<NodeObject> = Api::all(c.testbed.client());
+        for node in nodes(c)?.nodes() {
+            let labels = api.get(node.name()).await?.labels().clone();
+            let says = |key: &str| labels.get(&format!("nvidia.com/{key}")).map(String::as_str);
+            ensure!(says("gpu.product") == Some("NVIDIA-A100-SXM4-80GB"), "{labels:?}");
+            ensure!(says("gpu.count") == Some("4") && says("mig.strategy") == Some("single"), "{labels:?}");
+        }
+
+        // when a gang takes all eight GPUs
+        let gang = small(job("gang").gpus(8, 2).epochs(60, 0.5).checkpoint(15));
+        c.submit(&gang).await?;
+        c.wait_for_percent(&gang, 10).await?;
+        // then its members found each other by the cluster's DNS, and hold the GPUs that the kubelet says
+        let said = c.kubectl("logs gang-1-0").await.or(c.kubectl("get pods -o wide").await)?;
+        ensure!(said.contains("rank 0"), "{said}");
+        for node in nodes(c)?.nodes() {
+            let gpus = c.kubectl(&format!("get gpunode {} -o json", node.name())).await?;
+            let gpus: serde_json::Value = serde_json::from_str(&gpus)?;
+            let states = gpus["status"]["gpus"].as_array().context("GPUs in the status")?;
+            ensure!(states.len() == 4, "{gpus:#}");
+        }
+
+        // when it is suspended, it saves and leaves
+        c.edit(&gang.key(), &json!({"suspend": true})).await?;
+        c.wait_for_phase(&gang, Phase::Suspended).await?;
+        let saved = c.observer.seen().milli_percent(&gang.key());
+        ensure!(saved >= 10_000, "{saved}");
+        // and it goes on from there
+        c.edit(&gang.key(), &json!({"suspend": false})).await?;
+        c.wait_for_phase(&gang, Phase::Running).await?;
+        ensure!(c.observer.seen().milli_percent(&gang.key()) >= saved, "its progress was lost");
+        c.wait_for_phase(&gang, Phase::Succeeded).await?;
+        ended_well(c, &gang)
+    })
+    .await
+}
+
+/// What the kernel says of a process: a line of `/proc/PID/status`, by the program's name.
+async fn of_process(node: &Node, program: &str, field: &str) -> Result<String> {
+    // The kernel keeps 15 characters of a name.
+    let short = &program[..program.len().min(15)];
+    let script = format!(
+        "for p in /proc/[0-9]*; do [ \"$(cat $p/comm 2>/dev/null)\" != {short} ] || sed -n 's/^{field}:\\s*//p' $p/status; done"
+    );
+    let found = node.run(&["sh", "-c", &script]).await?;
+    let mut lines: Vec<&str> = found.lines().collect();
+    lines.sort_unstable();
+    lines.dedup();
+    ensure!(lines.len() == 1, "{field} of {program} on {}: {found:?}", node.name());
+    Ok(lines[0].to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn our_containers_have_the_rights_that_the_chart_says_and_no_others() -> Result<()> {
+    const SYS_ADMIN: u64 = 1 << 21;
+    scenario(real(1), async |c| {
+        let node = nodes(c)?.node("node-1")?;
+        let programs =
+            [("andreas-node-agent", 0), ("andreas-node-setter", SYS_ADMIN), ("andreas-operator", 0), ("andreas-extender", 0)];
+        for (program, capabilities) in programs {
+            let effective = of_process(node, program, "CapEff").await?;
+            let effective = u64::from_str_radix(&effective, 16)?;
+            ensure!(effective == capabilities, "{program} has capabilities {effective:x}");
+            ensure!(of_process(node, program, "NoNewPrivs").await? == "1", "{program} may gain privileges");
+            // 2: a filter of system calls is in force.
+            ensure!(of_process(node, program, "Seccomp").await? == "2", "{program} has no seccomp profile");
+        }
+        for (program, user) in [("andreas-operator", "65532"), ("andreas-extender", "65532"), ("andreas-node-agent", "0")] {
+            let uid = of_process(node, program, "Uid").await?;
+            ensure!(uid.split_whitespace().all(|uid| uid == user), "{program} runs as {uid}");
+        }
+        // no root file system can be written
+        let script = "for p in /proc/[0-9]*; do case $(cat $p/comm 2>/dev/null) in andreas-*) awk '$2 == \"/\" {print $4}' $p/mounts;; esac; done";
+        let mounts = node.run(&["sh", "-c", script]).await?;
+        let read_only = mounts.lines().all(|options| options.split(',').any(|option| option == "ro"));
+        ensure!(mounts.lines().count() >= 4 && read_only, "{mounts}");
+        Ok(())
+    })
+    .await
+}

@@ -1,0 +1,156 @@
+//! The nodes of a test bed, and what a cluster has beside them.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use andreas_testbed::wait::until;
+use andreas_testbed::{Testbed, built, workspace_library};
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Node as NodeObject;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
+
+use crate::cgroups::Cgroups;
+use crate::driver::Driver;
+use crate::network::Network;
+use crate::node::{Common, Gpus, Node};
+
+/// How long a cluster of some nodes may take to be ready on a busy machine.
+const LIMIT: Duration = Duration::from_secs(240);
+/// The resource that NVIDIA's device plug-in offers.
+const GPU: &str = "nvidia.com/gpu";
+
+/// Real nodes; dropped, they lose their power.
+pub struct Kubelets {
+    nodes: Vec<Node>,
+    _driver: Driver,
+}
+
+impl Kubelets {
+    /// Adds nodes `node-1`, `node-2`... with these GPUs to a test bed whose API server listens at [`Network::ADDRESS`], and CoreDNS
+    /// and NVIDIA's device plug-in. Returns when all are Ready and offer their GPUs.
+    ///
+    /// # Errors
+    /// When a program is missing or a node is not ready in time, with what its kubelet logged last.
+    pub async fn start(testbed: &Testbed, gpus: Vec<Gpus>) -> Result<Self> {
+        ensure!(gpus.len() <= usize::from(Network::MAX_NODES), "at most {} nodes", Network::MAX_NODES);
+        let name = testbed.data_dir().file_name().context("the test bed's folder has a name")?;
+        let common = Common {
+            testbed,
+            cgroups: Arc::new(Cgroups::new(&name.to_string_lossy())?),
+            programs: built("nodes").await?,
+            library: workspace_library("libnvidia_ml.so")?,
+            proxy: testbed.kubeconfig_for_user("system:kube-proxy", None)?,
+            status_seconds: 10,
+        };
+        apply(testbed, include_str!("../manifests/cluster.yaml")).await?;
+        apply(testbed, include_str!("../manifests/gpus.yaml")).await?;
+        let mut nodes = Vec::new();
+        for (number, gpus) in (1..).zip(gpus) {
+            nodes.push(Node::start(&common, number, gpus).await?);
+        }
+        let kubelets = Self { _driver: Driver::start(&nodes), nodes };
+        for node in &kubelets.nodes {
+            kubelets.registered(testbed, node).await?;
+            label(testbed, node).await.with_context(|| format!("the labels of {}", node.name()))?;
+        }
+        for node in &kubelets.nodes {
+            kubelets.ready(testbed, node).await?;
+        }
+        let args = ["--namespace", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=120s"];
+        testbed.kubectl(args).await?.checked()?;
+        Ok(kubelets)
+    }
+
+    /// All of them.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// A node by its name.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn node(&self, name: &str) -> Result<&Node> {
+        self.nodes.iter().find(|node| node.name() == name).with_context(|| format!("no node {name}"))
+    }
+
+    async fn registered(&self, testbed: &Testbed, node: &Node) -> Result<()> {
+        let api: Api<NodeObject> = Api::all(testbed.client());
+        let known = async || Ok(api.get_opt(node.name()).await?.is_some());
+        let waited = until(&format!("{} registers", node.name()), LIMIT, known).await;
+        waited.with_context(|| node.log(crate::Service::Kubelet)).map(drop)
+    }
+
+    /// Waits until a node is Ready, said by the kubelet that runs now, and offers all its GPUs.
+    ///
+    /// # Errors
+    /// When it is not in time.
+    pub async fn ready(&self, testbed: &Testbed, node: &Node) -> Result<Duration> {
+        let began = Instant::now();
+        let api: Api<NodeObject> = Api::all(testbed.client());
+        let what = format!("{} is Ready with {} GPUs", node.name(), node.gpus().count);
+        let waited = until(&what, LIMIT, async || {
+            let status = api.get(node.name()).await?.status.unwrap_or_default();
+            let ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
+            let gpus = status.allocatable.unwrap_or_default().get(GPU).map(|quantity| quantity.0.clone());
+            Ok(ready && gpus.as_deref() == Some(&node.gpus().count.to_string()))
+        });
+        waited.await.with_context(|| node.log(crate::Service::Kubelet))?;
+        Ok(began.elapsed())
+    }
+}
+
+async fn apply(testbed: &Testbed, manifest: &str) -> Result<()> {
+    testbed.kubectl_apply(manifest).await?.checked()?;
+    Ok(())
+}
+
+/// What the GPU operator does to a node that it finds: its own labels, and those that GPU feature discovery wrote for node feature
+/// discovery. The program is NVIDIA's; carrying its file to the node object is node feature discovery's part, played here.
+async fn label(testbed: &Testbed, node: &Node) -> Result<()> {
+    let program = built("nvidia").await?.join("gpu-feature-discovery");
+    let labels = node.discovered_labels(&program).await?;
+    ensure!(labels.contains_key("nvidia.com/gpu.product"), "no product among {labels:?}");
+    let operators = [("nvidia.com/gpu.present", "true"), ("nvidia.com/gpu.deploy.device-plugin", "true")];
+    let labels: BTreeMap<String, String> = operators
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .chain(labels)
+        .collect();
+    let api: Api<NodeObject> = Api::all(testbed.client());
+    let patch = json!({"metadata": {"labels": labels}});
+    let patched = api.patch(node.name(), &PatchParams::default(), &Patch::Merge(&patch)).await?;
+    ensure!(patched.labels().contains_key("nvidia.com/gpu.present"), "not labelled");
+    Ok(())
+}
+
+impl Node {
+    /// What NVIDIA's GPU feature discovery says of the node.
+    async fn discovered_labels(&self, program: &std::path::Path) -> Result<BTreeMap<String, String>> {
+        let (program, out) = (program.display().to_string(), self.driver().with_file_name("labels"));
+        let (library, spec, out) = (self.library_folder()?, self.driver(), out.display().to_string());
+        let library = format!("LD_LIBRARY_PATH={}", library.display());
+        let spec = format!("{}={}", nvidia_ml::ENV_SPEC, spec.display());
+        let file = format!("--output-file={out}");
+        let strategy = "--mig-strategy=single";
+        let machine = "--machine-type-file=/dev/null";
+        self.run(&["env", &library, &spec, &program, "--oneshot", strategy, machine, &file]).await?;
+        let text = std::fs::read_to_string(&out)?;
+        Ok(text.lines().filter_map(|line| line.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect())
+    }
+
+    /// A folder in which the simulated library has the name that programs load.
+    fn library_folder(&self) -> Result<PathBuf> {
+        let folder = self.driver().with_file_name("library");
+        std::fs::create_dir_all(&folder)?;
+        let link = folder.join("libnvidia-ml.so.1");
+        if !link.exists() {
+            std::os::unix::fs::symlink(workspace_library("libnvidia_ml.so")?, &link)?;
+        }
+        Ok(folder)
+    }
+}

@@ -1,0 +1,278 @@
+//! One machine of the test: its life from power on to power off, and what can be done to it meanwhile.
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use andreas_testbed::wait::until;
+use andreas_testbed::{Process, ProcessSpec, Testbed};
+use anyhow::{Context as _, Result, ensure};
+use nvidia_ml::{GpuSpec, Spec};
+
+use crate::cgroups::Cgroups;
+use crate::config::NodeFiles;
+use crate::images;
+use crate::network::Network;
+
+/// What a step of a node's start may take on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The simulated GPUs of a node.
+#[derive(Clone, Debug)]
+pub struct Gpus {
+    /// Product, as GPU feature discovery names it: `NVIDIA-A100-SXM4-80GB`.
+    pub product: String,
+    /// How many.
+    pub count: usize,
+    /// Memory of each, MiB.
+    pub memory_mib: u64,
+}
+
+/// A program that runs on a node as a service of the machine.
+#[derive(Clone, Copy, Debug)]
+pub enum Service {
+    /// The kubelet.
+    Kubelet,
+    /// containerd.
+    Containerd,
+    /// kube-proxy.
+    KubeProxy,
+}
+
+impl Service {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Kubelet => "kubelet",
+            Self::Containerd => "containerd",
+            Self::KubeProxy => "kube-proxy",
+        }
+    }
+}
+
+/// Programs and files that all nodes share.
+pub(crate) struct Common<'a> {
+    pub testbed: &'a Testbed,
+    pub cgroups: Arc<Cgroups>,
+    /// The folder of `tests/tools/build nodes`.
+    pub programs: PathBuf,
+    /// The simulated `libnvidia-ml`.
+    pub library: PathBuf,
+    /// kube-proxy's kubeconfig.
+    pub proxy: PathBuf,
+    /// Seconds between two reports of a node's status (kubelet's default: 10).
+    pub status_seconds: u32,
+}
+
+/// A running node, or one without power.
+pub struct Node {
+    name: String,
+    number: u8,
+    folder: PathBuf,
+    programs: PathBuf,
+    gpus: Gpus,
+    cgroups: Arc<Cgroups>,
+    process: Process,
+}
+
+impl Node {
+    /// Switches a new node on; it registers itself later.
+    pub(crate) async fn start(common: &Common<'_>, number: u8, gpus: Gpus) -> Result<Self> {
+        let name = format!("node-{number}");
+        let testbed = common.testbed;
+        let folder = testbed.data_dir().join("nodes").join(&name);
+        std::fs::create_dir_all(folder.join("nvidia"))?;
+        let routes: Vec<String> = (1..=Network::MAX_NODES)
+            .filter(|other| *other != number)
+            .map(|other| format!("{}={}", Network::pods(other), Network::node(other)))
+            .collect();
+        let env = format!(
+            "NAME={name} ADDRESS={} GATEWAY={} ROUTES='{}' PROGRAMS={} CGROUP={}\n",
+            Network::node(number),
+            Network::ADDRESS,
+            routes.join(" "),
+            common.programs.display(),
+            common.cgroups.of(&name),
+        );
+        std::fs::write(folder.join("node.env"), env)?;
+        std::fs::write(folder.join("hierarchies"), common.cgroups.lines())?;
+        let archives: String =
+            images::archives()?.iter().map(|archive| format!("{}\n", archive.display())).collect();
+        std::fs::write(folder.join("images"), archives)?;
+        std::fs::copy(testbed.kubeconfig_for_node(&name)?, folder.join("kubelet.kubeconfig"))?;
+        NodeFiles {
+            folder: &folder,
+            name: &name,
+            number,
+            programs: &common.programs,
+            ca: &testbed.pki().ca_file(),
+            proxy: &common.proxy,
+            library: &common.library,
+            gpus: &uuids(number, gpus.count),
+            status_seconds: common.status_seconds,
+        }
+        .write()?;
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("node");
+        let spec = ProcessSpec::new(&name, "bash").arg(script).arg("enter").arg(&folder).current_dir("/");
+        write_gpus(&folder, number, &gpus)?;
+        let node = Self {
+            process: testbed.spawn(spec)?,
+            name,
+            number,
+            folder,
+            programs: common.programs.clone(),
+            gpus,
+            cgroups: common.cgroups.clone(),
+        };
+        node.join().await?;
+        Ok(node)
+    }
+
+    /// Its name in the cluster.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its address.
+    pub fn address(&self) -> Ipv4Addr {
+        Network::node(self.number)
+    }
+
+    /// Its GPUs.
+    pub fn gpus(&self) -> &Gpus {
+        &self.gpus
+    }
+
+    /// Description and state of the simulated GPUs.
+    pub fn driver(&self) -> PathBuf {
+        self.folder.join("nvidia/node.json")
+    }
+
+    /// The socket of the kubelet's PodResources API, as this machine sees it.
+    pub fn pod_resources(&self) -> PathBuf {
+        self.folder.join("lib/kubelet/pod-resources/kubelet.sock")
+    }
+
+    /// Its file system's `/var/log`.
+    pub fn log_folder(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+
+    /// Its first process, while it has power.
+    async fn first_process(&self) -> Result<i32> {
+        let mut first = None;
+        let what = format!("process 1 of {}", self.name);
+        let waited = until(&what, LIMIT, async || {
+            let parent = self.process.pid().context("the node's process has ended")?;
+            let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"))?;
+            let child = children.split_whitespace().next().and_then(|pid| pid.parse::<i32>().ok());
+            // Before `unshare` the shell has other children.
+            first = child.filter(|_| is_program(parent, "unshare"));
+            Ok(first.is_some())
+        });
+        waited.await.with_context(|| self.process.log_tail(20))?;
+        first.context("no process")
+    }
+
+    async fn join(&self) -> Result<()> {
+        let first = self.first_process().await?;
+        Network::join(self.number, first).with_context(|| self.process.log_tail(20))
+    }
+
+    /// A power cut: everything on the node ends at once; its disk stays.
+    pub fn power_off(&self) {
+        self.process.kill();
+        self.cgroups.remove(&self.name);
+    }
+
+    /// Power again; the kubelet is on its way when this returns. GPUs come with a driver that has forgotten all settings.
+    ///
+    /// # Errors
+    /// When the node has power.
+    pub async fn power_on(&self) -> Result<()> {
+        write_gpus(&self.folder, self.number, &self.gpus)?;
+        self.process.start_again()?;
+        self.join().await
+    }
+
+    /// Stops a service; it stays down until [`Self::start_service`].
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub async fn stop_service(&self, service: Service) -> Result<()> {
+        let name = service.name();
+        std::fs::write(self.folder.join(format!("{name}.stop")), "")?;
+        let file = self.folder.join(format!("{name}.pid"));
+        let pid = std::fs::read_to_string(&file).with_context(|| format!("{name} of {} does not run", self.name))?;
+        self.run(&["kill", "-TERM", pid.trim()]).await?;
+        // The script removes the file when the program has ended.
+        until(&format!("the end of {name}"), LIMIT, async || Ok(!file.exists())).await?;
+        Ok(())
+    }
+
+    /// Starts it again.
+    ///
+    /// # Errors
+    /// When it was not stopped.
+    pub fn start_service(&self, service: Service) -> Result<()> {
+        let file = self.folder.join(format!("{}.stop", service.name()));
+        std::fs::remove_file(&file).with_context(|| format!("{} was not stopped", service.name()))
+    }
+
+    /// Stops it and starts it again.
+    ///
+    /// # Errors
+    /// As [`Self::stop_service`].
+    pub async fn restart_service(&self, service: Service) -> Result<()> {
+        self.stop_service(service).await?;
+        self.start_service(service)
+    }
+
+    /// Runs a program on the node, outside of containers; what it printed.
+    ///
+    /// # Errors
+    /// When it fails, with what it said.
+    pub async fn run(&self, command: &[&str]) -> Result<String> {
+        let first = self.first_process().await?.to_string();
+        let path = format!("PATH={}:/usr/sbin:/usr/bin:/sbin:/bin", self.programs.display());
+        let mut nsenter = tokio::process::Command::new("nsenter");
+        nsenter
+            .args(["--target", &first, "--mount", "--net", "--ipc", "--uts", "--pid", "--cgroup", "--", "env", &path])
+            .args(command)
+            .stdin(Stdio::null());
+        let output = nsenter.output().await.context("running nsenter")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{} on {}: {}", command.join(" "), self.name, said.trim());
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// The end of what a service logged.
+    pub fn log(&self, service: Service) -> String {
+        let text = std::fs::read_to_string(self.folder.join(format!("{}.log", service.name()))).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
+    }
+}
+
+fn is_program(pid: u32, name: &str) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == name)
+}
+
+/// UUIDs of a node's GPUs: the same after every power cut.
+fn uuids(number: u8, count: usize) -> Vec<String> {
+    (0..count).map(|index| format!("GPU-{number:08x}-0000-4000-8000-{index:012x}")).collect()
+}
+
+/// The driver's description of the GPUs, and no state of theirs.
+fn write_gpus(folder: &Path, number: u8, gpus: &Gpus) -> Result<()> {
+    let all = uuids(number, gpus.count);
+    let specs = all.iter().map(|uuid| GpuSpec::of_product(&gpus.product, uuid, gpus.memory_mib));
+    let spec = Spec { gpus: specs.collect(), settings_need_admin: true, ..Spec::of(&[]) };
+    let path = folder.join("nvidia/node.json");
+    let state = folder.join("nvidia/node.json.state");
+    if state.exists() {
+        std::fs::remove_file(&state)?;
+    }
+    Ok(spec.write(&path)?)
+}
