@@ -78,19 +78,8 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- end -}}
 {{- end -}}
 
-{{/* Restrictions of every container: what the `restricted` Pod Security Standard asks for, and a read-only root. */}}
-{{- define "andreas.containerSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities:
-  drop: [ALL]
-{{- end -}}
-
-{{- define "andreas.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-fsGroup: 65532
-seccompProfile:
-  type: RuntimeDefault
+{{/* Whether a policy is installed: (list . "deadline"). */}}
+{{- define "andreas.policy" -}}
+{{- $policies := (index . 0).Values.policies -}}
+{{- if and $policies.enabled (not (has (index . 1) $policies.disabled)) -}}true{{- end -}}
 {{- end -}}

@@ -28,18 +28,24 @@ args:
   - --log-format=json
 env: {{- include "andreas.agentEnv" . | nindent 2 }}
 resources: {{- toYaml .Values.agent.resources.setter | nindent 2 }}
-securityContext:
-  {{- if .Values.agent.privileged }}
-  privileged: true
-  {{- else }}
-  allowPrivilegeEscalation: false
-  capabilities:
-    drop: [ALL]
-    # What the driver asks for before it changes a limit or a clock.
-    add: [SYS_ADMIN]
-  {{- end }}
-  readOnlyRootFilesystem: true
+securityContext: {{- include "andreas.agentSecurity" (list . "setter") | nindent 2 }}
 volumeMounts:
   - {name: socket, mountPath: /run/andreas}
   - {name: state, mountPath: /var/lib/andreas}
+  {{- with .Values.agent.extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end -}}
+
+{{/*
+Security context of a container: (list . "setter"). The API server refuses privileged containers with
+allowPrivilegeEscalation: false, and dropped capabilities would not be dropped.
+*/}}
+{{- define "andreas.agentSecurity" -}}
+{{- $agent := (index . 0).Values.agent -}}
+{{- $given := index $agent.securityContext (index . 1) -}}
+{{- if $agent.privileged -}}
+{{- $given = merge (dict "privileged" true) (omit $given "allowPrivilegeEscalation" "capabilities") -}}
+{{- end -}}
+{{- toYaml $given -}}
 {{- end -}}

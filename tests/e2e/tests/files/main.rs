@@ -2,6 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod chart_golden;
+mod chart_platforms;
 mod examples;
 mod images;
 mod imports;

@@ -6,6 +6,7 @@
 
 mod agent;
 mod api_chart;
+mod api_platforms;
 mod api_poison;
 mod api_policies;
 mod api_rights;
