@@ -1,7 +1,7 @@
 //! NVIDIA's own programs on the simulated driver: labels and devices of a node as they make them.
 //!
-//! The programs are those of `tests/tools/build nvidia`. Each runs in a container as on a node: the driver's library and
-//! the kernel's files about PCI devices are mounted.
+//! The programs are those of `tests/tools/build nvidia`. Each runs in a container as on a node: the driver's library
+//! and the kernel's files about PCI devices are mounted.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::collections::{BTreeMap, HashMap};
