@@ -1,7 +1,7 @@
 //! NVIDIA's own programs on the simulated driver: labels and devices of a node as they make them.
 //!
-//! The programs are those of `tests/tools/build nvidia`. Each runs in a container as on a node: the driver's library and the
-//! kernel's files about PCI devices are mounted, and nothing else is made for it.
+//! The programs are those of `tests/tools/build nvidia`. Each runs in a container as on a node: the driver's library
+//! and the kernel's files about PCI devices are mounted.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::collections::{BTreeMap, HashMap};
@@ -24,7 +24,7 @@ use tonic_prost::ProstCodec;
 /// Room for a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Where containers find the driver's library and the simulator's spec.
-const DRIVER: &str = "/usr/local/nvidia/lib64";
+const DRIVER: &str = "/run/nvidia";
 /// Where GPU feature discovery writes labels for node feature discovery.
 const FEATURES: &str = "/etc/kubernetes/node-feature-discovery/features.d";
 /// Where device plug-ins serve their sockets.
@@ -153,7 +153,8 @@ fn feature_discovery_writes_the_recorded_labels() {
 fn the_device_plugin_offers_the_gpus_and_withdraws_a_lost_one() {
     let node = Node::new("Tesla-T4", 4, 15_360);
     runtime().block_on(async {
-        // Given the device plug-in with the GPU operator's values, which serves whoever connects
+        // Given the device plug-in with the GPU operator's strategy. It does not register: gRPC's Go library sends the
+        // socket's path as the name of the server, which the Rust library refuses.
         let arguments = ["--kubelet-socket=", "--mig-strategy=single"];
         let _container = node.run("nvidia-device-plugin", &arguments, PLUGINS).await;
         let socket = node.file("out/nvidia-gpu.sock");

@@ -13,8 +13,9 @@ pub struct Board {
     pub mig: bool,
 }
 
-/// Compute capabilities are those of NVIDIA's page "CUDA GPU Compute Capability", PCI device IDs those of pci.ids (where a
-/// word stands for several boards, that of one of them), and the boards with MIG those of NVIDIA's "MIG User Guide".
+/// Compute capabilities are those of NVIDIA's page "CUDA GPU Compute Capability", PCI device IDs those of pci.ids
+/// (where a word stands for several boards, that of one of them), and the boards with MIG those of NVIDIA's "MIG User
+/// Guide".
 const BOARDS: [Board; 17] = [
     board("B200", (10, 0), 0x2901, true),
     board("GH200", (9, 0), 0x2342, true),

@@ -49,8 +49,8 @@ pub(crate) fn info(gpu: &Gpu) -> nvmlPciInfo_t {
 }
 
 impl Spec {
-    /// Writes what the kernel shows of the GPUs below `/sys/bus/pci/devices` into `folder`, which is to be mounted there: GPU feature
-    /// discovery takes from it the mode (compute or graphics) and whether GPUs are virtual ones.
+    /// Writes what the kernel shows of the GPUs below `/sys/bus/pci/devices` into `folder`, which is to be mounted
+    /// there: GPU feature discovery takes from it the mode (compute or graphics) and whether GPUs are virtual ones.
     ///
     /// # Errors
     /// When a file cannot be written.

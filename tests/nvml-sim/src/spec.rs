@@ -92,9 +92,9 @@ impl Default for GpuSpec {
 }
 
 impl GpuSpec {
-    /// A GPU of a product, by the name that GPU feature discovery gives it. What the board is comes from [`Board`]. Highest
-    /// draw, limits and clocks are those of NVIDIA's product briefs; draws at idle and with a parked context are typical
-    /// readings, not promises. An unknown product is an A100 by another name, without MIG.
+    /// A GPU of a product, by the name that GPU feature discovery gives it. What the board is comes from [`Board`].
+    /// Highest draw, limits and clocks are those of NVIDIA's product briefs; draws at idle and with a parked context
+    /// are typical readings, not promises. An unknown product is an A100 by another name, without MIG.
     #[must_use]
     pub fn of_product(product: &str, uuid: &str, memory_mib: u64) -> Self {
         let base = Self {
