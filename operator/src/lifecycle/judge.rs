@@ -2,7 +2,7 @@
 //! failure. What counts is when containers ended, not when the operator saw it.
 //!
 //! Container ends use the node's clock; stops and disruptions use the operator's or the API server's. If they
-//! differ by less than [`SKEW`], the reading that loses no work wins. An exit 0 that close to a stop or drain
+//! differ by less than [`CLOCK_SKEW`], the reading that loses no work wins. An exit 0 that close to a stop or drain
 //! counts as caused by it. Continuing from a checkpoint is cheap; a run wrongly taken as finished is lost.
 //!
 //! A node that was not Ready, rebooted or has a broken GPU explains a *failure*. It does not override an exit
@@ -14,14 +14,12 @@ use andreas_api::{Outcome, Reason};
 use jiff::Timestamp;
 
 use super::first_seen::TimedFact;
-use super::member::{Member, Members, booted_since, is_over, proof_of_death};
+use super::member::{Member, Members, booted_since, given_up, is_over, proof_of_death};
 use super::observed::Observed;
 use super::status::{last_line, percent_text};
 use crate::index::containers_seen_ended;
-use crate::instants::after;
+use crate::instants::{CLOCK_SKEW, after};
 
-/// Assumed clock skew between nodes and API server, s.
-pub const SKEW: i64 = 5;
 /// Progress at which a run counts as done, thousandths of a percent.
 pub const NEARLY_DONE: i32 = 99_000;
 
@@ -143,8 +141,8 @@ impl<'a> Case<'a> {
 
     pub fn all_ended(&self) -> bool {
         let since = self.stop.map_or(self.o.now, |s| s.since.0);
-        let given_up = |m: &Member<'_>| m.live.is_some_and(|p| super::stop::given_up(self.o, p));
-        self.members.gang.iter().all(|m| given_up(m) || m.has_ended(self.o, self.known_bound, since))
+        let abandoned = |m: &Member<'_>| m.live.is_some_and(|p| given_up(self.o, p));
+        self.members.gang.iter().all(|m| abandoned(m) || m.has_ended(self.o, self.known_bound, since))
     }
 
     /// `Some` if every training container exited 0; inside, the last end if known.
@@ -189,7 +187,7 @@ impl<'a> Case<'a> {
         let asked = |m: &Member<'_>| m.pod().is_none_or(|p| p.metadata.deletion_timestamp.is_some());
         let untouched = !self.members.gang.iter().any(asked);
         let before =
-            |at: Option<Timestamp>| untouched || at.is_some_and(|at| after(at, SKEW) <= stop.since.0);
+            |at: Option<Timestamp>| untouched || at.is_some_and(|at| after(at, CLOCK_SKEW) <= stop.since.0);
         match self.all_zero() {
             Some(at) => before(at),
             None => self.bad().first().is_some_and(|b| before(b.at)),
@@ -224,7 +222,7 @@ impl<'a> Case<'a> {
         let finished = self.all_zero();
         // An event at `at` explains the end unless the end clearly came first.
         let came_before = |at: Option<Timestamp>, end: Option<Timestamp>| {
-            at.is_some_and(|at| end.is_some_and(|end| after(end, SKEW) <= at))
+            at.is_some_and(|at| end.is_some_and(|end| after(end, CLOCK_SKEW) <= at))
         };
         // A terminating program may post 100 %; only counted steps show that it was done.
         let too_late = |at: Option<Timestamp>| {
@@ -356,7 +354,7 @@ impl<'a> Case<'a> {
             match m.deleted {
                 Some(deleted) => {
                     let unseen = !is_over(deleted.last) && !containers_seen_ended(deleted.last);
-                    unseen && first_bad.is_none_or(|bad| after(bad, SKEW) > deleted.at)
+                    unseen && first_bad.is_none_or(|bad| after(bad, CLOCK_SKEW) > deleted.at)
                 }
                 None => self.known_bound && (self.stop.is_some() || self.missing_until(m) <= self.o.now),
             }

@@ -4,7 +4,7 @@
 use andreas_api::names;
 use andreas_api::phase::condition;
 use andreas_api::slim::SlimPod;
-use andreas_api::training_job::{Allocation, GpuRequest};
+use andreas_api::training_job::Allocation;
 use andreas_api::{Outcome, Phase, Reason};
 use jiff::Timestamp;
 
@@ -12,8 +12,9 @@ use super::action::Action;
 use super::draft::Draft;
 use super::first_seen::TimedFact;
 use super::judge::{Case, Judgement};
-use super::member::{Member, Members, is_over, number, proof_of_death};
-use super::observed::{CreationOutcome, Observed, Planned};
+use super::member::{Member, Members, given_up, given_up_at, is_over, number, proof_of_death};
+use super::observed::{CreationOutcome, Planned};
+use super::readiness::{self, Readiness};
 use super::status::{self, ConditionValue, allocation_text};
 use super::{late, pods, run, stop, template};
 use crate::instants::after;
@@ -88,9 +89,8 @@ pub(super) fn waiting(d: &mut Draft<'_>) {
 fn waits_for_older(d: &mut Draft<'_>) -> bool {
     let members = Members::of(d.o, None);
     let next = d.status.attempts.saturating_add(1);
-    let runs = |pod: &SlimPod| {
-        !is_over(pod) && proof_of_death(pod, d.o.nodes).is_none() && !stop::given_up(d.o, pod)
-    };
+    let runs =
+        |pod: &SlimPod| !is_over(pod) && proof_of_death(pod, d.o.nodes).is_none() && !given_up(d.o, pod);
     let blocks = |p: &&&SlimPod| runs(p) || number(p, names::LABEL_ATTEMPT) == Some(next);
     let Some(pod) = members.older.iter().find(blocks) else { return false };
     let name = pod.metadata.name.as_deref().unwrap_or_default();
@@ -98,7 +98,7 @@ fn waits_for_older(d: &mut Draft<'_>) -> bool {
     let not_ready = node.filter(|node| d.o.nodes.get(*node).is_some_and(|fact| !fact.ready));
     let (reason, message) = match not_ready {
         Some(node) => {
-            if let Some(at) = stop::given_up_at(d.o, pod) {
+            if let Some(at) = given_up_at(d.o, pod) {
                 d.requeue_at(at);
             }
             let message =
@@ -125,35 +125,6 @@ fn refused_under_older_rules(d: &Draft<'_>) -> bool {
     d.o.rules_changed.zip(refused).is_some_and(|(changed, refused)| changed >= refused)
 }
 
-/// The spec allows this many GPUs of this type on this many nodes.
-pub(super) fn allowed(
-    spec: &GpuRequest,
-    gpus: i32,
-    gpu_type: &str,
-    nodes: &[String],
-    o: &Observed<'_>,
-) -> Result<(), String> {
-    if !spec.totals().contains(&gpus) {
-        return Err(format!("spec.gpus does not allow {gpus} GPUs"));
-    }
-    if !spec.types.is_empty() && !spec.types.iter().any(|t| t == gpu_type) {
-        return Err(format!("spec.gpus.types does not allow {gpu_type}"));
-    }
-    if nodes.len() > usize::try_from(spec.max_nodes).unwrap_or(1) {
-        return Err(format!("spec.gpus.maxNodes does not allow {} nodes", nodes.len()));
-    }
-    if let Some(gib) = spec.memory_gib {
-        // A node without a known memory size keeps its job; plans never choose such a node.
-        let fits = |n: &String| {
-            o.nodes.get(n).and_then(|f| f.gpu_memory_mib).is_none_or(|mib| spec.memory_fits(mib))
-        };
-        if !nodes.iter().all(fits) {
-            return Err(format!("spec.gpus.memoryGiB does not allow GPUs with less than {gib} GiB"));
-        }
-    }
-    Ok(())
-}
-
 /// Writes the plan's decision as allocation, if it is still valid for the job.
 fn allocate(d: &mut Draft<'_>) {
     let Some(Planned::Run { gpu_type, nodes, gpus_per_worker, limit_watts, watts }) = d.decision().cloned()
@@ -172,7 +143,7 @@ fn allocate(d: &mut Draft<'_>) {
         && (1..nodes.len()).all(|i| !nodes[..i].contains(&nodes[i]))
         && nodes.iter().all(|n| d.o.nodes.contains_key(n))
         && excluded_until.is_none()
-        && allowed(&d.o.job.spec.gpus, gpus, &gpu_type, &nodes, d.o).is_ok();
+        && d.o.allows(gpus, &gpu_type, &nodes).is_ok();
     if !sensible {
         if d.status.reason.is_none() {
             d.wait_for(Reason::NotPlannedYet, "waits for the next plan");
@@ -207,7 +178,7 @@ fn allocate(d: &mut Draft<'_>) {
 
 /// Handles the phase Starting.
 pub(super) fn starting(d: &mut Draft<'_>) {
-    let Some(allocation) = d.allocation() else { return lost_allocation(d) };
+    let Some(allocation) = d.allocation() else { return d.lose_allocation() };
     let members = Members::of(d.o, Some(&allocation));
     let container = d.o.training_container();
     let started: Option<Vec<_>> = members.gang.iter().map(|m| m.started_at(container)).collect();
@@ -229,21 +200,13 @@ pub(super) fn starting(d: &mut Draft<'_>) {
     if members.gang.iter().any(|m| m.pod().is_none()) {
         return make(d, &allocation, &members);
     }
-    if run::check_readiness(d, &allocation, &members) == run::ReadinessCheck::AllReady {
+    if readiness::check(d, &allocation, &members) == Readiness::AllReady {
         watch(d, &allocation, &members);
     }
 }
 
 fn backoff_text(words: &str) -> String {
     format!("the API server does not make pods of this namespace; tried again later: {words}")
-}
-
-/// Another client removed the allocation from the status: wait for the next plan. Live pods are strays.
-pub(super) fn lost_allocation(d: &mut Draft<'_>) {
-    d.count_decision();
-    d.status.stop = None;
-    d.status.phase = Phase::Pending;
-    d.wait_for(Reason::NotPlannedYet, "waits for the next plan");
 }
 
 /// The server refused a pod, or a name is taken. The executor has deleted the created pods; release the GPUs.
@@ -312,9 +275,9 @@ fn set_starting(d: &mut Draft<'_>) {
 /// Why the pods cannot be created yet: earlier pods that can still run, names taken, GPUs in use.
 fn not_released(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) -> Option<String> {
     let name = |pod: &SlimPod| pod.metadata.name.clone().unwrap_or_default();
-    let alive = members.still_alive(d.o, |pod| stop::given_up(d.o, pod));
+    let alive = members.still_alive(d.o);
     if let Some(pod) = alive.first() {
-        if let Some(at) = alive.iter().filter_map(|pod| stop::given_up_at(d.o, pod)).min() {
+        if let Some(at) = alive.iter().filter_map(|pod| given_up_at(d.o, pod)).min() {
             d.requeue_at(at);
         }
         return Some(format!("{} of an earlier attempt has not ended", name(pod)));
