@@ -162,10 +162,10 @@ impl Extender {
 
     async fn bind_limited(&self, args: &ExtenderBindingArgs) -> Result<Outcome, Failure> {
         let _turn = {
-            let _waiting = Counted::new(&self.metrics.binds_waiting);
+            let _waiting = InFlightGuard::new(&self.metrics.binds_waiting);
             self.bind_permits.acquire().await.map_err(|_| ClusterError::Busy)?
         };
-        let _in_flight = Counted::new(&self.metrics.binds_in_flight);
+        let _in_flight = InFlightGuard::new(&self.metrics.binds_in_flight);
         let remembered = self.pods.lock().recall(&args.pod_uid).cloned();
         let ownership = match remembered {
             Some(ownership) => ownership,
@@ -256,16 +256,16 @@ fn with_only_node(args: ExtenderArgs, node: &str) -> ExtenderFilterResult {
 }
 
 /// Increments a gauge for its lifetime, however the call ends.
-struct Counted<'a>(&'a prometheus_client::metrics::gauge::Gauge);
+struct InFlightGuard<'a>(&'a prometheus_client::metrics::gauge::Gauge);
 
-impl<'a> Counted<'a> {
+impl<'a> InFlightGuard<'a> {
     fn new(gauge: &'a prometheus_client::metrics::gauge::Gauge) -> Self {
         gauge.inc();
         Self(gauge)
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
         self.0.dec();
     }

@@ -7,7 +7,7 @@ use andreas_baselines::{Memory, Options, Scheduler};
 use andreas_core::{JobId, Time};
 use andreas_planner::{JobState, Plan, Prices, Snapshot};
 
-use super::build::{self, Known, Ran};
+use super::build::{self, Known, RunningJobs};
 use super::decision::{DecisionLine, error};
 use super::input_error::{InputError, bad};
 use super::wire::{MAX_JOBS, State};
@@ -17,7 +17,7 @@ pub struct Session {
     options: Options,
     explain: bool,
     known: BTreeMap<JobId, Entry>,
-    ran: Ran,
+    ran: RunningJobs,
     prices: Option<Prices>,
     memory: Option<Memory>,
 }
@@ -31,7 +31,7 @@ struct Entry {
 impl Session {
     /// A session that knows nothing yet.
     pub fn new(options: Options, explain: bool) -> Self {
-        Self { options, explain, known: BTreeMap::new(), ran: Ran::new(), prices: None, memory: None }
+        Self { options, explain, known: BTreeMap::new(), ran: RunningJobs::new(), prices: None, memory: None }
     }
 
     /// The answer to a line: a decision, or what is wrong with the line. Without end of line.

@@ -13,7 +13,7 @@ use crate::expected::Expected;
 use crate::first_runs::{Run, first_runs};
 use crate::physics::{Quantity, Setting};
 use crate::population::Population;
-use crate::posterior::Found;
+use crate::posterior::ParameterEstimate;
 use crate::quantity_model::{ProfileSamples, QuantityModel, QuantitySample};
 use crate::spread::{place, spread};
 
@@ -120,7 +120,7 @@ fn ask(model: &QuantityModel, expected: Expected, profile: &ProfileSamples) -> E
     let errors = |rows: &[QuantitySample], asked: &[QuantitySample]| {
         let level = match model.quantity {
             Quantity::Time => model.free_level(rows, &expected),
-            Quantity::Power => Found::default(),
+            Quantity::Power => ParameterEstimate::default(),
         };
         let curve = model.curve(rows, expected.clone(), level);
         let error = |sample: &QuantitySample| {

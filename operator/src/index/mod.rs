@@ -293,7 +293,7 @@ impl ClusterIndex {
             Change::New { replaced } => {
                 if let Some(old) = replaced {
                     self.unlist_pod(&key, &old);
-                    self.remember(&old);
+                    self.record_deleted_pod(&old);
                 }
             }
             Change::Newer { old } => {
@@ -325,8 +325,8 @@ impl ClusterIndex {
         self.unlist_pod(key, &old);
         // The deletion event carries the last state, which may hold an end not seen before.
         match last.filter(|last| last.metadata.uid == old.metadata.uid) {
-            Some(last) => self.remember(&Arc::new(last)),
-            None => self.remember(&old),
+            Some(last) => self.record_deleted_pod(&Arc::new(last)),
+            None => self.record_deleted_pod(&old),
         }
         self.release_of(&old);
     }
@@ -343,7 +343,7 @@ impl ClusterIndex {
         self.replan();
     }
 
-    fn remember(&mut self, pod: &Arc<SlimPod>) {
+    fn record_deleted_pod(&mut self, pod: &Arc<SlimPod>) {
         self.hold_deleted_pod(pod);
         let started = pod.metadata.uid.as_ref().and_then(|uid| self.started.remove(uid));
         if owner(&pod.metadata).is_none() {

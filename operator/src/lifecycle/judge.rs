@@ -84,7 +84,7 @@ pub(super) struct Case<'a> {
 }
 
 /// A training container that ended with an error.
-struct Bad<'a> {
+struct FailedContainer<'a> {
     member: Member<'a>,
     terminated: Option<&'a SlimTerminated>,
     exit_code: i32,
@@ -103,13 +103,15 @@ impl<'a> Case<'a> {
         {
             return decided;
         }
-        if let Some(cluster) = self.cluster() {
+        if let Some(cluster) = self.cluster_failure() {
             return Some(cluster);
         }
         if let Some(kept) = decided {
             // Other members may have reported the cause more precisely since.
             return Some(
-                self.user().filter(|u| u.gpu_memory_exhausted && is_own_exit(kept.reason)).unwrap_or(kept),
+                self.user_failure()
+                    .filter(|u| u.gpu_memory_exhausted && is_own_exit(kept.reason))
+                    .unwrap_or(kept),
             );
         }
         if let Some(stop) = self.stop
@@ -118,7 +120,7 @@ impl<'a> Case<'a> {
             let done = self.counted_to_its_end().then(|| self.finished()).flatten();
             return self.all_ended().then(|| done.unwrap_or_else(|| self.stopped(stop)));
         }
-        self.finished().or_else(|| self.vanished()).or_else(|| self.user())
+        self.finished().or_else(|| self.vanished()).or_else(|| self.user_failure())
     }
 
     /// The outcome recorded in the status when the stop was requested.
@@ -156,8 +158,8 @@ impl<'a> Case<'a> {
     }
 
     /// Training containers that failed by themselves, earliest first.
-    fn bad(&self) -> Vec<Bad<'a>> {
-        let mut all: Vec<Bad<'a>> = self
+    fn failed_containers(&self) -> Vec<FailedContainer<'a>> {
+        let mut all: Vec<FailedContainer<'a>> = self
             .members
             .gang
             .iter()
@@ -173,7 +175,7 @@ impl<'a> Case<'a> {
                 };
                 let unknown =
                     terminated.is_some_and(|t| t.reason == "ContainerStatusUnknown" || lost_by_runtime(t));
-                (!unknown).then_some(Bad { member: *member, terminated, exit_code, at })
+                (!unknown).then_some(FailedContainer { member: *member, terminated, exit_code, at })
             })
             .collect();
         all.sort_by_key(|b| (b.at.unwrap_or(Timestamp::MAX), b.member.index));
@@ -190,7 +192,7 @@ impl<'a> Case<'a> {
             |at: Option<Timestamp>| untouched || at.is_some_and(|at| after(at, CLOCK_SKEW) <= stop.since.0);
         match self.all_zero() {
             Some(at) => before(at),
-            None => self.bad().first().is_some_and(|b| before(b.at)),
+            None => self.failed_containers().first().is_some_and(|b| before(b.at)),
         }
     }
 
@@ -217,8 +219,8 @@ impl<'a> Case<'a> {
     }
 
     /// The cluster failure, if any.
-    fn cluster(&self) -> Option<Judgement> {
-        let bad = self.bad();
+    fn cluster_failure(&self) -> Option<Judgement> {
+        let bad = self.failed_containers();
         let finished = self.all_zero();
         // An event at `at` explains the end unless the end clearly came first.
         let came_before = |at: Option<Timestamp>, end: Option<Timestamp>| {
@@ -346,7 +348,7 @@ impl<'a> Case<'a> {
 
     /// A pod is gone and its end was not observed.
     fn vanished(&self) -> Option<Judgement> {
-        let first_bad = self.bad().first().and_then(|b| b.at);
+        let first_bad = self.failed_containers().first().and_then(|b| b.at);
         let member = self.members.gang.iter().find(|m| {
             if m.live.is_some() {
                 return false;
@@ -360,7 +362,7 @@ impl<'a> Case<'a> {
             }
         })?;
         let what = format!("worker {} on {} vanished", member.index, member.node);
-        let others_well = self.bad().is_empty();
+        let others_well = self.failed_containers().is_empty();
         Some(if self.reported_done() && others_well {
             Judgement::new(
                 Outcome::Finished,
@@ -372,8 +374,8 @@ impl<'a> Case<'a> {
         })
     }
 
-    fn user(&self) -> Option<Judgement> {
-        let bad = self.bad();
+    fn user_failure(&self) -> Option<Judgement> {
+        let bad = self.failed_containers();
         let first = bad.first()?;
         let exhausted = bad.iter().find(|b| b.terminated.is_some_and(|t| mentions_gpu_memory(&t.message)));
         let shown = exhausted.unwrap_or(first);

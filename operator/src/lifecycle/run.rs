@@ -60,7 +60,7 @@ pub(super) fn running(d: &mut Draft<'_>) {
     for member in members.gang.iter().filter(|member| member.pod().is_none()) {
         d.requeue_at(case.missing_until(member));
     }
-    if stop::asked_by_user(d, &allocation) || stop::asked_by_plan(d, &allocation) {
+    if stop::stop_for_user(d, &allocation) || stop::stop_for_plan(d, &allocation) {
         return;
     }
     let timed_out = max_run_time(d, &allocation)

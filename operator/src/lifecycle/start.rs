@@ -187,21 +187,21 @@ pub(super) fn starting(d: &mut Draft<'_>) {
         return run::begin(d, started, bound);
     }
     // Before judging: pods of a partial gang that the executor deleted have not vanished.
-    if refused(d, &allocation) {
+    if stop_if_refused(d, &allocation) {
         return;
     }
     let case = Case { o: d.o, allocation: &allocation, members: &members, stop: None, known_bound: false };
     if let Some(judgement) = case.judge() {
         return d.stop_judged(&judgement);
     }
-    if stop::asked_by_user(d, &allocation) || stop::asked_by_plan(d, &allocation) {
+    if stop::stop_for_user(d, &allocation) || stop::stop_for_plan(d, &allocation) {
         return;
     }
     if members.gang.iter().any(|m| m.pod().is_none()) {
-        return make(d, &allocation, &members);
+        return create_pods(d, &allocation, &members);
     }
     if readiness::check(d, &allocation, &members) == Readiness::AllReady {
-        watch(d, &allocation, &members);
+        watch_start(d, &allocation, &members);
     }
 }
 
@@ -209,8 +209,8 @@ fn backoff_text(words: &str) -> String {
     format!("the API server does not make pods of this namespace; tried again later: {words}")
 }
 
-/// The server refused a pod, or a name is taken. The executor has deleted the created pods; release the GPUs.
-fn refused(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
+/// Stops the attempt if the server refused a pod or a name is taken. The executor has deleted the created pods.
+fn stop_if_refused(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
     if d.o.creation.generation != allocation.generation {
         return false;
     }
@@ -226,7 +226,7 @@ fn refused(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
 }
 
 /// Creates the missing pods once no earlier one can run and the GPUs are free and awake.
-fn make(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
+fn create_pods(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
     if let Some(node) = allocation.nodes.iter().find(|n| !d.o.nodes.contains_key(*n)) {
         let message = format!("node {node} was deleted");
         let judgement = Judgement::new(Outcome::Withdrawn, Reason::ClusterFailure, message).excluding(node);
@@ -243,7 +243,7 @@ fn make(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
     }
     let waits = match not_released(d, allocation, members) {
         Some(why) => Some(why),
-        None => asleep(d, allocation),
+        None => wake_gpus(d, allocation),
     };
     if let Some(why) = waits {
         d.status.reason = Some(Reason::WaitingForRelease.as_str().into());
@@ -297,7 +297,7 @@ fn not_released(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_
 /// The wake value is the request's instant in milliseconds, so it only grows and gives the request's age. An
 /// agent without an answer for [`AGENT_TIMEOUT`] is not waited for: no setting outlives it that long, and a
 /// live one answers in seconds.
-fn asleep(d: &mut Draft<'_>, allocation: &Allocation) -> Option<String> {
+fn wake_gpus(d: &mut Draft<'_>, allocation: &Allocation) -> Option<String> {
     let since = allocation.since.0.as_millisecond();
     let now = d.o.now.as_millisecond().max(since);
     let mut asleep = Vec::new();
@@ -324,7 +324,7 @@ fn asleep(d: &mut Draft<'_>, allocation: &Allocation) -> Option<String> {
 }
 
 /// Watches binding and start of the pods.
-fn watch(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
+fn watch_start(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
     set_starting(d);
     let now = d.o.now;
     if !members.gang.iter().all(Member::bound) {

@@ -10,8 +10,8 @@ use super::member::{Members, is_over};
 use super::observed::Planned;
 use super::{end, readiness};
 
-/// The user suspended the job or no longer allows its allocation.
-pub(super) fn asked_by_user(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
+/// Stops the attempt if the user suspended the job or no longer allows its allocation.
+pub(super) fn stop_for_user(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
     if d.o.job.spec.suspend {
         d.ask_to_stop(Reason::Suspended, "held by spec.suspend");
         return true;
@@ -23,8 +23,8 @@ pub(super) fn asked_by_user(d: &mut Draft<'_>, allocation: &Allocation) -> bool 
     false
 }
 
-/// The plan withdraws the GPUs or has a better placement.
-pub(super) fn asked_by_plan(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
+/// Stops the attempt if the plan withdraws the GPUs or has a better placement.
+pub(super) fn stop_for_plan(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
     match d.decision().cloned() {
         None => false,
         Some(planned) if planned.runs_on(&allocation.nodes, allocation.gpus_per_worker) => false,

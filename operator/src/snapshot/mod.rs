@@ -214,7 +214,7 @@ pub fn build(
         let allocation = status.and_then(|status| status.allocation.as_ref());
         let limits = seen.limits_count(index, key, job, allocation, policy, now);
         planned.push(jobs::job(
-            &jobs::Given {
+            &jobs::JobFacts {
                 index,
                 policy,
                 cluster: &cluster,

@@ -8,12 +8,12 @@
 use andreas_planner::policy::{Assignment, PartialPlan};
 
 use super::polish::Change;
-use super::{Chosen, Search, WORK};
+use super::{AssignmentList, Search, WORK};
 
 impl Search<'_, '_> {
     /// Relinks the best plan with every elite plan.
     pub(super) fn relink(&mut self) {
-        let guides: Vec<Chosen> = self.elite.plans.iter().map(|(_, plan)| plan.clone()).collect();
+        let guides: Vec<AssignmentList> = self.elite.plans.iter().map(|(_, plan)| plan.clone()).collect();
         let Some((start, others)) = guides.split_first() else { return };
         for guide in others {
             let goal = self.partial(guide).assignments;
@@ -65,7 +65,7 @@ impl Search<'_, '_> {
                         value = value.min(score);
                     }
                 }
-                self.take_back(partial, undo);
+                self.undo(partial, undo);
             }
             if best.as_ref().is_none_or(|(least, _, _)| value < *least) {
                 best = Some((value, score, change));

@@ -51,8 +51,8 @@ struct Search<'x, 's, 'a, 'b> {
     complete: bool,
 }
 
-/// Improves a plan and the bound, within a number of tree nodes.
-pub(super) fn finish<'s, 'a, 'b>(
+/// Improves a plan and the bound by branch and bound, within `limit` nodes of the search tree.
+pub(super) fn branch_and_bound<'s, 'a, 'b>(
     step: &'s Step<'a, 'b>,
     base: &PartialPlan,
     open: &'s [bool],

@@ -115,7 +115,7 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
 }
 
 /// Result of one round.
-struct Found {
+struct RoundResult {
     assignments: Vec<Option<Assignment>>,
     bound: f64,
     trials: u64,
@@ -150,7 +150,7 @@ impl<'b> Context<'_, 'b> {
     }
 
     /// One decision on a state.
-    fn round(&self, current: &[Option<Assignment>], touchable: &[bool]) -> Found {
+    fn round(&self, current: &[Option<Assignment>], touchable: &[bool]) -> RoundResult {
         let instance = self.instance;
         let mut base = PartialPlan::after(instance, current, touchable);
         let mut stopped = budget::enforce(instance, &mut base);
@@ -192,7 +192,7 @@ impl<'b> Context<'_, 'b> {
         let enough = |cost: f64| cost - step.bound <= near * cost.abs();
         if enough(stay.cost) {
             let bound = step.bound;
-            return Found {
+            return RoundResult {
                 assignments: finished(instance, stay.partial, kept.as_ref()),
                 bound,
                 trials: 1,
@@ -228,7 +228,7 @@ impl<'b> Context<'_, 'b> {
         let mut bound = step.bound;
         let asked = self.options.gap > 0.0 && enough(best.cost);
         if limit > 0 && !asked && kept.is_none() && exact::applies(&step) {
-            let proof = exact::finish(&step, &base, &open, &mut best, limit);
+            let proof = exact::branch_and_bound(&step, &base, &open, &mut best, limit);
             bound = proof.bound;
             trials += proof.nodes;
             best.fill(&queue, None);
@@ -236,7 +236,7 @@ impl<'b> Context<'_, 'b> {
         let better = best.cost < stay.cost - threshold * stay.cost.abs();
         let chosen = if better { best } else { stay };
         let assignments = finished(instance, chosen.partial, kept.as_ref());
-        Found { assignments, bound, trials, reserved_for: kept.map(|k| k.job), stopped }
+        RoundResult { assignments, bound, trials, reserved_for: kept.map(|k| k.job), stopped }
     }
 
     /// Places fully aged jobs first, the longest-waiting one before all; the first that does not fit gets a

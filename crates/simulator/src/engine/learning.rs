@@ -10,7 +10,7 @@ use andreas_core::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
 use andreas_estimates::PredictionContext;
 use andreas_planner::{Estimate, Job, MultiNodeEffect, Node, Placement};
 use andreas_predictor::{
-    Features, Given, GpuModel, Observation, Predictor, Prior, Profile, Source, prior_run_time,
+    Features, GpuModel, Observation, Predictor, Prior, Profile, Source, TableRow, prior_run_time,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -47,7 +47,7 @@ pub enum Knowledge {
 /// Observations of one job.
 #[derive(Debug, Default)]
 pub(super) struct JobEvidence {
-    given: Vec<Given>,
+    given: Vec<TableRow>,
     features: Features,
     rows: Vec<Row>,
     /// Configurations and whole epochs at the last table; `None` before the first.
@@ -196,7 +196,7 @@ impl Learner {
 
     /// Evidence of a job at its submission; `table` holds the user's times, if any.
     pub fn evidence_at_submission(features: Option<&Features>, table: Option<&[Estimate]>) -> JobEvidence {
-        let given = table.unwrap_or_default().iter().map(|row| Given {
+        let given = table.unwrap_or_default().iter().map(|row| TableRow {
             gpu_type: row.gpu_type.clone(),
             gpus: row.gpus,
             nodes: Some(1),

@@ -11,7 +11,7 @@ use crate::lifecycle::*;
 
 /// An event.
 #[derive(Clone, Debug)]
-enum Happening {
+enum ClusterEvent {
     Wait(i64),
     PlanRun(usize, i32),
     PlanWait,
@@ -42,8 +42,8 @@ enum Happening {
     DeleteJob(bool),
 }
 
-fn happening() -> impl Strategy<Value = Happening> {
-    use Happening::*;
+fn happening() -> impl Strategy<Value = ClusterEvent> {
+    use ClusterEvent::*;
     prop_oneof![
         6 => (0i64..400).prop_map(Wait),
         6 => (0usize..6, 1i32..3).prop_map(|(n, g)| PlanRun(n, g)),
@@ -76,8 +76,8 @@ fn happening() -> impl Strategy<Value = Happening> {
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 const PLACES: [&[&str]; 6] = [&["n1"], &["n2"], &["n1", "n2"], &["n2", "n3"], &["n4"], &["n3", "n4"]];
 
-fn happen(world: &mut World, happening: &Happening) {
-    use Happening::*;
+fn happen(world: &mut World, happening: &ClusterEvent) {
+    use ClusterEvent::*;
     let names: Vec<String> = world.pods.keys().cloned().collect();
     let pick = |n: usize| (!names.is_empty()).then(|| names[n % names.len()].clone());
     let over =

@@ -14,8 +14,8 @@ mod ending;
 mod faults;
 mod jobs;
 mod machines;
-mod numbers;
 mod report;
+mod rng;
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What `spec.profiling` does: a run takes a short look at a GPU type that its family was not seen on, where knowing is worth more
+//! What `spec.profiling` does: a run takes a short look at a GPU type that its profile was not seen on, where knowing is worth more
 //! than looking costs, and never without being told to.
 
 use std::time::Duration;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 /// H100 of 80 GB.
 const H100: &str = "NVIDIA-H100-80GB-HBM3";
 
-/// A run of so many epochs, of a family that its user knows on A100 alone, 1 s on one; on H100 it takes more than twice as long, and
+/// A run of so many epochs, of a profile that its user knows on A100 alone, 1 s on one; on H100 it takes more than twice as long, and
 /// nobody knows.
 async fn run(c: &Cluster, name: &str, epochs: i32, profiling: &str) -> Result<Job> {
     c.apply(&profile(name, &[measured(A100, 1, 1_000, 300)])).await?;
@@ -34,7 +34,7 @@ fn on(seen: &ClusterHistory, run: &Job) -> String {
     seen.status(&run.key()).allocation.map_or_else(String::new, |held| held.gpu_type)
 }
 
-/// Thousandths of an epoch that a family was seen for on H100.
+/// Thousandths of an epoch that a profile was seen for on H100.
 async fn known_on_h100(c: &Cluster, profile: &str) -> Result<i64> {
     let profile: Value =
         serde_json::from_str(&c.kubectl(&format!("get trainingprofile {profile} -o json")).await?)?;
@@ -47,7 +47,7 @@ async fn known_on_h100(c: &Cluster, profile: &str) -> Result<i64> {
 async fn a_new_family_looks_at_an_unknown_type_for_a_moment_where_that_is_worth_it() -> Result<()> {
     let h100 = Group { prefix: "h100-", count: 1, gpu: H100, gpus: 4, memory_mib: 81_920 };
     scenario(Options { groups: vec![a100(1), h100], ..Options::default() }, async |c| {
-        // given three runs of new families: one that may look and has much to gain, one with too little left to gain, one that may not
+        // given three runs of new profiles: one that may look and has much to gain, one with too little left to gain, one that may not
         let curious = run(c, "curious", 300, "Auto").await?;
         let brief = run(c, "brief", 5, "Auto").await?;
         let settled = run(c, "settled", 300, "Off").await?;
@@ -70,9 +70,9 @@ async fn a_new_family_looks_at_an_unknown_type_for_a_moment_where_that_is_worth_
         let short = look.as_ref().is_some_and(|look| (1..=15_000).contains(&look.milli_percent));
         ensure!(short && status.attempts == 2, "no short look: {status:?}");
         ensure!(look.is_some_and(|look| (look.outcome, look.gpu_type.as_str()) == (Outcome::Stopped, H100)));
-        // what it saw is kept for its family,
+        // what it saw is kept for its profile,
         let mut seen = 0;
-        until("something is known of its family there", Duration::from_secs(20), async || {
+        until("something is known of its profile there", Duration::from_secs(20), async || {
             seen = known_on_h100(c, "curious").await?;
             Ok(seen > 0)
         })
