@@ -124,7 +124,8 @@ async fn main() -> anyhow::Result<()> {
             tokio::spawn(keep_renewed(certificates, tls.clone(), certificate_metrics, shutdown.clone()));
         }
         None => {
-            let kept = tls.clone().keep_fresh(RELOAD_EVERY, SERVING, certificate_metrics, shutdown.clone());
+            let kept =
+                tls.clone().keep_reloading(RELOAD_EVERY, SERVING, certificate_metrics, shutdown.clone());
             tokio::spawn(kept);
         }
     }

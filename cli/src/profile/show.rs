@@ -49,8 +49,8 @@ pub fn run(args: &ShowArgs) -> Result<()> {
             let own = samples.iter().filter(|sample| sample.profile == *name);
             (predictor, profile, own.map(|sample| sample.gpu_type.as_str().into()).collect())
         }
-        (_, Some(file), _) => alone(transfer::predictor_profile(&transfer::read(file)?)),
-        (_, None, Some(name)) => alone(transfer::predictor_profile(&transfer::get(name, &args.cluster)?)),
+        (_, Some(file), _) => fit_alone(transfer::predictor_profile(&transfer::read(file)?)),
+        (_, None, Some(name)) => fit_alone(transfer::predictor_profile(&transfer::get(name, &args.cluster)?)),
         (_, None, None) => bail!("a profile's name, or --file"),
     };
     if types.is_empty() {
@@ -64,7 +64,7 @@ pub fn run(args: &ShowArgs) -> Result<()> {
 }
 
 /// A profile that nothing else is known beside.
-fn alone(profile: Profile) -> (Predictor, Profile, BTreeSet<GpuType>) {
+fn fit_alone(profile: Profile) -> (Predictor, Profile, BTreeSet<GpuType>) {
     let types: BTreeSet<GpuType> = types(&profile);
     let model = |gpu_type: &GpuType| {
         let (idle, max) = andreas_core::board_power(gpu_type.as_str())?;

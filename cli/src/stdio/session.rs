@@ -41,10 +41,10 @@ impl Session {
 
     fn decide(&mut self, line: &[u8]) -> Result<String, InputError> {
         let state = parse(line)?;
-        let news = self.news(&state)?;
+        let new_jobs = self.new_jobs(&state)?;
         let mut snapshot = build::snapshot_of(&state)?;
         let lookup = |id: &str| {
-            let fresh = news.get(id).cloned();
+            let fresh = new_jobs.get(id).cloned();
             fresh.or_else(|| self.known.get(id).map(|entry| entry.table.clone()))
         };
         snapshot.jobs = build::jobs(&state, &lookup, &self.ran)?;
@@ -59,35 +59,36 @@ impl Session {
         let line = DecisionLine { plan: &plan, memory: memory.as_ref(), explain: self.explain };
         let text = serde_json::to_string(&line)
             .map_err(|e| InputError { field: "line".into(), problem: e.to_string() })?;
-        self.keep(news, &snapshot, plan);
+        self.keep(new_jobs, &snapshot, plan);
         self.memory = memory;
         Ok(text)
     }
 
-    fn news(&self, state: &State) -> Result<BTreeMap<JobId, Arc<Known>>, InputError> {
+    fn new_jobs(&self, state: &State) -> Result<BTreeMap<JobId, Arc<Known>>, InputError> {
         if state.new_jobs.len() > MAX_JOBS {
             return bad("new_jobs", format!("{} are more than {MAX_JOBS}", state.new_jobs.len()));
         }
-        let mut news = BTreeMap::new();
+        let mut new_jobs = BTreeMap::new();
         for (i, entry) in state.new_jobs.iter().enumerate() {
             let table = Arc::new(build::known(entry, i)?);
-            if news.insert(JobId::from(entry.id.as_str()), table).is_some() {
+            if new_jobs.insert(JobId::from(entry.id.as_str()), table).is_some() {
                 return bad(format!("new_jobs[{i}].id"), format!("{:?} is there twice", entry.id));
             }
         }
-        let ahead = self.known.iter().filter(|(id, entry)| !entry.arrived && !news.contains_key(*id)).count();
-        if ahead + news.len() > MAX_JOBS {
+        let ahead =
+            self.known.iter().filter(|(id, entry)| !entry.arrived && !new_jobs.contains_key(*id)).count();
+        if ahead + new_jobs.len() > MAX_JOBS {
             return bad(
                 "new_jobs",
                 format!("with those that never came to be in jobs, more than {MAX_JOBS}"),
             );
         }
-        Ok(news)
+        Ok(new_jobs)
     }
 
     /// Only lines that were answered with a decision change what is kept.
-    fn keep(&mut self, news: BTreeMap<JobId, Arc<Known>>, snapshot: &Snapshot, plan: Plan) {
-        for (id, table) in news {
+    fn keep(&mut self, new_jobs: BTreeMap<JobId, Arc<Known>>, snapshot: &Snapshot, plan: Plan) {
+        for (id, table) in new_jobs {
             self.known
                 .entry(id)
                 .and_modify(|e| e.table = table.clone())

@@ -62,9 +62,9 @@ pub(crate) fn assemble(
         let expected = match &assignments[job] {
             Some(assignment) => {
                 let (assignment, after) = match order.carry_out(job, assignment) {
-                    Carry::Out { after } => (assignment, after),
-                    Carry::Stay(current) => (current, Vec::new()),
-                    Carry::Wait => {
+                    Execution::Now { after } => (assignment, after),
+                    Execution::Stay(current) => (current, Vec::new()),
+                    Execution::Wait => {
                         jobs.push((data.job.id.clone(), waiting(instance, job, order.wait())));
                         continue;
                     }
@@ -157,9 +157,9 @@ fn best_chance(instance: &Instance<'_>, job: usize) -> f64 {
 }
 
 /// How much of a decision can be carried out now.
-enum Carry<'a> {
+enum Execution<'a> {
     /// All of it, once these jobs have left.
-    Out { after: Vec<JobId> },
+    Now { after: Vec<JobId> },
     /// The job stays as it is: a higher limit waits for watts that lower limits of other jobs will save.
     Stay(&'a Assignment),
     /// The job does not start yet, for the same reason.
@@ -185,7 +185,7 @@ impl<'a, 'b> Order<'a, 'b> {
         held.draw_more(instance.jobs.iter().map(JobData::unset_mw).sum());
         let mut order = Self { instance, assignments, held, leaving: Vec::new(), left: None };
         order.leaving = (0..assignments.len()).filter(|job| order.leaves(*job).is_some()).collect();
-        if (0..assignments.len()).any(|job| order.will_draw_less(job)) {
+        if (0..assignments.len()).any(|job| order.has_pending_lower_limit(job)) {
             let mut left = order.held.clone();
             for job in &order.leaving {
                 order
@@ -199,7 +199,7 @@ impl<'a, 'b> Order<'a, 'b> {
     }
 
     /// Whether a lower limit of a held placement is decided but not in force yet.
-    fn will_draw_less(&self, job: usize) -> bool {
+    fn has_pending_lower_limit(&self, job: usize) -> bool {
         let data = &self.instance.jobs[job];
         let draw = |assignment: &Assignment| data.configs[assignment.config].draw_mw();
         let lowered = || {
@@ -211,37 +211,38 @@ impl<'a, 'b> Order<'a, 'b> {
     }
 
     /// Whether a decision can be carried out now or waits for limits that are not in force yet.
-    fn carry_out(&mut self, job: usize, assignment: &Assignment) -> Carry<'a> {
+    fn carry_out(&mut self, job: usize, assignment: &Assignment) -> Execution<'a> {
         let instance = self.instance;
         let current = instance.jobs[job].current();
         let stays = current.filter(|_| self.leaves(job).is_none());
-        let Some(left) = &mut self.left else { return Carry::Out { after: self.after(job, assignment) } };
+        let Some(left) = &mut self.left else { return Execution::Now { after: self.after(job, assignment) } };
         match stays {
             Some(current) => {
                 let draw = |assignment: &Assignment| instance.jobs[job].configs[assignment.config].draw_mw();
                 let more = draw(assignment) - draw(current);
                 if more <= 0 {
-                    return Carry::Out { after: Vec::new() };
+                    return Execution::Now { after: Vec::new() };
                 }
                 if !left.may_draw_more(instance, more) {
-                    return Carry::Stay(current);
+                    return Execution::Stay(current);
                 }
                 left.draw_more(more);
                 self.held.draw_more(more);
-                Carry::Out { after: Vec::new() }
+                Execution::Now { after: Vec::new() }
             }
             // A moving job gives back its own watts first, which takes longer than setting a limit.
-            None if current.is_none() && !left.within_power(instance, job, assignment) => Carry::Wait,
+            None if current.is_none() && !left.within_power(instance, job, assignment) => Execution::Wait,
             None => {
                 left.take(instance, job, assignment);
-                Carry::Out { after: self.after(job, assignment) }
+                Execution::Now { after: self.after(job, assignment) }
             }
         }
     }
 
     /// The wait decision of a start that waits for limits, with the jobs whose limits are lowered.
     fn wait(&self) -> Decision {
-        let blockers = (0..self.assignments.len()).filter(|job| self.will_draw_less(*job)).take(BLOCKERS);
+        let blockers =
+            (0..self.assignments.len()).filter(|job| self.has_pending_lower_limit(*job)).take(BLOCKERS);
         Decision::Wait {
             reason: WaitReason::PowerBudget,
             blockers: blockers.map(|job| self.instance.jobs[job].job.id.clone()).collect(),

@@ -59,7 +59,7 @@ impl AnalyticPrior {
     }
 
     /// Maximum draw of one GPU of a known type, W.
-    pub fn most(&self, gpu_type: &GpuType) -> Option<f64> {
+    pub fn max_draw(&self, gpu_type: &GpuType) -> Option<f64> {
         self.boards.get(gpu_type).map(|board| board.max)
     }
 

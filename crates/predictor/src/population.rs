@@ -112,7 +112,7 @@ impl Population {
                 let (start, sure) = (prior.mean[p], 1.0 / prior.own[p].max(1e-9));
                 let found =
                     siblings.iter().map(|m| (m.found[p].mean, 1.0 / (m.found[p].variance + among).max(1e-9)));
-                let (mean, total) = pulled(start, sure, &found.collect::<Vec<_>>());
+                let (mean, total) = shrunk_mean(start, sure, &found.collect::<Vec<_>>());
                 prior.mean[p] = mean;
                 prior.own[p] = among + 1.0 / total;
             }
@@ -127,7 +127,7 @@ impl Population {
             }
         }
         // A prior at zero: it pulls a single sibling more than many.
-        let of_type = |found: Vec<(f64, f64)>| pulled(0.0, SIBLINGS, &found).0;
+        let of_type = |found: Vec<(f64, f64)>| shrunk_mean(0.0, SIBLINGS, &found).0;
         Expected {
             prior,
             ratios: self.ratios.clone(),
@@ -138,7 +138,7 @@ impl Population {
 }
 
 /// Weighted mean with the prior `start` of weight `sure`; and the total weight.
-fn pulled(start: f64, sure: f64, found: &[(f64, f64)]) -> (f64, f64) {
+fn shrunk_mean(start: f64, sure: f64, found: &[(f64, f64)]) -> (f64, f64) {
     let total = sure + found.iter().map(|(_, weight)| weight).sum::<f64>();
     let sum = sure * start + found.iter().map(|(value, weight)| weight * value).sum::<f64>();
     (sum / total, total)

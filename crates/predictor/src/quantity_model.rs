@@ -79,7 +79,7 @@ impl Curve {
     }
 
     /// Whether enough was seen around this number of GPUs to skip the monotone projection.
-    pub fn speaks_for(&self, gpu_type: &GpuType, gpus: u32) -> bool {
+    pub fn has_evidence_near(&self, gpu_type: &GpuType, gpus: u32) -> bool {
         let doublings = libm::log2(f64::from(gpus.max(1)));
         let here = self.spans.get(gpu_type).is_some_and(|(low, high)| (*low..=*high).contains(&doublings));
         here && self.count(gpu_type) >= SPEAKS

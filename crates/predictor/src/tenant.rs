@@ -105,7 +105,7 @@ impl Tenant {
                     source: time.source,
                 },
                 power: LogNormal { median: per_gpu * gpus, sigma: power.sigma, source: power.source },
-                board_max: self.law.most(&c.gpu_type).map(|each| Watts(each * gpus)),
+                board_max: self.law.max_draw(&c.gpu_type).map(|each| Watts(each * gpus)),
             }
         };
         asked.iter().map(answer).collect()

@@ -167,7 +167,7 @@ impl Tls {
 
     /// Calls [`Tls::reload`] every `every` until `shutdown`, and reports the certificate in use to `metrics`
     /// by that name.
-    pub async fn keep_fresh(
+    pub async fn keep_reloading(
         self,
         every: Duration,
         name: &'static str,

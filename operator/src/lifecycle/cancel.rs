@@ -32,7 +32,7 @@ pub(super) fn cancelled(d: &mut Draft<'_>) {
     if stopped {
         stop::stopping(d);
     }
-    end::tidy(d);
+    end::delete_unneeded_pods(d);
     if stopped && d.status.phase == Phase::Pending {
         d.status.not_before = None;
         d.set_condition(condition::RUNNING, ConditionValue::False, Reason::Stopping, MESSAGE);

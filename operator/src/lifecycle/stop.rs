@@ -72,7 +72,7 @@ pub(super) fn stopping(d: &mut Draft<'_>) {
     }
     if case.all_ended() {
         let judgement = case.judge().unwrap_or_else(|| case.stopped(&stop));
-        return end::conclude(d, &allocation, &members, &judgement);
+        return end::close_attempt(d, &allocation, &members, &judgement);
     }
     readiness::check(d, &allocation, &members);
 }

@@ -75,7 +75,7 @@ impl Tables {
     }
 
     /// Tables with models fitted on demand.
-    pub fn trusting(trust: LearningScope) -> Self {
+    pub fn with_scope(trust: LearningScope) -> Self {
         Self { trust, ..Self::default() }
     }
 

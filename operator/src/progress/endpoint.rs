@@ -41,7 +41,7 @@ fn refuse(progress: &Progress, code: StatusCode, message: &'static str) -> Respo
         .into_response()
 }
 
-fn unreviewed(progress: &Progress, error: &ReviewError) -> Response {
+fn review_failed(progress: &Progress, error: &ReviewError) -> Response {
     match error {
         ReviewError::TooMany => {
             tracing::debug!(%error, "a report is refused");
@@ -71,14 +71,14 @@ async fn report(
     let Some((job, uid)) = job.and_then(|job| job.metadata.uid.clone().map(|uid| (job, uid))) else {
         return match progress.tokens.refuse(token, &key.to_string(), peer.ip()) {
             Ok(()) => refuse(&progress, StatusCode::FORBIDDEN, DENIED),
-            Err(error) => unreviewed(&progress, &error),
+            Err(error) => review_failed(&progress, &error),
         };
     };
     let attempt = match attempt(&progress, token, &key, &uid, peer.ip()).await {
         Ok(attempt) => attempt,
         Err(error) => {
             progress.rejected_reports.note(&uid, clock::now());
-            return unreviewed(&progress, &error);
+            return review_failed(&progress, &error);
         }
     };
     let present = job.status.as_ref().and_then(|status| status.allocation.as_ref()).map(|a| a.attempt);

@@ -236,7 +236,7 @@ pub(super) fn job(
         spread: table.spread.clone(),
         limits,
         limits_count: given.limits.unwrap_or_default(),
-        requested_gpus: Some(GpuCount(u32::try_from(spec.gpus.most()).unwrap_or(1).max(1))),
+        requested_gpus: Some(GpuCount(u32::try_from(spec.gpus.max_total()).unwrap_or(1).max(1))),
         worker: worker::worker(index, key, specs, given.admitted),
         candidates: requirements.candidates(given, held),
         forbidden: excluded.iter().filter(|a| a.until.0 > now).map(|a| node_name(&a.node)).collect(),

@@ -20,7 +20,7 @@ pub(super) struct LostWork {
 
 impl LostWork {
     /// Losses of all jobs of the cluster, ended ones included.
-    pub fn seen(index: &ClusterIndex) -> Self {
+    pub fn from_index(index: &ClusterIndex) -> Self {
         let mut profiles: BTreeMap<ObjectKey, (f64, u32)> = BTreeMap::new();
         for (_, job) in index.jobs.iter() {
             let lost = job.status.as_ref().and_then(|status| lost_epochs(status, job.spec.epochs));
@@ -87,7 +87,7 @@ mod tests {
         // A job without any save shows nothing about checkpoints; nor does another profile.
         index.apply(stopped("c", "bert", Value::Null, 80, 0));
         index.apply(stopped("d", "gpt", saves(), 70, 10));
-        let lost = LostWork::seen(&index);
+        let lost = LostWork::from_index(&index);
         let profile = profile_key(&own);
         let close = |found: f64, wanted: f64| assert!((found - wanted).abs() < 1e-9, "{found} {wanted}");
         close(lost.epochs(own.status.as_ref(), 100, &profile), 10.0);

@@ -67,7 +67,7 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
     let mut outcome = search.outcome();
     for _ in 1..ROUNDS {
         let current = outcome.assignments.clone();
-        let touchable = search.touchable_after(&current);
+        let touchable = search.movable_after(&current);
         let trials = outcome.trials;
         search = Search::new(instance, options, current, touchable);
         search.run();
@@ -170,7 +170,7 @@ impl<'a, 'b> Search<'a, 'b> {
     fn run(&mut self) {
         let original = matches!(self.options.accounting, Accounting::Catalogue(_));
         if !original && self.order.iter().any(|j| self.current[*j].is_some()) {
-            self.stay();
+            self.keep_running_jobs();
         }
         self.reserve();
         let order = self.order.clone();
@@ -229,7 +229,7 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 
     /// Builds the plan in which running jobs keep their place and waiting jobs fill the rest.
-    fn stay(&mut self) {
+    fn keep_running_jobs(&mut self) {
         let mut partial = self.base.clone();
         for &job in &self.order {
             if let Some(assignment) = &self.current[job] {
@@ -416,7 +416,7 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 
     /// Jobs that the next decision could still move once the plan is carried out.
-    fn touchable_after(&self, assignments: &[Option<Assignment>]) -> Vec<bool> {
+    fn movable_after(&self, assignments: &[Option<Assignment>]) -> Vec<bool> {
         let touchable = |(job, assignment): (usize, &Option<Assignment>)| {
             let data = &self.instance.jobs[job];
             if assignment.is_none() {

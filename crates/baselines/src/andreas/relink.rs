@@ -45,7 +45,7 @@ impl Search<'_, '_> {
             if self.work > 2 * WORK {
                 return None;
             }
-            match self.towards(partial, goal, job) {
+            match self.change_towards(partial, goal, job) {
                 Some(change) => {
                     if let Some(score) = self.try_change(partial, &change) {
                         steps.push((score, change));
@@ -59,7 +59,7 @@ impl Search<'_, '_> {
             let mut value = score;
             if let Some(undo) = self.apply(partial, &change) {
                 for job in &blocked {
-                    if let Some(next) = self.towards(partial, goal, *job)
+                    if let Some(next) = self.change_towards(partial, goal, *job)
                         && let Some(score) = self.try_change(partial, &next)
                     {
                         value = value.min(score);
@@ -75,7 +75,12 @@ impl Search<'_, '_> {
     }
 
     /// The change that brings a job to its place in the guiding plan, if it fits.
-    fn towards(&self, partial: &mut PartialPlan, goal: &[Option<Assignment>], job: usize) -> Option<Change> {
+    fn change_towards(
+        &self,
+        partial: &mut PartialPlan,
+        goal: &[Option<Assignment>],
+        job: usize,
+    ) -> Option<Change> {
         let Some(wanted) = &goal[job] else { return Some(vec![(job, None)]) };
         let current = partial.unassign(self.instance, job);
         let found = if partial.ledger.fits(self.instance, job, wanted).is_ok() {

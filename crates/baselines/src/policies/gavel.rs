@@ -76,7 +76,7 @@ fn lp_rows(view: &View<'_, '_>) -> Vec<Row> {
         .filter_map(|job| {
             let data = &instance.jobs[job];
             let choices: Vec<usize> =
-                (0..instance.types.len()).filter_map(|kind| asked_for(instance, job, kind)).collect();
+                (0..instance.types.len()).filter_map(|kind| requested_config(instance, job, kind)).collect();
             let time = |c: usize| data.configs[c].time.max(f64::MIN_POSITIVE);
             // Work per joule, including the overhead of its nodes.
             let efficiency = |c: usize| {
@@ -102,7 +102,7 @@ fn lp_rows(view: &View<'_, '_>) -> Vec<Row> {
 }
 
 /// The configuration on a type with the requested GPUs, else with the fewest.
-fn asked_for(instance: &Instance<'_>, job: usize, kind: usize) -> Option<usize> {
+fn requested_config(instance: &Instance<'_>, job: usize, kind: usize) -> Option<usize> {
     let levels = levels(instance, job, kind);
     let wanted = instance.jobs[job].job.requested_gpus.map(|g| i64::from(g.0));
     let same = levels.iter().copied().find(|c| Some(instance.jobs[job].configs[*c].total_gpus()) == wanted);

@@ -96,7 +96,7 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
         if last.assignments == current {
             break;
         }
-        touchable = context.touchable_after(&current, &last.assignments, &touchable);
+        touchable = context.movable_after(&current, &last.assignments, &touchable);
         current.clone_from(&last.assignments);
         last = context.round(&current, &touchable);
     }
@@ -211,7 +211,7 @@ impl<'b> Context<'_, 'b> {
                 break;
             }
             let mut search_state = SearchState::new(&step, base.clone(), &open);
-            search_state.construct(&shaken(&step, &queue, &mut rng));
+            search_state.construct(&perturbed(&step, &queue, &mut rng));
             search_state.fill(&queue, kept.as_ref());
             trials += 1;
             if search_state.cost < best.cost {
@@ -290,7 +290,7 @@ impl<'b> Context<'_, 'b> {
     }
 
     /// Jobs that the next decision could still move once the plan is carried out.
-    fn touchable_after(
+    fn movable_after(
         &self,
         current: &[Option<Assignment>],
         assignments: &[Option<Assignment>],
@@ -335,7 +335,7 @@ fn regret(step: &Step<'_, '_>, job: usize) -> f64 {
     step.options[job].first().map_or(0.0, |o| (step.wait[job] - o.reduced) / libm::sqrt(o.gpus.max(1.0)))
 }
 
-fn shaken(step: &Step<'_, '_>, queue: &[usize], rng: &mut Random) -> Vec<usize> {
+fn perturbed(step: &Step<'_, '_>, queue: &[usize], rng: &mut Random) -> Vec<usize> {
     let noisy =
         |job: &usize, rng: &mut Random| (regret(step, *job) * (0.7 + 0.6 * rng.unit_interval()), *job);
     sorted(queue.iter().map(|job| noisy(job, rng)).collect())

@@ -106,7 +106,7 @@ fn clients_of_the_former_authority_verify_what_the_next_one_signs() {
         bundles.push(kept.bundle.clone());
     }
     // An expired authority leaves the bundle.
-    assert_eq!(pem::blocks(&kept.bundle).len(), 2);
+    assert_eq!(pem::pem_certificates(&kept.bundle).len(), 2);
 }
 
 #[test]
@@ -119,12 +119,12 @@ fn many_authorities_in_a_row_leave_a_bounded_bundle_and_chain() {
         let next = renew(&kept, &ask).unwrap();
         assert!(next.leaf && next.authority, "minute {minute}");
         assert!(verifies(&next.kept.chain, &next.kept.bundle, NAME, now));
-        let last_four: Vec<String> = pem::blocks(&next.kept.bundle);
+        let last_four: Vec<String> = pem::pem_certificates(&next.kept.bundle);
         assert!(last_four.iter().all(|root| verifies(&next.kept.chain, root, NAME, now)), "minute {minute}");
         kept = next.kept;
     }
-    assert_eq!(pem::blocks(&kept.bundle).len(), MAX_AUTHORITIES);
-    assert!(pem::blocks(&kept.chain).len() <= 5);
+    assert_eq!(pem::pem_certificates(&kept.bundle).len(), MAX_AUTHORITIES);
+    assert!(pem::pem_certificates(&kept.chain).len() <= 5);
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn a_secret_of_an_authority_whose_key_is_gone_is_served_until_its_clients_have_g
     let former = issued_by(&foreign("chart"));
     let held = step(&former, None, &[&former.bundle], day(0));
     assert!(held.held && held.authority && held.kept.chain == former.chain);
-    assert_eq!(pem::blocks(&held.kept.bundle).len(), 2, "new clients know both");
+    assert_eq!(pem::pem_certificates(&held.kept.bundle).len(), 2, "new clients know both");
     let again = step(&held.kept, None, &[&former.bundle], day(1));
     assert!(again.held && !again.authority && again.kept == held.kept, "nothing is written again");
     let taken = step(&held.kept, None, &[&held.kept.bundle], day(2));

@@ -124,7 +124,7 @@ impl JobEvidence {
     }
 
     /// Whether a new table is due: a new configuration, or twice as many epochs.
-    fn news(&self) -> bool {
+    fn is_outdated(&self) -> bool {
         let (rows, epochs) = self.seen();
         self.shown_at.is_none_or(|(shown_rows, shown_epochs)| {
             rows > shown_rows || epochs >= 2.0 * shown_epochs.max(0.5)
@@ -238,7 +238,7 @@ impl Learner {
 
     /// Updates the planner's view of a job: its rows, its spread, and whether it may be moved.
     pub fn update_view(&self, truth: &Job, evidence: &mut JobEvidence, refitted: bool, shown: &mut Job) {
-        if evidence.shown_at.is_some() && !(self.learning && (refitted || evidence.news())) {
+        if evidence.shown_at.is_some() && !(self.learning && (refitted || evidence.is_outdated())) {
             return;
         }
         evidence.shown_at = Some(evidence.seen());

@@ -270,7 +270,7 @@ fn where_all_namespaces_are_one_party_a_job_that_ran_on_one_type_is_known_on_the
     .expect("a job");
     // When both scopes answer the same question: an epoch on two V100 and T4, and its uncertainty.
     let of = |trust: LearningScope| {
-        let mut tables = Tables::trusting(trust);
+        let mut tables = Tables::with_scope(trust);
         tables.refresh(&index, &EnergyPolicySpec::default(), &types);
         let table = tables.of(&index, &job, &types).expect("a table");
         let rows = table.rows.iter().zip(&table.times).filter(|(row, _)| row.gpu_type.as_str() != "A100");
