@@ -184,12 +184,13 @@ impl<'a, 'b> Order<'a, 'b> {
         let mut held = PartialPlan::new(instance, |_, _| true).ledger;
         held.draw_more(instance.jobs.iter().map(JobData::unset_mw).sum());
         let mut order = Self { instance, assignments, held, leaving: Vec::new(), left: None };
-        order.leaving = (0..assignments.len()).filter(|job| order.leaves(*job).is_some()).collect();
+        order.leaving =
+            (0..assignments.len()).filter(|job| order.placement_to_leave(*job).is_some()).collect();
         if (0..assignments.len()).any(|job| order.has_pending_lower_limit(job)) {
             let mut left = order.held.clone();
             for job in &order.leaving {
                 order
-                    .leaves(*job)
+                    .placement_to_leave(*job)
                     .into_iter()
                     .for_each(|assignment| left.release(instance, *job, assignment));
             }
@@ -203,8 +204,10 @@ impl<'a, 'b> Order<'a, 'b> {
         let data = &self.instance.jobs[job];
         let draw = |assignment: &Assignment| data.configs[assignment.config].draw_mw();
         let lowered = || {
-            let assignments =
-                data.current().zip(self.assignments[job].as_ref()).filter(|_| self.leaves(job).is_none());
+            let assignments = data
+                .current()
+                .zip(self.assignments[job].as_ref())
+                .filter(|_| self.placement_to_leave(job).is_none());
             assignments.is_some_and(|(current, assignment)| draw(assignment) < draw(current))
         };
         data.job.limits_count != LimitsCount::AtOnce && (data.unset_mw() > 0 || lowered())
@@ -214,7 +217,7 @@ impl<'a, 'b> Order<'a, 'b> {
     fn carry_out(&mut self, job: usize, assignment: &Assignment) -> Execution<'a> {
         let instance = self.instance;
         let current = instance.jobs[job].current();
-        let stays = current.filter(|_| self.leaves(job).is_none());
+        let stays = current.filter(|_| self.placement_to_leave(job).is_none());
         let Some(left) = &mut self.left else { return Execution::Now { after: self.after(job, assignment) } };
         match stays {
             Some(current) => {
@@ -250,7 +253,8 @@ impl<'a, 'b> Order<'a, 'b> {
         }
     }
 
-    fn leaves(&self, job: usize) -> Option<&'a Assignment> {
+    /// The current assignment of a job that must leave it: for other nodes, other GPUs or to wait.
+    fn placement_to_leave(&self, job: usize) -> Option<&'a Assignment> {
         let data = &self.instance.jobs[job];
         let current = match &data.holding {
             Holding::Running { assignment, .. } | Holding::Committed { target: assignment, .. } => assignment,
@@ -266,7 +270,7 @@ impl<'a, 'b> Order<'a, 'b> {
 
     fn after(&mut self, job: usize, assignment: &Assignment) -> Vec<JobId> {
         let instance = self.instance;
-        let own = self.leaves(job);
+        let own = self.placement_to_leave(job);
         let starts = own.is_some() || instance.jobs[job].current().is_none();
         if !starts {
             return Vec::new();
@@ -284,7 +288,7 @@ impl<'a, 'b> Order<'a, 'b> {
         };
         let namespace = &instance.jobs[job].job.namespace;
         let in_the_way = |other: usize| {
-            let Some(old) = self.leaves(other).filter(|_| other != job) else { return false };
+            let Some(old) = self.placement_to_leave(other).filter(|_| other != job) else { return false };
             match obstacle {
                 Obstacle::Nodes => {
                     old.nodes.as_slice().iter().any(|n| assignment.nodes.as_slice().contains(n))

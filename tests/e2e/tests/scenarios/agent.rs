@@ -187,8 +187,9 @@ fn woken_before_made(c: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Given a policy that sets power limits and a profile whose draw is known; when a job of it runs, then its GPUs have the limit that
-/// was planned and draw no more; when the policy sets none any more, then they have it no longer, and the job runs on.
+/// Given a policy that sets power limits and a profile whose draw is known; when a job of it runs, then its GPUs have
+/// the limit that was planned and draw no more; when the policy sets none any more, then they have it no longer, and
+/// the job runs on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_planned_power_limit_is_set_and_lifted_under_a_running_job() -> Result<()> {
     let mut options = one_node("15s");

@@ -1,5 +1,5 @@
-//! `spec.profiling: Auto`: a run explores a GPU type that its profile was not measured on, for an epoch, where the information is
-//! worth more than it costs. Without `Auto` none does.
+//! `spec.profiling: Auto`: a run explores a GPU type that its profile was not measured on, for an epoch, where the
+//! information is worth more than it costs. Without `Auto` none does.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 /// H100 of 80 GB.
 const H100: &str = "NVIDIA-H100-80GB-HBM3";
 
-/// A run of so many epochs, of a profile that its user measured on A100 alone, 1 s on one; on H100 it takes more than twice as
-/// long, which is not known.
+/// A run of so many epochs, of a profile that its user measured on A100 alone, 1 s on one; on H100 it takes more than
+/// twice as long, which is not known.
 async fn run(c: &Cluster, name: &str, epochs: i32, profiling: &str) -> Result<Job> {
     c.apply(&profile(name, &[measured(A100, 1, 1_000, 300)])).await?;
     let run = job(name)
@@ -47,7 +47,8 @@ async fn known_on_h100(c: &Cluster, profile: &str) -> Result<i64> {
 async fn a_new_profile_explores_an_unknown_gpu_type_for_an_epoch_where_that_is_worth_it() -> Result<()> {
     let h100 = Group { prefix: "h100-", count: 1, gpu: H100, gpus: 4, memory_mib: 81_920 };
     scenario(Options { groups: vec![a100(1), h100], ..Options::default() }, async |c| {
-        // given three runs of new profiles: one that may explore and has much to gain, one with too little left to gain, one that may not
+        // given three runs of new profiles: one that may explore and has much to gain, one with too little left to
+        // gain, one that may not
         let curious = run(c, "curious", 300, "Auto").await?;
         let brief = run(c, "brief", 5, "Auto").await?;
         let settled = run(c, "settled", 300, "Off").await?;
